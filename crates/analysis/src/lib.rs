@@ -1,0 +1,1 @@
+//! One pass over events to answers.

@@ -1,0 +1,5 @@
+//! Mechanisms that give guests their time back, as real hypervisor code.
+//!
+//! `no_std`, no dependencies, sans-I/O: state in, event in, actions out. A
+//! simulator, an interleaving checker, a VMM or a kernel calls the same code.
+#![no_std]

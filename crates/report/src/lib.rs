@@ -1,0 +1,1 @@
+//! Answers to terminal tables, JSON and Perfetto.

@@ -1,0 +1,2 @@
+//! The `stealtime` command.
+fn main() {}
