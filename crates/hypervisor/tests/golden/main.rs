@@ -1,0 +1,44 @@
+//! Decisions and arithmetic recorded from the kernels' own functions, replayed on this crate.
+//!
+//! Vectors are files `*.jsonl` or `*.jsonl.zst` whose first line is a header that names the
+//! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
+//! small set under `tests/data/golden` is always replayed.
+
+mod files;
+
+/// No file may be passed over because its family is misspelt or new.
+#[test]
+fn every_family_has_a_replayer() {
+    const KNOWN: &[&str] = &[
+        // eevdf
+        "a-flat",
+        "b-sleep",
+        "c-yield",
+        "d-hier",
+        "e-slice",
+        "f-preempt",
+        "g-migrate",
+        // kvm
+        "apic-dest",
+        "apic-irr",
+        "halt-poll",
+        "lapic-timer",
+        "pi-desc",
+        "ple",
+        "spin",
+        "tsc-arith",
+        "tsc-sync",
+        // xen
+        "softirq",
+        "vlapic",
+        "x2apic-icr",
+    ];
+    for file in files::all() {
+        assert!(
+            KNOWN.contains(&file.family.as_str()),
+            "{}: no replayer for family {:?}",
+            file.path.display(),
+            file.family
+        );
+    }
+}
