@@ -42,3 +42,10 @@ impl Default for NameId {
         Self::NONE
     }
 }
+
+/// The table behind [`NameId`]: kept by whoever makes events, read by whoever shows them.
+pub trait Names {
+    /// The name, as it stands in the source: it may hold anything, and whoever shows it escapes it.
+    /// An id that this table never gave out is the empty string.
+    fn name(&self, id: NameId) -> &str;
+}

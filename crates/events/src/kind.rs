@@ -6,6 +6,7 @@ use crate::{ExitReason, HostVector, NameId, Tid, VcpuId};
 /// analysis reads is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields bear the names of the tracepoints' own fields")]
 #[rustfmt::skip]
 pub enum Kind {
     // What the source itself says (not counted as events of the host).

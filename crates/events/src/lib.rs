@@ -16,7 +16,7 @@ pub mod vector;
 
 pub use context::Context;
 pub use exit_reason::{ExitReason, Isa};
-pub use ids::{CpuId, NameId, Tid, VcpuId};
+pub use ids::{CpuId, NameId, Names, Tid, VcpuId};
 pub use kind::Kind;
 pub use vector::HostVector;
 
