@@ -59,11 +59,6 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Where the window begins.
-    pub(super) fn from_ns(&self) -> u64 {
-        self.from_ns
-    }
-
     /// Whether what happens now is written.
     pub(super) fn is_open(&self) -> bool {
         self.open
@@ -84,60 +79,27 @@ impl<W: Write> Sink<W> {
     ) -> io::Result<()> {
         self.packets.track(track.uuid(), parent.map(Track::uuid), rank, kind)
     }
-
-    /// A moment on a track.
-    pub(super) fn instant(&mut self, time: u64, track: Track, mark: &Mark<'_>) -> io::Result<()> {
-        if !self.open {
-            return Ok(());
-        }
-        self.packets.instant(time, track.uuid(), mark)
-    }
-
-    /// A counter's value from now on.
-    pub(super) fn counter(&mut self, time: u64, track: Track, value: u32) -> io::Result<()> {
-        if !self.open {
-            return Ok(());
-        }
-        self.packets.counter(time, track.uuid(), value)
-    }
-
-    /// A slice whose end is known; what of it lies in the window.
-    pub(super) fn slice(
-        &mut self,
-        (begin, end): (u64, u64),
-        track: Track,
-        mark: &Mark<'_>,
-    ) -> io::Result<()> {
-        let begin = begin.max(self.from_ns);
-        if !self.open || end < begin {
-            return Ok(());
-        }
-        self.packets.begin(begin, track.uuid(), mark)?;
-        self.packets.end(end, track.uuid())
-    }
 }
 
 /// The slices that are open on a track, outermost first. Time on it never runs backwards.
 #[derive(Debug)]
 pub(super) struct Stack {
     track: Track,
+    /// Whether the user wants to see it: else it keeps its state, but writes nothing.
+    shown: bool,
     open: Vec<(u64, Name, Category)>,
     last_ns: u64,
 }
 
 impl Stack {
     /// No slice is open.
-    pub(super) fn new(track: Track) -> Self {
+    pub(super) fn new(track: Track, shown: bool) -> Self {
         Self {
             track,
+            shown,
             open: Vec::new(),
             last_ns: 0,
         }
-    }
-
-    /// The track.
-    pub(super) fn track(&self) -> Track {
-        self.track
     }
 
     /// The time, or that of the last change where that was later.
@@ -161,7 +123,7 @@ impl Stack {
     ) -> io::Result<()> {
         let time = self.clamp(time);
         self.open.push((key, mark.name, mark.category));
-        if sink.is_open() {
+        if self.shown && sink.is_open() {
             sink.packets.begin(time, self.track.uuid(), mark)?;
         }
         Ok(())
@@ -182,15 +144,53 @@ impl Stack {
         let time = self.clamp(time);
         while self.open.len() > depth {
             self.open.pop();
-            if sink.is_open() {
+            if self.shown && sink.is_open() {
                 sink.packets.end(time, self.track.uuid())?;
             }
         }
         Ok(())
     }
 
+    /// A slice whose end is known; what of it lies in the window. The caller keeps it within the
+    /// slices that are open.
+    pub(super) fn slice<W: Write>(
+        &self,
+        sink: &mut Sink<W>,
+        (begin, end): (u64, u64),
+        mark: &Mark<'_>,
+    ) -> io::Result<()> {
+        let begin = begin.max(sink.from_ns);
+        if !self.shown || !sink.open || end < begin {
+            return Ok(());
+        }
+        sink.packets.begin(begin, self.track.uuid(), mark)?;
+        sink.packets.end(end, self.track.uuid())
+    }
+
+    /// A moment.
+    pub(super) fn instant<W: Write>(
+        &self,
+        sink: &mut Sink<W>,
+        time: u64,
+        mark: &Mark<'_>,
+    ) -> io::Result<()> {
+        if !self.shown || !sink.open {
+            return Ok(());
+        }
+        sink.packets.instant(time, self.track.uuid(), mark)
+    }
+
+    /// Whether the user wants to see it.
+    pub(super) fn shown(&self) -> bool {
+        self.shown
+    }
+
     /// Begins what is open at the beginning of the window.
     pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+        self.last_ns = self.last_ns.max(sink.from_ns);
+        if !self.shown {
+            return Ok(());
+        }
         for (_, name, category) in &self.open {
             let mark = Mark::plain(*name, *category);
             sink.packets.begin(sink.from_ns, self.track.uuid(), &mark)?;
