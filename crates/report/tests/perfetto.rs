@@ -211,15 +211,15 @@ fn tracks_lie_in_their_vm_and_its_process() {
 fn a_window_cuts_slices_at_its_edges() {
     let options = Options {
         from_ns: Some(500),
-        to_ns: Some(630),
+        to_ns: Some(625),
         ..Options::default()
     };
     let reading = export(options, &a_life());
     assert_eq!(
         reading.of(VCPU0),
-        ["0 HLT 500..630", "1 halted 500..600", "1 ready 600..620"]
+        ["0 HLT 500..625", "1 halted 500..600", "1 ready 600..620"]
     );
-    assert_eq!(reading.of("CPU 0"), ["0 vm-a vCPU 0 620..630"]);
+    assert_eq!(reading.of("CPU 0"), ["0 vm-a vCPU 0 620..625"]);
 }
 
 #[test]

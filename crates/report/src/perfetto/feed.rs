@@ -111,8 +111,12 @@ impl<W: Write> Exporter<W> {
                 }
                 Ok(())
             }
-            Kind::SchedWaking { .. } => self.ftrace(event, names),
-            Kind::SchedWakeup { tid, .. } | Kind::SchedWakeupNew { tid, .. } => {
+            Kind::SchedWaking { tid, .. }
+            | Kind::SchedWakeup { tid, .. }
+            | Kind::SchedWakeupNew { tid, .. } => {
+                if matches!(event.kind, Kind::SchedWaking { .. }) {
+                    self.ftrace(event, names)?;
+                }
                 match self.roster.find(tid) {
                     Some(vcpu) => self.with(vcpu, |vcpu, sink| vcpu.woken(sink, time)),
                     None => Ok(()),

@@ -42,7 +42,7 @@ use vcpu::Vcpu;
 pub struct Options {
     /// Nothing before this time of the trace, in ns.
     pub from_ns: Option<u64>,
-    /// Nothing after this time of the trace, in ns.
+    /// Nothing from this time of the trace on, in ns.
     pub to_ns: Option<u64>,
     /// Tracks of these host CPUs only; empty: of all.
     pub cpus: Vec<u16>,
@@ -75,6 +75,8 @@ pub struct Exporter<W> {
     tasks: HashMap<Tid, NameId>,
     flows: Flows,
     now_ns: u64,
+    /// Whether there were events after the window.
+    is_over: bool,
 }
 
 impl<W: Write> Exporter<W> {
@@ -108,6 +110,7 @@ impl<W: Write> Exporter<W> {
             tasks: HashMap::new(),
             flows: Flows::default(),
             now_ns: 0,
+            is_over: false,
         };
         exporter.describe(answers)?;
         Ok(exporter)
@@ -164,7 +167,8 @@ impl<W: Write> Exporter<W> {
             return Ok(());
         }
         let time = event.time_ns;
-        let over = self.options.to_ns.is_some_and(|to| time > to);
+        let over = self.options.to_ns.is_some_and(|to| time >= to);
+        self.is_over |= over && event.kind.is_host_event();
         if over || matches!(event.kind, Kind::VcpuThread { .. }) {
             return Ok(());
         }
@@ -194,7 +198,13 @@ impl<W: Write> Exporter<W> {
     /// # Errors
     /// Those of the writer.
     pub fn finish(mut self) -> io::Result<Summary> {
-        let end = self.now_ns;
+        let end = match self.options.to_ns {
+            Some(to) if self.is_over => to,
+            _ => self.now_ns,
+        };
+        if self.is_over && !self.sink.is_open() {
+            self.open()?;
+        }
         for vcpu in &mut self.vcpus {
             vcpu.finish(&mut self.sink, end)?;
         }
