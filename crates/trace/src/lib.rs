@@ -17,6 +17,7 @@
 mod error;
 mod names;
 mod source;
+pub mod tracefs;
 
 pub use error::ReadError;
 pub use names::NameTable;
