@@ -17,7 +17,10 @@
 mod error;
 mod names;
 mod source;
+pub mod trace_dat;
+pub mod tracefs;
 
 pub use error::ReadError;
 pub use names::NameTable;
 pub use source::{Clock, ClockUnit, EventSource, Format, Lost, Note, SourceInfo};
+pub use trace_dat::TraceDat;
