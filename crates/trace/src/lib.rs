@@ -15,9 +15,13 @@
 //! ```
 
 mod error;
+mod input;
 mod names;
 mod source;
+mod tasks;
+mod text;
 
 pub use error::ReadError;
+pub use input::{Options, SPOOL_IN_MEMORY, open, open_with};
 pub use names::NameTable;
 pub use source::{Clock, ClockUnit, EventSource, Format, Lost, Note, SourceInfo};
