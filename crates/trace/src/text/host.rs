@@ -18,6 +18,20 @@ const STATES: &[(u8, u32)] = &[
     (b'I', 0x80),
 ];
 
+/// The same bits as trace-cmd's plugin prints them: letters of older kernels, so that the kernel's
+/// zombie is its `X` and the kernel's idle kthread (`I`) its `W`.
+const PLUGIN_STATES: &[(u8, u32)] = &[
+    (b'R', 0),
+    (b'S', 1),
+    (b'D', 2),
+    (b'T', 4),
+    (b't', 8),
+    (b'Z', 0x10),
+    (b'X', 0x20),
+    (b'x', 0x40),
+    (b'W', 0x80),
+];
+
 /// What the kernel prints as `+`: runnable, but switched out (`TASK_REPORT_MAX` since 4.14).
 const PREEMPTED: u32 = 0x100;
 
@@ -85,7 +99,7 @@ fn switch(body: &[u8]) -> Option<Said<'_>> {
         next_prio: int_last(next, "next_prio")?,
         prev_state: state(memchr::memmem::rfind(prev, b"prev_state=").and_then(|at| {
             prev.get(at + b"prev_state=".len()..)
-        })?)?,
+        })?, STATES)?,
     };
     let prev_comm = comm(prev, b"prev_comm=", b" prev_pid=")?;
     let next_comm = comm(next, next_comm, b" next_pid=")?;
@@ -102,7 +116,7 @@ fn switch_of_plugin(body: &[u8]) -> Option<Said<'_>> {
         next: next.tid,
         prev_prio: prev.prio?.try_into().ok()?,
         next_prio: next.prio?.try_into().ok()?,
-        prev_state: state(prev.rest)?,
+        prev_state: state(prev.rest, PLUGIN_STATES)?,
     };
     Some((kind, [Some((prev.tid, prev.comm)), Some((next.tid, next.comm))]))
 }
@@ -130,14 +144,14 @@ fn task(text: &[u8]) -> Option<Task<'_>> {
 }
 
 /// `S`, `R+`, `D|K`, or the number.
-fn state(text: &[u8]) -> Option<u32> {
+fn state(text: &[u8], letters: &[(u8, u32)]) -> Option<u32> {
     let end = text.iter().position(|byte| *byte == b' ').unwrap_or(text.len());
     let text = text.get(..end)?;
     if text.first()?.is_ascii_digit() {
         return u32::try_from(number(text)?).ok();
     }
     text.iter().filter(|byte| **byte != b'|').try_fold(0, |bits, byte| {
-        let known = STATES.iter().find(|(letter, _)| letter == byte);
+        let known = letters.iter().find(|(letter, _)| letter == byte);
         match (known, byte) {
             (Some((_, bit)), _) => Some(bits | bit),
             (None, b'+') => Some(bits | PREEMPTED),
