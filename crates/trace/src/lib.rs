@@ -17,9 +17,10 @@
 mod error;
 mod input;
 mod names;
+mod perf;
 mod source;
-mod tasks;
 mod text;
+pub mod tracefs;
 
 pub use error::ReadError;
 pub use input::{Options, SPOOL_IN_MEMORY, open, open_with};

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};
 
+use crate::perf::{self, PerfSource, TracingData};
 use crate::{EventSource, ReadError};
 use detect::Container;
 
@@ -53,8 +54,24 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     let head = stream.peek(HEAD)?;
     let container = detect::container(head);
     match container {
+        Some(Container::PerfFile) => {
+            Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?))
+        }
+        Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
         Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
         _ => Err(unknown(stream)),
+    }
+}
+
+/// The event formats of a recording, for another one that lacks them.
+pub(crate) fn formats_of(path: &Path) -> Result<TracingData, ReadError> {
+    let mut stream = Stream::open(path)?;
+    match detect::container(stream.peek(HEAD)?) {
+        Some(Container::PerfFile) => perf::formats(Stored::new(stream)?),
+        _ => Err(ReadError::Unsupported {
+            input: stream.name,
+            what: "event formats can be taken from a perf.data file only".to_owned(),
+        }),
     }
 }
 

@@ -175,9 +175,10 @@ fn exit(body: &[u8], exits: &mut Exits) -> Option<Kind> {
         Some(value) => u32::try_from(number(value)?).ok()?,
         None => 0,
     };
-    // Bit 31 of the VM-exit interruption information (and of SVM's EXITINTINFO): valid.
+    // Bit 31 of the VM-exit interruption information: valid. SVM has EXITINTINFO here, which says
+    // what was being delivered to the guest.
     let [vector, ..] = intr_info.to_le_bytes();
-    let intr_vector = (intr_info >> 31 == 1).then_some(vector);
+    let intr_vector = (intr_info >> 31 == 1 && reason.isa == Isa::Vmx).then_some(vector);
     Some(Kind::KvmExit { reason, vcpu, intr_vector, info1 })
 }
 

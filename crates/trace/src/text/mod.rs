@@ -11,6 +11,7 @@ mod host;
 mod kvm;
 mod line;
 mod lines;
+mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -18,7 +19,7 @@ use std::io::Read;
 use stealtime_events::{CpuId, Event, Kind, Tid};
 
 use crate::input::{Options, Progress, Stream};
-use crate::tasks::Tasks;
+use tasks::Tasks;
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
 use line::{Line, Parsed, Stamp};
 use lines::Lines;

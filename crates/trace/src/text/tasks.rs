@@ -10,7 +10,7 @@ use crate::NameTable;
 ///
 /// Bounded: past [`Tasks::MAX`] tasks it forgets them all and says their names again.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks {
+pub(super) struct Tasks {
     known: HashMap<Tid, Known>,
 }
 
@@ -27,13 +27,13 @@ impl Tasks {
     const MAX: usize = 1 << 19;
 
     /// A name that an event itself carries. Gives what to say of it, if that is new.
-    pub(crate) fn named(&mut self, names: &mut NameTable, tid: Tid, comm: &[u8]) -> Option<Kind> {
+    pub(super) fn named(&mut self, names: &mut NameTable, tid: Tid, comm: &[u8]) -> Option<Kind> {
         self.learn(names, tid, comm, None, true)
     }
 
     /// A name that is known from elsewhere, and the process if that is known: counts until an event
     /// says better.
-    pub(crate) fn guessed(
+    pub(super) fn guessed(
         &mut self,
         names: &mut NameTable,
         tid: Tid,
@@ -41,22 +41,6 @@ impl Tasks {
         process: Option<Tid>,
     ) -> Option<Kind> {
         self.learn(names, tid, comm, process, false)
-    }
-
-    /// Name and process, both sure.
-    pub(crate) fn certain(
-        &mut self,
-        names: &mut NameTable,
-        tid: Tid,
-        comm: &[u8],
-        process: Tid,
-    ) -> Option<Kind> {
-        self.learn(names, tid, comm, Some(process), true)
-    }
-
-    /// The name and process that a task has as far as is known.
-    pub(crate) fn get(&self, tid: Tid) -> Option<(NameId, Tid)> {
-        self.known.get(&tid).map(|known| (known.name, known.process))
     }
 
     fn learn(
@@ -103,8 +87,7 @@ mod tests {
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_none());
         let told = tasks.guessed(&mut names, tid, b"sleep", Some(Tid(5)));
         assert_eq!(told, Some(Kind::Task { tid, process: Tid(5), name }));
-        assert_eq!(tasks.get(tid), Some((name, Tid(5))));
-    }
+        }
 
     #[test]
     fn the_idle_task_needs_no_name() {
