@@ -31,8 +31,8 @@ pub(crate) enum CliError {
         /// The numbers there are.
         there: String,
     },
-    /// `--cpu` of a CPU without events.
-    #[error("--cpu {asked}: no event of this CPU in the recording; there are {there}")]
+    /// `--cpu` of a CPU that the host has not.
+    #[error("--cpu {asked}: the recording has no such CPU; there are {there}")]
     NoCpu {
         /// The number given.
         asked: u16,

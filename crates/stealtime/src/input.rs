@@ -11,6 +11,7 @@ use stealtime_trace::{ClockUnit, EventSource, ReadError, SourceInfo};
 use crate::args::{Recording, Window};
 use crate::error::CliError;
 use crate::progress::Progress;
+use crate::when::When;
 
 /// The answers of a recording, and why it could not be read to its end.
 #[derive(Debug)]
@@ -25,15 +26,16 @@ pub(crate) struct Analyzed {
 pub(crate) fn analyze(
     path: &Path,
     recording: &Recording,
-    window: &Window,
+    window: Option<Window>,
     selection: Selection,
 ) -> Result<Analyzed, CliError> {
     let mut source = open(path, recording)?;
     let (before, first) = first_event(&mut *source)?;
     let first_ns = first.map_or(0, |event| event.time_ns);
+    let after_first = |when: When| when.resolve(first_ns).saturating_sub(first_ns);
     let selection = Selection {
-        from_ns: window.from.map(|from| from.resolve(first_ns).saturating_sub(first_ns)),
-        to_ns: window.until.map(|until| until.resolve(first_ns).saturating_sub(first_ns)),
+        from_ns: window.and_then(|window| window.from).map(after_first),
+        to_ns: window.and_then(|window| window.until).map(after_first),
         ..selection
     };
     let mut analysis = Analysis::new(Options {

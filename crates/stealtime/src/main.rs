@@ -36,6 +36,7 @@ struct Cli {
 fn main() -> ExitCode {
     // Parsing errors end the process here, with status 2.
     let cli = Cli::parse();
+    output::handle_interrupts();
     match cli.verb.run() {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads the output has seen enough: `| head`.

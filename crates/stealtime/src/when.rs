@@ -1,5 +1,6 @@
 //! Times on the command line.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A moment of the recording.
@@ -18,6 +19,15 @@ impl When {
         match self {
             Self::After(ns) => first.saturating_add(ns),
             Self::At(ns) => ns,
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::After(ns) => write!(f, "{ns}ns"),
+            Self::At(ns) => write!(f, "@{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000),
         }
     }
 }

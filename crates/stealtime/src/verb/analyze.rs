@@ -9,6 +9,8 @@ use stealtime_report::{Key, csv, json, terminal};
 use super::pick;
 use crate::args::{Recording, Window};
 use crate::error::CliError;
+use crate::input::Analyzed;
+use crate::when::When;
 use crate::{input, output};
 
 /// Say where guest time went: exits, halts, steal, latencies, and what to look at
@@ -16,7 +18,7 @@ use crate::{input, output};
 #[command(after_long_help = "\
 Examples:
   stealtime analyze trace.dat.zst
-  stealtime analyze trace.dat --vm vm-hb --vcpu 0 --from 1.5s --to 2s
+  stealtime analyze trace.dat --vm vm-hb --vcpu 0 --from 1.5s --until 2s
   stealtime analyze perf.data --key exit-totals,msr,ioport
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
   stealtime analyze trace.dat --format csv --key ready > ready.csv
@@ -111,10 +113,53 @@ impl Analyze {
             ..Selection::default()
         };
         let path = &self.recording.trace;
-        let analyzed = input::analyze(path, &self.recording, &self.window, selection)?;
+        let mut analyzed = input::analyze(path, &self.recording, Some(self.window), selection)?;
         self.check(&analyzed)?;
+        analyzed.answers.source.notes.extend(self.selected());
         print(&analyzed.answers, format, &keys, csv_key)?;
         analyzed.cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
+    }
+
+    /// Whether what was picked is there.
+    fn check(&self, analyzed: &Analyzed) -> Result<(), CliError> {
+        pick::cpus(&self.cpu, &analyzed.answers)?;
+        pick::window(self.window, analyzed)?;
+        if pick::vms(&self.vm, &pick::names(&analyzed.answers)).is_err() {
+            pick::vms(&self.vm, &self.all_vms()?)?;
+        }
+        if self.vcpu.is_empty() || analyzed.answers.vms.is_empty() {
+            return Ok(());
+        }
+        pick::vcpus(&self.vcpu, &pick::numbers(&analyzed.answers))
+    }
+
+    /// The VMs of the recording, for which it is read once more: answers to a selection know no
+    /// others.
+    fn all_vms(&self) -> Result<Vec<String>, CliError> {
+        let path = &self.recording.trace;
+        if path.as_os_str() == "-" {
+            return Ok(Vec::new());
+        }
+        let all = input::analyze(path, &self.recording, None, Selection::default())?;
+        Ok(pick::names(&all.answers))
+    }
+
+    /// What was selected, for whoever reads the numbers later.
+    fn selected(&self) -> Option<String> {
+        let list = |option: &str, values: Vec<String>| {
+            (!values.is_empty()).then(|| format!("{option} {}", values.join(",")))
+        };
+        let numbers = |values: &[u32]| values.iter().map(u32::to_string).collect();
+        let cpus: Vec<_> = self.cpu.iter().map(|cpu| u32::from(*cpu)).collect();
+        let parts = [
+            list("--vm", self.vm.clone()),
+            list("--vcpu", numbers(&self.vcpu)),
+            list("--cpu", numbers(&cpus)),
+            list("--from", self.window.from.iter().map(When::to_string).collect()),
+            list("--until", self.window.until.iter().map(When::to_string).collect()),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("of a part only: {}", parts.join(" ")))
     }
 
     fn keys(&self) -> Vec<Key> {

@@ -65,7 +65,8 @@ impl Export {
         }
         let twice = Twice::new(&self.recording.trace)?;
         let analyzed = input::analyze(twice.path(), &self.recording, None, Selection::default())?;
-        pick::vms(&self.vm, &analyzed.answers)?;
+        pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
+        pick::cpus(&self.cpu, &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;
         let cut = if to_stdout {
             let out = std::io::BufWriter::new(stdout().lock());

@@ -33,9 +33,21 @@ pub(super) fn vcpus(asked: &[u32], there: &[u32]) -> Result<(), CliError> {
     }
 }
 
+/// The host has the CPU.
+pub(super) fn cpus(asked: &[u16], answers: &Answers) -> Result<(), CliError> {
+    let cpus = answers.source.cpus;
+    match asked.iter().find(|cpu| u32::from(**cpu) >= cpus) {
+        None => Ok(()),
+        Some(asked) => Err(CliError::NoCpu {
+            asked: *asked,
+            there: format!("0 to {}", cpus.saturating_sub(1)),
+        }),
+    }
+}
+
 /// The window holds part of the recording.
 pub(super) fn window(
-    window: &crate::args::Window,
+    window: crate::args::Window,
     analyzed: &Analyzed,
 ) -> Result<(), CliError> {
     let first = analyzed.first_ns;
@@ -66,6 +78,11 @@ pub(super) fn numbers(answers: &Answers) -> Vec<u32> {
     numbers.sort_unstable();
     numbers.dedup();
     numbers
+}
+
+/// Names of the VMs in an answer.
+pub(super) fn names(answers: &Answers) -> Vec<String> {
+    answers.vms.iter().map(|vm| vm.vm.clone()).collect()
 }
 
 fn list<T: ToString>(items: &[T]) -> String {

@@ -17,7 +17,7 @@ pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};
 
 use crate::perf::{self, PerfSource, TracingData};
-use crate::{EventSource, ReadError};
+use crate::{EventSource, ReadError, TraceDat};
 use detect::Container;
 
 /// How much of an unpacked recording is kept in memory before a temporary file is made.
@@ -54,6 +54,7 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     let head = stream.peek(HEAD)?;
     let container = detect::container(head);
     match container {
+        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
         Some(Container::PerfFile) => {
             Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?))
         }
@@ -61,6 +62,19 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
         Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
         _ => Err(unknown(stream)),
     }
+}
+
+/// A trace.dat file, with what is known of the compression around it.
+fn trace_dat(stored: Stored) -> Result<Box<dyn EventSource>, ReadError> {
+    let (name, len) = (stored.name.clone(), stored.len);
+    let (compression, damage) = (stored.compression, stored.damage.clone());
+    let mut source = TraceDat::new(Box::new(stored), &name, len)?;
+    let info = source.info_mut();
+    info.compression = compression;
+    if let Some(damage) = damage {
+        info.note(true, damage);
+    }
+    Ok(Box::new(source))
 }
 
 /// The event formats of a recording, for another one that lacks them.

@@ -109,6 +109,13 @@ impl Stored {
     }
 }
 
+impl crate::trace_dat::ReadAt for Stored {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.seek(SeekFrom::Start(offset))?;
+        self.read(buffer)
+    }
+}
+
 impl Read for Stored {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.inner {
