@@ -182,7 +182,13 @@ impl<W: Write> Exporter<W> {
                 self.accept(place, apicid, vec);
                 Ok(())
             }
-            Kind::KvmHaltPollNs { new, .. } => self.counter(time, place, 0, new),
+            Kind::KvmHaltPollNs { new, old, .. } => {
+                self.with(place, |vcpu, _| {
+                    vcpu.poll_changes(old, new);
+                    Ok(())
+                })?;
+                self.counter(time, place, 0, new)
+            }
             Kind::KvmPleWindowUpdate { new, .. } => self.counter(time, place, 1, new),
             _ => Ok(()),
         }

@@ -65,6 +65,9 @@ pub(super) struct Vcpu {
     held: Option<Vec<Held>>,
     /// When the thread first went off its CPU in this exit.
     first_off: Option<u64>,
+    /// `halt_poll_ns` for the halt that is ending, and for the next, where a change was seen.
+    poll_used: Option<u32>,
+    poll_next: Option<u32>,
     /// An IPI whose targets are being gathered.
     pub(super) request: Option<Request>,
 }
@@ -80,6 +83,8 @@ impl Vcpu {
             halting: false,
             held: None,
             first_off: None,
+            poll_used: None,
+            poll_next: None,
             request: None,
         }
     }
@@ -171,7 +176,14 @@ impl Vcpu {
         self.stack.begin(sink, time, 0, &Mark::plain(name, Category::Vmm))
     }
 
-    /// `kvm_vcpu_wakeup`: a halt took `ns` until now; if it did not sleep, it polled all that time.
+    /// `kvm_halt_poll_ns`, which comes before the `kvm_vcpu_wakeup` of the same halt.
+    pub(super) fn poll_changes(&mut self, old: u32, new: u32) {
+        self.poll_used = Some(old);
+        self.poll_next = Some(new);
+    }
+
+    /// `kvm_vcpu_wakeup`: a halt took `ns` until now. If it did not sleep, it polled all that time; if
+    /// it did, at most for the polling time before it slept, where that is known.
     pub(super) fn wakeup<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
@@ -179,22 +191,23 @@ impl Vcpu {
         ns: u64,
         waited: bool,
     ) -> io::Result<()> {
-        if let Some(held) = self.held.take() {
-            let begin = time.saturating_sub(ns).max(self.exited_ns);
-            let end = match (waited, self.first_off) {
-                (true, Some(off)) => off,
-                // It slept, but no switch away was recorded: nobody knows since when.
-                (true, None) => begin,
-                (false, off) => off.unwrap_or(time).min(time),
-            };
-            if begin < end {
-                let name = sink.packets.name("polling");
-                let mark = Mark::plain(name, Category::Poll);
-                self.stack.slice(sink, (begin, end), &mark)?;
-            }
-            self.write_held(sink, held)?;
+        let window = self.poll_used.take().or(self.poll_next).unwrap_or(0);
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        let begin = time.saturating_sub(ns).max(self.exited_ns);
+        let off = self.first_off.unwrap_or(time).min(time);
+        let end = if waited {
+            off.min(begin.saturating_add(window.into()))
+        } else {
+            off
+        };
+        if begin < end {
+            let name = sink.packets.name("polling");
+            let mark = Mark::plain(name, Category::Poll);
+            self.stack.slice(sink, (begin, end), &mark)?;
         }
-        Ok(())
+        self.write_held(sink, held)
     }
 
     /// A moment within what happens now.
