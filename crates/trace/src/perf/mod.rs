@@ -28,7 +28,7 @@ use stealtime_events::{Context, Event, Kind, Tid};
 use crate::input::{Options, Progress, Stored, Stream};
 use crate::tracefs::{Endian, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use attr::Attr;
+use attr::{Attr, Sample};
 use attrs::Attrs;
 use decode::{Raw, Samples};
 use features::Features;
@@ -90,6 +90,7 @@ struct Tally {
     lost: u64,
     lost_samples: u64,
     broken: u64,
+    untimed: u64,
 }
 
 impl PerfSource {
@@ -212,6 +213,9 @@ impl PerfSource {
         recorded.sort_unstable();
         recorded.dedup();
         self.info.recorded = recorded;
+        if let Some(attr) = self.attrs.all().first() {
+            self.info.clock.name = attr.clock().to_owned();
+        }
         let cmdlines = tracing.as_ref().map(|it| it.cmdlines.clone()).unwrap_or_default();
         let mut samples = Samples::new(tracing, self.foreign, self.endian, &mut self.names);
         let at = Stamp { time_ns: self.last_ns.max(self.sorter.origin_ns), cpu: decode::cpu(None) };
@@ -275,6 +279,7 @@ impl PerfSource {
             return;
         };
         self.tally.samples += 1;
+        self.tally.untimed += u64::from(sample.time.is_none());
         self.tally.guest += u64::from(GUEST.contains(&(record.misc & CPUMODE)));
         if !self.sorter.push(bytes, sample.time.unwrap_or(0), index) {
             self.sorter.window();
@@ -283,9 +288,17 @@ impl PerfSource {
 
     fn hold(&mut self, record: Record) {
         let bytes = self.records.bytes(record);
-        match self.attrs.sample_id(bytes, self.endian) {
+        // What perf makes up itself ends in no sample_id.
+        let of_kernel = record.kind < kind::HEADER_ATTR;
+        let sample = if of_kernel {
+            self.attrs.sample_id(bytes, self.endian)
+        } else {
+            Some(Sample::default())
+        };
+        match sample {
             Some(sample) => {
-                if !self.sorter.push(bytes, sample.time.unwrap_or(0), None) {
+                let time_ns = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
+                if !self.sorter.push(bytes, time_ns, None) {
                     self.sorter.window();
                 }
             }
@@ -497,7 +510,7 @@ impl Giver<'_> {
 impl PerfSource {
     /// Says what is known only once all was read.
     fn finish(&mut self) {
-        let Tally { samples, guest, lost, lost_samples, broken } = self.tally;
+        let Tally { samples, guest, lost, lost_samples, broken, untimed } = self.tally;
         let info = &mut self.info;
         info.uname = self.features.uname();
         info.cpus = self.features.cpus;
@@ -526,6 +539,10 @@ impl PerfSource {
                      not say"
                 ),
             );
+        }
+        if untimed > 0 {
+            let text = format!("{untimed} samples have no time (perf record without --timestamp)");
+            info.note(true, text);
         }
         if broken > 0 {
             info.note(
