@@ -40,7 +40,11 @@ impl Decoder {
     #[must_use]
     pub fn new(formats: &Formats, endian: Endian, symbols: Symbols, names: &mut NameTable) -> Self {
         let events = formats.events();
-        let last = events.last().map_or(0, |event| usize::from(event.id) + 1);
+        let last = events
+            .iter()
+            .map(|event| usize::from(event.id) + 1)
+            .max()
+            .unwrap_or(0);
         let mut by_id = vec![NO_PLAN; last];
         let mut plans = Vec::with_capacity(events.len());
         let mut id = Slot::default();

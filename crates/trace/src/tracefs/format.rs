@@ -171,23 +171,21 @@ impl EventFormat {
 #[derive(Debug, Clone, Default)]
 pub struct Formats {
     events: Vec<EventFormat>,
+    /// For each ID up to the largest: one more than the index of its description, or 0.
+    by_id: Vec<u32>,
 }
 
 impl Formats {
-    /// How many descriptions are kept at the most: as many as `common_type` has values.
-    pub const MAX: usize = 1 << 16;
-
-    /// Adds a description. A later one with the same ID is left out, as is what is more than
-    /// [`Self::MAX`].
+    /// Adds a description; a later one with the same ID is left out.
     pub fn insert(&mut self, format: EventFormat) {
-        // Containers list events by system, and IDs within a system mostly rise: the search starts
-        // at the end, where the place most often is.
-        match self
-            .events
-            .binary_search_by_key(&format.id, |event| event.id)
-        {
-            Ok(_) => {}
-            Err(at) => self.events.insert(at, format),
+        let id = usize::from(format.id);
+        if self.by_id.len() <= id {
+            self.by_id.resize(id + 1, 0);
+        }
+        if let Some(entry @ 0) = self.by_id.get_mut(id) {
+            self.events.push(format);
+            // IDs are 16 bits wide: so many events there are at the most.
+            *entry = self.events.len() as u32;
         }
     }
 
@@ -200,7 +198,7 @@ impl Formats {
         Ok(())
     }
 
-    /// All descriptions, in the order of their IDs.
+    /// All descriptions, in the order in which they were added.
     #[must_use]
     pub fn events(&self) -> &[EventFormat] {
         &self.events
@@ -209,11 +207,8 @@ impl Formats {
     /// The description with this ID (`common_type`, `config` of a tracepoint's perf attribute).
     #[must_use]
     pub fn by_id(&self, id: u16) -> Option<&EventFormat> {
-        let at = self
-            .events
-            .binary_search_by_key(&id, |event| event.id)
-            .ok()?;
-        self.events.get(at)
+        let index = self.by_id.get(usize::from(id))?.checked_sub(1)?;
+        self.events.get(index as usize)
     }
 }
 
