@@ -7,6 +7,7 @@ use tempfile::SpooledTempFile;
 
 use super::{SPOOL_IN_MEMORY, Stream};
 use crate::ReadError;
+use crate::trace_dat::ReadAt;
 
 /// A whole container: the plain file itself, or what was unpacked of it.
 #[derive(Debug)]
@@ -32,11 +33,20 @@ impl Stored {
     /// Makes a stream seekable: opens the plain file, or unpacks the stream into a temporary file.
     pub(crate) fn new(stream: Stream) -> Result<Self, ReadError> {
         if let Some(path) = stream.plain_path() {
-            let refused = |source| ReadError::Open { path: path.to_path_buf(), source };
+            let refused = |source| ReadError::Open {
+                path: path.to_path_buf(),
+                source,
+            };
             let file = File::open(path).map_err(refused)?;
             let len = file.metadata().map_err(refused)?.len();
             let inner = Inner::File(file);
-            return Ok(Self { name: stream.name, compression: None, damage: None, len, inner });
+            return Ok(Self {
+                name: stream.name,
+                compression: None,
+                damage: None,
+                len,
+                inner,
+            });
         }
         Self::spool(stream)
     }
@@ -52,7 +62,11 @@ impl Stored {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(source) => {
                     let input = stream.name;
-                    return Err(ReadError::Io { input, offset: len, source });
+                    return Err(ReadError::Io {
+                        input,
+                        offset: len,
+                        source,
+                    });
                 }
             };
             let part = buffer.get(..read).unwrap_or_default();
@@ -88,10 +102,14 @@ impl Stored {
     }
 
     /// Fills `buffer` from `offset`; gives the number of bytes, fewer only at the end.
-    pub(crate) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
+    pub(crate) fn fill_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if let Err(source) = self.seek(SeekFrom::Start(offset)) {
             let input = self.name.clone();
-            return Err(ReadError::Io { input, offset, source });
+            return Err(ReadError::Io {
+                input,
+                offset,
+                source,
+            });
         }
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -101,18 +119,15 @@ impl Stored {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let (input, offset) = (self.name.clone(), offset + done as u64);
-                    return Err(ReadError::Io { input, offset, source });
+                    return Err(ReadError::Io {
+                        input,
+                        offset,
+                        source,
+                    });
                 }
             }
         }
         Ok(done)
-    }
-}
-
-impl crate::trace_dat::ReadAt for Stored {
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.seek(SeekFrom::Start(offset))?;
-        self.read(buffer)
     }
 }
 
@@ -131,5 +146,12 @@ impl Seek for Stored {
             Inner::File(file) => file.seek(to),
             Inner::Spooled(spool) => spool.seek(to),
         }
+    }
+}
+
+impl ReadAt for Stored {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.seek(SeekFrom::Start(offset))?;
+        self.read(buffer)
     }
 }
