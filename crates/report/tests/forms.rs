@@ -61,9 +61,7 @@ fn tables_fit_and_hold_no_control_characters() {
     for answers in [answers(), wide] {
         let text = render(&answers, &Key::ALL, Style::new(false));
         assert!(!text.contains(['\u{1b}', '\u{202e}']));
-        // A single word longer than the line is the one thing that is not broken.
-        let tables = text.lines().filter(|line| line.contains("  "));
-        for line in tables.filter(|line| !line.contains("VMs:")) {
+        for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
     }
