@@ -8,8 +8,8 @@ use tree::{SourceFile, report};
 const MAX_FILE_LINES: usize = 800;
 /// Lines a function may have, signature and closing brace included.
 const MAX_FUNCTION_LINES: usize = 100;
-/// Columns a line of source may have (long literals that cannot be broken excepted).
-const MAX_COLUMNS: usize = 100;
+/// Columns a line may have: rustfmt holds code to 100, comments may end a word later.
+const MAX_COLUMNS: usize = 110;
 
 #[test]
 fn files_are_short_enough_to_hold_in_the_head() {
