@@ -10,6 +10,7 @@
 mod detect;
 mod stored;
 mod stream;
+mod xz;
 
 use std::path::{Path, PathBuf};
 

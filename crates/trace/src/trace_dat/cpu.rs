@@ -274,7 +274,6 @@ impl CpuStream {
         info: &mut SourceInfo,
     ) -> Result<Option<(usize, usize)>, ReadError> {
         let endian = self.plan.layout.endian;
-        let end = self.plan.end;
         let Supply::Chunks {
             mut left,
             mut packed,
@@ -284,17 +283,19 @@ impl CpuStream {
             return Ok(None);
         };
         let mut head = [0; 8];
-        if left.is_none() && end - self.at >= 4 {
+        if left.is_none() && self.plan.end - self.at >= 4 {
             let count = feed
                 .source
                 .fill(head.get_mut(..4).unwrap_or_default(), self.at)?;
             left = endian.u32(&head, 0).filter(|_| count == 4);
             self.at += 4;
+            // `trace-cmd convert` does not count this number into the data's size.
+            self.plan.end = (self.plan.end + 4).min(feed.source.len);
         }
         if left == Some(0) {
             return Ok(None);
         }
-        let at = self.at;
+        let (at, end) = (self.at, self.plan.end);
         if left.is_none() || end - at < 8 || feed.source.fill(&mut head, at)? < 8 {
             self.ends_early(at, "chunks are missing", info);
             return Ok(None);
