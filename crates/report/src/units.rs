@@ -103,7 +103,7 @@ pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -194,7 +194,10 @@ mod tests {
     #[test]
     fn lines_break_between_words() {
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
-        assert_eq!(wrap("a-very-long-word b", 7), ["a-very-", "long-wo", "rd b"]);
+        assert_eq!(
+            wrap("a-very-long-word b", 7),
+            ["a-very-", "long-wo", "rd b"]
+        );
         assert!(wrap("", 5).is_empty());
     }
 }

@@ -123,9 +123,14 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let mut path = String::new();
     for line in text.lines() {
         if let Some(heading) = line.strip_prefix("## `") {
-            path = heading.trim_end_matches('`').trim_start_matches("(root)").to_owned();
+            path = heading
+                .trim_end_matches('`')
+                .trim_start_matches("(root)")
+                .to_owned();
         }
-        let key = line.strip_prefix("| `").and_then(|rest| rest.split_once('`'));
+        let key = line
+            .strip_prefix("| `")
+            .and_then(|rest| rest.split_once('`'));
         if let Some((key, _)) = key {
             let is_new = keys.entry(path.clone()).or_default().insert(key.to_owned());
             assert!(is_new, "{path}.{key} is documented twice");
@@ -139,7 +144,11 @@ fn the_documentation_names_every_key_and_no_other() {
     let mut answers = answers();
     answers.ioport.clone_from(&answers.msr);
     let mut keys = BTreeMap::new();
-    printed("", &serde_json::to_value(&answers).expect("JSON"), &mut keys);
+    printed(
+        "",
+        &serde_json::to_value(&answers).expect("JSON"),
+        &mut keys,
+    );
     // Tables of one kind are documented together.
     let rows = keys.remove("exits[]").expect("exits");
     for table in ["exit_totals[]", "msr[]", "ioport[]", "mmio[]"] {
@@ -156,13 +165,19 @@ fn tables_have_words_for_every_documented_value() {
     let text = include_str!("../../../docs/json.md");
     for (heading, key) in [("## `ready[]`", "cause"), ("## `latencies[]`", "kind")] {
         let section = text.split(heading).nth(1).expect(heading);
-        let row = section.lines().find(|line| line.starts_with(&format!("| `{key}`")));
+        let row = section
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{key}`")));
         let values = row.expect(key).split('`').skip(3).step_by(2);
         for value in values {
             let mut answers = answers();
             answers.ready[0].cause = value.to_owned();
             answers.latencies[0].kind = value.to_owned();
-            let shown = if key == "cause" { Key::Ready } else { Key::Latency };
+            let shown = if key == "cause" {
+                Key::Ready
+            } else {
+                Key::Latency
+            };
             let table = render(&answers, &[shown], Style::new(false));
             assert!(!table.contains(&format!("  {value}  ")), "{value}: {table}");
         }

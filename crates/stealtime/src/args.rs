@@ -49,7 +49,7 @@ impl Recording {
 }
 
 /// A part of the recording.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Window {
     /// From this time on: 1.5s, 200ms, 30us after the first event, or @1580.515472 of the trace's clock
     #[arg(long, value_name = "TIME")]
@@ -93,7 +93,10 @@ mod tests {
     #[test]
     fn threads_are_given_to_a_vm() {
         let group: VmOf = "vm-hb=357,359, 361".parse().expect("a group");
-        assert_eq!((group.name.as_str(), group.tids.as_slice()), ("vm-hb", &[357, 359, 361][..]));
+        assert_eq!(
+            (group.name.as_str(), group.tids.as_slice()),
+            ("vm-hb", &[357, 359, 361][..])
+        );
         for wrong in ["vm-hb", "=1", "a=", "a=0", "a=-4", "a=x", "a=1,,2"] {
             assert!(wrong.parse::<VmOf>().is_err(), "{wrong}");
         }

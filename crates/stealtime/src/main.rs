@@ -20,11 +20,16 @@ use verb::Verb;
 
 /// Where guest time goes on KVM hosts, and what gives it back.
 #[derive(Debug, Parser)]
-#[command(name = "stealtime", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "stealtime",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Examples:
   stealtime analyze trace.dat.zst
-  stealtime analyze perf.data --key time,ready --vm vm-hb
+  stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace
 
 Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input.")]

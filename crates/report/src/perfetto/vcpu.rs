@@ -157,7 +157,8 @@ impl Vcpu {
         self.level(sink, time, 0)?;
         self.halting = false;
         let name = sink.packets.name("guest");
-        self.stack.begin(sink, time, GUEST, &Mark::plain(name, Category::Guest))
+        self.stack
+            .begin(sink, time, GUEST, &Mark::plain(name, Category::Guest))
     }
 
     /// `kvm_exit`.
@@ -329,12 +330,9 @@ impl Vcpu {
             Some(vector) => sink.packets.name(&format!("IPI {vector:#04x}")),
             None => sink.packets.name("IPI by hypercall"),
         };
-        let args = request.icr.map(|(low, dest)| {
-            [
-                arg("icr_low", low.into()),
-                arg("dest_id", dest.into()),
-            ]
-        });
+        let args = request
+            .icr
+            .map(|(low, dest)| [arg("icr_low", low.into()), arg("dest_id", dest.into())]);
         let mark = Mark {
             args: args.as_ref().map_or(&[], |args| args.as_slice()),
             flows: &request.flows,

@@ -74,7 +74,10 @@ fn by_vm_in_order(rows: &[KeyRow]) -> Vec<&KeyRow> {
         }
     }
     vms.sort_unstable();
-    let of_vm = |vm| rows.iter().filter(move |row| row.vm == vm && row.samples > 0);
+    let of_vm = |vm| {
+        rows.iter()
+            .filter(move |row| row.vm == vm && row.samples > 0)
+    };
     vms.into_iter().flat_map(of_vm).collect()
 }
 

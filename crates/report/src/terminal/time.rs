@@ -119,10 +119,11 @@ pub(super) fn handling(answers: &Answers, times: Times) -> Section {
 }
 
 type Reasons<'a> = Vec<(&'a str, u64, u64)>;
+type Sums<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 /// VMs in the order of the answer; reasons by time, then name.
 fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
-    let mut vms: Vec<(&str, BTreeMap<&str, (u64, u64)>)> = Vec::new();
+    let mut vms: Vec<(&str, Sums<'_>)> = Vec::new();
     for vcpu in vcpus {
         if vms.iter().all(|(vm, _)| *vm != vcpu.vm) {
             vms.push((&vcpu.vm, BTreeMap::new()));
@@ -143,7 +144,9 @@ fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
                 .map(|(reason, (count, ns))| (reason, count, ns))
                 .collect();
             rows.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(b.0)));
-            let total = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.2));
+            let total = rows
+                .iter()
+                .fold(0_u64, |sum, row| sum.saturating_add(row.2));
             (vm, total, rows)
         })
         .collect()

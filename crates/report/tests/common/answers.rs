@@ -10,10 +10,7 @@ pub(crate) fn answers() -> Answers {
     Answers {
         source: source(),
         events: vec![count("kvm_exit", 31_652), count("sched_switch", 7_789)],
-        vms: vec![
-            vm("vm-a", Some(346), "process"),
-            vm(HOSTILE, None, "order"),
-        ],
+        vms: vec![vm("vm-a", Some(346), "process"), vm(HOSTILE, None, "order")],
         exits: vec![
             row(HOSTILE, "npf", 20_972, 3_082_000_000),
             row("vm-a", "msr", 5_034, 1_230_000_000),
@@ -29,7 +26,10 @@ pub(crate) fn answers() -> Answers {
             ready("vm-a", "idle", "", 6_020_000),
             ready("vm-a", "host_task", "nobody", 0),
         ],
-        latencies: vec![latency("wakeup", "hrtimer", 443), latency("ipi_inject", "", 0)],
+        latencies: vec![
+            latency("wakeup", "hrtimer", 443),
+            latency("ipi_inject", "", 0),
+        ],
         yields: vec![
             Yields {
                 vm: "vm-a".into(),
@@ -60,7 +60,11 @@ pub(crate) fn answers() -> Answers {
             interrupt(None, "unknown", 7),
         ],
         findings: vec![
-            finding("steal", "vm-a", "The vCPUs of vm-a were runnable but not running."),
+            finding(
+                "steal",
+                "vm-a",
+                "The vCPUs of vm-a were runnable but not running.",
+            ),
             finding("lost_events", "", "Events were lost."),
             finding("polls_wasted", HOSTILE, "Polling is mostly in vain."),
         ],
