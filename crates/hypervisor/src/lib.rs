@@ -3,3 +3,6 @@
 //! `no_std`, no dependencies, sans-I/O: state in, event in, actions out. A
 //! simulator, an interleaving checker, a VMM or a kernel calls the same code.
 #![no_std]
+
+pub mod events;
+pub mod word;
