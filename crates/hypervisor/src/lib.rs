@@ -4,5 +4,6 @@
 //! simulator, an interleaving checker, a VMM or a kernel calls the same code.
 #![no_std]
 
+pub mod counter;
 pub mod events;
 pub mod word;

@@ -5,6 +5,8 @@
 //! small set under `tests/data/golden` is always replayed.
 
 mod files;
+mod tsc_arith;
+mod tsc_sync;
 
 /// No file may be passed over because its family is misspelt or new.
 #[test]
