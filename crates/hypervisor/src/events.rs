@@ -97,6 +97,15 @@ pub trait Events {
     fn hrtimer_moved(&self) {}
     /// The housekeeping CPU refused an hrtimer, which would be its first event.
     fn hrtimer_refused(&self) {}
+
+    // ---- halt polling
+
+    /// A halt polled for so many ns; `successful`: it never slept.
+    fn halt_polled(&self, _successful: bool, _poll_ns: u64) {}
+    /// A successful poll ended by a wakeup for somebody else.
+    fn halt_poll_invalid(&self) {}
+    /// The polling window after a halt, in ns.
+    fn halt_poll_window(&self, _own_ns: u32) {}
 }
 
 /// Counts nothing.

@@ -6,4 +6,5 @@
 
 pub mod counter;
 pub mod events;
+pub mod halt_poll;
 pub mod word;

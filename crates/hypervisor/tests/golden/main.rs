@@ -5,6 +5,7 @@
 //! small set under `tests/data/golden` is always replayed.
 
 mod files;
+mod halt_poll;
 mod tsc_arith;
 mod tsc_sync;
 
