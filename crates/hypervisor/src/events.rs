@@ -106,6 +106,19 @@ pub trait Events {
     fn halt_poll_invalid(&self) {}
     /// The polling window after a halt, in ns.
     fn halt_poll_window(&self, _own_ns: u32) {}
+
+    // ---- IPI tracking and directed yield
+
+    /// A unicast fixed IPI was recorded.
+    fn ipi_recorded(&self, _sender: u32, _receiver: u32, _vector: u8) {}
+    /// An EOI settled a sender's record.
+    fn ipi_settled(&self, _sender: u32, _receiver: u32) {}
+    /// A guest named the vCPU that it waits for.
+    fn guest_hint(&self, _waiter: u32, _holder: u32) {}
+    /// A vCPU spun: yields tried, vCPUs looked at, and whether the relaxed pass was needed.
+    fn spin(&self, _vcpu: u32, _yields: u32, _looked_at: u32, _relaxed: bool) {}
+    /// A spinning vCPU boosted another.
+    fn boosted(&self, _spinner: u32, _vcpu: u32, _reason: crate::directed_yield::Reason) {}
 }
 
 /// Counts nothing.

@@ -5,6 +5,8 @@
 #![no_std]
 
 pub mod counter;
+pub mod directed_yield;
 pub mod events;
 pub mod halt_poll;
+pub mod ipi_tracking;
 pub mod word;

@@ -200,11 +200,21 @@ impl VmTsc {
             tsc_timestamp: stamp,
             system_time_ns: ns.wrapping_add(self.kvmclock_offset),
             scale: vcpu.page.scale,
-            flags: u8::from(self.use_master_clock) * PVCLOCK_TSC_STABLE
-                | u8::from(stopped) * PVCLOCK_GUEST_STOPPED,
+            flags: page_flags(self.use_master_clock, stopped),
         };
         Ok(vcpu.page)
     }
+}
+
+fn page_flags(stable: bool, stopped: bool) -> u8 {
+    let mut flags = 0;
+    if stable {
+        flags |= PVCLOCK_TSC_STABLE;
+    }
+    if stopped {
+        flags |= PVCLOCK_GUEST_STOPPED;
+    }
+    flags
 }
 
 impl VcpuTsc {

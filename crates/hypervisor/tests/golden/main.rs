@@ -6,6 +6,8 @@
 
 mod files;
 mod halt_poll;
+mod ple;
+mod spin;
 mod tsc_arith;
 mod tsc_sync;
 
