@@ -119,6 +119,15 @@ pub trait Events {
     fn spin(&self, _vcpu: u32, _yields: u32, _looked_at: u32, _relaxed: bool) {}
     /// A spinning vCPU boosted another.
     fn boosted(&self, _spinner: u32, _vcpu: u32, _reason: crate::directed_yield::Reason) {}
+
+    // ---- batched wakeups
+
+    /// A softirq was raised on a CPU.
+    fn softirq_raised(&self, _cpu: u32, _nr: u32, _set: crate::wakeup_batch::softirq::SetPending) {}
+    /// Event-check IPIs were sent with so many ICR writes (0: to nobody).
+    fn event_check_sent(&self, _from: u32, _icr_writes: u32) {}
+    /// A batch was finished.
+    fn batch_finished(&self, _cpu: u32, _finished: crate::wakeup_batch::Finished) {}
 }
 
 /// Counts nothing.

@@ -9,4 +9,5 @@ pub mod directed_yield;
 pub mod events;
 pub mod halt_poll;
 pub mod ipi_tracking;
+pub mod wakeup_batch;
 pub mod word;

@@ -6,7 +6,9 @@
 
 mod files;
 mod halt_poll;
+mod multicast;
 mod ple;
+mod softirq;
 mod spin;
 mod tsc_arith;
 mod tsc_sync;
