@@ -184,3 +184,6 @@ pub const fn adjust_khz(khz: u32, ppm: i32) -> u32 {
     let scaled = (khz as u64).wrapping_mul((1_000_000i64 + ppm as i64) as u64);
     (scaled / 1_000_000) as u32
 }
+
+#[cfg(test)]
+mod tests;

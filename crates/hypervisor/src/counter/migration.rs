@@ -40,6 +40,17 @@ impl Side {
     fn scaled_tsc(&self) -> u64 {
         self.format.scale(self.clock.host_tsc, self.ratio)
     }
+
+    /// The host's frequency, in kHz, going by the ratio; not above the real one, and at least 1.
+    fn host_khz(&self, guest_khz: u32) -> u128 {
+        let scaled = u128::from(guest_khz) << self.format.frac_bits();
+        match scaled.checked_div(u128::from(self.ratio)) {
+            Some(khz) if self.ratio == self.format.neutral() => khz.max(1),
+            // The ratio was rounded down.
+            Some(khz) => khz.saturating_sub(1).max(1),
+            None => 1,
+        }
+    }
 }
 
 /// What the caller knows about the hosts, for the bound on what the guest can see.
@@ -65,12 +76,15 @@ pub struct Account {
     /// Cycles by which the guest's TSC misses `added_cycles`, exactly; the documented form under
     /// scaling has its fault here, the other forms have 0.
     pub misplaced_cycles: i128,
-    /// Most that the guest's TSC can be off the kvmclock afterwards because of rounding, of
-    /// frequencies cut to kHz, of the hosts' frequency errors and of `misplaced_cycles`, in ns.
+    /// Most that the guest's TSC can be off its kvmclock afterwards, in ns: what rounding and
+    /// `misplaced_cycles` make.
     pub tsc_against_kvmclock_ns: u64,
-    /// Most that both clocks together can be off real time: the skew of the wall clocks, and
-    /// the pvclock's own rounding, in ns.
-    pub guest_time_against_real_ns: u64,
+    /// Most that the guest's TSC can be off where it would be had it ticked on through the
+    /// blackout, in ns: the above, the hosts' frequency errors, and the skew of the wall clocks.
+    pub tsc_against_its_rate_ns: u64,
+    /// Most that the guest's kvmclock can be off real time because of the migration, in ns: the
+    /// skew of the wall clocks, and the pvclock's rounding.
+    pub kvmclock_against_real_ns: u64,
 }
 
 /// New offsets for all vCPUs that have this frequency and ratio.
@@ -264,22 +278,24 @@ fn account(
     let (s, d) = (&source.clock, &destination.clock);
     let elapsed_ns = d.clock_ns.saturating_sub(s.clock_ns);
     // One cycle each: the conversion of the blackout, the scaling on either side.
-    let rounding_ns = (3_000_000u64).div_ceil(u64::from(guest_khz).max(1));
-    // Over the blackout the nominal frequency stands in for the real one.
-    let cut_to_khz_ppb = 1_000_000_000u64.div_ceil(u64::from(guest_khz).max(1));
-    let ppb = u128::from(cut_to_khz_ppb) + u128::from(known.frequency_error_ppb);
-    let rate_ns = (u128::from(elapsed_ns) * ppb).div_ceil(1_000_000_000);
+    let rounding_ns = u128::from(3_000_000u32.div_ceil(guest_khz.max(1)));
     let misplaced_ns =
         (misplaced_cycles.unsigned_abs() * 1_000_000).div_ceil(u128::from(guest_khz.max(1)));
-    let tsc_ns = u128::from(rounding_ns) + rate_ns + misplaced_ns;
+    let against_kvmclock_ns = rounding_ns + misplaced_ns;
+    // The nominal frequency stands in for the real one, which is up to 1 kHz higher.
+    let cut_to_khz_ppb = 1_000_000_000u128.div_ceil(source.host_khz(guest_khz));
+    let ppb = cut_to_khz_ppb + u128::from(known.frequency_error_ppb);
+    let rate_ns = (u128::from(elapsed_ns) * ppb).div_ceil(1_000_000_000);
     // Each pvclock reading truncates its cycles and its multiplier: below 2 ns a side.
-    let clock_ns = known.realtime_skew_ns.saturating_add(4);
+    let kvmclock_ns = known.realtime_skew_ns.saturating_add(4);
+    let against_rate_ns = against_kvmclock_ns + rate_ns + u128::from(kvmclock_ns);
     Account {
         kvmclock_elapsed_ns: elapsed_ns,
         realtime_elapsed_ns: i128::from(d.realtime_ns) - i128::from(s.realtime_ns),
         added_cycles: cycles(elapsed_ns, guest_khz),
         misplaced_cycles,
-        tsc_against_kvmclock_ns: u64::try_from(tsc_ns).unwrap_or(u64::MAX),
-        guest_time_against_real_ns: clock_ns,
+        tsc_against_kvmclock_ns: u64::try_from(against_kvmclock_ns).unwrap_or(u64::MAX),
+        tsc_against_its_rate_ns: u64::try_from(against_rate_ns).unwrap_or(u64::MAX),
+        kvmclock_against_real_ns: kvmclock_ns,
     }
 }

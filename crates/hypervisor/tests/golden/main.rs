@@ -4,6 +4,11 @@
 //! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
 //! small set under `tests/data/golden` is always replayed.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a vector that cannot be read must fail the test"
+)]
+
 mod files;
 mod halt_poll;
 mod multicast;
