@@ -61,6 +61,10 @@ pub struct Uncertainty {
     /// How far each host's TSC frequency may be from its nominal kHz, in parts per billion.
     /// A frequency cut to kHz is off by up to 10^9/khz on its own; that is always included.
     pub frequency_error_ppb: u32,
+    /// Before the source's clock was read, how long its master clock had been in use, in ns; at
+    /// most the age of the VM. Matters for a scaled guest only: its page is made for a frequency
+    /// cut to kHz once more, so that the page drifts from `KVM_GET_CLOCK` until the next refresh.
+    pub master_clock_age_ns: u64,
 }
 
 /// What a migration adds to a guest's TSC, and how wrong that can be.
@@ -83,7 +87,7 @@ pub struct Account {
     /// blackout, in ns: the above, the hosts' frequency errors, and the skew of the wall clocks.
     pub tsc_against_its_rate_ns: u64,
     /// Most that the guest's kvmclock can be off real time because of the migration, in ns: the
-    /// skew of the wall clocks, and the pvclock's rounding.
+    /// skew of the wall clocks, the pvclock's rounding, and the drift of a scaled guest's page.
     pub kvmclock_against_real_ns: u64,
 }
 
@@ -287,7 +291,17 @@ fn account(
     let ppb = cut_to_khz_ppb + u128::from(known.frequency_error_ppb);
     let rate_ns = (u128::from(elapsed_ns) * ppb).div_ceil(1_000_000_000);
     // Each pvclock reading truncates its cycles and its multiplier: below 2 ns a side.
-    let kvmclock_ns = known.realtime_skew_ns.saturating_add(4);
+    let drift_ns = if source.ratio == source.format.neutral() {
+        0
+    } else {
+        known
+            .master_clock_age_ns
+            .div_ceil(u64::from(guest_khz.max(1)))
+    };
+    let kvmclock_ns = known
+        .realtime_skew_ns
+        .saturating_add(drift_ns)
+        .saturating_add(4);
     let against_rate_ns = against_kvmclock_ns + rate_ns + u128::from(kvmclock_ns);
     Account {
         kvmclock_elapsed_ns: elapsed_ns,

@@ -56,7 +56,10 @@ fn moved(
     guest_khz: u32,
     delays_ns: [u64; VCPUS],
 ) -> (Account, Vec<(u64, u64)>) {
-    let known = Uncertainty::default();
+    let known = Uncertainty {
+        master_clock_age_ns: from.now().ns - from.vm.master_kernel_ns,
+        ..Uncertainty::default()
+    };
     let migration = by_offsets(&side(from), &side(to), guest_khz, &known).unwrap();
     let at = to.ns;
     for (vcpu, delay_ns) in delays_ns.into_iter().enumerate() {
