@@ -53,6 +53,8 @@ pub struct BatchDecider {
     batched: Option<u64>,
     unbatched: Option<u64>,
     decisions: u32,
+    /// The last decision was a probe.
+    probing: bool,
 }
 
 impl BatchDecider {
@@ -86,7 +88,8 @@ impl BatchDecider {
             (Some(_), None) => return false,
             (Some(batched), Some(unbatched)) => batched <= unbatched,
         };
-        cheaper != self.decisions.is_multiple_of(PROBE)
+        self.probing = self.decisions.is_multiple_of(PROBE);
+        cheaper != self.probing
     }
 
     /// Takes in what a broadcast cost. Both the sender's and the targets' time count: the sender
@@ -102,9 +105,11 @@ impl BatchDecider {
         } else {
             &mut self.unbatched
         };
+        // The way not taken is seen rarely: what a probe finds weighs half.
+        let weight = if self.probing { 1 } else { WEIGHT };
         *average = Some(match *average {
             None => each,
-            Some(old) => old - (old >> WEIGHT) + (each >> WEIGHT),
+            Some(old) => old - (old >> weight) + (each >> weight),
         });
     }
 
