@@ -240,14 +240,10 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
 
     /// Whether `targets` and `this` together are all online CPUs.
     pub(super) fn is_everybody<S: MaskStorage>(&self, targets: &CpuMask<S>, this: u32) -> bool {
-        let mut others = 0;
-        for cpu in targets.iter() {
-            if !self.is_online(cpu) {
-                return false;
-            }
-            others += u32::from(cpu != this);
-        }
+        let others = targets.count() - u32::from(targets.contains(this));
+        // Counting is cheap and nearly always tells; equal counts may still hide an offline CPU.
         others + u32::from(self.is_online(this)) == self.online
+            && targets.iter().all(|cpu| self.is_online(cpu))
     }
 
     /// Whether `cpu` and `this` are all online CPUs.
@@ -301,10 +297,10 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         if vector < FIRST_LEGAL_VECTOR {
             return Err(IcrError::IllegalVector { vector });
         }
-        targets.retain(|cpu| cpu != this && self.get(cpu).is_some_and(|apic| apic.online));
+        targets.remove(this);
         let writes = match self.mode {
             ApicMode::X2apicCluster => self.send_clusters(vector, targets, icr),
-            ApicMode::XapicFlat => send_flat(vector, targets, icr),
+            ApicMode::XapicFlat => self.send_flat(vector, targets, icr),
             ApicMode::X2apicPhysical | ApicMode::XapicPhysical => {
                 self.send_each(vector, targets, icr)
             }
@@ -327,6 +323,25 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         writes
     }
 
+    /// One write for all.
+    fn send_flat<S: MaskStorage>(
+        &self,
+        vector: u8,
+        targets: &CpuMask<S>,
+        icr: &mut impl FnMut(IcrWrite),
+    ) -> u32 {
+        let online = targets.iter().filter(|&cpu| self.is_online(cpu));
+        let members = online.fold(0u32, |members, cpu| members | 1u32.wrapping_shl(cpu));
+        if members == 0 {
+            return 0;
+        }
+        icr(IcrWrite::Xapic {
+            high: members << 24,
+            low: LOGICAL | u32::from(vector),
+        });
+        1
+    }
+
     /// One write for each cluster, in the order of its lowest CPU.
     fn send_clusters<S: MaskStorage>(
         &self,
@@ -338,16 +353,17 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         // Members that an earlier write of their cluster reached are gone by now.
         while let Some(first) = targets.next_from(from) {
             from = first;
-            let (mut cpu, mut members, mut cluster) = (first, 0, 0);
+            let Some(apic) = self.get(first).filter(|apic| apic.online) else {
+                targets.remove(first);
+                continue;
+            };
+            let (cluster, mut members, mut cpu) = (apic.cluster(), 0, first);
             while let Some(apic) = self.get(cpu) {
-                if targets.contains(cpu) {
+                if targets.take(cpu) && apic.online {
                     members |= apic.member();
-                    cluster = apic.cluster();
-                    targets.remove(cpu);
                 }
                 cpu = apic.next_in_cluster;
             }
-            // Retained targets are CPUs of this machine, so `first` was among the members.
             icr(x2apic(cluster << 16 | members, LOGICAL | u32::from(vector)));
             writes += 1;
         }
@@ -381,22 +397,4 @@ fn link(lower: &mut [CpuApic], cpu: u32, this: &CpuApic) -> Result<(), IcrError>
         }
     }
     Ok(())
-}
-
-fn send_flat<S: MaskStorage>(
-    vector: u8,
-    targets: &CpuMask<S>,
-    icr: &mut impl FnMut(IcrWrite),
-) -> u32 {
-    let members = targets
-        .iter()
-        .fold(0u32, |members, cpu| members | 1u32.wrapping_shl(cpu));
-    if members == 0 {
-        return 0;
-    }
-    icr(IcrWrite::Xapic {
-        high: members << 24,
-        low: LOGICAL | u32::from(vector),
-    });
-    1
 }

@@ -5,6 +5,9 @@ pub trait MaskStorage: AsRef<[u64]> + AsMut<[u64]> + Clone {}
 
 impl<S: AsRef<[u64]> + AsMut<[u64]> + Clone> MaskStorage for S {}
 
+/// As many words as CPU numbers of 32 bits can name; storage beyond is not used.
+const MOST_WORDS: usize = 1 << 26;
+
 /// A set of CPU numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask<S>(S);
@@ -31,9 +34,18 @@ impl<S: MaskStorage> CpuMask<S> {
 
     /// Removes a CPU.
     pub fn remove(&mut self, cpu: u32) {
-        if let Some(word) = self.0.as_mut().get_mut(cpu as usize / 64) {
-            *word &= !(1 << (cpu % 64));
-        }
+        self.take(cpu);
+    }
+
+    /// Removes a CPU; whether it was in the set.
+    pub fn take(&mut self, cpu: u32) -> bool {
+        let Some(word) = self.0.as_mut().get_mut(cpu as usize / 64) else {
+            return false;
+        };
+        let bit = 1 << (cpu % 64);
+        let taken = *word & bit != 0;
+        *word &= !bit;
+        taken
     }
 
     /// Whether a CPU is in the set.
@@ -77,13 +89,15 @@ impl<S: MaskStorage> CpuMask<S> {
 
     /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let words = self.0.as_ref().iter().zip((0u32..).step_by(64));
+        let words = self.0.as_ref().iter().take(MOST_WORDS);
+        let words = words.zip((0u32..).step_by(64));
         words.flat_map(|(&word, first)| Bits(word).map(move |bit| first + bit))
     }
 
     /// Keeps the CPUs for which `keep` holds, asked in ascending order.
     pub fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
-        for (word, first) in self.0.as_mut().iter_mut().zip((0u32..).step_by(64)) {
+        let words = self.0.as_mut().iter_mut().take(MOST_WORDS);
+        for (word, first) in words.zip((0u32..).step_by(64)) {
             for bit in Bits(*word) {
                 if !keep(first + bit) {
                     *word &= !(1 << bit);

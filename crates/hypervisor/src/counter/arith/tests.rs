@@ -33,7 +33,7 @@ fn narrow_deltas_scale_for_every_input() {
                     0..8 => ((u32::from(delta) << shift) & 0xff) as u8,
                     _ => 0,
                 };
-                let expected = (u32::from(shifted) * u32::from(mul) >> 4) as u8;
+                let expected = ((u32::from(shifted) * u32::from(mul)) >> 4) as u8;
                 let got = narrow::scale_delta(delta, mul, shift);
                 assert_eq!(got, expected, "{delta} {mul} {shift}");
             }
