@@ -119,7 +119,7 @@ const TAG_MASK: u64 = (1 << 24) - 1;
 /// `outgoing` packs receiver (bits 0–23), vector (24–31), pending (32), source (33) and the low 24
 /// bits of the time (40–63). The tag lets a reader see that record and time belong together, and
 /// keeps an EOI from clearing a record made since it looked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IpiContext<W> {
     outgoing: W,
     time_ns: W,

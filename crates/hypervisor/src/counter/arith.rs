@@ -9,7 +9,7 @@
 //! | [`mul_shr`] | `mul_u64_u64_shr` | low 64 bits of (a·b) >> shift |
 //! | [`mul_shr_signed`] | `mul_s64_u64_shr` | the same on the magnitude, negated: rounds to zero |
 //! | [`scale_delta`] | `pvclock_scale_delta` | bits 32…95 of (delta shifted)·mul |
-//! | [`time_scale`] | `kvm_get_time_scale` | (shift, mul) that turn base ticks into scaled ones |
+//! | [`time_scale_factors`] | `kvm_get_time_scale` | (shift, mul) that turn base ticks into scaled ones |
 
 /// Why no scale factors exist for a pair of rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -66,7 +66,7 @@ impl PvclockTime {
 }
 
 /// A page shared between the host, which writes it, and the vCPUs, which read it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct PvclockPage<W> {
     version: W,

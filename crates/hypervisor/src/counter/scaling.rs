@@ -333,8 +333,9 @@ impl TscRate {
         }
         self.ns_to_cycles = TimeScale::ns_to_cycles(user_khz).map_err(SetTscKhzError::Scale)?;
         self.virtual_khz = user_khz;
-        let ppm = i32::try_from(host.tolerance_ppm).unwrap_or(i32::MAX);
-        let lowest = adjust_khz(host.khz, -ppm);
+        // The parameter is unsigned and passed on as signed, as upstream does.
+        let ppm = host.tolerance_ppm as i32;
+        let lowest = adjust_khz(host.khz, ppm.wrapping_neg());
         let highest = adjust_khz(host.khz, ppm);
         if (lowest..=highest).contains(&user_khz) {
             self.ratio = host.format.neutral();

@@ -142,7 +142,7 @@ pub struct SpinOutcome {
 const TRIES: u32 = 3;
 
 /// A VM's memory of directed yields.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DirectedYield<W> {
     last_boosted_vcpu: W,
 }

@@ -12,6 +12,17 @@ pub enum PleVendor {
     Svm,
 }
 
+/// Whether a PAUSE exit counts as spinning in kernel mode, for
+/// [`DirectedYield::on_spin`](super::DirectedYield::on_spin). VMX exits at CPL 0 only; on SVM a guest
+/// whose registers are encrypted (SEV-ES) cannot be asked.
+#[must_use]
+pub const fn spins_in_kernel(vendor: PleVendor, cpl: u8, sev_es: bool) -> bool {
+    match vendor {
+        PleVendor::Vmx => true,
+        PleVendor::Svm => cpl == 0 && !sev_es,
+    }
+}
+
 /// Parameters of `kvm_intel` or `kvm_amd` (read-only after load), in cycles (VMX) or PAUSEs (SVM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PleKnobs {
@@ -119,7 +130,8 @@ impl PleWindow {
         self.dirty
     }
 
-    /// The guest spun for a whole window.
+    /// The guest spun for a whole window: a PAUSE exit. Not to be called where PAUSE exits are off
+    /// for the VM; the yield is tried there all the same.
     pub const fn grow(&mut self, knobs: &PleKnobs) {
         let base = knobs.cut(knobs.window);
         let max = knobs.cut(knobs.max);

@@ -8,7 +8,7 @@ use crate::word::AtomicWord;
 ///
 /// Unlike upstream's separate fields they change by atomic read-modify-writes, so that no flag is
 /// lost; a reader still sees them without any lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct YieldState<W> {
     flags: W,
 }

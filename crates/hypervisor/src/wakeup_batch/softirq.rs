@@ -34,7 +34,7 @@ pub enum SetPending {
 }
 
 /// One CPU's word. Keep each in a cache line of its own: MONITOR watches a line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SoftirqWord<W> {
     word: W,
 }
@@ -133,7 +133,7 @@ impl<W: AtomicWord> SoftirqWord<W> {
 }
 
 /// The older scheme: the flag lies outside the monitored word.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SeparateMwait<W> {
     flag: W,
 }

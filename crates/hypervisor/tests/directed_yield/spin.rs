@@ -1,6 +1,6 @@
 //! The loop: items 1–6, 17 and 18.
 
-use stealtime_hypervisor::directed_yield::ple::{PleKnobs, PleWindow};
+use stealtime_hypervisor::directed_yield::ple::{PleKnobs, PleVendor, PleWindow, spins_in_kernel};
 use stealtime_hypervisor::directed_yield::{
     Reason, SchedOut, SpinOutcome, YieldFlags, YieldKnobs, YieldTo,
 };
@@ -176,6 +176,14 @@ fn yield_sloppy_18_the_window_grows_and_is_reset() {
         window.grow(&PleKnobs::SVM);
     }
     assert_eq!(window.window(), 65535);
+}
+
+#[test]
+fn who_spins_in_kernel_mode() {
+    assert!(spins_in_kernel(PleVendor::Vmx, 0, false));
+    assert!(spins_in_kernel(PleVendor::Svm, 0, false));
+    assert!(!spins_in_kernel(PleVendor::Svm, 3, false));
+    assert!(!spins_in_kernel(PleVendor::Svm, 0, true));
 }
 
 #[test]
