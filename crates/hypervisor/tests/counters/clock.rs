@@ -153,3 +153,20 @@ fn the_guest_reads_between_the_hosts_readings() {
         );
     }
 }
+
+/// The conditions of the master clock that no vCPU's writes can see.
+#[test]
+fn old_clocks_and_backward_tscs_keep_the_master_clock_off() {
+    let mut m = two_vcpus();
+    let now = m.now();
+    m.vm.backwards_tsc_observed = true;
+    m.vm.refresh_master_clock(&m.host, &now);
+    assert!(!m.vm.use_master_clock);
+    m.vm.backwards_tsc_observed = false;
+    m.vm.boot_vcpu_runs_old_kvmclock = true;
+    m.vm.refresh_master_clock(&m.host, &now);
+    assert!(!m.vm.use_master_clock);
+    m.vm.boot_vcpu_runs_old_kvmclock = false;
+    m.vm.refresh_master_clock(&m.host, &now);
+    assert!(m.vm.use_master_clock);
+}

@@ -194,3 +194,43 @@ fn an_unstable_tsc_does_not_take_guests_back() {
         m.vm.guest_time_update(&mut m.vcpus[0], &m.host, &back, false);
     assert!(page.unwrap().tsc_timestamp >= seen + HZ - 1);
 }
+
+/// A write on an unstable TSC leaves the generation's offset behind the last written one; once the
+/// TSC is trusted again, it is the generation's that a value snaps to.
+#[test]
+fn after_an_unstable_phase_the_generations_offset_still_counts() {
+    let mut m = Machine::new(KHZ, 1 << 40);
+    for _ in 0..3 {
+        m.add_vcpu(KHZ);
+    }
+    m.write(0, 100 * HZ);
+    let opened = m.vm.cur_tsc_offset;
+    m.host.unstable = true;
+    m.pass(SECOND / 2);
+    assert!(m.write(1, 100 * HZ + HZ / 2 - 1000));
+    let moved_on = 100 * HZ + HZ / 2 - 1000 + HZ / 2;
+    assert_eq!(m.read(1), moved_on, "the elapsed time is added");
+    assert_ne!(m.vm.last_tsc_offset, opened);
+    m.host.unstable = false;
+    assert!(m.write(2, moved_on));
+    assert_eq!(m.vcpus[2].l1_tsc_offset, opened);
+}
+
+/// Hardware that protects a guest's TSC leaves nothing for the host to write or to catch up.
+#[test]
+fn a_protected_tsc_is_left_alone() {
+    let mut m = Machine::new(KHZ, 1 << 40);
+    let now = m.now();
+    let (vcpu, _) = m.vm.create_vcpu(&mut m.host, &now, 0, KHZ, true);
+    m.vcpus.push(vcpu);
+    let before = m.vcpus[0];
+    m.write(0, 1 << 50);
+    m.set_offset(0, 77);
+    m.vcpus[0].guest_write(&m.host, &now, 1 << 51);
+    assert_eq!(m.vcpus[0], before);
+    assert_eq!((m.vm.cur_tsc_generation, m.vm.user_set_tsc), (0, false));
+    m.host.unstable = true;
+    m.vcpus[0].load(&mut m.host, &now, 9, 5);
+    assert!(!m.vcpus[0].tsc_catchup);
+    assert_eq!(m.vcpus[0].l1_tsc_offset, before.l1_tsc_offset);
+}

@@ -192,6 +192,11 @@ fn a_guests_hint_enters_the_same_slot() {
     send(&c, 1, 2, 0xfb, NOW);
     assert!(ends(&c, &on, 2, 0xfb));
     assert!(!ends(&c, &on, 2, 0));
+    // Not even where the waiter had sent an IPI before, and the numbers happen to match.
+    send(&c, 0, 2, 0xfb, NOW);
+    assert_eq!(guest_hint(&c, &on, 0, 2, NOW, &()), Ok(true));
+    assert_eq!(c[2].last_sender(), Some(0));
+    assert!(!ends(&c, &on, 2, 0));
     assert!(is_ipi_receiver(&c, &on, 0, 2, NOW + 50_000_000));
     assert!(!is_ipi_receiver(&c, &on, 0, 2, NOW + 50_000_001));
     assert_eq!(withdraw_hint(&c, 0), Ok(true));

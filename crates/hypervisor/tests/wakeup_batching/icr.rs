@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrError, IcrWrite, Topology};
 
-use crate::machine::{Machine, SCHEDULE, mask};
+use crate::machine::{ALL_BUT_SELF, Machine, SCHEDULE, mask, to};
 
 fn topology(mode: ApicMode, ids: &[u32]) -> Result<Topology<Vec<CpuApic>>, IcrError> {
     let apics = ids.iter().map(|&id| CpuApic::new(id, true)).collect();
@@ -36,6 +36,28 @@ fn wakeup_sloppy_14_one_write_for_each_cluster() {
     let jumping = topology(ApicMode::X2apicCluster, &[0, 0x21, 0x11, 0x22, 0x12, 1]).unwrap();
     let sent = writes(&jumping, &[1, 2, 3, 4, 5]);
     assert_eq!(sent, [write(2, 6), write(1, 6), write(0, 2)]);
+}
+
+#[test]
+fn an_offline_target_does_not_make_it_everybody() {
+    let mut m = Machine::new(4, ApicMode::X2apicPhysical);
+    let apics = (0..4).map(|cpu| CpuApic::new(cpu, cpu != 3)).collect();
+    m.topology = Topology::new(ApicMode::X2apicPhysical, apics).unwrap();
+    let both = |m: &mut Machine, first, second| {
+        m.batch.begin().unwrap();
+        m.raise(first, SCHEDULE);
+        m.raise(second, SCHEDULE);
+        m.finish();
+        for word in &m.words {
+            word.take(u32::MAX);
+        }
+        m.sent()
+    };
+    // As many as there are others, but one of them is not there.
+    assert_eq!(both(&mut m, 1, 3), [to(1)]);
+    assert_eq!(both(&mut m, 1, 2), [ALL_BUT_SELF]);
+    m.raise(3, SCHEDULE);
+    assert_eq!(m.sent(), []);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::thread;
 
 use stealtime_hypervisor::wakeup_batch::icr::ApicMode;
 use stealtime_hypervisor::wakeup_batch::softirq::{SeparateMwait, SetPending, SoftirqWord};
+use stealtime_hypervisor::word::AtomicWord;
 
 use crate::machine::{Machine, SCHEDULE, to};
 
@@ -40,6 +41,59 @@ fn wakeup_sloppy_13_a_bit_set_before_monitor_is_seen() {
     word.leave_mwait();
     assert!(!word.in_mwait());
     assert!(!word.announce_mwait(true), "pending: not even announced");
+    assert!(!word.in_mwait());
+}
+
+/// A word whose CPU leaves MWAIT as soon as it is stored to: the store has woken it.
+#[derive(Debug)]
+struct Leaves(Cell<u64>);
+
+impl AtomicWord for Leaves {
+    fn new(value: u64) -> Self {
+        Self(Cell::new(value))
+    }
+    fn load(&self, _order: Ordering) -> u64 {
+        self.0.get()
+    }
+    fn store(&self, value: u64, _order: Ordering) {
+        self.0.set(value);
+    }
+    fn swap(&self, value: u64, _order: Ordering) -> u64 {
+        self.0.replace(value)
+    }
+    fn fetch_or(&self, bits: u64, _order: Ordering) -> u64 {
+        self.0.replace(self.0.get() | bits)
+    }
+    fn fetch_and(&self, bits: u64, _order: Ordering) -> u64 {
+        self.0.replace(self.0.get() & bits)
+    }
+    fn fetch_add(&self, value: u64, _order: Ordering) -> u64 {
+        self.0.replace(self.0.get().wrapping_add(value))
+    }
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        _success: Ordering,
+        _failure: Ordering,
+    ) -> Result<u64, u64> {
+        let found = self.0.get();
+        if found == current {
+            self.0.set(new & 0xffff_ffff);
+            Ok(found)
+        } else {
+            Err(found)
+        }
+    }
+    fn fence(&self, _order: Ordering) {}
+}
+
+#[test]
+fn wakeup_sloppy_12_the_promise_is_read_in_the_step_of_the_store() {
+    let word = SoftirqWord::<Leaves>::new();
+    assert!(word.announce_mwait(true));
+    // It has left by now; looking again would send an IPI for nothing.
+    assert_eq!(word.set_pending(SCHEDULE), SetPending::Monitored);
     assert!(!word.in_mwait());
 }
 
