@@ -54,7 +54,7 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     let head = stream.peek(HEAD)?;
     let container = detect::container(head);
     match container {
-        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?, options),
+        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
         Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
         Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
         Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
@@ -63,13 +63,10 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
 }
 
 /// A trace.dat file, with what is known of the compression around it.
-fn trace_dat(stored: Stored, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
+fn trace_dat(stored: Stored) -> Result<Box<dyn EventSource>, ReadError> {
     let (name, len) = (stored.name.clone(), stored.len);
     let (compression, damage) = (stored.compression, stored.damage.clone());
     let mut source = TraceDat::new(Box::new(stored), &name, len)?;
-    if let Some(khz) = options.tsc_khz {
-        source.set_tsc_khz(khz);
-    }
     let info = source.info_mut();
     info.compression = compression;
     if let Some(damage) = damage {
