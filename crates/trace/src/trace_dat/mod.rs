@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
 use crate::tracefs::{Decoder, EventQueue, Stamp};
-use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
+use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
 use input::Source;
@@ -96,6 +96,7 @@ impl TraceDat {
     /// Converts the times of a recording whose clock is the TSC and that does not say how to convert
     /// it; `khz` is its frequency. Gives whether that was so. To be called before the first event.
     pub fn set_tsc_khz(&mut self, khz: u64) -> bool {
+        use crate::ClockUnit;
         let clock = &mut self.info.clock;
         if khz == 0 || clock.unit != ClockUnit::Ticks || clock.name != "x86-tsc" {
             return false;
