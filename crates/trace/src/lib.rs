@@ -19,8 +19,8 @@ mod input;
 mod names;
 mod perf;
 mod source;
-pub mod trace_dat;
 mod text;
+pub mod trace_dat;
 pub mod tracefs;
 
 pub use error::ReadError;

@@ -55,9 +55,7 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     let container = detect::container(head);
     match container {
         Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
-        Some(Container::PerfFile) => {
-            Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?))
-        }
+        Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
         Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
         Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
         _ => Err(unknown(stream)),
@@ -98,7 +96,11 @@ fn unknown(mut stream: Stream) -> ReadError {
     };
     if let Some(damage) = stream.damage.get() {
         let what = format!("{damage}; nothing that is a trace could be unpacked");
-        return ReadError::Corrupt { input, offset: 0, what };
+        return ReadError::Corrupt {
+            input,
+            offset: 0,
+            what,
+        };
     }
     if head.is_empty() {
         return ReadError::Empty { input };

@@ -32,11 +32,20 @@ impl Stored {
     /// Makes a stream seekable: opens the plain file, or unpacks the stream into a temporary file.
     pub(crate) fn new(stream: Stream) -> Result<Self, ReadError> {
         if let Some(path) = stream.plain_path() {
-            let refused = |source| ReadError::Open { path: path.to_path_buf(), source };
+            let refused = |source| ReadError::Open {
+                path: path.to_path_buf(),
+                source,
+            };
             let file = File::open(path).map_err(refused)?;
             let len = file.metadata().map_err(refused)?.len();
             let inner = Inner::File(file);
-            return Ok(Self { name: stream.name, compression: None, damage: None, len, inner });
+            return Ok(Self {
+                name: stream.name,
+                compression: None,
+                damage: None,
+                len,
+                inner,
+            });
         }
         Self::spool(stream)
     }
@@ -52,7 +61,11 @@ impl Stored {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(source) => {
                     let input = stream.name;
-                    return Err(ReadError::Io { input, offset: len, source });
+                    return Err(ReadError::Io {
+                        input,
+                        offset: len,
+                        source,
+                    });
                 }
             };
             let part = buffer.get(..read).unwrap_or_default();
@@ -91,7 +104,11 @@ impl Stored {
     pub(crate) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if let Err(source) = self.seek(SeekFrom::Start(offset)) {
             let input = self.name.clone();
-            return Err(ReadError::Io { input, offset, source });
+            return Err(ReadError::Io {
+                input,
+                offset,
+                source,
+            });
         }
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -101,7 +118,11 @@ impl Stored {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let (input, offset) = (self.name.clone(), offset + done as u64);
-                    return Err(ReadError::Io { input, offset, source });
+                    return Err(ReadError::Io {
+                        input,
+                        offset,
+                        source,
+                    });
                 }
             }
         }

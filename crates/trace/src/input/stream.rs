@@ -65,7 +65,10 @@ pub(crate) struct Stream {
 impl Stream {
     /// Opens a path (`-`: the standard input) and sees through its compression.
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
-        let refused = |source| ReadError::Open { path: path.to_path_buf(), source };
+        let refused = |source| ReadError::Open {
+            path: path.to_path_buf(),
+            source,
+        };
         if path.as_os_str() == "-" {
             let name = "standard input".to_owned();
             return Self::new(name, Box::new(io::stdin()), None, None);
@@ -90,7 +93,10 @@ impl Stream {
         total: Option<u64>,
         plain: Option<PathBuf>,
     ) -> Result<Self, ReadError> {
-        let progress = Progress { consumed: Arc::default(), total };
+        let progress = Progress {
+            consumed: Arc::default(),
+            total,
+        };
         let failed = Arc::new(AtomicBool::new(false));
         let counted = Counted {
             inner: input,
@@ -114,8 +120,19 @@ impl Stream {
     }
 
     /// The same input behind a decoder.
-    fn unpacked(self, compression: &'static str, failed: Arc<AtomicBool>) -> Result<Self, ReadError> {
-        let Self { name, damage, progress, head, rest, .. } = self;
+    fn unpacked(
+        self,
+        compression: &'static str,
+        failed: Arc<AtomicBool>,
+    ) -> Result<Self, ReadError> {
+        let Self {
+            name,
+            damage,
+            progress,
+            head,
+            rest,
+            ..
+        } = self;
         let packed = BufReader::new(io::Cursor::new(head).chain(rest));
         let decoder: io::Result<Box<dyn Read + Send>> = match compression {
             "zstd" => zstd::stream::read::Decoder::with_buffer(packed).map(|it| Box::new(it) as _),
@@ -127,8 +144,11 @@ impl Stream {
             .map_err(io::Error::from),
             _ => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
         };
-        let decoder = decoder
-            .map_err(|source| ReadError::Io { input: name.clone(), offset: 0, source })?;
+        let decoder = decoder.map_err(|source| ReadError::Io {
+            input: name.clone(),
+            offset: 0,
+            source,
+        })?;
         let rest = Unpacked {
             decoder,
             compression,
@@ -154,8 +174,16 @@ impl Stream {
     pub(crate) fn peek(&mut self, len: usize) -> Result<&[u8], ReadError> {
         if let Some(more) = len.checked_sub(self.head.len()) {
             let offset = self.head.len() as u64;
-            let result = self.rest.by_ref().take(more as u64).read_to_end(&mut self.head);
-            result.map_err(|source| ReadError::Io { input: self.name.clone(), offset, source })?;
+            let result = self
+                .rest
+                .by_ref()
+                .take(more as u64)
+                .read_to_end(&mut self.head);
+            result.map_err(|source| ReadError::Io {
+                input: self.name.clone(),
+                offset,
+                source,
+            })?;
         }
         Ok(self.head.get(..len).unwrap_or(&self.head))
     }

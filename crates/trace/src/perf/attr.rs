@@ -46,7 +46,11 @@ impl Attr {
         }
         // A bit field's first bit is the lowest on little, the highest on big endian machines.
         let flags = endian.u64(bytes, 40)?;
-        let flags = if endian == Endian::Big { flags.reverse_bits() } else { flags };
+        let flags = if endian == Endian::Big {
+            flags.reverse_bits()
+        } else {
+            flags
+        };
         Some(Self {
             kind: endian.u32(bytes, 0)?,
             config: endian.u64(bytes, 8)?,
@@ -60,7 +64,9 @@ impl Attr {
 
     /// The tracepoint's ID.
     pub(super) fn tracepoint(&self) -> Option<u16> {
-        (self.kind == TRACEPOINT).then(|| u16::try_from(self.config).ok()).flatten()
+        (self.kind == TRACEPOINT)
+            .then(|| u16::try_from(self.config).ok())
+            .flatten()
     }
 
     /// Whether records other than samples end in the fields of `sample_id`.
@@ -116,13 +122,19 @@ impl Fields<'_> {
     fn two_u32(&mut self) -> Option<(u32, u32)> {
         let (a, b) = (self.at, self.at + 4);
         self.at += 8;
-        Some((self.endian.u32(self.record, a)?, self.endian.u32(self.record, b)?))
+        Some((
+            self.endian.u32(self.record, a)?,
+            self.endian.u32(self.record, b)?,
+        ))
     }
 
     /// Goes over `count` words of 8 bytes.
     fn skip(&mut self, count: u64) -> Option<()> {
         let bytes = usize::try_from(count.checked_mul(8)?).ok()?;
-        self.at = self.at.checked_add(bytes).filter(|at| *at <= self.record.len())?;
+        self.at = self
+            .at
+            .checked_add(bytes)
+            .filter(|at| *at <= self.record.len())?;
         Some(())
     }
 }
@@ -131,7 +143,11 @@ impl Fields<'_> {
 /// short for what its attribute promises.
 pub(super) fn sample(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sample> {
     let has = |bit| attr.sample_type & bit != 0;
-    let mut fields = Fields { record, endian, at: 8 };
+    let mut fields = Fields {
+        record,
+        endian,
+        at: 8,
+    };
     let mut sample = Sample::default();
     if has(bit::IDENTIFIER) {
         sample.id = Some(fields.u64()?);
@@ -177,7 +193,11 @@ fn skip_read(fields: &mut Fields<'_>, format: u64) -> Option<()> {
     const LOST: u64 = 1 << 4;
     let times = u64::from((format & TIMES).count_ones());
     let each = 1 + u64::from((format & (ID | LOST)).count_ones());
-    let values = if format & GROUP != 0 { fields.u64()? } else { 1 };
+    let values = if format & GROUP != 0 {
+        fields.u64()?
+    } else {
+        1
+    };
     fields.skip(times.checked_add(values.checked_mul(each)?)?)
 }
 
@@ -187,10 +207,24 @@ pub(super) fn sample_id(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sa
         return Some(Sample::default());
     }
     let has = |bit| attr.sample_type & bit != 0;
-    let words = [bit::TID, bit::TIME, bit::ID, bit::STREAM_ID, bit::CPU, bit::IDENTIFIER];
+    let words = [
+        bit::TID,
+        bit::TIME,
+        bit::ID,
+        bit::STREAM_ID,
+        bit::CPU,
+        bit::IDENTIFIER,
+    ];
     let words = words.into_iter().filter(|bit| has(*bit)).count();
-    let start = record.len().checked_sub(8 * words).filter(|start| *start >= 8)?;
-    let mut fields = Fields { record, endian, at: start };
+    let start = record
+        .len()
+        .checked_sub(8 * words)
+        .filter(|start| *start >= 8)?;
+    let mut fields = Fields {
+        record,
+        endian,
+        at: start,
+    };
     let mut sample = Sample::default();
     if has(bit::TID) {
         let (pid, tid) = fields.two_u32()?;

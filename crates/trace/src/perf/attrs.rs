@@ -49,7 +49,10 @@ impl Attrs {
 
     /// Gives an attribute its name.
     pub(super) fn name(&mut self, id: u64, name: &str) {
-        let attr = self.by_id.get(&id).and_then(|index| self.all.get_mut(*index));
+        let attr = self
+            .by_id
+            .get(&id)
+            .and_then(|index| self.all.get_mut(*index));
         if let (Some(attr), false) = (attr, name.is_empty()) {
             attr.name.get_or_insert_with(|| name.to_owned());
         }
@@ -71,7 +74,11 @@ impl Attrs {
 
     /// The attribute of a sample. Where all samples are laid out alike it need not be known which
     /// of them it is: then its index is `None`.
-    pub(super) fn of_sample(&mut self, record: &[u8], endian: Endian) -> Option<(Option<usize>, &Attr)> {
+    pub(super) fn of_sample(
+        &mut self,
+        record: &[u8],
+        endian: Endian,
+    ) -> Option<(Option<usize>, &Attr)> {
         let first = self.all.first()?;
         let offset = attr::id_offset(first);
         if self.all.len() == 1 {
@@ -87,7 +94,9 @@ impl Attrs {
     }
 
     fn alike(&self) -> bool {
-        self.all.first().is_some_and(|first| self.all.iter().all(|attr| attr.same_layout(first)))
+        self.all
+            .first()
+            .is_some_and(|first| self.all.iter().all(|attr| attr.same_layout(first)))
     }
 
     /// What the end of a record that is no sample says.
@@ -95,7 +104,10 @@ impl Attrs {
         let first = self.all.first()?;
         // The identifier is the last word of the record, whatever else its attribute puts there.
         let identified = attr::has_identifier(first) && first.sample_id_all();
-        let id = record.len().checked_sub(8).filter(|at| identified && *at >= 8);
+        let id = record
+            .len()
+            .checked_sub(8)
+            .filter(|at| identified && *at >= 8);
         let id = id.and_then(|at| endian.u64(record, at));
         let index = id.and_then(|id| self.index(id)).unwrap_or(0);
         attr::sample_id(record, self.all.get(index)?, endian)

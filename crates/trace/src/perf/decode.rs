@@ -41,7 +41,12 @@ struct Expected {
 
 impl Samples {
     /// `foreign`: the formats are of another recording, and every record is checked against them.
-    pub(super) fn new(data: Option<TracingData>, foreign: bool, endian: Endian, names: &mut NameTable) -> Self {
+    pub(super) fn new(
+        data: Option<TracingData>,
+        foreign: bool,
+        endian: Endian,
+        names: &mut NameTable,
+    ) -> Self {
         let has_formats = data.is_some();
         let (formats, symbols, endian) = match data {
             Some(data) => (data.formats, data.symbols, data.endian),
@@ -73,7 +78,9 @@ impl Samples {
         let id = raw.bytes.and_then(|bytes| self.endian.u16(bytes, 0));
         let tracepoint = attr.and_then(Attr::tracepoint).or(id);
         let (Some(bytes), Some(tracepoint)) = (raw.bytes, tracepoint) else {
-            let name = attr.and_then(|attr| attr.name.as_deref()).unwrap_or("perf-sample");
+            let name = attr
+                .and_then(|attr| attr.name.as_deref())
+                .unwrap_or("perf-sample");
             let name = names.intern(name);
             out.push(other(raw, Kind::Other { name }));
             return;
@@ -102,7 +109,10 @@ impl Samples {
         };
         // perf pads the record so that its length word and it fill words of 8 bytes.
         let padded = |len: usize| (len + 4).next_multiple_of(8) - 4;
-        let (least, most) = (padded(expected.fixed), padded(expected.fixed.next_multiple_of(8)));
+        let (least, most) = (
+            padded(expected.fixed),
+            padded(expected.fixed.next_multiple_of(8)),
+        );
         let long = if expected.dynamic {
             bytes.len() >= least
         } else {
@@ -131,10 +141,24 @@ impl Samples {
 /// The lengths of the records of each format.
 fn expected(formats: &Formats) -> BTreeMap<u16, Expected> {
     let of = |event: &crate::tracefs::EventFormat| {
-        let ends = event.fields.iter().map(|field| field.offset as usize + field.size as usize);
-        let dynamic = event.fields.iter().any(|field| field.location != Location::Here);
+        let ends = event
+            .fields
+            .iter()
+            .map(|field| field.offset as usize + field.size as usize);
+        let dynamic = event
+            .fields
+            .iter()
+            .any(|field| field.location != Location::Here);
         let fixed = ends.max().unwrap_or(0).min(1 << 16);
-        (event.id, Expected { name: event.name.clone(), fixed, dynamic, refused: false })
+        (
+            event.id,
+            Expected {
+                name: event.name.clone(),
+                fixed,
+                dynamic,
+                refused: false,
+            },
+        )
     };
     formats.events().iter().map(of).collect()
 }

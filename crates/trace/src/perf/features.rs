@@ -62,7 +62,11 @@ impl Features {
         let release = self.release.as_deref()?;
         let hostname = self.hostname.as_deref().unwrap_or("(none)");
         let arch = self.arch.as_deref().unwrap_or_default();
-        Some(format!("Linux {hostname} {release} {arch}").trim_end().to_owned())
+        Some(
+            format!("Linux {hostname} {release} {arch}")
+                .trim_end()
+                .to_owned(),
+        )
     }
 }
 
@@ -85,7 +89,9 @@ fn event_desc(bytes: &[u8], endian: Endian, attrs: &mut Attrs) -> Option<()> {
         let name = string(bytes.get(at + 4..)?, endian)?;
         let padded = endian.u32(bytes, at + 4)? as usize;
         let first = at.checked_add(8)?.checked_add(padded)?;
-        at = first.checked_add(ids.checked_mul(8)?).filter(|end| *end <= bytes.len())?;
+        at = first
+            .checked_add(ids.checked_mul(8)?)
+            .filter(|end| *end <= bytes.len())?;
         for id in 0..ids {
             attrs.name(endian.u64(bytes, first + 8 * id)?, &name);
         }

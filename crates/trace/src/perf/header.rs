@@ -34,7 +34,11 @@ pub(super) struct Header {
 
 /// The byte order that the magic tells.
 pub(super) fn endian(magic: &[u8]) -> Endian {
-    if magic.starts_with(b"PERFILE2") { Endian::Little } else { Endian::Big }
+    if magic.starts_with(b"PERFILE2") {
+        Endian::Little
+    } else {
+        Endian::Big
+    }
 }
 
 /// Reads header, attributes and features.
@@ -51,9 +55,15 @@ pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
     }
     let endian = endian(&head);
     let word = |at: usize| endian.u64(&head, at).unwrap_or(0);
-    let section = |at: usize| Section { offset: word(at), size: word(at + 8) };
+    let section = |at: usize| Section {
+        offset: word(at),
+        size: word(at + 8),
+    };
     if word(8) != 104 {
-        return Err(corrupt(8, format!("the header says it has {} bytes, not 104", word(8))));
+        return Err(corrupt(
+            8,
+            format!("the header says it has {} bytes, not 104", word(8)),
+        ));
     }
     let (attr_size, attr_section, data) = (word(16), section(24), section(40));
     if !(80..=4096).contains(&attr_size) {
@@ -61,7 +71,10 @@ pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
         return Err(corrupt(16, what));
     }
     if data.offset < 104 || data.offset > file.len {
-        let what = format!("records begin at {}, the file has {} bytes", data.offset, file.len);
+        let what = format!(
+            "records begin at {}, the file has {} bytes",
+            data.offset, file.len
+        );
         return Err(corrupt(40, what));
     }
     let bits = [word(72), word(80), word(88), word(96)];
@@ -83,20 +96,31 @@ impl Header {
         let count = all.size / size;
         if count > MAX_ATTRS {
             let what = format!("{count} attributes; at most {MAX_ATTRS} are read");
-            return Err(ReadError::Corrupt { input: file.name.clone(), offset: 24, what });
+            return Err(ReadError::Corrupt {
+                input: file.name.clone(),
+                offset: 24,
+                what,
+            });
         }
         for index in 0..count {
             let offset = all.offset.saturating_add(index * size);
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
             let got = file.read_at(offset, &mut bytes)?;
             let cut = bytes.len().saturating_sub(16);
-            let attr = bytes.get(..cut).and_then(|bytes| Attr::parse(bytes, self.endian));
+            let attr = bytes
+                .get(..cut)
+                .and_then(|bytes| Attr::parse(bytes, self.endian));
             let (Some(attr), true) = (attr, got == bytes.len()) else {
-                self.damage.push(format!("attribute {index} of {count} at offset {offset} is cut"));
+                self.damage.push(format!(
+                    "attribute {index} of {count} at offset {offset} is cut"
+                ));
                 break;
             };
             let word = |at| self.endian.u64(&bytes, at).unwrap_or(0);
-            let ids = Section { offset: word(cut), size: word(cut + 8) };
+            let ids = Section {
+                offset: word(cut),
+                size: word(cut + 8),
+            };
             let ids = self.section(file, ids, &format!("the ids of attribute {index}"))?;
             let ids = ids.as_deref().unwrap_or_default();
             let ids = (0..ids.len() / 8).filter_map(|id| self.endian.u64(ids, 8 * id));
@@ -119,20 +143,29 @@ impl Header {
         if table > file.len {
             return Ok(()); // check_data says so
         }
-        let set = (0..256_usize).filter(|bit| bits.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1));
+        let set = (0..256_usize).filter(|bit| {
+            bits.get(bit / 64)
+                .is_some_and(|word| word >> (bit % 64) & 1 == 1)
+        });
         for (index, bit) in set.enumerate() {
             if !features::WANTED.contains(&bit) {
                 continue;
             }
             let mut entry = [0; 16];
             if file.read_at(table.saturating_add(16 * index as u64), &mut entry)? < 16 {
-                self.damage.push(format!("the file ends in its table of sections at {table}"));
+                self.damage
+                    .push(format!("the file ends in its table of sections at {table}"));
                 break;
             }
             let word = |at| self.endian.u64(&entry, at).unwrap_or(0);
-            let section = Section { offset: word(0), size: word(8) };
+            let section = Section {
+                offset: word(0),
+                size: word(8),
+            };
             if let Some(bytes) = self.section(file, section, &format!("feature section {bit}"))? {
-                let damage = self.features.read(bit, &bytes, self.endian, &mut self.attrs);
+                let damage = self
+                    .features
+                    .read(bit, &bytes, self.endian, &mut self.attrs);
                 self.damage.extend(damage);
             }
         }

@@ -78,8 +78,13 @@ pub(crate) struct PerfSource {
 
 /// Where progress is seen.
 enum Sources {
-    File { len: u64 },
-    Pipe { progress: Progress, damage: crate::input::Damage },
+    File {
+        len: u64,
+    },
+    Pipe {
+        progress: Progress,
+        damage: crate::input::Damage,
+    },
 }
 
 /// Sums that become notes.
@@ -103,11 +108,12 @@ impl PerfSource {
             info.note(true, text);
         }
         let (name, len, data) = (file.name.clone(), file.len, header.data);
-        file.seek(SeekFrom::Start(data.offset)).map_err(|source| ReadError::Io {
-            input: name.clone(),
-            offset: data.offset,
-            source,
-        })?;
+        file.seek(SeekFrom::Start(data.offset))
+            .map_err(|source| ReadError::Io {
+                input: name.clone(),
+                offset: data.offset,
+                source,
+            })?;
         let input: Box<dyn Read + Send> = Box::new(file.take(data.size));
         let records = Records::new(input, header.endian, data.offset);
         let mut source = Self::new(name, header.endian, records, Sources::File { len }, info);
@@ -126,14 +132,18 @@ impl PerfSource {
         info.compression = stream.compression;
         let name = stream.name.clone();
         let mut head = [0; 16];
-        stream.read_exact(&mut head).map_err(|source| ReadError::Io {
-            input: name.clone(),
-            offset: 0,
-            source,
-        })?;
+        stream
+            .read_exact(&mut head)
+            .map_err(|source| ReadError::Io {
+                input: name.clone(),
+                offset: 0,
+                source,
+            })?;
         let endian = header::endian(&head);
-        let sources =
-            Sources::Pipe { progress: stream.progress.clone(), damage: stream.damage.clone() };
+        let sources = Sources::Pipe {
+            progress: stream.progress.clone(),
+            damage: stream.damage.clone(),
+        };
         let input: Box<dyn Read + Send> = Box::new(stream);
         let records = Records::new(input, endian, 16);
         let mut source = Self::new(name, endian, records, sources, info);
@@ -178,7 +188,10 @@ impl PerfSource {
         if self.features.tracing.is_some() || pipe {
             self.info.note(
                 false,
-                format!("{}: not needed: the recording brings its event formats", path.display()),
+                format!(
+                    "{}: not needed: the recording brings its event formats",
+                    path.display()
+                ),
             );
             return Ok(());
         }
@@ -203,18 +216,29 @@ impl PerfSource {
             .all()
             .iter()
             .filter_map(|attr| {
-                let format = tracing.as_ref().and_then(|it| it.formats.by_id(attr.tracepoint()?));
+                let format = tracing
+                    .as_ref()
+                    .and_then(|it| it.formats.by_id(attr.tracepoint()?));
                 let named = attr.name.as_deref().filter(|_| attr.tracepoint().is_some());
                 let named = named.map(|name| name.rsplit(':').next().unwrap_or(name));
-                format.map(|format| &*format.name).or(named).map(str::to_owned)
+                format
+                    .map(|format| &*format.name)
+                    .or(named)
+                    .map(str::to_owned)
             })
             .collect();
         recorded.sort_unstable();
         recorded.dedup();
         self.info.recorded = recorded;
-        let cmdlines = tracing.as_ref().map(|it| it.cmdlines.clone()).unwrap_or_default();
+        let cmdlines = tracing
+            .as_ref()
+            .map(|it| it.cmdlines.clone())
+            .unwrap_or_default();
         let mut samples = Samples::new(tracing, self.foreign, self.endian, &mut self.names);
-        let at = Stamp { time_ns: self.last_ns.max(self.sorter.origin_ns), cpu: decode::cpu(None) };
+        let at = Stamp {
+            time_ns: self.last_ns.max(self.sorter.origin_ns),
+            cpu: decode::cpu(None),
+        };
         for (tid, comm) in cmdlines.split(|byte| *byte == b'\n').filter_map(saved_name) {
             let decoder = samples.decoder();
             decoder.task_named(tid, None, comm, at, &mut self.names, &mut self.queue);
@@ -253,7 +277,11 @@ impl PerfSource {
             Stop::Io(source) => {
                 self.ended = true;
                 let (input, offset) = (self.name.clone(), self.records.offset());
-                return Err(ReadError::Io { input, offset, source });
+                return Err(ReadError::Io {
+                    input,
+                    offset,
+                    source,
+                });
             }
         }
         self.ended = true;
@@ -267,9 +295,8 @@ impl PerfSource {
         const GUEST: std::ops::RangeInclusive<u16> = 4..=5;
         let bytes = self.records.bytes(record);
         let found = self.attrs.of_sample(bytes, self.endian);
-        let sample = found.and_then(|(index, attr)| {
-            Some((index, attr::sample(bytes, attr, self.endian)?))
-        });
+        let sample =
+            found.and_then(|(index, attr)| Some((index, attr::sample(bytes, attr, self.endian)?)));
         let Some((index, sample)) = sample else {
             self.tally.broken += 1;
             return;
@@ -301,9 +328,14 @@ impl PerfSource {
                 let size = endian.u32(bytes, 12).map_or(0, |size| size as usize);
                 let size = if size == 0 { 64 } else { size };
                 let end = size.saturating_add(8);
-                let attr = bytes.get(8..end).and_then(|bytes| Attr::parse(bytes, endian));
+                let attr = bytes
+                    .get(8..end)
+                    .and_then(|bytes| Attr::parse(bytes, endian));
                 let Some(attr) = attr else {
-                    self.info.note(true, format!("the attribute at offset {} is cut", record.offset));
+                    self.info.note(
+                        true,
+                        format!("the attribute at offset {} is cut", record.offset),
+                    );
                     return;
                 };
                 let ids = bytes.get(end..).unwrap_or_default();
@@ -434,7 +466,9 @@ impl Giver<'_> {
         let all = self.attrs.all();
         let attr = index.map_or_else(|| all.first(), |index| all.get(index))?;
         let sample = attr::sample(bytes, attr, self.endian)?;
-        let raw = sample.raw.and_then(|(start, len)| bytes.get(start..)?.get(..len));
+        let raw = sample
+            .raw
+            .and_then(|(start, len)| bytes.get(start..)?.get(..len));
         let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(sample.id));
         if let (Some(index), Some(raw)) = (index, raw)
             && self.twins.repeats(index, cpu.unwrap_or(0), raw)
@@ -442,12 +476,16 @@ impl Giver<'_> {
             return None;
         }
         let raw = Raw {
-            at: Stamp { time_ns, cpu: decode::cpu(cpu) },
+            at: Stamp {
+                time_ns,
+                cpu: decode::cpu(cpu),
+            },
             tid: sample.tid,
             bytes: raw,
         };
         let attr = index.and_then(|index| all.get(index));
-        self.samples.event(attr, raw, self.names, self.info, self.queue);
+        self.samples
+            .event(attr, raw, self.names, self.info, self.queue);
         Some(())
     }
 
@@ -456,7 +494,9 @@ impl Giver<'_> {
             return;
         };
         let sample = self.attrs.sample_id(bytes, self.endian).unwrap_or_default();
-        let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(self.endian.u64(bytes, 8)));
+        let cpu = sample
+            .cpu
+            .or_else(|| self.attrs.cpu_of(self.endian.u64(bytes, 8)));
         self.tally.lost = self.tally.lost.saturating_add(count);
         self.info.lost.counted = self.tally.lost;
         self.queue.push(Event {
@@ -473,8 +513,14 @@ impl Giver<'_> {
         let process = Tid(self.endian.u32(bytes, 8)?.cast_signed());
         let tid = Tid(self.endian.u32(bytes, 12)?.cast_signed());
         let comm = until_zero(bytes.get(16..)?);
-        let cpu = self.attrs.sample_id(bytes, self.endian).and_then(|sample| sample.cpu);
-        let at = Stamp { time_ns, cpu: decode::cpu(cpu) };
+        let cpu = self
+            .attrs
+            .sample_id(bytes, self.endian)
+            .and_then(|sample| sample.cpu);
+        let at = Stamp {
+            time_ns,
+            cpu: decode::cpu(cpu),
+        };
         let decoder = self.samples.decoder();
         decoder.task_named(tid, Some(process), comm, at, self.names, self.queue);
         Some(())
@@ -483,9 +529,15 @@ impl Giver<'_> {
     /// `PERF_RECORD_THREAD_MAP`: names of the threads that were asked for.
     fn threads(&mut self, bytes: &[u8], time_ns: u64) {
         const ENTRY: usize = 24;
-        let at = Stamp { time_ns, cpu: decode::cpu(None) };
+        let at = Stamp {
+            time_ns,
+            cpu: decode::cpu(None),
+        };
         for entry in bytes.get(16..).unwrap_or_default().chunks_exact(ENTRY) {
-            let tid = self.endian.u64(entry, 0).and_then(|tid| i32::try_from(tid).ok());
+            let tid = self
+                .endian
+                .u64(entry, 0)
+                .and_then(|tid| i32::try_from(tid).ok());
             if let (Some(tid), Some(comm)) = (tid.filter(|tid| *tid > 0), entry.get(8..)) {
                 let (comm, decoder) = (until_zero(comm), self.samples.decoder());
                 decoder.task_named(Tid(tid), None, comm, at, self.names, self.queue);
@@ -497,14 +549,23 @@ impl Giver<'_> {
 impl PerfSource {
     /// Says what is known only once all was read.
     fn finish(&mut self) {
-        let Tally { samples, guest, lost, lost_samples, broken } = self.tally;
+        let Tally {
+            samples,
+            guest,
+            lost,
+            lost_samples,
+            broken,
+        } = self.tally;
         let info = &mut self.info;
         info.uname = self.features.uname();
         info.cpus = self.features.cpus;
         if let Sources::Pipe { damage, .. } = &self.progress
             && let Some(damage) = damage.get()
         {
-            info.note(true, format!("{damage}; what was unpacked until there is read"));
+            info.note(
+                true,
+                format!("{damage}; what was unpacked until there is read"),
+            );
         }
         if guest > 0 {
             info.note(
@@ -546,10 +607,12 @@ impl PerfSource {
         let names: Vec<String> = twins
             .tracepoints()
             .into_iter()
-            .map(|id| match known.as_mut().and_then(|it| it.decoder().event_name(id)) {
-                Some(name) => self.names.name(name).to_owned(),
-                None => format!("tracepoint {id}"),
-            })
+            .map(
+                |id| match known.as_mut().and_then(|it| it.decoder().event_name(id)) {
+                    Some(name) => self.names.name(name).to_owned(),
+                    None => format!("tracepoint {id}"),
+                },
+            )
             .collect();
         let (names, repeated) = (names.join(", "), twins.repeated);
         self.info.note(
@@ -629,10 +692,14 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
 /// The event formats that a perf.data file has.
 pub(crate) fn formats(mut file: Stored) -> Result<tracing_data::TracingData, ReadError> {
     let header = header::read(&mut file)?;
-    header.features.tracing.ok_or_else(|| ReadError::Unsupported {
-        input: file.name,
-        what: "has no event formats; give a file of the same kernel that is complete".to_owned(),
-    })
+    header
+        .features
+        .tracing
+        .ok_or_else(|| ReadError::Unsupported {
+            input: file.name,
+            what: "has no event formats; give a file of the same kernel that is complete"
+                .to_owned(),
+        })
 }
 
 pub(crate) use tracing_data::TracingData;

@@ -89,7 +89,9 @@ impl<R: Read> Records<R> {
             (Some(unpacker), true) => &unpacker.buffer,
             _ => &self.buffer,
         };
-        buffer.get(record.start..record.start + record.len).unwrap_or_default()
+        buffer
+            .get(record.start..record.start + record.len)
+            .unwrap_or_default()
     }
 
     /// The next record.
@@ -134,7 +136,10 @@ impl<R: Read> Records<R> {
             )));
         }
         // Filling may have moved the bytes.
-        let record = Record { start: self.start, ..record };
+        let record = Record {
+            start: self.start,
+            ..record
+        };
         self.advance(record.len);
         Ok(record)
     }
@@ -144,12 +149,17 @@ impl<R: Read> Records<R> {
         let packed = if record.kind == COMPRESSED {
             bytes.get(8..)
         } else {
-            let len = self.endian.u64(bytes, 8).and_then(|len| usize::try_from(len).ok());
+            let len = self
+                .endian
+                .u64(bytes, 8)
+                .and_then(|len| usize::try_from(len).ok());
             len.and_then(|len| bytes.get(16..)?.get(..len))
         };
         let Some(packed) = packed.map(<[u8]>::to_vec) else {
             let offset = record.offset;
-            return Err(Stop::Damaged(format!("the packed record at offset {offset} is too short")));
+            return Err(Stop::Damaged(format!(
+                "the packed record at offset {offset} is too short"
+            )));
         };
         if self.unpacker.is_none() {
             self.unpacker = Some(Unpacker::new().map_err(Stop::Io)?);
@@ -169,9 +179,15 @@ impl<R: Read> Records<R> {
             let wanted = (len - data.len()).min(MAX_RECORD);
             if !self.fill(wanted)? {
                 let offset = self.offset;
-                return Err(Stop::Damaged(format!("the file ends at offset {offset} in its data")));
+                return Err(Stop::Damaged(format!(
+                    "the file ends at offset {offset} in its data"
+                )));
             }
-            data.extend_from_slice(self.buffer.get(self.start..self.start + wanted).unwrap_or(&[]));
+            data.extend_from_slice(
+                self.buffer
+                    .get(self.start..self.start + wanted)
+                    .unwrap_or(&[]),
+            );
             self.advance(wanted);
         }
         Ok(data)
@@ -229,7 +245,14 @@ fn parse(
              behind it can be read"
         )));
     }
-    Ok(Record { kind, misc, offset, start, len, unpacked })
+    Ok(Record {
+        kind,
+        misc,
+        offset,
+        start,
+        len,
+        unpacked,
+    })
 }
 
 impl Unpacker {
@@ -273,7 +296,9 @@ impl Unpacker {
         let (mut input, mut output) = (InBuffer::around(packed), OutBuffer::around(room));
         self.decoder.run(&mut input, &mut output).map_err(|error| {
             let offset = self.offset;
-            Stop::Damaged(format!("the packed records at offset {offset} cannot be read: {error}"))
+            Stop::Damaged(format!(
+                "the packed records at offset {offset} cannot be read: {error}"
+            ))
         })?;
         let (taken, given) = (input.pos(), output.pos());
         self.full = given == self.buffer.len() - self.end;

@@ -58,19 +58,31 @@ pub(super) struct Sorter {
 impl Sorter {
     /// Takes a record. Gives `false` if there is no more room: then [`Sorter::window`] makes some.
     pub(super) fn push(&mut self, record: &[u8], time_ns: u64, attr: Option<usize>) -> bool {
-        let room = self.chunks.back().map_or(0, |chunk| CHUNK - chunk.data.len().min(CHUNK));
+        let room = self
+            .chunks
+            .back()
+            .map_or(0, |chunk| CHUNK - chunk.data.len().min(CHUNK));
         if room < record.len() {
             let data = self.free.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK));
             self.chunks.push_back(Chunk { data, live: 0 });
         }
-        let number = self.first.wrapping_add(self.chunks.len() as u32).wrapping_sub(1);
+        let number = self
+            .first
+            .wrapping_add(self.chunks.len() as u32)
+            .wrapping_sub(1);
         if let Some(chunk) = self.chunks.back_mut() {
             let start = chunk.data.len() as u32;
             chunk.data.extend_from_slice(record);
             chunk.live += 1;
             let attr = attr.map_or(0, |index| index as u32 + 1);
             let len = record.len() as u32;
-            self.held.push(Held { time_ns, chunk: number, start, len, attr });
+            self.held.push(Held {
+                time_ns,
+                chunk: number,
+                start,
+                len,
+                attr,
+            });
         }
         self.latest_ns = self.latest_ns.max(time_ns);
         self.chunks.len() < MAX_CHUNKS
@@ -125,7 +137,8 @@ impl Sorter {
         let index = held.chunk.wrapping_sub(self.first) as usize;
         let chunk = self.chunks.get(index);
         let from = chunk.and_then(|chunk| chunk.data.get(held.start as usize..));
-        from.and_then(|from| from.get(..held.len as usize)).unwrap_or_default()
+        from.and_then(|from| from.get(..held.len as usize))
+            .unwrap_or_default()
     }
 
     /// The record's bytes are needed no more.

@@ -16,15 +16,26 @@ pub(crate) struct TracingData {
 
 /// Parses it as far as it goes; the text says what is damaged.
 pub(super) fn parse(bytes: &[u8]) -> (Option<TracingData>, Option<String>) {
-    let mut reader = Reader { bytes, at: 0, endian: Endian::Little };
+    let mut reader = Reader {
+        bytes,
+        at: 0,
+        endian: Endian::Little,
+    };
     let Some((mut data, version)) = reader.start() else {
-        return (None, Some("the event formats do not begin as they should".to_owned()));
+        return (
+            None,
+            Some("the event formats do not begin as they should".to_owned()),
+        );
     };
     let mut broken = 0_u64;
-    let done = reader.events(&mut data, &mut broken).and_then(|()| reader.rest(&mut data, &version));
+    let done = reader
+        .events(&mut data, &mut broken)
+        .and_then(|()| reader.rest(&mut data, &version));
     let damage = if done.is_none() {
         let at = reader.at;
-        Some(format!("the event formats are damaged {at} bytes into their section"))
+        Some(format!(
+            "the event formats are damaged {at} bytes into their section"
+        ))
     } else if broken > 0 {
         Some(format!("{broken} event formats cannot be read"))
     } else {

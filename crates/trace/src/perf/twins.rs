@@ -31,12 +31,22 @@ impl Twins {
     /// For attributes with these tracepoints.
     pub(super) fn new(tracepoints: &[Option<u16>]) -> Self {
         let shared = |tracepoint: &Option<u16>| {
-            let of = tracepoints.iter().filter(|other| *other == tracepoint).count();
+            let of = tracepoints
+                .iter()
+                .filter(|other| *other == tracepoint)
+                .count();
             tracepoint.filter(|_| of > 1)
         };
         let any = has_twice(tracepoints);
-        let shared = if any { tracepoints.iter().map(shared).collect() } else { Vec::new() };
-        Self { shared, ..Self::default() }
+        let shared = if any {
+            tracepoints.iter().map(shared).collect()
+        } else {
+            Vec::new()
+        };
+        Self {
+            shared,
+            ..Self::default()
+        }
     }
 
     /// The tracepoints that are recorded more than once, in ascending order.
@@ -53,7 +63,10 @@ impl Twins {
             return false;
         };
         let same = self.recent.iter_mut().find(|it| {
-            it.tracepoint == tracepoint && it.cpu == cpu && it.raw == raw && !it.seen.contains(&attr)
+            it.tracepoint == tracepoint
+                && it.cpu == cpu
+                && it.raw == raw
+                && !it.seen.contains(&attr)
         });
         if let Some(passage) = same {
             passage.seen.push(attr);
@@ -63,7 +76,12 @@ impl Twins {
         if self.recent.len() >= MEMORY {
             self.recent.pop_front();
         }
-        self.recent.push_back(Passage { tracepoint, cpu, raw: raw.to_vec(), seen: vec![attr] });
+        self.recent.push_back(Passage {
+            tracepoint,
+            cpu,
+            raw: raw.to_vec(),
+            seen: vec![attr],
+        });
         false
     }
 }
@@ -86,7 +104,10 @@ mod tests {
         assert!(!twins.repeats(0, 1, b"x"));
         assert!(!twins.repeats(2, 0, b"x"), "another CPU");
         assert!(twins.repeats(2, 1, b"x"));
-        assert!(!twins.repeats(0, 1, b"x"), "the same again is another passage");
+        assert!(
+            !twins.repeats(0, 1, b"x"),
+            "the same again is another passage"
+        );
         assert!(twins.repeats(2, 1, b"x"));
         assert!(!twins.repeats(1, 1, b"x") && !twins.repeats(1, 1, b"x"));
         assert!(!twins.repeats(3, 1, b"x") && !twins.repeats(4, 1, b"x"));

@@ -51,7 +51,11 @@ pub(super) fn estimate(pairs: &[(u64, u64)]) -> Option<Estimate> {
     let error_khz = at(3)?.saturating_sub(at(1)?).div_ceil(2);
     // A clock that is linear in time spreads by far less than a hundredth.
     let linear = error_khz <= khz / 100;
-    (PLAUSIBLE.contains(&khz) && linear).then_some(Estimate { khz, error_khz, pairs: pairs.len() })
+    (PLAUSIBLE.contains(&khz) && linear).then_some(Estimate {
+        khz,
+        error_khz,
+        pairs: pairs.len(),
+    })
 }
 
 /// Ticks to ns: `ticks * 1_000_000 / khz`, rounded down.
@@ -61,7 +65,9 @@ pub(super) fn estimate(pairs: &[(u64, u64)]) -> Option<Estimate> {
 /// | 2_000_000 | 2_000_000 | 1_000_000 |
 /// | 3 | 2_000_000 | 1 |
 pub(super) fn ns(ticks: u64, khz: u64) -> u64 {
-    let ns = (u128::from(ticks) * 1_000_000).checked_div(u128::from(khz)).unwrap_or(0);
+    let ns = (u128::from(ticks) * 1_000_000)
+        .checked_div(u128::from(khz))
+        .unwrap_or(0);
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
@@ -74,7 +80,11 @@ mod tests {
         let pairs: Vec<(u64, u64)> = (0..200_u64)
             .map(|i| {
                 let now = 5_000_000_000 + i * 1_000_000;
-                let late = if i % 7 == 0 { 300_000 } else { 2_000 + i * 37 % 900 };
+                let late = if i % 7 == 0 {
+                    300_000
+                } else {
+                    2_000 + i * 37 % 900
+                };
                 ((now + late) * 23 / 10, now)
             })
             .collect();

@@ -60,7 +60,10 @@ pub(super) fn bare_hex(bytes: &[u8]) -> Option<u64> {
 }
 
 fn radix(bytes: &[u8], radix: u32) -> Option<i128> {
-    let len = bytes.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    let len = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_alphanumeric())
+        .count();
     if !(1..=20).contains(&len) {
         return None;
     }
@@ -127,7 +130,10 @@ pub(super) fn parts<'a>(body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<
     let open = memchr::memrchr(b'(', body).map_or(body.len(), |open| open + 1);
     let inner = body.get(open..).unwrap_or_default();
     let close = memchr::memchr(b')', inner).unwrap_or(inner.len());
-    inner.get(..close).unwrap_or_default().split(|byte| *byte == b'|')
+    inner
+        .get(..close)
+        .unwrap_or_default()
+        .split(|byte| *byte == b'|')
 }
 
 /// A function's name without its offset (`f+0x0/0x10`, `f/0x0`); nothing for a null pointer.

@@ -69,10 +69,14 @@ fn sched<'a>(event: &[u8], body: &'a [u8]) -> Option<Said<'a>> {
             orig_cpu: int_last(body, "orig_cpu")?,
             dest_cpu: int_last(body, "dest_cpu")?,
         },
-        b"sched_stat_runtime" => {
-            Kind::SchedStatRuntime { tid, runtime_ns: int_last(body, "runtime")? }
-        }
-        b"sched_stat_wait" => Kind::SchedStatWait { tid, delay_ns: int_last(body, "delay")? },
+        b"sched_stat_runtime" => Kind::SchedStatRuntime {
+            tid,
+            runtime_ns: int_last(body, "runtime")?,
+        },
+        b"sched_stat_wait" => Kind::SchedStatWait {
+            tid,
+            delay_ns: int_last(body, "delay")?,
+        },
         b"sched_process_exit" => Kind::SchedProcessExit { tid },
         _ => return None,
     };
@@ -91,19 +95,27 @@ fn switch(body: &[u8]) -> Option<Said<'_>> {
         return switch_of_plugin(body);
     };
     let (prev, next) = (body.get(..at)?, body.get(at..)?);
-    let (prev_tid, next_tid) = (Tid(int_last(prev, "prev_pid")?), Tid(int_last(next, "next_pid")?));
+    let (prev_tid, next_tid) = (
+        Tid(int_last(prev, "prev_pid")?),
+        Tid(int_last(next, "next_pid")?),
+    );
     let kind = Kind::SchedSwitch {
         prev: prev_tid,
         next: next_tid,
         prev_prio: int_last(prev, "prev_prio")?,
         next_prio: int_last(next, "next_prio")?,
-        prev_state: state(memchr::memmem::rfind(prev, b"prev_state=").and_then(|at| {
-            prev.get(at + b"prev_state=".len()..)
-        })?, STATES)?,
+        prev_state: state(
+            memchr::memmem::rfind(prev, b"prev_state=")
+                .and_then(|at| prev.get(at + b"prev_state=".len()..))?,
+            STATES,
+        )?,
     };
     let prev_comm = comm(prev, b"prev_comm=", b" prev_pid=")?;
     let next_comm = comm(next, next_comm, b" next_pid=")?;
-    Some((kind, [Some((prev_tid, prev_comm)), Some((next_tid, next_comm))]))
+    Some((
+        kind,
+        [Some((prev_tid, prev_comm)), Some((next_tid, next_comm))],
+    ))
 }
 
 /// `trace-cmd:513 [105] R ==> migration/0:18 [0]`.
@@ -118,7 +130,10 @@ fn switch_of_plugin(body: &[u8]) -> Option<Said<'_>> {
         next_prio: next.prio?.try_into().ok()?,
         prev_state: state(prev.rest, PLUGIN_STATES)?,
     };
-    Some((kind, [Some((prev.tid, prev.comm)), Some((next.tid, next.comm))]))
+    Some((
+        kind,
+        [Some((prev.tid, prev.comm)), Some((next.tid, next.comm))],
+    ))
 }
 
 /// `migration/0:18 [0] R`, as trace-cmd's plugin prints a task.
@@ -145,35 +160,57 @@ fn task(text: &[u8]) -> Option<Task<'_>> {
 
 /// `S`, `R+`, `D|K`, or the number.
 fn state(text: &[u8], letters: &[(u8, u32)]) -> Option<u32> {
-    let end = text.iter().position(|byte| *byte == b' ').unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| *byte == b' ')
+        .unwrap_or(text.len());
     let text = text.get(..end)?;
     if text.first()?.is_ascii_digit() {
         return u32::try_from(number(text)?).ok();
     }
-    text.iter().filter(|byte| **byte != b'|').try_fold(0, |bits, byte| {
-        let known = letters.iter().find(|(letter, _)| letter == byte);
-        match (known, byte) {
-            (Some((_, bit)), _) => Some(bits | bit),
-            (None, b'+') => Some(bits | PREEMPTED),
-            _ => None,
-        }
-    })
+    text.iter()
+        .filter(|byte| **byte != b'|')
+        .try_fold(0, |bits, byte| {
+            let known = letters.iter().find(|(letter, _)| letter == byte);
+            match (known, byte) {
+                (Some((_, bit)), _) => Some(bits | bit),
+                (None, b'+') => Some(bits | PREEMPTED),
+                _ => None,
+            }
+        })
 }
 
 fn wakeup<'a>(event: &[u8], body: &'a [u8]) -> Option<Said<'a>> {
     let (tid, comm, prio, target_cpu) = if body.starts_with(b"comm=") {
         let comm = comm(body, b"comm=", b" pid=")?;
         let target = int_last(body, "target_cpu")?;
-        (Tid(int_last(body, "pid")?), comm, int_last(body, "prio")?, target)
+        (
+            Tid(int_last(body, "pid")?),
+            comm,
+            int_last(body, "prio")?,
+            target,
+        )
     } else {
         // `migration/0:18 [0] CPU:000`, on older versions with `success=1` before the CPU.
         let task = task(body)?;
         (task.tid, task.comm, task.prio?, int(task.rest, "CPU")?)
     };
     let kind = match event {
-        b"sched_waking" => Kind::SchedWaking { tid, prio, target_cpu },
-        b"sched_wakeup" => Kind::SchedWakeup { tid, prio, target_cpu },
-        _ => Kind::SchedWakeupNew { tid, prio, target_cpu },
+        b"sched_waking" => Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu,
+        },
+        b"sched_wakeup" => Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu,
+        },
+        _ => Kind::SchedWakeupNew {
+            tid,
+            prio,
+            target_cpu,
+        },
     };
     Some((kind, [Some((tid, comm)), None]))
 }
@@ -188,7 +225,11 @@ fn fork(body: &[u8]) -> Option<Said<'_>> {
     };
     let parent = Tid(int_last(ours, key)?);
     let child = Tid(int_last(theirs, "child_pid")?);
-    let behind: &[u8] = if key == "pid" { b" pid=" } else { b" parent_pid=" };
+    let behind: &[u8] = if key == "pid" {
+        b" pid="
+    } else {
+        b" parent_pid="
+    };
     let parent_comm = comm(ours, before, behind)?;
     let child_comm = comm(theirs, b"child_comm=", b" child_pid=")?;
     let said = [Some((parent, parent_comm)), Some((child, child_comm))];
@@ -234,26 +275,41 @@ fn function(body: &[u8], key: &str, names: &mut NameTable) -> NameId {
 
 fn interrupt(event: &[u8], body: &[u8], names: &mut NameTable) -> Option<Kind> {
     Some(match event {
-        b"irq_handler_entry" => Kind::IrqHandlerEntry { irq: int(body, "irq")? },
-        b"irq_handler_exit" => Kind::IrqHandlerExit { irq: int(body, "irq")? },
-        b"softirq_entry" => Kind::SoftirqEntry { vec: int(body, "vec")? },
-        b"softirq_exit" => Kind::SoftirqExit { vec: int(body, "vec")? },
-        b"softirq_raise" => Kind::SoftirqRaise { vec: int(body, "vec")? },
+        b"irq_handler_entry" => Kind::IrqHandlerEntry {
+            irq: int(body, "irq")?,
+        },
+        b"irq_handler_exit" => Kind::IrqHandlerExit {
+            irq: int(body, "irq")?,
+        },
+        b"softirq_entry" => Kind::SoftirqEntry {
+            vec: int(body, "vec")?,
+        },
+        b"softirq_exit" => Kind::SoftirqExit {
+            vec: int(body, "vec")?,
+        },
+        b"softirq_raise" => Kind::SoftirqRaise {
+            vec: int(body, "vec")?,
+        },
         b"ipi_send_cpu" => Kind::IpiSendCpu {
             cpu: int(body, "cpu")?,
             callback: function(body, "callback", names),
         },
         b"ipi_send_cpumask" => {
             word(body, "cpumask")?;
-            Kind::IpiSendCpumask { callback: function(body, "callback", names) }
+            Kind::IpiSendCpumask {
+                callback: function(body, "callback", names),
+            }
         }
-        b"csd_queue_cpu" => {
-            Kind::CsdQueueCpu { cpu: int(body, "cpu")?, func: function(body, "func", names) }
-        }
-        b"csd_function_entry" => {
-            Kind::CsdFunctionEntry { func: function(body, "func", names) }
-        }
-        b"csd_function_exit" => Kind::CsdFunctionExit { func: function(body, "func", names) },
+        b"csd_queue_cpu" => Kind::CsdQueueCpu {
+            cpu: int(body, "cpu")?,
+            func: function(body, "func", names),
+        },
+        b"csd_function_entry" => Kind::CsdFunctionEntry {
+            func: function(body, "func", names),
+        },
+        b"csd_function_exit" => Kind::CsdFunctionExit {
+            func: function(body, "func", names),
+        },
         _ => return vector(event, body),
     })
 }
@@ -261,17 +317,27 @@ fn interrupt(event: &[u8], body: &[u8], names: &mut NameTable) -> Option<Kind> {
 fn vector(event: &[u8], body: &[u8]) -> Option<Kind> {
     let class = |end: &[u8]| {
         let stem = event.strip_suffix(end)?;
-        HostVector::ALL.into_iter().find(|class| class.stem().as_bytes() == stem)
+        HostVector::ALL
+            .into_iter()
+            .find(|class| class.stem().as_bytes() == stem)
     };
     if let Some(class) = class(b"_entry") {
-        return Some(Kind::VectorEntry { class, vector: int(body, "vector")? });
+        return Some(Kind::VectorEntry {
+            class,
+            vector: int(body, "vector")?,
+        });
     }
-    Some(Kind::VectorExit { class: class(b"_exit")?, vector: int(body, "vector")? })
+    Some(Kind::VectorExit {
+        class: class(b"_exit")?,
+        vector: int(body, "vector")?,
+    })
 }
 
 /// The hrtimer's `now=` of an expiry, for calibration.
 pub(super) fn expiry_now(event: &[u8], body: &[u8]) -> Option<u64> {
-    (event == b"hrtimer_expire_entry").then(|| time(body, "now")).flatten()
+    (event == b"hrtimer_expire_entry")
+        .then(|| time(body, "now"))
+        .flatten()
 }
 
 /// Whether an event is one of those that this module or its sibling reads at all; a body of such an
@@ -279,7 +345,9 @@ pub(super) fn expiry_now(event: &[u8], body: &[u8]) -> Option<u64> {
 pub(super) fn is_known(event: &[u8]) -> bool {
     let vector = |end: &[u8]| {
         event.strip_suffix(end).is_some_and(|stem| {
-            HostVector::ALL.iter().any(|class| class.stem().as_bytes() == stem)
+            HostVector::ALL
+                .iter()
+                .any(|class| class.stem().as_bytes() == stem)
         })
     };
     KNOWN.iter().any(|name| name.as_bytes() == event) || vector(b"_entry") || vector(b"_exit")

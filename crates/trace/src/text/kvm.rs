@@ -91,18 +91,27 @@ impl Exits {
         if let Some((_, reason)) = self.known.iter().find(|(known, _)| **known == *words) {
             return Some(*reason);
         }
-        let mut parts = words.split(|byte| *byte == b' ').filter(|part| !part.is_empty());
+        let mut parts = words
+            .split(|byte| *byte == b' ')
+            .filter(|part| !part.is_empty());
         let name = parts.next()?;
         let text = std::str::from_utf8(name).ok()?;
         let unknown = text == "UNKNOWN";
         let mut reason = match (ExitReason::from_name(text), unknown) {
             (Some(reason), false) => reason,
             _ => {
-                let digits = if unknown { parts.next()?.trim_ascii_start() } else { name };
+                let digits = if unknown {
+                    parts.next()?.trim_ascii_start()
+                } else {
+                    name
+                };
                 let digits = digits.strip_prefix(b"(").unwrap_or(digits);
                 let digits = digits.strip_suffix(b")").unwrap_or(digits);
                 let code = u32::try_from(number(digits)?).ok()?;
-                return Some(ExitReason { isa: self.isa?, code });
+                return Some(ExitReason {
+                    isa: self.isa?,
+                    code,
+                });
             }
         };
         self.isa = Some(reason.isa);
@@ -122,9 +131,10 @@ pub(super) fn parse(event: &[u8], body: &[u8], exits: &mut Exits) -> Option<Kind
         b"kvm_entry" => entry(body),
         b"kvm_exit" => exit(body, exits),
         b"kvm_userspace_exit" => userspace_exit(body),
-        b"kvm_hypercall" => {
-            Some(Kind::KvmHypercall { nr: int(body, "nr")?, a0: int(body, "a0")? })
-        }
+        b"kvm_hypercall" => Some(Kind::KvmHypercall {
+            nr: int(body, "nr")?,
+            a0: int(body, "a0")?,
+        }),
         b"kvm_pio" => pio(body),
         b"kvm_mmio" => mmio(body),
         b"kvm_msr" => msr(body),
@@ -135,7 +145,9 @@ pub(super) fn parse(event: &[u8], body: &[u8], exits: &mut Exits) -> Option<Kind
 }
 
 fn vcpu(body: &[u8]) -> Option<VcpuId> {
-    int(body, "vcpu").or_else(|| int(body, "vcpu_id")).map(VcpuId)
+    int(body, "vcpu")
+        .or_else(|| int(body, "vcpu_id"))
+        .map(VcpuId)
 }
 
 /// The vCPU where the field is printed, `UNKNOWN` where it is not.
@@ -148,7 +160,11 @@ fn vcpu_if_any(body: &[u8]) -> Option<VcpuId> {
 
 fn entry(body: &[u8]) -> Option<Kind> {
     // arm64 prints the program counter only.
-    let vcpu = if body.starts_with(b"PC:") { VcpuId::UNKNOWN } else { vcpu(body)? };
+    let vcpu = if body.starts_with(b"PC:") {
+        VcpuId::UNKNOWN
+    } else {
+        vcpu(body)?
+    };
     Some(Kind::KvmEntry { vcpu })
 }
 
@@ -160,7 +176,10 @@ fn exit(body: &[u8], exits: &mut Exits) -> Option<Kind> {
             Some(2) => Isa::Svm,
             _ => return None,
         };
-        ExitReason { isa, code: int(body, "exit_reason")? }
+        ExitReason {
+            isa,
+            code: int(body, "exit_reason")?,
+        }
     } else if let Some(words) = after(body, "reason") {
         let end = memchr::memmem::find(words, b" rip ").or(memchr::memmem::find(words, b" info"));
         exits.reason(words.get(..end.unwrap_or(words.len()))?.trim_ascii())?
@@ -179,7 +198,12 @@ fn exit(body: &[u8], exits: &mut Exits) -> Option<Kind> {
     // what was being delivered to the guest.
     let [vector, ..] = intr_info.to_le_bytes();
     let intr_vector = (intr_info >> 31 == 1 && reason.isa == Isa::Vmx).then_some(vector);
-    Some(Kind::KvmExit { reason, vcpu, intr_vector, info1 })
+    Some(Kind::KvmExit {
+        reason,
+        vcpu,
+        intr_vector,
+        info1,
+    })
 }
 
 /// `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …`, `IRQ: HSR_EC: …`.
@@ -187,7 +211,10 @@ fn arm64_exit(body: &[u8]) -> Option<ExitReason> {
     let class = after(body, "HSR_EC").or_else(|| after(body, "ESR_EC"))?;
     if body.starts_with(b"TRAP") {
         let code = u32::try_from(number(class)?).ok()?;
-        return Some(ExitReason { isa: Isa::Arm64, code });
+        return Some(ExitReason {
+            isa: Isa::Arm64,
+            code,
+        });
     }
     let name = body.get(..memchr::memchr(b':', body)?)?;
     ExitReason::from_name(std::str::from_utf8(name).ok()?).filter(|it| it.isa == Isa::Arm64)
@@ -204,17 +231,29 @@ fn userspace_exit(body: &[u8]) -> Option<Kind> {
     let value: i32 = parts(body).next().and_then(number)?.try_into().ok()?;
     // With an error the kernel prints that instead of the reason.
     Some(match name {
-        b"restart" | b"error" => {
-            Kind::KvmUserspaceExit { reason: 0, errno: value.checked_neg()? }
-        }
-        _ => Kind::KvmUserspaceExit { reason: value.try_into().ok()?, errno: 0 },
+        b"restart" | b"error" => Kind::KvmUserspaceExit {
+            reason: 0,
+            errno: value.checked_neg()?,
+        },
+        _ => Kind::KvmUserspaceExit {
+            reason: value.try_into().ok()?,
+            errno: 0,
+        },
     })
 }
 
 fn pio(body: &[u8]) -> Option<Kind> {
     let raw = is_raw(body, "port");
-    let port = if raw { int(body, "port") } else { int(body, "at") };
-    let write = if raw { flag(body, "rw")? } else { body.starts_with(b"pio_write") };
+    let port = if raw {
+        int(body, "port")
+    } else {
+        int(body, "at")
+    };
+    let write = if raw {
+        flag(body, "rw")?
+    } else {
+        body.starts_with(b"pio_write")
+    };
     Some(Kind::KvmPio {
         write,
         port: port?,
@@ -260,16 +299,27 @@ fn msr(body: &[u8]) -> Option<Kind> {
 fn cpuid(body: &[u8]) -> Option<Kind> {
     if is_raw(body, "function") {
         let index = hex(body, "index").unwrap_or(0);
-        return Some(Kind::KvmCpuid { function: hex(body, "function")?, index });
+        return Some(Kind::KvmCpuid {
+            function: hex(body, "function")?,
+            index,
+        });
     }
     Some(Kind::KvmCpuid {
         function: hex(body, "func")?,
-        index: if after(body, "idx").is_some() { hex(body, "idx")? } else { 0 },
+        index: if after(body, "idx").is_some() {
+            hex(body, "idx")?
+        } else {
+            0
+        },
     })
 }
 
 fn page_fault(body: &[u8]) -> Option<Kind> {
-    let address = if is_raw(body, "fault_address") { "fault_address" } else { "address" };
+    let address = if is_raw(body, "fault_address") {
+        "fault_address"
+    } else {
+        "address"
+    };
     Some(Kind::KvmPageFault {
         vcpu: vcpu_if_any(body)?,
         address: hex(body, address)?,
@@ -297,19 +347,36 @@ fn interrupts(event: &[u8], body: &[u8]) -> Option<Kind> {
         b"kvm_apic_ipi" => apic_ipi(body)?,
         b"kvm_apic_accept_irq" => {
             let (apicid, dm, tm, vec) = accept_irq(body)?;
-            Kind::KvmApicAcceptIrq { apicid, dm, tm, vec }
+            Kind::KvmApicAcceptIrq {
+                apicid,
+                dm,
+                tm,
+                vec,
+            }
         }
         b"kvm_apicv_accept_irq" => {
             let (apicid, dm, tm, vec) = accept_irq(body)?;
-            Kind::KvmApicvAcceptIrq { apicid, dm, tm, vec }
+            Kind::KvmApicvAcceptIrq {
+                apicid,
+                dm,
+                tm,
+                vec,
+            }
         }
         b"kvm_inj_virq" => inj_virq(body)?,
         b"kvm_inj_exception" => inj_exception(body)?,
-        b"kvm_eoi" => Kind::KvmEoi { apicid: hex(body, "apicid")?, vector: int(body, "vector")? },
-        b"kvm_pv_eoi" => {
-            Kind::KvmPvEoi { apicid: hex(body, "apicid")?, vector: int(body, "vector")? }
-        }
-        b"kvm_set_irq" => Kind::KvmSetIrq { gsi: int(body, "gsi")?, level: int(body, "level")? },
+        b"kvm_eoi" => Kind::KvmEoi {
+            apicid: hex(body, "apicid")?,
+            vector: int(body, "vector")?,
+        },
+        b"kvm_pv_eoi" => Kind::KvmPvEoi {
+            apicid: hex(body, "apicid")?,
+            vector: int(body, "vector")?,
+        },
+        b"kvm_set_irq" => Kind::KvmSetIrq {
+            gsi: int(body, "gsi")?,
+            level: int(body, "level")?,
+        },
         b"kvm_msi_set_irq" => msi(body)?,
         b"kvm_pi_irte_update" => Kind::KvmPiIrteUpdate {
             host_irq: int(body, "irq").or_else(|| int(body, "host_irq"))?,
@@ -325,7 +392,11 @@ fn interrupts(event: &[u8], body: &[u8]) -> Option<Kind> {
         b"kvm_avic_incomplete_ipi" => avic_incomplete(body)?,
         b"kvm_apicv_inhibit_changed" => Kind::KvmApicvInhibitChanged {
             reason: int(body, "reason")?,
-            set: if is_raw(body, "set") { flag(body, "set")? } else { body.starts_with(b"set") },
+            set: if is_raw(body, "set") {
+                flag(body, "set")?
+            } else {
+                body.starts_with(b"set")
+            },
             inhibits: int(body, "inhibits")?,
         },
         _ => return None,
@@ -377,7 +448,9 @@ fn inj_virq(body: &[u8]) -> Option<Kind> {
         });
     }
     // Before 5.19: `irq 48`. After: `IRQ 0x30` or `Soft/INTn 0x80 [reinjected]`.
-    let vector = int(body, "irq").or_else(|| int(body, "IRQ")).or_else(|| int(body, "INTn"))?;
+    let vector = int(body, "irq")
+        .or_else(|| int(body, "IRQ"))
+        .or_else(|| int(body, "INTn"))?;
     Some(Kind::KvmInjVirq {
         vector,
         soft: body.starts_with(b"Soft"),
@@ -398,7 +471,10 @@ fn inj_exception(body: &[u8]) -> Option<Kind> {
         0
     };
     let exception = named(body, EXCEPTIONS)?.try_into().ok()?;
-    Some(Kind::KvmInjException { exception, error_code })
+    Some(Kind::KvmInjException {
+        exception,
+        error_code,
+    })
 }
 
 fn msi(body: &[u8]) -> Option<Kind> {
@@ -431,7 +507,12 @@ fn avic_incomplete(body: &[u8]) -> Option<Kind> {
         let icrl = bare_hex(both.get(colon + 1..)?)?.try_into().ok()?;
         (u32::try_from(bare_hex(both.get(..colon)?)?).ok()?, icrl)
     };
-    Some(Kind::KvmAvicIncompleteIpi { vcpu: vcpu(body)?, icrh, icrl, id: int(body, "id")? })
+    Some(Kind::KvmAvicIncompleteIpi {
+        vcpu: vcpu(body)?,
+        icrh,
+        icrl,
+        id: int(body, "id")?,
+    })
 }
 
 fn clocks(event: &[u8], body: &[u8]) -> Option<Kind> {
@@ -448,7 +529,12 @@ fn clocks(event: &[u8], body: &[u8]) -> Option<Kind> {
         },
         b"kvm_halt_poll_ns" => {
             let (grow, new, old) = grown(body, "halt_poll_ns")?;
-            Kind::KvmHaltPollNs { vcpu: vcpu(body)?, grow, new, old }
+            Kind::KvmHaltPollNs {
+                vcpu: vcpu(body)?,
+                grow,
+                new,
+                old,
+            }
         }
         b"kvm_ple_window_update" | b"kvm_ple_window" => {
             let (new, old) = if after(body, "new").is_some() {
@@ -457,7 +543,11 @@ fn clocks(event: &[u8], body: &[u8]) -> Option<Kind> {
                 let (_, new, old) = grown(body, "ple_window")?;
                 (new, old)
             };
-            Kind::KvmPleWindowUpdate { vcpu: vcpu(body)?, new, old }
+            Kind::KvmPleWindowUpdate {
+                vcpu: vcpu(body)?,
+                new,
+                old,
+            }
         }
         b"kvm_hv_timer_state" => Kind::KvmHvTimerState {
             vcpu: VcpuId(hex(body, "vcpu_id")?),
@@ -474,8 +564,7 @@ fn clocks(event: &[u8], body: &[u8]) -> Option<Kind> {
         },
         b"kvm_track_tsc" => Kind::KvmTrackTsc {
             vcpu: vcpu(body)?,
-            matched: int(body, "offsetmatched")
-                .or_else(|| int(body, "nr_vcpus_matched_tsc"))?,
+            matched: int(body, "offsetmatched").or_else(|| int(body, "nr_vcpus_matched_tsc"))?,
             online: int(body, "nr_online").or_else(|| int(body, "online_vcpus"))?,
             use_master_clock: master_clock(body)?,
             host_clock: host_clock(body)?,
@@ -483,8 +572,7 @@ fn clocks(event: &[u8], body: &[u8]) -> Option<Kind> {
         b"kvm_update_master_clock" => Kind::KvmUpdateMasterClock {
             use_master_clock: master_clock(body)?,
             host_clock: host_clock(body)?,
-            offset_matched: flag(body, "offsetmatched")
-                .or_else(|| flag(body, "offset_matched"))?,
+            offset_matched: flag(body, "offsetmatched").or_else(|| flag(body, "offset_matched"))?,
         },
         b"kvm_pvclock_update" => Kind::KvmPvclockUpdate {
             vcpu: vcpu(body)?,
@@ -515,5 +603,8 @@ fn master_clock(body: &[u8]) -> Option<bool> {
 }
 
 fn host_clock(body: &[u8]) -> Option<u32> {
-    named(after(body, "hostclock").or_else(|| after(body, "host_clock"))?, HOST_CLOCKS)
+    named(
+        after(body, "hostclock").or_else(|| after(body, "host_clock"))?,
+        HOST_CLOCKS,
+    )
 }

@@ -37,7 +37,11 @@ pub(super) enum Parsed<'a> {
     /// Events of this CPU are missing here; `None`: it is not known how many.
     Lost { cpu: CpuId, count: Option<u64> },
     /// `entries-in-buffer/entries-written: A/B   #P:N`.
-    Entries { kept: u64, written: u64, cpus: Option<u32> },
+    Entries {
+        kept: u64,
+        written: u64,
+        cpus: Option<u32>,
+    },
     /// `cpus=N`.
     Cpus(u32),
     /// A header, an empty line, a stack's line: nothing that happened.
@@ -81,14 +85,18 @@ fn header(line: &[u8]) -> Parsed<'_> {
         return Parsed::Nothing;
     };
     let rest = line.get(at + text.len()..).unwrap_or_default();
-    let mut words = rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let mut words = rest
+        .split(|byte| *byte == b' ')
+        .filter(|word| !word.is_empty());
     let mut both = words.next().unwrap_or_default().split(|byte| *byte == b'/');
     let (kept, written) = (both.next().and_then(decimal), both.next().and_then(decimal));
     let cpus = words.find_map(|word| decimal(word.strip_prefix(b"#P:")?));
     match (kept, written) {
-        (Some(kept), Some(written)) => {
-            Parsed::Entries { kept, written, cpus: cpus.and_then(|n| u32::try_from(n).ok()) }
-        }
+        (Some(kept), Some(written)) => Parsed::Entries {
+            kept,
+            written,
+            cpus: cpus.and_then(|n| u32::try_from(n).ok()),
+        },
         _ => Parsed::Nothing,
     }
 }
@@ -99,7 +107,11 @@ fn lost(line: &[u8]) -> Option<Parsed<'_>> {
     let rest = line.strip_prefix(b"CPU:")?;
     let space = memchr::memchr(b' ', rest)?;
     let cpu = CpuId(u16::try_from(decimal(rest.get(..space)?)?).ok()?);
-    let words = rest.get(space..)?.trim_ascii().strip_prefix(b"[")?.strip_suffix(b"]")?;
+    let words = rest
+        .get(space..)?
+        .trim_ascii()
+        .strip_prefix(b"[")?
+        .strip_suffix(b"]")?;
     let mut count = None;
     let mut says = false;
     for word in words.split(|byte| *byte == b' ') {
@@ -121,7 +133,16 @@ fn event(line: &[u8], dash: usize) -> Option<Line<'_>> {
     let comm = line.get(..dash)?;
     let comm = if comm == b"<...>" { &[][..] } else { comm };
     let (event, body) = name(rest);
-    Some(Line { comm, tid, tgid, cpu, context, stamp, event, body })
+    Some(Line {
+        comm,
+        tid,
+        tgid,
+        cpu,
+        context,
+        stamp,
+        event,
+        body,
+    })
 }
 
 /// The column `(  1234) ` or `(-------) `, where it is there.
@@ -156,7 +177,11 @@ fn cpu_and_flags(rest: &[u8]) -> Option<(CpuId, Context, &[u8])> {
         let space = memchr::memchr(b' ', raw)?;
         let digits = std::str::from_utf8(raw.get(..space)?).ok()?;
         let bits = u8::from_str_radix(digits, 16).ok()?;
-        return Some((cpu, Context::from_bits(bits), raw.get(space..)?.trim_ascii_start()));
+        return Some((
+            cpu,
+            Context::from_bits(bits),
+            raw.get(space..)?.trim_ascii_start(),
+        ));
     }
     let rest = rest.strip_prefix(b" ")?.trim_ascii_start();
     if rest.first()?.is_ascii_digit() {
@@ -213,10 +238,15 @@ fn stamp(rest: &[u8]) -> Option<(Stamp, &[u8])> {
     let Some(fraction) = rest.strip_prefix(b".") else {
         return Some((Stamp::Ticks(whole), rest.strip_prefix(b":")?));
     };
-    let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let digits = fraction
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
     let scale = 10_u64.checked_pow(9_u32.checked_sub(u32::try_from(digits).ok()?)?)?;
     let (value, rest) = number(fraction)?;
-    let ns = whole.checked_mul(1_000_000_000)?.checked_add(value.checked_mul(scale)?)?;
+    let ns = whole
+        .checked_mul(1_000_000_000)?
+        .checked_add(value.checked_mul(scale)?)?;
     Some((Stamp::Ns(ns), rest.strip_prefix(b":")?))
 }
 
@@ -226,7 +256,10 @@ fn name(rest: &[u8]) -> (&[u8], &[u8]) {
         .iter()
         .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
         .count();
-    match (rest.get(..len), rest.get(len..).and_then(|rest| rest.strip_prefix(b":"))) {
+    match (
+        rest.get(..len),
+        rest.get(len..).and_then(|rest| rest.strip_prefix(b":")),
+    ) {
         (Some(name), Some(body)) if !name.is_empty() => (name, body.trim_ascii()),
         _ => (&[], rest),
     }
@@ -234,7 +267,10 @@ fn name(rest: &[u8]) -> (&[u8], &[u8]) {
 
 /// The decimal number that these bytes begin with, and what follows.
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let len = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let len = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
     Some((decimal(bytes.get(..len)?)?, bytes.get(len..)?))
 }
 

@@ -19,10 +19,10 @@ use std::io::Read;
 use stealtime_events::{CpuId, Event, Kind, Tid};
 
 use crate::input::{Options, Progress, Stream};
-use tasks::Tasks;
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
 use line::{Line, Parsed, Stamp};
 use lines::Lines;
+use tasks::Tasks;
 
 /// How much of the text is looked at, before it is read, to learn what a tick is.
 const LOOK_AHEAD: usize = 4 << 20;
@@ -35,7 +35,8 @@ pub(crate) fn looks_like_text(head: &[u8]) -> bool {
     let head = head.strip_prefix(BOM).unwrap_or(head);
     head.split(|byte| *byte == b'\n').any(|text| {
         let text = text.trim_ascii();
-        text.starts_with(b"# tracer:") || !matches!(line::parse(text), Parsed::Nothing | Parsed::Unknown)
+        text.starts_with(b"# tracer:")
+            || !matches!(line::parse(text), Parsed::Nothing | Parsed::Unknown)
     })
 }
 
@@ -80,7 +81,10 @@ impl TextSource {
         info.compression = stream.compression;
         let khz = calibrate(&mut stream, options, &mut info)?;
         let name = stream.name.clone();
-        let monitor = Monitor { progress: stream.progress.clone(), damage: stream.damage.clone() };
+        let monitor = Monitor {
+            progress: stream.progress.clone(),
+            damage: stream.damage.clone(),
+        };
         let mut source = Self {
             name,
             lines: Lines::new(Box::new(stream)),
@@ -107,10 +111,18 @@ impl TextSource {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(false),
             Err(source) => {
-                return Err(ReadError::Io { input: self.name.clone(), offset, source });
+                return Err(ReadError::Io {
+                    input: self.name.clone(),
+                    offset,
+                    source,
+                });
             }
         };
-        let line = if offset == 0 { line.strip_prefix(BOM).unwrap_or(line) } else { line };
+        let line = if offset == 0 {
+            line.strip_prefix(BOM).unwrap_or(line)
+        } else {
+            line
+        };
         match line::parse(line) {
             Parsed::Event(event) => {
                 let time_ns = match (event.stamp, self.khz) {
@@ -147,7 +159,11 @@ impl TextSource {
                 }
                 self.lost.push((cpu, count));
             }
-            Parsed::Entries { kept, written, cpus } => {
+            Parsed::Entries {
+                kept,
+                written,
+                cpus,
+            } => {
                 self.info.cpus = cpus.or(self.info.cpus);
                 overwritten(&mut self.info, kept, written);
             }
@@ -155,7 +171,9 @@ impl TextSource {
             Parsed::Nothing => {}
             Parsed::Unknown => {
                 self.counts.unknown_lines += 1;
-                self.counts.first_unknown.get_or_insert_with(|| (offset, excerpt(line)));
+                self.counts
+                    .first_unknown
+                    .get_or_insert_with(|| (offset, excerpt(line)));
             }
         }
         Ok(true)
@@ -165,11 +183,16 @@ impl TextSource {
     fn finish(&mut self) {
         self.ended = true;
         for (cpu, count) in std::mem::take(&mut self.lost) {
-            let kind = Kind::Lost { count: count.unwrap_or(0) };
+            let kind = Kind::Lost {
+                count: count.unwrap_or(0),
+            };
             self.queue.push_back(at(cpu, self.last_ns, kind));
         }
         if let Some(damage) = self.stream.damage.get() {
-            self.info.note(true, format!("{damage}; what was unpacked until there is read"));
+            self.info.note(
+                true,
+                format!("{damage}; what was unpacked until there is read"),
+            );
         }
         let counts = &self.counts;
         if let Some((offset, text)) = &counts.first_unknown {
@@ -181,7 +204,10 @@ impl TextSource {
         }
         if self.lines.too_long > 0 {
             let (lines, max) = (self.lines.too_long, lines::MAX_LINE);
-            self.info.note(true, format!("{lines} lines are longer than {max} bytes: left out"));
+            self.info.note(
+                true,
+                format!("{lines} lines are longer than {max} bytes: left out"),
+            );
         }
         for (event, (count, body)) in &counts.bodies {
             self.info.note(
@@ -244,7 +270,13 @@ struct Teller<'a> {
 
 impl Teller<'_> {
     fn lost(&mut self, cpu: CpuId, count: Option<u64>, time_ns: u64) {
-        self.queue.push_back(at(cpu, time_ns, Kind::Lost { count: count.unwrap_or(0) }));
+        self.queue.push_back(at(
+            cpu,
+            time_ns,
+            Kind::Lost {
+                count: count.unwrap_or(0),
+            },
+        ));
     }
 
     fn event(&mut self, line: &Line<'_>, time_ns: u64) {
@@ -262,10 +294,13 @@ impl Teller<'_> {
             context: line.context,
             kind,
         };
-        let told = self.tasks.guessed(self.names, line.tid, line.comm, line.tgid);
+        let told = self
+            .tasks
+            .guessed(self.names, line.tid, line.comm, line.tgid);
         self.queue.extend(told.map(make));
         for (tid, comm) in said.into_iter().flatten() {
-            self.queue.extend(self.tasks.named(self.names, tid, comm).map(make));
+            self.queue
+                .extend(self.tasks.named(self.names, tid, comm).map(make));
         }
         self.queue.push_back(make(kind));
     }
@@ -281,14 +316,26 @@ impl Teller<'_> {
                 self.bodies.entry(event).or_insert_with(first).0 += 1;
             }
         }
-        let name = if line.event.is_empty() { b"function" } else { line.event };
-        Kind::Other { name: self.names.intern_bytes(name) }
+        let name = if line.event.is_empty() {
+            b"function"
+        } else {
+            line.event
+        };
+        Kind::Other {
+            name: self.names.intern_bytes(name),
+        }
     }
 }
 
 /// An event that is no task's doing.
 fn at(cpu: CpuId, time_ns: u64, kind: Kind) -> Event {
-    Event { time_ns, tid: Tid::IDLE, cpu, context: Default::default(), kind }
+    Event {
+        time_ns,
+        tid: Tid::IDLE,
+        cpu,
+        context: Default::default(),
+        kind,
+    }
 }
 
 /// Notes what the kernel overwrote before the text was made.
@@ -321,7 +368,13 @@ fn calibrate(
 ) -> Result<Option<u64>, ReadError> {
     let head = stream.peek(super::input::HEAD)?;
     let first = events(head).next();
-    if !matches!(first, Some(Line { stamp: Stamp::Ticks(_), .. })) {
+    if !matches!(
+        first,
+        Some(Line {
+            stamp: Stamp::Ticks(_),
+            ..
+        })
+    ) {
         return Ok(None);
     }
     if let Some(khz) = options.tsc_khz.filter(|khz| *khz > 0) {
@@ -330,7 +383,9 @@ fn calibrate(
     let head = stream.peek(LOOK_AHEAD)?;
     let pairs: Vec<(u64, u64)> = events(head)
         .filter_map(|line| {
-            let Stamp::Ticks(ticks) = line.stamp else { return None };
+            let Stamp::Ticks(ticks) = line.stamp else {
+                return None;
+            };
             Some((ticks, host::expiry_now(line.event, line.body)?))
         })
         .collect();
@@ -344,7 +399,11 @@ fn calibrate(
         );
         return Ok(None);
     };
-    let clock::Estimate { khz, error_khz, pairs } = estimate;
+    let clock::Estimate {
+        khz,
+        error_khz,
+        pairs,
+    } = estimate;
     info.clock.name = "x86-tsc".to_owned();
     info.note(
         false,
@@ -361,10 +420,12 @@ fn events(head: &[u8]) -> impl Iterator<Item = Line<'_>> {
     let head = head.strip_prefix(BOM).unwrap_or(head);
     let end = memchr::memrchr(b'\n', head).unwrap_or(head.len());
     let whole = head.get(..end).unwrap_or(head);
-    whole.split(|byte| *byte == b'\n').filter_map(|text| match line::parse(text) {
-        Parsed::Event(line) => Some(line),
-        _ => None,
-    })
+    whole
+        .split(|byte| *byte == b'\n')
+        .filter_map(|text| match line::parse(text) {
+            Parsed::Event(line) => Some(line),
+            _ => None,
+        })
 }
 
 /// Reading never fails: for tests on bytes in memory.

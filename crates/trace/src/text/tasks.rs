@@ -57,7 +57,11 @@ impl Tasks {
         if self.known.len() >= Self::MAX && !self.known.contains_key(&tid) {
             self.known.clear();
         }
-        let fresh = Known { name: NameId::NONE, process: Tid(0), sure: false };
+        let fresh = Known {
+            name: NameId::NONE,
+            process: Tid(0),
+            sure: false,
+        };
         let known = self.known.entry(tid).or_insert(fresh);
         let before = (known.name, known.process);
         let renames = !comm.is_empty() && (sure || !known.sure);
@@ -67,7 +71,11 @@ impl Tasks {
         known.sure |= renames && sure;
         known.process = process.unwrap_or(known.process);
         let now = (known.name, known.process);
-        (now != before).then_some(Kind::Task { tid, process: now.1, name: now.0 })
+        (now != before).then_some(Kind::Task {
+            tid,
+            process: now.1,
+            name: now.0,
+        })
     }
 }
 
@@ -83,11 +91,25 @@ mod tests {
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_none());
         let told = tasks.named(&mut names, tid, b"trace-cmd");
         let name = names.intern("trace-cmd");
-        assert_eq!(told, Some(Kind::Task { tid, process: Tid(0), name }));
+        assert_eq!(
+            told,
+            Some(Kind::Task {
+                tid,
+                process: Tid(0),
+                name
+            })
+        );
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_none());
         let told = tasks.guessed(&mut names, tid, b"sleep", Some(Tid(5)));
-        assert_eq!(told, Some(Kind::Task { tid, process: Tid(5), name }));
-        }
+        assert_eq!(
+            told,
+            Some(Kind::Task {
+                tid,
+                process: Tid(5),
+                name
+            })
+        );
+    }
 
     #[test]
     fn the_idle_task_needs_no_name() {
