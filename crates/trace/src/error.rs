@@ -60,4 +60,20 @@ pub enum ReadError {
         /// What the operating system or the decoder said.
         source: std::io::Error,
     },
+    /// The unpacked recording has no room in the directory for temporary files.
+    #[error(
+        "{input}: {dir}: {source} (after {unpacked} bytes); the recording must be unpacked to be \
+         read: set TMPDIR to a directory with more room, or unpack it yourself",
+        dir = dir.display()
+    )]
+    Spool {
+        /// The input's name.
+        input: String,
+        /// The directory for temporary files.
+        dir: PathBuf,
+        /// Bytes that were unpacked by then.
+        unpacked: u64,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
 }

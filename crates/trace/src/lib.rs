@@ -15,9 +15,16 @@
 //! ```
 
 mod error;
+mod input;
 mod names;
+mod perf;
 mod source;
+mod text;
+pub mod trace_dat;
+pub mod tracefs;
 
 pub use error::ReadError;
+pub use input::{Options, SPOOL_IN_MEMORY, open, open_with};
 pub use names::NameTable;
 pub use source::{Clock, ClockUnit, EventSource, Format, Lost, Note, SourceInfo};
+pub use trace_dat::TraceDat;
