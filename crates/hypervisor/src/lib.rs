@@ -4,5 +4,9 @@
 //! simulator, an interleaving checker, a VMM or a kernel calls the same code.
 #![no_std]
 
+extern crate alloc;
+
 pub mod events;
+pub mod lapic;
+pub mod posted_interrupt;
 pub mod word;

@@ -4,7 +4,11 @@
 //! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
 //! small set under `tests/data/golden` is always replayed.
 
+mod apic;
 mod files;
+mod pi_desc;
+mod same;
+mod vlapic;
 
 /// No file may be passed over because its family is misspelt or new.
 #[test]
