@@ -8,5 +8,6 @@ extern crate alloc;
 
 pub mod events;
 pub mod lapic;
+pub mod lapic_timer;
 pub mod posted_interrupt;
 pub mod word;

@@ -6,6 +6,7 @@
 
 mod apic;
 mod files;
+mod lapic_timer;
 mod pi_desc;
 mod same;
 mod vlapic;

@@ -53,10 +53,6 @@ pub(crate) fn index(v: &Value) -> usize {
     usize::try_from(uint(v)).unwrap()
 }
 
-pub(crate) fn indexes(v: &Value) -> Vec<usize> {
-    v.as_array().unwrap().iter().map(index).collect()
-}
-
 /// -1 is nobody.
 pub(crate) fn optional(v: &Value) -> Option<usize> {
     usize::try_from(int(v)).ok()
