@@ -1,0 +1,15 @@
+//! Posted interrupts, the local APIC and its timer: what a sloppy implementation gets wrong.
+//!
+//! Tests named `…_sloppy_NN_…` hold item NN of the specification's list, `…_flaw_NN_…` a flaw
+//! that was found in the posted patches, `…_historic_NN_…` a fault of a released hypervisor.
+
+mod flaws;
+mod historic;
+//MOD lapic_models
+mod rig;
+mod sloppy_posted;
+mod sloppy_timer;
+mod splits;
+//MOD threads
+//MOD timer_models
+//MOD walks
