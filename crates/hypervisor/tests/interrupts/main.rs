@@ -10,6 +10,6 @@ mod rig;
 mod sloppy_posted;
 mod sloppy_timer;
 mod splits;
-//MOD threads
+mod threads;
 //MOD timer_models
-//MOD walks
+mod walks;
