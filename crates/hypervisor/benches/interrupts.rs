@@ -143,6 +143,24 @@ fn sync_empty() -> Operation {
     }
 }
 
+/// ON is set, but PIR is empty: one locked operation to clear ON, one here to set it again.
+fn sync_spurious() -> Operation {
+    let target = vcpu(VcpuMode::OutsideGuest);
+    let (own, mut lapic) = (own(Suppression::Put), Lapic::new(true));
+    let line = Line::new();
+    Operation {
+        name: "sync-on-set-empty",
+        body: Box::new(move |_| {
+            target.desc.set_on();
+            black_box(own.sync(black_box(&target), &mut lapic, &()));
+        }),
+        floor: Some(Box::new(move |_| {
+            black_box(line.0[4].fetch_or(1, SeqCst));
+            black_box(line.0[4].fetch_and(!1, SeqCst));
+        })),
+    }
+}
+
 /// All 256 vectors are posted: clear ON, take four words, merge four words.
 fn sync_full() -> Operation {
     let target = vcpu(VcpuMode::OutsideGuest);
@@ -271,6 +289,7 @@ fn operations() -> Vec<Operation> {
         post_on_set(),
         post_coalesced(),
         sync_empty(),
+        sync_spurious(),
         sync_full(),
         round_trip(),
         ipi("ipi-physical", apics(64, true, false), physical, |n| {

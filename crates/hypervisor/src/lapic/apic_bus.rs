@@ -236,7 +236,7 @@ impl ApicBus {
             return None;
         }
         if let Some(fast) = self.fast_path(None, interrupt)
-            && fast.bitmap.is_power_of_two()
+            && fast.bitmap().is_power_of_two()
             && let Some(target) = fast.reached().next()
         {
             return Some(target);

@@ -43,34 +43,71 @@ pub struct DestinationMap {
     logical: [Option<usize>; 64],
 }
 
-/// Candidates of an interrupt: bit `n` of `bitmap` stands for `slots[n]`, which may be empty.
+/// Candidates of an interrupt: each bit of the bitmap stands for a slot, which may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastPath {
-    /// The vCPU of each bit.
-    pub slots: [Option<usize>; 16],
-    /// Which slots are meant.
-    pub bitmap: u16,
+    /// vCPU indexes, [`EMPTY`] where nobody is or no bit is set.
+    slots: [u32; 16],
+    bitmap: u16,
 }
+
+/// No vCPU, in a slot.
+const EMPTY: u32 = u32::MAX;
 
 impl FastPath {
     /// Nobody.
     pub const NOBODY: Self = Self {
-        slots: [None; 16],
+        slots: [EMPTY; 16],
         bitmap: 0,
     };
 
     /// One slot, which may be empty.
-    pub(super) const fn one(slot: Option<usize>) -> Self {
-        let mut slots = [None; 16];
-        slots[0] = slot;
-        Self { slots, bitmap: 1 }
+    #[inline]
+    pub(super) fn one(vcpu: Option<usize>) -> Self {
+        let mut found = Self::NOBODY;
+        found.bitmap = 1;
+        found.fill(0, vcpu);
+        found
+    }
+
+    /// Which slots are meant.
+    #[must_use]
+    pub fn bitmap(&self) -> u16 {
+        self.bitmap
+    }
+
+    /// The vCPU in a slot, 0 to 15.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, n: u32) -> Option<usize> {
+        let vcpu = self.slots.get(n as usize).copied();
+        vcpu.filter(|&v| v != EMPTY).map(|v| v as usize)
+    }
+
+    #[inline]
+    fn fill(&mut self, n: u32, vcpu: Option<usize>) {
+        // More than 2^32 - 2 vCPUs cannot have APIC ids of 32 bits.
+        let vcpu = vcpu.and_then(|v| u32::try_from(v).ok());
+        if let Some(slot) = self.slots.get_mut(n as usize) {
+            *slot = vcpu.unwrap_or(EMPTY);
+        }
+    }
+
+    /// The numbers of the slots that are meant, ascending.
+    #[inline]
+    fn meant(&self) -> impl Iterator<Item = u32> + use<> {
+        let mut left = self.bitmap;
+        core::iter::from_fn(move || {
+            let n = (left != 0).then(|| left.trailing_zeros());
+            left &= left.wrapping_sub(1);
+            n
+        })
     }
 
     /// The filled slots that are meant, in order of their bits.
+    #[inline]
     pub fn reached(&self) -> impl Iterator<Item = usize> + '_ {
-        let meant = |n: usize| self.bitmap & (1 << n) != 0;
-        let slots = self.slots.iter().enumerate();
-        slots.filter_map(move |(n, slot)| slot.filter(|_| meant(n)))
+        self.meant().filter_map(|n| self.slot(n))
     }
 }
 
@@ -259,39 +296,42 @@ impl DestinationMap {
         Some(found)
     }
 
+    #[inline]
     fn look_up_logical(&self, dest: u32) -> Option<FastPath> {
         let mut found = FastPath::NOBODY;
-        let from_slots = |found: &mut FastPath, first: usize, count: usize| {
-            let slots = self.logical.iter().skip(first).take(count);
-            for (to, slot) in found.slots.iter_mut().zip(slots) {
-                *to = *slot;
-            }
-        };
         match self.logical_mode {
             LogicalMode::SwDisabled => {}
             LogicalMode::MapDisabled => return None,
             LogicalMode::XapicFlat => {
-                from_slots(&mut found, 0, 8);
                 found.bitmap = (dest & 0xff) as u16;
+                self.fill_from_slots(&mut found, 0);
             }
             LogicalMode::XapicCluster => {
-                from_slots(&mut found, 4 * ((dest >> 4) & 0xf) as usize, 4);
                 found.bitmap = (dest & 0xf) as u16;
+                self.fill_from_slots(&mut found, 4 * (dest >> 4 & 0xf));
             }
             LogicalMode::X2apic => {
                 let first = (dest >> 16) * 16;
                 if first <= self.max_apic_id {
-                    let last = self.max_apic_id - first;
-                    for (id, slot) in (0..=last.min(15)).zip(found.slots.iter_mut()) {
-                        *slot = self.physical(first + id);
-                    }
                     // At most 16 bits remain, and those above `last` name no id.
-                    let mask = (2u32 << last.min(15)) - 1;
+                    let last = (self.max_apic_id - first).min(15);
+                    let mask = (2u32 << last) - 1;
                     found.bitmap = (dest & mask & 0xffff) as u16;
+                    for n in found.meant() {
+                        found.fill(n, self.physical(first + n));
+                    }
                 }
             }
         }
         Some(found)
+    }
+
+    #[inline]
+    fn fill_from_slots(&self, found: &mut FastPath, first: u32) {
+        for n in found.meant() {
+            let slot = self.logical.get((first + n) as usize);
+            found.fill(n, slot.copied().flatten());
+        }
     }
 }
 
@@ -299,32 +339,19 @@ impl DestinationMap {
 /// and then nobody gets the interrupt.
 fn hashed(found: &FastPath, vector: u8) -> u16 {
     let count = found.bitmap.count_ones();
-    if count == 0 {
-        return 0;
-    }
-    let nth = u32::from(vector) % count;
-    let mut left = found.bitmap;
-    for _ in 0..nth {
-        left &= left.wrapping_sub(1);
-    }
-    let at = left.trailing_zeros();
-    match found.slots.get(at as usize) {
-        Some(Some(_)) => 1 << at,
-        _ => 0,
-    }
+    let nth = u32::from(vector).checked_rem(count).unwrap_or(0);
+    let picked = found.meant().nth(nth as usize);
+    let filled = picked.filter(|&n| found.slot(n).is_some());
+    filled.map_or(0, |n| 1 << n)
 }
 
 /// The filled slot whose LAPIC has got the fewest lowest-priority interrupts.
 fn least_priority(found: &FastPath, apics: &[Apic]) -> u16 {
-    let mut best: Option<(u32, usize)> = None;
-    for (n, slot) in found.slots.iter().enumerate() {
-        let Some(apic) = slot.and_then(|index| apics.get(index)) else {
-            continue;
-        };
-        let meant = found.bitmap & (1 << n) != 0;
-        if meant && best.is_none_or(|(prio, _)| apic.arb_prio < prio) {
-            best = Some((apic.arb_prio, n));
-        }
-    }
+    let priority = |n: u32| {
+        let apic = apics.get(found.slot(n)?)?;
+        Some((apic.arb_prio, n))
+    };
+    // The least of pairs: the lowest slot on a tie.
+    let best = found.meant().filter_map(priority).min();
     best.map_or(0, |(_, n)| 1 << n)
 }

@@ -115,10 +115,11 @@ fn irq(bus: &mut ApicBus, query: &Value, step: &Step) {
     let fast = bus.fast_path(source, &interrupt);
     step.same("fast", &flag(&query["fast"]), &fast.is_some());
     let (bitmap, slots) = fast.map_or((0, Vec::new()), |fast| {
-        let slots = fast.slots.iter().enumerate();
-        let meant = slots.filter(|(n, _)| fast.bitmap & 1 << n != 0);
-        let slots = meant.map(|(_, s)| s.map_or(-1, |s| s as i64)).collect();
-        (fast.bitmap, slots)
+        let meant = (0..16).filter(|n| fast.bitmap() & 1 << n != 0);
+        let slots = meant
+            .map(|n| fast.slot(n).map_or(-1, |s| s as i64))
+            .collect();
+        (fast.bitmap(), slots)
     });
     step.same("bitmap", &query["bitmap"], &json!(bitmap));
     step.same("slots", &query["slots"], &json!(slots));
