@@ -10,7 +10,7 @@ use crate::word::AtomicWord;
 ///
 /// Any CPU may set a bit ([`set`](Self::set)); only the vCPU's thread, or the hardware that runs
 /// the vCPU, clears bits. Unlike the rest of the LAPIC it is therefore made of atomic words.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Irr<W> {
     words: [W; 4],
     /// 0: the IRR is empty for sure, 1: it must be searched (the kernel's `irr_pending`).

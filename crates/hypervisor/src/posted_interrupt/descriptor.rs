@@ -74,7 +74,7 @@ pub const fn ndst(apic_id: u32, x2apic: bool) -> u32 {
 /// ON = 1 means that a notification is in flight or that PIR must be looked at; the poster that
 /// turns ON from 0 to 1 is the only one obliged to notify. SN breaks that: with SN = 1 PIR may
 /// be filled while ON = 0.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C, align(64))]
 pub struct Descriptor<W> {
     pir: [W; 4],

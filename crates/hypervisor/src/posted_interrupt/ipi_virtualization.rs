@@ -86,5 +86,6 @@ pub fn post<W: AtomicWord>(
 ) -> Option<NotificationIpi> {
     events.ipi_virtualized(vector);
     desc.test_and_set_pir(vector);
+    desc.fence_after_rmw();
     set_on_and_notify(desc, vector, false, events)
 }

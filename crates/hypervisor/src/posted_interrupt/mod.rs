@@ -49,7 +49,7 @@ pub use hardware::Notification;
 pub use load_put::{Capabilities, Loaded, NotOnACpu, PostedVcpu, Put, PutReason};
 pub use policy::{Fault, Suppression, UnknownSuppression};
 pub use shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, VcpuMode, kick, wake_up};
-pub use software::{Delivery, deliver, deliver_nested};
+pub use software::{Delivery, deliver, deliver_nested, deliver_through_irr};
 pub use sync::{Synchronized, suppress, unsuppress};
 pub use wakeup::{CpuList, LocalLists, WakeupLists, wakeup_handler};
 

@@ -57,7 +57,7 @@ const NO_CPU: u64 = u64::MAX;
 const WAITING: u64 = 1;
 
 /// The part of a vCPU that other CPUs and hardware touch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SharedVcpu<W> {
     /// The posted-interrupt descriptor.
     pub desc: Descriptor<W>,

@@ -1,7 +1,7 @@
 //! Software posts an interrupt (`vmx_deliver_interrupt`).
 
 use super::policy::Suppression;
-use super::shared::{CpuId, Requests, SharedVcpu, VcpuMode};
+use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuMode, kick};
 use super::{POSTED_INTR_NESTED_VECTOR, POSTED_INTR_VECTOR};
 use crate::events::Events;
 use crate::word::AtomicWord;
@@ -10,7 +10,7 @@ use crate::word::AtomicWord;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Delivery {
-    /// APICv is inactive: set the IRR, request an event and kick.
+    /// APICv is inactive: use [`deliver_through_irr`].
     ApicvInactive,
     /// Nothing: the vector was posted already, whoever did so notifies.
     Coalesced,
@@ -65,6 +65,12 @@ pub fn deliver<W: AtomicWord>(
     }
     vcpu.desc.fence_after_rmw();
     trigger(vcpu, vector, POSTED_INTR_VECTOR, on_loaded_cpu, events)
+}
+
+/// Delivers `vector` to a vCPU without active APICv: through the IRR, an event and a kick.
+pub fn deliver_through_irr<W: AtomicWord>(vcpu: &SharedVcpu<W>, vector: u8) -> Kick {
+    vcpu.irr.set(vector);
+    kick(vcpu, Requests::EVENT, false)
 }
 
 /// Posts the nested notification vector of an active nested guest: the vCPU's thread, or the

@@ -113,6 +113,7 @@ pub fn post<W: AtomicWord>(
 ) -> Option<NotificationIpi> {
     desc.one_step(|| {
         desc.test_and_set_pir(vector);
+        desc.fence_after_rmw();
         set_on_and_notify(desc, vector, urgent, events)
     })
 }

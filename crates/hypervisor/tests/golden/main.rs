@@ -3,7 +3,10 @@
 //! Vectors are files `*.jsonl` or `*.jsonl.zst` whose first line is a header that names the
 //! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
 //! small set under `tests/data/golden` is always replayed.
-#![allow(clippy::unwrap_used, reason = "a vector that cannot be read fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a vector that cannot be read fails the test"
+)]
 
 mod apic;
 mod files;

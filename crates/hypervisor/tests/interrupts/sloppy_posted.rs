@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use stealtime_hypervisor::posted_interrupt::{
     Control, Delivery, Descriptor, Entry, Kick, Notification, POSTED_INTR_VECTOR,
-    POSTED_INTR_WAKEUP_VECTOR, Requests, Suppression, VcpuMode, deliver, hardware,
-    ipi_virtualization, kick, ndst, vtd, wake_up, wakeup_handler,
+    POSTED_INTR_WAKEUP_VECTOR, Requests, Suppression, VcpuMode, deliver, deliver_nested,
+    deliver_through_irr, hardware, ipi_virtualization, kick, ndst, vtd, wake_up, wakeup_handler,
 };
 
 use crate::rig::{APIC_IDS, IPIV_HOST, PLAIN_APICV_HOST, PREEMPTED, Rig, SLEEPS, SOUND};
@@ -278,6 +278,44 @@ fn posted_interrupts_sloppy_15_notification_for_another_vcpu_synchronizes_this_o
     let done = hardware::interrupt_in_guest(&other.shared, &mut other.lapic, 0xf0, 0xf2, &());
     assert_eq!(done, Notification::ExternalInterruptExit);
     assert!(other.shared.desc.test_pir(62));
+}
+
+#[test]
+fn without_apicv_delivery_goes_through_the_irr() {
+    let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
+    rig.shared.set_apicv(false);
+    rig.lapic.set_apicv(false, &rig.shared.irr);
+    assert_eq!(rig.deliver(50), Delivery::ApicvInactive);
+    assert!(rig.shared.desc.is_pir_empty());
+    assert_eq!(rig.enter(), Entry::Run);
+    assert_eq!(deliver_through_irr(&rig.shared, 50), Kick::Ipi(Some(0)));
+    rig.leave();
+    assert_eq!(rig.shared.take(Requests::EVENT), Requests::EVENT);
+    let source = rig.own.source(&rig.shared, &());
+    assert_eq!(rig.lapic.inject(&source), Some(50));
+    // To a sleeper it is a wakeup.
+    rig.lapic.eoi(&rig.shared.irr);
+    rig.begin_blocking();
+    assert!(rig.wait());
+    assert_eq!(deliver_through_irr(&rig.shared, 51), Kick::Wake);
+}
+
+#[test]
+fn nested_post_makes_a_request_and_then_reads_the_mode() {
+    let mut rig = Rig::<Logged>::new(IPIV_HOST, Suppression::Put);
+    assert_eq!(rig.enter(), Entry::Run);
+    let mut done = None;
+    let log = log_of(|| done = Some(deliver_nested(&rig.shared, 50, false, &())));
+    let (cpu, vector) = (Some(0), 0xf0);
+    assert_eq!(done, Some(Delivery::Ipi { cpu, vector }));
+    assert!(
+        matches!(log[..3], [Access::Rmw(_), Access::Fence, Access::Load(_)]),
+        "{log:?}"
+    );
+    let made = rig.shared.requests().0;
+    assert_eq!(made, Requests::EVENT.0 | Requests::NESTED_POSTED.0);
+    rig.leave();
+    assert_eq!(deliver_nested(&rig.shared, 50, false, &()), Delivery::Wake);
 }
 
 #[test]

@@ -346,6 +346,38 @@ fn adaptive_policy_learns_per_vcpu() {
 }
 
 #[test]
+fn isolated_only_changes_its_mind_between_arming_and_expiry() {
+    let env = |on_housekeeping_cpu| TimerEnvironment {
+        pi_inject_timer: true,
+        apicv: true,
+        mwait_in_guest: false,
+        hlt_in_guest: true,
+        hv_shift: Some(5),
+        on_housekeeping_cpu,
+        wants_to_run: true,
+    };
+    for (policy, posted) in [
+        (TimerPolicy::IsolatedOnly, false),
+        (TimerPolicy::ExitsOff, true),
+    ] {
+        // Armed to be posted; then the vCPU moves to a housekeeping CPU.
+        let mut w = world(policy, env(false), 2 << 17);
+        let _ = w.timer.write_tscdeadline(250_000, now(0), &w.env, &());
+        assert!(w.timer.hrtimer_at().is_some());
+        let fired = w
+            .timer
+            .hrtimer_fired(now(100_000), VcpuMode::InGuest, &env(true), &());
+        let vector = VECTOR;
+        assert_eq!(
+            fired.contains(Action::Post { vector }),
+            posted,
+            "{policy:?}"
+        );
+        assert_eq!(fired.contains(Action::Kick), !posted, "{policy:?}");
+    }
+}
+
+#[test]
 fn timer_policies_are_known_by_name() {
     for policy in TimerPolicy::ALL {
         assert_eq!(policy.name().parse(), Ok(policy));
