@@ -118,8 +118,10 @@ const TAG_MASK: u64 = (1 << 24) - 1;
 ///
 /// `outgoing` packs receiver (bits 0–23), vector (24–31), pending (32), source (33) and the low 24
 /// bits of the time (40–63). The tag lets a reader see that record and time belong together, and
-/// keeps an EOI from clearing a record made since it looked.
+/// keeps an EOI from clearing a record made since it looked. A context has a cache line of its
+/// own, since its vCPU writes it with every IPI.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
 pub struct IpiContext<W> {
     outgoing: W,
     time_ns: W,
