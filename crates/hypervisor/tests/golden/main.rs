@@ -4,6 +4,7 @@
 //! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
 //! small set under `tests/data/golden` is always replayed.
 
+mod eevdf;
 mod files;
 
 /// No file may be passed over because its family is misspelt or new.

@@ -1,0 +1,448 @@
+//! The tree of queued entities: ordered by deadline, searched by eligibility.
+//!
+//! The kernel keeps an augmented red-black tree per queue (`cfs_rq->tasks_timeline`). This is a
+//! B+ tree with the same answers: entries in order of deadline, equal deadlines in order of
+//! insertion, and over each subtree the earliest virtual runtime and the shortest and longest
+//! slice. All trees share one pool of nodes. A queue of up to [`FANOUT`] entities is one node: a
+//! sorted array. `docs/eevdf.md` has the measurements that chose it.
+
+use alloc::vec::Vec;
+
+use super::weights::{before, earlier};
+
+/// Entries in a node.
+pub const FANOUT: usize = 16;
+
+const NONE: u32 = u32::MAX;
+
+/// What an entry of a node says: of an entity in a leaf, of a subtree above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Deadline; of a subtree the last one.
+    deadline: u64,
+    /// Virtual runtime; of a subtree the earliest.
+    vruntime: u64,
+    min_slice: u32,
+    max_slice: u32,
+    /// Entity, or node.
+    child: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    len: u32,
+    leaf: bool,
+    parent: u32,
+    deadline: [u64; FANOUT],
+    vruntime: [u64; FANOUT],
+    child: [u32; FANOUT],
+    min_slice: [u32; FANOUT],
+    max_slice: [u32; FANOUT],
+}
+
+impl Node {
+    fn new(leaf: bool, parent: u32) -> Self {
+        Self {
+            len: 0,
+            leaf,
+            parent,
+            deadline: [0; FANOUT],
+            vruntime: [0; FANOUT],
+            child: [NONE; FANOUT],
+            min_slice: [0; FANOUT],
+            max_slice: [0; FANOUT],
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        (self.len as usize).min(FANOUT)
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> Entry {
+        Entry {
+            deadline: self.deadline[i],
+            vruntime: self.vruntime[i],
+            min_slice: self.min_slice[i],
+            max_slice: self.max_slice[i],
+            child: self.child[i],
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, i: usize, entry: Entry) {
+        self.deadline[i] = entry.deadline;
+        self.vruntime[i] = entry.vruntime;
+        self.min_slice[i] = entry.min_slice;
+        self.max_slice[i] = entry.max_slice;
+        self.child[i] = entry.child;
+    }
+
+    /// Makes room at `at` and puts `entry` there. The node must not be full.
+    #[inline]
+    fn put(&mut self, at: usize, entry: Entry) {
+        let len = self.len();
+        self.deadline.copy_within(at..len, at + 1);
+        self.vruntime.copy_within(at..len, at + 1);
+        self.child.copy_within(at..len, at + 1);
+        self.min_slice.copy_within(at..len, at + 1);
+        self.max_slice.copy_within(at..len, at + 1);
+        self.set(at, entry);
+        self.len += 1;
+    }
+
+    #[inline]
+    fn take(&mut self, at: usize) {
+        let len = self.len();
+        self.deadline.copy_within(at + 1..len, at);
+        self.vruntime.copy_within(at + 1..len, at);
+        self.child.copy_within(at + 1..len, at);
+        self.min_slice.copy_within(at + 1..len, at);
+        self.max_slice.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    #[inline]
+    fn position(&self, child: u32) -> usize {
+        let len = self.len();
+        self.child[..len].iter().position(|c| *c == child).unwrap_or(0)
+    }
+
+    /// First entry whose deadline is after `deadline`, or the end.
+    #[inline]
+    fn upper_bound(&self, deadline: u64) -> usize {
+        let len = self.len();
+        self.deadline[..len].iter().position(|d| before(deadline, *d)).unwrap_or(len)
+    }
+
+    #[inline]
+    fn shortest(&self) -> u32 {
+        self.min_slice[..self.len()].iter().fold(u32::MAX, |a, b| a.min(*b))
+    }
+
+    #[inline]
+    fn longest(&self) -> u32 {
+        self.max_slice[..self.len()].iter().fold(0, |a, b| a.max(*b))
+    }
+
+    /// The entry of this node, numbered `id`, in its parent. The node must not be empty.
+    fn summary(&self, id: u32) -> Entry {
+        let len = self.len();
+        let mut vruntime = self.vruntime[0];
+        for v in &self.vruntime[1..len] {
+            vruntime = earlier(vruntime, *v);
+        }
+        Entry {
+            deadline: self.deadline[len - 1],
+            vruntime,
+            min_slice: self.shortest(),
+            max_slice: self.longest(),
+            child: id,
+        }
+    }
+}
+
+/// One tree. Only with the [`Pool`] it was filled from does it mean anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    root: u32,
+}
+
+impl Timeline {
+    /// A tree without entities.
+    pub const EMPTY: Self = Self { root: NONE };
+
+    /// Whether no entity is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.root == NONE
+    }
+}
+
+/// Nodes of all trees, and where each entity is.
+///
+/// Entities are numbers below the capacity; each is in one tree at most. The caller keeps to
+/// that: [`super::Fair`] inserts what is not in and removes what is.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    leaf_of: Vec<u32>,
+}
+
+impl Pool {
+    /// A pool for entities 0 to `capacity - 1`. Nothing is allocated until the next call.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut pool = Self::default();
+        pool.grow(capacity);
+        pool
+    }
+
+    /// Makes room for `capacity` entities: after this no insertion allocates.
+    pub fn grow(&mut self, capacity: usize) {
+        if capacity <= self.leaf_of.len() {
+            return;
+        }
+        self.leaf_of.resize(capacity, NONE);
+        // Each leaf holds an entity, each inner node two children: twice the entities at most.
+        let nodes = capacity.saturating_mul(2);
+        self.nodes.reserve(nodes.saturating_sub(self.nodes.len()));
+        self.free.reserve(nodes.saturating_sub(self.free.len()));
+    }
+
+    /// Whether `entity` is in a tree.
+    #[inline]
+    pub fn contains(&self, entity: u32) -> bool {
+        self.leaf_of.get(entity as usize).is_some_and(|leaf| *leaf != NONE)
+    }
+
+    /// Inserts an entity behind those with the same deadline.
+    ///
+    /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
+    pub fn insert(&mut self, t: &mut Timeline, entity: u32, deadline: u64, vruntime: u64, slice: u32) {
+        let entry = Entry { deadline, vruntime, min_slice: slice, max_slice: slice, child: entity };
+        if t.root == NONE {
+            t.root = self.node(true, NONE);
+        }
+        let mut n = t.root;
+        loop {
+            let node = &mut self.nodes[n as usize];
+            let at = node.upper_bound(deadline);
+            if node.leaf {
+                self.add(t, n, at, entry);
+                return;
+            }
+            let i = at.min(node.len() - 1);
+            node.deadline[i] = if i == at { node.deadline[i] } else { deadline };
+            node.vruntime[i] = earlier(node.vruntime[i], vruntime);
+            node.min_slice[i] = node.min_slice[i].min(slice);
+            node.max_slice[i] = node.max_slice[i].max(slice);
+            n = node.child[i];
+        }
+    }
+
+    /// Removes an entity that is in the tree.
+    pub fn remove(&mut self, t: &mut Timeline, entity: u32) {
+        let n = self.leaf_of[entity as usize];
+        self.leaf_of[entity as usize] = NONE;
+        let node = &mut self.nodes[n as usize];
+        node.take(node.position(entity));
+        if n == t.root {
+            if node.len == 0 {
+                self.free.push(n);
+                t.root = NONE;
+            }
+            return;
+        }
+        self.shrunk(t, n);
+    }
+
+    /// The slice of an entity in the tree has changed; its place has not.
+    pub fn update_slice(&mut self, entity: u32, slice: u32) {
+        let n = self.leaf_of[entity as usize];
+        let node = &mut self.nodes[n as usize];
+        let i = node.position(entity);
+        if node.min_slice[i] != slice {
+            node.min_slice[i] = slice;
+            node.max_slice[i] = slice;
+            self.propagate(n);
+        }
+    }
+
+    /// Entity with the earliest deadline.
+    pub fn first(&self, t: &Timeline) -> Option<u32> {
+        self.first_where(t, |_| true)
+    }
+
+    /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`.
+    ///
+    /// That is the search for the earliest eligible deadline: see [`super::Fair`]'s pick.
+    #[inline]
+    pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<u32> {
+        self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
+    }
+
+    #[inline]
+    fn first_where(&self, t: &Timeline, fits: impl Fn(u64) -> bool) -> Option<u32> {
+        if t.root == NONE {
+            return None;
+        }
+        let mut n = t.root;
+        loop {
+            let node = &self.nodes[n as usize];
+            let i = node.vruntime[..node.len()].iter().position(|v| fits(*v))?;
+            n = node.child[i];
+            if node.leaf {
+                return Some(n);
+            }
+        }
+    }
+
+    /// Shortest slice in the tree, in ns; `u32::MAX` if it is empty.
+    #[inline]
+    pub fn min_slice(&self, t: &Timeline) -> u32 {
+        if t.root == NONE { u32::MAX } else { self.nodes[t.root as usize].shortest() }
+    }
+
+    /// Longest slice in the tree, in ns; 0 if it is empty.
+    #[inline]
+    pub fn max_slice(&self, t: &Timeline) -> u32 {
+        if t.root == NONE { 0 } else { self.nodes[t.root as usize].longest() }
+    }
+
+    /// Calls `f` with each entity in order of deadline.
+    pub fn for_each(&self, t: &Timeline, f: &mut impl FnMut(u32)) {
+        self.visit(t.root, f);
+    }
+
+    fn visit(&self, n: u32, f: &mut impl FnMut(u32)) {
+        let Some(node) = self.nodes.get(n as usize) else { return };
+        for child in &node.child[..node.len()] {
+            if node.leaf {
+                f(*child);
+            } else {
+                self.visit(*child, f);
+            }
+        }
+    }
+
+    fn node(&mut self, leaf: bool, parent: u32) -> u32 {
+        if let Some(n) = self.free.pop() {
+            // Entries beyond `len` are never read: clearing them would cost more than all else.
+            let node = &mut self.nodes[n as usize];
+            (node.len, node.leaf, node.parent) = (0, leaf, parent);
+            return n;
+        }
+        self.nodes.push(Node::new(leaf, parent));
+        self.nodes.len() as u32 - 1
+    }
+
+    #[inline]
+    fn link(&mut self, leaf: bool, child: u32, to: u32) {
+        if leaf {
+            self.leaf_of[child as usize] = to;
+        } else {
+            self.nodes[child as usize].parent = to;
+        }
+    }
+
+    fn add(&mut self, t: &mut Timeline, n: u32, at: usize, entry: Entry) {
+        let node = &mut self.nodes[n as usize];
+        let leaf = node.leaf;
+        if node.len() < FANOUT {
+            node.put(at, entry);
+            self.link(leaf, entry.child, n);
+            return;
+        }
+        let right = self.split(n);
+        let (to, at) = if at <= FANOUT / 2 { (n, at) } else { (right, at - FANOUT / 2) };
+        self.nodes[to as usize].put(at, entry);
+        self.link(leaf, entry.child, to);
+        let (left_sum, right_sum) = (self.summary(n), self.summary(right));
+        let parent = self.nodes[n as usize].parent;
+        if parent == NONE {
+            let root = self.node(false, NONE);
+            self.nodes[root as usize].put(0, left_sum);
+            self.nodes[root as usize].put(1, right_sum);
+            self.nodes[n as usize].parent = root;
+            self.nodes[right as usize].parent = root;
+            t.root = root;
+            return;
+        }
+        let above = &mut self.nodes[parent as usize];
+        let i = above.position(n);
+        above.set(i, left_sum);
+        self.add(t, parent, i + 1, right_sum);
+    }
+
+    /// Moves the upper half of a full node to a new one.
+    fn split(&mut self, n: u32) -> u32 {
+        let (leaf, parent) = (self.nodes[n as usize].leaf, self.nodes[n as usize].parent);
+        let right = self.node(leaf, parent);
+        for i in FANOUT / 2..FANOUT {
+            let entry = self.nodes[n as usize].get(i);
+            self.nodes[right as usize].put(i - FANOUT / 2, entry);
+            self.link(leaf, entry.child, right);
+        }
+        self.nodes[n as usize].len = (FANOUT / 2) as u32;
+        right
+    }
+
+    fn summary(&self, n: u32) -> Entry {
+        self.nodes[n as usize].summary(n)
+    }
+
+    /// Node `n`, not the root, has lost an entry: drops it, merges it, or corrects those above.
+    fn shrunk(&mut self, t: &mut Timeline, n: u32) {
+        let len = self.nodes[n as usize].len();
+        let parent = self.nodes[n as usize].parent;
+        if len >= FANOUT / 4 {
+            self.propagate(n);
+            return;
+        }
+        let above = &mut self.nodes[parent as usize];
+        let i = above.position(n);
+        if len == 0 {
+            above.take(i);
+            self.free.push(n);
+        } else {
+            // The neighbour that is there; both under the same parent.
+            let left = i.saturating_sub(1);
+            let (a, b) = (above.child[left], above.child[left + 1]);
+            if above.len() < 2 || self.len(a) + self.len(b) > FANOUT * 3 / 4 {
+                self.propagate(n);
+                return;
+            }
+            for j in 0..self.len(b) {
+                let entry = self.nodes[b as usize].get(j);
+                let leaf = self.nodes[a as usize].leaf;
+                let end = self.len(a);
+                self.nodes[a as usize].put(end, entry);
+                self.link(leaf, entry.child, a);
+            }
+            let merged = self.summary(a);
+            let above = &mut self.nodes[parent as usize];
+            above.set(left, merged);
+            above.take(left + 1);
+            self.free.push(b);
+        }
+        if parent != t.root {
+            self.shrunk(t, parent);
+            return;
+        }
+        let root = &self.nodes[parent as usize];
+        if root.len() == 1 {
+            t.root = root.child[0];
+            self.nodes[t.root as usize].parent = NONE;
+            self.free.push(parent);
+        }
+    }
+
+    #[inline]
+    fn len(&self, n: u32) -> usize {
+        self.nodes[n as usize].len()
+    }
+
+    /// Corrects the entries above `n` up to the first that is right.
+    fn propagate(&mut self, mut n: u32) {
+        loop {
+            let parent = self.nodes[n as usize].parent;
+            if parent == NONE {
+                return;
+            }
+            let entry = self.summary(n);
+            let above = &mut self.nodes[parent as usize];
+            let i = above.position(n);
+            if above.get(i) == entry {
+                return;
+            }
+            above.set(i, entry);
+            n = parent;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;
