@@ -78,7 +78,7 @@ proptest! {
                 list.0.retain(|r| r.entity != *entity);
             }
             if n % 7 == 0 {
-                same(&pool, &t, &list, zero, &[-51, -50, *vruntime as i64 % 50, 0, 49]);
+                same(&pool, &t, &list, zero, &[-51, -50, n as i64 % 50, 0, 49]);
             }
         }
         for entity in 0..CAPACITY {

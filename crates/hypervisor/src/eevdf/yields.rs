@@ -1,11 +1,13 @@
 //! Yielding, directed yield, and the buddies it nominates.
 
+use super::enqueue::{Dequeue, Enqueue};
 use super::entity::TaskState;
 use super::error::Error;
 use super::features::Feature;
 use super::ids::{Ent, Que, RqId, TaskId};
 use super::queue::Resched;
 use super::{Actions, Fair};
+use crate::lag_credit::Credited;
 
 /// What became of a directed yield (the return value of `yield_to`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub enum YieldTo {
     Yielded {
         /// Run queue of the target that was asked to reschedule, if not the caller's.
         kicked: Option<RqId>,
+        /// Run queue from which the target was pulled to the caller's.
+        pulled: Option<RqId>,
+        /// What was done beyond the nomination; nothing without `YIELD_TO_LAG_CREDIT`.
+        credit: Credited,
         /// State of the caller's requests and timer.
         actions: Actions,
     },
@@ -99,14 +105,29 @@ impl Fair {
     ///
     /// As [`Self::yield_task`], and [`Error::NoSuchTask`].
     pub fn yield_to(&mut self, rq: RqId, target: TaskId, now_ns: u64) -> Result<YieldTo, Error> {
+        self.yield_to_pulling(rq, target, false, now_ns)
+    }
+
+    /// [`Self::yield_to`], and with [`crate::lag_credit::LagCredit::across_run_queues`] a target
+    /// on another run queue comes to `rq` first if `may_run_here`: its affinity allows it. A target
+    /// whose group has no part on `rq` stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::yield_to`].
+    pub fn yield_to_pulling(
+        &mut self,
+        rq: RqId,
+        target: TaskId,
+        may_run_here: bool,
+        now_ns: u64,
+    ) -> Result<YieldTo, Error> {
         let p = self.task(target)?;
         self.begin_check(rq, now_ns)?;
-        let curr = self.rqs[rq].curr;
-        if curr.is_none() {
+        if self.rqs[rq].curr.is_none() {
             return Err(Error::Idle(rq));
         }
-        let p_rq = self.ent[p].rq;
-        let queued = self.ent[p].on_rq;
+        let (queued, p_rq) = (self.ent[p].on_rq, self.ent[p].rq);
         if queued && p_rq != rq {
             self.check_clock(p_rq, now_ns)?;
         }
@@ -115,34 +136,47 @@ impl Fair {
         if self.nr_queued(rq) == 1 && self.nr_queued(other) == 1 {
             return Ok(YieldTo::OnlyOne);
         }
-        let runs = self.is_running(p);
-        if !queued || runs || self.ent[p].task.state != TaskState::Runnable {
+        if !queued || self.is_running(p) || self.ent[p].task.state != TaskState::Runnable {
             return Ok(YieldTo::Refused);
         }
         self.rqs[p_rq].clock = now_ns;
-        self.set_next_buddy_flat_or_chain(p);
-        let mut kicked = None;
-        if self.cfg.features.has(Feature::YieldToLagCredit) {
-            kicked = self.credit_yield(rq, p);
+        let credit = self.cfg.features.has(Feature::YieldToLagCredit);
+        let pull = credit && self.cfg.lag_credit.across_run_queues && may_run_here && p_rq != rq;
+        let pulled = if pull { self.pull(p, rq)? } else { None };
+        self.nominate(p);
+        let mut done = Credited::default();
+        if credit {
+            done = self.credit_yield(rq, p);
         } else {
             self.yield_step(rq);
         }
         let now_on = self.ent[p].rq;
-        if now_on != rq {
-            self.request(now_on, Resched::Now);
-            kicked = Some(now_on);
+        let kicked = (now_on != rq).then_some(now_on);
+        if let Some(kicked) = kicked {
+            self.request(kicked, Resched::Now);
         }
-        Ok(YieldTo::Yielded { kicked, actions: self.actions(rq) })
+        Ok(YieldTo::Yielded { kicked, pulled, credit: done, actions: self.actions(rq) })
     }
 
-    fn set_next_buddy_flat_or_chain(&mut self, p: Ent) {
-        if self.is_flat(self.ent[p].rq) {
-            if !self.is_idle(p) {
-                let q = self.ent[p].arena;
-                self.que[q].next = p;
-            }
-        } else {
+    /// Moves a queued task to another run queue, if its group has a part there.
+    fn pull(&mut self, p: Ent, to: RqId) -> Result<Option<RqId>, Error> {
+        let from = self.ent[p].rq;
+        if self.home(self.ent[p].task.group, to).is_err() {
+            return Ok(None);
+        }
+        self.dequeue_task(p, Dequeue::default());
+        self.rehome(p, to)?;
+        self.enqueue_task(p, Enqueue::default());
+        Ok(Some(from))
+    }
+
+    /// Makes `p` the buddy: on each level, or under flat picking in the one queue.
+    pub(crate) fn nominate(&mut self, p: Ent) {
+        if !self.is_flat(self.ent[p].rq) {
             self.set_next_buddy(p);
+        } else if !self.is_idle(p) {
+            let q = self.ent[p].arena;
+            self.que[q].next = p;
         }
     }
 
