@@ -8,7 +8,7 @@ use super::config::PickMode;
 use super::ids::{Ent, Que, RqId};
 use super::timeline::Timeline;
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
-use crate::lag_credit::CreditState;
+use crate::lag_credit::{CreditState, Tokens};
 
 /// One queue: the root's, or a group's on one CPU.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
     pub(crate) rq: RqId,
+    /// What lag credits may still take here.
+    pub(crate) tokens: Tokens,
 }
 
 impl Queue {
@@ -58,6 +60,7 @@ impl Queue {
             idle: false,
             owner,
             rq,
+            tokens: Tokens::default(),
         }
     }
 }

@@ -36,7 +36,8 @@ impl Fair {
         if self.eligible(q, e) {
             return false;
         }
-        let Some(target) = self.credit_target(q, e, slices) else { return false };
+        let Some(aim) = self.credit_target(q, e, slices) else { return false };
+        let Some(target) = self.guarded(q, e, aim) else { return false };
         if self.que[q].curr == e {
             return self.credit_running(q, e, target);
         }
@@ -50,6 +51,15 @@ impl Fair {
         // Without PLACE_REL_DEADLINE placing leaves the mark; it has placed an absolute one.
         self.ent[e].rel_deadline = false;
         true
+    }
+
+    /// What the guard, if there is one, leaves of a credit up to `aim`.
+    fn guarded(&mut self, q: Que, e: Ent, aim: i64) -> Option<i64> {
+        let Some(guard) = self.cfg.lag_credit.guard else { return Some(aim) };
+        let ent = &self.ent[e];
+        let (now, weight) = (self.rqs[ent.rq].clock, ent.weight);
+        let lag = self.average(q).wrapping_sub(ent.vruntime) as i64;
+        self.que[q].tokens.spend(guard, now, (lag, aim), weight)
     }
 
     /// Shifts the running entity of `q` back, with its deadline and protection.

@@ -36,10 +36,12 @@ mod config;
 mod credit;
 mod debooster;
 mod force;
+mod guard;
 
-pub use config::{LagCredit, Method, RateLimit};
+pub use config::{Guard, LagCredit, Method, RateLimit};
 pub use credit::Credited;
 pub(crate) use force::CreditState;
+pub(crate) use guard::Tokens;
 
 #[cfg(test)]
 mod tests;
