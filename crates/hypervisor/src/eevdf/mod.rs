@@ -41,6 +41,7 @@ mod pick;
 mod place;
 mod preempt;
 mod queue;
+mod reparent;
 mod task;
 pub mod timeline;
 mod update;
