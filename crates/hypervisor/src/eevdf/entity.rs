@@ -84,6 +84,7 @@ pub(crate) struct TaskPart {
 
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Entity {
     pub(crate) vruntime: u64,
     pub(crate) deadline: u64,

@@ -12,6 +12,7 @@ use crate::lag_credit::{CreditState, Tokens};
 
 /// One queue: the root's, or a group's on one CPU.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Queue {
     pub(crate) timeline: Timeline,
     /// Weight of the tree.
@@ -234,11 +235,11 @@ impl Fair {
     /// Sets the slice of an entity that is on its queue, in the tree or running.
     #[inline]
     pub(crate) fn set_queued_slice(&mut self, e: Ent, slice: u64) {
-        let ent = &mut self.ent[e];
-        if ent.slice != slice {
-            ent.slice = slice;
+        if self.ent[e].slice != slice {
+            self.ent[e].slice = slice;
             if self.pool.contains(e.0) {
-                self.pool.update_slice(e.0, slice as u32);
+                let timeline = &mut self.que[self.ent[e].arena].timeline;
+                self.pool.update_slice(timeline, e.0, slice as u32);
             }
         }
     }

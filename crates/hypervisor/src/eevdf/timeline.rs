@@ -17,6 +17,7 @@ const NONE: u32 = u32::MAX;
 
 /// What an entry of a node says: of an entity in a leaf, of a subtree above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(32))]
 struct Entry {
     /// Deadline; of a subtree the last one.
     deadline: u64,
@@ -28,30 +29,22 @@ struct Entry {
     child: u32,
 }
 
+impl Entry {
+    const BLANK: Self = Self { deadline: 0, vruntime: 0, min_slice: 0, max_slice: 0, child: NONE };
+}
+
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Node {
+    entries: [Entry; FANOUT],
     len: u32,
     leaf: bool,
     parent: u32,
-    deadline: [u64; FANOUT],
-    vruntime: [u64; FANOUT],
-    child: [u32; FANOUT],
-    min_slice: [u32; FANOUT],
-    max_slice: [u32; FANOUT],
 }
 
 impl Node {
     fn new(leaf: bool, parent: u32) -> Self {
-        Self {
-            len: 0,
-            leaf,
-            parent,
-            deadline: [0; FANOUT],
-            vruntime: [0; FANOUT],
-            child: [NONE; FANOUT],
-            min_slice: [0; FANOUT],
-            max_slice: [0; FANOUT],
-        }
+        Self { entries: [Entry::BLANK; FANOUT], len: 0, leaf, parent }
     }
 
     #[inline]
@@ -60,86 +53,68 @@ impl Node {
     }
 
     #[inline]
-    fn get(&self, i: usize) -> Entry {
-        Entry {
-            deadline: self.deadline[i],
-            vruntime: self.vruntime[i],
-            min_slice: self.min_slice[i],
-            max_slice: self.max_slice[i],
-            child: self.child[i],
-        }
-    }
-
-    #[inline]
-    fn set(&mut self, i: usize, entry: Entry) {
-        self.deadline[i] = entry.deadline;
-        self.vruntime[i] = entry.vruntime;
-        self.min_slice[i] = entry.min_slice;
-        self.max_slice[i] = entry.max_slice;
-        self.child[i] = entry.child;
+    fn used(&self) -> &[Entry] {
+        &self.entries[..self.len()]
     }
 
     /// Makes room at `at` and puts `entry` there. The node must not be full.
     #[inline]
     fn put(&mut self, at: usize, entry: Entry) {
-        let len = self.len();
-        self.deadline.copy_within(at..len, at + 1);
-        self.vruntime.copy_within(at..len, at + 1);
-        self.child.copy_within(at..len, at + 1);
-        self.min_slice.copy_within(at..len, at + 1);
-        self.max_slice.copy_within(at..len, at + 1);
-        self.set(at, entry);
+        let end = self.len() + 1;
+        // Entry by entry from behind: a node is too short for a call to memmove to pay.
+        let tail = &mut self.entries[at..end];
+        for i in (1..tail.len()).rev() {
+            tail[i] = tail[i - 1];
+        }
+        tail[0] = entry;
         self.len += 1;
     }
 
     #[inline]
     fn take(&mut self, at: usize) {
-        let len = self.len();
-        self.deadline.copy_within(at + 1..len, at);
-        self.vruntime.copy_within(at + 1..len, at);
-        self.child.copy_within(at + 1..len, at);
-        self.min_slice.copy_within(at + 1..len, at);
-        self.max_slice.copy_within(at + 1..len, at);
+        let tail = &mut self.entries[at..(self.len as usize).min(FANOUT)];
+        for i in 1..tail.len() {
+            tail[i - 1] = tail[i];
+        }
         self.len -= 1;
     }
 
     #[inline]
     fn position(&self, child: u32) -> usize {
-        let len = self.len();
-        self.child[..len].iter().position(|c| *c == child).unwrap_or(0)
+        self.used().iter().position(|e| e.child == child).unwrap_or(0)
     }
 
     /// First entry whose deadline is after `deadline`, or the end.
     #[inline]
     fn upper_bound(&self, deadline: u64) -> usize {
-        let len = self.len();
-        self.deadline[..len].iter().position(|d| before(deadline, *d)).unwrap_or(len)
+        let used = self.used();
+        // From behind: most insertions are of what has just run, with a late deadline.
+        used.iter().rposition(|e| !before(deadline, e.deadline)).map_or(0, |i| i + 1)
+    }
+
+    /// Shortest and longest slice.
+    #[inline]
+    fn slices(&self) -> (u32, u32) {
+        let both = |(lo, hi): (u32, u32), e: &Entry| (lo.min(e.min_slice), hi.max(e.max_slice));
+        self.used().iter().fold((u32::MAX, 0), both)
     }
 
     #[inline]
-    fn shortest(&self) -> u32 {
-        self.min_slice[..self.len()].iter().fold(u32::MAX, |a, b| a.min(*b))
+    fn earliest(&self) -> u64 {
+        let used = self.used();
+        used.iter().fold(self.entries[0].vruntime, |v, e| earlier(v, e.vruntime))
     }
 
     #[inline]
-    fn longest(&self) -> u32 {
-        self.max_slice[..self.len()].iter().fold(0, |a, b| a.max(*b))
+    fn last_deadline(&self) -> u64 {
+        self.used().last().map_or(0, |e| e.deadline)
     }
 
     /// The entry of this node, numbered `id`, in its parent. The node must not be empty.
     fn summary(&self, id: u32) -> Entry {
-        let len = self.len();
-        let mut vruntime = self.vruntime[0];
-        for v in &self.vruntime[1..len] {
-            vruntime = earlier(vruntime, *v);
-        }
-        Entry {
-            deadline: self.deadline[len - 1],
-            vruntime,
-            min_slice: self.shortest(),
-            max_slice: self.longest(),
-            child: id,
-        }
+        let (min_slice, max_slice) = self.slices();
+        let (deadline, vruntime) = (self.last_deadline(), self.earliest());
+        Entry { deadline, vruntime, min_slice, max_slice, child: id }
     }
 }
 
@@ -147,11 +122,13 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
     root: u32,
+    min_slice: u32,
+    max_slice: u32,
 }
 
 impl Timeline {
     /// A tree without entities.
-    pub const EMPTY: Self = Self { root: NONE };
+    pub const EMPTY: Self = Self { root: NONE, min_slice: u32::MAX, max_slice: 0 };
 
     /// Whether no entity is in it.
     #[inline]
@@ -200,8 +177,17 @@ impl Pool {
     /// Inserts an entity behind those with the same deadline.
     ///
     /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
-    pub fn insert(&mut self, t: &mut Timeline, entity: u32, deadline: u64, vruntime: u64, slice: u32) {
+    pub fn insert(
+        &mut self,
+        t: &mut Timeline,
+        entity: u32,
+        deadline: u64,
+        vruntime: u64,
+        slice: u32,
+    ) {
         let entry = Entry { deadline, vruntime, min_slice: slice, max_slice: slice, child: entity };
+        t.min_slice = t.min_slice.min(slice);
+        t.max_slice = t.max_slice.max(slice);
         if t.root == NONE {
             t.root = self.node(true, NONE);
         }
@@ -210,15 +196,23 @@ impl Pool {
             let node = &mut self.nodes[n as usize];
             let at = node.upper_bound(deadline);
             if node.leaf {
-                self.add(t, n, at, entry);
+                if node.len() < FANOUT {
+                    node.put(at, entry);
+                    self.leaf_of[entity as usize] = n;
+                } else {
+                    self.add(t, n, at, entry);
+                }
                 return;
             }
-            let i = at.min(node.len() - 1);
-            node.deadline[i] = if i == at { node.deadline[i] } else { deadline };
-            node.vruntime[i] = earlier(node.vruntime[i], vruntime);
-            node.min_slice[i] = node.min_slice[i].min(slice);
-            node.max_slice[i] = node.max_slice[i].max(slice);
-            n = node.child[i];
+            let last = node.len() - 1;
+            let sub = &mut node.entries[at.min(last)];
+            if at > last {
+                sub.deadline = deadline;
+            }
+            sub.vruntime = earlier(sub.vruntime, vruntime);
+            sub.min_slice = sub.min_slice.min(slice);
+            sub.max_slice = sub.max_slice.max(slice);
+            n = sub.child;
         }
     }
 
@@ -227,26 +221,33 @@ impl Pool {
         let n = self.leaf_of[entity as usize];
         self.leaf_of[entity as usize] = NONE;
         let node = &mut self.nodes[n as usize];
-        node.take(node.position(entity));
-        if n == t.root {
-            if node.len == 0 {
-                self.free.push(n);
-                t.root = NONE;
-            }
+        let i = node.position(entity);
+        let gone = node.entries[i];
+        node.take(i);
+        if n != t.root {
+            self.shrunk(t, n, gone);
+        } else if node.len == 0 {
+            self.free.push(n);
+            *t = Timeline::EMPTY;
             return;
         }
-        self.shrunk(t, n);
+        // Where all slices are the same, they still are.
+        let (lo, hi) = (t.min_slice, t.max_slice);
+        if lo != hi && (gone.min_slice == lo || gone.max_slice == hi) {
+            (t.min_slice, t.max_slice) = self.nodes[t.root as usize].slices();
+        }
     }
 
     /// The slice of an entity in the tree has changed; its place has not.
-    pub fn update_slice(&mut self, entity: u32, slice: u32) {
+    pub fn update_slice(&mut self, t: &mut Timeline, entity: u32, slice: u32) {
         let n = self.leaf_of[entity as usize];
         let node = &mut self.nodes[n as usize];
         let i = node.position(entity);
-        if node.min_slice[i] != slice {
-            node.min_slice[i] = slice;
-            node.max_slice[i] = slice;
+        let entry = &mut node.entries[i];
+        if entry.min_slice != slice {
+            (entry.min_slice, entry.max_slice) = (slice, slice);
             self.propagate(n);
+            (t.min_slice, t.max_slice) = self.nodes[t.root as usize].slices();
         }
     }
 
@@ -271,8 +272,7 @@ impl Pool {
         let mut n = t.root;
         loop {
             let node = &self.nodes[n as usize];
-            let i = node.vruntime[..node.len()].iter().position(|v| fits(*v))?;
-            n = node.child[i];
+            n = node.used().iter().find(|e| fits(e.vruntime))?.child;
             if node.leaf {
                 return Some(n);
             }
@@ -282,13 +282,13 @@ impl Pool {
     /// Shortest slice in the tree, in ns; `u32::MAX` if it is empty.
     #[inline]
     pub fn min_slice(&self, t: &Timeline) -> u32 {
-        if t.root == NONE { u32::MAX } else { self.nodes[t.root as usize].shortest() }
+        t.min_slice
     }
 
     /// Longest slice in the tree, in ns; 0 if it is empty.
     #[inline]
     pub fn max_slice(&self, t: &Timeline) -> u32 {
-        if t.root == NONE { 0 } else { self.nodes[t.root as usize].longest() }
+        t.max_slice
     }
 
     /// Calls `f` with each entity in order of deadline.
@@ -298,11 +298,11 @@ impl Pool {
 
     fn visit(&self, n: u32, f: &mut impl FnMut(u32)) {
         let Some(node) = self.nodes.get(n as usize) else { return };
-        for child in &node.child[..node.len()] {
+        for entry in node.used() {
             if node.leaf {
-                f(*child);
+                f(entry.child);
             } else {
-                self.visit(*child, f);
+                self.visit(entry.child, f);
             }
         }
     }
@@ -352,7 +352,7 @@ impl Pool {
         }
         let above = &mut self.nodes[parent as usize];
         let i = above.position(n);
-        above.set(i, left_sum);
+        above.entries[i] = left_sum;
         self.add(t, parent, i + 1, right_sum);
     }
 
@@ -361,7 +361,7 @@ impl Pool {
         let (leaf, parent) = (self.nodes[n as usize].leaf, self.nodes[n as usize].parent);
         let right = self.node(leaf, parent);
         for i in FANOUT / 2..FANOUT {
-            let entry = self.nodes[n as usize].get(i);
+            let entry = self.nodes[n as usize].entries[i];
             self.nodes[right as usize].put(i - FANOUT / 2, entry);
             self.link(leaf, entry.child, right);
         }
@@ -374,11 +374,18 @@ impl Pool {
     }
 
     /// Node `n`, not the root, has lost an entry: drops it, merges it, or corrects those above.
-    fn shrunk(&mut self, t: &mut Timeline, n: u32) {
-        let len = self.nodes[n as usize].len();
-        let parent = self.nodes[n as usize].parent;
+    fn shrunk(&mut self, t: &mut Timeline, n: u32, gone: Entry) {
+        let node = &self.nodes[n as usize];
+        let (len, parent, last) = (node.len(), node.parent, node.last_deadline());
         if len >= FANOUT / 4 {
-            self.propagate(n);
+            let above = &self.nodes[parent as usize];
+            let sum = &above.entries[above.position(n)];
+            let slices = sum.min_slice == sum.max_slice
+                || (gone.min_slice != sum.min_slice && gone.max_slice != sum.max_slice);
+            // What was not the first or last in anything is not missed above.
+            if !(slices && gone.vruntime != sum.vruntime && last == sum.deadline) {
+                self.propagate(n);
+            }
             return;
         }
         let above = &mut self.nodes[parent as usize];
@@ -389,13 +396,13 @@ impl Pool {
         } else {
             // The neighbour that is there; both under the same parent.
             let left = i.saturating_sub(1);
-            let (a, b) = (above.child[left], above.child[left + 1]);
+            let (a, b) = (above.entries[left].child, above.entries[left + 1].child);
             if above.len() < 2 || self.len(a) + self.len(b) > FANOUT * 3 / 4 {
                 self.propagate(n);
                 return;
             }
             for j in 0..self.len(b) {
-                let entry = self.nodes[b as usize].get(j);
+                let entry = self.nodes[b as usize].entries[j];
                 let leaf = self.nodes[a as usize].leaf;
                 let end = self.len(a);
                 self.nodes[a as usize].put(end, entry);
@@ -403,17 +410,17 @@ impl Pool {
             }
             let merged = self.summary(a);
             let above = &mut self.nodes[parent as usize];
-            above.set(left, merged);
+            above.entries[left] = merged;
             above.take(left + 1);
             self.free.push(b);
         }
         if parent != t.root {
-            self.shrunk(t, parent);
+            self.shrunk(t, parent, gone);
             return;
         }
         let root = &self.nodes[parent as usize];
         if root.len() == 1 {
-            t.root = root.child[0];
+            t.root = root.entries[0].child;
             self.nodes[t.root as usize].parent = NONE;
             self.free.push(parent);
         }
@@ -434,10 +441,10 @@ impl Pool {
             let entry = self.summary(n);
             let above = &mut self.nodes[parent as usize];
             let i = above.position(n);
-            if above.get(i) == entry {
+            if above.entries[i] == entry {
                 return;
             }
-            above.set(i, entry);
+            above.entries[i] = entry;
             n = parent;
         }
     }

@@ -70,7 +70,7 @@ proptest! {
                 pool.insert(&mut t, *entity, deadline, vruntime, *slice);
                 list.insert(row);
             } else if *what == 0 {
-                pool.update_slice(*entity, *slice);
+                pool.update_slice(&mut t, *entity, *slice);
                 let row = list.0.iter_mut().find(|r| r.entity == *entity);
                 row.unwrap().slice = *slice;
             } else if *what < 6 || n % 1000 > 700 {

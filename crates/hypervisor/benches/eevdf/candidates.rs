@@ -1,0 +1,2 @@
+//! Trees for the timeline.
+pub(crate) fn run() {}
