@@ -65,16 +65,18 @@ impl Fair {
     /// `account_entity_enqueue` and its group's total.
     pub(crate) fn account_load(&mut self, q: Que, e: Ent) {
         let load = self.ent[e].load;
-        self.que[q].load += load;
-        self.que[q].nr_queued += 1;
+        let queue = &mut self.que[q];
+        queue.load += load;
+        queue.nr_queued += 1;
         self.group_load(q, load as i64);
     }
 
     /// `account_entity_dequeue`.
     pub(crate) fn unaccount_load(&mut self, q: Que, e: Ent) {
         let load = self.ent[e].load;
-        self.que[q].load -= load;
-        self.que[q].nr_queued -= 1;
+        let queue = &mut self.que[q];
+        queue.load -= load;
+        queue.nr_queued -= 1;
         self.group_load(q, -(load as i64));
     }
 

@@ -132,13 +132,18 @@ impl Fair {
     }
 
     /// Keeps the total load of the group that owns `q`.
+    #[inline]
     pub(crate) fn group_load(&mut self, q: Que, delta: i64) {
         let owner = self.que[q].owner;
         if owner.is_some() {
-            if let Some(g) = self.ent[owner].task.group {
-                let load = &mut self.groups[g].load;
-                *load = load.wrapping_add_signed(delta);
-            }
+            self.add_group_load(owner, delta);
+        }
+    }
+
+    fn add_group_load(&mut self, owner: Ent, delta: i64) {
+        if let Some(g) = self.ent[owner].task.group {
+            let load = &mut self.groups[g].load;
+            *load = load.wrapping_add_signed(delta);
         }
     }
 
@@ -162,10 +167,14 @@ impl Fair {
     }
 
     /// `update_cfs_group`: gives a group's entity the weight it should have.
+    #[inline]
     pub(crate) fn refresh_weight(&mut self, e: Ent) {
-        if self.ent[e].is_task() {
-            return;
+        if !self.ent[e].is_task() {
+            self.refresh_group(e);
         }
+    }
+
+    fn refresh_group(&mut self, e: Ent) {
         if let Some(weight) = self.group_weight(e) {
             if weight != self.ent[e].load {
                 if self.is_flat(self.ent[e].rq) {
@@ -205,7 +214,7 @@ impl Fair {
     /// Changes the weight at which a queued entity competes, in its arena `q`.
     pub(crate) fn reweight_queued(&mut self, q: Que, e: Ent, weight: u64) {
         let curr = self.que[q].curr == e;
-        let v = self.avg_vruntime(q);
+        let (v, _) = self.avg_vruntime(q);
         let vlag = self.entity_lag(q, e, v);
         let ent = &mut self.ent[e];
         ent.vlag = vlag;

@@ -1,11 +1,11 @@
 //! Picking the next task, and switching to it.
 
 use super::enqueue::Dequeue;
-use super::entity::TaskState;
+use super::entity::{Entity, TaskState};
 use super::error::Error;
 use super::features::Feature;
 use super::ids::{Ent, Que, RqId, TaskId};
-use super::queue::Resched;
+use super::queue::{Resched, fits, floor_div};
 use super::weights::{before, earlier};
 use super::{Actions, Fair};
 
@@ -26,30 +26,35 @@ impl Fair {
     /// With `protect`, the buddy and the running entity's protection count.
     pub(crate) fn pick_eevdf(&self, q: Que, protect: bool) -> Ent {
         let queue = &self.que[q];
-        let curr = self.curr_on(q);
+        let running = queue.curr;
+        let curr = running.is_some().then(|| &self.ent[running]).filter(|c| c.on_rq);
         if queue.members == 1 {
-            return curr.unwrap_or_else(|| self.leftmost(q));
+            return if curr.is_some() { running } else { self.leftmost(q) };
         }
-        let bound = self.eligible_bound(q);
+        let (sum, weight) = match curr {
+            Some(c) => queue.sums_with(c),
+            None => (queue.sum_w_vruntime, queue.sum_weight),
+        };
+        let key = |v: u64| v.wrapping_sub(queue.zero_vruntime) as i64;
         let buddy = queue.next;
         if protect && buddy.is_some() && self.cfg.features.has(Feature::PickBuddy) {
             // An entity that has left the queue is no longer its buddy: see `clear_buddies`.
-            if self.key(q, self.ent[buddy].vruntime) <= bound {
+            if fits(sum, weight, key(self.ent[buddy].vruntime)) {
                 return buddy;
             }
         }
-        let eligible = curr.filter(|c| self.key(q, self.ent[*c].vruntime) <= bound);
-        if let Some(c) = eligible {
-            if protect && self.ent[c].protected() {
-                return c;
-            }
+        let eligible = curr.filter(|c| fits(sum, weight, key(c.vruntime)));
+        if protect && eligible.is_some_and(Entity::protected) {
+            return running;
         }
+        // One division instead of a product at each entity looked at: see `eligible_bound`.
+        let bound = floor_div(sum, weight.max(1) as i64);
         let best = self.pool.first_eligible(&queue.timeline, queue.zero_vruntime, bound);
-        match (best.map(Ent), eligible) {
-            (Some(b), Some(c)) if before(self.ent[c].deadline, self.ent[b].deadline) => c,
-            (Some(b), _) => b,
-            (None, Some(c)) => c,
-            (None, None) => curr.unwrap_or_else(|| self.leftmost(q)),
+        match (best, eligible) {
+            (Some((_, deadline)), Some(c)) if before(c.deadline, deadline) => running,
+            (Some((b, _)), _) => Ent(b),
+            (None, _) if curr.is_some() => running,
+            (None, _) => self.leftmost(q),
         }
     }
 
@@ -154,7 +159,12 @@ impl Fair {
     }
 
     /// `find_matching_se`: the ancestors of both that are in one queue.
-    pub(crate) fn siblings(&self, mut a: Ent, mut b: Ent) -> (Ent, Ent) {
+    #[inline]
+    pub(crate) fn siblings(&self, a: Ent, b: Ent) -> (Ent, Ent) {
+        if self.ent[a].queue == self.ent[b].queue { (a, b) } else { self.cousins(a, b) }
+    }
+
+    fn cousins(&self, mut a: Ent, mut b: Ent) -> (Ent, Ent) {
         while self.ent[a].depth > self.ent[b].depth {
             a = self.ent[a].parent;
         }

@@ -12,29 +12,27 @@ impl Fair {
     /// the insertion, it is inflated by `(W + w) / W` before.
     pub(crate) fn place(&mut self, q: Que, e: Ent, initial: bool) {
         let features = self.cfg.features;
-        let v = self.avg_vruntime(q);
-        if !self.ent[e].custom_slice {
-            self.ent[e].slice = self.cfg.base_slice_ns;
+        let (v, load) = self.avg_vruntime(q);
+        let ent = &mut self.ent[e];
+        if !ent.custom_slice {
+            ent.slice = self.cfg.base_slice_ns;
         }
-        let ent = &self.ent[e];
         let (vlag, w) = (ent.vlag, ent.weight);
-        let mut vslice = ent.vtime(ent.slice);
         let mut vruntime = v;
-        if features.has(Feature::PlaceLag) && self.que[q].members > 0 && vlag != 0 {
-            let load = self.weight(q);
+        if vlag != 0 && features.has(Feature::PlaceLag) && self.que[q].members > 0 {
             let lag = mul_div(vlag, load + w, load);
             vruntime = v.wrapping_sub(lag as u64);
             if w > load {
-                self.set_zero(q, vruntime);
+                self.que[q].set_zero(vruntime);
             }
         }
-        let ent = &mut self.ent[e];
         ent.vruntime = vruntime;
         if features.has(Feature::PlaceRelDeadline) && ent.rel_deadline {
             ent.deadline = ent.deadline.wrapping_add(vruntime);
             ent.rel_deadline = false;
             return;
         }
+        let mut vslice = ent.vtime(ent.slice);
         if features.has(Feature::PlaceDeadlineInitial) && initial {
             vslice /= 2;
         }
@@ -46,7 +44,7 @@ impl Fair {
     ///
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
     pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
-        let v = self.avg_vruntime(q);
+        let (v, _) = self.avg_vruntime(q);
         let mut vlag = self.entity_lag(q, e, v);
         let zero = self.cfg.features.has(Feature::DelayZero);
         let ent = &mut self.ent[e];

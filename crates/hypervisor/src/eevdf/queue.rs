@@ -5,6 +5,7 @@
 
 use super::Fair;
 use super::config::PickMode;
+use super::entity::Entity;
 use super::ids::{Ent, Que, RqId};
 use super::timeline::Timeline;
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
@@ -63,6 +64,35 @@ impl Queue {
             rq,
             tokens: Tokens::default(),
         }
+    }
+
+    /// Sums over all members, `curr` being the running entity.
+    #[inline]
+    pub(crate) fn sums_with(&self, curr: &Entity) -> (i64, u64) {
+        if !curr.on_rq {
+            return (self.sum_w_vruntime, self.sum_weight);
+        }
+        let key = curr.vruntime.wrapping_sub(self.zero_vruntime) as i64;
+        let term = key.wrapping_mul(curr.weight as i64);
+        (self.sum_w_vruntime.wrapping_add(term), self.sum_weight + curr.weight)
+    }
+
+    /// `update_zero_vruntime`.
+    #[inline]
+    pub(crate) fn set_zero(&mut self, zero: u64) {
+        let delta = zero.wrapping_sub(self.zero_vruntime) as i64;
+        let moved = (self.sum_weight as i64).wrapping_mul(delta);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_sub(moved);
+        self.zero_vruntime = zero;
+    }
+}
+
+/// Whether a key is eligible: `sum >= key * weight`, exactly.
+#[inline]
+pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
+    match key.checked_mul(weight as i64) {
+        Some(right) => sum >= right,
+        None => i128::from(sum) >= i128::from(key) * i128::from(weight),
     }
 }
 
@@ -123,21 +153,16 @@ impl Fair {
     #[inline]
     pub(crate) fn sums(&self, q: Que) -> (i64, u64) {
         let queue = &self.que[q];
-        let (mut sum, mut weight) = (queue.sum_w_vruntime, queue.sum_weight);
-        if let Some(curr) = self.curr_on(q) {
-            let c = &self.ent[curr];
-            let key = c.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
-            sum = sum.wrapping_add(key.wrapping_mul(c.weight as i64));
-            weight += c.weight;
+        if queue.curr.is_none() {
+            return (queue.sum_w_vruntime, queue.sum_weight);
         }
-        (sum, weight)
+        queue.sums_with(&self.ent[queue.curr])
     }
 
     /// Weight of all members.
     #[inline]
     pub(crate) fn weight(&self, q: Que) -> u64 {
-        let curr = self.curr_on(q).map_or(0, |c| self.ent[c].weight);
-        self.que[q].sum_weight + curr
+        self.sums(q).1
     }
 
     /// The largest key that is eligible, and so the average less the base.
@@ -155,42 +180,40 @@ impl Fair {
     #[inline]
     pub(crate) fn eligible(&self, q: Que, e: Ent) -> bool {
         let (sum, weight) = self.sums(q);
-        let key = self.key(q, self.ent[e].vruntime);
-        match key.checked_mul(weight as i64) {
-            Some(right) => sum >= right,
-            None => i128::from(sum) >= i128::from(key) * i128::from(weight),
-        }
+        fits(sum, weight, self.key(q, self.ent[e].vruntime))
     }
 
     /// `avg_vruntime` without moving the base.
     #[inline]
     pub(crate) fn average(&self, q: Que) -> u64 {
         let queue = &self.que[q];
-        if queue.sum_weight == 0 {
-            return match self.curr_on(q) {
-                Some(curr) => self.ent[curr].vruntime,
-                None => queue.zero_vruntime,
-            };
+        let (sum, weight) = self.sums(q);
+        if queue.sum_weight != 0 {
+            let delta = floor_div(sum, weight as i64);
+            return queue.zero_vruntime.wrapping_add(delta as u64);
         }
-        queue.zero_vruntime.wrapping_add(self.eligible_bound(q) as u64)
+        if weight == 0 { queue.zero_vruntime } else { self.ent[queue.curr].vruntime }
     }
 
-    /// `avg_vruntime`: the average, which becomes the base.
+    /// `avg_vruntime`: the average, which becomes the base, and the weight of all members.
     #[inline]
-    pub(crate) fn avg_vruntime(&mut self, q: Que) -> u64 {
-        let v = self.average(q);
-        self.set_zero(q, v);
-        v
-    }
-
-    /// `update_zero_vruntime`.
-    #[inline]
-    pub(crate) fn set_zero(&mut self, q: Que, zero: u64) {
+    pub(crate) fn avg_vruntime(&mut self, q: Que) -> (u64, u64) {
         let queue = &mut self.que[q];
-        let delta = zero.wrapping_sub(queue.zero_vruntime) as i64;
-        let moved = (queue.sum_weight as i64).wrapping_mul(delta);
-        queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_sub(moved);
-        queue.zero_vruntime = zero;
+        let (mut sum, mut weight) = (queue.sum_w_vruntime, queue.sum_weight);
+        let mut v = queue.zero_vruntime;
+        if queue.curr.is_some() {
+            let curr = &self.ent[queue.curr];
+            (sum, weight) = queue.sums_with(curr);
+            if curr.on_rq {
+                v = curr.vruntime;
+            }
+        }
+        if queue.sum_weight != 0 {
+            let delta = floor_div(sum, weight as i64);
+            v = queue.zero_vruntime.wrapping_add(delta as u64);
+        }
+        queue.set_zero(v);
+        (v, weight)
     }
 
     /// `__enqueue_entity`: into the tree.

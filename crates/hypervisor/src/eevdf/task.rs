@@ -101,7 +101,12 @@ impl Fair {
 
     /// Points a task that is off the queues at its place on `rq` (`set_task_rq`).
     pub(crate) fn rehome(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
-        let (parent, queue) = self.home(self.ent[e].task.group, rq)?;
+        let ent = &self.ent[e];
+        // Most tasks come back to where they were. Under flat picking weights differ by rule.
+        if ent.rq == rq && self.que[ent.queue].rq == rq && self.owner_group(e) == ent.task.group {
+            return Ok(());
+        }
+        let (parent, queue) = self.home(ent.task.group, rq)?;
         let depth = if parent.is_some() { self.ent[parent].depth + 1 } else { 0 };
         let arena = if self.is_flat(rq) { self.rqs[rq].root } else { queue };
         let ent = &mut self.ent[e];
@@ -112,6 +117,12 @@ impl Fair {
             self.rescale(e, load, false);
         }
         Ok(())
+    }
+
+    /// Group that owns the queue on which `e` is or was last.
+    fn owner_group(&self, e: Ent) -> Option<GroupId> {
+        let parent = self.ent[e].parent;
+        if parent.is_some() { self.ent[parent].task.group } else { None }
     }
 
     /// A new task joins a run queue (`wake_up_new_task`).

@@ -253,29 +253,31 @@ impl Pool {
 
     /// Entity with the earliest deadline.
     pub fn first(&self, t: &Timeline) -> Option<u32> {
-        self.first_where(t, |_| true)
+        self.first_where(t, |_| true).map(|(e, _)| e)
     }
 
-    /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`.
+    /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`, and that
+    /// deadline.
     ///
     /// That is the search for the earliest eligible deadline: see [`super::Fair`]'s pick.
     #[inline]
-    pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<u32> {
+    pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<(u32, u64)> {
         self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
     }
 
     #[inline]
-    fn first_where(&self, t: &Timeline, fits: impl Fn(u64) -> bool) -> Option<u32> {
+    fn first_where(&self, t: &Timeline, fits: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
         if t.root == NONE {
             return None;
         }
         let mut n = t.root;
         loop {
             let node = &self.nodes[n as usize];
-            n = node.used().iter().find(|e| fits(e.vruntime))?.child;
+            let entry = node.used().iter().find(|e| fits(e.vruntime))?;
             if node.leaf {
-                return Some(n);
+                return Some((entry.child, entry.deadline));
             }
+            n = entry.child;
         }
     }
 

@@ -39,7 +39,7 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
     assert_eq!(pool.min_slice(t), shortest);
     assert_eq!(pool.max_slice(t), list.0.iter().map(|r| r.slice).max().unwrap_or(0));
     for bound in bounds {
-        assert_eq!(pool.first_eligible(t, zero, *bound), list.first_eligible(zero, *bound));
+        assert_eq!(pool.first_eligible(t, zero, *bound).map(|f| f.0), list.first_eligible(zero, *bound));
     }
 }
 

@@ -43,10 +43,14 @@ impl Fair {
     }
 
     /// `clear_buddies`: if `e` is the buddy of `q`, neither it nor its nominated ancestors are.
+    #[inline]
     pub(crate) fn clear_buddies(&mut self, q: Que, e: Ent) {
-        if self.que[q].next != e {
-            return;
+        if self.que[q].next == e {
+            self.clear_buddies_up(q, e);
         }
+    }
+
+    fn clear_buddies_up(&mut self, q: Que, e: Ent) {
         self.que[q].next = Ent::NONE;
         let mut e = self.ent[e].parent;
         while e.is_some() {
