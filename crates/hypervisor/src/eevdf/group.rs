@@ -291,7 +291,7 @@ impl Fair {
             let rq = RqId(slot as u32);
             let mut e = self.part(g, rq).ent;
             if e.is_some() {
-                self.rqs[rq].clock = now_ns;
+                self.set_clock(rq, now_ns);
             }
             while e.is_some() {
                 self.refresh_weight(e);

@@ -87,6 +87,8 @@ pub struct Fair {
     pub(crate) rqs: Arena<Rq>,
     pub(crate) groups: Arena<Group>,
     pub(crate) pool: Pool,
+    /// Time of the operation at hand: the clock of each run queue that it acts on.
+    pub(crate) now: u64,
     free_tasks: Vec<Ent>,
     pub(crate) self_check: bool,
 }
@@ -106,6 +108,7 @@ impl Fair {
             rqs: Arena(Vec::new()),
             groups: Arena(Vec::new()),
             pool: Pool::default(),
+            now: 0,
             free_tasks: Vec::new(),
             self_check: true,
         })
@@ -162,6 +165,7 @@ impl Fair {
     }
 
     /// Checks that an operation on `rq` at `now_ns` may go on.
+    #[inline]
     pub(crate) fn begin_check(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         self.check_clock(rq, now_ns)?;
         if self.rqs[rq].pick_due {
@@ -173,8 +177,15 @@ impl Fair {
     /// [`Self::begin_check`], and the clock is set.
     pub(crate) fn begin(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         self.begin_check(rq, now_ns)?;
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         Ok(())
+    }
+
+    /// `update_rq_clock`.
+    #[inline]
+    pub(crate) fn set_clock(&mut self, rq: RqId, now_ns: u64) {
+        self.rqs[rq].clock = now_ns;
+        self.now = now_ns;
     }
 
     #[inline]

@@ -100,7 +100,7 @@ impl Fair {
     /// An unknown run queue, or a clock that goes back or too far.
     pub fn pick(&mut self, rq: RqId, now_ns: u64) -> Result<Picked, Error> {
         self.check_clock(rq, now_ns)?;
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         let prev = self.rqs[rq].curr;
         let next = self.pick_task(rq);
         let switched = prev != next;
@@ -206,7 +206,7 @@ impl Fair {
         if self.ent[e].on_rq {
             self.tree_remove(q, e);
         }
-        self.ent[e].exec_start = self.rqs[self.que[q].rq].clock;
+        self.ent[e].exec_start = self.now;
         if first {
             self.set_protect(q, e);
         }

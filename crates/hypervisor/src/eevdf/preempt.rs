@@ -9,6 +9,7 @@ use super::queue::Resched;
 
 impl Fair {
     /// `se_is_idle`: a task with the idle policy, or an idle group.
+    #[inline]
     pub(crate) fn is_idle(&self, e: Ent) -> bool {
         let ent = &self.ent[e];
         if ent.is_task() { ent.task.policy == Policy::Idle } else { self.que[ent.my_q].idle }
@@ -19,8 +20,7 @@ impl Fair {
         let rq = self.ent[p].rq;
         let r = &mut self.rqs[rq];
         if r.curr.is_none() {
-            if !r.announced {
-                r.announced = true;
+            if !core::mem::replace(&mut r.announced, true) {
                 self.request(rq, Resched::Now);
             }
             return;
@@ -61,15 +61,18 @@ impl Fair {
     }
 
     /// Picks in `q`, dequeueing what was delayed, until something that runs is found.
+    #[inline]
     fn pick_settled(&mut self, q: Que, protect: bool) -> Ent {
-        while self.que[q].members > 0 {
+        loop {
             let e = self.pick_eevdf(q, protect);
             if !self.ent[e].delayed {
                 return e;
             }
             self.dequeue_task(e, FINAL);
+            if self.que[q].members == 0 {
+                return Ent::NONE;
+            }
         }
-        Ent::NONE
     }
 
     /// Preempts `se` although its protected period is not over.

@@ -77,6 +77,24 @@ impl Queue {
         (self.sum_w_vruntime.wrapping_add(term), self.sum_weight + curr.weight)
     }
 
+    /// `avg_vruntime` with the running entity given: the average, which becomes the base, and
+    /// the weight of all members.
+    #[inline]
+    pub(crate) fn avg_vruntime(&mut self, curr: Option<&Entity>) -> (u64, u64) {
+        let mut v = self.zero_vruntime;
+        let (mut sum, mut weight) = (self.sum_w_vruntime, self.sum_weight);
+        if let Some(curr) = curr.filter(|c| c.on_rq) {
+            (sum, weight) = self.sums_with(curr);
+            v = curr.vruntime;
+        }
+        if self.sum_weight != 0 {
+            let delta = floor_div(sum, weight as i64);
+            v = self.zero_vruntime.wrapping_add(delta as u64);
+        }
+        self.set_zero(v);
+        (v, weight)
+    }
+
     /// `update_zero_vruntime`.
     #[inline]
     pub(crate) fn set_zero(&mut self, zero: u64) {
@@ -199,21 +217,8 @@ impl Fair {
     #[inline]
     pub(crate) fn avg_vruntime(&mut self, q: Que) -> (u64, u64) {
         let queue = &mut self.que[q];
-        let (mut sum, mut weight) = (queue.sum_w_vruntime, queue.sum_weight);
-        let mut v = queue.zero_vruntime;
-        if queue.curr.is_some() {
-            let curr = &self.ent[queue.curr];
-            (sum, weight) = queue.sums_with(curr);
-            if curr.on_rq {
-                v = curr.vruntime;
-            }
-        }
-        if queue.sum_weight != 0 {
-            let delta = floor_div(sum, weight as i64);
-            v = queue.zero_vruntime.wrapping_add(delta as u64);
-        }
-        queue.set_zero(v);
-        (v, weight)
+        let curr = if queue.curr.is_some() { Some(&self.ent[queue.curr]) } else { None };
+        queue.avg_vruntime(curr)
     }
 
     /// `__enqueue_entity`: into the tree.
@@ -234,11 +239,11 @@ impl Fair {
     pub(crate) fn tree_remove(&mut self, q: Que, e: Ent) {
         let ent = &self.ent[e];
         let queue = &mut self.que[q];
-        self.pool.remove(&mut queue.timeline, e.0);
         let key = ent.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
         let term = key.wrapping_mul(ent.weight as i64);
         queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_sub(term);
         queue.sum_weight -= ent.weight;
+        self.pool.remove(&mut queue.timeline, e.0);
     }
 
     /// Shortest slice among the members in ns (`cfs_rq_min_slice`); `u32::MAX` without any.
@@ -282,6 +287,7 @@ impl Fair {
     }
 
     /// `update_protect_slice`: shortens the protection to the shortest slice queued.
+    #[inline]
     pub(crate) fn update_protect(&mut self, q: Que, e: Ent) {
         let slice = self.min_slice(q);
         let ent = &mut self.ent[e];

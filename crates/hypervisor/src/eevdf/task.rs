@@ -137,7 +137,7 @@ impl Fair {
         }
         self.begin_check(rq, now_ns)?;
         self.rehome(e, rq)?;
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         self.ent[e].task.state = TaskState::Runnable;
         self.enqueue_task(e, Enqueue { initial: true, wakeup: false });
         self.check_preempt(e, true);
@@ -167,11 +167,11 @@ impl Fair {
             if queued_on != rq {
                 return Err(Error::DelayedElsewhere { task: id, queued_on, asked: rq });
             }
-            self.rqs[rq].clock = now_ns;
+            self.set_clock(rq, now_ns);
             self.requeue_delayed(e);
         } else {
             self.rehome(e, rq)?;
-            self.rqs[rq].clock = now_ns;
+            self.set_clock(rq, now_ns);
             self.enqueue_task(e, Enqueue { initial: false, wakeup: true });
         }
         self.ent[e].task.state = TaskState::Runnable;
@@ -202,7 +202,7 @@ impl Fair {
         if curr.is_none() {
             return Err(Error::Idle(rq));
         }
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         let special = how != Block::Sleep;
         self.dequeue_task(curr, Dequeue { sleep: true, special, last: false });
         let exits = how == Block::Exit;
@@ -248,7 +248,7 @@ impl Fair {
         }
         self.begin_check(rq, now_ns)?;
         self.rehome(e, rq)?;
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         let task = &mut self.ent[e].task;
         task.state = if task.asleep { TaskState::Asleep } else { TaskState::Runnable };
         self.enqueue_task(e, Enqueue::default());

@@ -14,6 +14,7 @@ pub(crate) const MAX_UNACCOUNTED_NS: u64 = 1 << 36;
 
 impl Fair {
     /// Checks that `now` can be the time of the next operation on `rq`.
+    #[inline]
     pub(crate) fn check_clock(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
         if now_ns < r.clock {
@@ -44,6 +45,7 @@ impl Fair {
     }
 
     /// What the caller has to act on after an operation.
+    #[inline]
     pub(crate) fn actions(&self, rq: RqId) -> Actions {
         debug_assert!(!self.self_check || self.check_rq(rq));
         let r = &self.rqs[rq];
@@ -74,26 +76,24 @@ impl Fair {
     }
 
     /// `update_curr`: charges the running entity of `q` for its time since the last account.
+    #[inline]
     pub(crate) fn update_curr(&mut self, q: Que) {
-        let queue = &self.que[q];
-        let (curr, rq) = (queue.curr, queue.rq);
-        if curr.is_none() {
-            return;
+        let curr = self.que[q].curr;
+        if curr.is_some() && self.now > self.ent[curr].exec_start {
+            self.charge(q, curr);
         }
-        let now = self.rqs[rq].clock;
+    }
+
+    fn charge(&mut self, q: Que, curr: Ent) {
         let c = &mut self.ent[curr];
-        if now <= c.exec_start {
-            return;
-        }
-        let delta = now - c.exec_start;
-        c.exec_start = now;
+        let delta = self.now - c.exec_start;
+        c.exec_start = self.now;
         c.vruntime = c.vruntime.wrapping_add(c.vtime(delta));
-        let expired = self.update_deadline(q, curr);
-        if self.que[q].members == 1 {
-            return;
-        }
-        if expired || !self.ent[curr].protected() {
-            self.request(rq, Resched::Lazy);
+        let (runs_on, protected) = (before(c.vruntime, c.deadline), c.protected());
+        let expired = !runs_on && self.update_deadline(q, curr);
+        let queue = &self.que[q];
+        if queue.members != 1 && (expired || !protected) {
+            self.request(queue.rq, Resched::Lazy);
             self.clear_buddies(q, curr);
         }
     }
@@ -178,9 +178,13 @@ impl Fair {
     }
 
     /// `hrtick_update`: at an enqueue, for the running task, unless armed already.
+    #[inline]
     pub(crate) fn hrtick_update(&mut self, rq: RqId) {
+        if !self.cfg.features.has(Feature::Hrtick) {
+            return;
+        }
         let r = &self.rqs[rq];
-        if self.cfg.features.has(Feature::Hrtick) && r.hrtick == 0 && r.curr.is_some() {
+        if r.hrtick == 0 && r.curr.is_some() {
             self.arm_hrtick(rq, r.curr);
         }
     }

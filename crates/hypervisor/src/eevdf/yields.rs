@@ -135,7 +135,7 @@ impl Fair {
         if queued && p_rq != rq {
             self.check_clock(p_rq, now_ns)?;
         }
-        self.rqs[rq].clock = now_ns;
+        self.set_clock(rq, now_ns);
         let other = if queued { p_rq } else { rq };
         if self.nr_queued(rq) == 1 && self.nr_queued(other) == 1 {
             return Ok(YieldTo::OnlyOne);
@@ -143,7 +143,7 @@ impl Fair {
         if !queued || self.is_running(p) || self.ent[p].task.state != TaskState::Runnable {
             return Ok(YieldTo::Refused);
         }
-        self.rqs[p_rq].clock = now_ns;
+        self.set_clock(p_rq, now_ns);
         let credit = self.cfg.features.has(Feature::YieldToLagCredit);
         let pull = credit && self.cfg.lag_credit.across_run_queues && may_run_here && p_rq != rq;
         let pulled = if pull { self.pull(p, rq)? } else { None };
