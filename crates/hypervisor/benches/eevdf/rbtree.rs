@@ -7,6 +7,8 @@
 
 use std::ptr::null_mut;
 
+use super::peer::Cfs;
+
 pub(crate) type Link = *mut Node;
 
 /// An entity with its links. `weight` and below are the scheduler's.
@@ -29,6 +31,14 @@ pub(crate) struct Node {
     pub(crate) vprot: u64,
     pub(crate) exec_start: u64,
     pub(crate) id: usize,
+    pub(crate) delayed: bool,
+    pub(crate) custom_slice: bool,
+    pub(crate) policy: u8,
+    pub(crate) depth: u32,
+    /// Queue it is on (`se->cfs_rq`), group's entity above (`se->parent`), own queue (`se->my_q`).
+    pub(crate) cfs: *mut Cfs,
+    pub(crate) above: Link,
+    pub(crate) my_q: *mut Cfs,
 }
 
 impl Node {
@@ -51,6 +61,13 @@ impl Node {
             vprot: 0,
             exec_start: 0,
             id,
+            delayed: false,
+            custom_slice: false,
+            policy: 0,
+            depth: 0,
+            cfs: null_mut(),
+            above: null_mut(),
+            my_q: null_mut(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use stealtime_hypervisor::eevdf::{Attr, Config, Fair, Feature, PickMode, RqId, TaskId, weights};
 
-use super::peer::Queue;
+use super::peer::{FORK, Rq};
 use super::rbtree::Node;
 
 /// Something that has run queues with tasks, numbered.
@@ -66,49 +66,61 @@ impl World for Ours {
 }
 
 pub(crate) struct Peer {
-    queues: Vec<Queue>,
+    rqs: Vec<*mut Rq>,
     nodes: Vec<Vec<*mut Node>>,
 }
 
-impl Peer {
-    pub(crate) fn new(queues: usize, tasks: usize) -> Self {
-        let mut all = Self { queues: Vec::new(), nodes: Vec::new() };
-        for _ in 0..queues {
-            let mut queue = Queue::new();
-            let mut here = Vec::new();
-            for n in 0..tasks {
-                let weight = weights::weight_of_nice(nice(n));
-                let node = Box::into_raw(Box::new(Node::new(n, weight, 2_800_000)));
-                queue.enqueue(node, 0, true);
-                here.push(node);
+// SAFETY of the blocks below: run queues and nodes come from `Box::into_raw` in `new`, are freed
+// in `drop` only, and no two references to one live at a time.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
+mod links {
+    use super::*;
+
+    impl Peer {
+        pub(crate) fn new(queues: usize, tasks: usize) -> Self {
+            let mut all = Self { rqs: Vec::new(), nodes: Vec::new() };
+            for _ in 0..queues {
+                let rq = Rq::boxed();
+                let mut here = Vec::new();
+                for n in 0..tasks {
+                    let weight = weights::weight_of_nice(nice(n));
+                    let mut node = Box::new(Node::new(n, weight, 2_800_000));
+                    node.cfs = unsafe { (*rq).root };
+                    let node = Box::into_raw(node);
+                    unsafe { &mut *rq }.enqueue(node, 0, FORK);
+                    here.push(node);
+                }
+                all.rqs.push(rq);
+                all.nodes.push(here);
             }
-            all.queues.push(queue);
-            all.nodes.push(here);
-        }
-        all
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        for node in self.nodes.iter().flatten() {
-            // SAFETY: made by `Box::into_raw` in `new`, dropped once; the queues are not used again.
-            drop(unsafe { Box::from_raw(*node) });
+            all
         }
     }
-}
 
-impl World for Peer {
-    fn dequeue(&mut self, queue: usize, task: usize, now: u64) {
-        self.queues[queue].dequeue(self.nodes[queue][task], now);
+    impl Drop for Peer {
+        fn drop(&mut self) {
+            for rq in &self.rqs {
+                let rq = unsafe { Box::from_raw(*rq) };
+                drop(unsafe { Box::from_raw(rq.root) });
+            }
+            for node in self.nodes.iter().flatten() {
+                drop(unsafe { Box::from_raw(*node) });
+            }
+        }
     }
 
-    fn enqueue(&mut self, queue: usize, task: usize, now: u64) {
-        self.queues[queue].enqueue(self.nodes[queue][task], now, false);
-    }
+    impl World for Peer {
+        fn dequeue(&mut self, queue: usize, task: usize, now: u64) {
+            unsafe { &mut *self.rqs[queue] }.dequeue(self.nodes[queue][task], now, 0);
+        }
 
-    fn pick(&mut self, queue: usize, now: u64) -> usize {
-        self.queues[queue].pick(now)
+        fn enqueue(&mut self, queue: usize, task: usize, now: u64) {
+            unsafe { &mut *self.rqs[queue] }.enqueue(self.nodes[queue][task], now, 0);
+        }
+
+        fn pick(&mut self, queue: usize, now: u64) -> usize {
+            unsafe { &mut *self.rqs[queue] }.pick(now)
+        }
     }
 }
 
