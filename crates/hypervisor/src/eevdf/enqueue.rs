@@ -34,6 +34,7 @@ pub(crate) struct Count {
 
 impl Fair {
     /// Counts on `q`; above an idle group all are idle.
+    #[inline]
     pub(crate) fn count_up(&mut self, q: Que, count: &mut Count) {
         let queue = &mut self.que[q];
         queue.h_nr_queued += count.queued;
@@ -45,6 +46,7 @@ impl Fair {
     }
 
     /// Uncounts on `q`.
+    #[inline]
     pub(crate) fn count_down(&mut self, q: Que, count: &mut Count) {
         let queue = &mut self.que[q];
         queue.h_nr_queued -= count.queued;
@@ -63,6 +65,7 @@ impl Fair {
     }
 
     /// `account_entity_enqueue` and its group's total.
+    #[inline]
     pub(crate) fn account_load(&mut self, q: Que, e: Ent) {
         let load = self.ent[e].load;
         let queue = &mut self.que[q];
@@ -72,6 +75,7 @@ impl Fair {
     }
 
     /// `account_entity_dequeue`.
+    #[inline]
     pub(crate) fn unaccount_load(&mut self, q: Que, e: Ent) {
         let load = self.ent[e].load;
         let queue = &mut self.que[q];
@@ -127,6 +131,7 @@ impl Fair {
     }
 
     /// `enqueue_entity`.
+    #[inline]
     fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool) {
         let curr = self.que[q].curr == e;
         if curr {
@@ -146,6 +151,7 @@ impl Fair {
     }
 
     /// `dequeue_entity`: false if it stays, delayed.
+    #[inline]
     fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue) -> bool {
         self.update_curr(q);
         self.clear_buddies(q, e);

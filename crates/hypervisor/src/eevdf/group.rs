@@ -140,6 +140,7 @@ impl Fair {
         }
     }
 
+    #[inline(never)]
     fn add_group_load(&mut self, owner: Ent, delta: i64) {
         if let Some(g) = self.ent[owner].task.group {
             let load = &mut self.groups[g].load;
@@ -174,6 +175,7 @@ impl Fair {
         }
     }
 
+    #[inline(never)]
     fn refresh_group(&mut self, e: Ent) {
         if let Some(weight) = self.group_weight(e) {
             if weight != self.ent[e].load {

@@ -164,6 +164,7 @@ impl Fair {
         if self.ent[a].queue == self.ent[b].queue { (a, b) } else { self.cousins(a, b) }
     }
 
+    #[inline(never)]
     fn cousins(&self, mut a: Ent, mut b: Ent) -> (Ent, Ent) {
         while self.ent[a].depth > self.ent[b].depth {
             a = self.ent[a].parent;

@@ -10,6 +10,7 @@ impl Fair {
     ///
     /// Inserting an entity with lag moves the average by it. So that the lag is `vlag` *after*
     /// the insertion, it is inflated by `(W + w) / W` before.
+    #[inline]
     pub(crate) fn place(&mut self, q: Que, e: Ent, initial: bool) {
         let features = self.cfg.features;
         let (v, load) = self.avg_vruntime(q);
@@ -43,6 +44,7 @@ impl Fair {
     /// is.
     ///
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
+    #[inline]
     pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
         let (v, _) = self.avg_vruntime(q);
         let mut vlag = self.entity_lag(q, e, v);

@@ -133,7 +133,7 @@ impl Timeline {
     /// Whether no entity is in it.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.root == NONE
+        self.min_slice > self.max_slice
     }
 }
 
@@ -162,8 +162,9 @@ impl Pool {
             return;
         }
         self.leaf_of.resize(capacity, NONE);
-        // Each leaf holds an entity, each inner node two children: twice the entities at most.
-        let nodes = capacity.saturating_mul(2);
+        // Each leaf but an empty root holds an entity, each inner node two children; and there are
+        // no more trees in use than entities have been in.
+        let nodes = capacity.saturating_mul(3);
         self.nodes.reserve(nodes.saturating_sub(self.nodes.len()));
         self.free.reserve(nodes.saturating_sub(self.free.len()));
     }
@@ -227,8 +228,8 @@ impl Pool {
         if n != t.root {
             self.shrunk(t, n, gone);
         } else if node.len == 0 {
-            self.free.push(n);
-            *t = Timeline::EMPTY;
+            // The node stays: a queue that was in use soon is again.
+            *t = Timeline { root: n, ..Timeline::EMPTY };
             return;
         }
         // Where all slices are the same, they still are.
@@ -329,6 +330,7 @@ impl Pool {
         }
     }
 
+    #[inline(never)]
     fn add(&mut self, t: &mut Timeline, n: u32, at: usize, entry: Entry) {
         let node = &mut self.nodes[n as usize];
         let leaf = node.leaf;
@@ -376,6 +378,7 @@ impl Pool {
     }
 
     /// Node `n`, not the root, has lost an entry: drops it, merges it, or corrects those above.
+    #[inline(never)]
     fn shrunk(&mut self, t: &mut Timeline, n: u32, gone: Entry) {
         let node = &self.nodes[n as usize];
         let (len, parent, last) = (node.len(), node.parent, node.last_deadline());
@@ -434,6 +437,7 @@ impl Pool {
     }
 
     /// Corrects the entries above `n` up to the first that is right.
+    #[inline(never)]
     fn propagate(&mut self, mut n: u32) {
         loop {
             let parent = self.nodes[n as usize].parent;

@@ -84,6 +84,7 @@ impl Fair {
         }
     }
 
+    #[inline(never)]
     fn charge(&mut self, q: Que, curr: Ent) {
         let c = &mut self.ent[curr];
         let delta = self.now - c.exec_start;

@@ -50,6 +50,7 @@ impl Fair {
         }
     }
 
+    #[inline(never)]
     fn clear_buddies_up(&mut self, q: Que, e: Ent) {
         self.que[q].next = Ent::NONE;
         let mut e = self.ent[e].parent;
