@@ -34,12 +34,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (Layout::Machines, PickMode::Flat),
     ] {
         for spin_ns in [5_000, 50_000, 500_000] {
-            println!("\n{layout:?}, {mode:?}, yields after {} us", spin_ns / 1_000);
+            println!(
+                "\n{layout:?}, {mode:?}, yields after {} us",
+                spin_ns / 1_000
+            );
             println!("| tasks | fair % | variant | least % | of fair % | yields | honoured % |");
             println!("|---|---|---|---|---|---|---|");
             for tasks in [3, 4, 6, 8, 16, 32] {
                 for (name, credit) in variants {
-                    let out = measure(&Case { tasks, spin_ns, layout, mode, credit }, TOTAL_NS)?;
+                    let out = measure(
+                        &Case {
+                            tasks,
+                            spin_ns,
+                            layout,
+                            mode,
+                            credit,
+                        },
+                        TOTAL_NS,
+                    )?;
                     println!(
                         "| {tasks} | {} | {name} | {} | {} | {} | {} |",
                         percent(out.fair_ppm),

@@ -4,6 +4,10 @@
 //! its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can count.
 //! Prints how many operations of each kind were done. `instructions.sh` beside the benchmark
 //! drives it under callgrind.
+#![allow(
+    clippy::unwrap_used,
+    reason = "as the benchmark that it shares modules with"
+)]
 #![allow(dead_code, reason = "shares the benchmark's modules")]
 
 #[path = "../benches/eevdf/peer.rs"]

@@ -2,6 +2,7 @@
 //!
 //! Each operation either succeeds and leaves every sum, counter and link right (debug builds
 //! check that inside), or is refused with a typed error and changes nothing that can be seen.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use proptest::prelude::*;
 use stealtime_hypervisor::eevdf::{
@@ -36,13 +37,25 @@ impl World {
         (config.features, config.lag_credit) = (features, credit);
         (config.preempt, config.other_load) = (preempt, loads);
         let mut fair = Fair::new(config).unwrap();
-        let modes = [PickMode::Hierarchical, PickMode::Flat, PickMode::Hierarchical];
+        let modes = [
+            PickMode::Hierarchical,
+            PickMode::Flat,
+            PickMode::Hierarchical,
+        ];
         let rqs = modes.map(|mode| fair.create_rq(mode).unwrap()).to_vec();
-        let mut world = Self { fair, rqs, groups: Vec::new(), tasks: Vec::new(), now: 0 };
+        let mut world = Self {
+            fair,
+            rqs,
+            groups: Vec::new(),
+            tasks: Vec::new(),
+            now: 0,
+        };
         // Ids of another scheduler: unknown to this one.
         let mut other = Fair::new(Config::linux_7_2(1)).unwrap();
         for _ in 0..60 {
-            world.tasks.push(other.create_task(Attr::default(), None).unwrap());
+            world
+                .tasks
+                .push(other.create_task(Attr::default(), None).unwrap());
         }
         world.tasks.drain(..58);
         for _ in 0..30 {
@@ -81,8 +94,10 @@ impl World {
         for rq in &self.rqs {
             queues.push(format!("{:?}", self.fair.queue(*rq, None)));
             for g in &self.groups {
-                let (queue, entity) =
-                    (self.fair.queue(*rq, Some(*g)), self.fair.group_entity(*rq, *g));
+                let (queue, entity) = (
+                    self.fair.queue(*rq, Some(*g)),
+                    self.fair.group_entity(*rq, *g),
+                );
                 queues.push(format!("{queue:?} {entity:?}"));
             }
         }
@@ -90,7 +105,13 @@ impl World {
     }
 
     fn call(&mut self, call: Call) -> Result<(), Error> {
-        let Call { what, a, b, value, dt } = call;
+        let Call {
+            what,
+            a,
+            b,
+            value,
+            dt,
+        } = call;
         let (a, b) = (usize::from(a), usize::from(b));
         self.now = self.now.saturating_add_signed(dt.max(0));
         let now = self.now.saturating_add_signed(dt.min(0));
@@ -110,7 +131,11 @@ impl World {
                 self.tasks.push(id);
                 fair.fork(id, rq, now).map(drop)
             }
-            1 => self.groups.push(fair.create_group((a % 2 == 0).then_some(group))?).into_ok(),
+            1 => {
+                let id = fair.create_group((a % 2 == 0).then_some(group))?;
+                self.groups.push(id);
+                Ok(())
+            }
             2 => fair.extend_group(group, rq),
             3 | 4 => fair.wake(task, rq, now).map(drop),
             5 => {
@@ -122,12 +147,14 @@ impl World {
             11 => fair.hrtick(rq, now).map(drop),
             12 => fair.account(rq, now).map(drop),
             13 => fair.yield_task(rq, now).map(drop),
-            14 | 15 => fair.yield_to_pulling(rq, task, value % 2 == 0, now).map(drop),
+            14 | 15 => fair
+                .yield_to_pulling(rq, task, value % 2 == 0, now)
+                .map(drop),
             16 => fair.set_nice(task, attr.nice, now),
             17 => fair.set_attr(task, attr, now).map(drop),
             18 => fair.move_task(task, some, now),
             19 => fair.set_shares(group, value % 300_000_000 * (value % 5), now),
-            20 => fair.set_ext_load(group, rq, value % 3_000 << (a % 40)),
+            20 => fair.set_ext_load(group, rq, (value % 3_000) << (a % 40)),
             21 => fair.set_idle(group, a % 2 == 0, now),
             22 => fair.detach(task, now).map(drop),
             23 => fair.attach(task, rq, now).map(drop),
@@ -135,16 +162,6 @@ impl World {
             25 => fair.reparent_group(self.groups[a % self.groups.len()], some),
             _ => fair.destroy_task(task),
         }
-    }
-}
-
-trait IntoOk {
-    fn into_ok(self) -> Result<(), Error>;
-}
-
-impl IntoOk for () {
-    fn into_ok(self) -> Result<(), Error> {
-        Ok(())
     }
 }
 
@@ -157,8 +174,15 @@ fn call() -> impl Strategy<Value = Call> {
         // Beyond what may go unaccounted for, rarely: that run queue stays refused.
         1 => 0..75_000_000_000i64,
     ];
-    (0..27u8, any::<u8>(), any::<u8>(), any::<u64>(), time)
-        .prop_map(|(what, a, b, value, dt)| Call { what, a, b, value, dt })
+    (0..27u8, any::<u8>(), any::<u8>(), any::<u64>(), time).prop_map(|(what, a, b, value, dt)| {
+        Call {
+            what,
+            a,
+            b,
+            value,
+            dt,
+        }
+    })
 }
 
 fn features() -> impl Strategy<Value = Features> {

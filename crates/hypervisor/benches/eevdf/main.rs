@@ -2,6 +2,7 @@
 //! candidates for its tree beside each other.
 //!
 //! `cargo bench -p stealtime-hypervisor --bench eevdf`
+#![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod candidates;
 mod peer;
@@ -55,7 +56,10 @@ fn main() {
         for op in 0..3 {
             let ratio = ours[op] / peer[op];
             let name = OPS[op];
-            println!("| {tasks} | {name} | {:.1} | {:.1} | {ratio:.2} |", ours[op], peer[op]);
+            println!(
+                "| {tasks} | {name} | {:.1} | {:.1} | {ratio:.2} |",
+                ours[op], peer[op]
+            );
         }
     }
     println!();

@@ -61,7 +61,11 @@ pub(crate) struct Cfs {
 }
 
 fn vtime(delta: u64, weight: u64) -> u64 {
-    if weight == 1 << 20 { delta } else { (delta << 20) / weight }
+    if weight == 1 << 20 {
+        delta
+    } else {
+        (delta << 20) / weight
+    }
 }
 
 fn before(a: u64, b: u64) -> bool {
@@ -70,7 +74,10 @@ fn before(a: u64, b: u64) -> bool {
 
 // SAFETY of all below: as in `rbtree`: run queue, queues and nodes are boxed, live as long as the
 // peer, stay where they are, and one thread uses them.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "one reason for all, above"
+)]
 mod links {
     use super::*;
 
@@ -103,7 +110,11 @@ mod links {
             let delta = if self.sum_weight == 0 {
                 self.curr().map_or(0, |c| self.key(c.vruntime))
             } else {
-                let biased = if sum < 0 { sum - (weight as i64 - 1) } else { sum };
+                let biased = if sum < 0 {
+                    sum - (weight as i64 - 1)
+                } else {
+                    sum
+                };
                 biased / weight as i64
             };
             self.set_zero(self.zero.wrapping_add(delta as u64));
@@ -139,8 +150,8 @@ mod links {
             self.curr().map_or(tree, |c| tree.max(c.slice))
         }
 
-        fn rq(&self) -> &mut Rq {
-            unsafe { &mut *self.rq }
+        fn rq(&self) -> &Rq {
+            unsafe { &*self.rq }
         }
 
         fn has(&self, feature: u32) -> bool {
@@ -160,7 +171,9 @@ mod links {
         }
 
         fn update_curr(&mut self) {
-            let Some(c) = (unsafe { self.curr.as_mut() }) else { return };
+            let Some(c) = (unsafe { self.curr.as_mut() }) else {
+                return;
+            };
             let now = self.rq().clock;
             if now <= c.exec_start {
                 return;
@@ -170,7 +183,7 @@ mod links {
             c.vruntime = c.vruntime.wrapping_add(vtime(delta, c.weight));
             let expired = self.update_deadline(c);
             if self.nr > 1 && (expired || !before(c.vruntime, c.vprot)) {
-                self.rq().request(1);
+                unsafe { &mut *self.rq }.request(1);
                 self.clear_buddies(c);
             }
         }
@@ -277,21 +290,29 @@ mod links {
         fn pick_eevdf(&self, protect: bool) -> Link {
             let left = self.tree.leftmost();
             if self.nr == 1 {
-                return if self.curr().is_some() { self.curr } else { left };
+                return if self.curr().is_some() {
+                    self.curr
+                } else {
+                    left
+                };
             }
-            if self.has(PICK_BUDDY) && protect {
-                if let Some(buddy) = unsafe { self.next.as_ref() } {
-                    if self.eligible(buddy.vruntime) {
-                        return self.next;
-                    }
-                }
+            if self.has(PICK_BUDDY)
+                && protect
+                && let Some(buddy) = unsafe { self.next.as_ref() }
+                && self.eligible(buddy.vruntime)
+            {
+                return self.next;
             }
             let curr = self.curr().filter(|c| self.eligible(c.vruntime));
             if protect && curr.is_some_and(|c| before(c.vruntime, c.vprot)) {
                 return self.curr;
             }
             let first = unsafe { left.as_ref() }.is_some_and(|l| self.eligible(l.vruntime));
-            let best = if first { left } else { self.tree.search(|v| self.eligible(v)) };
+            let best = if first {
+                left
+            } else {
+                self.tree.search(|v| self.eligible(v))
+            };
             match (unsafe { best.as_ref() }, curr) {
                 (Some(b), Some(c)) if before(c.deadline, b.deadline) => self.curr,
                 (Some(_), _) => best,

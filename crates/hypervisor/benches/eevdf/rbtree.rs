@@ -84,7 +84,10 @@ fn before(a: u64, b: u64) -> bool {
 // SAFETY of all below: every link is null or points to a node of the same tree; nodes are boxed by
 // the peer queue, which outlives the tree and never moves them, and one thread uses them. Raw
 // links are needed: the point of the peer is to have the kernel's memory shape.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "one reason for all, above"
+)]
 mod links {
     use super::{Link, Node, Tree, before};
     use std::ptr::null_mut;
@@ -121,7 +124,10 @@ mod links {
 
     impl Tree {
         pub(crate) fn new() -> Self {
-            Self { root: null_mut(), leftmost: null_mut() }
+            Self {
+                root: null_mut(),
+                leftmost: null_mut(),
+            }
         }
 
         pub(crate) fn leftmost(&self) -> Link {
@@ -208,7 +214,11 @@ mod links {
                     let mut parent = (*n).parent;
                     let grand = (*parent).parent;
                     let on_left = parent == (*grand).left;
-                    let uncle = if on_left { (*grand).right } else { (*grand).left };
+                    let uncle = if on_left {
+                        (*grand).right
+                    } else {
+                        (*grand).left
+                    };
                     if is_red(uncle) {
                         (*parent).red = false;
                         (*uncle).red = false;
@@ -216,7 +226,11 @@ mod links {
                         n = grand;
                         continue;
                     }
-                    let inner = if on_left { (*parent).right } else { (*parent).left };
+                    let inner = if on_left {
+                        (*parent).right
+                    } else {
+                        (*parent).left
+                    };
                     if n == inner {
                         self.rotate(parent, on_left);
                         parent = n;
@@ -237,7 +251,11 @@ mod links {
                 }
                 let (child, mut parent, black);
                 if (*n).left.is_null() || (*n).right.is_null() {
-                    child = if (*n).left.is_null() { (*n).right } else { (*n).left };
+                    child = if (*n).left.is_null() {
+                        (*n).right
+                    } else {
+                        (*n).left
+                    };
                     parent = (*n).parent;
                     black = !(*n).red;
                     if !child.is_null() {
@@ -286,15 +304,26 @@ mod links {
             unsafe {
                 while !parent.is_null() && !is_red(x) {
                     let on_left = x == (*parent).left;
-                    let mut w = if on_left { (*parent).right } else { (*parent).left };
+                    let mut w = if on_left {
+                        (*parent).right
+                    } else {
+                        (*parent).left
+                    };
                     if is_red(w) {
                         (*w).red = false;
                         (*parent).red = true;
                         self.rotate(parent, on_left);
-                        w = if on_left { (*parent).right } else { (*parent).left };
+                        w = if on_left {
+                            (*parent).right
+                        } else {
+                            (*parent).left
+                        };
                     }
-                    let (near, far) =
-                        if on_left { ((*w).left, (*w).right) } else { ((*w).right, (*w).left) };
+                    let (near, far) = if on_left {
+                        ((*w).left, (*w).right)
+                    } else {
+                        ((*w).right, (*w).left)
+                    };
                     if !is_red(near) && !is_red(far) {
                         (*w).red = true;
                         x = parent;
@@ -305,7 +334,11 @@ mod links {
                         (*near).red = false;
                         (*w).red = true;
                         self.rotate(w, !on_left);
-                        w = if on_left { (*parent).right } else { (*parent).left };
+                        w = if on_left {
+                            (*parent).right
+                        } else {
+                            (*parent).left
+                        };
                     }
                     (*w).red = (*parent).red;
                     (*parent).red = false;

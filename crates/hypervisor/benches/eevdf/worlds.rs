@@ -31,12 +31,20 @@ impl Ours {
         config.features = config.features.without(Feature::Hrtick);
         let mut fair = Fair::new(config).unwrap();
         fair.set_self_check(false);
-        let mut all = Self { rqs: Vec::new(), tasks: Vec::new(), numbers: Vec::new(), fair: fair.clone() };
+        let mut all = Self {
+            rqs: Vec::new(),
+            tasks: Vec::new(),
+            numbers: Vec::new(),
+            fair: fair.clone(),
+        };
         for _ in 0..queues {
             let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
             let mut here = Vec::new();
             for n in 0..tasks {
-                let attr = Attr { nice: nice(n), ..Attr::default() };
+                let attr = Attr {
+                    nice: nice(n),
+                    ..Attr::default()
+                };
                 let task = fair.create_task(attr, None).unwrap();
                 fair.fork(task, rq, 0).unwrap();
                 here.push(task);
@@ -56,7 +64,9 @@ impl World for Ours {
     }
 
     fn enqueue(&mut self, queue: usize, task: usize, now: u64) {
-        self.fair.attach(self.tasks[queue][task], self.rqs[queue], now).unwrap();
+        self.fair
+            .attach(self.tasks[queue][task], self.rqs[queue], now)
+            .unwrap();
     }
 
     fn pick(&mut self, queue: usize, now: u64) -> usize {
@@ -72,13 +82,19 @@ pub(crate) struct Peer {
 
 // SAFETY of the blocks below: run queues and nodes come from `Box::into_raw` in `new`, are freed
 // in `drop` only, and no two references to one live at a time.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "one reason for all, above"
+)]
 mod links {
     use super::*;
 
     impl Peer {
         pub(crate) fn new(queues: usize, tasks: usize) -> Self {
-            let mut all = Self { rqs: Vec::new(), nodes: Vec::new() };
+            let mut all = Self {
+                rqs: Vec::new(),
+                nodes: Vec::new(),
+            };
             for _ in 0..queues {
                 let rq = Rq::boxed();
                 let mut here = Vec::new();
@@ -153,12 +169,23 @@ impl Rounds {
     pub(crate) fn new(world: &mut impl World, queues: usize, tasks: usize) -> Self {
         let running = (0..queues).map(|q| world.pick(q, 0)).collect();
         let leave = (tasks / 2).clamp(1, 8);
-        Self { dice: Dice(7), now: 0, running, queues, tasks, leave }
+        Self {
+            dice: Dice(7),
+            now: 0,
+            running,
+            queues,
+            tasks,
+            leave,
+        }
     }
 
     /// Operations of each kind in a round.
     pub(crate) fn len(&self) -> [usize; 3] {
-        [self.queues * self.leave, self.queues * self.leave, self.queues]
+        [
+            self.queues * self.leave,
+            self.queues * self.leave,
+            self.queues,
+        ]
     }
 
     /// `timed(op, what)` runs one batch. Returns a sum over what was picked.
@@ -184,12 +211,19 @@ impl Rounds {
         }
         self.now += 700_000 + self.dice.roll(1_500_000) as u64;
         let now = self.now;
-        timed(1, world, &mut |w: &mut W| plan.iter().for_each(|(q, t)| w.dequeue(*q, *t, now)));
-        timed(0, world, &mut |w: &mut W| plan.iter().for_each(|(q, t)| w.enqueue(*q, *t, now)));
+        timed(1, world, &mut |w: &mut W| {
+            plan.iter().for_each(|(q, t)| w.dequeue(*q, *t, now))
+        });
+        timed(0, world, &mut |w: &mut W| {
+            plan.iter().for_each(|(q, t)| w.enqueue(*q, *t, now))
+        });
         self.now += 900_000;
         let (now, running) = (self.now, &mut self.running);
         timed(2, world, &mut |w: &mut W| {
-            running.iter_mut().enumerate().for_each(|(q, r)| *r = w.pick(q, now));
+            running
+                .iter_mut()
+                .enumerate()
+                .for_each(|(q, r)| *r = w.pick(q, now));
         });
         self.running.iter().sum()
     }

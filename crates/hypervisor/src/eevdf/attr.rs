@@ -26,7 +26,10 @@ impl Fair {
 
     /// `sched_change_begin`: off the queue, and off the CPU.
     fn take_off(&mut self, e: Ent) -> Bracket {
-        let bracket = Bracket { queued: self.ent[e].on_rq, running: self.is_running(e) };
+        let bracket = Bracket {
+            queued: self.ent[e].on_rq,
+            running: self.is_running(e),
+        };
         if bracket.queued {
             self.dequeue_task(e, Dequeue::default());
         }
@@ -67,7 +70,11 @@ impl Fair {
     /// Gives a task that is off the queue the weight of its policy and nice value.
     fn set_load_weight(&mut self, e: Ent) {
         let task = &self.ent[e].task;
-        let attr = Attr { policy: task.policy, nice: task.nice, slice_ns: None };
+        let attr = Attr {
+            policy: task.policy,
+            nice: task.nice,
+            slice_ns: None,
+        };
         self.ent[e].load = attr.weight();
         self.rescale(e, attr.weight(), false);
     }
@@ -79,7 +86,11 @@ impl Fair {
     /// [`Error::NiceOutOfRange`], or those of [`Self::tick`] for the task's run queue.
     pub fn set_nice(&mut self, id: TaskId, nice: i8, now_ns: u64) -> Result<(), Error> {
         let e = self.task(id)?;
-        Attr { nice, ..Attr::default() }.check()?;
+        Attr {
+            nice,
+            ..Attr::default()
+        }
+        .check()?;
         self.begin_change(e, now_ns)?;
         let old = self.ent[e].task.nice;
         if nice == old {
@@ -104,7 +115,13 @@ impl Fair {
     /// Attributes out of range, or those of [`Self::tick`] for the task's run queue.
     pub fn set_attr(&mut self, id: TaskId, attr: Attr, now_ns: u64) -> Result<bool, Error> {
         attr.check()?;
-        self.sched_setattr(id, attr.policy, attr.nice, attr.slice_ns.unwrap_or(0), now_ns)
+        self.sched_setattr(
+            id,
+            attr.policy,
+            attr.nice,
+            attr.slice_ns.unwrap_or(0),
+            now_ns,
+        )
     }
 
     /// [`Self::set_attr`] with the system call's slice: 0 is the base slice, others are clamped to
@@ -122,7 +139,12 @@ impl Fair {
         now_ns: u64,
     ) -> Result<bool, Error> {
         let e = self.task(id)?;
-        Attr { policy, nice, slice_ns: None }.check()?;
+        Attr {
+            policy,
+            nice,
+            slice_ns: None,
+        }
+        .check()?;
         self.begin_change(e, now_ns)?;
         let ent = &self.ent[e];
         let old = ent.task.nice;

@@ -90,7 +90,11 @@ impl Fair {
         let below = &self.que[ent.my_q];
         sums.h_nr_queued += below.h_nr_queued;
         sums.h_nr_runnable += below.h_nr_runnable;
-        sums.h_nr_idle += if below.idle { below.h_nr_queued } else { below.h_nr_idle };
+        sums.h_nr_idle += if below.idle {
+            below.h_nr_queued
+        } else {
+            below.h_nr_idle
+        };
         // Only a delayed group may be queued without anything in it.
         let filled = ent.delayed == (below.members == 0);
         filled && ent.queue == q && below.owner == e && self.check_queue(ent.my_q, mode)

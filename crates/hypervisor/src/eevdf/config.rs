@@ -77,13 +77,23 @@ impl Config {
             if (min..=max).contains(&value) {
                 Ok(())
             } else {
-                Err(Error::BadConfig { field, value, min, max })
+                Err(Error::BadConfig {
+                    field,
+                    value,
+                    min,
+                    max,
+                })
             }
         };
         bounded("tick_ns", self.tick_ns, 100_000, 100_000_000)?;
         bounded("base_slice_ns", self.base_slice_ns, 100_000, 1_000_000_000)?;
         let normalized = self.normalized_base_slice_ns;
-        bounded("normalized_base_slice_ns", normalized, 100_000, 1_000_000_000)?;
+        bounded(
+            "normalized_base_slice_ns",
+            normalized,
+            100_000,
+            1_000_000_000,
+        )?;
         self.lag_credit.check()
     }
 }

@@ -61,7 +61,11 @@ impl Fair {
     pub(crate) fn enqueue_count(&self, task: Ent, flags: Enqueue) -> Count {
         let ent = &self.ent[task];
         let runnable = flags.wakeup || !ent.delayed;
-        Count { queued: 1, runnable: u32::from(runnable), idle: u32::from(self.is_idle(task)) }
+        Count {
+            queued: 1,
+            runnable: u32::from(runnable),
+            idle: u32::from(self.is_idle(task)),
+        }
     }
 
     /// `account_entity_enqueue` and its group's total.
@@ -208,7 +212,11 @@ impl Fair {
                 }
                 break;
             }
-            level = Dequeue { sleep: true, special: false, last: false };
+            level = Dequeue {
+                sleep: true,
+                special: false,
+                last: false,
+            };
         }
         while e.is_some() {
             let q = self.ent[e].queue;
@@ -228,6 +236,10 @@ impl Fair {
             return Count::default();
         }
         let runnable = flags.sleep || flags.last || !ent.delayed;
-        Count { queued: 1, runnable: u32::from(runnable), idle: u32::from(self.is_idle(e)) }
+        Count {
+            queued: 1,
+            runnable: u32::from(runnable),
+            idle: u32::from(self.is_idle(e)),
+        }
     }
 }

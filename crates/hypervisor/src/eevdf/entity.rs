@@ -46,7 +46,11 @@ impl Attr {
         match self.slice_ns {
             Some(slice_ns) if !(SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns) => {
                 let (min_ns, max_ns) = (SLICE_MIN_NS, SLICE_MAX_NS);
-                Err(Error::SliceOutOfRange { slice_ns, min_ns, max_ns })
+                Err(Error::SliceOutOfRange {
+                    slice_ns,
+                    min_ns,
+                    max_ns,
+                })
             }
             _ => Ok(()),
         }
@@ -236,7 +240,10 @@ impl Entity {
     }
 
     pub(crate) fn task_id(&self, e: Ent) -> TaskId {
-        TaskId { index: e.0, generation: self.task.generation }
+        TaskId {
+            index: e.0,
+            generation: self.task.generation,
+        }
     }
 }
 

@@ -137,15 +137,25 @@ impl fmt::Display for Error {
             Self::NotAttached(t) => write!(f, "{t} is on no CPU: fork or attach it first"),
             Self::AlreadyForked(t) => write!(f, "{t} was forked before: wake or attach it"),
             Self::NotAsleep(t) => write!(f, "{t} is awake"),
-            Self::DelayedElsewhere { task, queued_on, asked } => {
-                write!(f, "{task} is still queued on {queued_on}: wake it there, not on {asked}")
+            Self::DelayedElsewhere {
+                task,
+                queued_on,
+                asked,
+            } => {
+                write!(
+                    f,
+                    "{task} is still queued on {queued_on}: wake it there, not on {asked}"
+                )
             }
             Self::Running(t) => write!(f, "{t} is running"),
             Self::Idle(r) => write!(f, "{r} runs the idle task"),
             Self::NotRunning { task, rq } => write!(f, "{task} is not what runs on {rq}"),
             Self::PickDue(r) => write!(f, "the task running on {r} has blocked: pick first"),
             Self::GroupNotOnCpu { group, rq } => {
-                write!(f, "{group} has no part on {rq}: extend the group to it first")
+                write!(
+                    f,
+                    "{group} has no part on {rq}: extend the group to it first"
+                )
             }
             Self::GroupUnderItself(g) => write!(f, "{g} would be under itself"),
             Self::GroupBusy(g) => write!(f, "{g} is not empty"),
@@ -154,17 +164,33 @@ impl fmt::Display for Error {
             Self::ZeroWeight => f.write_str("a weight of 0 would run never and divide by 0"),
             Self::LoadOutOfRange { load, max } => write!(f, "load {load} is above {max}"),
             Self::NiceOutOfRange(n) => write!(f, "nice {n} is not in [-20, 19]"),
-            Self::SliceOutOfRange { slice_ns, min_ns, max_ns } => {
+            Self::SliceOutOfRange {
+                slice_ns,
+                min_ns,
+                max_ns,
+            } => {
                 write!(f, "slice {slice_ns} ns is not in [{min_ns}, {max_ns}] ns")
             }
-            Self::ClockBack { rq, clock_ns, now_ns } => {
-                write!(f, "time {now_ns} ns is before the clock of {rq}, {clock_ns} ns")
+            Self::ClockBack {
+                rq,
+                clock_ns,
+                now_ns,
+            } => {
+                write!(
+                    f,
+                    "time {now_ns} ns is before the clock of {rq}, {clock_ns} ns"
+                )
             }
             Self::TooLongUnaccounted { rq, ran_ns, max_ns } => write!(
                 f,
                 "{rq} ran {ran_ns} ns without accounting: tick at least every {max_ns} ns"
             ),
-            Self::BadConfig { field, value, min, max } => {
+            Self::BadConfig {
+                field,
+                value,
+                min,
+                max,
+            } => {
                 write!(f, "{field} = {value} is not in [{min}, {max}]")
             }
             Self::Full(what) => write!(f, "no more {what} can be made"),

@@ -131,7 +131,11 @@ impl Features {
         };
         let feature = Feature::ALL.into_iter().find(|f| f.name() == name);
         let feature = feature.ok_or(UnknownFeature)?;
-        *self = if on { self.with(feature) } else { self.without(feature) };
+        *self = if on {
+            self.with(feature)
+        } else {
+            self.without(feature)
+        };
         Ok(())
     }
 }

@@ -22,7 +22,11 @@ impl Fair {
         let mut e = task;
         while e.is_some() {
             let ent = &self.ent[e];
-            let whole = if ent.parent.is_some() { self.que[ent.queue].load } else { NICE_0_LOAD };
+            let whole = if ent.parent.is_some() {
+                self.que[ent.queue].load
+            } else {
+                NICE_0_LOAD
+            };
             let part = u128::from(w) * u128::from(ent.load) / u128::from(whole.max(1));
             w = u64::try_from(part).unwrap_or(u64::MAX).max(MIN_SHARES);
             e = ent.parent;

@@ -7,9 +7,7 @@ use super::entity::NEW_GROUP_LOAD;
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId};
 use super::queue::Queue;
-use super::weights::{
-    MIN_SHARES, NICE_0_LOAD, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div,
-};
+use super::weights::{MIN_SHARES, NICE_0_LOAD, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div};
 use super::{Fair, MAX_DEPTH};
 
 /// A group (`struct task_group`).
@@ -35,11 +33,18 @@ pub(crate) struct Part {
     pub(crate) ext_load: u64,
 }
 
-const NO_PART: Part = Part { ent: Ent::NONE, ext_load: 0 };
+const NO_PART: Part = Part {
+    ent: Ent::NONE,
+    ext_load: 0,
+};
 
 /// `scale_load_down`: at least 2 unless 0.
 fn scale_load_down(weight: u64) -> u64 {
-    if weight == 0 { 0 } else { (weight >> 10).max(2) }
+    if weight == 0 {
+        0
+    } else {
+        (weight >> 10).max(2)
+    }
 }
 
 impl Fair {
@@ -58,7 +63,10 @@ impl Fair {
             None => 1,
         };
         if depth > MAX_DEPTH {
-            return Err(Error::TooDeep { depth, max: MAX_DEPTH });
+            return Err(Error::TooDeep {
+                depth,
+                max: MAX_DEPTH,
+            });
         }
         let id = u32::try_from(self.groups.0.len()).map_err(|_| Error::Full("groups"))?;
         if let Some(p) = parent {
@@ -85,7 +93,12 @@ impl Fair {
     /// An unknown group or run queue.
     pub fn extend_group(&mut self, g: GroupId, rq: RqId) -> Result<(), Error> {
         self.group(g)?;
-        let root = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?.root;
+        let root = self
+            .rqs
+            .0
+            .get(rq.0 as usize)
+            .ok_or(Error::NoSuchRq(rq))?
+            .root;
         if self.part(g, rq).ent.is_some() {
             return Ok(());
         }
@@ -116,13 +129,24 @@ impl Fair {
     }
 
     pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Part {
-        self.groups[g].parts.get(rq.slot()).copied().unwrap_or(NO_PART)
+        self.groups[g]
+            .parts
+            .get(rq.slot())
+            .copied()
+            .unwrap_or(NO_PART)
     }
 
     /// Where a task of `group` goes on `rq`: the entity above it and the queue.
     pub(crate) fn home(&self, group: Option<GroupId>, rq: RqId) -> Result<(Ent, Que), Error> {
-        let root = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?.root;
-        let Some(g) = group else { return Ok((Ent::NONE, root)) };
+        let root = self
+            .rqs
+            .0
+            .get(rq.0 as usize)
+            .ok_or(Error::NoSuchRq(rq))?
+            .root;
+        let Some(g) = group else {
+            return Ok((Ent::NONE, root));
+        };
         self.group(g)?;
         let e = self.part(g, rq).ent;
         if e.is_none() {
@@ -177,14 +201,16 @@ impl Fair {
 
     #[inline(never)]
     fn refresh_group(&mut self, e: Ent) {
-        if let Some(weight) = self.group_weight(e) {
-            if weight != self.ent[e].load {
-                if self.is_flat(self.ent[e].rq) {
-                    self.set_level_load(e, weight);
-                } else {
-                    self.reweight(e, weight);
-                }
-            }
+        let Some(weight) = self.group_weight(e) else {
+            return;
+        };
+        if weight == self.ent[e].load {
+            return;
+        }
+        if self.is_flat(self.ent[e].rq) {
+            self.set_level_load(e, weight);
+        } else {
+            self.reweight(e, weight);
         }
     }
 

@@ -27,9 +27,16 @@ impl Fair {
     pub(crate) fn pick_eevdf(&self, q: Que, protect: bool) -> Ent {
         let queue = &self.que[q];
         let running = queue.curr;
-        let curr = running.is_some().then(|| &self.ent[running]).filter(|c| c.on_rq);
+        let curr = running
+            .is_some()
+            .then(|| &self.ent[running])
+            .filter(|c| c.on_rq);
         if queue.members == 1 {
-            return if curr.is_some() { running } else { self.leftmost(q) };
+            return if curr.is_some() {
+                running
+            } else {
+                self.leftmost(q)
+            };
         }
         let (sum, weight) = match curr {
             Some(c) => queue.sums_with(c),
@@ -47,9 +54,12 @@ impl Fair {
         if protect && eligible.is_some_and(Entity::protected) {
             return running;
         }
-        // One division instead of a product at each entity looked at: see `eligible_bound`.
+        // `sum >= key * weight` is `key <= floor(sum / weight)` for whole keys: one division
+        // instead of a product at each entity looked at.
         let bound = floor_div(sum, weight.max(1) as i64);
-        let best = self.pool.first_eligible(&queue.timeline, queue.zero_vruntime, bound);
+        let best = self
+            .pool
+            .first_eligible(&queue.timeline, queue.zero_vruntime, bound);
         match (best, eligible) {
             (Some((_, deadline)), Some(c)) if before(c.deadline, deadline) => running,
             (Some((b, _)), _) => Ent(b),
@@ -60,7 +70,9 @@ impl Fair {
 
     #[inline]
     fn leftmost(&self, q: Que) -> Ent {
-        self.pool.first(&self.que[q].timeline).map_or(Ent::NONE, Ent)
+        self.pool
+            .first(&self.que[q].timeline)
+            .map_or(Ent::NONE, Ent)
     }
 
     /// `pick_task_fair`: the task to run, after dequeueing what was delayed and is due.
@@ -124,7 +136,11 @@ impl Fair {
             self.free_task(prev);
         }
         let task = next.is_some().then(|| self.ent[next].task_id(next));
-        Ok(Picked { task, switched, actions: self.actions(rq) })
+        Ok(Picked {
+            task,
+            switched,
+            actions: self.actions(rq),
+        })
     }
 
     /// Puts the entities of `prev` back, from the task up to the queue that `next` shares.
@@ -161,7 +177,11 @@ impl Fair {
     /// `find_matching_se`: the ancestors of both that are in one queue.
     #[inline]
     pub(crate) fn siblings(&self, a: Ent, b: Ent) -> (Ent, Ent) {
-        if self.ent[a].queue == self.ent[b].queue { (a, b) } else { self.cousins(a, b) }
+        if self.ent[a].queue == self.ent[b].queue {
+            (a, b)
+        } else {
+            self.cousins(a, b)
+        }
     }
 
     #[inline(never)]
@@ -230,4 +250,8 @@ impl Fair {
 }
 
 /// Flags of the dequeue that ends a delay.
-pub(crate) const FINAL: Dequeue = Dequeue { sleep: true, special: false, last: true };
+pub(crate) const FINAL: Dequeue = Dequeue {
+    sleep: true,
+    special: false,
+    last: true,
+};

@@ -12,7 +12,11 @@ impl Fair {
     #[inline]
     pub(crate) fn is_idle(&self, e: Ent) -> bool {
         let ent = &self.ent[e];
-        if ent.is_task() { ent.task.policy == Policy::Idle } else { self.que[ent.my_q].idle }
+        if ent.is_task() {
+            ent.task.policy == Policy::Idle
+        } else {
+            self.que[ent.my_q].idle
+        }
     }
 
     /// `wakeup_preempt` and `check_preempt_wakeup_fair` for task `p` on its run queue.
@@ -33,7 +37,11 @@ impl Fair {
         }
         let curr = r.curr;
         // Under flat picking the tasks themselves compete.
-        let (se, pse) = if self.is_flat(rq) { (curr, p) } else { self.siblings(curr, p) };
+        let (se, pse) = if self.is_flat(rq) {
+            (curr, p)
+        } else {
+            self.siblings(curr, p)
+        };
         let (se_idle, pse_idle) = (self.is_idle(se), self.is_idle(pse));
         if se_idle && !pse_idle {
             // The kernel looks for the buddy in the running task's own queue here.

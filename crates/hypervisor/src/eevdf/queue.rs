@@ -74,7 +74,10 @@ impl Queue {
         }
         let key = curr.vruntime.wrapping_sub(self.zero_vruntime) as i64;
         let term = key.wrapping_mul(curr.weight as i64);
-        (self.sum_w_vruntime.wrapping_add(term), self.sum_weight + curr.weight)
+        (
+            self.sum_w_vruntime.wrapping_add(term),
+            self.sum_weight + curr.weight,
+        )
     }
 
     /// `avg_vruntime` with the running entity given: the average, which becomes the base, and
@@ -183,17 +186,6 @@ impl Fair {
         self.sums(q).1
     }
 
-    /// The largest key that is eligible, and so the average less the base.
-    ///
-    /// An entity is eligible if `sum >= key * weight` (`vruntime_eligible`). For whole keys that
-    /// is `key <= floor(sum / weight)`: one division serves a whole search. Without members any
-    /// key is eligible.
-    #[inline]
-    pub(crate) fn eligible_bound(&self, q: Que) -> i64 {
-        let (sum, weight) = self.sums(q);
-        if weight == 0 { i64::MAX } else { floor_div(sum, weight as i64) }
-    }
-
     /// `entity_eligible`.
     #[inline]
     pub(crate) fn eligible(&self, q: Que, e: Ent) -> bool {
@@ -210,14 +202,22 @@ impl Fair {
             let delta = floor_div(sum, weight as i64);
             return queue.zero_vruntime.wrapping_add(delta as u64);
         }
-        if weight == 0 { queue.zero_vruntime } else { self.ent[queue.curr].vruntime }
+        if weight == 0 {
+            queue.zero_vruntime
+        } else {
+            self.ent[queue.curr].vruntime
+        }
     }
 
     /// `avg_vruntime`: the average, which becomes the base, and the weight of all members.
     #[inline]
     pub(crate) fn avg_vruntime(&mut self, q: Que) -> (u64, u64) {
         let queue = &mut self.que[q];
-        let curr = if queue.curr.is_some() { Some(&self.ent[queue.curr]) } else { None };
+        let curr = if queue.curr.is_some() {
+            Some(&self.ent[queue.curr])
+        } else {
+            None
+        };
         queue.avg_vruntime(curr)
     }
 
@@ -231,7 +231,8 @@ impl Fair {
         queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_add(term);
         queue.sum_weight += ent.weight;
         let slice = ent.slice as u32;
-        self.pool.insert(&mut queue.timeline, e.0, ent.deadline, ent.vruntime, slice);
+        self.pool
+            .insert(&mut queue.timeline, e.0, ent.deadline, ent.vruntime, slice);
     }
 
     /// `__dequeue_entity`: out of the tree.
@@ -250,14 +251,16 @@ impl Fair {
     #[inline]
     pub(crate) fn min_slice(&self, q: Que) -> u64 {
         let tree = u64::from(self.pool.min_slice(&self.que[q].timeline));
-        self.curr_on(q).map_or(tree, |c| tree.min(self.ent[c].slice))
+        self.curr_on(q)
+            .map_or(tree, |c| tree.min(self.ent[c].slice))
     }
 
     /// Longest slice among the members in ns (`cfs_rq_max_slice`); 0 without any.
     #[inline]
     pub(crate) fn max_slice(&self, q: Que) -> u64 {
         let tree = u64::from(self.pool.max_slice(&self.que[q].timeline));
-        self.curr_on(q).map_or(tree, |c| tree.max(self.ent[c].slice))
+        self.curr_on(q)
+            .map_or(tree, |c| tree.max(self.ent[c].slice))
     }
 
     /// Sets the slice of an entity that is on its queue, in the tree or running.

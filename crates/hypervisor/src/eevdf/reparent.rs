@@ -28,7 +28,10 @@ impl Fair {
             above = self.groups[p].parent;
         }
         if depth > MAX_DEPTH {
-            return Err(Error::TooDeep { depth, max: MAX_DEPTH });
+            return Err(Error::TooDeep {
+                depth,
+                max: MAX_DEPTH,
+            });
         }
         let parts = self.parts_of(g);
         let queued = parts.clone().any(|rq| self.ent[self.part(g, rq).ent].on_rq);

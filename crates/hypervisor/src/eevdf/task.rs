@@ -31,9 +31,7 @@ impl Fair {
     /// Slot of a task that may be exiting.
     fn live_task(&self, id: TaskId) -> Result<Ent, Error> {
         match self.ent.0.get(id.index as usize) {
-            Some(ent) if ent.task.live && ent.task.generation == id.generation => {
-                Ok(Ent(id.index))
-            }
+            Some(ent) if ent.task.live && ent.task.generation == id.generation => Ok(Ent(id.index)),
             _ => Err(Error::NoSuchTask(id)),
         }
     }
@@ -81,7 +79,10 @@ impl Fair {
     /// A task may not be queued, nor still be the running entity of a CPU.
     fn check_off(&self, e: Ent, task: TaskId) -> Result<(), Error> {
         if self.ent[e].on_rq || self.is_running(e) {
-            return Err(Error::AlreadyQueued { task, rq: self.ent[e].rq });
+            return Err(Error::AlreadyQueued {
+                task,
+                rq: self.ent[e].rq,
+            });
         }
         Ok(())
     }
@@ -107,8 +108,16 @@ impl Fair {
             return Ok(());
         }
         let (parent, queue) = self.home(ent.task.group, rq)?;
-        let depth = if parent.is_some() { self.ent[parent].depth + 1 } else { 0 };
-        let arena = if self.is_flat(rq) { self.rqs[rq].root } else { queue };
+        let depth = if parent.is_some() {
+            self.ent[parent].depth + 1
+        } else {
+            0
+        };
+        let arena = if self.is_flat(rq) {
+            self.rqs[rq].root
+        } else {
+            queue
+        };
         let ent = &mut self.ent[e];
         (ent.parent, ent.queue, ent.arena) = (parent, queue, arena);
         (ent.depth, ent.rq) = (depth, rq);
@@ -122,7 +131,11 @@ impl Fair {
     /// Group that owns the queue on which `e` is or was last.
     fn owner_group(&self, e: Ent) -> Option<GroupId> {
         let parent = self.ent[e].parent;
-        if parent.is_some() { self.ent[parent].task.group } else { None }
+        if parent.is_some() {
+            self.ent[parent].task.group
+        } else {
+            None
+        }
     }
 
     /// A new task joins a run queue (`wake_up_new_task`).
@@ -139,7 +152,13 @@ impl Fair {
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
         self.ent[e].task.state = TaskState::Runnable;
-        self.enqueue_task(e, Enqueue { initial: true, wakeup: false });
+        self.enqueue_task(
+            e,
+            Enqueue {
+                initial: true,
+                wakeup: false,
+            },
+        );
         self.check_preempt(e, true);
         Ok(self.actions(rq))
     }
@@ -165,14 +184,24 @@ impl Fair {
         }
         if self.ent[e].on_rq {
             if queued_on != rq {
-                return Err(Error::DelayedElsewhere { task: id, queued_on, asked: rq });
+                return Err(Error::DelayedElsewhere {
+                    task: id,
+                    queued_on,
+                    asked: rq,
+                });
             }
             self.set_clock(rq, now_ns);
             self.requeue_delayed(e);
         } else {
             self.rehome(e, rq)?;
             self.set_clock(rq, now_ns);
-            self.enqueue_task(e, Enqueue { initial: false, wakeup: true });
+            self.enqueue_task(
+                e,
+                Enqueue {
+                    initial: false,
+                    wakeup: true,
+                },
+            );
         }
         self.ent[e].task.state = TaskState::Runnable;
         self.check_preempt(e, false);
@@ -204,9 +233,20 @@ impl Fair {
         }
         self.set_clock(rq, now_ns);
         let special = how != Block::Sleep;
-        self.dequeue_task(curr, Dequeue { sleep: true, special, last: false });
+        self.dequeue_task(
+            curr,
+            Dequeue {
+                sleep: true,
+                special,
+                last: false,
+            },
+        );
         let exits = how == Block::Exit;
-        let state = if exits { TaskState::Exiting } else { TaskState::Asleep };
+        let state = if exits {
+            TaskState::Exiting
+        } else {
+            TaskState::Asleep
+        };
         self.ent[curr].task.state = state;
         self.rqs[rq].pick_due = true;
         Ok(self.actions(rq))
@@ -250,7 +290,11 @@ impl Fair {
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
         let task = &mut self.ent[e].task;
-        task.state = if task.asleep { TaskState::Asleep } else { TaskState::Runnable };
+        task.state = if task.asleep {
+            TaskState::Asleep
+        } else {
+            TaskState::Runnable
+        };
         self.enqueue_task(e, Enqueue::default());
         self.check_preempt(e, false);
         Ok(self.actions(rq))
@@ -268,7 +312,11 @@ impl Fair {
         let slice_ns = (ent.custom_slice && ranged).then_some(ent.slice);
         Ok(TaskView {
             state: ent.task.state,
-            attr: Attr { policy: ent.task.policy, nice: ent.task.nice, slice_ns },
+            attr: Attr {
+                policy: ent.task.policy,
+                nice: ent.task.nice,
+                slice_ns,
+            },
             group: ent.task.group,
             rq: (ent.rq.0 != u32::MAX).then_some(ent.rq),
             running: self.is_running(e),

@@ -30,7 +30,13 @@ struct Entry {
 }
 
 impl Entry {
-    const BLANK: Self = Self { deadline: 0, vruntime: 0, min_slice: 0, max_slice: 0, child: NONE };
+    const BLANK: Self = Self {
+        deadline: 0,
+        vruntime: 0,
+        min_slice: 0,
+        max_slice: 0,
+        child: NONE,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +50,12 @@ struct Node {
 
 impl Node {
     fn new(leaf: bool, parent: u32) -> Self {
-        Self { entries: [Entry::BLANK; FANOUT], len: 0, leaf, parent }
+        Self {
+            entries: [Entry::BLANK; FANOUT],
+            len: 0,
+            leaf,
+            parent,
+        }
     }
 
     #[inline]
@@ -81,7 +92,10 @@ impl Node {
 
     #[inline]
     fn position(&self, child: u32) -> usize {
-        self.used().iter().position(|e| e.child == child).unwrap_or(0)
+        self.used()
+            .iter()
+            .position(|e| e.child == child)
+            .unwrap_or(0)
     }
 
     /// First entry whose deadline is after `deadline`, or the end.
@@ -89,7 +103,9 @@ impl Node {
     fn upper_bound(&self, deadline: u64) -> usize {
         let used = self.used();
         // From behind: most insertions are of what has just run, with a late deadline.
-        used.iter().rposition(|e| !before(deadline, e.deadline)).map_or(0, |i| i + 1)
+        used.iter()
+            .rposition(|e| !before(deadline, e.deadline))
+            .map_or(0, |i| i + 1)
     }
 
     /// Shortest and longest slice.
@@ -102,7 +118,8 @@ impl Node {
     #[inline]
     fn earliest(&self) -> u64 {
         let used = self.used();
-        used.iter().fold(self.entries[0].vruntime, |v, e| earlier(v, e.vruntime))
+        used.iter()
+            .fold(self.entries[0].vruntime, |v, e| earlier(v, e.vruntime))
     }
 
     #[inline]
@@ -114,7 +131,13 @@ impl Node {
     fn summary(&self, id: u32) -> Entry {
         let (min_slice, max_slice) = self.slices();
         let (deadline, vruntime) = (self.last_deadline(), self.earliest());
-        Entry { deadline, vruntime, min_slice, max_slice, child: id }
+        Entry {
+            deadline,
+            vruntime,
+            min_slice,
+            max_slice,
+            child: id,
+        }
     }
 }
 
@@ -128,7 +151,11 @@ pub struct Timeline {
 
 impl Timeline {
     /// A tree without entities.
-    pub const EMPTY: Self = Self { root: NONE, min_slice: u32::MAX, max_slice: 0 };
+    pub const EMPTY: Self = Self {
+        root: NONE,
+        min_slice: u32::MAX,
+        max_slice: 0,
+    };
 
     /// Whether no entity is in it.
     #[inline]
@@ -172,7 +199,9 @@ impl Pool {
     /// Whether `entity` is in a tree.
     #[inline]
     pub fn contains(&self, entity: u32) -> bool {
-        self.leaf_of.get(entity as usize).is_some_and(|leaf| *leaf != NONE)
+        self.leaf_of
+            .get(entity as usize)
+            .is_some_and(|leaf| *leaf != NONE)
     }
 
     /// Inserts an entity behind those with the same deadline.
@@ -186,7 +215,13 @@ impl Pool {
         vruntime: u64,
         slice: u32,
     ) {
-        let entry = Entry { deadline, vruntime, min_slice: slice, max_slice: slice, child: entity };
+        let entry = Entry {
+            deadline,
+            vruntime,
+            min_slice: slice,
+            max_slice: slice,
+            child: entity,
+        };
         t.min_slice = t.min_slice.min(slice);
         t.max_slice = t.max_slice.max(slice);
         if t.root == NONE {
@@ -229,7 +264,10 @@ impl Pool {
             self.shrunk(t, n, gone);
         } else if node.len == 0 {
             // The node stays: a queue that was in use soon is again.
-            *t = Timeline { root: n, ..Timeline::EMPTY };
+            *t = Timeline {
+                root: n,
+                ..Timeline::EMPTY
+            };
             return;
         }
         // Where all slices are the same, they still are.
@@ -300,7 +338,9 @@ impl Pool {
     }
 
     fn visit(&self, n: u32, f: &mut impl FnMut(u32)) {
-        let Some(node) = self.nodes.get(n as usize) else { return };
+        let Some(node) = self.nodes.get(n as usize) else {
+            return;
+        };
         for entry in node.used() {
             if node.leaf {
                 f(entry.child);
@@ -340,7 +380,11 @@ impl Pool {
             return;
         }
         let right = self.split(n);
-        let (to, at) = if at <= FANOUT / 2 { (n, at) } else { (right, at - FANOUT / 2) };
+        let (to, at) = if at <= FANOUT / 2 {
+            (n, at)
+        } else {
+            (right, at - FANOUT / 2)
+        };
         self.nodes[to as usize].put(at, entry);
         self.link(leaf, entry.child, to);
         let (left_sum, right_sum) = (self.summary(n), self.summary(right));

@@ -19,7 +19,9 @@ struct List(Vec<Row>);
 
 impl List {
     fn insert(&mut self, row: Row) {
-        let at = self.0.partition_point(|r| !before(row.deadline, r.deadline));
+        let at = self
+            .0
+            .partition_point(|r| !before(row.deadline, r.deadline));
         self.0.insert(at, row);
     }
 
@@ -37,9 +39,15 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
     assert_eq!(pool.first(t), list.0.first().map(|r| r.entity));
     let shortest = list.0.iter().map(|r| r.slice).min().unwrap_or(u32::MAX);
     assert_eq!(pool.min_slice(t), shortest);
-    assert_eq!(pool.max_slice(t), list.0.iter().map(|r| r.slice).max().unwrap_or(0));
+    assert_eq!(
+        pool.max_slice(t),
+        list.0.iter().map(|r| r.slice).max().unwrap_or(0)
+    );
     for bound in bounds {
-        assert_eq!(pool.first_eligible(t, zero, *bound).map(|f| f.0), list.first_eligible(zero, *bound));
+        assert_eq!(
+            pool.first_eligible(t, zero, *bound).map(|f| f.0),
+            list.first_eligible(zero, *bound)
+        );
     }
 }
 

@@ -18,7 +18,11 @@ impl Fair {
     pub(crate) fn check_clock(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
         if now_ns < r.clock {
-            return Err(Error::ClockBack { rq, clock_ns: r.clock, now_ns });
+            return Err(Error::ClockBack {
+                rq,
+                clock_ns: r.clock,
+                now_ns,
+            });
         }
         if r.curr.is_some() && now_ns - r.accounted > MAX_UNACCOUNTED_NS / 2 {
             self.check_unaccounted(rq, now_ns)?;
@@ -49,7 +53,10 @@ impl Fair {
     pub(crate) fn actions(&self, rq: RqId) -> Actions {
         debug_assert!(!self.self_check || self.check_rq(rq));
         let r = &self.rqs[rq];
-        Actions { resched: r.resched, hrtick: (r.hrtick != 0).then_some(r.hrtick) }
+        Actions {
+            resched: r.resched,
+            hrtick: (r.hrtick != 0).then_some(r.hrtick),
+        }
     }
 
     /// `resched_curr_lazy`, `resched_curr`: a lower request never replaces a higher one.

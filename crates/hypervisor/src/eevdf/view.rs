@@ -110,7 +110,12 @@ impl Fair {
     /// [`Error::NoSuchGroup`].
     pub fn group_view(&self, group: GroupId) -> Result<GroupView, Error> {
         let g = self.group(group)?;
-        Ok(GroupView { parent: g.parent, shares: g.shares, idle: g.idle, tasks: g.tasks })
+        Ok(GroupView {
+            parent: g.parent,
+            shares: g.shares,
+            idle: g.idle,
+            tasks: g.tasks,
+        })
     }
 
     /// The running task of `rq`; `None` for the idle task.
@@ -129,18 +134,17 @@ impl Fair {
     /// # Errors
     ///
     /// [`Error::NoSuchTask`] or [`Error::NotQueued`].
-    pub fn eligibility(
-        &self,
-        id: TaskId,
-        level: &mut dyn FnMut(bool, i64),
-    ) -> Result<(), Error> {
+    pub fn eligibility(&self, id: TaskId, level: &mut dyn FnMut(bool, i64)) -> Result<(), Error> {
         let mut e = self.task(id)?;
         if !self.ent[e].on_rq {
             return Err(Error::NotQueued(id));
         }
         while e.is_some() {
             let q = self.ent[e].arena;
-            level(self.eligible(q, e), self.average(q).wrapping_sub(self.ent[e].vruntime) as i64);
+            level(
+                self.eligible(q, e),
+                self.average(q).wrapping_sub(self.ent[e].vruntime) as i64,
+            );
             if self.is_flat(self.ent[e].rq) {
                 return Ok(());
             }

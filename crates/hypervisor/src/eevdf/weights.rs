@@ -44,7 +44,9 @@ const NICE_WEIGHT: [u32; 40] = [
 /// | 19 | 15 360 |
 pub fn weight_of_nice(nice: i8) -> u64 {
     let row = (nice.clamp(NICE_MIN, NICE_MAX) - NICE_MIN) as usize;
-    NICE_WEIGHT.get(row).map_or(NICE_0_LOAD, |w| u64::from(*w) << 10)
+    NICE_WEIGHT
+        .get(row)
+        .map_or(NICE_0_LOAD, |w| u64::from(*w) << 10)
 }
 
 /// Shares of a cgroup v2 `cpu.weight` (1 to 10 000, 100 is the default).

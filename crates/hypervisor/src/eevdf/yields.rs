@@ -160,7 +160,12 @@ impl Fair {
         if let Some(kicked) = kicked {
             self.request(kicked, Resched::Now);
         }
-        Ok(YieldTo::Yielded { kicked, pulled, credit: done, actions: self.actions(rq) })
+        Ok(YieldTo::Yielded {
+            kicked,
+            pulled,
+            credit: done,
+            actions: self.actions(rq),
+        })
     }
 
     /// Moves a queued task to another run queue, if its group has a part there.
@@ -192,6 +197,9 @@ impl Fair {
 
     /// Whether `p` is the running task of its run queue.
     pub(crate) fn is_running(&self, p: Ent) -> bool {
-        self.rqs.0.get(self.ent[p].rq.0 as usize).is_some_and(|r| r.curr == p)
+        self.rqs
+            .0
+            .get(self.ent[p].rq.0 as usize)
+            .is_some_and(|r| r.curr == p)
     }
 }

@@ -73,40 +73,56 @@ pub struct LagCredit {
 impl LagCredit {
     /// Version 3 of the series: two slices, a new request, 6 ms, one run queue only.
     pub const SERIES_V3: Self = Self {
-        method: Method::Credit { slices: 2, keep_request: false },
-        rate_limit: RateLimit::Fixed { interval_ns: 6_000_000 },
+        method: Method::Credit {
+            slices: 2,
+            keep_request: false,
+        },
+        rate_limit: RateLimit::Fixed {
+            interval_ns: 6_000_000,
+        },
         across_run_queues: false,
         guard: None,
     };
 
     /// Version 3 with a limit: an eighth of the time, saved up for 20 ms of service.
     pub const GUARDED: Self = Self {
-        guard: Some(Guard { per_mille: 125, burst_ns: 20_000_000 }),
+        guard: Some(Guard {
+            per_mille: 125,
+            burst_ns: 20_000_000,
+        }),
         ..Self::SERIES_V3
     };
 
     /// Version 2 of the series.
-    pub const SERIES_V2: Self = Self { method: Method::Debooster, ..Self::SERIES_V3 };
+    pub const SERIES_V2: Self = Self {
+        method: Method::Debooster,
+        ..Self::SERIES_V3
+    };
 
     /// # Errors
     ///
     /// [`Error::BadConfig`] for slices out of range, a gap of 0, or an empty range of intervals.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let bad = |field, value, min, max| Err(Error::BadConfig { field, value, min, max });
-        if let Method::Credit { slices, .. } = self.method {
-            if !(1..=16).contains(&slices) {
-                return bad("lag_credit slices", u64::from(slices), 1, 16);
-            }
+        let bad = |field, value, min, max| {
+            Err(Error::BadConfig {
+                field,
+                value,
+                min,
+                max,
+            })
+        };
+        if let Method::Credit { slices, .. } = self.method
+            && !(1..=16).contains(&slices)
+        {
+            return bad("lag_credit slices", u64::from(slices), 1, 16);
         }
-        if let Some(Guard { per_mille, .. }) = self.guard {
-            if !(1..=1000).contains(&per_mille) {
-                return bad("lag_credit per_mille", u64::from(per_mille), 1, 1000);
-            }
+        if let Some(Guard { per_mille, .. }) = self.guard
+            && !(1..=1000).contains(&per_mille)
+        {
+            return bad("lag_credit per_mille", u64::from(per_mille), 1, 1000);
         }
         match self.rate_limit {
-            RateLimit::Adaptive { gap_ns: 0, .. } => {
-                bad("lag_credit gap_ns", 0, 1, u64::MAX)
-            }
+            RateLimit::Adaptive { gap_ns: 0, .. } => bad("lag_credit gap_ns", 0, 1, u64::MAX),
             RateLimit::Adaptive { min_ns, max_ns, .. } if min_ns > max_ns => {
                 bad("lag_credit min_ns", min_ns, 0, max_ns)
             }

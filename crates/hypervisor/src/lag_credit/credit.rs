@@ -36,8 +36,12 @@ impl Fair {
         if self.eligible(q, e) {
             return false;
         }
-        let Some(aim) = self.credit_target(q, e, slices) else { return false };
-        let Some(target) = self.guarded(q, e, aim) else { return false };
+        let Some(aim) = self.credit_target(q, e, slices) else {
+            return false;
+        };
+        let Some(target) = self.guarded(q, e, aim) else {
+            return false;
+        };
         if self.que[q].curr == e {
             return self.credit_running(q, e, target);
         }
@@ -55,7 +59,9 @@ impl Fair {
 
     /// What the guard, if there is one, leaves of a credit up to `aim`.
     fn guarded(&mut self, q: Que, e: Ent, aim: i64) -> Option<i64> {
-        let Some(guard) = self.cfg.lag_credit.guard else { return Some(aim) };
+        let Some(guard) = self.cfg.lag_credit.guard else {
+            return Some(aim);
+        };
         let ent = &self.ent[e];
         let (now, weight) = (self.rqs[ent.rq].clock, ent.weight);
         let lag = self.average(q).wrapping_sub(ent.vruntime) as i64;
@@ -101,16 +107,19 @@ impl Fair {
     #[cfg(test)]
     pub(super) fn credit_one(&mut self, q: Que, e: Ent) -> bool {
         match self.cfg.lag_credit.method {
-            Method::Credit { slices, keep_request } => {
-                self.credit_level(q, e, slices, keep_request)
-            }
+            Method::Credit {
+                slices,
+                keep_request,
+            } => self.credit_level(q, e, slices, keep_request),
             Method::Debooster => false,
         }
     }
 
     /// The rest of `yield_to_task_fair` with the feature on: `p`, on `rq`, is nominated.
     pub(crate) fn credit_yield(&mut self, rq: RqId, p: Ent) -> Credited {
-        let LagCredit { method, rate_limit, .. } = self.cfg.lag_credit;
+        let LagCredit {
+            method, rate_limit, ..
+        } = self.cfg.lag_credit;
         let mut done = Credited::default();
         if self.ent[p].rq != rq {
             self.yield_step(rq);
@@ -118,7 +127,10 @@ impl Fair {
         }
         self.note_yield(rq);
         match method {
-            Method::Credit { slices, keep_request } => {
+            Method::Credit {
+                slices,
+                keep_request,
+            } => {
                 done.levels = self.credit_chain(p, slices, keep_request);
                 // Accounting for a shared ancestor on the way may have dropped its nomination.
                 self.nominate(p);

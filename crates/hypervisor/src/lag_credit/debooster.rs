@@ -30,7 +30,11 @@ fn cap_tenths(tasks: u32) -> u64 {
 /// the target by (`need`), less for a pair that yields to and fro, between one slice and the cap.
 fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
     let full = gran.saturating_add(need).saturating_add(need / 10);
-    let full = if reverse { full.min(need.max(gran)) } else { full };
+    let full = if reverse {
+        full.min(need.max(gran))
+    } else {
+        full
+    };
     let cap = u128::from(gran) * u128::from(cap_tenths(tasks)) / 10;
     full.min(u64::try_from(cap).unwrap_or(u64::MAX)).max(gran)
 }
@@ -39,7 +43,11 @@ impl Fair {
     /// Moves the yielder back where its chain and the target's meet.
     pub(super) fn deboost(&mut self, rq: RqId, p: Ent) {
         let (curr, now) = (self.rqs[rq].curr, self.rqs[rq].clock);
-        let (y, t) = if self.is_flat(rq) { (curr, p) } else { self.siblings(curr, p) };
+        let (y, t) = if self.is_flat(rq) {
+            (curr, p)
+        } else {
+            self.siblings(curr, p)
+        };
         let q = self.ent[y].arena;
         self.update_curr(q);
         let behind = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;

@@ -32,11 +32,19 @@ fn averaged(average: Option<u64>, gap: u64) -> u64 {
 fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
     match limit {
         RateLimit::Fixed { interval_ns } => interval_ns,
-        RateLimit::Adaptive { interval_ns, gap_ns, min_ns, max_ns } => match gap {
+        RateLimit::Adaptive {
+            interval_ns,
+            gap_ns,
+            min_ns,
+            max_ns,
+        } => match gap {
             None => min_ns,
             Some(gap) => {
                 let scaled = u128::from(interval_ns) * u128::from(gap_ns) / u128::from(gap.max(1));
-                u64::try_from(scaled).unwrap_or(u64::MAX).max(min_ns).min(max_ns)
+                u64::try_from(scaled)
+                    .unwrap_or(u64::MAX)
+                    .max(min_ns)
+                    .min(max_ns)
             }
         },
     }

@@ -45,7 +45,9 @@ impl Tokens {
         }
         // Rounded up: many small credits must not be free.
         let cost = (gain * weight + i128::from(NICE_0_LOAD) - 1) / i128::from(NICE_0_LOAD);
-        self.ns = self.ns.saturating_sub(u64::try_from(cost).unwrap_or(u64::MAX));
+        self.ns = self
+            .ns
+            .saturating_sub(u64::try_from(cost).unwrap_or(u64::MAX));
         Some(reached)
     }
 }
@@ -54,7 +56,10 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    const GUARD: Guard = Guard { per_mille: 125, burst_ns: 1_000 };
+    const GUARD: Guard = Guard {
+        per_mille: 125,
+        burst_ns: 1_000,
+    };
 
     #[test]
     fn credits_cost_what_they_move() {
@@ -65,7 +70,13 @@ mod tests {
         assert_eq!(tokens.spend(GUARD, 0, (-1, 500), NICE_0_LOAD), None);
         // 80 ns bring 10, which are 5 for twice the weight.
         assert_eq!(tokens.spend(GUARD, 80, (-5, 500), 2 * NICE_0_LOAD), Some(0));
-        assert_eq!(tokens.spend(GUARD, 1_000_000, (-1_001, 0), NICE_0_LOAD), None);
-        assert_eq!(tokens.spend(GUARD, 1_000_000, (-1_000, 0), NICE_0_LOAD), Some(0));
+        assert_eq!(
+            tokens.spend(GUARD, 1_000_000, (-1_001, 0), NICE_0_LOAD),
+            None
+        );
+        assert_eq!(
+            tokens.spend(GUARD, 1_000_000, (-1_000, 0), NICE_0_LOAD),
+            Some(0)
+        );
     }
 }

@@ -45,7 +45,8 @@ impl Run {
             let under = groups[dice.roll(groups.len() as u64) as usize];
             let group = fair.create_group(under).unwrap();
             fair.extend_group(group, rq).unwrap();
-            fair.set_shares(group, 1 << (12 + dice.roll(14)), 0).unwrap();
+            fair.set_shares(group, 1 << (12 + dice.roll(14)), 0)
+                .unwrap();
             groups.push(Some(group));
         }
         let mut tasks = Vec::new();
@@ -53,14 +54,27 @@ impl Run {
             let group = groups[dice.roll(groups.len() as u64) as usize];
             let slice_ns = (dice.roll(4) == 0).then(|| 100_000 + dice.roll(20_000_000));
             let nice = dice.roll(40) as i8 - 20;
-            let attr = Attr { nice, slice_ns, ..Attr::default() };
+            let attr = Attr {
+                nice,
+                slice_ns,
+                ..Attr::default()
+            };
             let task = fair.create_task(attr, group).unwrap();
             fair.fork(task, rq, 0).unwrap();
             tasks.push(task);
         }
         fair.pick(rq, 0).unwrap();
         fair.set_self_check(false);
-        Self { seed, dice, fair, rq, tasks, now: 0, credits: 0, running_levels: 0 }
+        Self {
+            seed,
+            dice,
+            fair,
+            rq,
+            tasks,
+            now: 0,
+            credits: 0,
+            running_levels: 0,
+        }
     }
 
     fn any_task(&mut self) -> TaskId {
@@ -69,7 +83,11 @@ impl Run {
 
     fn step(&mut self, n: u64) {
         let (fair, rq) = (&mut self.fair, self.rq);
-        self.now += self.dice.roll(if n % 9 == 0 { 6_000_000 } else { 60_000 });
+        self.now += self.dice.roll(if n.is_multiple_of(9) {
+            6_000_000
+        } else {
+            60_000
+        });
         let idle = fair.running(rq).unwrap().is_none();
         match self.dice.roll(16) {
             _ if idle => self.wake_one(),
@@ -86,8 +104,12 @@ impl Run {
             }
             _ => self.directed_yield(),
         }
-        if n % 256 == 0 {
-            assert!(self.fair.consistent(self.rq), "seed {}, step {n}", self.seed);
+        if n.is_multiple_of(256) {
+            assert!(
+                self.fair.consistent(self.rq),
+                "seed {}, step {n}",
+                self.seed
+            );
         }
     }
 
@@ -115,7 +137,9 @@ impl Run {
         self.fair.nominate(p);
         self.credit_and_check(p);
         let answer = self.fair.yield_to(self.rq, target, self.now).unwrap();
-        let YieldTo::Yielded { credit, .. } = answer else { panic!("{answer:?}") };
+        let YieldTo::Yielded { credit, .. } = answer else {
+            panic!("{answer:?}")
+        };
         assert_eq!(credit.levels, 0, "seed {}: credited twice", self.seed);
         self.fair.pick(self.rq, self.now).unwrap();
     }
@@ -134,7 +158,11 @@ impl Run {
             if credited {
                 self.credits += 1;
                 let bound = self.fair.lag_bound(q, e);
-                assert!((0..=bound).contains(&after), "seed {}: lag {after}", self.seed);
+                assert!(
+                    (0..=bound).contains(&after),
+                    "seed {}: lag {after}",
+                    self.seed
+                );
                 assert!(after >= was, "seed {}: a credit took lag", self.seed);
                 let aim = self.fair.credit_target(q, e, 2).unwrap();
                 assert!(aim - after <= 1, "seed {}: {after} of {aim}", self.seed);
@@ -146,33 +174,57 @@ impl Run {
             let once = self.state_of(q, e);
             assert!(!self.fair.credit_one(q, e), "seed {}", self.seed);
             assert_eq!(once, self.state_of(q, e), "seed {}", self.seed);
-            e = if flat { Ent::NONE } else { self.fair.ent[e].parent };
+            e = if flat {
+                Ent::NONE
+            } else {
+                self.fair.ent[e].parent
+            };
         }
     }
 
     fn state_of(&self, q: Que, e: Ent) -> (u64, u64, u64, u64) {
         let ent = &self.fair.ent[e];
-        (ent.vruntime, ent.deadline, ent.vprot, self.fair.que[q].sum_weight)
+        (
+            ent.vruntime,
+            ent.deadline,
+            ent.vprot,
+            self.fair.que[q].sum_weight,
+        )
     }
 
     /// Average and eligibility from scratch, and the sum of weighted lags.
     fn check_sums(&self, q: Que) {
         let fair = &self.fair;
         let mut members = Vec::new();
-        fair.pool.for_each(&fair.que[q].timeline, &mut |e| members.push(Ent(e)));
+        fair.pool
+            .for_each(&fair.que[q].timeline, &mut |e| members.push(Ent(e)));
         members.extend(fair.curr_on(q));
         let base = fair.ent[members[0]].vruntime;
         let key = |v: u64| i128::from(v.wrapping_sub(base) as i64);
-        let weight: i128 = members.iter().map(|e| i128::from(fair.ent[*e].weight)).sum();
-        let sum: i128 =
-            members.iter().map(|e| key(fair.ent[*e].vruntime) * i128::from(fair.ent[*e].weight)).sum();
-        assert_eq!(key(fair.average(q)), sum.div_euclid(weight), "seed {}", self.seed);
+        let weight: i128 = members
+            .iter()
+            .map(|e| i128::from(fair.ent[*e].weight))
+            .sum();
+        let sum: i128 = members
+            .iter()
+            .map(|e| key(fair.ent[*e].vruntime) * i128::from(fair.ent[*e].weight))
+            .sum();
+        assert_eq!(
+            key(fair.average(q)),
+            sum.div_euclid(weight),
+            "seed {}",
+            self.seed
+        );
         let lags: i128 = members
             .iter()
             .map(|e| i128::from(lag(fair, q, *e)) * i128::from(fair.ent[*e].weight))
             .sum();
         // Zero but for the floor of the average, which is less than one unit of each weight.
-        assert!(lags <= 0 && lags > -weight, "seed {}: lags sum to {lags}", self.seed);
+        assert!(
+            lags <= 0 && lags > -weight,
+            "seed {}: lags sum to {lags}",
+            self.seed
+        );
     }
 }
 
@@ -194,7 +246,10 @@ fn long_run(mode: PickMode, credit: LagCredit) {
         running += run.running_levels;
     }
     assert!(credits > SEEDS * STEPS / 100, "only {credits} credits");
-    assert!(mode == PickMode::Flat || cfg!(miri) || running > 1_000, "{running} shared levels");
+    assert!(
+        mode == PickMode::Flat || cfg!(miri) || running > 1_000,
+        "{running} shared levels"
+    );
 }
 
 /// Half a million steps; with the next, a million.
@@ -205,8 +260,17 @@ fn credits_stay_within_their_bounds_level_by_level() {
 
 #[test]
 fn credits_stay_within_their_bounds_in_one_queue() {
-    let method = Method::Credit { slices: 2, keep_request: true };
-    long_run(PickMode::Flat, LagCredit { method, ..LagCredit::SERIES_V3 });
+    let method = Method::Credit {
+        slices: 2,
+        keep_request: true,
+    };
+    long_run(
+        PickMode::Flat,
+        LagCredit {
+            method,
+            ..LagCredit::SERIES_V3
+        },
+    );
 }
 
 /// Two tasks of a group and a rival at the root; the first of the group runs.
@@ -247,7 +311,14 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
     let YieldTo::Yielded { credit, .. } = fair.yield_to(rq, b, 2_000_000).unwrap() else {
         panic!("refused")
     };
-    assert_eq!(credit, Credited { levels: 1, deboosted: false, forced: true });
+    assert_eq!(
+        credit,
+        Credited {
+            levels: 1,
+            deboosted: false,
+            forced: true
+        }
+    );
     let after = &fair.ent[group];
     let shift = before.vruntime.wrapping_sub(after.vruntime);
     assert!(shift > 0);
@@ -260,7 +331,11 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
 #[test]
 fn ineligible_group_drops_the_hint_without_credit_and_honours_it_with() {
     for on in [false, true] {
-        let config = if on { with_credit() } else { Config::linux_7_2(16) };
+        let config = if on {
+            with_credit()
+        } else {
+            Config::linux_7_2(16)
+        };
         let (mut fair, rq, [a, b, rival]) = shared_group(config);
         assert_eq!(fair.running(rq), Ok(Some(a)));
         // The group has used the CPU up to the end of its slice; the rival runs then.
@@ -279,16 +354,23 @@ fn forcing_is_limited_per_run_queue_and_crediting_is_not() {
     let mut now = 0;
     while now < 30_000_000 {
         now += 500_000;
-        let target = if fair.running(rq) == Ok(Some(b)) { a } else { b };
-        if let YieldTo::Yielded { credit, .. } = fair.yield_to(rq, target, now).unwrap() {
-            if credit.forced {
-                forced.push(now);
-            }
+        let target = if fair.running(rq) == Ok(Some(b)) {
+            a
+        } else {
+            b
+        };
+        if let YieldTo::Yielded { credit, .. } = fair.yield_to(rq, target, now).unwrap()
+            && credit.forced
+        {
+            forced.push(now);
         }
         fair.pick(rq, now).unwrap();
     }
     assert_eq!(forced.len(), 5, "{forced:?}");
-    assert!(forced.windows(2).all(|w| w[1] - w[0] == 6_000_000), "{forced:?}");
+    assert!(
+        forced.windows(2).all(|w| w[1] - w[0] == 6_000_000),
+        "{forced:?}"
+    );
 }
 
 #[test]
@@ -306,8 +388,18 @@ fn credit_is_inert_across_run_queues() {
         fair.pick(here, 0).unwrap();
         fair.pick(there, 0).unwrap();
         let target = tasks[3];
-        let answer = fair.yield_to_pulling(here, target, true, 1_000_000).unwrap();
-        let YieldTo::Yielded { kicked, pulled, credit, .. } = answer else { panic!("{answer:?}") };
+        let answer = fair
+            .yield_to_pulling(here, target, true, 1_000_000)
+            .unwrap();
+        let YieldTo::Yielded {
+            kicked,
+            pulled,
+            credit,
+            ..
+        } = answer
+        else {
+            panic!("{answer:?}")
+        };
         let entities: Vec<_> = tasks.iter().map(|t| fair.view(*t).unwrap()).collect();
         (kicked, pulled, credit, entities)
     };

@@ -2,6 +2,7 @@
 //!
 //! After each operation every entity and every queue is compared with what was last listed for
 //! it, so that what should not change is checked as well.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,28 @@ use stealtime_hypervisor::eevdf::{
 use crate::files;
 
 const ENTITY: [&str; 9] = [
-    "vruntime", "deadline", "vlag", "on_rq", "sched_delayed", "vprot", "slice", "weight",
+    "vruntime",
+    "deadline",
+    "vlag",
+    "on_rq",
+    "sched_delayed",
+    "vprot",
+    "slice",
+    "weight",
     "rel_deadline",
 ];
 const QUEUE: [&str; 11] = [
-    "nr_queued", "h_nr_queued", "h_nr_runnable", "h_nr_idle", "load_weight", "avg_vruntime",
-    "zero_vruntime", "sum_weight", "sum_w_vruntime", "curr", "next",
+    "nr_queued",
+    "h_nr_queued",
+    "h_nr_runnable",
+    "h_nr_idle",
+    "load_weight",
+    "avg_vruntime",
+    "zero_vruntime",
+    "sum_weight",
+    "sum_w_vruntime",
+    "curr",
+    "next",
 ];
 
 macro_rules! family {
@@ -73,7 +90,9 @@ struct Outcome {
 }
 
 fn int(value: &Value, key: &str) -> i64 {
-    value[key].as_i64().unwrap_or_else(|| panic!("no integer {key:?} in {value}"))
+    value[key]
+        .as_i64()
+        .unwrap_or_else(|| panic!("no integer {key:?} in {value}"))
 }
 
 fn policy(value: i64) -> Policy {
@@ -136,13 +155,21 @@ impl World {
         let parent = self.group(int(group, "parent"));
         let id = self.fair.create_group(parent).unwrap();
         self.fair.extend_group(id, self.rq).unwrap();
-        self.fair.set_shares(id, int(group, "shares") as u64, 0).unwrap();
-        self.fair.set_ext_load(id, self.rq, int(group, "ext_load") as u64).unwrap();
+        self.fair
+            .set_shares(id, int(group, "shares") as u64, 0)
+            .unwrap();
+        self.fair
+            .set_ext_load(id, self.rq, int(group, "ext_load") as u64)
+            .unwrap();
         self.groups.insert(int(group, "id"), id);
     }
 
     fn group(&self, id: i64) -> Option<GroupId> {
-        if id == 0 { None } else { Some(self.groups[&id]) }
+        if id == 0 {
+            None
+        } else {
+            Some(self.groups[&id])
+        }
     }
 
     fn run(&mut self, sequence: &Value) {
@@ -172,7 +199,11 @@ impl World {
 
     /// The recorded operation names the running task: it must be ours as well.
     fn must_run(&self, op: &Value) {
-        assert_eq!(self.fair.running(self.rq), Ok(Some(self.task(op, "id"))), "{op}");
+        assert_eq!(
+            self.fair.running(self.rq),
+            Ok(Some(self.task(op, "id"))),
+            "{op}"
+        );
     }
 
     fn apply(&mut self, op: &Value) -> Result<Outcome, Error> {
@@ -209,7 +240,10 @@ impl World {
             "attach" => drop(self.fair.attach(self.task(op, "id"), self.rq, now)?),
             _ => named = self.change(name, op, now)?,
         }
-        Ok(Outcome { actions: self.fair.pending(self.rq)?, named })
+        Ok(Outcome {
+            actions: self.fair.pending(self.rq)?,
+            named,
+        })
     }
 
     fn change(
@@ -244,7 +278,8 @@ impl World {
             }
             "ext_load" => {
                 let group = self.groups[&int(op, "group")];
-                self.fair.set_ext_load(group, self.rq, int(op, "load") as u64)?;
+                self.fair
+                    .set_ext_load(group, self.rq, int(op, "load") as u64)?;
             }
             "set_idle" => {
                 let group = self.groups[&int(op, "group")];
@@ -262,11 +297,18 @@ impl World {
             ns => Some((ns as u64).clamp(100_000, 100_000_000)),
         };
         let nice = i8::try_from(int(op, "nice")).unwrap();
-        let attr = Attr { policy: policy(int(op, "policy")), nice, slice_ns };
+        let attr = Attr {
+            policy: policy(int(op, "policy")),
+            nice,
+            slice_ns,
+        };
         let task = self.fair.create_task(attr, self.group(int(op, "group")))?;
         self.fair.fork(task, self.rq, now)?;
         let id = int(op, "id");
-        assert!(self.tasks.insert(id, task).is_none(), "task {id} forked twice");
+        assert!(
+            self.tasks.insert(id, task).is_none(),
+            "task {id} forked twice"
+        );
         self.ids.insert(task, id);
         Ok(())
     }
@@ -299,7 +341,11 @@ impl World {
         if let Some(expiry) = out.get("hrtick") {
             self.hrtick = expiry.as_i64().unwrap();
         }
-        compare("hrtick", self.hrtick, outcome.actions.hrtick.unwrap_or(0) as i64);
+        compare(
+            "hrtick",
+            self.hrtick,
+            outcome.actions.hrtick.unwrap_or(0) as i64,
+        );
         take_listed(&mut self.entities, out.get("e"));
         take_listed(&mut self.queues, out.get("q"));
         for (id, expected) in &self.entities {
@@ -364,7 +410,12 @@ fn take_listed<const N: usize>(known: &mut BTreeMap<i64, [i64; N]>, listed: Opti
     let none = Map::new();
     let listed = listed.map_or(&none, |l| l.as_object().unwrap());
     for (id, tuple) in listed {
-        let numbers: Vec<i64> = tuple.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
+        let numbers: Vec<i64> = tuple
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n.as_i64().unwrap())
+            .collect();
         known.insert(id.parse().unwrap(), numbers.try_into().unwrap());
     }
 }

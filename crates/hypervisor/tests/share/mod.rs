@@ -71,12 +71,22 @@ fn cpu(case: &Case) -> Result<Cpu, Error> {
         tasks.push(task);
     }
     let others = tasks.split_off(2);
-    Ok(Cpu { fair, rq, pair: [tasks[0], tasks[1]], others })
+    Ok(Cpu {
+        fair,
+        rq,
+        pair: [tasks[0], tasks[1]],
+        others,
+    })
 }
 
 /// Runs a case for `total_ns` of simulated time.
 pub(crate) fn measure(case: &Case, total_ns: u64) -> Result<Outcome, Error> {
-    let Cpu { mut fair, rq, pair, others } = cpu(case)?;
+    let Cpu {
+        mut fair,
+        rq,
+        pair,
+        others,
+    } = cpu(case)?;
     let tick_ns = fair.config().tick_ns;
     let mut ran = vec![0u64; others.len()];
     let (mut yields, mut honoured) = (0, 0);
@@ -98,7 +108,11 @@ pub(crate) fn measure(case: &Case, total_ns: u64) -> Result<Outcome, Error> {
         }
         now = until;
         if yields_now {
-            let target = if running == Some(pair[0]) { pair[1] } else { pair[0] };
+            let target = if running == Some(pair[0]) {
+                pair[1]
+            } else {
+                pair[0]
+            };
             if let YieldTo::Yielded { .. } = fair.yield_to(rq, target, now)? {
                 yields += 1;
                 running = fair.pick(rq, now)?.task;
