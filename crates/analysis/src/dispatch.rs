@@ -38,9 +38,6 @@ impl Analysis {
             self.first = event.time_ns;
             self.now = event.time_ns;
             self.window = Window::new(&self.options.selection, event.time_ns);
-            for vcpu in &mut self.vcpus {
-                vcpu.since = event.time_ns;
-            }
         }
         match event.kind {
             Kind::Task { tid, process, name } => return self.on_task(tid, process, name, names),
@@ -173,7 +170,7 @@ impl Analysis {
                 let thread = self.threads.find(tid);
                 match (self.threads.get(thread).vcpu, place.own) {
                     (Some(woken), _) => {
-                        self.on_waking(event, now, woken, target_cpu);
+                        self.on_wakeup(event, now, woken, target_cpu);
                         if event.context.in_task() {
                             self.on_wakeup_evidence(place.cpu, woken);
                         }
@@ -188,7 +185,6 @@ impl Analysis {
             | Kind::SchedWakeupNew {
                 tid, target_cpu, ..
             } => {
-                self.lacks_wakeups = false;
                 let thread = self.threads.find(tid);
                 if let Some(woken) = self.threads.get(thread).vcpu {
                     self.on_wakeup(event, now, woken, target_cpu);

@@ -213,10 +213,6 @@ impl Analysis {
         let function = self.timers.function(function, names);
         if let Some(owned) = self.timers.owned.get_mut(&hrtimer) {
             owned.1 = expires;
-            // Armed again: what an earlier expiry led to is over.
-            if let Some(owner) = self.vcpus.get_mut(owned.0 as usize) {
-                owner.latencies.fired = None;
-            }
         }
         let Some(index) = vcpu.filter(|_| context.in_task()) else {
             return;

@@ -6,44 +6,7 @@
 //! the scheduler.
 
 use crate::Analysis;
-use crate::options::Window;
 use crate::vcpu::Mode;
-
-/// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls has
-/// the earliest of them counted as exit handling.
-const STRETCHES: usize = 8;
-
-/// Stretches of a thread on a CPU: from, to, and the CPU.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Stretches {
-    ring: [(u64, u64, u16); STRETCHES],
-    next: usize,
-}
-
-impl Stretches {
-    /// Adds the latest.
-    pub(crate) fn push(&mut self, from: u64, to: u64, cpu: u16) {
-        if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
-            *slot = (from, to, cpu);
-        }
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
-        if self.next > 0 {
-            *self = Self::default();
-        }
-    }
-
-    /// How much of `[start, end)` was spent on a CPU and is in the selection.
-    fn within(&self, window: &Window, start: u64, end: u64) -> u64 {
-        let clip = |&(from, to, cpu): &(u64, u64, u16)| {
-            window.clip(from.max(start), to.min(end), cpu)
-        };
-        self.ring.iter().map(clip).sum()
-    }
-}
 
 /// Polling of one vCPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -96,9 +59,7 @@ impl Analysis {
         let used = vcpu.poll.used.take().or(vcpu.poll.window);
         if !waited {
             vcpu.poll.has_success |= ns > 0;
-            vcpu.stretches.push(vcpu.run_start, now, cpu);
-            let polled = vcpu.stretches.within(&self.window, start, now);
-            vcpu.stretches.clear();
+            let polled = self.window.clip(start.max(vcpu.run_start), now, cpu);
             let taken = vcpu.take_back(vcpu.mode, polled);
             vcpu.time.poll_useful += taken;
             if counts {
@@ -116,10 +77,10 @@ impl Analysis {
         }
         // It slept in KVM, so what was open is a halt.
         vcpu.sleep_open = 0;
-        let to = vcpu.slept_at;
+        let (from, to) = vcpu.before_sleep;
+        let start = start.max(from);
         let end = used.map_or(to, |window| to.min(start.saturating_add(u64::from(window))));
-        let polled = vcpu.stretches.within(&self.window, start, end);
-        vcpu.stretches.clear();
+        let polled = self.window.clip(start, end, cpu);
         vcpu.slept_after_poll(
             used,
             polled,

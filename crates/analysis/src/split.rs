@@ -118,7 +118,6 @@ impl Analysis {
             }
             vcpu.settle(&self.window, now, Cause::UNKNOWN);
             vcpu.since = vcpu.since.max(now);
-            vcpu.is_unborn = false;
             vcpu.run = Run::Running;
             vcpu.cpu = cpu;
             vcpu.run_start = now;
@@ -192,6 +191,7 @@ impl Analysis {
         };
         if !self.has_sched {
             self.has_sched = true;
+            self.first_switch = now;
         }
         // No handler runs across a switch.
         cpu.leave_all();
@@ -235,8 +235,6 @@ impl Analysis {
             vcpu.mode_start = now;
         }
         vcpu.cpu = cpu;
-        vcpu.stretches.push(vcpu.run_start, now, cpu);
-        vcpu.woken_at = None;
         if is_runnable(state) {
             vcpu.on_yielded(next);
             self.begin_wait(index, now, Run::Preempted, cpu);
@@ -244,7 +242,7 @@ impl Analysis {
             vcpu.close_sleep();
             vcpu.run = Run::Sleeping;
             vcpu.sleep_losses = losses;
-            vcpu.slept_at = now;
+            vcpu.before_sleep = (vcpu.run_start, now);
             vcpu.sleep_in_halt = match vcpu.mode {
                 Mode::Exit(slot) => self.reasons.is_halt(slot),
                 _ => false,
@@ -256,13 +254,6 @@ impl Analysis {
         let losses = self.loss_count;
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
             match vcpu.run {
-                Run::Sleeping if vcpu.woken_at.is_some() => {
-                    // Only the begin of the wakeup was recorded: since then it was runnable.
-                    let woken = vcpu.woken_at.unwrap_or(now);
-                    vcpu.settle(&self.window, woken, Cause::UNKNOWN);
-                    vcpu.run = Run::Waking;
-                    self.lacks_wakeups = true;
-                }
                 Run::Sleeping if vcpu.sleep_losses != losses => {
                     // It was woken in what was lost: who knows when.
                     vcpu.close_sleep();
@@ -286,36 +277,17 @@ impl Analysis {
             && let Some(waker) = vcpu.latencies.waker.take()
             && counts
         {
-            let woken = vcpu.woken_at.unwrap_or(vcpu.wait_start);
-            let waited = now.saturating_sub(woken);
+            let waited = now.saturating_sub(vcpu.wait_start);
             vcpu.latencies.wakeup[waker as usize].record(waited);
         }
         vcpu.run = Run::Running;
-        vcpu.is_unborn = false;
-        vcpu.woken_at = None;
         vcpu.since = vcpu.since.max(now);
         vcpu.cpu = cpu;
         vcpu.run_start = now;
         vcpu.tally.switches_in += u64::from(counts);
     }
 
-    /// `sched_waking` of a vCPU's thread: in the waker's context, before the thread is put into a
-    /// run queue.
-    pub(crate) fn on_waking(&mut self, event: &Event, now: u64, index: u32, target: u32) {
-        let waker = self.waker(event, index);
-        if let Some(vcpu) = self.vcpus.get_mut(index as usize)
-            && matches!(vcpu.run, Run::Sleeping | Run::Unknown)
-        {
-            vcpu.latencies.waker = Some(waker);
-            vcpu.woken_at = Some(now);
-            if self.lacks_wakeups {
-                self.on_wakeup(event, now, index, target);
-            }
-        }
-    }
-
-    /// `sched_wakeup` of a vCPU's thread (`sched_waking` where the trace has no other): it stands in
-    /// the run queue of `target`.
+    /// `sched_waking` or `sched_wakeup` of a vCPU's thread.
     pub(crate) fn on_wakeup(&mut self, event: &Event, now: u64, index: u32, target: u32) {
         let Some(vcpu) = self.vcpus.get(index as usize) else {
             return;
@@ -325,15 +297,9 @@ impl Analysis {
         match run {
             Run::Sleeping | Run::Unknown => {
                 let waker = self.waker(event, index);
-                if let Some(vcpu) = self.vcpus.get_mut(index as usize)
-                    && std::mem::take(&mut vcpu.is_unborn)
-                {
-                    // The first sign of it is that it is woken: it was asleep.
-                    vcpu.run = Run::Sleeping;
-                }
                 self.settle(index, now);
                 if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-                    vcpu.latencies.waker.get_or_insert(waker);
+                    vcpu.latencies.waker = Some(waker);
                     vcpu.since = vcpu.since.max(now);
                 }
                 self.begin_wait(index, now, Run::Waking, target);

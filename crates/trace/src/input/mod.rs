@@ -10,18 +10,14 @@
 mod detect;
 mod stored;
 mod stream;
-mod xz;
 
 use std::path::{Path, PathBuf};
-
-use stealtime_events::Event;
 
 pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};
 
 use crate::perf::{self, PerfSource, TracingData};
-use crate::text::{TextSource, ticks_to_ns};
-use crate::{ClockUnit, EventSource, NameTable, ReadError, SourceInfo, TraceDat};
+use crate::{EventSource, ReadError, TraceDat};
 use detect::Container;
 
 /// How much of an unpacked recording is kept in memory before a temporary file is made.
@@ -58,62 +54,25 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     let head = stream.peek(HEAD)?;
     let container = detect::container(head);
     match container {
+        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
         Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
         Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
-        Some(Container::Text) => Ok(Box::new(TextSource::new(stream, options)?)),
-        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?, options),
-        None => Err(unknown(stream)),
+        Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
+        _ => Err(unknown(stream)),
     }
 }
 
-/// A trace.dat file, its ticks converted if the user knows the frequency.
-fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
-    let (name, len) = (file.name.clone(), file.len);
-    let (compression, damage) = (file.compression, file.damage.take());
-    let mut source = TraceDat::new(Box::new(file), &name, len)?;
+/// A trace.dat file, with what is known of the compression around it.
+fn trace_dat(stored: Stored) -> Result<Box<dyn EventSource>, ReadError> {
+    let (name, len) = (stored.name.clone(), stored.len);
+    let (compression, damage) = (stored.compression, stored.damage.clone());
+    let mut source = TraceDat::new(Box::new(stored), &name, len)?;
     let info = source.info_mut();
     info.compression = compression;
     if let Some(damage) = damage {
-        info.note(
-            true,
-            format!("{damage}; what was unpacked until there is read"),
-        );
+        info.note(true, damage);
     }
-    match options.tsc_khz.filter(|khz| *khz > 0) {
-        Some(khz) if info.clock.unit == ClockUnit::Ticks => {
-            (info.clock.unit, info.clock.tsc_khz) = (ClockUnit::Ns, Some(khz));
-            Ok(Box::new(Ticking { source, khz }))
-        }
-        _ => Ok(Box::new(source)),
-    }
-}
-
-/// A source whose times are ticks of a known frequency.
-struct Ticking {
-    source: TraceDat,
-    khz: u64,
-}
-
-impl EventSource for Ticking {
-    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        let event = self.source.next_event()?;
-        Ok(event.map(|event| Event {
-            time_ns: ticks_to_ns(event.time_ns, self.khz),
-            ..event
-        }))
-    }
-
-    fn names(&self) -> &NameTable {
-        self.source.names()
-    }
-
-    fn info(&self) -> &SourceInfo {
-        self.source.info()
-    }
-
-    fn progress(&self) -> (u64, Option<u64>) {
-        self.source.progress()
-    }
+    Ok(Box::new(source))
 }
 
 /// The event formats of a recording, for another one that lacks them.
@@ -121,17 +80,10 @@ pub(crate) fn formats_of(path: &Path) -> Result<TracingData, ReadError> {
     let mut stream = Stream::open(path)?;
     match detect::container(stream.peek(HEAD)?) {
         Some(Container::PerfFile) => perf::formats(Stored::new(stream)?),
-        Some(Container::TraceDat) => {
-            let file = Stored::new(stream)?;
-            let (name, len) = (file.name.clone(), file.len);
-            let (formats, endian) = crate::trace_dat::formats(Box::new(file), &name, len)?;
-            Ok(TracingData::of_formats(formats, endian))
-        }
-        Some(_) => Err(ReadError::Unsupported {
+        _ => Err(ReadError::Unsupported {
             input: stream.name,
-            what: "event formats can be taken from perf.data and trace.dat files only".to_owned(),
+            what: "event formats can be taken from a perf.data file only".to_owned(),
         }),
-        None => Err(unknown(stream)),
     }
 }
 

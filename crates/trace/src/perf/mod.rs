@@ -13,7 +13,6 @@
 
 mod attr;
 mod attrs;
-mod borrowed;
 mod decode;
 mod features;
 mod header;
@@ -29,11 +28,10 @@ use stealtime_events::{Context, Event, Kind, Tid};
 use crate::input::{Options, Progress, Stored, Stream};
 use crate::tracefs::{Endian, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use attr::{Attr, Sample};
+use attr::Attr;
 use attrs::Attrs;
 use decode::{Raw, Samples};
 use features::Features;
-use header::Section;
 use records::{Record, Records, Stop};
 use sort::{Held, Sorter};
 use twins::Twins;
@@ -66,6 +64,7 @@ pub(crate) struct PerfSource {
     attrs: Attrs,
     features: Features,
     samples: Option<Samples>,
+    foreign: bool,
     twins: Option<Twins>,
     sorter: Sorter,
     queue: EventQueue,
@@ -96,7 +95,6 @@ struct Tally {
     lost: u64,
     lost_samples: u64,
     broken: u64,
-    untimed: u64,
 }
 
 impl PerfSource {
@@ -110,18 +108,18 @@ impl PerfSource {
             info.note(true, text);
         }
         let (name, len, data) = (file.name.clone(), file.len, header.data);
-        let endian = header.endian;
-        let mut source = Self::new(
-            name,
-            endian,
-            Records::none(endian),
-            Sources::File { len },
-            info,
-        );
+        file.seek(SeekFrom::Start(data.offset))
+            .map_err(|source| ReadError::Io {
+                input: name.clone(),
+                offset: data.offset,
+                source,
+            })?;
+        let input: Box<dyn Read + Send> = Box::new(file.take(data.size));
+        let records = Records::new(input, header.endian, data.offset);
+        let mut source = Self::new(name, header.endian, records, Sources::File { len }, info);
         source.attrs = header.attrs;
         source.features = header.features;
-        source.borrow_formats(&mut file, data, options)?;
-        source.records = records_of(file, &source.name, data, endian)?.boxed();
+        source.borrow_formats(options)?;
         if source.features.tracing.is_some() {
             source.open_decoder();
         }
@@ -148,13 +146,9 @@ impl PerfSource {
         };
         let input: Box<dyn Read + Send> = Box::new(stream);
         let records = Records::new(input, endian, 16);
-        if options.formats_from.is_some() {
-            info.note(
-                false,
-                "formats of another recording are not used for perf's pipe mode",
-            );
-        }
-        Ok(Self::new(name, endian, records, sources, info))
+        let mut source = Self::new(name, endian, records, sources, info);
+        source.borrow_formats(options)?;
+        Ok(source)
     }
 
     fn new(
@@ -172,6 +166,7 @@ impl PerfSource {
             attrs: Attrs::default(),
             features: Features::default(),
             samples: None,
+            foreign: false,
             twins: None,
             sorter: Sorter::default(),
             queue: EventQueue::default(),
@@ -185,16 +180,12 @@ impl PerfSource {
     }
 
     /// Takes formats from another recording, if this one has none.
-    fn borrow_formats(
-        &mut self,
-        file: &mut Stored,
-        data: Section,
-        options: &Options,
-    ) -> Result<(), ReadError> {
+    fn borrow_formats(&mut self, options: &Options) -> Result<(), ReadError> {
         let Some(path) = &options.formats_from else {
             return Ok(());
         };
-        if self.features.tracing.is_some() {
+        let pipe = matches!(self.progress, Sources::Pipe { .. });
+        if self.features.tracing.is_some() || pipe {
             self.info.note(
                 false,
                 format!(
@@ -204,18 +195,16 @@ impl PerfSource {
             );
             return Ok(());
         }
-        let other = super::input::formats_of(path)?;
-        // Addresses and names of tasks are those of another time, perhaps of another boot.
-        let tracing = TracingData::of_formats(other.formats, other.endian);
-        let checked = borrowed::check(file, data, self.endian, &mut self.attrs, &tracing)?;
+        self.features.tracing = Some(super::input::formats_of(path)?);
+        self.foreign = true;
         self.info.note(
             false,
             format!(
-                "event formats are taken from {}: the length and the task of {checked} records fit",
+                "event formats are taken from {}; every record's length and task were checked \
+                 against them",
                 path.display()
             ),
         );
-        self.features.tracing = Some(tracing);
         Ok(())
     }
 
@@ -241,14 +230,11 @@ impl PerfSource {
         recorded.sort_unstable();
         recorded.dedup();
         self.info.recorded = recorded;
-        if let Some(attr) = self.attrs.all().first() {
-            self.info.clock.name = attr.clock().to_owned();
-        }
         let cmdlines = tracing
             .as_ref()
             .map(|it| it.cmdlines.clone())
             .unwrap_or_default();
-        let mut samples = Samples::new(tracing, self.endian, &mut self.names);
+        let mut samples = Samples::new(tracing, self.foreign, self.endian, &mut self.names);
         let at = Stamp {
             time_ns: self.last_ns.max(self.sorter.origin_ns),
             cpu: decode::cpu(None),
@@ -316,7 +302,6 @@ impl PerfSource {
             return;
         };
         self.tally.samples += 1;
-        self.tally.untimed += u64::from(sample.time.is_none());
         self.tally.guest += u64::from(GUEST.contains(&(record.misc & CPUMODE)));
         if !self.sorter.push(bytes, sample.time.unwrap_or(0), index) {
             self.sorter.window();
@@ -325,17 +310,9 @@ impl PerfSource {
 
     fn hold(&mut self, record: Record) {
         let bytes = self.records.bytes(record);
-        // What perf makes up itself ends in no sample_id.
-        let of_kernel = record.kind < kind::HEADER_ATTR;
-        let sample = if of_kernel {
-            self.attrs.sample_id(bytes, self.endian)
-        } else {
-            Some(Sample::default())
-        };
-        match sample {
+        match self.attrs.sample_id(bytes, self.endian) {
             Some(sample) => {
-                let time_ns = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
-                if !self.sorter.push(bytes, time_ns, None) {
+                if !self.sorter.push(bytes, sample.time.unwrap_or(0), None) {
                     self.sorter.window();
                 }
             }
@@ -578,7 +555,6 @@ impl PerfSource {
             lost,
             lost_samples,
             broken,
-            untimed,
         } = self.tally;
         let info = &mut self.info;
         info.uname = self.features.uname();
@@ -611,10 +587,6 @@ impl PerfSource {
                      not say"
                 ),
             );
-        }
-        if untimed > 0 {
-            let text = format!("{untimed} samples have no time (perf record without --timestamp)");
-            info.note(true, text);
         }
         if broken > 0 {
             info.note(
@@ -702,23 +674,6 @@ impl EventSource for PerfSource {
             Sources::Pipe { progress, .. } => progress.get(),
         }
     }
-}
-
-/// The records of a file, which stands at their start then.
-fn records_of<R: Read + Seek>(
-    mut file: R,
-    name: &str,
-    data: Section,
-    endian: Endian,
-) -> Result<Records<std::io::Take<R>>, ReadError> {
-    let offset = data.offset;
-    let sought = file.seek(SeekFrom::Start(offset));
-    sought.map_err(|source| ReadError::Io {
-        input: name.to_owned(),
-        offset,
-        source,
-    })?;
-    Ok(Records::new(file.take(data.size), endian, offset))
 }
 
 /// A line of `saved_cmdlines`: the tid, a space, the name.

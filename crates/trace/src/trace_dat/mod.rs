@@ -20,9 +20,9 @@ use std::path::PathBuf;
 
 use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
-use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
+use crate::tracefs::{Decoder, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use cpu::{CpuStream, Feed};
+use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
 use input::Source;
 
@@ -54,18 +54,6 @@ pub struct TraceDat {
 struct Preface {
     cmdlines: Vec<u8>,
     vcpus: Vec<(NameId, VcpuId, Tid)>,
-}
-
-/// The event formats of a file and their byte order, for a recording that lacks its own.
-pub(crate) fn formats(
-    input: Box<dyn ReadAt>,
-    name: &str,
-    len: u64,
-) -> Result<(Formats, Endian), ReadError> {
-    let mut source = Source::new(input, name.to_owned(), len);
-    let mut info = SourceInfo::new(Format::TraceDat(7));
-    let meta = meta::Meta::read(&mut source, &mut info)?;
-    Ok((meta.formats, meta.endian))
 }
 
 impl TraceDat {
@@ -103,6 +91,22 @@ impl TraceDat {
         let mut info = SourceInfo::new(Format::TraceDat(7));
         let meta = meta::Meta::read(&mut source, &mut info)?;
         Ok(open::assemble(source, meta, info))
+    }
+
+    /// Converts the times of a recording whose clock is the TSC and that does not say how to convert
+    /// it; `khz` is its frequency. Gives whether that was so. To be called before the first event.
+    pub fn set_tsc_khz(&mut self, khz: u64) -> bool {
+        use crate::ClockUnit;
+        let clock = &mut self.info.clock;
+        if khz == 0 || clock.unit != ClockUnit::Ticks || clock.name != "x86-tsc" {
+            return false;
+        }
+        clock.unit = ClockUnit::Ns;
+        clock.tsc_khz = Some(khz);
+        for stream in &mut self.streams {
+            stream.plan.scale.ticks = Ticks::Khz(khz);
+        }
+        true
     }
 
     /// What is known of the recording, for whoever knows more (the compression around the file).
