@@ -2,10 +2,10 @@
 //!
 //! Compression and container are recognised by content, never by the file's name. Readers that need
 //! to seek (`trace.dat`, `perf.data`) get a plain file as it is, and anything else (compressed, or
-//! from a pipe) unpacked into a temporary file that has no name: up to [`SPOOL_IN_MEMORY`] bytes stay
-//! in memory, what is longer lies in the directory that `TMPDIR` names (else the system's default),
-//! which must have room for the unpacked recording. Text and the pipe mode of perf are read as they
-//! come, and need no room.
+//! from a pipe) unpacked into a temporary file that has no name: up to [`SPOOL_IN_MEMORY`] bytes
+//! stay in memory, what is longer lies in the directory that `TMPDIR` names (else the system's
+//! default), which must have room for the unpacked recording. Text and the pipe mode of perf are
+//! read as they come, and need no room.
 
 mod detect;
 mod stored;

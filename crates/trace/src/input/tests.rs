@@ -135,11 +135,11 @@ fn magics_alone_are_too_little() {
 
 #[test]
 fn a_bomb_costs_no_memory() {
-    // 512 MiB of line ends in some KiB.
+    // 128 MiB of line ends in some KiB.
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
     encoder.write_all(TEXT).expect("memory");
     let block = vec![b'\n'; 1 << 20];
-    for _ in 0..512 {
+    for _ in 0..128 {
         encoder.write_all(&block).expect("memory");
     }
     let packed = encoder.finish().expect("memory");

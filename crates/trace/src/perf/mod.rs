@@ -1,11 +1,12 @@
 //! perf.data, as a file and as it comes through a pipe.
 //!
 //! The container is read by this module's own walk over the records: it gives what a damaged file
-//! still has, needs no memory that grows with the file, and costs some ten nanoseconds a record. What
-//! the samples of tracepoints hold is decoded as in trace.dat, by the formats in the file.
+//! still has, needs no memory that grows with the file, and costs some ten nanoseconds a record.
+//! What the samples of tracepoints hold is decoded as in trace.dat, by the formats in the file.
 //!
-//! Every sample counts, also those that perf marks with the cpumode of a guest: an event of the host
-//! in an interrupt that was taken out of a guest bears that mark, and `perf script` leaves it out.
+//! Every sample counts, also those that perf marks with the cpumode of a guest: an event of the
+//! host in an interrupt that was taken out of a guest bears that mark, and `perf script` leaves it
+//! out.
 //!
 //! Of lost events, `PERF_RECORD_LOST` says where and `PERF_RECORD_LOST_SAMPLES` (at the end, one an
 //! event and CPU) how many in all. Both count the same losses, but for those after the last
@@ -16,7 +17,9 @@ mod attrs;
 mod borrowed;
 mod decode;
 mod features;
+mod give;
 mod header;
+mod notes;
 mod records;
 mod sort;
 mod tracing_data;
@@ -24,16 +27,18 @@ mod twins;
 
 use std::io::{Read, Seek, SeekFrom};
 
-use stealtime_events::{Context, Event, Kind, Tid};
+use stealtime_events::{Event, Tid};
 
 use crate::input::{Options, Progress, Stored, Stream};
 use crate::tracefs::{Endian, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use attr::{Attr, Sample};
 use attrs::Attrs;
-use decode::{Raw, Samples};
+use decode::Samples;
 use features::Features;
+use give::Giver;
 use header::Section;
+use notes::Tally;
 use records::{Record, Records, Stop};
 use sort::{Held, Sorter};
 use twins::Twins;
@@ -86,17 +91,6 @@ enum Sources {
         progress: Progress,
         damage: crate::input::Damage,
     },
-}
-
-/// Sums that become notes.
-#[derive(Debug, Default)]
-struct Tally {
-    samples: u64,
-    guest: u64,
-    lost: u64,
-    lost_samples: u64,
-    broken: u64,
-    untimed: u64,
 }
 
 impl PerfSource {
@@ -457,215 +451,6 @@ impl PerfSource {
             self.last_ns = time_ns;
         }
         self.sorter.release(held);
-    }
-}
-
-/// What it takes to make events of a record.
-struct Giver<'a> {
-    endian: Endian,
-    attrs: &'a mut Attrs,
-    samples: &'a mut Samples,
-    twins: &'a mut Twins,
-    queue: &'a mut EventQueue,
-    names: &'a mut NameTable,
-    info: &'a mut SourceInfo,
-    tally: &'a mut Tally,
-}
-
-impl Giver<'_> {
-    /// Whether the record was an event of the host.
-    fn record(&mut self, bytes: &[u8], attr: Option<usize>, time_ns: u64) -> bool {
-        match self.endian.u32(bytes, 0) {
-            Some(kind::SAMPLE) => return self.sample(bytes, attr, time_ns).is_some(),
-            Some(kind::LOST) => self.lost(bytes, time_ns),
-            Some(kind::COMM) => self.task(bytes, time_ns).unwrap_or(()),
-            Some(kind::THREAD_MAP) => self.threads(bytes, time_ns),
-            _ => {}
-        }
-        false
-    }
-
-    fn sample(&mut self, bytes: &[u8], index: Option<usize>, time_ns: u64) -> Option<()> {
-        let all = self.attrs.all();
-        let attr = index.map_or_else(|| all.first(), |index| all.get(index))?;
-        let sample = attr::sample(bytes, attr, self.endian)?;
-        let raw = sample
-            .raw
-            .and_then(|(start, len)| bytes.get(start..)?.get(..len));
-        let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(sample.id));
-        if let (Some(index), Some(raw)) = (index, raw)
-            && self.twins.repeats(index, cpu.unwrap_or(0), raw)
-        {
-            return None;
-        }
-        let raw = Raw {
-            at: Stamp {
-                time_ns,
-                cpu: decode::cpu(cpu),
-            },
-            tid: sample.tid,
-            bytes: raw,
-        };
-        let attr = index.and_then(|index| all.get(index));
-        self.samples
-            .event(attr, raw, self.names, self.info, self.queue);
-        Some(())
-    }
-
-    fn lost(&mut self, bytes: &[u8], time_ns: u64) {
-        let Some(count) = self.endian.u64(bytes, 16) else {
-            return;
-        };
-        let sample = self.attrs.sample_id(bytes, self.endian).unwrap_or_default();
-        let cpu = sample
-            .cpu
-            .or_else(|| self.attrs.cpu_of(self.endian.u64(bytes, 8)));
-        self.tally.lost = self.tally.lost.saturating_add(count);
-        self.info.lost.counted = self.tally.lost;
-        self.queue.push(Event {
-            time_ns,
-            tid: Tid(sample.tid),
-            cpu: decode::cpu(cpu),
-            context: Context::default(),
-            kind: Kind::Lost { count },
-        });
-    }
-
-    /// `PERF_RECORD_COMM`: process, thread, name.
-    fn task(&mut self, bytes: &[u8], time_ns: u64) -> Option<()> {
-        let process = Tid(self.endian.u32(bytes, 8)?.cast_signed());
-        let tid = Tid(self.endian.u32(bytes, 12)?.cast_signed());
-        let comm = until_zero(bytes.get(16..)?);
-        let cpu = self
-            .attrs
-            .sample_id(bytes, self.endian)
-            .and_then(|sample| sample.cpu);
-        let at = Stamp {
-            time_ns,
-            cpu: decode::cpu(cpu),
-        };
-        let decoder = self.samples.decoder();
-        decoder.task_named(tid, Some(process), comm, at, self.names, self.queue);
-        Some(())
-    }
-
-    /// `PERF_RECORD_THREAD_MAP`: names of the threads that were asked for.
-    fn threads(&mut self, bytes: &[u8], time_ns: u64) {
-        const ENTRY: usize = 24;
-        let at = Stamp {
-            time_ns,
-            cpu: decode::cpu(None),
-        };
-        for entry in bytes.get(16..).unwrap_or_default().chunks_exact(ENTRY) {
-            let tid = self
-                .endian
-                .u64(entry, 0)
-                .and_then(|tid| i32::try_from(tid).ok());
-            if let (Some(tid), Some(comm)) = (tid.filter(|tid| *tid > 0), entry.get(8..)) {
-                let (comm, decoder) = (until_zero(comm), self.samples.decoder());
-                decoder.task_named(Tid(tid), None, comm, at, self.names, self.queue);
-            }
-        }
-    }
-}
-
-impl PerfSource {
-    /// Says what is known only once all was read.
-    fn finish(&mut self) {
-        let Tally {
-            samples,
-            guest,
-            lost,
-            lost_samples,
-            broken,
-            untimed,
-        } = self.tally;
-        let info = &mut self.info;
-        info.uname = self.features.uname();
-        info.cpus = self.features.cpus;
-        if let Sources::Pipe { damage, .. } = &self.progress
-            && let Some(damage) = damage.get()
-        {
-            info.note(
-                true,
-                format!("{damage}; what was unpacked until there is read"),
-            );
-        }
-        if guest > 0 {
-            info.note(
-                false,
-                format!(
-                    "{guest} of {samples} samples bear a guest's cpumode (interrupts taken out of a \
-                     guest); they are events of the host and are counted; perf script and perf \
-                     sched leave them out"
-                ),
-            );
-        }
-        info.lost.counted = lost.max(lost_samples);
-        if lost_samples > lost {
-            let late = lost_samples - lost;
-            info.note(
-                false,
-                format!(
-                    "{lost_samples} samples were lost; where {late} of them were lost the file does \
-                     not say"
-                ),
-            );
-        }
-        if untimed > 0 {
-            let text = format!("{untimed} samples have no time (perf record without --timestamp)");
-            info.note(true, text);
-        }
-        if broken > 0 {
-            info.note(
-                true,
-                format!("{broken} records are of no known event or too short for it: left out"),
-            );
-        }
-        self.note_twins();
-        self.note_without();
-    }
-
-    fn note_twins(&mut self) {
-        let Some(twins) = self.twins.as_ref().filter(|twins| twins.repeated > 0) else {
-            return;
-        };
-        use stealtime_events::Names;
-        let mut known = self.samples.as_mut();
-        let names: Vec<String> = twins
-            .tracepoints()
-            .into_iter()
-            .map(
-                |id| match known.as_mut().and_then(|it| it.decoder().event_name(id)) {
-                    Some(name) => self.names.name(name).to_owned(),
-                    None => format!("tracepoint {id}"),
-                },
-            )
-            .collect();
-        let (names, repeated) = (names.join(", "), twins.repeated);
-        self.info.note(
-            false,
-            format!(
-                "{names}: recorded by two events of one perf record; {repeated} samples that repeat \
-                 another are left out"
-            ),
-        );
-    }
-
-    fn note_without(&mut self) {
-        let Some(samples) = self.samples.as_ref().filter(|it| !it.without.is_empty()) else {
-            return;
-        };
-        let sum: u64 = samples.without.values().sum();
-        let kinds = samples.without.len();
-        self.info.note(
-            true,
-            format!(
-                "the formats of {kinds} tracepoints are missing: their {sum} samples are counted as \
-                 unknown-ID and their fields are not read; with --formats-from give a perf.data or \
-                 trace.dat of the same boot of the same kernel"
-            ),
-        );
     }
 }
 

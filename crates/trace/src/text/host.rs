@@ -6,8 +6,8 @@ use super::fields::{after, int, int_last, number, symbol, word};
 use crate::NameTable;
 
 /// Task states as the kernel prints them; several may be joined by `|`. Plugins of older trace-cmd
-/// have letters of older kernels: `W` for an idle kthread, `x` for a parked one (and what has ended,
-/// `X` or `Z`, the other way round).
+/// have letters of older kernels: `W` for an idle kthread, `x` for a parked one (and what has
+/// ended, `X` or `Z`, the other way round).
 const STATES: &[(u8, u32)] = &[
     (b'R', 0),
     (b'S', 1),

@@ -44,7 +44,8 @@ fn exits_of_all_kernels() {
     };
     // 5.10 and later.
     let body = "kvm_exit: vcpu 3 reason EXTERNAL_INTERRUPT rip 0xffffffff8107e914 info1 \
-                0x0000000000000000 info2 0x0000000000000000 intr_info 0x800000ec error_code 0x00000000";
+                0x0000000000000000 info2 0x0000000000000000 intr_info 0x800000ec \
+                error_code 0x00000000";
     let reason = ExitReason::vmx(1);
     assert_eq!(kind(body), exit(reason, VcpuId(3), Some(0xec), 0));
     // 7.2 adds requests.
@@ -79,7 +80,10 @@ fn exits_of_all_kernels() {
 fn an_exit_without_a_name_is_of_the_table_in_use() {
     let named = "kvm_exit: reason hlt rip 0x1 info 0 0";
     let found = kinds(&[named, "kvm_exit: reason 0x77f rip 0x1 info 0 0"]);
-    let is = |kind: &Kind, code| matches!(kind, Kind::KvmExit { reason, .. } if *reason == ExitReason::svm(code));
+    let is = |kind: &Kind, code| match kind {
+        Kind::KvmExit { reason, .. } => *reason == ExitReason::svm(code),
+        _ => false,
+    };
     assert!(is(&found[0], 0x78) && is(&found[1], 0x77f), "{found:?}");
     let found = kinds(&[named, "kvm_exit: reason UNKNOWN (1919) rip 0x1 info 0 0"]);
     assert!(is(&found[1], 1919), "{found:?}");
@@ -252,7 +256,8 @@ fn interrupts_of_guests() {
     assert_eq!(kind("kvm_inj_exception: #UD"), exception(6, 0));
     assert_eq!(
         kind(
-            "kvm_inj_exception: [FAILED TO PARSE] exception=14 has_error=1 error_code=16 reinjected=1"
+            "kvm_inj_exception: [FAILED TO PARSE] exception=14 has_error=1 error_code=16 \
+             reinjected=1"
         ),
         exception(14, 16)
     );
@@ -290,7 +295,8 @@ fn interrupts_of_guests() {
     };
     assert_eq!(
         kind(
-            "kvm_pi_irte_update: PI is enabled for irq 55, vcpu 3, gsi: 0x18, gvec: 0x22, pi_desc_addr: 0x1"
+            "kvm_pi_irte_update: PI is enabled for irq 55, vcpu 3, gsi: 0x18, \
+             gvec: 0x22, pi_desc_addr: 0x1"
         ),
         update
     );
@@ -409,7 +415,8 @@ fn halts_and_clocks_of_guests() {
     );
     assert_eq!(
         kind(
-            "kvm_pvclock_update: vcpu_id 3, pvclock { version 7600, tsc_timestamp 0x21, system_time 0xe7, tsc_shift 255 }"
+            "kvm_pvclock_update: vcpu_id 3, pvclock { version 7600, tsc_timestamp 0x21, \
+             system_time 0xe7, tsc_shift 255 }"
         ),
         Kind::KvmPvclockUpdate {
             vcpu: VcpuId(3),
@@ -509,9 +516,11 @@ fn tasks_wake_fork_move_and_run() {
 
 #[test]
 fn interrupts_and_timers_of_the_host() {
-    let text = "sh-5 [000] ..... 1.1: csd_queue_cpu: cpu=1 callsite=f+0x33/0x80 func=nohz_csd_func csd=0000\n\
+    let text = "sh-5 [000] ..... 1.1: csd_queue_cpu: cpu=1 callsite=f+0x33/0x80 \
+                func=nohz_csd_func csd=0000\n\
                 sh-5 [000] ..... 1.2: ipi_send_cpu: cpu=1 callsite=f+0x3/0x8 callback=g+0x0/0x10\n\
-                sh-5 [000] ..... 1.3: hrtimer_start: hrtimer=00000000ab function=t/0x0 expires=5 softexpires=5\n\
+                sh-5 [000] ..... 1.3: hrtimer_start: hrtimer=00000000ab \
+                function=t/0x0 expires=5 softexpires=5\n\
                 sh-5 [000] ..... 1.4: ipi_send_cpu: cpu=1 callsite=f+0x3/0x8 callback=0x0\n\
                 sh-5 [000] ..... 1.5: csd_function_entry: func=f, csd=(nil)\n";
     let mut source = source(text);
@@ -625,7 +634,8 @@ fn losses_come_before_the_event_after_them() {
 
 #[test]
 fn tasks_are_named_before_they_are_needed() {
-    let text = "sleep-650 (   600) [000] ..... 1.1: sched_stat_runtime: comm=trace-cmd pid=650 runtime=1 [ns]\n\
+    let text = "sleep-650 (   600) [000] ..... 1.1: \
+                sched_stat_runtime: comm=trace-cmd pid=650 runtime=1 [ns]\n\
                 <...>-651 (-------) [000] ..... 1.2: my_event: x\n\
                 sleep-650 (   600) [000] ..... 1.3: my_event: x\n";
     let mut source = source(text);
@@ -683,7 +693,8 @@ fn beginnings_of_texts() {
 fn any_bytes_are_survived() {
     let text = "sh-5 (   77) [000] dNh2. 1.1: sched_switch: prev_comm=a prev_pid=5 prev_prio=1 \
                 prev_state=S ==> next_comm=b next_pid=6 next_prio=2\n\
-                a-6 [001] 1.2: kvm_exit: vcpu 1 reason npf rip 0x1 info1 0x2 info2 0x0 intr_info 0x0\n\
+                a-6 [001] 1.2: kvm_exit: vcpu 1 reason npf rip 0x1 info1 0x2 info2 0x0 \
+                intr_info 0x0\n\
                 b-7 [001] 1.3: kvm_apic_ipi: dst 1 vec 251 (Fixed|physical|assert|edge|dst)\n\
                 CPU:0 [LOST 5 EVENTS]\n";
     for at in 0..text.len() {
