@@ -40,6 +40,16 @@ pub struct Options {
     pub formats_from: Option<PathBuf>,
 }
 
+/// Notes that the frequency of a clock that counts nanoseconds is of no use.
+pub(crate) fn note_unused_khz(options: &Options, info: &mut SourceInfo) {
+    if options.tsc_khz.is_some() {
+        info.note(
+            false,
+            "--tsc-khz is not used: the recording's times are not ticks",
+        );
+    }
+}
+
 /// Opens a trace; `-` is the standard input.
 ///
 /// # Errors
@@ -84,7 +94,10 @@ fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>
             (info.clock.unit, info.clock.tsc_khz) = (ClockUnit::Ns, Some(khz));
             Ok(Box::new(Ticking { source, khz }))
         }
-        _ => Ok(Box::new(source)),
+        _ => {
+            note_unused_khz(options, info);
+            Ok(Box::new(source))
+        }
     }
 }
 

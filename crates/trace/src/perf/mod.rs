@@ -29,7 +29,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use stealtime_events::{Event, Tid};
 
-use crate::input::{Options, Progress, Stored, Stream};
+use crate::input::{Options, Progress, Stored, Stream, note_unused_khz};
 use crate::tracefs::{Endian, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use attr::{Attr, Sample};
@@ -99,6 +99,7 @@ impl PerfSource {
         let header = header::read(&mut file)?;
         let mut info = SourceInfo::new(Format::PerfData);
         info.compression = file.compression;
+        note_unused_khz(options, &mut info);
         let damaged = file.damage.take();
         for text in damaged.into_iter().chain(header.damage) {
             info.note(true, text);
@@ -126,6 +127,7 @@ impl PerfSource {
     pub(crate) fn pipe(mut stream: Stream, options: &Options) -> Result<Self, ReadError> {
         let mut info = SourceInfo::new(Format::PerfPipe);
         info.compression = stream.compression;
+        note_unused_khz(options, &mut info);
         let name = stream.name.clone();
         let mut head = [0; 16];
         stream

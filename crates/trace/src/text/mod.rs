@@ -376,6 +376,7 @@ fn calibrate(
             ..
         })
     ) {
+        super::input::note_unused_khz(options, info);
         return Ok(None);
     }
     if let Some(khz) = options.tsc_khz.filter(|khz| *khz > 0) {
