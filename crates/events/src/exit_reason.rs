@@ -114,6 +114,8 @@ impl ExitReason {
                 Some(Self { isa, code })
             })
             .or_else(|| tables::from_trace_cmd(name).map(Self::svm))
+            // `trace-cmd report`'s name for an interrupt window of VMX.
+            .or_else(|| (name == "PENDING_INTERRUPT").then_some(Self::vmx(7)))
     }
 
     /// What the exit is for.
@@ -199,6 +201,21 @@ mod tests {
     fn tables_are_sorted_for_the_search() {
         for isa in [Isa::Vmx, Isa::Svm, Isa::Arm64, Isa::Riscv] {
             assert!(tables::of(isa).is_sorted_by(|a, b| a.0 < b.0), "{isa:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_trace_cmd_are_understood() {
+        for (name, reason) in [
+            ("EXIT_EXCP_PF", ExitReason::svm(0x4e)),
+            ("EXIT_EXCP_BASE 14", ExitReason::svm(0x4e)),
+            ("EXIT_INTR", ExitReason::svm(0x60)),
+            ("PENDING_INTERRUPT", ExitReason::vmx(7)),
+        ] {
+            assert_eq!(ExitReason::from_name(name), Some(reason), "{name}");
+        }
+        for unknown in ["EXIT_EXCP_", "EXIT_EXCP_ZZ", "EXIT_EXCP_BASE 32", "EXIT_"] {
+            assert_eq!(ExitReason::from_name(unknown), None, "{unknown}");
         }
     }
 

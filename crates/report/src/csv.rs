@@ -83,11 +83,7 @@ const fn no_event() -> EventCount {
 }
 
 /// `like` gives the columns: those of its fields that are no lists.
-fn table<W: Write, T: Serialize>(
-    out: &mut csv::Writer<W>,
-    like: &T,
-    rows: &[T],
-) -> io::Result<()> {
+fn table<W: Write, T: Serialize>(out: &mut csv::Writer<W>, like: &T, rows: &[T]) -> io::Result<()> {
     let mut header = Vec::new();
     if let Value::Object(fields) = serde_json::to_value(like)? {
         header.extend(

@@ -149,7 +149,15 @@ fn a_life() -> Vec<Event> {
         ),
         at(640, 0, V0, entry(0)),
         at(700, 0, V0, exit("IO_INSTRUCTION", 0)),
-        at(710, 0, V0, Kind::KvmUserspaceExit { reason: 2, errno: 0 }),
+        at(
+            710,
+            0,
+            V0,
+            Kind::KvmUserspaceExit {
+                reason: 2,
+                errno: 0,
+            },
+        ),
         at(800, 0, V0, entry(0)),
     ]);
     events
@@ -184,7 +192,11 @@ fn a_vcpu_is_in_the_guest_or_says_where_else() {
             "0 vm-a vCPU 0 620..800",
         ]
     );
-    let switches: Vec<_> = reading.bundles.iter().flat_map(|bundle| &bundle.event).collect();
+    let switches: Vec<_> = reading
+        .bundles
+        .iter()
+        .flat_map(|bundle| &bundle.event)
+        .collect();
     assert_eq!(switches.len(), 4);
     let first = switches[0].sched_switch.as_ref().expect("a switch");
     assert_eq!((first.prev_comm(), first.next_pid()), ("CPU 0/KVM", HOG));
@@ -195,7 +207,10 @@ fn tracks_lie_in_their_vm_and_its_process() {
     let reading = export(Options::default(), &a_life());
     let named = |name: &str| {
         let mut tracks = reading.tracks.values();
-        tracks.find(|track| track.name() == name).expect(name).clone()
+        tracks
+            .find(|track| track.name() == name)
+            .expect(name)
+            .clone()
     };
     let vm = &reading.tracks[&named(VCPU0).parent_uuid()];
     let process = vm.process.as_ref().expect("a process");
@@ -203,8 +218,14 @@ fn tracks_lie_in_their_vm_and_its_process() {
     assert_eq!(named(VCPU1).parent_uuid(), vm.uuid());
     let host = &reading.tracks[&named("CPU 0").parent_uuid()];
     assert_eq!(host.name(), "Host CPUs");
-    let threads = reading.tracks.values().filter_map(|track| track.thread.as_ref());
-    assert_eq!(threads.map(|thread| thread.tid()).collect::<Vec<_>>(), [100, 101]);
+    let threads = reading
+        .tracks
+        .values()
+        .filter_map(|track| track.thread.as_ref());
+    assert_eq!(
+        threads.map(|thread| thread.tid()).collect::<Vec<_>>(),
+        [100, 101]
+    );
 }
 
 #[test]
@@ -287,12 +308,17 @@ fn an_ipi_flows_to_each_injection() {
     );
     let one = |track: &str, name: &str| {
         let mut slices = reading.slices.iter();
-        slices.find(|slice| slice.track == track && slice.name == name).expect(name)
+        slices
+            .find(|slice| slice.track == track && slice.name == name)
+            .expect(name)
     };
     assert_eq!(one(VCPU0, "IPI 0xfd").flows, [1, 2]);
     assert_eq!(one(VCPU0, "inject 0xfd").ends, [1]);
     assert_eq!(one(VCPU1, "inject 0xfd").ends, [2]);
-    assert_eq!(reading.slices.iter().flat_map(|slice| &slice.ends).count(), 2);
+    assert_eq!(
+        reading.slices.iter().flat_map(|slice| &slice.ends).count(),
+        2
+    );
 }
 
 #[test]
@@ -385,7 +411,8 @@ fn any_kind() -> impl Strategy<Value = Kind> {
     let other = prop::sample::select(vec![0, V0, V1, HOG]);
     prop_oneof![
         (0_u32..2).prop_map(entry),
-        prop::sample::select(vec!["HLT", "MSR_WRITE", "EPT_VIOLATION"]).prop_map(|name| exit(name, 0)),
+        prop::sample::select(vec!["HLT", "MSR_WRITE", "EPT_VIOLATION"])
+            .prop_map(|name| exit(name, 0)),
         (tid.clone(), 0_u32..2, other).prop_map(|(prev, state, next)| switch(prev, state, next)),
         tid.prop_map(wakeup),
         (0_u64..300, any::<bool>()).prop_map(|(ns, waited)| Kind::KvmVcpuWakeup {

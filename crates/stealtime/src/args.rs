@@ -93,7 +93,10 @@ mod tests {
     #[test]
     fn threads_are_given_to_a_vm() {
         let group: VmOf = "vm-hb=357,359, 361".parse().expect("a group");
-        assert_eq!((group.name.as_str(), group.tids.as_slice()), ("vm-hb", &[357, 359, 361][..]));
+        assert_eq!(
+            (group.name.as_str(), group.tids.as_slice()),
+            ("vm-hb", &[357, 359, 361][..])
+        );
         for wrong in ["vm-hb", "=1", "a=", "a=0", "a=-4", "a=x", "a=1,,2"] {
             assert!(wrong.parse::<VmOf>().is_err(), "{wrong}");
         }

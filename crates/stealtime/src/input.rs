@@ -113,7 +113,9 @@ fn describe(
     source.uname.clone_from(&info.uname);
     source.cpus = info.cpus.unwrap_or(source.cpus).max(source.cpus);
     source.partial |= info.is_partial() || cut.is_some();
-    source.notes.extend(info.notes.iter().map(|note| note.text.clone()));
+    source
+        .notes
+        .extend(info.notes.iter().map(|note| note.text.clone()));
     source.notes.extend(cut.map(ReadError::to_string));
 }
 

@@ -20,7 +20,12 @@ use verb::Verb;
 
 /// Where guest time goes on KVM hosts, and what gives it back.
 #[derive(Debug, Parser)]
-#[command(name = "stealtime", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "stealtime",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Examples:
   stealtime analyze trace.dat.zst

@@ -14,7 +14,10 @@ static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Ctrl-C ends the process with status 130 and takes an unfinished file with it.
 pub(crate) fn handle_interrupts() {
     let end = || {
-        let unfinished = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unfinished = UNFINISHED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(path) = unfinished {
             // Nothing can be done about a file that stays.
             let _ = std::fs::remove_file(path);
@@ -84,7 +87,9 @@ fn write_all<T>(
 ) -> Result<(NamedTempFile, T), CliError> {
     let mut out = io::BufWriter::new(file);
     let result = write(&mut out)?;
-    let file = out.into_inner().map_err(|error| CliError::Stdout(error.into_error()))?;
+    let file = out
+        .into_inner()
+        .map_err(|error| CliError::Stdout(error.into_error()))?;
     Ok((file, result))
 }
 

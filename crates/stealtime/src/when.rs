@@ -52,9 +52,13 @@ impl FromStr for When {
 
     fn from_str(text: &str) -> Result<Self, NotATime> {
         if let Some(seconds) = text.strip_prefix('@') {
-            return decimal(seconds, 1_000_000_000).map(Self::At).ok_or(NotATime);
+            return decimal(seconds, 1_000_000_000)
+                .map(Self::At)
+                .ok_or(NotATime);
         }
-        let unit = UNITS.iter().find_map(|(name, ns)| Some((text.strip_suffix(name)?, *ns)));
+        let unit = UNITS
+            .iter()
+            .find_map(|(name, ns)| Some((text.strip_suffix(name)?, *ns)));
         let (number, ns) = unit.ok_or(NotATime)?;
         decimal(number, ns).map(Self::After).ok_or(NotATime)
     }
@@ -100,7 +104,18 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "5", "s", ".5s", "-1s", "1.5ns", "1e3s", "@", "@1.0000000001", "99999999999s"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            ".5s",
+            "-1s",
+            "1.5ns",
+            "1e3s",
+            "@",
+            "@1.0000000001",
+            "99999999999s",
+        ] {
             assert_eq!(text.parse::<When>(), Err(NotATime), "{text}");
         }
     }

@@ -321,6 +321,13 @@ pub(super) fn from_trace_cmd(name: &str) -> Option<u32> {
             .filter(|n| *n < 32)
             .map(|n| 0x40 + n);
     }
+    // Exceptions: `EXIT_EXCP_PF`, `PF excp` in the kernel.
+    if let Some(exception) = rest.strip_prefix("EXCP_") {
+        return SVM
+            .iter()
+            .find(|row| row.1.strip_suffix(" excp") == Some(exception))
+            .map(|row| row.0);
+    }
     SVM.iter()
         .find(|row| row.1.eq_ignore_ascii_case(rest))
         .map(|row| row.0)

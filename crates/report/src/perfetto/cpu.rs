@@ -91,7 +91,8 @@ impl Cpu {
             return Ok(());
         }
         let name = sink.packets.name(&work_name(kind, names));
-        self.stack.begin(sink, time, key, &Mark::plain(name, Category::Irq))
+        self.stack
+            .begin(sink, time, key, &Mark::plain(name, Category::Irq))
     }
 
     /// Events were lost: nothing is known from the last event until now.
@@ -145,8 +146,12 @@ pub(super) fn lost_slice<W: Write>(
 fn work_key(kind: &Kind) -> Option<(bool, u64)> {
     let key = |what: u64, which: u64| (what << 56) | (which & ((1 << 56) - 1));
     Some(match *kind {
-        Kind::VectorEntry { class, vector } => (true, key(1, (class as u64) << 8 | u64::from(vector))),
-        Kind::VectorExit { class, vector } => (false, key(1, (class as u64) << 8 | u64::from(vector))),
+        Kind::VectorEntry { class, vector } => {
+            (true, key(1, (class as u64) << 8 | u64::from(vector)))
+        }
+        Kind::VectorExit { class, vector } => {
+            (false, key(1, (class as u64) << 8 | u64::from(vector)))
+        }
         Kind::IrqHandlerEntry { irq } => (true, key(2, irq.into())),
         Kind::IrqHandlerExit { irq } => (false, key(2, irq.into())),
         Kind::SoftirqEntry { vec } => (true, key(3, vec.into())),

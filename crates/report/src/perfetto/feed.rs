@@ -58,7 +58,9 @@ impl<W: Write> Exporter<W> {
             self.run(event, event.tid, names)?;
         }
         if let Some(vcpu) = self.roster.find(event.tid) {
-            self.with(vcpu, |vcpu, sink| vcpu.on_cpu(sink, event.time_ns, event.cpu))?;
+            self.with(vcpu, |vcpu, sink| {
+                vcpu.on_cpu(sink, event.time_ns, event.cpu)
+            })?;
         }
         Ok(())
     }
@@ -132,7 +134,8 @@ impl<W: Write> Exporter<W> {
             return Ok(());
         }
         let tasks = &self.tasks;
-        self.sched.event(&mut self.sink, event, |tid| task_name(tasks, tid, names))
+        self.sched
+            .event(&mut self.sink, event, |tid| task_name(tasks, tid, names))
     }
 
     /// What happens in a vCPU's thread.
@@ -143,9 +146,9 @@ impl<W: Write> Exporter<W> {
             Kind::KvmExit { reason, info1, .. } => {
                 self.with(place, |vcpu, sink| vcpu.exit(sink, time, reason, info1))
             }
-            Kind::KvmUserspaceExit { reason, errno } => {
-                self.with(place, |vcpu, sink| vcpu.userspace(sink, time, reason, errno))
-            }
+            Kind::KvmUserspaceExit { reason, errno } => self.with(place, |vcpu, sink| {
+                vcpu.userspace(sink, time, reason, errno)
+            }),
             Kind::KvmVcpuWakeup { ns, waited, .. } => {
                 self.with(place, |vcpu, sink| vcpu.wakeup(sink, time, ns, waited))
             }
@@ -203,7 +206,9 @@ impl<W: Write> Exporter<W> {
     }
 
     fn inject(&mut self, time: u64, place: u32, vector: u32) -> io::Result<()> {
-        let flow = u8::try_from(vector).ok().and_then(|vec| self.flows.inject(place, vec));
+        let flow = u8::try_from(vector)
+            .ok()
+            .and_then(|vec| self.flows.inject(place, vec));
         let ends: Vec<_> = flow.into_iter().collect();
         let name = self.sink.packets.name(&format!("inject {vector:#04x}"));
         let mark = Mark {
@@ -226,13 +231,17 @@ impl<W: Write> Exporter<W> {
             0 => (Track::HaltPoll(place), "halt_poll_ns"),
             _ => (Track::PleWindow(place), "ple_window"),
         };
-        let told = self.counters.get_mut(place as usize).and_then(|told| told.get_mut(which));
+        let told = self
+            .counters
+            .get_mut(place as usize)
+            .and_then(|told| told.get_mut(which));
         if let Some(told @ false) = told {
             *told = true;
             let is_ns = which == 0;
             let kind = TrackKind::Counter { name, is_ns };
             let rank = u32::try_from(which).unwrap_or(0);
-            self.sink.track(track, Some(Track::Vcpu(place)), rank, kind)?;
+            self.sink
+                .track(track, Some(Track::Vcpu(place)), rank, kind)?;
         }
         self.sink.packets.counter(time, track.uuid(), value)
     }

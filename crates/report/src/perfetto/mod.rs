@@ -92,7 +92,9 @@ impl<W: Write> Exporter<W> {
             options.vms.is_empty() || options.vms.iter().any(|name| name == vm)
         };
         let vcpus = (0..).zip(&roster.threads);
-        let vcpus: Vec<_> = vcpus.map(|(i, thread)| Vcpu::new(i, shown(thread))).collect();
+        let vcpus: Vec<_> = vcpus
+            .map(|(i, thread)| Vcpu::new(i, shown(thread)))
+            .collect();
         let has_switches = answers
             .events
             .iter()
@@ -124,7 +126,8 @@ impl<W: Write> Exporter<W> {
             "ticks" => "Host CPUs (all times are clock ticks, not ns)",
             _ => "Host CPUs",
         };
-        self.sink.track(Track::Cpus, None, 0, TrackKind::Plain { name })?;
+        self.sink
+            .track(Track::Cpus, None, 0, TrackKind::Plain { name })?;
         let shown = |vm: u32| {
             let mut threads = self.roster.threads.iter().zip(&self.vcpus);
             threads.any(|(thread, vcpu)| thread.vm == vm && vcpu.shown())
@@ -138,7 +141,8 @@ impl<W: Write> Exporter<W> {
                 Some(pid) => TrackKind::Process { pid, name },
                 None => TrackKind::Plain { name },
             };
-            self.sink.track(Track::Vm(i), None, i.saturating_add(1), kind)?;
+            self.sink
+                .track(Track::Vm(i), None, i.saturating_add(1), kind)?;
         }
         let vcpus = self.roster.threads.iter().zip(&self.vcpus);
         for (i, (thread, vcpu)) in (0..).zip(vcpus) {
@@ -151,7 +155,9 @@ impl<W: Write> Exporter<W> {
                 let kind = TrackKind::Thread { pid, tid, name };
                 self.sink.track(Track::Thread(i), vm, i, kind)?;
             }
-            let kind = TrackKind::Plain { name: &thread.label };
+            let kind = TrackKind::Plain {
+                name: &thread.label,
+            };
             self.sink.track(Track::Vcpu(i), vm, thread.rank(), kind)?;
         }
         Ok(())
@@ -177,7 +183,11 @@ impl<W: Write> Exporter<W> {
         }
         // An event may come after later ones: not before the window all the same.
         let from = self.options.from_ns.unwrap_or(0);
-        let time_ns = if self.sink.is_open() { time.max(from) } else { time };
+        let time_ns = if self.sink.is_open() {
+            time.max(from)
+        } else {
+            time
+        };
         let event = &Event { time_ns, ..*event };
         self.now_ns = self.now_ns.max(time_ns);
         self.know_cpu(event.cpu.0)?;

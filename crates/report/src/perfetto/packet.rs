@@ -229,7 +229,9 @@ impl<W: Write> Packets<W> {
         event_type: u64,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
-        let known = CATEGORIES.iter().position(|(category, _)| *category == mark.category);
+        let known = CATEGORIES
+            .iter()
+            .position(|(category, _)| *category == mark.category);
         self.packet.message(11, |event| {
             event.uint(3, known.map_or(0, |index| index as u64 + 1));
             for (name, value) in mark.args {

@@ -116,9 +116,9 @@ impl Roster {
 
 /// The kernel's release in a `uname`: its first word that looks like a version.
 pub(super) fn release(uname: &str) -> Option<&str> {
-    uname.split_whitespace().find(|word| {
-        word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.')
-    })
+    uname
+        .split_whitespace()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
 }
 
 #[cfg(test)]
@@ -128,7 +128,10 @@ mod tests {
     #[test]
     fn a_release_is_found_in_a_uname() {
         let uname = "Linux 10.0-host 7.2.13+deb14-amd64 #1 SMP x86_64";
-        assert_eq!(release("Linux host 7.2.13+deb14-amd64 #1"), Some("7.2.13+deb14-amd64"));
+        assert_eq!(
+            release("Linux host 7.2.13+deb14-amd64 #1"),
+            Some("7.2.13+deb14-amd64")
+        );
         assert_eq!(release("6.1.0"), Some("6.1.0"));
         assert_eq!(release("Linux"), None);
         assert_eq!(release(uname), Some("10.0-host"));

@@ -77,7 +77,8 @@ impl<W: Write> Sink<W> {
         rank: u32,
         kind: TrackKind<'_>,
     ) -> io::Result<()> {
-        self.packets.track(track.uuid(), parent.map(Track::uuid), rank, kind)
+        self.packets
+            .track(track.uuid(), parent.map(Track::uuid), rank, kind)
     }
 }
 

@@ -129,7 +129,8 @@ impl Vcpu {
         self.level(sink, time, 0)?;
         self.halting = false;
         let name = sink.packets.name("guest");
-        self.stack.begin(sink, time, 0, &Mark::plain(name, Category::Guest))
+        self.stack
+            .begin(sink, time, 0, &Mark::plain(name, Category::Guest))
     }
 
     /// `kvm_exit`.
@@ -168,7 +169,8 @@ impl Vcpu {
         self.level(sink, time, 1)?;
         self.halting = false;
         let name = sink.packets.name(&words::userspace(reason, errno));
-        self.stack.begin(sink, time, 0, &Mark::plain(name, Category::Vmm))
+        self.stack
+            .begin(sink, time, 0, &Mark::plain(name, Category::Vmm))
     }
 
     /// `kvm_vcpu_wakeup`: a halt took `ns` until now; if it did not sleep, it polled all that time.
@@ -289,12 +291,9 @@ impl Vcpu {
             Some(vector) => sink.packets.name(&format!("IPI {vector:#04x}")),
             None => sink.packets.name("IPI by hypercall"),
         };
-        let args = request.icr.map(|(low, dest)| {
-            [
-                arg("icr_low", low.into()),
-                arg("dest_id", dest.into()),
-            ]
-        });
+        let args = request
+            .icr
+            .map(|(low, dest)| [arg("icr_low", low.into()), arg("dest_id", dest.into())]);
         let mark = Mark {
             args: args.as_ref().map_or(&[], |args| args.as_slice()),
             flows: &request.flows,

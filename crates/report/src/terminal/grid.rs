@@ -125,7 +125,10 @@ mod tests {
     #[test]
     fn text_is_cut_and_numbers_are_not() {
         let mut grid = Grid::new(&[("VM", Side::Text), ("time", Side::Number)]);
-        grid.row(["a-virtual-machine-with-a-long-name".into(), "1.23 us".into()]);
+        grid.row([
+            "a-virtual-machine-with-a-long-name".into(),
+            "1.23 us".into(),
+        ]);
         grid.row(["b".into(), "147 us".into()]);
         let mut out = String::new();
         grid.render(PLAIN, &mut out);
@@ -136,7 +139,10 @@ mod tests {
         // The narrowest of both: 28 columns behind the indent.
         assert_eq!(out.lines().count(), 3);
         assert!(out.lines().all(|line| escape::width(line) <= 30), "{out}");
-        assert_eq!(out.replace(' ', ""), expected.replace("e…", "e-…").replace(' ', ""));
+        assert_eq!(
+            out.replace(' ', ""),
+            expected.replace("e…", "e-…").replace(' ', "")
+        );
     }
 
     #[test]

@@ -21,7 +21,11 @@ pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
     if !source.clock.is_empty() {
         facts.push(format!("clock {}", source.clock));
     }
-    facts.push(format!("{} on {}", times.show(source.span_ns), counted(source.cpus.into(), "CPU")));
+    facts.push(format!(
+        "{} on {}",
+        times.show(source.span_ns),
+        counted(source.cpus.into(), "CPU")
+    ));
     facts.push(counted(source.events, "event"));
     facts.push(lost(answers));
     // A unit of two columns is for tables only.
@@ -33,7 +37,13 @@ pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
     }
     paragraph(&vms(answers), "  ", style, str::to_owned, out);
     for note in source.notes.iter().take(NOTES) {
-        paragraph(&format!("note: {note}"), "  ", style, |line| style.warn(line), out);
+        paragraph(
+            &format!("note: {note}"),
+            "  ",
+            style,
+            |line| style.warn(line),
+            out,
+        );
     }
     if source.notes.len() > NOTES {
         let more = format!("note: {} more in the JSON", source.notes.len() - NOTES);
@@ -72,7 +82,11 @@ fn vms(answers: &Answers) -> String {
         .iter()
         .map(|vm| format!("{} ({})", vm.vm, counted(vm.vcpus.into(), "vCPU")))
         .collect();
-    let mut how: Vec<_> = answers.vms.iter().map(|vm| vm.grouped_by.as_str()).collect();
+    let mut how: Vec<_> = answers
+        .vms
+        .iter()
+        .map(|vm| vm.grouped_by.as_str())
+        .collect();
     how.dedup();
     format!("VMs: {}; told apart by: {}", vms.join(", "), how.join(", "))
 }

@@ -125,7 +125,9 @@ pub(super) fn yields(answers: &Answers) -> Section {
         row.pause_exits | row.ple_grow | row.ple_shrink | u64::from(row.ple_window_max) != 0
     };
     for row in answers.yields.iter().filter(spun) {
-        let switched = row.switched_to_same_vm.saturating_add(row.switched_elsewhere);
+        let switched = row
+            .switched_to_same_vm
+            .saturating_add(row.switched_elsewhere);
         grid.row([
             row.vm.clone(),
             count_or_dash(row.pause_exits),

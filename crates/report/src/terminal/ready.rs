@@ -25,7 +25,9 @@ pub(super) fn section(answers: &Answers, times: Times) -> Section {
     let mut left = 0;
     for vm in vms(answers) {
         let rows = causes(answers, vm);
-        let total = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.ns));
+        let total = rows
+            .iter()
+            .fold(0_u64, |sum, row| sum.saturating_add(row.ns));
         let span = span(answers, vm);
         left += rows.len().saturating_sub(ROWS);
         for row in rows.into_iter().take(ROWS) {
@@ -87,7 +89,11 @@ struct Cause<'a> {
 
 fn causes<'a>(answers: &'a Answers, vm: &str) -> Vec<Cause<'a>> {
     let mut causes: BTreeMap<(&str, &str), Cause<'_>> = BTreeMap::new();
-    for row in answers.ready.iter().filter(|row| row.vm == vm && row.ns > 0) {
+    for row in answers
+        .ready
+        .iter()
+        .filter(|row| row.vm == vm && row.ns > 0)
+    {
         let cause = causes.entry((&row.cause, &row.who)).or_insert(Cause {
             cause: &row.cause,
             who: &row.who,

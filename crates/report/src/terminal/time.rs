@@ -143,7 +143,9 @@ fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
                 .map(|(reason, (count, ns))| (reason, count, ns))
                 .collect();
             rows.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(b.0)));
-            let total = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.2));
+            let total = rows
+                .iter()
+                .fold(0_u64, |sum, row| sum.saturating_add(row.2));
             (vm, total, rows)
         })
         .collect()

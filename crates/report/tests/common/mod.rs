@@ -189,7 +189,11 @@ impl Reading {
         for (i, packet) in trace.packet.into_iter().enumerate() {
             assert_eq!(packet.trusted_packet_sequence_id, Some(1));
             assert_eq!(packet.sequence_flags, Some(if i == 0 { 3 } else { 2 }));
-            for entry in packet.interned_data.iter().flat_map(|data| &data.event_names) {
+            for entry in packet
+                .interned_data
+                .iter()
+                .flat_map(|data| &data.event_names)
+            {
                 let old = names.insert(entry.iid(), entry.name().to_owned());
                 assert_eq!(old, None, "a name is interned once");
             }

@@ -117,7 +117,9 @@ impl Analyze {
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         print(&analyzed.answers, format, &keys, csv_key)?;
-        analyzed.cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
+        analyzed
+            .cut
+            .map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 
     /// Whether what was picked is there.
@@ -155,8 +157,14 @@ impl Analyze {
             list("--vm", self.vm.clone()),
             list("--vcpu", numbers(&self.vcpu)),
             list("--cpu", numbers(&cpus)),
-            list("--from", self.window.from.iter().map(When::to_string).collect()),
-            list("--until", self.window.until.iter().map(When::to_string).collect()),
+            list(
+                "--from",
+                self.window.from.iter().map(When::to_string).collect(),
+            ),
+            list(
+                "--until",
+                self.window.until.iter().map(When::to_string).collect(),
+            ),
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("of a part only: {}", parts.join(" ")))

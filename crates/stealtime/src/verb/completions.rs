@@ -20,7 +20,12 @@ impl Completions {
     /// Prints them.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::Cli::command(), "stealtime", &mut script);
+        clap_complete::generate(
+            self.shell,
+            &mut crate::Cli::command(),
+            "stealtime",
+            &mut script,
+        );
         output::to_stdout(|out| out.write_all(&script))
     }
 }

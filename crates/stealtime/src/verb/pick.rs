@@ -46,10 +46,7 @@ pub(super) fn cpus(asked: &[u16], answers: &Answers) -> Result<(), CliError> {
 }
 
 /// The window holds part of the recording.
-pub(super) fn window(
-    window: crate::args::Window,
-    analyzed: &Analyzed,
-) -> Result<(), CliError> {
+pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result<(), CliError> {
     let first = analyzed.first_ns;
     let from = window.from.map(|from| from.resolve(first));
     let to = window.until.map(|until| until.resolve(first));

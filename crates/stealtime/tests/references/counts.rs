@@ -42,7 +42,10 @@ fn by_trace_cmd(text: &str) -> Reference {
 
 /// trace-cmd's names of SVM exits (`EXIT_NPF`) to the kernel's (`npf`).
 fn kernel_name(reason: &str) -> String {
-    ExitReason::from_name(reason).and_then(ExitReason::name).unwrap_or(reason).into()
+    ExitReason::from_name(reason)
+        .and_then(ExitReason::name)
+        .unwrap_or(reason)
+        .into()
 }
 
 /// `perf-stats.txt`, the output of `perf report --stats`, which counts every sample. (`perf-counts.txt`
@@ -54,7 +57,12 @@ fn by_perf(text: &str) -> Reference {
         if let Some(name) = line.strip_suffix(" stats:") {
             event = name.split_once(':').map(|(_, name)| name.to_owned());
         } else if let Some(count) = line.trim().strip_prefix("SAMPLE events:") {
-            let count: u64 = count.split_whitespace().next().unwrap_or("").parse().unwrap_or(0);
+            let count: u64 = count
+                .split_whitespace()
+                .next()
+                .unwrap_or("")
+                .parse()
+                .unwrap_or(0);
             match &event {
                 Some(name) => drop(reference.events.insert(name.clone(), count)),
                 None => reference.total = Some(count),
@@ -67,10 +75,13 @@ fn by_perf(text: &str) -> Reference {
 fn reference_of(recording: &Recording) -> Option<Reference> {
     let is_perf = recording.file.to_string_lossy().contains("perf.data");
     if is_perf {
-        return recording.reference("perf-stats.txt").map(|text| by_perf(&text));
+        return recording
+            .reference("perf-stats.txt")
+            .map(|text| by_perf(&text));
     }
-    let text =
-        recording.reference("trace-cmd-counts.txt").or_else(|| recording.reference("counts.txt"));
+    let text = recording
+        .reference("trace-cmd-counts.txt")
+        .or_else(|| recording.reference("counts.txt"));
     text.map(|text| by_trace_cmd(&text))
 }
 
@@ -78,18 +89,33 @@ fn reference_of(recording: &Recording) -> Option<Reference> {
 fn events_and_exits_are_counted_as_other_tools_count_them() {
     let mut compared = 0;
     for recording in recordings() {
-        let Some(reference) = reference_of(&recording) else { continue };
+        let Some(reference) = reference_of(&recording) else {
+            continue;
+        };
         let shown = recording.file.display();
         let answers = recording.analyze(&[]);
         let rows = answers["events"].as_array().expect("a list");
         let events: BTreeMap<String, u64> = rows
             .iter()
-            .map(|row| (row["name"].as_str().unwrap_or("").to_owned(), integer(&row["count"])))
+            .map(|row| {
+                (
+                    row["name"].as_str().unwrap_or("").to_owned(),
+                    integer(&row["count"]),
+                )
+            })
             .collect();
         assert_eq!(events, reference.events, "{shown}: counts by event");
-        assert_eq!(Some(integer(&answers["source"]["events"])), reference.total, "{shown}: total");
+        assert_eq!(
+            Some(integer(&answers["source"]["events"])),
+            reference.total,
+            "{shown}: total"
+        );
         if let Some(lost) = reference.lost {
-            assert_eq!(integer(&answers["source"]["lost"]), lost, "{shown}: lost events");
+            assert_eq!(
+                integer(&answers["source"]["lost"]),
+                lost,
+                "{shown}: lost events"
+            );
         }
         compared += 1;
     }

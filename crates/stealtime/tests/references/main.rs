@@ -49,28 +49,42 @@ pub fn recordings() -> Vec<Recording> {
     if let Some(further) = std::env::var_os("STEALTIME_TRACES") {
         let before = found.len();
         walk(Path::new(&further), &mut found);
-        assert!(found.len() > before, "STEALTIME_TRACES: no recordings in {further:?}");
+        assert!(
+            found.len() > before,
+            "STEALTIME_TRACES: no recordings in {further:?}"
+        );
     }
     found
 }
 
 fn walk(dir: &Path, found: &mut Vec<Recording>) {
     let entries = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .collect();
     paths.sort();
     for path in paths {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let stem = name.trim_end_matches(".zst");
         let reference = dir.join("reference");
         if path.is_dir() {
             walk(&path, found);
         } else if ["trace.dat", "perf.data", "trace.txt"].contains(&stem) && reference.is_dir() {
-            found.push(Recording { file: path, reference });
+            found.push(Recording {
+                file: path,
+                reference,
+            });
         }
     }
 }
 
 /// An integer of the answer.
 pub fn integer(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("not an unsigned integer: {value}"))
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("not an unsigned integer: {value}"))
 }

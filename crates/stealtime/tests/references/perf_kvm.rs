@@ -74,13 +74,27 @@ fn exit_tables_equal_those_of_perf() {
         }
         let mut answers = None;
         for (file, key) in tables {
-            let Some(text) = recording.reference(file) else { continue };
+            let Some(text) = recording.reference(file) else {
+                continue;
+            };
             let answers = answers.get_or_insert_with(|| recording.analyze(&[]));
-            let ours: Vec<Row> =
-                answers[key].as_array().expect("a list").iter().map(our_row).collect();
-            assert_eq!(ours, perf_rows(&text), "{}: {file}", recording.file.display());
+            let ours: Vec<Row> = answers[key]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(our_row)
+                .collect();
+            assert_eq!(
+                ours,
+                perf_rows(&text),
+                "{}: {file}",
+                recording.file.display()
+            );
             compared += 1;
         }
     }
-    assert!(compared > 0, "no recording has tables of perf kvm stat beside it");
+    assert!(
+        compared > 0,
+        "no recording has tables of perf kvm stat beside it"
+    );
 }

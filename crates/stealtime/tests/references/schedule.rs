@@ -12,7 +12,9 @@ const TOLERANCE_NS: u64 = 2_000;
 #[test]
 fn vcpu_times_equal_an_independent_count() {
     for recording in recordings() {
-        let Some(text) = recording.reference("summary.json") else { continue };
+        let Some(text) = recording.reference("summary.json") else {
+            continue;
+        };
         let reference: Value = serde_json::from_str(&text).expect("a JSON reference");
         let answers = recording.analyze(&[]);
         let ours = answers["vcpus"].as_array().expect("a list");
@@ -28,7 +30,10 @@ fn vcpu_times_equal_an_independent_count() {
                 ("sleeping_s", integer(&row["halt_ns"])),
             ] {
                 let want = nanoseconds(&expected[name]);
-                assert!(got.abs_diff(want) <= TOLERANCE_NS, "{shown}: {name}: {got}, not {want}");
+                assert!(
+                    got.abs_diff(want) <= TOLERANCE_NS,
+                    "{shown}: {name}: {got}, not {want}"
+                );
             }
         }
     }

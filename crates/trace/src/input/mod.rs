@@ -14,14 +14,12 @@ mod xz;
 
 use std::path::{Path, PathBuf};
 
-use stealtime_events::Event;
-
 pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};
 
 use crate::perf::{self, PerfSource, TracingData};
-use crate::text::{TextSource, ticks_to_ns};
-use crate::{ClockUnit, EventSource, NameTable, ReadError, SourceInfo, TraceDat};
+use crate::text::TextSource;
+use crate::{EventSource, ReadError, SourceInfo, TraceDat};
 use detect::Container;
 
 /// How much of an unpacked recording is kept in memory before a temporary file is made.
@@ -45,7 +43,7 @@ pub(crate) fn note_unused_khz(options: &Options, info: &mut SourceInfo) {
     if options.tsc_khz.is_some() {
         info.note(
             false,
-            "--tsc-khz is not used: the recording's times are not ticks",
+            "--tsc-khz is not used: the recording's times are not ticks of the TSC",
         );
     }
 }
@@ -81,7 +79,11 @@ fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>
     let (name, len) = (file.name.clone(), file.len);
     let (compression, damage) = (file.compression, file.damage.take());
     let mut source = TraceDat::new(Box::new(file), &name, len)?;
+    let converts = options.tsc_khz.is_some_and(|khz| source.set_tsc_khz(khz));
     let info = source.info_mut();
+    if !converts {
+        note_unused_khz(options, info);
+    }
     info.compression = compression;
     if let Some(damage) = damage {
         info.note(
@@ -89,44 +91,7 @@ fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>
             format!("{damage}; what was unpacked until there is read"),
         );
     }
-    match options.tsc_khz.filter(|khz| *khz > 0) {
-        Some(khz) if info.clock.unit == ClockUnit::Ticks => {
-            (info.clock.unit, info.clock.tsc_khz) = (ClockUnit::Ns, Some(khz));
-            Ok(Box::new(Ticking { source, khz }))
-        }
-        _ => {
-            note_unused_khz(options, info);
-            Ok(Box::new(source))
-        }
-    }
-}
-
-/// A source whose times are ticks of a known frequency.
-struct Ticking {
-    source: TraceDat,
-    khz: u64,
-}
-
-impl EventSource for Ticking {
-    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        let event = self.source.next_event()?;
-        Ok(event.map(|event| Event {
-            time_ns: ticks_to_ns(event.time_ns, self.khz),
-            ..event
-        }))
-    }
-
-    fn names(&self) -> &NameTable {
-        self.source.names()
-    }
-
-    fn info(&self) -> &SourceInfo {
-        self.source.info()
-    }
-
-    fn progress(&self) -> (u64, Option<u64>) {
-        self.source.progress()
-    }
+    Ok(Box::new(source))
 }
 
 /// The event formats of a recording, for another one that lacks them.

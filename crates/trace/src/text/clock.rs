@@ -65,7 +65,7 @@ pub(super) fn estimate(pairs: &[(u64, u64)]) -> Option<Estimate> {
 /// |---|---|---|
 /// | 2_000_000 | 2_000_000 | 1_000_000 |
 /// | 3 | 2_000_000 | 1 |
-pub(crate) fn ns(ticks: u64, khz: u64) -> u64 {
+pub(super) fn ns(ticks: u64, khz: u64) -> u64 {
     let ns = (u128::from(ticks) * 1_000_000)
         .checked_div(u128::from(khz))
         .unwrap_or(0);

@@ -20,7 +20,6 @@ use stealtime_events::{CpuId, Event, Kind, Tid};
 
 use crate::input::{Options, Progress, Stream};
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
-pub(crate) use clock::ns as ticks_to_ns;
 use line::{Line, Parsed, Stamp};
 use lines::Lines;
 use tasks::Tasks;

@@ -21,22 +21,34 @@ pub(super) struct Feed {
 /// Times of the ring buffer to times of events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scale {
-    pub(super) tsc: Option<TscToNs>,
+    pub(super) ticks: Ticks,
     /// Added afterwards, in ns.
     pub(super) offset: i64,
+}
+
+/// How the clock's units become nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Ticks {
+    /// They are nanoseconds, or nothing is known of them.
+    #[default]
+    AsTheyAre,
+    /// As the file says.
+    Tsc(TscToNs),
+    /// By a frequency in kHz, which is not 0.
+    Khz(u64),
 }
 
 impl Scale {
     #[inline]
     fn apply(self, time: u64) -> u64 {
-        let time = match self.tsc {
-            None => time,
-            Some(TscToNs { mult, shift }) => {
-                let ns = (u128::from(time) * u128::from(mult)) >> shift;
-                u64::try_from(ns).unwrap_or(u64::MAX)
-            }
+        let ns = match self.ticks {
+            Ticks::AsTheyAre => return time.saturating_add_signed(self.offset),
+            Ticks::Tsc(TscToNs { mult, shift }) => (u128::from(time) * u128::from(mult)) >> shift,
+            Ticks::Khz(khz) => u128::from(time) * 1_000_000 / u128::from(khz),
         };
-        time.saturating_add_signed(self.offset)
+        u64::try_from(ns)
+            .unwrap_or(u64::MAX)
+            .saturating_add_signed(self.offset)
     }
 }
 

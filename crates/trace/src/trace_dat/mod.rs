@@ -22,7 +22,7 @@ use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
 use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use cpu::{CpuStream, Feed};
+use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
 use input::Source;
 
@@ -103,6 +103,22 @@ impl TraceDat {
         let mut info = SourceInfo::new(Format::TraceDat(7));
         let meta = meta::Meta::read(&mut source, &mut info)?;
         Ok(open::assemble(source, meta, info))
+    }
+
+    /// Converts the times of a recording whose clock is the TSC and that does not say how to convert
+    /// it; `khz` is its frequency. Gives whether that was so. To be called before the first event.
+    pub fn set_tsc_khz(&mut self, khz: u64) -> bool {
+        use crate::ClockUnit;
+        let clock = &mut self.info.clock;
+        if khz == 0 || clock.unit != ClockUnit::Ticks || clock.name != "x86-tsc" {
+            return false;
+        }
+        clock.unit = ClockUnit::Ns;
+        clock.tsc_khz = Some(khz);
+        for stream in &mut self.streams {
+            stream.plan.scale.ticks = Ticks::Khz(khz);
+        }
+        true
     }
 
     /// What is known of the recording, for whoever knows more (the compression around the file).

@@ -2,7 +2,7 @@
 
 use stealtime_events::{CpuId, Tid, VcpuId};
 
-use super::cpu::{CpuStream, Feed, Plan, Scale};
+use super::cpu::{CpuStream, Feed, Plan, Scale, Ticks};
 use super::input::Source;
 use super::meta::Meta;
 use super::options::{Buffer, CpuData, TscToNs};
@@ -45,7 +45,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
     info.uname = options.uname.clone();
     info.cpus = options.cpus;
     let scale = Scale {
-        tsc,
+        ticks: tsc.map_or(Ticks::AsTheyAre, Ticks::Tsc),
         offset: options.time_offset,
     };
     let plans = plans(&source, &meta, scale, &mut info);

@@ -386,3 +386,69 @@ fn a_process_is_kept_when_only_the_name_changes() {
         }
     )));
 }
+
+/// A description of every tracepoint that is read, its fields in a mix of sizes, IDs from 1.
+fn every_event() -> Vec<(&'static str, String)> {
+    use super::points::SPECS;
+    let events = (1..).zip(SPECS).map(|(id, spec)| {
+        let sizes = ["u32", "u64 ", "int", "u8", "s64"];
+        let numbers = spec.fields.iter().zip(sizes).map(|(field, kind)| {
+            let name = field
+                .trim_start_matches('?')
+                .split('|')
+                .next()
+                .unwrap_or_default();
+            format!("{kind} {name}").replace("  ", " ")
+        });
+        let comms = spec
+            .comms
+            .iter()
+            .map(|(_, name)| format!("__data_loc char[] {name}"));
+        let fields: Vec<String> = numbers.chain(comms).collect();
+        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        (spec.system, format(spec.event, id, &fields))
+    });
+    events.collect()
+}
+
+/// Lines like those of a description.
+const LINES: &str = "(name: [a-z]{0,3}\n|ID: [0-9-]{0,6}\n|\
+    \tfield:[ a-z\\[\\]0-9_]{0,12};\t(offset|size):[0-9-]{0,11};|\n|.){0,12}";
+
+proptest::proptest! {
+    #[test]
+    fn any_record_is_one_event(
+        id in 0_u16..80,
+        body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..90),
+        cut in 0_usize..100,
+        big in proptest::prelude::any::<bool>(),
+    ) {
+        let endian = if big { Endian::Big } else { Endian::Little };
+        let mut bench = Bench::new(endian, &every_event());
+        let mut bytes = record(id, &[&body]);
+        if big {
+            bytes[..2].reverse();
+        }
+        bytes.truncate(cut);
+        let events = bench.decode(&bytes);
+        let counted = events.iter().filter(|event| event.kind.is_host_event()).count();
+        proptest::prop_assert_eq!(counted, 1);
+        // What is counted comes last: names are told before they are needed.
+        proptest::prop_assert!(events.last().is_some_and(|event| event.kind.is_host_event()));
+        let typed = events.last().and_then(|event| event.kind.tracepoint()).is_some();
+        proptest::prop_assert!(typed || bench.info.notes.len() == 1 || only_named(&bench, &events));
+    }
+
+    #[test]
+    fn any_text_is_a_description_or_an_error(text in LINES) {
+        let _ = format::parse("s", text.as_bytes());
+    }
+}
+
+/// Whether the record became a name without a note because nothing more is read of its event.
+fn only_named(bench: &Bench, events: &[Event]) -> bool {
+    events.iter().any(|event| match event.kind {
+        Kind::Other { name } => bench.names.name(name) == "task_rename",
+        _ => false,
+    })
+}

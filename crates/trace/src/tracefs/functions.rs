@@ -37,8 +37,9 @@ impl Symbols {
             return None;
         }
         // Kernels pad to the width of a pointer: 16 digits, or 8.
-        self.at(format!("{address:016x} ").as_bytes())
-            .or_else(|| self.at(format!("{address:08x} ").as_bytes()))
+        let wide = self.at(format!("{address:016x} ").as_bytes());
+        let narrow = || u32::try_from(address).ok();
+        wide.or_else(|| self.at(format!("{:08x} ", narrow()?).as_bytes()))
     }
 
     fn at(&self, needle: &[u8]) -> Option<&[u8]> {
@@ -56,9 +57,9 @@ impl Symbols {
     }
 }
 
-/// How many addresses are looked up: each costs a search of the whole text, and a hostile file has a
-/// new one in every record.
-const MAX_SEARCHES: usize = 4096;
+/// How many bytes of text are searched in all: each address costs a search of the whole text, and a
+/// hostile file has a new one in every record. Enough for some 800 functions.
+const MAX_SEARCHED: u64 = 8 << 30;
 /// Entries of the direct-mapped cache in front of the map.
 const RECENT: usize = 64;
 
@@ -66,6 +67,7 @@ const RECENT: usize = 64;
 pub(super) struct Functions {
     symbols: Symbols,
     known: HashMap<u64, NameId>,
+    searched: u64,
     recent: [(u64, NameId); RECENT],
 }
 
@@ -74,6 +76,7 @@ impl Functions {
         Self {
             symbols,
             known: HashMap::new(),
+            searched: 0,
             // Address 0 belongs to no function, and its name is the empty one.
             recent: [(0, NameId::NONE); RECENT],
         }
@@ -96,7 +99,8 @@ impl Functions {
         } else if let Some(name) = self.known.get(&address) {
             *name
         } else {
-            let symbol = if self.known.len() < MAX_SEARCHES {
+            let symbol = if self.searched < MAX_SEARCHED {
+                self.searched += self.symbols.text.len() as u64;
                 self.symbols.name(address)
             } else {
                 None
