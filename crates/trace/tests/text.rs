@@ -124,8 +124,11 @@ fn ticks_are_converted_as_the_expiries_tell() {
     assert_eq!(exact.info().clock.tsc_khz, Some(2_300_000));
 }
 
+/// A trace.dat and a text.
+type Sources = [Box<dyn EventSource>; 2];
+
 /// The events of the trace.dat and of the text made of it, as far as the text goes.
-fn pairs(recording: &str, text: &str) -> (Vec<(Event, Event)>, [Box<dyn EventSource>; 2]) {
+fn pairs(recording: &str, text: &str) -> (Vec<(Event, Event)>, Sources) {
     let dir = Path::new(common::SMALL).join(recording);
     let open = |name| open(&common::file(&dir, name).expect("a file")).expect("a trace");
     let (mut dat, mut txt) = (open("trace.dat"), open(text));

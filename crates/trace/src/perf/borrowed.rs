@@ -112,8 +112,8 @@ pub(super) fn check(
                 input: name,
                 what: format!(
                     "the formats given are of another kernel or boot: by them tracepoint {id} is \
-                     {event} with records of {least} bytes for the task that is current; the one at \
-                     offset {offset} has {len} bytes or another task"
+                     {event} with records of {least} bytes for the task that is current; the one \
+                     at offset {offset} has {len} bytes or another task"
                 ),
             });
         }
