@@ -12,6 +12,7 @@ mod stored;
 mod stream;
 mod xz;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub(crate) use stored::Stored;
@@ -62,9 +63,24 @@ pub fn open(path: &Path) -> Result<Box<dyn EventSource>, ReadError> {
 /// The file cannot be opened or is a directory, is empty, is not a trace, or its beginning is so
 /// damaged that nothing can be read; a temporary file is needed and cannot be written.
 pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
-    let mut stream = Stream::open(path)?;
-    let head = stream.peek(HEAD)?;
-    let container = detect::container(head);
+    source_of(Stream::open(path)?, options)
+}
+
+/// Reads a trace from anything that gives bytes: a socket, a child's output, memory. `name` stands
+/// for the input in messages.
+///
+/// # Errors
+/// As [`open_with`].
+pub fn open_read(
+    name: &str,
+    input: Box<dyn Read + Send>,
+    options: &Options,
+) -> Result<Box<dyn EventSource>, ReadError> {
+    source_of(Stream::new(name.to_owned(), input, None, None)?, options)
+}
+
+fn source_of(mut stream: Stream, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
+    let container = detect::container(stream.peek(HEAD)?);
     match container {
         Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
         Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
