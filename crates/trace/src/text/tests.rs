@@ -187,7 +187,7 @@ fn what_the_guest_reaches_for() {
 }
 
 #[test]
-fn interrupts_of_guests() {
+fn interrupts_between_vcpus() {
     let apic = |write, reg, val| Kind::KvmApic { write, reg, val };
     assert_eq!(
         kind("kvm_apic: apic_write APIC_EOI = 0x0"),
@@ -230,6 +230,10 @@ fn interrupts_of_guests() {
         kind("kvm_apic_accept_irq: apicid=3 dm=256 tm=0 vec=236"),
         accept(3, 256, 0, 236)
     );
+}
+
+#[test]
+fn interrupts_that_reach_guests() {
     let virq = |vector, soft, reinjected| Kind::KvmInjVirq {
         vector,
         soft,
@@ -320,7 +324,7 @@ fn interrupts_of_guests() {
 }
 
 #[test]
-fn halts_and_clocks_of_guests() {
+fn halts_and_polls_of_guests() {
     let wakeup = |ns, waited, valid| Kind::KvmVcpuWakeup { ns, waited, valid };
     assert_eq!(
         kind("kvm_vcpu_wakeup: wait time 20815187 ns, polling valid"),
@@ -365,6 +369,10 @@ fn halts_and_clocks_of_guests() {
         kind("kvm_ple_window: vcpu 2: ple_window 3000 (shrink 6000)"),
         ple
     );
+}
+
+#[test]
+fn clocks_of_guests() {
     let timer = Kind::KvmHvTimerState {
         vcpu: VcpuId(0x1f),
         hv_timer_in_use: true,
