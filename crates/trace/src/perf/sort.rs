@@ -13,6 +13,9 @@ const CHUNK: usize = 1 << 20;
 /// How many chunks are held at the most.
 const MAX_CHUNKS: usize = 96;
 
+/// How many chunks are kept to be used again.
+const MAX_FREE: usize = 32;
+
 /// One record that is held.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
@@ -150,7 +153,7 @@ impl Sorter {
         while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.live == 0) {
             if let Some(mut chunk) = self.chunks.pop_front() {
                 chunk.data.clear();
-                if self.free.len() < 16 {
+                if self.free.len() < MAX_FREE {
                     self.free.push(chunk.data);
                 }
             }
