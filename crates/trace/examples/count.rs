@@ -13,7 +13,7 @@ use stealtime_trace::{EventSource, TraceDat};
 fn main() -> Result<(), Box<dyn Error>> {
     let (options, paths): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)
-        .partition(|arg| arg.starts_with('-'));
+        .partition(|arg| arg.starts_with('-') && arg != "-");
     for path in paths {
         let start = Instant::now();
         let mut source = TraceDat::open(File::open(&path)?, &path)?;

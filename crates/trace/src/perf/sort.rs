@@ -1,9 +1,9 @@
 //! Records into the order of time.
 //!
 //! perf writes what each CPU's buffer holds, CPU after CPU, and then `PERF_RECORD_FINISHED_ROUND`:
-//! what comes after the next such record is later than all that came before this one. So records are
-//! held back for one round, in chunks that are used again. A recording whose rounds are missing or
-//! larger than [`MAX_CHUNKS`] is sorted in windows of that size.
+//! what comes after the next such record is later than all that came before this one. So records
+//! are held back for one round, in chunks that are used again. A recording whose rounds are
+//! missing or larger than [`MAX_CHUNKS`] is sorted in windows of that size.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! One tracepoint recorded by two events.
 //!
-//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel passes
-//! it there are two samples. It has happened once.
+//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel
+//! passes it there are two samples. It has happened once.
 
 use std::collections::VecDeque;
 

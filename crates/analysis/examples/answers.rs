@@ -1,0 +1,25 @@
+//! Prints the answers of a `trace.dat` as JSON, and how fast the pass was.
+//!
+//! `cargo run --release -p stealtime-analysis --example answers -- trace.dat`
+
+use std::fs::File;
+use std::time::Instant;
+
+use stealtime_analysis::{Analysis, Options};
+use stealtime_trace::{EventSource, TraceDat};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args().nth(1).ok_or("name a trace.dat")?;
+    let mut source = TraceDat::open(File::open(&path)?, &path)?;
+    let mut analysis = Analysis::new(Options::default());
+    let start = Instant::now();
+    let mut count = 0u64;
+    while let Some(event) = source.next_event()? {
+        analysis.event(&event, source.names());
+        count += 1;
+    }
+    let answers = analysis.finish(source.names());
+    eprintln!("{count} events in {:?}", start.elapsed());
+    println!("{}", serde_json::to_string_pretty(&answers)?);
+    Ok(())
+}
