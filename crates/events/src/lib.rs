@@ -1,2 +1,44 @@
-//! The vocabulary of a virtualization host: time, identities and typed events. No I/O.
+//! The vocabulary of a virtualization host: time, identities and typed events.
+//!
+//! What a real host's trace says and what a simulated host does are the same [`Event`]s, so every
+//! analysis, table and export works on both. The crate does no I/O and allocates nothing; names are
+//! numbers ([`NameId`]) into a table that the source of the events keeps.
+//!
+//! Variants of [`Kind`] carry the name of the kernel tracepoint they come from, and their fields the
+//! names of the tracepoint's fields.
 #![no_std]
+
+mod context;
+pub mod exit_reason;
+mod ids;
+mod kind;
+pub mod vector;
+
+pub use context::Context;
+pub use exit_reason::{ExitReason, Isa};
+pub use ids::{CpuId, NameId, Names, Tid, VcpuId};
+pub use kind::Kind;
+pub use vector::HostVector;
+
+/// One thing that happened on one CPU of the host.
+///
+/// `Copy` and 40 bytes: made to be passed by the hundred million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// When, in nanoseconds of the source's clock. A source whose clock does not count nanoseconds
+    /// and could not be converted says so in its metadata.
+    pub time_ns: u64,
+    /// The task that was current on the CPU (`common_pid`); 0 is the idle task.
+    pub tid: Tid,
+    /// The host CPU.
+    pub cpu: CpuId,
+    /// Interrupt context and preemption state (`common_flags`).
+    pub context: Context,
+    /// What happened.
+    pub kind: Kind,
+}
+
+const _: () = assert!(
+    size_of::<Event>() <= 40,
+    "an event is passed by value everywhere"
+);

@@ -1,1 +1,14 @@
-//! Answers to terminal tables, JSON and Perfetto.
+//! Answers to terminal tables, JSON and CSV; events to Perfetto.
+//!
+//! Everything that comes out of a trace (names of tasks and guests) may hold anything: each form
+//! escapes it in its own way ([`escape`]).
+
+pub mod csv;
+pub mod escape;
+pub mod json;
+mod key;
+pub mod perfetto;
+pub mod terminal;
+mod units;
+
+pub use key::Key;

@@ -1,0 +1,177 @@
+//! Time that guests lose to polling, spinning, timers and host interrupts.
+
+use stealtime_events::exit_reason::Class;
+use stealtime_events::{Isa, vector::linux};
+
+use super::{Weighted, ms, per_mille, percent};
+use crate::answers::Answers;
+use crate::tables::Tables;
+use crate::vcpu::Vcpu;
+use crate::vms::Group;
+
+/// Fewer polls than this say nothing of their success.
+const MIN_POLLS: u64 = 100;
+/// From this share of failed polls on the window is wrong for the guest.
+const WASTED_PER_MILLE: u64 = 700;
+/// Polling below this share of the vCPUs' time costs too little to care.
+const POLL_COST_PER_MILLE: u64 = 5;
+/// Spinning from this share of the guest's time on is worth a look.
+const SPIN_PER_MILLE: u64 = 20;
+/// Fewer PAUSE exits than this say nothing.
+const MIN_PAUSES: u64 = 100;
+/// Directed yield works if at least this share of PAUSE exits reaches a vCPU of the same VM.
+const YIELD_PER_MILLE: u64 = 250;
+/// From this share of all exits on the LAPIC timer is what the guest exits for.
+const TIMER_PER_MILLE: u64 = 200;
+/// From this many a second of guest time on, host interrupts show in guests' latencies.
+const HITS_PER_SECOND: u64 = 1000;
+
+/// Adds what costs guests time.
+pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
+    for group in tables.selected() {
+        polls(answers, &group.name, found);
+        spinning(answers, &group.name, found);
+        timers(tables, group, found);
+        interrupts(tables, group, answers, found);
+    }
+}
+
+fn polls(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
+    let Some(row) = answers.halt_polls.iter().find(|row| row.vm == vm) else {
+        return;
+    };
+    let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
+    let (wasted, lived) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
+        (sum.0 + vcpu.poll_wasted_ns, sum.1 + vcpu.span_ns)
+    });
+    let polls = row.poll_success + row.poll_fail;
+    let is_costly = per_mille(wasted, lived) >= POLL_COST_PER_MILLE;
+    if polls >= MIN_POLLS && per_mille(row.poll_fail, polls) >= WASTED_PER_MILLE && is_costly {
+        found.push(Weighted::new(
+            "polls_wasted",
+            vm,
+            wasted,
+            [
+                format!("Most halt polling of {vm} is in vain: its vCPUs sleep all the same."),
+                format!(
+                    "{} of {polls} polls failed, {} of CPU time spent on them",
+                    row.poll_fail,
+                    ms(wasted)
+                ),
+                "Lower kvm.halt_poll_ns, or let it shrink faster (kvm.halt_poll_ns_shrink)."
+                    .to_owned(),
+            ],
+        ));
+    }
+}
+
+fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
+    let Some(row) = answers.yields.iter().find(|row| row.vm == vm) else {
+        return;
+    };
+    let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
+    let (spun, ran) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
+        (sum.0 + vcpu.spin_ns.unwrap_or(0), sum.1 + vcpu.on_cpu_ns)
+    });
+    if row.pause_exits < MIN_PAUSES || per_mille(spun, ran) < SPIN_PER_MILLE {
+        return;
+    }
+    let reached = row.switched_to_same_vm;
+    let next = if per_mille(reached, row.pause_exits) < YIELD_PER_MILLE {
+        "Few PAUSE exits reach a vCPU of the same VM: look at who holds the locks, at \
+         paravirtual spinlocks in the guest, and at vCPUs of the VM that are preempted."
+    } else {
+        "Yields reach the VM's own vCPUs; what is left is too few CPUs for its running vCPUs."
+    };
+    found.push(Weighted::new(
+        "spinning",
+        vm,
+        spun,
+        [
+            format!(
+                "The vCPUs of {vm} spin for {} of their time on a CPU, at least.",
+                percent(spun, ran)
+            ),
+            format!(
+                "{} PAUSE exits, {reached} switched to a vCPU of the same VM, {} elsewhere",
+                row.pause_exits, row.switched_elsewhere
+            ),
+            next.to_owned(),
+        ],
+    ));
+}
+
+/// Exits that arm or deliver the LAPIC timer, all exits, and time for the former.
+fn timer_exits(tables: &Tables<'_>, vcpus: &[&Vcpu]) -> (u64, u64, u64) {
+    let reasons = &tables.analysis.reasons;
+    let (mut timer, mut all, mut ns) = (0, 0, 0);
+    for vcpu in vcpus {
+        for (slot, counted) in vcpu.slots.iter().enumerate() {
+            all += counted.count;
+            if reasons.class(slot) == Class::PreemptionTimer {
+                timer += counted.count;
+                ns += counted.ns;
+            }
+        }
+        timer += vcpu.tally.timer_msr_writes;
+    }
+    (timer, all, ns)
+}
+
+fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
+    let vcpus: Vec<&Vcpu> = tables.of_group(group).collect();
+    let (timer, all, ns) = timer_exits(tables, &vcpus);
+    let is_vmx = vcpus.iter().any(|vcpu| {
+        (0..vcpu.slots.len()).any(|slot| tables.analysis.reasons.isa(slot) == Some(Isa::Vmx))
+    });
+    // Timers can be posted only where interrupts are: that shows in notifications.
+    let posts = vcpus.iter().any(|vcpu| {
+        vcpu.hits
+            .vectors()
+            .any(|(vector, _)| matches!(vector, linux::POSTED_INTR | linux::POSTED_INTR_WAKEUP))
+    });
+    let posted: u64 = vcpus
+        .iter()
+        .map(|vcpu| vcpu.latencies.timer[2].count())
+        .sum();
+    if is_vmx && posts && posted == 0 && per_mille(timer, all) >= TIMER_PER_MILLE {
+        found.push(Weighted::new("timer_exits", &group.name, ns, [
+            format!("{} exits for its LAPIC timer, though this host can post interrupts.", group.name),
+            format!("{timer} of {all} exits arm or deliver the timer, none was posted"),
+            "With housekeeping CPUs to spare (nohz_full), kvm.pi_inject_timer=1 lets them fire the \
+             timers without an exit."
+                .to_owned(),
+        ]));
+    }
+}
+
+fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut Vec<Weighted>) {
+    let hits: u64 = tables.of_group(group).map(Vcpu::hit_count).sum();
+    let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
+    let guest: u64 = vcpus.filter_map(|vcpu| vcpu.guest_ns).sum();
+    let seconds = guest / 1_000_000_000;
+    if seconds == 0 || hits / seconds < HITS_PER_SECOND {
+        return;
+    }
+    let rows = answers
+        .interrupts
+        .iter()
+        .filter(|row| row.vm == group.name)
+        .take(3);
+    let names: Vec<String> = rows
+        .map(|row| format!("{} {}", row.name, row.count))
+        .collect();
+    let handling = |vcpu: &Vcpu| -> u64 {
+        let slots = vcpu.slots.iter().enumerate();
+        let hit =
+            slots.filter(|entry| tables.analysis.reasons.class(entry.0) == Class::HostInterrupt);
+        hit.map(|entry| entry.1.ns).sum()
+    };
+    let cost = tables.of_group(group).map(handling).sum();
+    found.push(Weighted::new("host_interrupts", &group.name, cost, [
+        format!("Host interrupts hit {} {} times a second of guest time.", group.name, hits / seconds),
+        format!("{hits} in all: {}", names.join(", ")),
+        "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full, isolation)."
+            .to_owned(),
+    ]));
+}

@@ -1,0 +1,83 @@
+//! Findings: what a reader should look at, with the numbers that show it.
+//!
+//! Each file holds the findings of one subject. A finding is left out where what it advises is so
+//! already, or where the trace cannot show it.
+
+mod clocks;
+mod cost;
+mod recording;
+mod waiting;
+
+use crate::answers::{Answers, Finding};
+use crate::tables::Tables;
+
+/// A finding with what it costs, in ns of all vCPUs; findings about the recording go first.
+pub(crate) struct Weighted {
+    /// Its place in the list: larger first.
+    pub(crate) cost: u64,
+    pub(crate) finding: Finding,
+}
+
+impl Weighted {
+    pub(crate) fn new(id: &str, vm: &str, cost: u64, text: [String; 3]) -> Self {
+        let [what, evidence, next] = text;
+        let finding = Finding {
+            id: id.to_owned(),
+            vm: vm.to_owned(),
+            what,
+            evidence,
+            next,
+        };
+        Self { cost, finding }
+    }
+}
+
+/// Cost of findings that put other answers in doubt.
+pub(crate) const DOUBT: u64 = u64::MAX;
+
+/// All findings, most costly first.
+pub(crate) fn all(tables: &Tables<'_>, answers: &Answers) -> Vec<Finding> {
+    let mut found = Vec::new();
+    recording::find(tables, answers, &mut found);
+    waiting::find(tables, answers, &mut found);
+    cost::find(tables, answers, &mut found);
+    clocks::find(tables, &mut found);
+    found.sort_by(|a, b| {
+        (b.cost.cmp(&a.cost))
+            .then_with(|| a.finding.id.cmp(&b.finding.id))
+            .then_with(|| a.finding.vm.cmp(&b.finding.vm))
+    });
+    found.into_iter().map(|weighted| weighted.finding).collect()
+}
+
+/// Per mille of a whole, 0 of nothing.
+pub(crate) fn per_mille(part: u64, whole: u64) -> u64 {
+    if whole == 0 {
+        return 0;
+    }
+    u64::try_from(u128::from(part) * 1000 / u128::from(whole)).unwrap_or(u64::MAX)
+}
+
+/// A share as text: `12.3 %`.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let share = per_mille(part, whole);
+    format!("{}.{} %", share / 10, share % 10)
+}
+
+/// A time as text, in ms.
+pub(crate) fn ms(ns: u64) -> String {
+    format!("{}.{:03} ms", ns / 1_000_000, ns / 1000 % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_times_read_well() {
+        assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(5, 0), "0.0 %");
+        assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
+        assert_eq!(ms(12_345_678), "12.345 ms");
+    }
+}

@@ -1,0 +1,106 @@
+//! Runnable vCPUs that do not run.
+
+use std::collections::BTreeMap;
+
+use super::{Weighted, ms, per_mille, percent};
+use crate::answers::{Answers, Ready};
+use crate::tables::Tables;
+
+/// From this share of its span on a VM's waiting is worth a word: guests' own watchdogs and
+/// operators' alerts are commonly set at 5 % steal.
+const STEAL_PER_MILLE: u64 = 50;
+/// From this share of its waiting on a VM is in its own way.
+const STACKED_PER_MILLE: u64 = 250;
+/// From this share of the host's time on idle CPUs could have run a stacked vCPU.
+const IDLE_PER_MILLE: u64 = 100;
+
+/// Adds what vCPUs wait for.
+pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
+    let idle: u64 = tables.analysis.cpus.iter().map(|cpu| cpu.idle).sum();
+    let span = answers
+        .source
+        .span_ns
+        .saturating_mul(u64::from(answers.source.cpus));
+    for vm in &answers.vms {
+        let rows: Vec<&Ready> = answers.ready.iter().filter(|row| row.vm == vm.vm).collect();
+        let waited: u64 = rows.iter().map(|row| row.ns).sum();
+        let lived = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm.vm);
+        let lived: u64 = lived.map(|vcpu| vcpu.span_ns).sum();
+        let of = |cause: &str| -> u64 {
+            rows.iter()
+                .filter(|row| row.cause == cause)
+                .map(|row| row.ns)
+                .sum()
+        };
+        if per_mille(waited, lived) >= STEAL_PER_MILLE {
+            found.push(Weighted::new("steal", &vm.vm, waited, [
+                format!(
+                    "The vCPUs of {} were runnable but not running for {} of their time.",
+                    vm.vm,
+                    percent(waited, lived)
+                ),
+                largest(&rows),
+                "Give the VM CPUs of its own, move the largest of these away, or lower the number \
+                 of vCPUs per CPU."
+                    .to_owned(),
+            ]));
+        }
+        let stacked = of("vcpu_same_vm");
+        let is_stacked = per_mille(stacked, waited) >= STACKED_PER_MILLE;
+        if is_stacked
+            && per_mille(waited, lived) >= STEAL_PER_MILLE
+            && per_mille(idle, span) >= IDLE_PER_MILLE
+        {
+            found.push(Weighted::new(
+                "vcpus_stacked",
+                &vm.vm,
+                stacked,
+                [
+                    format!(
+                        "vCPUs of {} waited for each other on one CPU while others were idle.",
+                        vm.vm
+                    ),
+                    format!(
+                        "{} of waiting for vCPUs of the same VM, {} of the host's CPU time idle",
+                        ms(stacked),
+                        percent(idle, span)
+                    ),
+                    "Look at the affinity of the vCPU threads and at migrations between CPUs."
+                        .to_owned(),
+                ],
+            ));
+        }
+        let throttled = of("throttled");
+        if throttled > 0 {
+            found.push(Weighted::new("throttled", &vm.vm, throttled, [
+                format!("{} was held back by the CPU bandwidth limit of its cgroup.", vm.vm),
+                format!(
+                    "{} in which its vCPUs were runnable, their CPU was idle and a bandwidth timer \
+                     ended the wait (a lower bound: on a busy CPU it does not show)",
+                    ms(throttled)
+                ),
+                "Compare cpu.max of its cgroup with nr_throttled and throttled_usec in cpu.stat."
+                    .to_owned(),
+            ]));
+        }
+    }
+}
+
+/// The largest causes, as text.
+fn largest(rows: &[&Ready]) -> String {
+    const SHOWN: usize = 4;
+    let mut causes = BTreeMap::<(&str, &str), u64>::new();
+    for row in rows {
+        *causes.entry((&row.cause, &row.who)).or_default() += row.ns;
+    }
+    let mut causes: Vec<_> = causes.into_iter().collect();
+    causes.sort_by_key(|&(key, ns)| (std::cmp::Reverse(ns), key));
+    let shown = causes
+        .iter()
+        .take(SHOWN)
+        .map(|((cause, who), ns)| match *who {
+            "" => format!("{cause} {}", ms(*ns)),
+            who => format!("{cause} ({who}) {}", ms(*ns)),
+        });
+    shown.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,73 @@
+//! The end of the pass: threads become VMs, counts become answers.
+
+use std::collections::BTreeMap;
+
+use stealtime_events::Names;
+
+use crate::answers::{Answers, Source, Vm};
+use crate::tables::Tables;
+use crate::{Analysis, findings};
+
+impl Analysis {
+    /// The answers. Of [`Answers::source`] only what events themselves tell is filled in: counts,
+    /// times, losses, CPUs.
+    #[must_use]
+    pub fn finish(mut self, names: &dyn Names) -> Answers {
+        self.close();
+        let groups = self.group(names);
+        let vmm = self.vmm_threads(&groups, names);
+        let mut vm_of = BTreeMap::new();
+        for (vm, group) in groups.iter().enumerate() {
+            vm_of.extend(group.vcpus.iter().map(|&vcpu| (vcpu, vm)));
+        }
+        let tables = Tables {
+            analysis: &self,
+            names,
+            groups: &groups,
+            vmm: &vmm,
+            vm_of: &vm_of,
+        };
+        let (exits, exit_totals) = tables.exits();
+        let [msr, ioport, mmio] = tables.all_keys();
+        let vms = tables.selected().map(|group| Vm {
+            vm: group.name.clone(),
+            pid: group.pid,
+            vcpus: u32::try_from(group.vcpus.len()).unwrap_or(u32::MAX),
+            grouped_by: group.grouped_by.to_owned(),
+        });
+        let mut answers = Answers {
+            source: self.source(),
+            events: self.counts.table(names),
+            vms: vms.collect(),
+            exits,
+            exit_totals,
+            msr,
+            ioport,
+            mmio,
+            vcpus: tables.vcpus(),
+            ready: tables.ready(),
+            latencies: tables.latencies(),
+            yields: tables.yields(),
+            halt_polls: tables.halt_polls(),
+            interrupts: tables.interrupts(),
+            findings: Vec::new(),
+        };
+        answers.findings = findings::all(&tables, &answers);
+        answers
+    }
+
+    fn source(&self) -> Source {
+        Source {
+            clock_unit: "ns".to_owned(),
+            cpus: u32::try_from(self.cpus.len()).unwrap_or(u32::MAX),
+            events: self.events,
+            lost: self.lost,
+            lost_gaps: self.lost_gaps,
+            out_of_order: self.out_of_order,
+            first_ns: self.first,
+            last_ns: self.now,
+            span_ns: self.now - self.first,
+            ..Source::default()
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Host interrupts that hit a CPU while it ran a guest.
+
+use stealtime_events::vector::linux;
+
+use crate::vcpu::Vcpu;
+
+/// Interrupts that hit one vCPU.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HitVectors {
+    by_vector: Option<Box<[u64; 256]>>,
+    /// Device interrupts whose vector the trace does not tell.
+    pub(crate) devices: u64,
+    /// Exits for an interrupt of which nothing more was seen.
+    pub(crate) unknown: u64,
+    is_open: bool,
+}
+
+impl HitVectors {
+    /// An exit for a host interrupt.
+    pub(crate) fn exit(&mut self, vector: Option<u8>) {
+        match vector {
+            Some(vector) => self.count(vector),
+            // The first handler that runs before the next entry is the one.
+            None => self.is_open = true,
+        }
+    }
+
+    fn count(&mut self, vector: u8) {
+        let counts = self.by_vector.get_or_insert_with(|| Box::new([0; 256]));
+        counts[usize::from(vector)] += 1;
+    }
+
+    /// A handler with this vector begins.
+    pub(crate) fn handler(&mut self, vector: u8) {
+        if std::mem::take(&mut self.is_open) {
+            self.count(vector);
+        }
+    }
+
+    /// A device's handler begins.
+    pub(crate) fn device(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.devices += 1;
+        }
+    }
+
+    /// The guest is entered again.
+    pub(crate) fn entry(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.unknown += 1;
+        }
+    }
+
+    /// Events were lost.
+    pub(crate) fn forget(&mut self) {
+        self.is_open = false;
+    }
+
+    /// Vectors and how often each hit.
+    pub(crate) fn vectors(&self) -> impl Iterator<Item = (u8, u64)> {
+        let counts = self.by_vector.iter().flat_map(|counts| counts.iter());
+        (0..=u8::MAX)
+            .zip(counts.copied())
+            .filter(|&(_, count)| count > 0)
+    }
+}
+
+impl Vcpu {
+    /// All interrupts that hit it.
+    pub(crate) fn hit_count(&self) -> u64 {
+        let vectors: u64 = self.hits.vectors().map(|(_, count)| count).sum();
+        vectors + self.hits.devices + self.hits.unknown
+    }
+}
+
+/// What a host vector is for (arch/x86/include/asm/irq_vectors.h).
+pub(crate) const fn vector_name(vector: u8) -> &'static str {
+    match vector {
+        0x00..=0x1f => "exception",
+        linux::LOCAL_TIMER => "local_timer",
+        linux::POSTED_MSI_NOTIFICATION => "posted_msi_notification",
+        linux::POSTED_INTR_NESTED => "posted_intr_nested",
+        linux::POSTED_INTR_WAKEUP => "posted_intr_wakeup",
+        linux::POSTED_INTR => "posted_intr",
+        linux::IRQ_WORK => "irq_work",
+        linux::CALL_FUNCTION_SINGLE => "call_function_single",
+        linux::CALL_FUNCTION => "call_function",
+        linux::RESCHEDULE => "reschedule",
+        0xed..=0xff => "system",
+        _ => "device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_handler_after_the_exit_counts() {
+        let mut hits = HitVectors::default();
+        hits.handler(0xfd);
+        hits.exit(None);
+        hits.handler(0xec);
+        hits.handler(0xfd);
+        hits.entry();
+        hits.exit(None);
+        hits.entry();
+        hits.exit(Some(0xf2));
+        hits.entry();
+        assert_eq!(hits.vectors().collect::<Vec<_>>(), [(0xec, 1), (0xf2, 1)]);
+        assert_eq!((hits.unknown, hits.devices), (1, 0));
+    }
+}

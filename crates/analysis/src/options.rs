@@ -1,0 +1,120 @@
+//! What to select and what to compute.
+
+use std::collections::BTreeMap;
+
+/// What the analysis counts. The state of threads and CPUs always follows every event: a selection
+/// changes what is accounted, never what is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// What is counted.
+    pub selection: Selection,
+    /// Which VM a vCPU thread belongs to, by thread id, where the user knows it.
+    pub groups: BTreeMap<i32, String>,
+    /// What to leave out, to save time and memory.
+    pub skip: Skip,
+}
+
+/// A part of the trace. An empty list selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// VMs by name.
+    pub vms: Vec<String>,
+    /// vCPUs by number, of every VM selected.
+    pub vcpus: Vec<u32>,
+    /// Host CPUs. Time of a thread counts for the CPU that it runs on, waits for or last ran on.
+    pub cpus: Vec<u16>,
+    /// From here on, in ns after the first event.
+    pub from_ns: Option<u64>,
+    /// Up to here (exclusive), in ns after the first event.
+    pub to_ns: Option<u64>,
+}
+
+/// Tables that are not wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Skip {
+    /// The msr, ioport and mmio tables.
+    pub keys: bool,
+    /// Latencies of IPIs, timers and injection.
+    pub latencies: bool,
+}
+
+/// The selection of time and CPUs, resolved to the trace's clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Window {
+    from: u64,
+    to: u64,
+    cpus: Option<Vec<bool>>,
+}
+
+impl Window {
+    /// The window of a trace whose first event is at `first`.
+    pub(crate) fn new(selection: &Selection, first: u64) -> Self {
+        let cpus = (!selection.cpus.is_empty()).then(|| {
+            let most = selection.cpus.iter().copied().max().unwrap_or(0);
+            let mut set = vec![false; usize::from(most) + 1];
+            for &cpu in &selection.cpus {
+                if let Some(slot) = set.get_mut(usize::from(cpu)) {
+                    *slot = true;
+                }
+            }
+            set
+        });
+        Self {
+            from: selection.from_ns.map_or(0, |ns| first.saturating_add(ns)),
+            to: selection
+                .to_ns
+                .map_or(u64::MAX, |ns| first.saturating_add(ns)),
+            cpus,
+        }
+    }
+
+    /// Whether the CPU is selected.
+    pub(crate) fn has_cpu(&self, cpu: u16) -> bool {
+        self.cpus
+            .as_ref()
+            .is_none_or(|set| set.get(usize::from(cpu)).copied().unwrap_or(false))
+    }
+
+    /// Whether something that happened at `time` on `cpu` counts.
+    pub(crate) fn has(&self, time: u64, cpu: u16) -> bool {
+        // An unbounded window holds the last instant of the clock too.
+        time >= self.from && (time < self.to || self.to == u64::MAX) && self.has_cpu(cpu)
+    }
+
+    /// How much of `[start, end)` on `cpu` counts, in ns.
+    pub(crate) fn clip(&self, start: u64, end: u64, cpu: u16) -> u64 {
+        if self.has_cpu(cpu) {
+            end.min(self.to).saturating_sub(start.max(self.from))
+        } else {
+            0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_clips_what_crosses_it() {
+        let selection = Selection {
+            cpus: vec![2],
+            from_ns: Some(10),
+            to_ns: Some(20),
+            ..Selection::default()
+        };
+        let window = Window::new(&selection, 100);
+        assert_eq!(window.clip(0, 1000, 2), 10);
+        assert_eq!(window.clip(115, 118, 2), 3);
+        assert_eq!(window.clip(0, 50, 2), 0);
+        assert_eq!(window.clip(0, 1000, 1), 0);
+        assert!(window.has(110, 2) && !window.has(120, 2) && !window.has(110, 9));
+    }
+
+    #[test]
+    fn without_a_selection_everything_counts() {
+        let window = Window::new(&Selection::default(), 5);
+        assert!(window.has(u64::MAX, 65535) && window.has(0, 0));
+        assert_eq!(window.clip(0, u64::MAX, 3), u64::MAX);
+    }
+}

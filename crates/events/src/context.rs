@@ -1,0 +1,51 @@
+//! In which context an event happened: the trace entry's `common_flags`.
+
+/// Interrupt context of the CPU at an event (`enum trace_flag_type`, include/linux/trace_events.h).
+///
+/// Matters because an event in a hard interrupt is not the doing of the task that was current: a
+/// timer that wakes a vCPU while another vCPU's thread is current is not an IPI between the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Context(u8);
+
+impl Context {
+    /// `TRACE_FLAG_IRQS_OFF`.
+    pub const IRQS_OFF: u8 = 0x01;
+    /// `TRACE_FLAG_NEED_RESCHED`.
+    pub const NEED_RESCHED: u8 = 0x04;
+    /// `TRACE_FLAG_HARDIRQ`.
+    pub const HARDIRQ: u8 = 0x08;
+    /// `TRACE_FLAG_SOFTIRQ`.
+    pub const SOFTIRQ: u8 = 0x10;
+    /// `TRACE_FLAG_NMI`.
+    pub const NMI: u8 = 0x40;
+
+    /// From the raw byte of a trace entry.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    /// The raw byte.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// In task context: neither in a hard or soft interrupt nor in an NMI.
+    #[must_use]
+    pub const fn in_task(self) -> bool {
+        self.0 & (Self::HARDIRQ | Self::SOFTIRQ | Self::NMI) == 0
+    }
+
+    /// In a hard interrupt handler.
+    #[must_use]
+    pub const fn in_hardirq(self) -> bool {
+        self.0 & Self::HARDIRQ != 0
+    }
+
+    /// In a softirq handler (not interrupted by a hard interrupt).
+    #[must_use]
+    pub const fn in_softirq(self) -> bool {
+        self.0 & (Self::SOFTIRQ | Self::HARDIRQ) == Self::SOFTIRQ
+    }
+}

@@ -1,0 +1,129 @@
+//! Text out of a trace, made safe to show.
+//!
+//! A guest's or a task's name is chosen by whoever runs it. On a terminal it must not move the
+//! cursor, set colours or turn the direction of writing; in a spreadsheet it must not be a formula.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use unicode_width::UnicodeWidthChar;
+
+/// Text for a terminal: control characters (C0, DEL, C1), line and paragraph separators, invisible
+/// characters and those that turn the direction of writing become `\n`, `\t` or `\u{…}`.
+///
+/// ```
+/// use stealtime_report::escape::terminal;
+/// assert_eq!(terminal("CPU 0/KVM"), "CPU 0/KVM");
+/// assert_eq!(terminal("a\u{1b}[31m\n"), "a\\u{1b}[31m\\n");
+/// assert_eq!(terminal("\u{202e}mv"), "\\u{202e}mv");
+/// ```
+#[must_use]
+pub fn terminal(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => safe.push_str("\\n"),
+            '\t' => safe.push_str("\\t"),
+            '\r' => safe.push_str("\\r"),
+            c if is_unsafe(c) => {
+                // Writing to a String cannot fail.
+                let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Whether a character does something other than to show itself.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}'
+            | '\u{61c}'                    // Arabic letter mark
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'      // zero width, left-to-right and right-to-left mark
+            | '\u{2028}'..='\u{202e}'      // separators, embeddings, overrides
+            | '\u{2060}'..='\u{206f}'      // word joiner, isolates, deprecated format characters
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'    // tags
+        )
+}
+
+/// A CSV cell: what a spreadsheet would take for a formula (a first character of `=`, `+`, `-`, `@`,
+/// tab or carriage return) gets a `'` before it. Only for text: numbers keep their sign.
+///
+/// ```
+/// use stealtime_report::escape::csv_text;
+/// assert_eq!(csv_text("kworker/0:1"), "kworker/0:1");
+/// assert_eq!(csv_text("=HYPERLINK(1)"), "'=HYPERLINK(1)");
+/// ```
+#[must_use]
+pub fn csv_text(text: &str) -> Cow<'_, str> {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        Cow::Owned(format!("'{text}"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// Columns that a text takes on a terminal.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().map(char_width).sum()
+}
+
+/// The text cut to at most `max` columns; a cut shows as `…`.
+pub(crate) fn fit(text: &str, max: usize) -> Cow<'_, str> {
+    if width(text) <= max {
+        return Cow::Borrowed(text);
+    }
+    let mut cut = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        used += char_width(c);
+        if used >= max {
+            break;
+        }
+        cut.push(c);
+    }
+    cut.push('…');
+    Cow::Owned(cut)
+}
+
+fn char_width(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_cut_text_says_so() {
+        assert_eq!(fit("vm-hackbench", 12), "vm-hackbench");
+        assert_eq!(fit("vm-hackbench", 6), "vm-ha…");
+        assert_eq!(fit("日本語の名前", 5), "日本…");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_unsafe_is_left(text in ".*") {
+            prop_assert!(!terminal(&text).contains(is_unsafe));
+        }
+
+        #[test]
+        fn a_cut_text_is_no_wider_than_asked(text in "\\PC*", max in 1_usize..40) {
+            prop_assert!(width(&fit(&text, max)) <= max);
+        }
+
+        #[test]
+        fn no_cell_starts_a_formula(text in "[=+@\\-\\t\\r a]{0,4}") {
+            prop_assert!(!csv_text(&text).starts_with(['=', '+', '-', '@', '\t', '\r']));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What each event does to the tracks.
+
+use std::io::{self, Write};
+
+use stealtime_events::{Event, Kind, NameId, Names, Tid};
+
+use super::ipi::Request;
+use super::packet::{Category, Mark, TrackKind};
+use super::track::Track;
+use super::{Exporter, vcpu::Vcpu};
+
+/// Hypercall by which a guest sends IPIs (`KVM_HC_SEND_IPI`, include/uapi/linux/kvm_para.h).
+const KVM_HC_SEND_IPI: u64 = 10;
+/// The states of a task that sleeps or is gone (`TASK_REPORT`, include/linux/sched.h): with none of
+/// these in `prev_state` it was taken off its CPU.
+const TASK_REPORT: u32 = 0xff;
+
+impl<W: Write> Exporter<W> {
+    /// Events of a CPU were lost before this one.
+    pub(super) fn lost(&mut self, event: &Event, count: u64) -> io::Result<()> {
+        let Some(Some(cpu)) = self.cpus.get_mut(usize::from(event.cpu.0)) else {
+            return Ok(());
+        };
+        let since = cpu.last_ns().unwrap_or(event.time_ns).min(event.time_ns);
+        cpu.lost(&mut self.sink, event.time_ns, count)?;
+        if cpu.shown() {
+            self.sched.lost(&mut self.sink, event.cpu)?;
+        }
+        for vcpu in &mut self.vcpus {
+            vcpu.lost(&mut self.sink, event.cpu, (since, event.time_ns), count)?;
+        }
+        self.flows.forget();
+        Ok(())
+    }
+
+    /// What the event says of who runs on its CPU.
+    ///
+    /// Where another task is known to run the event is believed only if it can happen to no other
+    /// than the current task: between `sched_switch` and the switch itself events still bear the
+    /// task that goes.
+    pub(super) fn current(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
+        let slot = self.cpus.get(usize::from(event.cpu.0));
+        let running = slot.and_then(Option::as_ref).and_then(|cpu| cpu.running());
+        let certain = matches!(
+            event.kind,
+            Kind::KvmEntry { .. } | Kind::KvmExit { .. } | Kind::SchedSwitch { .. }
+        );
+        if running.is_some_and(|tid| tid != event.tid) {
+            if !certain {
+                return Ok(());
+            }
+            if let Some(vcpu) = running.and_then(|tid| self.roster.find(tid)) {
+                let gone = |vcpu: &mut Vcpu, sink: &mut _| vcpu.forget(sink, event.time_ns);
+                self.with(vcpu, gone)?;
+            }
+        }
+        if running != Some(event.tid) && self.has_switches {
+            self.run(event, event.tid, names)?;
+        }
+        if let Some(vcpu) = self.roster.find(event.tid) {
+            self.with(vcpu, |vcpu, sink| {
+                vcpu.on_cpu(sink, event.time_ns, event.cpu)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A task runs on the event's CPU from now on.
+    fn run(&mut self, event: &Event, tid: Tid, names: &dyn Names) -> io::Result<()> {
+        let place = self.roster.find(tid);
+        let name = match place.and_then(|place| self.roster.thread(place)) {
+            Some(thread) => self.sink.packets.name(&thread.running),
+            None => match task_name(&self.tasks, tid, names) {
+                "" => self.sink.packets.name(&format!("tid {}", tid.0)),
+                name => self.sink.packets.name(name),
+            },
+        };
+        match self.cpus.get_mut(usize::from(event.cpu.0)) {
+            Some(Some(cpu)) => cpu.run(&mut self.sink, event.time_ns, tid, name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Interrupts and what they do, on the CPU's track.
+    pub(super) fn host(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
+        match self.cpus.get_mut(usize::from(event.cpu.0)) {
+            Some(Some(cpu)) => {
+                cpu.seen(event.time_ns);
+                cpu.work(&mut self.sink, event.time_ns, &event.kind, names)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Switches and wakeups.
+    pub(super) fn scheduling(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
+        let time = event.time_ns;
+        match event.kind {
+            Kind::SchedSwitch {
+                prev,
+                next,
+                prev_state,
+                ..
+            } => {
+                self.ftrace(event, names)?;
+                if let Some(vcpu) = self.roster.find(prev) {
+                    let runnable = prev_state & TASK_REPORT == 0;
+                    self.with(vcpu, |vcpu, sink| vcpu.off_cpu(sink, time, runnable))?;
+                }
+                self.run(event, next, names)?;
+                if let Some(vcpu) = self.roster.find(next) {
+                    self.with(vcpu, |vcpu, sink| vcpu.on_cpu(sink, time, event.cpu))?;
+                }
+                Ok(())
+            }
+            Kind::SchedWaking { tid, .. }
+            | Kind::SchedWakeup { tid, .. }
+            | Kind::SchedWakeupNew { tid, .. } => {
+                if matches!(event.kind, Kind::SchedWaking { .. }) {
+                    self.ftrace(event, names)?;
+                }
+                match self.roster.find(tid) {
+                    Some(vcpu) => self.with(vcpu, |vcpu, sink| vcpu.woken(sink, time)),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn ftrace(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
+        let slot = self.cpus.get(usize::from(event.cpu.0));
+        if slot.and_then(Option::as_ref).is_none_or(|cpu| !cpu.shown()) {
+            return Ok(());
+        }
+        let tasks = &self.tasks;
+        self.sched
+            .event(&mut self.sink, event, |tid| task_name(tasks, tid, names))
+    }
+
+    /// What happens in a vCPU's thread.
+    pub(super) fn kvm(&mut self, event: &Event, place: u32) -> io::Result<()> {
+        let time = event.time_ns;
+        match event.kind {
+            Kind::KvmEntry { .. } => self.with(place, |vcpu, sink| vcpu.entry(sink, time)),
+            Kind::KvmExit { reason, info1, .. } => {
+                self.with(place, |vcpu, sink| vcpu.exit(sink, time, reason, info1))
+            }
+            Kind::KvmUserspaceExit { reason, errno } => self.with(place, |vcpu, sink| {
+                vcpu.userspace(sink, time, reason, errno)
+            }),
+            Kind::KvmVcpuWakeup { ns, waited, .. } => {
+                self.with(place, |vcpu, sink| vcpu.wakeup(sink, time, ns, waited))
+            }
+            Kind::KvmInjVirq {
+                vector,
+                soft: false,
+                ..
+            } => self.inject(time, place, vector),
+            Kind::KvmInjException { exception, .. } => {
+                let name = self.sink.packets.name(&format!("exception {exception}"));
+                let mark = Mark::plain(name, Category::Exit);
+                self.with(place, |vcpu, sink| vcpu.instant(sink, time, &mark))
+            }
+            Kind::KvmApicIpi { icr_low, dest_id } => {
+                let request = Request {
+                    time_ns: time,
+                    vector: Some(icr_low as u8),
+                    icr: Some((icr_low, dest_id)),
+                    flows: Vec::new(),
+                };
+                self.with(place, |vcpu, sink| vcpu.request(sink, request))
+            }
+            Kind::KvmHypercall {
+                nr: KVM_HC_SEND_IPI,
+                ..
+            } => {
+                let request = Request {
+                    time_ns: time,
+                    ..Request::default()
+                };
+                self.with(place, |vcpu, sink| vcpu.request(sink, request))
+            }
+            Kind::KvmApicAcceptIrq { apicid, vec, .. } => {
+                self.accept(place, apicid, vec);
+                Ok(())
+            }
+            Kind::KvmHaltPollNs { new, .. } => self.counter(time, place, 0, new),
+            Kind::KvmPleWindowUpdate { new, .. } => self.counter(time, place, 1, new),
+            _ => Ok(()),
+        }
+    }
+
+    /// A vector was set in an IRR by the vCPU `sender`: one of the targets of its IPI?
+    fn accept(&mut self, sender: u32, apicid: u32, vector: u8) {
+        let Some(target) = self.roster.by_apic(sender, apicid) else {
+            return;
+        };
+        let sender = self.vcpus.get_mut(sender as usize);
+        let Some(request) = sender.and_then(|vcpu| vcpu.request.as_mut()) else {
+            return;
+        };
+        if request.vector.is_none_or(|asked| asked == vector) {
+            request.flows.extend(self.flows.accept(target, vector));
+        }
+    }
+
+    fn inject(&mut self, time: u64, place: u32, vector: u32) -> io::Result<()> {
+        let flow = u8::try_from(vector)
+            .ok()
+            .and_then(|vec| self.flows.inject(place, vec));
+        let ends: Vec<_> = flow.into_iter().collect();
+        let name = self.sink.packets.name(&format!("inject {vector:#04x}"));
+        let mark = Mark {
+            ends: &ends,
+            ..Mark::plain(name, Category::Ipi)
+        };
+        self.with(place, |vcpu, sink| vcpu.instant(sink, time, &mark))
+    }
+
+    /// `halt_poll_ns` (0) or the PLE window (1) of a vCPU changes.
+    fn counter(&mut self, time: u64, place: u32, which: usize, value: u32) -> io::Result<()> {
+        let Some(vcpu) = self.vcpus.get_mut(place as usize) else {
+            return Ok(());
+        };
+        if !vcpu.shown() || !self.sink.is_open() {
+            return Ok(());
+        }
+        let time = vcpu.clamp(time);
+        let (track, name) = match which {
+            0 => (Track::HaltPoll(place), "halt_poll_ns"),
+            _ => (Track::PleWindow(place), "ple_window"),
+        };
+        let told = self
+            .counters
+            .get_mut(place as usize)
+            .and_then(|told| told.get_mut(which));
+        if let Some(told @ false) = told {
+            *told = true;
+            let is_ns = which == 0;
+            let kind = TrackKind::Counter { name, is_ns };
+            let rank = u32::try_from(which).unwrap_or(0);
+            self.sink
+                .track(track, Some(Track::Vcpu(place)), rank, kind)?;
+        }
+        self.sink.packets.counter(time, track.uuid(), value)
+    }
+
+    /// Does something with a vCPU.
+    fn with(
+        &mut self,
+        place: u32,
+        act: impl FnOnce(&mut Vcpu, &mut super::track::Sink<W>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.vcpus.get_mut(place as usize) {
+            Some(vcpu) => act(vcpu, &mut self.sink),
+            None => Ok(()),
+        }
+    }
+}
+
+fn task_name<'a>(
+    tasks: &std::collections::HashMap<Tid, NameId>,
+    tid: Tid,
+    names: &'a dyn Names,
+) -> &'a str {
+    if tid.is_idle() {
+        return "swapper";
+    }
+    names.name(tasks.get(&tid).copied().unwrap_or(NameId::NONE))
+}

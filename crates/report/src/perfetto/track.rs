@@ -1,0 +1,201 @@
+//! Slices on tracks, within the window of time that is exported.
+
+use std::io::{self, Write};
+
+use super::packet::{Category, Mark, Name, Packets, TrackKind};
+
+/// Ids of tracks: unlike for every kind of thing that has a track.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Track {
+    /// The group of all host CPUs.
+    Cpus,
+    /// A host CPU.
+    Cpu(u16),
+    /// A VM, by its place in the roster.
+    Vm(u32),
+    /// A vCPU, by its place in the roster.
+    Vcpu(u32),
+    /// The thread of a vCPU in Perfetto's own list of threads.
+    Thread(u32),
+    /// A vCPU's halt polling time.
+    HaltPoll(u32),
+    /// A vCPU's PLE window.
+    PleWindow(u32),
+}
+
+impl Track {
+    /// `TrackDescriptor.uuid`; never 0, which is Perfetto's own.
+    pub(super) fn uuid(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Cpus => (1, 0),
+            Self::Cpu(cpu) => (2, u32::from(cpu)),
+            Self::Vm(vm) => (3, vm),
+            Self::Vcpu(vcpu) => (4, vcpu),
+            Self::Thread(vcpu) => (5, vcpu),
+            Self::HaltPoll(vcpu) => (6, vcpu),
+            Self::PleWindow(vcpu) => (7, vcpu),
+        };
+        (kind << 32) | u64::from(index)
+    }
+}
+
+/// Packets, but only of the time that was asked for.
+#[derive(Debug)]
+pub(super) struct Sink<W> {
+    pub(super) packets: Packets<W>,
+    /// Nothing before this is written.
+    from_ns: u64,
+    /// Whether `from_ns` has been reached.
+    open: bool,
+}
+
+impl<W: Write> Sink<W> {
+    /// A sink that writes from `from_ns` on.
+    pub(super) fn new(out: W, from_ns: u64) -> Self {
+        Self {
+            packets: Packets::new(out),
+            from_ns,
+            open: from_ns == 0,
+        }
+    }
+
+    /// Whether what happens now is written.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// The window has been reached: slices that are open must be begun by whoever keeps them.
+    pub(super) fn open(&mut self) {
+        self.open = true;
+    }
+
+    /// See [`Packets::track`].
+    pub(super) fn track(
+        &mut self,
+        track: Track,
+        parent: Option<Track>,
+        rank: u32,
+        kind: TrackKind<'_>,
+    ) -> io::Result<()> {
+        self.packets
+            .track(track.uuid(), parent.map(Track::uuid), rank, kind)
+    }
+}
+
+/// The slices that are open on a track, outermost first. Time on it never runs backwards.
+#[derive(Debug)]
+pub(super) struct Stack {
+    track: Track,
+    /// Whether the user wants to see it: else it keeps its state, but writes nothing.
+    shown: bool,
+    open: Vec<(u64, Name, Category)>,
+    last_ns: u64,
+}
+
+impl Stack {
+    /// No slice is open.
+    pub(super) fn new(track: Track, shown: bool) -> Self {
+        Self {
+            track,
+            shown,
+            open: Vec::new(),
+            last_ns: 0,
+        }
+    }
+
+    /// The time, or that of the last change where that was later.
+    pub(super) fn clamp(&mut self, time: u64) -> u64 {
+        self.last_ns = self.last_ns.max(time);
+        self.last_ns
+    }
+
+    /// How many slices are open.
+    pub(super) fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Opens a slice under `key`, by which [`Stack::find`] finds it.
+    pub(super) fn begin<W: Write>(
+        &mut self,
+        sink: &mut Sink<W>,
+        time: u64,
+        key: u64,
+        mark: &Mark<'_>,
+    ) -> io::Result<()> {
+        let time = self.clamp(time);
+        self.open.push((key, mark.name, mark.category));
+        if self.shown && sink.is_open() {
+            sink.packets.begin(time, self.track.uuid(), mark)?;
+        }
+        Ok(())
+    }
+
+    /// The depth at which the innermost slice with this key lies.
+    pub(super) fn find(&self, key: u64) -> Option<usize> {
+        self.open.iter().rposition(|open| open.0 == key)
+    }
+
+    /// Closes slices until `depth` are left.
+    pub(super) fn close_to<W: Write>(
+        &mut self,
+        sink: &mut Sink<W>,
+        time: u64,
+        depth: usize,
+    ) -> io::Result<()> {
+        let time = self.clamp(time);
+        while self.open.len() > depth {
+            self.open.pop();
+            if self.shown && sink.is_open() {
+                sink.packets.end(time, self.track.uuid())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A slice whose end is known; what of it lies in the window. The caller keeps it within the
+    /// slices that are open.
+    pub(super) fn slice<W: Write>(
+        &self,
+        sink: &mut Sink<W>,
+        (begin, end): (u64, u64),
+        mark: &Mark<'_>,
+    ) -> io::Result<()> {
+        let begin = begin.max(sink.from_ns);
+        if !self.shown || !sink.open || end < begin {
+            return Ok(());
+        }
+        sink.packets.begin(begin, self.track.uuid(), mark)?;
+        sink.packets.end(end, self.track.uuid())
+    }
+
+    /// A moment.
+    pub(super) fn instant<W: Write>(
+        &self,
+        sink: &mut Sink<W>,
+        time: u64,
+        mark: &Mark<'_>,
+    ) -> io::Result<()> {
+        if !self.shown || !sink.open {
+            return Ok(());
+        }
+        sink.packets.instant(time, self.track.uuid(), mark)
+    }
+
+    /// Whether the user wants to see it.
+    pub(super) fn shown(&self) -> bool {
+        self.shown
+    }
+
+    /// Begins what is open at the beginning of the window.
+    pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+        self.last_ns = self.last_ns.max(sink.from_ns);
+        if !self.shown {
+            return Ok(());
+        }
+        for (_, name, category) in &self.open {
+            let mark = Mark::plain(*name, *category);
+            sink.packets.begin(sink.from_ns, self.track.uuid(), &mark)?;
+        }
+        Ok(())
+    }
+}

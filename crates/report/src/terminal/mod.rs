@@ -1,0 +1,169 @@
+//! Answers as tables for a terminal.
+//!
+//! Rows of nothing are left out; a table without rows says why in a sentence. `-` is nothing, `?`
+//! what the recording cannot tell.
+
+mod exits;
+mod grid;
+mod header;
+mod more;
+mod ready;
+mod time;
+
+use stealtime_analysis::Answers;
+
+use crate::units::{Times, wrap};
+use crate::{Key, escape};
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to use colours (ANSI escapes).
+    pub color: bool,
+    /// Columns to stay within.
+    pub width: usize,
+}
+
+impl Style {
+    /// 100 columns.
+    #[must_use]
+    pub const fn new(color: bool) -> Self {
+        Self { color, width: 100 }
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.color {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    fn warn(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+}
+
+/// A table and what stands around it.
+pub(crate) struct Section {
+    title: String,
+    /// What the numbers are, where the column titles do not say.
+    explain: &'static str,
+    grid: grid::Grid,
+    /// Why there are no rows.
+    empty: String,
+    /// A line below.
+    foot: String,
+}
+
+/// The recording, then the tables of `keys` in the order of [`Key::ALL`].
+#[must_use]
+pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
+    let mut out = String::new();
+    header::render(answers, style, &mut out);
+    for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
+        if key == Key::Findings {
+            header::findings(answers, style, &mut out);
+        } else if let Some(section) = section(answers, key) {
+            section.render(style, &mut out);
+        }
+    }
+    let left: Vec<_> = Key::ALL
+        .into_iter()
+        .filter(|key| !keys.contains(key))
+        .map(Key::name)
+        .collect();
+    if keys == Key::DEFAULT && !left.is_empty() {
+        let text = format!("More tables: --key {}, or --key all.", left.join(", "));
+        out.push('\n');
+        paragraph(&text, "", style, |line| style.dim(line), &mut out);
+    }
+    out
+}
+
+fn section(answers: &Answers, key: Key) -> Option<Section> {
+    let times = Times::of(&answers.source.clock_unit);
+    Some(match key {
+        Key::Findings => return None,
+        Key::Vms => more::vms(answers),
+        Key::Time => time::split(answers, times),
+        Key::Handling => time::handling(answers, times),
+        Key::Ready => ready::section(answers, times),
+        Key::Exits => exits::by_vm(answers, times),
+        Key::ExitTotals => exits::totals(answers, times),
+        Key::Msr => exits::msr(answers, times),
+        Key::Ioport => exits::ioport(answers, times),
+        Key::Mmio => exits::mmio(answers, times),
+        Key::Latency => more::latencies(answers, times),
+        Key::Yield => more::yields(answers),
+        Key::Poll => more::polls(answers, times),
+        Key::Interrupts => more::interrupts(answers),
+        Key::Events => more::events(answers),
+    })
+}
+
+impl Section {
+    fn render(&self, style: Style, out: &mut String) {
+        out.push('\n');
+        out.push_str(&style.bold(&self.title));
+        out.push('\n');
+        if self.grid.is_empty() {
+            paragraph(&self.empty, "  ", style, str::to_owned, out);
+            return;
+        }
+        paragraph(self.explain, "  ", style, |line| style.dim(line), out);
+        self.grid.render(style, out);
+        paragraph(&self.foot, "  ", style, |line| style.dim(line), out);
+    }
+}
+
+/// Text wrapped at the width, every line behind `indent`.
+fn paragraph(
+    text: &str,
+    indent: &str,
+    style: Style,
+    paint: impl Fn(&str) -> String,
+    out: &mut String,
+) {
+    let text = escape::terminal(text);
+    for line in wrap(&text, style.width.saturating_sub(indent.len())) {
+        out.push_str(indent);
+        out.push_str(&paint(&line));
+        out.push('\n');
+    }
+}
+
+/// How often a tracepoint fired in the selection.
+fn fired(answers: &Answers, tracepoint: &str) -> u64 {
+    let of_name = answers.events.iter().find(|event| event.name == tracepoint);
+    of_name.map_or(0, |event| event.count)
+}
+
+/// Why a table that needs these tracepoints has no rows.
+fn nothing(answers: &Answers, what: &str, tracepoints: &[&str]) -> String {
+    let missing: Vec<_> = tracepoints
+        .iter()
+        .filter(|name| fired(answers, name.rsplit(':').next().unwrap_or(name)) == 0)
+        .copied()
+        .collect();
+    if missing.is_empty() {
+        return format!("No {what} in this selection.");
+    }
+    let (verb, them) = if missing.len() == 1 {
+        ("is", "it")
+    } else {
+        ("are", "them")
+    };
+    format!(
+        "No {what}: there {verb} no {} in this selection; record {them} to see this.",
+        missing.join(" and no ")
+    )
+}

@@ -1,0 +1,130 @@
+//! Who had the CPU while a vCPU was ready to run.
+
+use std::collections::BTreeMap;
+
+use stealtime_analysis::Answers;
+
+use super::grid::{Grid, Side};
+use super::{Section, nothing};
+use crate::units::{Times, share};
+
+/// Rows of a VM that are shown; the rest is in JSON and CSV.
+const ROWS: usize = 8;
+
+/// By VM, cause and culprit; vCPUs of a VM together.
+pub(super) fn section(answers: &Answers, times: Times) -> Section {
+    let mut grid = Grid::new(&[
+        ("VM", Side::Text),
+        ("the CPU had", Side::Text),
+        ("who", Side::Text),
+        ("time", Side::Number),
+        ("share", Side::Number),
+        ("of span", Side::Number),
+        ("most on vCPU", Side::Number),
+    ]);
+    let mut left = 0;
+    for vm in vms(answers) {
+        let rows = causes(answers, vm);
+        let total = rows
+            .iter()
+            .fold(0_u64, |sum, row| sum.saturating_add(row.ns));
+        let span = span(answers, vm);
+        left += rows.len().saturating_sub(ROWS);
+        for row in rows.into_iter().take(ROWS) {
+            grid.row([
+                vm.to_owned(),
+                say(row.cause).to_owned(),
+                row.who.to_owned(),
+                times.show(row.ns),
+                share(row.ns, total),
+                share(row.ns, span),
+                super::time::vcpu_number(row.worst.1),
+            ]);
+        }
+    }
+    Section {
+        title: "Why ready vCPUs did not run".to_owned(),
+        explain: "Share: of the VM's time ready to run. Of span: of all its vCPUs' time.",
+        grid,
+        empty: nothing(
+            answers,
+            "waiting for a CPU",
+            &["sched:sched_switch", "sched:sched_wakeup"],
+        ),
+        foot: left_out(left),
+    }
+}
+
+/// That rows were left out, and where they are.
+pub(super) fn left_out(rows: usize) -> String {
+    match rows {
+        0 => String::new(),
+        1 => "1 smaller row is left out here; JSON and CSV have it.".to_owned(),
+        _ => format!("{rows} smaller rows are left out here; JSON and CSV have them."),
+    }
+}
+
+fn vms(answers: &Answers) -> Vec<&str> {
+    let mut vms: Vec<&str> = Vec::new();
+    for row in &answers.ready {
+        if !vms.contains(&row.vm.as_str()) {
+            vms.push(&row.vm);
+        }
+    }
+    vms
+}
+
+fn span(answers: &Answers, vm: &str) -> u64 {
+    let spans = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
+    spans.fold(0, |sum, vcpu| sum.saturating_add(vcpu.span_ns))
+}
+
+struct Cause<'a> {
+    cause: &'a str,
+    who: &'a str,
+    ns: u64,
+    /// The longest on one vCPU, and which.
+    worst: (u64, u32),
+}
+
+fn causes<'a>(answers: &'a Answers, vm: &str) -> Vec<Cause<'a>> {
+    let mut causes: BTreeMap<(&str, &str), Cause<'_>> = BTreeMap::new();
+    for row in answers
+        .ready
+        .iter()
+        .filter(|row| row.vm == vm && row.ns > 0)
+    {
+        let cause = causes.entry((&row.cause, &row.who)).or_insert(Cause {
+            cause: &row.cause,
+            who: &row.who,
+            ns: 0,
+            worst: (0, row.vcpu),
+        });
+        cause.ns = cause.ns.saturating_add(row.ns);
+        if row.ns > cause.worst.0 {
+            cause.worst = (row.ns, row.vcpu);
+        }
+    }
+    let mut causes: Vec<_> = causes.into_values().collect();
+    causes.sort_by(|a, b| {
+        let names = (a.cause, a.who).cmp(&(b.cause, b.who));
+        b.ns.cmp(&a.ns).then(names)
+    });
+    causes
+}
+
+/// A cause in words.
+fn say(cause: &str) -> &str {
+    match cause {
+        "vcpu_same_vm" => "vCPU, same VM",
+        "vcpu_other_vm" => "vCPU, other VM",
+        "vmm_thread" => "VMM thread",
+        "kernel_thread" => "kernel thread",
+        "host_task" => "host task",
+        "irq" => "interrupt work",
+        "throttled" => "(bandwidth used up)",
+        "idle" => "nobody (wakeup)",
+        "unknown" => "(not known)",
+        other => other,
+    }
+}

@@ -1,0 +1,104 @@
+//! Options that several verbs have.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::when::When;
+
+/// The recording to read.
+#[derive(Debug, Args)]
+pub(crate) struct Recording {
+    /// A recording: trace.dat of trace-cmd, perf.data, or ftrace text; plain or in zstd, xz or gzip;
+    /// `-` is standard input
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) tsc_khz: Option<u64>,
+
+    /// A recording of the same boot of the same kernel, for a perf.data file that has lost the formats
+    /// of its events
+    #[arg(long, value_name = "FILE")]
+    pub(crate) formats_from: Option<PathBuf>,
+
+    /// These threads are the vCPUs of this VM (repeat for each VM)
+    #[arg(long, value_name = "NAME=TID,TID…")]
+    pub(crate) vm_of: Vec<VmOf>,
+}
+
+impl Recording {
+    /// How to read it.
+    pub(crate) fn options(&self) -> stealtime_trace::Options {
+        stealtime_trace::Options {
+            tsc_khz: self.tsc_khz,
+            formats_from: self.formats_from.clone(),
+        }
+    }
+
+    /// VMs by thread.
+    pub(crate) fn groups(&self) -> BTreeMap<i32, String> {
+        let pairs = self.vm_of.iter().flat_map(|group| {
+            let name = &group.name;
+            group.tids.iter().map(move |tid| (*tid, name.clone()))
+        });
+        pairs.collect()
+    }
+}
+
+/// A part of the recording.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Window {
+    /// From this time on: 1.5s, 200ms, 30us after the first event, or @1580.515472 of the trace's clock
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<When>,
+
+    /// Up to this time, which is not included
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<When>,
+}
+
+/// `--vm-of NAME=TID,TID…`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmOf {
+    name: String,
+    tids: Vec<i32>,
+}
+
+impl std::str::FromStr for VmOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, tids) = text.split_once('=').ok_or("expected NAME=TID,TID…")?;
+        if name.is_empty() {
+            return Err("the VM's name is missing before `=`".to_owned());
+        }
+        let tid = |tid: &str| match tid.trim().parse::<i32>() {
+            Ok(tid) if tid > 0 => Ok(tid),
+            _ => Err(format!("{tid:?} is not a thread id")),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            tids: tids.split(',').map(tid).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_given_to_a_vm() {
+        let group: VmOf = "vm-hb=357,359, 361".parse().expect("a group");
+        assert_eq!(
+            (group.name.as_str(), group.tids.as_slice()),
+            ("vm-hb", &[357, 359, 361][..])
+        );
+        for wrong in ["vm-hb", "=1", "a=", "a=0", "a=-4", "a=x", "a=1,,2"] {
+            assert!(wrong.parse::<VmOf>().is_err(), "{wrong}");
+        }
+    }
+}

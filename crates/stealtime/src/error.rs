@@ -1,0 +1,94 @@
+//! What a user is told when something does not work.
+
+use std::io;
+use std::path::PathBuf;
+
+use stealtime_report::escape;
+use stealtime_trace::ReadError;
+
+/// Why a verb ends early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The recording cannot be read at all.
+    #[error("{0}")]
+    Open(ReadError),
+    /// The recording cannot be read to its end; what came before was shown.
+    #[error("{0}; the output is of what was read before")]
+    Cut(ReadError),
+    /// `--vm` of a VM that is not there.
+    #[error("--vm {asked}: no such VM; {there}")]
+    NoVm {
+        /// The name given.
+        asked: String,
+        /// What there is, as a sentence.
+        there: String,
+    },
+    /// `--vcpu` of a vCPU that no selected VM has.
+    #[error("--vcpu {asked}: no VM selected has this vCPU; there are {there}")]
+    NoVcpu {
+        /// The number given.
+        asked: u32,
+        /// The numbers there are.
+        there: String,
+    },
+    /// `--cpu` of a CPU that the host has not.
+    #[error("--cpu {asked}: the recording has no such CPU; there are {there}")]
+    NoCpu {
+        /// The number given.
+        asked: u16,
+        /// The numbers there are.
+        there: String,
+    },
+    /// A window of time without anything in it.
+    #[error("{option} {asked}: {problem}; the recording spans {span}")]
+    Window {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        asked: String,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// From when to when the recording is.
+        span: String,
+    },
+    /// CSV is one table.
+    #[error("--format csv writes one table: add --key NAME, one of {0}")]
+    CsvKey(String),
+    /// The output is binary and would go to a terminal.
+    #[error("a Perfetto trace is not for a terminal: add -o FILE, or `-o -` and a pipe")]
+    Terminal,
+    /// The output cannot be written.
+    #[error("{path}: {source}")]
+    Write {
+        /// Where it should have gone.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Standard output cannot be written.
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+    /// Standard input cannot be kept for a second reading.
+    #[error("standard input: {0}; give a file instead")]
+    Spool(io::Error),
+}
+
+impl CliError {
+    /// The exit status.
+    pub(crate) const STATUS: u8 = 2;
+
+    /// Whether nobody reads the output any more.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        match self {
+            Self::Stdout(source) | Self::Write { source, .. } => {
+                source.kind() == io::ErrorKind::BrokenPipe
+            }
+            _ => false,
+        }
+    }
+
+    /// The message, safe for a terminal: paths and names may hold anything.
+    pub(crate) fn shown(&self) -> String {
+        escape::terminal(&self.to_string()).into_owned()
+    }
+}

@@ -1,0 +1,153 @@
+//! A recording through the analysis.
+
+use std::io;
+use std::path::Path;
+
+use stealtime_analysis::answers::Source;
+use stealtime_analysis::{Analysis, Answers, Options, Selection};
+use stealtime_events::Event;
+use stealtime_trace::{ClockUnit, EventSource, ReadError, SourceInfo};
+
+use crate::args::{Recording, Window};
+use crate::error::CliError;
+use crate::progress::Progress;
+use crate::when::When;
+
+/// The answers of a recording, and why it could not be read to its end.
+#[derive(Debug)]
+pub(crate) struct Analyzed {
+    pub(crate) answers: Answers,
+    pub(crate) cut: Option<ReadError>,
+    /// The time of the first event, whatever was selected.
+    pub(crate) first_ns: u64,
+}
+
+/// Reads the recording at `path` once.
+pub(crate) fn analyze(
+    path: &Path,
+    recording: &Recording,
+    window: Option<Window>,
+    selection: Selection,
+) -> Result<Analyzed, CliError> {
+    let mut source = open(path, recording)?;
+    let (before, first) = first_event(&mut *source)?;
+    let first_ns = first.map_or(0, |event| event.time_ns);
+    let after_first = |when: When| when.resolve(first_ns).saturating_sub(first_ns);
+    let selection = Selection {
+        from_ns: window.and_then(|window| window.from).map(after_first),
+        to_ns: window.and_then(|window| window.until).map(after_first),
+        ..selection
+    };
+    let mut analysis = Analysis::new(Options {
+        selection,
+        groups: recording.groups(),
+        ..Options::default()
+    });
+    for event in before.iter().chain(&first) {
+        analysis.event(event, source.names());
+    }
+    let cut = drive("reading", &mut *source, |event, source| {
+        analysis.event(event, source.names());
+        Ok(())
+    })?;
+    let mut answers = analysis.finish(source.names());
+    describe(&mut answers.source, recording, source.info(), cut.as_ref());
+    Ok(Analyzed {
+        answers,
+        cut,
+        first_ns,
+    })
+}
+
+/// Opens a recording.
+pub(crate) fn open(path: &Path, recording: &Recording) -> Result<Box<dyn EventSource>, CliError> {
+    stealtime_trace::open_with(path, &recording.options()).map_err(CliError::Open)
+}
+
+/// Everything up to the first event of the host, and that event: names may come before it.
+fn first_event(source: &mut dyn EventSource) -> Result<(Vec<Event>, Option<Event>), CliError> {
+    let mut before = Vec::new();
+    loop {
+        match source.next_event() {
+            Ok(Some(event)) if event.kind.is_host_event() => return Ok((before, Some(event))),
+            Ok(Some(event)) => before.push(event),
+            Ok(None) => return Ok((before, None)),
+            Err(error) => return Err(CliError::Open(error)),
+        }
+    }
+}
+
+/// Gives every event to `take`; returns why the recording could not be read to its end.
+pub(crate) fn drive(
+    doing: &'static str,
+    source: &mut dyn EventSource,
+    mut take: impl FnMut(&Event, &dyn EventSource) -> Result<(), CliError>,
+) -> Result<Option<ReadError>, CliError> {
+    let mut progress = Progress::new(doing);
+    loop {
+        match source.next_event() {
+            Ok(Some(event)) => take(&event, source)?,
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some(error)),
+        }
+        progress.event(source);
+    }
+}
+
+/// What the reader knows of the recording.
+fn describe(
+    source: &mut Source,
+    recording: &Recording,
+    info: &SourceInfo,
+    cut: Option<&ReadError>,
+) {
+    source.path = recording.trace.display().to_string();
+    source.format = info.format.name().to_owned();
+    source.compression = info.compression.map(str::to_owned);
+    source.clock.clone_from(&info.clock.name);
+    source.clock_unit = match info.clock.unit {
+        ClockUnit::Ns => "ns",
+        ClockUnit::Ticks => "ticks",
+    }
+    .to_owned();
+    source.uname.clone_from(&info.uname);
+    source.cpus = info.cpus.unwrap_or(source.cpus).max(source.cpus);
+    source.partial |= info.is_partial() || cut.is_some();
+    source
+        .notes
+        .extend(info.notes.iter().map(|note| note.text.clone()));
+    source.notes.extend(cut.map(ReadError::to_string));
+}
+
+/// A recording that can be read twice: standard input is kept in a temporary file.
+#[derive(Debug)]
+pub(crate) enum Twice {
+    File(std::path::PathBuf),
+    Spooled(tempfile::NamedTempFile),
+}
+
+impl Twice {
+    /// Makes the recording readable twice.
+    pub(crate) fn new(path: &Path) -> Result<Self, CliError> {
+        let plain = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
+        if path.as_os_str() != "-" && !plain(path) {
+            return Ok(Self::File(path.to_owned()));
+        }
+        let mut spool = tempfile::NamedTempFile::new().map_err(CliError::Spool)?;
+        if path.as_os_str() == "-" {
+            io::copy(&mut io::stdin().lock(), &mut spool).map_err(CliError::Spool)?;
+        } else {
+            let mut file = std::fs::File::open(path).map_err(CliError::Spool)?;
+            io::copy(&mut file, &mut spool).map_err(CliError::Spool)?;
+        }
+        Ok(Self::Spooled(spool))
+    }
+
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::File(path) => path,
+            Self::Spooled(file) => file.path(),
+        }
+    }
+}

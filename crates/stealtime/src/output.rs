@@ -1,0 +1,104 @@
+//! Where results go: standard output, or a file that is there whole or not at all.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use tempfile::NamedTempFile;
+
+use crate::error::CliError;
+
+/// A file that Ctrl-C must not leave behind.
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Ctrl-C ends the process with status 130 and takes an unfinished file with it.
+pub(crate) fn handle_interrupts() {
+    let end = || {
+        let unfinished = UNFINISHED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(path) = unfinished {
+            // Nothing can be done about a file that stays.
+            let _ = std::fs::remove_file(path);
+        }
+        std::process::exit(130);
+    };
+    // Without a handler the system's own ends the process: only an unfinished file would stay.
+    let _ = ctrlc::set_handler(end);
+}
+
+/// Whether standard output may be coloured: a terminal, and the user has nothing against it
+/// (<https://no-color.org>).
+pub(crate) fn color() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !refused && !dumb
+}
+
+/// Writes to standard output by `write`.
+pub(crate) fn to_stdout(
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), CliError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    write(&mut out)
+        .and_then(|()| out.flush())
+        .map_err(CliError::Stdout)
+}
+
+/// Writes a file by `write`: under another name first, so that a file of this name is whole.
+pub(crate) fn to_file<T>(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let failed = |source| CliError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if path.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    // Not a plain file (a device, a pipe): nothing to put in its place.
+    if path.exists() && !path.is_file() {
+        let file = std::fs::File::create(path).map_err(failed)?;
+        return write(&mut io::BufWriter::new(file));
+    }
+    let file = tempfile::Builder::new()
+        .prefix(".stealtime-")
+        .permissions(permissions())
+        .tempfile_in(folder)
+        .map_err(failed)?;
+    unfinished(Some(file.path().to_owned()));
+    let result = write_all(file, write).and_then(|(file, result)| {
+        file.persist(path).map_err(|error| failed(error.error))?;
+        Ok(result)
+    });
+    unfinished(None);
+    result
+}
+
+fn write_all<T>(
+    file: NamedTempFile,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, CliError>,
+) -> Result<(NamedTempFile, T), CliError> {
+    let mut out = io::BufWriter::new(file);
+    let result = write(&mut out)?;
+    let file = out
+        .into_inner()
+        .map_err(|error| CliError::Stdout(error.into_error()))?;
+    Ok((file, result))
+}
+
+fn unfinished(path: Option<PathBuf>) {
+    *UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = path;
+}
+
+/// What a new file may be (before the umask): temporary files are for the owner alone otherwise.
+fn permissions() -> std::fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::Permissions::from_mode(0o666)
+}

@@ -1,0 +1,75 @@
+//! How far a long reading is, on standard error where that is a terminal.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use stealtime_trace::EventSource;
+
+/// Readings shorter than this show nothing.
+const LONG: Duration = Duration::from_millis(700);
+/// Events between looks at the clock.
+const STRIDE: u64 = 1 << 16;
+
+/// A progress bar that appears when the work is long.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    doing: &'static str,
+    started: Instant,
+    events: u64,
+    bar: Option<ProgressBar>,
+    shown: bool,
+}
+
+impl Progress {
+    /// Work that begins now.
+    pub(crate) fn new(doing: &'static str) -> Self {
+        Self {
+            doing,
+            started: Instant::now(),
+            events: 0,
+            bar: None,
+            shown: stderr().is_terminal(),
+        }
+    }
+
+    /// Another event was read.
+    pub(crate) fn event(&mut self, source: &dyn EventSource) {
+        self.events += 1;
+        if self.shown && self.events.is_multiple_of(STRIDE) && self.started.elapsed() > LONG {
+            self.draw(source.progress());
+        }
+    }
+
+    fn draw(&mut self, (bytes, total): (u64, Option<u64>)) {
+        let doing = self.doing;
+        let bar = self.bar.get_or_insert_with(|| new_bar(doing, total));
+        if let Some(total) = total {
+            bar.set_length(total);
+        }
+        bar.set_position(bytes);
+        bar.set_message(format!("{} events", self.events));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn new_bar(doing: &'static str, total: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let template = match total {
+        Some(_) => "{prefix} {bar:30} {percent}% {bytes}/{total_bytes}, {msg}",
+        None => "{prefix} {spinner} {bytes}, {msg}",
+    };
+    // A template that does not parse would only mean the default style.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(doing);
+    bar
+}

@@ -1,0 +1,197 @@
+//! `stealtime analyze`.
+
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
+use stealtime_analysis::{Answers, Selection};
+use stealtime_report::terminal::Style;
+use stealtime_report::{Key, csv, json, terminal};
+
+use super::pick;
+use crate::args::{Recording, Window};
+use crate::error::CliError;
+use crate::input::Analyzed;
+use crate::when::When;
+use crate::{input, output};
+
+/// Say where guest time went: exits, halts, steal, latencies, and what to look at
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  stealtime analyze trace.dat.zst
+  stealtime analyze trace.dat --vm vm-hb --vcpu 0 --from 1.5s --until 2s
+  stealtime analyze perf.data --key exit-totals,msr,ioport
+  stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
+  stealtime analyze trace.dat --format csv --key ready > ready.csv
+  trace-cmd stream -e kvm -e sched | stealtime analyze -")]
+pub(crate) struct Analyze {
+    #[command(flatten)]
+    recording: Recording,
+
+    #[command(flatten)]
+    window: Window,
+
+    /// Only this VM (repeat for several)
+    #[arg(long, value_name = "NAME")]
+    vm: Vec<String>,
+
+    /// Only vCPUs of this number (repeat, or separate by commas)
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    vcpu: Vec<u32>,
+
+    /// Only what happened on this host CPU (repeat, or separate by commas)
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    cpu: Vec<u16>,
+
+    /// Tables to give (repeat, or separate by commas) [default for tables: findings, time, ready,
+    /// exits, latency, poll; for JSON: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    key: Vec<KeyArg>,
+
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+/// Form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables for a terminal
+    Table,
+    /// One JSON object; docs/json.md describes its keys
+    Json,
+    /// One table as CSV; needs --key
+    Csv,
+}
+
+/// A table, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeyArg {
+    One(Key),
+    All,
+}
+
+impl ValueEnum for KeyArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        static VARIANTS: [KeyArg; Key::ALL.len() + 1] = {
+            let mut variants = [KeyArg::All; Key::ALL.len() + 1];
+            let mut i = 0;
+            while i < Key::ALL.len() {
+                variants[i] = KeyArg::One(Key::ALL[i]);
+                i += 1;
+            }
+            variants
+        };
+        &VARIANTS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::One(key) => PossibleValue::new(key.name()).help(key.help()),
+            Self::All => PossibleValue::new("all").help("All of these"),
+        })
+    }
+}
+
+impl Analyze {
+    /// Reads, analyzes, prints.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let format = if self.json { Format::Json } else { self.format };
+        let keys = self.keys();
+        let csv_key = match (format, keys.as_slice()) {
+            (Format::Csv, [key]) => Some(*key),
+            (Format::Csv, _) => return Err(CliError::CsvKey(Key::ALL.map(Key::name).join(", "))),
+            _ => None,
+        };
+        let selection = Selection {
+            vms: self.vm.clone(),
+            vcpus: self.vcpu.clone(),
+            cpus: self.cpu.clone(),
+            ..Selection::default()
+        };
+        let path = &self.recording.trace;
+        let mut analyzed = input::analyze(path, &self.recording, Some(self.window), selection)?;
+        self.check(&analyzed)?;
+        analyzed.answers.source.notes.extend(self.selected());
+        print(&analyzed.answers, format, &keys, csv_key)?;
+        analyzed
+            .cut
+            .map_or(Ok(()), |error| Err(CliError::Cut(error)))
+    }
+
+    /// Whether what was picked is there.
+    fn check(&self, analyzed: &Analyzed) -> Result<(), CliError> {
+        pick::cpus(&self.cpu, &analyzed.answers)?;
+        pick::window(self.window, analyzed)?;
+        if pick::vms(&self.vm, &pick::names(&analyzed.answers)).is_err() {
+            pick::vms(&self.vm, &self.all_vms()?)?;
+        }
+        if self.vcpu.is_empty() || analyzed.answers.vms.is_empty() {
+            return Ok(());
+        }
+        pick::vcpus(&self.vcpu, &pick::numbers(&analyzed.answers))
+    }
+
+    /// The VMs of the recording, for which it is read once more: answers to a selection know no
+    /// others.
+    fn all_vms(&self) -> Result<Vec<String>, CliError> {
+        let path = &self.recording.trace;
+        if path.as_os_str() == "-" {
+            return Ok(Vec::new());
+        }
+        let all = input::analyze(path, &self.recording, None, Selection::default())?;
+        Ok(pick::names(&all.answers))
+    }
+
+    /// What was selected, for whoever reads the numbers later.
+    fn selected(&self) -> Option<String> {
+        let list = |option: &str, values: Vec<String>| {
+            (!values.is_empty()).then(|| format!("{option} {}", values.join(",")))
+        };
+        let numbers = |values: &[u32]| values.iter().map(u32::to_string).collect();
+        let cpus: Vec<_> = self.cpu.iter().map(|cpu| u32::from(*cpu)).collect();
+        let parts = [
+            list("--vm", self.vm.clone()),
+            list("--vcpu", numbers(&self.vcpu)),
+            list("--cpu", numbers(&cpus)),
+            list(
+                "--from",
+                self.window.from.iter().map(When::to_string).collect(),
+            ),
+            list(
+                "--until",
+                self.window.until.iter().map(When::to_string).collect(),
+            ),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("of a part only: {}", parts.join(" ")))
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        if self.key.contains(&KeyArg::All) {
+            return Key::ALL.to_vec();
+        }
+        let asked = |key: &Key| self.key.contains(&KeyArg::One(*key));
+        Key::ALL.into_iter().filter(asked).collect()
+    }
+}
+
+fn print(
+    answers: &Answers,
+    format: Format,
+    keys: &[Key],
+    csv_key: Option<Key>,
+) -> Result<(), CliError> {
+    match (format, csv_key) {
+        (Format::Csv, Some(key)) => output::to_stdout(|out| csv::write(answers, key, out)),
+        (Format::Json, _) => output::to_stdout(|out| json::write(answers, keys, out)),
+        _ => {
+            let keys = if keys.is_empty() { &Key::DEFAULT } else { keys };
+            let text = terminal::render(answers, keys, Style::new(output::color()));
+            output::to_stdout(|out| out.write_all(text.as_bytes()))
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The verbs, a file each.
+
+mod analyze;
+mod completions;
+mod export;
+mod pick;
+
+use clap::Subcommand;
+
+use crate::error::CliError;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Analyze(Box<analyze::Analyze>),
+    Export(Box<export::Export>),
+    Completions(completions::Completions),
+}
+
+impl Verb {
+    /// Does it.
+    pub(crate) fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Analyze(verb) => verb.run(),
+            Self::Export(verb) => verb.run(),
+            Self::Completions(verb) => verb.run(),
+        }
+    }
+}

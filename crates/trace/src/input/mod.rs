@@ -1,0 +1,112 @@
+//! From a path to events: what the input is, and which reader reads it.
+//!
+//! Compression and container are recognised by content, never by the file's name. Readers that need
+//! to seek (`trace.dat`, `perf.data`) get a plain file as it is, and anything else (compressed, or
+//! from a pipe) unpacked into a temporary file that has no name: up to [`SPOOL_IN_MEMORY`] bytes stay
+//! in memory, what is longer lies in the directory that `TMPDIR` names (else the system's default),
+//! which must have room for the unpacked recording. Text and the pipe mode of perf are read as they
+//! come, and need no room.
+
+mod detect;
+mod stored;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use stored::Stored;
+pub(crate) use stream::{Damage, Progress, Stream};
+
+use crate::perf::{self, PerfSource, TracingData};
+use crate::{EventSource, ReadError, TraceDat};
+use detect::Container;
+
+/// How much of an unpacked recording is kept in memory before a temporary file is made.
+pub const SPOOL_IN_MEMORY: usize = 16 << 20;
+
+/// How many bytes decide what the input is.
+pub(crate) const HEAD: usize = 64 << 10;
+
+/// What a user may know of a recording that the recording does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The frequency of the clock of a recording whose times are ticks (`x86-tsc`), in kHz.
+    pub tsc_khz: Option<u64>,
+    /// A perf.data or trace.dat file of the same boot of the same kernel, whose event formats are
+    /// used where a perf.data file has lost its own.
+    pub formats_from: Option<PathBuf>,
+}
+
+/// Opens a trace; `-` is the standard input.
+///
+/// # Errors
+/// See [`open_with`].
+pub fn open(path: &Path) -> Result<Box<dyn EventSource>, ReadError> {
+    open_with(path, &Options::default())
+}
+
+/// Opens a trace; `-` is the standard input.
+///
+/// # Errors
+/// The file cannot be opened or is a directory, is empty, is not a trace, or its beginning is so
+/// damaged that nothing can be read; a temporary file is needed and cannot be written.
+pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
+    let mut stream = Stream::open(path)?;
+    let head = stream.peek(HEAD)?;
+    let container = detect::container(head);
+    match container {
+        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
+        Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
+        Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
+        Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
+        _ => Err(unknown(stream)),
+    }
+}
+
+/// A trace.dat file, with what is known of the compression around it.
+fn trace_dat(stored: Stored) -> Result<Box<dyn EventSource>, ReadError> {
+    let (name, len) = (stored.name.clone(), stored.len);
+    let (compression, damage) = (stored.compression, stored.damage.clone());
+    let mut source = TraceDat::new(Box::new(stored), &name, len)?;
+    let info = source.info_mut();
+    info.compression = compression;
+    if let Some(damage) = damage {
+        info.note(true, damage);
+    }
+    Ok(Box::new(source))
+}
+
+/// The event formats of a recording, for another one that lacks them.
+pub(crate) fn formats_of(path: &Path) -> Result<TracingData, ReadError> {
+    let mut stream = Stream::open(path)?;
+    match detect::container(stream.peek(HEAD)?) {
+        Some(Container::PerfFile) => perf::formats(Stored::new(stream)?),
+        _ => Err(ReadError::Unsupported {
+            input: stream.name,
+            what: "event formats can be taken from a perf.data file only".to_owned(),
+        }),
+    }
+}
+
+/// Nothing that is read here: says what was found instead.
+fn unknown(mut stream: Stream) -> ReadError {
+    let input = stream.name.clone();
+    let head = match stream.peek(HEAD) {
+        Ok(head) => detect::escaped(head),
+        Err(error) => return error,
+    };
+    if let Some(damage) = stream.damage.get() {
+        let what = format!("{damage}; nothing that is a trace could be unpacked");
+        return ReadError::Corrupt {
+            input,
+            offset: 0,
+            what,
+        };
+    }
+    if head.is_empty() {
+        return ReadError::Empty { input };
+    }
+    ReadError::UnknownFormat { input, found: head }
+}
+
+#[cfg(test)]
+mod tests;

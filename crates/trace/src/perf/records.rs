@@ -1,0 +1,314 @@
+//! Records one after the other, unpacked where perf compressed them (`perf record -z`).
+
+use std::io::{self, Read};
+
+use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
+
+use crate::tracefs::Endian;
+
+/// A record's length has 16 bits.
+const MAX_RECORD: usize = 1 << 16;
+
+/// `PERF_RECORD_AUXTRACE`: data follow the record.
+const AUXTRACE: u32 = 71;
+/// `PERF_RECORD_COMPRESSED`: records follow in zstd, a stream over all such records.
+const COMPRESSED: u32 = 81;
+/// `PERF_RECORD_COMPRESSED2`: the same behind its length (since 6.16).
+const COMPRESSED2: u32 = 83;
+
+/// The header of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) kind: u32,
+    pub(super) misc: u16,
+    /// Offset in the file; of an unpacked record that of what it was packed in.
+    pub(super) offset: u64,
+    start: usize,
+    len: usize,
+    unpacked: bool,
+}
+
+/// Why there are no more records.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// All were read.
+    End,
+    /// The rest cannot be read: what is wrong, with its place.
+    Damaged(String),
+    /// Reading failed.
+    Io(io::Error),
+}
+
+/// Reads records from front to back.
+pub(super) struct Records<R> {
+    input: R,
+    endian: Endian,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Offset in the file of `buffer[start]`.
+    offset: u64,
+    unpacker: Option<Unpacker>,
+}
+
+/// Packed data, and what was unpacked of them.
+struct Unpacker {
+    decoder: Decoder<'static>,
+    packed: Vec<u8>,
+    taken: usize,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    offset: u64,
+    /// The decoder may hold more than it could put out.
+    full: bool,
+}
+
+impl<R: Read> Records<R> {
+    /// `offset` is where the input stands in the file.
+    pub(super) fn new(input: R, endian: Endian, offset: u64) -> Self {
+        Self {
+            input,
+            endian,
+            buffer: vec![0; 1 << 20],
+            start: 0,
+            end: 0,
+            offset,
+            unpacker: None,
+        }
+    }
+
+    /// Where the next record starts in the file.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The bytes of a record, its header included: until the next call of `next`.
+    pub(super) fn bytes(&self, record: Record) -> &[u8] {
+        let buffer = match (&self.unpacker, record.unpacked) {
+            (Some(unpacker), true) => &unpacker.buffer,
+            _ => &self.buffer,
+        };
+        buffer
+            .get(record.start..record.start + record.len)
+            .unwrap_or_default()
+    }
+
+    /// The next record.
+    pub(super) fn next(&mut self) -> Result<Record, Stop> {
+        loop {
+            if let Some(unpacker) = &mut self.unpacker
+                && let Some(record) = unpacker.next(self.endian)?
+            {
+                return Ok(record);
+            }
+            let record = self.plain()?;
+            match record.kind {
+                COMPRESSED | COMPRESSED2 => self.unpack(record)?,
+                AUXTRACE => {
+                    let len = self.endian.u64(self.bytes(record), 8).unwrap_or(0);
+                    self.skip(len)?;
+                }
+                _ => return Ok(record),
+            }
+        }
+    }
+
+    /// The next record as it lies in the file.
+    fn plain(&mut self) -> Result<Record, Stop> {
+        if !self.fill(8)? {
+            let left = self.end - self.start;
+            if left == 0 && self.unpacker.as_ref().is_none_or(|it| it.start == it.end) {
+                return Err(Stop::End);
+            }
+            let offset = self.offset;
+            return Err(Stop::Damaged(format!(
+                "the records end at offset {offset} in the middle of one"
+            )));
+        }
+        let offset = self.offset;
+        let record = parse(&self.buffer, self.start, offset, false, self.endian)?;
+        if !self.fill(record.len)? {
+            let (len, left) = (record.len, self.end - self.start);
+            return Err(Stop::Damaged(format!(
+                "the records end at offset {offset} in the middle of one of {len} bytes, of which \
+                 {left} are there"
+            )));
+        }
+        // Filling may have moved the bytes.
+        let record = Record {
+            start: self.start,
+            ..record
+        };
+        self.advance(record.len);
+        Ok(record)
+    }
+
+    fn unpack(&mut self, record: Record) -> Result<(), Stop> {
+        let bytes = self.bytes(record);
+        let packed = if record.kind == COMPRESSED {
+            bytes.get(8..)
+        } else {
+            let len = self
+                .endian
+                .u64(bytes, 8)
+                .and_then(|len| usize::try_from(len).ok());
+            len.and_then(|len| bytes.get(16..)?.get(..len))
+        };
+        let Some(packed) = packed.map(<[u8]>::to_vec) else {
+            let offset = record.offset;
+            return Err(Stop::Damaged(format!(
+                "the packed record at offset {offset} is too short"
+            )));
+        };
+        if self.unpacker.is_none() {
+            self.unpacker = Some(Unpacker::new().map_err(Stop::Io)?);
+        }
+        if let Some(unpacker) = &mut self.unpacker {
+            unpacker.packed = packed;
+            unpacker.taken = 0;
+            unpacker.offset = record.offset;
+        }
+        Ok(())
+    }
+
+    /// Reads `len` bytes that belong to no record: they stand behind the record read last.
+    pub(super) fn behind(&mut self, len: usize) -> Result<Vec<u8>, Stop> {
+        let mut data = Vec::new();
+        while data.len() < len {
+            let wanted = (len - data.len()).min(MAX_RECORD);
+            if !self.fill(wanted)? {
+                let offset = self.offset;
+                return Err(Stop::Damaged(format!(
+                    "the file ends at offset {offset} in its data"
+                )));
+            }
+            data.extend_from_slice(
+                self.buffer
+                    .get(self.start..self.start + wanted)
+                    .unwrap_or(&[]),
+            );
+            self.advance(wanted);
+        }
+        Ok(data)
+    }
+
+    fn skip(&mut self, len: u64) -> Result<(), Stop> {
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(MAX_RECORD as u64);
+            self.behind(usize::try_from(part).unwrap_or(0))?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, by: usize) {
+        self.start += by;
+        self.offset += by as u64;
+    }
+
+    /// Whether `len` bytes (at most [`MAX_RECORD`]) are held, after reading more if need be.
+    fn fill(&mut self, len: usize) -> Result<bool, Stop> {
+        while self.end - self.start < len {
+            if self.start > 0 {
+                self.buffer.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+            }
+            let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+            match self.input.read(room) {
+                Ok(0) => return Ok(false),
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Stop::Io(error)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A record's header. The record itself need not be held.
+fn parse(
+    buffer: &[u8],
+    start: usize,
+    offset: u64,
+    unpacked: bool,
+    endian: Endian,
+) -> Result<Record, Stop> {
+    let kind = endian.u32(buffer, start).unwrap_or(0);
+    let misc = endian.u16(buffer, start + 4).unwrap_or(0);
+    let len = usize::from(endian.u16(buffer, start + 6).unwrap_or(0));
+    if len < 8 {
+        return Err(Stop::Damaged(format!(
+            "the record at offset {offset} says it has {len} bytes, fewer than its header: nothing \
+             behind it can be read"
+        )));
+    }
+    Ok(Record {
+        kind,
+        misc,
+        offset,
+        start,
+        len,
+        unpacked,
+    })
+}
+
+impl Unpacker {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            decoder: Decoder::new()?,
+            packed: Vec::new(),
+            taken: 0,
+            buffer: vec![0; 8 * MAX_RECORD],
+            start: 0,
+            end: 0,
+            offset: 0,
+            full: false,
+        })
+    }
+
+    /// The next record of what was unpacked, unpacking more as long as there is something packed.
+    fn next(&mut self, endian: Endian) -> Result<Option<Record>, Stop> {
+        loop {
+            let held = self.end - self.start;
+            if held >= 8 {
+                let record = parse(&self.buffer, self.start, self.offset, true, endian)?;
+                if record.len <= held {
+                    self.start += record.len;
+                    return Ok(Some(record));
+                }
+            }
+            if self.taken >= self.packed.len() && !self.full {
+                return Ok(None);
+            }
+            self.more()?;
+        }
+    }
+
+    fn more(&mut self) -> Result<(), Stop> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let packed = self.packed.get(self.taken..).unwrap_or_default();
+        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let (mut input, mut output) = (InBuffer::around(packed), OutBuffer::around(room));
+        self.decoder.run(&mut input, &mut output).map_err(|error| {
+            let offset = self.offset;
+            Stop::Damaged(format!(
+                "the packed records at offset {offset} cannot be read: {error}"
+            ))
+        })?;
+        let (taken, given) = (input.pos(), output.pos());
+        self.full = given == self.buffer.len() - self.end;
+        self.taken += taken;
+        self.end += given;
+        if taken == 0 && given == 0 {
+            // Neither in nor out: what is left can never be read.
+            self.taken = self.packed.len();
+            self.full = false;
+        }
+        Ok(())
+    }
+}

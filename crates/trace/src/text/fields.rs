@@ -1,0 +1,146 @@
+//! Values in the text of an event, by the word before them.
+//!
+//! The kernel and trace-cmd print a field as `key value`, `key=value` or `key: value`; the same key
+//! serves for all of them.
+
+/// What follows the word `key` and its separator.
+pub(super) fn after<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memmem::find(body.get(from..)?, key.as_bytes())?;
+        let rest = body.get(at + key.len()..)?;
+        let starts = at.checked_sub(1).and_then(|before| body.get(before));
+        if !starts.is_some_and(|byte| is_word(*byte))
+            && let Some((b' ' | b'=' | b':', value)) = rest.split_first()
+        {
+            return Some(value.trim_ascii_start());
+        }
+        from = at + 1;
+    }
+}
+
+/// Like [`after`], of the last such word: names of tasks, which may hold anything, stand before the
+/// numbers that are looked for.
+pub(super) fn after_last<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let mut found = after(body, key)?;
+    while let Some(later) = after(found, key) {
+        found = later;
+    }
+    Some(found)
+}
+
+/// Whether the field is printed as `key=value`, which is how fields look that are not formatted.
+pub(super) fn is_raw(body: &[u8], key: &str) -> bool {
+    let Some(value) = after(body, key) else {
+        return false;
+    };
+    let before = body.len().checked_sub(value.len() + 1);
+    before.and_then(|at| body.get(at)) == Some(&b'=')
+}
+
+/// The number that these bytes begin with: decimal, perhaps negative, or hexadecimal after `0x`.
+/// A number that goes on with letters is none.
+pub(super) fn number(bytes: &[u8]) -> Option<i128> {
+    let (negative, bytes) = match bytes.strip_prefix(b"-") {
+        Some(rest) => (true, rest),
+        None => (false, bytes),
+    };
+    let value = match bytes.strip_prefix(b"0x") {
+        Some(digits) => radix(digits, 16)?,
+        None => radix(bytes, 10)?,
+    };
+    Some(if negative { -value } else { value })
+}
+
+/// The hexadecimal number that these bytes begin with, with or without `0x`.
+pub(super) fn bare_hex(bytes: &[u8]) -> Option<u64> {
+    let digits = bytes.strip_prefix(b"0x").unwrap_or(bytes);
+    u64::try_from(radix(digits, 16)?).ok()
+}
+
+fn radix(bytes: &[u8], radix: u32) -> Option<i128> {
+    let len = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_alphanumeric())
+        .count();
+    if !(1..=20).contains(&len) {
+        return None;
+    }
+    bytes.get(..len)?.iter().try_fold(0_i128, |value, byte| {
+        let digit = char::from(*byte).to_digit(radix)?;
+        Some(value * i128::from(radix) + i128::from(digit))
+    })
+}
+
+/// The number behind `key`, where it fits.
+pub(super) fn int<T: TryFrom<i128>>(body: &[u8], key: &str) -> Option<T> {
+    T::try_from(number(after(body, key)?)?).ok()
+}
+
+/// The number behind the last `key`, where it fits.
+pub(super) fn int_last<T: TryFrom<i128>>(body: &[u8], key: &str) -> Option<T> {
+    T::try_from(number(after_last(body, key)?)?).ok()
+}
+
+/// A number that the kernel prints in hexadecimal without saying so; so does trace-cmd, unless it
+/// did not understand how the kernel prints the event.
+pub(super) fn hex<T: TryFrom<u64>>(body: &[u8], key: &str) -> Option<T> {
+    let value = after(body, key)?;
+    let value = if body.starts_with(b"[FAILED TO PARSE]") {
+        u64::try_from(number(value)?).ok()?
+    } else {
+        bare_hex(value)?
+    };
+    T::try_from(value).ok()
+}
+
+/// The word behind `key`, up to a space or comma.
+pub(super) fn word<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let value = after(body, key)?;
+    let ends = |byte: &u8| matches!(byte, b' ' | b',');
+    value.get(..value.iter().position(ends).unwrap_or(value.len()))
+}
+
+/// `true`/`false` or a number behind `key`.
+pub(super) fn flag(body: &[u8], key: &str) -> Option<bool> {
+    let value = after(body, key)?;
+    if value.starts_with(b"true") {
+        Some(true)
+    } else if value.starts_with(b"false") {
+        Some(false)
+    } else {
+        Some(number(value)? != 0)
+    }
+}
+
+/// The number in a table of names, where a name (or a number) begins `value`.
+pub(super) fn named(value: &[u8], table: &[(u32, &str)]) -> Option<u32> {
+    let ends = |byte: &u8| matches!(byte, b'|' | b')' | b' ' | b',');
+    let value = value.get(..value.iter().position(ends).unwrap_or(value.len()))?;
+    let known = table.iter().find(|(_, name)| name.as_bytes() == value);
+    match known {
+        Some((number, _)) => Some(*number),
+        None => u32::try_from(number(value)?).ok(),
+    }
+}
+
+/// The parts of `(a|b|c)`, the last pair of parentheses of the body.
+pub(super) fn parts<'a>(body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let open = memchr::memrchr(b'(', body).map_or(body.len(), |open| open + 1);
+    let inner = body.get(open..).unwrap_or_default();
+    let close = memchr::memchr(b')', inner).unwrap_or(inner.len());
+    inner
+        .get(..close)
+        .unwrap_or_default()
+        .split(|byte| *byte == b'|')
+}
+
+/// A function's name without its offset (`f+0x0/0x10`, `f/0x0`); nothing for a null pointer.
+pub(super) fn symbol(value: &[u8]) -> &[u8] {
+    let ends = |byte: &u8| matches!(byte, b'+' | b'/' | b' ' | b',');
+    let name = value.get(..value.iter().position(ends).unwrap_or(value.len()));
+    let name = name.unwrap_or_default();
+    let null = name == b"(nil)" || name == b"(null)" || number(name) == Some(0);
+    if null { &[] } else { name }
+}

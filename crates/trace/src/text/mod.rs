@@ -1,0 +1,439 @@
+//! ftrace text: the tracefs `trace` file, and what `trace-cmd report` prints.
+//!
+//! Events come in the order of the text, which is that of time. What an event prints differs
+//! between kernels and between the kernel and trace-cmd; the fields are found by their names
+//! ([`fields`]). An event that is not known, or whose fields cannot be read, is counted by name all
+//! the same.
+
+mod clock;
+mod fields;
+mod host;
+mod kvm;
+mod line;
+mod lines;
+mod tasks;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
+
+use stealtime_events::{CpuId, Event, Kind, Tid};
+
+use crate::input::{Options, Progress, Stream};
+use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
+use line::{Line, Parsed, Stamp};
+use lines::Lines;
+use tasks::Tasks;
+
+/// How much of the text is looked at, before it is read, to learn what a tick is.
+const LOOK_AHEAD: usize = 4 << 20;
+
+/// Text that stands in for a byte order mark of UTF-8.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Whether these first bytes are of a text that is read here.
+pub(crate) fn looks_like_text(head: &[u8]) -> bool {
+    let head = head.strip_prefix(BOM).unwrap_or(head);
+    head.split(|byte| *byte == b'\n').any(|text| {
+        let text = text.trim_ascii();
+        text.starts_with(b"# tracer:")
+            || !matches!(line::parse(text), Parsed::Nothing | Parsed::Unknown)
+    })
+}
+
+/// Events of a text.
+pub(crate) struct TextSource {
+    name: String,
+    lines: Lines<Box<dyn Read + Send>>,
+    stream: Monitor,
+    names: NameTable,
+    info: SourceInfo,
+    tasks: Tasks,
+    exits: kvm::Exits,
+    queue: VecDeque<Event>,
+    /// Losses that wait for the time of the event after them.
+    lost: Vec<(CpuId, Option<u64>)>,
+    khz: Option<u64>,
+    last_ns: u64,
+    counts: Counts,
+    ended: bool,
+}
+
+/// What remains of the input once its bytes are read through [`Lines`].
+struct Monitor {
+    progress: Progress,
+    damage: crate::input::Damage,
+}
+
+/// What could not be read.
+#[derive(Debug, Default)]
+struct Counts {
+    unknown_lines: u64,
+    first_unknown: Option<(u64, String)>,
+    bodies: BTreeMap<String, (u64, String)>,
+    ticks: u64,
+    seconds: u64,
+}
+
+impl TextSource {
+    /// Reads a text.
+    pub(crate) fn new(mut stream: Stream, options: &Options) -> Result<Self, ReadError> {
+        let mut info = SourceInfo::new(Format::Text);
+        info.compression = stream.compression;
+        let khz = calibrate(&mut stream, options, &mut info)?;
+        let name = stream.name.clone();
+        let monitor = Monitor {
+            progress: stream.progress.clone(),
+            damage: stream.damage.clone(),
+        };
+        let mut source = Self {
+            name,
+            lines: Lines::new(Box::new(stream)),
+            stream: monitor,
+            names: NameTable::default(),
+            info,
+            tasks: Tasks::default(),
+            exits: kvm::Exits::default(),
+            queue: VecDeque::new(),
+            lost: Vec::new(),
+            khz,
+            last_ns: 0,
+            counts: Counts::default(),
+            ended: false,
+        };
+        source.info.clock.tsc_khz = khz;
+        Ok(source)
+    }
+
+    /// Reads one line and queues what it says; `false` at the end.
+    fn step(&mut self) -> Result<bool, ReadError> {
+        let offset = self.lines.offset();
+        let line = match self.lines.next() {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(false),
+            Err(source) => {
+                return Err(ReadError::Io {
+                    input: self.name.clone(),
+                    offset,
+                    source,
+                });
+            }
+        };
+        let line = if offset == 0 {
+            line.strip_prefix(BOM).unwrap_or(line)
+        } else {
+            line
+        };
+        match line::parse(line) {
+            Parsed::Event(event) => {
+                let time_ns = match (event.stamp, self.khz) {
+                    (Stamp::Ns(ns), _) => ns,
+                    (Stamp::Ticks(ticks), Some(khz)) => clock::ns(ticks, khz),
+                    (Stamp::Ticks(ticks), None) => ticks,
+                };
+                match event.stamp {
+                    Stamp::Ns(_) => self.counts.seconds += 1,
+                    Stamp::Ticks(_) => self.counts.ticks += 1,
+                }
+                let mut teller = Teller {
+                    names: &mut self.names,
+                    tasks: &mut self.tasks,
+                    exits: &mut self.exits,
+                    queue: &mut self.queue,
+                    bodies: &mut self.counts.bodies,
+                };
+                for (cpu, count) in self.lost.drain(..) {
+                    teller.lost(cpu, count, time_ns);
+                }
+                teller.event(&event, time_ns);
+                if time_ns < self.last_ns {
+                    self.info.out_of_order += 1;
+                }
+                self.last_ns = time_ns;
+            }
+            Parsed::Lost { cpu, count } => {
+                match count {
+                    Some(count) => {
+                        self.info.lost.counted = self.info.lost.counted.saturating_add(count);
+                    }
+                    None => self.info.lost.uncounted_gaps += 1,
+                }
+                self.lost.push((cpu, count));
+            }
+            Parsed::Entries {
+                kept,
+                written,
+                cpus,
+            } => {
+                self.info.cpus = cpus.or(self.info.cpus);
+                overwritten(&mut self.info, kept, written);
+            }
+            Parsed::Cpus(cpus) => self.info.cpus = Some(cpus),
+            Parsed::Nothing => {}
+            Parsed::Unknown => {
+                self.counts.unknown_lines += 1;
+                self.counts
+                    .first_unknown
+                    .get_or_insert_with(|| (offset, excerpt(line)));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says what is known only once all was read.
+    fn finish(&mut self) {
+        self.ended = true;
+        for (cpu, count) in std::mem::take(&mut self.lost) {
+            let kind = Kind::Lost {
+                count: count.unwrap_or(0),
+            };
+            self.queue.push_back(at(cpu, self.last_ns, kind));
+        }
+        if let Some(damage) = self.stream.damage.get() {
+            self.info.note(
+                true,
+                format!("{damage}; what was unpacked until there is read"),
+            );
+        }
+        let counts = &self.counts;
+        if let Some((offset, text)) = &counts.first_unknown {
+            let lines = counts.unknown_lines;
+            self.info.note(
+                true,
+                format!("{lines} lines are no events; the first, at offset {offset}: {text}"),
+            );
+        }
+        if self.lines.too_long > 0 {
+            let (lines, max) = (self.lines.too_long, lines::MAX_LINE);
+            self.info.note(
+                true,
+                format!("{lines} lines are longer than {max} bytes: left out"),
+            );
+        }
+        for (event, (count, body)) in &counts.bodies {
+            self.info.note(
+                true,
+                format!("the fields of {count} {event} could not be read; the first: {body}"),
+            );
+        }
+        if counts.ticks > 0 && counts.seconds > 0 {
+            let (ticks, seconds) = (counts.ticks, counts.seconds);
+            self.info.note(
+                true,
+                format!("{seconds} times are seconds and {ticks} are bare ticks in one text"),
+            );
+        }
+    }
+}
+
+impl EventSource for TextSource {
+    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => self.finish(),
+                Err(error) => {
+                    self.finish();
+                    self.queue.clear();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    fn info(&self) -> &SourceInfo {
+        &self.info
+    }
+
+    fn progress(&self) -> (u64, Option<u64>) {
+        self.stream.progress.get()
+    }
+}
+
+/// What it takes to make events of a line.
+struct Teller<'a> {
+    names: &'a mut NameTable,
+    tasks: &'a mut Tasks,
+    exits: &'a mut kvm::Exits,
+    queue: &'a mut VecDeque<Event>,
+    bodies: &'a mut BTreeMap<String, (u64, String)>,
+}
+
+impl Teller<'_> {
+    fn lost(&mut self, cpu: CpuId, count: Option<u64>, time_ns: u64) {
+        self.queue.push_back(at(
+            cpu,
+            time_ns,
+            Kind::Lost {
+                count: count.unwrap_or(0),
+            },
+        ));
+    }
+
+    fn event(&mut self, line: &Line<'_>, time_ns: u64) {
+        let (kind, said) = match kvm::parse(line.event, line.body, self.exits) {
+            Some(kind) => (kind, [None; 2]),
+            None => match host::parse(line.event, line.body, self.names) {
+                Some(said) => said,
+                None => (self.other(line), [None; 2]),
+            },
+        };
+        let make = |kind| Event {
+            time_ns,
+            tid: line.tid,
+            cpu: line.cpu,
+            context: line.context,
+            kind,
+        };
+        let told = self
+            .tasks
+            .guessed(self.names, line.tid, line.comm, line.tgid);
+        self.queue.extend(told.map(make));
+        for (tid, comm) in said.into_iter().flatten() {
+            self.queue
+                .extend(self.tasks.named(self.names, tid, comm).map(make));
+        }
+        self.queue.push_back(make(kind));
+    }
+
+    /// An event by name only; notes it if its fields should have been read.
+    fn other(&mut self, line: &Line<'_>) -> Kind {
+        /// How many events' names are kept in mind as unreadable.
+        const MAX: usize = 100;
+        if host::is_known(line.event) {
+            let event = String::from_utf8_lossy(line.event).into_owned();
+            if self.bodies.len() < MAX || self.bodies.contains_key(&event) {
+                let first = || (0, excerpt(line.body));
+                self.bodies.entry(event).or_insert_with(first).0 += 1;
+            }
+        }
+        let name = if line.event.is_empty() {
+            b"function"
+        } else {
+            line.event
+        };
+        Kind::Other {
+            name: self.names.intern_bytes(name),
+        }
+    }
+}
+
+/// An event that is no task's doing.
+fn at(cpu: CpuId, time_ns: u64, kind: Kind) -> Event {
+    Event {
+        time_ns,
+        tid: Tid::IDLE,
+        cpu,
+        context: Default::default(),
+        kind,
+    }
+}
+
+/// Notes what the kernel overwrote before the text was made.
+fn overwritten(info: &mut SourceInfo, kept: u64, written: u64) {
+    let Some(lost) = written.checked_sub(kept).filter(|lost| *lost > 0) else {
+        return;
+    };
+    info.lost.counted = info.lost.counted.saturating_add(lost);
+    info.note(
+        false,
+        format!(
+            "{lost} of {written} events were overwritten before the text was made (buffer_size_kb \
+             was too small for the span): what is here begins late, on each CPU at its own time"
+        ),
+    );
+}
+
+/// The beginning of a text for a message.
+fn excerpt(text: &[u8]) -> String {
+    let part = text.trim_ascii();
+    let part = part.get(..80).unwrap_or(part);
+    format!("\"{}\"", part.escape_ascii())
+}
+
+/// What a tick of the text is, in kHz, where its times are ticks and that can be known.
+fn calibrate(
+    stream: &mut Stream,
+    options: &Options,
+    info: &mut SourceInfo,
+) -> Result<Option<u64>, ReadError> {
+    let head = stream.peek(super::input::HEAD)?;
+    let first = events(head).next();
+    if !matches!(
+        first,
+        Some(Line {
+            stamp: Stamp::Ticks(_),
+            ..
+        })
+    ) {
+        return Ok(None);
+    }
+    if let Some(khz) = options.tsc_khz.filter(|khz| *khz > 0) {
+        return Ok(Some(khz));
+    }
+    let head = stream.peek(LOOK_AHEAD)?;
+    let pairs: Vec<(u64, u64)> = events(head)
+        .filter_map(|line| {
+            let Stamp::Ticks(ticks) = line.stamp else {
+                return None;
+            };
+            Some((ticks, host::expiry_now(line.event, line.body)?))
+        })
+        .collect();
+    let Some(estimate) = clock::estimate(&pairs) else {
+        info.clock.unit = ClockUnit::Ticks;
+        info.note(
+            false,
+            "times are ticks of a clock whose frequency is not in the text (no hrtimer_expire_entry \
+             from which it could be told, or no TSC): if it is the TSC, give its frequency with \
+             --tsc-khz",
+        );
+        return Ok(None);
+    };
+    let clock::Estimate {
+        khz,
+        error_khz,
+        pairs,
+    } = estimate;
+    info.clock.name = "x86-tsc".to_owned();
+    info.note(
+        false,
+        format!(
+            "times are ticks, converted with {khz} kHz +- {error_khz} kHz as {pairs} \
+             hrtimer_expire_entry tell; --tsc-khz sets it exactly"
+        ),
+    );
+    Ok(Some(khz))
+}
+
+/// The events among the whole lines of a beginning.
+fn events(head: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let head = head.strip_prefix(BOM).unwrap_or(head);
+    let end = memchr::memrchr(b'\n', head).unwrap_or(head.len());
+    let whole = head.get(..end).unwrap_or(head);
+    whole
+        .split(|byte| *byte == b'\n')
+        .filter_map(|text| match line::parse(text) {
+            Parsed::Event(line) => Some(line),
+            _ => None,
+        })
+}
+
+/// Reading never fails: for tests on bytes in memory.
+#[cfg(test)]
+pub(crate) fn from_bytes(text: &[u8], options: &Options) -> Result<TextSource, ReadError> {
+    let input: Box<dyn Read + Send> = Box::new(std::io::Cursor::new(text.to_vec()));
+    TextSource::new(Stream::new("text".to_owned(), input, None, None)?, options)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! One CPU's trace data: pages after pages, plain or in compressed chunks.
+
+use std::ops::Range;
+
+use stealtime_events::CpuId;
+
+use super::compression::Compression;
+use super::input::Source;
+use super::options::TscToNs;
+use super::page::{PageLayout, Walk};
+use crate::{ReadError, SourceInfo};
+
+/// What the streams of all CPUs read from.
+pub(super) struct Feed {
+    pub(super) source: Source,
+    pub(super) compression: Compression,
+    /// A chunk before it is unpacked.
+    pub(super) packed: Vec<u8>,
+}
+
+/// Times of the ring buffer to times of events.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Scale {
+    pub(super) ticks: Ticks,
+    /// Added afterwards, in ns.
+    pub(super) offset: i64,
+}
+
+/// How the clock's units become nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Ticks {
+    /// They are nanoseconds, or nothing is known of them.
+    #[default]
+    AsTheyAre,
+    /// As the file says.
+    Tsc(TscToNs),
+    /// By a frequency in kHz, which is not 0.
+    Khz(u64),
+}
+
+impl Scale {
+    #[inline]
+    fn apply(self, time: u64) -> u64 {
+        let ns = match self.ticks {
+            Ticks::AsTheyAre => return time.saturating_add_signed(self.offset),
+            Ticks::Tsc(TscToNs { mult, shift }) => (u128::from(time) * u128::from(mult)) >> shift,
+            Ticks::Khz(khz) => u128::from(time) * 1_000_000 / u128::from(khz),
+        };
+        u64::try_from(ns)
+            .unwrap_or(u64::MAX)
+            .saturating_add_signed(self.offset)
+    }
+}
+
+/// Where the pages come from.
+#[derive(Debug)]
+enum Supply {
+    Plain,
+    Chunks {
+        /// How many are still to come; `None` before their number was read.
+        left: Option<u32>,
+        /// Bytes before and after unpacking so far.
+        packed: u64,
+        unpacked: u64,
+    },
+}
+
+/// The limits and places that a stream is made with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) cpu: CpuId,
+    /// Index of the buffer that it belongs to.
+    pub(super) buffer: usize,
+    pub(super) layout: PageLayout,
+    pub(super) scale: Scale,
+    /// Where the data is in the file.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) compressed: bool,
+    /// How many bytes are read at once, a multiple of the page size.
+    pub(super) run: usize,
+    /// Largest chunk that is unpacked, in bytes.
+    pub(super) max_chunk: usize,
+}
+
+/// One CPU's records, one after the other.
+pub(super) struct CpuStream {
+    pub(super) plan: Plan,
+    supply: Supply,
+    /// Position in the file of what is read next.
+    at: u64,
+    pages: Vec<u8>,
+    /// The current page in `pages`.
+    page: Range<usize>,
+    walk: Walk,
+    /// The current record in the current page.
+    record: Range<usize>,
+    /// Time of the current record.
+    pub(super) time: u64,
+    /// Events lost before the current record; 0: some.
+    pub(super) lost: Option<u64>,
+    broken: u64,
+}
+
+/// How much larger than its packed form trace data may be: that of idle CPUs (nearly empty pages)
+/// is some hundred times larger.
+const MAX_RATIO: u64 = 1024;
+
+impl CpuStream {
+    pub(super) fn new(plan: Plan) -> Self {
+        let supply = match plan.compressed {
+            false => Supply::Plain,
+            true => Supply::Chunks {
+                left: None,
+                packed: 0,
+                unpacked: 0,
+            },
+        };
+        Self {
+            plan,
+            supply,
+            at: plan.start,
+            pages: Vec::new(),
+            page: 0..0,
+            walk: Walk::default(),
+            record: 0..0,
+            time: 0,
+            lost: None,
+            broken: 0,
+        }
+    }
+
+    /// The current record.
+    #[inline]
+    pub(super) fn record(&self) -> &[u8] {
+        let page = self.pages.get(self.page.clone()).unwrap_or_default();
+        page.get(self.record.clone()).unwrap_or_default()
+    }
+
+    /// Goes on to the next record; `false` at the end of the data.
+    pub(super) fn advance(
+        &mut self,
+        feed: &mut Feed,
+        info: &mut SourceInfo,
+    ) -> Result<bool, ReadError> {
+        loop {
+            let page = self.pages.get(self.page.clone()).unwrap_or_default();
+            match self.walk.next(page, self.plan.layout.endian) {
+                Ok(Some(record)) => {
+                    self.record = record;
+                    self.time = self.plan.scale.apply(self.walk.time);
+                    return Ok(true);
+                }
+                Ok(None) => {}
+                Err(_) if self.page.len() < self.plan.layout.size => self.walk = Walk::default(),
+                Err(_) => self.page_broken(info),
+            }
+            if !self.next_page(feed, info)? {
+                self.finish(info);
+                return Ok(false);
+            }
+        }
+    }
+
+    fn next_page(&mut self, feed: &mut Feed, info: &mut SourceInfo) -> Result<bool, ReadError> {
+        let size = self.plan.layout.size;
+        let mut start = self.page.end;
+        if start >= self.pages.len() {
+            if !self.refill(feed, info)? {
+                return Ok(false);
+            }
+            start = 0;
+        }
+        self.page = start..self.pages.len().min(start.saturating_add(size));
+        let page = self.pages.get(self.page.clone()).unwrap_or_default();
+        if page.len() < size {
+            let cpu = self.plan.cpu.0;
+            info.note(
+                true,
+                format!("CPU {cpu}: its data ends within a page: was it cut short?"),
+            );
+        }
+        let cut = page.len() < size;
+        match self.plan.layout.head(page) {
+            Ok(head) => {
+                self.walk = Walk {
+                    at: head.start,
+                    end: head.end,
+                    time: head.time,
+                };
+                if let Some(lost) = head.lost {
+                    self.lose(lost, info);
+                }
+            }
+            Err(_) if cut => self.walk = Walk::default(),
+            Err(_) => self.page_broken(info),
+        }
+        Ok(true)
+    }
+
+    /// Leaves the rest of the current page out.
+    #[cold]
+    fn page_broken(&mut self, info: &mut SourceInfo) {
+        self.walk = Walk::default();
+        self.broken += 1;
+        self.lose(0, info);
+    }
+
+    fn lose(&mut self, count: u64, info: &mut SourceInfo) {
+        if count == 0 {
+            info.lost.uncounted_gaps += 1;
+        } else {
+            info.lost.counted = info.lost.counted.saturating_add(count);
+        }
+        self.lost = Some(match self.lost {
+            None => count,
+            Some(before) if before == 0 || count == 0 => 0,
+            Some(before) => before.saturating_add(count),
+        });
+    }
+
+    fn finish(&mut self, info: &mut SourceInfo) {
+        let (cpu, broken) = (self.plan.cpu.0, self.broken);
+        if broken > 0 {
+            info.note(
+                true,
+                format!("CPU {cpu}: {broken} broken pages or chunks are left out"),
+            );
+        }
+        self.broken = 0;
+        self.pages = Vec::new();
+    }
+
+    /// Reads the next pages; `false` at the end of the data.
+    fn refill(&mut self, feed: &mut Feed, info: &mut SourceInfo) -> Result<bool, ReadError> {
+        self.pages.clear();
+        match self.supply {
+            Supply::Plain => {
+                let want = (self.plan.end - self.at).min(self.plan.run as u64) as usize;
+                self.pages.resize(want, 0);
+                let count = feed.source.fill(&mut self.pages, self.at)?;
+                self.pages.truncate(count);
+                self.at += count as u64;
+                if count < want {
+                    self.ends_early(self.at, "the file became shorter while it was read", info);
+                }
+                Ok(count > 0)
+            }
+            Supply::Chunks { .. } => self.refill_chunk(feed, info),
+        }
+    }
+
+    fn refill_chunk(&mut self, feed: &mut Feed, info: &mut SourceInfo) -> Result<bool, ReadError> {
+        loop {
+            let Some((packed, size)) = self.chunk_head(feed, info)? else {
+                return Ok(false);
+            };
+            let at = self.at;
+            feed.packed.resize(packed, 0);
+            let count = feed.source.fill(&mut feed.packed, at)?;
+            self.at += packed as u64;
+            if count < packed {
+                self.ends_early(at, "a chunk is cut short", info);
+                return Ok(false);
+            }
+            match feed.compression.unpack(&feed.packed, size, &mut self.pages) {
+                Ok(()) if size > 0 => return Ok(true),
+                Ok(()) => {}
+                Err(what) => {
+                    // Where the next chunk is does not depend on this one's content.
+                    self.pages.clear();
+                    self.page_broken(info);
+                    let cpu = self.plan.cpu.0;
+                    if self.broken == 1 {
+                        info.note(true, format!("CPU {cpu}: chunk at offset {at}: {what}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sizes of the next chunk, packed and unpacked; `None` where there is none.
+    fn chunk_head(
+        &mut self,
+        feed: &mut Feed,
+        info: &mut SourceInfo,
+    ) -> Result<Option<(usize, usize)>, ReadError> {
+        let endian = self.plan.layout.endian;
+        let Supply::Chunks {
+            mut left,
+            mut packed,
+            mut unpacked,
+        } = self.supply
+        else {
+            return Ok(None);
+        };
+        let mut head = [0; 8];
+        if left.is_none() && self.plan.end - self.at >= 4 {
+            let count = feed
+                .source
+                .fill(head.get_mut(..4).unwrap_or_default(), self.at)?;
+            left = endian.u32(&head, 0).filter(|_| count == 4);
+            self.at += 4;
+            // `trace-cmd convert` does not count this number into the data's size.
+            self.plan.end = (self.plan.end + 4).min(feed.source.len);
+        }
+        if left == Some(0) {
+            return Ok(None);
+        }
+        let (at, end) = (self.at, self.plan.end);
+        if left.is_none() || end - at < 8 || feed.source.fill(&mut head, at)? < 8 {
+            self.ends_early(at, "chunks are missing", info);
+            return Ok(None);
+        }
+        let size = endian.u32(&head, 4).unwrap_or(0);
+        let room = end - at - 8;
+        let length = u64::from(endian.u32(&head, 0).unwrap_or(0));
+        packed += length + 8;
+        unpacked += u64::from(size);
+        let limit = self.plan.max_chunk;
+        if length > room || length > limit as u64 || size as usize > limit {
+            let what =
+                format!("a chunk of {length} bytes, unpacked {size}, with {room} bytes left");
+            self.ends_early(at, &what, info);
+            return Ok(None);
+        }
+        if unpacked / MAX_RATIO > packed + limit as u64 {
+            self.ends_early(at, "chunks that unpack to more than trace data can", info);
+            return Ok(None);
+        }
+        self.at += 8;
+        self.supply = Supply::Chunks {
+            left: left.map(|left| left - 1),
+            packed,
+            unpacked,
+        };
+        Ok(Some((length as usize, size as usize)))
+    }
+
+    /// Notes that the rest of the data is not there, and ends the stream.
+    #[cold]
+    fn ends_early(&mut self, at: u64, what: &str, info: &mut SourceInfo) {
+        let (cpu, end) = (self.plan.cpu.0, self.plan.end);
+        self.at = end;
+        self.supply = Supply::Plain;
+        info.note(
+            true,
+            format!("CPU {cpu}: offset {at}: {what}; its data up to {end} is left out"),
+        );
+    }
+}

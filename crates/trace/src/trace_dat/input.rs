@@ -1,0 +1,258 @@
+//! Bytes of a file by position, and numbers and strings from them in sequence.
+
+use std::fs::File;
+use std::io;
+
+use crate::ReadError;
+use crate::tracefs::Endian;
+
+/// An input that can be read at any position.
+///
+/// Not a memory map: a file that is cut short while it is read must end the reading, not the process.
+pub trait ReadAt: Send {
+    /// Reads into `buffer` from `offset` (bytes); gives how many bytes were read, 0 at the end.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let from = usize::try_from(offset)
+            .ok()
+            .and_then(|at| self.get(at..))
+            .unwrap_or_default();
+        let count = from.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..count), from.get(..count)) {
+            to.copy_from_slice(from);
+        }
+        Ok(count)
+    }
+}
+
+/// An input with its name and length.
+pub(super) struct Source {
+    input: Box<dyn ReadAt>,
+    pub(super) name: String,
+    /// Length in bytes.
+    pub(super) len: u64,
+    /// Bytes read so far.
+    pub(super) read: u64,
+}
+
+impl Source {
+    pub(super) fn new(input: Box<dyn ReadAt>, name: String, len: u64) -> Self {
+        Self {
+            input,
+            name,
+            len,
+            read: 0,
+        }
+    }
+
+    /// Fills as much of `buffer` as there is; gives how many bytes that was.
+    pub(super) fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self
+                .input
+                .read_at(rest, offset.saturating_add(filled as u64))
+            {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(ReadError::Io {
+                        input: self.name.clone(),
+                        offset,
+                        source,
+                    });
+                }
+            }
+        }
+        self.read += filled as u64;
+        Ok(filled)
+    }
+
+    /// Fills `buffer` with `size` bytes.
+    pub(super) fn exact(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        offset: u64,
+        size: u64,
+    ) -> Result<(), ReadError> {
+        if offset.checked_add(size).is_none_or(|end| end > self.len) {
+            let len = self.len;
+            return Err(self.corrupt(
+                offset,
+                format!("needs {size} bytes, but the file ends at {len}: was it cut short?"),
+            ));
+        }
+        // At most the length of the file, which is there.
+        buffer.resize(usize::try_from(size).unwrap_or(usize::MAX), 0);
+        if self.fill(buffer, offset)? < buffer.len() {
+            return Err(self.corrupt(offset, "the file became shorter while it was read".into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn corrupt(&self, offset: u64, what: String) -> ReadError {
+        ReadError::Corrupt {
+            input: self.name.clone(),
+            offset,
+            what,
+        }
+    }
+}
+
+/// What `Sequence` reads ahead, in bytes.
+const AHEAD: usize = 64 << 10;
+
+/// Numbers and strings one after the other.
+pub(super) struct Sequence<'a> {
+    source: &'a mut Source,
+    endian: Endian,
+    /// Position of the next byte.
+    pub(super) at: u64,
+    ahead: Vec<u8>,
+    /// Position of the first byte of `ahead`.
+    ahead_at: u64,
+    /// Added to positions in messages: where the source's own bytes are in the file.
+    base: u64,
+}
+
+impl<'a> Sequence<'a> {
+    pub(super) fn new(source: &'a mut Source, endian: Endian, at: u64, base: u64) -> Self {
+        Self {
+            source,
+            endian,
+            at,
+            ahead: Vec::new(),
+            ahead_at: 0,
+            base,
+        }
+    }
+
+    pub(super) fn set_endian(&mut self, endian: Endian) {
+        self.endian = endian;
+    }
+
+    /// An error at the next byte.
+    pub(super) fn corrupt(&self, what: impl Into<String>) -> ReadError {
+        self.source.corrupt(self.base + self.at, what.into())
+    }
+
+    /// Bytes from here to the end of the source.
+    pub(super) fn left(&self) -> u64 {
+        self.source.len.saturating_sub(self.at)
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], ReadError> {
+        if let Some(bytes) = self.ahead_array() {
+            self.at += N as u64;
+            return Ok(bytes);
+        }
+        self.read_ahead()?;
+        let bytes = self.ahead_array().ok_or_else(|| self.cut(what))?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    fn ahead_array<const N: usize>(&self) -> Option<[u8; N]> {
+        let at = usize::try_from(self.at.checked_sub(self.ahead_at)?).ok()?;
+        self.ahead.get(at..)?.first_chunk().copied()
+    }
+
+    fn read_ahead(&mut self) -> Result<(), ReadError> {
+        self.ahead.resize(AHEAD, 0);
+        let count = self.source.fill(&mut self.ahead, self.at)?;
+        self.ahead.truncate(count);
+        self.ahead_at = self.at;
+        Ok(())
+    }
+
+    fn cut(&self, what: &str) -> ReadError {
+        self.corrupt(format!(
+            "the file ends where {what} should be: was it cut short?"
+        ))
+    }
+
+    pub(super) fn u8(&mut self, what: &str) -> Result<u8, ReadError> {
+        Ok(self.array::<1>(what)?[0])
+    }
+
+    pub(super) fn u16(&mut self, what: &str) -> Result<u16, ReadError> {
+        let bytes = self.array::<2>(what)?;
+        Ok(self.endian.u16(&bytes, 0).unwrap_or(0))
+    }
+
+    pub(super) fn u32(&mut self, what: &str) -> Result<u32, ReadError> {
+        let bytes = self.array::<4>(what)?;
+        Ok(self.endian.u32(&bytes, 0).unwrap_or(0))
+    }
+
+    pub(super) fn u64(&mut self, what: &str) -> Result<u64, ReadError> {
+        let bytes = self.array::<8>(what)?;
+        Ok(self.endian.u64(&bytes, 0).unwrap_or(0))
+    }
+
+    /// `size` bytes, at most `limit`.
+    pub(super) fn bytes(
+        &mut self,
+        size: u64,
+        limit: u64,
+        what: &str,
+    ) -> Result<Vec<u8>, ReadError> {
+        if size > self.left() {
+            return Err(self.cut(what));
+        }
+        if size > limit {
+            return Err(self.corrupt(format!("{what} of {size} bytes; at most {limit} are read")));
+        }
+        let mut bytes = Vec::new();
+        let start = self
+            .at
+            .checked_sub(self.ahead_at)
+            .and_then(|at| usize::try_from(at).ok());
+        let ahead = start.and_then(|at| self.ahead.get(at..)?.get(..usize::try_from(size).ok()?));
+        match ahead {
+            Some(ahead) => bytes.extend_from_slice(ahead),
+            None => self.source.exact(&mut bytes, self.at, size)?,
+        }
+        self.at += size;
+        Ok(bytes)
+    }
+
+    /// A string that ends with a zero.
+    pub(super) fn string(&mut self, what: &str) -> Result<String, ReadError> {
+        const LONGEST: usize = 4096;
+        let mut bytes = Vec::new();
+        loop {
+            match self.u8(what)? {
+                0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                _ if bytes.len() == LONGEST => {
+                    return Err(self.corrupt(format!("{what} does not end")));
+                }
+                byte => bytes.push(byte),
+            }
+        }
+    }
+
+    /// The bytes that must stand here.
+    pub(super) fn expect(&mut self, wanted: &[u8]) -> Result<(), ReadError> {
+        let shown = wanted.escape_ascii().to_string();
+        for byte in wanted {
+            if self.u8(&shown)? != *byte {
+                return Err(self.corrupt(format!("{shown:?} expected")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,282 @@
+//! trace-cmd's `trace.dat`, versions 6 and 7 (trace-cmd.dat.v6(5), trace-cmd.dat.v7(5)).
+//!
+//! Memory does not grow with the file: of each CPU a run of pages (or one compressed chunk) is held,
+//! and CPUs are merged by time. Damage costs what is damaged: a broken page is skipped, data that is
+//! cut short is read up to there, and both are noted.
+
+mod compression;
+mod cpu;
+mod input;
+mod meta;
+mod open;
+mod options;
+mod page;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::fs::File;
+use std::path::PathBuf;
+
+use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
+
+use crate::tracefs::{Decoder, EventQueue, Stamp};
+use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
+use cpu::{CpuStream, Feed, Ticks};
+pub use input::ReadAt;
+use input::Source;
+
+/// A trace.dat file being read.
+///
+/// Events come in the order of `trace-cmd report`: by time; at equal times by the buffer's and the
+/// CPU's place in the file.
+pub struct TraceDat {
+    feed: Feed,
+    info: SourceInfo,
+    names: NameTable,
+    decoder: Decoder,
+    streams: Vec<CpuStream>,
+    /// Streams but the current one, by the time of their current record.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    current: Option<usize>,
+    out: EventQueue,
+    /// What the file says of tasks before its first event.
+    preface: Option<Preface>,
+    /// Names of the buffers, in the order of the file.
+    buffers: Vec<(String, String)>,
+    last_time: u64,
+    /// An error that came after an event that is still to be given.
+    failed: Option<ReadError>,
+}
+
+/// Tasks that the file names outside of events.
+#[derive(Debug, Default)]
+struct Preface {
+    cmdlines: Vec<u8>,
+    vcpus: Vec<(NameId, VcpuId, Tid)>,
+}
+
+impl TraceDat {
+    /// How many of a file's first bytes [`Self::recognise`] needs.
+    pub const HEAD: usize = meta::MAGIC.len();
+
+    /// Whether a file that starts like this is a trace.dat.
+    #[must_use]
+    pub fn recognise(first_bytes: &[u8]) -> bool {
+        first_bytes.starts_with(meta::MAGIC)
+    }
+
+    /// Opens a file. `name` is what messages call it.
+    ///
+    /// # Errors
+    /// The file is empty, is no trace.dat of version 6 or 7, or is damaged where nothing can be read
+    /// without it.
+    pub fn open(file: File, name: &str) -> Result<Self, ReadError> {
+        let len = file
+            .metadata()
+            .map(|metadata| metadata.len())
+            .map_err(|source| ReadError::Open {
+                path: PathBuf::from(name),
+                source,
+            })?;
+        Self::new(Box::new(file), name, len)
+    }
+
+    /// Reads from anything that has positions; `len` is its length in bytes.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn new(input: Box<dyn ReadAt>, name: &str, len: u64) -> Result<Self, ReadError> {
+        let mut source = Source::new(input, name.to_owned(), len);
+        let mut info = SourceInfo::new(Format::TraceDat(7));
+        let meta = meta::Meta::read(&mut source, &mut info)?;
+        Ok(open::assemble(source, meta, info))
+    }
+
+    /// Converts the times of a recording whose clock is the TSC and that does not say how to convert
+    /// it; `khz` is its frequency. Gives whether that was so. To be called before the first event.
+    pub fn set_tsc_khz(&mut self, khz: u64) -> bool {
+        use crate::ClockUnit;
+        let clock = &mut self.info.clock;
+        if khz == 0 || clock.unit != ClockUnit::Ticks || clock.name != "x86-tsc" {
+            return false;
+        }
+        clock.unit = ClockUnit::Ns;
+        clock.tsc_khz = Some(khz);
+        for stream in &mut self.streams {
+            stream.plan.scale.ticks = Ticks::Khz(khz);
+        }
+        true
+    }
+
+    /// What is known of the recording, for whoever knows more (the compression around the file).
+    pub fn info_mut(&mut self) -> &mut SourceInfo {
+        &mut self.info
+    }
+
+    /// Goes to the first record of each CPU.
+    fn start(&mut self, preface: &Preface) -> Result<(), ReadError> {
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            if stream.advance(&mut self.feed, &mut self.info)? {
+                self.waiting.push(Reverse((stream.time, index)));
+            }
+        }
+        self.note_buffers();
+        self.current = self.waiting.pop().map(|Reverse((_, index))| index);
+        let Some(first) = self.current.and_then(|index| self.streams.get(index)) else {
+            self.info
+                .note(false, "the file has no events: was anything recorded?");
+            return Ok(());
+        };
+        let at = Stamp {
+            time_ns: first.time,
+            cpu: first.plan.cpu,
+        };
+        self.last_time = first.time;
+        for &(vm, vcpu, tid) in &preface.vcpus {
+            self.out.push(said(at, Kind::VcpuThread { tid, vm, vcpu }));
+        }
+        for line in preface.cmdlines.split(|byte| *byte == b'\n') {
+            if let Some((tid, comm)) = cmdline(line) {
+                self.decoder
+                    .task_named(tid, None, comm, at, &mut self.names, &mut self.out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what lies in other buffers than the top one.
+    fn note_buffers(&mut self) {
+        let mut with_events: Vec<usize> = self
+            .waiting
+            .iter()
+            .filter_map(|Reverse((_, index))| {
+                self.streams.get(*index).map(|stream| stream.plan.buffer)
+            })
+            .collect();
+        with_events.sort_unstable();
+        with_events.dedup();
+        let used: Vec<_> = with_events
+            .iter()
+            .filter_map(|at| self.buffers.get(*at))
+            .collect();
+        let named: Vec<String> = used
+            .iter()
+            .filter(|(name, _)| !name.is_empty())
+            .map(|(name, _)| format!("\"{}\"", name.escape_debug()))
+            .collect();
+        if !named.is_empty() {
+            let named = named.join(", ");
+            self.info.note(
+                false,
+                format!("events of the tracing instances {named} are merged in by time"),
+            );
+        }
+        if let Some((_, first)) = used.first()
+            && let Some((name, other)) = used.iter().find(|(_, clock)| clock != first)
+        {
+            let text = format!(
+                "instance \"{}\" has clock {other}, others have {first}: the order of their events \
+                 is not known",
+                name.escape_debug()
+            );
+            self.info.note(false, text);
+        }
+    }
+
+    /// Decodes the current record and goes on to the one that is next in time.
+    fn step(&mut self, current: usize) -> Result<(), ReadError> {
+        let Some(stream) = self.streams.get_mut(current) else {
+            self.current = None;
+            return Ok(());
+        };
+        let at = Stamp {
+            time_ns: stream.time,
+            cpu: stream.plan.cpu,
+        };
+        if at.time_ns < self.last_time {
+            self.info.out_of_order += 1;
+        }
+        self.last_time = at.time_ns;
+        if let Some(count) = stream.lost.take() {
+            self.out.push(said(at, Kind::Lost { count }));
+        }
+        self.decoder.decode(
+            stream.record(),
+            at,
+            &mut self.names,
+            &mut self.info,
+            &mut self.out,
+        );
+        if !stream.advance(&mut self.feed, &mut self.info)? {
+            self.current = self.waiting.pop().map(|Reverse((_, index))| index);
+        } else if let Some(mut first) = self.waiting.peek_mut()
+            && first.0 < (stream.time, current)
+        {
+            self.current = Some(first.0.1);
+            *first = Reverse((stream.time, current));
+            drop::<PeekMut<'_, _>>(first);
+        }
+        Ok(())
+    }
+}
+
+impl EventSource for TraceDat {
+    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            if let Some(event) = self.out.pop() {
+                return Ok(Some(event));
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            let result = match (self.preface.take(), self.current) {
+                (Some(preface), _) => self.start(&preface),
+                (None, Some(current)) => self.step(current),
+                (None, None) => return Ok(None),
+            };
+            if let Err(error) = result {
+                self.current = None;
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    fn info(&self) -> &SourceInfo {
+        &self.info
+    }
+
+    fn progress(&self) -> (u64, Option<u64>) {
+        // What is read twice (none but a few headers) must not make it more than all.
+        let len = self.feed.source.len;
+        (self.feed.source.read.min(len), Some(len))
+    }
+}
+
+/// Something that the source itself says.
+fn said(at: Stamp, kind: Kind) -> Event {
+    Event {
+        time_ns: at.time_ns,
+        tid: Tid::IDLE,
+        cpu: at.cpu,
+        context: Context::default(),
+        kind,
+    }
+}
+
+/// A line of `saved_cmdlines`: tid, space, name (which may have spaces).
+fn cmdline(line: &[u8]) -> Option<(Tid, &[u8])> {
+    let line = line.trim_ascii_start();
+    let space = memchr::memchr(b' ', line)?;
+    let tid = std::str::from_utf8(line.get(..space)?).ok()?.parse().ok()?;
+    let comm = line.get(space + 1..)?;
+    // The kernel's stand-in for a name that it does not know.
+    (comm != b"<...>").then_some((Tid(tid), comm))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! From a file's description to the streams of its CPUs.
+
+use stealtime_events::{CpuId, Tid, VcpuId};
+
+use super::cpu::{CpuStream, Feed, Plan, Scale, Ticks};
+use super::input::Source;
+use super::meta::Meta;
+use super::options::{Buffer, CpuData, TscToNs};
+use super::page::PageLayout;
+use super::{Preface, TraceDat};
+use crate::tracefs::{Decoder, EventQueue, Symbols};
+use crate::{Clock, ClockUnit, NameTable, SourceInfo};
+
+/// Largest page (sub-buffer) in bytes: the kernel's largest order is far below.
+const MAX_PAGE: usize = 1 << 20;
+/// How many CPUs (of all buffers together) are read.
+const MAX_STREAMS: usize = 4096;
+/// Bytes that the runs of pages of all CPUs may take together, and the largest run.
+const RUNS: usize = 48 << 20;
+const RUN: usize = 256 << 10;
+/// The same for unpacked chunks, and the smallest limit of one.
+const CHUNKS: usize = 128 << 20;
+const CHUNK: usize = 4 << 20;
+const MIN_CHUNK: usize = 64 << 10;
+/// A host's tracefs has more systems than this: a file with fewer describes the events that the
+/// user chose.
+const CHOSEN_SYSTEMS: usize = 30;
+
+/// Makes the reader of what was found.
+pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> TraceDat {
+    let options = &meta.options;
+    let top = meta
+        .buffers
+        .iter()
+        .find(|(buffer, _)| buffer.name.is_empty());
+    let top_clock = top
+        .map(|(buffer, _)| buffer.clock.clone())
+        .unwrap_or_default();
+    let name = if top_clock.is_empty() {
+        options.clock.clone()
+    } else {
+        top_clock
+    };
+    let (clock, tsc) = clock(name, options.tsc);
+    info.uname = options.uname.clone();
+    info.cpus = options.cpus;
+    let scale = Scale {
+        ticks: tsc.map_or(Ticks::AsTheyAre, Ticks::Tsc),
+        offset: options.time_offset,
+    };
+    let plans = plans(&source, &meta, scale, &mut info);
+    for (buffer, _) in &mut meta.buffers {
+        if buffer.clock.is_empty() {
+            buffer.clock.clone_from(&clock.name);
+        }
+    }
+    info.clock = clock;
+    let chosen = (1..CHOSEN_SYSTEMS).contains(&meta.systems);
+    let events = meta
+        .formats
+        .events()
+        .iter()
+        .filter(|event| chosen && &*event.system != "ftrace");
+    info.recorded = events.map(|event| event.name.to_string()).collect();
+    info.recorded.sort_unstable();
+
+    let mut names = NameTable::default();
+    let symbols = Symbols::new(meta.kallsyms);
+    let decoder = Decoder::new(&meta.formats, meta.endian, symbols, &mut names);
+    if meta.formats.events().is_empty() {
+        info.note(
+            true,
+            "the file describes no events: none can be told by name",
+        );
+    }
+    let mut preface = Preface {
+        cmdlines: meta.cmdlines,
+        ..Preface::default()
+    };
+    for guest in &meta.options.guests {
+        let vm = names.intern(&guest.name);
+        let vcpus = guest
+            .vcpus
+            .iter()
+            .map(|(vcpu, pid)| (vm, VcpuId(*vcpu), Tid(*pid)));
+        preface.vcpus.extend(vcpus);
+    }
+    TraceDat {
+        feed: Feed {
+            source,
+            compression: meta.compression,
+            packed: Vec::new(),
+        },
+        info,
+        names,
+        decoder,
+        streams: plans.into_iter().map(CpuStream::new).collect(),
+        waiting: Default::default(),
+        current: None,
+        out: EventQueue::default(),
+        preface: Some(preface),
+        buffers: meta
+            .buffers
+            .into_iter()
+            .map(|(buffer, _)| (buffer.name, buffer.clock))
+            .collect(),
+        last_time: 0,
+        failed: None,
+    }
+}
+
+/// The clock, and the conversion where its times are ticks that can be converted.
+fn clock(name: String, tsc: Option<TscToNs>) -> (Clock, Option<TscToNs>) {
+    // kernel/trace/trace.c, `trace_clocks`: those that are not `in_ns`.
+    let ticks = matches!(&*name, "x86-tsc" | "counter" | "uptime" | "ppc-tb");
+    let tsc = tsc.filter(|_| name == "x86-tsc" || name.is_empty());
+    // ns = ticks * mult / 2^shift, and kHz are ticks in 10^6 ns.
+    let khz = tsc.map(|TscToNs { mult, shift }| (1_000_000_u128 << shift) / u128::from(mult));
+    let clock = Clock {
+        name,
+        unit: if ticks && tsc.is_none() {
+            ClockUnit::Ticks
+        } else {
+            ClockUnit::Ns
+        },
+        tsc_khz: khz.and_then(|khz| u64::try_from(khz).ok()),
+    };
+    (clock, tsc)
+}
+
+/// One plan for each CPU that has data, in the order of the file.
+fn plans(source: &Source, meta: &Meta, scale: Scale, info: &mut SourceInfo) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let mut places = Vec::new();
+    let mut budget = source.len;
+    for (index, (buffer, compressed)) in meta.buffers.iter().enumerate() {
+        let Some(layout) = layout(meta, buffer, info) else {
+            continue;
+        };
+        for data in buffer.cpus.iter().filter(|data| data.size != 0) {
+            // A converted file may list the top buffer twice.
+            if places.contains(&(data.offset, data.size)) {
+                continue;
+            }
+            let Some(end) = end_of(source, data, &mut budget, info) else {
+                continue;
+            };
+            let Ok(cpu) = u16::try_from(data.cpu) else {
+                let cpu = data.cpu;
+                info.note(
+                    true,
+                    format!("CPU {cpu}: larger than {}, left out", u16::MAX),
+                );
+                continue;
+            };
+            if plans.len() == MAX_STREAMS {
+                info.note(
+                    true,
+                    format!("more than {MAX_STREAMS} CPUs; the rest is left out"),
+                );
+                return plans;
+            }
+            places.push((data.offset, data.size));
+            plans.push(Plan {
+                cpu: CpuId(cpu),
+                buffer: index,
+                layout,
+                scale,
+                start: data.offset,
+                end,
+                compressed: *compressed,
+                run: 0,
+                max_chunk: 0,
+            });
+        }
+    }
+    let count = plans.len().max(1);
+    for plan in &mut plans {
+        let page = plan.layout.size;
+        plan.run = ((RUNS / count).min(RUN) / page).max(1) * page;
+        plan.max_chunk = (CHUNKS / count).clamp(MIN_CHUNK.max(page), CHUNK);
+    }
+    plans
+}
+
+/// Where pages of a buffer have what, or `None` if their size cannot be.
+fn layout(meta: &Meta, buffer: &Buffer, info: &mut SourceInfo) -> Option<PageLayout> {
+    let (mut layout, described) = match meta.layout {
+        Some(layout) => layout,
+        None => {
+            info.note(
+                false,
+                "the file does not describe its pages; they are read as usual ones",
+            );
+            let usual = PageLayout::usual(meta.endian, meta.long, meta.page_size);
+            (usual, meta.page_size)
+        }
+    };
+    layout.size = match buffer.page_size as usize {
+        0 => described,
+        size => size,
+    };
+    if layout.size > MAX_PAGE || !layout.fits() {
+        let (name, size) = (buffer.name.escape_debug(), layout.size);
+        info.note(
+            true,
+            format!("buffer \"{name}\" has pages of {size} bytes; it is left out"),
+        );
+        return None;
+    }
+    Some(layout)
+}
+
+/// The end of a CPU's data, at most the end of the file; `None` where nothing of it is there.
+fn end_of(source: &Source, data: &CpuData, budget: &mut u64, info: &mut SourceInfo) -> Option<u64> {
+    let CpuData { cpu, offset, size } = *data;
+    let end = offset.saturating_add(size);
+    let len = source.len;
+    if end > len {
+        info.note(
+            true,
+            format!("CPU {cpu}: its data ends at {end}, the file at {len}: was it cut short?"),
+        );
+    }
+    let end = end.min(len);
+    let there = end.checked_sub(offset).filter(|there| *there > 0)?;
+    // Data of several CPUs in one place would multiply the work.
+    match budget.checked_sub(there) {
+        Some(rest) => *budget = rest,
+        None => {
+            info.note(
+                true,
+                format!("CPU {cpu}: its data lies over that of others; left out"),
+            );
+            return None;
+        }
+    }
+    Some(end)
+}

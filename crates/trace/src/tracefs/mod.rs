@@ -1,0 +1,23 @@
+//! What trace.dat and perf.data share: tracefs `format` descriptions and the records they describe.
+//!
+//! [`Formats`] holds the descriptions that a file carries. [`Decoder`] compiles them once into plans
+//! (where each needed field lies) and then turns raw records into [`stealtime_events::Event`]s with a
+//! few bounded loads each.
+
+mod decoder;
+pub mod format;
+mod functions;
+mod load;
+mod plan;
+mod points;
+mod queue;
+mod tasks;
+
+pub use decoder::{Decoder, Stamp};
+pub use format::{EventFormat, Field, FormatError, Formats, Location};
+pub use functions::Symbols;
+pub use load::Endian;
+pub use queue::EventQueue;
+
+#[cfg(test)]
+mod decoder_tests;

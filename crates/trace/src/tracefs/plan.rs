@@ -1,0 +1,199 @@
+//! What is to be loaded of an event's records: descriptions compiled once, at open.
+
+use stealtime_events::NameId;
+
+use super::format::{EventFormat, Location};
+use super::load::{Endian, Slot};
+use super::points::{Point, Spec, specs};
+use super::tasks::{Comm, comm_of};
+
+/// Fields that one event loads at the most.
+pub(super) const MAX_FIELDS: usize = 5;
+
+/// How to read one event's records.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// The tracepoint's own name.
+    pub(super) name: NameId,
+    pub(super) pid: Slot,
+    pub(super) flags: Slot,
+    pub(super) body: Body,
+    /// Shortest record that holds all that is loaded, in bytes.
+    pub(super) min_len: usize,
+    pub(super) slots: [Slot; MAX_FIELDS],
+    pub(super) comms: [Option<CommSlot>; 2],
+}
+
+/// What comes of a record.
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    /// A typed event.
+    Point(Point),
+    /// The name alone.
+    Named,
+    /// The name alone, because this field is not in the description; to be told once.
+    Lacks(&'static str),
+}
+
+/// Where a task's name is in a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CommSlot {
+    /// Index of the task's tid in the plan's slots.
+    pub(super) tid: usize,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Fixed { offset: usize, size: usize },
+    Data { word: Slot, base: usize },
+}
+
+impl CommSlot {
+    fn compile(tid: usize, field: &str, format: &EventFormat) -> Option<Self> {
+        let field = format.field(field)?;
+        let place = match field.location {
+            Location::Here if field.array => Place::Fixed {
+                offset: field.offset as usize,
+                size: field.size as usize,
+            },
+            Location::Here => return None,
+            Location::DataLoc => Place::Data {
+                word: Slot::word(field)?,
+                base: 0,
+            },
+            Location::RelLoc => {
+                let word = Slot::word(field)?;
+                Place::Data {
+                    word,
+                    base: word.end(),
+                }
+            }
+        };
+        Some(Self { tid, place })
+    }
+
+    /// The name, or `None` where the record is too short for it.
+    #[inline]
+    pub(super) fn load(self, record: &[u8], endian: Endian) -> Option<Comm> {
+        match self.place {
+            Place::Fixed { offset, size: 16 } => {
+                let raw: Comm = *record.get(offset..)?.first_chunk()?;
+                Some(up_to_zero(raw))
+            }
+            Place::Fixed { offset, size } => Some(comm_of(record.get(offset..)?.get(..size)?)),
+            Place::Data { word, base } => {
+                let word = word.load(record, endian) as usize;
+                let data = record
+                    .get(base + (word & 0xffff)..)?
+                    .get(..word >> 16 & 0xffff)?;
+                Some(comm_of(data))
+            }
+        }
+    }
+}
+
+/// Zeroes what is behind the first zero: the kernel copies whole arrays, whatever they hold there.
+#[inline]
+fn up_to_zero(comm: Comm) -> Comm {
+    const LOW: u128 = u128::from_ne_bytes([0x01; 16]);
+    const HIGH: u128 = u128::from_ne_bytes([0x80; 16]);
+    let bytes = u128::from_le_bytes(comm);
+    // The lowest bit set belongs to the first byte that is zero (those above it may lie).
+    let zeros = bytes.wrapping_sub(LOW) & !bytes & HIGH;
+    // Without any: all but the last byte, which is the terminator's.
+    let bits = zeros.trailing_zeros().min(127) & !7;
+    (bytes & ((1 << bits) - 1)).to_le_bytes()
+}
+
+impl Plan {
+    /// Compiles a description. `name` is the tracepoint's name in the table.
+    pub(super) fn compile(format: &EventFormat, name: NameId) -> Self {
+        let common = |name| format.field(name).and_then(Slot::of).unwrap_or_default();
+        let mut plan = Self {
+            name,
+            pid: common("common_pid"),
+            flags: common("common_flags"),
+            body: Body::Named,
+            min_len: 0,
+            slots: [Slot::default(); MAX_FIELDS],
+            comms: [None; 2],
+        };
+        let mut lacks = None;
+        for spec in specs(&format.system, &format.name) {
+            match slots(&spec, format) {
+                Ok(slots) => {
+                    plan.slots = slots;
+                    plan.body = Body::Point(spec.point);
+                    for (to, (tid, field)) in plan.comms.iter_mut().zip(spec.comms) {
+                        *to = CommSlot::compile(*tid, field, format);
+                    }
+                    lacks = None;
+                    break;
+                }
+                // Of several, the first is the common one.
+                Err(field) => lacks = lacks.or(Some(field)),
+            }
+        }
+        if let Some(field) = lacks {
+            plan.body = Body::Lacks(field);
+        }
+        let loaded = plan.slots.iter().chain([&plan.pid, &plan.flags]);
+        plan.min_len = loaded.map(|slot| slot.end()).max().unwrap_or(0);
+        plan
+    }
+}
+
+/// The slots of a specification's fields, or the first field that is missing.
+fn slots(spec: &Spec, format: &EventFormat) -> Result<[Slot; MAX_FIELDS], &'static str> {
+    let mut slots = [Slot::default(); MAX_FIELDS];
+    for (slot, &wanted) in slots.iter_mut().zip(spec.fields) {
+        let (names, optional) = match wanted.strip_prefix('?') {
+            Some(names) => (names, true),
+            None => (wanted, false),
+        };
+        let found = names
+            .split('|')
+            .find_map(|name| format.field(name))
+            .and_then(Slot::of);
+        match found {
+            Some(found) => *slot = found,
+            None if optional => {}
+            None => return Err(wanted),
+        }
+    }
+    Ok(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::points::SPECS;
+    use super::*;
+
+    #[test]
+    fn every_specification_fits_into_a_plan() {
+        for spec in SPECS {
+            assert!(spec.fields.len() <= MAX_FIELDS, "{}", spec.event);
+            assert!(
+                spec.comms.iter().all(|comm| comm.0 < spec.fields.len()),
+                "{}",
+                spec.event
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_ends_at_the_first_zero() {
+        for raw in [
+            *b"CPU 0/KVM\0\x01\x01\0abc",
+            *b"\x01\0\x01\0aaaaaaaaaaaa",
+            *b"\0aaaaaaaaaaaaaaa",
+            *b"aaaaaaaaaaaaaaa\0",
+            *b"aaaaaaaaaaaaaaaa",
+            [0xff; 16],
+            [0x80; 16],
+        ] {
+            assert_eq!(up_to_zero(raw), comm_of(&raw), "{raw:?}");
+        }
+    }
+}

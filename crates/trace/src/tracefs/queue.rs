@@ -1,0 +1,36 @@
+//! Events that one record gave, waiting to be handed out.
+
+use stealtime_events::Event;
+
+/// A short queue: a record gives one event and, now and then, names of tasks before it.
+#[derive(Debug, Default)]
+pub struct EventQueue {
+    events: Vec<Event>,
+    head: usize,
+}
+
+impl EventQueue {
+    /// Adds an event behind the others.
+    #[inline]
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Takes the first event.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Event> {
+        let event = *self.events.get(self.head)?;
+        self.head += 1;
+        if self.head == self.events.len() {
+            self.events.clear();
+            self.head = 0;
+        }
+        Some(event)
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+}

@@ -1,0 +1,148 @@
+//! The names that tasks are known to have, so that only a change is told.
+
+use stealtime_events::{Kind, Tid};
+
+use crate::NameTable;
+
+/// A task's name as the kernel keeps it (`TASK_COMM_LEN`), zeros behind its end.
+pub(super) type Comm = [u8; 16];
+
+/// Tids of one leaf of the table.
+const LEAF: usize = 256;
+/// `PID_MAX_LIMIT` of 64-bit kernels: no tid is as large.
+const MAX_TIDS: usize = 1 << 22;
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    comm: Comm,
+    process: i32,
+}
+
+/// Tid to name and process: a radix table of two levels, so that a look-up costs two loads and memory
+/// is bounded by the largest possible tid (at the worst 80 MiB, in practice some hundred KiB).
+#[derive(Default)]
+pub(super) struct Tasks {
+    leaves: Vec<Option<Box<[Known; LEAF]>>>,
+}
+
+impl Tasks {
+    /// Notes that `tid` has this name. Gives what is to be told: `None` if that was known, for the
+    /// idle tasks (whose one tid has a name on each CPU), and for an empty name.
+    #[inline]
+    pub(super) fn named(
+        &mut self,
+        tid: i32,
+        process: Option<i32>,
+        comm: Comm,
+        names: &mut NameTable,
+    ) -> Option<Kind> {
+        if let Some(known) = self.known(tid)
+            && known.comm == comm
+            && process.is_none_or(|process| process == known.process)
+        {
+            return None;
+        }
+        self.learn(tid, process, comm, names)
+    }
+
+    #[inline]
+    fn known(&self, tid: i32) -> Option<&Known> {
+        let tid = usize::try_from(tid).ok()?;
+        self.leaves.get(tid / LEAF)?.as_ref()?.get(tid % LEAF)
+    }
+
+    #[cold]
+    fn learn(
+        &mut self,
+        tid: i32,
+        process: Option<i32>,
+        comm: Comm,
+        names: &mut NameTable,
+    ) -> Option<Kind> {
+        let at = usize::try_from(tid)
+            .ok()
+            .filter(|at| (1..MAX_TIDS).contains(at))?;
+        if comm == Comm::default() {
+            return None;
+        }
+        if self.leaves.len() <= at / LEAF {
+            self.leaves.resize_with(at / LEAF + 1, || None);
+        }
+        let leaf = self
+            .leaves
+            .get_mut(at / LEAF)?
+            .get_or_insert_with(|| Box::new([Known::default(); LEAF]));
+        let known = leaf.get_mut(at % LEAF)?;
+        known.comm = comm;
+        known.process = process.unwrap_or(known.process);
+        let end = comm
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(comm.len());
+        Some(Kind::Task {
+            tid: Tid(tid),
+            process: Tid(known.process),
+            name: names.intern_bytes(comm.get(..end)?),
+        })
+    }
+
+    /// Forgets a task that has ended: its tid may be given to another one.
+    pub(super) fn ended(&mut self, tid: i32) {
+        let Some(at) = usize::try_from(tid).ok() else {
+            return;
+        };
+        if let Some(Some(leaf)) = self.leaves.get_mut(at / LEAF)
+            && let Some(known) = leaf.get_mut(at % LEAF)
+        {
+            // The name stays: the task's last switch is still to come and tells nothing new.
+            known.process = 0;
+        }
+    }
+}
+
+/// A name of any length as the kernel would keep it: up to the first zero, at most 15 bytes.
+pub(super) fn comm_of(bytes: &[u8]) -> Comm {
+    let mut comm = Comm::default();
+    for (to, from) in comm.iter_mut().take(15).zip(bytes) {
+        if *from == 0 {
+            break;
+        }
+        *to = *from;
+    }
+    comm
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_events::Names;
+
+    use super::*;
+
+    #[test]
+    fn only_a_change_is_told() {
+        let mut names = NameTable::default();
+        let mut tasks = Tasks::default();
+        let mut named = |tid, process, name: &[u8]| {
+            let told = tasks.named(tid, process, comm_of(name), &mut names)?;
+            match told {
+                Kind::Task { process, name, .. } => Some((process.0, names.name(name).to_owned())),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(named(77, None, b"qemu\0junk"), Some((0, "qemu".into())));
+        assert_eq!(named(77, None, b"qemu\0other"), None);
+        assert_eq!(named(77, Some(70), b"qemu"), Some((70, "qemu".into())));
+        assert_eq!(
+            named(77, None, b"CPU 0/KVM"),
+            Some((70, "CPU 0/KVM".into()))
+        );
+        assert_eq!(named(0, None, b"swapper/0"), None);
+        assert_eq!(named(-1, None, b"x"), None);
+        assert_eq!(named(i32::MAX, None, b"x"), None);
+        assert_eq!(named(5, None, b""), None);
+        assert_eq!(
+            named(5, None, b"sixteen_bytes_no_end"),
+            Some((0, "sixteen_bytes_n".into()))
+        );
+    }
+}

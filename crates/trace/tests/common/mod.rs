@@ -1,0 +1,25 @@
+//! Reads the small recordings of the repository.
+
+use std::fs;
+use std::path::Path;
+
+use stealtime_trace::TraceDat;
+
+/// The recordings of the repository.
+pub(crate) const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
+
+/// A file's bytes, unpacked.
+pub(crate) fn bytes(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    match path.extension() {
+        Some(extension) if extension == "zst" => zstd::decode_all(&bytes[..])
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+        _ => bytes,
+    }
+}
+
+/// Opens bytes as a trace.dat.
+pub(crate) fn open(bytes: Vec<u8>) -> Result<TraceDat, stealtime_trace::ReadError> {
+    let len = bytes.len() as u64;
+    TraceDat::new(Box::new(bytes), "test", len)
+}

@@ -1,0 +1,34 @@
+//! What every fuzz target does: read a recording to its end, and analyse what it gives.
+
+use std::io::Cursor;
+
+use stealtime_analysis::{Analysis, Options};
+
+/// Events after which a small input must have ended: more would be a loop.
+const MAX_EVENTS: u64 = 50_000_000;
+
+/// Reads all events of a recording and analyses them. Errors are fine; panics, hangs and parts that
+/// do not add up are not.
+pub fn read_all(data: &[u8]) {
+    let input = Box::new(Cursor::new(data.to_vec()));
+    let Ok(mut source) = stealtime_trace::open_read("fuzz", input, &Default::default()) else {
+        return;
+    };
+    let mut analysis = Analysis::new(Options::default());
+    let mut events = 0;
+    while let Ok(Some(event)) = source.next_event() {
+        analysis.event(&event, source.names());
+        events += 1;
+        assert!(events < MAX_EVENTS, "a reader that does not end");
+    }
+    let answers = analysis.finish(source.names());
+    for vcpu in &answers.vcpus {
+        let parts = vcpu.on_cpu_ns + vcpu.halt_ns + vcpu.preempted_ns + vcpu.wake_wait_ns;
+        assert_eq!(parts, vcpu.span_ns, "{vcpu:?}");
+    }
+}
+
+/// The data, with the magic of a format before it unless it is there already.
+pub fn with_magic(magic: &[u8], data: &[u8]) -> Vec<u8> {
+    if data.starts_with(magic) { data.to_vec() } else { [magic, data].concat() }
+}
