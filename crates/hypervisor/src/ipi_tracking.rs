@@ -219,10 +219,12 @@ fn named(word: u64) -> Option<u32> {
 }
 
 fn context<W>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<&IpiContext<W>, NoSuchVcpu> {
-    contexts.get(vcpu as usize).ok_or(NoSuchVcpu {
-        vcpu,
-        vcpus: contexts.len(),
-    })
+    // A number that a record cannot hold would come back as another vCPU's.
+    let vcpus = contexts.len().min(MAX_VCPUS as usize);
+    match contexts.get(vcpu as usize) {
+        Some(context) if (vcpu as usize) < vcpus => Ok(context),
+        _ => Err(NoSuchVcpu { vcpu, vcpus }),
+    }
 }
 
 /// Why an IPI leaves no record.

@@ -27,7 +27,7 @@ fn rig(policy: Suppression) -> Rig {
 fn mode_word(rig: &Rig) -> usize {
     let log = log_in(&rig.shared, || rig.shared.set_mode(VcpuMode::OutsideGuest));
     match log[..] {
-        [Access::Store(word)] => word,
+        [Access::Release(word)] => word,
         _ => panic!("{log:?}"),
     }
 }
@@ -70,7 +70,7 @@ fn r1_poster_sets_on_before_it_reads_the_mode_and_entry_does_the_reverse() {
         let mode = mode_word(&rig);
         let shared = rig.shared.clone();
         let entry = log_in(&shared, || assert_eq!(rig.enter(), Entry::Run));
-        let stored = at(&entry, Access::Store(mode));
+        let stored = at(&entry, Access::Release(mode));
         let last_read = entry.iter().rposition(|&a| a == Access::Load(CONTROL));
         assert!(
             fenced(&entry, stored, last_read.unwrap()),
@@ -176,7 +176,7 @@ fn r6_kick_requests_before_it_reads_the_mode_and_entry_does_the_reverse() {
     let shared = rig.shared.clone();
     let entry = log_in(&shared, || assert_eq!(rig.enter(), Entry::Run));
     let (stored, read) = (
-        at(&entry, Access::Store(mode)),
+        at(&entry, Access::Release(mode)),
         at(&entry, Access::Load(requests)),
     );
     assert!(fenced(&entry, stored, read), "{entry:?}");
@@ -192,8 +192,22 @@ fn r6_kick_requests_before_it_reads_the_mode_and_entry_does_the_reverse() {
         kick(&rig.shared, Requests::EVENT, true);
     });
     assert!(
-        log.contains(&Access::Store(mode)) && !log.contains(&Access::Rmw(mode)),
+        log.contains(&Access::Release(mode)) && !log.contains(&Access::Rmw(mode)),
         "{log:?}"
     );
     assert_eq!(rig.shared.mode(), VcpuMode::ExitingGuest);
+}
+
+#[test]
+fn r9_mode_is_released_so_that_its_reader_sees_the_present_apicv_state() {
+    for policy in SOUND {
+        let mut rig = rig(policy);
+        let mode = mode_word(&rig);
+        let shared = rig.shared.clone();
+        let apicv = log_in(&shared, || rig.shared.set_apicv(true));
+        let entry = log_in(&shared, || assert_eq!(rig.enter(), Entry::Run));
+        // The switch itself is relaxed: what is stored next carries it.
+        assert!(matches!(apicv[..], [Access::Store(_)]), "{apicv:?}");
+        assert_eq!(entry[0], Access::Release(mode), "{policy:?} {entry:?}");
+    }
 }

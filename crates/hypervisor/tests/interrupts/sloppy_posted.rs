@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use stealtime_hypervisor::posted_interrupt::{
-    Control, Delivery, Descriptor, Entry, Kick, Notification, POSTED_INTR_VECTOR,
+    Control, Delivery, Descriptor, Entry, HostInterrupt, Kick, Notification, POSTED_INTR_VECTOR,
     POSTED_INTR_WAKEUP_VECTOR, Requests, Suppression, VcpuMode, deliver, deliver_nested,
     deliver_through_irr, hardware, ipi_virtualization, kick, ndst, vtd, wake_up, wakeup_handler,
 };
@@ -316,6 +316,22 @@ fn nested_post_makes_a_request_and_then_reads_the_mode() {
     assert_eq!(made, Requests::EVENT.0 | Requests::NESTED_POSTED.0);
     rig.leave();
     assert_eq!(deliver_nested(&rig.shared, 50, false, &()), Delivery::Wake);
+}
+
+#[test]
+fn host_handlers_only_count_what_is_not_a_wakeup() {
+    for (vector, expected) in [
+        (0xf2, HostInterrupt::Spurious),
+        (0xf0, HostInterrupt::Spurious),
+        (0xf1, HostInterrupt::Wakeup),
+        (0xec, HostInterrupt::NotOurs),
+    ] {
+        assert_eq!(
+            hardware::interrupt_in_host(vector, &()),
+            expected,
+            "{vector:#x}"
+        );
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::rig::{IPIV_HOST, PREEMPTED, Rig, SLEEPS, SOUND};
 pub(crate) enum Access {
     Load(usize),
     Store(usize),
+    /// A store that orders what came before it.
+    Release(usize),
     Rmw(usize),
     Fence,
 }
@@ -70,7 +72,7 @@ impl AtomicWord for Logged {
         self.0.load(order)
     }
     fn store(&self, value: u64, order: Ordering) {
-        self.note('s');
+        self.note(if order == Ordering::Relaxed { 's' } else { 'S' });
         self.0.store(value, order);
     }
     fn swap(&self, value: u64, order: Ordering) -> u64 {
@@ -128,6 +130,7 @@ fn number(log: Vec<(char, usize)>, line: usize) -> Vec<Access> {
             match kind {
                 'l' => Access::Load(word),
                 's' => Access::Store(word),
+                'S' => Access::Release(word),
                 'r' => Access::Rmw(word),
                 _ => Access::Fence,
             }

@@ -15,10 +15,10 @@ use crate::rig::{IPIV_HOST, PLAIN_APICV_HOST, SOUND};
 
 type Shared = SharedVcpu<AtomicU64>;
 
-const ROUNDS: u64 = if cfg!(miri) { 4 } else { 3000 };
+const ROUNDS: u64 = if cfg!(miri) { 6 } else { 3000 };
 /// Under Miri time is counted in steps.
 const PATIENCE: Duration = if cfg!(miri) {
-    Duration::from_millis(20)
+    Duration::from_secs(20)
 } else {
     Duration::from_secs(30)
 };
