@@ -295,7 +295,7 @@ fn walk(policy: Suppression, hardware_posts: bool, seed: u64) -> Result<(), Stri
     Walk::new(policy, hardware_posts, seed).run(steps)
 }
 
-const SEEDS: u64 = if cfg!(miri) { 20 } else { 4000 };
+const SEEDS: u64 = if cfg!(miri) { 3 } else { 4000 };
 
 #[test]
 fn sound_policies_keep_every_invariant() {
