@@ -7,6 +7,7 @@
 mod candidates;
 mod peer;
 mod rbtree;
+mod tracking;
 mod worlds;
 
 use std::time::{Duration, Instant};
@@ -47,18 +48,19 @@ fn measure<W: World>(make: impl Fn(usize, usize) -> W, tasks: usize) -> ([f64; 3
 
 fn main() {
     println!("ns per operation, best of 9 passes");
-    println!("| entities | operation | this crate | red-black peer | ratio |");
-    println!("|---|---|---|---|---|");
+    println!("| entities | operation | this crate | peer | ratio | peer, load tracking | ratio |");
+    println!("|---|---|---|---|---|---|---|");
     for tasks in SIZES {
         let (ours, a) = measure(Ours::new, tasks);
-        let (peer, b) = measure(Peer::new, tasks);
-        assert_eq!(a, b, "{tasks} entities: both must pick the same");
-        for op in 0..3 {
-            let ratio = ours[op] / peer[op];
-            let name = OPS[op];
+        let (peer, b) = measure(|q, n| Peer::new(q, n, false), tasks);
+        let (tracking, c) = measure(|q, n| Peer::new(q, n, true), tasks);
+        assert!(a == b && b == c, "{tasks} entities: all must pick the same");
+        for (op, name) in OPS.iter().enumerate() {
+            let (ours, peer, tracking) = (ours[op], peer[op], tracking[op]);
             println!(
-                "| {tasks} | {name} | {:.1} | {:.1} | {ratio:.2} |",
-                ours[op], peer[op]
+                "| {tasks} | {name} | {ours:.1} | {peer:.1} | {:.2} | {tracking:.1} | {:.2} |",
+                ours / peer,
+                ours / tracking
             );
         }
     }
