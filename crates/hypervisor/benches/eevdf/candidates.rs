@@ -50,10 +50,7 @@ impl Candidate for BPlus {
         if self.1.is_empty() {
             return (u64::MAX, 0);
         }
-        (
-            self.0.min_slice(&self.1).into(),
-            self.0.max_slice(&self.1).into(),
-        )
+        (self.1.shortest().into(), self.1.longest().into())
     }
 }
 

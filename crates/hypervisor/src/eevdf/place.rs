@@ -46,10 +46,20 @@ impl Fair {
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
     #[inline]
     pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
-        let (v, _) = self.avg_vruntime(q);
-        let mut vlag = self.entity_lag(q, e, v);
+        let queue = &mut self.que[q];
+        let mut longest = u64::from(queue.timeline.longest());
+        let curr = if queue.curr.is_some() {
+            Some(&self.ent[queue.curr]).filter(|c| c.on_rq)
+        } else {
+            None
+        };
+        if let Some(c) = curr {
+            longest = longest.max(c.slice);
+        }
+        let (v, _) = queue.avg_vruntime(curr);
         let zero = self.cfg.features.has(Feature::DelayZero);
         let ent = &mut self.ent[e];
+        let mut vlag = ent.lag_against(v, longest + self.cfg.tick_ns);
         if ent.delayed {
             vlag = vlag.max(ent.vlag);
             if zero {
