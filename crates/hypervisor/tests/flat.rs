@@ -3,7 +3,8 @@
 
 use stealtime_hypervisor::eevdf::weights::NICE_0_LOAD;
 use stealtime_hypervisor::eevdf::{
-    Attr, Block, Config, Fair, GroupId, PickMode, Policy, Resched, RqId, TaskId, TaskState,
+    Attr, Block, CgroupMode, Config, Fair, GroupId, OtherLoad, PickMode, Policy, Resched, RqId,
+    TaskId, TaskState,
 };
 
 struct Cpu {
@@ -204,4 +205,39 @@ fn only_tasks_are_delayed_and_they_keep_their_group_counted() {
     assert_eq!((queue.h_nr_queued, queue.load), (0, 0));
     assert!(!cpu.fair.group_entity(cpu.rq, group).unwrap().on_rq);
     assert_eq!(cpu.fair.view(sleeper).unwrap().entity.vlag, 0);
+}
+
+/// A group with a task on each of two CPUs, beside two CPUs that it does not use.
+#[test]
+fn cgroup_modes_weigh_a_group_on_two_of_four_cpus() {
+    let expected = [
+        (CgroupMode::Up, NICE_0_LOAD),
+        (CgroupMode::Smp, NICE_0_LOAD / 2),
+        (CgroupMode::Concur, NICE_0_LOAD),
+        (CgroupMode::Max, 2 * NICE_0_LOAD),
+        (CgroupMode::Tasks, NICE_0_LOAD),
+    ];
+    assert!(expected.map(|(mode, _)| mode) == CgroupMode::ALL);
+    for mode in [PickMode::Flat, PickMode::Hierarchical] {
+        for (cgroup_mode, weight) in expected {
+            let mut config = Config::linux_7_2(16);
+            (config.cgroup_mode, config.other_load) = (cgroup_mode, OtherLoad::Instantaneous);
+            let mut fair = Fair::new(config).unwrap();
+            let rqs = [0; 4].map(|_| fair.create_rq(mode).unwrap());
+            let group = fair.create_group(None).unwrap();
+            for rq in rqs {
+                fair.extend_group(group, rq).unwrap();
+            }
+            for rq in &rqs[..2] {
+                let task = fair.create_task(Attr::default(), Some(group)).unwrap();
+                fair.fork(task, *rq, 0).unwrap();
+                fair.pick(*rq, 0).unwrap();
+            }
+            for rq in &rqs[..2] {
+                fair.tick(*rq, 4_000_000).unwrap();
+                let got = fair.group_entity(*rq, group).unwrap().load;
+                assert_eq!(got, weight, "{mode:?}, {}", cgroup_mode.name());
+            }
+        }
+    }
 }

@@ -27,6 +27,9 @@ impl Fair {
     }
 
     pub(crate) fn check_rq(&self, rq: RqId) -> bool {
+        if !self.groups_agree() {
+            return false;
+        }
         let r = &self.rqs[rq];
         let root = &self.que[r.root];
         let running = match r.curr {
@@ -34,6 +37,20 @@ impl Fair {
             curr => self.ent[curr].rq == rq && self.que[self.ent[curr].arena].curr == curr,
         };
         running && self.check_queue(r.root, r.mode)
+    }
+
+    /// Whether the totals of each group are the sums over its queues.
+    fn groups_agree(&self) -> bool {
+        self.groups.0.iter().all(|group| {
+            let parts = group.parts.iter().filter(|p| p.ent.is_some());
+            let (mut cpus, mut load, mut runnable) = (0, 0, 0);
+            for part in parts {
+                let queue = &self.que[self.ent[part.ent].my_q];
+                (cpus, load) = (cpus + 1, load + queue.load);
+                runnable += queue.h_nr_runnable;
+            }
+            (cpus, load, runnable) == (group.cpus, group.load, group.runnable)
+        })
     }
 
     /// Checks `q` and all below it.

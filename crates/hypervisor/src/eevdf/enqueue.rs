@@ -43,6 +43,7 @@ impl Fair {
         if queue.idle {
             count.idle = count.queued;
         }
+        self.group_runnable(q, count.runnable as i32);
     }
 
     /// Uncounts on `q`.
@@ -55,6 +56,7 @@ impl Fair {
         if queue.idle {
             count.idle = count.queued;
         }
+        self.group_runnable(q, -(count.runnable as i32));
     }
 
     /// What a task counts for when it joins.

@@ -1,6 +1,7 @@
 //! Where an entity joins its queue, and what it takes along when it leaves.
 
 use super::Fair;
+use super::entity::Entity;
 use super::features::Feature;
 use super::ids::{Ent, Que};
 use super::weights::mul_div;
@@ -110,10 +111,11 @@ impl Fair {
     fn count_runnable(&mut self, e: Ent, up: bool) {
         let mut e = if self.ent[e].is_task() { e } else { Ent::NONE };
         while e.is_some() {
-            let ent = &self.ent[e];
-            let n = &mut self.que[ent.queue].h_nr_runnable;
+            let Entity { queue, parent, .. } = self.ent[e];
+            let n = &mut self.que[queue].h_nr_runnable;
             *n = if up { *n + 1 } else { *n - 1 };
-            e = ent.parent;
+            self.group_runnable(queue, if up { 1 } else { -1 });
+            e = parent;
         }
     }
 }
