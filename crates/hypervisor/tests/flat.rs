@@ -241,3 +241,24 @@ fn cgroup_modes_weigh_a_group_on_two_of_four_cpus() {
         }
     }
 }
+
+#[test]
+fn waiting_tasks_are_found_below_the_running_group_too() {
+    for mode in [PickMode::Flat, PickMode::Hierarchical] {
+        let mut cpu = Cpu::new(mode);
+        let group = cpu.group(None, NICE_0_LOAD);
+        let first = cpu.fork(Some(group), Attr::default());
+        assert_eq!(cpu.fair.pick(cpu.rq, 7).unwrap().task, Some(first));
+        let rest = [Some(group), None].map(|group| {
+            let task = cpu.fair.create_task(Attr::default(), group).unwrap();
+            cpu.fair.fork(task, cpu.rq, 7).unwrap();
+            task
+        });
+        let mut waiting = Vec::new();
+        let mut see = |task| waiting.push(task);
+        cpu.fair.for_each_waiting(cpu.rq, &mut see).unwrap();
+        waiting.sort();
+        assert_eq!(waiting, rest, "{mode:?}");
+        assert_eq!(cpu.fair.clock(cpu.rq), Ok(7));
+    }
+}
