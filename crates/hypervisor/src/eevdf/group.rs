@@ -2,12 +2,15 @@
 
 use alloc::vec::Vec;
 
-use super::config::OtherLoad;
+use super::config::{CgroupMode, OtherLoad};
 use super::entity::NEW_GROUP_LOAD;
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId};
 use super::queue::Queue;
-use super::weights::{MIN_SHARES, NICE_0_LOAD, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div};
+use super::weights::{
+    MIN_SHARES, NICE_0_LOAD, NICE_MIN, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div,
+    weight_of_nice,
+};
 use super::{Fair, MAX_DEPTH};
 
 /// A group (`struct task_group`).
@@ -21,6 +24,10 @@ pub(crate) struct Group {
     pub(crate) children: u32,
     /// Weight on all its queues.
     pub(crate) load: u64,
+    /// Runnable tasks at and below it on all CPUs.
+    pub(crate) runnable: u32,
+    /// CPUs on which it has a part.
+    pub(crate) cpus: u32,
     /// Its part on each CPU, by run queue.
     pub(crate) parts: Vec<Part>,
 }
@@ -80,6 +87,8 @@ impl Fair {
             tasks: 0,
             children: 0,
             load: 0,
+            runnable: 0,
+            cpus: 0,
             parts: Vec::new(),
         });
         Ok(GroupId(id))
@@ -125,6 +134,7 @@ impl Fair {
         if let Some(part) = parts.get_mut(rq.slot()) {
             part.ent = e;
         }
+        self.groups[g].cpus += 1;
         Ok(())
     }
 
@@ -186,9 +196,41 @@ impl Fair {
             others += (group.load - own) >> 10;
         }
         let load = scale_load_down(own);
-        let weight = u128::from(group.shares) * u128::from(load) / u128::from(others + load);
-        let weight = u64::try_from(weight).unwrap_or(group.shares);
-        Some(weight.min(group.shares).max(MIN_SHARES))
+        let (tasks, cpus) = (
+            u64::from(group.runnable.max(1)),
+            u64::from(group.cpus.max(1)),
+        );
+        let shares = match self.cfg.cgroup_mode {
+            CgroupMode::Up => return Some(group.shares),
+            CgroupMode::Smp => group.shares,
+            CgroupMode::Concur => group.shares * tasks.min(cpus),
+            CgroupMode::Max => group.shares * cpus,
+            CgroupMode::Tasks => group.shares * tasks,
+        };
+        let cap = match self.cfg.cgroup_mode {
+            CgroupMode::Max => weight_of_nice(NICE_MIN),
+            _ => shares,
+        };
+        let weight = u128::from(shares) * u128::from(load) / u128::from(others + load);
+        let weight = u64::try_from(weight).unwrap_or(cap);
+        Some(weight.min(cap).max(MIN_SHARES))
+    }
+
+    /// Keeps the count of runnable tasks of the group that owns `q`.
+    #[inline]
+    pub(crate) fn group_runnable(&mut self, q: Que, delta: i32) {
+        let owner = self.que[q].owner;
+        if owner.is_some() && delta != 0 {
+            self.add_group_runnable(owner, delta);
+        }
+    }
+
+    #[inline(never)]
+    fn add_group_runnable(&mut self, owner: Ent, delta: i32) {
+        if let Some(g) = self.ent[owner].task.group {
+            let runnable = &mut self.groups[g].runnable;
+            *runnable = runnable.wrapping_add_signed(delta);
+        }
     }
 
     /// `update_cfs_group`: gives a group's entity the weight it should have.
