@@ -306,8 +306,10 @@ impl Analysis {
         };
         let counts = self.window.has(now, number);
         if let Some(vcpu) = self.vcpus.get_mut(target as usize) {
-            if target == expiring && vcpu.latencies.fired.is_some() {
-                vcpu.latencies.fired = Some((now, Backend::Posted));
+            if target == expiring
+                && let Some(fired) = &mut vcpu.latencies.fired
+            {
+                fired.1 = Backend::Posted;
             }
             vcpu.latencies
                 .accept(vector, now, sent.map(|sent| sent.time), counts);

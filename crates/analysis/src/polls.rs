@@ -7,7 +7,7 @@
 
 use crate::Analysis;
 use crate::options::Window;
-use crate::vcpu::Mode;
+use crate::vcpu::{Mode, Run};
 
 /// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls has
 /// the earliest of them counted as exit handling.
@@ -38,9 +38,8 @@ impl Stretches {
 
     /// How much of `[start, end)` was spent on a CPU and is in the selection.
     fn within(&self, window: &Window, start: u64, end: u64) -> u64 {
-        let clip = |&(from, to, cpu): &(u64, u64, u16)| {
-            window.clip(from.max(start), to.min(end), cpu)
-        };
+        let clip =
+            |&(from, to, cpu): &(u64, u64, u16)| window.clip(from.max(start), to.min(end), cpu);
         self.ring.iter().map(clip).sum()
     }
 }
@@ -57,7 +56,7 @@ pub(crate) struct Poll {
     /// whole and in the selection.
     open_ns: u64,
     open: u64,
-    open_slot: usize,
+    open_slot: Option<usize>,
     open_wait_ns: u64,
     /// Whether a poll ended with success, so that there is a window.
     has_success: bool,
@@ -90,6 +89,9 @@ impl Analysis {
             return;
         };
         vcpu.settle(&self.window, now, cause);
+        if vcpu.run != Run::Running {
+            return;
+        }
         let counts = self.window.has(now, cpu);
         vcpu.tally.halts += u64::from(counts);
         let start = now.saturating_sub(ns).max(vcpu.mode_start);
@@ -103,7 +105,7 @@ impl Analysis {
             vcpu.time.poll_useful += taken;
             if counts {
                 vcpu.tally.poll_success += 1;
-                vcpu.tally.poll_success_ns += ns;
+                vcpu.tally.poll_success_ns = vcpu.tally.poll_success_ns.saturating_add(ns);
             }
             return;
         }
@@ -144,10 +146,8 @@ impl crate::vcpu::Vcpu {
                     Mode::Exit(slot) => slot,
                     _ => 0,
                 };
-                if self.poll.open == 0 && self.poll.open_ns == 0 {
-                    self.poll.open_slot = slot;
-                }
-                if self.poll.open_slot == slot && self.mode != Mode::Guest {
+                let first = *self.poll.open_slot.get_or_insert(slot);
+                if first == slot && self.mode != Mode::Guest {
                     self.poll.open_ns += polled;
                     self.poll.open += u64::from(counts);
                     self.poll.open_wait_ns += if counts { whole } else { 0 };
@@ -162,8 +162,9 @@ impl crate::vcpu::Vcpu {
         let open = std::mem::take(&mut poll.open);
         let whole = std::mem::take(&mut poll.open_wait_ns);
         if polled {
+            let slot = poll.open_slot.take().unwrap_or(0);
             let mode = if self.has_exits {
-                Mode::Exit(poll.open_slot)
+                Mode::Exit(slot)
             } else {
                 Mode::Unknown
             };

@@ -100,8 +100,11 @@ impl Analysis {
 
     /// A vCPU's thread shows up on a CPU without having been seen to be switched in.
     pub(crate) fn found_running(&mut self, index: u32, cpu: u16, now: u64) {
-        let is_running = self.vcpus.get(index as usize).map(|vcpu| vcpu.run) == Some(Run::Running);
-        if is_running && !self.has_sched {
+        let run = self.vcpus.get(index as usize).map(|vcpu| vcpu.run);
+        if run == Some(Run::Dead) {
+            return;
+        }
+        if run == Some(Run::Running) && !self.has_sched {
             // Nobody traces switches: it has run, or waited, all the time.
             self.settle(index, now);
             if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
@@ -111,7 +114,8 @@ impl Analysis {
         }
         self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-            let was_known = !matches!(vcpu.run, Run::Unknown | Run::Dead);
+            vcpu.end_wait(self.bandwidth_expiries);
+            let was_known = vcpu.run != Run::Unknown;
             if was_known {
                 // What it did last, and until when, is not known.
                 vcpu.forget();
@@ -186,7 +190,11 @@ impl Analysis {
     /// `sched_switch`.
     pub(crate) fn on_switch(&mut self, number: u16, now: u64, prev: Tid, next: Tid, state: u32) {
         let prev = self.threads.find(prev);
-        let next_id = self.threads.find(next);
+        let mut next_id = self.threads.find(next);
+        if self.threads.get(next_id).dead {
+            // The dead are not switched in: the id was given out again.
+            next_id = self.threads.born(next, Tid(0));
+        }
         let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
@@ -220,9 +228,10 @@ impl Analysis {
     }
 
     fn switch_out(&mut self, index: u32, cpu: u16, now: u64, next: ThreadId, state: u32) {
-        let is_running = self.vcpus.get(index as usize).map(|vcpu| vcpu.run) == Some(Run::Running);
-        if !is_running {
-            self.found_running(index, cpu, now);
+        match self.vcpus.get(index as usize).map(|vcpu| vcpu.run) {
+            Some(Run::Running) => {}
+            Some(Run::Dead) | None => return,
+            Some(_) => self.found_running(index, cpu, now),
         }
         self.settle(index, now);
         let losses = self.loss_count;
@@ -268,7 +277,8 @@ impl Analysis {
                     vcpu.close_sleep();
                     vcpu.run = Run::Unknown;
                 }
-                Run::Running | Run::Dead => vcpu.forget(),
+                Run::Dead => return,
+                Run::Running => vcpu.forget(),
                 _ => {}
             }
         }
@@ -279,9 +289,7 @@ impl Analysis {
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
             return;
         };
-        if vcpu.is_waiting() {
-            vcpu.end_wait(expiries);
-        }
+        vcpu.end_wait(expiries);
         if vcpu.run == Run::Waking
             && let Some(waker) = vcpu.latencies.waker.take()
             && counts
@@ -413,6 +421,7 @@ impl Analysis {
         self.settle(index, now);
         self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
+            vcpu.end_wait(self.bandwidth_expiries);
             vcpu.close_sleep();
             vcpu.run = Run::Dead;
         }
@@ -424,9 +433,7 @@ impl Analysis {
         for index in 0..u32::try_from(self.vcpus.len()).unwrap_or(u32::MAX) {
             self.settle(index, now);
             if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-                if vcpu.is_waiting() {
-                    vcpu.end_wait(self.bandwidth_expiries);
-                }
+                vcpu.end_wait(self.bandwidth_expiries);
                 vcpu.close_sleep();
                 vcpu.close_polls();
                 if vcpu.has_exits {
@@ -435,9 +442,9 @@ impl Analysis {
                 }
             }
         }
-        for (number, cpu) in (0..).zip(&mut self.cpus) {
+        for (number, cpu) in self.cpus.iter_mut().enumerate() {
             cpu.last = now;
-            cpu.forget(&self.window, number);
+            cpu.forget(&self.window, u16::try_from(number).unwrap_or(u16::MAX));
         }
     }
 }
