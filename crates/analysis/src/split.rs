@@ -77,11 +77,13 @@ impl Analysis {
         let number = event.cpu.0;
         let thread = self.threads.find(event.tid);
         let next = self.threads.get(thread).vcpu.unwrap_or(NO_VCPU);
-        let Some(cpu) = self.cpus.get(usize::from(number)) else {
+        let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
         let (old, last) = (cpu.vcpu, cpu.last);
-        if self.has_sched && cpu.current.is_some() {
+        let was_seen = std::mem::replace(&mut cpu.was_seen, true);
+        let had_current = cpu.current.is_some();
+        if self.has_sched && had_current {
             // A switch is missing. The old task was here at the CPU's latest event.
             self.boundary(number, last, self.cause_on(number));
             self.boundary(number, now, Cause::UNKNOWN);
@@ -94,6 +96,17 @@ impl Analysis {
             cpu.switch(&self.window, number, now, (thread, event.tid.0, next));
         }
         if next != NO_VCPU {
+            let is_first = self.loss_count == 0 && !was_seen;
+            if let Some(vcpu) = self.vcpus.get_mut(next as usize).filter(|_| is_first)
+                && vcpu.is_unborn
+            {
+                // The CPU's first event is of this thread, so it has run here from the start.
+                vcpu.run = Run::Running;
+                vcpu.run_start = vcpu.since;
+                vcpu.is_unborn = false;
+                vcpu.cpu = number;
+                return;
+            }
             self.found_running(next, number, now);
         }
     }

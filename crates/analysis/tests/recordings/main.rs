@@ -1,0 +1,9 @@
+//! The analysis against recordings of real hosts, and what other tools say of them.
+//!
+//! `STEALTIME_TRACES` names the folder of recordings. Without it a small piece of one is read.
+
+mod common;
+mod grouping;
+mod perf;
+mod sample;
+mod summaries;
