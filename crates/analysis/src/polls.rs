@@ -58,6 +58,8 @@ pub(crate) struct Poll {
     open: u64,
     open_slot: Option<usize>,
     open_wait_ns: u64,
+    /// Time taken for halts while no `sched_switch` was seen, and what it was taken from last.
+    assumed: (Mode, u64),
     /// Whether a poll ended with success, so that there is a window.
     has_success: bool,
 }
@@ -114,6 +116,8 @@ impl Analysis {
             let halted = self.window.clip(start, now, cpu);
             let taken = vcpu.take_back(vcpu.mode, halted);
             vcpu.time.halt += taken;
+            vcpu.poll.assumed.0 = vcpu.mode;
+            vcpu.poll.assumed.1 += taken;
             return;
         }
         // It slept in KVM, so what was open is a halt.
@@ -172,6 +176,18 @@ impl crate::vcpu::Vcpu {
             self.time.poll_wasted += taken;
             self.tally.poll_fail += open;
             self.tally.poll_fail_ns += whole;
+        }
+    }
+
+    /// The trace has `sched_switch` after all: what was taken for a halt before the first of them was
+    /// time on a CPU.
+    pub(crate) fn undo_assumed_halts(&mut self) {
+        let (mode, ns) = std::mem::take(&mut self.poll.assumed);
+        self.time.halt -= ns.min(self.time.halt);
+        match mode {
+            Mode::Exit(slot) => self.slot(slot).ns += ns,
+            _ if self.has_exits => self.slot(0).ns += ns,
+            _ => self.time.mode_unknown += ns,
         }
     }
 

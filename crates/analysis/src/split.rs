@@ -213,6 +213,9 @@ impl Analysis {
         };
         if !self.has_sched {
             self.has_sched = true;
+            for vcpu in &mut self.vcpus {
+                vcpu.undo_assumed_halts();
+            }
         }
         // No handler runs across a switch.
         cpu.leave_all();
