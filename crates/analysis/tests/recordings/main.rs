@@ -2,6 +2,11 @@
 //!
 //! `STEALTIME_TRACES` names the folder of recordings. Without it a small piece of one is read.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot read its data has failed"
+)]
+
 mod common;
 mod grouping;
 mod perf;
