@@ -1,16 +1,14 @@
-//! Prints the answers of a `trace.dat` as JSON, and how fast the pass was.
+//! Prints the answers of a trace as JSON, and how fast the pass was.
 //!
 //! `cargo run --release -p stealtime-analysis --example answers -- trace.dat`
 
-use std::fs::File;
 use std::time::Instant;
 
 use stealtime_analysis::{Analysis, Options};
-use stealtime_trace::{EventSource, TraceDat};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("name a trace.dat")?;
-    let mut source = TraceDat::open(File::open(&path)?, &path)?;
+    let mut source = stealtime_trace::open(path.as_ref())?;
     let mut analysis = Analysis::new(Options::default());
     let start = Instant::now();
     let mut count = 0u64;

@@ -11,7 +11,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     let analysis = tables.analysis;
     let source = &answers.source;
     if source.lost > 0 || source.lost_gaps > 0 {
-        let unknown: u64 = answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns).sum();
+        let unknown = crate::stats::total(answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns));
         found.push(Weighted::new("lost_events", "", DOUBT, [
             "Events were lost: counts are too low, and an exit whose entry was lost may be paired \
              with a later one."

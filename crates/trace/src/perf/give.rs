@@ -44,16 +44,18 @@ impl Giver<'_> {
             .raw
             .and_then(|(start, len)| bytes.get(start..)?.get(..len));
         let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(sample.id));
+        let at = Stamp {
+            time_ns,
+            cpu: decode::cpu(cpu),
+        };
         if let (Some(index), Some(raw)) = (index, raw)
-            && self.twins.repeats(index, cpu.unwrap_or(0), raw)
+            && let Some(tracepoint) = self.twins.repeats(index, at.cpu, raw)
         {
-            return None;
+            self.repeated(tracepoint, at, sample.tid);
+            return Some(());
         }
         let raw = Raw {
-            at: Stamp {
-                time_ns,
-                cpu: decode::cpu(cpu),
-            },
+            at,
             tid: sample.tid,
             bytes: raw,
         };
@@ -61,6 +63,21 @@ impl Giver<'_> {
         self.samples
             .event(attr, raw, self.names, self.info, self.queue);
         Some(())
+    }
+
+    /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is known
+    /// by its name alone.
+    fn repeated(&mut self, tracepoint: u16, at: Stamp, tid: i32) {
+        let name = self.samples.decoder().event_name(tracepoint);
+        self.queue.push(Event {
+            time_ns: at.time_ns,
+            tid: Tid(tid),
+            cpu: at.cpu,
+            context: Context::default(),
+            kind: Kind::Other {
+                name: name.unwrap_or_default(),
+            },
+        });
     }
 
     fn lost(&mut self, bytes: &[u8], time_ns: u64) {

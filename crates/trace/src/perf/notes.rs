@@ -92,7 +92,7 @@ impl PerfSource {
             false,
             format!(
                 "{names}: recorded by two events of one perf record; {repeated} samples that \
-                 repeat another are left out"
+                 repeat another are counted, and left out of all else"
             ),
         );
     }
