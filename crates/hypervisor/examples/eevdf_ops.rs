@@ -1,7 +1,8 @@
 //! The benchmark's operations without clocks, for counting instructions.
 //!
-//! `eevdf_ops ours|peer|tracking TASKS ROUNDS`: each batch of one kind of operation runs in a function of
-//! its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can count.
+//! `eevdf_ops ours|peer|tracking TASKS ROUNDS`: each batch of one kind of operation runs in a
+//! function of its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can
+//! count.
 //! Prints how many operations of each kind were done. `instructions.sh` beside the benchmark
 //! drives it under callgrind.
 #![allow(

@@ -40,14 +40,13 @@ impl Fair {
     /// Whether the totals of each group are the sums over its queues.
     fn groups_agree(&self) -> bool {
         self.groups.0.iter().all(|group| {
-            let parts = group.parts.iter().filter(|p| p.ent.is_some());
-            let (mut cpus, mut load, mut runnable) = (0, 0, 0);
-            for part in parts {
+            let (mut load, mut runnable) = (0, 0);
+            for part in &group.parts {
                 let queue = &self.que[self.ent[part.ent].my_q];
-                (cpus, load) = (cpus + 1, load + queue.load);
+                load += queue.load;
                 runnable += queue.h_nr_runnable;
             }
-            (cpus, load, runnable) == (group.cpus, group.load, group.runnable)
+            (load, runnable) == (group.load, group.runnable)
         })
     }
 

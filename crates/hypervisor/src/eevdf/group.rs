@@ -26,24 +26,16 @@ pub(crate) struct Group {
     pub(crate) load: u64,
     /// Runnable tasks at and below it on all CPUs.
     pub(crate) runnable: u32,
-    /// CPUs on which it has a part.
-    pub(crate) cpus: u32,
-    /// Its part on each CPU, by run queue.
+    /// Its part on each CPU where it has one, sorted by run queue.
     pub(crate) parts: Vec<Part>,
 }
 
 /// A group's part on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
+    pub(crate) rq: RqId,
     pub(crate) ent: Ent,
-    /// Load on other CPUs that the caller has told, unscaled.
-    pub(crate) ext_load: u64,
 }
-
-const NO_PART: Part = Part {
-    ent: Ent::NONE,
-    ext_load: 0,
-};
 
 /// `scale_load_down`: at least 2 unless 0.
 fn scale_load_down(weight: u64) -> u64 {
@@ -88,7 +80,6 @@ impl Fair {
             children: 0,
             load: 0,
             runnable: 0,
-            cpus: 0,
             parts: Vec::new(),
         });
         Ok(GroupId(id))
@@ -108,13 +99,13 @@ impl Fair {
             .get(rq.0 as usize)
             .ok_or(Error::NoSuchRq(rq))?
             .root;
-        if self.part(g, rq).ent.is_some() {
+        if self.part(g, rq).is_some() {
             return Ok(());
         }
         let (parent, queue) = match self.groups[g].parent {
             Some(above) => {
                 self.extend_group(above, rq)?;
-                let e = self.part(above, rq).ent;
+                let e = self.part(above, rq);
                 (e, self.ent[e].my_q)
             }
             None => (Ent::NONE, root),
@@ -128,22 +119,23 @@ impl Fair {
         (ent.parent, ent.queue, ent.arena, ent.my_q) = (parent, queue, queue, my_q);
         (ent.depth, ent.rq, ent.task.group) = (depth, rq, Some(g));
         let parts = &mut self.groups[g].parts;
-        if parts.len() <= rq.slot() {
-            parts.resize(rq.slot() + 1, NO_PART);
-        }
-        if let Some(part) = parts.get_mut(rq.slot()) {
-            part.ent = e;
-        }
-        self.groups[g].cpus += 1;
+        let at = parts.partition_point(|p| p.rq < rq);
+        parts.insert(at, Part { rq, ent: e });
         Ok(())
     }
 
-    pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Part {
-        self.groups[g]
-            .parts
-            .get(rq.slot())
-            .copied()
-            .unwrap_or(NO_PART)
+    /// The group's entity on `rq`; none where it has no part.
+    pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Ent {
+        let parts = &self.groups[g].parts;
+        let found = parts.binary_search_by_key(&rq, |p| p.rq).ok();
+        found
+            .and_then(|i| parts.get(i))
+            .map_or(Ent::NONE, |p| p.ent)
+    }
+
+    /// The `i`-th part of a group; none beyond the last. For walks that change things.
+    pub(crate) fn nth_part(&self, g: GroupId, i: usize) -> Option<Part> {
+        self.groups[g].parts.get(i).copied()
     }
 
     /// Where a task of `group` goes on `rq`: the entity above it and the queue.
@@ -158,7 +150,7 @@ impl Fair {
             return Ok((Ent::NONE, root));
         };
         self.group(g)?;
-        let e = self.part(g, rq).ent;
+        let e = self.part(g, rq);
         if e.is_none() {
             return Err(Error::GroupNotOnCpu { group: g, rq });
         }
@@ -191,14 +183,14 @@ impl Fair {
             return None;
         }
         let group = &self.groups[g];
-        let mut others = self.part(g, ent.rq).ext_load;
+        let mut others = self.que[ent.my_q].ext_load;
         if self.cfg.other_load == OtherLoad::Instantaneous {
             others += (group.load - own) >> 10;
         }
         let load = scale_load_down(own);
         let (tasks, cpus) = (
             u64::from(group.runnable.max(1)),
-            u64::from(group.cpus.max(1)),
+            group.parts.len().max(1) as u64,
         );
         let shares = match self.cfg.cgroup_mode {
             CgroupMode::Up => return Some(group.shares),
@@ -343,11 +335,10 @@ impl Fair {
     }
 
     fn check_group_clocks(&mut self, g: GroupId, now_ns: u64) -> Result<(), Error> {
-        for slot in 0..self.groups[g].parts.len() {
-            let rq = RqId(slot as u32);
-            if self.part(g, rq).ent.is_some() {
-                self.check_clock(rq, now_ns)?;
-            }
+        let mut i = 0;
+        while let Some(Part { rq, .. }) = self.nth_part(g, i) {
+            self.check_clock(rq, now_ns)?;
+            i += 1;
         }
         Ok(())
     }
@@ -357,12 +348,10 @@ impl Fair {
             return;
         }
         self.groups[g].shares = shares;
-        for slot in 0..self.groups[g].parts.len() {
-            let rq = RqId(slot as u32);
-            let mut e = self.part(g, rq).ent;
-            if e.is_some() {
-                self.set_clock(rq, now_ns);
-            }
+        let mut i = 0;
+        while let Some(Part { rq, ent: mut e }) = self.nth_part(g, i) {
+            i += 1;
+            self.set_clock(rq, now_ns);
             while e.is_some() {
                 self.refresh_weight(e);
                 e = self.ent[e].parent;
@@ -381,10 +370,8 @@ impl Fair {
         if load > MAX {
             return Err(Error::LoadOutOfRange { load, max: MAX });
         }
-        self.home(Some(g), rq)?;
-        if let Some(part) = self.groups[g].parts.get_mut(rq.slot()) {
-            part.ext_load = load;
-        }
+        let (_, q) = self.home(Some(g), rq)?;
+        self.que[q].ext_load = load;
         Ok(())
     }
 
@@ -400,11 +387,10 @@ impl Fair {
         }
         self.check_group_clocks(g, now_ns)?;
         self.groups[g].idle = idle;
-        for slot in 0..self.groups[g].parts.len() {
-            let e = self.part(g, RqId(slot as u32)).ent;
-            if e.is_some() {
-                self.mark_idle(e, idle);
-            }
+        let mut i = 0;
+        while let Some(part) = self.nth_part(g, i) {
+            self.mark_idle(part.ent, idle);
+            i += 1;
         }
         let shares = if idle { WEIGHT_IDLEPRIO } else { NICE_0_LOAD };
         self.apply_shares(g, shares, now_ns);

@@ -40,6 +40,8 @@ pub(crate) struct Queue {
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
     pub(crate) rq: RqId,
+    /// Load of its group on other CPUs that the caller has told, unscaled.
+    pub(crate) ext_load: u64,
     /// What lag credits may still take here.
     pub(crate) tokens: Tokens,
 }
@@ -62,6 +64,7 @@ impl Queue {
             idle: false,
             owner,
             rq,
+            ext_load: 0,
             tokens: Tokens::default(),
         }
     }
