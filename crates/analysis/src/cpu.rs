@@ -9,8 +9,8 @@ pub(crate) const NO_VCPU: u32 = u32::MAX;
 /// Most waiters of one CPU for whom it is told who had the CPU; the time of further ones has the
 /// cause `unknown`.
 const MAX_WAITERS: usize = 1024;
-/// Deepest nesting of interrupts told apart: hard interrupt, softirq, and one more each for NMIs and
-/// nested handlers.
+/// Deepest nesting of interrupts told apart: hard interrupt, softirq, and one more each for NMIs
+/// and nested handlers.
 const MAX_DEPTH: usize = 4;
 
 /// An interrupt request that the current task has raised.

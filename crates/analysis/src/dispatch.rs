@@ -494,8 +494,8 @@ impl Analysis {
     }
 }
 
-/// Whether a vCPU's thread runs on this CPU, as far as is known. A thread that has exited goes on in
-/// its own context until it is switched away.
+/// Whether a vCPU's thread runs on this CPU, as far as is known. A thread that has exited goes on
+/// in its own context until it is switched away.
 fn runs_on(vcpu: Option<&Vcpu>, cpu: u16) -> bool {
     vcpu.is_none_or(|vcpu| match vcpu.run {
         Run::Running => vcpu.cpu == cpu,

@@ -1,7 +1,7 @@
 //! Latencies: wakeups, IPIs, LAPIC timers and interrupt injection.
 //!
-//! Interrupts are matched through a table of 256 vectors per vCPU: what made the vector pending, and
-//! when. Nothing is guessed where an APIC id may mean vCPUs of different VMs.
+//! Interrupts are matched through a table of 256 vectors per vCPU: what made the vector pending,
+//! and when. Nothing is guessed where an APIC id may mean vCPUs of different VMs.
 
 use stealtime_events::{Context, NameId, Names};
 

@@ -9,8 +9,8 @@ use crate::Analysis;
 use crate::options::Window;
 use crate::vcpu::{Mode, Run};
 
-/// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls has
-/// the earliest of them counted as exit handling.
+/// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls
+/// has the earliest of them counted as exit handling.
 const STRETCHES: usize = 8;
 
 /// Stretches of a thread on a CPU: from, to, and the CPU.
@@ -179,8 +179,8 @@ impl crate::vcpu::Vcpu {
         }
     }
 
-    /// The trace has `sched_switch` after all: what was taken for a halt before the first of them was
-    /// time on a CPU.
+    /// The trace has `sched_switch` after all: what was taken for a halt before the first of them
+    /// was time on a CPU.
     pub(crate) fn undo_assumed_halts(&mut self) {
         let (mode, ns) = std::mem::take(&mut self.poll.assumed);
         self.time.halt -= ns.min(self.time.halt);

@@ -9,7 +9,8 @@ use crate::ready::Cause;
 use crate::threads::ThreadId;
 use crate::vcpu::{Mode, Run};
 
-/// `TASK_REPORT_MAX` since Linux 4.14 (`__trace_sched_switch_state`): set if the task was preempted.
+/// `TASK_REPORT_MAX` since Linux 4.14 (`__trace_sched_switch_state`): set if the task was
+/// preempted.
 const PREEMPTED: u32 = 0x100;
 /// `TASK_STATE_MAX` before.
 const PREEMPTED_OLD: u32 = 0x1000;
@@ -338,8 +339,8 @@ impl Analysis {
         }
     }
 
-    /// `sched_wakeup` of a vCPU's thread (`sched_waking` where the trace has no other): it stands in
-    /// the run queue of `target`.
+    /// `sched_wakeup` of a vCPU's thread (`sched_waking` where the trace has no other): it stands
+    /// in the run queue of `target`.
     pub(crate) fn on_wakeup(&mut self, event: &Event, now: u64, index: u32, target: u32) {
         let Some(vcpu) = self.vcpus.get(index as usize) else {
             return;

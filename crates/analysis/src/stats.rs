@@ -12,8 +12,8 @@ const PAGE: usize = 64;
 ///
 /// Buckets are laid out as in an HDR histogram (linear within each power of two) but kept in pages
 /// that are made when first used: an analysis keeps one for each reason of each vCPU thread, as it
-/// learns only at the end which threads are one VM, and with a dense table that alone would be 100 KB
-/// and more each.
+/// learns only at the end which threads are one VM, and with a dense table that alone would be
+/// 100 KB and more each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
     pages: Vec<Option<Box<[u64; PAGE]>>>,

@@ -143,7 +143,7 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
         .sum();
     if is_vmx && posts && posted == 0 && per_mille(timer, all) >= TIMER_PER_MILLE {
         found.push(Weighted::new("timer_exits", &group.name, ns, [
-            format!("{} exits for its LAPIC timer, though this host can post interrupts.", group.name),
+            format!("{} exits for its LAPIC timer, though this host posts interrupts.", group.name),
             format!("{timer} of {all} exits arm or deliver the timer, none was posted"),
             "With housekeeping CPUs to spare (nohz_full), kvm.pi_inject_timer=1 lets them fire the \
              timers without an exit."
@@ -175,10 +175,19 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
         total(hit.map(|entry| entry.1.ns))
     };
     let cost = total(tables.of_group(group).map(handling));
-    found.push(Weighted::new("host_interrupts", &group.name, cost, [
-        format!("Host interrupts hit {} {} times a second of guest time.", group.name, hits / seconds),
-        format!("{hits} in all: {}", names.join(", ")),
-        "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full, isolation)."
-            .to_owned(),
-    ]));
+    found.push(Weighted::new(
+        "host_interrupts",
+        &group.name,
+        cost,
+        [
+            format!(
+                "Interrupts hit {} {} times a second of guest time.",
+                group.name,
+                hits / seconds
+            ),
+            format!("{hits} in all: {}", names.join(", ")),
+            "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full)."
+                .to_owned(),
+        ],
+    ));
 }

@@ -28,8 +28,8 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     }
     if source.out_of_order > 0 {
         found.push(Weighted::new("time_goes_back", "", DOUBT, [
-            "Some events are earlier than the event before them; they were taken as if they came at \
-             the same time."
+            "Some events are earlier than the event before them; they were taken as if they came \
+             at the same time."
                 .to_owned(),
             format!("{} of {} events", source.out_of_order, source.events),
             "Use one clock for all CPUs (trace-cmd record -C mono).".to_owned(),
@@ -44,18 +44,23 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     };
     let has_exits = analysis.vcpus.iter().any(|vcpu| vcpu.has_exits);
     if !has_exits && analysis.counts.of(exit) == 0 && !answers.vcpus.is_empty() {
-        found.push(Weighted::new("no_exit_events", "", DOUBT, [
-            "There are no kvm_entry and kvm_exit events: time in the guest and time of exits cannot \
-             be told apart, and there is no table of exits."
-                .to_owned(),
-            format!("{} vCPU threads, no kvm_exit", answers.vcpus.len()),
-            "Record kvm:kvm_entry and kvm:kvm_exit, if this host's KVM has them.".to_owned(),
-        ]));
+        found.push(Weighted::new(
+            "no_exit_events",
+            "",
+            DOUBT,
+            [
+                "There are no kvm_entry and kvm_exit events: time in the guest and time of exits \
+             cannot be told apart, and there is no table of exits."
+                    .to_owned(),
+                format!("{} vCPU threads, no kvm_exit", answers.vcpus.len()),
+                "Record kvm:kvm_entry and kvm:kvm_exit, if this host's KVM has them.".to_owned(),
+            ],
+        ));
     }
     if !analysis.has_sched && !answers.vcpus.is_empty() {
         found.push(Weighted::new("no_sched_events", "", DOUBT, [
-            "There are no sched_switch events: time in which a vCPU waited for a CPU counts as exit \
-             handling or as the guest's, and steal cannot be told."
+            "There are no sched_switch events: time in which a vCPU waited for a CPU counts as \
+             exit handling or as the guest's, and steal cannot be told."
                 .to_owned(),
             format!("{} events, no sched_switch", source.events),
             "Record sched:sched_switch, sched:sched_waking and sched:sched_migrate_task as well."
