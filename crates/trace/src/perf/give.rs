@@ -1,6 +1,6 @@
 //! Records whose time has come to events.
 
-use stealtime_events::{Context, Event, Kind, Tid};
+use stealtime_events::{Context, Event, Kind, Names, Tid};
 
 use super::attr;
 use super::attrs::Attrs;
@@ -50,8 +50,8 @@ impl Giver<'_> {
         };
         if let (Some(index), Some(raw)) = (index, raw)
             && let Some(tracepoint) = self.twins.repeats(index, at.cpu, raw)
+            && self.repeated(tracepoint, at, sample.tid)
         {
-            self.repeated(tracepoint, at, sample.tid);
             return Some(());
         }
         let raw = Raw {
@@ -59,25 +59,32 @@ impl Giver<'_> {
             tid: sample.tid,
             bytes: raw,
         };
-        let attr = index.and_then(|index| all.get(index));
+        let attr = index.and_then(|index| self.attrs.all().get(index));
         self.samples
             .event(attr, raw, self.names, self.info, self.queue);
         Some(())
     }
 
-    /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is known
-    /// by its name alone.
-    fn repeated(&mut self, tracepoint: u16, at: Stamp, tid: i32) {
-        let name = self.samples.decoder().event_name(tracepoint);
+    /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is given
+    /// by its name alone. Whether that was done: an access (MSR, port, MMIO) is given whole each
+    /// time, because `perf kvm stat` times it from the last sample to the next entry.
+    fn repeated(&mut self, tracepoint: u16, at: Stamp, tid: i32) -> bool {
+        let name = self
+            .samples
+            .decoder()
+            .event_name(tracepoint)
+            .unwrap_or_default();
+        if ["kvm_msr", "kvm_pio", "kvm_mmio"].contains(&self.names.name(name)) {
+            return false;
+        }
         self.queue.push(Event {
             time_ns: at.time_ns,
             tid: Tid(tid),
             cpu: at.cpu,
             context: Context::default(),
-            kind: Kind::Other {
-                name: name.unwrap_or_default(),
-            },
+            kind: Kind::Other { name },
         });
+        true
     }
 
     fn lost(&mut self, bytes: &[u8], time_ns: u64) {

@@ -91,8 +91,8 @@ impl PerfSource {
         self.info.note(
             false,
             format!(
-                "{names}: recorded by two events of one perf record; {repeated} samples that \
-                 repeat another are counted, and left out of all else"
+                "{names}: recorded by two events of one perf record; {repeated} samples \
+                 repeat another: they are counted, and tell nothing else"
             ),
         );
     }
