@@ -3,12 +3,18 @@
 use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 
 use super::{DOUBT, Weighted};
+use crate::Analysis;
 use crate::answers::Answers;
 use crate::tables::Tables;
 
 /// Adds what is wrong with the recording.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
-    let analysis = tables.analysis;
+    losses_and_order(answers, found);
+    missing_events(tables.analysis, answers, found);
+    groups(tables.analysis, answers, found);
+}
+
+fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
     let source = &answers.source;
     if source.lost > 0 || source.lost_gaps > 0 {
         let unknown = crate::stats::total(answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns));
@@ -35,6 +41,11 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
             "Use one clock for all CPUs (trace-cmd record -C mono).".to_owned(),
         ]));
     }
+}
+
+/// Answers that need events which were not recorded.
+fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
+    let source = &answers.source;
     let reason = ExitReason::vmx(0);
     let exit = Kind::KvmExit {
         reason,
@@ -67,6 +78,10 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
                 .to_owned(),
         ]));
     }
+    missing_wakeups(analysis, answers, found);
+}
+
+fn missing_wakeups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let switch = Kind::SchedSwitch {
         prev: Tid(0),
         next: Tid(0),
@@ -93,6 +108,10 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
             "Record sched:sched_waking as well.".to_owned(),
         ]));
     }
+}
+
+/// What could not be told apart for sure.
+fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let guessed: Vec<&str> = answers
         .vms
         .iter()
