@@ -71,11 +71,22 @@ pub(crate) enum CliError {
     /// Standard input cannot be kept for a second reading.
     #[error("standard input: {0}; give a file instead")]
     Spool(io::Error),
+    /// A guest's clocks.
+    #[error("{0}")]
+    Clock(String),
+    /// What was asked to look for was found.
+    #[error("{0}")]
+    Found(String),
 }
 
 impl CliError {
     /// The exit status.
-    pub(crate) const STATUS: u8 = 2;
+    pub(crate) const fn status(&self) -> u8 {
+        match self {
+            Self::Found(_) => 1,
+            _ => 2,
+        }
+    }
 
     /// Whether nobody reads the output any more.
     pub(crate) fn is_broken_pipe(&self) -> bool {

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use error::CliError;
 use verb::Verb;
 
 /// Where guest time goes on KVM hosts, and what gives it back.
@@ -31,6 +30,7 @@ Examples:
   stealtime analyze trace.dat.zst
   stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace
+  stealtime clock drill --times 1000
 
 Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input.")]
 struct Cli {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stealtime: {}", error.shown());
-            ExitCode::from(CliError::STATUS)
+            ExitCode::from(error.status())
         }
     }
 }
