@@ -98,7 +98,11 @@ pub(super) fn findings(answers: &Answers, style: Style, out: &mut String) {
     out.push_str(&style.bold("What to look at"));
     out.push('\n');
     if answers.findings.is_empty() {
-        out.push_str("  Nothing that is known to cost guest time was found.\n");
+        out.push_str(if answers.vcpus.is_empty() {
+            "  No vCPU was seen, so there was nothing to look into.\n"
+        } else {
+            "  Nothing that is known to cost guest time was found.\n"
+        });
         return;
     }
     for (i, finding) in answers.findings.iter().enumerate() {

@@ -15,7 +15,9 @@ use serde_json::Value;
 
 /// A recording with references beside it.
 pub struct Recording {
+    /// The recording.
     pub file: PathBuf,
+    /// The directory with what other tools say of it.
     pub reference: PathBuf,
 }
 
