@@ -3,6 +3,7 @@
 use super::Fair;
 use super::features::Feature;
 use super::ids::{Ent, Que};
+use super::queue::Queue;
 
 /// Why a task is enqueued (`ENQUEUE_*`).
 #[derive(Clone, Copy, Default)]
@@ -32,30 +33,42 @@ pub(crate) struct Count {
     pub(crate) idle: u32,
 }
 
-impl Fair {
-    /// Counts on `q`; above an idle group all are idle.
+impl Queue {
+    /// Counts here; above an idle group all are idle.
     #[inline]
-    pub(crate) fn count_up(&mut self, q: Que, count: &mut Count) {
-        let queue = &mut self.que[q];
-        queue.h_nr_queued += count.queued;
-        queue.h_nr_runnable += count.runnable;
-        queue.h_nr_idle += count.idle;
-        if queue.idle {
+    fn count_up(&mut self, count: &mut Count) {
+        self.h_nr_queued += count.queued;
+        self.h_nr_runnable += count.runnable;
+        self.h_nr_idle += count.idle;
+        if self.idle {
             count.idle = count.queued;
         }
+    }
+
+    /// Uncounts here.
+    #[inline]
+    fn count_down(&mut self, count: &mut Count) {
+        self.h_nr_queued -= count.queued;
+        self.h_nr_runnable -= count.runnable;
+        self.h_nr_idle -= count.idle;
+        if self.idle {
+            count.idle = count.queued;
+        }
+    }
+}
+
+impl Fair {
+    /// Counts on `q` and for its group.
+    #[inline]
+    pub(crate) fn count_up(&mut self, q: Que, count: &mut Count) {
+        self.que[q].count_up(count);
         self.group_runnable(q, count.runnable as i32);
     }
 
-    /// Uncounts on `q`.
+    /// Uncounts on `q` and for its group.
     #[inline]
     pub(crate) fn count_down(&mut self, q: Que, count: &mut Count) {
-        let queue = &mut self.que[q];
-        queue.h_nr_queued -= count.queued;
-        queue.h_nr_runnable -= count.runnable;
-        queue.h_nr_idle -= count.idle;
-        if queue.idle {
-            count.idle = count.queued;
-        }
+        self.que[q].count_down(count);
         self.group_runnable(q, -(count.runnable as i32));
     }
 
@@ -106,22 +119,21 @@ impl Fair {
         let mut slice = None;
         let mut initial = flags.initial;
         let mut e = task;
-        while e.is_some() {
-            if self.ent[e].on_rq {
-                if self.ent[e].delayed {
+        while let Some(ent) = self.ent.at(e) {
+            if ent.on_rq {
+                if ent.delayed {
                     self.requeue_delayed(e);
                 }
                 break;
             }
+            let (q, parent) = (ent.queue, ent.parent);
             if let Some(slice) = slice {
                 self.ent[e].slice = slice;
                 self.ent[e].custom_slice = true;
             }
-            let q = self.ent[e].queue;
-            self.enqueue_entity(q, e, initial);
-            self.count_up(q, &mut count);
+            self.enqueue_entity(q, e, initial, &mut count);
             initial = false;
-            e = self.ent[e].parent;
+            e = parent;
             if e.is_some() {
                 slice = Some(self.min_slice(q));
             }
@@ -138,54 +150,81 @@ impl Fair {
         }
     }
 
-    /// `enqueue_entity`.
+    /// `enqueue_entity`, and the counters of `q`.
     #[inline]
-    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool) {
-        let curr = self.que[q].curr == e;
-        if curr {
-            self.place(q, e, initial);
+    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
+        if self.que[q].curr == e {
+            self.enqueue_running(q, e, initial, count);
+            return;
         }
         self.update_curr(q);
         self.refresh_weight(e);
-        if !curr {
-            self.place(q, e, initial);
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        let ent = &mut self.ent[e];
+        queue.place(curr, ent, &self.cfg, initial);
+        queue.join(ent.load);
+        queue.tree_insert(&mut self.pool, e, ent);
+        ent.on_rq = true;
+        queue.count_up(count);
+        let (owner, load) = (queue.owner, ent.load as i64);
+        if owner.is_some() {
+            self.group_changed(owner, load, count.runnable as i32);
         }
-        self.account_load(q, e);
-        self.que[q].members += 1;
-        if !curr {
-            self.tree_insert(q, e);
-        }
-        self.ent[e].on_rq = true;
     }
 
-    /// `dequeue_entity`: false if it stays, delayed.
+    /// [`Self::enqueue_entity`] for one that still is the running entity: it is not in the tree.
+    #[cold]
+    #[inline(never)]
+    fn enqueue_running(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
+        self.place(q, e, initial);
+        self.update_curr(q);
+        self.refresh_weight(e);
+        self.account_load(q, e);
+        self.que[q].members += 1;
+        self.ent[e].on_rq = true;
+        self.count_up(q, count);
+    }
+
+    /// `dequeue_entity`, and the counters of `q`: the weight that is left there, or `None` if the
+    /// entity stays, delayed.
     #[inline]
-    fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue) -> bool {
+    fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> Option<u64> {
         self.update_curr(q);
         self.clear_buddies(q, e);
         let may_stay = flags.sleep && !flags.special && !flags.last;
         let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
-        if may_stay && !self.eligible(q, e) {
-            self.update_lag(q, e);
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        let ent = &mut self.ent[e];
+        let stays = may_stay && !queue.eligible(curr, ent.vruntime);
+        queue.update_lag(curr, ent, &self.cfg);
+        if stays {
             self.set_delayed(e);
-            return false;
+            return None;
         }
-        self.update_lag(q, e);
         if !flags.sleep && self.cfg.features.has(Feature::PlaceRelDeadline) {
-            let ent = &mut self.ent[e];
             ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
             ent.rel_deadline = true;
         }
-        if self.que[q].curr != e {
-            self.tree_remove(q, e);
+        if queue.curr != e {
+            queue.tree_remove(&mut self.pool, e, ent);
         }
-        self.ent[e].on_rq = false;
-        self.unaccount_load(q, e);
-        self.que[q].members -= 1;
+        ent.on_rq = false;
+        queue.leave(ent.load);
         if flags.last {
+            let load = -(ent.load as i64);
+            self.group_load(q, load);
             self.clear_delayed(e);
+            self.count_down(q, count);
+            return Some(self.que[q].load);
         }
-        true
+        queue.count_down(count);
+        let (left, owner, load) = (queue.load, queue.owner, ent.load as i64);
+        if owner.is_some() {
+            self.group_changed(owner, -load, -(count.runnable as i32));
+        }
+        Some(left)
     }
 
     /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
@@ -197,19 +236,18 @@ impl Fair {
         let mut level = flags;
         let mut slice = 0;
         let mut e = entity;
-        while e.is_some() {
-            let q = self.ent[e].queue;
-            if !self.dequeue_entity(q, e, level) {
+        while let Some(ent) = self.ent.at(e) {
+            let (q, parent) = (ent.queue, ent.parent);
+            let Some(left) = self.dequeue_entity(q, e, level, &mut count) else {
                 if self.ent[e].is_task() {
                     return false;
                 }
                 // The kernel's second walk starts at this group itself.
                 slice = self.min_slice(q);
                 break;
-            }
-            self.count_down(q, &mut count);
-            e = self.ent[e].parent;
-            if self.que[q].load != 0 {
+            };
+            e = parent;
+            if left != 0 {
                 if e.is_some() {
                     slice = self.min_slice(q);
                     if flags.sleep {

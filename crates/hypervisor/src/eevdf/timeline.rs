@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use super::queue::{fits, floor_div};
 use super::weights::{before, earlier};
 
 /// Entries in a node.
@@ -39,13 +40,14 @@ impl Entry {
     };
 }
 
+/// The head stands before the entries: a short queue is one or two cache lines.
 #[derive(Clone, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Node {
-    entries: [Entry; FANOUT],
     len: u32,
-    leaf: bool,
     parent: u32,
+    leaf: bool,
+    entries: [Entry; FANOUT],
 }
 
 impl Node {
@@ -53,8 +55,8 @@ impl Node {
         Self {
             entries: [Entry::BLANK; FANOUT],
             len: 0,
-            leaf,
             parent,
+            leaf,
         }
     }
 
@@ -309,11 +311,33 @@ impl Pool {
 
     /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`, and that
     /// deadline.
-    ///
-    /// That is the search for the earliest eligible deadline: see [`super::Fair`]'s pick.
-    #[inline]
     pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<(u32, u64)> {
         self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
+    }
+
+    /// Entity with the earliest deadline of those that are eligible, and that deadline.
+    ///
+    /// Eligible are those with `sum >= (vruntime - zero) * weight`, as [`super::Fair`]'s pick asks.
+    #[inline]
+    pub fn earliest_eligible(
+        &self,
+        t: &Timeline,
+        zero: u64,
+        sum: i64,
+        weight: u64,
+    ) -> Option<(u32, u64)> {
+        let root = self.nodes.get(t.root as usize)?;
+        if root.leaf {
+            // A few products cost less than one division.
+            let entry = root
+                .used()
+                .iter()
+                .find(|e| fits(sum, weight, e.vruntime.wrapping_sub(zero) as i64))?;
+            return Some((entry.child, entry.deadline));
+        }
+        // `sum >= key * weight` is `key <= floor(sum / weight)` for whole keys: one division
+        // instead of a product at each entity looked at.
+        self.first_eligible(t, zero, floor_div(sum, weight.max(1) as i64))
     }
 
     #[inline]
