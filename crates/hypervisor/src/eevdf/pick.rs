@@ -25,6 +25,7 @@ impl Fair {
     /// `pick_eevdf`: the entity to run in one queue that has members.
     ///
     /// With `protect`, the buddy and the running entity's protection count.
+    #[inline(always)]
     pub(crate) fn pick_eevdf(&self, q: Que, protect: bool) -> Ent {
         let queue = &self.que[q];
         let running = queue.curr;
@@ -217,6 +218,7 @@ impl Fair {
     }
 
     /// `set_next_entity`.
+    #[inline(always)]
     pub(crate) fn set_next_entity(&mut self, q: Que, e: Ent, first: bool) {
         self.clear_buddies(q, e);
         let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);

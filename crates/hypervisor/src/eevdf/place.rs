@@ -13,7 +13,7 @@ impl Queue {
     ///
     /// Inserting an entity with lag moves the average by it. So that the lag is `vlag` *after*
     /// the insertion, it is inflated by `(W + w) / W` before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(
         &mut self,
         curr: Option<Running>,
@@ -52,7 +52,7 @@ impl Queue {
     /// is.
     ///
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_lag(
         &mut self,
         curr: Option<Running>,

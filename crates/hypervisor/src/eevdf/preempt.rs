@@ -69,7 +69,7 @@ impl Fair {
     }
 
     /// Picks in `q`, dequeueing what was delayed, until something that runs is found.
-    #[inline]
+    #[inline(always)]
     fn pick_settled(&mut self, q: Que, protect: bool) -> Ent {
         loop {
             let e = self.pick_eevdf(q, protect);

@@ -328,7 +328,7 @@ impl Fair {
     }
 
     /// `update_protect_slice`: shortens the protection to the shortest slice queued.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_protect(&mut self, q: Que, e: Ent) {
         let slice = self.min_slice(q);
         let ent = &mut self.ent[e];

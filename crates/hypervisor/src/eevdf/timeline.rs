@@ -221,6 +221,7 @@ impl Pool {
     /// Inserts an entity behind those with the same deadline.
     ///
     /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
+    #[inline(always)]
     pub fn insert(
         &mut self,
         t: &mut Timeline,
@@ -238,6 +239,24 @@ impl Pool {
         };
         t.min_slice = t.min_slice.min(slice);
         t.max_slice = t.max_slice.max(slice);
+        // A short queue is one leaf.
+        if let Some(node) = self.nodes.get_mut(t.root as usize)
+            && node.leaf
+            && node.len() < FANOUT
+        {
+            let at = node.upper_bound(deadline);
+            node.put(at, entry);
+            self.leaf_of[entity as usize] = t.root;
+            return;
+        }
+        self.descend(t, entry);
+    }
+
+    /// Inserts from the root down, where the root is no leaf with room.
+    #[inline(never)]
+    fn descend(&mut self, t: &mut Timeline, entry: Entry) {
+        let (deadline, vruntime, entity) = (entry.deadline, entry.vruntime, entry.child);
+        let slice = entry.min_slice;
         if t.root == NONE {
             t.root = self.node(true, NONE);
         }
@@ -267,6 +286,7 @@ impl Pool {
     }
 
     /// Removes an entity that is in the tree.
+    #[inline(always)]
     pub fn remove(&mut self, t: &mut Timeline, entity: u32) {
         let n = self.leaf_of[entity as usize];
         self.leaf_of[entity as usize] = NONE;

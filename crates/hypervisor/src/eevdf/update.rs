@@ -83,7 +83,7 @@ impl Fair {
     }
 
     /// `update_curr`: charges the running entity of `q` for its time since the last account.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_curr(&mut self, q: Que) {
         let curr = self.que[q].curr;
         if curr.is_some() && self.now > self.ent[curr].exec_start {
