@@ -1,6 +1,7 @@
 //! Joining and leaving, level by level (`enqueue_task_fair`, `dequeue_entities`).
 
 use super::Fair;
+use super::entity::Policy;
 use super::features::Feature;
 use super::ids::{Ent, Que};
 use super::queue::Queue;
@@ -79,7 +80,7 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(self.is_idle(task)),
+            idle: u32::from(ent.task.policy == Policy::Idle),
         }
     }
 
@@ -104,21 +105,26 @@ impl Fair {
     }
 
     /// `enqueue_task_fair`.
+    #[inline(always)]
     pub(crate) fn enqueue_task(&mut self, task: Ent, flags: Enqueue) {
-        let rq = self.ent[task].rq;
+        let ent = &self.ent[task];
+        let (rq, q, parent) = (ent.rq, ent.queue, ent.parent);
         if self.is_flat(rq) {
             self.flat_enqueue(task, flags);
         } else {
-            self.enqueue_levels(task, flags);
+            let mut count = self.enqueue_count(task, flags);
+            self.enqueue_entity(q, task, flags.initial, &mut count);
+            if parent.is_some() {
+                self.enqueue_above(q, parent, count);
+            }
         }
         self.hrtick_update(rq);
     }
 
-    fn enqueue_levels(&mut self, task: Ent, flags: Enqueue) {
-        let mut count = self.enqueue_count(task, flags);
-        let mut slice = None;
-        let mut initial = flags.initial;
-        let mut e = task;
+    /// The levels from group entity `e` up, above the queue `below` that was joined.
+    #[inline(never)]
+    fn enqueue_above(&mut self, below: Que, mut e: Ent, mut count: Count) {
+        let mut slice = self.min_slice(below);
         while let Some(ent) = self.ent.at(e) {
             if ent.on_rq {
                 if ent.delayed {
@@ -127,24 +133,17 @@ impl Fair {
                 break;
             }
             let (q, parent) = (ent.queue, ent.parent);
-            if let Some(slice) = slice {
-                self.ent[e].slice = slice;
-                self.ent[e].custom_slice = true;
-            }
-            self.enqueue_entity(q, e, initial, &mut count);
-            initial = false;
+            let ent = &mut self.ent[e];
+            (ent.slice, ent.custom_slice) = (slice, true);
+            self.enqueue_entity(q, e, false, &mut count);
+            slice = self.min_slice(q);
             e = parent;
-            if e.is_some() {
-                slice = Some(self.min_slice(q));
-            }
         }
         while e.is_some() {
             let q = self.ent[e].queue;
             self.refresh_weight(e);
-            if let Some(slice) = slice {
-                self.set_queued_slice(e, slice);
-            }
-            slice = Some(self.min_slice(q));
+            self.set_queued_slice(e, slice);
+            slice = self.min_slice(q);
             self.count_up(q, &mut count);
             e = self.ent[e].parent;
         }
@@ -228,49 +227,66 @@ impl Fair {
     }
 
     /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
+    #[inline(always)]
     pub(crate) fn dequeue_task(&mut self, entity: Ent, flags: Dequeue) -> bool {
-        if self.is_flat(self.ent[entity].rq) {
+        let ent = &self.ent[entity];
+        let (q, parent, task) = (ent.queue, ent.parent, ent.is_task());
+        if self.is_flat(ent.rq) {
             return self.flat_dequeue(entity, flags);
         }
         let mut count = self.dequeue_count(entity, flags);
-        let mut level = flags;
-        let mut slice = 0;
-        let mut e = entity;
+        let left = self.dequeue_entity(q, entity, flags, &mut count);
+        if left.is_none() && task {
+            return false;
+        }
+        if parent.is_some() {
+            self.dequeue_above(q, entity, left, flags, count);
+        }
+        true
+    }
+
+    /// The levels above `e`, for which [`Self::dequeue_entity`] from `q` gave `left`.
+    #[inline(never)]
+    fn dequeue_above(
+        &mut self,
+        mut q: Que,
+        mut e: Ent,
+        mut left: Option<u64>,
+        flags: Dequeue,
+        mut count: Count,
+    ) {
+        let level = Dequeue {
+            sleep: true,
+            special: false,
+            last: false,
+        };
+        let mut slice = loop {
+            let Some(load) = left else {
+                // The kernel's second walk starts at this group itself.
+                break self.min_slice(q);
+            };
+            e = self.ent[e].parent;
+            let Some(ent) = self.ent.at(e) else {
+                return;
+            };
+            if load != 0 {
+                let slice = self.min_slice(q);
+                if flags.sleep {
+                    self.set_next_buddy(e);
+                }
+                break slice;
+            }
+            q = ent.queue;
+            left = self.dequeue_entity(q, e, level, &mut count);
+        };
         while let Some(ent) = self.ent.at(e) {
             let (q, parent) = (ent.queue, ent.parent);
-            let Some(left) = self.dequeue_entity(q, e, level, &mut count) else {
-                if self.ent[e].is_task() {
-                    return false;
-                }
-                // The kernel's second walk starts at this group itself.
-                slice = self.min_slice(q);
-                break;
-            };
-            e = parent;
-            if left != 0 {
-                if e.is_some() {
-                    slice = self.min_slice(q);
-                    if flags.sleep {
-                        self.set_next_buddy(e);
-                    }
-                }
-                break;
-            }
-            level = Dequeue {
-                sleep: true,
-                special: false,
-                last: false,
-            };
-        }
-        while e.is_some() {
-            let q = self.ent[e].queue;
             self.refresh_weight(e);
             self.set_queued_slice(e, slice);
             slice = self.min_slice(q);
             self.count_down(q, &mut count);
-            e = self.ent[e].parent;
+            e = parent;
         }
-        true
     }
 
     /// What an entity counts for when it leaves; a delayed group's tasks are uncounted already.
@@ -283,7 +299,7 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(self.is_idle(e)),
+            idle: u32::from(ent.task.policy == Policy::Idle),
         }
     }
 }

@@ -86,7 +86,7 @@ impl Fair {
     #[inline(always)]
     pub(crate) fn update_curr(&mut self, q: Que) {
         let curr = self.que[q].curr;
-        if curr.is_some() && self.now > self.ent[curr].exec_start {
+        if self.ent.at(curr).is_some_and(|c| self.now > c.exec_start) {
             self.charge(q, curr);
         }
     }
