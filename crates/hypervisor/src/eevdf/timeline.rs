@@ -46,6 +46,10 @@ impl Entry {
 struct Node {
     len: u32,
     parent: u32,
+    /// Of its entry in its parent: most removals need not look there. Of a root: anything.
+    vruntime: u64,
+    min_slice: u32,
+    max_slice: u32,
     leaf: bool,
     entries: [Entry; FANOUT],
 }
@@ -56,8 +60,27 @@ impl Node {
             entries: [Entry::BLANK; FANOUT],
             len: 0,
             parent,
+            vruntime: 0,
+            min_slice: 0,
+            max_slice: 0,
             leaf,
         }
+    }
+
+    /// Keeps what its entry in its parent says.
+    #[inline]
+    fn note(&mut self, entry: &Entry) {
+        self.vruntime = entry.vruntime;
+        (self.min_slice, self.max_slice) = (entry.min_slice, entry.max_slice);
+    }
+
+    /// Whether nothing above changes now that `gone` is no longer at `at`: it was not the first
+    /// or last in anything, and enough are left.
+    #[inline]
+    fn unmissed(&self, gone: &Entry, at: usize) -> bool {
+        let (lo, hi) = (self.min_slice, self.max_slice);
+        let slices = lo == hi || (gone.min_slice != lo && gone.max_slice != hi);
+        slices && gone.vruntime != self.vruntime && at < self.len() && self.len() >= FANOUT / 4
     }
 
     #[inline]
@@ -281,7 +304,9 @@ impl Pool {
             sub.vruntime = earlier(sub.vruntime, vruntime);
             sub.min_slice = sub.min_slice.min(slice);
             sub.max_slice = sub.max_slice.max(slice);
+            let sub = *sub;
             n = sub.child;
+            self.nodes[n as usize].note(&sub);
         }
     }
 
@@ -295,7 +320,9 @@ impl Pool {
         let gone = node.entries[i];
         node.take(i);
         if n != t.root {
-            self.shrunk(t, n, gone);
+            if !node.unmissed(&gone, i) {
+                self.shrunk(t, n, gone);
+            }
         } else if node.len == 0 {
             // The node stays: a queue that was in use soon is again.
             *t = Timeline {
@@ -432,6 +459,8 @@ impl Pool {
         self.nodes[to as usize].put(at, entry);
         self.link(leaf, entry.child, to);
         let (left_sum, right_sum) = (self.summary(n), self.summary(right));
+        self.nodes[n as usize].note(&left_sum);
+        self.nodes[right as usize].note(&right_sum);
         let parent = self.nodes[n as usize].parent;
         if parent == NONE {
             let root = self.node(false, NONE);
@@ -505,6 +534,7 @@ impl Pool {
             let above = &mut self.nodes[parent as usize];
             above.entries[left] = merged;
             above.take(left + 1);
+            self.nodes[a as usize].note(&merged);
             self.free.push(b);
         }
         if parent != t.root {
@@ -539,6 +569,7 @@ impl Pool {
                 return;
             }
             above.entries[i] = entry;
+            self.nodes[n as usize].note(&entry);
             n = parent;
         }
     }
