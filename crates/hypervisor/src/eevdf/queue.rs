@@ -330,7 +330,11 @@ impl Fair {
     /// `update_protect_slice`: shortens the protection to the shortest slice queued.
     #[inline(always)]
     pub(crate) fn update_protect(&mut self, q: Que, e: Ent) {
-        let slice = self.min_slice(q);
+        let queue = &self.que[q];
+        let mut slice = u64::from(queue.timeline.shortest());
+        if let Some(curr) = queue.running(&self.ent) {
+            slice = slice.min(curr.slice);
+        }
         let ent = &mut self.ent[e];
         let end = ent.vruntime.wrapping_add(ent.vtime(slice));
         ent.vprot = earlier(ent.vprot, end);
