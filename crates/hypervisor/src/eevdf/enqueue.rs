@@ -1,8 +1,10 @@
 //! Joining and leaving, level by level (`enqueue_task_fair`, `dequeue_entities`).
 
 use super::Fair;
+use super::entity::Policy;
 use super::features::Feature;
 use super::ids::{Ent, Que};
+use super::queue::Queue;
 
 /// Why a task is enqueued (`ENQUEUE_*`).
 #[derive(Clone, Copy, Default)]
@@ -32,30 +34,42 @@ pub(crate) struct Count {
     pub(crate) idle: u32,
 }
 
-impl Fair {
-    /// Counts on `q`; above an idle group all are idle.
+impl Queue {
+    /// Counts here; above an idle group all are idle.
     #[inline]
-    pub(crate) fn count_up(&mut self, q: Que, count: &mut Count) {
-        let queue = &mut self.que[q];
-        queue.h_nr_queued += count.queued;
-        queue.h_nr_runnable += count.runnable;
-        queue.h_nr_idle += count.idle;
-        if queue.idle {
+    fn count_up(&mut self, count: &mut Count) {
+        self.h_nr_queued += count.queued;
+        self.h_nr_runnable += count.runnable;
+        self.h_nr_idle += count.idle;
+        if self.idle {
             count.idle = count.queued;
         }
+    }
+
+    /// Uncounts here.
+    #[inline]
+    fn count_down(&mut self, count: &mut Count) {
+        self.h_nr_queued -= count.queued;
+        self.h_nr_runnable -= count.runnable;
+        self.h_nr_idle -= count.idle;
+        if self.idle {
+            count.idle = count.queued;
+        }
+    }
+}
+
+impl Fair {
+    /// Counts on `q` and for its group.
+    #[inline]
+    pub(crate) fn count_up(&mut self, q: Que, count: &mut Count) {
+        self.que[q].count_up(count);
         self.group_runnable(q, count.runnable as i32);
     }
 
-    /// Uncounts on `q`.
+    /// Uncounts on `q` and for its group.
     #[inline]
     pub(crate) fn count_down(&mut self, q: Que, count: &mut Count) {
-        let queue = &mut self.que[q];
-        queue.h_nr_queued -= count.queued;
-        queue.h_nr_runnable -= count.runnable;
-        queue.h_nr_idle -= count.idle;
-        if queue.idle {
-            count.idle = count.queued;
-        }
+        self.que[q].count_down(count);
         self.group_runnable(q, -(count.runnable as i32));
     }
 
@@ -66,7 +80,7 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(self.is_idle(task)),
+            idle: u32::from(ent.task.policy == Policy::Idle),
         }
     }
 
@@ -91,148 +105,188 @@ impl Fair {
     }
 
     /// `enqueue_task_fair`.
+    #[inline(always)]
     pub(crate) fn enqueue_task(&mut self, task: Ent, flags: Enqueue) {
-        let rq = self.ent[task].rq;
+        let ent = &self.ent[task];
+        let (rq, q, parent) = (ent.rq, ent.queue, ent.parent);
         if self.is_flat(rq) {
             self.flat_enqueue(task, flags);
         } else {
-            self.enqueue_levels(task, flags);
+            let mut count = self.enqueue_count(task, flags);
+            self.enqueue_entity(q, task, flags.initial, &mut count);
+            if parent.is_some() {
+                self.enqueue_above(q, parent, count);
+            }
         }
         self.hrtick_update(rq);
     }
 
-    fn enqueue_levels(&mut self, task: Ent, flags: Enqueue) {
-        let mut count = self.enqueue_count(task, flags);
-        let mut slice = None;
-        let mut initial = flags.initial;
-        let mut e = task;
-        while e.is_some() {
-            if self.ent[e].on_rq {
-                if self.ent[e].delayed {
+    /// The levels from group entity `e` up, above the queue `below` that was joined.
+    #[inline(never)]
+    fn enqueue_above(&mut self, below: Que, mut e: Ent, mut count: Count) {
+        let mut slice = self.min_slice(below);
+        while let Some(ent) = self.ent.at(e) {
+            if ent.on_rq {
+                if ent.delayed {
                     self.requeue_delayed(e);
                 }
                 break;
             }
-            if let Some(slice) = slice {
-                self.ent[e].slice = slice;
-                self.ent[e].custom_slice = true;
-            }
-            let q = self.ent[e].queue;
-            self.enqueue_entity(q, e, initial);
-            self.count_up(q, &mut count);
-            initial = false;
-            e = self.ent[e].parent;
-            if e.is_some() {
-                slice = Some(self.min_slice(q));
-            }
-        }
-        while e.is_some() {
-            let q = self.ent[e].queue;
-            self.refresh_weight(e);
-            if let Some(slice) = slice {
-                self.set_queued_slice(e, slice);
-            }
-            slice = Some(self.min_slice(q));
-            self.count_up(q, &mut count);
-            e = self.ent[e].parent;
-        }
-    }
-
-    /// `enqueue_entity`.
-    #[inline]
-    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool) {
-        let curr = self.que[q].curr == e;
-        if curr {
-            self.place(q, e, initial);
-        }
-        self.update_curr(q);
-        self.refresh_weight(e);
-        if !curr {
-            self.place(q, e, initial);
-        }
-        self.account_load(q, e);
-        self.que[q].members += 1;
-        if !curr {
-            self.tree_insert(q, e);
-        }
-        self.ent[e].on_rq = true;
-    }
-
-    /// `dequeue_entity`: false if it stays, delayed.
-    #[inline]
-    fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue) -> bool {
-        self.update_curr(q);
-        self.clear_buddies(q, e);
-        let may_stay = flags.sleep && !flags.special && !flags.last;
-        let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
-        if may_stay && !self.eligible(q, e) {
-            self.update_lag(q, e);
-            self.set_delayed(e);
-            return false;
-        }
-        self.update_lag(q, e);
-        if !flags.sleep && self.cfg.features.has(Feature::PlaceRelDeadline) {
+            let (q, parent) = (ent.queue, ent.parent);
             let ent = &mut self.ent[e];
-            ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
-            ent.rel_deadline = true;
-        }
-        if self.que[q].curr != e {
-            self.tree_remove(q, e);
-        }
-        self.ent[e].on_rq = false;
-        self.unaccount_load(q, e);
-        self.que[q].members -= 1;
-        if flags.last {
-            self.clear_delayed(e);
-        }
-        true
-    }
-
-    /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
-    pub(crate) fn dequeue_task(&mut self, entity: Ent, flags: Dequeue) -> bool {
-        if self.is_flat(self.ent[entity].rq) {
-            return self.flat_dequeue(entity, flags);
-        }
-        let mut count = self.dequeue_count(entity, flags);
-        let mut level = flags;
-        let mut slice = 0;
-        let mut e = entity;
-        while e.is_some() {
-            let q = self.ent[e].queue;
-            if !self.dequeue_entity(q, e, level) {
-                if self.ent[e].is_task() {
-                    return false;
-                }
-                // The kernel's second walk starts at this group itself.
-                slice = self.min_slice(q);
-                break;
-            }
-            self.count_down(q, &mut count);
-            e = self.ent[e].parent;
-            if self.que[q].load != 0 {
-                if e.is_some() {
-                    slice = self.min_slice(q);
-                    if flags.sleep {
-                        self.set_next_buddy(e);
-                    }
-                }
-                break;
-            }
-            level = Dequeue {
-                sleep: true,
-                special: false,
-                last: false,
-            };
+            (ent.slice, ent.custom_slice) = (slice, true);
+            self.enqueue_entity(q, e, false, &mut count);
+            slice = self.min_slice(q);
+            e = parent;
         }
         while e.is_some() {
             let q = self.ent[e].queue;
             self.refresh_weight(e);
             self.set_queued_slice(e, slice);
             slice = self.min_slice(q);
-            self.count_down(q, &mut count);
+            self.count_up(q, &mut count);
             e = self.ent[e].parent;
         }
+    }
+
+    /// `enqueue_entity`, and the counters of `q`.
+    #[inline]
+    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
+        if self.que[q].curr == e {
+            self.enqueue_running(q, e, initial, count);
+            return;
+        }
+        self.update_curr(q);
+        self.refresh_weight(e);
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        let ent = &mut self.ent[e];
+        queue.place(curr, ent, &self.cfg, initial);
+        queue.join(ent.load);
+        queue.tree_insert(&mut self.pool, e, ent);
+        ent.on_rq = true;
+        queue.count_up(count);
+        let (owner, load) = (queue.owner, ent.load as i64);
+        if owner.is_some() {
+            self.group_changed(owner, load, count.runnable as i32);
+        }
+    }
+
+    /// [`Self::enqueue_entity`] for one that still is the running entity: it is not in the tree.
+    #[cold]
+    #[inline(never)]
+    fn enqueue_running(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
+        self.place(q, e, initial);
+        self.update_curr(q);
+        self.refresh_weight(e);
+        self.account_load(q, e);
+        self.que[q].members += 1;
+        self.ent[e].on_rq = true;
+        self.count_up(q, count);
+    }
+
+    /// `dequeue_entity`, and the counters of `q`: the weight that is left there, or `None` if the
+    /// entity stays, delayed.
+    #[inline]
+    fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> Option<u64> {
+        self.update_curr(q);
+        self.clear_buddies(q, e);
+        let may_stay = flags.sleep && !flags.special && !flags.last;
+        let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        let ent = &mut self.ent[e];
+        let stays = may_stay && !queue.eligible(curr, ent.vruntime);
+        queue.update_lag(curr, ent, &self.cfg);
+        if stays {
+            self.set_delayed(e);
+            return None;
+        }
+        if !flags.sleep && self.cfg.features.has(Feature::PlaceRelDeadline) {
+            ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
+            ent.rel_deadline = true;
+        }
+        if queue.curr != e {
+            queue.tree_remove(&mut self.pool, e, ent);
+        }
+        ent.on_rq = false;
+        queue.leave(ent.load);
+        if flags.last {
+            let load = -(ent.load as i64);
+            self.group_load(q, load);
+            self.clear_delayed(e);
+            self.count_down(q, count);
+            return Some(self.que[q].load);
+        }
+        queue.count_down(count);
+        let (left, owner, load) = (queue.load, queue.owner, ent.load as i64);
+        if owner.is_some() {
+            self.group_changed(owner, -load, -(count.runnable as i32));
+        }
+        Some(left)
+    }
+
+    /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
+    #[inline(always)]
+    pub(crate) fn dequeue_task(&mut self, entity: Ent, flags: Dequeue) -> bool {
+        let ent = &self.ent[entity];
+        let (q, parent, task) = (ent.queue, ent.parent, ent.is_task());
+        if self.is_flat(ent.rq) {
+            return self.flat_dequeue(entity, flags);
+        }
+        let mut count = self.dequeue_count(entity, flags);
+        let left = self.dequeue_entity(q, entity, flags, &mut count);
+        if left.is_none() && task {
+            return false;
+        }
+        if parent.is_some() {
+            self.dequeue_above(q, entity, left, flags, count);
+        }
         true
+    }
+
+    /// The levels above `e`, for which [`Self::dequeue_entity`] from `q` gave `left`.
+    #[inline(never)]
+    fn dequeue_above(
+        &mut self,
+        mut q: Que,
+        mut e: Ent,
+        mut left: Option<u64>,
+        flags: Dequeue,
+        mut count: Count,
+    ) {
+        let level = Dequeue {
+            sleep: true,
+            special: false,
+            last: false,
+        };
+        let mut slice = loop {
+            let Some(load) = left else {
+                // The kernel's second walk starts at this group itself.
+                break self.min_slice(q);
+            };
+            e = self.ent[e].parent;
+            let Some(ent) = self.ent.at(e) else {
+                return;
+            };
+            if load != 0 {
+                let slice = self.min_slice(q);
+                if flags.sleep {
+                    self.set_next_buddy(e);
+                }
+                break slice;
+            }
+            q = ent.queue;
+            left = self.dequeue_entity(q, e, level, &mut count);
+        };
+        while let Some(ent) = self.ent.at(e) {
+            let (q, parent) = (ent.queue, ent.parent);
+            self.refresh_weight(e);
+            self.set_queued_slice(e, slice);
+            slice = self.min_slice(q);
+            self.count_down(q, &mut count);
+            e = parent;
+        }
     }
 
     /// What an entity counts for when it leaves; a delayed group's tasks are uncounted already.
@@ -245,7 +299,7 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(self.is_idle(e)),
+            idle: u32::from(ent.task.policy == Policy::Idle),
         }
     }
 }

@@ -34,6 +34,7 @@ impl Fair {
         w
     }
 
+    #[inline(never)]
     pub(crate) fn flat_enqueue(&mut self, task: Ent, flags: Enqueue) {
         let rq = self.ent[task].rq;
         let root = self.rqs[rq].root;
@@ -62,6 +63,7 @@ impl Fair {
     }
 
     /// False if the task stays, delayed.
+    #[inline(never)]
     pub(crate) fn flat_dequeue(&mut self, task: Ent, flags: Dequeue) -> bool {
         let root = self.ent[task].arena;
         self.update_curr(root);
@@ -105,6 +107,7 @@ impl Fair {
         true
     }
 
+    #[inline(never)]
     pub(crate) fn flat_put(&mut self, prev: Ent) {
         let root = self.ent[prev].arena;
         if self.ent[prev].on_rq {
@@ -114,6 +117,7 @@ impl Fair {
         self.que[root].curr = Ent::NONE;
     }
 
+    #[inline(never)]
     pub(crate) fn flat_set(&mut self, next: Ent, first: bool) {
         let root = self.ent[next].arena;
         self.set_next_entity(root, next, false);

@@ -208,6 +208,16 @@ impl Fair {
         Some(weight.min(cap).max(MIN_SHARES))
     }
 
+    /// Keeps both totals of the group with entity `owner`.
+    #[inline(never)]
+    pub(crate) fn group_changed(&mut self, owner: Ent, load: i64, runnable: i32) {
+        if let Some(g) = self.ent[owner].task.group {
+            let group = &mut self.groups[g];
+            group.load = group.load.wrapping_add_signed(load);
+            group.runnable = group.runnable.wrapping_add_signed(runnable);
+        }
+    }
+
     /// Keeps the count of runnable tasks of the group that owns `q`.
     #[inline]
     pub(crate) fn group_runnable(&mut self, q: Que, delta: i32) {

@@ -103,6 +103,14 @@ impl Que {
 #[derive(Clone, Debug)]
 pub(crate) struct Arena<T>(pub(crate) Vec<T>);
 
+impl<T> Arena<T> {
+    /// The slot of `e`; `None` for none: no arena is so long, so one comparison answers both.
+    #[inline]
+    pub(crate) fn at(&self, e: Ent) -> Option<&T> {
+        self.0.get(e.0 as usize)
+    }
+}
+
 macro_rules! indexed_by {
     ($id:ty) => {
         impl<T> Index<$id> for Arena<T> {

@@ -1,11 +1,12 @@
 //! Picking the next task, and switching to it.
 
+use super::config::Config;
 use super::enqueue::Dequeue;
 use super::entity::{Entity, TaskState};
 use super::error::Error;
 use super::features::Feature;
 use super::ids::{Ent, Que, RqId, TaskId};
-use super::queue::{Resched, fits, floor_div};
+use super::queue::{Queue, Resched, fits};
 use super::weights::{before, earlier};
 use super::{Actions, Fair};
 
@@ -24,13 +25,11 @@ impl Fair {
     /// `pick_eevdf`: the entity to run in one queue that has members.
     ///
     /// With `protect`, the buddy and the running entity's protection count.
+    #[inline(always)]
     pub(crate) fn pick_eevdf(&self, q: Que, protect: bool) -> Ent {
         let queue = &self.que[q];
         let running = queue.curr;
-        let curr = running
-            .is_some()
-            .then(|| &self.ent[running])
-            .filter(|c| c.on_rq);
+        let curr = self.ent.at(running).filter(|c| c.on_rq);
         if queue.members == 1 {
             return if curr.is_some() {
                 running
@@ -38,28 +37,22 @@ impl Fair {
                 self.leftmost(q)
             };
         }
-        let (sum, weight) = match curr {
-            Some(c) => queue.sums_with(c),
-            None => (queue.sum_w_vruntime, queue.sum_weight),
-        };
-        let key = |v: u64| v.wrapping_sub(queue.zero_vruntime) as i64;
-        let buddy = queue.next;
-        if protect && buddy.is_some() && self.cfg.features.has(Feature::PickBuddy) {
-            // An entity that has left the queue is no longer its buddy: see `clear_buddies`.
-            if fits(sum, weight, key(self.ent[buddy].vruntime)) {
-                return buddy;
-            }
+        let (sum, weight) = queue.sums(queue.running(&self.ent));
+        // An entity that has left the queue is no longer its buddy: see `clear_buddies`.
+        if protect
+            && let Some(buddy) = self.ent.at(queue.next)
+            && self.cfg.features.has(Feature::PickBuddy)
+            && fits(sum, weight, queue.key(buddy.vruntime))
+        {
+            return queue.next;
         }
-        let eligible = curr.filter(|c| fits(sum, weight, key(c.vruntime)));
+        let eligible = curr.filter(|c| fits(sum, weight, queue.key(c.vruntime)));
         if protect && eligible.is_some_and(Entity::protected) {
             return running;
         }
-        // `sum >= key * weight` is `key <= floor(sum / weight)` for whole keys: one division
-        // instead of a product at each entity looked at.
-        let bound = floor_div(sum, weight.max(1) as i64);
         let best = self
             .pool
-            .first_eligible(&queue.timeline, queue.zero_vruntime, bound);
+            .earliest_eligible(&queue.timeline, queue.zero_vruntime, sum, weight);
         match (best, eligible) {
             (Some((_, deadline)), Some(c)) if before(c.deadline, deadline) => running,
             (Some((b, _)), _) => Ent(b),
@@ -151,17 +144,20 @@ impl Fair {
         }
         let shared = self.shared_queue(prev, next);
         let mut e = prev;
-        while e.is_some() {
-            let q = self.ent[e].queue;
-            if self.ent[e].on_rq {
+        while let Some(ent) = self.ent.at(e) {
+            let (q, parent) = (ent.queue, ent.parent);
+            if ent.on_rq {
                 self.update_curr(q);
-                self.tree_insert(q, e);
             }
-            self.que[q].curr = Ent::NONE;
+            let (queue, ent) = (&mut self.que[q], &self.ent[e]);
+            if ent.on_rq {
+                queue.tree_insert(&mut self.pool, e, ent);
+            }
+            queue.curr = Ent::NONE;
             if Some(q) == shared {
                 return;
             }
-            e = self.ent[e].parent;
+            e = parent;
         }
     }
 
@@ -207,13 +203,13 @@ impl Fair {
             self.flat_set(next, first);
         } else {
             let mut e = next;
-            while e.is_some() {
-                let q = self.ent[e].queue;
+            while let Some(ent) = self.ent.at(e) {
+                let (q, parent) = (ent.queue, ent.parent);
                 if self.que[q].curr.is_some() {
                     break;
                 }
                 self.set_next_entity(q, e, first);
-                e = self.ent[e].parent;
+                e = parent;
             }
         }
         if first && self.cfg.features.has(Feature::Hrtick) {
@@ -222,25 +218,34 @@ impl Fair {
     }
 
     /// `set_next_entity`.
+    #[inline(always)]
     pub(crate) fn set_next_entity(&mut self, q: Que, e: Ent, first: bool) {
         self.clear_buddies(q, e);
-        if self.ent[e].on_rq {
-            self.tree_remove(q, e);
+        let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
+        if ent.on_rq {
+            queue.tree_remove(&mut self.pool, e, ent);
         }
-        self.ent[e].exec_start = self.now;
+        ent.exec_start = self.now;
         if first {
-            self.set_protect(q, e);
+            queue.set_protect(ent, &self.cfg);
         }
-        self.que[q].curr = e;
+        queue.curr = e;
     }
 
-    /// `set_protect_slice`: until the deadline, or until a shorter slice that is queued.
+    /// [`Queue::set_protect`].
     pub(crate) fn set_protect(&mut self, q: Que, e: Ent) {
-        let mut slice = self.cfg.normalized_base_slice_ns;
-        if self.cfg.features.has(Feature::RunToParity) {
-            slice = u64::from(self.que[q].timeline.shortest());
+        self.que[q].set_protect(&mut self.ent[e], &self.cfg);
+    }
+}
+
+impl Queue {
+    /// `set_protect_slice`: until the deadline, or until a shorter slice that is queued.
+    #[inline]
+    fn set_protect(&self, ent: &mut Entity, cfg: &Config) {
+        let mut slice = cfg.normalized_base_slice_ns;
+        if cfg.features.has(Feature::RunToParity) {
+            slice = u64::from(self.timeline.shortest());
         }
-        let ent = &mut self.ent[e];
         let mut vprot = ent.deadline;
         if slice < ent.slice {
             vprot = earlier(vprot, ent.vruntime.wrapping_add(ent.vtime(slice)));

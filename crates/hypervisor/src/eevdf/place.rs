@@ -1,31 +1,38 @@
 //! Where an entity joins its queue, and what it takes along when it leaves.
 
 use super::Fair;
+use super::config::Config;
 use super::entity::Entity;
 use super::features::Feature;
 use super::ids::{Ent, Que};
+use super::queue::{Queue, Running};
 use super::weights::mul_div;
 
-impl Fair {
-    /// `place_entity`: gives `e`, which is not counted yet, its vruntime and deadline.
+impl Queue {
+    /// `place_entity`: gives `ent`, which is not counted yet, its vruntime and deadline.
     ///
     /// Inserting an entity with lag moves the average by it. So that the lag is `vlag` *after*
     /// the insertion, it is inflated by `(W + w) / W` before.
-    #[inline]
-    pub(crate) fn place(&mut self, q: Que, e: Ent, initial: bool) {
-        let features = self.cfg.features;
-        let (v, load) = self.avg_vruntime(q);
-        let ent = &mut self.ent[e];
+    #[inline(always)]
+    pub(crate) fn place(
+        &mut self,
+        curr: Option<Running>,
+        ent: &mut Entity,
+        cfg: &Config,
+        initial: bool,
+    ) {
+        let features = cfg.features;
+        let (v, load) = self.avg_vruntime(curr);
         if !ent.custom_slice {
-            ent.slice = self.cfg.base_slice_ns;
+            ent.slice = cfg.base_slice_ns;
         }
         let (vlag, w) = (ent.vlag, ent.weight);
         let mut vruntime = v;
-        if vlag != 0 && features.has(Feature::PlaceLag) && self.que[q].members > 0 {
+        if vlag != 0 && features.has(Feature::PlaceLag) && self.members > 0 {
             let lag = mul_div(vlag, load + w, load);
             vruntime = v.wrapping_sub(lag as u64);
             if w > load {
-                self.que[q].set_zero(vruntime);
+                self.set_zero(vruntime);
             }
         }
         ent.vruntime = vruntime;
@@ -45,30 +52,43 @@ impl Fair {
     /// is.
     ///
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
-    #[inline]
-    pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
-        let queue = &mut self.que[q];
-        let mut longest = u64::from(queue.timeline.longest());
-        let curr = if queue.curr.is_some() {
-            Some(&self.ent[queue.curr]).filter(|c| c.on_rq)
-        } else {
-            None
-        };
+    #[inline(always)]
+    pub(crate) fn update_lag(
+        &mut self,
+        curr: Option<Running>,
+        ent: &mut Entity,
+        cfg: &Config,
+    ) -> bool {
+        let mut longest = u64::from(self.timeline.longest());
         if let Some(c) = curr {
             longest = longest.max(c.slice);
         }
-        let (v, _) = queue.avg_vruntime(curr);
-        let zero = self.cfg.features.has(Feature::DelayZero);
-        let ent = &mut self.ent[e];
-        let mut vlag = ent.lag_against(v, longest + self.cfg.tick_ns);
+        let (v, _) = self.avg_vruntime(curr);
+        let mut vlag = ent.lag_against(v, longest + cfg.tick_ns);
         if ent.delayed {
             vlag = vlag.max(ent.vlag);
-            if zero {
+            if cfg.features.has(Feature::DelayZero) {
                 vlag = vlag.min(0);
             }
         }
         ent.vlag = vlag;
         v.wrapping_sub(vlag as u64) != ent.vruntime
+    }
+}
+
+impl Fair {
+    /// [`Queue::place`].
+    pub(crate) fn place(&mut self, q: Que, e: Ent, initial: bool) {
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        queue.place(curr, &mut self.ent[e], &self.cfg, initial);
+    }
+
+    /// [`Queue::update_lag`].
+    pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
+        let queue = &mut self.que[q];
+        let curr = queue.running(&self.ent);
+        queue.update_lag(curr, &mut self.ent[e], &self.cfg)
     }
 
     /// `requeue_delayed_entity`: a delayed entity becomes an ordinary one again.

@@ -23,25 +23,37 @@ impl Fair {
     pub(crate) fn check_preempt(&mut self, p: Ent, fork: bool) {
         let rq = self.ent[p].rq;
         let r = &mut self.rqs[rq];
-        if r.curr.is_none() {
+        let curr = r.curr;
+        let Some(c) = self.ent.at(curr) else {
             if !core::mem::replace(&mut r.announced, true) {
                 self.request(rq, Resched::Now);
             }
             return;
-        }
-        if p == r.curr || r.resched == Resched::Now {
+        };
+        if p == curr || r.resched == Resched::Now {
             return;
         }
         if !self.cfg.features.has(Feature::WakeupPreemption) {
             return;
         }
-        let curr = r.curr;
-        // Under flat picking the tasks themselves compete.
-        let (se, pse) = if self.is_flat(rq) {
-            (curr, p)
-        } else {
-            self.siblings(curr, p)
-        };
+        let (q, pe) = (c.arena, &self.ent[p]);
+        // Under flat picking this is always so: the tasks themselves compete.
+        if q == pe.arena {
+            let (se_idle, policy) = (c.task.policy == Policy::Idle, pe.task.policy);
+            if se_idle && policy != Policy::Idle {
+                self.preempt_short(rq, q, curr);
+            } else if policy == Policy::Normal {
+                self.contest(rq, q, curr, p, fork);
+            }
+            return;
+        }
+        self.check_preempt_cousin(rq, curr, p, fork);
+    }
+
+    /// [`Self::check_preempt`] where the tasks are in different groups: their ancestors compete.
+    #[inline(never)]
+    fn check_preempt_cousin(&mut self, rq: RqId, curr: Ent, p: Ent, fork: bool) {
+        let (se, pse) = self.siblings(curr, p);
         let (se_idle, pse_idle) = (self.is_idle(se), self.is_idle(pse));
         if se_idle && !pse_idle {
             // The kernel looks for the buddy in the running task's own queue here.
@@ -52,11 +64,16 @@ impl Fair {
         if se_idle != pse_idle || self.ent[p].task.policy != Policy::Normal {
             return;
         }
-        let q = self.ent[se].arena;
+        self.contest(rq, self.ent[se].arena, se, pse, fork);
+    }
+
+    /// Whether `pse` is picked in `q`, where `se` runs.
+    #[inline(always)]
+    fn contest(&mut self, rq: RqId, q: Que, se: Ent, pse: Ent, fork: bool) {
         self.update_curr(q);
-        let shorter = self.ent[pse].slice < self.ent[se].slice;
-        let short = self.cfg.features.has(Feature::PreemptShort) && shorter;
-        if !short && (fork || self.ent[pse].delayed) {
+        let (slice, pe) = (self.ent[se].slice, &self.ent[pse]);
+        let short = pe.slice < slice && self.cfg.features.has(Feature::PreemptShort);
+        if !short && (fork || pe.delayed) {
             return;
         }
         if self.pick_settled(q, !short) != pse {
@@ -69,7 +86,7 @@ impl Fair {
     }
 
     /// Picks in `q`, dequeueing what was delayed, until something that runs is found.
-    #[inline]
+    #[inline(always)]
     fn pick_settled(&mut self, q: Que, protect: bool) -> Ent {
         loop {
             let e = self.pick_eevdf(q, protect);
@@ -84,6 +101,7 @@ impl Fair {
     }
 
     /// Preempts `se` although its protected period is not over.
+    #[inline(never)]
     fn preempt_short(&mut self, rq: RqId, buddy_queue: Que, se: Ent) {
         self.ent[se].cancel_protect();
         self.clear_buddies(buddy_queue, se);

@@ -6,8 +6,8 @@
 use super::Fair;
 use super::config::PickMode;
 use super::entity::Entity;
-use super::ids::{Ent, Que, RqId};
-use super::timeline::Timeline;
+use super::ids::{Arena, Ent, Que, RqId};
+use super::timeline::{Pool, Timeline};
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
 use crate::lag_credit::{CreditState, Tokens};
 
@@ -46,6 +46,14 @@ pub(crate) struct Queue {
     pub(crate) tokens: Tokens,
 }
 
+/// The running entity of a queue, as far as sums and bounds need it.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) vruntime: u64,
+    pub(crate) weight: u64,
+    pub(crate) slice: u64,
+}
+
 impl Queue {
     pub(crate) fn new(rq: RqId, owner: Ent) -> Self {
         Self {
@@ -69,36 +77,92 @@ impl Queue {
         }
     }
 
-    /// Sums over all members, `curr` being the running entity.
+    /// What the running entity adds, if it is a member.
     #[inline]
-    pub(crate) fn sums_with(&self, curr: &Entity) -> (i64, u64) {
-        if !curr.on_rq {
+    pub(crate) fn running(&self, ent: &Arena<Entity>) -> Option<Running> {
+        let curr = ent.at(self.curr).filter(|c| c.on_rq)?;
+        Some(Running {
+            vruntime: curr.vruntime,
+            weight: curr.weight,
+            slice: curr.slice,
+        })
+    }
+
+    /// Sums over all members, `curr` being the running one.
+    #[inline]
+    pub(crate) fn sums(&self, curr: Option<Running>) -> (i64, u64) {
+        let Some(curr) = curr else {
             return (self.sum_w_vruntime, self.sum_weight);
-        }
-        let key = curr.vruntime.wrapping_sub(self.zero_vruntime) as i64;
-        let term = key.wrapping_mul(curr.weight as i64);
+        };
+        let term = self.key(curr.vruntime).wrapping_mul(curr.weight as i64);
         (
             self.sum_w_vruntime.wrapping_add(term),
             self.sum_weight + curr.weight,
         )
     }
 
-    /// `avg_vruntime` with the running entity given: the average, which becomes the base, and
-    /// the weight of all members.
+    /// `entity_key`: virtual runtime relative to the base.
     #[inline]
-    pub(crate) fn avg_vruntime(&mut self, curr: Option<&Entity>) -> (u64, u64) {
-        let mut v = self.zero_vruntime;
-        let (mut sum, mut weight) = (self.sum_w_vruntime, self.sum_weight);
-        if let Some(curr) = curr.filter(|c| c.on_rq) {
-            (sum, weight) = self.sums_with(curr);
-            v = curr.vruntime;
-        }
-        if self.sum_weight != 0 {
+    pub(crate) fn key(&self, vruntime: u64) -> i64 {
+        vruntime.wrapping_sub(self.zero_vruntime) as i64
+    }
+
+    /// `entity_eligible`.
+    #[inline]
+    pub(crate) fn eligible(&self, curr: Option<Running>, vruntime: u64) -> bool {
+        let (sum, weight) = self.sums(curr);
+        fits(sum, weight, self.key(vruntime))
+    }
+
+    /// `avg_vruntime`: the average, which becomes the base, and the weight of all members.
+    #[inline]
+    pub(crate) fn avg_vruntime(&mut self, curr: Option<Running>) -> (u64, u64) {
+        let (sum, weight) = self.sums(curr);
+        if self.sum_weight == 0 {
+            // The base of a sum over nothing moves alone.
+            if let Some(curr) = curr {
+                self.zero_vruntime = curr.vruntime;
+            }
+        } else {
             let delta = floor_div(sum, weight as i64);
-            v = self.zero_vruntime.wrapping_add(delta as u64);
+            self.set_zero(self.zero_vruntime.wrapping_add(delta as u64));
         }
-        self.set_zero(v);
-        (v, weight)
+        (self.zero_vruntime, weight)
+    }
+
+    /// `account_entity_enqueue` for an entity that competes here.
+    #[inline]
+    pub(crate) fn join(&mut self, load: u64) {
+        self.load += load;
+        self.nr_queued += 1;
+        self.members += 1;
+    }
+
+    /// `account_entity_dequeue` for an entity that competes here.
+    #[inline]
+    pub(crate) fn leave(&mut self, load: u64) {
+        self.load -= load;
+        self.nr_queued -= 1;
+        self.members -= 1;
+    }
+
+    /// `__enqueue_entity`: into the tree.
+    #[inline]
+    pub(crate) fn tree_insert(&mut self, pool: &mut Pool, e: Ent, ent: &Entity) {
+        let term = self.key(ent.vruntime).wrapping_mul(ent.weight as i64);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_add(term);
+        self.sum_weight += ent.weight;
+        let slice = ent.slice as u32;
+        pool.insert(&mut self.timeline, e.0, ent.deadline, ent.vruntime, slice);
+    }
+
+    /// `__dequeue_entity`: out of the tree.
+    #[inline]
+    pub(crate) fn tree_remove(&mut self, pool: &mut Pool, e: Ent, ent: &Entity) {
+        let term = self.key(ent.vruntime).wrapping_mul(ent.weight as i64);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_sub(term);
+        self.sum_weight -= ent.weight;
+        pool.remove(&mut self.timeline, e.0);
     }
 
     /// `update_zero_vruntime`.
@@ -155,6 +219,10 @@ pub(crate) struct Rq {
 /// `floor(a / b)` for a positive `b`.
 #[inline]
 pub(crate) fn floor_div(a: i64, b: i64) -> i64 {
+    // As of two or four tasks of nice 0: a shift floors.
+    if b & (b - 1) == 0 {
+        return a >> b.trailing_zeros();
+    }
     let q = a / b;
     if a % b < 0 { q - 1 } else { q }
 }
@@ -164,23 +232,14 @@ impl Fair {
     #[inline]
     pub(crate) fn curr_on(&self, q: Que) -> Option<Ent> {
         let curr = self.que[q].curr;
-        (curr.is_some() && self.ent[curr].on_rq).then_some(curr)
-    }
-
-    /// `entity_key`: virtual runtime relative to the base.
-    #[inline]
-    pub(crate) fn key(&self, q: Que, vruntime: u64) -> i64 {
-        vruntime.wrapping_sub(self.que[q].zero_vruntime) as i64
+        self.ent.at(curr).filter(|c| c.on_rq).map(|_| curr)
     }
 
     /// Weighted sum of keys and sum of weights over all members.
     #[inline]
     pub(crate) fn sums(&self, q: Que) -> (i64, u64) {
         let queue = &self.que[q];
-        if queue.curr.is_none() {
-            return (queue.sum_w_vruntime, queue.sum_weight);
-        }
-        queue.sums_with(&self.ent[queue.curr])
+        queue.sums(queue.running(&self.ent))
     }
 
     /// Weight of all members.
@@ -192,8 +251,8 @@ impl Fair {
     /// `entity_eligible`.
     #[inline]
     pub(crate) fn eligible(&self, q: Que, e: Ent) -> bool {
-        let (sum, weight) = self.sums(q);
-        fits(sum, weight, self.key(q, self.ent[e].vruntime))
+        let queue = &self.que[q];
+        queue.eligible(queue.running(&self.ent), self.ent[e].vruntime)
     }
 
     /// `avg_vruntime` without moving the base.
@@ -216,38 +275,19 @@ impl Fair {
     #[inline]
     pub(crate) fn avg_vruntime(&mut self, q: Que) -> (u64, u64) {
         let queue = &mut self.que[q];
-        let curr = if queue.curr.is_some() {
-            Some(&self.ent[queue.curr])
-        } else {
-            None
-        };
-        queue.avg_vruntime(curr)
+        queue.avg_vruntime(queue.running(&self.ent))
     }
 
-    /// `__enqueue_entity`: into the tree.
+    /// [`Queue::tree_insert`].
     #[inline]
     pub(crate) fn tree_insert(&mut self, q: Que, e: Ent) {
-        let ent = &self.ent[e];
-        let queue = &mut self.que[q];
-        let key = ent.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
-        let term = key.wrapping_mul(ent.weight as i64);
-        queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_add(term);
-        queue.sum_weight += ent.weight;
-        let slice = ent.slice as u32;
-        self.pool
-            .insert(&mut queue.timeline, e.0, ent.deadline, ent.vruntime, slice);
+        self.que[q].tree_insert(&mut self.pool, e, &self.ent[e]);
     }
 
-    /// `__dequeue_entity`: out of the tree.
+    /// [`Queue::tree_remove`].
     #[inline]
     pub(crate) fn tree_remove(&mut self, q: Que, e: Ent) {
-        let ent = &self.ent[e];
-        let queue = &mut self.que[q];
-        let key = ent.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
-        let term = key.wrapping_mul(ent.weight as i64);
-        queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_sub(term);
-        queue.sum_weight -= ent.weight;
-        self.pool.remove(&mut queue.timeline, e.0);
+        self.que[q].tree_remove(&mut self.pool, e, &self.ent[e]);
     }
 
     /// Shortest slice among the members in ns (`cfs_rq_min_slice`); `u32::MAX` without any.
@@ -292,9 +332,13 @@ impl Fair {
     }
 
     /// `update_protect_slice`: shortens the protection to the shortest slice queued.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_protect(&mut self, q: Que, e: Ent) {
-        let slice = self.min_slice(q);
+        let queue = &self.que[q];
+        let mut slice = u64::from(queue.timeline.shortest());
+        if let Some(curr) = queue.running(&self.ent) {
+            slice = slice.min(curr.slice);
+        }
         let ent = &mut self.ent[e];
         let end = ent.vruntime.wrapping_add(ent.vtime(slice));
         ent.vprot = earlier(ent.vprot, end);
@@ -311,5 +355,21 @@ mod tests {
         assert_eq!(floor_div(-7, 2), -4);
         assert_eq!(floor_div(-8, 2), -4);
         assert_eq!(floor_div(0, 5), 0);
+        for a in [
+            i64::MIN,
+            -1025,
+            -1024,
+            -1023,
+            -1,
+            0,
+            1,
+            1023,
+            1024,
+            i64::MAX,
+        ] {
+            for b in [1, 2, 1024, 1 << 62] {
+                assert_eq!(floor_div(a, b), a.div_euclid(b), "{a} {b}");
+            }
+        }
     }
 }

@@ -101,13 +101,20 @@ impl Fair {
     }
 
     /// Points a task that is off the queues at its place on `rq` (`set_task_rq`).
+    #[inline(always)]
     pub(crate) fn rehome(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
         let ent = &self.ent[e];
         // Most tasks come back to where they were. Under flat picking weights differ by rule.
-        if ent.rq == rq && self.que[ent.queue].rq == rq && self.owner_group(e) == ent.task.group {
+        let owner = self.ent.at(ent.parent).and_then(|p| p.task.group);
+        if ent.rq == rq && owner == ent.task.group {
             return Ok(());
         }
-        let (parent, queue) = self.home(ent.task.group, rq)?;
+        self.rehome_anew(e, rq)
+    }
+
+    #[inline(never)]
+    fn rehome_anew(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
+        let (parent, queue) = self.home(self.ent[e].task.group, rq)?;
         let depth = if parent.is_some() {
             self.ent[parent].depth + 1
         } else {
@@ -126,16 +133,6 @@ impl Fair {
             self.rescale(e, load, false);
         }
         Ok(())
-    }
-
-    /// Group that owns the queue on which `e` is or was last.
-    fn owner_group(&self, e: Ent) -> Option<GroupId> {
-        let parent = self.ent[e].parent;
-        if parent.is_some() {
-            self.ent[parent].task.group
-        } else {
-            None
-        }
     }
 
     /// A new task joins a run queue (`wake_up_new_task`).

@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use super::queue::{fits, floor_div};
 use super::weights::{before, earlier};
 
 /// Entries in a node.
@@ -39,13 +40,18 @@ impl Entry {
     };
 }
 
+/// The head stands before the entries: a short queue is one or two cache lines.
 #[derive(Clone, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Node {
-    entries: [Entry; FANOUT],
     len: u32,
-    leaf: bool,
     parent: u32,
+    /// Of its entry in its parent: most removals need not look there. Of a root: anything.
+    vruntime: u64,
+    min_slice: u32,
+    max_slice: u32,
+    leaf: bool,
+    entries: [Entry; FANOUT],
 }
 
 impl Node {
@@ -53,9 +59,28 @@ impl Node {
         Self {
             entries: [Entry::BLANK; FANOUT],
             len: 0,
-            leaf,
             parent,
+            vruntime: 0,
+            min_slice: 0,
+            max_slice: 0,
+            leaf,
         }
+    }
+
+    /// Keeps what its entry in its parent says.
+    #[inline]
+    fn note(&mut self, entry: &Entry) {
+        self.vruntime = entry.vruntime;
+        (self.min_slice, self.max_slice) = (entry.min_slice, entry.max_slice);
+    }
+
+    /// Whether nothing above changes now that `gone` is no longer at `at`: it was not the first
+    /// or last in anything, and enough are left.
+    #[inline]
+    fn unmissed(&self, gone: &Entry, at: usize) -> bool {
+        let (lo, hi) = (self.min_slice, self.max_slice);
+        let slices = lo == hi || (gone.min_slice != lo && gone.max_slice != hi);
+        slices && gone.vruntime != self.vruntime && at < self.len() && self.len() >= FANOUT / 4
     }
 
     #[inline]
@@ -219,6 +244,7 @@ impl Pool {
     /// Inserts an entity behind those with the same deadline.
     ///
     /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
+    #[inline(always)]
     pub fn insert(
         &mut self,
         t: &mut Timeline,
@@ -236,6 +262,24 @@ impl Pool {
         };
         t.min_slice = t.min_slice.min(slice);
         t.max_slice = t.max_slice.max(slice);
+        // A short queue is one leaf.
+        if let Some(node) = self.nodes.get_mut(t.root as usize)
+            && node.leaf
+            && node.len() < FANOUT
+        {
+            let at = node.upper_bound(deadline);
+            node.put(at, entry);
+            self.leaf_of[entity as usize] = t.root;
+            return;
+        }
+        self.descend(t, entry);
+    }
+
+    /// Inserts from the root down, where the root is no leaf with room.
+    #[inline(never)]
+    fn descend(&mut self, t: &mut Timeline, entry: Entry) {
+        let (deadline, vruntime, entity) = (entry.deadline, entry.vruntime, entry.child);
+        let slice = entry.min_slice;
         if t.root == NONE {
             t.root = self.node(true, NONE);
         }
@@ -260,11 +304,14 @@ impl Pool {
             sub.vruntime = earlier(sub.vruntime, vruntime);
             sub.min_slice = sub.min_slice.min(slice);
             sub.max_slice = sub.max_slice.max(slice);
+            let sub = *sub;
             n = sub.child;
+            self.nodes[n as usize].note(&sub);
         }
     }
 
     /// Removes an entity that is in the tree.
+    #[inline(always)]
     pub fn remove(&mut self, t: &mut Timeline, entity: u32) {
         let n = self.leaf_of[entity as usize];
         self.leaf_of[entity as usize] = NONE;
@@ -273,7 +320,9 @@ impl Pool {
         let gone = node.entries[i];
         node.take(i);
         if n != t.root {
-            self.shrunk(t, n, gone);
+            if !node.unmissed(&gone, i) {
+                self.shrunk(t, n, gone);
+            }
         } else if node.len == 0 {
             // The node stays: a queue that was in use soon is again.
             *t = Timeline {
@@ -309,11 +358,33 @@ impl Pool {
 
     /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`, and that
     /// deadline.
-    ///
-    /// That is the search for the earliest eligible deadline: see [`super::Fair`]'s pick.
-    #[inline]
     pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<(u32, u64)> {
         self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
+    }
+
+    /// Entity with the earliest deadline of those that are eligible, and that deadline.
+    ///
+    /// Eligible are those with `sum >= (vruntime - zero) * weight`, as [`super::Fair`]'s pick asks.
+    #[inline]
+    pub fn earliest_eligible(
+        &self,
+        t: &Timeline,
+        zero: u64,
+        sum: i64,
+        weight: u64,
+    ) -> Option<(u32, u64)> {
+        let root = self.nodes.get(t.root as usize)?;
+        if root.leaf {
+            // A few products cost less than one division.
+            let entry = root
+                .used()
+                .iter()
+                .find(|e| fits(sum, weight, e.vruntime.wrapping_sub(zero) as i64))?;
+            return Some((entry.child, entry.deadline));
+        }
+        // `sum >= key * weight` is `key <= floor(sum / weight)` for whole keys: one division
+        // instead of a product at each entity looked at.
+        self.first_eligible(t, zero, floor_div(sum, weight.max(1) as i64))
     }
 
     #[inline]
@@ -388,6 +459,8 @@ impl Pool {
         self.nodes[to as usize].put(at, entry);
         self.link(leaf, entry.child, to);
         let (left_sum, right_sum) = (self.summary(n), self.summary(right));
+        self.nodes[n as usize].note(&left_sum);
+        self.nodes[right as usize].note(&right_sum);
         let parent = self.nodes[n as usize].parent;
         if parent == NONE {
             let root = self.node(false, NONE);
@@ -461,6 +534,7 @@ impl Pool {
             let above = &mut self.nodes[parent as usize];
             above.entries[left] = merged;
             above.take(left + 1);
+            self.nodes[a as usize].note(&merged);
             self.free.push(b);
         }
         if parent != t.root {
@@ -495,6 +569,7 @@ impl Pool {
                 return;
             }
             above.entries[i] = entry;
+            self.nodes[n as usize].note(&entry);
             n = parent;
         }
     }

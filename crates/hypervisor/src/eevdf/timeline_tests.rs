@@ -31,6 +31,21 @@ impl List {
     }
 }
 
+/// Each entry of an inner node says what is below, and the node below knows it.
+fn summed(pool: &Pool, n: u32) {
+    let Some(node) = pool.nodes.get(n as usize).filter(|node| !node.leaf) else {
+        return;
+    };
+    for entry in node.used() {
+        let below = &pool.nodes[entry.child as usize];
+        assert_eq!(*entry, below.summary(entry.child));
+        let noted = (below.vruntime, below.min_slice, below.max_slice);
+        assert_eq!(noted, (entry.vruntime, entry.min_slice, entry.max_slice));
+        assert_eq!(below.parent, n);
+        summed(pool, entry.child);
+    }
+}
+
 fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
     let mut order = Vec::new();
     pool.for_each(t, &mut |e| order.push(e));
@@ -43,7 +58,13 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
         t.longest(),
         list.0.iter().map(|r| r.slice).max().unwrap_or(0)
     );
+    summed(pool, t.root);
     for bound in bounds {
+        let fraction = bound.saturating_mul(3).saturating_add(2);
+        assert_eq!(
+            pool.earliest_eligible(t, zero, fraction, 3),
+            pool.first_eligible(t, zero, *bound)
+        );
         assert_eq!(
             pool.first_eligible(t, zero, *bound).map(|f| f.0),
             list.first_eligible(zero, *bound)

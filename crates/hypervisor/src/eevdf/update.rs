@@ -83,10 +83,10 @@ impl Fair {
     }
 
     /// `update_curr`: charges the running entity of `q` for its time since the last account.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_curr(&mut self, q: Que) {
         let curr = self.que[q].curr;
-        if curr.is_some() && self.now > self.ent[curr].exec_start {
+        if self.ent.at(curr).is_some_and(|c| self.now > c.exec_start) {
             self.charge(q, curr);
         }
     }

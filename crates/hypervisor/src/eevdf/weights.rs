@@ -90,6 +90,8 @@ pub fn calc_delta_fair(delta: u64, weight: u64) -> u64 {
 pub(crate) fn mul_div(a: i64, b: u64, c: u64) -> i64 {
     let c = c.max(1);
     match i64::try_from(b).ok().and_then(|b| a.checked_mul(b)) {
+        // The weight of one task of nice 0: a shift.
+        Some(p) if c == NICE_0_LOAD => p / NICE_0_LOAD as i64,
         Some(p) if c <= i64::MAX as u64 => p / c as i64,
         _ => {
             let wide = i128::from(a) * i128::from(b) / i128::from(c);
@@ -140,6 +142,9 @@ mod tests {
     fn wide_and_narrow_products_agree() {
         assert_eq!(mul_div(-7, 3, 2), -10);
         assert_eq!(mul_div(i64::MAX, 4, 8), i64::MAX / 2);
+        assert_eq!(mul_div(-(1 << 20) - 1, 1, NICE_0_LOAD), -1);
+        assert_eq!(mul_div(-(3 << 19), 1, NICE_0_LOAD), -1);
+        assert_eq!(mul_div(i64::MAX, 1 << 20, NICE_0_LOAD), i64::MAX);
         assert_eq!(mul_div(i64::MIN, u64::MAX, 1), i64::MIN);
         assert_eq!(calc_delta_fair(3_000_000, 3072), 1_024_000_000);
         assert_eq!(calc_delta_fair(1 << 50, 1 << 21), 1 << 49);
