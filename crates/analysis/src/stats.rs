@@ -1,11 +1,15 @@
 //! Statistics over durations: mean and deviation as perf computes them, and percentiles.
 
+use std::collections::BTreeMap;
+
 use crate::answers::KeyRow;
 
 /// Bits of a value below its leading one that the histogram keeps: 1/1024 of the value.
 const PRECISION_BITS: u32 = 10;
-/// Counters of one page. Durations of one reason cluster, so pages are small.
-const PAGE: usize = 64;
+/// Counters of one page, which fill a line of the cache: durations of one reason cluster.
+const PAGE: usize = 32;
+/// Values that wait to be counted together.
+const PENDING: usize = 32;
 
 /// A histogram of 64-bit values whose bounds need not be known before. A value's bucket is within
 /// 0.1 % of it.
@@ -13,10 +17,18 @@ const PAGE: usize = 64;
 /// Buckets are laid out as in an HDR histogram (linear within each power of two) but kept in pages
 /// that are made when first used: an analysis keeps one for each reason of each vCPU thread, as it
 /// learns only at the end which threads are one VM, and with a dense table that alone would be
-/// 100 KB and more each.
+/// 100 KB and more each. Counters are short for the same reason; what they cannot hold is carried.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
-    pages: Vec<Option<Box<[u64; PAGE]>>>,
+    /// For each page its place in `counters`, plus one; 0: not made yet.
+    pages: Vec<u16>,
+    counters: Vec<[u16; PAGE]>,
+    /// By bucket, what its counter has overflowed by.
+    carried: BTreeMap<u32, u64>,
+    /// Buckets of the values that wait, and how many do. Counters are seldom in the cache, and the
+    /// loads of several at once take little longer than that of one.
+    pending: [u16; PENDING],
+    waiting: u8,
     count: u64,
     max: u64,
 }
@@ -44,32 +56,99 @@ const fn top_of(bucket: usize) -> u64 {
 
 impl Histogram {
     /// Counts a value.
+    #[inline]
     pub(crate) fn record(&mut self, value: u64) {
-        self.add(bucket_of(value), 1);
+        self.count += 1;
         self.max = self.max.max(value);
+        if let Some(place) = self.pending.get_mut(usize::from(self.waiting)) {
+            // The last of all buckets is 54 << 10 | 1023.
+            *place = bucket_of(value) as u16;
+            self.waiting += 1;
+        }
+        if usize::from(self.waiting) >= PENDING {
+            self.flush();
+        }
     }
 
+    fn waiting(&self) -> &[u16] {
+        let waiting = self.pending.get(..usize::from(self.waiting));
+        waiting.unwrap_or_default()
+    }
+
+    fn flush(&mut self) {
+        let pending = self.pending;
+        for bucket in pending.iter().take(usize::from(self.waiting)) {
+            self.add(usize::from(*bucket), 1);
+        }
+        self.waiting = 0;
+    }
+
+    /// Adds to a bucket's counter, not to the count.
+    #[inline]
     fn add(&mut self, bucket: usize, count: u64) {
         let page = bucket / PAGE;
+        let place = match self.pages.get(page) {
+            Some(&place) if place > 0 => usize::from(place),
+            _ => self.make(page),
+        };
+        let Some(counters) = self.counters.get_mut(place - 1) else {
+            return;
+        };
+        let counter = &mut counters[bucket % PAGE];
+        let sum = u64::from(*counter) + count;
+        *counter = sum as u16;
+        if sum > u64::from(u16::MAX) {
+            let carried = self.carried.entry(bucket as u32).or_default();
+            *carried += sum - u64::from(sum as u16);
+        }
+    }
+
+    /// Makes a page. There are fewer pages than 16 bits can number: 55 << 5 at [`PAGE`] counters.
+    #[cold]
+    fn make(&mut self, page: usize) -> usize {
         if page >= self.pages.len() {
-            self.pages.resize(page + 1, None);
+            self.pages.resize(page + 1, 0);
         }
-        if let Some(slot) = self.pages.get_mut(page) {
-            let counts = slot.get_or_insert_with(|| Box::new([0; PAGE]));
-            counts[bucket % PAGE] += count;
+        self.counters.push([0; PAGE]);
+        let place = self.counters.len();
+        if let Some(known) = self.pages.get_mut(page) {
+            *known = place as u16;
         }
-        self.count += count;
+        place
+    }
+
+    /// Buckets and how many values are counted in them, in ascending order; none of those without
+    /// any.
+    fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+        let made = self.pages.iter().enumerate().filter(|page| *page.1 > 0);
+        let counters = made.filter_map(|(page, &place)| {
+            let counters = self.counters.get(usize::from(place) - 1)?;
+            Some((page * PAGE, counters))
+        });
+        counters
+            .flat_map(|(start, counters)| {
+                let each = counters.iter().enumerate();
+                each.map(move |(offset, &count)| (start + offset, u64::from(count)))
+            })
+            .map(|(bucket, count)| {
+                if self.carried.is_empty() {
+                    return (bucket, count);
+                }
+                let carried = self.carried.get(&(bucket as u32));
+                (bucket, count + carried.copied().unwrap_or(0))
+            })
+            .filter(|bucket| bucket.1 > 0)
     }
 
     /// Adds all values of another.
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (page, counts) in other.pages.iter().enumerate() {
-            for (offset, &count) in counts.iter().flat_map(|counts| counts.iter().enumerate()) {
-                if count > 0 {
-                    self.add(page * PAGE + offset, count);
-                }
-            }
+        for (bucket, count) in other.buckets() {
+            self.add(bucket, count);
         }
+        for bucket in other.waiting() {
+            self.add(usize::from(*bucket), 1);
+        }
+        self.count += other.count;
         self.max = self.max.max(other.max);
     }
 
@@ -86,18 +165,35 @@ impl Histogram {
     /// The value that `per_mille` of 1000 values do not exceed, 0 of no values: the top of the
     /// bucket in which it lies, at most the largest value.
     pub(crate) fn quantile(&self, per_mille: u64) -> u64 {
-        let wanted = u128::from(self.count) * u128::from(per_mille);
-        let rank = wanted.div_ceil(1000).max(1);
+        self.quantiles([per_mille])[0]
+    }
+
+    /// The same for several, which must ascend.
+    fn quantiles<const N: usize>(&self, per_mille: [u64; N]) -> [u64; N] {
+        if self.waiting > 0 {
+            let mut all = self.clone();
+            all.flush();
+            return all.quantiles(per_mille);
+        }
+        let ranks = per_mille.map(|per_mille| {
+            let wanted = u128::from(self.count) * u128::from(per_mille);
+            wanted.div_ceil(1000).max(1)
+        });
+        let mut values = [self.max; N];
+        let mut pairs = values.iter_mut().zip(ranks);
+        let mut next = pairs.next();
         let mut seen = 0u128;
-        for (page, counts) in self.pages.iter().enumerate() {
-            for (offset, &count) in counts.iter().flat_map(|counts| counts.iter().enumerate()) {
-                seen += u128::from(count);
-                if count > 0 && seen >= rank {
-                    return top_of(page * PAGE + offset).min(self.max);
-                }
+        for (bucket, count) in self.buckets() {
+            seen += u128::from(count);
+            while let Some((value, _)) = next.take_if(|(_, rank)| seen >= *rank) {
+                *value = top_of(bucket).min(self.max);
+                next = pairs.next();
+            }
+            if next.is_none() {
+                break;
             }
         }
-        self.max
+        values
     }
 }
 
@@ -189,6 +285,7 @@ impl Durations {
     /// The row, without percentages.
     pub(crate) fn row(&self, vm: &str, reason: &str) -> KeyRow {
         let stats = &self.stats;
+        let [p50_ns, p90_ns, p99_ns, p999_ns] = self.histogram.quantiles([500, 900, 990, 999]);
         KeyRow {
             vm: vm.to_owned(),
             reason: reason.to_owned(),
@@ -198,10 +295,10 @@ impl Durations {
             max_ns: stats.max,
             avg_ns: ratio(stats.sum, stats.n),
             stddev_percent: stats.rel_stddev_percent(),
-            p50_ns: self.histogram.quantile(500),
-            p90_ns: self.histogram.quantile(900),
-            p99_ns: self.histogram.quantile(990),
-            p999_ns: self.histogram.quantile(999),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p999_ns,
             ..KeyRow::default()
         }
     }
@@ -250,10 +347,30 @@ mod tests {
         let mut histogram = Histogram::default();
         for value in [0, 1, 1023, 1024, 2047, 2048, u64::MAX] {
             assert!(top_of(bucket_of(value)) >= value, "{value}");
+            assert!(bucket_of(value) <= usize::from(u16::MAX), "{value}");
             histogram.record(value);
         }
         assert_eq!(histogram.quantile(1000), u64::MAX);
         assert_eq!(histogram.quantile(1), 0);
+    }
+
+    #[test]
+    fn more_values_than_a_counter_holds_are_counted() {
+        let mut histogram = Histogram::default();
+        for _ in 0..200_000 {
+            histogram.record(7);
+        }
+        (0..100_001).for_each(|_| histogram.record(9));
+        let mut twice = histogram.clone();
+        twice.merge(&histogram);
+        for (histogram, times) in [(&histogram, 1), (&twice, 2)] {
+            assert_eq!(histogram.count(), 300_001 * times);
+            let mut all = histogram.clone();
+            all.flush();
+            let counts: Vec<_> = all.buckets().collect();
+            assert_eq!(counts, [(7, 200_000 * times), (9, 100_001 * times)]);
+            assert_eq!(histogram.quantiles([1, 600, 700, 1000]), [7, 7, 9, 9]);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use stealtime_analysis::answers::Source;
-use stealtime_analysis::{Analysis, Answers, Options, Selection};
+use stealtime_analysis::{Analysis, Answers, Options, Selection, Skip};
 use stealtime_events::Event;
 use stealtime_trace::{ClockUnit, EventSource, ReadError, SourceInfo};
 
@@ -22,12 +22,13 @@ pub(crate) struct Analyzed {
     pub(crate) first_ns: u64,
 }
 
-/// Reads the recording at `path` once.
+/// Reads the recording at `path` once; `skip`: what is not to be shown.
 pub(crate) fn analyze(
     path: &Path,
     recording: &Recording,
     window: Option<Window>,
     selection: Selection,
+    skip: Skip,
 ) -> Result<Analyzed, CliError> {
     let mut source = open(path, recording)?;
     let (before, first) = first_event(&mut *source)?;
@@ -41,7 +42,7 @@ pub(crate) fn analyze(
     let mut analysis = Analysis::new(Options {
         selection,
         groups: recording.groups(),
-        ..Options::default()
+        skip,
     });
     for event in before.iter().chain(&first) {
         analysis.event(event, source.names());

@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use stealtime_analysis::{Answers, Selection};
+use stealtime_analysis::{Answers, Selection, Skip};
 use stealtime_report::terminal::Style;
 use stealtime_report::{Key, csv, json, terminal};
 
@@ -118,7 +118,8 @@ impl Analyze {
             ..Selection::default()
         };
         let path = &self.recording.trace;
-        let mut analyzed = input::analyze(path, &self.recording, Some(self.window()), selection)?;
+        let (window, skip) = (Some(self.window()), skip(format, &keys));
+        let mut analyzed = input::analyze(path, &self.recording, window, selection, skip)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         print(&analyzed.answers, format, &keys, csv_key)?;
@@ -149,7 +150,11 @@ impl Analyze {
             },
             ..Selection::default()
         };
-        let all = input::analyze(&self.recording.trace, &self.recording, None, all)?.answers;
+        let skip = Skip {
+            keys: true,
+            ..Skip::default()
+        };
+        let all = input::analyze(&self.recording.trace, &self.recording, None, all, skip)?.answers;
         pick::vms(&self.vm, &pick::names(&all))?;
         pick::vcpus(&self.vcpu, &pick::numbers(&all))
     }
@@ -185,6 +190,17 @@ impl Analyze {
         }
         let asked = |key: &Key| self.key.contains(&KeyArg::One(*key));
         Key::ALL.into_iter().filter(asked).collect()
+    }
+}
+
+/// What need not be computed, because no table of `keys` shows it. Not latencies: which interrupt
+/// came from where also tells which vCPUs are one VM.
+fn skip(format: Format, keys: &[Key]) -> Skip {
+    let all = keys.is_empty() && format == Format::Json;
+    let shown = [Key::Msr, Key::Ioport, Key::Mmio];
+    Skip {
+        keys: !all && !shown.iter().any(|key| keys.contains(key)),
+        ..Skip::default()
     }
 }
 

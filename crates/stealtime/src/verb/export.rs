@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use stealtime_analysis::Selection;
+use stealtime_analysis::{Selection, Skip};
 use stealtime_report::perfetto::{Exporter, Options};
 use stealtime_trace::ReadError;
 
@@ -64,7 +64,13 @@ impl Export {
             return Err(CliError::Terminal);
         }
         let twice = Twice::new(&self.recording.trace)?;
-        let analyzed = input::analyze(twice.path(), &self.recording, None, Selection::default())?;
+        let analyzed = input::analyze(
+            twice.path(),
+            &self.recording,
+            None,
+            Selection::default(),
+            Skip::default(),
+        )?;
         pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
         pick::cpus(&self.cpu, &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;

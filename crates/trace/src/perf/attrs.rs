@@ -15,6 +15,8 @@ const RECENT: usize = 256;
 #[derive(Debug)]
 pub(super) struct Attrs {
     all: Vec<Attr>,
+    /// Where the id of a sample lies.
+    id_at: Option<usize>,
     by_id: HashMap<u64, usize>,
     /// Ids that were looked for last, and what they belong to.
     recent: [(u64, usize); RECENT],
@@ -28,6 +30,7 @@ impl Default for Attrs {
     fn default() -> Self {
         Self {
             all: Vec::new(),
+            id_at: None,
             by_id: HashMap::new(),
             recent: [NO_ID; RECENT],
             cpus: HashMap::new(),
@@ -39,6 +42,9 @@ impl Attrs {
     /// Adds an attribute with the ids of its counters.
     pub(super) fn add(&mut self, attr: Attr, ids: impl IntoIterator<Item = u64>) {
         let index = self.all.len();
+        if index == 0 {
+            self.id_at = attr::id_offset(&attr);
+        }
         self.all.push(attr);
         for id in ids {
             if self.by_id.len() < MAX_IDS {
@@ -75,6 +81,7 @@ impl Attrs {
         }
     }
 
+    #[inline]
     fn index(&mut self, id: u64) -> Option<usize> {
         let slot = (id % RECENT as u64) as usize;
         match self.recent.get(slot) {
@@ -91,17 +98,16 @@ impl Attrs {
 
     /// The attribute of a sample. Where all samples are laid out alike it need not be known which
     /// of them it is: then its index is `None`.
+    #[inline]
     pub(super) fn of_sample(
         &mut self,
         record: &[u8],
         endian: Endian,
     ) -> Option<(Option<usize>, &Attr)> {
-        let first = self.all.first()?;
-        let offset = attr::id_offset(first);
         if self.all.len() == 1 {
             return self.all.first().map(|only| (Some(0), only));
         }
-        let id = offset.and_then(|at| endian.u64(record, at));
+        let id = self.id_at.and_then(|at| endian.u64(record, at));
         let index = id.and_then(|id| self.index(id));
         match index {
             Some(index) => self.all.get(index).map(|attr| (Some(index), attr)),

@@ -40,7 +40,7 @@ use give::Giver;
 use header::Section;
 use notes::Tally;
 use records::{Record, Records, Stop};
-use sort::{Held, Sorter};
+use sort::Sorter;
 use twins::Twins;
 
 /// Kinds of records (`enum perf_event_type` and `enum perf_user_event_type`).
@@ -256,14 +256,26 @@ impl PerfSource {
         self.samples = Some(samples);
     }
 
-    /// Reads one record.
+    /// Reads records until one was there that is no sample, or some can be given.
     fn step(&mut self) -> Result<(), ReadError> {
-        let record = match self.records.next() {
+        while let Some(record) = self.records.next_of(kind::SAMPLE) {
+            if !self.hold_sample(record) {
+                self.sorter.window();
+                return Ok(());
+            }
+        }
+        let next = self.records.next();
+        self.take_full();
+        let record = match next {
             Ok(record) => record,
             Err(stop) => return self.stop(stop),
         };
         match record.kind {
-            kind::SAMPLE => self.hold_sample(record),
+            kind::SAMPLE => {
+                if !self.hold_sample(record) {
+                    self.sorter.window();
+                }
+            }
             kind::LOST | kind::COMM | kind::FORK => self.hold(record),
             kind::LOST_SAMPLES => {
                 /// Samples that a BPF filter did not want.
@@ -299,7 +311,28 @@ impl PerfSource {
         Ok(())
     }
 
-    fn hold_sample(&mut self, record: Record) {
+    /// Keeps a buffer that was read to its end as long as its records are held.
+    fn take_full(&mut self) {
+        let full = self.records.take_full(|| self.sorter.spare());
+        if let Some(full) = full {
+            self.sorter.full(full);
+        }
+    }
+
+    /// Holds a record back. Gives `false` if there is no more room.
+    #[inline]
+    fn push(&mut self, record: Record, time_ns: u64, attr: Option<usize>) -> bool {
+        if record.unpacked {
+            let bytes = self.records.bytes(record);
+            return self.sorter.push(bytes, time_ns, attr);
+        }
+        self.records.keep();
+        self.sorter.hold((record.start, record.len), time_ns, attr)
+    }
+
+    /// What it gives is as with [`Self::push`].
+    #[inline]
+    fn hold_sample(&mut self, record: Record) -> bool {
         /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the guest's kernel and user among its values.
         const CPUMODE: u16 = 7;
         const GUEST: std::ops::RangeInclusive<u16> = 4..=5;
@@ -309,14 +342,12 @@ impl PerfSource {
             found.and_then(|(index, attr)| Some((index, attr::sample(bytes, attr, self.endian)?)));
         let Some((index, sample)) = sample else {
             self.tally.broken += 1;
-            return;
+            return true;
         };
         self.tally.samples += 1;
         self.tally.untimed += u64::from(sample.time.is_none());
         self.tally.guest += u64::from(GUEST.contains(&(record.misc & CPUMODE)));
-        if !self.sorter.push(bytes, sample.time.unwrap_or(0), index) {
-            self.sorter.window();
-        }
+        self.push(record, sample.time.unwrap_or(0), index)
     }
 
     fn hold(&mut self, record: Record) {
@@ -331,7 +362,7 @@ impl PerfSource {
         match sample {
             Some(sample) => {
                 let time_ns = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
-                if !self.sorter.push(bytes, time_ns, None) {
+                if !self.push(record, time_ns, None) {
                     self.sorter.window();
                 }
             }
@@ -405,7 +436,9 @@ impl PerfSource {
             return self.stop(Stop::Damaged(text));
         }
         let padded = (size as usize).next_multiple_of(8);
-        let data = match self.records.behind(padded) {
+        let data = self.records.behind(padded);
+        self.take_full();
+        let data = match data {
             Ok(data) => data,
             Err(stop) => return self.stop(stop),
         };
@@ -417,22 +450,18 @@ impl PerfSource {
         Ok(())
     }
 
-    /// Makes events of a record whose time has come.
-    fn give(&mut self, held: Held) {
+    /// Makes events of some records whose time has come. Events of several wait in the queue: what
+    /// has just been written in parts can be read as a whole only after a while.
+    fn give(&mut self) {
+        const BATCH: usize = 64;
         if self.samples.is_none() {
             self.open_decoder();
         }
-        if self.twins.is_none() {
+        let twins = self.twins.get_or_insert_with(|| {
             let tracepoints: Vec<_> = self.attrs.all().iter().map(Attr::tracepoint).collect();
-            self.twins = Some(Twins::new(&tracepoints));
-        }
-        let bytes = self.sorter.bytes(held);
-        let time_ns = if held.time_ns == 0 {
-            self.sorter.origin_ns.max(self.last_ns)
-        } else {
-            held.time_ns
-        };
-        let (Some(samples), Some(twins)) = (&mut self.samples, &mut self.twins) else {
+            Twins::new(&tracepoints)
+        });
+        let Some(samples) = &mut self.samples else {
             return;
         };
         let mut giver = Giver {
@@ -445,14 +474,22 @@ impl PerfSource {
             info: &mut self.info,
             tally: &mut self.tally,
         };
-        let counted = giver.record(bytes, held.attr(), time_ns);
-        if counted && time_ns < self.last_ns {
-            self.info.out_of_order += 1;
+        for _ in 0..BATCH {
+            let Some(held) = self.sorter.pop() else {
+                break;
+            };
+            let bytes = self.sorter.bytes(held, self.records.current());
+            let time_ns = if held.time_ns == 0 {
+                self.sorter.origin_ns.max(self.last_ns)
+            } else {
+                held.time_ns
+            };
+            if giver.record(bytes, held.attr(), time_ns) {
+                giver.info.out_of_order += u64::from(time_ns < self.last_ns);
+                self.last_ns = time_ns;
+            }
+            self.sorter.release(held);
         }
-        if counted {
-            self.last_ns = time_ns;
-        }
-        self.sorter.release(held);
     }
 }
 
@@ -462,8 +499,8 @@ impl EventSource for PerfSource {
             if let Some(event) = self.queue.pop() {
                 return Ok(Some(event));
             }
-            if let Some(held) = self.sorter.pop() {
-                self.give(held);
+            if self.sorter.is_ready() {
+                self.give();
             } else if !self.ended {
                 self.step()?;
             } else {

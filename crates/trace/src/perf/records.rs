@@ -9,6 +9,9 @@ use crate::tracefs::Endian;
 /// A record's length has 16 bits.
 const MAX_RECORD: usize = 1 << 16;
 
+/// Bytes of a buffer.
+pub(super) const BUFFER: usize = 1 << 20;
+
 /// `PERF_RECORD_AUXTRACE`: data follow the record.
 const AUXTRACE: u32 = 71;
 /// `PERF_RECORD_COMPRESSED`: records follow in zstd, a stream over all such records.
@@ -23,9 +26,9 @@ pub(super) struct Record {
     pub(super) misc: u16,
     /// Offset in the file; of an unpacked record that of what it was packed in.
     pub(super) offset: u64,
-    start: usize,
-    len: usize,
-    unpacked: bool,
+    pub(super) start: usize,
+    pub(super) len: usize,
+    pub(super) unpacked: bool,
 }
 
 /// Why there are no more records.
@@ -49,6 +52,12 @@ pub(super) struct Records<R> {
     /// Offset in the file of `buffer[start]`.
     offset: u64,
     unpacker: Option<Unpacker>,
+    /// Whether records of `buffer` are still needed when it has been read to its end.
+    keep: bool,
+    /// A buffer that was read to its end and is still needed.
+    full: Option<Vec<u8>>,
+    /// A buffer to be used next.
+    spare: Option<Vec<u8>>,
 }
 
 /// Packed data, and what was unpacked of them.
@@ -70,12 +79,60 @@ impl<R: Read> Records<R> {
         Self {
             input,
             endian,
-            buffer: vec![0; 1 << 20],
+            buffer: vec![0; BUFFER],
             start: 0,
             end: 0,
             offset,
             unpacker: None,
+            keep: false,
+            full: None,
+            spare: None,
         }
+    }
+
+    /// Says that the bytes of records given so far are needed until their buffer, in which they stay
+    /// where they are, is taken with [`Self::take_full`].
+    pub(super) fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// The buffer that was read to its end, if records of it are needed. To be asked for after each
+    /// call that reads. In exchange it takes one to be used again.
+    pub(super) fn take_full(&mut self, spare: impl FnOnce() -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let full = self.full.take()?;
+        self.spare = spare().filter(|it| it.len() == BUFFER);
+        Some(full)
+    }
+
+    /// The buffer that is being read.
+    pub(super) fn current(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The next record, if it is of this kind (which must be none of those that are seen to here),
+    /// not packed, and there without reading.
+    #[inline]
+    pub(super) fn next_of(&mut self, kind: u32) -> Option<Record> {
+        if self.unpacker.is_some() {
+            return None;
+        }
+        let left = self.buffer.get(self.start..self.end)?;
+        let head = left.first_chunk::<8>()?;
+        let misc = self.endian.u16(head, 4)?;
+        let len = usize::from(self.endian.u16(head, 6)?);
+        if self.endian.u32(head, 0)? != kind || len < 8 || len > left.len() {
+            return None;
+        }
+        let record = Record {
+            kind,
+            misc,
+            offset: self.offset,
+            start: self.start,
+            len,
+            unpacked: false,
+        };
+        self.advance(len);
+        Some(record)
     }
 
     /// Where the next record starts in the file.
@@ -211,10 +268,8 @@ impl<R: Read> Records<R> {
     /// Whether `len` bytes (at most [`MAX_RECORD`]) are held, after reading more if need be.
     fn fill(&mut self, len: usize) -> Result<bool, Stop> {
         while self.end - self.start < len {
-            if self.start > 0 {
-                self.buffer.copy_within(self.start..self.end, 0);
-                self.end -= self.start;
-                self.start = 0;
+            if self.start > 0 && self.buffer.len() - self.end < MAX_RECORD {
+                self.make_room();
             }
             let room = self.buffer.get_mut(self.end..).unwrap_or_default();
             match self.input.read(room) {
@@ -225,6 +280,25 @@ impl<R: Read> Records<R> {
             }
         }
         Ok(true)
+    }
+}
+
+impl<R> Records<R> {
+    /// Moves what is left to the start of the buffer, or of another where this one is needed.
+    fn make_room(&mut self) {
+        let left = self.end - self.start;
+        if std::mem::take(&mut self.keep) {
+            let fresh = self.spare.take().unwrap_or_else(|| vec![0; BUFFER]);
+            let full = std::mem::replace(&mut self.buffer, fresh);
+            let from = full.get(self.start..self.end).unwrap_or_default();
+            if let Some(to) = self.buffer.get_mut(..left) {
+                to.copy_from_slice(from);
+            }
+            self.full = Some(full);
+        } else {
+            self.buffer.copy_within(self.start..self.end, 0);
+        }
+        (self.start, self.end) = (0, left);
     }
 }
 
@@ -246,6 +320,9 @@ impl<R: Read + Send + 'static> Records<R> {
             end,
             offset,
             unpacker,
+            keep,
+            full,
+            spare,
         } = self;
         Records {
             input: Box::new(input),
@@ -255,6 +332,9 @@ impl<R: Read + Send + 'static> Records<R> {
             end,
             offset,
             unpacker,
+            keep,
+            full,
+            spare,
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! perf writes what each CPU's buffer holds, CPU after CPU, and then `PERF_RECORD_FINISHED_ROUND`:
 //! what comes after the next such record is later than all that came before this one. So records
-//! are held back for one round, in chunks that are used again. A recording whose rounds are
-//! missing or larger than [`MAX_CHUNKS`] is sorted in windows of that size.
+//! are held back for one round, in the buffers that they were read into (or, if they were packed,
+//! in chunks that they are copied to), which are used again. A recording whose rounds are missing
+//! or larger than [`MAX_CHUNKS`] is sorted in windows of that size.
 
-use std::collections::VecDeque;
+use super::records::BUFFER;
 
 /// Bytes of a chunk.
-const CHUNK: usize = 1 << 20;
+const CHUNK: usize = BUFFER;
 
 /// How many chunks are held at the most.
 const MAX_CHUNKS: usize = 96;
@@ -35,17 +36,22 @@ impl Held {
     }
 }
 
+#[derive(Default)]
 struct Chunk {
+    /// Empty as long as it is still being read.
     data: Vec<u8>,
+    /// Records that are held.
     live: u32,
 }
 
 /// Holds records back until they can be given in the order of time.
-#[derive(Default)]
 pub(super) struct Sorter {
-    chunks: VecDeque<Chunk>,
-    /// The number of the chunk at the front.
-    first: u32,
+    chunks: Vec<Chunk>,
+    /// Those of `chunks` that are not in use.
+    unused: Vec<u32>,
+    /// The chunk that stands for the buffer that is being read, and the one being copied to.
+    reading: u32,
+    filling: Option<u32>,
     free: Vec<Vec<u8>>,
     held: Vec<Held>,
     /// Of `held`: given so far, and in order and ready to be given.
@@ -58,37 +64,128 @@ pub(super) struct Sorter {
     pub(super) origin_ns: u64,
 }
 
+impl Default for Sorter {
+    fn default() -> Self {
+        Self {
+            chunks: vec![Chunk::default()],
+            unused: Vec::new(),
+            reading: 0,
+            filling: None,
+            free: Vec::new(),
+            held: Vec::new(),
+            given: 0,
+            ready: 0,
+            latest_ns: 0,
+            round_ns: 0,
+            origin_ns: 0,
+        }
+    }
+}
+
 impl Sorter {
-    /// Takes a record. Gives `false` if there is no more room: then [`Sorter::window`] makes some.
+    /// Takes a record by copying it. Gives `false` if there is no more room: then
+    /// [`Sorter::window`] makes some.
     pub(super) fn push(&mut self, record: &[u8], time_ns: u64, attr: Option<usize>) -> bool {
-        let room = self
-            .chunks
-            .back()
-            .map_or(0, |chunk| CHUNK - chunk.data.len().min(CHUNK));
-        if room < record.len() {
-            let data = self.free.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK));
-            self.chunks.push_back(Chunk { data, live: 0 });
+        let room = |chunk: &Chunk| CHUNK.saturating_sub(chunk.data.len()) >= record.len();
+        let filling = self.filling.and_then(|at| self.chunks.get(at as usize));
+        if !filling.is_some_and(room) {
+            self.seal();
+            let mut data = self.spare().unwrap_or_else(|| Vec::with_capacity(CHUNK));
+            data.clear();
+            self.filling = Some(self.number(data));
         }
-        let number = self
-            .first
-            .wrapping_add(self.chunks.len() as u32)
-            .wrapping_sub(1);
-        if let Some(chunk) = self.chunks.back_mut() {
-            let start = chunk.data.len() as u32;
+        let number = self.filling.unwrap_or(self.reading);
+        let chunk = self.chunks.get_mut(number as usize);
+        let start = chunk.map_or(0, |chunk| {
+            let start = chunk.data.len();
             chunk.data.extend_from_slice(record);
+            start
+        });
+        self.hold_in(number, (start, record.len()), time_ns, attr)
+    }
+
+    /// Takes a record that stays where it is in the buffer that is being read: start and length.
+    /// What it gives is as with [`Self::push`].
+    #[inline]
+    pub(super) fn hold(
+        &mut self,
+        place: (usize, usize),
+        time_ns: u64,
+        attr: Option<usize>,
+    ) -> bool {
+        self.hold_in(self.reading, place, time_ns, attr)
+    }
+
+    #[inline]
+    fn hold_in(
+        &mut self,
+        number: u32,
+        (start, len): (usize, usize),
+        time_ns: u64,
+        attr: Option<usize>,
+    ) -> bool {
+        if let Some(chunk) = self.chunks.get_mut(number as usize) {
             chunk.live += 1;
-            let attr = attr.map_or(0, |index| index as u32 + 1);
-            let len = record.len() as u32;
-            self.held.push(Held {
-                time_ns,
-                chunk: number,
-                start,
-                len,
-                attr,
-            });
         }
+        self.held.push(Held {
+            time_ns,
+            chunk: number,
+            start: start as u32,
+            len: len as u32,
+            attr: attr.map_or(0, |index| index as u32 + 1),
+        });
         self.latest_ns = self.latest_ns.max(time_ns);
-        self.chunks.len() < MAX_CHUNKS
+        self.chunks.len() - self.unused.len() < MAX_CHUNKS
+    }
+
+    /// A number for a chunk with these data.
+    fn number(&mut self, data: Vec<u8>) -> u32 {
+        let chunk = Chunk { data, live: 0 };
+        if let Some(number) = self.unused.pop()
+            && let Some(place) = self.chunks.get_mut(number as usize)
+        {
+            *place = chunk;
+            return number;
+        }
+        self.chunks.push(chunk);
+        self.chunks.len() as u32 - 1
+    }
+
+    /// The buffer that was being read is full: from now on another is read.
+    pub(super) fn full(&mut self, data: Vec<u8>) {
+        let number = self.reading;
+        if let Some(chunk) = self.chunks.get_mut(number as usize) {
+            chunk.data = data;
+        }
+        self.reading = self.number(Vec::new());
+        self.reuse(number);
+    }
+
+    /// A buffer that is needed no more.
+    pub(super) fn spare(&mut self) -> Option<Vec<u8>> {
+        self.free.pop()
+    }
+
+    /// Nothing more is copied to the chunk.
+    fn seal(&mut self) {
+        if let Some(number) = self.filling.take() {
+            self.reuse(number);
+        }
+    }
+
+    /// Takes a chunk back in which nothing is held any more.
+    fn reuse(&mut self, number: u32) {
+        if number == self.reading || self.filling == Some(number) {
+            return;
+        }
+        let chunk = self.chunks.get_mut(number as usize);
+        if let Some(chunk) = chunk.filter(|chunk| chunk.live == 0) {
+            let data = std::mem::take(&mut chunk.data);
+            if self.free.len() < MAX_FREE {
+                self.free.push(data);
+            }
+            self.unused.push(number);
+        }
     }
 
     /// A round has ended.
@@ -135,29 +232,33 @@ impl Sorter {
         Some(held)
     }
 
-    /// The bytes of a record.
-    pub(super) fn bytes(&self, held: Held) -> &[u8] {
-        let index = held.chunk.wrapping_sub(self.first) as usize;
-        let chunk = self.chunks.get(index);
-        let from = chunk.and_then(|chunk| chunk.data.get(held.start as usize..));
-        from.and_then(|from| from.get(..held.len as usize))
+    /// Whether there is a record that can be given.
+    pub(super) fn is_ready(&self) -> bool {
+        self.given < self.ready
+    }
+
+    /// The bytes of a record; `current` is the buffer that is being read.
+    #[inline]
+    pub(super) fn bytes<'a>(&'a self, held: Held, current: &'a [u8]) -> &'a [u8] {
+        let data = if held.chunk == self.reading {
+            current
+        } else {
+            let chunk = self.chunks.get(held.chunk as usize);
+            chunk.map_or(&[][..], |chunk| &chunk.data)
+        };
+        let start = held.start as usize;
+        data.get(start..start + held.len as usize)
             .unwrap_or_default()
     }
 
     /// The record's bytes are needed no more.
+    #[inline]
     pub(super) fn release(&mut self, held: Held) {
-        let index = held.chunk.wrapping_sub(self.first) as usize;
-        if let Some(chunk) = self.chunks.get_mut(index) {
+        if let Some(chunk) = self.chunks.get_mut(held.chunk as usize) {
             chunk.live = chunk.live.saturating_sub(1);
-        }
-        while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.live == 0) {
-            if let Some(mut chunk) = self.chunks.pop_front() {
-                chunk.data.clear();
-                if self.free.len() < MAX_FREE {
-                    self.free.push(chunk.data);
-                }
+            if chunk.live == 0 {
+                self.reuse(held.chunk);
             }
-            self.first = self.first.wrapping_add(1);
         }
     }
 }
@@ -169,7 +270,7 @@ mod tests {
     fn drain(sorter: &mut Sorter) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(held) = sorter.pop() {
-            assert_eq!(sorter.bytes(held), held.time_ns.to_le_bytes());
+            assert_eq!(sorter.bytes(held, &[]), held.time_ns.to_le_bytes());
             times.push(held.time_ns);
             sorter.release(held);
         }
@@ -195,6 +296,30 @@ mod tests {
         sorter.end();
         assert_eq!(drain(&mut sorter), [35, 40]);
         assert_eq!(sorter.origin_ns, 10);
+    }
+
+    #[test]
+    fn records_stay_in_the_buffer_that_they_were_read_into() {
+        let mut sorter = Sorter::default();
+        let first: Vec<u8> = [3u64, 1].iter().flat_map(|it| it.to_le_bytes()).collect();
+        assert!(sorter.hold((0, 8), 3, None) && sorter.hold((8, 8), 1, None));
+        sorter.full(first.clone());
+        assert!(sorter.hold((0, 8), 2, None));
+        push(&mut sorter, &[4]);
+        sorter.end();
+        let current = 2u64.to_le_bytes();
+        for time in 1u64..=4 {
+            let held = sorter.pop().expect("four are held");
+            assert_eq!(sorter.bytes(held, &current), time.to_le_bytes());
+            assert_eq!(sorter.spare(), None);
+            sorter.release(held);
+            if time == 3 {
+                assert_eq!(sorter.spare().as_deref(), Some(&*first));
+            }
+        }
+        // Nothing of the second is needed.
+        sorter.full(current.to_vec());
+        assert_eq!(sorter.spare().as_deref(), Some(&current[..]));
     }
 
     #[test]

@@ -3,24 +3,26 @@
 //! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel
 //! passes it there are two samples. It has happened once.
 
-use std::collections::VecDeque;
-
 use stealtime_events::CpuId;
 
 /// How many records are compared with: those of all CPUs that may still wait for their twin.
 const MEMORY: usize = 64;
 
 /// Finds samples that repeat another event's sample of the same passage.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Twins {
     /// For each attribute: its tracepoint, if another attribute has the same.
     shared: Vec<Option<u16>>,
-    recent: VecDeque<Passage>,
+    /// A ring: `oldest` is the place of the oldest passage once all places are taken.
+    recent: Vec<Passage>,
+    oldest: usize,
+    /// A mark of each passage, to be compared before the passages themselves.
+    marks: [u32; MEMORY],
     /// How many were found.
     pub(super) repeated: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Passage {
     tracepoint: u16,
     cpu: CpuId,
@@ -47,7 +49,10 @@ impl Twins {
         };
         Self {
             shared,
-            ..Self::default()
+            recent: Vec::new(),
+            oldest: 0,
+            marks: [0; MEMORY],
+            repeated: 0,
         }
     }
 
@@ -62,28 +67,73 @@ impl Twins {
     /// The tracepoint, if this sample tells of what another attribute's sample told already.
     pub(super) fn repeats(&mut self, attr: usize, cpu: CpuId, raw: &[u8]) -> Option<u16> {
         let tracepoint = self.shared.get(attr).copied().flatten()?;
-        let same = self.recent.iter_mut().find(|it| {
-            it.tracepoint == tracepoint
-                && it.cpu == cpu
-                && it.raw == raw
-                && !it.seen.contains(&attr)
-        });
-        if let Some(passage) = same {
-            passage.seen.push(attr);
+        let mark = mark(tracepoint, cpu, raw);
+        // All marks are compared, without a branch for each: most often none is the same.
+        let any = self.marks.iter().fold(false, |any, it| any | (*it == mark));
+        if any && self.told_before(mark, (tracepoint, cpu, raw), attr) {
             self.repeated += 1;
             return Some(tracepoint);
         }
-        if self.recent.len() >= MEMORY {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(Passage {
-            tracepoint,
-            cpu,
-            raw: raw.to_vec(),
-            seen: vec![attr],
-        });
+        self.remember(mark, (tracepoint, cpu, raw), attr);
         None
     }
+
+    /// Whether a passage is known, though not from this attribute; then from now on it is.
+    fn told_before(&mut self, mark: u32, (tracepoint, cpu, raw): Said<'_>, attr: usize) -> bool {
+        // From the oldest to the newest.
+        for place in (self.oldest..MEMORY).chain(0..self.oldest) {
+            if self.marks.get(place) != Some(&mark) {
+                continue;
+            }
+            let same = self.recent.get_mut(place).filter(|it| {
+                it.tracepoint == tracepoint
+                    && it.cpu == cpu
+                    && it.raw == raw
+                    && !it.seen.contains(&attr)
+            });
+            if let Some(passage) = same {
+                passage.seen.push(attr);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn remember(&mut self, mark: u32, (tracepoint, cpu, raw): Said<'_>, attr: usize) {
+        let place = if self.recent.len() < MEMORY {
+            self.recent.push(Passage::default());
+            self.recent.len() - 1
+        } else {
+            let place = self.oldest;
+            self.oldest = (place + 1) % MEMORY;
+            place
+        };
+        if let (Some(passage), Some(known)) =
+            (self.recent.get_mut(place), self.marks.get_mut(place))
+        {
+            *known = mark;
+            (passage.tracepoint, passage.cpu) = (tracepoint, cpu);
+            passage.raw.clear();
+            passage.raw.extend_from_slice(raw);
+            passage.seen.clear();
+            passage.seen.push(attr);
+        }
+    }
+}
+
+/// A sample's tracepoint, CPU and record.
+type Said<'a> = (u16, CpuId, &'a [u8]);
+
+/// A mark that same passages share and different ones seldom do.
+fn mark(tracepoint: u16, cpu: CpuId, raw: &[u8]) -> u32 {
+    /// An odd number with bits in no pattern (2^64 divided by the golden ratio).
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let start = u64::from(tracepoint) << 48 ^ u64::from(cpu.0) << 32 ^ raw.len() as u64;
+    let words = raw.as_chunks().0.iter().take(8);
+    let all = words.fold(start, |sum, word| {
+        (sum.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(SPREAD)
+    });
+    (all >> 32) as u32
 }
 
 /// Whether any tracepoint is there twice.
@@ -110,6 +160,23 @@ mod tests {
         assert_eq!([repeats(1, 1), repeats(1, 1)], [None; 2]);
         assert_eq!([repeats(3, 1), repeats(4, 1)], [None; 2]);
         assert_eq!(twins.repeated, 2);
+    }
+
+    #[test]
+    fn a_passage_is_forgotten_after_as_many_others_as_are_kept() {
+        let mut twins = Twins::new(&[Some(5), Some(5)]);
+        let told = |count: u8| (0..count).map(|at| [at; 40]);
+        for raw in told(100) {
+            assert_eq!(twins.repeats(0, CpuId(0), &raw), None);
+        }
+        let again: Vec<_> = told(100)
+            .map(|raw| twins.repeats(1, CpuId(0), &raw).is_some())
+            .collect();
+        // Each one that was forgotten makes another be forgotten.
+        assert!(again.iter().all(|found| !found));
+        let newest = [99; 40];
+        assert_eq!(twins.repeats(0, CpuId(0), &newest), Some(5));
+        assert_eq!(twins.recent.len(), MEMORY);
     }
 
     #[test]
