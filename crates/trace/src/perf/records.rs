@@ -90,8 +90,8 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// Says that the bytes of records given so far are needed until their buffer, in which they stay
-    /// where they are, is taken with [`Self::take_full`].
+    /// Says that the bytes of records given so far are needed until their buffer, in which they
+    /// stay where they are, is taken with [`Self::take_full`].
     pub(super) fn keep(&mut self) {
         self.keep = true;
     }
