@@ -3,3 +3,11 @@
 //! `no_std`, no dependencies, sans-I/O: state in, event in, actions out. A
 //! simulator, an interleaving checker, a VMM or a kernel calls the same code.
 #![no_std]
+
+extern crate alloc;
+
+pub mod events;
+pub mod lapic;
+pub mod lapic_timer;
+pub mod posted_interrupt;
+pub mod word;

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// One file of vectors: a header line and one sequence a line.
-pub struct VectorFile {
+pub(crate) struct VectorFile {
     /// Where it was found.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The header's `family`.
-    pub family: String,
+    pub(crate) family: String,
     /// The whole header line.
-    pub header: Value,
+    pub(crate) header: Value,
 }
 
 impl VectorFile {
     /// Reads the sequences one after the other (files are large, sequences are not).
-    pub fn sequences(&self) -> impl Iterator<Item = Value> + use<> {
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = Value> + use<> {
         let path = self.path.clone();
         lines(&path).skip(1).enumerate().map(move |(n, line)| {
             serde_json::from_str(&line)
@@ -43,7 +43,7 @@ fn roots() -> Vec<PathBuf> {
 }
 
 /// Every file of vectors, in the order of their paths.
-pub fn all() -> Vec<VectorFile> {
+pub(crate) fn all() -> Vec<VectorFile> {
     let mut found = Vec::new();
     for root in roots() {
         walk(&root, &mut found);
@@ -52,7 +52,7 @@ pub fn all() -> Vec<VectorFile> {
 }
 
 /// The files of one family. At least one must exist: a test over nothing proves nothing.
-pub fn of(family: &str) -> Vec<VectorFile> {
+pub(crate) fn of(family: &str) -> Vec<VectorFile> {
     let files: Vec<_> = all().into_iter().filter(|f| f.family == family).collect();
     assert!(!files.is_empty(), "no vectors of family {family:?} found");
     files

@@ -3,8 +3,17 @@
 //! Vectors are files `*.jsonl` or `*.jsonl.zst` whose first line is a header that names the
 //! `family`. `STEALTIME_GOLDEN` names a directory (searched recursively) of further vectors; the
 //! small set under `tests/data/golden` is always replayed.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a vector that cannot be read fails the test"
+)]
 
+mod apic;
 mod files;
+mod lapic_timer;
+mod pi_desc;
+mod same;
+mod vlapic;
 
 /// No file may be passed over because its family is misspelt or new.
 #[test]

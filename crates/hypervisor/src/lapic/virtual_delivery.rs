@@ -1,0 +1,104 @@
+//! What the processor does with a virtualized LAPIC in guest mode, and the level-trigger
+//! bookkeeping that decides which EOIs leave it.
+//!
+//! Intel SDM vol. 3: "Virtual-interrupt delivery", "PPR virtualization", "EOI virtualization".
+
+use super::irr::Irr;
+use super::priority::{Lapic, class};
+use super::vector_set::VectorSet;
+use crate::events::Events;
+use crate::word::AtomicWord;
+
+/// What an EOI in guest mode did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualEoi {
+    /// The vector that SVI named.
+    pub vector: u8,
+    /// EOI-induced VM exit: the vector's EOI-exit bit is set. Otherwise pending virtual
+    /// interrupts were evaluated.
+    pub exits: bool,
+}
+
+impl Lapic {
+    /// Notes how an interrupt was triggered when its request is accepted (`kvm_lapic_set_irr`
+    /// and TMR): a level-triggered one has its EOI intercepted, an edge-triggered one not.
+    pub fn note_trigger(&mut self, vector: u8, level_triggered: bool) {
+        if level_triggered {
+            self.tmr.insert(vector);
+            self.eoi_exit.insert(vector);
+        } else {
+            self.tmr.remove(vector);
+        }
+    }
+
+    /// Vectors last accepted as level-triggered.
+    #[must_use]
+    pub fn tmr(&self) -> VectorSet {
+        self.tmr
+    }
+
+    /// Vectors whose EOI leaves the guest.
+    #[must_use]
+    pub fn eoi_exit_bitmap(&self) -> VectorSet {
+        self.eoi_exit
+    }
+
+    /// Loads the EOI-exit bitmap, from a scan of the I/O APIC.
+    pub fn load_eoi_exit_bitmap(&mut self, vectors: VectorSet) {
+        self.eoi_exit = vectors;
+    }
+
+    /// PPR virtualization.
+    pub fn virtualize_ppr(&mut self) {
+        self.ppr = if class(self.tpr) >= class(self.svi) {
+            self.tpr
+        } else {
+            class(self.svi)
+        };
+    }
+
+    /// Whether a pending virtual interrupt is recognized: RVI\[7:4\] > VPPR\[7:4\].
+    #[must_use]
+    pub fn virtual_interrupt_recognized(&self) -> bool {
+        class(self.rvi) > class(self.ppr)
+    }
+
+    /// VM entry with virtual-interrupt delivery: PPR virtualization, then evaluation. Whether an
+    /// interrupt will be delivered at the first opportunity.
+    pub fn virtual_entry(&mut self) -> bool {
+        self.virtualize_ppr();
+        self.virtual_interrupt_recognized()
+    }
+
+    /// A guest write of TPR in guest mode.
+    pub fn virtual_tpr(&mut self, tpr: u8) -> bool {
+        self.tpr = tpr;
+        self.virtual_entry()
+    }
+
+    /// Virtual-interrupt delivery through the guest IDT, if one is recognized (the caller knows
+    /// that RFLAGS.IF = 1 and nothing blocks interrupts).
+    pub fn virtual_deliver<W: AtomicWord>(&mut self, irr: &Irr<W>) -> Option<u8> {
+        if !self.virtual_interrupt_recognized() {
+            return None;
+        }
+        let vector = self.rvi;
+        self.isr.insert(vector);
+        self.svi = vector;
+        self.ppr = class(vector);
+        irr.clear(vector, true);
+        self.rvi = irr.snapshot().highest().unwrap_or(0);
+        Some(vector)
+    }
+
+    /// EOI virtualization. An EOI without an interrupt in service changes nothing.
+    pub fn virtual_eoi(&mut self, events: &impl Events) -> VirtualEoi {
+        let vector = self.svi;
+        self.isr.remove(vector);
+        self.svi = self.isr.highest().unwrap_or(0);
+        self.virtualize_ppr();
+        let exits = self.eoi_exit.contains(vector);
+        events.eoi(vector, exits);
+        VirtualEoi { vector, exits }
+    }
+}

@@ -1,0 +1,91 @@
+//! IPI virtualization: a guest's ICR write that posts without a VM exit.
+//!
+//! Intel SDM vol. 3 "IPI virtualization".
+
+use super::descriptor::Descriptor;
+use super::vtd::{NotificationIpi, set_on_and_notify};
+use crate::events::Events;
+use crate::lapic::{DeliveryMode, Interrupt, Shorthand};
+use crate::word::AtomicWord;
+
+/// The table of descriptors by APIC id, as the VMCS names it: `LAST_PID_POINTER_INDEX` is the
+/// number of entries less one.
+#[derive(Clone, Copy, Debug)]
+pub struct PidPointerTable<'a> {
+    /// The entries: bit 0 valid, the rest the descriptor's address.
+    pub entries: &'a [u64],
+}
+
+/// Why an IPI leaves the guest (an APIC-write VM exit), to be emulated in software.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitReason {
+    /// Only fixed, physical, edge-triggered IPIs without shorthand are virtualized.
+    Form,
+    /// To everybody.
+    Broadcast,
+    /// A vector below 16.
+    Vector(u8),
+    /// Beyond the last index of the table.
+    OutOfTable(u32),
+    /// The table's entry is not valid.
+    InvalidEntry(u32),
+}
+
+/// What the processor does with an ICR write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Posts to the descriptor at this physical address.
+    Post {
+        /// The destination's APIC id.
+        apic_id: u32,
+        /// The descriptor's address.
+        address: u64,
+    },
+    /// APIC-write VM exit.
+    Exit(ExitReason),
+}
+
+/// Exit qualification of an APIC-write exit by an ICR write: the register's offset.
+pub const ICR_EXIT_QUALIFICATION: u32 = 0x300;
+
+impl PidPointerTable<'_> {
+    /// Decides what becomes of an IPI. `x2apic`: the guest writes the ICR MSR.
+    #[must_use]
+    #[inline]
+    pub fn route(&self, ipi: &Interrupt, x2apic: bool) -> Route {
+        let plain = ipi.delivery == DeliveryMode::Fixed
+            && ipi.shorthand == Shorthand::None
+            && !ipi.logical
+            && !ipi.level_triggered;
+        if !plain {
+            return Route::Exit(ExitReason::Form);
+        }
+        if ipi.dest == if x2apic { u32::MAX } else { 0xff } {
+            return Route::Exit(ExitReason::Broadcast);
+        }
+        if ipi.vector < 16 {
+            return Route::Exit(ExitReason::Vector(ipi.vector));
+        }
+        match self.entries.get(ipi.dest as usize) {
+            None => Route::Exit(ExitReason::OutOfTable(ipi.dest)),
+            Some(entry) if entry & 1 == 0 => Route::Exit(ExitReason::InvalidEntry(ipi.dest)),
+            Some(entry) => Route::Post {
+                apic_id: ipi.dest,
+                address: entry & !1,
+            },
+        }
+    }
+}
+
+/// The post: first PIR, then in a second atomic step the control word. Unlike VT-d there is no
+/// "urgent", so that a blocked vCPU is woken only if NV is the wakeup vector and SN is clear.
+pub fn post<W: AtomicWord>(
+    desc: &Descriptor<W>,
+    vector: u8,
+    events: &impl Events,
+) -> Option<NotificationIpi> {
+    events.ipi_virtualized(vector);
+    desc.test_and_set_pir(vector);
+    desc.fence_after_rmw();
+    set_on_and_notify(desc, vector, false, events)
+}

@@ -1,0 +1,338 @@
+//! The vCPU's own side: load and put (`vmx_vcpu_pi_load`, `vmx_vcpu_pi_put`).
+
+use core::fmt;
+
+use super::descriptor::{Control, ndst};
+use super::policy::{Fault, Suppression};
+use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, kick};
+use super::sync::{recompute_on, suppress, unsuppress};
+use super::wakeup::WakeupLists;
+use super::{POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
+use crate::events::Events;
+use crate::word::AtomicWord;
+
+/// What host and VM can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Capabilities {
+    /// APICv is enabled (`kvm_intel.enable_apicv`).
+    pub apicv: bool,
+    /// The VM has an in-kernel LAPIC.
+    pub irqchip: bool,
+    /// IPI virtualization is usable.
+    pub ipiv: bool,
+    /// The IOMMU can post.
+    pub vtd_posting: bool,
+    /// The host's LAPICs are in x2APIC mode.
+    pub host_x2apic: bool,
+}
+
+/// What the vCPU's own thread keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PostedVcpu {
+    id: VcpuId,
+    capabilities: Capabilities,
+    policy: Suppression,
+    fault: Fault,
+    /// The CPU it was last loaded on.
+    cpu: Option<CpuId>,
+    pub(super) blocking: bool,
+}
+
+/// Why a vCPU is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PutReason {
+    /// The scheduler took the CPU away from a runnable task.
+    pub preempted: bool,
+    /// The guest cannot take an interrupt: RFLAGS.IF = 0 or an interrupt shadow.
+    pub irq_blocked: bool,
+    /// The VM has a device whose interrupts may bypass the host.
+    pub device_assigned: bool,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The vCPU was taken off the wakeup list of its previous CPU.
+    pub unlinked: bool,
+    /// ON was set, since PIR was not empty.
+    pub on_recomputed: bool,
+}
+
+/// What a put did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Put {
+    /// The vCPU is on its CPU's wakeup list and NV is the wakeup vector.
+    pub armed: bool,
+    /// Send the wakeup vector to this very CPU: an interrupt was posted before NV changed. It
+    /// must be an IPI, since a task cannot be woken while another is being switched out.
+    pub self_ipi: bool,
+    /// SN was set where it should not be (the kernel warns).
+    pub sn_was_set: bool,
+}
+
+/// A vCPU that is to go on a wakeup list, but its CPU has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotOnACpu {
+    /// The vCPU.
+    pub vcpu: VcpuId,
+    /// The CPU it was last loaded on, `None` if it never was.
+    pub cpu: Option<CpuId>,
+}
+
+impl fmt::Display for NotOnACpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vcpu = self.vcpu;
+        match self.cpu {
+            Some(cpu) => write!(
+                f,
+                "vCPU {vcpu}: CPU {cpu} has no wakeup list that is free; \
+                 make one per CPU and enter each once at a time"
+            ),
+            None => write!(f, "vCPU {vcpu} blocks before it was loaded: load it first"),
+        }
+    }
+}
+
+impl core::error::Error for NotOnACpu {}
+
+impl PostedVcpu {
+    /// A vCPU that was never loaded.
+    #[must_use]
+    pub fn new(id: VcpuId, capabilities: Capabilities, policy: Suppression) -> Self {
+        Self {
+            id,
+            capabilities,
+            policy,
+            fault: Fault::None,
+            cpu: None,
+            blocking: false,
+        }
+    }
+
+    /// With a fault of old, for a checker to find.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = fault;
+        self
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> VcpuId {
+        self.id
+    }
+    /// The suppression policy.
+    #[must_use]
+    pub fn policy(&self) -> Suppression {
+        self.policy
+    }
+    /// The CPU it was last loaded on.
+    #[must_use]
+    pub fn cpu(&self) -> Option<CpuId> {
+        self.cpu
+    }
+    /// Whether it is between the start and the end of blocking.
+    #[must_use]
+    pub fn is_blocking(&self) -> bool {
+        self.blocking
+    }
+
+    /// The vCPU's thread runs on `cpu`, whose APIC id is `apic_id`, from now on.
+    ///
+    /// # Errors
+    /// [`NotOnACpu`] if the previous CPU's wakeup list cannot be locked.
+    pub fn load<W: AtomicWord>(
+        &mut self,
+        vcpu: &SharedVcpu<W>,
+        cpu: CpuId,
+        apic_id: u32,
+        lists: &impl WakeupLists,
+        events: &impl Events,
+    ) -> Result<Loaded, NotOnACpu> {
+        let mut done = Loaded::default();
+        if !self.capabilities.apicv || !self.capabilities.irqchip {
+            self.move_to(vcpu, cpu);
+            return Ok(done);
+        }
+        let was_armed = vcpu.desc.control().nv() == POSTED_INTR_WAKEUP_VECTOR;
+        if !was_armed && self.cpu == Some(cpu) {
+            done.on_recomputed = self.load_in_place(vcpu, events);
+            return Ok(done);
+        }
+        if was_armed && self.fault != Fault::NotUnlinked {
+            done.unlinked = self.unlink(lists)?;
+        }
+        let dest = ndst(apic_id, self.capabilities.host_x2apic);
+        let sn = self.sn_when_loaded();
+        vcpu.desc.update_control(|old| {
+            let new = old.with_ndst(dest).with_nv(POSTED_INTR_VECTOR);
+            Some(sn.map_or(new, |sn| new.with_sn(sn)))
+        });
+        self.move_to(vcpu, cpu);
+        if sn == Some(false) && self.fault != Fault::OnNotRecomputed {
+            vcpu.desc.fence_after_rmw();
+            done.on_recomputed = recompute_on(vcpu);
+        }
+        Ok(done)
+    }
+
+    fn move_to<W: AtomicWord>(&mut self, vcpu: &SharedVcpu<W>, cpu: CpuId) {
+        self.cpu = Some(cpu);
+        vcpu.set_cpu(cpu);
+    }
+
+    /// What SN becomes when another CPU is written; `None`: it stays as it is (flaw 8).
+    fn sn_when_loaded(&self) -> Option<bool> {
+        match self.policy {
+            Suppression::Off | Suppression::Put => Some(false),
+            Suppression::AsPostedV1 => Some(true),
+            Suppression::AsPostedV3 => None,
+            // A blocker must be notified even if it was preempted before it got to sleep.
+            Suppression::Corrected => Some(!self.blocking),
+        }
+    }
+
+    /// Loaded where it was, and not from a wakeup list. Whether ON had to be set.
+    fn load_in_place<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, events: &impl Events) -> bool {
+        let clear = match self.policy {
+            Suppression::Corrected => self.blocking,
+            policy => policy.clears_at_load(),
+        };
+        if !clear {
+            if self.policy == Suppression::Corrected {
+                suppress(vcpu, events);
+            }
+            return false;
+        }
+        if !vcpu.desc.test_and_clear_sn() {
+            return false;
+        }
+        events.sn_cleared();
+        if self.fault == Fault::OnNotRecomputed {
+            return false;
+        }
+        vcpu.desc.fence_after_rmw();
+        recompute_on(vcpu)
+    }
+
+    /// Off the list of the CPU where the vCPU blocked, not of the one that it is loaded on.
+    fn unlink(&self, lists: &impl WakeupLists) -> Result<bool, NotOnACpu> {
+        let locked = |cpu| lists.locked(cpu, |list| list.remove(self.id));
+        self.cpu.and_then(locked).ok_or(NotOnACpu {
+            vcpu: self.id,
+            cpu: self.cpu,
+        })
+    }
+
+    /// Whether hardware might post to this vCPU while it is blocked (`vmx_needs_pi_wakeup`).
+    fn needs_wakeup(&self, device_assigned: bool) -> bool {
+        let Capabilities {
+            irqchip,
+            ipiv,
+            vtd_posting,
+            ..
+        } = self.capabilities;
+        ipiv || (irqchip && vtd_posting && device_assigned)
+    }
+
+    /// The vCPU's thread leaves its CPU.
+    ///
+    /// # Errors
+    /// [`NotOnACpu`] if it must go on a wakeup list and there is none.
+    pub fn put<W: AtomicWord>(
+        &self,
+        vcpu: &SharedVcpu<W>,
+        reason: PutReason,
+        lists: &impl WakeupLists,
+        events: &impl Events,
+    ) -> Result<Put, NotOnACpu> {
+        if !self.needs_wakeup(reason.device_assigned) {
+            return Ok(Put::default());
+        }
+        let may_sleep = self.blocking && !reason.irq_blocked;
+        if self.policy.puts_as_before_2025() {
+            let done = if may_sleep {
+                self.enable_wakeup(vcpu, lists, events)?
+            } else {
+                Put::default()
+            };
+            if reason.preempted {
+                suppress(vcpu, events);
+            }
+            return Ok(done);
+        }
+        if may_sleep && !reason.preempted {
+            return self.enable_wakeup(vcpu, lists, events);
+        }
+        suppress(vcpu, events);
+        Ok(Put::default())
+    }
+
+    /// Switches to the wakeup vector (`pi_enable_wakeup_handler`). The list comes first, since a
+    /// wakeup interrupt may come the instant NV changes; then NV; then the test for posts that
+    /// went to the old NV, on the image that was written.
+    fn enable_wakeup<W: AtomicWord>(
+        &self,
+        vcpu: &SharedVcpu<W>,
+        lists: &impl WakeupLists,
+        events: &impl Events,
+    ) -> Result<Put, NotOnACpu> {
+        let append = |cpu| lists.locked(cpu, |list| list.append(self.id));
+        self.cpu.and_then(append).ok_or(NotOnACpu {
+            vcpu: self.id,
+            cpu: self.cpu,
+        })?;
+        events.wakeup_armed();
+        let clears_sn = self.policy.wakeup_clears_sn();
+        let sn_was_set = !clears_sn && vcpu.desc.test_sn();
+        if sn_was_set {
+            events.sn_set_while_blocking();
+        }
+        let won = vcpu.desc.update_control(|old| {
+            let new = old.with_nv(POSTED_INTR_WAKEUP_VECTOR);
+            Some(if clears_sn { new.with_sn(false) } else { new })
+        });
+        let mut self_ipi = won.is_some_and(Control::on);
+        if self.policy == Suppression::Corrected {
+            // A post under SN = 1 left ON clear, and the handler wakes only those with ON set.
+            vcpu.desc.fence_after_rmw();
+            self_ipi |= recompute_on(vcpu);
+        }
+        self_ipi &= self.fault != Fault::SelfIpiLost;
+        if self_ipi {
+            events.wakeup_self_ipi();
+        }
+        Ok(Put {
+            armed: true,
+            self_ipi,
+            sn_was_set,
+        })
+    }
+
+    /// SN as the policy wants it while a vCPU blocks.
+    pub(super) fn suppress_for_blocking<W: AtomicWord>(
+        &self,
+        vcpu: &SharedVcpu<W>,
+        blocks: bool,
+        events: &impl Events,
+    ) {
+        if !self.policy.follows_mode() {
+            return;
+        }
+        if blocks {
+            unsuppress(vcpu, events);
+        } else {
+            suppress(vcpu, events);
+        }
+    }
+
+    /// A device was assigned to the VM, told to each vCPU (`vmx_pi_start_bypass`): one that is
+    /// blocked was put when nobody needed the wakeup vector and must block anew.
+    pub fn device_assigned<W: AtomicWord>(vcpu: &SharedVcpu<W>, fault: Fault) -> Kick {
+        if fault == Fault::BlockedNotTold {
+            return Kick::Nothing;
+        }
+        kick(vcpu, Requests::UNBLOCK, false)
+    }
+}

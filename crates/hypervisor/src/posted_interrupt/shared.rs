@@ -1,0 +1,207 @@
+//! What other CPUs touch of a vCPU: mode, requests, the waiting task.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use super::descriptor::Descriptor;
+use crate::lapic::Irr;
+use crate::word::AtomicWord;
+
+/// A physical CPU, counted from 0.
+pub type CpuId = u32;
+/// A vCPU, by the caller's numbering.
+pub type VcpuId = u32;
+
+/// Where a vCPU's thread is (`vcpu->mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum VcpuMode {
+    /// In the host.
+    OutsideGuest = 0,
+    /// In the guest, or on the way in with interrupts off.
+    InGuest = 1,
+    /// Kicked: it will leave, or not enter.
+    ExitingGuest = 2,
+    /// In the host, reading shadow page tables.
+    ReadingShadowPageTables = 3,
+}
+
+impl VcpuMode {
+    fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::OutsideGuest,
+            1 => Self::InGuest,
+            2 => Self::ExitingGuest,
+            _ => Self::ReadingShadowPageTables,
+        }
+    }
+}
+
+/// Requests to a vCPU, a bit each. Bits 8 and above are the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Requests(pub u64);
+
+impl Requests {
+    /// Look for interrupts before entering (`KVM_REQ_EVENT`).
+    pub const EVENT: Self = Self(1 << 0);
+    /// Stop blocking and look again (`KVM_REQ_UNBLOCK`).
+    pub const UNBLOCK: Self = Self(1 << 1);
+    /// An interrupt was posted for the nested guest (`nested.pi_pending`).
+    pub const NESTED_POSTED: Self = Self(1 << 2);
+    /// Restart the LAPIC timer on the CPU that the vCPU moved to (`KVM_REQ_MIGRATE_TIMER`).
+    pub const MIGRATE_TIMER: Self = Self(1 << 3);
+}
+
+/// No CPU, in the word that names one.
+const NO_CPU: u64 = u64::MAX;
+/// The vCPU's task waits and may be woken.
+const WAITING: u64 = 1;
+
+/// The part of a vCPU that other CPUs and hardware touch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SharedVcpu<W> {
+    /// The posted-interrupt descriptor.
+    pub desc: Descriptor<W>,
+    /// The interrupt request register of its LAPIC.
+    pub irr: Irr<W>,
+    mode: W,
+    requests: W,
+    apicv: W,
+    cpu: W,
+    wait: W,
+}
+
+impl<W: AtomicWord> SharedVcpu<W> {
+    /// A vCPU that was never loaded.
+    #[must_use]
+    pub fn new(apicv: bool) -> Self {
+        Self {
+            desc: Descriptor::default(),
+            irr: Irr::default(),
+            mode: W::new(0),
+            requests: W::new(0),
+            apicv: W::new(u64::from(apicv)),
+            cpu: W::new(NO_CPU),
+            wait: W::new(0),
+        }
+    }
+
+    /// The mode, as another CPU reads it.
+    pub fn mode(&self) -> VcpuMode {
+        VcpuMode::from_word(self.mode.load(Acquire))
+    }
+
+    /// Writes the mode (vCPU thread only). The release orders what the vCPU set up before,
+    /// whether APICv is active above all, for whoever reads the mode.
+    pub fn set_mode(&self, mode: VcpuMode) {
+        self.mode.store(mode as u64, Release);
+    }
+
+    /// Whether APICv is active (`kvm_vcpu_apicv_active`).
+    pub fn apicv(&self) -> bool {
+        self.apicv.load(Relaxed) != 0
+    }
+
+    /// Switches APICv (vCPU thread, outside the guest).
+    pub fn set_apicv(&self, active: bool) {
+        self.apicv.store(u64::from(active), Relaxed);
+    }
+
+    /// The CPU that the vCPU was last loaded on.
+    pub fn cpu(&self) -> Option<CpuId> {
+        // Only 32-bit ids and `NO_CPU` are ever stored.
+        CpuId::try_from(self.cpu.load(Relaxed)).ok()
+    }
+
+    pub(super) fn set_cpu(&self, cpu: CpuId) {
+        self.cpu.store(u64::from(cpu), Relaxed);
+    }
+
+    /// Requests that wait for the vCPU.
+    pub fn requests(&self) -> Requests {
+        Requests(self.requests.load(Relaxed))
+    }
+
+    /// Makes requests. Orders what was written before, and no more: a reader of the mode needs
+    /// the fence of [`kick`].
+    pub fn request(&self, requests: Requests) {
+        self.requests.fetch_or(requests.0, Release);
+    }
+
+    /// Takes requests (vCPU thread). Which of them were made.
+    pub fn take(&self, requests: Requests) -> Requests {
+        if self.requests.load(Relaxed) & requests.0 == 0 {
+            return Requests(0);
+        }
+        let had = self.requests.fetch_and(!requests.0, SeqCst);
+        Requests(had & requests.0)
+    }
+
+    /// A full fence between two accesses of this vCPU's words.
+    pub(super) fn fence(&self) {
+        self.mode.fence(SeqCst);
+    }
+
+    pub(super) fn write_fence(&self) {
+        self.mode.fence(Release);
+    }
+
+    /// Publishes that the task waits (`rcuwait` and `TASK_INTERRUPTIBLE`).
+    pub(super) fn publish_wait(&self) {
+        self.wait.store(WAITING, Relaxed);
+    }
+
+    /// Whether the task still waits: the scheduler may take it off the CPU only then.
+    pub fn still_waiting(&self) -> bool {
+        self.wait.load(Acquire) == WAITING
+    }
+
+    pub(super) fn stop_waiting(&self) {
+        self.wait.store(0, Release);
+    }
+}
+
+/// Wakes a vCPU's task (`kvm_vcpu_wake_up`). Whether there was a sleeper that the caller must
+/// now make runnable. The fence pairs with the one in the vCPU's wait: either the waiter is seen
+/// here, or the waiter sees what was written before.
+pub fn wake_up<W: AtomicWord>(vcpu: &SharedVcpu<W>) -> bool {
+    vcpu.fence();
+    if vcpu.wait.load(Relaxed) != WAITING {
+        return false;
+    }
+    let (ok, fail) = (SeqCst, Relaxed);
+    vcpu.wait.compare_exchange(WAITING, 0, ok, fail).is_ok()
+}
+
+/// What a kick wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kick {
+    /// Make the task runnable: it waited.
+    Wake,
+    /// Send a reschedule IPI to the CPU: the vCPU was in guest mode.
+    Ipi(Option<CpuId>),
+    /// Nothing: it is in the host and will see the request.
+    Nothing,
+}
+
+/// Makes requests and gets the vCPU to look at them (`kvm_make_request` + `kvm_vcpu_kick`).
+///
+/// `on_own_thread`: the vCPU kicks itself, which needs neither wakeup nor locked operation.
+pub fn kick<W: AtomicWord>(vcpu: &SharedVcpu<W>, requests: Requests, on_own_thread: bool) -> Kick {
+    vcpu.request(requests);
+    if on_own_thread {
+        if vcpu.mode() == VcpuMode::InGuest {
+            vcpu.set_mode(VcpuMode::ExitingGuest);
+        }
+        return Kick::Nothing;
+    }
+    // `wake_up` starts with the full fence that orders the request before the mode.
+    if wake_up(vcpu) {
+        return Kick::Wake;
+    }
+    let from = VcpuMode::InGuest as u64;
+    let to = VcpuMode::ExitingGuest as u64;
+    match vcpu.mode.compare_exchange(from, to, SeqCst, Relaxed) {
+        Ok(_) => Kick::Ipi(vcpu.cpu()),
+        Err(_) => Kick::Nothing,
+    }
+}

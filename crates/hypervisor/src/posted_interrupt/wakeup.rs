@@ -1,0 +1,93 @@
+//! The per-CPU lists of blocked vCPUs and the handler of the wakeup vector.
+
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use super::shared::{CpuId, SharedVcpu, VcpuId};
+use crate::events::Events;
+use crate::word::AtomicWord;
+
+/// The vCPUs that blocked on one CPU, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CpuList {
+    vcpus: Vec<VcpuId>,
+}
+
+impl CpuList {
+    /// Adds a vCPU at the end.
+    pub fn append(&mut self, vcpu: VcpuId) {
+        self.vcpus.push(vcpu);
+    }
+    /// Takes a vCPU off; whether it was there.
+    pub fn remove(&mut self, vcpu: VcpuId) -> bool {
+        let at = self.vcpus.iter().position(|&v| v == vcpu);
+        if let Some(at) = at {
+            self.vcpus.remove(at);
+        }
+        at.is_some()
+    }
+    /// The vCPUs in order.
+    #[must_use]
+    pub fn vcpus(&self) -> &[VcpuId] {
+        &self.vcpus
+    }
+}
+
+/// The lists of all CPUs, each under its own lock.
+pub trait WakeupLists {
+    /// Runs `body` on a CPU's list with that list locked and interrupts off: the wakeup IRQ takes
+    /// the same lock. `None` if there is no such CPU.
+    fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R>;
+}
+
+/// Lists for one thread, as in a simulator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalLists {
+    lists: RefCell<Vec<CpuList>>,
+}
+
+impl LocalLists {
+    /// Empty lists of `cpus` CPUs.
+    #[must_use]
+    pub fn new(cpus: CpuId) -> Self {
+        Self {
+            lists: RefCell::new((0..cpus).map(|_| CpuList::default()).collect()),
+        }
+    }
+    /// A copy of a CPU's list.
+    #[must_use]
+    pub fn of(&self, cpu: CpuId) -> Option<CpuList> {
+        self.locked(cpu, |list| list.clone())
+    }
+}
+
+impl WakeupLists for LocalLists {
+    fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
+        // A `body` that comes back for another list finds this one locked, as it should.
+        let mut lists = self.lists.try_borrow_mut().ok()?;
+        lists.get_mut(usize::try_from(cpu).ok()?).map(body)
+    }
+}
+
+/// The handler of the wakeup vector on `cpu` (`pi_wakeup_handler`): calls `wake` for each vCPU
+/// on the CPU's list with ON set. It takes nobody off the list (load does) and clears no ON
+/// (synchronization does). How many were woken; `None` if there is no such CPU.
+pub fn wakeup_handler<'a, W: AtomicWord + 'a>(
+    cpu: CpuId,
+    lists: &impl WakeupLists,
+    vcpu_of: impl Fn(VcpuId) -> Option<&'a SharedVcpu<W>>,
+    events: &impl Events,
+    mut wake: impl FnMut(VcpuId),
+) -> Option<u32> {
+    lists.locked(cpu, |list| {
+        let mut woken = 0;
+        for &id in list.vcpus() {
+            if vcpu_of(id).is_some_and(|vcpu| vcpu.desc.test_on()) {
+                woken += 1;
+                events.wakeup_handler_wakes();
+                wake(id);
+            }
+        }
+        woken
+    })
+}

@@ -1,0 +1,185 @@
+//! The one place that decides between real and instrumented atomics.
+//!
+//! Every lock-free protocol of this crate is generic over [`AtomicWord`], so the code that runs in
+//! production ([`AtomicU64`]) is the code that a simulator runs on one thread
+//! ([`Cell<u64>`](Cell)) and the code that an interleaving checker runs on words of its own. All
+//! shared state lies in such words: a checker sees each load, store, read-modify-write and fence.
+
+use core::cell::Cell;
+use core::fmt::Debug;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A 64-bit word that several CPUs may touch at once.
+///
+/// `order` follows the rules of [`core::sync::atomic`]: a load takes `Relaxed`, `Acquire` or
+/// `SeqCst`, a store `Relaxed`, `Release` or `SeqCst`. This crate only passes those; another
+/// caller that does not gets the panic which `core` documents.
+pub trait AtomicWord: Debug {
+    /// A word that holds `value`.
+    fn new(value: u64) -> Self;
+    /// Reads the word.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes the word.
+    fn store(&self, value: u64, order: Ordering);
+    /// Writes the word and returns what it held.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Sets `bits` and returns what the word held.
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64;
+    /// Keeps only `bits` and returns what the word held.
+    fn fetch_and(&self, bits: u64, order: Ordering) -> u64;
+    /// Adds, wrapping, and returns what the word held.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    /// Writes `new` if the word holds `current`.
+    ///
+    /// # Errors
+    /// The value found, when it was not `current`; the word is unchanged then.
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
+    /// A memory fence. The word only says whose protocol it belongs to, for checkers that keep
+    /// their state in the words; a fence orders all memory. `Relaxed` is no fence at all.
+    fn fence(&self, order: Ordering);
+    /// A full fence that directly follows a read-modify-write of the same CPU (the kernel's
+    /// `smp_mb__after_atomic`). Free where a locked instruction is a full barrier already.
+    #[inline]
+    fn fence_after_rmw(&self) {
+        self.fence(Ordering::SeqCst);
+    }
+    /// Runs `body`, which stands for hardware that owns the whole cache line meanwhile (VT-d
+    /// posts in one atomic step). An instrumented word lets no other CPU in; the default simply
+    /// runs it, which is right on one thread and keeps PIR before ON on several.
+    #[inline]
+    fn one_step<R>(&self, body: impl FnOnce() -> R) -> R {
+        body()
+    }
+}
+
+/// Production: the hardware's atomics.
+impl AtomicWord for AtomicU64 {
+    #[inline]
+    fn new(value: u64) -> Self {
+        AtomicU64::new(value)
+    }
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        AtomicU64::store(self, value, order);
+    }
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::swap(self, value, order)
+    }
+    #[inline]
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_or(self, bits, order)
+    }
+    #[inline]
+    fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_and(self, bits, order)
+    }
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_add(self, value, order)
+    }
+    #[inline]
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        AtomicU64::compare_exchange(self, current, new, success, failure)
+    }
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        if order != Ordering::Relaxed {
+            core::sync::atomic::fence(order);
+        }
+    }
+    #[inline]
+    fn fence_after_rmw(&self) {
+        // On x86 a locked instruction orders all earlier and later accesses, so that only the
+        // compiler must be held back. Miri models the language, not x86, and needs the fence.
+        if cfg!(all(target_arch = "x86_64", not(miri))) {
+            core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        } else {
+            core::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// One thread, as in a discrete-event simulator: cloneable, and nothing to order.
+impl AtomicWord for Cell<u64> {
+    fn new(value: u64) -> Self {
+        Cell::new(value)
+    }
+    fn load(&self, _order: Ordering) -> u64 {
+        self.get()
+    }
+    fn store(&self, value: u64, _order: Ordering) {
+        self.set(value);
+    }
+    fn swap(&self, value: u64, _order: Ordering) -> u64 {
+        self.replace(value)
+    }
+    fn fetch_or(&self, bits: u64, _order: Ordering) -> u64 {
+        self.replace(self.get() | bits)
+    }
+    fn fetch_and(&self, bits: u64, _order: Ordering) -> u64 {
+        self.replace(self.get() & bits)
+    }
+    fn fetch_add(&self, value: u64, _order: Ordering) -> u64 {
+        self.replace(self.get().wrapping_add(value))
+    }
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        _success: Ordering,
+        _failure: Ordering,
+    ) -> Result<u64, u64> {
+        let found = self.get();
+        if found == current {
+            self.set(new);
+            Ok(found)
+        } else {
+            Err(found)
+        }
+    }
+    fn fence(&self, _order: Ordering) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn behaves<W: AtomicWord>() {
+        let w = W::new(0b0110);
+        assert_eq!(w.fetch_or(0b1001, Ordering::SeqCst), 0b0110);
+        assert_eq!(w.fetch_and(0b1010, Ordering::SeqCst), 0b1111);
+        assert_eq!(w.swap(7, Ordering::SeqCst), 0b1010);
+        assert_eq!(w.fetch_add(u64::MAX, Ordering::Relaxed), 7);
+        let (ok, fail) = (Ordering::SeqCst, Ordering::Relaxed);
+        assert_eq!(w.compare_exchange(5, 9, ok, fail), Err(6));
+        assert_eq!(w.compare_exchange(6, 9, ok, fail), Ok(6));
+        w.fence(Ordering::Relaxed);
+        w.fence(Ordering::SeqCst);
+        w.fence_after_rmw();
+        w.store(1, Ordering::Release);
+        assert_eq!(w.one_step(|| w.load(Ordering::Acquire)), 1);
+    }
+
+    #[test]
+    fn both_words_behave_alike() {
+        behaves::<AtomicU64>();
+        behaves::<Cell<u64>>();
+    }
+}

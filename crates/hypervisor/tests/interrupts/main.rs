@@ -1,0 +1,16 @@
+//! Posted interrupts, the local APIC and its timer: what a sloppy implementation gets wrong.
+//!
+//! Tests named `…_sloppy_NN_…` hold item NN of the specification's list, `…_flaw_NN_…` a flaw
+//! that was found in the posted patches, `…_historic_NN_…` a fault of a released hypervisor.
+#![allow(clippy::unwrap_used, reason = "what is not as expected fails the test")]
+
+mod flaws;
+mod historic;
+mod lapic_models;
+mod rig;
+mod sloppy_posted;
+mod sloppy_timer;
+mod splits;
+mod threads;
+mod timer_models;
+mod walks;
