@@ -97,6 +97,37 @@ pub trait Events {
     fn hrtimer_moved(&self) {}
     /// The housekeeping CPU refused an hrtimer, which would be its first event.
     fn hrtimer_refused(&self) {}
+
+    // ---- halt polling
+
+    /// A halt polled for so many ns; `successful`: it never slept.
+    fn halt_polled(&self, _successful: bool, _poll_ns: u64) {}
+    /// A successful poll ended by a wakeup for somebody else.
+    fn halt_poll_invalid(&self) {}
+    /// The polling window after a halt, in ns.
+    fn halt_poll_window(&self, _own_ns: u32) {}
+
+    // ---- IPI tracking and directed yield
+
+    /// A unicast fixed IPI was recorded.
+    fn ipi_recorded(&self, _sender: u32, _receiver: u32, _vector: u8) {}
+    /// An EOI settled a sender's record.
+    fn ipi_settled(&self, _sender: u32, _receiver: u32) {}
+    /// A guest named the vCPU that it waits for.
+    fn guest_hint(&self, _waiter: u32, _holder: u32) {}
+    /// A vCPU spun: yields tried, vCPUs looked at, and whether the relaxed pass was needed.
+    fn spin(&self, _vcpu: u32, _yields: u32, _looked_at: u32, _relaxed: bool) {}
+    /// A spinning vCPU boosted another.
+    fn boosted(&self, _spinner: u32, _vcpu: u32, _reason: crate::directed_yield::Reason) {}
+
+    // ---- batched wakeups
+
+    /// A softirq was raised on a CPU.
+    fn softirq_raised(&self, _cpu: u32, _nr: u32, _set: crate::wakeup_batch::softirq::SetPending) {}
+    /// Event-check IPIs were sent with so many ICR writes (0: to nobody).
+    fn event_check_sent(&self, _from: u32, _icr_writes: u32) {}
+    /// A batch was finished.
+    fn batch_finished(&self, _cpu: u32, _finished: crate::wakeup_batch::Finished) {}
 }
 
 /// Counts nothing.

@@ -6,8 +6,13 @@
 
 extern crate alloc;
 
+pub mod counter;
+pub mod directed_yield;
 pub mod events;
+pub mod halt_poll;
+pub mod ipi_tracking;
 pub mod lapic;
 pub mod lapic_timer;
 pub mod posted_interrupt;
+pub mod wakeup_batch;
 pub mod word;

@@ -10,9 +10,16 @@
 
 mod apic;
 mod files;
+mod halt_poll;
 mod lapic_timer;
+mod multicast;
 mod pi_desc;
+mod ple;
 mod same;
+mod softirq;
+mod spin;
+mod tsc_arith;
+mod tsc_sync;
 mod vlapic;
 
 /// No file may be passed over because its family is misspelt or new.

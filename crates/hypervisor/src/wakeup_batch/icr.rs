@@ -1,0 +1,400 @@
+//! ICR writes: how many, and what, by the host's APIC mode.
+//!
+//! | mode | writes for n targets | waits for the ICR |
+//! |---|---|---|
+//! | xAPIC flat | 1 (at most 8 CPUs) | once |
+//! | xAPIC physical | n | n times, as long as each target takes to accept |
+//! | x2APIC physical | n | never |
+//! | x2APIC cluster | 1 for each cluster of 16 | never |
+//! | any, to all but self | 1 | once in xAPIC mode |
+//!
+//! Xen: `genapic/x2apic.c`, `smp.c`. Intel SDM vol. 3, "Interrupt Command Register".
+
+use super::mask::{CpuMask, MaskStorage};
+use crate::ipi_tracking::FIRST_LEGAL_VECTOR;
+
+/// How the host's LAPICs are addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ApicMode {
+    /// Memory-mapped, one bit for each of at most 8 CPUs.
+    XapicFlat,
+    /// Memory-mapped, one destination a write.
+    XapicPhysical,
+    /// By MSR, one destination a write.
+    X2apicPhysical,
+    /// By MSR, any members of one cluster of 16 a write.
+    X2apicCluster,
+}
+
+impl ApicMode {
+    /// Whether each ICR write must wait until the last one was accepted.
+    #[must_use]
+    pub const fn waits_for_icr_idle(self) -> bool {
+        matches!(self, Self::XapicFlat | Self::XapicPhysical)
+    }
+}
+
+/// One write of the ICR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IcrWrite {
+    /// The 64-bit MSR.
+    X2apic(u64),
+    /// The two registers, the high one first, after waiting for the ICR to be idle.
+    Xapic {
+        /// `APIC_ICR2`.
+        high: u32,
+        /// `APIC_ICR`.
+        low: u32,
+    },
+    /// The shorthand "all but self"; the destination does not matter.
+    AllButSelf {
+        /// The low half.
+        low: u32,
+    },
+}
+
+const LOGICAL: u32 = 0x800;
+const ALL_BUT_SELF: u32 = 3 << 18;
+const NOBODY: u32 = u32::MAX;
+
+/// One CPU's place among the LAPICs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CpuApic {
+    apic_id: u32,
+    online: bool,
+    /// The next higher CPU of the same x2APIC cluster.
+    next_in_cluster: u32,
+}
+
+impl CpuApic {
+    /// A CPU with a physical APIC id.
+    #[must_use]
+    pub const fn new(apic_id: u32, online: bool) -> Self {
+        Self {
+            apic_id,
+            online,
+            next_in_cluster: NOBODY,
+        }
+    }
+
+    const fn cluster(&self) -> u32 {
+        self.apic_id >> 4
+    }
+
+    const fn member(&self) -> u32 {
+        1 << (self.apic_id & 15)
+    }
+}
+
+/// A machine that cannot be, or a request that cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IcrError {
+    /// Two CPUs have one APIC id.
+    DuplicateApicId {
+        /// The id.
+        apic_id: u32,
+        /// The lower CPU.
+        first: u32,
+        /// The higher CPU.
+        second: u32,
+    },
+    /// The id is the broadcast id of the mode, or beyond what it can address.
+    ApicIdOutOfRange {
+        /// The CPU.
+        cpu: u32,
+        /// Its id.
+        apic_id: u32,
+        /// The mode.
+        mode: ApicMode,
+    },
+    /// More CPUs than the mode can address.
+    TooManyCpus {
+        /// How many there are.
+        cpus: usize,
+        /// The mode.
+        mode: ApicMode,
+    },
+    /// The vector is below 16: the LAPIC would send nothing and report an error.
+    IllegalVector {
+        /// The vector.
+        vector: u8,
+    },
+    /// The CPU does not exist.
+    NoSuchCpu {
+        /// The CPU named.
+        cpu: u32,
+        /// How many there are.
+        cpus: usize,
+    },
+}
+
+impl core::fmt::Display for IcrError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::DuplicateApicId {
+                apic_id,
+                first,
+                second,
+            } => write!(
+                f,
+                "CPUs {first} and {second} both have APIC id {apic_id:#x}: give each its own"
+            ),
+            Self::ApicIdOutOfRange { cpu, apic_id, mode } => write!(
+                f,
+                "CPU {cpu} has APIC id {apic_id:#x}, which {mode:?} cannot address: use x2APIC"
+            ),
+            Self::TooManyCpus { cpus, mode } => {
+                write!(f, "{cpus} CPUs are more than {mode:?} can address")
+            }
+            Self::IllegalVector { vector } => {
+                write!(
+                    f,
+                    "vector {vector:#x} is below 0x10: a LAPIC does not send it"
+                )
+            }
+            Self::NoSuchCpu { cpu, cpus } => {
+                write!(
+                    f,
+                    "CPU {cpu} of a machine that has {cpus}: use a number below that"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for IcrError {}
+
+/// The machine's LAPICs, by CPU number.
+#[derive(Clone, Debug)]
+pub struct Topology<T> {
+    mode: ApicMode,
+    cpus: T,
+    online: u32,
+}
+
+impl<T: AsRef<[CpuApic]>> Topology<T> {
+    /// Checks the ids and links the members of each cluster.
+    ///
+    /// # Errors
+    /// [`IcrError`] for ids that clash or that the mode cannot address.
+    pub fn new(mode: ApicMode, mut cpus: T) -> Result<Self, IcrError>
+    where
+        T: AsMut<[CpuApic]>,
+    {
+        let all = cpus.as_mut();
+        let beyond = match mode {
+            ApicMode::XapicFlat => all.len() > 8,
+            _ => u32::try_from(all.len()).is_err(),
+        };
+        if beyond {
+            let cpus = all.len();
+            return Err(IcrError::TooManyCpus { cpus, mode });
+        }
+        let limit = match mode {
+            ApicMode::XapicFlat | ApicMode::XapicPhysical => 0xff,
+            ApicMode::X2apicPhysical | ApicMode::X2apicCluster => u32::MAX,
+        };
+        let mut online = 0;
+        for index in 0..all.len() {
+            let (lower, rest) = all.split_at_mut(index);
+            let Some(this) = rest.first_mut() else { break };
+            this.next_in_cluster = NOBODY;
+            online += u32::from(this.online);
+            let (cpu, apic_id) = (index as u32, this.apic_id);
+            if apic_id >= limit {
+                return Err(IcrError::ApicIdOutOfRange { cpu, apic_id, mode });
+            }
+            link(lower, cpu, this)?;
+        }
+        Ok(Self { mode, cpus, online })
+    }
+
+    /// The mode.
+    #[must_use]
+    pub const fn mode(&self) -> ApicMode {
+        self.mode
+    }
+
+    /// How many CPUs there are, offline ones included.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.cpus.as_ref().len()
+    }
+
+    /// How many of them are online.
+    #[must_use]
+    pub const fn online(&self) -> u32 {
+        self.online
+    }
+
+    fn get(&self, cpu: u32) -> Option<&CpuApic> {
+        self.cpus.as_ref().get(cpu as usize)
+    }
+
+    pub(super) fn check(&self, cpu: u32) -> Result<&CpuApic, IcrError> {
+        self.get(cpu).ok_or(IcrError::NoSuchCpu {
+            cpu,
+            cpus: self.cpus(),
+        })
+    }
+
+    /// Whether `targets` and `this` together are all online CPUs.
+    pub(super) fn is_everybody<S: MaskStorage>(&self, targets: &CpuMask<S>, this: u32) -> bool {
+        let others = targets.count() - u32::from(targets.contains(this));
+        // Counting is cheap and nearly always tells; equal counts may still hide an offline CPU.
+        others + u32::from(self.is_online(this)) == self.online
+            && targets.iter().all(|cpu| self.is_online(cpu))
+    }
+
+    /// Whether `cpu` and `this` are all online CPUs.
+    pub(super) fn are_everybody(&self, cpu: u32, this: u32) -> bool {
+        let other = u32::from(cpu != this);
+        self.is_online(cpu) && other + u32::from(self.is_online(this)) == self.online
+    }
+
+    fn is_online(&self, cpu: u32) -> bool {
+        self.get(cpu).is_some_and(|apic| apic.online)
+    }
+
+    /// The one write that sends `vector` to `cpu`; `None` if it is offline or does not exist.
+    #[must_use]
+    pub fn unicast(&self, cpu: u32, vector: u8) -> Option<IcrWrite> {
+        let apic = self.get(cpu).filter(|apic| apic.online)?;
+        let (id, low) = (apic.apic_id, u32::from(vector));
+        Some(match self.mode {
+            ApicMode::X2apicPhysical => x2apic(id, low),
+            ApicMode::X2apicCluster => x2apic(apic.cluster() << 16 | apic.member(), LOGICAL | low),
+            ApicMode::XapicPhysical => IcrWrite::Xapic {
+                high: id << 24,
+                low,
+            },
+            ApicMode::XapicFlat => IcrWrite::Xapic {
+                high: 1u32.wrapping_shl(cpu) << 24,
+                low: LOGICAL | low,
+            },
+        })
+    }
+
+    /// The one write that reaches everybody else.
+    pub(super) fn all_but_self(vector: u8) -> IcrWrite {
+        IcrWrite::AllButSelf {
+            low: ALL_BUT_SELF | u32::from(vector),
+        }
+    }
+
+    /// The ICR writes that send `vector` to `targets` without `this` and without offline CPUs, in
+    /// the order in which they are made. Empties `targets`. Returns how many writes.
+    ///
+    /// # Errors
+    /// [`IcrError`] for a vector below 16; nothing is sent.
+    pub fn send<S: MaskStorage>(
+        &self,
+        this: u32,
+        vector: u8,
+        targets: &mut CpuMask<S>,
+        icr: &mut impl FnMut(IcrWrite),
+    ) -> Result<u32, IcrError> {
+        if vector < FIRST_LEGAL_VECTOR {
+            return Err(IcrError::IllegalVector { vector });
+        }
+        targets.remove(this);
+        let writes = match self.mode {
+            ApicMode::X2apicCluster => self.send_clusters(vector, targets, icr),
+            ApicMode::XapicFlat => self.send_flat(vector, targets, icr),
+            ApicMode::X2apicPhysical | ApicMode::XapicPhysical => {
+                self.send_each(vector, targets, icr)
+            }
+        };
+        targets.clear();
+        Ok(writes)
+    }
+
+    fn send_each<S: MaskStorage>(
+        &self,
+        vector: u8,
+        targets: &CpuMask<S>,
+        icr: &mut impl FnMut(IcrWrite),
+    ) -> u32 {
+        let mut writes = 0;
+        for write in targets.iter().filter_map(|cpu| self.unicast(cpu, vector)) {
+            icr(write);
+            writes += 1;
+        }
+        writes
+    }
+
+    /// One write for all.
+    fn send_flat<S: MaskStorage>(
+        &self,
+        vector: u8,
+        targets: &CpuMask<S>,
+        icr: &mut impl FnMut(IcrWrite),
+    ) -> u32 {
+        let online = targets.iter().filter(|&cpu| self.is_online(cpu));
+        let members = online.fold(0u32, |members, cpu| members | 1u32.wrapping_shl(cpu));
+        if members == 0 {
+            return 0;
+        }
+        icr(IcrWrite::Xapic {
+            high: members << 24,
+            low: LOGICAL | u32::from(vector),
+        });
+        1
+    }
+
+    /// One write for each cluster, in the order of its lowest CPU.
+    fn send_clusters<S: MaskStorage>(
+        &self,
+        vector: u8,
+        targets: &mut CpuMask<S>,
+        icr: &mut impl FnMut(IcrWrite),
+    ) -> u32 {
+        let (mut writes, mut from) = (0, 0);
+        // Members that an earlier write of their cluster reached are gone by now.
+        while let Some(first) = targets.next_from(from) {
+            from = first;
+            let Some(apic) = self.get(first).filter(|apic| apic.online) else {
+                targets.remove(first);
+                continue;
+            };
+            let (cluster, mut members, mut cpu) = (apic.cluster(), 0, first);
+            while let Some(apic) = self.get(cpu) {
+                if targets.take(cpu) && apic.online {
+                    members |= apic.member();
+                }
+                cpu = apic.next_in_cluster;
+            }
+            icr(x2apic(cluster << 16 | members, LOGICAL | u32::from(vector)));
+            writes += 1;
+        }
+        writes
+    }
+}
+
+/// The low half with the vector, the high half with the destination. Only the low 16 bits of a
+/// cluster's number fit, as in the hardware's logical id.
+fn x2apic(destination: u32, low: u32) -> IcrWrite {
+    IcrWrite::X2apic(u64::from(destination) << 32 | u64::from(low))
+}
+
+/// Links a CPU behind the highest lower one of its cluster.
+fn link(lower: &mut [CpuApic], cpu: u32, this: &CpuApic) -> Result<(), IcrError> {
+    let mut linked = false;
+    for (index, other) in lower.iter_mut().enumerate().rev() {
+        if other.cluster() != this.cluster() {
+            continue;
+        }
+        if other.apic_id == this.apic_id {
+            return Err(IcrError::DuplicateApicId {
+                apic_id: this.apic_id,
+                first: index as u32,
+                second: cpu,
+            });
+        }
+        if !linked {
+            other.next_in_cluster = cpu;
+            linked = true;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! A set of CPUs in storage of the caller's choice: an array in a kernel, a `Vec` in a simulator.
+
+/// What holds the bits, 64 CPUs a word.
+pub trait MaskStorage: AsRef<[u64]> + AsMut<[u64]> + Clone {}
+
+impl<S: AsRef<[u64]> + AsMut<[u64]> + Clone> MaskStorage for S {}
+
+/// As many words as CPU numbers of 32 bits can name; storage beyond is not used.
+const MOST_WORDS: usize = 1 << 26;
+
+/// A set of CPU numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CpuMask<S>(S);
+
+impl<S: MaskStorage> CpuMask<S> {
+    /// The empty set; whatever `storage` held is cleared. It can hold 64 CPUs for each word.
+    #[must_use]
+    pub fn empty(mut storage: S) -> Self {
+        storage.as_mut().fill(0);
+        Self(storage)
+    }
+
+    /// How many CPUs it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.0.as_ref().len().saturating_mul(64)
+    }
+
+    /// Adds a CPU; false if it is beyond the storage.
+    pub fn insert(&mut self, cpu: u32) -> bool {
+        let word = self.0.as_mut().get_mut(cpu as usize / 64);
+        word.map(|word| *word |= 1 << (cpu % 64)).is_some()
+    }
+
+    /// Removes a CPU.
+    pub fn remove(&mut self, cpu: u32) {
+        self.take(cpu);
+    }
+
+    /// Removes a CPU; whether it was in the set.
+    pub fn take(&mut self, cpu: u32) -> bool {
+        let Some(word) = self.0.as_mut().get_mut(cpu as usize / 64) else {
+            return false;
+        };
+        let bit = 1 << (cpu % 64);
+        let taken = *word & bit != 0;
+        *word &= !bit;
+        taken
+    }
+
+    /// Whether a CPU is in the set.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        let word = self.0.as_ref().get(cpu as usize / 64);
+        word.is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+    }
+
+    /// Whether no CPU is in the set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().iter().all(|&word| word == 0)
+    }
+
+    /// How many CPUs are in the set.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.0.as_ref().iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Removes all CPUs.
+    pub fn clear(&mut self) {
+        self.0.as_mut().fill(0);
+    }
+
+    /// The lowest CPU in the set that is not below `cpu`.
+    #[must_use]
+    pub fn next_from(&self, cpu: u32) -> Option<u32> {
+        let words = self.0.as_ref();
+        let mut index = cpu as usize / 64;
+        let mut word = *words.get(index)? & u64::MAX << (cpu % 64);
+        while word == 0 {
+            index += 1;
+            word = *words.get(index)?;
+        }
+        u32::try_from(index * 64)
+            .ok()?
+            .checked_add(word.trailing_zeros())
+    }
+
+    /// The CPUs in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let words = self.0.as_ref().iter().take(MOST_WORDS);
+        let words = words.zip((0u32..).step_by(64));
+        words.flat_map(|(&word, first)| Bits(word).map(move |bit| first + bit))
+    }
+
+    /// Keeps the CPUs for which `keep` holds, asked in ascending order.
+    pub fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
+        let words = self.0.as_mut().iter_mut().take(MOST_WORDS);
+        for (word, first) in words.zip((0u32..).step_by(64)) {
+            for bit in Bits(*word) {
+                if !keep(first + bit) {
+                    *word &= !(1 << bit);
+                }
+            }
+        }
+    }
+}
+
+/// The set bits of a word, ascending.
+struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0 - 1;
+        Some(bit)
+    }
+}

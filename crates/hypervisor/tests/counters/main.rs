@@ -1,0 +1,14 @@
+//! Guest counters: what a sloppy implementation gets wrong, item by item, and the counters
+//! against plain models.
+//!
+//! The numbers are those of the table in `docs/mechanisms-counters-yield-wakeup.md`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+mod arm64;
+mod clock;
+mod host;
+mod migration;
+mod models;
+mod pvclock;
+mod refused;
+mod sync;
