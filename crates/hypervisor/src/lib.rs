@@ -8,9 +8,11 @@ extern crate alloc;
 
 pub mod counter;
 pub mod directed_yield;
+pub mod eevdf;
 pub mod events;
 pub mod halt_poll;
 pub mod ipi_tracking;
+pub mod lag_credit;
 pub mod lapic;
 pub mod lapic_timer;
 pub mod posted_interrupt;

@@ -1,5 +1,10 @@
 //! Finding and reading files of golden vectors.
 #![allow(dead_code, reason = "each family uses what it needs of the header")]
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "of a test, which may fail"
+)]
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};

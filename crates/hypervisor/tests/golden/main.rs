@@ -9,6 +9,7 @@
 )]
 
 mod apic;
+mod eevdf;
 mod files;
 mod halt_poll;
 mod lapic_timer;

@@ -1,0 +1,99 @@
+//! What is chosen when a scheduler is made.
+
+use super::error::Error;
+use super::features::Features;
+use super::weights::{NORMALIZED_BASE_SLICE_NS, base_slice_ns};
+use crate::lag_credit::LagCredit;
+
+/// How a request to reschedule is made (`preempt=` on the kernel's command line).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Preempt {
+    /// Requests from the fair class wait for the tick or the return to user space.
+    #[default]
+    Lazy,
+    /// All requests are immediate.
+    Full,
+}
+
+/// How a run queue picks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PickMode {
+    /// Level by level from the root (Linux 7.2).
+    #[default]
+    Hierarchical,
+    /// One queue of tasks, groups count by weight only (merged for Linux 7.3).
+    Flat,
+}
+
+/// Where the part of a group's load comes from that is not on the CPU at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OtherLoad {
+    /// Only what [`super::Fair::set_ext_load`] says.
+    #[default]
+    External,
+    /// That, and the loads of the group's other queues as they are now. The kernel uses decaying
+    /// averages; this is their limit for a steady load.
+    Instantaneous,
+}
+
+/// Constants and switches of a scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Features that are on.
+    pub features: Features,
+    /// Preemption model.
+    pub preempt: Preempt,
+    /// Length of a tick in ns, [100 000, 100 000 000]: 10^9 / HZ.
+    pub tick_ns: u64,
+    /// Slice of a task without one of its own, in ns, [100 000, 1 000 000 000].
+    pub base_slice_ns: u64,
+    /// Protected time with RUN_TO_PARITY off, in ns, same range.
+    pub normalized_base_slice_ns: u64,
+    /// How a group's load on other CPUs is found.
+    pub other_load: OtherLoad,
+    /// How directed yield credits lag, with `YIELD_TO_LAG_CREDIT` on.
+    pub lag_credit: LagCredit,
+}
+
+impl Config {
+    /// Linux 7.2 on x86-64 with HZ=250 (the default of Kconfig and of Debian) and `cpus` CPUs.
+    pub fn linux_7_2(cpus: u32) -> Self {
+        Self {
+            features: Features::LINUX_7_2,
+            preempt: Preempt::Lazy,
+            tick_ns: 4_000_000,
+            base_slice_ns: base_slice_ns(cpus),
+            normalized_base_slice_ns: NORMALIZED_BASE_SLICE_NS,
+            other_load: OtherLoad::External,
+            lag_credit: LagCredit::SERIES_V3,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::BadConfig`] names the first field out of range.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let bounded = |field, value, min, max| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(Error::BadConfig {
+                    field,
+                    value,
+                    min,
+                    max,
+                })
+            }
+        };
+        bounded("tick_ns", self.tick_ns, 100_000, 100_000_000)?;
+        bounded("base_slice_ns", self.base_slice_ns, 100_000, 1_000_000_000)?;
+        let normalized = self.normalized_base_slice_ns;
+        bounded(
+            "normalized_base_slice_ns",
+            normalized,
+            100_000,
+            1_000_000_000,
+        )?;
+        self.lag_credit.check()
+    }
+}

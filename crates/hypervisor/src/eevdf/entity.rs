@@ -1,0 +1,251 @@
+//! Entities: tasks, and groups on one CPU (`struct sched_entity`).
+
+use super::error::Error;
+use super::ids::{Ent, GroupId, Que, RqId, TaskId};
+use super::weights::{
+    NICE_0_LOAD, NICE_MAX, NICE_MIN, SLICE_MAX_NS, SLICE_MIN_NS, WEIGHT_IDLEPRIO, before,
+    calc_delta_fair, weight_of_nice,
+};
+
+/// Scheduling policy of a fair task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// `SCHED_OTHER`.
+    #[default]
+    Normal,
+    /// `SCHED_BATCH`: its wakeups preempt nobody.
+    Batch,
+    /// `SCHED_IDLE`: the weight of [`WEIGHT_IDLEPRIO`] whatever the nice value.
+    Idle,
+}
+
+/// Attributes of a task (`struct sched_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Attr {
+    /// Policy.
+    pub policy: Policy,
+    /// Nice value, [-20, 19].
+    pub nice: i8,
+    /// Slice asked for, in ns, [[`SLICE_MIN_NS`], [`SLICE_MAX_NS`]]; `None` for the base slice.
+    pub slice_ns: Option<u64>,
+}
+
+impl Attr {
+    /// Weight that the policy and the nice value give (`set_load_weight`).
+    pub fn weight(&self) -> u64 {
+        match self.policy {
+            Policy::Idle => WEIGHT_IDLEPRIO,
+            Policy::Normal | Policy::Batch => weight_of_nice(self.nice),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !(NICE_MIN..=NICE_MAX).contains(&self.nice) {
+            return Err(Error::NiceOutOfRange(self.nice));
+        }
+        match self.slice_ns {
+            Some(slice_ns) if !(SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns) => {
+                let (min_ns, max_ns) = (SLICE_MIN_NS, SLICE_MAX_NS);
+                Err(Error::SliceOutOfRange {
+                    slice_ns,
+                    min_ns,
+                    max_ns,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a task is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// Created, not forked.
+    New,
+    /// Running or waiting for a CPU.
+    Runnable,
+    /// Blocked. It may still be queued: see [`TaskView::delayed`].
+    Asleep,
+    /// Off its CPU for a migration.
+    Migrating,
+    /// Exiting: gone with the next pick.
+    Exiting,
+}
+
+/// What only tasks have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskPart {
+    pub(crate) policy: Policy,
+    pub(crate) nice: i8,
+    pub(crate) state: TaskState,
+    /// `NONE_GROUP` for the root group.
+    pub(crate) group: Option<GroupId>,
+    pub(crate) generation: u32,
+    pub(crate) live: bool,
+    /// Asleep while migrating: a delayed task was detached.
+    pub(crate) asleep: bool,
+}
+
+/// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(crate) struct Entity {
+    pub(crate) vruntime: u64,
+    pub(crate) deadline: u64,
+    /// Weight that virtual time runs at: `load`, but under flat picking the share of the tree.
+    pub(crate) weight: u64,
+    /// Requested slice in ns.
+    pub(crate) slice: u64,
+    /// Queue in whose tree it competes: `queue`, but under flat picking the root.
+    pub(crate) arena: Que,
+    pub(crate) on_rq: bool,
+    pub(crate) delayed: bool,
+    pub(crate) rel_deadline: bool,
+    pub(crate) custom_slice: bool,
+    /// End of the protected period, as a virtual time.
+    pub(crate) vprot: u64,
+    pub(crate) vlag: i64,
+    pub(crate) exec_start: u64,
+    /// Weight on its own level (`se->load.weight`).
+    pub(crate) load: u64,
+    /// Queue that counts it.
+    pub(crate) queue: Que,
+    /// Group's entity above it.
+    pub(crate) parent: Ent,
+    /// The group's own queue; none for a task.
+    pub(crate) my_q: Que,
+    pub(crate) depth: u32,
+    pub(crate) rq: RqId,
+    pub(crate) task: TaskPart,
+}
+
+impl Entity {
+    /// An entity with all zero but the weight, on no queue.
+    pub(crate) fn blank(load: u64) -> Self {
+        Self {
+            vruntime: 0,
+            deadline: 0,
+            weight: load,
+            slice: 0,
+            arena: Que::NONE,
+            on_rq: false,
+            delayed: false,
+            rel_deadline: false,
+            custom_slice: false,
+            vprot: 0,
+            vlag: 0,
+            exec_start: 0,
+            load,
+            queue: Que::NONE,
+            parent: Ent::NONE,
+            my_q: Que::NONE,
+            depth: 0,
+            rq: RqId(u32::MAX),
+            task: TaskPart {
+                policy: Policy::Normal,
+                nice: 0,
+                state: TaskState::New,
+                group: None,
+                generation: 0,
+                live: false,
+                asleep: false,
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_task(&self) -> bool {
+        !self.my_q.is_some()
+    }
+
+    /// `calc_delta_fair` for this entity.
+    #[inline]
+    pub(crate) fn vtime(&self, delta_ns: u64) -> u64 {
+        calc_delta_fair(delta_ns, self.weight)
+    }
+
+    /// `protect_slice`.
+    #[inline]
+    pub(crate) fn protected(&self) -> bool {
+        before(self.vruntime, self.vprot)
+    }
+
+    /// `cancel_protect_slice`.
+    #[inline]
+    pub(crate) fn cancel_protect(&mut self) {
+        if self.protected() {
+            self.vprot = self.vruntime;
+        }
+    }
+}
+
+/// A task as it is, for a caller to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskView {
+    /// What it is doing.
+    pub state: TaskState,
+    /// Policy, nice value and slice asked for.
+    pub attr: Attr,
+    /// Its group; `None` for the root group.
+    pub group: Option<GroupId>,
+    /// Run queue that it is on, or was last; `None` before its first.
+    pub rq: Option<RqId>,
+    /// It is the running task of its run queue.
+    pub running: bool,
+    /// It sleeps, but stays queued until its debt is paid (`sched_delayed`).
+    pub delayed: bool,
+    /// Its entity.
+    pub entity: EntityView,
+}
+
+/// An entity as it is. Virtual times are in ns at nice 0 and wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntityView {
+    /// Virtual runtime.
+    pub vruntime: u64,
+    /// Virtual deadline; a distance from `vruntime` if `rel_deadline`.
+    pub deadline: u64,
+    /// Lag when it was last taken off or reweighted, in virtual ns.
+    pub vlag: i64,
+    /// It is counted by its queue.
+    pub on_rq: bool,
+    /// Its dequeue is delayed.
+    pub delayed: bool,
+    /// End of its protected period.
+    pub vprot: u64,
+    /// Slice in ns.
+    pub slice_ns: u64,
+    /// Weight on its own level ([`NICE_0_LOAD`] for nice 0).
+    pub load: u64,
+    /// Weight that its virtual time runs at: differs from `load` only under flat picking.
+    pub weight: u64,
+    /// `deadline` is a distance.
+    pub rel_deadline: bool,
+}
+
+impl Entity {
+    pub(crate) fn view(&self) -> EntityView {
+        EntityView {
+            vruntime: self.vruntime,
+            deadline: self.deadline,
+            vlag: self.vlag,
+            on_rq: self.on_rq,
+            delayed: self.delayed,
+            vprot: self.vprot,
+            slice_ns: self.slice,
+            load: self.load,
+            weight: self.weight,
+            rel_deadline: self.rel_deadline,
+        }
+    }
+
+    pub(crate) fn task_id(&self, e: Ent) -> TaskId {
+        TaskId {
+            index: e.0,
+            generation: self.task.generation,
+        }
+    }
+}
+
+/// Load of a new group's entity before its first enqueue.
+pub(crate) const NEW_GROUP_LOAD: u64 = NICE_0_LOAD;

@@ -1,0 +1,153 @@
+//! Flat picking: one queue of tasks per CPU, groups for weight only ("Flatten the pick").
+//!
+//! The tree of groups is kept for counting. Each runnable task competes in the root's queue at
+//! the weight that is its share of the tree. That weight is computed when the task is enqueued,
+//! when it starts to run, at its tick and when its own weight changes; waiting tasks keep a
+//! stale one, on purpose.
+
+use super::Fair;
+use super::enqueue::{Dequeue, Enqueue};
+use super::features::Feature;
+use super::ids::{Ent, RqId};
+use super::queue::Resched;
+use super::weights::{MIN_SHARES, NICE_0_LOAD};
+
+impl Fair {
+    /// Share of the tree that an entity that is counted on all its levels has (`h_load`).
+    ///
+    /// From the task up, each level multiplies by `load / queue load` and floors at 2; the top
+    /// level multiplies by `load / NICE_0_LOAD`, so a task of the root group gets its own weight.
+    pub(crate) fn flat_weight(&self, task: Ent) -> u64 {
+        let mut w = NICE_0_LOAD;
+        let mut e = task;
+        while e.is_some() {
+            let ent = &self.ent[e];
+            let whole = if ent.parent.is_some() {
+                self.que[ent.queue].load
+            } else {
+                NICE_0_LOAD
+            };
+            let part = u128::from(w) * u128::from(ent.load) / u128::from(whole.max(1));
+            w = u64::try_from(part).unwrap_or(u64::MAX).max(MIN_SHARES);
+            e = ent.parent;
+        }
+        w
+    }
+
+    pub(crate) fn flat_enqueue(&mut self, task: Ent, flags: Enqueue) {
+        let rq = self.ent[task].rq;
+        let root = self.rqs[rq].root;
+        self.update_curr(root);
+        let mut count = self.enqueue_count(task, flags);
+        let mut e = task;
+        while e.is_some() {
+            let q = self.ent[e].queue;
+            self.refresh_weight(e);
+            if !self.ent[e].on_rq {
+                self.account_load(q, e);
+                // The task itself is not a member before it is placed.
+                self.ent[e].on_rq = e != task;
+            }
+            self.count_up(q, &mut count);
+            e = self.ent[e].parent;
+        }
+        let weight = self.flat_weight(task);
+        self.rescale(task, weight, false);
+        self.place(root, task, flags.initial);
+        self.ent[task].on_rq = true;
+        self.que[root].members += 1;
+        if self.que[root].curr != task {
+            self.tree_insert(root, task);
+        }
+    }
+
+    /// False if the task stays, delayed.
+    pub(crate) fn flat_dequeue(&mut self, task: Ent, flags: Dequeue) -> bool {
+        let root = self.ent[task].arena;
+        self.update_curr(root);
+        self.clear_buddies(root, task);
+        let may_stay = flags.sleep && !flags.special && !flags.last;
+        let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
+        // The lag is taken while the task still counts.
+        let stays = may_stay && !self.eligible(root, task);
+        self.update_lag(root, task);
+        if stays {
+            self.set_delayed(task);
+            return false;
+        }
+        if !flags.sleep && self.cfg.features.has(Feature::PlaceRelDeadline) {
+            let ent = &mut self.ent[task];
+            ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
+            ent.rel_deadline = true;
+        }
+        if self.que[root].curr != task {
+            self.tree_remove(root, task);
+        }
+        self.que[root].members -= 1;
+        let mut count = self.dequeue_count(task, flags);
+        if flags.last {
+            self.clear_delayed(task);
+        }
+        let mut leaves = true;
+        let mut e = task;
+        while e.is_some() {
+            let q = self.ent[e].queue;
+            if leaves {
+                self.unaccount_load(q, e);
+                self.ent[e].on_rq = false;
+                leaves = self.que[q].load == 0;
+            } else {
+                self.refresh_weight(e);
+            }
+            self.count_down(q, &mut count);
+            e = self.ent[e].parent;
+        }
+        true
+    }
+
+    pub(crate) fn flat_put(&mut self, prev: Ent) {
+        let root = self.ent[prev].arena;
+        if self.ent[prev].on_rq {
+            self.update_curr(root);
+            self.tree_insert(root, prev);
+        }
+        self.que[root].curr = Ent::NONE;
+    }
+
+    pub(crate) fn flat_set(&mut self, next: Ent, first: bool) {
+        let root = self.ent[next].arena;
+        self.set_next_entity(root, next, false);
+        self.flat_reweight_curr(next);
+        if first {
+            self.set_protect(root, next);
+        }
+    }
+
+    /// Gives the running task, if it is queued, the weight that it should have now.
+    fn flat_reweight_curr(&mut self, curr: Ent) {
+        if !self.ent[curr].on_rq {
+            return;
+        }
+        let weight = self.flat_weight(curr);
+        if weight != self.ent[curr].weight {
+            self.reweight_queued(self.ent[curr].arena, curr, weight);
+        }
+    }
+
+    pub(crate) fn flat_tick(&mut self, rq: RqId, timer: bool) {
+        let (root, curr) = (self.rqs[rq].root, self.rqs[rq].curr);
+        if curr.is_none() {
+            return;
+        }
+        self.update_curr(root);
+        let mut e = self.ent[curr].parent;
+        while e.is_some() {
+            self.refresh_weight(e);
+            e = self.ent[e].parent;
+        }
+        self.flat_reweight_curr(curr);
+        if timer {
+            self.request(rq, Resched::Now);
+        }
+    }
+}

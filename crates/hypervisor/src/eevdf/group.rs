@@ -1,0 +1,386 @@
+//! Groups: their entities on each CPU, their shares, and what changes an entity's weight.
+
+use alloc::vec::Vec;
+
+use super::config::OtherLoad;
+use super::entity::NEW_GROUP_LOAD;
+use super::error::Error;
+use super::ids::{Ent, GroupId, Que, RqId};
+use super::queue::Queue;
+use super::weights::{MIN_SHARES, NICE_0_LOAD, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div};
+use super::{Fair, MAX_DEPTH};
+
+/// A group (`struct task_group`).
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) parent: Option<GroupId>,
+    pub(crate) depth: u32,
+    pub(crate) shares: u64,
+    pub(crate) idle: bool,
+    pub(crate) tasks: u32,
+    pub(crate) children: u32,
+    /// Weight on all its queues.
+    pub(crate) load: u64,
+    /// Its part on each CPU, by run queue.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// A group's part on one CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) ent: Ent,
+    /// Load on other CPUs that the caller has told, unscaled.
+    pub(crate) ext_load: u64,
+}
+
+const NO_PART: Part = Part {
+    ent: Ent::NONE,
+    ext_load: 0,
+};
+
+/// `scale_load_down`: at least 2 unless 0.
+fn scale_load_down(weight: u64) -> u64 {
+    if weight == 0 {
+        0
+    } else {
+        (weight >> 10).max(2)
+    }
+}
+
+impl Fair {
+    pub(crate) fn group(&self, g: GroupId) -> Result<&Group, Error> {
+        self.groups.0.get(g.0 as usize).ok_or(Error::NoSuchGroup(g))
+    }
+
+    /// Makes a group under `parent` (`None`: the root group), on no CPU yet.
+    ///
+    /// # Errors
+    ///
+    /// An unknown parent, or [`Error::TooDeep`].
+    pub fn create_group(&mut self, parent: Option<GroupId>) -> Result<GroupId, Error> {
+        let depth = match parent {
+            Some(p) => self.group(p)?.depth + 1,
+            None => 1,
+        };
+        if depth > MAX_DEPTH {
+            return Err(Error::TooDeep {
+                depth,
+                max: MAX_DEPTH,
+            });
+        }
+        let id = u32::try_from(self.groups.0.len()).map_err(|_| Error::Full("groups"))?;
+        if let Some(p) = parent {
+            self.groups[p].children += 1;
+        }
+        self.groups.0.push(Group {
+            parent,
+            depth,
+            shares: NICE_0_LOAD,
+            idle: false,
+            tasks: 0,
+            children: 0,
+            load: 0,
+            parts: Vec::new(),
+        });
+        Ok(GroupId(id))
+    }
+
+    /// Gives a group its entity and queue on a CPU (`alloc_fair_sched_group` for one CPU), and
+    /// those above it too. Nothing happens where they are there already.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group or run queue.
+    pub fn extend_group(&mut self, g: GroupId, rq: RqId) -> Result<(), Error> {
+        self.group(g)?;
+        let root = self
+            .rqs
+            .0
+            .get(rq.0 as usize)
+            .ok_or(Error::NoSuchRq(rq))?
+            .root;
+        if self.part(g, rq).ent.is_some() {
+            return Ok(());
+        }
+        let (parent, queue) = match self.groups[g].parent {
+            Some(above) => {
+                self.extend_group(above, rq)?;
+                let e = self.part(above, rq).ent;
+                (e, self.ent[e].my_q)
+            }
+            None => (Ent::NONE, root),
+        };
+        let e = self.new_entity(NEW_GROUP_LOAD)?;
+        let my_q = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
+        self.que.0.push(Queue::new(rq, e));
+        self.que[my_q].idle = self.groups[g].idle;
+        let depth = self.groups[g].depth - 1;
+        let ent = &mut self.ent[e];
+        (ent.parent, ent.queue, ent.arena, ent.my_q) = (parent, queue, queue, my_q);
+        (ent.depth, ent.rq, ent.task.group) = (depth, rq, Some(g));
+        let parts = &mut self.groups[g].parts;
+        if parts.len() <= rq.slot() {
+            parts.resize(rq.slot() + 1, NO_PART);
+        }
+        if let Some(part) = parts.get_mut(rq.slot()) {
+            part.ent = e;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Part {
+        self.groups[g]
+            .parts
+            .get(rq.slot())
+            .copied()
+            .unwrap_or(NO_PART)
+    }
+
+    /// Where a task of `group` goes on `rq`: the entity above it and the queue.
+    pub(crate) fn home(&self, group: Option<GroupId>, rq: RqId) -> Result<(Ent, Que), Error> {
+        let root = self
+            .rqs
+            .0
+            .get(rq.0 as usize)
+            .ok_or(Error::NoSuchRq(rq))?
+            .root;
+        let Some(g) = group else {
+            return Ok((Ent::NONE, root));
+        };
+        self.group(g)?;
+        let e = self.part(g, rq).ent;
+        if e.is_none() {
+            return Err(Error::GroupNotOnCpu { group: g, rq });
+        }
+        Ok((e, self.ent[e].my_q))
+    }
+
+    /// Keeps the total load of the group that owns `q`.
+    #[inline]
+    pub(crate) fn group_load(&mut self, q: Que, delta: i64) {
+        let owner = self.que[q].owner;
+        if owner.is_some() {
+            self.add_group_load(owner, delta);
+        }
+    }
+
+    #[inline(never)]
+    fn add_group_load(&mut self, owner: Ent, delta: i64) {
+        if let Some(g) = self.ent[owner].task.group {
+            let load = &mut self.groups[g].load;
+            *load = load.wrapping_add_signed(delta);
+        }
+    }
+
+    /// `calc_group_shares`: the part of a group's shares that its load on this CPU is due.
+    pub(crate) fn group_weight(&self, e: Ent) -> Option<u64> {
+        let ent = &self.ent[e];
+        let g = ent.task.group?;
+        let own = self.que[ent.my_q].load;
+        if own == 0 {
+            return None;
+        }
+        let group = &self.groups[g];
+        let mut others = self.part(g, ent.rq).ext_load;
+        if self.cfg.other_load == OtherLoad::Instantaneous {
+            others += (group.load - own) >> 10;
+        }
+        let load = scale_load_down(own);
+        let weight = u128::from(group.shares) * u128::from(load) / u128::from(others + load);
+        let weight = u64::try_from(weight).unwrap_or(group.shares);
+        Some(weight.min(group.shares).max(MIN_SHARES))
+    }
+
+    /// `update_cfs_group`: gives a group's entity the weight it should have.
+    #[inline]
+    pub(crate) fn refresh_weight(&mut self, e: Ent) {
+        if !self.ent[e].is_task() {
+            self.refresh_group(e);
+        }
+    }
+
+    #[inline(never)]
+    fn refresh_group(&mut self, e: Ent) {
+        let Some(weight) = self.group_weight(e) else {
+            return;
+        };
+        if weight == self.ent[e].load {
+            return;
+        }
+        if self.is_flat(self.ent[e].rq) {
+            self.set_level_load(e, weight);
+        } else {
+            self.reweight(e, weight);
+        }
+    }
+
+    /// Changes an entity's own-level weight, and the sum above it if it is counted there.
+    pub(crate) fn set_level_load(&mut self, e: Ent, load: u64) {
+        let ent = &mut self.ent[e];
+        let delta = load as i64 - ent.load as i64;
+        ent.load = load;
+        if ent.on_rq {
+            let q = ent.queue;
+            self.que[q].load = self.que[q].load.wrapping_add_signed(delta);
+            self.group_load(q, delta);
+        }
+    }
+
+    /// `reweight_entity`: keeps the entity's lag, deadline and protection in real time.
+    pub(crate) fn reweight(&mut self, e: Ent, weight: u64) {
+        let q = self.ent[e].arena;
+        if !self.ent[e].on_rq {
+            self.set_level_load(e, weight);
+            self.rescale(e, weight, false);
+            return;
+        }
+        self.update_curr(q);
+        self.set_level_load(e, weight);
+        self.reweight_queued(q, e, weight);
+    }
+
+    /// Changes the weight at which a queued entity competes, in its arena `q`.
+    pub(crate) fn reweight_queued(&mut self, q: Que, e: Ent, weight: u64) {
+        let curr = self.que[q].curr == e;
+        let (v, _) = self.avg_vruntime(q);
+        let vlag = self.entity_lag(q, e, v);
+        let ent = &mut self.ent[e];
+        ent.vlag = vlag;
+        ent.deadline = ent.deadline.wrapping_sub(v);
+        let protected = curr && ent.protected();
+        if protected {
+            ent.vprot = ent.vprot.wrapping_sub(v);
+        }
+        if !curr {
+            // The tree's key was the absolute deadline; sums need the old vruntime, untouched.
+            self.tree_remove(q, e);
+        }
+        self.rescale(e, weight, protected);
+        let ent = &mut self.ent[e];
+        if protected {
+            ent.vprot = ent.vprot.wrapping_add(v);
+        }
+        ent.deadline = ent.deadline.wrapping_add(v);
+        ent.vruntime = v.wrapping_sub(ent.vlag as u64);
+        if !curr {
+            self.tree_insert(q, e);
+        }
+    }
+
+    /// `rescale_entity`: lag, and what is relative, are in virtual time of the old weight.
+    pub(crate) fn rescale(&mut self, e: Ent, weight: u64, protected: bool) {
+        let ent = &mut self.ent[e];
+        let old = ent.weight;
+        ent.vlag = mul_div(ent.vlag, old, weight);
+        if ent.on_rq || ent.rel_deadline {
+            ent.deadline = mul_div(ent.deadline as i64, old, weight) as u64;
+        }
+        if protected {
+            ent.vprot = mul_div(ent.vprot as i64, old, weight) as u64;
+        }
+        ent.weight = weight;
+    }
+
+    /// Sets a group's shares (`sched_group_set_shares`), clamped to
+    /// [[`SHARES_MIN`], [`SHARES_MAX`]], and refreshes its weights and those above it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::IdleGroupShares`] for an idle group, [`Error::ZeroWeight`], an unknown group, or
+    /// the clock of a run queue that has a part of the group.
+    pub fn set_shares(&mut self, g: GroupId, shares: u64, now_ns: u64) -> Result<(), Error> {
+        if shares == 0 {
+            return Err(Error::ZeroWeight);
+        }
+        if self.group(g)?.idle {
+            return Err(Error::IdleGroupShares(g));
+        }
+        self.check_group_clocks(g, now_ns)?;
+        self.apply_shares(g, shares.clamp(SHARES_MIN, SHARES_MAX), now_ns);
+        Ok(())
+    }
+
+    fn check_group_clocks(&mut self, g: GroupId, now_ns: u64) -> Result<(), Error> {
+        for slot in 0..self.groups[g].parts.len() {
+            let rq = RqId(slot as u32);
+            if self.part(g, rq).ent.is_some() {
+                self.check_clock(rq, now_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_shares(&mut self, g: GroupId, shares: u64, now_ns: u64) {
+        if self.groups[g].shares == shares {
+            return;
+        }
+        self.groups[g].shares = shares;
+        for slot in 0..self.groups[g].parts.len() {
+            let rq = RqId(slot as u32);
+            let mut e = self.part(g, rq).ent;
+            if e.is_some() {
+                self.set_clock(rq, now_ns);
+            }
+            while e.is_some() {
+                self.refresh_weight(e);
+                e = self.ent[e].parent;
+            }
+        }
+    }
+
+    /// Sets the load that a group has on CPUs other than `rq`, in unscaled weight (1024 is one
+    /// nice-0 task). Weights follow at their next refresh.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, one without a part on `rq`, or a load above 2^40.
+    pub fn set_ext_load(&mut self, g: GroupId, rq: RqId, load: u64) -> Result<(), Error> {
+        const MAX: u64 = 1 << 40;
+        if load > MAX {
+            return Err(Error::LoadOutOfRange { load, max: MAX });
+        }
+        self.home(Some(g), rq)?;
+        if let Some(part) = self.groups[g].parts.get_mut(rq.slot()) {
+            part.ext_load = load;
+        }
+        Ok(())
+    }
+
+    /// Makes a group idle or normal (`sched_group_set_idle`, `cpu.idle`). Its shares become those
+    /// of the idle policy, or the default.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, or the clock of a run queue that has a part of it.
+    pub fn set_idle(&mut self, g: GroupId, idle: bool, now_ns: u64) -> Result<(), Error> {
+        if self.group(g)?.idle == idle {
+            return Ok(());
+        }
+        self.check_group_clocks(g, now_ns)?;
+        self.groups[g].idle = idle;
+        for slot in 0..self.groups[g].parts.len() {
+            let e = self.part(g, RqId(slot as u32)).ent;
+            if e.is_some() {
+                self.mark_idle(e, idle);
+            }
+        }
+        let shares = if idle { WEIGHT_IDLEPRIO } else { NICE_0_LOAD };
+        self.apply_shares(g, shares, now_ns);
+        Ok(())
+    }
+
+    fn mark_idle(&mut self, mut e: Ent, idle: bool) {
+        let queue = &mut self.que[self.ent[e].my_q];
+        queue.idle = idle;
+        let tasks = queue.h_nr_queued - queue.h_nr_idle;
+        while e.is_some() && self.ent[e].on_rq {
+            let queue = &mut self.que[self.ent[e].queue];
+            let n = queue.h_nr_idle;
+            queue.h_nr_idle = if idle { n + tasks } else { n - tasks };
+            if queue.idle {
+                return;
+            }
+            e = self.ent[e].parent;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The fair class of Linux 7.2, exact to the bit, as a data structure.
+//!
+//! [`Fair`] holds the run queues of a host: tasks, groups with an entity on each CPU, and one
+//! queue per group and CPU. It has no clock and wakes nobody: each operation is given the time
+//! and returns what a kernel would act on. Operations answer to the kernel's functions, which
+//! their documentation names; arithmetic, order of operations and oddities are the kernel's, as
+//! recorded vectors check.
+//!
+//! Two ways to pick are there, chosen when a run queue is made ([`PickMode`]): level by level as
+//! in 7.2, and flat, with all tasks in one queue and groups for weight only.
+//!
+//! Nothing is allocated but by `new`, `create_*` and `extend_group`.
+//!
+//! # Example
+//!
+//! ```
+//! use stealtime_hypervisor::eevdf::{Attr, Config, Fair, PickMode};
+//!
+//! let mut fair = Fair::new(Config::linux_7_2(16))?;
+//! let cpu = fair.create_rq(PickMode::Hierarchical)?;
+//! let task = fair.create_task(Attr::default(), None)?;
+//! let actions = fair.fork(task, cpu, 1_000)?;
+//! assert_eq!(actions.resched, stealtime_hypervisor::eevdf::Resched::Now);
+//! assert_eq!(fair.pick(cpu, 1_000)?.task, Some(task));
+//! # Ok::<(), stealtime_hypervisor::eevdf::Error>(())
+//! ```
+
+use alloc::vec::Vec;
+
+mod attr;
+mod check;
+mod config;
+mod enqueue;
+mod entity;
+mod error;
+mod features;
+mod flat;
+mod group;
+mod ids;
+mod pick;
+mod place;
+mod preempt;
+mod queue;
+mod reparent;
+mod task;
+pub mod timeline;
+mod update;
+mod view;
+pub mod weights;
+mod yields;
+
+pub use config::{Config, OtherLoad, PickMode, Preempt};
+pub use entity::{Attr, EntityView, Policy, TaskState, TaskView};
+pub use error::Error;
+pub use features::{Feature, Features, UnknownFeature};
+pub use ids::{GroupId, RqId, TaskId};
+pub use pick::Picked;
+pub use queue::Resched;
+pub use task::Block;
+pub use view::{GroupView, Member, QueueView};
+pub use yields::YieldTo;
+
+use entity::Entity;
+use group::Group;
+pub(crate) use ids::{Arena, Ent, Que};
+use queue::{Queue, Rq};
+use timeline::Pool;
+
+/// Levels that groups may nest.
+pub const MAX_DEPTH: u32 = 32;
+
+/// What a caller has to act on after an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// Request now pending on the running task; [`Fair::pick`] clears it.
+    pub resched: Resched,
+    /// When to call [`Fair::hrtick`], in ns; `None` for no timer. It replaces the last one.
+    pub hrtick: Option<u64>,
+}
+
+/// The fair class of a host.
+#[derive(Clone, Debug)]
+pub struct Fair {
+    pub(crate) cfg: Config,
+    pub(crate) ent: Arena<Entity>,
+    pub(crate) que: Arena<Queue>,
+    pub(crate) rqs: Arena<Rq>,
+    pub(crate) groups: Arena<Group>,
+    pub(crate) pool: Pool,
+    /// Time of the operation at hand: the clock of each run queue that it acts on.
+    pub(crate) now: u64,
+    free_tasks: Vec<Ent>,
+    pub(crate) self_check: bool,
+}
+
+impl Fair {
+    /// A host without CPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadConfig`].
+    pub fn new(cfg: Config) -> Result<Self, Error> {
+        cfg.check()?;
+        Ok(Self {
+            cfg,
+            ent: Arena(Vec::new()),
+            que: Arena(Vec::new()),
+            rqs: Arena(Vec::new()),
+            groups: Arena(Vec::new()),
+            pool: Pool::default(),
+            now: 0,
+            free_tasks: Vec::new(),
+            self_check: true,
+        })
+    }
+
+    /// Whether debug builds check all invariants of a run queue after each operation on it.
+    ///
+    /// They do unless switched off here: the check is linear in the entities, which a debug build
+    /// of a large simulation may not want. Release builds never check.
+    pub fn set_self_check(&mut self, on: bool) {
+        self.self_check = on;
+    }
+
+    /// The configuration that it was made with.
+    pub fn config(&self) -> &Config {
+        &self.cfg
+    }
+
+    /// Adds a CPU, idle, with its clock at 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    pub fn create_rq(&mut self, mode: PickMode) -> Result<RqId, Error> {
+        let rq = RqId(u32::try_from(self.rqs.0.len()).map_err(|_| Error::Full("run queues"))?);
+        let root = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
+        self.que.0.push(Queue::new(rq, Ent::NONE));
+        self.rqs.0.push(Rq {
+            mode,
+            root,
+            clock: 0,
+            accounted: 0,
+            curr: Ent::NONE,
+            resched: Resched::None,
+            announced: false,
+            hrtick: 0,
+            pick_due: false,
+            credit: Default::default(),
+        });
+        Ok(rq)
+    }
+
+    fn new_entity(&mut self, load: u64) -> Result<Ent, Error> {
+        let index = u32::try_from(self.ent.0.len()).map_err(|_| Error::Full("entities"))?;
+        if index == u32::MAX {
+            return Err(Error::Full("entities"));
+        }
+        self.ent.0.push(Entity::blank(load));
+        // Reserve by doubling: the pool must never allocate while tasks run.
+        self.pool.grow(self.ent.0.capacity());
+        let spare = self.ent.0.len().saturating_sub(self.free_tasks.len());
+        self.free_tasks.reserve(spare);
+        Ok(Ent(index))
+    }
+
+    /// Checks that an operation on `rq` at `now_ns` may go on.
+    #[inline]
+    pub(crate) fn begin_check(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
+        self.check_clock(rq, now_ns)?;
+        if self.rqs[rq].pick_due {
+            return Err(Error::PickDue(rq));
+        }
+        Ok(())
+    }
+
+    /// [`Self::begin_check`], and the clock is set.
+    pub(crate) fn begin(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
+        self.begin_check(rq, now_ns)?;
+        self.set_clock(rq, now_ns);
+        Ok(())
+    }
+
+    /// `update_rq_clock`.
+    #[inline]
+    pub(crate) fn set_clock(&mut self, rq: RqId, now_ns: u64) {
+        self.rqs[rq].clock = now_ns;
+        self.now = now_ns;
+    }
+
+    #[inline]
+    pub(crate) fn is_flat(&self, rq: RqId) -> bool {
+        self.rqs[rq].mode == PickMode::Flat
+    }
+}

@@ -1,0 +1,109 @@
+//! Where an entity joins its queue, and what it takes along when it leaves.
+
+use super::Fair;
+use super::features::Feature;
+use super::ids::{Ent, Que};
+use super::weights::mul_div;
+
+impl Fair {
+    /// `place_entity`: gives `e`, which is not counted yet, its vruntime and deadline.
+    ///
+    /// Inserting an entity with lag moves the average by it. So that the lag is `vlag` *after*
+    /// the insertion, it is inflated by `(W + w) / W` before.
+    #[inline]
+    pub(crate) fn place(&mut self, q: Que, e: Ent, initial: bool) {
+        let features = self.cfg.features;
+        let (v, load) = self.avg_vruntime(q);
+        let ent = &mut self.ent[e];
+        if !ent.custom_slice {
+            ent.slice = self.cfg.base_slice_ns;
+        }
+        let (vlag, w) = (ent.vlag, ent.weight);
+        let mut vruntime = v;
+        if vlag != 0 && features.has(Feature::PlaceLag) && self.que[q].members > 0 {
+            let lag = mul_div(vlag, load + w, load);
+            vruntime = v.wrapping_sub(lag as u64);
+            if w > load {
+                self.que[q].set_zero(vruntime);
+            }
+        }
+        ent.vruntime = vruntime;
+        if features.has(Feature::PlaceRelDeadline) && ent.rel_deadline {
+            ent.deadline = ent.deadline.wrapping_add(vruntime);
+            ent.rel_deadline = false;
+            return;
+        }
+        let mut vslice = ent.vtime(ent.slice);
+        if features.has(Feature::PlaceDeadlineInitial) && initial {
+            vslice /= 2;
+        }
+        ent.deadline = vruntime.wrapping_add(vslice);
+    }
+
+    /// `update_entity_lag`: stores the lag of a queued entity; true if `V - vlag` is not where it
+    /// is.
+    ///
+    /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
+    #[inline]
+    pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
+        let (v, _) = self.avg_vruntime(q);
+        let mut vlag = self.entity_lag(q, e, v);
+        let zero = self.cfg.features.has(Feature::DelayZero);
+        let ent = &mut self.ent[e];
+        if ent.delayed {
+            vlag = vlag.max(ent.vlag);
+            if zero {
+                vlag = vlag.min(0);
+            }
+        }
+        ent.vlag = vlag;
+        v.wrapping_sub(vlag as u64) != ent.vruntime
+    }
+
+    /// `requeue_delayed_entity`: a delayed entity becomes an ordinary one again.
+    pub(crate) fn requeue_delayed(&mut self, e: Ent) {
+        let q = self.ent[e].arena;
+        self.update_curr(q);
+        if self.update_lag(q, e) {
+            self.replace(q, e);
+        }
+        self.clear_delayed(e);
+    }
+
+    /// Takes a queued entity out, places it by its lag, and puts it back.
+    pub(crate) fn replace(&mut self, q: Que, e: Ent) {
+        let curr = self.que[q].curr == e;
+        self.que[q].members -= 1;
+        if !curr {
+            self.tree_remove(q, e);
+        }
+        self.place(q, e, false);
+        if !curr {
+            self.tree_insert(q, e);
+        }
+        self.que[q].members += 1;
+    }
+
+    /// `set_delayed`: a delayed task is not runnable on any level.
+    pub(crate) fn set_delayed(&mut self, e: Ent) {
+        self.ent[e].delayed = true;
+        self.count_runnable(e, false);
+    }
+
+    /// `clear_delayed`.
+    pub(crate) fn clear_delayed(&mut self, e: Ent) {
+        self.ent[e].delayed = false;
+        self.count_runnable(e, true);
+    }
+
+    /// Groups are not counted: their tasks are uncounted already.
+    fn count_runnable(&mut self, e: Ent, up: bool) {
+        let mut e = if self.ent[e].is_task() { e } else { Ent::NONE };
+        while e.is_some() {
+            let ent = &self.ent[e];
+            let n = &mut self.que[ent.queue].h_nr_runnable;
+            *n = if up { *n + 1 } else { *n - 1 };
+            e = ent.parent;
+        }
+    }
+}

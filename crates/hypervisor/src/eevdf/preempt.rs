@@ -1,0 +1,92 @@
+//! Whether a task that became runnable takes the CPU (`wakeup_preempt`).
+
+use super::Fair;
+use super::entity::Policy;
+use super::features::Feature;
+use super::ids::{Ent, Que, RqId};
+use super::pick::FINAL;
+use super::queue::Resched;
+
+impl Fair {
+    /// `se_is_idle`: a task with the idle policy, or an idle group.
+    #[inline]
+    pub(crate) fn is_idle(&self, e: Ent) -> bool {
+        let ent = &self.ent[e];
+        if ent.is_task() {
+            ent.task.policy == Policy::Idle
+        } else {
+            self.que[ent.my_q].idle
+        }
+    }
+
+    /// `wakeup_preempt` and `check_preempt_wakeup_fair` for task `p` on its run queue.
+    pub(crate) fn check_preempt(&mut self, p: Ent, fork: bool) {
+        let rq = self.ent[p].rq;
+        let r = &mut self.rqs[rq];
+        if r.curr.is_none() {
+            if !core::mem::replace(&mut r.announced, true) {
+                self.request(rq, Resched::Now);
+            }
+            return;
+        }
+        if p == r.curr || r.resched == Resched::Now {
+            return;
+        }
+        if !self.cfg.features.has(Feature::WakeupPreemption) {
+            return;
+        }
+        let curr = r.curr;
+        // Under flat picking the tasks themselves compete.
+        let (se, pse) = if self.is_flat(rq) {
+            (curr, p)
+        } else {
+            self.siblings(curr, p)
+        };
+        let (se_idle, pse_idle) = (self.is_idle(se), self.is_idle(pse));
+        if se_idle && !pse_idle {
+            // The kernel looks for the buddy in the running task's own queue here.
+            let buddy_queue = self.ent[curr].arena;
+            self.preempt_short(rq, buddy_queue, se);
+            return;
+        }
+        if se_idle != pse_idle || self.ent[p].task.policy != Policy::Normal {
+            return;
+        }
+        let q = self.ent[se].arena;
+        self.update_curr(q);
+        let shorter = self.ent[pse].slice < self.ent[se].slice;
+        let short = self.cfg.features.has(Feature::PreemptShort) && shorter;
+        if !short && (fork || self.ent[pse].delayed) {
+            return;
+        }
+        if self.pick_settled(q, !short) != pse {
+            self.update_protect(q, se);
+        } else if short {
+            self.preempt_short(rq, q, se);
+        } else {
+            self.request(rq, Resched::Lazy);
+        }
+    }
+
+    /// Picks in `q`, dequeueing what was delayed, until something that runs is found.
+    #[inline]
+    fn pick_settled(&mut self, q: Que, protect: bool) -> Ent {
+        loop {
+            let e = self.pick_eevdf(q, protect);
+            if !self.ent[e].delayed {
+                return e;
+            }
+            self.dequeue_task(e, FINAL);
+            if self.que[q].members == 0 {
+                return Ent::NONE;
+            }
+        }
+    }
+
+    /// Preempts `se` although its protected period is not over.
+    fn preempt_short(&mut self, rq: RqId, buddy_queue: Que, se: Ent) {
+        self.ent[se].cancel_protect();
+        self.clear_buddies(buddy_queue, se);
+        self.request(rq, Resched::Lazy);
+    }
+}

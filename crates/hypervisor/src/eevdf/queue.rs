@@ -1,0 +1,313 @@
+//! Queues (`struct cfs_rq`), run queues (`struct rq`), and sums over a queue's members.
+//!
+//! The members of a queue are the entities in its tree and the running one, which is never in
+//! the tree. Sums over the tree are kept; the running entity is added where they are used.
+
+use super::Fair;
+use super::config::PickMode;
+use super::entity::Entity;
+use super::ids::{Ent, Que, RqId};
+use super::timeline::Timeline;
+use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
+use crate::lag_credit::{CreditState, Tokens};
+
+/// One queue: the root's, or a group's on one CPU.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(crate) struct Queue {
+    pub(crate) timeline: Timeline,
+    /// Weight of the tree.
+    pub(crate) sum_weight: u64,
+    /// Sum of `(vruntime - zero_vruntime) * weight` over the tree.
+    pub(crate) sum_w_vruntime: i64,
+    /// Base of `sum_w_vruntime`, near the average.
+    pub(crate) zero_vruntime: u64,
+    /// Running entity.
+    pub(crate) curr: Ent,
+    /// Buddy: to be picked if eligible.
+    pub(crate) next: Ent,
+    /// Entities competing in it: those in the tree, and the running one if it is queued.
+    pub(crate) members: u32,
+    /// Entities of this level: `members`, but under flat picking.
+    pub(crate) nr_queued: u32,
+    pub(crate) h_nr_queued: u32,
+    pub(crate) h_nr_runnable: u32,
+    pub(crate) h_nr_idle: u32,
+    /// Weight of all entities on it, the running one included.
+    pub(crate) load: u64,
+    /// It belongs to an idle group.
+    pub(crate) idle: bool,
+    /// Its group's entity; none for the root.
+    pub(crate) owner: Ent,
+    pub(crate) rq: RqId,
+    /// What lag credits may still take here.
+    pub(crate) tokens: Tokens,
+}
+
+impl Queue {
+    pub(crate) fn new(rq: RqId, owner: Ent) -> Self {
+        Self {
+            timeline: Timeline::EMPTY,
+            sum_weight: 0,
+            sum_w_vruntime: 0,
+            zero_vruntime: 0u64.wrapping_sub(NICE_0_LOAD),
+            curr: Ent::NONE,
+            next: Ent::NONE,
+            members: 0,
+            nr_queued: 0,
+            h_nr_queued: 0,
+            h_nr_runnable: 0,
+            h_nr_idle: 0,
+            load: 0,
+            idle: false,
+            owner,
+            rq,
+            tokens: Tokens::default(),
+        }
+    }
+
+    /// Sums over all members, `curr` being the running entity.
+    #[inline]
+    pub(crate) fn sums_with(&self, curr: &Entity) -> (i64, u64) {
+        if !curr.on_rq {
+            return (self.sum_w_vruntime, self.sum_weight);
+        }
+        let key = curr.vruntime.wrapping_sub(self.zero_vruntime) as i64;
+        let term = key.wrapping_mul(curr.weight as i64);
+        (
+            self.sum_w_vruntime.wrapping_add(term),
+            self.sum_weight + curr.weight,
+        )
+    }
+
+    /// `avg_vruntime` with the running entity given: the average, which becomes the base, and
+    /// the weight of all members.
+    #[inline]
+    pub(crate) fn avg_vruntime(&mut self, curr: Option<&Entity>) -> (u64, u64) {
+        let mut v = self.zero_vruntime;
+        let (mut sum, mut weight) = (self.sum_w_vruntime, self.sum_weight);
+        if let Some(curr) = curr.filter(|c| c.on_rq) {
+            (sum, weight) = self.sums_with(curr);
+            v = curr.vruntime;
+        }
+        if self.sum_weight != 0 {
+            let delta = floor_div(sum, weight as i64);
+            v = self.zero_vruntime.wrapping_add(delta as u64);
+        }
+        self.set_zero(v);
+        (v, weight)
+    }
+
+    /// `update_zero_vruntime`.
+    #[inline]
+    pub(crate) fn set_zero(&mut self, zero: u64) {
+        let delta = zero.wrapping_sub(self.zero_vruntime) as i64;
+        let moved = (self.sum_weight as i64).wrapping_mul(delta);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_sub(moved);
+        self.zero_vruntime = zero;
+    }
+}
+
+/// Whether a key is eligible: `sum >= key * weight`, exactly.
+#[inline]
+pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
+    match key.checked_mul(weight as i64) {
+        Some(right) => sum >= right,
+        None => i128::from(sum) >= i128::from(key) * i128::from(weight),
+    }
+}
+
+/// Request to reschedule that is pending on a running task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Resched {
+    /// None.
+    #[default]
+    None,
+    /// At the next tick or return to user space (`TIF_NEED_RESCHED_LAZY`).
+    Lazy,
+    /// Now (`TIF_NEED_RESCHED`).
+    Now,
+}
+
+/// The run queue of a CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Rq {
+    pub(crate) mode: PickMode,
+    pub(crate) root: Que,
+    pub(crate) clock: u64,
+    /// No entity that runs was accounted for before this time.
+    pub(crate) accounted: u64,
+    /// Running task; none when idle.
+    pub(crate) curr: Ent,
+    pub(crate) resched: Resched,
+    /// A fair task has been announced to the idle task since the last pick.
+    pub(crate) announced: bool,
+    /// Expiry of the slice timer; 0 for not armed.
+    pub(crate) hrtick: u64,
+    /// The running task has blocked.
+    pub(crate) pick_due: bool,
+    pub(crate) credit: CreditState,
+}
+
+/// `floor(a / b)` for a positive `b`.
+#[inline]
+pub(crate) fn floor_div(a: i64, b: i64) -> i64 {
+    let q = a / b;
+    if a % b < 0 { q - 1 } else { q }
+}
+
+impl Fair {
+    /// The running entity of `q` if it is a member.
+    #[inline]
+    pub(crate) fn curr_on(&self, q: Que) -> Option<Ent> {
+        let curr = self.que[q].curr;
+        (curr.is_some() && self.ent[curr].on_rq).then_some(curr)
+    }
+
+    /// `entity_key`: virtual runtime relative to the base.
+    #[inline]
+    pub(crate) fn key(&self, q: Que, vruntime: u64) -> i64 {
+        vruntime.wrapping_sub(self.que[q].zero_vruntime) as i64
+    }
+
+    /// Weighted sum of keys and sum of weights over all members.
+    #[inline]
+    pub(crate) fn sums(&self, q: Que) -> (i64, u64) {
+        let queue = &self.que[q];
+        if queue.curr.is_none() {
+            return (queue.sum_w_vruntime, queue.sum_weight);
+        }
+        queue.sums_with(&self.ent[queue.curr])
+    }
+
+    /// Weight of all members.
+    #[inline]
+    pub(crate) fn weight(&self, q: Que) -> u64 {
+        self.sums(q).1
+    }
+
+    /// `entity_eligible`.
+    #[inline]
+    pub(crate) fn eligible(&self, q: Que, e: Ent) -> bool {
+        let (sum, weight) = self.sums(q);
+        fits(sum, weight, self.key(q, self.ent[e].vruntime))
+    }
+
+    /// `avg_vruntime` without moving the base.
+    #[inline]
+    pub(crate) fn average(&self, q: Que) -> u64 {
+        let queue = &self.que[q];
+        let (sum, weight) = self.sums(q);
+        if queue.sum_weight != 0 {
+            let delta = floor_div(sum, weight as i64);
+            return queue.zero_vruntime.wrapping_add(delta as u64);
+        }
+        if weight == 0 {
+            queue.zero_vruntime
+        } else {
+            self.ent[queue.curr].vruntime
+        }
+    }
+
+    /// `avg_vruntime`: the average, which becomes the base, and the weight of all members.
+    #[inline]
+    pub(crate) fn avg_vruntime(&mut self, q: Que) -> (u64, u64) {
+        let queue = &mut self.que[q];
+        let curr = if queue.curr.is_some() {
+            Some(&self.ent[queue.curr])
+        } else {
+            None
+        };
+        queue.avg_vruntime(curr)
+    }
+
+    /// `__enqueue_entity`: into the tree.
+    #[inline]
+    pub(crate) fn tree_insert(&mut self, q: Que, e: Ent) {
+        let ent = &self.ent[e];
+        let queue = &mut self.que[q];
+        let key = ent.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
+        let term = key.wrapping_mul(ent.weight as i64);
+        queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_add(term);
+        queue.sum_weight += ent.weight;
+        let slice = ent.slice as u32;
+        self.pool
+            .insert(&mut queue.timeline, e.0, ent.deadline, ent.vruntime, slice);
+    }
+
+    /// `__dequeue_entity`: out of the tree.
+    #[inline]
+    pub(crate) fn tree_remove(&mut self, q: Que, e: Ent) {
+        let ent = &self.ent[e];
+        let queue = &mut self.que[q];
+        let key = ent.vruntime.wrapping_sub(queue.zero_vruntime) as i64;
+        let term = key.wrapping_mul(ent.weight as i64);
+        queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_sub(term);
+        queue.sum_weight -= ent.weight;
+        self.pool.remove(&mut queue.timeline, e.0);
+    }
+
+    /// Shortest slice among the members in ns (`cfs_rq_min_slice`); `u32::MAX` without any.
+    #[inline]
+    pub(crate) fn min_slice(&self, q: Que) -> u64 {
+        let tree = u64::from(self.pool.min_slice(&self.que[q].timeline));
+        self.curr_on(q)
+            .map_or(tree, |c| tree.min(self.ent[c].slice))
+    }
+
+    /// Longest slice among the members in ns (`cfs_rq_max_slice`); 0 without any.
+    #[inline]
+    pub(crate) fn max_slice(&self, q: Que) -> u64 {
+        let tree = u64::from(self.pool.max_slice(&self.que[q].timeline));
+        self.curr_on(q)
+            .map_or(tree, |c| tree.max(self.ent[c].slice))
+    }
+
+    /// Sets the slice of an entity that is on its queue, in the tree or running.
+    #[inline]
+    pub(crate) fn set_queued_slice(&mut self, e: Ent, slice: u64) {
+        if self.ent[e].slice != slice {
+            self.ent[e].slice = slice;
+            if self.pool.contains(e.0) {
+                let timeline = &mut self.que[self.ent[e].arena].timeline;
+                self.pool.update_slice(timeline, e.0, slice as u32);
+            }
+        }
+    }
+
+    /// How far from the average lag may be, in virtual ns (the bound in `entity_lag`).
+    #[inline]
+    pub(crate) fn lag_bound(&self, q: Que, e: Ent) -> i64 {
+        let real = self.max_slice(q) + self.cfg.tick_ns;
+        calc_delta_fair(real, self.ent[e].weight).min(i64::MAX as u64) as i64
+    }
+
+    /// `entity_lag` against an average of `v`.
+    #[inline]
+    pub(crate) fn entity_lag(&self, q: Que, e: Ent, v: u64) -> i64 {
+        let bound = self.lag_bound(q, e);
+        (v.wrapping_sub(self.ent[e].vruntime) as i64).clamp(-bound, bound)
+    }
+
+    /// `update_protect_slice`: shortens the protection to the shortest slice queued.
+    #[inline]
+    pub(crate) fn update_protect(&mut self, q: Que, e: Ent) {
+        let slice = self.min_slice(q);
+        let ent = &mut self.ent[e];
+        let end = ent.vruntime.wrapping_add(ent.vtime(slice));
+        ent.vprot = earlier(ent.vprot, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::floor_div;
+
+    #[test]
+    fn floors_toward_minus_infinity() {
+        assert_eq!(floor_div(7, 2), 3);
+        assert_eq!(floor_div(-7, 2), -4);
+        assert_eq!(floor_div(-8, 2), -4);
+        assert_eq!(floor_div(0, 5), 0);
+    }
+}

@@ -1,0 +1,327 @@
+//! The life of a task: creation, fork, wake, sleep, exit, migration.
+
+use super::enqueue::{Dequeue, Enqueue};
+use super::entity::{Attr, Entity, TaskState, TaskView};
+use super::error::Error;
+use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
+use super::{Actions, Fair};
+
+/// How the running task blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// An ordinary sleep: with debt it stays queued for a while.
+    Sleep,
+    /// A sleep that must not see spurious wakeups, as of a stopped task: never delayed.
+    Special,
+    /// It ends; its id is void after the next pick.
+    Exit,
+}
+
+impl Fair {
+    /// Slot of a task that can still be operated on.
+    pub(crate) fn task(&self, id: TaskId) -> Result<Ent, Error> {
+        let e = self.live_task(id)?;
+        if self.ent[e].task.state == TaskState::Exiting {
+            return Err(Error::NoSuchTask(id));
+        }
+        Ok(e)
+    }
+
+    /// Slot of a task that may be exiting.
+    fn live_task(&self, id: TaskId) -> Result<Ent, Error> {
+        match self.ent.0.get(id.index as usize) {
+            Some(ent) if ent.task.live && ent.task.generation == id.generation => Ok(Ent(id.index)),
+            _ => Err(Error::NoSuchTask(id)),
+        }
+    }
+
+    /// Makes a task that is on no CPU yet.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, or attributes out of range.
+    pub fn create_task(&mut self, attr: Attr, group: Option<GroupId>) -> Result<TaskId, Error> {
+        attr.check()?;
+        if let Some(g) = group {
+            self.group(g)?;
+        }
+        let e = match self.free_tasks.pop() {
+            Some(e) => e,
+            None => self.new_entity(NICE_0_LOAD)?,
+        };
+        let generation = self.ent[e].task.generation;
+        let mut ent = Entity::blank(attr.weight());
+        ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns);
+        ent.custom_slice = attr.slice_ns.is_some();
+        let task = &mut ent.task;
+        (task.policy, task.nice, task.group) = (attr.policy, attr.nice, group);
+        (task.generation, task.live) = (generation, true);
+        self.ent[e] = ent;
+        if let Some(g) = group {
+            self.groups[g].tasks += 1;
+        }
+        Ok(self.ent[e].task_id(e))
+    }
+
+    /// Ends a task that is not on a run queue. A running task ends by [`Block::Exit`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyQueued`] while it is on a run queue, delayed or not.
+    pub fn destroy_task(&mut self, id: TaskId) -> Result<(), Error> {
+        let e = self.task(id)?;
+        self.check_off(e, id)?;
+        self.free_task(e);
+        Ok(())
+    }
+
+    /// A task may not be queued, nor still be the running entity of a CPU.
+    fn check_off(&self, e: Ent, task: TaskId) -> Result<(), Error> {
+        if self.ent[e].on_rq || self.is_running(e) {
+            return Err(Error::AlreadyQueued {
+                task,
+                rq: self.ent[e].rq,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn free_task(&mut self, e: Ent) {
+        let task = &mut self.ent[e].task;
+        task.live = false;
+        if let Some(g) = task.group.take() {
+            self.groups[g].tasks -= 1;
+        }
+        // The last generation retires the slot: an id never names two tasks.
+        if let Some(generation) = task.generation.checked_add(1) {
+            task.generation = generation;
+            self.free_tasks.push(e);
+        }
+    }
+
+    /// Points a task that is off the queues at its place on `rq` (`set_task_rq`).
+    pub(crate) fn rehome(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
+        let ent = &self.ent[e];
+        // Most tasks come back to where they were. Under flat picking weights differ by rule.
+        if ent.rq == rq && self.que[ent.queue].rq == rq && self.owner_group(e) == ent.task.group {
+            return Ok(());
+        }
+        let (parent, queue) = self.home(ent.task.group, rq)?;
+        let depth = if parent.is_some() {
+            self.ent[parent].depth + 1
+        } else {
+            0
+        };
+        let arena = if self.is_flat(rq) {
+            self.rqs[rq].root
+        } else {
+            queue
+        };
+        let ent = &mut self.ent[e];
+        (ent.parent, ent.queue, ent.arena) = (parent, queue, arena);
+        (ent.depth, ent.rq) = (depth, rq);
+        if !self.is_flat(rq) && self.ent[e].weight != self.ent[e].load {
+            let load = self.ent[e].load;
+            self.rescale(e, load, false);
+        }
+        Ok(())
+    }
+
+    /// Group that owns the queue on which `e` is or was last.
+    fn owner_group(&self, e: Ent) -> Option<GroupId> {
+        let parent = self.ent[e].parent;
+        if parent.is_some() {
+            self.ent[parent].task.group
+        } else {
+            None
+        }
+    }
+
+    /// A new task joins a run queue (`wake_up_new_task`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyForked`], a group without a part on `rq`, or those of [`Self::tick`].
+    pub fn fork(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        let e = self.task(id)?;
+        if self.ent[e].task.state != TaskState::New {
+            return Err(Error::AlreadyForked(id));
+        }
+        self.begin_check(rq, now_ns)?;
+        self.rehome(e, rq)?;
+        self.set_clock(rq, now_ns);
+        self.ent[e].task.state = TaskState::Runnable;
+        self.enqueue_task(
+            e,
+            Enqueue {
+                initial: true,
+                wakeup: false,
+            },
+        );
+        self.check_preempt(e, true);
+        Ok(self.actions(rq))
+    }
+
+    /// A sleeper wakes on `rq` (`try_to_wake_up`). If its dequeue is delayed it can only wake
+    /// where it still is: see [`Self::delayed_on`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAsleep`], [`Error::DelayedElsewhere`], [`Error::NotAttached`], a group without
+    /// a part on `rq`, or those of [`Self::tick`].
+    pub fn wake(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        let e = self.task(id)?;
+        match self.ent[e].task.state {
+            TaskState::Asleep => {}
+            TaskState::Runnable | TaskState::Exiting => return Err(Error::NotAsleep(id)),
+            TaskState::New | TaskState::Migrating => return Err(Error::NotAttached(id)),
+        }
+        let queued_on = self.ent[e].rq;
+        self.begin_check(rq, now_ns)?;
+        if self.is_running(e) {
+            return Err(Error::PickDue(queued_on));
+        }
+        if self.ent[e].on_rq {
+            if queued_on != rq {
+                return Err(Error::DelayedElsewhere {
+                    task: id,
+                    queued_on,
+                    asked: rq,
+                });
+            }
+            self.set_clock(rq, now_ns);
+            self.requeue_delayed(e);
+        } else {
+            self.rehome(e, rq)?;
+            self.set_clock(rq, now_ns);
+            self.enqueue_task(
+                e,
+                Enqueue {
+                    initial: false,
+                    wakeup: true,
+                },
+            );
+        }
+        self.ent[e].task.state = TaskState::Runnable;
+        self.check_preempt(e, false);
+        Ok(self.actions(rq))
+    }
+
+    /// Run queue on which a sleeper is still queued.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTask`].
+    pub fn delayed_on(&self, id: TaskId) -> Result<Option<RqId>, Error> {
+        let ent = &self.ent[self.task(id)?];
+        let delayed = ent.on_rq && ent.task.state == TaskState::Asleep;
+        Ok(delayed.then_some(ent.rq))
+    }
+
+    /// The running task blocks (`try_to_block_task`). The next operation on the run queue must be
+    /// a pick: both are halves of one `schedule()`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Idle`], or those of [`Self::tick`].
+    pub fn block(&mut self, rq: RqId, how: Block, now_ns: u64) -> Result<Actions, Error> {
+        self.begin_check(rq, now_ns)?;
+        let curr = self.rqs[rq].curr;
+        if curr.is_none() {
+            return Err(Error::Idle(rq));
+        }
+        self.set_clock(rq, now_ns);
+        let special = how != Block::Sleep;
+        self.dequeue_task(
+            curr,
+            Dequeue {
+                sleep: true,
+                special,
+                last: false,
+            },
+        );
+        let exits = how == Block::Exit;
+        let state = if exits {
+            TaskState::Exiting
+        } else {
+            TaskState::Asleep
+        };
+        self.ent[curr].task.state = state;
+        self.rqs[rq].pick_due = true;
+        Ok(self.actions(rq))
+    }
+
+    /// A queued task leaves its run queue as a migration source does (`detach_task`). It may be
+    /// a delayed sleeper. Lag and distance to the deadline travel with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotQueued`], [`Error::Running`], or those of [`Self::tick`].
+    pub fn detach(&mut self, id: TaskId, now_ns: u64) -> Result<Actions, Error> {
+        let e = self.task(id)?;
+        if !self.ent[e].on_rq {
+            return Err(Error::NotQueued(id));
+        }
+        if self.is_running(e) {
+            return Err(Error::Running(id));
+        }
+        let rq = self.ent[e].rq;
+        self.begin(rq, now_ns)?;
+        self.dequeue_task(e, Dequeue::default());
+        let task = &mut self.ent[e].task;
+        task.asleep = task.state == TaskState::Asleep;
+        task.state = TaskState::Migrating;
+        Ok(self.actions(rq))
+    }
+
+    /// A detached task joins a run queue as a migration target does (`attach_task`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAttached`] if it was not detached, a group without a part on `rq`, or those of
+    /// [`Self::tick`].
+    pub fn attach(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        let e = self.task(id)?;
+        if self.ent[e].task.state != TaskState::Migrating {
+            return Err(Error::NotAttached(id));
+        }
+        self.begin_check(rq, now_ns)?;
+        self.rehome(e, rq)?;
+        self.set_clock(rq, now_ns);
+        let task = &mut self.ent[e].task;
+        task.state = if task.asleep {
+            TaskState::Asleep
+        } else {
+            TaskState::Runnable
+        };
+        self.enqueue_task(e, Enqueue::default());
+        self.check_preempt(e, false);
+        Ok(self.actions(rq))
+    }
+
+    /// A task as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTask`].
+    pub fn view(&self, id: TaskId) -> Result<TaskView, Error> {
+        let e = self.live_task(id)?;
+        let ent = &self.ent[e];
+        let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&ent.slice);
+        let slice_ns = (ent.custom_slice && ranged).then_some(ent.slice);
+        Ok(TaskView {
+            state: ent.task.state,
+            attr: Attr {
+                policy: ent.task.policy,
+                nice: ent.task.nice,
+                slice_ns,
+            },
+            group: ent.task.group,
+            rq: (ent.rq.0 != u32::MAX).then_some(ent.rq),
+            running: self.is_running(e),
+            delayed: ent.delayed,
+            entity: ent.view(),
+        })
+    }
+}

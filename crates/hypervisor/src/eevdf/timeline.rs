@@ -1,0 +1,505 @@
+//! The tree of queued entities: ordered by deadline, searched by eligibility.
+//!
+//! The kernel keeps an augmented red-black tree per queue (`cfs_rq->tasks_timeline`). This is a
+//! B+ tree with the same answers: entries in order of deadline, equal deadlines in order of
+//! insertion, and over each subtree the earliest virtual runtime and the shortest and longest
+//! slice. All trees share one pool of nodes. A queue of up to [`FANOUT`] entities is one node: a
+//! sorted array. `docs/eevdf.md` has the measurements that chose it.
+
+use alloc::vec::Vec;
+
+use super::weights::{before, earlier};
+
+/// Entries in a node.
+pub const FANOUT: usize = 16;
+
+const NONE: u32 = u32::MAX;
+
+/// What an entry of a node says: of an entity in a leaf, of a subtree above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(32))]
+struct Entry {
+    /// Deadline; of a subtree the last one.
+    deadline: u64,
+    /// Virtual runtime; of a subtree the earliest.
+    vruntime: u64,
+    min_slice: u32,
+    max_slice: u32,
+    /// Entity, or node.
+    child: u32,
+}
+
+impl Entry {
+    const BLANK: Self = Self {
+        deadline: 0,
+        vruntime: 0,
+        min_slice: 0,
+        max_slice: 0,
+        child: NONE,
+    };
+}
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Node {
+    entries: [Entry; FANOUT],
+    len: u32,
+    leaf: bool,
+    parent: u32,
+}
+
+impl Node {
+    fn new(leaf: bool, parent: u32) -> Self {
+        Self {
+            entries: [Entry::BLANK; FANOUT],
+            len: 0,
+            leaf,
+            parent,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        (self.len as usize).min(FANOUT)
+    }
+
+    #[inline]
+    fn used(&self) -> &[Entry] {
+        &self.entries[..self.len()]
+    }
+
+    /// Makes room at `at` and puts `entry` there. The node must not be full.
+    #[inline]
+    fn put(&mut self, at: usize, entry: Entry) {
+        let end = self.len() + 1;
+        // Entry by entry from behind: a node is too short for a call to memmove to pay.
+        let tail = &mut self.entries[at..end];
+        for i in (1..tail.len()).rev() {
+            tail[i] = tail[i - 1];
+        }
+        tail[0] = entry;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn take(&mut self, at: usize) {
+        let tail = &mut self.entries[at..(self.len as usize).min(FANOUT)];
+        for i in 1..tail.len() {
+            tail[i - 1] = tail[i];
+        }
+        self.len -= 1;
+    }
+
+    #[inline]
+    fn position(&self, child: u32) -> usize {
+        self.used()
+            .iter()
+            .position(|e| e.child == child)
+            .unwrap_or(0)
+    }
+
+    /// First entry whose deadline is after `deadline`, or the end.
+    #[inline]
+    fn upper_bound(&self, deadline: u64) -> usize {
+        let used = self.used();
+        // From behind: most insertions are of what has just run, with a late deadline.
+        used.iter()
+            .rposition(|e| !before(deadline, e.deadline))
+            .map_or(0, |i| i + 1)
+    }
+
+    /// Shortest and longest slice.
+    #[inline]
+    fn slices(&self) -> (u32, u32) {
+        let both = |(lo, hi): (u32, u32), e: &Entry| (lo.min(e.min_slice), hi.max(e.max_slice));
+        self.used().iter().fold((u32::MAX, 0), both)
+    }
+
+    #[inline]
+    fn earliest(&self) -> u64 {
+        let used = self.used();
+        used.iter()
+            .fold(self.entries[0].vruntime, |v, e| earlier(v, e.vruntime))
+    }
+
+    #[inline]
+    fn last_deadline(&self) -> u64 {
+        self.used().last().map_or(0, |e| e.deadline)
+    }
+
+    /// The entry of this node, numbered `id`, in its parent. The node must not be empty.
+    fn summary(&self, id: u32) -> Entry {
+        let (min_slice, max_slice) = self.slices();
+        let (deadline, vruntime) = (self.last_deadline(), self.earliest());
+        Entry {
+            deadline,
+            vruntime,
+            min_slice,
+            max_slice,
+            child: id,
+        }
+    }
+}
+
+/// One tree. Only with the [`Pool`] it was filled from does it mean anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    root: u32,
+    min_slice: u32,
+    max_slice: u32,
+}
+
+impl Timeline {
+    /// A tree without entities.
+    pub const EMPTY: Self = Self {
+        root: NONE,
+        min_slice: u32::MAX,
+        max_slice: 0,
+    };
+
+    /// Whether no entity is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.min_slice > self.max_slice
+    }
+}
+
+/// Nodes of all trees, and where each entity is.
+///
+/// Entities are numbers below the capacity; each is in one tree at most. The caller keeps to
+/// that: [`super::Fair`] inserts what is not in and removes what is.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    leaf_of: Vec<u32>,
+}
+
+impl Pool {
+    /// A pool for entities 0 to `capacity - 1`. Nothing is allocated until the next call.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut pool = Self::default();
+        pool.grow(capacity);
+        pool
+    }
+
+    /// Makes room for `capacity` entities: after this no insertion allocates.
+    pub fn grow(&mut self, capacity: usize) {
+        if capacity <= self.leaf_of.len() {
+            return;
+        }
+        self.leaf_of.resize(capacity, NONE);
+        // Each leaf but an empty root holds an entity, each inner node two children; and there are
+        // no more trees in use than entities have been in.
+        let nodes = capacity.saturating_mul(3);
+        self.nodes.reserve(nodes.saturating_sub(self.nodes.len()));
+        self.free.reserve(nodes.saturating_sub(self.free.len()));
+    }
+
+    /// Whether `entity` is in a tree.
+    #[inline]
+    pub fn contains(&self, entity: u32) -> bool {
+        self.leaf_of
+            .get(entity as usize)
+            .is_some_and(|leaf| *leaf != NONE)
+    }
+
+    /// Inserts an entity behind those with the same deadline.
+    ///
+    /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
+    pub fn insert(
+        &mut self,
+        t: &mut Timeline,
+        entity: u32,
+        deadline: u64,
+        vruntime: u64,
+        slice: u32,
+    ) {
+        let entry = Entry {
+            deadline,
+            vruntime,
+            min_slice: slice,
+            max_slice: slice,
+            child: entity,
+        };
+        t.min_slice = t.min_slice.min(slice);
+        t.max_slice = t.max_slice.max(slice);
+        if t.root == NONE {
+            t.root = self.node(true, NONE);
+        }
+        let mut n = t.root;
+        loop {
+            let node = &mut self.nodes[n as usize];
+            let at = node.upper_bound(deadline);
+            if node.leaf {
+                if node.len() < FANOUT {
+                    node.put(at, entry);
+                    self.leaf_of[entity as usize] = n;
+                } else {
+                    self.add(t, n, at, entry);
+                }
+                return;
+            }
+            let last = node.len() - 1;
+            let sub = &mut node.entries[at.min(last)];
+            if at > last {
+                sub.deadline = deadline;
+            }
+            sub.vruntime = earlier(sub.vruntime, vruntime);
+            sub.min_slice = sub.min_slice.min(slice);
+            sub.max_slice = sub.max_slice.max(slice);
+            n = sub.child;
+        }
+    }
+
+    /// Removes an entity that is in the tree.
+    pub fn remove(&mut self, t: &mut Timeline, entity: u32) {
+        let n = self.leaf_of[entity as usize];
+        self.leaf_of[entity as usize] = NONE;
+        let node = &mut self.nodes[n as usize];
+        let i = node.position(entity);
+        let gone = node.entries[i];
+        node.take(i);
+        if n != t.root {
+            self.shrunk(t, n, gone);
+        } else if node.len == 0 {
+            // The node stays: a queue that was in use soon is again.
+            *t = Timeline {
+                root: n,
+                ..Timeline::EMPTY
+            };
+            return;
+        }
+        // Where all slices are the same, they still are.
+        let (lo, hi) = (t.min_slice, t.max_slice);
+        if lo != hi && (gone.min_slice == lo || gone.max_slice == hi) {
+            (t.min_slice, t.max_slice) = self.nodes[t.root as usize].slices();
+        }
+    }
+
+    /// The slice of an entity in the tree has changed; its place has not.
+    pub fn update_slice(&mut self, t: &mut Timeline, entity: u32, slice: u32) {
+        let n = self.leaf_of[entity as usize];
+        let node = &mut self.nodes[n as usize];
+        let i = node.position(entity);
+        let entry = &mut node.entries[i];
+        if entry.min_slice != slice {
+            (entry.min_slice, entry.max_slice) = (slice, slice);
+            self.propagate(n);
+            (t.min_slice, t.max_slice) = self.nodes[t.root as usize].slices();
+        }
+    }
+
+    /// Entity with the earliest deadline.
+    pub fn first(&self, t: &Timeline) -> Option<u32> {
+        self.first_where(t, |_| true).map(|(e, _)| e)
+    }
+
+    /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`, and that
+    /// deadline.
+    ///
+    /// That is the search for the earliest eligible deadline: see [`super::Fair`]'s pick.
+    #[inline]
+    pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<(u32, u64)> {
+        self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
+    }
+
+    #[inline]
+    fn first_where(&self, t: &Timeline, fits: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
+        if t.root == NONE {
+            return None;
+        }
+        let mut n = t.root;
+        loop {
+            let node = &self.nodes[n as usize];
+            let entry = node.used().iter().find(|e| fits(e.vruntime))?;
+            if node.leaf {
+                return Some((entry.child, entry.deadline));
+            }
+            n = entry.child;
+        }
+    }
+
+    /// Shortest slice in the tree, in ns; `u32::MAX` if it is empty.
+    #[inline]
+    pub fn min_slice(&self, t: &Timeline) -> u32 {
+        t.min_slice
+    }
+
+    /// Longest slice in the tree, in ns; 0 if it is empty.
+    #[inline]
+    pub fn max_slice(&self, t: &Timeline) -> u32 {
+        t.max_slice
+    }
+
+    /// Calls `f` with each entity in order of deadline.
+    pub fn for_each(&self, t: &Timeline, f: &mut impl FnMut(u32)) {
+        self.visit(t.root, f);
+    }
+
+    fn visit(&self, n: u32, f: &mut impl FnMut(u32)) {
+        let Some(node) = self.nodes.get(n as usize) else {
+            return;
+        };
+        for entry in node.used() {
+            if node.leaf {
+                f(entry.child);
+            } else {
+                self.visit(entry.child, f);
+            }
+        }
+    }
+
+    fn node(&mut self, leaf: bool, parent: u32) -> u32 {
+        if let Some(n) = self.free.pop() {
+            // Entries beyond `len` are never read: clearing them would cost more than all else.
+            let node = &mut self.nodes[n as usize];
+            (node.len, node.leaf, node.parent) = (0, leaf, parent);
+            return n;
+        }
+        self.nodes.push(Node::new(leaf, parent));
+        self.nodes.len() as u32 - 1
+    }
+
+    #[inline]
+    fn link(&mut self, leaf: bool, child: u32, to: u32) {
+        if leaf {
+            self.leaf_of[child as usize] = to;
+        } else {
+            self.nodes[child as usize].parent = to;
+        }
+    }
+
+    #[inline(never)]
+    fn add(&mut self, t: &mut Timeline, n: u32, at: usize, entry: Entry) {
+        let node = &mut self.nodes[n as usize];
+        let leaf = node.leaf;
+        if node.len() < FANOUT {
+            node.put(at, entry);
+            self.link(leaf, entry.child, n);
+            return;
+        }
+        let right = self.split(n);
+        let (to, at) = if at <= FANOUT / 2 {
+            (n, at)
+        } else {
+            (right, at - FANOUT / 2)
+        };
+        self.nodes[to as usize].put(at, entry);
+        self.link(leaf, entry.child, to);
+        let (left_sum, right_sum) = (self.summary(n), self.summary(right));
+        let parent = self.nodes[n as usize].parent;
+        if parent == NONE {
+            let root = self.node(false, NONE);
+            self.nodes[root as usize].put(0, left_sum);
+            self.nodes[root as usize].put(1, right_sum);
+            self.nodes[n as usize].parent = root;
+            self.nodes[right as usize].parent = root;
+            t.root = root;
+            return;
+        }
+        let above = &mut self.nodes[parent as usize];
+        let i = above.position(n);
+        above.entries[i] = left_sum;
+        self.add(t, parent, i + 1, right_sum);
+    }
+
+    /// Moves the upper half of a full node to a new one.
+    fn split(&mut self, n: u32) -> u32 {
+        let (leaf, parent) = (self.nodes[n as usize].leaf, self.nodes[n as usize].parent);
+        let right = self.node(leaf, parent);
+        for i in FANOUT / 2..FANOUT {
+            let entry = self.nodes[n as usize].entries[i];
+            self.nodes[right as usize].put(i - FANOUT / 2, entry);
+            self.link(leaf, entry.child, right);
+        }
+        self.nodes[n as usize].len = (FANOUT / 2) as u32;
+        right
+    }
+
+    fn summary(&self, n: u32) -> Entry {
+        self.nodes[n as usize].summary(n)
+    }
+
+    /// Node `n`, not the root, has lost an entry: drops it, merges it, or corrects those above.
+    #[inline(never)]
+    fn shrunk(&mut self, t: &mut Timeline, n: u32, gone: Entry) {
+        let node = &self.nodes[n as usize];
+        let (len, parent, last) = (node.len(), node.parent, node.last_deadline());
+        if len >= FANOUT / 4 {
+            let above = &self.nodes[parent as usize];
+            let sum = &above.entries[above.position(n)];
+            let slices = sum.min_slice == sum.max_slice
+                || (gone.min_slice != sum.min_slice && gone.max_slice != sum.max_slice);
+            // What was not the first or last in anything is not missed above.
+            if !(slices && gone.vruntime != sum.vruntime && last == sum.deadline) {
+                self.propagate(n);
+            }
+            return;
+        }
+        let above = &mut self.nodes[parent as usize];
+        let i = above.position(n);
+        if len == 0 {
+            above.take(i);
+            self.free.push(n);
+        } else {
+            // The neighbour that is there; both under the same parent.
+            let left = i.saturating_sub(1);
+            let (a, b) = (above.entries[left].child, above.entries[left + 1].child);
+            if above.len() < 2 || self.len(a) + self.len(b) > FANOUT * 3 / 4 {
+                self.propagate(n);
+                return;
+            }
+            for j in 0..self.len(b) {
+                let entry = self.nodes[b as usize].entries[j];
+                let leaf = self.nodes[a as usize].leaf;
+                let end = self.len(a);
+                self.nodes[a as usize].put(end, entry);
+                self.link(leaf, entry.child, a);
+            }
+            let merged = self.summary(a);
+            let above = &mut self.nodes[parent as usize];
+            above.entries[left] = merged;
+            above.take(left + 1);
+            self.free.push(b);
+        }
+        if parent != t.root {
+            self.shrunk(t, parent, gone);
+            return;
+        }
+        let root = &self.nodes[parent as usize];
+        if root.len() == 1 {
+            t.root = root.entries[0].child;
+            self.nodes[t.root as usize].parent = NONE;
+            self.free.push(parent);
+        }
+    }
+
+    #[inline]
+    fn len(&self, n: u32) -> usize {
+        self.nodes[n as usize].len()
+    }
+
+    /// Corrects the entries above `n` up to the first that is right.
+    #[inline(never)]
+    fn propagate(&mut self, mut n: u32) {
+        loop {
+            let parent = self.nodes[n as usize].parent;
+            if parent == NONE {
+                return;
+            }
+            let entry = self.summary(n);
+            let above = &mut self.nodes[parent as usize];
+            let i = above.position(n);
+            if above.entries[i] == entry {
+                return;
+            }
+            above.entries[i] = entry;
+            n = parent;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! Looking at queues and groups.
+
+use super::Fair;
+use super::entity::EntityView;
+use super::error::Error;
+use super::ids::{Ent, GroupId, Que, RqId, TaskId};
+
+/// What an entity stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// A task.
+    Task(TaskId),
+    /// A group.
+    Group(GroupId),
+}
+
+/// A queue as it is (`struct cfs_rq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Entities of this level, the running one included.
+    pub nr_queued: u32,
+    /// Tasks at and below this level.
+    pub h_nr_queued: u32,
+    /// Those that are not delayed.
+    pub h_nr_runnable: u32,
+    /// Those that are idle, by policy or by a group below this level.
+    pub h_nr_idle: u32,
+    /// Weight of its entities.
+    pub load: u64,
+    /// Average virtual runtime.
+    pub avg_vruntime: u64,
+    /// Base of `sum_w_vruntime`.
+    pub zero_vruntime: u64,
+    /// Weight of the tree: without the running entity.
+    pub sum_weight: u64,
+    /// Weighted sum of vruntimes over the tree, relative to the base.
+    pub sum_w_vruntime: i64,
+    /// Running entity.
+    pub curr: Option<Member>,
+    /// Buddy.
+    pub next: Option<Member>,
+}
+
+/// A group as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// Group above; `None` for the root group.
+    pub parent: Option<GroupId>,
+    /// Shares.
+    pub shares: u64,
+    /// It is an idle group.
+    pub idle: bool,
+    /// Tasks directly in it.
+    pub tasks: u32,
+}
+
+impl Fair {
+    fn member(&self, e: Ent) -> Option<Member> {
+        if e.is_none() {
+            return None;
+        }
+        let ent = &self.ent[e];
+        if ent.is_task() {
+            return Some(Member::Task(ent.task_id(e)));
+        }
+        ent.task.group.map(Member::Group)
+    }
+
+    /// The queue of `group` (`None`: the root) on `rq`.
+    ///
+    /// # Errors
+    ///
+    /// An unknown run queue or group, or a group without a part on `rq`.
+    pub fn queue(&self, rq: RqId, group: Option<GroupId>) -> Result<QueueView, Error> {
+        let (_, q) = self.home(group, rq)?;
+        Ok(self.queue_view(q))
+    }
+
+    fn queue_view(&self, q: Que) -> QueueView {
+        let queue = &self.que[q];
+        QueueView {
+            nr_queued: queue.nr_queued,
+            h_nr_queued: queue.h_nr_queued,
+            h_nr_runnable: queue.h_nr_runnable,
+            h_nr_idle: queue.h_nr_idle,
+            load: queue.load,
+            avg_vruntime: self.average(q),
+            zero_vruntime: queue.zero_vruntime,
+            sum_weight: queue.sum_weight,
+            sum_w_vruntime: queue.sum_w_vruntime,
+            curr: self.member(queue.curr),
+            next: self.member(queue.next),
+        }
+    }
+
+    /// The entity that stands for `group` on `rq`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::queue`].
+    pub fn group_entity(&self, rq: RqId, group: GroupId) -> Result<EntityView, Error> {
+        let (e, _) = self.home(Some(group), rq)?;
+        Ok(self.ent[e].view())
+    }
+
+    /// A group as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchGroup`].
+    pub fn group_view(&self, group: GroupId) -> Result<GroupView, Error> {
+        let g = self.group(group)?;
+        Ok(GroupView {
+            parent: g.parent,
+            shares: g.shares,
+            idle: g.idle,
+            tasks: g.tasks,
+        })
+    }
+
+    /// The running task of `rq`; `None` for the idle task.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRq`].
+    pub fn running(&self, rq: RqId) -> Result<Option<TaskId>, Error> {
+        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
+        Ok(r.curr.is_some().then(|| self.ent[r.curr].task_id(r.curr)))
+    }
+
+    /// Whether a queued task is eligible on each level of its chain, from the task upwards, as
+    /// of its run queue's last account. Calls `level` with each answer and the lag in virtual ns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTask`] or [`Error::NotQueued`].
+    pub fn eligibility(&self, id: TaskId, level: &mut dyn FnMut(bool, i64)) -> Result<(), Error> {
+        let mut e = self.task(id)?;
+        if !self.ent[e].on_rq {
+            return Err(Error::NotQueued(id));
+        }
+        while e.is_some() {
+            let q = self.ent[e].arena;
+            level(
+                self.eligible(q, e),
+                self.average(q).wrapping_sub(self.ent[e].vruntime) as i64,
+            );
+            if self.is_flat(self.ent[e].rq) {
+                return Ok(());
+            }
+            e = self.ent[e].parent;
+        }
+        Ok(())
+    }
+}

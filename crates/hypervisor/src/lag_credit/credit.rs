@@ -1,0 +1,153 @@
+//! The credit: one level, and the walk along the nominated chain.
+
+use super::config::{LagCredit, Method};
+use crate::eevdf::{Ent, Fair, Que, RqId};
+
+/// What a directed yield did for its hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Credited {
+    /// Levels of the target's chain that were not eligible and have been credited.
+    pub levels: u32,
+    /// The yielder was moved back (version 2).
+    pub deboosted: bool,
+    /// Slice protection was ended and a reschedule forced.
+    pub forced: bool,
+}
+
+impl Fair {
+    /// The lag that a credit on `q` aims at for `e`; none if it is alone there.
+    ///
+    /// `slices * vs * (n - 1) / n`, at most the bound of `entity_lag`.
+    pub(crate) fn credit_target(&self, q: Que, e: Ent, slices: u32) -> Option<i64> {
+        let n = u128::from(self.que[q].members);
+        if n <= 1 {
+            return None;
+        }
+        let vslice = u128::from(self.ent[e].vtime(self.cfg.base_slice_ns));
+        let margin = vslice * u128::from(slices) * (n - 1) / n;
+        let bound = self.lag_bound(q, e);
+        Some(i64::try_from(margin).unwrap_or(i64::MAX).min(bound))
+    }
+
+    /// `eevdf_credit_entity_vlag`: makes `e` eligible in `q` with the lag aimed at. False if it
+    /// is eligible already, or alone.
+    fn credit_level(&mut self, q: Que, e: Ent, slices: u32, keep_request: bool) -> bool {
+        self.update_curr(q);
+        if self.eligible(q, e) {
+            return false;
+        }
+        let Some(aim) = self.credit_target(q, e, slices) else {
+            return false;
+        };
+        let Some(target) = self.guarded(q, e, aim) else {
+            return false;
+        };
+        if self.que[q].curr == e {
+            return self.credit_running(q, e, target);
+        }
+        let ent = &mut self.ent[e];
+        ent.vlag = target;
+        if keep_request {
+            ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
+            ent.rel_deadline = true;
+        }
+        self.replace(q, e);
+        // Without PLACE_REL_DEADLINE placing leaves the mark; it has placed an absolute one.
+        self.ent[e].rel_deadline = false;
+        true
+    }
+
+    /// What the guard, if there is one, leaves of a credit up to `aim`.
+    fn guarded(&mut self, q: Que, e: Ent, aim: i64) -> Option<i64> {
+        let Some(guard) = self.cfg.lag_credit.guard else {
+            return Some(aim);
+        };
+        let ent = &self.ent[e];
+        let (now, weight) = (self.rqs[ent.rq].clock, ent.weight);
+        let lag = self.average(q).wrapping_sub(ent.vruntime) as i64;
+        self.que[q].tokens.spend(guard, now, (lag, aim), weight)
+    }
+
+    /// Shifts the running entity of `q` back, with its deadline and protection.
+    ///
+    /// It counts in the average: moving it by d moves the average by d * w / W, so for the lag
+    /// to become `target` it moves by `(target - lag) * W / (W - w)`.
+    fn credit_running(&mut self, q: Que, e: Ent, target: i64) -> bool {
+        let weight = self.weight(q);
+        let others = weight - self.ent[e].weight;
+        if others == 0 {
+            return false;
+        }
+        let lag = self.average(q).wrapping_sub(self.ent[e].vruntime) as i64;
+        let shift = i128::from(target - lag) * i128::from(weight) / i128::from(others);
+        let shift = shift.clamp(0, i128::from(i64::MAX)) as u64;
+        let ent = &mut self.ent[e];
+        let protected = ent.protected();
+        ent.vruntime = ent.vruntime.wrapping_sub(shift);
+        ent.deadline = ent.deadline.wrapping_sub(shift);
+        if protected {
+            ent.vprot = ent.vprot.wrapping_sub(shift);
+        }
+        true
+    }
+
+    /// Credits each level of `p`'s chain that is not eligible, as far as it was nominated.
+    fn credit_chain(&mut self, p: Ent, slices: u32, keep_request: bool) -> u32 {
+        let flat = self.is_flat(self.ent[p].rq);
+        let mut levels = 0;
+        let mut e = p;
+        while e.is_some() && self.ent[e].on_rq && !self.is_idle(e) {
+            let q = self.ent[e].arena;
+            levels += u32::from(self.credit_level(q, e, slices, keep_request));
+            e = if flat { Ent::NONE } else { self.ent[e].parent };
+        }
+        levels
+    }
+
+    #[cfg(test)]
+    pub(super) fn credit_one(&mut self, q: Que, e: Ent) -> bool {
+        match self.cfg.lag_credit.method {
+            Method::Credit {
+                slices,
+                keep_request,
+            } => self.credit_level(q, e, slices, keep_request),
+            Method::Debooster => false,
+        }
+    }
+
+    /// The rest of `yield_to_task_fair` with the feature on: `p`, on `rq`, is nominated.
+    pub(crate) fn credit_yield(&mut self, rq: RqId, p: Ent) -> Credited {
+        let LagCredit {
+            method, rate_limit, ..
+        } = self.cfg.lag_credit;
+        let mut done = Credited::default();
+        if self.ent[p].rq != rq {
+            self.yield_step(rq);
+            return done;
+        }
+        self.note_yield(rq);
+        match method {
+            Method::Credit {
+                slices,
+                keep_request,
+            } => {
+                done.levels = self.credit_chain(p, slices, keep_request);
+                // Accounting for a shared ancestor on the way may have dropped its nomination.
+                self.nominate(p);
+                self.yield_step(rq);
+                done.forced = self.may_force(rq, rate_limit);
+            }
+            Method::Debooster => {
+                if self.may_force(rq, rate_limit) {
+                    self.deboost(rq, p);
+                    (done.deboosted, done.forced) = (true, true);
+                }
+                self.yield_step(rq);
+            }
+        }
+        if done.forced {
+            self.force_resched(rq);
+        }
+        done
+    }
+}

@@ -1,0 +1,119 @@
+//! Forcing the yielder's CPU to reschedule, and how often.
+
+use super::config::RateLimit;
+use crate::eevdf::{Ent, Fair, Resched, RqId};
+
+/// Weight of one yield in the average gap: an eighth.
+const GAP_SHIFT: u32 = 3;
+
+/// What a run queue remembers of its directed yields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CreditState {
+    /// When a reschedule was last forced, in ns.
+    forced_at: Option<u64>,
+    /// When the last directed yield was, in ns.
+    yielded_at: Option<u64>,
+    /// Average time between directed yields, in ns; none before the second.
+    gap_ns: Option<u64>,
+    /// Last deboosted pair: yielder, target, time in ns.
+    pub(super) pair: Option<(Ent, Ent, u64)>,
+}
+
+/// Average after one more gap.
+fn averaged(average: Option<u64>, gap: u64) -> u64 {
+    match average {
+        None => gap,
+        Some(a) if gap >= a => a + ((gap - a) >> GAP_SHIFT),
+        Some(a) => a - ((a - gap) >> GAP_SHIFT),
+    }
+}
+
+/// Shortest time between two forced reschedules at an average gap between yields.
+fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
+    match limit {
+        RateLimit::Fixed { interval_ns } => interval_ns,
+        RateLimit::Adaptive {
+            interval_ns,
+            gap_ns,
+            min_ns,
+            max_ns,
+        } => match gap {
+            None => min_ns,
+            Some(gap) => {
+                let scaled = u128::from(interval_ns) * u128::from(gap_ns) / u128::from(gap.max(1));
+                u64::try_from(scaled)
+                    .unwrap_or(u64::MAX)
+                    .max(min_ns)
+                    .min(max_ns)
+            }
+        },
+    }
+}
+
+impl Fair {
+    /// Counts a directed yield into the run queue's rate.
+    pub(super) fn note_yield(&mut self, rq: RqId) {
+        let r = &mut self.rqs[rq];
+        if let Some(last) = r.credit.yielded_at {
+            r.credit.gap_ns = Some(averaged(r.credit.gap_ns, r.clock - last));
+        }
+        r.credit.yielded_at = Some(r.clock);
+    }
+
+    /// Whether a reschedule may be forced now; if so, it is noted as done.
+    pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
+        let r = &mut self.rqs[rq];
+        let interval = interval_ns(limit, r.credit.gap_ns);
+        let due = r.credit.forced_at.is_none_or(|at| r.clock - at >= interval);
+        if due {
+            r.credit.forced_at = Some(r.clock);
+        }
+        due
+    }
+
+    /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and asks
+    /// for a reschedule.
+    ///
+    /// A shared ancestor that is itself the buddy keeps its protection: accounting for an
+    /// unprotected running entity drops its nomination, which is what is to be enforced.
+    pub(super) fn force_resched(&mut self, rq: RqId) {
+        let flat = self.is_flat(rq);
+        let mut e = self.rqs[rq].curr;
+        while e.is_some() {
+            let q = self.ent[e].arena;
+            if self.que[q].next != e {
+                self.ent[e].cancel_protect();
+            }
+            e = if flat { Ent::NONE } else { self.ent[e].parent };
+        }
+        self.request(rq, Resched::Now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_yields_force_less_often() {
+        let limit = RateLimit::Adaptive {
+            interval_ns: 6_000_000,
+            gap_ns: 100_000,
+            min_ns: 1_000_000,
+            max_ns: 24_000_000,
+        };
+        assert_eq!(interval_ns(limit, None), 1_000_000);
+        assert_eq!(interval_ns(limit, Some(100_000)), 6_000_000);
+        assert_eq!(interval_ns(limit, Some(50_000)), 12_000_000);
+        assert_eq!(interval_ns(limit, Some(1_000)), 24_000_000);
+        assert_eq!(interval_ns(limit, Some(10_000_000)), 1_000_000);
+        assert_eq!(interval_ns(RateLimit::Fixed { interval_ns: 7 }, Some(1)), 7);
+    }
+
+    #[test]
+    fn gaps_average_over_eight() {
+        assert_eq!(averaged(None, 800), 800);
+        assert_eq!(averaged(Some(800), 1_600), 900);
+        assert_eq!(averaged(Some(800), 0), 700);
+    }
+}

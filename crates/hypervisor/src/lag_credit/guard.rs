@@ -1,0 +1,82 @@
+//! The limit on what credits take from the others of a queue: a token bucket.
+
+use super::config::Guard;
+use crate::eevdf::weights::NICE_0_LOAD;
+
+/// What may still be taken, in ns of nice-0 service.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tokens {
+    ns: u64,
+    /// When it was last filled up, in ns; `None` before the first credit, which finds it full.
+    at: Option<u64>,
+}
+
+impl Tokens {
+    /// Adds what the time since the last call has brought.
+    fn fill(&mut self, guard: Guard, now: u64) {
+        self.ns = match self.at {
+            None => guard.burst_ns,
+            Some(at) => {
+                let earned = u128::from(now - at) * u128::from(guard.per_mille) / 1000;
+                let earned = u64::try_from(earned).unwrap_or(u64::MAX);
+                self.ns.saturating_add(earned).min(guard.burst_ns)
+            }
+        };
+        self.at = Some(now);
+    }
+
+    /// The lag to credit to, of `aim`, for an entity of weight `weight` that has `lag`, and pays.
+    /// None if what is left would not make it eligible.
+    pub(super) fn spend(
+        &mut self,
+        guard: Guard,
+        now: u64,
+        (lag, aim): (i64, i64),
+        weight: u64,
+    ) -> Option<i64> {
+        self.fill(guard, now);
+        let weight = i128::from(weight.max(1));
+        let affordable = i128::from(self.ns) * i128::from(NICE_0_LOAD) / weight;
+        let wanted = i128::from(aim) - i128::from(lag);
+        let gain = wanted.min(affordable);
+        let reached = i64::try_from(i128::from(lag) + gain).ok()?;
+        if reached < 0 {
+            return None;
+        }
+        // Rounded up: many small credits must not be free.
+        let cost = (gain * weight + i128::from(NICE_0_LOAD) - 1) / i128::from(NICE_0_LOAD);
+        self.ns = self
+            .ns
+            .saturating_sub(u64::try_from(cost).unwrap_or(u64::MAX));
+        Some(reached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUARD: Guard = Guard {
+        per_mille: 125,
+        burst_ns: 1_000,
+    };
+
+    #[test]
+    fn credits_cost_what_they_move() {
+        let mut tokens = Tokens::default();
+        assert_eq!(tokens.spend(GUARD, 0, (-500, 100), NICE_0_LOAD), Some(100));
+        // 400 are left: enough for eligibility, not for all of the margin.
+        assert_eq!(tokens.spend(GUARD, 0, (-300, 500), NICE_0_LOAD), Some(100));
+        assert_eq!(tokens.spend(GUARD, 0, (-1, 500), NICE_0_LOAD), None);
+        // 80 ns bring 10, which are 5 for twice the weight.
+        assert_eq!(tokens.spend(GUARD, 80, (-5, 500), 2 * NICE_0_LOAD), Some(0));
+        assert_eq!(
+            tokens.spend(GUARD, 1_000_000, (-1_001, 0), NICE_0_LOAD),
+            None
+        );
+        assert_eq!(
+            tokens.spend(GUARD, 1_000_000, (-1_000, 0), NICE_0_LOAD),
+            Some(0)
+        );
+    }
+}

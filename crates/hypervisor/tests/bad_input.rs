@@ -1,0 +1,231 @@
+//! No sequence of calls, however wrong, makes the scheduler inconsistent.
+//!
+//! Each operation either succeeds and leaves every sum, counter and link right (debug builds
+//! check that inside), or is refused with a typed error and changes nothing that can be seen.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use proptest::prelude::*;
+use stealtime_hypervisor::eevdf::{
+    Attr, Block, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode, Policy,
+    Preempt, RqId, TaskId, TaskView,
+};
+use stealtime_hypervisor::lag_credit::LagCredit;
+
+/// One call with arguments that may name anything.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    what: u8,
+    a: u8,
+    b: u8,
+    value: u64,
+    dt: i64,
+}
+
+struct World {
+    fair: Fair,
+    rqs: Vec<RqId>,
+    groups: Vec<GroupId>,
+    tasks: Vec<TaskId>,
+    now: u64,
+}
+
+type Seen = (Vec<Result<TaskView, Error>>, Vec<String>);
+
+impl World {
+    fn new(features: Features, credit: LagCredit, preempt: Preempt, loads: OtherLoad) -> Self {
+        let mut config = Config::linux_7_2(4);
+        (config.features, config.lag_credit) = (features, credit);
+        (config.preempt, config.other_load) = (preempt, loads);
+        let mut fair = Fair::new(config).unwrap();
+        let modes = [
+            PickMode::Hierarchical,
+            PickMode::Flat,
+            PickMode::Hierarchical,
+        ];
+        let rqs = modes.map(|mode| fair.create_rq(mode).unwrap()).to_vec();
+        let mut world = Self {
+            fair,
+            rqs,
+            groups: Vec::new(),
+            tasks: Vec::new(),
+            now: 0,
+        };
+        // Ids of another scheduler: unknown to this one.
+        let mut other = Fair::new(Config::linux_7_2(1)).unwrap();
+        for _ in 0..60 {
+            world
+                .tasks
+                .push(other.create_task(Attr::default(), None).unwrap());
+        }
+        world.tasks.drain(..58);
+        for _ in 0..30 {
+            world.groups.push(other.create_group(None).unwrap());
+        }
+        world.groups.drain(..29);
+        for _ in 0..9 {
+            world.rqs.push(other.create_rq(PickMode::Flat).unwrap());
+        }
+        world.rqs.drain(3..11);
+        world.populate();
+        world
+    }
+
+    /// Groups on two of the CPUs, and tasks in and beside them.
+    fn populate(&mut self) {
+        for n in 0..4usize {
+            let under = (n > 1).then(|| self.groups[n - 1]);
+            let group = self.fair.create_group(under).unwrap();
+            for rq in &self.rqs[..2] {
+                self.fair.extend_group(group, *rq).unwrap();
+            }
+            self.groups.push(group);
+        }
+        for n in 0..12 {
+            let group = (n % 3 != 0).then(|| self.groups[1 + n % 4]);
+            let task = self.fair.create_task(Attr::default(), group).unwrap();
+            self.fair.fork(task, self.rqs[n % 2], 0).unwrap();
+            self.tasks.push(task);
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let tasks = self.tasks.iter().map(|t| self.fair.view(*t)).collect();
+        let mut queues = Vec::new();
+        for rq in &self.rqs {
+            queues.push(format!("{:?}", self.fair.queue(*rq, None)));
+            for g in &self.groups {
+                let (queue, entity) = (
+                    self.fair.queue(*rq, Some(*g)),
+                    self.fair.group_entity(*rq, *g),
+                );
+                queues.push(format!("{queue:?} {entity:?}"));
+            }
+        }
+        (tasks, queues)
+    }
+
+    fn call(&mut self, call: Call) -> Result<(), Error> {
+        let Call {
+            what,
+            a,
+            b,
+            value,
+            dt,
+        } = call;
+        let (a, b) = (usize::from(a), usize::from(b));
+        self.now = self.now.saturating_add_signed(dt.max(0));
+        let now = self.now.saturating_add_signed(dt.min(0));
+        let rq = self.rqs[if b > 240 { b % self.rqs.len() } else { b % 3 }];
+        let task = self.tasks[a % self.tasks.len()];
+        let group = self.groups[b % self.groups.len()];
+        let some = (value % 3 != 0).then_some(group);
+        let attr = Attr {
+            policy: [Policy::Normal, Policy::Batch, Policy::Idle][a % 3],
+            nice: (value % 43) as i8 - 21,
+            slice_ns: (b % 3 == 0).then_some(50_000 + value % 100_000_000),
+        };
+        let fair = &mut self.fair;
+        match what {
+            0 => {
+                let id = fair.create_task(attr, some)?;
+                self.tasks.push(id);
+                fair.fork(id, rq, now).map(drop)
+            }
+            1 => {
+                let id = fair.create_group((a % 2 == 0).then_some(group))?;
+                self.groups.push(id);
+                Ok(())
+            }
+            2 => fair.extend_group(group, rq),
+            3 | 4 => fair.wake(task, rq, now).map(drop),
+            5 => {
+                let how = [Block::Sleep, Block::Sleep, Block::Special, Block::Exit][a % 4];
+                fair.block(rq, how, now).map(drop)
+            }
+            6..=9 => fair.pick(rq, now).map(drop),
+            10 => fair.tick(rq, now).map(drop),
+            11 => fair.hrtick(rq, now).map(drop),
+            12 => fair.account(rq, now).map(drop),
+            13 => fair.yield_task(rq, now).map(drop),
+            14 | 15 => fair
+                .yield_to_pulling(rq, task, value % 2 == 0, now)
+                .map(drop),
+            16 => fair.set_nice(task, attr.nice, now),
+            17 => fair.set_attr(task, attr, now).map(drop),
+            18 => fair.move_task(task, some, now),
+            19 => fair.set_shares(group, value % 300_000_000 * (value % 5), now),
+            20 => fair.set_ext_load(group, rq, (value % 3_000) << (a % 40)),
+            21 => fair.set_idle(group, a % 2 == 0, now),
+            22 => fair.detach(task, now).map(drop),
+            23 => fair.attach(task, rq, now).map(drop),
+            24 => fair.fork(task, rq, now).map(drop),
+            25 => fair.reparent_group(self.groups[a % self.groups.len()], some),
+            _ => fair.destroy_task(task),
+        }
+    }
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let time = prop_oneof![
+        50 => 0..5_000_000i64,
+        4 => -5_000_000..0i64,
+        12 => Just(0i64),
+        2 => 0..1_000_000_000i64,
+        // Beyond what may go unaccounted for, rarely: that run queue stays refused.
+        1 => 0..75_000_000_000i64,
+    ];
+    (0..27u8, any::<u8>(), any::<u8>(), any::<u64>(), time).prop_map(|(what, a, b, value, dt)| {
+        Call {
+            what,
+            a,
+            b,
+            value,
+            dt,
+        }
+    })
+}
+
+fn features() -> impl Strategy<Value = Features> {
+    prop_oneof![Just(None), any::<u16>().prop_map(Some)].prop_map(|off| {
+        let mut set = Features::LINUX_7_2.with(Feature::YieldToLagCredit);
+        for (i, feature) in Feature::ALL.into_iter().enumerate() {
+            if off.is_some_and(|bits| bits >> i & 1 == 1) {
+                set = set.without(feature);
+            }
+        }
+        set
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 96 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn refused_calls_change_nothing_and_the_rest_stays_consistent(
+        features in features(),
+        credit in prop_oneof![
+            Just(LagCredit::SERIES_V3),
+            Just(LagCredit::SERIES_V2),
+            Just(LagCredit { across_run_queues: true, ..LagCredit::GUARDED }),
+        ],
+        preempt in prop_oneof![Just(Preempt::Lazy), Just(Preempt::Full)],
+        loads in prop_oneof![Just(OtherLoad::External), Just(OtherLoad::Instantaneous)],
+        calls in prop::collection::vec(call(), if cfg!(miri) { 100 } else { 600 }),
+    ) {
+        let mut world = World::new(features, credit, preempt, loads);
+        for call in calls {
+            let before = world.seen();
+            let known = (world.tasks.len(), world.groups.len());
+            if world.call(call).is_err() && known == (world.tasks.len(), world.groups.len()) {
+                prop_assert_eq!(before, world.seen(), "{:?}", call);
+            }
+            for rq in &world.rqs[..3] {
+                prop_assert!(world.fair.consistent(*rq), "{:?} after {:?}", rq, call);
+            }
+        }
+    }
+}
