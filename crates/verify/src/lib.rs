@@ -1,28 +1,24 @@
-//! wip
-#![allow(missing_docs)]
+//! Every interleaving of the hypervisor's lock-free protocols.
+//!
+//! The functions of `stealtime-hypervisor` are run as they are, on words that show each shared
+//! access ([`AtomicWord`](stealtime_hypervisor::word::AtomicWord)); around them stand agents for
+//! hardware and scheduler. A breadth-first search over states finds the shortest way to a
+//! violation, or none.
+//!
+//! - [`PROTOCOLS`] is what there is to check, [`cases`] picks, [`Case::explore`] searches.
+//! - [`Case::walk`] shows a path as a table; [`Replay`] keeps it in a file.
+
+mod catalog;
+mod clock;
+mod ipi_tracking;
 mod model;
 mod pi_notify;
 mod search;
+mod trace;
+mod wakeup_batch;
 mod word;
+
+pub use catalog::{Case, PROTOCOLS, Protocol, Unknown, Variant, cases};
 pub use model::{Choice, Violation};
 pub use search::{End, Finding, Limits, Outcome};
-#[cfg(test)]
-mod scratch {
-    use crate::pi_notify::*;
-    use crate::search::*;
-    use stealtime_hypervisor::posted_interrupt::Suppression;
-    #[test]
-    fn go() {
-        let t0 = std::time::Instant::now();
-        for policy in Suppression::ALL {
-            for (n, c) in [("plain", Config::plain(policy)), ("alone", Config::alone(policy)), ("kicked", Config::kicked(policy)), ("full", Config::full(policy))] {
-                if n == "full" && std::env::var("FULL").is_err() { continue; }
-                let t = std::time::Instant::now();
-                let o = explore(&PiNotify::new(c), Limits::default());
-                eprintln!("{} {n}: {} states {} trans depth {} {:?} {:?}", policy.name(), o.states, o.transitions, o.depth, o.end, t.elapsed());
-                for f in o.findings { eprintln!("   {:?} len {}", f.violation, f.path.len()); }
-            }
-        }
-        eprintln!("{:?}", t0.elapsed());
-    }
-}
+pub use trace::{MODEL_VERSION, NoSuchStep, Replay, ReplayError, Row, Trace};
