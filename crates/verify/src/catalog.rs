@@ -98,6 +98,7 @@ const PI_NOTIFY: &[Variant] = &[
     faulty("as-posted-v1", "the first posting: flaws 1, 3, 5"),
     faulty("as-posted-v1-half-repair", "the same with the PIR test of its review: flaw 2"),
     faulty("as-posted-v3", "the third posting: flaws 1, 8, 9"),
+    faulty("put-plain-apicv", "Linux 7.2 where no wakeup vector is used: preempted, moved blocker"),
     faulty("on-not-recomputed", "Linux before c112b5f50232"),
     faulty("blocked-not-told", "Linux before a2486020a82e"),
     faulty("not-unlinked", "Linux before 8b306e2f3c41"),
@@ -249,9 +250,16 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
         if matches!(policy, Suppression::Put | Suppression::Corrected) {
             scenes.push(("two-vcpus", Config::full(policy)));
         }
-        if policy == Suppression::Off {
-            scenes[1].1.migrations = 0;
-            scenes[1].1.preempt = false;
+        match policy {
+            Suppression::Off => {
+                for (_, config) in &mut scenes {
+                    config.migrations = 0;
+                    config.preempt = false;
+                }
+            }
+            // With a migration it fails: see the variant `put-plain-apicv`.
+            Suppression::Put => scenes[0].1.migrations = 0,
+            _ => {}
         }
         return scenes.into_iter().map(|(name, c)| (name, Kind::Pi(c))).collect();
     }
@@ -277,6 +285,19 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             late.late_assignment = true;
             late.capabilities.ipiv = false;
             ("late-device", late)
+        }
+        "put-plain-apicv" => ("plain-apicv", Config::plain(Suppression::Put)),
+        "without-r2" => {
+            // ON must be set while PIR is empty, which takes a third post.
+            let mut three = without(Barrier::R2);
+            (three.device, three.migrations, three.preempt) = (2, 0, false);
+            ("device+poster", three)
+        }
+        "without-r4" => {
+            // Where the wakeup vector is armed, its test of ON makes up for the barrier.
+            let mut plain = Config::plain(Suppression::Put);
+            plain.without = Some(Barrier::R4);
+            ("plain-apicv", plain)
         }
         "without-r6" => {
             let mut kicked = without(Barrier::R6);

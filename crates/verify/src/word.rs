@@ -315,13 +315,15 @@ impl Context {
             return self.constant[usize::from(id)];
         }
         let waiting = self.waiting(slot);
-        let shared = self.is_shared(id) && waiting.is_none() && self.ahead.is_none();
+        let open = self.is_shared(id);
+        let ahead = self.ahead.filter(|_| open);
+        let shared = open && waiting.is_none() && ahead.is_none();
         match self.gate(shared) {
             Gate::Stop => 0,
             Gate::Replay(value) => value,
             Gate::Live => {
                 let at = usize::from(slot);
-                let seen = self.ahead.map_or(self.mem[at], |view| view[at]);
+                let seen = ahead.map_or(self.mem[at], |view| view[at]);
                 let value = waiting.unwrap_or(seen);
                 self.done(Access::Load, id, value, shared);
                 value
@@ -370,14 +372,18 @@ impl Context {
             self.look_ahead(id);
         }
         let shared = self.is_shared(id) || !self.buffer.is_empty();
+        let at = usize::from(slot);
         match self.gate(shared) {
             Gate::Stop => None,
-            Gate::Replay(value) => Some(value),
+            Gate::Replay(was) => {
+                self.see_own(at, change(was));
+                Some(was)
+            }
             Gate::Live => {
                 self.drain();
-                let at = usize::from(slot);
                 let was = self.mem[at];
                 self.mem[at] = change(was);
+                self.see_own(at, self.mem[at]);
                 self.done(Access::Rmw, id, was, shared);
                 Some(was)
             }
@@ -405,6 +411,13 @@ impl Context {
             }
         }
         self.ahead = Some(view);
+    }
+
+    /// A load of the word just written is never made ahead of the write.
+    fn see_own(&mut self, at: usize, value: u64) {
+        if let Some(view) = &mut self.ahead {
+            view[at] = value;
+        }
     }
 
     fn fence(&mut self, id: u16) {
