@@ -36,14 +36,12 @@ impl Analysis {
                 self.clocks.offsets_matched = offset_matched;
                 self.clocks.host_clock_is_tsc = host_clock == HOST_CLOCK_TSC;
             }
+            // The first vCPU is not counted among those that match it.
             Kind::KvmTrackTsc {
                 matched, online, ..
-            } => {
-                // The first vCPU is not counted among those that match it.
-                if matched.saturating_add(1) < online {
-                    self.clocks.mismatches += 1;
-                    self.clocks.last_mismatch = (matched, online);
-                }
+            } if matched.saturating_add(1) < online => {
+                self.clocks.mismatches += 1;
+                self.clocks.last_mismatch = (matched, online);
             }
             Kind::KvmWriteTscOffset { next, .. } => {
                 if let Some(vcpu) = vcpu.and_then(|index| self.vcpus.get_mut(index as usize)) {

@@ -9,8 +9,8 @@ pub(crate) const NO_VCPU: u32 = u32::MAX;
 /// Most waiters of one CPU for whom it is told who had the CPU; the time of further ones has the
 /// cause `unknown`.
 const MAX_WAITERS: usize = 1024;
-/// Deepest nesting of interrupts told apart: hard interrupt, softirq, and one more each for NMIs and
-/// nested handlers.
+/// Deepest nesting of interrupts told apart: hard interrupt, softirq, and one more each for NMIs
+/// and nested handlers.
 const MAX_DEPTH: usize = 4;
 
 /// An interrupt request that the current task has raised.
@@ -31,6 +31,8 @@ pub(crate) struct Cpu {
     pub(crate) tid: i32,
     /// Its number as a vCPU.
     pub(crate) vcpu: u32,
+    /// Whether an event of it was seen.
+    pub(crate) was_seen: bool,
     /// When its latest event was.
     pub(crate) last: u64,
     /// When the present task was switched in.
@@ -56,6 +58,7 @@ impl Default for Cpu {
             current: None,
             tid: 0,
             vcpu: NO_VCPU,
+            was_seen: false,
             last: 0,
             switched: 0,
             idle: 0,
@@ -143,6 +146,7 @@ impl Cpu {
         }
         let waiters = std::mem::take(&mut self.waiters);
         *self = Self {
+            was_seen: true,
             last: self.last,
             idle: self.idle,
             waiters,

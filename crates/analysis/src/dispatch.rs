@@ -38,6 +38,13 @@ impl Analysis {
             self.first = event.time_ns;
             self.now = event.time_ns;
             self.window = Window::new(&self.options.selection, event.time_ns);
+            if !self.window.has(event.time_ns, event.cpu.0) {
+                // What was lost before the first event belongs to its moment.
+                (self.lost, self.lost_gaps) = (0, 0);
+            }
+            for vcpu in &mut self.vcpus {
+                vcpu.since = event.time_ns;
+            }
         }
         match event.kind {
             Kind::Task { tid, process, name } => return self.on_task(tid, process, name, names),
@@ -63,6 +70,10 @@ impl Analysis {
         };
         if cpu.tid != event.tid.0 || cpu.current.is_none() {
             self.make_current(event, now);
+        } else if cpu.vcpu != NO_VCPU && !runs_on(self.vcpus.get(cpu.vcpu as usize), number) {
+            // Another CPU has shown since that the thread is not here any more, and here it is.
+            let vcpu = cpu.vcpu;
+            self.found_running(vcpu, number, now);
         } else if cpu.in_interrupt() && event.context.in_task() && !is_interrupt(event.kind) {
             cpu.leave_all();
         }
@@ -170,7 +181,7 @@ impl Analysis {
                 let thread = self.threads.find(tid);
                 match (self.threads.get(thread).vcpu, place.own) {
                     (Some(woken), _) => {
-                        self.on_wakeup(event, now, woken, target_cpu);
+                        self.on_waking(event, now, woken, target_cpu);
                         if event.context.in_task() {
                             self.on_wakeup_evidence(place.cpu, woken);
                         }
@@ -185,6 +196,7 @@ impl Analysis {
             | Kind::SchedWakeupNew {
                 tid, target_cpu, ..
             } => {
+                self.lacks_wakeups = false;
                 let thread = self.threads.find(tid);
                 if let Some(woken) = self.threads.get(thread).vcpu {
                     self.on_wakeup(event, now, woken, target_cpu);
@@ -480,6 +492,16 @@ impl Analysis {
             .get(index as usize)
             .is_some_and(|vcpu| vcpu.run != Run::Dead)
     }
+}
+
+/// Whether a vCPU's thread runs on this CPU, as far as is known. A thread that has exited goes on
+/// in its own context until it is switched away.
+fn runs_on(vcpu: Option<&Vcpu>, cpu: u16) -> bool {
+    vcpu.is_none_or(|vcpu| match vcpu.run {
+        Run::Running => vcpu.cpu == cpu,
+        Run::Dead => true,
+        _ => false,
+    })
 }
 
 /// Events that say nothing of KVM.

@@ -112,6 +112,7 @@ impl Analysis {
         vcpu.has_exits = true;
         vcpu.mode = Mode::Exit(slot);
         vcpu.mode_start = now;
+        vcpu.stretches.clear();
         vcpu.slot(slot).count += u64::from(counts);
         if vcpu.perf_counts {
             vcpu.begun = Some(Begun { time, slot });
@@ -148,6 +149,7 @@ impl Analysis {
         vcpu.close_sleep();
         vcpu.mode = Mode::Guest;
         vcpu.mode_start = now;
+        vcpu.stretches.clear();
         vcpu.stretch = 0;
         vcpu.pause_open = false;
         vcpu.hits.entry();

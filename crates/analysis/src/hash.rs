@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Multiply and rotate: a few cycles a key. Not safe against chosen keys, so every table that uses it
-/// is bounded.
+/// Multiply and rotate: a few cycles a key. Not safe against chosen keys, so every table that
+/// uses it is bounded.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct IntHasher(u64);
 

@@ -1,7 +1,7 @@
 //! Latencies: wakeups, IPIs, LAPIC timers and interrupt injection.
 //!
-//! Interrupts are matched through a table of 256 vectors per vCPU: what made the vector pending, and
-//! when. Nothing is guessed where an APIC id may mean vCPUs of different VMs.
+//! Interrupts are matched through a table of 256 vectors per vCPU: what made the vector pending,
+//! and when. Nothing is guessed where an APIC id may mean vCPUs of different VMs.
 
 use stealtime_events::{Context, NameId, Names};
 
@@ -213,6 +213,10 @@ impl Analysis {
         let function = self.timers.function(function, names);
         if let Some(owned) = self.timers.owned.get_mut(&hrtimer) {
             owned.1 = expires;
+            // Armed again: what an earlier expiry led to is over.
+            if let Some(owner) = self.vcpus.get_mut(owned.0 as usize) {
+                owner.latencies.fired = None;
+            }
         }
         let Some(index) = vcpu.filter(|_| context.in_task()) else {
             return;
@@ -302,8 +306,10 @@ impl Analysis {
         };
         let counts = self.window.has(now, number);
         if let Some(vcpu) = self.vcpus.get_mut(target as usize) {
-            if target == expiring && vcpu.latencies.fired.is_some() {
-                vcpu.latencies.fired = Some((now, Backend::Posted));
+            if target == expiring
+                && let Some(fired) = &mut vcpu.latencies.fired
+            {
+                fired.1 = Backend::Posted;
             }
             vcpu.latencies
                 .accept(vector, now, sent.map(|sent| sent.time), counts);

@@ -82,9 +82,10 @@ pub struct Analysis {
     lost_gaps: u64,
     /// Losses so far, to tell whether there was one since.
     loss_count: u64,
-    /// Whether a `sched_switch` was seen, and when the first.
+    /// Whether a `sched_switch` was seen.
     has_sched: bool,
-    first_switch: u64,
+    /// A thread ran after `sched_waking` without a `sched_wakeup`: the trace has only the former.
+    lacks_wakeups: bool,
     counts: count::Counts,
     threads: threads::Threads,
     cpus: Vec<cpu::Cpu>,
@@ -116,7 +117,7 @@ impl Analysis {
             lost_gaps: 0,
             loss_count: 0,
             has_sched: false,
-            first_switch: 0,
+            lacks_wakeups: false,
             counts: count::Counts::default(),
             threads: threads::Threads::default(),
             cpus: Vec::new(),

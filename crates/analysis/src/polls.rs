@@ -6,7 +6,43 @@
 //! the scheduler.
 
 use crate::Analysis;
-use crate::vcpu::Mode;
+use crate::options::Window;
+use crate::vcpu::{Mode, Run};
+
+/// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls
+/// has the earliest of them counted as exit handling.
+const STRETCHES: usize = 8;
+
+/// Stretches of a thread on a CPU: from, to, and the CPU.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stretches {
+    ring: [(u64, u64, u16); STRETCHES],
+    next: usize,
+}
+
+impl Stretches {
+    /// Adds the latest.
+    pub(crate) fn push(&mut self, from: u64, to: u64, cpu: u16) {
+        if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
+            *slot = (from, to, cpu);
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        if self.next > 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// How much of `[start, end)` was spent on a CPU and is in the selection.
+    fn within(&self, window: &Window, start: u64, end: u64) -> u64 {
+        let clip =
+            |&(from, to, cpu): &(u64, u64, u16)| window.clip(from.max(start), to.min(end), cpu);
+        self.ring.iter().map(clip).sum()
+    }
+}
 
 /// Polling of one vCPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,8 +56,10 @@ pub(crate) struct Poll {
     /// whole and in the selection.
     open_ns: u64,
     open: u64,
-    open_slot: usize,
+    open_slot: Option<usize>,
     open_wait_ns: u64,
+    /// Time taken for halts while no `sched_switch` was seen, and what it was taken from last.
+    assumed: (Mode, u64),
     /// Whether a poll ended with success, so that there is a window.
     has_success: bool,
 }
@@ -53,18 +91,23 @@ impl Analysis {
             return;
         };
         vcpu.settle(&self.window, now, cause);
+        if vcpu.run != Run::Running {
+            return;
+        }
         let counts = self.window.has(now, cpu);
         vcpu.tally.halts += u64::from(counts);
         let start = now.saturating_sub(ns).max(vcpu.mode_start);
         let used = vcpu.poll.used.take().or(vcpu.poll.window);
         if !waited {
             vcpu.poll.has_success |= ns > 0;
-            let polled = self.window.clip(start.max(vcpu.run_start), now, cpu);
+            vcpu.stretches.push(vcpu.run_start, now, cpu);
+            let polled = vcpu.stretches.within(&self.window, start, now);
+            vcpu.stretches.clear();
             let taken = vcpu.take_back(vcpu.mode, polled);
             vcpu.time.poll_useful += taken;
             if counts {
                 vcpu.tally.poll_success += 1;
-                vcpu.tally.poll_success_ns += ns;
+                vcpu.tally.poll_success_ns = vcpu.tally.poll_success_ns.saturating_add(ns);
             }
             return;
         }
@@ -73,14 +116,16 @@ impl Analysis {
             let halted = self.window.clip(start, now, cpu);
             let taken = vcpu.take_back(vcpu.mode, halted);
             vcpu.time.halt += taken;
+            vcpu.poll.assumed.0 = vcpu.mode;
+            vcpu.poll.assumed.1 += taken;
             return;
         }
         // It slept in KVM, so what was open is a halt.
         vcpu.sleep_open = 0;
-        let (from, to) = vcpu.before_sleep;
-        let start = start.max(from);
+        let to = vcpu.slept_at;
         let end = used.map_or(to, |window| to.min(start.saturating_add(u64::from(window))));
-        let polled = self.window.clip(start, end, cpu);
+        let polled = vcpu.stretches.within(&self.window, start, end);
+        vcpu.stretches.clear();
         vcpu.slept_after_poll(
             used,
             polled,
@@ -105,10 +150,8 @@ impl crate::vcpu::Vcpu {
                     Mode::Exit(slot) => slot,
                     _ => 0,
                 };
-                if self.poll.open == 0 && self.poll.open_ns == 0 {
-                    self.poll.open_slot = slot;
-                }
-                if self.poll.open_slot == slot && self.mode != Mode::Guest {
+                let first = *self.poll.open_slot.get_or_insert(slot);
+                if first == slot && self.mode != Mode::Guest {
                     self.poll.open_ns += polled;
                     self.poll.open += u64::from(counts);
                     self.poll.open_wait_ns += if counts { whole } else { 0 };
@@ -123,8 +166,9 @@ impl crate::vcpu::Vcpu {
         let open = std::mem::take(&mut poll.open);
         let whole = std::mem::take(&mut poll.open_wait_ns);
         if polled {
+            let slot = poll.open_slot.take().unwrap_or(0);
             let mode = if self.has_exits {
-                Mode::Exit(poll.open_slot)
+                Mode::Exit(slot)
             } else {
                 Mode::Unknown
             };
@@ -132,6 +176,18 @@ impl crate::vcpu::Vcpu {
             self.time.poll_wasted += taken;
             self.tally.poll_fail += open;
             self.tally.poll_fail_ns += whole;
+        }
+    }
+
+    /// The trace has `sched_switch` after all: what was taken for a halt before the first of them
+    /// was time on a CPU.
+    pub(crate) fn undo_assumed_halts(&mut self) {
+        let (mode, ns) = std::mem::take(&mut self.poll.assumed);
+        self.time.halt -= ns.min(self.time.halt);
+        match mode {
+            Mode::Exit(slot) => self.slot(slot).ns += ns,
+            _ if self.has_exits => self.slot(0).ns += ns,
+            _ => self.time.mode_unknown += ns,
         }
     }
 

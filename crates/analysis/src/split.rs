@@ -9,7 +9,8 @@ use crate::ready::Cause;
 use crate::threads::ThreadId;
 use crate::vcpu::{Mode, Run};
 
-/// `TASK_REPORT_MAX` since Linux 4.14 (`__trace_sched_switch_state`): set if the task was preempted.
+/// `TASK_REPORT_MAX` since Linux 4.14 (`__trace_sched_switch_state`): set if the task was
+/// preempted.
 const PREEMPTED: u32 = 0x100;
 /// `TASK_STATE_MAX` before.
 const PREEMPTED_OLD: u32 = 0x1000;
@@ -77,11 +78,13 @@ impl Analysis {
         let number = event.cpu.0;
         let thread = self.threads.find(event.tid);
         let next = self.threads.get(thread).vcpu.unwrap_or(NO_VCPU);
-        let Some(cpu) = self.cpus.get(usize::from(number)) else {
+        let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
         let (old, last) = (cpu.vcpu, cpu.last);
-        if self.has_sched && cpu.current.is_some() {
+        let was_seen = std::mem::replace(&mut cpu.was_seen, true);
+        let had_current = cpu.current.is_some();
+        if self.has_sched && had_current {
             // A switch is missing. The old task was here at the CPU's latest event.
             self.boundary(number, last, self.cause_on(number));
             self.boundary(number, now, Cause::UNKNOWN);
@@ -94,14 +97,28 @@ impl Analysis {
             cpu.switch(&self.window, number, now, (thread, event.tid.0, next));
         }
         if next != NO_VCPU {
+            let is_first = self.loss_count == 0 && !was_seen;
+            if let Some(vcpu) = self.vcpus.get_mut(next as usize).filter(|_| is_first)
+                && vcpu.is_unborn
+            {
+                // The CPU's first event is of this thread, so it has run here from the start.
+                vcpu.run = Run::Running;
+                vcpu.run_start = vcpu.since;
+                vcpu.is_unborn = false;
+                vcpu.cpu = number;
+                return;
+            }
             self.found_running(next, number, now);
         }
     }
 
     /// A vCPU's thread shows up on a CPU without having been seen to be switched in.
     pub(crate) fn found_running(&mut self, index: u32, cpu: u16, now: u64) {
-        let is_running = self.vcpus.get(index as usize).map(|vcpu| vcpu.run) == Some(Run::Running);
-        if is_running && !self.has_sched {
+        let run = self.vcpus.get(index as usize).map(|vcpu| vcpu.run);
+        if run == Some(Run::Dead) {
+            return;
+        }
+        if run == Some(Run::Running) && !self.has_sched {
             // Nobody traces switches: it has run, or waited, all the time.
             self.settle(index, now);
             if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
@@ -111,13 +128,15 @@ impl Analysis {
         }
         self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-            let was_known = !matches!(vcpu.run, Run::Unknown | Run::Dead);
+            vcpu.end_wait(self.bandwidth_expiries);
+            let was_known = vcpu.run != Run::Unknown;
             if was_known {
                 // What it did last, and until when, is not known.
                 vcpu.forget();
             }
             vcpu.settle(&self.window, now, Cause::UNKNOWN);
             vcpu.since = vcpu.since.max(now);
+            vcpu.is_unborn = false;
             vcpu.run = Run::Running;
             vcpu.cpu = cpu;
             vcpu.run_start = now;
@@ -185,13 +204,19 @@ impl Analysis {
     /// `sched_switch`.
     pub(crate) fn on_switch(&mut self, number: u16, now: u64, prev: Tid, next: Tid, state: u32) {
         let prev = self.threads.find(prev);
-        let next_id = self.threads.find(next);
+        let mut next_id = self.threads.find(next);
+        if self.threads.get(next_id).dead {
+            // The dead are not switched in: the id was given out again.
+            next_id = self.threads.born(next, Tid(0));
+        }
         let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
         if !self.has_sched {
             self.has_sched = true;
-            self.first_switch = now;
+            for vcpu in &mut self.vcpus {
+                vcpu.undo_assumed_halts();
+            }
         }
         // No handler runs across a switch.
         cpu.leave_all();
@@ -220,9 +245,10 @@ impl Analysis {
     }
 
     fn switch_out(&mut self, index: u32, cpu: u16, now: u64, next: ThreadId, state: u32) {
-        let is_running = self.vcpus.get(index as usize).map(|vcpu| vcpu.run) == Some(Run::Running);
-        if !is_running {
-            self.found_running(index, cpu, now);
+        match self.vcpus.get(index as usize).map(|vcpu| vcpu.run) {
+            Some(Run::Running) => {}
+            Some(Run::Dead) | None => return,
+            Some(_) => self.found_running(index, cpu, now),
         }
         self.settle(index, now);
         let losses = self.loss_count;
@@ -235,6 +261,8 @@ impl Analysis {
             vcpu.mode_start = now;
         }
         vcpu.cpu = cpu;
+        vcpu.stretches.push(vcpu.run_start, now, cpu);
+        vcpu.woken_at = None;
         if is_runnable(state) {
             vcpu.on_yielded(next);
             self.begin_wait(index, now, Run::Preempted, cpu);
@@ -242,7 +270,7 @@ impl Analysis {
             vcpu.close_sleep();
             vcpu.run = Run::Sleeping;
             vcpu.sleep_losses = losses;
-            vcpu.before_sleep = (vcpu.run_start, now);
+            vcpu.slept_at = now;
             vcpu.sleep_in_halt = match vcpu.mode {
                 Mode::Exit(slot) => self.reasons.is_halt(slot),
                 _ => false,
@@ -254,12 +282,20 @@ impl Analysis {
         let losses = self.loss_count;
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
             match vcpu.run {
+                Run::Sleeping if vcpu.woken_at.is_some() => {
+                    // Only the begin of the wakeup was recorded: since then it was runnable.
+                    let woken = vcpu.woken_at.unwrap_or(now);
+                    vcpu.settle(&self.window, woken, Cause::UNKNOWN);
+                    vcpu.run = Run::Waking;
+                    self.lacks_wakeups = true;
+                }
                 Run::Sleeping if vcpu.sleep_losses != losses => {
                     // It was woken in what was lost: who knows when.
                     vcpu.close_sleep();
                     vcpu.run = Run::Unknown;
                 }
-                Run::Running | Run::Dead => vcpu.forget(),
+                Run::Dead => return,
+                Run::Running => vcpu.forget(),
                 _ => {}
             }
         }
@@ -270,24 +306,41 @@ impl Analysis {
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
             return;
         };
-        if vcpu.is_waiting() {
-            vcpu.end_wait(expiries);
-        }
+        vcpu.end_wait(expiries);
         if vcpu.run == Run::Waking
             && let Some(waker) = vcpu.latencies.waker.take()
             && counts
         {
-            let waited = now.saturating_sub(vcpu.wait_start);
+            let woken = vcpu.woken_at.unwrap_or(vcpu.wait_start);
+            let waited = now.saturating_sub(woken);
             vcpu.latencies.wakeup[waker as usize].record(waited);
         }
         vcpu.run = Run::Running;
+        vcpu.is_unborn = false;
+        vcpu.woken_at = None;
         vcpu.since = vcpu.since.max(now);
         vcpu.cpu = cpu;
         vcpu.run_start = now;
         vcpu.tally.switches_in += u64::from(counts);
     }
 
-    /// `sched_waking` or `sched_wakeup` of a vCPU's thread.
+    /// `sched_waking` of a vCPU's thread: in the waker's context, before the thread is put into a
+    /// run queue.
+    pub(crate) fn on_waking(&mut self, event: &Event, now: u64, index: u32, target: u32) {
+        let waker = self.waker(event, index);
+        if let Some(vcpu) = self.vcpus.get_mut(index as usize)
+            && matches!(vcpu.run, Run::Sleeping | Run::Unknown)
+        {
+            vcpu.latencies.waker = Some(waker);
+            vcpu.woken_at = Some(now);
+            if self.lacks_wakeups {
+                self.on_wakeup(event, now, index, target);
+            }
+        }
+    }
+
+    /// `sched_wakeup` of a vCPU's thread (`sched_waking` where the trace has no other): it stands
+    /// in the run queue of `target`.
     pub(crate) fn on_wakeup(&mut self, event: &Event, now: u64, index: u32, target: u32) {
         let Some(vcpu) = self.vcpus.get(index as usize) else {
             return;
@@ -297,9 +350,15 @@ impl Analysis {
         match run {
             Run::Sleeping | Run::Unknown => {
                 let waker = self.waker(event, index);
+                if let Some(vcpu) = self.vcpus.get_mut(index as usize)
+                    && std::mem::take(&mut vcpu.is_unborn)
+                {
+                    // The first sign of it is that it is woken: it was asleep.
+                    vcpu.run = Run::Sleeping;
+                }
                 self.settle(index, now);
                 if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-                    vcpu.latencies.waker = Some(waker);
+                    vcpu.latencies.waker.get_or_insert(waker);
                     vcpu.since = vcpu.since.max(now);
                 }
                 self.begin_wait(index, now, Run::Waking, target);
@@ -379,6 +438,7 @@ impl Analysis {
         self.settle(index, now);
         self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
+            vcpu.end_wait(self.bandwidth_expiries);
             vcpu.close_sleep();
             vcpu.run = Run::Dead;
         }
@@ -390,9 +450,7 @@ impl Analysis {
         for index in 0..u32::try_from(self.vcpus.len()).unwrap_or(u32::MAX) {
             self.settle(index, now);
             if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-                if vcpu.is_waiting() {
-                    vcpu.end_wait(self.bandwidth_expiries);
-                }
+                vcpu.end_wait(self.bandwidth_expiries);
                 vcpu.close_sleep();
                 vcpu.close_polls();
                 if vcpu.has_exits {
@@ -401,9 +459,9 @@ impl Analysis {
                 }
             }
         }
-        for (number, cpu) in (0..).zip(&mut self.cpus) {
+        for (number, cpu) in self.cpus.iter_mut().enumerate() {
             cpu.last = now;
-            cpu.forget(&self.window, number);
+            cpu.forget(&self.window, u16::try_from(number).unwrap_or(u16::MAX));
         }
     }
 }

@@ -12,8 +12,8 @@ const PAGE: usize = 64;
 ///
 /// Buckets are laid out as in an HDR histogram (linear within each power of two) but kept in pages
 /// that are made when first used: an analysis keeps one for each reason of each vCPU thread, as it
-/// learns only at the end which threads are one VM, and with a dense table that alone would be 100 KB
-/// and more each.
+/// learns only at the end which threads are one VM, and with a dense table that alone would be
+/// 100 KB and more each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
     pages: Vec<Option<Box<[u64; PAGE]>>>,
@@ -207,6 +207,11 @@ impl Durations {
     }
 }
 
+/// The sum of times of several vCPUs: a hostile trace can have more than 64 bits hold.
+pub(crate) fn total(times: impl Iterator<Item = u64>) -> u64 {
+    times.fold(0, u64::saturating_add)
+}
+
 /// A quotient, 0 where there is nothing to divide by.
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
@@ -260,7 +265,7 @@ mod tests {
         let row = durations.row("*", "hypercall");
         assert_eq!(format!("{:.2}", row.stddev_percent), "35.17");
         assert_eq!(row.min_ns, 7_518_160);
-        assert_eq!(format!("{:.2}", row.avg_ns / 1000.0), "11596.05");
+        assert_eq!(format!("{:.2}", row.avg_ns / 1000.0), "11596.06");
     }
 
     proptest! {

@@ -1,1 +1,10 @@
-//! Tests of the analysis as a whole.
+//! Tests of the analysis as a whole, on small traces made by hand.
+
+mod build;
+mod exits;
+mod grouping;
+mod hostile;
+mod latencies;
+mod losses;
+mod split;
+mod waiting;

@@ -9,8 +9,8 @@ pub(crate) type ThreadId = u32;
 
 /// The idle task's number.
 pub(crate) const IDLE: ThreadId = 0;
-/// Most tasks kept apart. Thread ids of Linux are reused below `pid_max`, at most 4,194,304; past the
-/// limit further tasks are one, [`OVERFLOW`].
+/// Most tasks kept apart. Thread ids of Linux are reused below `pid_max`, at most 4,194,304; past
+/// the limit further tasks are one, [`OVERFLOW`].
 const MAX_THREADS: usize = 1 << 20;
 /// The task that stands for all tasks past the limit.
 pub(crate) const OVERFLOW: ThreadId = 1;

@@ -108,6 +108,8 @@ pub(crate) struct Vcpu {
     /// The guest's name that the recording gives.
     pub(crate) recorded_vm: Option<stealtime_events::NameId>,
 
+    /// Nothing at all was seen of it yet.
+    pub(crate) is_unborn: bool,
     pub(crate) run: Run,
     pub(crate) mode: Mode,
     /// Up to here its time is accounted.
@@ -126,8 +128,12 @@ pub(crate) struct Vcpu {
     /// perf counts a thread from its first entry on.
     pub(crate) perf_counts: bool,
 
-    /// The stretch on a CPU that its latest sleep ended.
-    pub(crate) before_sleep: (u64, u64),
+    /// Its latest stretches on a CPU since it last entered or left the guest.
+    pub(crate) stretches: crate::polls::Stretches,
+    /// When its latest sleep began.
+    pub(crate) slept_at: u64,
+    /// `sched_waking` was seen of it, and when.
+    pub(crate) woken_at: Option<u64>,
     /// How many losses there were when it fell asleep.
     pub(crate) sleep_losses: u64,
     /// Sleep of which it is not yet known whether it was a halt.
@@ -169,6 +175,7 @@ impl Vcpu {
             is_seen: false,
             has_exits: false,
             recorded_vm: None,
+            is_unborn: true,
             run: Run::Unknown,
             mode: Mode::Unknown,
             since,
@@ -180,7 +187,9 @@ impl Vcpu {
             slots: vec![Slot::default()],
             begun: None,
             perf_counts: false,
-            before_sleep: (0, 0),
+            stretches: crate::polls::Stretches::default(),
+            slept_at: since,
+            woken_at: None,
             sleep_losses: 0,
             sleep_open: 0,
             sleep_in_halt: false,
@@ -301,10 +310,13 @@ impl Vcpu {
     /// What it does is no longer known, from `now` on.
     pub(crate) fn forget(&mut self) {
         self.run = Run::Unknown;
+        self.is_unborn = false;
         self.mode = Mode::Unknown;
         self.after_pause = false;
         self.pause_open = false;
         self.stretch = 0;
+        self.stretches.clear();
+        self.woken_at = None;
         self.latencies.forget();
         self.hits.forget();
     }

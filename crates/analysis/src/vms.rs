@@ -251,10 +251,9 @@ impl Analysis {
             });
         }
         groups.sort_by_key(|group| self.lowest_tid(&group.vcpus));
-        let mut number = 0;
-        for group in groups.iter_mut().filter(|group| group.name.is_empty()) {
+        let unnamed = groups.iter_mut().filter(|group| group.name.is_empty());
+        for (number, group) in unnamed.enumerate() {
             group.name = format!("vm{number}");
-            number += 1;
         }
         groups
     }

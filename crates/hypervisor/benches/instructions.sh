@@ -1,5 +1,6 @@
 #!/bin/sh
-# Instructions per operation of the fair class and of its red-black peer, counted by callgrind.
+# Instructions per operation of the fair class and of its red-black peer, without and with load
+# tracking, counted by callgrind.
 # Use: benches/instructions.sh   (from the crate's folder; needs valgrind)
 set -eu
 cargo build -q --release -p stealtime-hypervisor --example eevdf_ops
@@ -8,11 +9,11 @@ ops="$target/release/examples/eevdf_ops"
 rounds=300
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-echo "| entities | operation | this crate | red-black peer | ratio |"
-echo "|---|---|---|---|---|"
+echo "| entities | operation | this crate | peer | ratio | peer, load tracking | ratio |"
+echo "|---|---|---|---|---|---|---|"
 for tasks in 2 8 64 1024; do
     for op in enqueue dequeue pick; do
-        for which in ours peer; do
+        for which in ours peer tracking; do
             valgrind --tool=callgrind --callgrind-out-file="$out/cg" --collect-atstart=no \
                 --toggle-collect="*batch_$op*" "$ops" "$which" "$tasks" "$rounds" \
                 >"$out/count" 2>"$out/log"
@@ -20,7 +21,10 @@ for tasks in 2 8 64 1024; do
             done=$(sed -n "s/^$op //p" "$out/count")
             echo "$total $done" >"$out/$which"
         done
-        cat "$out/ours" "$out/peer" | tr '\n' ' ' | awk -v n="$tasks" -v op="$op" \
-            '{ a = $1 / $2; b = $3 / $4; printf "| %s | %s | %.0f | %.0f | %.2f |\n", n, op, a, b, a / b }'
+        cat "$out/ours" "$out/peer" "$out/tracking" | tr '\n' ' ' |
+            awk -v n="$tasks" -v op="$op" '{
+                a = $1 / $2; b = $3 / $4; c = $5 / $6
+                printf "| %s | %s | %.0f | %.0f | %.2f | %.0f | %.2f |\n", n, op, a, b, a / b, c, a / c
+            }'
     done
 done

@@ -255,7 +255,7 @@ fn ipi_virtualized() -> Operation {
         body: Box::new(move |n| {
             let table = PidPointerTable { entries: &entries };
             let ipi = Interrupt::from_icr(black_box(0x40fd), black_box(n as u32 & 63), true);
-            black_box(table.route(&ipi, true));
+            black_box(table.route(&ipi, true, &()));
         }),
         floor: None,
     }

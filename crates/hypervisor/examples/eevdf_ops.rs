@@ -1,7 +1,8 @@
 //! The benchmark's operations without clocks, for counting instructions.
 //!
-//! `eevdf_ops ours|peer TASKS ROUNDS`: each batch of one kind of operation runs in a function of
-//! its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can count.
+//! `eevdf_ops ours|peer|tracking TASKS ROUNDS`: each batch of one kind of operation runs in a
+//! function of its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can
+//! count.
 //! Prints how many operations of each kind were done. `instructions.sh` beside the benchmark
 //! drives it under callgrind.
 #![allow(
@@ -14,6 +15,8 @@
 mod peer;
 #[path = "../benches/eevdf/rbtree.rs"]
 mod rbtree;
+#[path = "../benches/eevdf/tracking.rs"]
+mod tracking;
 #[path = "../benches/eevdf/worlds.rs"]
 mod worlds;
 
@@ -57,11 +60,12 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let number = |i: usize| args.get(i).and_then(|a| a.parse::<usize>().ok());
     let (Some(which), Some(tasks), Some(rounds)) = (args.get(1), number(2), number(3)) else {
-        eprintln!("use: eevdf_ops ours|peer TASKS ROUNDS");
+        eprintln!("use: eevdf_ops ours|peer|tracking TASKS ROUNDS");
         std::process::exit(2);
     };
     match which.as_str() {
         "ours" => run(Ours::new(4, tasks), tasks, rounds),
-        _ => run(Peer::new(4, tasks), tasks, rounds),
+        "peer" => run(Peer::new(4, tasks, false), tasks, rounds),
+        _ => run(Peer::new(4, tasks, true), tasks, rounds),
     }
 }

@@ -118,8 +118,10 @@ const TAG_MASK: u64 = (1 << 24) - 1;
 ///
 /// `outgoing` packs receiver (bits 0–23), vector (24–31), pending (32), source (33) and the low 24
 /// bits of the time (40–63). The tag lets a reader see that record and time belong together, and
-/// keeps an EOI from clearing a record made since it looked.
+/// keeps an EOI from clearing a record made since it looked. A context has a cache line of its
+/// own, since its vCPU writes it with every IPI.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
 pub struct IpiContext<W> {
     outgoing: W,
     time_ns: W,
@@ -217,10 +219,12 @@ fn named(word: u64) -> Option<u32> {
 }
 
 fn context<W>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<&IpiContext<W>, NoSuchVcpu> {
-    contexts.get(vcpu as usize).ok_or(NoSuchVcpu {
-        vcpu,
-        vcpus: contexts.len(),
-    })
+    // A number that a record cannot hold would come back as another vCPU's.
+    let vcpus = contexts.len().min(MAX_VCPUS as usize);
+    match contexts.get(vcpu as usize) {
+        Some(context) if (vcpu as usize) < vcpus => Ok(context),
+        _ => Err(NoSuchVcpu { vcpu, vcpus }),
+    }
 }
 
 /// Why an IPI leaves no record.

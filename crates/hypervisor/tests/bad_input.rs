@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use stealtime_hypervisor::eevdf::{
-    Attr, Block, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode, Policy,
-    Preempt, RqId, TaskId, TaskView,
+    Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode,
+    Policy, Preempt, RqId, TaskId, TaskView,
 };
 use stealtime_hypervisor::lag_credit::LagCredit;
 
@@ -36,6 +36,9 @@ impl World {
         let mut config = Config::linux_7_2(4);
         (config.features, config.lag_credit) = (features, credit);
         (config.preempt, config.other_load) = (preempt, loads);
+        if loads == OtherLoad::Instantaneous {
+            config.cgroup_mode = CgroupMode::Concur;
+        }
         let mut fair = Fair::new(config).unwrap();
         let modes = [
             PickMode::Hierarchical,

@@ -94,7 +94,8 @@ pub(crate) fn fit(text: &str, max: usize) -> Cow<'_, str> {
     Cow::Owned(cut)
 }
 
-fn char_width(c: char) -> usize {
+/// Columns that a character takes on a terminal.
+pub(crate) fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 

@@ -103,7 +103,7 @@ pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -117,7 +117,8 @@ pub(crate) fn counted(value: u64, one: &str) -> String {
     format!("{} {one}{plural}", count(value))
 }
 
-/// Text in lines of at most `width` columns, broken between words.
+/// Text in lines of at most `width` columns, broken between words; a word longer than that is cut
+/// into pieces.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -126,10 +127,25 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
                 line.push(' ');
                 line.push_str(word);
             }
-            _ => lines.push(word.to_owned()),
+            _ => pieces(word, width, &mut lines),
         }
     }
     lines
+}
+
+fn pieces(word: &str, width: usize, lines: &mut Vec<String>) {
+    let mut piece = String::new();
+    let mut used = 0;
+    for c in word.chars() {
+        let wide = escape::char_width(c);
+        if used + wide > width && used > 0 {
+            lines.push(std::mem::take(&mut piece));
+            used = 0;
+        }
+        used += wide;
+        piece.push(c);
+    }
+    lines.push(piece);
 }
 
 #[cfg(test)]
@@ -176,9 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn words_are_kept_whole() {
+    fn lines_break_between_words() {
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
-        assert_eq!(wrap("a-very-long-word b", 5), ["a-very-long-word", "b"]);
+        assert_eq!(
+            wrap("a-very-long-word b", 7),
+            ["a-very-", "long-wo", "rd b"]
+        );
         assert!(wrap("", 5).is_empty());
     }
 }

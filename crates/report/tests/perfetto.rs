@@ -138,6 +138,17 @@ fn a_life() -> Vec<Event> {
         at(600, 1, 0, wakeup(V0)),
         at(620, 0, 0, switch(0, RUNNABLE, V0)),
         at(
+            625,
+            0,
+            V0,
+            Kind::KvmHaltPollNs {
+                vcpu: VcpuId(0),
+                grow: false,
+                new: 0,
+                old: 30,
+            },
+        ),
+        at(
             630,
             0,
             V0,
@@ -174,7 +185,7 @@ fn a_vcpu_is_in_the_guest_or_says_where_else() {
             "1 preempted 210..300",
             "0 guest 310..400",
             "0 HLT 400..640",
-            "1 polling 410..450",
+            "1 polling 410..440",
             "1 halted 450..600",
             "1 ready 600..620",
             "0 guest 640..700",

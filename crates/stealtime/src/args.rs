@@ -49,7 +49,7 @@ impl Recording {
 }
 
 /// A part of the recording.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Window {
     /// From this time on: 1.5s, 200ms, 30us after the first event, or @1580.515472 of the trace's clock
     #[arg(long, value_name = "TIME")]

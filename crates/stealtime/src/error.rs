@@ -24,7 +24,7 @@ pub(crate) enum CliError {
         there: String,
     },
     /// `--vcpu` of a vCPU that no selected VM has.
-    #[error("--vcpu {asked}: no VM selected has this vCPU; there are {there}")]
+    #[error("--vcpu {asked}: no VM selected has this vCPU; there are: {there}")]
     NoVcpu {
         /// The number given.
         asked: u32,

@@ -29,7 +29,7 @@ use verb::Verb;
 #[command(after_help = "\
 Examples:
   stealtime analyze trace.dat.zst
-  stealtime analyze perf.data --key time,ready --vm vm-hb
+  stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace
 
 Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input.")]

@@ -75,7 +75,7 @@ fn decimal(number: &str, unit: u64) -> Option<u64> {
     let mut ns = whole.parse::<u64>().ok()?.checked_mul(unit)?;
     let mut place = unit;
     for digit in fraction.bytes() {
-        if place % 10 != 0 {
+        if !place.is_multiple_of(10) {
             return None;
         }
         place /= 10;

@@ -25,10 +25,7 @@ const ALLOWED: &[&str] = &[
 ];
 
 /// Crates that may be there in two versions, and why.
-const DUPLICATES: &[(&str, &str)] = &[(
-    "syn",
-    "at build time only: derive macros have not all moved to version 3",
-)];
+const DUPLICATES: &[(&str, &str)] = &[];
 
 /// How many crates each of ours may bring along (normal dependencies, itself not counted).
 const BUDGET: &[(&str, usize)] = &[

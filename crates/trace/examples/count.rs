@@ -1,22 +1,21 @@
-//! Counts the events of trace.dat files by name, as a check against `trace-cmd report`.
+//! Counts the events of traces by name, as a check against `trace-cmd report` and `perf report`.
 //!
-//! `cargo run --release -p stealtime-trace --example count -- [-q] trace.dat…`
+//! `cargo run --release -p stealtime-trace --example count -- [-q] TRACE…`
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fs::File;
 use std::time::Instant;
 
 use stealtime_events::{Kind, Names};
-use stealtime_trace::{EventSource, TraceDat};
+use stealtime_trace::EventSource;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (options, paths): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)
-        .partition(|arg| arg.starts_with('-'));
+        .partition(|arg| arg.starts_with('-') && arg != "-");
     for path in paths {
         let start = Instant::now();
-        let mut source = TraceDat::open(File::open(&path)?, &path)?;
+        let mut source = stealtime_trace::open(path.as_ref())?;
         if options.iter().any(|option| option == "-q") {
             let mut events = 0_u64;
             while let Some(event) = source.next_event()? {
@@ -24,13 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             println!("{path}: {events} events in {:?}", start.elapsed());
         } else {
-            count(&mut source)?;
+            count(source.as_mut())?;
         }
     }
     Ok(())
 }
 
-fn count(source: &mut TraceDat) -> Result<(), Box<dyn Error>> {
+fn count(source: &mut dyn EventSource) -> Result<(), Box<dyn Error>> {
     let mut by_name: BTreeMap<String, u64> = BTreeMap::new();
     let mut by_reason: BTreeMap<String, u64> = BTreeMap::new();
     let (mut total, mut first, mut last, mut gaps) = (0_u64, None, 0, 0_u64);

@@ -24,7 +24,7 @@ pub mod trace_dat;
 pub mod tracefs;
 
 pub use error::ReadError;
-pub use input::{Options, SPOOL_IN_MEMORY, open, open_with};
+pub use input::{Options, SPOOL_IN_MEMORY, open, open_read, open_with};
 pub use names::NameTable;
 pub use source::{Clock, ClockUnit, EventSource, Format, Lost, Note, SourceInfo};
 pub use trace_dat::TraceDat;

@@ -5,6 +5,7 @@ use stealtime_events::{Isa, vector::linux};
 
 use super::{Weighted, ms, per_mille, percent};
 use crate::answers::Answers;
+use crate::stats::total;
 use crate::tables::Tables;
 use crate::vcpu::Vcpu;
 use crate::vms::Group;
@@ -42,7 +43,10 @@ fn polls(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
     };
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
     let (wasted, lived) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
-        (sum.0 + vcpu.poll_wasted_ns, sum.1 + vcpu.span_ns)
+        (
+            sum.0.saturating_add(vcpu.poll_wasted_ns),
+            sum.1.saturating_add(vcpu.span_ns),
+        )
     });
     let polls = row.poll_success + row.poll_fail;
     let is_costly = per_mille(wasted, lived) >= POLL_COST_PER_MILLE;
@@ -71,7 +75,10 @@ fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
     };
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
     let (spun, ran) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
-        (sum.0 + vcpu.spin_ns.unwrap_or(0), sum.1 + vcpu.on_cpu_ns)
+        (
+            sum.0.saturating_add(vcpu.spin_ns.unwrap_or(0)),
+            sum.1.saturating_add(vcpu.on_cpu_ns),
+        )
     });
     if row.pause_exits < MIN_PAUSES || per_mille(spun, ran) < SPIN_PER_MILLE {
         return;
@@ -110,7 +117,7 @@ fn timer_exits(tables: &Tables<'_>, vcpus: &[&Vcpu]) -> (u64, u64, u64) {
             all += counted.count;
             if reasons.class(slot) == Class::PreemptionTimer {
                 timer += counted.count;
-                ns += counted.ns;
+                ns = counted.ns.saturating_add(ns);
             }
         }
         timer += vcpu.tally.timer_msr_writes;
@@ -136,7 +143,7 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
         .sum();
     if is_vmx && posts && posted == 0 && per_mille(timer, all) >= TIMER_PER_MILLE {
         found.push(Weighted::new("timer_exits", &group.name, ns, [
-            format!("{} exits for its LAPIC timer, though this host can post interrupts.", group.name),
+            format!("{} exits for its LAPIC timer, though this host posts interrupts.", group.name),
             format!("{timer} of {all} exits arm or deliver the timer, none was posted"),
             "With housekeeping CPUs to spare (nohz_full), kvm.pi_inject_timer=1 lets them fire the \
              timers without an exit."
@@ -148,7 +155,7 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
 fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut Vec<Weighted>) {
     let hits: u64 = tables.of_group(group).map(Vcpu::hit_count).sum();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
-    let guest: u64 = vcpus.filter_map(|vcpu| vcpu.guest_ns).sum();
+    let guest = total(vcpus.filter_map(|vcpu| vcpu.guest_ns));
     let seconds = guest / 1_000_000_000;
     if seconds == 0 || hits / seconds < HITS_PER_SECOND {
         return;
@@ -165,13 +172,22 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
         let slots = vcpu.slots.iter().enumerate();
         let hit =
             slots.filter(|entry| tables.analysis.reasons.class(entry.0) == Class::HostInterrupt);
-        hit.map(|entry| entry.1.ns).sum()
+        total(hit.map(|entry| entry.1.ns))
     };
-    let cost = tables.of_group(group).map(handling).sum();
-    found.push(Weighted::new("host_interrupts", &group.name, cost, [
-        format!("Host interrupts hit {} {} times a second of guest time.", group.name, hits / seconds),
-        format!("{hits} in all: {}", names.join(", ")),
-        "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full, isolation)."
-            .to_owned(),
-    ]));
+    let cost = total(tables.of_group(group).map(handling));
+    found.push(Weighted::new(
+        "host_interrupts",
+        &group.name,
+        cost,
+        [
+            format!(
+                "Interrupts hit {} {} times a second of guest time.",
+                group.name,
+                hits / seconds
+            ),
+            format!("{hits} in all: {}", names.join(", ")),
+            "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full)."
+                .to_owned(),
+        ],
+    ));
 }

@@ -3,15 +3,21 @@
 use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 
 use super::{DOUBT, Weighted};
+use crate::Analysis;
 use crate::answers::Answers;
 use crate::tables::Tables;
 
 /// Adds what is wrong with the recording.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
-    let analysis = tables.analysis;
+    losses_and_order(answers, found);
+    missing_events(tables.analysis, answers, found);
+    groups(tables.analysis, answers, found);
+}
+
+fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
     let source = &answers.source;
     if source.lost > 0 || source.lost_gaps > 0 {
-        let unknown: u64 = answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns).sum();
+        let unknown = crate::stats::total(answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns));
         found.push(Weighted::new("lost_events", "", DOUBT, [
             "Events were lost: counts are too low, and an exit whose entry was lost may be paired \
              with a later one."
@@ -28,13 +34,18 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     }
     if source.out_of_order > 0 {
         found.push(Weighted::new("time_goes_back", "", DOUBT, [
-            "Some events are earlier than the event before them; they were taken as if they came at \
-             the same time."
+            "Some events are earlier than the event before them; they were taken as if they came \
+             at the same time."
                 .to_owned(),
             format!("{} of {} events", source.out_of_order, source.events),
             "Use one clock for all CPUs (trace-cmd record -C mono).".to_owned(),
         ]));
     }
+}
+
+/// Answers that need events which were not recorded.
+fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
+    let source = &answers.source;
     let reason = ExitReason::vmx(0);
     let exit = Kind::KvmExit {
         reason,
@@ -44,24 +55,33 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     };
     let has_exits = analysis.vcpus.iter().any(|vcpu| vcpu.has_exits);
     if !has_exits && analysis.counts.of(exit) == 0 && !answers.vcpus.is_empty() {
-        found.push(Weighted::new("no_exit_events", "", DOUBT, [
-            "There are no kvm_entry and kvm_exit events: time in the guest and time of exits cannot \
-             be told apart, and there is no table of exits."
-                .to_owned(),
-            format!("{} vCPU threads, no kvm_exit", answers.vcpus.len()),
-            "Record kvm:kvm_entry and kvm:kvm_exit, if this host's KVM has them.".to_owned(),
-        ]));
+        found.push(Weighted::new(
+            "no_exit_events",
+            "",
+            DOUBT,
+            [
+                "There are no kvm_entry and kvm_exit events: time in the guest and time of exits \
+             cannot be told apart, and there is no table of exits."
+                    .to_owned(),
+                format!("{} vCPU threads, no kvm_exit", answers.vcpus.len()),
+                "Record kvm:kvm_entry and kvm:kvm_exit, if this host's KVM has them.".to_owned(),
+            ],
+        ));
     }
     if !analysis.has_sched && !answers.vcpus.is_empty() {
         found.push(Weighted::new("no_sched_events", "", DOUBT, [
-            "There are no sched_switch events: time in which a vCPU waited for a CPU counts as exit \
-             handling or as the guest's, and steal cannot be told."
+            "There are no sched_switch events: time in which a vCPU waited for a CPU counts as \
+             exit handling or as the guest's, and steal cannot be told."
                 .to_owned(),
             format!("{} events, no sched_switch", source.events),
             "Record sched:sched_switch, sched:sched_waking and sched:sched_migrate_task as well."
                 .to_owned(),
         ]));
     }
+    missing_wakeups(analysis, answers, found);
+}
+
+fn missing_wakeups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let switch = Kind::SchedSwitch {
         prev: Tid(0),
         next: Tid(0),
@@ -88,6 +108,10 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
             "Record sched:sched_waking as well.".to_owned(),
         ]));
     }
+}
+
+/// What could not be told apart for sure.
+fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let guessed: Vec<&str> = answers
         .vms
         .iter()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Weighted, ms, per_mille, percent};
 use crate::answers::{Answers, Ready};
+use crate::stats::total;
 use crate::tables::Tables;
 
 /// From this share of its span on a VM's waiting is worth a word: guests' own watchdogs and
@@ -16,21 +17,22 @@ const IDLE_PER_MILLE: u64 = 100;
 
 /// Adds what vCPUs wait for.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
-    let idle: u64 = tables.analysis.cpus.iter().map(|cpu| cpu.idle).sum();
+    let idle = total(tables.analysis.cpus.iter().map(|cpu| cpu.idle));
     let span = answers
         .source
         .span_ns
         .saturating_mul(u64::from(answers.source.cpus));
     for vm in &answers.vms {
         let rows: Vec<&Ready> = answers.ready.iter().filter(|row| row.vm == vm.vm).collect();
-        let waited: u64 = rows.iter().map(|row| row.ns).sum();
+        let waited = total(rows.iter().map(|row| row.ns));
         let lived = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm.vm);
-        let lived: u64 = lived.map(|vcpu| vcpu.span_ns).sum();
+        let lived = total(lived.map(|vcpu| vcpu.span_ns));
         let of = |cause: &str| -> u64 {
-            rows.iter()
-                .filter(|row| row.cause == cause)
-                .map(|row| row.ns)
-                .sum()
+            total(
+                rows.iter()
+                    .filter(|row| row.cause == cause)
+                    .map(|row| row.ns),
+            )
         };
         if per_mille(waited, lived) >= STEAL_PER_MILLE {
             found.push(Weighted::new("steal", &vm.vm, waited, [
@@ -91,7 +93,8 @@ fn largest(rows: &[&Ready]) -> String {
     const SHOWN: usize = 4;
     let mut causes = BTreeMap::<(&str, &str), u64>::new();
     for row in rows {
-        *causes.entry((&row.cause, &row.who)).or_default() += row.ns;
+        let sum = causes.entry((&row.cause, &row.who)).or_default();
+        *sum = sum.saturating_add(row.ns);
     }
     let mut causes: Vec<_> = causes.into_iter().collect();
     causes.sort_by_key(|&(key, ns)| (std::cmp::Reverse(ns), key));

@@ -4,12 +4,14 @@
 //! `pick_task_fair`, put and set, in the kernel's shape: entities linked by pointers to their
 //! queue, the entity above and their own queue, walked level by level; eligibility multiplied out
 //! at each node; feature bits, buddies, idle entities, counters per level, requests and the hook
-//! of the slice timer tested where the kernel tests them. Without what this crate has not either:
-//! load tracking, bandwidth, statistics, core scheduling, locks.
+//! of the slice timer tested where the kernel tests them. Load tracking, which the kernel's
+//! functions always do and this crate does not, by choice. Without bandwidth, statistics, core
+//! scheduling, locks.
 
 use std::ptr::null_mut;
 
 use super::rbtree::{Link, Node, Tree};
+use super::tracking::Average;
 
 const TICK_NS: u64 = 4_000_000;
 const BASE_SLICE_NS: u64 = 2_800_000;
@@ -30,6 +32,8 @@ const RUN_TO_PARITY: u32 = 64;
 const INITIAL_HALF: u32 = 128;
 const DELAY_ZERO: u32 = 256;
 const HRTICK: u32 = 512;
+/// Not a feature of the kernel's, where it is always on.
+pub(crate) const LOAD_TRACKING: u32 = 1024;
 
 /// `struct rq`.
 pub(crate) struct Rq {
@@ -58,6 +62,7 @@ pub(crate) struct Cfs {
     load: u64,
     idle: bool,
     rq: *mut Rq,
+    average: Average,
 }
 
 fn vtime(delta: u64, weight: u64) -> u64 {
@@ -158,6 +163,19 @@ mod links {
             std::hint::black_box(self.rq().features) & feature != 0
         }
 
+        /// `update_load_avg` of an entity and of its queue.
+        fn track(&mut self, e: &mut Node) {
+            if !self.has(LOAD_TRACKING) {
+                return;
+            }
+            let now = self.rq().clock;
+            let runs = std::ptr::eq(self.curr, e);
+            e.average
+                .update(now, u64::from(e.on_rq), u64::from(e.on_rq), runs);
+            let (load, nr) = (self.load >> 10, u64::from(self.h_nr_runnable));
+            self.average.update(now, load, nr, !self.curr.is_null());
+        }
+
         fn update_deadline(&mut self, c: &mut Node) -> bool {
             if before(c.vruntime, c.deadline) {
                 return false;
@@ -249,6 +267,7 @@ mod links {
                 self.place(e, flags);
             }
             self.update_curr();
+            self.track(e);
             refresh_weight(e);
             if !curr {
                 self.place(e, flags);
@@ -271,6 +290,7 @@ mod links {
                 e.delayed = true;
                 return false;
             }
+            self.track(e);
             self.update_lag(e);
             if self.has(REL_DEADLINE) && flags & SLEEP == 0 {
                 e.deadline = e.deadline.wrapping_sub(e.vruntime);
@@ -324,6 +344,7 @@ mod links {
             if unsafe { (*n).on_rq } {
                 self.update_curr();
                 self.insert(n);
+                self.track(unsafe { &mut *n });
             }
             self.curr = null_mut();
         }
@@ -332,6 +353,7 @@ mod links {
             self.clear_buddies(n);
             if unsafe { (*n).on_rq } {
                 self.erase(n);
+                self.track(unsafe { &mut *n });
             }
             let mut shortest = 700_000;
             if self.has(RUN_TO_PARITY) {
@@ -373,7 +395,7 @@ mod links {
     }
 
     impl Rq {
-        pub(crate) fn boxed() -> *mut Self {
+        pub(crate) fn boxed(features: u32) -> *mut Self {
             let rq = Box::into_raw(Box::new(Self {
                 clock: 0,
                 curr: null_mut(),
@@ -381,7 +403,7 @@ mod links {
                 announced: false,
                 hrtick: 0,
                 nr_running: 0,
-                features: FEATURES,
+                features,
                 root: null_mut(),
             }));
             let root = Box::into_raw(Box::new(Cfs {
@@ -398,6 +420,7 @@ mod links {
                 load: 0,
                 idle: false,
                 rq,
+                average: Average::default(),
             }));
             unsafe { (*rq).root = root };
             rq

@@ -8,6 +8,7 @@
 use std::ptr::null_mut;
 
 use super::peer::Cfs;
+use super::tracking::Average;
 
 pub(crate) type Link = *mut Node;
 
@@ -35,6 +36,7 @@ pub(crate) struct Node {
     pub(crate) custom_slice: bool,
     pub(crate) policy: u8,
     pub(crate) depth: u32,
+    pub(crate) average: Average,
     /// Queue it is on (`se->cfs_rq`), group's entity above (`se->parent`), own queue (`se->my_q`).
     pub(crate) cfs: *mut Cfs,
     pub(crate) above: Link,
@@ -65,6 +67,7 @@ impl Node {
             custom_slice: false,
             policy: 0,
             depth: 0,
+            average: Average::default(),
             cfs: null_mut(),
             above: null_mut(),
             my_q: null_mut(),

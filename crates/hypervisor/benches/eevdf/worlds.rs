@@ -2,7 +2,7 @@
 
 use stealtime_hypervisor::eevdf::{Attr, Config, Fair, Feature, PickMode, RqId, TaskId, weights};
 
-use super::peer::{FORK, Rq};
+use super::peer::{FEATURES, FORK, LOAD_TRACKING, Rq};
 use super::rbtree::Node;
 
 /// Something that has run queues with tasks, numbered.
@@ -90,13 +90,14 @@ mod links {
     use super::*;
 
     impl Peer {
-        pub(crate) fn new(queues: usize, tasks: usize) -> Self {
+        pub(crate) fn new(queues: usize, tasks: usize, tracking: bool) -> Self {
+            let features = FEATURES | if tracking { LOAD_TRACKING } else { 0 };
             let mut all = Self {
                 rqs: Vec::new(),
                 nodes: Vec::new(),
             };
             for _ in 0..queues {
-                let rq = Rq::boxed();
+                let rq = Rq::boxed(features);
                 let mut here = Vec::new();
                 for n in 0..tasks {
                     let weight = weights::weight_of_nice(nice(n));

@@ -13,8 +13,6 @@ use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus};
 
 use crate::Operation;
 
-/// One CPU's word in a cache line of its own, as MONITOR wants it, would be padded by the caller;
-/// here they lie side by side, which is the case for the larger number of CPUs per line.
 struct Machine {
     words: Vec<SoftirqWord<AtomicU64>>,
     topology: Topology<Vec<CpuApic>>,

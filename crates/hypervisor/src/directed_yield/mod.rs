@@ -24,6 +24,7 @@ mod state;
 
 pub mod ple;
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 pub use self::state::{SchedOut, YieldFlags, YieldState};
@@ -268,15 +269,28 @@ impl<H: YieldHost> Spin<'_, H> {
                 return;
             }
         }
-        // A vCPU has one turn: in the pass of its strongest reason.
-        let pending = |spin: &Self, vcpu, _| {
-            (Some(vcpu) != confirmed && spin.host.pending_interrupt(vcpu))
-                .then_some(Reason::PendingInterrupt)
+        // A vCPU has one turn: in the pass of its strongest reason. The first pass also sees
+        // where the second has to begin, if at all.
+        let weaker_from = Cell::new(None);
+        let pending = |spin: &Self, vcpu, flags| {
+            if Some(vcpu) == confirmed {
+                None
+            } else if spin.host.pending_interrupt(vcpu) {
+                Some(Reason::PendingInterrupt)
+            } else {
+                if weaker_from.get().is_none() && spin.preempted_reason(flags).is_some() {
+                    weaker_from.set(Some(vcpu));
+                }
+                None
+            }
         };
         if self.scan(pending) == Search::Over {
             return;
         }
-        self.scan(|spin, vcpu, flags| {
+        let Some(from) = weaker_from.get() else {
+            return;
+        };
+        self.scan_from(from, |spin, vcpu, flags| {
             (Some(vcpu) != confirmed && !spin.host.pending_interrupt(vcpu))
                 .then(|| spin.preempted_reason(flags))
                 .flatten()
@@ -285,9 +299,27 @@ impl<H: YieldHost> Spin<'_, H> {
 
     /// Once around, beginning after the vCPU boosted last.
     fn scan(&mut self, reason: impl Fn(&Self, u32, YieldFlags) -> Option<Reason>) -> Search {
-        let first = (u64::from(self.start) + 1) % u64::from(self.online);
-        let first = first as u32;
-        for vcpu in (first..self.online).chain(0..first) {
+        self.scan_from(self.first(), reason)
+    }
+
+    /// Where a round begins: after the vCPU boosted last.
+    fn first(&self) -> u32 {
+        ((u64::from(self.start) + 1) % u64::from(self.online)) as u32
+    }
+
+    /// The rest of the round, from `vcpu` on.
+    fn scan_from(
+        &mut self,
+        vcpu: u32,
+        reason: impl Fn(&Self, u32, YieldFlags) -> Option<Reason>,
+    ) -> Search {
+        let first = self.first();
+        let (to_end, wrapped) = if vcpu < first {
+            (0..0, vcpu..first)
+        } else {
+            (vcpu..self.online, 0..first)
+        };
+        for vcpu in to_end.chain(wrapped) {
             if vcpu != self.me && self.consider(vcpu, &reason) == Search::Over {
                 return Search::Over;
             }

@@ -21,9 +21,10 @@ impl Fair {
     /// Whether all sums, counters and links of `rq` are what its entities say. An unknown run
     /// queue is not consistent.
     ///
-    /// Debug builds assert this after each operation; it is linear in the entities.
+    /// Debug builds assert this after each operation, but for the groups' totals over all CPUs;
+    /// it is linear in the entities.
     pub fn consistent(&self, rq: RqId) -> bool {
-        (rq.0 as usize) < self.rqs.0.len() && self.check_rq(rq)
+        (rq.0 as usize) < self.rqs.0.len() && self.check_rq(rq) && self.groups_agree()
     }
 
     pub(crate) fn check_rq(&self, rq: RqId) -> bool {
@@ -34,6 +35,19 @@ impl Fair {
             curr => self.ent[curr].rq == rq && self.que[self.ent[curr].arena].curr == curr,
         };
         running && self.check_queue(r.root, r.mode)
+    }
+
+    /// Whether the totals of each group are the sums over its queues.
+    fn groups_agree(&self) -> bool {
+        self.groups.0.iter().all(|group| {
+            let (mut load, mut runnable) = (0, 0);
+            for part in &group.parts {
+                let queue = &self.que[self.ent[part.ent].my_q];
+                load += queue.load;
+                runnable += queue.h_nr_runnable;
+            }
+            (load, runnable) == (group.load, group.runnable)
+        })
     }
 
     /// Checks `q` and all below it.

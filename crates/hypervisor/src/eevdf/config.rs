@@ -25,6 +25,41 @@ pub enum PickMode {
     Flat,
 }
 
+/// What a group's shares mean on one CPU (`cgroup_mode` of 7.3's debugfs).
+///
+/// With S the shares, L the load of the group's queue here and T that on all CPUs, M the group's
+/// runnable tasks on all CPUs (at least 1) and N the CPUs on which the group has a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CgroupMode {
+    /// S, whatever is on other CPUs.
+    Up,
+    /// `S * L / T`, at most S: the rule of 7.2.
+    #[default]
+    Smp,
+    /// `n * S * L / T` with n the lesser of M and N: S on each active CPU. The default of 7.3.
+    Concur,
+    /// `N * S * L / T`, at most the weight of nice -20.
+    Max,
+    /// `M * S * L / T`: S for each task on average.
+    Tasks,
+}
+
+impl CgroupMode {
+    /// All modes, in the kernel's order.
+    pub const ALL: [Self; 5] = [Self::Up, Self::Smp, Self::Concur, Self::Max, Self::Tasks];
+
+    /// The name that is written to the kernel's file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Smp => "smp",
+            Self::Concur => "concur",
+            Self::Max => "max",
+            Self::Tasks => "tasks",
+        }
+    }
+}
+
 /// Where the part of a group's load comes from that is not on the CPU at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OtherLoad {
@@ -51,6 +86,8 @@ pub struct Config {
     pub normalized_base_slice_ns: u64,
     /// How a group's load on other CPUs is found.
     pub other_load: OtherLoad,
+    /// What a group's shares mean on one CPU.
+    pub cgroup_mode: CgroupMode,
     /// How directed yield credits lag, with `YIELD_TO_LAG_CREDIT` on.
     pub lag_credit: LagCredit,
 }
@@ -65,6 +102,7 @@ impl Config {
             base_slice_ns: base_slice_ns(cpus),
             normalized_base_slice_ns: NORMALIZED_BASE_SLICE_NS,
             other_load: OtherLoad::External,
+            cgroup_mode: CgroupMode::Smp,
             lag_credit: LagCredit::SERIES_V3,
         }
     }

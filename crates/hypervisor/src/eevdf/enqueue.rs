@@ -43,6 +43,7 @@ impl Fair {
         if queue.idle {
             count.idle = count.queued;
         }
+        self.group_runnable(q, count.runnable as i32);
     }
 
     /// Uncounts on `q`.
@@ -55,6 +56,7 @@ impl Fair {
         if queue.idle {
             count.idle = count.queued;
         }
+        self.group_runnable(q, -(count.runnable as i32));
     }
 
     /// What a task counts for when it joins.
@@ -117,10 +119,12 @@ impl Fair {
             }
             let q = self.ent[e].queue;
             self.enqueue_entity(q, e, initial);
-            slice = Some(self.min_slice(q));
             self.count_up(q, &mut count);
             initial = false;
             e = self.ent[e].parent;
+            if e.is_some() {
+                slice = Some(self.min_slice(q));
+            }
         }
         while e.is_some() {
             let q = self.ent[e].queue;
@@ -206,9 +210,11 @@ impl Fair {
             self.count_down(q, &mut count);
             e = self.ent[e].parent;
             if self.que[q].load != 0 {
-                slice = self.min_slice(q);
-                if flags.sleep && e.is_some() {
-                    self.set_next_buddy(e);
+                if e.is_some() {
+                    slice = self.min_slice(q);
+                    if flags.sleep {
+                        self.set_next_buddy(e);
+                    }
                 }
                 break;
             }

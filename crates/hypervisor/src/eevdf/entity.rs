@@ -164,6 +164,13 @@ impl Entity {
         calc_delta_fair(delta_ns, self.weight)
     }
 
+    /// `entity_lag` against an average of `v`, with the longest slice and a tick, in ns, as bound.
+    #[inline]
+    pub(crate) fn lag_against(&self, v: u64, bound_ns: u64) -> i64 {
+        let bound = self.vtime(bound_ns).min(i64::MAX as u64) as i64;
+        (v.wrapping_sub(self.vruntime) as i64).clamp(-bound, bound)
+    }
+
     /// `protect_slice`.
     #[inline]
     pub(crate) fn protected(&self) -> bool {

@@ -2,12 +2,15 @@
 
 use alloc::vec::Vec;
 
-use super::config::OtherLoad;
+use super::config::{CgroupMode, OtherLoad};
 use super::entity::NEW_GROUP_LOAD;
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId};
 use super::queue::Queue;
-use super::weights::{MIN_SHARES, NICE_0_LOAD, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div};
+use super::weights::{
+    MIN_SHARES, NICE_0_LOAD, NICE_MIN, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div,
+    weight_of_nice,
+};
 use super::{Fair, MAX_DEPTH};
 
 /// A group (`struct task_group`).
@@ -21,22 +24,18 @@ pub(crate) struct Group {
     pub(crate) children: u32,
     /// Weight on all its queues.
     pub(crate) load: u64,
-    /// Its part on each CPU, by run queue.
+    /// Runnable tasks at and below it on all CPUs.
+    pub(crate) runnable: u32,
+    /// Its part on each CPU where it has one, sorted by run queue.
     pub(crate) parts: Vec<Part>,
 }
 
 /// A group's part on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
+    pub(crate) rq: RqId,
     pub(crate) ent: Ent,
-    /// Load on other CPUs that the caller has told, unscaled.
-    pub(crate) ext_load: u64,
 }
-
-const NO_PART: Part = Part {
-    ent: Ent::NONE,
-    ext_load: 0,
-};
 
 /// `scale_load_down`: at least 2 unless 0.
 fn scale_load_down(weight: u64) -> u64 {
@@ -80,6 +79,7 @@ impl Fair {
             tasks: 0,
             children: 0,
             load: 0,
+            runnable: 0,
             parts: Vec::new(),
         });
         Ok(GroupId(id))
@@ -99,13 +99,13 @@ impl Fair {
             .get(rq.0 as usize)
             .ok_or(Error::NoSuchRq(rq))?
             .root;
-        if self.part(g, rq).ent.is_some() {
+        if self.part(g, rq).is_some() {
             return Ok(());
         }
         let (parent, queue) = match self.groups[g].parent {
             Some(above) => {
                 self.extend_group(above, rq)?;
-                let e = self.part(above, rq).ent;
+                let e = self.part(above, rq);
                 (e, self.ent[e].my_q)
             }
             None => (Ent::NONE, root),
@@ -119,21 +119,23 @@ impl Fair {
         (ent.parent, ent.queue, ent.arena, ent.my_q) = (parent, queue, queue, my_q);
         (ent.depth, ent.rq, ent.task.group) = (depth, rq, Some(g));
         let parts = &mut self.groups[g].parts;
-        if parts.len() <= rq.slot() {
-            parts.resize(rq.slot() + 1, NO_PART);
-        }
-        if let Some(part) = parts.get_mut(rq.slot()) {
-            part.ent = e;
-        }
+        let at = parts.partition_point(|p| p.rq < rq);
+        parts.insert(at, Part { rq, ent: e });
         Ok(())
     }
 
-    pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Part {
-        self.groups[g]
-            .parts
-            .get(rq.slot())
-            .copied()
-            .unwrap_or(NO_PART)
+    /// The group's entity on `rq`; none where it has no part.
+    pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Ent {
+        let parts = &self.groups[g].parts;
+        let found = parts.binary_search_by_key(&rq, |p| p.rq).ok();
+        found
+            .and_then(|i| parts.get(i))
+            .map_or(Ent::NONE, |p| p.ent)
+    }
+
+    /// The `i`-th part of a group; none beyond the last. For walks that change things.
+    pub(crate) fn nth_part(&self, g: GroupId, i: usize) -> Option<Part> {
+        self.groups[g].parts.get(i).copied()
     }
 
     /// Where a task of `group` goes on `rq`: the entity above it and the queue.
@@ -148,7 +150,7 @@ impl Fair {
             return Ok((Ent::NONE, root));
         };
         self.group(g)?;
-        let e = self.part(g, rq).ent;
+        let e = self.part(g, rq);
         if e.is_none() {
             return Err(Error::GroupNotOnCpu { group: g, rq });
         }
@@ -181,14 +183,46 @@ impl Fair {
             return None;
         }
         let group = &self.groups[g];
-        let mut others = self.part(g, ent.rq).ext_load;
+        let mut others = self.que[ent.my_q].ext_load;
         if self.cfg.other_load == OtherLoad::Instantaneous {
             others += (group.load - own) >> 10;
         }
         let load = scale_load_down(own);
-        let weight = u128::from(group.shares) * u128::from(load) / u128::from(others + load);
-        let weight = u64::try_from(weight).unwrap_or(group.shares);
-        Some(weight.min(group.shares).max(MIN_SHARES))
+        let (tasks, cpus) = (
+            u64::from(group.runnable.max(1)),
+            group.parts.len().max(1) as u64,
+        );
+        let shares = match self.cfg.cgroup_mode {
+            CgroupMode::Up => return Some(group.shares),
+            CgroupMode::Smp => group.shares,
+            CgroupMode::Concur => group.shares * tasks.min(cpus),
+            CgroupMode::Max => group.shares * cpus,
+            CgroupMode::Tasks => group.shares * tasks,
+        };
+        let cap = match self.cfg.cgroup_mode {
+            CgroupMode::Max => weight_of_nice(NICE_MIN),
+            _ => shares,
+        };
+        let weight = u128::from(shares) * u128::from(load) / u128::from(others + load);
+        let weight = u64::try_from(weight).unwrap_or(cap);
+        Some(weight.min(cap).max(MIN_SHARES))
+    }
+
+    /// Keeps the count of runnable tasks of the group that owns `q`.
+    #[inline]
+    pub(crate) fn group_runnable(&mut self, q: Que, delta: i32) {
+        let owner = self.que[q].owner;
+        if owner.is_some() && delta != 0 {
+            self.add_group_runnable(owner, delta);
+        }
+    }
+
+    #[inline(never)]
+    fn add_group_runnable(&mut self, owner: Ent, delta: i32) {
+        if let Some(g) = self.ent[owner].task.group {
+            let runnable = &mut self.groups[g].runnable;
+            *runnable = runnable.wrapping_add_signed(delta);
+        }
     }
 
     /// `update_cfs_group`: gives a group's entity the weight it should have.
@@ -301,11 +335,10 @@ impl Fair {
     }
 
     fn check_group_clocks(&mut self, g: GroupId, now_ns: u64) -> Result<(), Error> {
-        for slot in 0..self.groups[g].parts.len() {
-            let rq = RqId(slot as u32);
-            if self.part(g, rq).ent.is_some() {
-                self.check_clock(rq, now_ns)?;
-            }
+        let mut i = 0;
+        while let Some(Part { rq, .. }) = self.nth_part(g, i) {
+            self.check_clock(rq, now_ns)?;
+            i += 1;
         }
         Ok(())
     }
@@ -315,12 +348,10 @@ impl Fair {
             return;
         }
         self.groups[g].shares = shares;
-        for slot in 0..self.groups[g].parts.len() {
-            let rq = RqId(slot as u32);
-            let mut e = self.part(g, rq).ent;
-            if e.is_some() {
-                self.set_clock(rq, now_ns);
-            }
+        let mut i = 0;
+        while let Some(Part { rq, ent: mut e }) = self.nth_part(g, i) {
+            i += 1;
+            self.set_clock(rq, now_ns);
             while e.is_some() {
                 self.refresh_weight(e);
                 e = self.ent[e].parent;
@@ -339,10 +370,8 @@ impl Fair {
         if load > MAX {
             return Err(Error::LoadOutOfRange { load, max: MAX });
         }
-        self.home(Some(g), rq)?;
-        if let Some(part) = self.groups[g].parts.get_mut(rq.slot()) {
-            part.ext_load = load;
-        }
+        let (_, q) = self.home(Some(g), rq)?;
+        self.que[q].ext_load = load;
         Ok(())
     }
 
@@ -358,11 +387,10 @@ impl Fair {
         }
         self.check_group_clocks(g, now_ns)?;
         self.groups[g].idle = idle;
-        for slot in 0..self.groups[g].parts.len() {
-            let e = self.part(g, RqId(slot as u32)).ent;
-            if e.is_some() {
-                self.mark_idle(e, idle);
-            }
+        let mut i = 0;
+        while let Some(part) = self.nth_part(g, i) {
+            self.mark_idle(part.ent, idle);
+            i += 1;
         }
         let shares = if idle { WEIGHT_IDLEPRIO } else { NICE_0_LOAD };
         self.apply_shares(g, shares, now_ns);

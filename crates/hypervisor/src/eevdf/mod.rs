@@ -49,7 +49,7 @@ mod view;
 pub mod weights;
 mod yields;
 
-pub use config::{Config, OtherLoad, PickMode, Preempt};
+pub use config::{CgroupMode, Config, OtherLoad, PickMode, Preempt};
 pub use entity::{Attr, EntityView, Policy, TaskState, TaskView};
 pub use error::Error;
 pub use features::{Feature, Features, UnknownFeature};

@@ -238,7 +238,7 @@ impl Fair {
     pub(crate) fn set_protect(&mut self, q: Que, e: Ent) {
         let mut slice = self.cfg.normalized_base_slice_ns;
         if self.cfg.features.has(Feature::RunToParity) {
-            slice = u64::from(self.pool.min_slice(&self.que[q].timeline));
+            slice = u64::from(self.que[q].timeline.shortest());
         }
         let ent = &mut self.ent[e];
         let mut vprot = ent.deadline;

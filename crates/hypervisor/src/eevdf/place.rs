@@ -1,6 +1,7 @@
 //! Where an entity joins its queue, and what it takes along when it leaves.
 
 use super::Fair;
+use super::entity::Entity;
 use super::features::Feature;
 use super::ids::{Ent, Que};
 use super::weights::mul_div;
@@ -46,10 +47,20 @@ impl Fair {
     /// A delayed entity keeps what it has paid of its debt and earns nothing beyond zero.
     #[inline]
     pub(crate) fn update_lag(&mut self, q: Que, e: Ent) -> bool {
-        let (v, _) = self.avg_vruntime(q);
-        let mut vlag = self.entity_lag(q, e, v);
+        let queue = &mut self.que[q];
+        let mut longest = u64::from(queue.timeline.longest());
+        let curr = if queue.curr.is_some() {
+            Some(&self.ent[queue.curr]).filter(|c| c.on_rq)
+        } else {
+            None
+        };
+        if let Some(c) = curr {
+            longest = longest.max(c.slice);
+        }
+        let (v, _) = queue.avg_vruntime(curr);
         let zero = self.cfg.features.has(Feature::DelayZero);
         let ent = &mut self.ent[e];
+        let mut vlag = ent.lag_against(v, longest + self.cfg.tick_ns);
         if ent.delayed {
             vlag = vlag.max(ent.vlag);
             if zero {
@@ -100,10 +111,11 @@ impl Fair {
     fn count_runnable(&mut self, e: Ent, up: bool) {
         let mut e = if self.ent[e].is_task() { e } else { Ent::NONE };
         while e.is_some() {
-            let ent = &self.ent[e];
-            let n = &mut self.que[ent.queue].h_nr_runnable;
+            let Entity { queue, parent, .. } = self.ent[e];
+            let n = &mut self.que[queue].h_nr_runnable;
             *n = if up { *n + 1 } else { *n - 1 };
-            e = ent.parent;
+            self.group_runnable(queue, if up { 1 } else { -1 });
+            e = parent;
         }
     }
 }

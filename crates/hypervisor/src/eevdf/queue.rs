@@ -40,6 +40,8 @@ pub(crate) struct Queue {
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
     pub(crate) rq: RqId,
+    /// Load of its group on other CPUs that the caller has told, unscaled.
+    pub(crate) ext_load: u64,
     /// What lag credits may still take here.
     pub(crate) tokens: Tokens,
 }
@@ -62,6 +64,7 @@ impl Queue {
             idle: false,
             owner,
             rq,
+            ext_load: 0,
             tokens: Tokens::default(),
         }
     }
@@ -250,7 +253,7 @@ impl Fair {
     /// Shortest slice among the members in ns (`cfs_rq_min_slice`); `u32::MAX` without any.
     #[inline]
     pub(crate) fn min_slice(&self, q: Que) -> u64 {
-        let tree = u64::from(self.pool.min_slice(&self.que[q].timeline));
+        let tree = u64::from(self.que[q].timeline.shortest());
         self.curr_on(q)
             .map_or(tree, |c| tree.min(self.ent[c].slice))
     }
@@ -258,7 +261,7 @@ impl Fair {
     /// Longest slice among the members in ns (`cfs_rq_max_slice`); 0 without any.
     #[inline]
     pub(crate) fn max_slice(&self, q: Que) -> u64 {
-        let tree = u64::from(self.pool.max_slice(&self.que[q].timeline));
+        let tree = u64::from(self.que[q].timeline.longest());
         self.curr_on(q)
             .map_or(tree, |c| tree.max(self.ent[c].slice))
     }
@@ -285,8 +288,7 @@ impl Fair {
     /// `entity_lag` against an average of `v`.
     #[inline]
     pub(crate) fn entity_lag(&self, q: Que, e: Ent, v: u64) -> i64 {
-        let bound = self.lag_bound(q, e);
-        (v.wrapping_sub(self.ent[e].vruntime) as i64).clamp(-bound, bound)
+        self.ent[e].lag_against(v, self.max_slice(q) + self.cfg.tick_ns)
     }
 
     /// `update_protect_slice`: shortens the protection to the shortest slice queued.

@@ -1,7 +1,8 @@
 //! Moving an empty group under another.
 
 use super::error::Error;
-use super::ids::{Ent, GroupId, RqId};
+use super::group::Part;
+use super::ids::GroupId;
 use super::{Fair, MAX_DEPTH};
 
 impl Fair {
@@ -33,19 +34,20 @@ impl Fair {
                 max: MAX_DEPTH,
             });
         }
-        let parts = self.parts_of(g);
-        let queued = parts.clone().any(|rq| self.ent[self.part(g, rq).ent].on_rq);
+        let queued = group.parts.iter().any(|part| self.ent[part.ent].on_rq);
         if busy || queued {
             return Err(Error::GroupBusy(g));
         }
-        for rq in parts.clone() {
-            self.home(parent, rq)?;
+        for part in &group.parts {
+            self.home(parent, part.rq)?;
         }
-        for rq in parts {
+        let mut i = 0;
+        while let Some(Part { rq, ent }) = self.nth_part(g, i) {
             let (above, queue) = self.home(parent, rq)?;
-            let e: Ent = self.part(g, rq).ent;
-            let ent = &mut self.ent[e];
-            (ent.parent, ent.queue, ent.arena, ent.depth) = (above, queue, queue, depth - 1);
+            let ent = &mut self.ent[ent];
+            (ent.parent, ent.queue, ent.arena) = (above, queue, queue);
+            ent.depth = depth - 1;
+            i += 1;
         }
         self.groups[g].parent = parent;
         self.groups[g].depth = depth;
@@ -56,15 +58,5 @@ impl Fair {
             self.groups[p].children += 1;
         }
         Ok(())
-    }
-
-    /// Run queues on which a group has a part.
-    fn parts_of(&self, g: GroupId) -> impl Iterator<Item = RqId> + Clone + use<> {
-        let parts = &self.groups[g].parts;
-        let there: alloc::vec::Vec<RqId> = (0..parts.len() as u32)
-            .map(RqId)
-            .filter(|rq| self.part(g, *rq).ent.is_some())
-            .collect();
-        there.into_iter()
     }
 }

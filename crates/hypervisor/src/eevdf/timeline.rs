@@ -157,6 +157,18 @@ impl Timeline {
         max_slice: 0,
     };
 
+    /// Longest slice in it, in ns; 0 if it is empty.
+    #[inline]
+    pub fn longest(&self) -> u32 {
+        self.max_slice
+    }
+
+    /// Shortest slice in it, in ns; `u32::MAX` if it is empty.
+    #[inline]
+    pub fn shortest(&self) -> u32 {
+        self.min_slice
+    }
+
     /// Whether no entity is in it.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -318,18 +330,6 @@ impl Pool {
             }
             n = entry.child;
         }
-    }
-
-    /// Shortest slice in the tree, in ns; `u32::MAX` if it is empty.
-    #[inline]
-    pub fn min_slice(&self, t: &Timeline) -> u32 {
-        t.min_slice
-    }
-
-    /// Longest slice in the tree, in ns; 0 if it is empty.
-    #[inline]
-    pub fn max_slice(&self, t: &Timeline) -> u32 {
-        t.max_slice
     }
 
     /// Calls `f` with each entity in order of deadline.

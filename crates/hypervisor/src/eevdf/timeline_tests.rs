@@ -38,9 +38,9 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
     assert_eq!(t.is_empty(), list.0.is_empty());
     assert_eq!(pool.first(t), list.0.first().map(|r| r.entity));
     let shortest = list.0.iter().map(|r| r.slice).min().unwrap_or(u32::MAX);
-    assert_eq!(pool.min_slice(t), shortest);
+    assert_eq!(t.shortest(), shortest);
     assert_eq!(
-        pool.max_slice(t),
+        t.longest(),
         list.0.iter().map(|r| r.slice).max().unwrap_or(0)
     );
     for bound in bounds {

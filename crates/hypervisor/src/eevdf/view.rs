@@ -128,6 +128,47 @@ impl Fair {
         Ok(r.curr.is_some().then(|| self.ent[r.curr].task_id(r.curr)))
     }
 
+    /// Clock of a run queue in ns: the time of the last operation on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRq`].
+    pub fn clock(&self, rq: RqId) -> Result<u64, Error> {
+        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
+        Ok(r.clock)
+    }
+
+    /// Calls `task` with each task that waits on `rq`, delayed sleepers included and the running
+    /// task not: queue by queue from the root, by deadline. What a load balancer looks through.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRq`].
+    pub fn for_each_waiting(&self, rq: RqId, task: &mut dyn FnMut(TaskId)) -> Result<(), Error> {
+        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
+        self.visit_waiting(r.root, task);
+        Ok(())
+    }
+
+    /// Groups nest [`super::MAX_DEPTH`] deep at most, and so does this.
+    fn visit_waiting(&self, q: Que, task: &mut dyn FnMut(TaskId)) {
+        let mut visit = |e: Ent| {
+            let ent = &self.ent[e];
+            if ent.is_task() {
+                task(ent.task_id(e));
+            } else {
+                self.visit_waiting(ent.my_q, task);
+            }
+        };
+        if let Some(curr) = self.curr_on(q)
+            && !self.ent[curr].is_task()
+        {
+            visit(curr);
+        }
+        self.pool
+            .for_each(&self.que[q].timeline, &mut |e| visit(Ent(e)));
+    }
+
     /// Whether a queued task is eligible on each level of its chain, from the task upwards, as
     /// of its run queue's last account. Calls `level` with each answer and the lag in virtual ns.
     ///

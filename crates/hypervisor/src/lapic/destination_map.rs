@@ -317,13 +317,32 @@ impl DestinationMap {
                     let last = (self.max_apic_id - first).min(15);
                     let mask = (2u32 << last) - 1;
                     found.bitmap = (dest & mask & 0xffff) as u16;
-                    for n in found.meant() {
-                        found.fill(n, self.physical(first + n));
-                    }
+                    self.fill_from_ids(&mut found, first, last);
                 }
             }
         }
         Some(found)
+    }
+
+    /// Fills the slots that are meant with the vCPUs of `first` to `first + last`.
+    #[inline]
+    fn fill_from_ids(&self, found: &mut FastPath, first: u32, last: u32) {
+        let dense = self.physical.get(first as usize);
+        let start = if dense.is_some_and(|&(id, _)| id == first) {
+            first as usize
+        } else {
+            self.physical.partition_point(|&(id, _)| id < first)
+        };
+        let entries = self.physical.get(start..).unwrap_or(&[]);
+        for &(id, vcpu) in entries {
+            let n = id - first;
+            if n > last {
+                break;
+            }
+            if found.bitmap & 1 << n != 0 {
+                found.fill(n, Some(vcpu));
+            }
+        }
     }
 
     #[inline]

@@ -3,6 +3,8 @@
 
 use core::fmt;
 
+use crate::events::Events;
+
 /// What of a CPU matters for the placement of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CpuTimers {
@@ -71,6 +73,21 @@ impl core::error::Error for NoSuchCpu {}
 /// # Errors
 /// [`NoSuchCpu`] for a CPU beyond `cpus`.
 pub fn place_hrtimer(
+    request: &TimerRequest,
+    cpus: &[CpuTimers],
+    nearest: &[usize],
+    events: &impl Events,
+) -> Result<Placement, NoSuchCpu> {
+    let placed = place(request, cpus, nearest)?;
+    if placed.refused {
+        events.hrtimer_refused();
+    } else if placed.cpu != request.from {
+        events.hrtimer_moved();
+    }
+    Ok(placed)
+}
+
+fn place(
     request: &TimerRequest,
     cpus: &[CpuTimers],
     nearest: &[usize],

@@ -1,6 +1,7 @@
-//! Posted-interrupt processing by the processor in guest mode.
+//! A notification arrives: processed by the processor in guest mode, or by the host.
 
 use super::shared::SharedVcpu;
+use super::{POSTED_INTR_NESTED_VECTOR, POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
 use crate::events::Events;
 use crate::lapic::Lapic;
 use crate::word::AtomicWord;
@@ -48,5 +49,29 @@ pub fn interrupt_in_guest<W: AtomicWord>(
     Notification::Processed {
         merged,
         recognized: lapic.virtual_interrupt_recognized(),
+    }
+}
+
+/// What the host's handler of an interrupt vector has to do, after EOI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostInterrupt {
+    /// Nothing: a notification for a vCPU that is not in guest mode here. It cost one host
+    /// interrupt, or an exit of whatever guest ran.
+    Spurious,
+    /// Run [`wakeup_handler`](super::wakeup_handler) for this CPU.
+    Wakeup,
+    /// It is no vector of posted interrupts.
+    NotOurs,
+}
+
+/// A physical interrupt `vector` arrives while the CPU runs the host.
+pub fn interrupt_in_host(vector: u8, events: &impl Events) -> HostInterrupt {
+    match vector {
+        POSTED_INTR_VECTOR | POSTED_INTR_NESTED_VECTOR => {
+            events.notification_in_host();
+            HostInterrupt::Spurious
+        }
+        POSTED_INTR_WAKEUP_VECTOR => HostInterrupt::Wakeup,
+        _ => HostInterrupt::NotOurs,
     }
 }

@@ -52,7 +52,16 @@ impl PidPointerTable<'_> {
     /// Decides what becomes of an IPI. `x2apic`: the guest writes the ICR MSR.
     #[must_use]
     #[inline]
-    pub fn route(&self, ipi: &Interrupt, x2apic: bool) -> Route {
+    pub fn route(&self, ipi: &Interrupt, x2apic: bool, events: &impl Events) -> Route {
+        let route = self.decide(ipi, x2apic);
+        if let Route::Exit(_) = route {
+            events.ipi_exits(ipi.vector);
+        }
+        route
+    }
+
+    #[inline]
+    fn decide(&self, ipi: &Interrupt, x2apic: bool) -> Route {
         let plain = ipi.delivery == DeliveryMode::Fixed
             && ipi.shorthand == Shorthand::None
             && !ipi.logical

@@ -15,6 +15,38 @@
 //! Sources: Intel SDM vol. 3 "Posted-interrupt processing", "IPI virtualization"; VT-d
 //! specification 5.2.3; Linux `arch/x86/kvm/vmx/posted_intr.c`, `vmx.c`, `x86.c`.
 //!
+//! # One interrupt
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::lapic::Lapic;
+//! use stealtime_hypervisor::posted_interrupt::{
+//!     Capabilities, Delivery, Entry, LocalLists, PostedVcpu, SharedVcpu, Suppression, deliver,
+//!     hardware,
+//! };
+//!
+//! let host = Capabilities {
+//!     apicv: true, irqchip: true, ipiv: true, vtd_posting: true, host_x2apic: true,
+//! };
+//! let policy = Suppression::Corrected;
+//! let vcpu = SharedVcpu::<AtomicU64>::new(true);
+//! let (mut own, mut lapic) = (PostedVcpu::new(0, host, policy), Lapic::new(true));
+//! let lists = LocalLists::new(4);
+//!
+//! // The vCPU's thread, on CPU 3 with APIC id 6, enters the guest.
+//! own.load(&vcpu, 3, 6, &lists, &())?;
+//! assert_eq!(own.enter(&vcpu, &mut lapic, &()), Entry::Run);
+//!
+//! // Another CPU posts vector 0x41 and is told to send the notification.
+//! let todo = deliver(&vcpu, 0x41, false, policy, &());
+//! assert_eq!(todo, Delivery::Ipi { cpu: Some(3), vector: 0xf2 });
+//!
+//! // CPU 3 receives it in guest mode and delivers without an exit.
+//! hardware::interrupt_in_guest(&vcpu, &mut lapic, 0xf2, 0xf2, &());
+//! assert_eq!(lapic.virtual_deliver(&vcpu.irr), Some(0x41));
+//! # Ok::<(), stealtime_hypervisor::posted_interrupt::NotOnACpu>(())
+//! ```
+//!
 //! # The protocol's barriers
 //!
 //! | race | poster or kicker | vCPU |
@@ -45,7 +77,7 @@ mod wakeup;
 
 pub use descriptor::{Control, Descriptor, ndst};
 pub use entry::Entry;
-pub use hardware::Notification;
+pub use hardware::{HostInterrupt, Notification};
 pub use load_put::{Capabilities, Loaded, NotOnACpu, PostedVcpu, Put, PutReason};
 pub use policy::{Fault, Suppression, UnknownSuppression};
 pub use shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, VcpuMode, kick, wake_up};

@@ -10,7 +10,7 @@
 //!
 //! Xen: `genapic/x2apic.c`, `smp.c`. Intel SDM vol. 3, "Interrupt Command Register".
 
-use super::mask::{CpuMask, MaskStorage};
+use super::mask::{CpuMask, MaskStorage, Taking};
 use crate::ipi_tracking::FIRST_LEGAL_VECTOR;
 
 /// How the host's LAPICs are addressed.
@@ -350,11 +350,12 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         icr: &mut impl FnMut(IcrWrite),
     ) -> u32 {
         let (mut writes, mut from) = (0, 0);
+        let mut targets = Taking::from(targets);
         // Members that an earlier write of their cluster reached are gone by now.
         while let Some(first) = targets.next_from(from) {
             from = first;
             let Some(apic) = self.get(first).filter(|apic| apic.online) else {
-                targets.remove(first);
+                targets.take(first);
                 continue;
             };
             let (cluster, mut members, mut cpu) = (apic.cluster(), 0, first);

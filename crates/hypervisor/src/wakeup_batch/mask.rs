@@ -72,21 +72,6 @@ impl<S: MaskStorage> CpuMask<S> {
         self.0.as_mut().fill(0);
     }
 
-    /// The lowest CPU in the set that is not below `cpu`.
-    #[must_use]
-    pub fn next_from(&self, cpu: u32) -> Option<u32> {
-        let words = self.0.as_ref();
-        let mut index = cpu as usize / 64;
-        let mut word = *words.get(index)? & u64::MAX << (cpu % 64);
-        while word == 0 {
-            index += 1;
-            word = *words.get(index)?;
-        }
-        u32::try_from(index * 64)
-            .ok()?
-            .checked_add(word.trailing_zeros())
-    }
-
     /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let words = self.0.as_ref().iter().take(MOST_WORDS);
@@ -104,6 +89,69 @@ impl<S: MaskStorage> CpuMask<S> {
                 }
             }
         }
+    }
+}
+
+/// Takes CPUs out of a set, most of which lie near each other: the word at hand is kept out of
+/// memory, so that one removal does not wait for the last one's store.
+pub(super) struct Taking<'a> {
+    words: &'a mut [u64],
+    index: usize,
+    word: u64,
+}
+
+impl<'a> Taking<'a> {
+    pub(super) fn from<S: MaskStorage>(mask: &'a mut CpuMask<S>) -> Self {
+        let words = mask.0.as_mut();
+        Self {
+            word: words.first().copied().unwrap_or(0),
+            index: 0,
+            words,
+        }
+    }
+
+    fn put_back(&mut self) {
+        if let Some(word) = self.words.get_mut(self.index) {
+            *word = self.word;
+        }
+    }
+
+    fn turn_to(&mut self, index: usize) {
+        if index != self.index {
+            self.put_back();
+            self.index = index;
+            self.word = self.words.get(index).copied().unwrap_or(0);
+        }
+    }
+
+    /// The lowest CPU of the set that is not below `cpu`.
+    pub(super) fn next_from(&mut self, cpu: u32) -> Option<u32> {
+        let mut index = cpu as usize / 64;
+        let mut wanted = u64::MAX << (cpu % 64);
+        while index < self.words.len().min(MOST_WORDS) {
+            self.turn_to(index);
+            let word = self.word & wanted;
+            if word != 0 {
+                return Some((index * 64) as u32 + word.trailing_zeros());
+            }
+            (index, wanted) = (index + 1, u64::MAX);
+        }
+        None
+    }
+
+    /// Removes a CPU; whether it was in the set.
+    pub(super) fn take(&mut self, cpu: u32) -> bool {
+        self.turn_to(cpu as usize / 64);
+        let bit = 1 << (cpu % 64);
+        let taken = self.word & bit != 0;
+        self.word &= !bit;
+        taken
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.put_back();
     }
 }
 

@@ -33,8 +33,10 @@ pub enum SetPending {
     NeedsIpi,
 }
 
-/// One CPU's word. Keep each in a cache line of its own: MONITOR watches a line.
+/// One CPU's word, in a cache line of its own: MONITOR watches a whole line, and a neighbour's
+/// softirq must not end this CPU's MWAIT.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
 pub struct SoftirqWord<W> {
     word: W,
 }

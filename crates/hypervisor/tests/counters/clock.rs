@@ -170,3 +170,19 @@ fn old_clocks_and_backward_tscs_keep_the_master_clock_off() {
     m.vm.refresh_master_clock(&m.host, &now);
     assert!(m.vm.use_master_clock);
 }
+
+/// The series' `system_counter_offset_test`: with each offset the guest reads between the host's
+/// readings before and after, moved by it.
+#[test]
+fn a_guests_counter_is_the_hosts_and_its_offset() {
+    for offset in [0, 180_000_000_000u64, 180_000_000_000u64.wrapping_neg()] {
+        let mut m = two_vcpus();
+        m.set_offset(0, offset);
+        let before = m.now().tsc.wrapping_add(offset);
+        m.pass(100);
+        let guest = m.read(0);
+        m.pass(100);
+        let after = m.now().tsc.wrapping_add(offset);
+        assert!(before <= guest && guest <= after);
+    }
+}

@@ -1,7 +1,7 @@
 //! Guest counters: what a sloppy implementation gets wrong, item by item, and the counters
 //! against plain models.
 //!
-//! The numbers are those of the table in `docs/mechanisms-counters-yield-wakeup.md`.
+//! The numbers are those of the table in `docs/mechanisms.md`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod arm64;

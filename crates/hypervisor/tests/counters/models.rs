@@ -113,3 +113,30 @@ proptest! {
         prop_assert!(u128::from(ns).abs_diff(u128::from(back)) <= slack, "{} {}", ns, back);
     }
 }
+
+proptest! {
+    /// One step with the combined ratio and offset reads what two steps read, but for roundings.
+    #[test]
+    fn nested_guests_read_what_two_levels_make(
+        l1_khz in 1_000_000u32..4_000_000,
+        l2_khz in 1_000_000u32..4_000_000,
+        tsc in 0u64..1 << 52,
+        l1_offset in -(1i64 << 50)..1 << 50,
+        l2_offset in any::<u64>(),
+    ) {
+        let format = RatioFormat::VMX;
+        let l1_ratio = format.ratio(l1_khz, 2_000_000).unwrap();
+        let l2_ratio = format.ratio(l2_khz, l1_khz).unwrap();
+        let l1_offset = l1_offset as u64;
+        let ratio = format.nested_ratio(l1_ratio, l2_ratio);
+        let offset = format.nested_offset(l1_offset, l2_offset, l2_ratio);
+        let read = format.read_l1(ratio, offset, tsc);
+        // L1 may read below 0; the hardware's two levels are taken as signed there.
+        let l1 = i128::from(format.scale(tsc, l1_ratio)) + i128::from(l1_offset as i64);
+        let l2 = (l1 * i128::from(l2_ratio)) >> format.frac_bits();
+        let composed = (l2 as u64).wrapping_add(l2_offset);
+        // The combined ratio is rounded once more: up to tsc / 2^48 of it, here 16.
+        let off = read.wrapping_sub(composed) as i64;
+        prop_assert!((-40..=3).contains(&off), "{}", off);
+    }
+}

@@ -136,6 +136,15 @@ fn machine(drawn: &[Drawn], knobs: YieldKnobs, me: u32) -> Vm {
     vm
 }
 
+/// Moves `last_boosted_vcpu` to `last` by a spin of its own; returns where it is then.
+fn boost_once(vm: &mut Vm, last: u32) -> u32 {
+    let mut other = Vm::new(vm.vcpus.len(), YieldKnobs::upstream());
+    other.preempt(last as usize, true);
+    other.spin(u32::from(last == 0), true);
+    vm.yields = other.yields;
+    vm.yields.last_boosted_vcpu()
+}
+
 fn answer() -> impl Strategy<Value = YieldTo> {
     prop_oneof![
         Just(YieldTo::Declined),
@@ -151,6 +160,7 @@ proptest! {
     fn the_selection_is_the_models(
         mut drawn in prop::collection::vec(drawn(), 2..12),
         answers in prop::collection::vec(answer(), 0..10),
+        last in any::<prop::sample::Index>(),
         me in any::<prop::sample::Index>(),
         receiver in any::<prop::sample::Index>(),
         sends in any::<bool>(),
@@ -166,7 +176,8 @@ proptest! {
         if confirmed.is_some() {
             vm.ipi(me, receiver);
         }
-        let list = candidates(&drawn, me, 0, confirmed, kernel_mode, order);
+        let last = boost_once(&mut vm, last.index(drawn.len()) as u32);
+        let list = candidates(&drawn, me, last, confirmed, kernel_mode, order);
         let (asked, boosted) = tried(&mut drawn, &list, &answers);
         let outcome = vm.spin(me, kernel_mode);
         prop_assert_eq!(&vm.asked, &asked);

@@ -345,7 +345,10 @@ fn ipi_virtualization_takes_plain_ipis_only() {
     let exit = |reason| Route::Exit(reason);
     let apic_id = 2;
     let address = 0x1080;
-    assert_eq!(table.route(&fixed, true), Route::Post { apic_id, address });
+    assert_eq!(
+        table.route(&fixed, true, &()),
+        Route::Post { apic_id, address }
+    );
     for (low, high, reason) in [
         (0x48fd, 2, ExitReason::Form),
         (0x44fd, 2, ExitReason::Form),
@@ -358,12 +361,22 @@ fn ipi_virtualization_takes_plain_ipis_only() {
         (0x40fd, u32::MAX, ExitReason::Broadcast),
     ] {
         let ipi = Interrupt::from_icr(low, high, true);
-        assert_eq!(table.route(&ipi, true), exit(reason), "{low:#x} {high}");
+        assert_eq!(
+            table.route(&ipi, true, &()),
+            exit(reason),
+            "{low:#x} {high}"
+        );
     }
     let everybody = Interrupt::from_icr(0x40fd, 0xff00_0000, false);
-    assert_eq!(table.route(&everybody, false), exit(ExitReason::Broadcast));
+    assert_eq!(
+        table.route(&everybody, false, &()),
+        exit(ExitReason::Broadcast)
+    );
     let far = Interrupt::from_icr(0x40fd, 0xff, true);
-    assert_eq!(table.route(&far, true), exit(ExitReason::OutOfTable(0xff)));
+    assert_eq!(
+        table.route(&far, true, &()),
+        exit(ExitReason::OutOfTable(0xff))
+    );
 }
 
 #[test]

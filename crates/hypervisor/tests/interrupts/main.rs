@@ -4,6 +4,7 @@
 //! that was found in the posted patches, `…_historic_NN_…` a fault of a released hypervisor.
 #![allow(clippy::unwrap_used, reason = "what is not as expected fails the test")]
 
+mod barriers;
 mod flaws;
 mod historic;
 mod lapic_models;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use stealtime_hypervisor::posted_interrupt::{
-    Control, Delivery, Descriptor, Entry, Kick, Notification, POSTED_INTR_VECTOR,
+    Control, Delivery, Descriptor, Entry, HostInterrupt, Kick, Notification, POSTED_INTR_VECTOR,
     POSTED_INTR_WAKEUP_VECTOR, Requests, Suppression, VcpuMode, deliver, deliver_nested,
     deliver_through_irr, hardware, ipi_virtualization, kick, ndst, vtd, wake_up, wakeup_handler,
 };
@@ -256,6 +256,40 @@ fn posted_interrupts_sloppy_14_lower_vector_changes_neither_rvi_nor_requests_an_
 }
 
 #[test]
+fn posted_interrupts_sloppy_14_highest_vector_posted_again_is_not_new() {
+    // Otherwise an interrupt that is blocked would request events for ever.
+    let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
+    rig.shared.set_apicv(false);
+    rig.lapic.set_apicv(false, &rig.shared.irr);
+    for (round, event) in [(1, true), (2, false)] {
+        rig.shared.desc.test_and_set_pir(90);
+        rig.shared.desc.set_on();
+        assert_eq!(rig.own.sync(&rig.shared, &mut rig.lapic, &()), Some(90));
+        assert_eq!(rig.lapic.take_event(), event, "round {round}");
+    }
+}
+
+#[test]
+fn posted_interrupts_sloppy_14_lower_vector_changes_no_rvi_in_guest_mode_either() {
+    let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
+    rig.lapic.set_tpr(0xf0, &rig.shared.irr);
+    rig.shared.irr.set(90);
+    assert_eq!(rig.enter(), Entry::Run);
+    rig.shared.desc.test_and_set_pir(50);
+    let recognized = false;
+    assert_eq!(
+        rig.notification(),
+        Notification::Processed {
+            merged: 1,
+            recognized
+        }
+    );
+    assert_eq!(rig.lapic.rvi(), 90);
+    rig.lapic.virtual_tpr(0);
+    assert_eq!(rig.take_interrupts(), [90, 50]);
+}
+
+#[test]
 fn posted_interrupts_sloppy_15_notification_for_another_vcpu_synchronizes_this_one() {
     let target = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
     let mut other = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
@@ -316,6 +350,22 @@ fn nested_post_makes_a_request_and_then_reads_the_mode() {
     assert_eq!(made, Requests::EVENT.0 | Requests::NESTED_POSTED.0);
     rig.leave();
     assert_eq!(deliver_nested(&rig.shared, 50, false, &()), Delivery::Wake);
+}
+
+#[test]
+fn host_handlers_only_count_what_is_not_a_wakeup() {
+    for (vector, expected) in [
+        (0xf2, HostInterrupt::Spurious),
+        (0xf0, HostInterrupt::Spurious),
+        (0xf1, HostInterrupt::Wakeup),
+        (0xec, HostInterrupt::NotOurs),
+    ] {
+        assert_eq!(
+            hardware::interrupt_in_host(vector, &()),
+            expected,
+            "{vector:#x}"
+        );
+    }
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn place(at_us: i64, next_event_us: Option<i64>, queued_on: Option<usize>) -> Pl
         callback_running: false,
         migration: true,
     };
-    place_hrtimer(&request, &cpus, &[0]).unwrap()
+    place_hrtimer(&request, &cpus, &[0], &()).unwrap()
 }
 
 #[test]
@@ -324,8 +324,9 @@ fn hrtimers_go_to_the_nearest_busy_housekeeping_cpu() {
         cpu(true, false),
         cpu(false, false),
     ];
-    let at =
-        |request: &TimerRequest, near: &[usize]| place_hrtimer(request, &cpus, near).map(|p| p.cpu);
+    let at = |request: &TimerRequest, near: &[usize]| {
+        place_hrtimer(request, &cpus, near, &()).map(|p| p.cpu)
+    };
     assert_eq!(at(&request(3), &[2, 1, 0]), Ok(2));
     assert_eq!(
         at(&request(3), &[0, 1, 2]),

@@ -16,12 +16,13 @@ use stealtime_hypervisor::word::AtomicWord;
 
 use crate::rig::{IPIV_HOST, PREEMPTED, Rig, SLEEPS, SOUND};
 
-/// An access, with the number of its word within the vCPU's shared state: words 0 to 3 are PIR,
-/// 4 is the descriptor's control word.
+/// An access, with the number of its word: 0 to 3 are PIR, 4 is the descriptor's control word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Load(usize),
     Store(usize),
+    /// A store that orders what came before it.
+    Release(usize),
     Rmw(usize),
     Fence,
 }
@@ -71,7 +72,7 @@ impl AtomicWord for Logged {
         self.0.load(order)
     }
     fn store(&self, value: u64, order: Ordering) {
-        self.note('s');
+        self.note(if order == Ordering::Relaxed { 's' } else { 'S' });
         self.0.store(value, order);
     }
     fn swap(&self, value: u64, order: Ordering) -> u64 {
@@ -105,19 +106,31 @@ impl AtomicWord for Logged {
     }
 }
 
-/// The accesses of `body`. Words are numbered from the lowest address that was touched within a
-/// descriptor's line, so that word 0 is the PIR's first.
+/// The accesses of `body`. Words are numbered from the lowest cache line that was touched, which
+/// is the descriptor's if that was touched at all.
 pub(crate) fn log_of(body: impl FnOnce()) -> Vec<Access> {
     LOG.set(Some(Vec::new()));
     body();
     let log = LOG.take().unwrap();
     let line = log.iter().map(|&(_, at)| at & !63).min().unwrap();
+    number(log, line)
+}
+
+/// The accesses of `body`, words numbered from the beginning of `vcpu`, where its descriptor is.
+pub(crate) fn log_in(vcpu: &SharedVcpu<Logged>, body: impl FnOnce()) -> Vec<Access> {
+    LOG.set(Some(Vec::new()));
+    body();
+    number(LOG.take().unwrap(), std::ptr::from_ref(&vcpu.desc).addr())
+}
+
+fn number(log: Vec<(char, usize)>, line: usize) -> Vec<Access> {
     log.into_iter()
         .map(|(kind, at)| {
-            let word = (at - line) / 8;
+            let word = at.wrapping_sub(line) / 8;
             match kind {
                 'l' => Access::Load(word),
                 's' => Access::Store(word),
+                'S' => Access::Release(word),
                 'r' => Access::Rmw(word),
                 _ => Access::Fence,
             }

@@ -1,7 +1,7 @@
 //! Batched wakeups: what a sloppy implementation gets wrong, item by item, ICR writes against a
 //! plain model, and the softirq word under real threads.
 //!
-//! The numbers are those of the table in `docs/mechanisms-counters-yield-wakeup.md`.
+//! The numbers are those of the table in `docs/mechanisms.md`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod batch;

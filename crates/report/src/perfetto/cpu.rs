@@ -19,6 +19,8 @@ pub(super) struct Cpu {
     stack: Stack,
     /// What runs; `None` where that is not known.
     running: Option<Tid>,
+    /// What went in the latest switch, until the next task has had an event.
+    leaving: Option<Tid>,
     /// Time of the last event on this CPU.
     last_ns: Option<u64>,
 }
@@ -29,6 +31,7 @@ impl Cpu {
         Self {
             stack: Stack::new(Track::Cpu(cpu), shown),
             running: None,
+            leaving: None,
             last_ns: None,
         }
     }
@@ -43,9 +46,22 @@ impl Cpu {
         self.last_ns
     }
 
-    /// An event happened here.
-    pub(super) fn seen(&mut self, time: u64) {
+    /// An event of this task happened here.
+    pub(super) fn seen(&mut self, time: u64, tid: Tid) {
         self.last_ns = self.last_ns.max(Some(time));
+        if self.running == Some(tid) {
+            self.leaving = None;
+        }
+    }
+
+    /// This task goes: between `sched_switch` and the switch itself events still bear it.
+    pub(super) fn leaves(&mut self, tid: Tid) {
+        self.leaving = Some(tid);
+    }
+
+    /// Whether an event of this task says that it runs, whatever was known.
+    pub(super) fn believes(&self, tid: Tid) -> bool {
+        self.running != Some(tid) && self.leaving != Some(tid)
     }
 
     /// From now on this task runs. The idle task has no slice.
@@ -105,6 +121,7 @@ impl Cpu {
         let since = self.last_ns.unwrap_or(time).min(time);
         self.stack.close_to(sink, since, 0)?;
         self.running = None;
+        self.leaving = None;
         let begin = self.stack.clamp(since);
         let end = self.stack.clamp(time);
         lost_slice(sink, (begin, end), &self.stack, count)

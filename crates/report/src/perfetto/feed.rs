@@ -33,29 +33,24 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
-    /// What the event says of who runs on its CPU.
-    ///
-    /// Where another task is known to run the event is believed only if it can happen to no other
-    /// than the current task: between `sched_switch` and the switch itself events still bear the
-    /// task that goes.
+    /// What the event says of who runs on its CPU: a switch may have been missed.
     pub(super) fn current(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
         let slot = self.cpus.get(usize::from(event.cpu.0));
-        let running = slot.and_then(Option::as_ref).and_then(|cpu| cpu.running());
-        let certain = matches!(
-            event.kind,
-            Kind::KvmEntry { .. } | Kind::KvmExit { .. } | Kind::SchedSwitch { .. }
-        );
-        if running.is_some_and(|tid| tid != event.tid) {
-            if !certain {
+        let Some(cpu) = slot.and_then(Option::as_ref) else {
+            return Ok(());
+        };
+        let certain = matches!(event.kind, Kind::KvmEntry { .. } | Kind::KvmExit { .. });
+        let running = cpu.running();
+        if running != Some(event.tid) {
+            if !cpu.believes(event.tid) && !certain {
                 return Ok(());
             }
             if let Some(vcpu) = running.and_then(|tid| self.roster.find(tid)) {
-                let gone = |vcpu: &mut Vcpu, sink: &mut _| vcpu.forget(sink, event.time_ns);
-                self.with(vcpu, gone)?;
+                self.with(vcpu, |vcpu, sink| vcpu.forget(sink, event.time_ns))?;
             }
-        }
-        if running != Some(event.tid) && self.has_switches {
-            self.run(event, event.tid, names)?;
+            if self.has_switches {
+                self.run(event, event.tid, names)?;
+            }
         }
         if let Some(vcpu) = self.roster.find(event.tid) {
             self.with(vcpu, |vcpu, sink| {
@@ -85,7 +80,7 @@ impl<W: Write> Exporter<W> {
     pub(super) fn host(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
         match self.cpus.get_mut(usize::from(event.cpu.0)) {
             Some(Some(cpu)) => {
-                cpu.seen(event.time_ns);
+                cpu.seen(event.time_ns, event.tid);
                 cpu.work(&mut self.sink, event.time_ns, &event.kind, names)
             }
             _ => Ok(()),
@@ -108,23 +103,34 @@ impl<W: Write> Exporter<W> {
                     self.with(vcpu, |vcpu, sink| vcpu.off_cpu(sink, time, runnable))?;
                 }
                 self.run(event, next, names)?;
+                if let Some(Some(cpu)) = self.cpus.get_mut(usize::from(event.cpu.0)) {
+                    cpu.leaves(prev);
+                }
                 if let Some(vcpu) = self.roster.find(next) {
                     self.with(vcpu, |vcpu, sink| vcpu.on_cpu(sink, time, event.cpu))?;
                 }
                 Ok(())
             }
-            Kind::SchedWaking { tid, .. }
-            | Kind::SchedWakeup { tid, .. }
-            | Kind::SchedWakeupNew { tid, .. } => {
-                if matches!(event.kind, Kind::SchedWaking { .. }) {
-                    self.ftrace(event, names)?;
-                }
-                match self.roster.find(tid) {
-                    Some(vcpu) => self.with(vcpu, |vcpu, sink| vcpu.woken(sink, time)),
-                    None => Ok(()),
+            Kind::SchedWaking { tid, .. } => {
+                self.ftrace(event, names)?;
+                // It is runnable only from sched_wakeup on, where that was recorded.
+                if self.has_wakeups {
+                    Ok(())
+                } else {
+                    self.woken(tid, time, Some(self.first_ns))
                 }
             }
+            Kind::SchedWakeup { tid, .. } => self.woken(tid, time, Some(self.first_ns)),
+            // It was not there before.
+            Kind::SchedWakeupNew { tid, .. } => self.woken(tid, time, None),
             _ => Ok(()),
+        }
+    }
+
+    fn woken(&mut self, tid: Tid, time: u64, asleep_since: Option<u64>) -> io::Result<()> {
+        match self.roster.find(tid) {
+            Some(vcpu) => self.with(vcpu, |vcpu, sink| vcpu.woken(sink, time, asleep_since)),
+            None => Ok(()),
         }
     }
 
@@ -185,7 +191,13 @@ impl<W: Write> Exporter<W> {
                 self.accept(place, apicid, vec);
                 Ok(())
             }
-            Kind::KvmHaltPollNs { new, .. } => self.counter(time, place, 0, new),
+            Kind::KvmHaltPollNs { new, old, .. } => {
+                self.with(place, |vcpu, _| {
+                    vcpu.poll_changes(old, new);
+                    Ok(())
+                })?;
+                self.counter(time, place, 0, new)
+            }
             Kind::KvmPleWindowUpdate { new, .. } => self.counter(time, place, 1, new),
             _ => Ok(()),
         }

@@ -67,7 +67,11 @@ pub struct Exporter<W> {
     options: Options,
     /// Whether the recording has `sched_switch`: without it nobody knows what runs.
     has_switches: bool,
+    /// Whether it has `sched_wakeup`.
+    has_wakeups: bool,
     partial: bool,
+    /// Time of the recording's first event.
+    first_ns: u64,
     cpus: Vec<Option<Cpu>>,
     roster: Roster,
     vcpus: Vec<Vcpu>,
@@ -93,16 +97,18 @@ impl<W: Write> Exporter<W> {
         };
         let vcpus = (0..).zip(&roster.threads);
         let vcpus: Vec<_> = vcpus
-            .map(|(i, thread)| Vcpu::new(i, shown(thread)))
+            .map(|(i, thread)| Vcpu::new(i, shown(thread), thread.polls))
             .collect();
-        let has_switches = answers
-            .events
-            .iter()
-            .any(|event| event.name == "sched_switch" && event.count > 0);
+        let has = |name: &str| {
+            let mut events = answers.events.iter();
+            events.any(|event| event.name == name && event.count > 0)
+        };
         let mut exporter = Self {
             sink: Sink::new(out, options.from_ns.unwrap_or(0)),
             sched: Sched::default(),
-            has_switches,
+            has_switches: has("sched_switch"),
+            has_wakeups: has("sched_wakeup"),
+            first_ns: answers.source.first_ns,
             partial: answers.source.partial,
             cpus: Vec::new(),
             counters: vec![[false; 2]; vcpus.len()],

@@ -25,6 +25,8 @@ pub(super) struct Thread {
     pub(super) label: String,
     /// The name of its slices on a host CPU's track: `vm-hb vCPU 0`.
     pub(super) running: String,
+    /// Whether it polled in vain, in a recording in which no polling time ever changed.
+    pub(super) polls: bool,
 }
 
 impl Thread {
@@ -50,6 +52,8 @@ impl Roster {
             threads: Vec::new(),
             by_tid: HashMap::new(),
         };
+        let mut events = answers.events.iter();
+        let changes = events.any(|event| event.name == "kvm_halt_poll_ns" && event.count > 0);
         for vcpu in &answers.vcpus {
             let vm = roster.vm(&vcpu.vm, answers);
             let number = if vcpu.vcpu == VcpuId::UNKNOWN.0 {
@@ -65,6 +69,7 @@ impl Roster {
                 vcpu: VcpuId(vcpu.vcpu),
                 task: vcpu.task.clone(),
                 label: format!("vCPU {number} ({}, tid {})", vcpu.task, vcpu.tid),
+                polls: vcpu.poll_wasted_ns > 0 && !changes,
                 running: format!("{} vCPU {number}", vcpu.vm),
             });
         }

@@ -21,6 +21,11 @@ use super::words;
 /// Slices held back at the most: longer halts than that come without their poll.
 const HELD: usize = 64;
 
+/// Keys of slices.
+const GUEST: u64 = 0;
+const EXIT: u64 = 1;
+const VMM: u64 = 2;
+
 /// Why a vCPU's thread is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Off {
@@ -65,13 +70,19 @@ pub(super) struct Vcpu {
     held: Option<Vec<Held>>,
     /// When the thread first went off its CPU in this exit.
     first_off: Option<u64>,
+    /// Whether its thread was seen in any way.
+    is_known: bool,
+    /// `halt_poll_ns` for the halt that is ending, and for the next, where a change was seen.
+    poll_used: Option<u32>,
+    poll_next: Option<u32>,
     /// An IPI whose targets are being gathered.
     pub(super) request: Option<Request>,
 }
 
 impl Vcpu {
     /// A vCPU of which nothing is known.
-    pub(super) fn new(index: u32, shown: bool) -> Self {
+    /// `polls`: whether it polls in halts of which nothing else is known.
+    pub(super) fn new(index: u32, shown: bool, polls: bool) -> Self {
         Self {
             stack: Stack::new(Track::Vcpu(index), shown),
             exited_ns: 0,
@@ -80,6 +91,9 @@ impl Vcpu {
             halting: false,
             held: None,
             first_off: None,
+            is_known: false,
+            poll_used: None,
+            poll_next: polls.then_some(u32::MAX),
             request: None,
         }
     }
@@ -92,6 +106,7 @@ impl Vcpu {
         cpu: CpuId,
     ) -> io::Result<()> {
         self.cpu = Some(cpu);
+        self.is_known = true;
         self.end_off(sink, time)
     }
 
@@ -115,8 +130,21 @@ impl Vcpu {
         Ok(())
     }
 
-    /// Its thread was woken.
-    pub(super) fn woken<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
+    /// Its thread was woken. If that is the first that is heard of it, it was asleep since `first`.
+    pub(super) fn woken<W: Write>(
+        &mut self,
+        sink: &mut Sink<W>,
+        time: u64,
+        first: Option<u64>,
+    ) -> io::Result<()> {
+        if let (false, Some(first)) = (self.is_known, first) {
+            let name = sink.packets.name("asleep");
+            let end = self.stack.clamp(time);
+            let mark = Mark::plain(name, Category::Off);
+            self.stack.slice(sink, (first.min(end), end), &mark)?;
+            self.off = Some((Off::Ready, end));
+        }
+        self.is_known = true;
         if let Some((Off::Halted | Off::Blocked, _)) = self.off {
             self.end_off(sink, time)?;
             self.off = Some((Off::Ready, self.stack.clamp(time)));
@@ -130,7 +158,7 @@ impl Vcpu {
         self.halting = false;
         let name = sink.packets.name("guest");
         self.stack
-            .begin(sink, time, 0, &Mark::plain(name, Category::Guest))
+            .begin(sink, time, GUEST, &Mark::plain(name, Category::Guest))
     }
 
     /// `kvm_exit`.
@@ -155,10 +183,10 @@ impl Vcpu {
             args: &args,
             ..Mark::plain(name, Category::Exit)
         };
-        self.stack.begin(sink, time, 0, &mark)
+        self.stack.begin(sink, time, EXIT, &mark)
     }
 
-    /// `kvm_userspace_exit`: in the VMM until the next entry.
+    /// `kvm_userspace_exit`: in the VMM until the next entry, where entries are recorded.
     pub(super) fn userspace<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
@@ -166,14 +194,24 @@ impl Vcpu {
         reason: u32,
         errno: i32,
     ) -> io::Result<()> {
+        let name = sink.packets.name(&words::userspace(reason, errno));
+        let mark = Mark::plain(name, Category::Vmm);
+        if self.stack.find(EXIT).is_none() {
+            return self.instant(sink, time, &mark);
+        }
         self.level(sink, time, 1)?;
         self.halting = false;
-        let name = sink.packets.name(&words::userspace(reason, errno));
-        self.stack
-            .begin(sink, time, 0, &Mark::plain(name, Category::Vmm))
+        self.stack.begin(sink, time, VMM, &mark)
     }
 
-    /// `kvm_vcpu_wakeup`: a halt took `ns` until now; if it did not sleep, it polled all that time.
+    /// `kvm_halt_poll_ns`, which comes before the `kvm_vcpu_wakeup` of the same halt.
+    pub(super) fn poll_changes(&mut self, old: u32, new: u32) {
+        self.poll_used = Some(old);
+        self.poll_next = Some(new);
+    }
+
+    /// `kvm_vcpu_wakeup`: a halt took `ns` until now. If it did not sleep, it polled all that time; if
+    /// it did, at most for the polling time before it slept, where that is known.
     pub(super) fn wakeup<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
@@ -181,22 +219,23 @@ impl Vcpu {
         ns: u64,
         waited: bool,
     ) -> io::Result<()> {
-        if let Some(held) = self.held.take() {
-            let begin = time.saturating_sub(ns).max(self.exited_ns);
-            let end = match (waited, self.first_off) {
-                (true, Some(off)) => off,
-                // It slept, but no switch away was recorded: nobody knows since when.
-                (true, None) => begin,
-                (false, off) => off.unwrap_or(time).min(time),
-            };
-            if begin < end {
-                let name = sink.packets.name("polling");
-                let mark = Mark::plain(name, Category::Poll);
-                self.stack.slice(sink, (begin, end), &mark)?;
-            }
-            self.write_held(sink, held)?;
+        let window = self.poll_used.take().or(self.poll_next).unwrap_or(0);
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        let begin = time.saturating_sub(ns).max(self.exited_ns);
+        let off = self.first_off.unwrap_or(time).min(time);
+        let end = if waited {
+            off.min(begin.saturating_add(window.into()))
+        } else {
+            off
+        };
+        if begin < end {
+            let name = sink.packets.name("polling");
+            let mark = Mark::plain(name, Category::Poll);
+            self.stack.slice(sink, (begin, end), &mark)?;
         }
-        Ok(())
+        self.write_held(sink, held)
     }
 
     /// A moment within what happens now.

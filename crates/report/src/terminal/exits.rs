@@ -65,6 +65,22 @@ pub(super) fn mmio(answers: &Answers, times: Times) -> Section {
     }
 }
 
+/// Rows of one VM together, VMs by name; within a VM the order stays.
+fn by_vm_in_order(rows: &[KeyRow]) -> Vec<&KeyRow> {
+    let mut vms: Vec<&str> = Vec::new();
+    for row in rows {
+        if !vms.contains(&row.vm.as_str()) {
+            vms.push(&row.vm);
+        }
+    }
+    vms.sort_unstable();
+    let of_vm = |vm| {
+        rows.iter()
+            .filter(move |row| row.vm == vm && row.samples > 0)
+    };
+    vms.into_iter().flat_map(of_vm).collect()
+}
+
 fn grid(rows: &[KeyRow], key: &'static str, times: Times) -> Grid {
     let one_vm = rows.iter().all(|row| row.vm == "*");
     let mut columns = vec![
@@ -83,7 +99,7 @@ fn grid(rows: &[KeyRow], key: &'static str, times: Times) -> Grid {
         columns.insert(0, ("VM", Side::Text));
     }
     let mut grid = Grid::new(&columns);
-    for row in rows.iter().filter(|row| row.samples > 0) {
+    for row in by_vm_in_order(rows) {
         let mut cells = vec![
             row.reason.clone(),
             count(row.samples),

@@ -7,7 +7,7 @@ use super::Style;
 /// Two blanks between columns.
 const GAP: usize = 2;
 /// No column of text is cut below this.
-const NARROWEST: usize = 8;
+const NARROWEST: usize = 6;
 
 /// On which side a column is ragged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -87,6 +87,7 @@ fn vms(answers: &Answers) -> String {
         .iter()
         .map(|vm| vm.grouped_by.as_str())
         .collect();
+    how.sort_unstable();
     how.dedup();
     format!("VMs: {}; told apart by: {}", vms.join(", "), how.join(", "))
 }
@@ -101,7 +102,7 @@ pub(super) fn findings(answers: &Answers, style: Style, out: &mut String) {
         return;
     }
     for (i, finding) in answers.findings.iter().enumerate() {
-        let about = if finding.vm.is_empty() {
+        let about = if finding.vm.is_empty() || finding.what.contains(&finding.vm) {
             String::new()
         } else {
             format!("{}: ", finding.vm)

@@ -18,11 +18,11 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
         ("span", Side::Number),
         ("guest", Side::Number),
         ("exits", Side::Number),
-        ("polling", Side::Number),
-        ("halted", Side::Number),
-        ("blocked", Side::Number),
-        ("preempted", Side::Number),
-        ("wake wait", Side::Number),
+        ("poll", Side::Number),
+        ("halt", Side::Number),
+        ("block", Side::Number),
+        ("preempt", Side::Number),
+        ("waking", Side::Number),
         ("unknown", Side::Number),
     ]);
     for vcpu in &answers.vcpus {
@@ -45,9 +45,9 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
     }
     Section {
         title: "Where vCPU time went".to_owned(),
-        explain: "Of each vCPU's span. Steal is preempted (runnable, but taken off its CPU) and \
-                  wake wait (runnable after a wakeup, not yet on a CPU). Exits: on a CPU outside \
-                  the guest. Blocked: the thread slept in the VMM, not by a halt.",
+        explain: "Of each vCPU's span. Steal is preempt (runnable, but taken off its CPU) and waking \
+                  (woken, but not yet on a CPU). Exits: on a CPU outside the guest. Halt: asleep by a \
+                  halt; block: asleep in the VMM. Poll: polling in a halt.",
         grid,
         empty: nothing(answers, "vCPU", &["kvm:kvm_entry"]),
         foot: without_split(&answers.vcpus),
@@ -119,10 +119,11 @@ pub(super) fn handling(answers: &Answers, times: Times) -> Section {
 }
 
 type Reasons<'a> = Vec<(&'a str, u64, u64)>;
+type Sums<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 /// VMs in the order of the answer; reasons by time, then name.
 fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
-    let mut vms: Vec<(&str, BTreeMap<&str, (u64, u64)>)> = Vec::new();
+    let mut vms: Vec<(&str, Sums<'_>)> = Vec::new();
     for vcpu in vcpus {
         if vms.iter().all(|(vm, _)| *vm != vcpu.vm) {
             vms.push((&vcpu.vm, BTreeMap::new()));

@@ -18,7 +18,7 @@ use crate::{input, output};
 #[command(after_long_help = "\
 Examples:
   stealtime analyze trace.dat.zst
-  stealtime analyze trace.dat --vm vm-hb --vcpu 0 --from 1.5s --until 2s
+  stealtime analyze trace.dat --vm vm0 --vcpu 0 --from 200ms --until 0.5s
   stealtime analyze perf.data --key exit-totals,msr,ioport
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
   stealtime analyze trace.dat --format csv --key ready > ready.csv
@@ -27,8 +27,13 @@ pub(crate) struct Analyze {
     #[command(flatten)]
     recording: Recording,
 
-    #[command(flatten)]
-    window: Window,
+    /// From this time on: 1.5s, 200ms, 30us after the first event, or @1580.515472 of the trace's clock
+    #[arg(long, value_name = "TIME")]
+    from: Option<When>,
+
+    /// Up to this time, which is not included
+    #[arg(long, visible_alias = "to", value_name = "TIME")]
+    until: Option<When>,
 
     /// Only this VM (repeat for several)
     #[arg(long, value_name = "NAME")]
@@ -113,7 +118,7 @@ impl Analyze {
             ..Selection::default()
         };
         let path = &self.recording.trace;
-        let mut analyzed = input::analyze(path, &self.recording, Some(self.window), selection)?;
+        let mut analyzed = input::analyze(path, &self.recording, Some(self.window()), selection)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         print(&analyzed.answers, format, &keys, csv_key)?;
@@ -125,25 +130,35 @@ impl Analyze {
     /// Whether what was picked is there.
     fn check(&self, analyzed: &Analyzed) -> Result<(), CliError> {
         pick::cpus(&self.cpu, &analyzed.answers)?;
-        pick::window(self.window, analyzed)?;
-        if pick::vms(&self.vm, &pick::names(&analyzed.answers)).is_err() {
-            pick::vms(&self.vm, &self.all_vms()?)?;
-        }
-        if self.vcpu.is_empty() || analyzed.answers.vms.is_empty() {
+        pick::window(self.window(), analyzed)?;
+        let answers = &analyzed.answers;
+        let vms = pick::vms(&self.vm, &pick::names(answers));
+        let vcpus = pick::vcpus(&self.vcpu, &pick::numbers(answers));
+        if vms.is_ok() && vcpus.is_ok() {
             return Ok(());
         }
-        pick::vcpus(&self.vcpu, &pick::numbers(&analyzed.answers))
+        // Answers to a selection know nothing else: what there is takes another reading.
+        if self.recording.trace.as_os_str() == "-" {
+            return vms.and(vcpus);
+        }
+        let all = Selection {
+            vms: if vms.is_ok() {
+                self.vm.clone()
+            } else {
+                Vec::new()
+            },
+            ..Selection::default()
+        };
+        let all = input::analyze(&self.recording.trace, &self.recording, None, all)?.answers;
+        pick::vms(&self.vm, &pick::names(&all))?;
+        pick::vcpus(&self.vcpu, &pick::numbers(&all))
     }
 
-    /// The VMs of the recording, for which it is read once more: answers to a selection know no
-    /// others.
-    fn all_vms(&self) -> Result<Vec<String>, CliError> {
-        let path = &self.recording.trace;
-        if path.as_os_str() == "-" {
-            return Ok(Vec::new());
+    fn window(&self) -> Window {
+        Window {
+            from: self.from,
+            until: self.until,
         }
-        let all = input::analyze(path, &self.recording, None, Selection::default())?;
-        Ok(pick::names(&all.answers))
     }
 
     /// What was selected, for whoever reads the numbers later.
@@ -157,14 +172,8 @@ impl Analyze {
             list("--vm", self.vm.clone()),
             list("--vcpu", numbers(&self.vcpu)),
             list("--cpu", numbers(&cpus)),
-            list(
-                "--from",
-                self.window.from.iter().map(When::to_string).collect(),
-            ),
-            list(
-                "--until",
-                self.window.until.iter().map(When::to_string).collect(),
-            ),
+            list("--from", self.from.iter().map(When::to_string).collect()),
+            list("--until", self.until.iter().map(When::to_string).collect()),
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("of a part only: {}", parts.join(" ")))

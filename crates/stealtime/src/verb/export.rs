@@ -21,7 +21,7 @@ use crate::output;
 #[command(after_long_help = "\
 Examples:
   stealtime export trace.dat.zst --to perfetto -o trace.pftrace
-  stealtime export trace.dat --to perfetto --from 1.5s --until 1.6s -o short.pftrace
+  stealtime export trace.dat --to perfetto --from 200ms --until 300ms -o short.pftrace
 
 Open the result in https://ui.perfetto.dev or with Perfetto's trace_processor.")]
 pub(crate) struct Export {

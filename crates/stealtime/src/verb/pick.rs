@@ -15,7 +15,7 @@ pub(super) fn vms(asked: &[String], there: &[String]) -> Result<(), CliError> {
         Some(asked) => Err(CliError::NoVm {
             asked: asked.clone(),
             there: match there {
-                [] => "the recording shows no VM".to_owned(),
+                [] => "run without --vm to see which there are".to_owned(),
                 there => format!("there are {}", list(there)),
             },
         }),
@@ -56,7 +56,11 @@ pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result
             option,
             asked: format!("@{}", after(asked)),
             problem,
-            span: format!("@{} and what follows", after(first)),
+            span: format!(
+                "@{} to @{}",
+                after(first),
+                after(analyzed.answers.source.last_ns)
+            ),
         })
     };
     match (from, to) {

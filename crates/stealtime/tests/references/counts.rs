@@ -64,7 +64,8 @@ fn by_perf(text: &str) -> Reference {
                 .parse()
                 .unwrap_or(0);
             match &event {
-                Some(name) => drop(reference.events.insert(name.clone(), count)),
+                // A tracepoint that was recorded by two events has two sections.
+                Some(name) => *reference.events.entry(name.clone()).or_default() += count,
                 None => reference.total = Some(count),
             }
         }

@@ -1,6 +1,6 @@
 //! What a beginning belongs to.
 
-use crate::text;
+use crate::{TraceDat, text};
 
 /// The container, as its first bytes tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +15,9 @@ pub(super) enum Container {
     Text,
 }
 
-/// First bytes of a trace.dat file.
-pub(super) const TRACE_DAT_MAGIC: &[u8] = b"\x17\x08\x44tracing";
-
 /// The container whose beginning is `head`.
 pub(super) fn container(head: &[u8]) -> Option<Container> {
-    if head.starts_with(TRACE_DAT_MAGIC) {
+    if TraceDat::recognise(head) {
         return Some(Container::TraceDat);
     }
     let size = head.get(8..16).and_then(|bytes| bytes.try_into().ok());

@@ -2,22 +2,25 @@
 //!
 //! Compression and container are recognised by content, never by the file's name. Readers that need
 //! to seek (`trace.dat`, `perf.data`) get a plain file as it is, and anything else (compressed, or
-//! from a pipe) unpacked into a temporary file that has no name: up to [`SPOOL_IN_MEMORY`] bytes stay
-//! in memory, what is longer lies in the directory that `TMPDIR` names (else the system's default),
-//! which must have room for the unpacked recording. Text and the pipe mode of perf are read as they
-//! come, and need no room.
+//! from a pipe) unpacked into a temporary file that has no name: up to [`SPOOL_IN_MEMORY`] bytes
+//! stay in memory, what is longer lies in the directory that `TMPDIR` names (else the system's
+//! default), which must have room for the unpacked recording. Text and the pipe mode of perf are
+//! read as they come, and need no room.
 
 mod detect;
 mod stored;
 mod stream;
+mod xz;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};
 
 use crate::perf::{self, PerfSource, TracingData};
-use crate::{EventSource, ReadError, TraceDat};
+use crate::text::TextSource;
+use crate::{EventSource, ReadError, SourceInfo, TraceDat};
 use detect::Container;
 
 /// How much of an unpacked recording is kept in memory before a temporary file is made.
@@ -36,6 +39,16 @@ pub struct Options {
     pub formats_from: Option<PathBuf>,
 }
 
+/// Notes that the frequency of a clock that counts nanoseconds is of no use.
+pub(crate) fn note_unused_khz(options: &Options, info: &mut SourceInfo) {
+    if options.tsc_khz.is_some() {
+        info.note(
+            false,
+            "--tsc-khz is not used: the recording's times are not ticks of the TSC",
+        );
+    }
+}
+
 /// Opens a trace; `-` is the standard input.
 ///
 /// # Errors
@@ -50,27 +63,49 @@ pub fn open(path: &Path) -> Result<Box<dyn EventSource>, ReadError> {
 /// The file cannot be opened or is a directory, is empty, is not a trace, or its beginning is so
 /// damaged that nothing can be read; a temporary file is needed and cannot be written.
 pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
-    let mut stream = Stream::open(path)?;
-    let head = stream.peek(HEAD)?;
-    let container = detect::container(head);
+    source_of(Stream::open(path)?, options)
+}
+
+/// Reads a trace from anything that gives bytes: a socket, a child's output, memory. `name` stands
+/// for the input in messages.
+///
+/// # Errors
+/// As [`open_with`].
+pub fn open_read(
+    name: &str,
+    input: Box<dyn Read + Send>,
+    options: &Options,
+) -> Result<Box<dyn EventSource>, ReadError> {
+    source_of(Stream::new(name.to_owned(), input, None, None)?, options)
+}
+
+fn source_of(mut stream: Stream, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
+    let container = detect::container(stream.peek(HEAD)?);
     match container {
-        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?),
         Some(Container::PerfFile) => Ok(Box::new(PerfSource::file(Stored::new(stream)?, options)?)),
         Some(Container::PerfPipe) => Ok(Box::new(PerfSource::pipe(stream, options)?)),
-        Some(Container::Text) => Ok(Box::new(crate::text::TextSource::new(stream, options)?)),
-        _ => Err(unknown(stream)),
+        Some(Container::Text) => Ok(Box::new(TextSource::new(stream, options)?)),
+        Some(Container::TraceDat) => trace_dat(Stored::new(stream)?, options),
+        None => Err(unknown(stream)),
     }
 }
 
-/// A trace.dat file, with what is known of the compression around it.
-fn trace_dat(stored: Stored) -> Result<Box<dyn EventSource>, ReadError> {
-    let (name, len) = (stored.name.clone(), stored.len);
-    let (compression, damage) = (stored.compression, stored.damage.clone());
-    let mut source = TraceDat::new(Box::new(stored), &name, len)?;
+/// A trace.dat file, its ticks converted if the user knows the frequency.
+fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
+    let (name, len) = (file.name.clone(), file.len);
+    let (compression, damage) = (file.compression, file.damage.take());
+    let mut source = TraceDat::new(Box::new(file), &name, len)?;
+    let converts = options.tsc_khz.is_some_and(|khz| source.set_tsc_khz(khz));
     let info = source.info_mut();
+    if !converts {
+        note_unused_khz(options, info);
+    }
     info.compression = compression;
     if let Some(damage) = damage {
-        info.note(true, damage);
+        info.note(
+            true,
+            format!("{damage}; what was unpacked until there is read"),
+        );
     }
     Ok(Box::new(source))
 }
@@ -80,10 +115,17 @@ pub(crate) fn formats_of(path: &Path) -> Result<TracingData, ReadError> {
     let mut stream = Stream::open(path)?;
     match detect::container(stream.peek(HEAD)?) {
         Some(Container::PerfFile) => perf::formats(Stored::new(stream)?),
-        _ => Err(ReadError::Unsupported {
+        Some(Container::TraceDat) => {
+            let file = Stored::new(stream)?;
+            let (name, len) = (file.name.clone(), file.len);
+            let (formats, endian) = crate::trace_dat::formats(Box::new(file), &name, len)?;
+            Ok(TracingData::of_formats(formats, endian))
+        }
+        Some(_) => Err(ReadError::Unsupported {
             input: stream.name,
-            what: "event formats can be taken from a perf.data file only".to_owned(),
+            what: "event formats can be taken from perf.data and trace.dat files only".to_owned(),
         }),
+        None => Err(unknown(stream)),
     }
 }
 

@@ -7,6 +7,7 @@ use tempfile::SpooledTempFile;
 
 use super::{SPOOL_IN_MEMORY, Stream};
 use crate::ReadError;
+use crate::trace_dat::ReadAt;
 
 /// A whole container: the plain file itself, or what was unpacked of it.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl Stored {
     }
 
     /// Fills `buffer` from `offset`; gives the number of bytes, fewer only at the end.
-    pub(crate) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
+    pub(crate) fn fill_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if let Err(source) = self.seek(SeekFrom::Start(offset)) {
             let input = self.name.clone();
             return Err(ReadError::Io {
@@ -130,13 +131,6 @@ impl Stored {
     }
 }
 
-impl crate::trace_dat::ReadAt for Stored {
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.seek(SeekFrom::Start(offset))?;
-        self.read(buffer)
-    }
-}
-
 impl Read for Stored {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.inner {
@@ -152,5 +146,12 @@ impl Seek for Stored {
             Inner::File(file) => file.seek(to),
             Inner::Spooled(spool) => spool.seek(to),
         }
+    }
+}
+
+impl ReadAt for Stored {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.seek(SeekFrom::Start(offset))?;
+        self.read(buffer)
     }
 }

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::detect;
+use super::xz::Xz;
 use crate::ReadError;
-
-/// What unpacking may use at the most for xz, in bytes; `xz -9` needs 65 MiB. (zstd's own limit of
-/// 128 MiB holds for zstd: `--long=27`.)
-const XZ_MEMORY: u64 = 128 << 20;
 
 /// How far reading has come in the file as it lies on disk.
 #[derive(Debug, Clone, Default)]
@@ -136,12 +133,7 @@ impl Stream {
         let packed = BufReader::new(io::Cursor::new(head).chain(rest));
         let decoder: io::Result<Box<dyn Read + Send>> = match compression {
             "zstd" => zstd::stream::read::Decoder::with_buffer(packed).map(|it| Box::new(it) as _),
-            "xz" => liblzma::stream::Stream::new_stream_decoder(
-                XZ_MEMORY,
-                liblzma::stream::CONCATENATED,
-            )
-            .map(|it| Box::new(liblzma::bufread::XzDecoder::new_stream(packed, it)) as _)
-            .map_err(io::Error::from),
+            "xz" => Xz::new(packed).map(|it| Box::new(it) as _),
             _ => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
         };
         let decoder = decoder.map_err(|source| ReadError::Io {

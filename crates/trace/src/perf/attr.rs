@@ -74,7 +74,8 @@ impl Attr {
         self.flags >> 18 & 1 == 1
     }
 
-    /// The clock's name as trace-cmd calls them; `perf` is what perf uses when nothing is asked for.
+    /// The clock's name as trace-cmd calls them; `perf` is what perf uses when nothing is asked
+    /// for.
     pub(super) fn clock(&self) -> &'static str {
         match (self.flags >> 25 & 1, self.clockid) {
             (0, _) => "perf",

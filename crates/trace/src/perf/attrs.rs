@@ -8,14 +8,31 @@ use crate::tracefs::Endian;
 /// How many ids are kept: one an attribute and CPU.
 const MAX_IDS: usize = 1 << 20;
 
+/// Entries of the direct-mapped cache in front of the map: as many ids as a small host has.
+const RECENT: usize = 256;
+
 /// The attributes of a recording and their ids.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Attrs {
     all: Vec<Attr>,
     by_id: HashMap<u64, usize>,
-    /// The id that was looked for last, and what it belongs to.
-    recent: [(u64, usize); 8],
+    /// Ids that were looked for last, and what they belong to.
+    recent: [(u64, usize); RECENT],
     cpus: HashMap<u64, u32>,
+}
+
+/// No counter has this id.
+const NO_ID: (u64, usize) = (u64::MAX, 0);
+
+impl Default for Attrs {
+    fn default() -> Self {
+        Self {
+            all: Vec::new(),
+            by_id: HashMap::new(),
+            recent: [NO_ID; RECENT],
+            cpus: HashMap::new(),
+        }
+    }
 }
 
 impl Attrs {
@@ -28,7 +45,7 @@ impl Attrs {
                 self.by_id.insert(id, index);
             }
         }
-        self.recent = [(u64::MAX, 0); 8];
+        self.recent = [NO_ID; RECENT];
     }
 
     /// An id's CPU, from `PERF_RECORD_ID_INDEX`.
@@ -59,9 +76,9 @@ impl Attrs {
     }
 
     fn index(&mut self, id: u64) -> Option<usize> {
-        let slot = (id % 8) as usize;
+        let slot = (id % RECENT as u64) as usize;
         match self.recent.get(slot) {
-            Some((known, index)) if *known == id => Some(*index),
+            Some((known, index)) if *known == id && id != NO_ID.0 => Some(*index),
             _ => {
                 let index = *self.by_id.get(&id)?;
                 if let Some(recent) = self.recent.get_mut(slot) {

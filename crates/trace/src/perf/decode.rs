@@ -1,4 +1,4 @@
-//! Samples to events: with the formats of the recording, with those of another, or without any.
+//! Samples to events: with formats or without.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
 use super::attr::Attr;
 use super::tracing_data::TracingData;
-use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Location, Stamp};
+use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
 use crate::{NameTable, SourceInfo};
 
 /// A sample's place and bytes.
@@ -21,39 +21,21 @@ pub(super) struct Raw<'a> {
 /// What makes events of samples.
 pub(super) struct Samples {
     decoder: Decoder,
-    /// Lengths that another recording's formats lead one to expect, by tracepoint.
-    foreign: Option<BTreeMap<u16, Expected>>,
     has_formats: bool,
     endian: Endian,
     /// Samples of tracepoints without a format, by tracepoint.
     pub(super) without: BTreeMap<u16, u64>,
 }
 
-/// How long a record should be.
-#[derive(Debug, Clone)]
-struct Expected {
-    name: Box<str>,
-    fixed: usize,
-    dynamic: bool,
-    /// Where `common_pid` stands.
-    refused: bool,
-}
-
 impl Samples {
-    /// `foreign`: the formats are of another recording, and every record is checked against them.
-    pub(super) fn new(
-        data: Option<TracingData>,
-        foreign: bool,
-        endian: Endian,
-        names: &mut NameTable,
-    ) -> Self {
+    /// With what the recording says of its events, if it does.
+    pub(super) fn new(data: Option<TracingData>, endian: Endian, names: &mut NameTable) -> Self {
         let has_formats = data.is_some();
         let (formats, symbols, endian) = match data {
             Some(data) => (data.formats, data.symbols, data.endian),
             None => (Formats::default(), Default::default(), endian),
         };
         Self {
-            foreign: foreign.then(|| expected(&formats)),
             decoder: Decoder::new(&formats, endian, symbols, names),
             has_formats,
             endian,
@@ -86,7 +68,7 @@ impl Samples {
             return;
         };
         let known = self.has_formats && self.decoder.event_name(tracepoint).is_some();
-        if known && id == Some(tracepoint) && self.fits(tracepoint, bytes, raw.tid, info) {
+        if known && id == Some(tracepoint) {
             self.decoder.decode(bytes, raw.at, names, info, out);
             return;
         }
@@ -97,70 +79,6 @@ impl Samples {
         };
         out.push(other(raw, Kind::Other { name }));
     }
-
-    /// Whether a record looks as the formats of another recording say. The header that all events
-    /// share must name the sample's own task, and the length must be right.
-    fn fits(&mut self, tracepoint: u16, bytes: &[u8], tid: i32, info: &mut SourceInfo) -> bool {
-        let Some(foreign) = &mut self.foreign else {
-            return true;
-        };
-        let Some(expected) = foreign.get_mut(&tracepoint) else {
-            return false;
-        };
-        // perf pads the record so that its length word and it fill words of 8 bytes.
-        let padded = |len: usize| (len + 4).next_multiple_of(8) - 4;
-        let (least, most) = (
-            padded(expected.fixed),
-            padded(expected.fixed.next_multiple_of(8)),
-        );
-        let long = if expected.dynamic {
-            bytes.len() >= least
-        } else {
-            (least..=most).contains(&bytes.len())
-        };
-        let pid = self.endian.u32(bytes, 4).map(u32::cast_signed);
-        if long && pid == Some(tid) && !expected.refused {
-            return true;
-        }
-        if !expected.refused {
-            expected.refused = true;
-            let (name, len) = (&expected.name, bytes.len());
-            info.note(
-                true,
-                format!(
-                    "tracepoint {tracepoint}: the format given for it ({name}, {least} bytes) does \
-                     not fit its records ({len} bytes): it is not used; take a recording of the \
-                     same boot of the same kernel"
-                ),
-            );
-        }
-        false
-    }
-}
-
-/// The lengths of the records of each format.
-fn expected(formats: &Formats) -> BTreeMap<u16, Expected> {
-    let of = |event: &crate::tracefs::EventFormat| {
-        let ends = event
-            .fields
-            .iter()
-            .map(|field| field.offset as usize + field.size as usize);
-        let dynamic = event
-            .fields
-            .iter()
-            .any(|field| field.location != Location::Here);
-        let fixed = ends.max().unwrap_or(0).min(1 << 16);
-        (
-            event.id,
-            Expected {
-                name: event.name.clone(),
-                fixed,
-                dynamic,
-                refused: false,
-            },
-        )
-    };
-    formats.events().iter().map(of).collect()
 }
 
 /// An event of which nothing but the sample's own fields is known.

@@ -41,9 +41,9 @@ impl Features {
             ARCH => self.arch = string(bytes, endian),
             NRCPUS => self.cpus = endian.u32(bytes, 4),
             EVENT_DESC => {
-                if event_desc(bytes, endian, attrs).is_none() {
-                    return Some("the section with the events' names is damaged".to_owned());
-                }
+                let read = event_desc(bytes, endian, attrs);
+                let damaged = || "the section with the events' names is damaged".to_owned();
+                return read.is_none().then(damaged);
             }
             _ => {}
         }

@@ -44,7 +44,7 @@ pub(super) fn endian(magic: &[u8]) -> Endian {
 /// Reads header, attributes and features.
 pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
     let mut head = [0; 104];
-    let got = file.read_at(0, &mut head)?;
+    let got = file.fill_at(0, &mut head)?;
     let corrupt = |offset, what: String| ReadError::Corrupt {
         input: file.name.clone(),
         offset,
@@ -105,7 +105,7 @@ impl Header {
         for index in 0..count {
             let offset = all.offset.saturating_add(index * size);
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-            let got = file.read_at(offset, &mut bytes)?;
+            let got = file.fill_at(offset, &mut bytes)?;
             let cut = bytes.len().saturating_sub(16);
             let attr = bytes
                 .get(..cut)
@@ -152,7 +152,7 @@ impl Header {
                 continue;
             }
             let mut entry = [0; 16];
-            if file.read_at(table.saturating_add(16 * index as u64), &mut entry)? < 16 {
+            if file.fill_at(table.saturating_add(16 * index as u64), &mut entry)? < 16 {
                 self.damage
                     .push(format!("the file ends in its table of sections at {table}"));
                 break;
@@ -189,7 +189,7 @@ impl Header {
             return Ok(None);
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        let got = file.read_at(offset, &mut bytes)?;
+        let got = file.fill_at(offset, &mut bytes)?;
         bytes.truncate(got);
         Ok(Some(bytes))
     }

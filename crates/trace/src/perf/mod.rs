@@ -1,11 +1,12 @@
 //! perf.data, as a file and as it comes through a pipe.
 //!
 //! The container is read by this module's own walk over the records: it gives what a damaged file
-//! still has, needs no memory that grows with the file, and costs some ten nanoseconds a record. What
-//! the samples of tracepoints hold is decoded as in trace.dat, by the formats in the file.
+//! still has, needs no memory that grows with the file, and costs some ten nanoseconds a record.
+//! What the samples of tracepoints hold is decoded as in trace.dat, by the formats in the file.
 //!
-//! Every sample counts, also those that perf marks with the cpumode of a guest: an event of the host
-//! in an interrupt that was taken out of a guest bears that mark, and `perf script` leaves it out.
+//! Every sample counts, also those that perf marks with the cpumode of a guest: an event of the
+//! host in an interrupt that was taken out of a guest bears that mark, and `perf script` leaves it
+//! out.
 //!
 //! Of lost events, `PERF_RECORD_LOST` says where and `PERF_RECORD_LOST_SAMPLES` (at the end, one an
 //! event and CPU) how many in all. Both count the same losses, but for those after the last
@@ -13,9 +14,12 @@
 
 mod attr;
 mod attrs;
+mod borrowed;
 mod decode;
 mod features;
+mod give;
 mod header;
+mod notes;
 mod records;
 mod sort;
 mod tracing_data;
@@ -23,15 +27,18 @@ mod twins;
 
 use std::io::{Read, Seek, SeekFrom};
 
-use stealtime_events::{Context, Event, Kind, Tid};
+use stealtime_events::{Event, Tid};
 
-use crate::input::{Options, Progress, Stored, Stream};
+use crate::input::{Options, Progress, Stored, Stream, note_unused_khz};
 use crate::tracefs::{Endian, EventQueue, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use attr::Attr;
+use attr::{Attr, Sample};
 use attrs::Attrs;
-use decode::{Raw, Samples};
+use decode::Samples;
 use features::Features;
+use give::Giver;
+use header::Section;
+use notes::Tally;
 use records::{Record, Records, Stop};
 use sort::{Held, Sorter};
 use twins::Twins;
@@ -64,7 +71,6 @@ pub(crate) struct PerfSource {
     attrs: Attrs,
     features: Features,
     samples: Option<Samples>,
-    foreign: bool,
     twins: Option<Twins>,
     sorter: Sorter,
     queue: EventQueue,
@@ -87,39 +93,30 @@ enum Sources {
     },
 }
 
-/// Sums that become notes.
-#[derive(Debug, Default)]
-struct Tally {
-    samples: u64,
-    guest: u64,
-    lost: u64,
-    lost_samples: u64,
-    broken: u64,
-}
-
 impl PerfSource {
     /// Reads a file with header and sections.
     pub(crate) fn file(mut file: Stored, options: &Options) -> Result<Self, ReadError> {
         let header = header::read(&mut file)?;
         let mut info = SourceInfo::new(Format::PerfData);
         info.compression = file.compression;
+        note_unused_khz(options, &mut info);
         let damaged = file.damage.take();
         for text in damaged.into_iter().chain(header.damage) {
             info.note(true, text);
         }
         let (name, len, data) = (file.name.clone(), file.len, header.data);
-        file.seek(SeekFrom::Start(data.offset))
-            .map_err(|source| ReadError::Io {
-                input: name.clone(),
-                offset: data.offset,
-                source,
-            })?;
-        let input: Box<dyn Read + Send> = Box::new(file.take(data.size));
-        let records = Records::new(input, header.endian, data.offset);
-        let mut source = Self::new(name, header.endian, records, Sources::File { len }, info);
+        let endian = header.endian;
+        let mut source = Self::new(
+            name,
+            endian,
+            Records::none(endian),
+            Sources::File { len },
+            info,
+        );
         source.attrs = header.attrs;
         source.features = header.features;
-        source.borrow_formats(options)?;
+        source.borrow_formats(&mut file, data, options)?;
+        source.records = records_of(file, &source.name, data, endian)?.boxed();
         if source.features.tracing.is_some() {
             source.open_decoder();
         }
@@ -130,6 +127,7 @@ impl PerfSource {
     pub(crate) fn pipe(mut stream: Stream, options: &Options) -> Result<Self, ReadError> {
         let mut info = SourceInfo::new(Format::PerfPipe);
         info.compression = stream.compression;
+        note_unused_khz(options, &mut info);
         let name = stream.name.clone();
         let mut head = [0; 16];
         stream
@@ -146,9 +144,13 @@ impl PerfSource {
         };
         let input: Box<dyn Read + Send> = Box::new(stream);
         let records = Records::new(input, endian, 16);
-        let mut source = Self::new(name, endian, records, sources, info);
-        source.borrow_formats(options)?;
-        Ok(source)
+        if options.formats_from.is_some() {
+            info.note(
+                false,
+                "formats of another recording are not used for perf's pipe mode",
+            );
+        }
+        Ok(Self::new(name, endian, records, sources, info))
     }
 
     fn new(
@@ -166,7 +168,6 @@ impl PerfSource {
             attrs: Attrs::default(),
             features: Features::default(),
             samples: None,
-            foreign: false,
             twins: None,
             sorter: Sorter::default(),
             queue: EventQueue::default(),
@@ -180,12 +181,16 @@ impl PerfSource {
     }
 
     /// Takes formats from another recording, if this one has none.
-    fn borrow_formats(&mut self, options: &Options) -> Result<(), ReadError> {
+    fn borrow_formats(
+        &mut self,
+        file: &mut Stored,
+        data: Section,
+        options: &Options,
+    ) -> Result<(), ReadError> {
         let Some(path) = &options.formats_from else {
             return Ok(());
         };
-        let pipe = matches!(self.progress, Sources::Pipe { .. });
-        if self.features.tracing.is_some() || pipe {
+        if self.features.tracing.is_some() {
             self.info.note(
                 false,
                 format!(
@@ -195,16 +200,18 @@ impl PerfSource {
             );
             return Ok(());
         }
-        self.features.tracing = Some(super::input::formats_of(path)?);
-        self.foreign = true;
+        let other = super::input::formats_of(path)?;
+        // Addresses and names of tasks are those of another time, perhaps of another boot.
+        let tracing = TracingData::of_formats(other.formats, other.endian);
+        let checked = borrowed::check(file, data, self.endian, &mut self.attrs, &tracing)?;
         self.info.note(
             false,
             format!(
-                "event formats are taken from {}; every record's length and task were checked \
-                 against them",
+                "event formats are taken from {}: the length and the task of {checked} records fit",
                 path.display()
             ),
         );
+        self.features.tracing = Some(tracing);
         Ok(())
     }
 
@@ -230,11 +237,14 @@ impl PerfSource {
         recorded.sort_unstable();
         recorded.dedup();
         self.info.recorded = recorded;
+        if let Some(attr) = self.attrs.all().first() {
+            self.info.clock.name = attr.clock().to_owned();
+        }
         let cmdlines = tracing
             .as_ref()
             .map(|it| it.cmdlines.clone())
             .unwrap_or_default();
-        let mut samples = Samples::new(tracing, self.foreign, self.endian, &mut self.names);
+        let mut samples = Samples::new(tracing, self.endian, &mut self.names);
         let at = Stamp {
             time_ns: self.last_ns.max(self.sorter.origin_ns),
             cpu: decode::cpu(None),
@@ -302,6 +312,7 @@ impl PerfSource {
             return;
         };
         self.tally.samples += 1;
+        self.tally.untimed += u64::from(sample.time.is_none());
         self.tally.guest += u64::from(GUEST.contains(&(record.misc & CPUMODE)));
         if !self.sorter.push(bytes, sample.time.unwrap_or(0), index) {
             self.sorter.window();
@@ -310,9 +321,17 @@ impl PerfSource {
 
     fn hold(&mut self, record: Record) {
         let bytes = self.records.bytes(record);
-        match self.attrs.sample_id(bytes, self.endian) {
+        // What perf makes up itself ends in no sample_id.
+        let of_kernel = record.kind < kind::HEADER_ATTR;
+        let sample = if of_kernel {
+            self.attrs.sample_id(bytes, self.endian)
+        } else {
+            Some(Sample::default())
+        };
+        match sample {
             Some(sample) => {
-                if !self.sorter.push(bytes, sample.time.unwrap_or(0), None) {
+                let time_ns = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
+                if !self.sorter.push(bytes, time_ns, None) {
                     self.sorter.window();
                 }
             }
@@ -437,210 +456,6 @@ impl PerfSource {
     }
 }
 
-/// What it takes to make events of a record.
-struct Giver<'a> {
-    endian: Endian,
-    attrs: &'a mut Attrs,
-    samples: &'a mut Samples,
-    twins: &'a mut Twins,
-    queue: &'a mut EventQueue,
-    names: &'a mut NameTable,
-    info: &'a mut SourceInfo,
-    tally: &'a mut Tally,
-}
-
-impl Giver<'_> {
-    /// Whether the record was an event of the host.
-    fn record(&mut self, bytes: &[u8], attr: Option<usize>, time_ns: u64) -> bool {
-        match self.endian.u32(bytes, 0) {
-            Some(kind::SAMPLE) => return self.sample(bytes, attr, time_ns).is_some(),
-            Some(kind::LOST) => self.lost(bytes, time_ns),
-            Some(kind::COMM) => self.task(bytes, time_ns).unwrap_or(()),
-            Some(kind::THREAD_MAP) => self.threads(bytes, time_ns),
-            _ => {}
-        }
-        false
-    }
-
-    fn sample(&mut self, bytes: &[u8], index: Option<usize>, time_ns: u64) -> Option<()> {
-        let all = self.attrs.all();
-        let attr = index.map_or_else(|| all.first(), |index| all.get(index))?;
-        let sample = attr::sample(bytes, attr, self.endian)?;
-        let raw = sample
-            .raw
-            .and_then(|(start, len)| bytes.get(start..)?.get(..len));
-        let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(sample.id));
-        if let (Some(index), Some(raw)) = (index, raw)
-            && self.twins.repeats(index, cpu.unwrap_or(0), raw)
-        {
-            return None;
-        }
-        let raw = Raw {
-            at: Stamp {
-                time_ns,
-                cpu: decode::cpu(cpu),
-            },
-            tid: sample.tid,
-            bytes: raw,
-        };
-        let attr = index.and_then(|index| all.get(index));
-        self.samples
-            .event(attr, raw, self.names, self.info, self.queue);
-        Some(())
-    }
-
-    fn lost(&mut self, bytes: &[u8], time_ns: u64) {
-        let Some(count) = self.endian.u64(bytes, 16) else {
-            return;
-        };
-        let sample = self.attrs.sample_id(bytes, self.endian).unwrap_or_default();
-        let cpu = sample
-            .cpu
-            .or_else(|| self.attrs.cpu_of(self.endian.u64(bytes, 8)));
-        self.tally.lost = self.tally.lost.saturating_add(count);
-        self.info.lost.counted = self.tally.lost;
-        self.queue.push(Event {
-            time_ns,
-            tid: Tid(sample.tid),
-            cpu: decode::cpu(cpu),
-            context: Context::default(),
-            kind: Kind::Lost { count },
-        });
-    }
-
-    /// `PERF_RECORD_COMM`: process, thread, name.
-    fn task(&mut self, bytes: &[u8], time_ns: u64) -> Option<()> {
-        let process = Tid(self.endian.u32(bytes, 8)?.cast_signed());
-        let tid = Tid(self.endian.u32(bytes, 12)?.cast_signed());
-        let comm = until_zero(bytes.get(16..)?);
-        let cpu = self
-            .attrs
-            .sample_id(bytes, self.endian)
-            .and_then(|sample| sample.cpu);
-        let at = Stamp {
-            time_ns,
-            cpu: decode::cpu(cpu),
-        };
-        let decoder = self.samples.decoder();
-        decoder.task_named(tid, Some(process), comm, at, self.names, self.queue);
-        Some(())
-    }
-
-    /// `PERF_RECORD_THREAD_MAP`: names of the threads that were asked for.
-    fn threads(&mut self, bytes: &[u8], time_ns: u64) {
-        const ENTRY: usize = 24;
-        let at = Stamp {
-            time_ns,
-            cpu: decode::cpu(None),
-        };
-        for entry in bytes.get(16..).unwrap_or_default().chunks_exact(ENTRY) {
-            let tid = self
-                .endian
-                .u64(entry, 0)
-                .and_then(|tid| i32::try_from(tid).ok());
-            if let (Some(tid), Some(comm)) = (tid.filter(|tid| *tid > 0), entry.get(8..)) {
-                let (comm, decoder) = (until_zero(comm), self.samples.decoder());
-                decoder.task_named(Tid(tid), None, comm, at, self.names, self.queue);
-            }
-        }
-    }
-}
-
-impl PerfSource {
-    /// Says what is known only once all was read.
-    fn finish(&mut self) {
-        let Tally {
-            samples,
-            guest,
-            lost,
-            lost_samples,
-            broken,
-        } = self.tally;
-        let info = &mut self.info;
-        info.uname = self.features.uname();
-        info.cpus = self.features.cpus;
-        if let Sources::Pipe { damage, .. } = &self.progress
-            && let Some(damage) = damage.get()
-        {
-            info.note(
-                true,
-                format!("{damage}; what was unpacked until there is read"),
-            );
-        }
-        if guest > 0 {
-            info.note(
-                false,
-                format!(
-                    "{guest} of {samples} samples bear a guest's cpumode (interrupts taken out of a \
-                     guest); they are events of the host and are counted; perf script and perf \
-                     sched leave them out"
-                ),
-            );
-        }
-        info.lost.counted = lost.max(lost_samples);
-        if lost_samples > lost {
-            let late = lost_samples - lost;
-            info.note(
-                false,
-                format!(
-                    "{lost_samples} samples were lost; where {late} of them were lost the file does \
-                     not say"
-                ),
-            );
-        }
-        if broken > 0 {
-            info.note(
-                true,
-                format!("{broken} records are of no known event or too short for it: left out"),
-            );
-        }
-        self.note_twins();
-        self.note_without();
-    }
-
-    fn note_twins(&mut self) {
-        let Some(twins) = self.twins.as_ref().filter(|twins| twins.repeated > 0) else {
-            return;
-        };
-        use stealtime_events::Names;
-        let mut known = self.samples.as_mut();
-        let names: Vec<String> = twins
-            .tracepoints()
-            .into_iter()
-            .map(
-                |id| match known.as_mut().and_then(|it| it.decoder().event_name(id)) {
-                    Some(name) => self.names.name(name).to_owned(),
-                    None => format!("tracepoint {id}"),
-                },
-            )
-            .collect();
-        let (names, repeated) = (names.join(", "), twins.repeated);
-        self.info.note(
-            false,
-            format!(
-                "{names}: recorded by two events of one perf record; {repeated} samples that repeat \
-                 another are left out"
-            ),
-        );
-    }
-
-    fn note_without(&mut self) {
-        let Some(samples) = self.samples.as_ref().filter(|it| !it.without.is_empty()) else {
-            return;
-        };
-        let sum: u64 = samples.without.values().sum();
-        let kinds = samples.without.len();
-        self.info.note(
-            true,
-            format!(
-                "the formats of {kinds} tracepoints are missing: their {sum} samples are counted as \
-                 unknown-ID and their fields are not read; with --formats-from give a perf.data or \
-                 trace.dat of the same boot of the same kernel"
-            ),
-        );
-    }
-}
-
 impl EventSource for PerfSource {
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         loop {
@@ -674,6 +489,23 @@ impl EventSource for PerfSource {
             Sources::Pipe { progress, .. } => progress.get(),
         }
     }
+}
+
+/// The records of a file, which stands at their start then.
+fn records_of<R: Read + Seek>(
+    mut file: R,
+    name: &str,
+    data: Section,
+    endian: Endian,
+) -> Result<Records<std::io::Take<R>>, ReadError> {
+    let offset = data.offset;
+    let sought = file.seek(SeekFrom::Start(offset));
+    sought.map_err(|source| ReadError::Io {
+        input: name.to_owned(),
+        offset,
+        source,
+    })?;
+    Ok(Records::new(file.take(data.size), endian, offset))
 }
 
 /// A line of `saved_cmdlines`: the tid, a space, the name.

@@ -228,6 +228,37 @@ impl<R: Read> Records<R> {
     }
 }
 
+impl Records<Box<dyn Read + Send>> {
+    /// Without any record.
+    pub(super) fn none(endian: Endian) -> Self {
+        Self::new(Box::new(io::empty()), endian, 0)
+    }
+}
+
+impl<R: Read + Send + 'static> Records<R> {
+    /// The same without the type of its input.
+    pub(super) fn boxed(self) -> Records<Box<dyn Read + Send>> {
+        let Self {
+            input,
+            endian,
+            buffer,
+            start,
+            end,
+            offset,
+            unpacker,
+        } = self;
+        Records {
+            input: Box::new(input),
+            endian,
+            buffer,
+            start,
+            end,
+            offset,
+            unpacker,
+        }
+    }
+}
+
 /// A record's header. The record itself need not be held.
 fn parse(
     buffer: &[u8],

@@ -1,9 +1,9 @@
 //! Records into the order of time.
 //!
 //! perf writes what each CPU's buffer holds, CPU after CPU, and then `PERF_RECORD_FINISHED_ROUND`:
-//! what comes after the next such record is later than all that came before this one. So records are
-//! held back for one round, in chunks that are used again. A recording whose rounds are missing or
-//! larger than [`MAX_CHUNKS`] is sorted in windows of that size.
+//! what comes after the next such record is later than all that came before this one. So records
+//! are held back for one round, in chunks that are used again. A recording whose rounds are
+//! missing or larger than [`MAX_CHUNKS`] is sorted in windows of that size.
 
 use std::collections::VecDeque;
 
@@ -12,6 +12,9 @@ const CHUNK: usize = 1 << 20;
 
 /// How many chunks are held at the most.
 const MAX_CHUNKS: usize = 96;
+
+/// How many chunks are kept to be used again.
+const MAX_FREE: usize = 32;
 
 /// One record that is held.
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +153,7 @@ impl Sorter {
         while self.chunks.len() > 1 && self.chunks.front().is_some_and(|chunk| chunk.live == 0) {
             if let Some(mut chunk) = self.chunks.pop_front() {
                 chunk.data.clear();
-                if self.free.len() < 16 {
+                if self.free.len() < MAX_FREE {
                     self.free.push(chunk.data);
                 }
             }

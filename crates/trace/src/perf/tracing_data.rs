@@ -14,6 +14,18 @@ pub(crate) struct TracingData {
     pub(super) cmdlines: Vec<u8>,
 }
 
+impl TracingData {
+    /// Formats alone.
+    pub(crate) fn of_formats(formats: Formats, endian: Endian) -> Self {
+        Self {
+            endian,
+            formats,
+            symbols: Symbols::default(),
+            cmdlines: Vec::new(),
+        }
+    }
+}
+
 /// Parses it as far as it goes; the text says what is damaged.
 pub(super) fn parse(bytes: &[u8]) -> (Option<TracingData>, Option<String>) {
     let mut reader = Reader {

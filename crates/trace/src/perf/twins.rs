@@ -1,9 +1,11 @@
 //! One tracepoint recorded by two events.
 //!
-//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel passes
-//! it there are two samples. It has happened once.
+//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel
+//! passes it there are two samples. It has happened once.
 
 use std::collections::VecDeque;
+
+use stealtime_events::CpuId;
 
 /// How many records are compared with: those of all CPUs that may still wait for their twin.
 const MEMORY: usize = 64;
@@ -21,7 +23,7 @@ pub(super) struct Twins {
 #[derive(Debug)]
 struct Passage {
     tracepoint: u16,
-    cpu: u32,
+    cpu: CpuId,
     raw: Vec<u8>,
     /// The attributes that have told of it.
     seen: Vec<usize>,
@@ -57,11 +59,9 @@ impl Twins {
         all
     }
 
-    /// Whether this sample tells of what another attribute's sample told already.
-    pub(super) fn repeats(&mut self, attr: usize, cpu: u32, raw: &[u8]) -> bool {
-        let Some(Some(tracepoint)) = self.shared.get(attr).copied() else {
-            return false;
-        };
+    /// The tracepoint, if this sample tells of what another attribute's sample told already.
+    pub(super) fn repeats(&mut self, attr: usize, cpu: CpuId, raw: &[u8]) -> Option<u16> {
+        let tracepoint = self.shared.get(attr).copied().flatten()?;
         let same = self.recent.iter_mut().find(|it| {
             it.tracepoint == tracepoint
                 && it.cpu == cpu
@@ -71,7 +71,7 @@ impl Twins {
         if let Some(passage) = same {
             passage.seen.push(attr);
             self.repeated += 1;
-            return true;
+            return Some(tracepoint);
         }
         if self.recent.len() >= MEMORY {
             self.recent.pop_front();
@@ -82,7 +82,7 @@ impl Twins {
             raw: raw.to_vec(),
             seen: vec![attr],
         });
-        false
+        None
     }
 }
 
@@ -101,23 +101,21 @@ mod tests {
     fn a_passage_counts_once() {
         let mut twins = Twins::new(&[Some(5), Some(6), Some(5), None, None]);
         assert_eq!(twins.tracepoints(), [5]);
-        assert!(!twins.repeats(0, 1, b"x"));
-        assert!(!twins.repeats(2, 0, b"x"), "another CPU");
-        assert!(twins.repeats(2, 1, b"x"));
-        assert!(
-            !twins.repeats(0, 1, b"x"),
-            "the same again is another passage"
-        );
-        assert!(twins.repeats(2, 1, b"x"));
-        assert!(!twins.repeats(1, 1, b"x") && !twins.repeats(1, 1, b"x"));
-        assert!(!twins.repeats(3, 1, b"x") && !twins.repeats(4, 1, b"x"));
+        let mut repeats = |attr, cpu| twins.repeats(attr, CpuId(cpu), b"x");
+        assert_eq!(repeats(0, 1), None);
+        assert_eq!(repeats(2, 0), None, "another CPU");
+        assert_eq!(repeats(2, 1), Some(5));
+        assert_eq!(repeats(0, 1), None, "the same again is another passage");
+        assert_eq!(repeats(2, 1), Some(5));
+        assert_eq!([repeats(1, 1), repeats(1, 1)], [None; 2]);
+        assert_eq!([repeats(3, 1), repeats(4, 1)], [None; 2]);
         assert_eq!(twins.repeated, 2);
     }
 
     #[test]
     fn without_twins_nothing_is_kept() {
         let mut twins = Twins::new(&[Some(5), Some(6), None]);
-        assert!(!twins.repeats(0, 0, b"x"));
+        assert_eq!(twins.repeats(0, CpuId(0), b"x"), None);
         assert!(twins.recent.is_empty() && twins.tracepoints().is_empty());
     }
 }

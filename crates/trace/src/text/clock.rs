@@ -11,7 +11,8 @@ pub(super) struct Estimate {
     pub(super) pairs: usize,
 }
 
-/// Frequencies that the TSC of a host can have, in kHz. A counter of events or of jiffies lies below.
+/// Frequencies that the TSC of a host can have, in kHz. A counter of events or of jiffies lies
+/// below.
 const PLAUSIBLE: std::ops::RangeInclusive<u64> = 200_000..=10_000_000;
 
 /// How many expiries it takes.

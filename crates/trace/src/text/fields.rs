@@ -125,9 +125,9 @@ pub(super) fn named(value: &[u8], table: &[(u32, &str)]) -> Option<u32> {
     }
 }
 
-/// The parts of `(a|b|c)`, the last pair of parentheses of the body.
+/// The parts of `(a|b|c)`, the first pair of parentheses of the body.
 pub(super) fn parts<'a>(body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    let open = memchr::memrchr(b'(', body).map_or(body.len(), |open| open + 1);
+    let open = memchr::memchr(b'(', body).map_or(body.len(), |open| open + 1);
     let inner = body.get(open..).unwrap_or_default();
     let close = memchr::memchr(b')', inner).unwrap_or(inner.len());
     inner

@@ -5,7 +5,9 @@ use stealtime_events::{HostVector, Kind, NameId, Tid};
 use super::fields::{after, int, int_last, number, symbol, word};
 use crate::NameTable;
 
-/// Task states as the kernel prints them; several may be joined by `|`.
+/// Task states as the kernel prints them; several may be joined by `|`. Plugins of older trace-cmd
+/// have letters of older kernels: `W` for an idle kthread, `x` for a parked one (and what has
+/// ended, `X` or `Z`, the other way round).
 const STATES: &[(u8, u32)] = &[
     (b'R', 0),
     (b'S', 1),
@@ -15,20 +17,8 @@ const STATES: &[(u8, u32)] = &[
     (b'X', 0x10),
     (b'Z', 0x20),
     (b'P', 0x40),
-    (b'I', 0x80),
-];
-
-/// The same bits as trace-cmd's plugin prints them: letters of older kernels, so that the kernel's
-/// zombie is its `X` and the kernel's idle kthread (`I`) its `W`.
-const PLUGIN_STATES: &[(u8, u32)] = &[
-    (b'R', 0),
-    (b'S', 1),
-    (b'D', 2),
-    (b'T', 4),
-    (b't', 8),
-    (b'Z', 0x10),
-    (b'X', 0x20),
     (b'x', 0x40),
+    (b'I', 0x80),
     (b'W', 0x80),
 ];
 
@@ -107,7 +97,6 @@ fn switch(body: &[u8]) -> Option<Said<'_>> {
         prev_state: state(
             memchr::memmem::rfind(prev, b"prev_state=")
                 .and_then(|at| prev.get(at + b"prev_state=".len()..))?,
-            STATES,
         )?,
     };
     let prev_comm = comm(prev, b"prev_comm=", b" prev_pid=")?;
@@ -128,7 +117,7 @@ fn switch_of_plugin(body: &[u8]) -> Option<Said<'_>> {
         next: next.tid,
         prev_prio: prev.prio?.try_into().ok()?,
         next_prio: next.prio?.try_into().ok()?,
-        prev_state: state(prev.rest, PLUGIN_STATES)?,
+        prev_state: state(prev.rest)?,
     };
     Some((
         kind,
@@ -159,7 +148,7 @@ fn task(text: &[u8]) -> Option<Task<'_>> {
 }
 
 /// `S`, `R+`, `D|K`, or the number.
-fn state(text: &[u8], letters: &[(u8, u32)]) -> Option<u32> {
+fn state(text: &[u8]) -> Option<u32> {
     let end = text
         .iter()
         .position(|byte| *byte == b' ')
@@ -171,7 +160,7 @@ fn state(text: &[u8], letters: &[(u8, u32)]) -> Option<u32> {
     text.iter()
         .filter(|byte| **byte != b'|')
         .try_fold(0, |bits, byte| {
-            let known = letters.iter().find(|(letter, _)| letter == byte);
+            let known = STATES.iter().find(|(letter, _)| letter == byte);
             match (known, byte) {
                 (Some((_, bit)), _) => Some(bits | bit),
                 (None, b'+') => Some(bits | PREEMPTED),

@@ -499,7 +499,7 @@ fn msi(body: &[u8]) -> Option<Kind> {
 }
 
 fn avic_incomplete(body: &[u8]) -> Option<Kind> {
-    let (icrh, icrl) = if is_raw(body, "icrl") {
+    let (icrh, icrl) = if is_raw(body, "icrh") {
         (int(body, "icrh")?, int(body, "icrl")?)
     } else {
         let both = after(body, "icrl")?;

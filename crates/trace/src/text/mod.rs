@@ -375,6 +375,7 @@ fn calibrate(
             ..
         })
     ) {
+        super::input::note_unused_khz(options, info);
         return Ok(None);
     }
     if let Some(khz) = options.tsc_khz.filter(|khz| *khz > 0) {
@@ -393,9 +394,9 @@ fn calibrate(
         info.clock.unit = ClockUnit::Ticks;
         info.note(
             false,
-            "times are ticks of a clock whose frequency is not in the text (no hrtimer_expire_entry \
-             from which it could be told, or no TSC): if it is the TSC, give its frequency with \
-             --tsc-khz",
+            "times are ticks of a clock whose frequency is not in the text (no \
+             hrtimer_expire_entry from which it could be told, or no TSC): if it is the TSC, give \
+             its frequency with --tsc-khz",
         );
         return Ok(None);
     };

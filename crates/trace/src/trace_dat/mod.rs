@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
-use crate::tracefs::{Decoder, EventQueue, Stamp};
+use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
@@ -54,6 +54,18 @@ pub struct TraceDat {
 struct Preface {
     cmdlines: Vec<u8>,
     vcpus: Vec<(NameId, VcpuId, Tid)>,
+}
+
+/// The event formats of a file and their byte order, for a recording that lacks its own.
+pub(crate) fn formats(
+    input: Box<dyn ReadAt>,
+    name: &str,
+    len: u64,
+) -> Result<(Formats, Endian), ReadError> {
+    let mut source = Source::new(input, name.to_owned(), len);
+    let mut info = SourceInfo::new(Format::TraceDat(7));
+    let meta = meta::Meta::read(&mut source, &mut info)?;
+    Ok((meta.formats, meta.endian))
 }
 
 impl TraceDat {

@@ -1,0 +1,246 @@
+//! The tables of perf.
+
+use stealtime_events::{Kind, VcpuId};
+
+use super::build::{EPT, HLT, MSR_WRITE, Trace, check};
+use crate::options::{Options, Selection};
+
+fn two_exits() -> Trace {
+    let mut trace = Trace::new(&[]);
+    // The first exit comes before the first entry: perf does not know the thread yet.
+    trace.exit(100, 0, 7, 0, EPT).entry(150, 0, 7, 0);
+    trace.exit(200, 0, 7, 0, EPT).entry(230, 0, 7, 0);
+    trace.exit(300, 0, 7, 0, EPT).entry(350, 0, 7, 0);
+    trace.exit(400, 0, 7, 0, HLT).entry(900, 0, 7, 0);
+    trace
+}
+
+#[test]
+fn a_thread_counts_from_its_first_entry_on() {
+    let answers = two_exits().answers();
+    check(&answers);
+    let rows: Vec<_> = answers
+        .exit_totals
+        .iter()
+        .map(|row| {
+            (
+                row.reason.as_str(),
+                row.samples,
+                row.time_ns,
+                row.min_ns,
+                row.max_ns,
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [("EPT_VIOLATION", 2, 80, 30, 50), ("HLT", 1, 500, 500, 500)]
+    );
+    assert_eq!(
+        format!("{:.2}", answers.exit_totals[0].samples_percent),
+        "66.67"
+    );
+    assert_eq!(
+        format!("{:.2}", answers.exit_totals[0].time_percent),
+        "13.79"
+    );
+    // The time split counts the first one too: there is no doubt what it was.
+    let vcpu = &answers.vcpus[0];
+    assert_eq!(
+        (vcpu.guest_ns, vcpu.exit_ns),
+        (Some(50 + 70 + 50), Some(50 + 80 + 500))
+    );
+}
+
+#[test]
+fn an_exit_without_entry_gives_way_to_the_next() {
+    let mut trace = Trace::new(&[]);
+    trace
+        .entry(100, 0, 7, 0)
+        .exit(200, 0, 7, 0, EPT)
+        .exit(300, 0, 7, 0, HLT);
+    trace.entry(310, 0, 7, 0).entry(400, 0, 7, 0);
+    let answers = trace.answers();
+    assert_eq!(answers.exit_totals.len(), 1);
+    assert_eq!(
+        (
+            answers.exit_totals[0].reason.as_str(),
+            answers.exit_totals[0].time_ns
+        ),
+        ("HLT", 10)
+    );
+}
+
+#[test]
+fn vcpus_of_different_threads_are_apart() {
+    let mut trace = Trace::new(&[]);
+    trace.entry(10, 0, 7, 0).entry(11, 1, 8, 1);
+    trace.exit(20, 0, 7, 0, EPT).exit(21, 1, 8, 1, EPT);
+    trace.entry(25, 1, 8, 1).entry(40, 0, 7, 0);
+    let row = &trace.answers().exit_totals[0];
+    assert_eq!((row.samples, row.min_ns, row.max_ns), (2, 4, 20));
+}
+
+#[test]
+fn registers_and_ports_are_timed_to_the_entry() {
+    let mut trace = Trace::new(&[]);
+    let msr = |write| Kind::KvmMsr {
+        write,
+        exception: false,
+        ecx: 0x6e0,
+        data: 1,
+    };
+    let pio = Kind::KvmPio {
+        write: false,
+        port: 0x3fd,
+        size: 1,
+        count: 1,
+        val: 0,
+    };
+    let mmio = |mmio_type| Kind::KvmMmio {
+        mmio_type,
+        len: 4,
+        gpa: 0xfee0_0300,
+        val: 0,
+    };
+    trace.entry(100, 0, 7, 0);
+    trace
+        .exit(200, 0, 7, 0, MSR_WRITE)
+        .add(210, 0, 7, msr(true))
+        .entry(250, 0, 7, 0);
+    trace
+        .exit(300, 0, 7, 0, 31)
+        .add(310, 0, 7, msr(false))
+        .entry(340, 0, 7, 0);
+    trace
+        .exit(400, 0, 7, 0, 30)
+        .add(405, 0, 7, pio)
+        .entry(425, 0, 7, 0);
+    // A write: kvm_mmio to entry. A read: exit to kvm_mmio.
+    trace
+        .exit(500, 0, 7, 0, EPT)
+        .add(503, 0, 7, mmio(2))
+        .entry(523, 0, 7, 0);
+    trace
+        .exit(600, 0, 7, 0, EPT)
+        .add(607, 0, 7, mmio(0))
+        .add(609, 0, 7, mmio(1))
+        .entry(690, 0, 7, 0);
+    let answers = trace.answers();
+    let table = |rows: &[crate::answers::KeyRow]| -> Vec<(String, u64, u64)> {
+        rows.iter()
+            .map(|row| (row.reason.clone(), row.samples, row.time_ns))
+            .collect()
+    };
+    let row = |name: &str, ns| (name.to_owned(), 1, ns);
+    assert_eq!(
+        table(&answers.msr),
+        [row("0x6e0:R", 30), row("0x6e0:W", 40)]
+    );
+    assert_eq!(table(&answers.ioport), [row("0x3fd:PIN", 20)]);
+    assert_eq!(
+        table(&answers.mmio),
+        [row("0xfee00300:R", 9), row("0xfee00300:W", 20)]
+    );
+}
+
+#[test]
+fn an_exit_belongs_to_the_window_in_which_it_ends() {
+    let trace = two_exits();
+    let select = |from_ns, to_ns| {
+        let selection = Selection {
+            from_ns,
+            to_ns,
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        check(&answers);
+        answers
+            .exit_totals
+            .iter()
+            .map(|row| row.samples)
+            .sum::<u64>()
+    };
+    // Entries at 130, 250 and 800 after the first event.
+    assert_eq!(select(None, Some(130)), 0);
+    assert_eq!(select(Some(130), Some(250)), 1);
+    assert_eq!(select(Some(250), None), 2);
+}
+
+#[test]
+fn a_vcpu_can_be_selected() {
+    let mut trace = Trace::new(&[]);
+    trace
+        .entry(10, 0, 7, 0)
+        .exit(20, 0, 7, 0, EPT)
+        .entry(25, 0, 7, 0);
+    trace
+        .entry(30, 1, 8, 1)
+        .exit(40, 1, 8, 1, HLT)
+        .entry(47, 1, 8, 1);
+    let selection = Selection {
+        vcpus: vec![1],
+        ..Selection::default()
+    };
+    let answers = trace.answers_with(Options {
+        selection,
+        ..Options::default()
+    });
+    check(&answers);
+    assert_eq!(answers.exit_totals.len(), 1);
+    assert_eq!(answers.exit_totals[0].reason, "HLT");
+    assert_eq!(answers.vcpus.len(), 1);
+    let selection = Selection {
+        cpus: vec![0],
+        ..Selection::default()
+    };
+    let answers = trace.answers_with(Options {
+        selection,
+        ..Options::default()
+    });
+    check(&answers);
+    assert_eq!(answers.exit_totals[0].reason, "EPT_VIOLATION");
+    let selection = Selection {
+        vms: vec!["none".to_owned()],
+        ..Selection::default()
+    };
+    let answers = trace.answers_with(Options {
+        selection,
+        ..Options::default()
+    });
+    assert!(answers.vms.is_empty() && answers.exit_totals.is_empty() && answers.vcpus.is_empty());
+}
+
+#[test]
+fn reasons_unknown_to_perf_keep_their_numbers() {
+    let mut trace = Trace::new(&[]);
+    trace
+        .entry(10, 0, 7, 0)
+        .exit(20, 0, 7, 0, 999)
+        .entry(25, 0, 7, 0);
+    trace.exit(30, 0, 7, 0, 0x8000_0021).entry(36, 0, 7, 0);
+    let answers = trace.answers();
+    let names: Vec<_> = answers
+        .exit_totals
+        .iter()
+        .map(|row| row.reason.as_str())
+        .collect();
+    assert_eq!(names, ["INVALID_STATE FAILED_VMENTRY", "UNKNOWN(0x3e7)"]);
+}
+
+#[test]
+fn before_linux_5_10_exits_name_no_vcpu() {
+    let mut trace = Trace::new(&[]);
+    let unknown = VcpuId::UNKNOWN.0;
+    trace
+        .exit(5, 0, 7, unknown, EPT)
+        .entry(10, 0, 7, 3)
+        .exit(20, 0, 7, unknown, EPT);
+    trace.entry(25, 0, 7, 3);
+    let answers = trace.answers();
+    assert_eq!(answers.vcpus[0].vcpu, 3);
+    assert_eq!(answers.vms[0].vcpus, 1);
+}

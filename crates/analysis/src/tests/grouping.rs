@@ -1,0 +1,176 @@
+//! Which threads are one VM.
+
+use stealtime_events::{Kind, Tid, VcpuId};
+
+use super::build::{EPT, HLT, SLEEPS, Trace};
+use crate::Options;
+use crate::answers::Answers;
+
+fn groups(answers: &Answers) -> Vec<(String, Vec<i32>)> {
+    let of = |vm: &str| {
+        answers
+            .vcpus
+            .iter()
+            .filter(|vcpu| vcpu.vm == vm)
+            .map(|vcpu| vcpu.tid)
+            .collect()
+    };
+    answers
+        .vms
+        .iter()
+        .map(|vm| (vm.grouped_by.clone(), of(&vm.vm)))
+        .collect()
+}
+
+/// vCPUs as (thread, number), each entering its guest once.
+fn vcpus(list: &[(i32, u32)]) -> Trace {
+    let mut trace = Trace::new(&[]);
+    for (cpu, &(tid, vcpu)) in (0..).zip(list) {
+        trace.entry(10 + u64::from(cpu), cpu, tid, vcpu);
+    }
+    trace
+}
+
+#[test]
+fn the_process_tells() {
+    let mut trace = vcpus(&[]);
+    for (tid, process) in [(7, 5), (8, 6), (9, 5)] {
+        let name = trace.name("CPU");
+        trace.add(
+            0,
+            0,
+            0,
+            Kind::Task {
+                tid: Tid(tid),
+                process: Tid(process),
+                name,
+            },
+        );
+    }
+    trace
+        .entry(10, 0, 7, 0)
+        .entry(11, 1, 8, 0)
+        .entry(12, 2, 9, 1);
+    let answers = trace.answers();
+    let process = "process".to_owned();
+    assert_eq!(
+        groups(&answers),
+        [(process.clone(), vec![7, 9]), (process, vec![8])]
+    );
+    assert_eq!(
+        (answers.vms[0].vm.as_str(), answers.vms[0].pid),
+        ("pid5", Some(5))
+    );
+}
+
+#[test]
+fn the_user_and_the_recording_go_first() {
+    let mut trace = vcpus(&[(7, 0), (8, 1), (9, 0)]);
+    let vm = trace.name("db");
+    trace.add(
+        50,
+        0,
+        0,
+        Kind::VcpuThread {
+            tid: Tid(9),
+            vm,
+            vcpu: VcpuId(0),
+        },
+    );
+    let web = |tid| (tid, "web".to_owned());
+    let options = Options {
+        groups: [web(7), web(8), web(9)].into_iter().collect(),
+        ..Options::default()
+    };
+    let answers = trace.answers_with(options);
+    assert_eq!(
+        groups(&answers),
+        [
+            ("user".to_owned(), vec![7, 8]),
+            ("recorded".to_owned(), vec![9])
+        ]
+    );
+    assert_eq!(answers.vms[1].vm, "db");
+}
+
+#[test]
+fn interaction_tells_interleaved_threads_apart() {
+    // VM a: 7, 10. VM b: 8, 9. By order, 7 would go with 9.
+    let mut trace = vcpus(&[(7, 0), (8, 0), (9, 1), (10, 1)]);
+    for (from, to, cpu) in [(7, 10, 0), (8, 9, 1)] {
+        let target = if to == 10 { 3 } else { 2 };
+        trace
+            .exit(100, target, to, 1, HLT)
+            .switch(110, target, to, 0, SLEEPS);
+        trace.exit(120, cpu, from, 0, EPT);
+        trace.add(
+            130,
+            cpu,
+            from,
+            Kind::KvmApicAcceptIrq {
+                apicid: 1,
+                dm: 0,
+                tm: 0,
+                vec: 253,
+            },
+        );
+        trace
+            .waking(131, cpu, from, to, u32::from(target))
+            .entry(140, cpu, from, 0);
+    }
+    let interaction = "interaction".to_owned();
+    assert_eq!(
+        groups(&trace.answers()),
+        [
+            (interaction.clone(), vec![7, 10]),
+            (interaction, vec![8, 9])
+        ]
+    );
+}
+
+#[test]
+fn order_is_the_last_resort_and_called_so() {
+    let answers = vcpus(&[(7, 0), (8, 1), (9, 0), (10, 1), (11, 2)]).answers();
+    let order = "order".to_owned();
+    // 11 could be of either VM: the older one takes it.
+    assert_eq!(
+        groups(&answers),
+        [(order.clone(), vec![7, 8, 11]), (order, vec![9, 10])]
+    );
+    assert!(
+        answers
+            .findings
+            .iter()
+            .any(|finding| finding.id == "vms_guessed")
+    );
+}
+
+#[test]
+fn a_thread_id_given_out_again_is_another_vcpu() {
+    let mut trace = vcpus(&[(7, 0)]);
+    trace
+        .exit(20, 0, 7, 0, EPT)
+        .add(30, 0, 7, Kind::SchedProcessExit { tid: Tid(7) });
+    trace.switch(40, 0, 7, 50, 64);
+    trace.add(
+        100,
+        0,
+        50,
+        Kind::SchedProcessFork {
+            parent: Tid(50),
+            child: Tid(7),
+        },
+    );
+    trace
+        .switch(110, 0, 50, 7, SLEEPS)
+        .entry(120, 0, 7, 0)
+        .exit(150, 0, 7, 0, EPT);
+    let answers = trace.answers();
+    let spans: Vec<_> = answers
+        .vcpus
+        .iter()
+        .map(|vcpu| (vcpu.tid, vcpu.guest_ns))
+        .collect();
+    assert_eq!(spans, [(7, Some(10)), (7, Some(30))]);
+    assert_eq!(answers.vms.len(), 2, "equal numbers are never one VM");
+}

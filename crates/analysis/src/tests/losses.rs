@@ -1,0 +1,113 @@
+//! Lost events, and time that goes back.
+
+use stealtime_events::Kind;
+
+use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid};
+
+#[test]
+fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+    trace
+        .switch(1000, 0, 8, 7, SLEEPS)
+        .entry(1010, 0, 7, 0)
+        .exit(1100, 0, 7, 0, EPT);
+    trace.entry(1110, 0, 7, 0);
+    trace.add(1500, 0, 0, Kind::Lost { count: 9 });
+    trace
+        .exit(1600, 0, 7, 0, EPT)
+        .entry(1620, 0, 7, 0)
+        .exit(1700, 0, 7, 0, EPT);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(vcpu.unknown_ns, 1600 - 1110);
+    assert_eq!(
+        (vcpu.guest_ns, vcpu.exit_ns),
+        (Some(90 + 80), Some(10 + 10 + 20))
+    );
+    assert_eq!((answers.source.lost, answers.source.lost_gaps), (9, 0));
+    let finding = answers
+        .findings
+        .iter()
+        .find(|finding| finding.id == "lost_events")
+        .unwrap();
+    assert!(
+        finding.evidence.contains("9 events lost"),
+        "{}",
+        finding.evidence
+    );
+    // perf knows nothing of the loss: exit to the next entry.
+    assert_eq!(answers.exit_totals[0].samples, 2);
+}
+
+#[test]
+fn a_waiter_is_lost_with_its_cpu() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+    trace
+        .entry(1000, 0, 7, 0)
+        .exit(1010, 0, 7, 0, EPT)
+        .switch(1020, 0, 7, 8, PREEMPTED);
+    trace.switch(1050, 0, 8, 0, SLEEPS);
+    trace.add(1100, 0, 0, Kind::Lost { count: 0 });
+    trace.switch(1200, 0, 0, 7, RUNNABLE).entry(1210, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!((vcpu.preempted_ns, vcpu.unknown_ns), (30, 150));
+    assert_eq!(answers.source.lost_gaps, 1);
+}
+
+#[test]
+fn a_sleeper_that_wakes_unseen_was_not_asleep_all_the_time() {
+    for is_lost in [false, true] {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+        trace
+            .entry(1000, 0, 7, 0)
+            .exit(1010, 0, 7, 0, EPT)
+            .switch(1020, 0, 7, 8, SLEEPS);
+        if is_lost {
+            trace.add(1100, 1, 0, Kind::Lost { count: 3 });
+        }
+        trace.switch(1200, 0, 8, 7, RUNNABLE).entry(1210, 0, 7, 0);
+        let answers = trace.answers();
+        check(&answers);
+        let vcpu = of_tid(&answers, 7);
+        let expected = if is_lost { (0, 180) } else { (180, 0) };
+        assert_eq!((vcpu.halt_ns, vcpu.unknown_ns), expected);
+    }
+}
+
+#[test]
+fn time_that_goes_back_is_counted_and_stands_still() {
+    let mut trace = Trace::new(&[]);
+    trace
+        .entry(1000, 0, 7, 0)
+        .exit(1100, 0, 7, 0, EPT)
+        .entry(1050, 0, 7, 0);
+    trace.exit(1200, 0, 7, 0, EPT).entry(1230, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    assert_eq!(answers.source.out_of_order, 1);
+    // perf leaves out a pair whose end is before its begin.
+    assert_eq!(
+        (
+            answers.exit_totals[0].samples,
+            answers.exit_totals[0].time_ns
+        ),
+        (1, 30)
+    );
+    assert_eq!(answers.vcpus[0].guest_ns, Some(200));
+}
+
+#[test]
+fn a_missing_switch_makes_the_old_thread_unknown() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "CPU 1/KVM")]);
+    trace.switch(1000, 0, 0, 7, RUNNABLE).entry(1010, 0, 7, 0);
+    // Thread 8 runs here without a switch to it.
+    trace.entry(1300, 0, 8, 1).exit(1320, 0, 8, 1, EPT);
+    trace.switch(1400, 0, 8, 7, SLEEPS).entry(1410, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    assert_eq!(of_tid(&answers, 7).unknown_ns, 1400 - 1010);
+    assert_eq!(of_tid(&answers, 8).guest_ns, Some(20));
+}

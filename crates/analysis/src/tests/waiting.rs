@@ -1,0 +1,169 @@
+//! Who had the CPU.
+
+use stealtime_events::{HostVector, Kind, Tid};
+
+use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid, waited};
+
+fn trace() -> Trace {
+    let mut trace = Trace::new(&[
+        (7, "CPU 0/KVM"),
+        (8, "CPU 1/KVM"),
+        (20, "CPU 0/KVM"),
+        (30, "qemu-system-x86"),
+        (31, "kworker/0:1"),
+        (32, "make"),
+    ]);
+    // Threads 7 and 8 are one VM by the order of their ids, 20 is another.
+    trace
+        .entry(10, 0, 7, 0)
+        .entry(11, 1, 8, 1)
+        .entry(12, 2, 20, 0);
+    trace.exit(100, 0, 7, 0, EPT);
+    trace
+}
+
+#[test]
+fn waiting_is_told_by_who_ran() {
+    let mut trace = trace();
+    trace.exit(100, 1, 8, 1, EPT).switch(110, 1, 8, 0, SLEEPS);
+    trace.exit(100, 2, 20, 0, EPT).switch(110, 2, 20, 0, SLEEPS);
+    trace
+        .switch(200, 0, 7, 8, PREEMPTED)
+        .switch(230, 0, 8, 20, SLEEPS);
+    trace
+        .switch(270, 0, 20, 30, SLEEPS)
+        .switch(320, 0, 30, 31, SLEEPS);
+    trace
+        .switch(380, 0, 31, 32, SLEEPS)
+        .switch(450, 0, 32, 0, SLEEPS);
+    trace.switch(530, 0, 0, 7, RUNNABLE);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(vcpu.preempted_ns, 330);
+    for (cause, ns) in [
+        ("vcpu_same_vm", 30),
+        ("vcpu_other_vm", 40),
+        ("vmm_thread", 50),
+        ("kernel_thread", 60),
+        ("host_task", 70),
+        ("idle", 80),
+    ] {
+        assert_eq!(waited(&answers, vcpu, cause), ns, "{cause}");
+    }
+    let other = answers
+        .ready
+        .iter()
+        .find(|row| row.cause == "vcpu_other_vm")
+        .unwrap();
+    assert_eq!(other.who, of_tid(&answers, 20).vm);
+}
+
+#[test]
+fn interrupts_that_are_seen_to_end_have_their_share() {
+    let mut trace = trace();
+    let class = HostVector::LocalTimer;
+    trace.switch(200, 0, 7, 32, PREEMPTED);
+    trace.irq(210, 0, 32, Kind::VectorEntry { class, vector: 236 });
+    trace.irq(225, 0, 32, Kind::VectorExit { class, vector: 236 });
+    trace.irq(225, 0, 32, Kind::SoftirqEntry { vec: 3 });
+    trace.irq(230, 0, 32, Kind::VectorEntry { class, vector: 236 });
+    trace.irq(233, 0, 32, Kind::VectorExit { class, vector: 236 });
+    trace.irq(240, 0, 32, Kind::SoftirqExit { vec: 3 });
+    // This one has no end in the trace: the next event in task context shows that it is over.
+    trace.irq(250, 0, 32, Kind::VectorEntry { class, vector: 236 });
+    trace.add(280, 0, 32, Kind::SoftirqRaise { vec: 1 });
+    trace.switch(300, 0, 32, 7, RUNNABLE);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(waited(&answers, vcpu, "irq"), 15 + 3 + 12);
+    let net = answers
+        .ready
+        .iter()
+        .find(|row| row.who == "NET_RX")
+        .unwrap();
+    assert_eq!(net.ns, 12);
+    assert_eq!(waited(&answers, vcpu, "host_task"), 100 - 30);
+}
+
+#[test]
+fn a_waiter_takes_its_queue_along() {
+    let mut trace = trace();
+    trace.exit(100, 1, 8, 1, EPT);
+    trace.switch(200, 0, 7, 32, PREEMPTED);
+    let to = Kind::SchedMigrateTask {
+        tid: Tid(7),
+        prio: 120,
+        orig_cpu: 0,
+        dest_cpu: 1,
+    };
+    trace.add(230, 1, 8, to);
+    trace.switch(250, 1, 8, 7, PREEMPTED);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(waited(&answers, vcpu, "host_task"), 30);
+    assert_eq!(waited(&answers, vcpu, "vcpu_same_vm"), 20);
+}
+
+#[test]
+fn an_idle_cpu_until_the_bandwidth_timer_is_throttling() {
+    for is_limited in [false, true] {
+        let mut trace = trace();
+        trace.switch(200, 0, 7, 0, RUNNABLE);
+        if is_limited {
+            let function = trace.name("sched_cfs_period_timer");
+            let kind = Kind::HrtimerExpireEntry {
+                hrtimer: 1,
+                now_ns: 0,
+                function,
+            };
+            trace.irq(900, 1, 8, kind);
+        }
+        trace.switch(910, 0, 0, 7, RUNNABLE);
+        let answers = trace.answers();
+        check(&answers);
+        let vcpu = of_tid(&answers, 7);
+        let cause = if is_limited { "throttled" } else { "idle" };
+        assert_eq!(waited(&answers, vcpu, cause), 710);
+        let found = answers
+            .findings
+            .iter()
+            .any(|finding| finding.id == "throttled");
+        assert_eq!(found, is_limited);
+    }
+}
+
+#[test]
+fn yields_are_told_by_where_they_went() {
+    let mut trace = trace();
+    trace.exit(100, 1, 8, 1, EPT).switch(110, 1, 8, 0, SLEEPS);
+    for (at, next) in [(1000, 8), (2000, 32)] {
+        trace
+            .entry(at, 0, 7, 0)
+            .exit(at + 10, 0, 7, 0, super::build::PAUSE);
+        trace
+            .switch(at + 20, 0, 7, next, RUNNABLE)
+            .switch(at + 40, 0, next, 7, SLEEPS);
+    }
+    trace
+        .entry(3000, 0, 7, 0)
+        .exit(3010, 0, 7, 0, super::build::PAUSE)
+        .entry(3020, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    let row = answers
+        .yields
+        .iter()
+        .find(|row| row.vm == of_tid(&answers, 7).vm)
+        .unwrap();
+    assert_eq!(
+        (
+            row.pause_exits,
+            row.switched_to_same_vm,
+            row.switched_elsewhere
+        ),
+        (3, 1, 1)
+    );
+}

@@ -1,0 +1,353 @@
+//! The command as a user has it: forms, choices, and what it says when something is wrong.
+
+#[path = "../../report/tests/common/mod.rs"]
+mod perfetto;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn trace(name: &str) -> PathBuf {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
+    traces.join(name)
+}
+
+fn hackbench() -> PathBuf {
+    trace("svm-hackbench-cyclictest-hog/trace.dat.zst")
+}
+
+fn stealtime(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the command runs");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// What `analyze` prints; it must succeed.
+fn analyze(arguments: &[&str]) -> String {
+    let (status, out, error) = run(stealtime(&["analyze"]).arg(hackbench()).args(arguments));
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{arguments:?}");
+    out
+}
+
+/// What `analyze` complains of; it must fail with status 2 and print nothing.
+fn complaint(arguments: &[&str]) -> String {
+    let (status, out, error) = run(stealtime(&["analyze"]).arg(hackbench()).args(arguments));
+    assert_eq!((status, out.as_str()), (Some(2), ""), "{arguments:?}");
+    error
+}
+
+#[test]
+fn tables_come_without_colours_into_a_pipe() {
+    let out = analyze(&[]);
+    for part in [
+        "Where vCPU time went",
+        "Exits",
+        "Latencies",
+        "More tables: --key",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert!(!out.contains('\u{1b}'));
+    assert!(out.lines().all(|line| line.chars().count() <= 100));
+    assert!(!analyze(&["--key", "events"]).contains("Where vCPU time went"));
+}
+
+#[test]
+fn the_same_answers_in_every_form() {
+    let json: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+    assert_eq!(analyze(&["--json"]), analyze(&["--format", "json"]));
+    let csv = analyze(&["--format", "csv", "--key", "exit-totals"]);
+    let rows = json["exit_totals"].as_array().expect("rows");
+    assert_eq!(csv.lines().count(), rows.len() + 1);
+    let first = format!(
+        "*,{},{},",
+        rows[0]["reason"].as_str().expect("text"),
+        rows[0]["samples"]
+    );
+    assert!(csv.lines().nth(1).expect("a row").starts_with(&first));
+}
+
+#[test]
+fn a_part_of_the_recording() {
+    let whole: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+    let part = analyze(&[
+        "--json", "--from", "100ms", "--until", "0.2s", "--cpu", "1,2",
+    ]);
+    let part: Value = serde_json::from_str(&part).expect("JSON");
+    let events = |answers: &Value| answers["source"]["events"].as_u64().expect("a number");
+    assert!(0 < events(&part) && events(&part) < events(&whole) / 5);
+    let note = part["source"]["notes"].to_string();
+    assert!(
+        note.contains("--cpu 1,2 --from 100000000ns --until 200000000ns"),
+        "{note}"
+    );
+    let first = whole["source"]["first_ns"].as_u64().expect("a number") + 100_000_000;
+    let from = format!("@{}.{:09}", first / 1_000_000_000, first % 1_000_000_000);
+    let same = analyze(&["--json", "--from", &from, "--to", "0.2s", "--cpu", "1,2"]);
+    let same: Value = serde_json::from_str(&same).expect("JSON");
+    assert_eq!(events(&same), events(&part));
+}
+
+#[test]
+fn threads_can_be_given_to_vms() {
+    let answers: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+    let vcpus = answers["vcpus"].as_array().expect("vCPUs");
+    let tid = vcpus[0]["tid"].as_i64().expect("a thread");
+    let mine = analyze(&["--json", "--vm-of", &format!("mine={tid}"), "--vm", "mine"]);
+    let mine: Value = serde_json::from_str(&mine).expect("JSON");
+    assert_eq!(mine["vms"][0]["grouped_by"], "user");
+    assert_eq!(mine["vcpus"].as_array().map(Vec::len), Some(1));
+    assert_eq!(mine["vcpus"][0]["tid"], tid);
+}
+
+#[test]
+fn complaints_say_what_there_is() {
+    let vm = complaint(&["--vm", "nobody"]);
+    assert!(
+        vm.contains("--vm nobody: no such VM; there are ") && vm.contains("vm"),
+        "{vm}"
+    );
+    assert!(complaint(&["--vcpu", "77"]).contains("there are: 0, 1, 2, 3"));
+    assert!(complaint(&["--cpu", "99"]).contains("there are 0 to 3"));
+    assert!(complaint(&["--from", "1h"]).contains("1.5s, 200ms"));
+    assert!(complaint(&["--from", "1000s"]).contains("after the last event"));
+    assert!(complaint(&["--from", "2ms", "--until", "1ms"]).contains("not after --from"));
+    assert!(complaint(&["--format", "csv"]).contains("add --key NAME"));
+    assert!(complaint(&["--format", "csv", "--key", "time,exits"]).contains("add --key NAME"));
+    assert!(complaint(&["--key", "exit"]).contains("exit-totals"));
+    assert!(complaint(&["--vm-of", "a=b"]).contains("not a thread id"));
+    assert!(complaint(&["--json", "--format", "csv"]).contains("cannot be used with"));
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let refused = |path: &str| {
+        let (status, out, error) = run(&mut stealtime(&["analyze", path]));
+        assert_eq!((status, out.as_str()), (Some(2), ""));
+        assert!(error.starts_with("stealtime: "), "{error}");
+        error
+    };
+    assert!(refused("no-such-file").contains("no-such-file"));
+    assert!(refused("-").contains("empty"));
+    assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).contains("not a trace"));
+    let hostile = refused("no\u{1b}[2Jfile");
+    assert!(!hostile.contains('\u{1b}'), "{hostile:?}");
+}
+
+/// With standard input from this file.
+fn from_stdin(command: &mut Command, path: &Path) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    let bytes = std::fs::read(path).expect("a recording");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let writer = std::thread::spawn(move || stdin.write_all(&bytes));
+    let output = child.wait_with_output().expect("the command ends");
+    writer
+        .join()
+        .expect("the writer ends")
+        .expect("all is read");
+    output
+}
+
+#[test]
+fn standard_input_is_as_good_as_a_file() {
+    let output = from_stdin(
+        &mut stealtime(&["analyze", "-", "--json", "--key", "time"]),
+        &hackbench(),
+    );
+    let piped: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let read: Value = serde_json::from_str(&analyze(&["--json", "--key", "time"])).expect("JSON");
+    assert_eq!(piped["vcpus"], read["vcpus"]);
+    let exported = from_stdin(
+        &mut stealtime(&["export", "-", "--to", "perfetto"]),
+        &hackbench(),
+    );
+    assert_eq!(exported.stdout, export(&[]));
+}
+
+#[test]
+fn nobody_reading_any_more_is_no_error() {
+    let mut child = stealtime(&["analyze", "--key", "all", "--json"])
+        .arg(hackbench())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("the command ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty());
+}
+
+/// What `export` writes to standard output.
+fn export(arguments: &[&str]) -> Vec<u8> {
+    let mut command = stealtime(&["export", "--to", "perfetto"]);
+    let output = command
+        .arg(hackbench())
+        .args(arguments)
+        .output()
+        .expect("the command runs");
+    assert_eq!(output.status.code(), Some(0));
+    output.stdout
+}
+
+#[test]
+fn an_exported_file_is_there_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("trace.pftrace");
+    let mut command = stealtime(&["export", "--to", "perfetto", "-o"]);
+    let (status, out, error) = run(command.arg(&file).arg(hackbench()));
+    assert_eq!((status, out.as_str(), error.as_str()), (Some(0), "", ""));
+    assert_eq!(std::fs::read(&file).expect("the file"), export(&[]));
+    std::fs::remove_file(&file).expect("the file is there");
+    let mut command = stealtime(&["export", "no-such-file", "--to", "perfetto", "-o"]);
+    assert_eq!(run(command.arg(&file)).0, Some(2));
+    assert_eq!(folder.path().read_dir().expect("the folder").count(), 0);
+}
+
+/// The slices on a vCPU's track add up to its time split.
+#[test]
+fn exported_slices_add_up_to_the_answers() {
+    let reading = perfetto::Reading::new(&export(&[]));
+    let answers: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+    let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for slice in &reading.slices {
+        *sums.entry((&slice.track, &slice.name)).or_default() += slice.end - slice.begin;
+    }
+    for vcpu in answers["vcpus"].as_array().expect("vCPUs") {
+        let track = format!(
+            "vCPU {} ({}, tid {})",
+            vcpu["vcpu"],
+            vcpu["task"].as_str().expect("text"),
+            vcpu["tid"]
+        );
+        let number = |key: &str| vcpu[key].as_u64().expect("a number");
+        let sum = |names: &[&str]| -> u64 {
+            let parts = names
+                .iter()
+                .filter_map(|name| sums.get(&(track.as_str(), *name)));
+            parts.sum()
+        };
+        for (shown, said) in [
+            (sum(&["guest"]), number("guest_ns")),
+            (sum(&["halted", "blocked", "asleep"]), number("halt_ns")),
+            (
+                sum(&["preempted", "ready"]),
+                number("preempted_ns") + number("wake_wait_ns"),
+            ),
+        ] {
+            let near = number("span_ns") / 100;
+            assert!(
+                shown.abs_diff(said) <= near,
+                "{track}: {shown} against {said}"
+            );
+        }
+    }
+    assert!(
+        reading.slices.iter().any(|slice| !slice.ends.is_empty()),
+        "a flow ends"
+    );
+}
+
+#[test]
+fn a_part_is_exported() {
+    let first = {
+        let answers: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+        answers["source"]["first_ns"].as_u64().expect("a number")
+    };
+    let bytes = export(&["--from", "100ms", "--until", "110ms", "--cpu", "2"]);
+    let reading = perfetto::Reading::new(&bytes);
+    let (from, to) = (first + 100_000_000, first + 110_000_000);
+    assert!(
+        reading
+            .slices
+            .iter()
+            .all(|slice| from <= slice.begin && slice.end <= to)
+    );
+    assert!(!reading.of("CPU 2").is_empty() && reading.of("CPU 1").is_empty());
+    assert!(reading.bundles.iter().all(|bundle| bundle.cpu() == 2));
+}
+
+#[test]
+fn lost_events_show_in_the_export() {
+    let mut command = stealtime(&["export", "--to", "perfetto"]);
+    let lost = trace("pvmhost-lost-events-ring/trace.dat");
+    let output = command.arg(lost).output().expect("the command runs");
+    let reading = perfetto::Reading::new(&output.stdout);
+    assert!(
+        reading
+            .slices
+            .iter()
+            .any(|slice| slice.name == "events lost")
+    );
+}
+
+#[test]
+fn help_names_every_table_and_form() {
+    let (status, help, _) = run(&mut stealtime(&["analyze", "--help"]));
+    assert_eq!(status, Some(0));
+    for word in [
+        "exit-totals",
+        "interrupts",
+        "--vm-of",
+        "Examples:",
+        "@1580.515472",
+    ] {
+        assert!(help.contains(word), "{word}");
+    }
+    let (_, completions, _) = run(&mut stealtime(&["completions", "bash"]));
+    assert!(completions.contains("--tsc-khz"));
+    let (status, _, _) = run(&mut stealtime(&["nonsense"]));
+    assert_eq!(status, Some(2));
+}
+
+/// The examples of the help, with a recording in place of the names they use.
+#[test]
+fn examples_of_the_help_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["trace.dat.zst", "trace.dat"] {
+        std::fs::copy(hackbench(), folder.path().join(name)).expect("a copy");
+    }
+    let perf = trace("svm-perf-kvm-stat-hackbench-tlb-burst/perf.data.zst");
+    std::fs::copy(perf, folder.path().join("perf.data")).expect("a copy");
+    let mut tried = 0;
+    for verb in [
+        &["--help"][..],
+        &["analyze", "--help"],
+        &["export", "--help"],
+    ] {
+        let (_, help, _) = run(&mut stealtime(verb));
+        let examples = help
+            .lines()
+            .filter_map(|line| line.strip_prefix("  stealtime "));
+        for example in examples {
+            let arguments = example.split([';', '|', '>']).next().expect("a part");
+            let mut command = stealtime(&arguments.split_whitespace().collect::<Vec<_>>());
+            let output = command
+                .current_dir(folder.path())
+                .output()
+                .expect("the command runs");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{example}: {error}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 8, "{tried}");
+}
