@@ -65,6 +65,12 @@ pub(crate) enum CliError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// `check` was asked for something that is not there, or given a file that it cannot use.
+    #[error("{0}")]
+    Check(String),
+    /// `check` found violations.
+    #[error("check: {0} violations found")]
+    Violations(usize),
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Stdout(io::Error),
@@ -74,8 +80,13 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// The exit status.
-    pub(crate) const STATUS: u8 = 2;
+    /// The exit status: 1 for what was looked for and found, 2 for what cannot be done.
+    pub(crate) const fn status(&self) -> u8 {
+        match self {
+            Self::Violations(_) => 1,
+            _ => 2,
+        }
+    }
 
     /// Whether nobody reads the output any more.
     pub(crate) fn is_broken_pipe(&self) -> bool {

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use error::CliError;
 use verb::Verb;
 
 /// Where guest time goes on KVM hosts, and what gives it back.
@@ -48,7 +47,7 @@ fn main() -> ExitCode {
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stealtime: {}", error.shown());
-            ExitCode::from(CliError::STATUS)
+            ExitCode::from(error.status())
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The verbs, a file each.
 
 mod analyze;
+mod check;
 mod completions;
 mod export;
 mod pick;
@@ -14,6 +15,7 @@ use crate::error::CliError;
 pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
+    Check(Box<check::Check>),
     Completions(completions::Completions),
 }
 
@@ -23,6 +25,7 @@ impl Verb {
         match self {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
+            Self::Check(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
         }
     }
