@@ -51,13 +51,31 @@ pub const PROTOCOLS: &[Protocol] = &[
         about: "posted interrupts: post, synchronize, enter, leave, block, wake up, move",
         variants: PI_NOTIFY,
         properties: &[
-            ("posted-not-lost", "a vector posted is in PIR, in the IRR, or was delivered"),
-            ("posted-not-twice", "a vector is delivered at most as often as it was posted"),
-            ("no-blocked-for-ever", "no vCPU sleeps with an interrupt that nobody will tell it of"),
-            ("noticed-in-guest", "in guest mode a posted vector has a notification on its way"),
+            (
+                "posted-not-lost",
+                "a vector posted is in PIR, in the IRR, or was delivered",
+            ),
+            (
+                "posted-not-twice",
+                "a vector is delivered at most as often as it was posted",
+            ),
+            (
+                "no-blocked-for-ever",
+                "no vCPU sleeps with an interrupt that nobody will tell it of",
+            ),
+            (
+                "noticed-in-guest",
+                "in guest mode a posted vector has a notification on its way",
+            ),
             ("sn-clear-in-guest", "in guest mode SN is clear"),
-            ("sn-set-in-host", "quality: a runnable vCPU in the host has SN set (as-posted, corrected)"),
-            ("one-wakeup-list", "a vCPU is on one wakeup list at most, on none when it is loaded"),
+            (
+                "sn-set-in-host",
+                "quality: a runnable vCPU in the host has SN set (as-posted, corrected)",
+            ),
+            (
+                "one-wakeup-list",
+                "a vCPU is on one wakeup list at most, on none when it is loaded",
+            ),
             ("request-seen", "no request is overlooked at guest entry"),
         ],
     },
@@ -66,8 +84,14 @@ pub const PROTOCOLS: &[Protocol] = &[
         about: "batched softirqs: raise, nest, interrupts inside, CPUs that handle or monitor",
         variants: WAKEUP_BATCH,
         properties: &[
-            ("softirq-seen", "no CPU idles with a raised softirq that nobody will tell it of"),
-            ("no-stray-ipi", "no IPI to a CPU for which no softirq was raised"),
+            (
+                "softirq-seen",
+                "no CPU idles with a raised softirq that nobody will tell it of",
+            ),
+            (
+                "no-stray-ipi",
+                "no IPI to a CPU for which no softirq was raised",
+            ),
         ],
     },
     Protocol {
@@ -84,9 +108,18 @@ pub const PROTOCOLS: &[Protocol] = &[
         about: "who waits for whose IPI: record, EOI, reset, hint",
         variants: IPI_TRACKING,
         properties: &[
-            ("hint-exists", "a hint never names a vCPU that does not exist"),
-            ("hint-whole", "receiver, vector and time of a hint are of one record"),
-            ("eoi-own-record", "an EOI does not end a record made for another vector"),
+            (
+                "hint-exists",
+                "a hint never names a vCPU that does not exist",
+            ),
+            (
+                "hint-whole",
+                "receiver, vector and time of a hint are of one record",
+            ),
+            (
+                "eoi-own-record",
+                "an EOI does not end a record made for another vector",
+            ),
         ],
     },
 ];
@@ -96,37 +129,73 @@ const PI_NOTIFY: &[Variant] = &[
     sound("corrected", "SN with the mode, every flaw mended"),
     sound("off", "SN only while preempted: before 2022"),
     faulty("as-posted-v1", "the first posting: flaws 1, 3, 5"),
-    faulty("as-posted-v1-half-repair", "the same with the PIR test of its review: flaw 2"),
+    faulty(
+        "as-posted-v1-half-repair",
+        "the same with the PIR test of its review: flaw 2",
+    ),
     faulty("as-posted-v3", "the third posting: flaws 1, 8, 9"),
-    faulty("put-plain-apicv", "Linux 7.2 where no wakeup vector is used: preempted, moved blocker"),
+    faulty(
+        "put-plain-apicv",
+        "Linux 7.2 where no wakeup vector is used: preempted, moved blocker",
+    ),
     faulty("on-not-recomputed", "Linux before c112b5f50232"),
     faulty("blocked-not-told", "Linux before a2486020a82e"),
     faulty("not-unlinked", "Linux before 8b306e2f3c41"),
     faulty("self-ipi-lost", "ACRN 4978"),
-    faulty("without-r1", "entry without the barrier between mode and ON"),
-    faulty("without-r2", "ON cleared by an instruction that is no barrier"),
-    faulty("without-r3", "SN cleared by an instruction that is no barrier"),
+    faulty(
+        "without-r1",
+        "entry without the barrier between mode and ON",
+    ),
+    faulty(
+        "without-r2",
+        "ON cleared by an instruction that is no barrier",
+    ),
+    faulty(
+        "without-r3",
+        "SN cleared by an instruction that is no barrier",
+    ),
     faulty("without-r4", "wait without the barrier before ON is read"),
-    faulty("without-r5", "no test of ON after the switch to the wakeup vector"),
-    faulty("without-r6", "entry without the barrier between mode and requests"),
+    faulty(
+        "without-r5",
+        "no test of ON after the switch to the wakeup vector",
+    ),
+    faulty(
+        "without-r6",
+        "entry without the barrier between mode and requests",
+    ),
     faulty("without-r7", "interrupts on between mode and VM entry"),
-    faulty("without-r8", "a nested post without the barrier before the mode is read"),
+    faulty(
+        "without-r8",
+        "a nested post without the barrier before the mode is read",
+    ),
     faulty("without-r10", "load takes the list of the new CPU"),
 ];
 
 const WAKEUP_BATCH: &[Variant] = &[
     sound("in-word", "MWAIT promise in the softirq word: Xen 4.20.1"),
-    faulty("softirq-number", "the patch of 2014: notes the softirq's number, not the CPU"),
-    faulty("no-second-look", "MWAIT without looking again after MONITOR"),
+    faulty(
+        "softirq-number",
+        "the patch of 2014: notes the softirq's number, not the CPU",
+    ),
+    faulty(
+        "no-second-look",
+        "MWAIT without looking again after MONITOR",
+    ),
 ];
 
 const CLOCK: &[Variant] = &[
     sound("odd-version", "the version is odd during an update"),
-    faulty("version-after", "the version is raised only after an update"),
+    faulty(
+        "version-after",
+        "the version is raised only after an update",
+    ),
 ];
 
 const IPI_TRACKING: &[Variant] = &[
-    sound("vector-matched", "version 3: an EOI ends the record of its vector"),
+    sound(
+        "vector-matched",
+        "version 3: an EOI ends the record of its vector",
+    ),
     faulty("any-vector", "version 2: an EOI ends whatever is recorded"),
 ];
 
@@ -195,7 +264,9 @@ pub fn cases(
         let there = all.iter().map(|(_, v)| v.name).collect();
         return Err(unknown("variant", variant, there));
     }
-    let every = some.into_iter().flat_map(|(protocol, v)| scenes(protocol, v));
+    let every = some
+        .into_iter()
+        .flat_map(|(protocol, v)| scenes(protocol, v));
     let every: Vec<Case> = every.collect();
     let there: Vec<&'static str> = every.iter().map(|case| case.scene).collect();
     let kept = |case: &Case| scene.is_none_or(|asked| asked == case.scene);
@@ -261,7 +332,10 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             Suppression::Put => scenes[0].1.migrations = 0,
             _ => {}
         }
-        return scenes.into_iter().map(|(name, c)| (name, Kind::Pi(c))).collect();
+        return scenes
+            .into_iter()
+            .map(|(name, c)| (name, Kind::Pi(c)))
+            .collect();
     }
     let alone = Config::alone(Suppression::Put);
     let without = |barrier| Config {

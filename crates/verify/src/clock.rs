@@ -135,7 +135,11 @@ impl Model for Clock {
     }
 
     fn describe(&self, agent: u8, _op: Op) -> &'static str {
-        if agent == HOST { "update page" } else { "read page" }
+        if agent == HOST {
+            "update page"
+        } else {
+            "read page"
+        }
     }
 
     fn value(&self, _slot: usize, value: u64) -> String {

@@ -45,8 +45,15 @@ pub(crate) struct IpiTracking {
 impl IpiTracking {
     pub(crate) fn new(vector_matched: bool) -> Self {
         let names = [
-            "outgoing.0", "time.0", "sender.0", "outgoing.1", "time.1", "sender.1", "outgoing.2",
-            "time.2", "sender.2",
+            "outgoing.0",
+            "time.0",
+            "sender.0",
+            "outgoing.1",
+            "time.1",
+            "sender.1",
+            "outgoing.2",
+            "time.2",
+            "sender.2",
         ];
         let make = || (0..VCPUS).map(|_| IpiContext::new()).collect();
         let (contexts, layout) = word::allocate(make, |n| WordInfo {
@@ -155,10 +162,14 @@ impl Model for IpiTracking {
         };
         match local.wrong {
             Some(Wrong::Nobody(vcpu)) => {
-                return say("hint-exists", format!("a hint names vCPU {vcpu} of {VCPUS}"));
+                return say(
+                    "hint-exists",
+                    format!("a hint names vCPU {vcpu} of {VCPUS}"),
+                );
             }
             Some(Wrong::Mixed(vector, ns)) => {
-                let text = format!("a hint has vector {vector:#x} with the time {ns} ns of another");
+                let text =
+                    format!("a hint has vector {vector:#x} with the time {ns} ns of another");
                 return say("hint-whole", text);
             }
             None => {}

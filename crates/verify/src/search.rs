@@ -268,7 +268,10 @@ impl<M: Model> Search<'_, M> {
             for batch in level.chunks(BATCH) {
                 for expanded in self.expand(batch) {
                     self.outcome.transitions += expanded.transitions;
-                    assert!(expanded.sound, "a word of the model is used against its class");
+                    assert!(
+                        expanded.sound,
+                        "a word of the model is used against its class"
+                    );
                     for candidate in expanded.new {
                         self.add(candidate, &mut next);
                     }

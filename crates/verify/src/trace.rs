@@ -153,17 +153,15 @@ impl fmt::Display for Trace {
         }
         writeln!(f, "  changes")?;
         for (n, row) in self.rows.iter().enumerate() {
-            write!(f, "{:>4}", n + 1)?;
+            let mut line = format!("{:>4}", n + 1);
             for (agent, width) in widths.iter().enumerate() {
                 let text = if row.agent == agent { &row.text } else { "" };
-                write!(f, "  {text:width$}")?;
+                // Writing to a String cannot fail.
+                let _ = write!(line, "  {text:width$}");
             }
             let changes = row.changes.join(", ");
-            if changes.is_empty() {
-                writeln!(f)?;
-            } else {
-                writeln!(f, "  {changes}")?;
-            }
+            let _ = write!(line, "  {changes}");
+            writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
     }
@@ -222,7 +220,10 @@ impl fmt::Display for ReplayError {
                  check again"
             ),
             Self::Line { line, text } => {
-                write!(f, "line {line} of the replay file is not understood: {text:?}")
+                write!(
+                    f,
+                    "line {line} of the replay file is not understood: {text:?}"
+                )
             }
             Self::Missing { what } => write!(f, "the replay file does not say the {what}"),
         }

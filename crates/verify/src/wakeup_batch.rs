@@ -255,11 +255,16 @@ impl Model for WakeupBatch {
             return Some(Violation {
                 property: "no-stray-ipi",
                 flaw,
-                sentence: format!("CPU {cpu} was sent an IPI, though nobody raised a softirq on it"),
+                sentence: format!(
+                    "CPU {cpu} was sent an IPI, though nobody raised a softirq on it"
+                ),
             });
         }
         let senders = [SENDER, REMOTE, IRQ];
-        let quiet = local.at == STEPS && senders.iter().all(|a| state.agents[usize::from(*a)].op == IDLE);
+        let quiet = local.at == STEPS
+            && senders
+                .iter()
+                .all(|a| state.agents[usize::from(*a)].op == IDLE);
         let asleep = |cpu: usize| !Self::awake(state, cpu) && state.agents[cpu].op == IDLE;
         let cpu = (1..3).find(|&cpu| quiet && asleep(cpu) && state.mem[cpu] as u32 != 0)?;
         Some(Violation {
@@ -290,10 +295,19 @@ impl Model for WakeupBatch {
             ("CPU 1", format!("{:?}", local.idle[0])),
             ("CPU 2", format!("{:?}", local.idle[1])),
         ];
-        for (cpu, name) in ["IPI CPU 0", "IPI CPU 1", "IPI CPU 2", "IPI CPU 3"].iter().enumerate() {
+        for (cpu, name) in ["IPI CPU 0", "IPI CPU 1", "IPI CPU 2", "IPI CPU 3"]
+            .iter()
+            .enumerate()
+        {
             all.push((name, u8::from(local.ipi[cpu]).to_string()));
         }
-        all.push(("noted", format!("{:#x}", local.batch.batch_mask().iter().fold(0, |m, c| m | 1 << c))));
+        all.push((
+            "noted",
+            format!(
+                "{:#x}",
+                local.batch.batch_mask().iter().fold(0, |m, c| m | 1 << c)
+            ),
+        ));
         all
     }
 }

@@ -61,7 +61,11 @@ pub(crate) fn allocate<T>(
     CONTEXT.with(|c| c.borrow_mut().allocated = Some(Vec::new()));
     let made = make();
     let values = CONTEXT.with(|c| c.borrow_mut().allocated.take().unwrap_or_default());
-    assert!(values.len() <= MAX_WORDS, "a model of {} words", values.len());
+    assert!(
+        values.len() <= MAX_WORDS,
+        "a model of {} words",
+        values.len()
+    );
     let mut layout = Layout {
         words: (0..values.len()).map(info).collect(),
         slot: [NO_SLOT; MAX_WORDS],
@@ -102,7 +106,6 @@ pub(crate) enum Access {
 pub(crate) struct Made {
     pub(crate) access: Access,
     pub(crate) word: u16,
-    pub(crate) value: u64,
 }
 
 #[derive(Debug)]
@@ -280,11 +283,7 @@ impl Context {
             self.at += 1;
         }
         if shared && !(self.atomic && access != Access::LineOwned) {
-            self.made = Some(Made {
-                access,
-                word,
-                value,
-            });
+            self.made = Some(Made { access, word });
         }
     }
 

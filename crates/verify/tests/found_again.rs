@@ -1,5 +1,7 @@
 //! Every known fault is found again, each by a test; what is sound passes.
 
+#![allow(clippy::unwrap_used)] // A test may.
+
 use stealtime_verify::{Case, Choice, End, Limits, Outcome, Trace, cases};
 
 fn limits(steps: Option<u32>) -> Limits {
@@ -21,7 +23,12 @@ fn find(case: &Case, property: &str, flaw: Option<u8>, steps: u32) -> (Outcome, 
         .findings
         .iter()
         .find(|f| f.violation.property == property && f.violation.flaw == flaw)
-        .unwrap_or_else(|| panic!("{case:?}: {property} {flaw:?} not in {:?}", outcome.findings));
+        .unwrap_or_else(|| {
+            panic!(
+                "{case:?}: {property} {flaw:?} not in {:?}",
+                outcome.findings
+            )
+        });
     let trace = case.walk(&found.path).unwrap();
     assert_eq!(trace.violation.as_ref(), Some(&found.violation));
     assert_eq!(trace.rows.len(), found.path.len());
@@ -34,31 +41,73 @@ fn found(variant: &str, scene: Option<&str>, property: &str, flaw: Option<u8>, s
 
 #[test]
 fn flaw_1_on_test_in_the_wakeup_path_v1() {
-    found("as-posted-v1", Some("device+poster"), "no-blocked-for-ever", Some(1), 15);
+    found(
+        "as-posted-v1",
+        Some("device+poster"),
+        "no-blocked-for-ever",
+        Some(1),
+        15,
+    );
 }
 #[test]
 fn flaw_2_self_ipi_without_on_wakes_nobody() {
-    found("as-posted-v1-half-repair", None, "no-blocked-for-ever", Some(2), 24);
+    found(
+        "as-posted-v1-half-repair",
+        None,
+        "no-blocked-for-ever",
+        Some(2),
+        24,
+    );
 }
 #[test]
 fn flaw_3_cancelled_entry_v1() {
-    found("as-posted-v1", Some("device+poster+kicker"), "sn-set-in-host", Some(3), 12);
+    found(
+        "as-posted-v1",
+        Some("device+poster+kicker"),
+        "sn-set-in-host",
+        Some(3),
+        12,
+    );
 }
 #[test]
 fn flaw_5_plain_apicv_host() {
-    found("as-posted-v1", Some("plain-apicv"), "no-blocked-for-ever", Some(5), 14);
+    found(
+        "as-posted-v1",
+        Some("plain-apicv"),
+        "no-blocked-for-ever",
+        Some(5),
+        14,
+    );
 }
 #[test]
 fn flaw_1_on_test_in_the_wakeup_path_v3() {
-    found("as-posted-v3", Some("device+poster"), "no-blocked-for-ever", Some(1), 40);
+    found(
+        "as-posted-v3",
+        Some("device+poster"),
+        "no-blocked-for-ever",
+        Some(1),
+        40,
+    );
 }
 #[test]
 fn flaw_8_preempted_blocker() {
-    found("as-posted-v3", Some("device+poster"), "no-blocked-for-ever", Some(8), 40);
+    found(
+        "as-posted-v3",
+        Some("device+poster"),
+        "no-blocked-for-ever",
+        Some(8),
+        40,
+    );
 }
 #[test]
 fn flaw_9_cancelled_entry_v3() {
-    found("as-posted-v3", Some("device+poster+kicker"), "sn-set-in-host", Some(9), 12);
+    found(
+        "as-posted-v3",
+        Some("device+poster+kicker"),
+        "sn-set-in-host",
+        Some(9),
+        12,
+    );
 }
 
 #[test]
@@ -131,25 +180,49 @@ fn barrier_r10() {
 
 #[test]
 fn batching_bug_of_2014() {
-    find(&pick("wakeup-batch", "softirq-number", None), "softirq-seen", None, 40);
+    find(
+        &pick("wakeup-batch", "softirq-number", None),
+        "softirq-seen",
+        None,
+        40,
+    );
 }
 #[test]
 fn mwait_without_a_second_look() {
-    find(&pick("wakeup-batch", "no-second-look", None), "softirq-seen", None, 40);
+    find(
+        &pick("wakeup-batch", "no-second-look", None),
+        "softirq-seen",
+        None,
+        40,
+    );
 }
 #[test]
 fn clock_page_without_an_odd_version() {
-    find(&pick("clock", "version-after", None), "no-torn-read", None, 30);
+    find(
+        &pick("clock", "version-after", None),
+        "no-torn-read",
+        None,
+        30,
+    );
 }
 #[test]
 fn eoi_of_another_vector() {
-    find(&pick("ipi-tracking", "any-vector", None), "eoi-own-record", None, 30);
+    find(
+        &pick("ipi-tracking", "any-vector", None),
+        "eoi-own-record",
+        None,
+        30,
+    );
 }
 
 fn passes(protocol: &str, variant: &str, scene: &str, steps: Option<u32>) {
     let case = pick(protocol, variant, Some(scene));
     let outcome = case.explore(limits(steps));
-    assert!(outcome.findings.is_empty(), "{case:?}: {:?}", outcome.findings);
+    assert!(
+        outcome.findings.is_empty(),
+        "{case:?}: {:?}",
+        outcome.findings
+    );
     let end = steps.map_or(End::Exhausted, |steps| End::Bound { steps });
     assert_eq!(outcome.end, end, "{case:?}");
     assert!(outcome.states > 100, "{case:?}: {outcome:?}");
@@ -195,8 +268,16 @@ fn the_search_does_not_depend_on_threads() {
         case.explore(limits)
     };
     let (one, four) = (run(1), run(4));
-    assert_eq!((one.states, one.transitions), (four.states, four.transitions));
-    let paths = |o: &Outcome| o.findings.iter().map(|f| f.path.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (one.states, one.transitions),
+        (four.states, four.transitions)
+    );
+    let paths = |o: &Outcome| {
+        o.findings
+            .iter()
+            .map(|f| f.path.clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(paths(&one), paths(&four));
 }
 
@@ -214,5 +295,8 @@ fn memory_that_runs_out_is_said() {
         memory_mib: 8,
         ..limits(None)
     });
-    assert!(matches!(outcome.end, End::Memory { limit_mib: 8, .. }), "{outcome:?}");
+    assert!(
+        matches!(outcome.end, End::Memory { limit_mib: 8, .. }),
+        "{outcome:?}"
+    );
 }

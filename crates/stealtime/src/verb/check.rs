@@ -1,7 +1,6 @@
 //! `stealtime check`: every interleaving of a protocol.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -107,7 +106,9 @@ impl Check {
         } = &replay;
         let case = cases(Some(protocol), Some(variant), Some(scene));
         let case = case.map_err(|error| failed(error.to_string()))?;
-        let case = case.first().ok_or_else(|| failed("no such case".to_owned()))?;
+        let case = case
+            .first()
+            .ok_or_else(|| failed("no such case".to_owned()))?;
         let trace = case.walk(path).map_err(|error| failed(error.to_string()))?;
         let mut text = format!("{protocol}, variant {variant}, agents {scene}\n\n{trace}\n");
         match &trace.violation {
@@ -262,7 +263,11 @@ fn list() -> String {
             let known = known.unwrap_or_default();
             let sets: Vec<&str> = known.iter().map(|case| case.scene).collect();
             let (name, about) = (variant.name, variant.about);
-            let _ = writeln!(text, "    {name:24} {verdict:9}  {about} [{}]", sets.join(", "));
+            let _ = writeln!(
+                text,
+                "    {name:24} {verdict:9}  {about} [{}]",
+                sets.join(", ")
+            );
         }
         let _ = writeln!(text, "  properties");
         for (name, says) in protocol.properties {

@@ -101,7 +101,15 @@ fn info(n: usize) -> WordInfo {
     const WORDS: usize = 18;
     const NAMES: [[&str; 7]; 2] = [
         ["PIR", "control", "IRR", "mode", "requests", "cpu", "wait"],
-        ["PIR.1", "control.1", "IRR.1", "mode.1", "requests.1", "cpu.1", "wait.1"],
+        [
+            "PIR.1",
+            "control.1",
+            "IRR.1",
+            "mode.1",
+            "requests.1",
+            "cpu.1",
+            "wait.1",
+        ],
     ];
     let vcpu = n / WORDS;
     let (class, name) = match (vcpu, n % WORDS) {
@@ -206,7 +214,15 @@ impl Model for PiNotify {
     }
 
     fn agents(&self) -> Vec<&'static str> {
-        vec!["vCPU 0", "vCPU 1", "device", "poster", "IRQ CPU 0", "IRQ CPU 1", "kicker"]
+        vec![
+            "vCPU 0",
+            "vCPU 1",
+            "device",
+            "poster",
+            "IRQ CPU 0",
+            "IRQ CPU 1",
+            "kicker",
+        ]
     }
 
     fn initial(&self) -> State<Local> {

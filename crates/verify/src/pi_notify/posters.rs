@@ -83,9 +83,8 @@ impl PiNotify {
             return;
         }
         let r7_missing = self.config.without == Some(Barrier::R7);
-        let open = Self::occupant(state, cpu).is_none_or(|v| {
-            state.local.vcpus[v].irqs_on(state.agents[v].op, r7_missing)
-        });
+        let open = Self::occupant(state, cpu)
+            .is_none_or(|v| state.local.vcpus[v].irqs_on(state.agents[v].op, r7_missing));
         if !open {
             return;
         }

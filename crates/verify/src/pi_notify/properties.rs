@@ -41,7 +41,9 @@ impl PiNotify {
         let twice = (0..2).find(|&n| local.delivered[n] > most[n])?;
         let sentence = format!(
             "vector {:#x} was posted {} times and delivered {} times",
-            super::VECTORS[twice], most[twice], local.delivered[twice]
+            super::VECTORS[twice],
+            most[twice],
+            local.delivered[twice]
         );
         violation(name::TWICE, None, sentence)
     }
@@ -104,7 +106,9 @@ impl PiNotify {
                      entry did not set it again"
                 );
                 let wrong = !control.sn();
-                wrong.then(|| violation(name::SN_IN_HOST, flaw, sentence)).flatten()
+                wrong
+                    .then(|| violation(name::SN_IN_HOST, flaw, sentence))
+                    .flatten()
             }
             Pc::Asleep => self.blocked(state, vcpu),
             _ => None,

@@ -106,13 +106,18 @@ pub(crate) fn local(local: &Local) -> Vec<(&'static str, String)> {
         };
         all.push((name, pc.to_owned()));
     }
-    for (name, cpu) in ["CPU 0 pending", "CPU 1 pending"].into_iter().zip(&local.cpus) {
+    for (name, cpu) in ["CPU 0 pending", "CPU 1 pending"]
+        .into_iter()
+        .zip(&local.cpus)
+    {
         let kinds = [
             (pending::NOTIFICATION, "0xf2"),
             (pending::WAKEUP, "0xf1"),
             (pending::RESCHEDULE, "reschedule"),
         ];
-        let set = kinds.into_iter().filter(|(kind, _)| cpu.pending & kind != 0);
+        let set = kinds
+            .into_iter()
+            .filter(|(kind, _)| cpu.pending & kind != 0);
         let names: Vec<&str> = set.map(|(_, name)| name).collect();
         all.push((name, format!("{{{}}}", names.join(" "))));
     }

@@ -187,7 +187,9 @@ impl PiNotify {
 
     fn guest_choices(&self, state: &State<Local>, vcpu: usize, ops: &mut Vec<Op>) {
         let own = &state.local.vcpus[vcpu];
-        let waiting = own.on_cpu.map_or(0, |cpu| state.local.cpus[usize::from(cpu)].pending);
+        let waiting = own
+            .on_cpu
+            .map_or(0, |cpu| state.local.cpus[usize::from(cpu)].pending);
         if waiting & pending::NOTIFICATION != 0 {
             ops.push(op::NOTIFY);
         }
@@ -268,8 +270,7 @@ impl PiNotify {
         let image = word::peek(vcpu * slot::PER_VCPU + slot::CONTROL);
         let posted = word::peek(vcpu * slot::PER_VCPU + slot::PIR) != 0;
         put.self_ipi |= put.armed && self.config.half_repair && posted;
-        state.missed_at_arming =
-            put.armed && posted && !(put.self_ipi && Control(image).on());
+        state.missed_at_arming = put.armed && posted && !(put.self_ipi && Control(image).on());
         state.armed = put.armed;
         if put.self_ipi {
             let cpu = usize::from(state.last_cpu);
