@@ -95,7 +95,7 @@ impl Config {
             device: 1,
             poster: 1,
             nested: false,
-            ipi: 1,
+            ipi: 0,
             second_vcpu: true,
             kicks: 0,
             migrations: 1,
@@ -107,10 +107,19 @@ impl Config {
         }
     }
 
+    /// vCPU 1 sends an IPI by IPI virtualization too.
+    pub(crate) fn with_ipi(policy: Suppression) -> Self {
+        Self {
+            ipi: 1,
+            preempt: false,
+            migrations: 0,
+            ..Self::full(policy)
+        }
+    }
+
     /// One vCPU alone with the posters.
     pub(crate) fn alone(policy: Suppression) -> Self {
         Self {
-            ipi: 0,
             second_vcpu: false,
             ..Self::full(policy)
         }

@@ -114,6 +114,13 @@ fn info(n: usize) -> WordInfo {
     let vcpu = n / WORDS;
     let (class, name) = match (vcpu, n % WORDS) {
         (2, _) => (Class::Shared, ["list.cpu0", "list.cpu1"][n % WORDS % 2]),
+        // Nobody posts to vCPU 1 or wakes it: its words are its own.
+        (1, 1 | 4 | 9 | 13 | 14 | 16 | 17) => {
+            let at = [1, 4, 9, 13, 14, 16, 17]
+                .iter()
+                .position(|w| *w == n % WORDS);
+            (Class::Private(1), NAMES[1][at.unwrap_or(0)])
+        }
         (_, 1) => (Class::Shared, NAMES[vcpu][0]),
         (_, 4) => (Class::Shared, NAMES[vcpu][1]),
         (_, 9) => (Class::Private(vcpu as u8), NAMES[vcpu][2]),

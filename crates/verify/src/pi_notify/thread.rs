@@ -194,7 +194,8 @@ impl PiNotify {
             ops.push(op::NOTIFY);
         }
         ops.push(op::EXIT);
-        if waiting & !pending::NOTIFICATION == 0 {
+        // vCPU 1 is there for its CPU and its interrupts: it never halts.
+        if vcpu == 0 && waiting & !pending::NOTIFICATION == 0 {
             ops.push(op::HLT);
             ops.push(op::FAST);
         }
