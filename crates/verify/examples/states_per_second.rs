@@ -20,7 +20,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!(
             "{} ({scene}): {} states, {} steps, {seconds:.2} s, {rate:.0} states/s on one core, at \
              most {memory_mib} MiB; {:?}, {} violations",
-            case.variant, outcome.states, outcome.transitions, outcome.end, outcome.findings.len()
+            case.variant,
+            outcome.states,
+            outcome.transitions,
+            outcome.end,
+            outcome.findings.len()
         );
     }
     Ok(())
