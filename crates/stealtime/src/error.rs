@@ -77,13 +77,19 @@ pub(crate) enum CliError {
     /// Standard input cannot be kept for a second reading.
     #[error("standard input: {0}; give a file instead")]
     Spool(io::Error),
+    /// A guest's clocks.
+    #[error("{0}")]
+    Clock(String),
+    /// What was asked to look for was found.
+    #[error("{0}")]
+    Found(String),
 }
 
 impl CliError {
     /// The exit status: 1 for what was looked for and found, 2 for what cannot be done.
     pub(crate) const fn status(&self) -> u8 {
         match self {
-            Self::Violations(_) => 1,
+            Self::Violations(_) | Self::Found(_) => 1,
             _ => 2,
         }
     }

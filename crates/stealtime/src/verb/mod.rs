@@ -2,6 +2,7 @@
 
 mod analyze;
 mod check;
+mod clock;
 mod completions;
 mod export;
 mod pick;
@@ -16,6 +17,7 @@ pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
     Check(Box<check::Check>),
+    Clock(clock::Clock),
     Completions(completions::Completions),
 }
 
@@ -26,6 +28,7 @@ impl Verb {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
+            Self::Clock(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
         }
     }

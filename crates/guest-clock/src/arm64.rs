@@ -1,0 +1,234 @@
+//! arm64: one counter offset for the whole VM (`KVM_ARM_SET_COUNTER_OFFSET`, Linux 6.4).
+//!
+//! The sign is the other way round than on x86: the guest's counter is the host's *minus* the
+//! offset. There is no frequency to set and nothing that scales.
+
+use stealtime_hypervisor::counter::arm64::{
+    CounterMigrationError, CounterSide, MigratedCounter, guest_count, migrate,
+};
+
+use crate::device::Bracket;
+use crate::error::{Errno, IoctlError};
+use crate::policy::{Inexact, Options, Policy};
+use crate::save::{GuestClocks, of};
+use crate::saved::{Arm64State, Saved, State};
+
+/// An arm64 VM as far as its counter is concerned.
+pub trait Arm64Vm {
+    /// `CNTFRQ_EL0` in Hz.
+    fn counter_hz(&self) -> u32;
+
+    /// Host's counter, wall clock, host's counter. The fields that are named after the TSC hold
+    /// `CNTVCT_EL0` of the host.
+    fn bracket(&self) -> Bracket;
+
+    /// The guest's `CNTVCT_EL0` (`KVM_GET_ONE_REG`, of any one vCPU).
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn guest_counter(&self) -> Result<u64, Errno>;
+
+    /// `KVM_ARM_SET_COUNTER_OFFSET`.
+    ///
+    /// # Errors
+    /// `EBUSY` while a vCPU ioctl is in flight, `EINVAL` for a protected VM.
+    fn set_counter_offset(&self, offset: u64) -> Result<(), Errno>;
+
+    /// How many vCPUs the VM has.
+    fn vcpus(&self) -> u32;
+}
+
+/// A counter was not saved or restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Arm64Error {
+    /// The state is of another architecture.
+    #[error("the saved state is of x86, this VM is of arm64: restore on the same architecture")]
+    Architecture,
+    /// The state is of another number of vCPUs.
+    #[error("the saved state has {saved} vCPUs, the VM has {given}: create as many as were saved")]
+    VcpuCount {
+        /// In the state.
+        saved: u32,
+        /// In the VM.
+        given: u32,
+    },
+    /// More had passed than the policy allows.
+    #[error(
+        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}"
+    )]
+    Jump {
+        /// Since the save.
+        elapsed_ns: u64,
+        /// Allowed.
+        allowed_ns: u64,
+    },
+    /// The readings have a width, and exactness was demanded.
+    #[error(
+        "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
+         the offset that the VMM had set, or accept the bound with Inexact::Accept"
+    )]
+    Inexact {
+        /// How far off.
+        bound_ns: u64,
+    },
+    /// The arithmetic refused.
+    #[error(transparent)]
+    Arithmetic(#[from] CounterMigrationError),
+    /// An ioctl.
+    #[error(transparent)]
+    Ioctl(#[from] IoctlError),
+}
+
+/// What a restore of a counter did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Arm64Explanation {
+    /// Saved offset, in ticks; wraps.
+    pub offset_from: u64,
+    /// New offset.
+    pub offset_to: u64,
+    /// What the guest's counter read when it was saved.
+    pub count_at_save: u64,
+    /// What it reads at the anchor.
+    pub count_at_anchor: u64,
+    /// By how much guest time advanced, in ns.
+    pub advanced_ns: u64,
+    /// Most that the counter can be off the policy's time, in ns.
+    pub bound_ns: u64,
+}
+
+fn narrowest<V: Arm64Vm>(vm: &V) -> Bracket {
+    let mut best = vm.bracket();
+    for _ in 0..7 {
+        let next = vm.bracket();
+        if next.width() < best.width() {
+            best = next;
+        }
+    }
+    best
+}
+
+fn ticks_to_ns(ticks: u64, hz: u32) -> u64 {
+    let ns = (u128::from(ticks) * 1_000_000_000).div_ceil(u128::from(hz.max(1)));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+impl GuestClocks {
+    /// Saves the counter of a stopped arm64 guest. Give the `offset` that the VMM has set with
+    /// `KVM_ARM_SET_COUNTER_OFFSET`, if it has: KVM has no way to ask for it, and without it the
+    /// offset is worked out from the guest's counter, with a bound.
+    ///
+    /// # Errors
+    /// [`Arm64Error::Ioctl`], and [`Arm64Error::Arithmetic`] for a frequency of 0.
+    pub fn save_arm64<V: Arm64Vm>(vm: &V, offset: Option<u64>) -> Result<Saved, Arm64Error> {
+        let hz = vm.counter_hz();
+        if hz == 0 {
+            return Err(CounterMigrationError::FrequencyZero { hz }.into());
+        }
+        let instant = narrowest(vm);
+        let host_count = instant.tsc_before.wrapping_add(instant.width() / 2);
+        let (counter_offset, offset_bound_ticks) = match offset {
+            Some(offset) => (offset, 0),
+            None => measured_offset(vm)?,
+        };
+        Ok(Saved::unchecked(State::Arm64(Arm64State {
+            counter_hz: hz,
+            counter_offset,
+            offset_bound_ticks,
+            host_count,
+            realtime_ns: instant.realtime_ns,
+            vcpus: vm.vcpus(),
+        })))
+    }
+}
+
+fn measured_offset<V: Arm64Vm>(vm: &V) -> Result<(u64, u64), IoctlError> {
+    let mut best = (0, u64::MAX);
+    for _ in 0..8 {
+        let before = vm.bracket().tsc_after;
+        let guest = vm.guest_counter();
+        let guest = guest.map_err(of("KVM_GET_ONE_REG(CNTVCT_EL0)", None))?;
+        let width = vm.bracket().tsc_before.wrapping_sub(before);
+        let offset = before.wrapping_add(width / 2).wrapping_sub(guest);
+        if width < best.1 {
+            best = (offset, width / 2 + 1);
+        }
+    }
+    Ok(best)
+}
+
+impl Saved {
+    /// Restores the counter into an arm64 VM that has not run yet. May be repeated, at any later
+    /// time, with the same outcome up to the width of the readings.
+    ///
+    /// # Errors
+    /// [`Arm64Error`]; nothing is written unless everything was in order.
+    pub fn restore_arm64<V: Arm64Vm>(
+        &self,
+        vm: &V,
+        how: impl Into<Options>,
+    ) -> Result<Arm64Explanation, Arm64Error> {
+        let options = how.into();
+        let State::Arm64(saved) = self.state() else {
+            return Err(Arm64Error::Architecture);
+        };
+        if saved.vcpus != vm.vcpus() {
+            return Err(Arm64Error::VcpuCount {
+                saved: saved.vcpus,
+                given: vm.vcpus(),
+            });
+        }
+        let bound_ns = ticks_to_ns(saved.offset_bound_ticks, saved.counter_hz);
+        if bound_ns != 0 && options.inexact == Inexact::Refuse {
+            return Err(Arm64Error::Inexact { bound_ns });
+        }
+        let bracket = narrowest(vm);
+        let count = bracket.tsc_before.wrapping_add(bracket.width() / 2);
+        let forward = bracket.realtime_ns.saturating_sub(saved.realtime_ns);
+        let advanced_ns = advance(options.policy, forward)?;
+        let source = CounterSide {
+            count: saved.host_count,
+            hz: saved.counter_hz,
+        };
+        let destination = CounterSide {
+            count,
+            hz: vm.counter_hz(),
+        };
+        let known = &options.uncertainty;
+        let moved: MigratedCounter = migrate(
+            source,
+            destination,
+            saved.counter_offset,
+            advanced_ns,
+            known.frequency_error_ppb,
+        )?;
+        vm.set_counter_offset(moved.offset)
+            .map_err(of("KVM_ARM_SET_COUNTER_OFFSET", None))?;
+        let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz);
+        Ok(Arm64Explanation {
+            offset_from: saved.counter_offset,
+            offset_to: moved.offset,
+            count_at_save: guest_count(saved.host_count, saved.counter_offset),
+            count_at_anchor: guest_count(count, moved.offset),
+            advanced_ns,
+            bound_ns: moved
+                .bound_ns
+                .saturating_add(bound_ns)
+                .saturating_add(width_ns)
+                .saturating_add(known.realtime_skew_ns),
+        })
+    }
+}
+
+fn advance(policy: Policy, forward: u64) -> Result<u64, Arm64Error> {
+    match policy {
+        Policy::Stopped => Ok(0),
+        Policy::Elapsed { refuse_above_ns } if forward > refuse_above_ns => Err(Arm64Error::Jump {
+            elapsed_ns: forward,
+            allowed_ns: refuse_above_ns,
+        }),
+        Policy::Elapsed { .. } => Ok(forward),
+        Policy::AtMost { max_ns } => Ok(forward.min(max_ns)),
+    }
+}

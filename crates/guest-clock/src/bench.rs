@@ -1,0 +1,92 @@
+//! What reading a counter costs: native, through the kvmclock, in a guest, trapped.
+
+use std::hint::black_box;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stealtime_hypervisor::counter::arith::TimeScale;
+use stealtime_hypervisor::counter::pvclock::{PVCLOCK_TSC_STABLE, PvclockPage, PvclockTime};
+
+use crate::drill::DrillError;
+use crate::guest::{Guest, Reader};
+use crate::kvm::{host, rdtsc};
+
+/// Costs in picoseconds a reading: the least of several runs, since whatever disturbs adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Costs {
+    /// `LFENCE; RDTSC` in this process.
+    pub native_tsc_ps: u64,
+    /// A kvmclock page read in this process, `LFENCE; RDTSC` in it: what it costs in a guest
+    /// whose TSC is not trapped.
+    pub kvmclock_ps: u64,
+    /// The system's own clock, by `clock_gettime(CLOCK_MONOTONIC)`.
+    pub monotonic_ps: u64,
+    /// A turn of an empty loop in a guest: well below a nanosecond where code is not emulated.
+    pub guest_loop_ps: u64,
+    /// A turn with `RDTSC` in it.
+    pub guest_rdtsc_ps: u64,
+    /// A turn with `RDMSR` of the TSC in it: trapped unless KVM lets it through.
+    pub guest_rdmsr_ps: u64,
+}
+
+const RUNS: u32 = 15;
+
+fn least(
+    rounds: u32,
+    mut run: impl FnMut() -> Result<Duration, DrillError>,
+) -> Result<u64, DrillError> {
+    let mut best = u128::MAX;
+    for _ in 0..RUNS {
+        best = best.min(run()?.as_nanos());
+    }
+    Ok(u64::try_from(best * 1000 / u128::from(rounds.max(1))).unwrap_or(u64::MAX))
+}
+
+fn here(rounds: u32, mut read: impl FnMut() -> u64) -> Result<u64, DrillError> {
+    least(rounds, || {
+        let begin = Instant::now();
+        for _ in 0..rounds {
+            black_box(read());
+        }
+        Ok(begin.elapsed())
+    })
+}
+
+fn in_guest(reader: Reader, rounds: u32) -> Result<u64, DrillError> {
+    let mut guest = Guest::reading(reader)?;
+    least(rounds, || {
+        let begin = Instant::now();
+        guest.run(rounds)?;
+        Ok(begin.elapsed())
+    })
+}
+
+/// Measures all of them, in about a second.
+///
+/// # Errors
+/// [`DrillError`], for the guests.
+pub fn costs() -> Result<Costs, DrillError> {
+    let facts = host().map_err(crate::SaveError::Host)?.facts();
+    let page = PvclockPage::<AtomicU64>::new();
+    let scale = TimeScale::cycles_to_ns(u64::from(facts.tsc_khz)).unwrap_or_default();
+    page.publish(PvclockTime {
+        tsc_timestamp: rdtsc(),
+        system_time_ns: 0,
+        scale,
+        flags: PVCLOCK_TSC_STABLE,
+    });
+    let epoch = Instant::now();
+    // Starting and ending a run costs a thread: enough rounds that it does not count, few
+    // enough for KVMs that emulate each instruction.
+    let rounds = 20_000;
+    Ok(Costs {
+        native_tsc_ps: here(100_000, rdtsc)?,
+        kvmclock_ps: here(100_000, || page.read(rdtsc, 8).map_or(0, |r| r.ns))?,
+        monotonic_ps: here(100_000, || u64::from(epoch.elapsed().subsec_nanos()))?,
+        guest_loop_ps: in_guest(Reader::Nothing, rounds)?,
+        guest_rdtsc_ps: in_guest(Reader::Rdtsc, rounds)?,
+        guest_rdmsr_ps: in_guest(Reader::Rdmsr, rounds)?,
+    })
+}

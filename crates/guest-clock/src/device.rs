@@ -1,0 +1,219 @@
+//! What the library asks of a VM and its vCPUs: a small trait each, until the usual crates have
+//! all of it.
+//!
+//! Implementations: `kvm_ioctls::{VmFd, VcpuFd}` and raw file descriptors in [`crate::kvm`], and a
+//! machine without a device in [`crate::fake`].
+
+use std::time::Duration;
+
+use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_VALID_FLAGS, KvmClockData};
+use stealtime_hypervisor::counter::scaling::{ClockMode, HostTsc, RatioFormat};
+
+use crate::error::{Errno, HostError};
+
+/// `IA32_TIME_STAMP_COUNTER` (Intel SDM vol. 4).
+pub const MSR_IA32_TSC: u32 = 0x10;
+/// `IA32_TSC_ADJUST` (Intel SDM vol. 4).
+pub const MSR_IA32_TSC_ADJUST: u32 = 0x3b;
+/// `IA32_TSC_DEADLINE` (Intel SDM vol. 3, "TSC-Deadline Mode").
+pub const MSR_IA32_TSC_DEADLINE: u32 = 0x6e0;
+/// `MSR_KVM_SYSTEM_TIME_NEW`: where a vCPU's kvmclock page lies; bit 0 enables it.
+pub const MSR_KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
+
+/// What moves a guest's TSC on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TscMeans {
+    /// The offset attribute `KVM_VCPU_TSC_OFFSET`: exact and idempotent.
+    Offsets,
+    /// Writes of the TSC's value only: the delay of the writing thread shows in guest time.
+    Values,
+    /// Nothing: KVM accepts writes and keeps the TSC as it is. Paravirtual KVMs without hardware
+    /// offsets do this, and guests whose TSC is protected from the host.
+    Fixed,
+}
+
+/// What a host's KVM offers to guests' clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostFacts {
+    /// Frequency of the host's TSC in kHz, as KVM has it.
+    pub tsc_khz: u32,
+    /// How the hardware represents TSC ratios.
+    pub format: RatioFormat,
+    /// Whether it has them (`KVM_CAP_TSC_CONTROL`).
+    pub has_scaling: bool,
+    /// `kvm.tsc_tolerance_ppm`: guest frequencies this close are not scaled.
+    pub tolerance_ppm: u32,
+    /// What moves a guest's TSC.
+    pub means: TscMeans,
+    /// `KVM_CLOCK_*` flags that `KVM_CHECK_EXTENSION(KVM_CAP_ADJUST_CLOCK)` returns.
+    pub clock_flags: u32,
+}
+
+impl HostFacts {
+    /// A host with everything: scaling in VMX format, offsets, all clock flags.
+    #[must_use]
+    pub const fn complete(tsc_khz: u32) -> Self {
+        Self {
+            tsc_khz,
+            format: RatioFormat::VMX,
+            has_scaling: true,
+            tolerance_ppm: stealtime_hypervisor::counter::scaling::TSC_TOLERANCE_PPM,
+            means: TscMeans::Offsets,
+            clock_flags: KVM_CLOCK_VALID_FLAGS,
+        }
+    }
+
+    /// The same in the terms of the arithmetic.
+    #[must_use]
+    pub const fn host_tsc(&self) -> HostTsc {
+        HostTsc {
+            khz: self.tsc_khz,
+            format: self.format,
+            has_scaling: self.has_scaling,
+            tolerance_ppm: self.tolerance_ppm,
+            clock_mode: ClockMode::Tsc,
+            unstable: false,
+        }
+    }
+}
+
+/// Wall clock and host TSC read by the process itself, the TSC on both sides of the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bracket {
+    /// The host's TSC before.
+    pub tsc_before: u64,
+    /// The host's wall clock, ns since the epoch.
+    pub realtime_ns: u64,
+    /// The host's TSC after.
+    pub tsc_after: u64,
+}
+
+impl Bracket {
+    /// Cycles between the two readings of the TSC: how far off the wall clock's instant can be.
+    #[must_use]
+    pub const fn width(&self) -> u64 {
+        self.tsc_after.wrapping_sub(self.tsc_before)
+    }
+}
+
+/// A VM as far as its clocks are concerned.
+pub trait Vm {
+    /// What the host's KVM offers.
+    ///
+    /// # Errors
+    /// [`HostError`] where it could not be found out.
+    fn host(&self) -> Result<HostFacts, HostError>;
+
+    /// `KVM_GET_CLOCK`.
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn get_clock(&self) -> Result<KvmClockData, Errno>;
+
+    /// `KVM_SET_CLOCK`.
+    ///
+    /// # Errors
+    /// The ioctl's; `EINVAL` for flags that this KVM does not know.
+    fn set_clock(&self, data: &KvmClockData) -> Result<(), Errno>;
+
+    /// Wall clock (ns since the epoch) and host TSC of one instant, if KVM can read them so: from
+    /// this VM's master clock, or that of any other VM of this host.
+    fn host_instant(&self) -> Option<(u64, u64)>;
+
+    /// Wall clock and host TSC without KVM's help.
+    fn bracket(&self) -> Bracket;
+}
+
+/// A vCPU as far as its clocks are concerned. It must not be running.
+pub trait Vcpu {
+    /// The offset attribute (`KVM_VCPU_TSC_CTRL`, `KVM_VCPU_TSC_OFFSET`), in cycles, wrapping.
+    ///
+    /// # Errors
+    /// `ENXIO` where there is no such attribute (Linux before 5.16).
+    fn tsc_offset(&self) -> Result<u64, Errno>;
+
+    /// Writes the offset attribute.
+    ///
+    /// # Errors
+    /// As [`Vcpu::tsc_offset`].
+    fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno>;
+
+    /// `KVM_GET_TSC_KHZ`: the guest's frequency.
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn tsc_khz(&self) -> Result<u32, Errno>;
+
+    /// `KVM_SET_TSC_KHZ`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a frequency that the host cannot give.
+    fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno>;
+
+    /// `KVM_GET_MSRS` of one register; `None` if KVM does not know it.
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn msr(&self, index: u32) -> Result<Option<u64>, Errno>;
+
+    /// `KVM_GET_MSRS` of two registers, in one call where that works.
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
+        let [first, second] = indices;
+        Ok([self.msr(first)?, self.msr(second)?])
+    }
+
+    /// `KVM_SET_MSRS` of one register; false if KVM did not take it.
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno>;
+
+    /// `KVM_KVMCLOCK_CTRL`: tells the guest that it was stopped, so that its watchdogs hold.
+    ///
+    /// # Errors
+    /// `EINVAL` where the guest has not enabled its kvmclock.
+    fn kvmclock_ctrl(&self) -> Result<(), Errno>;
+
+    /// Whether all are stopped, within `patience`; otherwise the position of one that is in
+    /// `KVM_RUN`. Where the types already keep a vCPU from running meanwhile, this is free.
+    ///
+    /// # Errors
+    /// The position of a vCPU that did not answer.
+    fn all_stopped(vcpus: &[Self], patience: Duration) -> Result<(), usize>
+    where
+        Self: Sized,
+    {
+        let _ = (vcpus, patience);
+        Ok(())
+    }
+}
+
+impl<T: Vcpu> Vcpu for &T {
+    fn tsc_offset(&self) -> Result<u64, Errno> {
+        (**self).tsc_offset()
+    }
+    fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno> {
+        (**self).set_tsc_offset(offset)
+    }
+    fn tsc_khz(&self) -> Result<u32, Errno> {
+        (**self).tsc_khz()
+    }
+    fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno> {
+        (**self).set_tsc_khz(khz)
+    }
+    fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
+        (**self).msr(index)
+    }
+    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
+        (**self).two_msrs(indices)
+    }
+    fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
+        (**self).set_msr(index, value)
+    }
+    fn kvmclock_ctrl(&self) -> Result<(), Errno> {
+        (**self).kvmclock_ctrl()
+    }
+}

@@ -1,0 +1,232 @@
+//! What this host's KVM offers to guests' clocks, tried out, and what that means.
+
+use kvm_bindings::{
+    KVM_CAP_GET_TSC_KHZ, KVM_CAP_KVMCLOCK_CTRL, KVM_CAP_TSC_DEADLINE_TIMER, KVM_CAP_VCPU_ATTRIBUTES,
+};
+use serde::Serialize;
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE,
+};
+
+use crate::bench::{Costs, costs};
+use crate::device::{HostFacts, TscMeans, Vcpu, Vm};
+use crate::drill::DrillError;
+use crate::error::SaveError;
+use crate::guest::Guest;
+use crate::kvm::{Backend, backend, check_extension, clocksource, host};
+use crate::save::of;
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub what: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What that means for guests' clocks.
+    pub meaning: &'static str,
+}
+
+/// The whole examination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Checkup {
+    /// Guests can be saved and restored exactly.
+    pub exact: bool,
+    /// Everything that was looked at.
+    pub findings: Vec<Finding>,
+    /// What reading the clocks costs, if it was measured.
+    pub costs: Option<Costs>,
+}
+
+/// Examines this host's KVM, with small guests.
+///
+/// # Errors
+/// [`DrillError`] where `/dev/kvm` is not there, may not be used, or runs no guests.
+pub fn examine(measure: bool) -> Result<Checkup, DrillError> {
+    let facts = host().map_err(SaveError::Host)?.facts();
+    let mut guest = Guest::new(2)?;
+    guest.run(10)?;
+    let seen = guest.seen();
+    let clock = Vm::get_clock(&guest.vm).map_err(of("KVM_GET_CLOCK", None))?;
+    let master = clock.flags & KVM_CLOCK_TSC_STABLE != 0;
+    let instant = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
+    let instant = clock.flags & instant == instant;
+    let mut findings = vec![of_backend(), of_clocksource(), of_flags(&facts)];
+    findings.push(of_attribute(&guest));
+    findings.push(of_means(facts.means));
+    findings.push(of_scaling(&facts));
+    findings.push(of_master_clock(master, instant, seen.unstable));
+    findings.extend(of_capabilities(&guest));
+    let costs = measure.then(costs).transpose()?;
+    findings.extend(costs.as_ref().map(of_costs));
+    Ok(Checkup {
+        exact: facts.means == TscMeans::Offsets && master && instant,
+        findings,
+        costs,
+    })
+}
+
+fn of_backend() -> Finding {
+    let (found, meaning) = match backend() {
+        Backend::Intel => (
+            "kvm_intel",
+            "VMX: TSC offsets in hardware, ratios with 48 bits",
+        ),
+        Backend::Amd => (
+            "kvm_amd",
+            "SVM: TSC offsets in hardware, ratios with 32 bits",
+        ),
+        Backend::Pvm => (
+            "kvm_pvm",
+            "no hardware virtualization: TSC offsets may be ignored, ordinary guests are emulated",
+        ),
+        Backend::Unknown => ("unknown", "judged by what it does, below"),
+    };
+    Finding {
+        what: "KVM",
+        found: found.to_owned(),
+        meaning,
+    }
+}
+
+fn of_clocksource() -> Finding {
+    let found = clocksource().unwrap_or_else(|| "unknown".to_owned());
+    let meaning = match found.as_str() {
+        "tsc" | "hyperv_clocksource_tsc_page" => "the master clock is possible",
+        _ => "no master clock: kvmclock differs between vCPUs and cannot be saved exactly",
+    };
+    Finding {
+        what: "host clocksource",
+        found,
+        meaning,
+    }
+}
+
+fn of_flags(facts: &HostFacts) -> Finding {
+    let names = [
+        (KVM_CLOCK_TSC_STABLE, "TSC_STABLE"),
+        (KVM_CLOCK_REALTIME, "REALTIME"),
+        (KVM_CLOCK_HOST_TSC, "HOST_TSC"),
+    ];
+    let known = names.iter().filter(|(bit, _)| facts.clock_flags & bit != 0);
+    let known: Vec<&str> = known.map(|(_, name)| *name).collect();
+    let meaning = match known.len() {
+        3 => "KVM_GET_CLOCK and KVM_SET_CLOCK work with instants: delays do no harm",
+        _ => "Linux before 5.16: the kvmclock is saved and set by value, with a bound",
+    };
+    Finding {
+        what: "clock flags",
+        found: format!("{:#x} {}", facts.clock_flags, known.join(" ")),
+        meaning,
+    }
+}
+
+fn of_attribute(guest: &Guest) -> Finding {
+    let offset = guest.vcpus.first().map(Vcpu::tsc_offset);
+    let there = matches!(offset, Some(Ok(_)));
+    let capability = check_extension(&guest.vm, KVM_CAP_VCPU_ATTRIBUTES);
+    Finding {
+        what: "TSC offset",
+        found: format!(
+            "{} (KVM_CAP_VCPU_ATTRIBUTES {capability})",
+            if there {
+                "attribute there"
+            } else {
+                "no attribute"
+            }
+        ),
+        meaning: "whether KVM has a name for it; the next line tells whether it does it",
+    }
+}
+
+fn of_means(means: TscMeans) -> Finding {
+    let (found, meaning) = match means {
+        TscMeans::Offsets => (
+            "offsets",
+            "TSCs are restored exactly, however often and late",
+        ),
+        TscMeans::Values => (
+            "values",
+            "TSCs are restored by value: equal on all vCPUs, off by a measured bound",
+        ),
+        TscMeans::Fixed => (
+            "nothing",
+            "writes are accepted and ignored: guests have the host's TSC; within one boot of one \
+             host time that passed is in it anyway, elsewhere a restore is refused or bounded",
+        ),
+    };
+    Finding {
+        what: "TSC is moved by",
+        found: found.to_owned(),
+        meaning,
+    }
+}
+
+fn of_scaling(facts: &HostFacts) -> Finding {
+    Finding {
+        what: "TSC frequency",
+        found: format!(
+            "{} kHz, tolerance {} ppm, scaling {}",
+            facts.tsc_khz,
+            facts.tolerance_ppm,
+            if facts.has_scaling { "yes" } else { "no" }
+        ),
+        meaning: if facts.has_scaling {
+            "guests of other frequencies can be restored here"
+        } else {
+            "only guests of this frequency, give or take the tolerance, can be restored here"
+        },
+    }
+}
+
+fn of_master_clock(master: bool, instant: bool, unstable: u64) -> Finding {
+    Finding {
+        what: "master clock",
+        found: format!(
+            "{}, instants {}, {unstable} unstable readings by a guest of 2 vCPUs",
+            if master { "on" } else { "off" },
+            if instant { "yes" } else { "no" }
+        ),
+        meaning: if master {
+            "a new guest's kvmclock is one for all vCPUs, and quick to read"
+        } else {
+            "kvmclock may differ between vCPUs, and guests fall back to slower clocks"
+        },
+    }
+}
+
+fn of_capabilities(guest: &Guest) -> [Finding; 1] {
+    let has = |capability, name: &str| {
+        let there = check_extension(&guest.vm, capability) > 0;
+        format!("{name} {}", if there { "yes" } else { "no" })
+    };
+    [Finding {
+        what: "capabilities",
+        found: [
+            has(KVM_CAP_GET_TSC_KHZ, "GET_TSC_KHZ"),
+            has(KVM_CAP_TSC_DEADLINE_TIMER, "TSC_DEADLINE_TIMER"),
+            has(KVM_CAP_KVMCLOCK_CTRL, "KVMCLOCK_CTRL"),
+        ]
+        .join(", "),
+        meaning: "frequency, deadline timers and the notice of a pause can be carried over",
+    }]
+}
+
+fn of_costs(costs: &Costs) -> Finding {
+    let ns = |ps: u64| format!("{}.{}", ps / 1000, ps % 1000 / 100);
+    Finding {
+        what: "reading costs, ns",
+        found: format!(
+            "native TSC {}, kvmclock page {}, CLOCK_MONOTONIC {}; in a guest: empty loop {}, with RDTSC \
+             {}, with RDMSR {}",
+            ns(costs.native_tsc_ps),
+            ns(costs.kvmclock_ps),
+            ns(costs.monotonic_ps),
+            ns(costs.guest_loop_ps),
+            ns(costs.guest_rdtsc_ps),
+            ns(costs.guest_rdmsr_ps)
+        ),
+        meaning: "an empty loop far above a nanosecond means that KVM emulates guests' code",
+    }
+}

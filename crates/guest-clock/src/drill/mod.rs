@@ -1,0 +1,469 @@
+//! Drills: a small guest is saved and restored into a new VM, over and over, by value as most
+//! VMMs do and by offset as this library does, while the VMM's threads are kept from running.
+//! The guest looks for steps back; KVM's own instants tell how far off its clocks are.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod rehearsal;
+mod stage;
+mod stats;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
+};
+
+use crate::device::{MSR_IA32_TSC, TscMeans, Vcpu, Vm};
+use crate::error::{Errno, IoctlError, RestoreError, SaveError};
+use crate::explanation::Explanation;
+use crate::policy::{Options, Policy};
+use crate::save::{GuestClocks, of, signed_ns};
+use crate::saved::{Saved, State, X86State};
+use stage::{FakeStage, Stage, Watched, fake_host};
+
+pub use stats::Distribution;
+
+/// How a drill restores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// As most VMMs do: kvmclock and TSCs are computed, and written some time later.
+    Value,
+    /// As this library does.
+    Offset,
+}
+
+/// Where drills take place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// `/dev/kvm`.
+    Kvm,
+    /// No device: the same arithmetic and bookkeeping on a host whose time passes by call.
+    Fake,
+}
+
+/// What to drill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drill {
+    /// Where.
+    pub device: Device,
+    /// Least vCPUs of a guest.
+    pub least_vcpus: usize,
+    /// Most vCPUs of a guest; drills go round from the least to the most.
+    pub most_vcpus: usize,
+    /// How often, by each method.
+    pub times: u32,
+    /// How often each vCPU reads both clocks before and after.
+    pub rounds: u32,
+    /// Threads that spin meanwhile, to take the CPU from the VMM's.
+    pub load: usize,
+    /// The VMM's thread loses up to this many ns before it writes, at random.
+    pub most_delay_ns: u64,
+    /// Of chance.
+    pub seed: u64,
+}
+
+impl Default for Drill {
+    fn default() -> Self {
+        Self {
+            device: Device::Kvm,
+            least_vcpus: 2,
+            most_vcpus: 8,
+            times: 200,
+            rounds: 20,
+            load: 2,
+            most_delay_ns: 1_000_000,
+            seed: 1,
+        }
+    }
+}
+
+/// A drill could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrillError {
+    /// A guest of our own.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[error(transparent)]
+    Guest(#[from] crate::guest::GuestError),
+    /// Saving.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+    /// Restoring.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// An ioctl.
+    #[error("drill: {0}")]
+    Ioctl(#[from] IoctlError),
+    /// The host without a device.
+    #[error("drill without a device: {0}")]
+    Fake(Errno),
+    /// Errors cannot be measured here.
+    #[error(
+        "KVM_GET_CLOCK gives no instant (flags {flags:#x}): the master clock is off, use the tsc \
+         clocksource on the host"
+    )]
+    NoInstant {
+        /// What it gave.
+        flags: u32,
+    },
+    /// No vCPUs, no times, or the wrong way round.
+    #[error("{least} to {most} vCPUs, {times} times: give at least 1 of each, least before most")]
+    Nothing {
+        /// Least vCPUs.
+        least: usize,
+        /// Most vCPUs.
+        most: usize,
+        /// Times.
+        times: u32,
+    },
+    /// No device on this platform.
+    #[error("no /dev/kvm for x86-64 guests on this platform: drill without a device")]
+    Platform,
+}
+
+/// One method's outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MethodReport {
+    /// Which.
+    pub method: Method,
+    /// kvmclock minus the ideal, ns, right after each restore.
+    pub kvmclock: Distribution,
+    /// The TSC of the vCPU furthest off, minus the ideal, ns.
+    pub tsc: Distribution,
+    /// Difference between the vCPUs' TSCs, ns.
+    pub between_vcpus: Distribution,
+    /// Largest step back of the TSC that any guest saw, in cycles.
+    pub guest_tsc_back: u64,
+    /// Largest step back of the kvmclock that any guest saw, in ns.
+    pub guest_clock_back_ns: u64,
+    /// Readings that guests made of both clocks.
+    pub guest_readings: u64,
+    /// … of which the kvmclock was not marked stable: the master clock was off.
+    pub guest_unstable: u64,
+    /// Restores that were off by more than was stated; there is no statement by value.
+    pub beyond_bound: u64,
+    /// The largest bound that was stated, ns.
+    pub largest_bound_ns: u64,
+    /// Time that saving took, ns.
+    pub save: Distribution,
+    /// Time that restoring took, ns; by value with the time that was lost.
+    pub restore: Distribution,
+}
+
+/// What all drills came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DrillReport {
+    /// Where.
+    pub device: Device,
+    /// What moves TSCs there.
+    pub tsc_moves_by: &'static str,
+    /// Of the host's TSC.
+    pub tsc_khz: u32,
+    /// How often, by each method.
+    pub times: u32,
+    /// Of chance.
+    pub seed: u64,
+    /// By value, then by offset.
+    pub methods: Vec<MethodReport>,
+}
+
+impl DrillReport {
+    /// Whether restores by offset kept every promise: no step back, equal vCPUs, within bounds.
+    #[must_use]
+    pub fn promises_kept(&self) -> bool {
+        let by_offset = self.methods.iter().find(|m| m.method == Method::Offset);
+        by_offset.is_some_and(|m| {
+            m.guest_tsc_back == 0
+                && m.guest_clock_back_ns == 0
+                && m.between_vcpus.max_abs == 0
+                && m.beyond_bound == 0
+        })
+    }
+}
+
+impl Drill {
+    /// Carries the drills out. `progress` is told how many are done, of how many.
+    ///
+    /// # Errors
+    /// [`DrillError`]; what was lost by value is no error.
+    pub fn run(&self, progress: &mut dyn FnMut(u32, u32)) -> Result<DrillReport, DrillError> {
+        if self.least_vcpus == 0 || self.least_vcpus > self.most_vcpus || self.times == 0 {
+            return Err(DrillError::Nothing {
+                least: self.least_vcpus,
+                most: self.most_vcpus,
+                times: self.times,
+            });
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..self.load {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let report = self.both_methods(progress);
+            stop.store(true, Ordering::Relaxed);
+            report
+        })
+    }
+
+    fn both_methods(&self, progress: &mut dyn FnMut(u32, u32)) -> Result<DrillReport, DrillError> {
+        let host = fake_host(TscMeans::Offsets, self.seed);
+        match self.device {
+            Device::Fake => self.on(progress, |vcpus| Ok(FakeStage::new(&host, vcpus))),
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            Device::Kvm => self.on(progress, |vcpus| Ok(crate::guest::Guest::new(vcpus)?)),
+            #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+            Device::Kvm => Err(DrillError::Platform),
+        }
+    }
+
+    fn on<S: Stage>(
+        &self,
+        progress: &mut dyn FnMut(u32, u32),
+        make: impl Fn(usize) -> Result<S, DrillError>,
+    ) -> Result<DrillReport, DrillError> {
+        let probe = make(1)?;
+        let facts = probe.vm().host().map_err(SaveError::Host)?;
+        let mut tallies = [Tally::new(Method::Value), Tally::new(Method::Offset)];
+        let mut chance = Chance(self.seed | 1);
+        let sizes = self.least_vcpus..=self.most_vcpus;
+        for (done, vcpus) in (0..self.times).zip(sizes.cycle()) {
+            progress(done, self.times);
+            for tally in &mut tallies {
+                let guest = make(vcpus)?;
+                self.once(guest, tally, &mut chance)?;
+            }
+        }
+        progress(self.times, self.times);
+        Ok(DrillReport {
+            device: self.device,
+            tsc_moves_by: match facts.means {
+                TscMeans::Offsets => "offsets",
+                TscMeans::Values => "values",
+                TscMeans::Fixed => "nothing",
+            },
+            tsc_khz: facts.tsc_khz,
+            times: self.times,
+            seed: self.seed,
+            methods: tallies.into_iter().map(Tally::report).collect(),
+        })
+    }
+
+    /// One guest: runs, is saved, restored into a new VM, measured, and runs again.
+    fn once<S: Stage>(
+        &self,
+        mut guest: S,
+        tally: &mut Tally,
+        chance: &mut Chance,
+    ) -> Result<(), DrillError> {
+        guest.run(self.rounds)?;
+        let begin = Instant::now();
+        let saved = GuestClocks::save(guest.vm(), guest.vcpus())?;
+        tally.save.push(elapsed_ns(begin));
+        let State::X86(x86) = saved.state() else {
+            return Err(DrillError::Platform);
+        };
+        let mut next = guest.next()?;
+        // Memory is the new VM's now.
+        drop(guest);
+        next.lose_time(chance.below(self.most_delay_ns));
+        let begin = Instant::now();
+        let explanation = match tally.method {
+            Method::Value => {
+                self.by_value(&next, x86, chance)?;
+                None
+            }
+            Method::Offset => Some(self.by_offset(&next, &saved, chance)?),
+        };
+        tally.restore.push(elapsed_ns(begin));
+        tally.measure(next.vm(), next.vcpus(), x86, explanation.as_ref())?;
+        next.run(self.rounds)?;
+        tally.watched(&next.watched());
+        Ok(())
+    }
+
+    /// The plan is made, time is lost, and it is carried out; in one of four cases twice.
+    fn by_offset<S: Stage>(
+        &self,
+        guest: &S,
+        saved: &Saved,
+        chance: &mut Chance,
+    ) -> Result<Explanation, DrillError> {
+        let options = Options::new(Policy::ELAPSED);
+        let plan = saved.plan(guest.vm(), guest.vcpus(), &options);
+        let plan = plan.map_err(RestoreError::Refused)?;
+        if chance.below(4) == 0 {
+            plan.carry_out(guest.vm(), guest.vcpus())?;
+        }
+        guest.lose_time(chance.below(self.most_delay_ns));
+        Ok(plan.carry_out(guest.vm(), guest.vcpus())?)
+    }
+
+    /// As VMMs without offsets do it: values computed once, each written when its turn comes.
+    fn by_value<S: Stage>(
+        &self,
+        guest: &S,
+        saved: &X86State,
+        chance: &mut Chance,
+    ) -> Result<(), DrillError> {
+        let now = guest.vm().bracket();
+        let elapsed = now.realtime_ns.saturating_sub(saved.instant.realtime_ns);
+        let data = KvmClockData {
+            clock_ns: saved.instant.clock_ns.saturating_add(elapsed),
+            ..KvmClockData::default()
+        };
+        let cycles = u128::from(elapsed) * u128::from(saved.tsc_khz) / 1_000_000;
+        let scaled = scaled(saved, saved.instant.host_tsc);
+        guest.lose_time(chance.below(self.most_delay_ns));
+        for (at, (vcpu, state)) in guest.vcpus().iter().zip(&saved.vcpus).enumerate() {
+            let value = state.tsc_offset.wrapping_add(scaled);
+            let value = value.wrapping_add(cycles as u64);
+            let set = vcpu.set_msr(MSR_IA32_TSC, value);
+            set.map_err(of("KVM_SET_MSRS(IA32_TSC)", Some(at)))?;
+            guest.lose_time(chance.below(self.most_delay_ns / 8));
+        }
+        let set = guest.vm().set_clock(&data);
+        Ok(set.map_err(of("KVM_SET_CLOCK", None))?)
+    }
+}
+
+fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
+    let format = crate::saved::format(x86.frac_bits);
+    format.map_or(host_tsc, |f| f.scale(host_tsc, x86.ratio))
+}
+
+fn elapsed_ns(since: Instant) -> i64 {
+    i64::try_from(since.elapsed().as_nanos()).unwrap_or(i64::MAX)
+}
+
+struct Chance(u64);
+
+impl Chance {
+    /// xorshift64.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 8) % limit.max(1)
+    }
+}
+
+struct Tally {
+    method: Method,
+    clock: Vec<i64>,
+    tsc: Vec<i64>,
+    between: Vec<i64>,
+    save: Vec<i64>,
+    restore: Vec<i64>,
+    seen: Watched,
+    beyond_bound: u64,
+    largest_bound_ns: u64,
+}
+
+impl Tally {
+    fn new(method: Method) -> Self {
+        Self {
+            method,
+            clock: Vec::new(),
+            tsc: Vec::new(),
+            between: Vec::new(),
+            save: Vec::new(),
+            restore: Vec::new(),
+            seen: Watched::default(),
+            beyond_bound: 0,
+            largest_bound_ns: 0,
+        }
+    }
+
+    /// How far off the clocks are, by KVM's own instants on both sides.
+    fn measure<V: Vm, C: Vcpu>(
+        &mut self,
+        vm: &V,
+        vcpus: &[C],
+        saved: &X86State,
+        explanation: Option<&Explanation>,
+    ) -> Result<(), DrillError> {
+        let mut now = vm.get_clock().map_err(of("KVM_GET_CLOCK", None))?;
+        let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
+        if now.flags & needed != needed {
+            // By value the vCPUs may have come apart: the host's instants are still there.
+            let instant = vm.host_instant();
+            let (real, tsc) = instant.ok_or(DrillError::NoInstant { flags: now.flags })?;
+            (now.realtime_ns, now.host_tsc) = (real, tsc);
+        }
+        let since = i128::from(now.realtime_ns) - i128::from(saved.instant.realtime_ns);
+        let ideal = i128::from(saved.instant.clock_ns) + since;
+        let clock = small(i128::from(now.clock_ns) - ideal);
+        // Floored, as guests' cycles are.
+        let cycles = (since * i128::from(saved.tsc_khz)).div_euclid(1_000_000);
+        let (before, after) = (
+            scaled(saved, saved.instant.host_tsc),
+            scaled(saved, now.host_tsc),
+        );
+        let (mut off, mut least, mut most) = (0i64, i64::MAX, i64::MIN);
+        for (at, (vcpu, state)) in vcpus.iter().zip(&saved.vcpus).enumerate() {
+            let offset = vcpu.tsc_offset();
+            let offset = offset.map_err(of("KVM_GET_DEVICE_ATTR", Some(at)))?;
+            let ideal = state
+                .tsc_offset
+                .wrapping_add(before)
+                .wrapping_add(cycles as u64);
+            let error = offset.wrapping_add(after).wrapping_sub(ideal) as i64;
+            (least, most) = (least.min(error), most.max(error));
+            if error.unsigned_abs() >= off.unsigned_abs() {
+                off = error;
+            }
+        }
+        let off_ns = signed_ns(off, saved.tsc_khz);
+        self.clock.push(clock);
+        self.tsc.push(off_ns);
+        self.between
+            .push(signed_ns(most.saturating_sub(least), saved.tsc_khz));
+        if let Some(e) = explanation {
+            let real_ns = e.kvmclock_against_real_ns;
+            let tsc_ns = e.tsc_against_kvmclock_ns.saturating_add(real_ns);
+            self.largest_bound_ns = self.largest_bound_ns.max(tsc_ns);
+            let beyond = clock.unsigned_abs() > real_ns || off_ns.unsigned_abs() > tsc_ns;
+            self.beyond_bound += u64::from(beyond);
+        }
+        Ok(())
+    }
+
+    fn watched(&mut self, watched: &Watched) {
+        let seen = &mut self.seen;
+        seen.rounds += watched.rounds;
+        seen.unstable += watched.unstable;
+        seen.tsc_back = seen.tsc_back.max(watched.tsc_back);
+        seen.clock_back_ns = seen.clock_back_ns.max(watched.clock_back_ns);
+    }
+
+    fn report(self) -> MethodReport {
+        MethodReport {
+            method: self.method,
+            kvmclock: Distribution::of(&self.clock),
+            tsc: Distribution::of(&self.tsc),
+            between_vcpus: Distribution::of(&self.between),
+            guest_tsc_back: self.seen.tsc_back,
+            guest_clock_back_ns: self.seen.clock_back_ns,
+            guest_readings: self.seen.rounds,
+            guest_unstable: self.seen.unstable,
+            beyond_bound: self.beyond_bound,
+            largest_bound_ns: self.largest_bound_ns,
+            save: Distribution::of(&self.save),
+            restore: Distribution::of(&self.restore),
+        }
+    }
+}
+
+fn small(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}

@@ -1,0 +1,430 @@
+//! Errors: one type per operation, with every operand and what to do.
+
+use stealtime_hypervisor::counter::migration::MigrationError;
+use stealtime_hypervisor::counter::scaling::SetTscKhzError;
+
+use crate::restore::Written;
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+/// An ioctl failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}{}: {errno}{}", on(*.vcpu), hint(*.errno))]
+pub struct IoctlError {
+    /// Its name as the kernel's documentation has it.
+    pub call: &'static str,
+    /// The vCPU by position, if it was one's.
+    pub vcpu: Option<usize>,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+fn on(vcpu: Option<usize>) -> String {
+    vcpu.map(|v| format!(" of vCPU {v}")).unwrap_or_default()
+}
+
+fn hint(errno: Errno) -> &'static str {
+    match errno.0 {
+        libc::EIO => " (the VM belongs to another process: call from the one that created it)",
+        libc::EBUSY => " (a vCPU ioctl is in flight: stop all vCPUs first)",
+        libc::EBADF => " (not an open file: pass the VM's and vCPUs' own descriptors)",
+        libc::ENOTTY => " (not a descriptor of KVM, or a kernel without this call)",
+        _ => "",
+    }
+}
+
+/// What the host offers could not be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// `/dev/kvm` is not there.
+    #[error("/dev/kvm is not there: load kvm and its vendor module, or pass the device through")]
+    NoDevice,
+    /// `/dev/kvm` may not be opened.
+    #[error("no permission for /dev/kvm: join group kvm, or run as root")]
+    Permission,
+    /// `/dev/kvm` cannot be opened for another reason.
+    #[error("/dev/kvm: {errno}")]
+    Open {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The throwaway VM that shows what KVM can do could not be made or asked.
+    #[error("probing KVM with a VM of our own: {0}")]
+    Probe(#[from] IoctlError),
+    /// KVM says that its TSC has 0 kHz.
+    #[error("KVM has no TSC frequency (KVM_GET_TSC_KHZ gave {khz}): the host's TSC is unusable")]
+    NoFrequency {
+        /// What it gave.
+        khz: u32,
+    },
+}
+
+/// Clocks were not saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SaveError {
+    /// No vCPUs were given.
+    #[error("no vCPUs given: pass all of the VM's, in the order in which they will be restored")]
+    NoVcpus,
+    /// More vCPUs than KVM can have.
+    #[error("{given} vCPUs given, at most {most}")]
+    TooManyVcpus {
+        /// How many.
+        given: usize,
+        /// The most.
+        most: usize,
+    },
+    /// A vCPU is running.
+    #[error("vCPU {vcpu} is running (KVM_RUN holds it): stop all vCPUs, then save")]
+    Busy {
+        /// Its position.
+        vcpu: usize,
+    },
+    /// The vCPUs have different frequencies.
+    #[error(
+        "vCPU {vcpu} has {khz} kHz, vCPU 0 has {first_khz} kHz: set one frequency for all \
+         vCPUs when the VM is created"
+    )]
+    FrequenciesDiffer {
+        /// Position of the odd one.
+        vcpu: usize,
+        /// Its frequency.
+        khz: u32,
+        /// The first one's frequency.
+        first_khz: u32,
+    },
+    /// The guest's TSC is not where frequency, ratio and offset say it is.
+    #[error(
+        "vCPU 0 reads TSC {read}, but offset {offset:#x}, ratio {ratio:#x} and host TSC \
+         {host_tsc} make {computed}: the ratio that KVM uses is not known, so no state that \
+         another host could use can be saved"
+    )]
+    RatioUnknown {
+        /// What `KVM_GET_MSRS` gave.
+        read: u64,
+        /// The offset attribute.
+        offset: u64,
+        /// The ratio assumed.
+        ratio: u64,
+        /// The host's TSC in the middle of the reading.
+        host_tsc: u64,
+        /// What these make.
+        computed: u64,
+    },
+    /// The guest is faster than a host that cannot scale.
+    #[error(
+        "a guest of {guest_khz} kHz on a host of {host_khz} kHz runs in catch-up mode, its TSC \
+         is pushed forward at each entry: it has no offset that could be saved; use a frequency \
+         within {tolerance_ppm} ppm of the host's"
+    )]
+    CatchUp {
+        /// The guest's frequency.
+        guest_khz: u32,
+        /// The host's.
+        host_khz: u32,
+        /// The tolerance.
+        tolerance_ppm: u32,
+    },
+    /// The guest's frequency has no ratio on this host.
+    #[error("{0}; KVM_GET_TSC_KHZ says so nevertheless: KVM_SET_TSC_KHZ failed before")]
+    Rate(SetTscKhzError),
+    /// The host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// An ioctl.
+    #[error("saving clocks: {0}")]
+    Ioctl(#[from] IoctlError),
+}
+
+/// A restore was refused. Nothing has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The state is of another architecture.
+    #[error(
+        "the saved state is of {saved}, this VM is of {here}: restore on the same architecture"
+    )]
+    Architecture {
+        /// Of the state.
+        saved: &'static str,
+        /// Of the VM.
+        here: &'static str,
+    },
+    /// The state is of another number of vCPUs.
+    #[error(
+        "the saved state has {saved} vCPUs, {given} were given: create as many as were saved \
+         and pass all of them in the same order"
+    )]
+    VcpuCount {
+        /// In the state.
+        saved: usize,
+        /// Given.
+        given: usize,
+    },
+    /// A vCPU is running.
+    #[error("vCPU {vcpu} is running (KVM_RUN holds it): restore clocks before the first KVM_RUN")]
+    Busy {
+        /// Its position.
+        vcpu: usize,
+    },
+    /// The host cannot give the guest its frequency.
+    #[error(
+        "the guest's TSC has {guest_khz} kHz, this host's {host_khz} kHz: more than \
+         {tolerance_ppm} ppm apart and KVM cannot scale to it (scaling: {has_scaling}); \
+         restore on a host with TSC scaling or with the guest's frequency"
+    )]
+    Frequency {
+        /// The guest's.
+        guest_khz: u32,
+        /// The host's.
+        host_khz: u32,
+        /// What counts as equal.
+        tolerance_ppm: u32,
+        /// Whether the hardware scales.
+        has_scaling: bool,
+    },
+    /// The saved counters differ between vCPUs.
+    #[error(
+        "vCPU {vcpu} was saved with TSC offset {offset:#x}, vCPU 0 with {first:#x}: {cycles} \
+         cycles ({ns} ns) apart, so a task that moves would see time go back and the master clock \
+         would stay off; choose Unequal::Highest to raise all to the most advanced, or \
+         Unequal::Keep if the guest itself wrote TSC_ADJUST ({adjust:#x}, vCPU 0: {first_adjust:#x})"
+    )]
+    OffsetsDiffer {
+        /// Position of the odd one.
+        vcpu: usize,
+        /// Its offset.
+        offset: u64,
+        /// The first one's.
+        first: u64,
+        /// How far apart, signed.
+        cycles: i64,
+        /// The same in ns.
+        ns: i64,
+        /// Its `IA32_TSC_ADJUST`.
+        adjust: u64,
+        /// The first one's.
+        first_adjust: u64,
+    },
+    /// A vCPU's counter would run backwards.
+    #[error(
+        "vCPU {vcpu} read TSC {saved_tsc} when it was saved and would read {planned_tsc} \
+         ({cycles} cycles less): the guest would see time go back"
+    )]
+    Backwards {
+        /// Its position.
+        vcpu: usize,
+        /// What it read.
+        saved_tsc: u64,
+        /// What it would read.
+        planned_tsc: u64,
+        /// How much less.
+        cycles: u64,
+    },
+    /// The guest's time would jump further than allowed.
+    #[error(
+        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}: \
+         check the wall clocks of both hosts, allow more, or choose Policy::AtMost or \
+         Policy::Stopped"
+    )]
+    Jump {
+        /// Since the save.
+        elapsed_ns: u64,
+        /// Allowed.
+        allowed_ns: u64,
+    },
+    /// KVM cannot move the guest's TSC, and it is not where it should be.
+    #[error(
+        "vCPU {vcpu} needs TSC offset {wanted:#x}, but this KVM keeps it at {fixed:#x} whatever \
+         is written: the TSC would be {cycles} cycles ({ns} ns) off; restore on a host with TSC \
+         offsets, or accept it with Inexact::Accept if the guest uses kvmclock only"
+    )]
+    TscFixed {
+        /// Its position.
+        vcpu: usize,
+        /// The offset needed.
+        wanted: u64,
+        /// The offset it has.
+        fixed: u64,
+        /// Difference, signed.
+        cycles: i64,
+        /// The same in ns.
+        ns: i64,
+    },
+    /// The TSC can be set by value only, and exactness was demanded.
+    #[error(
+        "this KVM has no TSC offset attribute (Linux before 5.16): the TSC can be set by value \
+         only, and what the writing thread is delayed is added to guest time; accept a measured \
+         bound with Inexact::Accept, or restore on a newer kernel"
+    )]
+    NoOffsets,
+    /// Without the master clock there is no exact instant, and exactness was demanded.
+    #[error(
+        "the clocks could not be read in one instant ({}; bound {bound_ns} ns): match the TSCs \
+         of all vCPUs or use the tsc clocksource on the host, or accept the bound with \
+         Inexact::Accept", if *.at_save { "when saving" } else { "here" }
+    )]
+    NoInstant {
+        /// It was so when the state was saved (else: on this host).
+        at_save: bool,
+        /// How far apart the readings can be.
+        bound_ns: u64,
+    },
+    /// The arithmetic refused.
+    #[error(transparent)]
+    Arithmetic(#[from] MigrationError),
+    /// The guest's time would leave 64 bits.
+    #[error("kvmclock {clock_ns} ns plus {advance_ns} ns leaves 64 bits: the state is forged")]
+    ClockOverflow {
+        /// Saved.
+        clock_ns: u64,
+        /// To be added.
+        advance_ns: u64,
+    },
+    /// The host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// An ioctl that only reads.
+    #[error("planning the restore: {0}")]
+    Ioctl(#[from] IoctlError),
+}
+
+/// A restore did not complete.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// It was refused before anything was written.
+    #[error(transparent)]
+    Refused(#[from] PlanError),
+    /// An ioctl failed on the way.
+    #[error(
+        "{failed}; already written: {}. Do not run the vCPUs; restoring once more from the \
+         same state is safe and gives the same guest time", list(.written)
+    )]
+    Partial {
+        /// What failed.
+        failed: IoctlError,
+        /// What had been written before, in order.
+        written: Vec<Written>,
+    },
+    /// KVM took an offset and does not have it.
+    #[error(
+        "vCPU {vcpu}: wrote TSC offset {wanted:#x}, KVM has {read:#x}; already written: {}. Do \
+         not run the vCPUs: this KVM ignores offsets", list(.written)
+    )]
+    OffsetNotTaken {
+        /// Its position.
+        vcpu: usize,
+        /// What was written.
+        wanted: u64,
+        /// What it has.
+        read: u64,
+        /// What had been written, in order.
+        written: Vec<Written>,
+    },
+    /// The wall clock stepped while the clocks were being restored.
+    #[error(
+        "the kvmclock is {off_ns} ns off where it was planned, at most {bound_ns} ns were \
+         expected: the wall clock stepped meanwhile; written: {}. Restore once more from the \
+         same state before running the vCPUs", list(.written)
+    )]
+    ClockStepped {
+        /// kvmclock minus the plan.
+        off_ns: i64,
+        /// What was expected at most.
+        bound_ns: u64,
+        /// What had been written, in order.
+        written: Vec<Written>,
+    },
+}
+
+fn list(written: &[Written]) -> String {
+    if written.is_empty() {
+        return "nothing".to_owned();
+    }
+    let items: Vec<String> = written.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+/// A saved state could not be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// Neither form.
+    #[error(
+        "not a saved clock state: it begins neither with the binary form's mark nor with a brace"
+    )]
+    Unknown,
+    /// A version that this library does not know.
+    #[error("state of version {found}, this library reads version {known}: save it again")]
+    Version {
+        /// In the state.
+        found: u32,
+        /// Known.
+        known: u32,
+    },
+    /// An architecture that this library does not know.
+    #[error("state of architecture number {found}: known are 1 (x86) and 2 (arm64)")]
+    Architecture {
+        /// In the state.
+        found: u8,
+    },
+    /// It ends too early.
+    #[error("truncated: {needed} bytes needed at byte {at}, {left} left")]
+    Truncated {
+        /// Where.
+        at: usize,
+        /// How many more.
+        needed: usize,
+        /// How many there are.
+        left: usize,
+    },
+    /// Something follows its end.
+    #[error("{extra} bytes after the end of the state")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// The checksum is wrong.
+    #[error("checksum {found:#018x}, the contents make {computed:#018x}: damaged or forged")]
+    Checksum {
+        /// In the state.
+        found: u64,
+        /// Of the contents.
+        computed: u64,
+    },
+    /// Too large to be one.
+    #[error("{bytes} bytes, a state has at most {most}")]
+    TooLarge {
+        /// How many.
+        bytes: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Not the JSON expected.
+    #[error("JSON: {message}")]
+    Json {
+        /// The parser's message, with line and column.
+        message: String,
+    },
+    /// A value that cannot be.
+    #[error("{field} is {value}: {why}")]
+    Value {
+        /// Which.
+        field: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it must be.
+        why: &'static str,
+    },
+}

@@ -1,0 +1,271 @@
+//! What a restore did, why, and how exact it is.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::policy::Policy;
+
+/// Something that was decided on the way, or keeps a restore from being exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// The clocks could not be read in one instant.
+    NoInstant {
+        /// When saving; otherwise on this host.
+        at_save: bool,
+        /// How far apart the readings can be.
+        bound_ns: u64,
+    },
+    /// No offset attribute: the TSC was written by value.
+    NoOffsets,
+    /// The TSC written by value, measured afterwards.
+    ByValue {
+        /// How far off it can be.
+        bound_ns: u64,
+    },
+    /// KVM keeps the TSC where it is.
+    TscFixed {
+        /// How far that is from where it should be.
+        off_ns: u64,
+    },
+    /// `KVM_SET_CLOCK` has no `KVM_CLOCK_REALTIME`: the clock was set by value.
+    NoRealtimeFlag {
+        /// How far off it can be.
+        bound_ns: u64,
+    },
+    /// This host's wall clock is behind the source's: guest time did not advance.
+    WallClockBehind {
+        /// By how much.
+        by_ns: u64,
+    },
+    /// More had passed than guest time may advance.
+    Capped {
+        /// What had passed.
+        elapsed_ns: u64,
+        /// What was added.
+        max_ns: u64,
+    },
+    /// The guest's TSC is scaled by hardware.
+    Scaled {
+        /// The guest's frequency.
+        guest_khz: u32,
+        /// The host's.
+        host_khz: u32,
+        /// In the host's format.
+        ratio: u64,
+    },
+    /// The guest's TSC runs at this host's frequency, which KVM takes for equal.
+    WithinTolerance {
+        /// The frequency that the guest was told.
+        guest_khz: u32,
+        /// The one that it has.
+        host_khz: u32,
+        /// How fast the guest's TSC drifts from what the guest thinks.
+        drift_ppb: u64,
+    },
+    /// The saved offsets were not equal.
+    OffsetsDiffered {
+        /// A vCPU that differed from vCPU 0.
+        vcpu: usize,
+        /// By how many cycles.
+        cycles: i64,
+        /// They are equal now.
+        made_equal: bool,
+    },
+    /// The master clock is off: each vCPU's kvmclock runs for itself and is slower to read.
+    MasterClockOff {
+        /// Flags of the last `KVM_GET_CLOCK`.
+        flags: u32,
+    },
+    /// The guest has no kvmclock enabled on this many vCPUs, so it was not told of the pause.
+    /// Restore `MSR_KVM_SYSTEM_TIME_NEW` before the clocks.
+    NotToldOfPause {
+        /// How many.
+        vcpus: usize,
+    },
+    /// Deadlines were written and are not armed: they have expired, or the LAPIC is not in
+    /// TSC-deadline mode yet. Restore the LAPIC before the clocks.
+    DeadlinesNotArmed {
+        /// How many.
+        vcpus: usize,
+    },
+}
+
+impl Reason {
+    /// Whether a guest can see it as inexactness of its clocks.
+    #[must_use]
+    pub const fn is_inexact(&self) -> bool {
+        match self {
+            Self::NoInstant { .. }
+            | Self::NoOffsets
+            | Self::ByValue { .. }
+            | Self::NoRealtimeFlag { .. }
+            | Self::TscFixed { .. }
+            | Self::WithinTolerance { .. }
+            | Self::MasterClockOff { .. } => true,
+            Self::OffsetsDiffered { made_equal, .. } => !*made_equal,
+            Self::WallClockBehind { .. }
+            | Self::Capped { .. }
+            | Self::Scaled { .. }
+            | Self::NotToldOfPause { .. }
+            | Self::DeadlinesNotArmed { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInstant { at_save, bound_ns } => {
+                let place = if *at_save { "when saving" } else { "here" };
+                write!(f, "clocks not read in one instant {place}: {bound_ns} ns")
+            }
+            Self::NoOffsets => write!(f, "no TSC offset attribute: written by value"),
+            Self::ByValue { bound_ns } => write!(f, "TSC written by value: {bound_ns} ns"),
+            Self::TscFixed { off_ns } => write!(
+                f,
+                "this KVM keeps the TSC where it is: {off_ns} ns from where it should be"
+            ),
+            Self::NoRealtimeFlag { bound_ns } => {
+                write!(f, "KVM_SET_CLOCK without KVM_CLOCK_REALTIME: {bound_ns} ns")
+            }
+            Self::WallClockBehind { by_ns } => write!(
+                f,
+                "this host's wall clock is {by_ns} ns behind the source's: guest time stood still"
+            ),
+            Self::Capped { elapsed_ns, max_ns } => {
+                write!(f, "{elapsed_ns} ns passed, guest time advanced by {max_ns}")
+            }
+            Self::Scaled {
+                guest_khz,
+                host_khz,
+                ratio,
+            } => write!(f, "{guest_khz} kHz on {host_khz} kHz: TSC ratio {ratio:#x}"),
+            Self::WithinTolerance {
+                guest_khz,
+                host_khz,
+                drift_ppb,
+            } => write!(
+                f,
+                "{guest_khz} kHz on {host_khz} kHz counts as equal: drift of {drift_ppb} ns a second"
+            ),
+            Self::OffsetsDiffered {
+                vcpu,
+                cycles,
+                made_equal,
+            } => write!(
+                f,
+                "vCPU {vcpu} was saved {cycles} cycles from vCPU 0: {}",
+                if *made_equal { "made equal" } else { "kept" }
+            ),
+            Self::MasterClockOff { flags } => write!(
+                f,
+                "master clock off (KVM_GET_CLOCK flags {flags:#x}): kvmclock is slow to read; the \
+                 vCPUs' TSC offsets differ or the host's clocksource is not tsc"
+            ),
+            Self::NotToldOfPause { vcpus } => {
+                write!(f, "{vcpus} vCPUs without kvmclock: not told of the pause")
+            }
+            Self::DeadlinesNotArmed { vcpus } => write!(
+                f,
+                "{vcpus} deadlines expired, or LAPIC not in TSC-deadline mode"
+            ),
+        }
+    }
+}
+
+/// One vCPU's part of what was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VcpuExplanation {
+    /// Saved offset.
+    pub offset_from: u64,
+    /// Offset in effect.
+    pub offset_to: u64,
+    /// What the guest's TSC read when it was saved.
+    pub tsc_at_save: u64,
+    /// What it read at the plan's anchor.
+    pub tsc_at_anchor: u64,
+    /// The deadline that was armed, in guest cycles.
+    pub tsc_deadline: Option<u64>,
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// What guest time was to do.
+    pub policy: Policy,
+    /// What had passed by the hosts' wall clocks, in ns.
+    pub elapsed_ns: i128,
+    /// By how much guest time advanced, in ns.
+    pub advanced_ns: u64,
+    /// Saved kvmclock, in ns.
+    pub clock_from_ns: u64,
+    /// kvmclock at the plan's anchor, in ns.
+    pub clock_to_ns: u64,
+    /// The guest's frequency in kHz.
+    pub tsc_khz: u32,
+    /// Each vCPU.
+    pub vcpus: Vec<VcpuExplanation>,
+    /// Most that TSC and kvmclock can be apart, in ns.
+    pub tsc_against_kvmclock_ns: u64,
+    /// Most that the kvmclock can be off the wall clock's time because of the restore, in ns.
+    pub kvmclock_against_real_ns: u64,
+    /// Most that the TSC can be off where it would be had it ticked on through the pause, in ns.
+    pub tsc_against_its_rate_ns: u64,
+    /// kvmclock minus its plan right after the restore, measured by KVM in one instant.
+    pub clock_residual_ns: Option<i64>,
+    /// KVM's master clock is on.
+    pub master_clock: bool,
+    /// Decisions and limits.
+    pub reasons: Vec<Reason>,
+}
+
+impl Explanation {
+    /// Whether only rounding is between the guest's clocks and the ideal.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        !self.reasons.iter().any(Reason::is_inexact)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "elapsed {} ns, guest time advanced by {} ns: kvmclock {} -> {} ns",
+            self.elapsed_ns, self.advanced_ns, self.clock_from_ns, self.clock_to_ns
+        )?;
+        for (at, vcpu) in self.vcpus.iter().enumerate() {
+            write!(
+                f,
+                "vCPU {at}: TSC offset {} -> {}, TSC {} -> {}",
+                vcpu.offset_from as i64,
+                vcpu.offset_to as i64,
+                vcpu.tsc_at_save,
+                vcpu.tsc_at_anchor
+            )?;
+            match vcpu.tsc_deadline {
+                Some(deadline) => writeln!(f, ", deadline {deadline}")?,
+                None => writeln!(f)?,
+            }
+        }
+        writeln!(
+            f,
+            "bounds: TSC against kvmclock {} ns, kvmclock against real time {} ns, TSC against \
+             its rate {} ns; master clock {}",
+            self.tsc_against_kvmclock_ns,
+            self.kvmclock_against_real_ns,
+            self.tsc_against_its_rate_ns,
+            if self.master_clock { "on" } else { "off" }
+        )?;
+        let exact = if self.is_exact() { "exact" } else { "bounded" };
+        write!(f, "{exact}")?;
+        for reason in &self.reasons {
+            write!(f, "\n- {reason}")?;
+        }
+        Ok(())
+    }
+}

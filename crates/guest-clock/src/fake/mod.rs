@@ -1,0 +1,311 @@
+//! KVM's clocks without a device: the same arithmetic and bookkeeping
+//! ([`stealtime_hypervisor::counter`]), on a host whose time passes by call.
+//!
+//! For tests, of this library and of VMMs: everything can be delayed, made to fail, or taken away.
+//! `tests/live.rs` holds it against the real device where there is one.
+
+mod arm64;
+mod host;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
+use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
+
+use crate::device::{
+    Bracket, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE,
+    MSR_KVM_SYSTEM_TIME_NEW, TscMeans, Vcpu, Vm,
+};
+use crate::error::{Errno, HostError};
+
+pub use arm64::FakeArm64Vm;
+pub use host::{Disturbance, FakeHost};
+
+/// A VM of a [`FakeHost`].
+#[derive(Clone, Debug)]
+pub struct FakeVm {
+    host: FakeHost,
+    state: Arc<Mutex<VmState>>,
+}
+
+/// A vCPU of a [`FakeVm`].
+#[derive(Clone, Debug)]
+pub struct FakeVcpu {
+    vm: FakeVm,
+    index: usize,
+}
+
+#[derive(Debug)]
+struct VmState {
+    tsc: VmTsc,
+    vcpus: Vec<VcpuModel>,
+}
+
+#[derive(Debug)]
+struct VcpuModel {
+    tsc: VcpuTsc,
+    deadline: u64,
+    kvmclock_on: bool,
+    stopped: bool,
+    running: bool,
+}
+
+/// What a guest sees on one vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestReading {
+    /// Its TSC.
+    pub tsc: u64,
+    /// Its kvmclock, in ns.
+    pub kvmclock_ns: u64,
+    /// The readings of two vCPUs can be compared (`PVCLOCK_TSC_STABLE_BIT`).
+    pub stable: bool,
+    /// It was told of a pause (`PVCLOCK_GUEST_STOPPED`); reading acknowledges.
+    pub stopped: bool,
+}
+
+impl FakeHost {
+    /// A new VM with this many vCPUs, each with its kvmclock enabled and its LAPIC in
+    /// TSC-deadline mode.
+    #[must_use]
+    pub fn vm(&self, vcpus: usize) -> (FakeVm, Vec<FakeVcpu>) {
+        let mut host = self.state();
+        let now = host.now();
+        let mut tsc = VmTsc::new(&host.tsc, &now);
+        let khz = host.tsc.khz;
+        let fixed = host.facts.means == TscMeans::Fixed;
+        let models = (0..vcpus).map(|_| {
+            let (mut vcpu, _) = tsc.create_vcpu(&mut host.tsc, &now, 0, khz, false);
+            keep_fixed(&mut vcpu, fixed);
+            VcpuModel {
+                tsc: vcpu,
+                deadline: 0,
+                kvmclock_on: true,
+                stopped: false,
+                running: false,
+            }
+        });
+        let models = models.collect();
+        drop(host);
+        let vm = FakeVm {
+            host: self.clone(),
+            state: Arc::new(Mutex::new(VmState { tsc, vcpus: models })),
+        };
+        let vcpus = (0..vcpus).map(|index| FakeVcpu {
+            vm: vm.clone(),
+            index,
+        });
+        let vcpus = vcpus.collect();
+        (vm, vcpus)
+    }
+}
+
+/// A KVM without means to move TSCs does its bookkeeping all the same.
+fn keep_fixed(vcpu: &mut VcpuTsc, fixed: bool) {
+    if fixed {
+        vcpu.l1_tsc_offset = 0;
+    }
+}
+
+impl FakeVm {
+    /// The host.
+    #[must_use]
+    pub const fn host_of(&self) -> &FakeHost {
+        &self.host
+    }
+
+    fn state(&self) -> MutexGuard<'_, VmState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Vm for FakeVm {
+    fn host(&self) -> Result<HostFacts, HostError> {
+        Ok(self.host.state().facts)
+    }
+
+    fn get_clock(&self) -> Result<KvmClockData, Errno> {
+        let mut host = self.host.state();
+        let now = host.call("KVM_GET_CLOCK")?;
+        let wall = host.instants;
+        self.state()
+            .tsc
+            .get_clock(&host.tsc, &now, wall)
+            .map_err(|_| Errno(libc::EINVAL))
+    }
+
+    fn set_clock(&self, data: &KvmClockData) -> Result<(), Errno> {
+        let mut host = self.host.state();
+        let now = host.call("KVM_SET_CLOCK")?;
+        if data.flags & !host.facts.clock_flags & KVM_CLOCK_REALTIME != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.state()
+            .tsc
+            .set_clock(&host.tsc, &now, data)
+            .map(|_| ())
+            .map_err(|_| Errno(libc::EINVAL))
+    }
+
+    fn host_instant(&self) -> Option<(u64, u64)> {
+        let host = self.host.state();
+        let now = host.now();
+        host.instants.then_some((now.real_ns, now.tsc))
+    }
+
+    fn bracket(&self) -> Bracket {
+        self.host.bracket()
+    }
+}
+
+impl FakeVcpu {
+    /// One call: host, VM and this vCPU, at the instant when it acts.
+    fn call<T>(
+        &self,
+        name: &'static str,
+        act: impl FnOnce(&mut VmTsc, &mut VcpuModel, &host::HostState, &HostInstant) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut host = self.vm.host.state();
+        let now = host.call(name)?;
+        let mut state = self.vm.state();
+        let VmState { tsc, vcpus } = &mut *state;
+        let model = vcpus.get_mut(self.index).ok_or(Errno(libc::EBADF))?;
+        let result = act(tsc, model, &host, &now);
+        keep_fixed(&mut model.tsc, host.facts.means == TscMeans::Fixed);
+        result
+    }
+
+    /// Runs the vCPU for a moment: what its guest reads.
+    ///
+    /// # Errors
+    /// `EINVAL` where the host's frequency has no scale.
+    pub fn read_clocks(&self) -> Result<GuestReading, Errno> {
+        self.call("KVM_RUN", |vm, model, host, now| {
+            vm.handle_masterclock_request(&mut model.tsc, &host.tsc, now);
+            let page = vm
+                .guest_time_update(&mut model.tsc, &host.tsc, now, model.stopped)
+                .map_err(|_| Errno(libc::EINVAL))?;
+            let tsc = model.tsc.read(&host.tsc, now);
+            Ok(GuestReading {
+                tsc,
+                kvmclock_ns: page.at(tsc),
+                stable: page.flags & 1 != 0,
+                stopped: std::mem::take(&mut model.stopped),
+            })
+        })
+    }
+
+    /// The guest writes its own TSC, which moves `TSC_ADJUST` as well.
+    ///
+    /// # Errors
+    /// None but what the host was told to fail with.
+    pub fn guest_writes_tsc(&self, value: u64) -> Result<(), Errno> {
+        self.call("KVM_RUN", |_, model, host, now| {
+            model.tsc.guest_write(&host.tsc, now, value);
+            Ok(())
+        })
+    }
+
+    /// The guest does not use its kvmclock.
+    pub fn disable_kvmclock(&self) {
+        if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
+            model.kvmclock_on = false;
+        }
+    }
+
+    /// The vCPU is in `KVM_RUN`, or not.
+    pub fn set_running(&self, running: bool) {
+        if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
+            model.running = running;
+        }
+    }
+}
+
+impl Vcpu for FakeVcpu {
+    fn tsc_offset(&self) -> Result<u64, Errno> {
+        self.call("KVM_GET_DEVICE_ATTR", |_, model, host, _| {
+            match host.facts.means {
+                TscMeans::Values => Err(Errno(libc::ENXIO)),
+                TscMeans::Offsets | TscMeans::Fixed => Ok(model.tsc.l1_tsc_offset),
+            }
+        })
+    }
+
+    fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno> {
+        self.call("KVM_SET_DEVICE_ATTR", |vm, model, host, now| {
+            if host.facts.means == TscMeans::Values {
+                return Err(Errno(libc::ENXIO));
+            }
+            vm.set_offset(&mut model.tsc, &host.tsc, now, offset);
+            Ok(())
+        })
+    }
+
+    fn tsc_khz(&self) -> Result<u32, Errno> {
+        self.call("KVM_GET_TSC_KHZ", |_, model, _, _| {
+            Ok(model.tsc.rate.virtual_khz)
+        })
+    }
+
+    fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno> {
+        self.call("KVM_SET_TSC_KHZ", |_, model, host, _| {
+            let set = model.tsc.set_tsc_khz(&host.tsc, khz);
+            set.map_err(|_| Errno(libc::EINVAL))
+        })
+    }
+
+    fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
+        self.call("KVM_GET_MSRS", |_, model, host, now| {
+            let tsc = model.tsc.read(&host.tsc, now);
+            // A deadline that has come reads 0.
+            if model.deadline <= tsc {
+                model.deadline = 0;
+            }
+            Ok(match index {
+                MSR_IA32_TSC => Some(tsc),
+                MSR_IA32_TSC_ADJUST => Some(model.tsc.ia32_tsc_adjust),
+                MSR_IA32_TSC_DEADLINE => Some(model.deadline),
+                MSR_KVM_SYSTEM_TIME_NEW => Some(u64::from(model.kvmclock_on)),
+                _ => None,
+            })
+        })
+    }
+
+    fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
+        self.call("KVM_SET_MSRS", |vm, model, host, now| {
+            match index {
+                MSR_IA32_TSC => {
+                    vm.host_write(&mut model.tsc, &host.tsc, now, value);
+                }
+                MSR_IA32_TSC_ADJUST => model.tsc.write_tsc_adjust(true, value),
+                // What is in the past by the TSC of this moment fires at once.
+                MSR_IA32_TSC_DEADLINE if value <= model.tsc.read(&host.tsc, now) => {
+                    model.deadline = 0;
+                }
+                MSR_IA32_TSC_DEADLINE => model.deadline = value,
+                MSR_KVM_SYSTEM_TIME_NEW => model.kvmclock_on = value & 1 != 0,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })
+    }
+
+    fn kvmclock_ctrl(&self) -> Result<(), Errno> {
+        self.call("KVM_KVMCLOCK_CTRL", |_, model, _, _| {
+            if !model.kvmclock_on {
+                return Err(Errno(libc::EINVAL));
+            }
+            model.stopped = true;
+            Ok(())
+        })
+    }
+
+    fn all_stopped(vcpus: &[Self], _: std::time::Duration) -> Result<(), usize> {
+        for (at, vcpu) in vcpus.iter().enumerate() {
+            let state = vcpu.vm.state();
+            if state.vcpus.get(vcpu.index).is_some_and(|v| v.running) {
+                return Err(at);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Guest programs that do nothing but read a counter, to time it.
+//!
+//! As in [`program`](super::program): real mode, `DI` points to the block with the number of
+//! rounds, and the end is a byte to the port.
+
+/// What a guest reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Nothing: what the loop itself costs.
+    Nothing,
+    /// `RDTSC`.
+    Rdtsc,
+    /// `RDMSR` of `IA32_TIME_STAMP_COUNTER`, which a hypervisor may trap.
+    Rdmsr,
+}
+
+core::arch::global_asm!(
+    r#"
+    .pushsection .rodata.guest_clock_readers, "a"
+    .balign 16
+    .globl guest_clock_readers_begin
+    .globl guest_clock_readers_rdtsc
+    .globl guest_clock_readers_rdmsr
+    .globl guest_clock_readers_end
+    .code16
+guest_clock_readers_begin:
+10: movl (%di), %ebx
+11: movl %ebx, %eax
+    decl %ebx
+    jnz 11b
+    outb %al, $0x10
+    jmp 10b
+guest_clock_readers_rdtsc:
+20: movl (%di), %ebx
+21: rdtsc
+    decl %ebx
+    jnz 21b
+    outb %al, $0x10
+    jmp 20b
+guest_clock_readers_rdmsr:
+30: movl (%di), %ebx
+    movl $0x10, %ecx
+31: rdmsr
+    decl %ebx
+    jnz 31b
+    outb %al, $0x10
+    jmp 30b
+guest_clock_readers_end:
+    .code64
+    .popsection
+    "#,
+    options(att_syntax)
+);
+
+// SAFETY: labels of the assembly above, in a read-only section of this binary, in this order.
+// Needed: Rust has no other way to take assembled code as data.
+unsafe extern "C" {
+    static guest_clock_readers_begin: u8;
+    static guest_clock_readers_rdtsc: u8;
+    static guest_clock_readers_rdmsr: u8;
+    static guest_clock_readers_end: u8;
+}
+
+impl Reader {
+    /// Its program.
+    #[must_use]
+    pub fn code(self) -> &'static [u8] {
+        let begin = &raw const guest_clock_readers_begin;
+        let rdtsc = &raw const guest_clock_readers_rdtsc;
+        let rdmsr = &raw const guest_clock_readers_rdmsr;
+        let end = &raw const guest_clock_readers_end;
+        let (from, to) = match self {
+            Self::Nothing => (begin, rdtsc),
+            Self::Rdtsc => (rdtsc, rdmsr),
+            Self::Rdmsr => (rdmsr, end),
+        };
+        let length = to.addr().saturating_sub(from.addr());
+        // SAFETY: from label to label there are `length` bytes of initialised, read-only, never
+        // freed data of this binary. Needed: labels have no length.
+        unsafe { core::slice::from_raw_parts(from, length) }
+    }
+}

@@ -1,0 +1,161 @@
+//! What this host's KVM can do, found out once with a throwaway VM, not taken from its word: a
+//! KVM may accept offsets and ignore them.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use kvm_bindings::{KVM_CAP_ADJUST_CLOCK, KVM_CAP_TSC_CONTROL};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
+use stealtime_hypervisor::counter::scaling::{RatioFormat, TSC_TOLERANCE_PPM};
+
+use super::check_extension;
+use crate::device::{HostFacts, MSR_IA32_TSC, TscMeans, Vcpu, Vm};
+use crate::error::{Errno, HostError};
+use crate::save::of;
+
+/// Which KVM this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Backend {
+    /// `kvm_intel`: VMX.
+    Intel,
+    /// `kvm_amd`: SVM.
+    Amd,
+    /// `kvm_pvm`: no hardware virtualization.
+    Pvm,
+    /// Built in, or unknown.
+    Unknown,
+}
+
+/// The loaded vendor module.
+#[must_use]
+pub fn backend() -> Backend {
+    let known = [
+        ("kvm_intel", Backend::Intel),
+        ("kvm_amd", Backend::Amd),
+        ("kvm_pvm", Backend::Pvm),
+    ];
+    let loaded = |name: &str| fs::exists(format!("/sys/module/{name}")).unwrap_or(false);
+    let found = known.into_iter().find(|(name, _)| loaded(name));
+    found.map_or(Backend::Unknown, |(_, backend)| backend)
+}
+
+/// The host's current clocksource, if sysfs tells.
+#[must_use]
+pub fn clocksource() -> Option<String> {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn tolerance_ppm() -> u32 {
+    let read = fs::read_to_string("/sys/module/kvm/parameters/tsc_tolerance_ppm");
+    let read = read.ok().and_then(|text| text.trim().parse().ok());
+    read.unwrap_or(TSC_TOLERANCE_PPM)
+}
+
+/// This host's KVM.
+#[derive(Debug)]
+pub struct Host {
+    facts: HostFacts,
+    /// Kept for its master clock: it reads wall clock and TSC as one.
+    witness: VmFd,
+    _vcpu: VcpuFd,
+}
+
+impl Host {
+    /// What it offers.
+    #[must_use]
+    pub const fn facts(&self) -> HostFacts {
+        self.facts
+    }
+
+    /// Wall clock and TSC of one instant, if KVM can read them so.
+    #[must_use]
+    pub fn instant(&self) -> Option<(u64, u64)> {
+        super::instant(super::borrow(&self.witness))
+    }
+}
+
+/// This host's KVM, found out at the first call and kept.
+///
+/// Opens `/dev/kvm`: a VMM that gives up its rights calls this before.
+///
+/// # Errors
+/// [`HostError`]: the first call's outcome.
+pub fn host() -> Result<&'static Host, HostError> {
+    static HOST: OnceLock<Result<Host, HostError>> = OnceLock::new();
+    HOST.get_or_init(probe).as_ref().map_err(|error| *error)
+}
+
+/// Opens `/dev/kvm`.
+pub(crate) fn open() -> Result<Kvm, HostError> {
+    Kvm::new().map_err(|error| match error.errno() {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => HostError::NoDevice,
+        libc::EACCES | libc::EPERM => HostError::Permission,
+        errno => HostError::Open {
+            errno: Errno(errno),
+        },
+    })
+}
+
+fn errno(error: kvm_ioctls::Error) -> Errno {
+    Errno(error.errno())
+}
+
+fn probe() -> Result<Host, HostError> {
+    let kvm = open()?;
+    let vm = kvm.create_vm();
+    let vm = vm.map_err(|e| of("KVM_CREATE_VM", None)(errno(e)))?;
+    let vcpu = vm.create_vcpu(0);
+    let vcpu = vcpu.map_err(|e| of("KVM_CREATE_VCPU", Some(0))(errno(e)))?;
+    let khz = vcpu.tsc_khz().map_err(of("KVM_GET_TSC_KHZ", Some(0)))?;
+    if khz == 0 {
+        return Err(HostError::NoFrequency { khz });
+    }
+    let means = means(&vcpu, khz)?;
+    // Refreshes the master clock, which a VM that never ran has not got yet.
+    let data = KvmClockData::default();
+    Vm::set_clock(&vm, &data).map_err(of("KVM_SET_CLOCK", None))?;
+    let format = match backend() {
+        Backend::Amd => RatioFormat::SVM,
+        _ => RatioFormat::VMX,
+    };
+    Ok(Host {
+        facts: HostFacts {
+            tsc_khz: khz,
+            format,
+            has_scaling: check_extension(&vm, KVM_CAP_TSC_CONTROL) > 0,
+            tolerance_ppm: tolerance_ppm(),
+            means,
+            clock_flags: check_extension(&vm, KVM_CAP_ADJUST_CLOCK).cast_unsigned(),
+        },
+        witness: vm,
+        _vcpu: vcpu,
+    })
+}
+
+/// What moves a TSC, by trying it.
+fn means(vcpu: &VcpuFd, khz: u32) -> Result<TscMeans, HostError> {
+    // Ten seconds: nothing that a delay could be taken for, and beyond the one-second rule.
+    let far = u64::from(khz) * 10_000;
+    if let Ok(offset) = vcpu.tsc_offset() {
+        let wanted = offset.wrapping_sub(far);
+        let set = vcpu.set_tsc_offset(wanted);
+        if set.is_ok() && vcpu.tsc_offset() == Ok(wanted) {
+            return Ok(TscMeans::Offsets);
+        }
+    }
+    let read = || vcpu.msr(MSR_IA32_TSC).map_err(of("KVM_GET_MSRS", Some(0)));
+    let now = read()?.unwrap_or(0);
+    let wanted = now.wrapping_add(far);
+    let set = vcpu.set_msr(MSR_IA32_TSC, wanted);
+    set.map_err(of("KVM_SET_MSRS", Some(0)))?;
+    let off = read()?.unwrap_or(0).wrapping_sub(wanted);
+    Ok(if off < far / 2 {
+        TscMeans::Values
+    } else {
+        TscMeans::Fixed
+    })
+}

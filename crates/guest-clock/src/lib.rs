@@ -1,0 +1,85 @@
+//! Save and restore the clocks of a live KVM guest: exact, idempotent, explained.
+//!
+//! A VMM that saves a counter's *value* and writes it back adds to guest time whatever its thread
+//! was delayed by, differently for each vCPU if KVM is out of luck. KVM has had a remedy since
+//! Linux 5.16: instants of the kvmclock, and TSC offsets. This crate is that remedy.
+//!
+//! | you have | you call |
+//! |---|---|
+//! | a stopped VM | [`GuestClocks::save`] |
+//! | a file | [`Saved::load`], [`Saved::to_json`], [`Saved::to_bytes`] |
+//! | a new VM that has not run | [`Saved::restore`], or [`Saved::plan`] and its steps |
+//! | another host in mind | [`rehearse`] |
+//! | no device | [`fake`] |
+//! | an arm64 VM | [`GuestClocks::save_arm64`], [`Saved::restore_arm64`] |
+//! | a VMM in C | `include/guest_clock.h` |
+//!
+//! # From beginning to end
+//!
+//! ```
+//! use guest_clock::{GuestClocks, Options, Policy, Saved, Unequal, fake::FakeHost};
+//!
+//! // The source. With `kvm-ioctls` these are a `VmFd` and a slice of `VcpuFd`s; the vCPUs are
+//! // out of KVM_RUN.
+//! let source = FakeHost::new(2_500_000);
+//! let (vm, vcpus) = source.vm(4);
+//! let file = GuestClocks::save(&vm, &vcpus)?.to_bytes();
+//!
+//! // The destination: another frequency, another counter, another kernel. The VMM creates VM
+//! // and vCPUs and restores LAPICs and MSRs, all but TSC, TSC_ADJUST and the deadline.
+//! let destination = FakeHost::new(3_000_000);
+//! destination.pass(60_000_000_000);
+//! let (vm, vcpus) = destination.vm(4);
+//! let saved = Saved::load(&file)?;
+//! let how = Options::new(Policy::Elapsed { refuse_above_ns: 3_600_000_000_000 })
+//!     .unequal(Unequal::Highest)
+//!     .accept_inexact();
+//! let plan = saved.plan(&vm, &vcpus, &how)?; // only reads
+//! let explanation = plan.carry_out(&vm, &vcpus)?; // may be repeated, at any time
+//! println!("{explanation}");
+//!
+//! // Now, not before, the vCPUs run.
+//! let reading = vcpus[0].read_clocks()?;
+//! assert!(reading.stable && reading.tsc > explanation.vcpus[0].tsc_at_save);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What the types see to
+//!
+//! Everything is computed and checked before the first write ([`Plan`]); a plan is written as
+//! counters, clock, timers and in no other order ([`CountersWritten`], [`ClockWritten`],
+//! [`TimersArmed`]); what could be written only in part says what was ([`RestoreError`]). The
+//! arithmetic is that of [`stealtime_hypervisor::counter`].
+
+pub mod arm64;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod bench;
+mod binary;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod capi;
+pub mod device;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod doctor;
+pub mod drill;
+mod error;
+mod explanation;
+pub mod fake;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod guest;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod kvm;
+mod plan;
+mod policy;
+mod restore;
+mod save;
+mod saved;
+
+pub use error::{Errno, HostError, IoctlError, LoadError, PlanError, RestoreError, SaveError};
+pub use explanation::{Explanation, Reason, VcpuExplanation};
+pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
+pub use policy::{Inexact, Options, Policy, Unequal};
+pub use restore::{ClockWritten, CountersWritten, TimersArmed, Written};
+pub use save::GuestClocks;
+pub use saved::{
+    Arm64State, Instant, MAX_BYTES, MAX_VCPUS, Saved, State, VERSION, VcpuState, X86State,
+};

@@ -1,0 +1,483 @@
+//! What a restore will write, computed and checked before anything is written.
+//!
+//! A plan is anchored at one instant of the destination (wall clock, host TSC). From there on
+//! the guest's clocks are straight lines: kvmclock is written as "this much at that wall clock",
+//! the TSC as an offset. So it does not matter when a plan is carried out, or how often.
+
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
+};
+use stealtime_hypervisor::counter::migration::{Account, Side, by_offsets};
+use stealtime_hypervisor::counter::scaling::TscRate;
+
+use crate::device::{HostFacts, TscMeans, Vcpu, Vm};
+use crate::error::PlanError;
+use crate::explanation::Reason;
+use crate::policy::{Inexact, Options, Policy, Unequal};
+use crate::save::{PATIENCE, cycles_to_ns, read_tsc, signed_ns};
+use crate::saved::{Instant, Saved, State, X86State, format};
+
+/// How far the kernel lets the wall clock be slewed against the TSC, in parts per billion
+/// (`MAXFREQ`: 500 ppm).
+pub(crate) const SLEW_PPB: u64 = 500_000;
+
+/// One vCPU's part of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedVcpu {
+    /// Saved offset, in cycles; wraps.
+    pub offset_from: u64,
+    /// New offset.
+    pub offset_to: u64,
+    /// What the guest's TSC read when it was saved.
+    pub tsc_at_save: u64,
+    /// What it will read at the anchor.
+    pub tsc_at_anchor: u64,
+    /// `IA32_TSC_ADJUST` to write, if it was saved.
+    pub tsc_adjust: Option<u64>,
+    /// `IA32_TSC_DEADLINE` to arm, in guest cycles; `None` if none was armed.
+    pub tsc_deadline: Option<u64>,
+}
+
+/// A checked restore, not yet carried out. Repeatable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub(crate) options: Options,
+    pub(crate) host: HostFacts,
+    pub(crate) tsc_khz: u32,
+    pub(crate) ratio: u64,
+    pub(crate) saved: Instant,
+    pub(crate) anchor: Anchor,
+    pub(crate) clock_ns: u64,
+    pub(crate) elapsed_ns: i128,
+    pub(crate) vcpus: Vec<PlannedVcpu>,
+    pub(crate) account: Account,
+    pub(crate) reasons: Vec<Reason>,
+    /// What else the TSC, and the kvmclock, can be off by.
+    pub(crate) extra_ns: u64,
+    pub(crate) clock_extra_ns: u64,
+}
+
+/// The destination's instant that a plan hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Its wall clock, ns since the epoch.
+    pub realtime_ns: u64,
+    /// Its TSC.
+    pub host_tsc: u64,
+    /// The two were read within this many ns; 0 if as one.
+    pub bound_ns: u64,
+}
+
+impl Saved {
+    /// Plans a restore into a VM that has not run yet. Only reads.
+    ///
+    /// # Errors
+    /// [`PlanError`], with every operand.
+    pub fn plan<V: Vm, C: Vcpu>(
+        &self,
+        vm: &V,
+        vcpus: &[C],
+        options: &Options,
+    ) -> Result<Plan, PlanError> {
+        let State::X86(x86) = self.state() else {
+            return Err(PlanError::Architecture {
+                saved: "arm64",
+                here: "x86",
+            });
+        };
+        if vcpus.len() != x86.vcpus.len() {
+            return Err(PlanError::VcpuCount {
+                saved: x86.vcpus.len(),
+                given: vcpus.len(),
+            });
+        }
+        C::all_stopped(vcpus, PATIENCE).map_err(|vcpu| PlanError::Busy { vcpu })?;
+        let host = vm.host()?;
+        let anchor = anchor(vm, &host);
+        let mut plan = plan_from(x86, &host, anchor, options)?;
+        if host.means == TscMeans::Fixed {
+            plan.settle_for_fixed(vm, vcpus)?;
+        }
+        plan.check_backwards()?;
+        Ok(plan)
+    }
+}
+
+/// The same without a device: what a restore would do on a host like this, at this instant.
+///
+/// # Errors
+/// [`PlanError`].
+pub fn rehearse(
+    saved: &Saved,
+    host: &HostFacts,
+    anchor: Anchor,
+    options: &Options,
+) -> Result<Plan, PlanError> {
+    let State::X86(x86) = saved.state() else {
+        return Err(PlanError::Architecture {
+            saved: "arm64",
+            here: "x86",
+        });
+    };
+    let plan = plan_from(x86, host, anchor, options)?;
+    plan.check_backwards()?;
+    Ok(plan)
+}
+
+fn anchor<V: Vm>(vm: &V, host: &HostFacts) -> Anchor {
+    if let Some((realtime_ns, host_tsc)) = vm.host_instant() {
+        return Anchor {
+            realtime_ns,
+            host_tsc,
+            bound_ns: 0,
+        };
+    }
+    let mut bracket = vm.bracket();
+    for _ in 0..7 {
+        let next = vm.bracket();
+        if next.width() < bracket.width() {
+            bracket = next;
+        }
+    }
+    Anchor {
+        realtime_ns: bracket.realtime_ns,
+        host_tsc: bracket.tsc_before.wrapping_add(bracket.width() / 2),
+        bound_ns: cycles_to_ns(bracket.width(), host.tsc_khz).max(1),
+    }
+}
+
+fn plan_from(
+    x86: &X86State,
+    host: &HostFacts,
+    anchor: Anchor,
+    options: &Options,
+) -> Result<Plan, PlanError> {
+    let mut reasons = Vec::new();
+    let ratio = destination_ratio(x86, host, &mut reasons)?;
+    let extra_ns = instants(x86, &anchor, host, options, &mut reasons)?;
+    let (advance_ns, elapsed_ns) = advance(&x86.instant, &anchor, options, &mut reasons)?;
+    let clock_ns = x86.instant.clock_ns.checked_add(advance_ns);
+    let clock_ns = clock_ns.ok_or(PlanError::ClockOverflow {
+        clock_ns: x86.instant.clock_ns,
+        advance_ns,
+    })?;
+    let source_format = format(x86.frac_bits).unwrap_or(host.format);
+    let source = Side {
+        clock: one_instant(
+            x86.instant.clock_ns,
+            x86.instant.realtime_ns,
+            x86.instant.host_tsc,
+        ),
+        format: source_format,
+        ratio: x86.ratio,
+    };
+    let destination = Side {
+        clock: one_instant(clock_ns, anchor.realtime_ns, anchor.host_tsc),
+        format: host.format,
+        ratio,
+    };
+    let moved = by_offsets(&source, &destination, x86.tsc_khz, &options.uncertainty)?;
+    let scaled_source = source_format.scale(x86.instant.host_tsc, x86.ratio);
+    let scaled_anchor = host.format.scale(anchor.host_tsc, ratio);
+    let offsets = aligned_offsets(x86, options, &mut reasons)?;
+    let vcpus = x86.vcpus.iter().zip(offsets).map(|(vcpu, offset)| {
+        let offset_to = moved.offset(offset);
+        PlannedVcpu {
+            offset_from: vcpu.tsc_offset,
+            offset_to,
+            tsc_at_save: vcpu.tsc_offset.wrapping_add(scaled_source),
+            tsc_at_anchor: offset_to.wrapping_add(scaled_anchor),
+            tsc_adjust: vcpu.tsc_adjust,
+            tsc_deadline: vcpu.tsc_deadline.filter(|deadline| *deadline != 0),
+        }
+    });
+    Ok(Plan {
+        options: *options,
+        host: *host,
+        tsc_khz: x86.tsc_khz,
+        ratio,
+        saved: x86.instant,
+        anchor,
+        clock_ns,
+        elapsed_ns,
+        vcpus: vcpus.collect(),
+        account: moved.account,
+        reasons,
+        extra_ns,
+        clock_extra_ns: extra_ns,
+    })
+}
+
+/// Readings that were not of one instant have bounds of their own, which the plan carries.
+const fn one_instant(clock_ns: u64, realtime_ns: u64, host_tsc: u64) -> KvmClockData {
+    KvmClockData {
+        clock_ns,
+        flags: KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC,
+        realtime_ns,
+        host_tsc,
+    }
+}
+
+fn destination_ratio(
+    x86: &X86State,
+    host: &HostFacts,
+    reasons: &mut Vec<Reason>,
+) -> Result<u64, PlanError> {
+    let refused = PlanError::Frequency {
+        guest_khz: x86.tsc_khz,
+        host_khz: host.tsc_khz,
+        tolerance_ppm: host.tolerance_ppm,
+        has_scaling: host.has_scaling,
+    };
+    let most = host.host_tsc().max_guest_khz();
+    let mut rate = TscRate::default();
+    let set = rate.set_khz(&host.host_tsc(), x86.tsc_khz);
+    if set.is_err() || rate.catchup || (host.has_scaling && x86.tsc_khz >= most) {
+        return Err(refused);
+    }
+    if rate.ratio != host.format.neutral() {
+        reasons.push(Reason::Scaled {
+            guest_khz: x86.tsc_khz,
+            host_khz: host.tsc_khz,
+            ratio: rate.ratio,
+        });
+    } else if x86.tsc_khz != host.tsc_khz {
+        let apart = u64::from(x86.tsc_khz.abs_diff(host.tsc_khz));
+        reasons.push(Reason::WithinTolerance {
+            guest_khz: x86.tsc_khz,
+            host_khz: host.tsc_khz,
+            drift_ppb: (apart * 1_000_000_000).div_ceil(u64::from(x86.tsc_khz)),
+        });
+    }
+    Ok(rate.ratio)
+}
+
+/// What is lost because clocks were not read in one instant, in ns.
+fn instants(
+    x86: &X86State,
+    anchor: &Anchor,
+    host: &HostFacts,
+    options: &Options,
+    reasons: &mut Vec<Reason>,
+) -> Result<u64, PlanError> {
+    let widest = x86.vcpus.iter().map(|v| v.offset_bound_cycles).max();
+    let by_value_ns = cycles_to_ns(widest.unwrap_or(0), x86.tsc_khz);
+    let saved_ns = x86.instant.bound_ns.saturating_add(by_value_ns);
+    for (at_save, bound_ns) in [(true, saved_ns), (false, anchor.bound_ns)] {
+        if bound_ns == 0 {
+            continue;
+        }
+        if options.inexact == Inexact::Refuse {
+            return Err(PlanError::NoInstant { at_save, bound_ns });
+        }
+        reasons.push(Reason::NoInstant { at_save, bound_ns });
+    }
+    if host.means == TscMeans::Values {
+        if options.inexact == Inexact::Refuse {
+            return Err(PlanError::NoOffsets);
+        }
+        reasons.push(Reason::NoOffsets);
+    }
+    Ok(saved_ns.saturating_add(anchor.bound_ns))
+}
+
+/// By how much guest time advances, and what has passed by the wall clocks.
+fn advance(
+    saved: &Instant,
+    anchor: &Anchor,
+    options: &Options,
+    reasons: &mut Vec<Reason>,
+) -> Result<(u64, i128), PlanError> {
+    let elapsed_ns = i128::from(anchor.realtime_ns) - i128::from(saved.realtime_ns);
+    let forward = anchor.realtime_ns.saturating_sub(saved.realtime_ns);
+    if elapsed_ns < 0 && options.policy != Policy::Stopped {
+        let by_ns = saved.realtime_ns.saturating_sub(anchor.realtime_ns);
+        reasons.push(Reason::WallClockBehind { by_ns });
+    }
+    let advance_ns = match options.policy {
+        Policy::Stopped => 0,
+        Policy::Elapsed { refuse_above_ns } if forward > refuse_above_ns => {
+            return Err(PlanError::Jump {
+                elapsed_ns: forward,
+                allowed_ns: refuse_above_ns,
+            });
+        }
+        Policy::Elapsed { .. } => forward,
+        Policy::AtMost { max_ns } => {
+            if forward > max_ns {
+                reasons.push(Reason::Capped {
+                    elapsed_ns: forward,
+                    max_ns,
+                });
+            }
+            forward.min(max_ns)
+        }
+    };
+    Ok((advance_ns, elapsed_ns))
+}
+
+/// The saved offsets, made equal as the options say.
+fn aligned_offsets(
+    x86: &X86State,
+    options: &Options,
+    reasons: &mut Vec<Reason>,
+) -> Result<Vec<u64>, PlanError> {
+    let Some(first) = x86.vcpus.first() else {
+        return Ok(Vec::new());
+    };
+    let ahead = |offset: u64| offset.wrapping_sub(first.tsc_offset) as i64;
+    let differs = x86.vcpus.iter().enumerate().find(|(_, vcpu)| {
+        // Offsets worked out from values are only known to their bounds.
+        let slack = vcpu
+            .offset_bound_cycles
+            .saturating_add(first.offset_bound_cycles);
+        ahead(vcpu.tsc_offset).unsigned_abs() > slack
+    });
+    let most = x86.vcpus.iter().map(|v| ahead(v.tsc_offset)).max();
+    let most = most.unwrap_or(0);
+    let Some((at, vcpu)) = differs else {
+        // Equal, or as equal as can be told: the highest, so that none is set back.
+        let highest = first.tsc_offset.wrapping_add(most as u64);
+        return Ok(vec![highest; x86.vcpus.len()]);
+    };
+    let cycles = ahead(vcpu.tsc_offset);
+    let common = match options.unequal {
+        Unequal::Refuse => {
+            return Err(PlanError::OffsetsDiffer {
+                vcpu: at,
+                offset: vcpu.tsc_offset,
+                first: first.tsc_offset,
+                cycles,
+                ns: signed_ns(cycles, x86.tsc_khz),
+                adjust: vcpu.tsc_adjust.unwrap_or(0),
+                first_adjust: first.tsc_adjust.unwrap_or(0),
+            });
+        }
+        Unequal::Keep => None,
+        Unequal::First => Some(first.tsc_offset),
+        Unequal::Highest => Some(first.tsc_offset.wrapping_add(most as u64)),
+    };
+    reasons.push(Reason::OffsetsDiffered {
+        vcpu: at,
+        cycles,
+        made_equal: common.is_some(),
+    });
+    let offsets = x86.vcpus.iter().map(|v| common.unwrap_or(v.tsc_offset));
+    Ok(offsets.collect())
+}
+
+impl Plan {
+    /// Each vCPU's part.
+    #[must_use]
+    pub fn vcpus(&self) -> &[PlannedVcpu] {
+        &self.vcpus
+    }
+
+    /// The instant that the plan hangs on.
+    #[must_use]
+    pub const fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
+    /// The guest's kvmclock at the anchor, in ns.
+    #[must_use]
+    pub const fn clock_ns(&self) -> u64 {
+        self.clock_ns
+    }
+
+    /// What is added to guest time, and how wrong that can be by arithmetic alone.
+    #[must_use]
+    pub const fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What keeps the restore from being exact, or was decided on the way.
+    #[must_use]
+    pub fn reasons(&self) -> &[Reason] {
+        &self.reasons
+    }
+
+    /// On a KVM that ignores offsets: is the TSC where it should be, near enough?
+    fn settle_for_fixed<V: Vm, C: Vcpu>(&mut self, vm: &V, vcpus: &[C]) -> Result<(), PlanError> {
+        let elapsed = u128::from(self.account.kvmclock_elapsed_ns);
+        // The guest's time advanced by the wall clock, its TSC by the host's.
+        let slewed = (elapsed * u128::from(SLEW_PPB)).div_ceil(1_000_000_000);
+        let slewed = u64::try_from(slewed).unwrap_or(u64::MAX);
+        let near_ns = self.account.tsc_against_its_rate_ns.saturating_add(slewed);
+        let mut worst = 0u64;
+        for (at, (planned, vcpu)) in self.vcpus.iter_mut().zip(vcpus).enumerate() {
+            let fixed = match vcpu.tsc_offset() {
+                Ok(offset) => offset,
+                Err(_) => read_tsc(vm, &self.host, self.ratio, at, vcpu)?.offset(),
+            };
+            let cycles = fixed.wrapping_sub(planned.offset_to) as i64;
+            let ns = signed_ns(cycles, self.tsc_khz);
+            if ns.unsigned_abs() > near_ns && self.options.inexact == Inexact::Refuse {
+                return Err(PlanError::TscFixed {
+                    vcpu: at,
+                    wanted: planned.offset_to,
+                    fixed,
+                    cycles,
+                    ns,
+                });
+            }
+            worst = worst.max(ns.unsigned_abs());
+            planned.offset_to = fixed;
+            planned.tsc_at_anchor = planned.tsc_at_anchor.wrapping_add(cycles as u64);
+        }
+        self.reasons.push(Reason::TscFixed { off_ns: worst });
+        self.extra_ns = self.extra_ns.saturating_add(worst);
+        Ok(())
+    }
+
+    fn check_backwards(&self) -> Result<(), PlanError> {
+        for (at, vcpu) in self.vcpus.iter().enumerate() {
+            let ahead = vcpu.tsc_at_anchor.wrapping_sub(vcpu.tsc_at_save) as i64;
+            if ahead < 0 {
+                return Err(PlanError::Backwards {
+                    vcpu: at,
+                    saved_tsc: vcpu.tsc_at_save,
+                    planned_tsc: vcpu.tsc_at_anchor,
+                    cycles: ahead.unsigned_abs(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes everything, in the one order that is right, and looks at what came of it.
+    ///
+    /// # Errors
+    /// [`RestoreError`](crate::RestoreError) names what had been written.
+    pub fn carry_out<V: Vm, C: Vcpu>(
+        &self,
+        vm: &V,
+        vcpus: &[C],
+    ) -> Result<crate::Explanation, crate::RestoreError> {
+        let armed = self
+            .write_counters(vm, vcpus)?
+            .write_clock(vm)?
+            .arm_timers(vcpus)?;
+        Ok(armed.finish())
+    }
+
+    pub(crate) fn check_count(&self, given: usize) -> Result<(), PlanError> {
+        if given == self.vcpus.len() {
+            return Ok(());
+        }
+        Err(PlanError::VcpuCount {
+            saved: self.vcpus.len(),
+            given,
+        })
+    }
+
+    /// What `KVM_SET_CLOCK` gets.
+    pub(crate) const fn clock_data(&self) -> KvmClockData {
+        KvmClockData {
+            clock_ns: self.clock_ns,
+            flags: KVM_CLOCK_REALTIME,
+            realtime_ns: self.anchor.realtime_ns,
+            host_tsc: 0,
+        }
+    }
+}

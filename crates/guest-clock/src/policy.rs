@@ -1,0 +1,109 @@
+//! What the guest's time does over a pause, and what may be taken instead of exactness.
+
+use serde::{Deserialize, Serialize};
+use stealtime_hypervisor::counter::migration::Uncertainty;
+
+/// What the guest's time does over the time between save and restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// It stands still: the guest goes on where it was, its wall clock is late by the pause.
+    Stopped,
+    /// It advances by what the hosts' wall clocks say has passed.
+    Elapsed {
+        /// Refuse if more than this has passed, in ns: a wall clock that is wrong by years does
+        /// not get into a guest.
+        refuse_above_ns: u64,
+    },
+    /// It advances likewise, but by no more than this many ns.
+    AtMost {
+        /// The most.
+        max_ns: u64,
+    },
+}
+
+impl Policy {
+    /// Guest time advances by whatever has passed.
+    pub const ELAPSED: Self = Self::Elapsed {
+        refuse_above_ns: u64::MAX,
+    };
+}
+
+/// What to do with vCPUs whose saved offsets differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unequal {
+    /// Refuse: the state was saved from a guest that a restore by value has already damaged.
+    #[default]
+    Refuse,
+    /// Give all the most advanced one: nobody sees time go back.
+    Highest,
+    /// Give all the first one's; refused where another's counter would run backwards.
+    First,
+    /// Keep them: the guest itself has set its counters apart. The master clock stays off.
+    Keep,
+}
+
+/// Whether something less than exact will do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inexact {
+    /// No: refuse, with the reason.
+    #[default]
+    Refuse,
+    /// Yes: restore as well as this host can, and state a bound. Counters still never run
+    /// backwards.
+    Accept,
+}
+
+/// How to restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What guest time does over the pause.
+    pub policy: Policy,
+    /// What to do with offsets that differ between vCPUs.
+    pub unequal: Unequal,
+    /// Whether something less than exact will do.
+    pub inexact: Inexact,
+    /// What is known of the hosts' clocks; goes into the stated bounds.
+    pub uncertainty: Uncertainty,
+}
+
+impl Options {
+    /// This policy; exact and equal or not at all.
+    #[must_use]
+    pub const fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            unequal: Unequal::Refuse,
+            inexact: Inexact::Refuse,
+            uncertainty: Uncertainty {
+                realtime_skew_ns: 0,
+                frequency_error_ppb: 0,
+                master_clock_age_ns: 0,
+            },
+        }
+    }
+
+    /// The same, but with a bound where exactness cannot be had.
+    #[must_use]
+    pub const fn accept_inexact(self) -> Self {
+        Self {
+            inexact: Inexact::Accept,
+            ..self
+        }
+    }
+
+    /// The same, with this for offsets that differ.
+    #[must_use]
+    pub const fn unequal(self, unequal: Unequal) -> Self {
+        Self { unequal, ..self }
+    }
+}
+
+impl From<Policy> for Options {
+    fn from(policy: Policy) -> Self {
+        Self::new(policy)
+    }
+}

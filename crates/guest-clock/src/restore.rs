@@ -1,0 +1,447 @@
+//! Writing a plan: counters, then the clock, then the timers. The types allow no other order.
+//!
+//! ```text
+//!  Plan ─write_counters─▶ CountersWritten ─write_clock─▶ ClockWritten ─arm_timers─▶ TimersArmed
+//!                                                                        ─finish─▶ Explanation
+//! ```
+//!
+//! Counters come first so that `KVM_SET_CLOCK`, which takes a new snapshot of the master clock,
+//! finds all vCPUs matched: the master clock is on before the first vCPU runs. Deadlines are in
+//! guest cycles and are armed when the TSC says what they mean.
+
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KvmClockData,
+};
+
+use crate::device::{MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm};
+use crate::error::{Errno, IoctlError, RestoreError};
+use crate::explanation::{Explanation, Reason, VcpuExplanation};
+use crate::plan::{Plan, SLEW_PPB};
+use crate::policy::Options;
+use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
+use crate::saved::Saved;
+
+/// Something that was written to a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Written {
+    /// `KVM_SET_TSC_KHZ` of a vCPU.
+    Frequency(usize),
+    /// The TSC of a vCPU, by offset or by value.
+    Counter(usize),
+    /// `KVM_SET_CLOCK`.
+    Clock,
+    /// `IA32_TSC_ADJUST` of a vCPU.
+    Adjust(usize),
+    /// `IA32_TSC_DEADLINE` of a vCPU.
+    Deadline(usize),
+    /// `KVM_KVMCLOCK_CTRL` of a vCPU.
+    Stopped(usize),
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Frequency(vcpu) => write!(f, "frequency of vCPU {vcpu}"),
+            Self::Counter(vcpu) => write!(f, "TSC of vCPU {vcpu}"),
+            Self::Clock => write!(f, "kvmclock"),
+            Self::Adjust(vcpu) => write!(f, "TSC_ADJUST of vCPU {vcpu}"),
+            Self::Deadline(vcpu) => write!(f, "deadline of vCPU {vcpu}"),
+            Self::Stopped(vcpu) => write!(f, "notice of the pause to vCPU {vcpu}"),
+        }
+    }
+}
+
+impl Saved {
+    /// Restores into a VM that has not run yet, which must have as many vCPUs. Their LAPICs and
+    /// MSRs (without TSC, `TSC_ADJUST` and deadline) are restored before.
+    ///
+    /// Give a [`Policy`](crate::Policy) or [`Options`]. May be repeated, at any later time, with
+    /// the same outcome: guest time goes by the wall clock since the save.
+    ///
+    /// # Errors
+    /// [`RestoreError`].
+    pub fn restore<V: Vm, C: Vcpu>(
+        &self,
+        vm: &V,
+        vcpus: &[C],
+        how: impl Into<Options>,
+    ) -> Result<Explanation, RestoreError> {
+        self.plan(vm, vcpus, &how.into())?.carry_out(vm, vcpus)
+    }
+}
+
+/// What has been done so far.
+#[derive(Debug)]
+struct Progress<'a> {
+    plan: &'a Plan,
+    written: Vec<Written>,
+    reasons: Vec<Reason>,
+    extra_ns: u64,
+    clock_extra_ns: u64,
+}
+
+impl Progress<'_> {
+    fn partial(&self, failed: IoctlError) -> RestoreError {
+        RestoreError::Partial {
+            failed,
+            written: self.written.clone(),
+        }
+    }
+
+    fn did<T>(
+        &mut self,
+        what: Option<Written>,
+        call: &'static str,
+        vcpu: Option<usize>,
+        result: Result<T, Errno>,
+    ) -> Result<T, RestoreError> {
+        match result {
+            Ok(value) => {
+                self.written.extend(what);
+                Ok(value)
+            }
+            Err(errno) => Err(self.partial(of(call, vcpu)(errno))),
+        }
+    }
+}
+
+/// Counters are written; next is the clock.
+#[must_use = "the guest's clock is not set yet"]
+#[derive(Debug)]
+pub struct CountersWritten<'a>(Progress<'a>);
+
+/// Counters and clock are written; next are the timers.
+#[must_use = "the guest's timers are not armed yet"]
+#[derive(Debug)]
+pub struct ClockWritten<'a> {
+    progress: Progress<'a>,
+    residual_ns: Option<i64>,
+    flags: u32,
+}
+
+/// All is written; the vCPUs may run.
+#[must_use = "nobody has looked at the outcome yet"]
+#[derive(Debug)]
+pub struct TimersArmed<'a>(ClockWritten<'a>);
+
+impl Plan {
+    /// First step: frequencies where they differ, then TSC offsets.
+    ///
+    /// # Errors
+    /// [`RestoreError`], with what had been written.
+    pub fn write_counters<'a, V: Vm, C: Vcpu>(
+        &'a self,
+        vm: &V,
+        vcpus: &[C],
+    ) -> Result<CountersWritten<'a>, RestoreError> {
+        self.check_count(vcpus.len())?;
+        let mut progress = Progress {
+            plan: self,
+            written: Vec::new(),
+            reasons: self.reasons.clone(),
+            extra_ns: self.extra_ns,
+            clock_extra_ns: self.clock_extra_ns,
+        };
+        progress.frequencies(vcpus)?;
+        match self.host.means {
+            TscMeans::Offsets => progress.offsets(vcpus)?,
+            TscMeans::Values => progress.values(vm, vcpus)?,
+            TscMeans::Fixed => {}
+        }
+        Ok(CountersWritten(progress))
+    }
+}
+
+impl Progress<'_> {
+    fn frequencies<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
+        let khz = self.plan.tsc_khz;
+        for (at, vcpu) in vcpus.iter().enumerate() {
+            let now = self.did(None, "KVM_GET_TSC_KHZ", Some(at), vcpu.tsc_khz())?;
+            if now != khz {
+                let what = Some(Written::Frequency(at));
+                self.did(what, "KVM_SET_TSC_KHZ", Some(at), vcpu.set_tsc_khz(khz))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn offsets<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
+        let plan = self.plan;
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let done = vcpu.set_tsc_offset(planned.offset_to);
+            let what = Some(Written::Counter(at));
+            self.did(what, "KVM_SET_DEVICE_ATTR", Some(at), done)?;
+        }
+        // A KVM that ignores offsets says so only here.
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let read = self.did(None, "KVM_GET_DEVICE_ATTR", Some(at), vcpu.tsc_offset())?;
+            if read != planned.offset_to {
+                return Err(RestoreError::OffsetNotTaken {
+                    vcpu: at,
+                    wanted: planned.offset_to,
+                    read,
+                    written: self.written.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// By value: the first vCPU gets what it should read now; the others get 0, which KVM takes
+    /// for "the same as the first", whatever the delay. What came of it is measured.
+    fn values<V: Vm, C: Vcpu>(&mut self, vm: &V, vcpus: &[C]) -> Result<(), RestoreError> {
+        let plan = self.plan;
+        let format = plan.host.format;
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let now = format.scale(vm.bracket().tsc_after, plan.ratio);
+            let value = match at {
+                0 => planned.offset_to.wrapping_add(now),
+                _ => 0,
+            };
+            let done = vcpu.set_msr(MSR_IA32_TSC, value);
+            let call = "KVM_SET_MSRS(IA32_TSC)";
+            if !self.did(Some(Written::Counter(at)), call, Some(at), done)? {
+                return Err(self.partial(of(call, Some(at))(Errno(libc::EINVAL))));
+            }
+        }
+        let mut worst = 0;
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let read = read_tsc(vm, &plan.host, plan.ratio, at, vcpu);
+            let read = read.map_err(|failed| self.partial(failed))?;
+            let off = read.offset().wrapping_sub(planned.offset_to) as i64;
+            worst = worst.max(off.unsigned_abs().saturating_add(read.width()));
+        }
+        let bound_ns = cycles_to_ns(worst, plan.tsc_khz);
+        self.extra_ns = self.extra_ns.saturating_add(bound_ns);
+        self.reasons.push(Reason::ByValue { bound_ns });
+        Ok(())
+    }
+
+    fn set_clock<V: Vm>(&mut self, vm: &V, data: &KvmClockData) -> Result<(), RestoreError> {
+        let what = Some(Written::Clock).filter(|w| !self.written.contains(w));
+        self.did(what, "KVM_SET_CLOCK", None, vm.set_clock(data))
+    }
+
+    /// On a KVM without `KVM_CLOCK_REALTIME` the time since the anchor is added here.
+    fn set_clock_by_value<V: Vm>(&mut self, vm: &V) -> Result<(), RestoreError> {
+        let plan = self.plan;
+        let mut bound_ns = u64::MAX;
+        for _ in 0..CLOCK_ATTEMPTS {
+            let before = vm.bracket();
+            let since = before.realtime_ns.saturating_sub(plan.anchor.realtime_ns);
+            let data = KvmClockData {
+                clock_ns: plan.clock_ns.saturating_add(since),
+                ..KvmClockData::default()
+            };
+            self.set_clock(vm, &data)?;
+            let width = vm.bracket().tsc_after.wrapping_sub(before.tsc_before);
+            bound_ns = cycles_to_ns(width, plan.host.tsc_khz);
+            if bound_ns <= CLOSE_NS {
+                break;
+            }
+        }
+        self.extra_ns = self.extra_ns.saturating_add(bound_ns);
+        self.clock_extra_ns = self.clock_extra_ns.saturating_add(bound_ns);
+        self.reasons.push(Reason::NoRealtimeFlag { bound_ns });
+        Ok(())
+    }
+}
+
+/// How often `KVM_SET_CLOCK` is repeated where it came out late: KVM reads the wall clock a
+/// moment after the instant that it counts from, and can be interrupted between the two.
+const CLOCK_ATTEMPTS: u32 = 8;
+/// What is close enough not to try again, in ns.
+const CLOSE_NS: u64 = 100;
+
+impl<'a> CountersWritten<'a> {
+    /// Second step: the kvmclock, as what it was at the anchor's wall clock.
+    ///
+    /// # Errors
+    /// [`RestoreError`], with what had been written.
+    pub fn write_clock<V: Vm>(self, vm: &V) -> Result<ClockWritten<'a>, RestoreError> {
+        let Self(mut progress) = self;
+        if progress.plan.host.clock_flags & KVM_CLOCK_REALTIME == 0 {
+            progress.set_clock_by_value(vm)?;
+            let data = progress.did(None, "KVM_GET_CLOCK", None, vm.get_clock())?;
+            return Ok(ClockWritten {
+                progress,
+                residual_ns: None,
+                flags: data.flags,
+            });
+        }
+        let mut best = i64::MAX;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let data = progress.plan.clock_data();
+            progress.set_clock(vm, &data)?;
+            let read = progress.did(None, "KVM_GET_CLOCK", None, vm.get_clock())?;
+            let residual_ns = progress.plan.residual_by_wall_clock(&read);
+            let off = residual_ns.map_or(0, i64::saturating_abs);
+            // After that many attempts the best of them will do.
+            let enough = attempt >= CLOCK_ATTEMPTS && off <= best;
+            best = best.min(off);
+            if off.unsigned_abs() <= CLOSE_NS || enough || attempt >= 2 * CLOCK_ATTEMPTS {
+                return progress.clock_written(&read, residual_ns);
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// kvmclock minus what it was planned to be at this wall clock, if read in one instant.
+    fn residual_by_wall_clock(&self, read: &KvmClockData) -> Option<i64> {
+        if !one_instant(read) {
+            return None;
+        }
+        let since = i128::from(read.realtime_ns) - i128::from(self.anchor.realtime_ns);
+        let planned = i128::from(self.clock_ns) + since.max(0);
+        clamp(i128::from(read.clock_ns) - planned)
+    }
+
+    /// The same by the host's TSC, which no one can step.
+    fn residual_by_tsc(&self, read: &KvmClockData) -> Option<i64> {
+        if !one_instant(read) {
+            return None;
+        }
+        let cycles = read.host_tsc.wrapping_sub(self.anchor.host_tsc) as i64;
+        let planned = i128::from(self.clock_ns) + i128::from(signed_ns(cycles, self.host.tsc_khz));
+        clamp(i128::from(read.clock_ns) - planned)
+    }
+}
+
+fn one_instant(read: &KvmClockData) -> bool {
+    let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
+    read.flags & needed == needed
+}
+
+fn clamp(ns: i128) -> Option<i64> {
+    Some(i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX }))
+}
+
+impl<'a> Progress<'a> {
+    fn clock_written(
+        mut self,
+        read: &KvmClockData,
+        residual_ns: Option<i64>,
+    ) -> Result<ClockWritten<'a>, RestoreError> {
+        let late_ns = residual_ns.unwrap_or(0).unsigned_abs();
+        if let Some(off_ns) = self.plan.residual_by_tsc(read) {
+            let cycles = read.host_tsc.wrapping_sub(self.plan.anchor.host_tsc);
+            let since_ns = u128::from(cycles_to_ns(cycles, self.plan.host.tsc_khz));
+            let slewed = (since_ns * u128::from(SLEW_PPB)).div_ceil(1_000_000_000);
+            let slewed = u64::try_from(slewed).unwrap_or(u64::MAX);
+            let bound_ns = late_ns
+                .saturating_add(slewed)
+                .saturating_add(self.plan.anchor.bound_ns)
+                .saturating_add(10_000);
+            if off_ns.unsigned_abs() > bound_ns {
+                return Err(RestoreError::ClockStepped {
+                    off_ns,
+                    bound_ns,
+                    written: self.written,
+                });
+            }
+            self.extra_ns = self.extra_ns.saturating_add(off_ns.unsigned_abs());
+            self.clock_extra_ns = self.clock_extra_ns.saturating_add(late_ns);
+        }
+        Ok(ClockWritten {
+            progress: self,
+            residual_ns,
+            flags: read.flags,
+        })
+    }
+}
+
+impl<'a> ClockWritten<'a> {
+    /// Third step: `TSC_ADJUST`, deadlines, and the notice of the pause.
+    ///
+    /// # Errors
+    /// [`RestoreError`], with what had been written.
+    pub fn arm_timers<C: Vcpu>(mut self, vcpus: &[C]) -> Result<TimersArmed<'a>, RestoreError> {
+        let progress = &mut self.progress;
+        let plan = progress.plan;
+        plan.check_count(vcpus.len())?;
+        let (mut not_armed, mut not_told) = (0, 0);
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            if let Some(adjust) = planned.tsc_adjust {
+                // By the host this does not move the counter.
+                let done = vcpu.set_msr(MSR_IA32_TSC_ADJUST, adjust);
+                let what = Some(Written::Adjust(at));
+                progress.did(what, "KVM_SET_MSRS(IA32_TSC_ADJUST)", Some(at), done)?;
+            }
+            if let Some(deadline) = planned.tsc_deadline {
+                let done = vcpu.set_msr(MSR_IA32_TSC_DEADLINE, deadline);
+                let what = Some(Written::Deadline(at));
+                progress.did(what, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", Some(at), done)?;
+                let call = "KVM_GET_MSRS(IA32_TSC_DEADLINE)";
+                let read = vcpu.msr(MSR_IA32_TSC_DEADLINE);
+                let read = progress.did(None, call, Some(at), read)?;
+                not_armed += usize::from(read != Some(deadline));
+            }
+            match vcpu.kvmclock_ctrl() {
+                Ok(()) => progress.written.push(Written::Stopped(at)),
+                Err(Errno(libc::EINVAL)) => not_told += 1,
+                Err(errno) => {
+                    return Err(progress.partial(of("KVM_KVMCLOCK_CTRL", Some(at))(errno)));
+                }
+            }
+        }
+        if not_armed > 0 {
+            let reason = Reason::DeadlinesNotArmed { vcpus: not_armed };
+            progress.reasons.push(reason);
+        }
+        if not_told > 0 {
+            progress
+                .reasons
+                .push(Reason::NotToldOfPause { vcpus: not_told });
+        }
+        Ok(TimersArmed(self))
+    }
+}
+
+impl TimersArmed<'_> {
+    /// Last: whether the master clock is on, and the account of it all.
+    ///
+    #[must_use]
+    pub fn finish(self) -> Explanation {
+        let Self(ClockWritten {
+            progress,
+            residual_ns,
+            flags,
+        }) = self;
+        let plan = progress.plan;
+        let mut reasons = progress.reasons;
+        let master_clock = flags & KVM_CLOCK_TSC_STABLE != 0;
+        if !master_clock {
+            reasons.push(Reason::MasterClockOff { flags });
+        }
+        let vcpus = plan.vcpus.iter().map(|vcpu| VcpuExplanation {
+            offset_from: vcpu.offset_from,
+            offset_to: vcpu.offset_to,
+            tsc_at_save: vcpu.tsc_at_save,
+            tsc_at_anchor: vcpu.tsc_at_anchor,
+            tsc_deadline: vcpu.tsc_deadline,
+        });
+        let account = &plan.account;
+        let inexact_ns = progress.extra_ns;
+        Explanation {
+            policy: plan.options.policy,
+            elapsed_ns: plan.elapsed_ns,
+            advanced_ns: account.kvmclock_elapsed_ns,
+            clock_from_ns: plan.saved.clock_ns,
+            clock_to_ns: plan.clock_ns,
+            tsc_khz: plan.tsc_khz,
+            vcpus: vcpus.collect(),
+            tsc_against_kvmclock_ns: account.tsc_against_kvmclock_ns.saturating_add(inexact_ns),
+            kvmclock_against_real_ns: account
+                .kvmclock_against_real_ns
+                .saturating_add(progress.clock_extra_ns),
+            tsc_against_its_rate_ns: account.tsc_against_its_rate_ns.saturating_add(inexact_ns),
+            clock_residual_ns: residual_ns,
+            master_clock,
+            reasons,
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Reading a guest's clocks.
+
+use std::time::Duration;
+
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE,
+};
+use stealtime_hypervisor::counter::scaling::TscRate;
+
+use crate::device::{
+    HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm,
+};
+use crate::error::{Errno, IoctlError, SaveError};
+use crate::saved::{Instant, MAX_VCPUS, Saved, State, VcpuState, X86State};
+
+/// How often a reading that others can interrupt is tried; the narrowest one counts.
+const ATTEMPTS: u32 = 8;
+/// How long a vCPU that is on its way out of `KVM_RUN` is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The clocks of a guest: the way in.
+///
+/// ```
+/// use guest_clock::{GuestClocks, Policy, fake::FakeHost};
+///
+/// // A VMM has `kvm_ioctls::VmFd` and `VcpuFd`s here.
+/// let host = FakeHost::new(2_500_000);
+/// let (vm, vcpus) = host.vm(2);
+/// vcpus[1].read_clocks()?; // the guest runs
+/// let saved = GuestClocks::save(&vm, &vcpus)?;
+///
+/// let (vm, vcpus) = host.vm(2);
+/// let explanation = saved.restore(&vm, &vcpus, Policy::ELAPSED)?;
+/// assert!(explanation.is_exact());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct GuestClocks;
+
+impl GuestClocks {
+    /// Saves the clocks of a stopped x86 guest: the kvmclock with its instant, and each vCPU's
+    /// offset, `TSC_ADJUST` and deadline. Only reads.
+    ///
+    /// # Errors
+    /// [`SaveError`].
+    pub fn save<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<Saved, SaveError> {
+        let host = vm.host()?;
+        check_count(vcpus.len())?;
+        C::all_stopped(vcpus, PATIENCE).map_err(|vcpu| SaveError::Busy { vcpu })?;
+        let tsc_khz = frequency(vcpus)?;
+        let ratio = ratio(&host, tsc_khz)?;
+        let instant = read_instant(vm, &host)?;
+        let states: Result<Vec<VcpuState>, SaveError> = (0..)
+            .zip(vcpus)
+            .map(|(at, vcpu)| save_vcpu(vm, &host, ratio, at, vcpu))
+            .collect();
+        let state = X86State {
+            host_tsc_khz: host.tsc_khz,
+            frac_bits: host.format.frac_bits(),
+            tsc_khz,
+            ratio,
+            instant,
+            vcpus: states?,
+        };
+        if let (Some(vcpu), Some(first)) = (vcpus.first(), state.vcpus.first()) {
+            check_ratio(vm, &host, ratio, vcpu, first.tsc_offset)?;
+        }
+        Ok(Saved::unchecked(State::X86(state)))
+    }
+}
+
+fn check_count(given: usize) -> Result<(), SaveError> {
+    match given {
+        0 => Err(SaveError::NoVcpus),
+        _ if given > MAX_VCPUS => Err(SaveError::TooManyVcpus {
+            given,
+            most: MAX_VCPUS,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Names an ioctl and the vCPU that it was for.
+pub(crate) fn of(call: &'static str, vcpu: Option<usize>) -> impl Fn(Errno) -> IoctlError {
+    move |errno| IoctlError { call, vcpu, errno }
+}
+
+fn frequency<C: Vcpu>(vcpus: &[C]) -> Result<u32, SaveError> {
+    let mut first = None;
+    for (at, vcpu) in vcpus.iter().enumerate() {
+        let khz = vcpu.tsc_khz().map_err(of("KVM_GET_TSC_KHZ", Some(at)))?;
+        let first_khz = *first.get_or_insert(khz);
+        if khz != first_khz {
+            return Err(SaveError::FrequenciesDiffer {
+                vcpu: at,
+                khz,
+                first_khz,
+            });
+        }
+    }
+    first.ok_or(SaveError::NoVcpus)
+}
+
+fn ratio(host: &HostFacts, khz: u32) -> Result<u64, SaveError> {
+    let mut rate = TscRate::default();
+    rate.set_khz(&host.host_tsc(), khz)
+        .map_err(SaveError::Rate)?;
+    if rate.catchup {
+        return Err(SaveError::CatchUp {
+            guest_khz: khz,
+            host_khz: host.tsc_khz,
+            tolerance_ppm: host.tolerance_ppm,
+        });
+    }
+    Ok(rate.ratio)
+}
+
+/// kvmclock, wall clock and TSC: of one instant if KVM can, otherwise the narrowest of several
+/// readings, with their width as bound.
+pub(crate) fn read_instant<V: Vm>(vm: &V, host: &HostFacts) -> Result<Instant, IoctlError> {
+    let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
+    let mut best: Option<(u64, Instant)> = None;
+    for _ in 0..ATTEMPTS {
+        let before = vm.bracket();
+        let data = vm.get_clock().map_err(of("KVM_GET_CLOCK", None))?;
+        let master_clock = data.flags & KVM_CLOCK_TSC_STABLE != 0;
+        if data.flags & needed == needed {
+            return Ok(Instant {
+                clock_ns: data.clock_ns,
+                realtime_ns: data.realtime_ns,
+                host_tsc: data.host_tsc,
+                bound_ns: 0,
+                master_clock,
+            });
+        }
+        let after = vm.bracket();
+        let width = after.tsc_after.wrapping_sub(before.tsc_before);
+        let half_ns = after.realtime_ns.saturating_sub(before.realtime_ns) / 2;
+        let reading = Instant {
+            clock_ns: data.clock_ns,
+            realtime_ns: before.realtime_ns.saturating_add(half_ns),
+            host_tsc: before.tsc_before.wrapping_add(width / 2),
+            // Never 0: that would claim one instant.
+            bound_ns: cycles_to_ns(width, host.tsc_khz).max(1),
+            master_clock,
+        };
+        if best.as_ref().is_none_or(|(least, _)| width < *least) {
+            best = Some((width, reading));
+        }
+    }
+    best.map(|(_, reading)| reading)
+        .ok_or(of("KVM_GET_CLOCK", None)(Errno(libc::EAGAIN)))
+}
+
+/// Nanoseconds of this many cycles, rounded up.
+pub(crate) fn cycles_to_ns(cycles: u64, khz: u32) -> u64 {
+    let ns = (u128::from(cycles) * 1_000_000).div_ceil(u128::from(khz.max(1)));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// Signed cycles in ns, rounded away from zero.
+pub(crate) fn signed_ns(cycles: i64, khz: u32) -> i64 {
+    let ns = i64::try_from(cycles_to_ns(cycles.unsigned_abs(), khz)).unwrap_or(i64::MAX);
+    if cycles < 0 { -ns } else { ns }
+}
+
+fn save_vcpu<V: Vm, C: Vcpu>(
+    vm: &V,
+    host: &HostFacts,
+    ratio: u64,
+    at: usize,
+    vcpu: &C,
+) -> Result<VcpuState, SaveError> {
+    let (tsc_offset, offset_bound_cycles) = match vcpu.tsc_offset() {
+        Ok(offset) => (offset, 0),
+        // Before Linux 5.16 there is only the value to go by.
+        Err(_) if host.means != TscMeans::Offsets => {
+            let read = read_tsc(vm, host, ratio, at, vcpu)?;
+            (read.offset(), read.width() / 2 + 1)
+        }
+        Err(errno) => return Err(of("KVM_GET_DEVICE_ATTR", Some(at))(errno).into()),
+    };
+    let both = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
+    let [tsc_adjust, tsc_deadline] = both.map_err(of("KVM_GET_MSRS", Some(at)))?;
+    Ok(VcpuState {
+        tsc_offset,
+        offset_bound_cycles,
+        tsc_adjust,
+        tsc_deadline,
+    })
+}
+
+/// A guest's TSC by value, and the scaled host's on both sides.
+pub(crate) struct TscReading {
+    value: u64,
+    host_tsc: u64,
+    before: u64,
+    after: u64,
+}
+
+impl TscReading {
+    pub(crate) const fn width(&self) -> u64 {
+        self.after.wrapping_sub(self.before)
+    }
+
+    pub(crate) const fn offset(&self) -> u64 {
+        let middle = self.before.wrapping_add(self.width() / 2);
+        self.value.wrapping_sub(middle)
+    }
+}
+
+/// Reads a guest's TSC by value, as narrowly as it goes.
+pub(crate) fn read_tsc<V: Vm, C: Vcpu>(
+    vm: &V,
+    host: &HostFacts,
+    ratio: u64,
+    at: usize,
+    vcpu: &C,
+) -> Result<TscReading, IoctlError> {
+    let failed = of("KVM_GET_MSRS(IA32_TSC)", Some(at));
+    let mut best: Option<TscReading> = None;
+    for _ in 0..ATTEMPTS {
+        let before = vm.bracket();
+        let value = vcpu.msr(MSR_IA32_TSC).map_err(&failed)?;
+        let value = value.ok_or_else(|| failed(Errno(libc::ENOENT)))?;
+        let after = vm.bracket();
+        let host_tsc = after.tsc_before;
+        let reading = TscReading {
+            value,
+            host_tsc,
+            before: host.format.scale(before.tsc_after, ratio),
+            after: host.format.scale(host_tsc, ratio),
+        };
+        if best.as_ref().is_none_or(|b| reading.width() < b.width()) {
+            best = Some(reading);
+        }
+    }
+    best.ok_or_else(|| failed(Errno(libc::EAGAIN)))
+}
+
+/// The ratio is worked out, not told: one vCPU's TSC must bear it out.
+fn check_ratio<V: Vm, C: Vcpu>(
+    vm: &V,
+    host: &HostFacts,
+    ratio: u64,
+    vcpu: &C,
+    offset: u64,
+) -> Result<(), SaveError> {
+    let reading = read_tsc(vm, host, ratio, 0, vcpu)?;
+    let low = offset.wrapping_add(reading.before);
+    let into = reading.value.wrapping_sub(low);
+    // One cycle of rounding on either side, and what an offset by value can be off.
+    let slack = reading.width().saturating_add(2);
+    // Offsets worked out from values bear anything out.
+    if into.wrapping_add(1) <= slack || host.means != TscMeans::Offsets {
+        return Ok(());
+    }
+    Err(SaveError::RatioUnknown {
+        read: reading.value,
+        offset,
+        ratio,
+        host_tsc: reading.host_tsc,
+        computed: low.wrapping_add(reading.width()),
+    })
+}

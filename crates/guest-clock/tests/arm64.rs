@@ -1,0 +1,94 @@
+//! arm64's counter on a host without a device.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+use guest_clock::arm64::{Arm64Error, Arm64Vm};
+use guest_clock::fake::{FakeArm64Vm, FakeHost};
+use guest_clock::{GuestClocks, Options, Policy};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A counter of 1 GHz, as Armv8.6 has it.
+fn host() -> FakeHost {
+    FakeHost::new(1_000_000)
+}
+
+#[test]
+fn a_known_offset_comes_back_exactly() {
+    let source = host();
+    let vm = FakeArm64Vm::new(&source, 4);
+    vm.set_counter_offset(1 << 40).unwrap();
+    source.pass(5 * SECOND);
+    let saved = GuestClocks::save_arm64(&vm, Some(1 << 40)).unwrap();
+    let target = host();
+    target.set_tsc_base(u64::MAX - 5);
+    target.pass(60 * SECOND);
+    let vm = FakeArm64Vm::new(&target, 4);
+    let done = saved.restore_arm64(&vm, Policy::ELAPSED).unwrap();
+    assert_eq!(
+        done.count_at_anchor.wrapping_sub(done.count_at_save),
+        done.advanced_ns
+    );
+    assert!(vm.virtual_count().wrapping_sub(done.count_at_anchor) < 10_000);
+    // Registers written later change nothing any more.
+    vm.write_virtual_counter(0);
+    assert!(vm.virtual_count().wrapping_sub(done.count_at_anchor) < 10_000);
+    let again = saved.restore_arm64(&vm, Policy::ELAPSED).unwrap();
+    let moved = again.offset_to.wrapping_sub(done.offset_to) as i64;
+    assert!(
+        moved.unsigned_abs() <= done.bound_ns + again.bound_ns,
+        "{moved}"
+    );
+}
+
+#[test]
+fn an_unknown_offset_has_a_bound_that_holds() {
+    let source = host();
+    let vm = FakeArm64Vm::new(&source, 2);
+    source.pass(SECOND);
+    let saved = GuestClocks::save_arm64(&vm, None).unwrap();
+    let refused = saved.restore_arm64(&vm, Policy::Stopped).unwrap_err();
+    assert!(
+        matches!(refused, Arm64Error::Inexact { bound_ns: 1.. }),
+        "{refused}"
+    );
+    let accept = Options::new(Policy::ELAPSED).accept_inexact();
+    let before = vm.virtual_count().wrapping_sub(source.now().tsc);
+    let done = saved.restore_arm64(&vm, accept).unwrap();
+    let after = vm.virtual_count().wrapping_sub(source.now().tsc);
+    let off = after.wrapping_sub(before) as i64;
+    assert!(
+        off.unsigned_abs() <= done.bound_ns,
+        "{off} {}",
+        done.bound_ns
+    );
+}
+
+#[test]
+fn refusals() {
+    let source = host();
+    let mut vm = FakeArm64Vm::new(&source, 2);
+    vm.set_counter_offset(7).unwrap();
+    let saved = GuestClocks::save_arm64(&vm, Some(7)).unwrap();
+    let other = FakeArm64Vm::new(&source, 3);
+    let error = saved.restore_arm64(&other, Policy::Stopped).unwrap_err();
+    assert_eq!(error, Arm64Error::VcpuCount { saved: 2, given: 3 });
+    let slow = FakeArm64Vm::new(&FakeHost::new(25_000), 2);
+    let error = saved.restore_arm64(&slow, Policy::Stopped).unwrap_err();
+    assert!(matches!(error, Arm64Error::Arithmetic(_)), "{error}");
+    vm.set_busy(Some(1));
+    let error = saved.restore_arm64(&vm, Policy::Stopped).unwrap_err();
+    assert!(error.to_string().contains("stop all vCPUs"), "{error}");
+    source.pass(2 * SECOND);
+    let limit = Policy::Elapsed {
+        refuse_above_ns: SECOND,
+    };
+    let error = saved.restore_arm64(&vm, limit).unwrap_err();
+    assert!(matches!(error, Arm64Error::Jump { .. }), "{error}");
+    let (x86, vcpus) = source.vm(2);
+    let state = GuestClocks::save(&x86, &vcpus).unwrap();
+    assert_eq!(
+        state.restore_arm64(&vm, Policy::Stopped),
+        Err(Arm64Error::Architecture)
+    );
+    assert!(saved.restore(&x86, &vcpus, Policy::Stopped).is_err());
+}

@@ -1,0 +1,284 @@
+//! What the kernel's own selftests check, and more, against the real KVM.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use guest_clock::device::{TscMeans, Vcpu, Vm};
+use guest_clock::drill::{Device, Drill};
+use guest_clock::fake::FakeHost;
+use guest_clock::guest::Guest;
+use guest_clock::kvm::{RawVcpu, RawVm, host, rdtsc};
+use guest_clock::{Errno, GuestClocks, Options, PlanError, Policy, RestoreError, SaveError};
+use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
+
+/// Done, or why not here.
+pub type Outcome = Result<(), String>;
+
+/// A name, and what is tried.
+pub type Case = (&'static str, fn() -> Outcome);
+
+/// Every case.
+pub const ALL: [Case; 9] = [
+    (
+        "kvm_clock_test: guest's kvmclock lies between two of the host's",
+        kvm_clock_test,
+    ),
+    (
+        "flags: unknown refused, known ignored, no step back",
+        clock_flags,
+    ),
+    (
+        "system_counter_offset_test: guest's TSC lies between two of the host's",
+        offset_test,
+    ),
+    ("one mismatching vCPU turns the master clock off", mismatch),
+    ("restore twice: same guest time, no step back", twice),
+    ("drill: every promise kept", drill),
+    (
+        "64 vCPUs saved and restored within a millisecond",
+        sixty_four,
+    ),
+    ("a running vCPU is reported, not waited for", busy),
+    (
+        "the model without a device agrees with this device",
+        model_agrees,
+    ),
+];
+
+fn guest(vcpus: usize) -> Result<Guest, String> {
+    match host() {
+        Ok(_) => Guest::new(vcpus).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn set(vm: &impl Vm, clock_ns: u64, flags: u32, realtime_ns: u64) -> Result<(), Errno> {
+    vm.set_clock(&KvmClockData {
+        clock_ns,
+        flags,
+        realtime_ns,
+        host_tsc: 0,
+    })
+}
+
+fn kvm_clock_test() -> Outcome {
+    const OFFSET: i64 = 180_000_000_000;
+    let mut guest = guest(1)?;
+    for (base, offset) in [
+        (0, None),
+        (OFFSET, None),
+        (0, Some(-OFFSET)),
+        (0, Some(OFFSET)),
+    ] {
+        let now = guest.vm.bracket().realtime_ns;
+        let (flags, real) = match offset {
+            Some(offset) => (4, now.wrapping_add_signed(offset)),
+            None => (0, 0),
+        };
+        set(&guest.vm, base.cast_unsigned(), flags, real).unwrap();
+        let start = Vm::get_clock(&guest.vm).unwrap();
+        if start.flags & 12 != 12 {
+            return Err(format!("no instants, flags {:#x}", start.flags));
+        }
+        guest.run(1).unwrap();
+        let end = Vm::get_clock(&guest.vm).unwrap();
+        assert_eq!(end.flags & 12, 12);
+        let (_, clock) = guest.last(0);
+        assert!(
+            start.clock_ns <= clock && clock <= end.clock_ns,
+            "{start:?} {clock} {end:?}"
+        );
+        // The kvmclock goes on by the wall clock, and never back.
+        let least = base.cast_unsigned()
+            + if offset == Some(-OFFSET) {
+                180_000_000_000
+            } else {
+                0
+            };
+        assert!(
+            (least..least + 10_000_000_000).contains(&start.clock_ns),
+            "{start:?}"
+        );
+    }
+    Ok(())
+}
+
+fn clock_flags() -> Outcome {
+    let guest = guest(1)?;
+    assert_eq!(set(&guest.vm, 0, 1, 0), Err(Errno(22)));
+    assert_eq!(set(&guest.vm, 0, 16, 0), Err(Errno(22)));
+    assert_eq!(set(&guest.vm, 5_000_000_000, 2 | 8, 0), Ok(()));
+    let far = guest.vm.bracket().realtime_ns + 3_600_000_000_000;
+    assert_eq!(set(&guest.vm, 7_000_000_000, 4, far), Ok(()));
+    let clock = Vm::get_clock(&guest.vm).unwrap().clock_ns;
+    assert!((7_000_000_000..8_000_000_000).contains(&clock), "{clock}");
+    Ok(())
+}
+
+fn needs_offsets() -> Outcome {
+    match host().map_err(|error| error.to_string())?.facts().means {
+        TscMeans::Offsets => Ok(()),
+        means => Err(format!("this KVM moves TSCs by {means:?}, not by offsets")),
+    }
+}
+
+fn offset_test() -> Outcome {
+    needs_offsets()?;
+    let mut guest = guest(1)?;
+    for offset in [0i64, 180_000_000_000, -180_000_000_000] {
+        guest.vcpus[0]
+            .set_tsc_offset(offset.cast_unsigned())
+            .unwrap();
+        let before = rdtsc().wrapping_add_signed(offset);
+        guest.run(1).unwrap();
+        let after = rdtsc().wrapping_add_signed(offset);
+        let (tsc, _) = guest.last(0);
+        assert!((before..=after).contains(&tsc), "{before} {tsc} {after}");
+    }
+    Ok(())
+}
+
+fn mismatch() -> Outcome {
+    needs_offsets()?;
+    let guest = guest(3)?;
+    for offset in [1_000, 1_000, 2_000].iter().zip(&guest.vcpus) {
+        offset.1.set_tsc_offset(*offset.0).unwrap();
+    }
+    set(&guest.vm, 0, 0, 0).unwrap();
+    assert_eq!(Vm::get_clock(&guest.vm).unwrap().flags, 0);
+    guest.vcpus[2].set_tsc_offset(2_000).unwrap();
+    for vcpu in &guest.vcpus {
+        vcpu.set_tsc_offset(2_000).unwrap();
+    }
+    set(&guest.vm, 0, 0, 0).unwrap();
+    assert_ne!(Vm::get_clock(&guest.vm).unwrap().flags & 2, 0);
+    Ok(())
+}
+
+fn twice() -> Outcome {
+    let mut guest = guest(2)?;
+    guest.run(20).unwrap();
+    let saved = GuestClocks::save(&guest.vm, &guest.vcpus).unwrap();
+    let mut next = Guest::with_memory(guest.memory(), 2).unwrap();
+    let options = Options::new(Policy::ELAPSED);
+    let plan = saved.plan(&next.vm, &next.vcpus, &options).unwrap();
+    for _ in 0..3 {
+        let done = plan.carry_out(&next.vm, &next.vcpus).unwrap();
+        assert!(done.master_clock);
+        let clock = Vm::get_clock(&next.vm).unwrap();
+        let since = clock.realtime_ns - plan.anchor().realtime_ns;
+        let off = clock.clock_ns.abs_diff(plan.clock_ns() + since);
+        assert!(off <= done.kvmclock_against_real_ns, "{off} {done}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    next.run(20).unwrap();
+    let seen = next.seen();
+    assert_eq!(
+        (seen.tsc_back, seen.clock_back_ns, seen.unstable),
+        (0, 0, 0),
+        "{seen:?}"
+    );
+    Ok(())
+}
+
+fn drill() -> Outcome {
+    guest(1)?;
+    let drill = Drill {
+        device: Device::Kvm,
+        times: 40,
+        rounds: 5,
+        ..Drill::default()
+    };
+    let report = drill.run(&mut |_, _| {}).unwrap();
+    assert!(report.promises_kept(), "{report:?}");
+    // By value the kvmclock is late by what the writing thread lost.
+    assert!(report.methods[0].kvmclock.least < -10_000, "{report:?}");
+    Ok(())
+}
+
+fn sixty_four() -> Outcome {
+    let guest = guest(64)?;
+    set(&guest.vm, 0, 0, 0).unwrap();
+    let (mut save, mut restore) = (Duration::MAX, Duration::MAX);
+    for _ in 0..20 {
+        let begin = Instant::now();
+        let saved = GuestClocks::save(&guest.vm, &guest.vcpus).unwrap();
+        save = save.min(begin.elapsed());
+        let begin = Instant::now();
+        saved
+            .restore(&guest.vm, &guest.vcpus, Policy::ELAPSED)
+            .unwrap();
+        restore = restore.min(begin.elapsed());
+    }
+    println!("  64 vCPUs: save {save:?}, restore {restore:?}");
+    assert!(
+        save.max(restore) < Duration::from_millis(10),
+        "{save:?} {restore:?}"
+    );
+    if save.max(restore) < Duration::from_millis(1) {
+        return Ok(());
+    }
+    Err(format!(
+        "save {save:?} and restore {restore:?}: this KVM's ioctls are slow"
+    ))
+}
+
+fn busy() -> Outcome {
+    let mut guest = guest(1)?;
+    let vm = guest.vm.as_raw_fd();
+    let vcpu = guest.vcpus[0].as_raw_fd();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| guest.run(200_000));
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the guest, and so its descriptors, outlive the scope. Needed: `run` has the
+        // guest borrowed, which is what raw descriptors can get around.
+        let (vm, vcpu) = unsafe { (BorrowedFd::borrow_raw(vm), BorrowedFd::borrow_raw(vcpu)) };
+        let saved = GuestClocks::save(&RawVm::new(vm), &[RawVcpu::new(vcpu)]);
+        let still_running = !runs.is_finished();
+        runs.join().unwrap().unwrap();
+        if !still_running {
+            return Err("the guest was done before it could be asked".to_owned());
+        }
+        assert_eq!(saved, Err(SaveError::Busy { vcpu: 0 }));
+        Ok(())
+    })
+}
+
+/// The same calls on both: the same refusals, flags and offsets.
+fn model_agrees() -> Outcome {
+    let guest = guest(2)?;
+    let facts = host().map_err(|error| error.to_string())?.facts();
+    let model = FakeHost::with(facts);
+    let (vm, vcpus) = model.vm(2);
+    fn observe<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Vec<String> {
+        let mut seen = vec![format!("new {:#x}", vm.get_clock().unwrap().flags)];
+        seen.push(format!("{:?}", set(vm, 1, 16, 0)));
+        seen.push(format!("{:?}", set(vm, 1, 0, 0)));
+        seen.push(format!("set {:#x}", vm.get_clock().unwrap().flags));
+        let zero = vcpus[0].tsc_offset().unwrap();
+        for offset in [zero, zero.wrapping_sub(5), zero.wrapping_sub(5)] {
+            for vcpu in vcpus {
+                seen.push(format!("{:?}", vcpu.set_tsc_offset(offset)));
+            }
+            set(vm, 1, 0, 0).unwrap();
+            let same = vcpus[0].tsc_offset() == vcpus[1].tsc_offset();
+            let taken = vcpus[1].tsc_offset() == Ok(offset);
+            seen.push(format!(
+                "{:#x} {same} {taken}",
+                vm.get_clock().unwrap().flags
+            ));
+        }
+        seen.push(format!("{:?}", vcpus[0].msr(0x10).unwrap().is_some()));
+        let saved = GuestClocks::save(vm, vcpus).unwrap();
+        let done = saved.restore(vm, vcpus, Policy::ELAPSED).unwrap();
+        seen.push(format!("{} {}", done.is_exact(), done.master_clock));
+        let limit = Policy::Elapsed { refuse_above_ns: 0 };
+        std::thread::sleep(Duration::from_millis(1));
+        let refused = saved.restore(vm, vcpus, limit);
+        let jump = matches!(refused, Err(RestoreError::Refused(PlanError::Jump { .. })));
+        seen.push(format!("{jump}"));
+        seen
+    }
+    assert_eq!(observe(&guest.vm, &guest.vcpus), observe(&vm, &vcpus));
+    Ok(())
+}

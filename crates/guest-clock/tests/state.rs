@@ -1,0 +1,181 @@
+//! The saved state's two forms, as hostile input.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+use guest_clock::{
+    Arm64State, GuestClocks, LoadError, Saved, State, VcpuState, X86State, fake::FakeHost,
+};
+use proptest::prelude::*;
+
+fn example() -> Saved {
+    let host = FakeHost::new(2_500_000);
+    let (vm, vcpus) = host.vm(3);
+    GuestClocks::save(&vm, &vcpus).unwrap()
+}
+
+fn x86() -> impl Strategy<Value = X86State> {
+    let vcpu = (
+        any::<u64>(),
+        0..=i64::MAX as u64,
+        any::<Option<u64>>(),
+        any::<Option<u64>>(),
+    );
+    let vcpu = vcpu.prop_map(
+        |(tsc_offset, offset_bound_cycles, tsc_adjust, tsc_deadline)| VcpuState {
+            tsc_offset,
+            offset_bound_cycles,
+            tsc_adjust,
+            tsc_deadline,
+        },
+    );
+    let times = (
+        0..=i64::MAX as u64,
+        0..=i64::MAX as u64,
+        any::<u64>(),
+        0..=i64::MAX as u64,
+    );
+    let vcpus = proptest::collection::vec(vcpu, 1..20);
+    (
+        1..i32::MAX as u32,
+        1..i32::MAX as u32,
+        any::<bool>(),
+        times,
+        any::<bool>(),
+        vcpus,
+    )
+        .prop_map(
+            |(
+                host_tsc_khz,
+                tsc_khz,
+                svm,
+                (clock_ns, realtime_ns, host_tsc, bound_ns),
+                master,
+                vcpus,
+            )| {
+                let frac_bits = if svm { 32 } else { 48 };
+                X86State {
+                    host_tsc_khz,
+                    frac_bits,
+                    tsc_khz,
+                    ratio: 1 << frac_bits,
+                    instant: guest_clock::Instant {
+                        clock_ns,
+                        realtime_ns,
+                        host_tsc,
+                        bound_ns,
+                        master_clock: master,
+                    },
+                    vcpus,
+                }
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn both_forms_come_back_as_they_were(state in x86()) {
+        let saved = Saved::new(State::X86(state)).unwrap();
+        let (json, bytes) = (saved.to_json(), saved.to_bytes());
+        prop_assert_eq!(&Saved::load(json.as_bytes()).unwrap(), &saved);
+        prop_assert_eq!(&Saved::load(&bytes).unwrap(), &saved);
+        prop_assert_eq!(Saved::load(&bytes).unwrap().to_bytes(), bytes);
+    }
+
+    #[test]
+    fn any_bytes_are_a_state_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Saved::load(&bytes);
+        let mut marked = b"STGC\x01\x00\x01\x01".to_vec();
+        marked.extend(bytes);
+        prop_assert!(Saved::load(&marked).is_err());
+    }
+}
+
+#[test]
+fn every_truncation_and_every_flipped_bit_is_found() {
+    let bytes = example().to_bytes();
+    for end in 0..bytes.len() {
+        assert!(Saved::load(&bytes[..end]).is_err(), "cut at {end}");
+    }
+    for bit in 0..bytes.len() * 8 {
+        let mut forged = bytes.clone();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        assert!(Saved::load(&forged).is_err(), "bit {bit}");
+    }
+    let mut longer = bytes;
+    longer.push(0);
+    assert_eq!(Saved::load(&longer), Err(LoadError::Trailing { extra: 1 }));
+}
+
+#[test]
+fn json_is_checked_field_by_field() {
+    let json = example().to_json();
+    let with = |from: &str, to: &str| {
+        let forged = json.replacen(from, to, 1);
+        assert_ne!(forged, json, "{from}");
+        Saved::load(forged.as_bytes()).unwrap_err()
+    };
+    assert_eq!(
+        with("\"version\": 1", "\"version\": 2"),
+        LoadError::Version { found: 2, known: 1 }
+    );
+    let value = |field, value, why| LoadError::Value { field, value, why };
+    let khz = "from 1 to 2^31-2 kHz";
+    assert_eq!(
+        with("\"tsc_khz\": 2500000", "\"tsc_khz\": 0"),
+        value("tsc_khz", 0, khz)
+    );
+    assert_eq!(
+        with("\"frac_bits\": 48", "\"frac_bits\": 47"),
+        value("frac_bits", 47, "48 or 32")
+    );
+    let why = "1, or tsc_khz over host_tsc_khz";
+    assert_eq!(
+        with("281474976710656", "281474976710657"),
+        value("ratio", (1 << 48) + 1, why)
+    );
+    for (from, to) in [
+        ("\"x86\"", "\"riscv\""),
+        ("\"clock_ns\": ", "\"clock_ns\": -"),
+        ("\"clock_ns\"", "\"clock\""),
+        ("\"version\"", "\"extra\": 1, \"version\""),
+    ] {
+        assert!(
+            matches!(with(from, to), LoadError::Json { .. }),
+            "{from} {to}"
+        );
+    }
+    let none = json.split("\"vcpus\"").next().unwrap().to_owned() + "\"vcpus\": [] } }";
+    let why = "from 1 to 4096 vCPUs";
+    assert_eq!(Saved::load(none.as_bytes()), Err(value("vcpus", 0, why)));
+    assert_eq!(Saved::load(b"  "), Err(LoadError::Unknown));
+    assert_eq!(
+        Saved::load(&vec![b'{'; 5 << 20]),
+        Err(LoadError::TooLarge {
+            bytes: 5 << 20,
+            most: 4 << 20
+        })
+    );
+    assert!(matches!(
+        Saved::load(&vec![b'{'; 1 << 20]),
+        Err(LoadError::Json { .. })
+    ));
+}
+
+#[test]
+fn arm64_states_have_both_forms_too() {
+    let state = Arm64State {
+        counter_hz: 25_000_000,
+        counter_offset: u64::MAX,
+        offset_bound_ticks: 3,
+        host_count: 12,
+        realtime_ns: 1_700_000_000_000_000_000,
+        vcpus: 80,
+    };
+    let saved = Saved::new(State::Arm64(state)).unwrap();
+    assert_eq!(Saved::load(&saved.to_bytes()).unwrap(), saved);
+    assert_eq!(Saved::load(saved.to_json().as_bytes()).unwrap(), saved);
+    let zero = State::Arm64(Arm64State {
+        counter_hz: 0,
+        ..state
+    });
+    assert!(Saved::new(zero).is_err());
+}

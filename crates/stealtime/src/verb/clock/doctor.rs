@@ -1,0 +1,44 @@
+//! `stealtime clock doctor`.
+
+use clap::Args;
+use guest_clock::doctor::{Checkup, examine};
+
+use super::Shown;
+use crate::error::CliError;
+
+/// What this host's KVM offers to guests' clocks, and what that means
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime clock doctor
+  stealtime clock doctor --json
+
+Tries out what it reports, with small guests of its own. Exit status 1 if restores cannot be exact.")]
+pub(crate) struct Doctor {
+    /// Leave out the measurement of what reading the clocks costs
+    #[arg(long)]
+    no_bench: bool,
+
+    #[command(flatten)]
+    shown: Shown,
+}
+
+impl Doctor {
+    /// Examines the host.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let checkup: Checkup = examine(!self.no_bench).map_err(super::clock_error)?;
+        self.shown.show(&checkup, |out| {
+            for finding in &checkup.findings {
+                writeln!(out, "{:<18} {}", finding.what, finding.found)?;
+                writeln!(out, "{:<18}   {}", "", finding.meaning)?;
+            }
+            Ok(())
+        })?;
+        if checkup.exact {
+            return Ok(());
+        }
+        Err(CliError::Found(
+            "restores on this host cannot be exact".to_owned(),
+        ))
+    }
+}

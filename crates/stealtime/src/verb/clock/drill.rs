@@ -1,0 +1,188 @@
+//! `stealtime clock drill`.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::{Args, ValueEnum};
+use guest_clock::drill::{self, Device, Distribution, DrillReport, Method, MethodReport};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+
+use super::Shown;
+use crate::error::CliError;
+
+/// Save and restore small guests over and over, by value and by offset, and show the errors of both
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime clock drill
+  stealtime clock drill --times 10000 --vcpus 2-8 --load 4
+  stealtime clock drill --device fake --times 10000
+
+Exit status 1 if a restore by offset broke a promise: a step back, unequal vCPUs, an error beyond
+the stated bound.")]
+pub(crate) struct Drill {
+    /// Where: the real device, or the same arithmetic on a host whose time passes by call
+    #[arg(long, value_enum, default_value_t = Where::Kvm)]
+    device: Where,
+
+    /// How often, by each method
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+
+    /// vCPUs of the guests: N, or FROM-TO to go round
+    #[arg(long, default_value = "2-8", value_name = "N-M", value_parser = span)]
+    vcpus: (usize, usize),
+
+    /// Threads that take the CPU from the VMM's
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    load: usize,
+
+    /// The VMM's thread loses up to this many microseconds before it writes, at random
+    #[arg(long, default_value_t = 1000, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
+    delay: u64,
+
+    /// How often each vCPU reads both clocks, before and after
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+
+    /// Of chance
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    #[command(flatten)]
+    shown: Shown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Where {
+    /// /dev/kvm
+    Kvm,
+    /// No device
+    Fake,
+}
+
+fn span(text: &str) -> Result<(usize, usize), String> {
+    let number = |text: &str| match text.parse() {
+        Ok(n @ 1..=64) => Ok(n),
+        _ => Err(format!("{text:?} is not from 1 to 64")),
+    };
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    match (number(from)?, number(to)?) {
+        (from, to) if from <= to => Ok((from, to)),
+        (from, to) => Err(format!("{from} is more than {to}")),
+    }
+}
+
+impl Drill {
+    /// Drills.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let drill = drill::Drill {
+            device: match self.device {
+                Where::Kvm => Device::Kvm,
+                Where::Fake => Device::Fake,
+            },
+            least_vcpus: self.vcpus.0,
+            most_vcpus: self.vcpus.1,
+            times: self.times,
+            rounds: self.rounds,
+            load: self.load,
+            most_delay_ns: self.delay.saturating_mul(1000),
+            seed: self.seed,
+        };
+        let bar = io::stderr().is_terminal().then(|| {
+            let target = ProgressDrawTarget::stderr();
+            ProgressBar::with_draw_target(Some(u64::from(self.times)), target)
+        });
+        let report = drill.run(&mut |done, _| {
+            if let Some(bar) = &bar {
+                bar.set_position(u64::from(done));
+            }
+        });
+        if let Some(bar) = &bar {
+            bar.finish_and_clear();
+        }
+        let report = report.map_err(super::clock_error)?;
+        self.shown.show(&report, |out| table(out, &report))?;
+        if report.promises_kept() {
+            return Ok(());
+        }
+        let message = "a restore by offset broke a promise".to_owned();
+        Err(CliError::Found(message))
+    }
+}
+
+fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
+    let place = match report.device {
+        Device::Kvm => "/dev/kvm",
+        Device::Fake => "no device (KVM's arithmetic on a host whose time passes by call)",
+    };
+    writeln!(
+        out,
+        "{place}: {} drills by each method, seed {}",
+        report.times, report.seed
+    )?;
+    writeln!(
+        out,
+        "host TSC {} kHz; guests' TSCs are moved by {}",
+        report.tsc_khz, report.tsc_moves_by
+    )?;
+    if report.tsc_moves_by == "nothing" {
+        writeln!(
+            out,
+            "  this KVM accepts offsets and values and ignores both: the guest's TSC is the \
+             host's,\n  only the kvmclock shows what the methods do"
+        )?;
+    }
+    writeln!(out)?;
+    let (value, offset) = (find(report, Method::Value), find(report, Method::Offset));
+    writeln!(out, "{:<34}{:>16}{:>16}", "", "by value", "by offset")?;
+    let mut row = |name: &str, show: &dyn Fn(&MethodReport) -> String| {
+        let cell = |m: Option<&MethodReport>| m.map(show).unwrap_or_default();
+        writeln!(out, "{name:<34}{:>16}{:>16}", cell(value), cell(offset))
+    };
+    type Of = fn(&MethodReport) -> &Distribution;
+    let errors: [(&str, Of); 3] = [
+        ("kvmclock off", |m| &m.kvmclock),
+        ("TSC off", |m| &m.tsc),
+        ("between vCPUs", |m| &m.between_vcpus),
+    ];
+    for (name, of) in errors {
+        row(&format!("{name}, ns: median"), &|m| {
+            of(m).median_abs.to_string()
+        })?;
+        row("  99 %", &|m| of(m).p99_abs.to_string())?;
+        row("  99.9 %", &|m| of(m).p999_abs.to_string())?;
+        row("  latest (behind)", &|m| of(m).least.min(0).to_string())?;
+        row("  earliest (ahead)", &|m| of(m).most.max(0).to_string())?;
+    }
+    row("largest stated bound, ns", &|m| {
+        bound(m, m.largest_bound_ns)
+    })?;
+    row("restores beyond their bound", &|m| bound(m, m.beyond_bound))?;
+    row("guest saw TSC go back, cycles", &|m| {
+        m.guest_tsc_back.to_string()
+    })?;
+    row("guest saw kvmclock go back, ns", &|m| {
+        m.guest_clock_back_ns.to_string()
+    })?;
+    row("guest's readings", &|m| m.guest_readings.to_string())?;
+    row("  with the master clock off", &|m| {
+        m.guest_unstable.to_string()
+    })?;
+    row("saving took, us: median", &|m| {
+        (m.save.median_abs / 1000).to_string()
+    })?;
+    row("restoring took, us: median", &|m| {
+        (m.restore.median_abs / 1000).to_string()
+    })
+}
+
+fn bound(method: &MethodReport, number: u64) -> String {
+    match method.method {
+        Method::Value => "-".to_owned(),
+        Method::Offset => number.to_string(),
+    }
+}
+
+fn find(report: &DrillReport, method: Method) -> Option<&MethodReport> {
+    report.methods.iter().find(|m| m.method == method)
+}

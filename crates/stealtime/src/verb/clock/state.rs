@@ -1,0 +1,181 @@
+//! `stealtime clock save` and `stealtime clock restore`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use guest_clock::drill::rehearsal::{Restored, restore_into_own_guest, save_own_guest};
+use guest_clock::{Inexact, MAX_BYTES, Options, Policy, Saved, Unequal};
+
+use super::{Shown, clock_error};
+use crate::error::CliError;
+use crate::output;
+
+/// Save the clocks of a small guest of our own, as a state file to test a VMM with
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime clock save state.json
+  stealtime clock save --vcpus 8 --form binary state.bin
+
+KVM lets only the process that made a VM ask for its clocks, so a running VMM's cannot be saved from
+outside: call the library from it.")]
+pub(crate) struct Save {
+    /// Where to; `-` is standard output
+    file: PathBuf,
+
+    /// vCPUs of the guest
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    vcpus: u16,
+
+    /// JSON, or the compact binary form
+    #[arg(long, value_enum, default_value_t = Form::Json)]
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// JSON
+    Json,
+    /// Compact
+    Binary,
+}
+
+impl Save {
+    /// Saves.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let saved = save_own_guest(usize::from(self.vcpus)).map_err(clock_error)?;
+        let bytes = match self.form {
+            Form::Json => saved.to_json().into_bytes(),
+            Form::Binary => saved.to_bytes(),
+        };
+        if self.file == Path::new("-") {
+            return output::to_stdout(|out| out.write_all(&bytes));
+        }
+        output::to_file(&self.file, |out| {
+            out.write_all(&bytes).map_err(|source| CliError::Write {
+                path: self.file.clone(),
+                source,
+            })
+        })
+    }
+}
+
+/// Check a state file, restore it into a small guest of our own, and say what was done
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime clock restore state.json
+  stealtime clock restore --policy stopped state.bin
+  stealtime clock restore --policy at-most --limit 5000000000 --accept-inexact state.json
+
+Reads either form, checked as hostile input. Exit status 2 with the reason if it was refused.")]
+pub(crate) struct Restore {
+    /// The state; `-` is standard input
+    file: PathBuf,
+
+    /// What guest time does over the pause
+    #[arg(long, value_enum, default_value_t = Pause::Elapsed)]
+    policy: Pause,
+
+    /// In ns: with `at-most`, how far guest time may advance; with `elapsed`, what is refused
+    #[arg(long, value_name = "NS")]
+    limit: Option<u64>,
+
+    /// Restore with a stated bound where exactness cannot be had
+    #[arg(long)]
+    accept_inexact: bool,
+
+    /// What to do with TSC offsets that differ between vCPUs
+    #[arg(long, value_enum, default_value_t = Differing::Refuse)]
+    unequal: Differing,
+
+    #[command(flatten)]
+    shown: Shown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pause {
+    /// It stands still
+    Stopped,
+    /// It advances by what has passed
+    Elapsed,
+    /// It advances by what has passed, up to the limit
+    AtMost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Differing {
+    /// Refuse
+    Refuse,
+    /// All get the most advanced one
+    Highest,
+    /// All get the first one's
+    First,
+    /// Keep them
+    Keep,
+}
+
+impl Restore {
+    /// Restores.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let bytes = self.read()?;
+        let saved = Saved::load(&bytes).map_err(|error| self.error(error))?;
+        let options = self.options()?;
+        let restored = restore_into_own_guest(&saved, &options);
+        let restored: Restored = restored.map_err(|error| self.error(error))?;
+        self.shown.show(&restored, |out| {
+            writeln!(out, "{}", restored.explanation)?;
+            let seen = &restored.seen;
+            writeln!(
+                out,
+                "the guest read both clocks {} times: TSC back by {} cycles, kvmclock by {} ns, at most",
+                seen.rounds, seen.tsc_back, seen.clock_back_ns
+            )
+        })
+    }
+
+    fn error(&self, error: impl std::fmt::Display) -> CliError {
+        clock_error(format_args!("{}: {error}", self.file.display()))
+    }
+
+    fn options(&self) -> Result<Options, CliError> {
+        let policy = match (self.policy, self.limit) {
+            (Pause::Stopped, None) => Policy::Stopped,
+            (Pause::Stopped, Some(_)) => {
+                return Err(clock_error("--limit says nothing with --policy stopped"));
+            }
+            (Pause::Elapsed, limit) => Policy::Elapsed {
+                refuse_above_ns: limit.unwrap_or(u64::MAX),
+            },
+            (Pause::AtMost, Some(max_ns)) => Policy::AtMost { max_ns },
+            (Pause::AtMost, None) => {
+                return Err(clock_error("--policy at-most needs --limit NS"));
+            }
+        };
+        let mut options = Options::new(policy).unequal(match self.unequal {
+            Differing::Refuse => Unequal::Refuse,
+            Differing::Highest => Unequal::Highest,
+            Differing::First => Unequal::First,
+            Differing::Keep => Unequal::Keep,
+        });
+        if self.accept_inexact {
+            options.inexact = Inexact::Accept;
+        }
+        Ok(options)
+    }
+
+    fn read(&self) -> Result<Vec<u8>, CliError> {
+        let mut bytes = Vec::new();
+        // One byte more than may be: that is enough to refuse it.
+        let most = MAX_BYTES as u64 + 1;
+        let done = if self.file == Path::new("-") {
+            std::io::stdin().lock().take(most).read_to_end(&mut bytes)
+        } else {
+            let open = std::fs::File::open(&self.file);
+            open.and_then(|file| file.take(most).read_to_end(&mut bytes))
+        };
+        done.map_err(|error| self.error(error))?;
+        Ok(bytes)
+    }
+}
