@@ -26,6 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             outcome.end,
             outcome.findings.len()
         );
+        for finding in &outcome.findings {
+            let violation = &finding.violation;
+            println!("{}: {}", violation.property, violation.sentence);
+            println!("{}", case.walk(&finding.path)?);
+        }
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(crate) mod op {
     pub(crate) const SEND_IPI: u8 = 15;
     pub(crate) const TRANSMIT: u8 = 16;
     pub(crate) const LEAVE: u8 = 17;
+    pub(crate) const ACKNOWLEDGE: u8 = 18;
 }
 
 /// Where a vCPU's thread is between two operations.
@@ -43,6 +44,8 @@ pub(crate) enum Pc {
     Host,
     /// In guest mode.
     Guest,
+    /// The processor has taken a notification and processes it.
+    Notifying,
     /// A fast exit found something to do: about to leave, interrupts off.
     Leaving,
     /// The guest halted: about to block.
@@ -149,6 +152,7 @@ impl PiNotify {
                 self.preempt_choice(state, ops);
             }
             Pc::Guest => self.guest_choices(state, vcpu, ops),
+            Pc::Notifying => ops.push(op::NOTIFY),
             Pc::Leaving => ops.push(op::LEAVE),
             Pc::Halted => {
                 ops.push(op::BEGIN);
@@ -191,7 +195,7 @@ impl PiNotify {
             .on_cpu
             .map_or(0, |cpu| state.local.cpus[usize::from(cpu)].pending);
         if waiting & pending::NOTIFICATION != 0 {
-            ops.push(op::NOTIFY);
+            ops.push(op::ACKNOWLEDGE);
         }
         ops.push(op::EXIT);
         // vCPU 1 is there for its CPU and its interrupts: it never halts.
@@ -224,6 +228,14 @@ impl PiNotify {
                 local.ipi_left -= 1;
             }
             op::TRANSMIT => local.transmit(3),
+            op::ACKNOWLEDGE => {
+                // From now on another notification waits for its turn.
+                let state = &mut local.vcpus[vcpu];
+                state.pc = Pc::Notifying;
+                if let Some(cpu) = state.on_cpu {
+                    local.cpus[usize::from(cpu)].pending &= !pending::NOTIFICATION;
+                }
+            }
             _ => self.do_block(local, vcpu, op),
         }
     }
@@ -316,9 +328,6 @@ impl PiNotify {
                 let nv = POSTED_INTR_VECTOR;
                 let done = hardware::interrupt_in_guest(shared, &mut lapic, nv, nv, &());
                 debug_assert!(done != Notification::ExternalInterruptExit);
-                if let Some(cpu) = state.on_cpu {
-                    local.cpus[usize::from(cpu)].pending &= !pending::NOTIFICATION;
-                }
                 Pc::Guest
             }
             op::LEAVE => {
