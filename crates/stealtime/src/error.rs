@@ -65,6 +65,12 @@ pub(crate) enum CliError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// `check` was asked for something that is not there, or given a file that it cannot use.
+    #[error("{0}")]
+    Check(String),
+    /// `check` found violations.
+    #[error("check: {0} violations found")]
+    Violations(usize),
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Stdout(io::Error),
@@ -80,10 +86,10 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// The exit status.
+    /// The exit status: 1 for what was looked for and found, 2 for what cannot be done.
     pub(crate) const fn status(&self) -> u8 {
         match self {
-            Self::Found(_) => 1,
+            Self::Violations(_) | Self::Found(_) => 1,
             _ => 2,
         }
     }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::descriptor::{Control, ndst};
 use super::policy::{Fault, Suppression};
-use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, kick};
+use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, kick, wake_up};
 use super::sync::{recompute_on, suppress, unsuppress};
 use super::wakeup::WakeupLists;
 use super::{POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
@@ -158,6 +158,7 @@ impl PostedVcpu {
         let was_armed = vcpu.desc.control().nv() == POSTED_INTR_WAKEUP_VECTOR;
         if !was_armed && self.cpu == Some(cpu) {
             done.on_recomputed = self.load_in_place(vcpu, events);
+            self.look_again(vcpu, done);
             return Ok(done);
         }
         if was_armed && self.fault != Fault::NotUnlinked {
@@ -174,7 +175,17 @@ impl PostedVcpu {
             vcpu.desc.fence_after_rmw();
             done.on_recomputed = recompute_on(vcpu);
         }
+        self.look_again(vcpu, done);
         Ok(done)
+    }
+
+    /// ON was set here in the poster's place, who may be just about to set it: the poster then
+    /// finds it set and wakes nobody. A blocker that was preempted after its last look must look
+    /// again, above all where no wakeup vector is armed afterwards.
+    fn look_again<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, done: Loaded) {
+        if done.on_recomputed && self.blocking && self.policy == Suppression::Corrected {
+            wake_up(vcpu);
+        }
     }
 
     fn move_to<W: AtomicWord>(&mut self, vcpu: &SharedVcpu<W>, cpu: CpuId) {

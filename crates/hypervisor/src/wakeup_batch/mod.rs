@@ -237,6 +237,7 @@ pub struct Batch<S> {
     cpu: u32,
     batching: u32,
     batch_mask: CpuMask<S>,
+    fault_of_2014: bool,
 }
 
 /// What a finish did.
@@ -258,7 +259,16 @@ impl<S: MaskStorage> Batch<S> {
             cpu,
             batching: 0,
             batch_mask: CpuMask::empty(storage),
+            fault_of_2014: false,
         }
+    }
+
+    /// With the fault of the patch of 2014, for a checker to find: [`raise`](Self::raise) notes
+    /// the softirq's number in place of the CPU's (mended by Xen 5dbdf33c57).
+    #[must_use]
+    pub fn with_fault_of_2014(mut self) -> Self {
+        self.fault_of_2014 = true;
+        self
     }
 
     /// How deep it is nested; 0: raising sends at once.
@@ -309,7 +319,8 @@ impl<S: MaskStorage> Batch<S> {
         self.check_room(cpu)?;
         if mark(cpus, context.cpu, cpu, nr, events)? {
             // The CPU's number, not the softirq's: the 2014 patch mixed them up.
-            self.batch_mask.insert(cpu);
+            self.batch_mask
+                .insert(if self.fault_of_2014 { nr } else { cpu });
         }
         Ok(())
     }

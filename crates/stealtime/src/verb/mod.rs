@@ -1,6 +1,7 @@
 //! The verbs, a file each.
 
 mod analyze;
+mod check;
 mod clock;
 mod completions;
 mod export;
@@ -15,6 +16,7 @@ use crate::error::CliError;
 pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
+    Check(Box<check::Check>),
     Clock(clock::Clock),
     Completions(completions::Completions),
 }
@@ -25,6 +27,7 @@ impl Verb {
         match self {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
+            Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
         }

@@ -1,0 +1,278 @@
+//! `stealtime check`: every interleaving of a protocol.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use stealtime_verify::{Case, End, Finding, Limits, Outcome, PROTOCOLS, Replay, Trace, cases};
+
+use crate::error::CliError;
+use crate::output;
+
+/// Explore every interleaving of a protocol of the hypervisor's.
+///
+/// Without a variant all variants that must pass are explored. Exit status 1: a property is
+/// violated; the shortest way there is shown and kept in a file for --replay.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime check
+  stealtime check pi-notify --variant as-posted-v1
+  stealtime check --list")]
+pub(crate) struct Check {
+    /// The protocol; without it all of them
+    #[arg(value_name = "PROTOCOL")]
+    protocol: Option<String>,
+
+    /// The variant of the protocol; without it all that must pass
+    #[arg(long, value_name = "V")]
+    variant: Option<String>,
+
+    /// The agents around it, by the name of their set (see --list); without it every set
+    #[arg(long, value_name = "SET")]
+    agents: Option<String>,
+
+    /// Explore only paths of up to so many steps
+    #[arg(long, value_name = "N")]
+    bound: Option<u32>,
+
+    /// The memory for states, in MiB; what does not fit is left out, and the result says so
+    #[arg(long, value_name = "MIB", default_value_t = 3072,
+          value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    memory: u64,
+
+    /// Show what a file says that a failed check has written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["protocol", "variant", "agents", "bound"])]
+    replay: Option<PathBuf>,
+
+    /// The folder for files that replay violations
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    keep_in: PathBuf,
+
+    /// List protocols, variants, sets of agents and properties
+    #[arg(long, conflicts_with_all = ["replay", "bound"])]
+    list: bool,
+
+    /// How to write the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// How to write the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// One JSON object for each exploration, a line each
+    Json,
+}
+
+impl Check {
+    /// Does it.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        if let Some(file) = &self.replay {
+            return self.show(file);
+        }
+        let chosen = cases(
+            self.protocol.as_deref(),
+            self.variant.as_deref(),
+            self.agents.as_deref(),
+        )
+        .map_err(|error| CliError::Check(error.to_string()))?;
+        if self.list {
+            return print(&list());
+        }
+        let mut found = 0;
+        for case in chosen {
+            found += self.explore(&case)?;
+        }
+        if found > 0 {
+            return Err(CliError::Violations(found));
+        }
+        Ok(())
+    }
+
+    fn show(&self, file: &Path) -> Result<(), CliError> {
+        let failed = |why: String| CliError::Check(format!("{}: {why}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+        let replay: Replay = text.parse().map_err(|error| failed(format!("{error}")))?;
+        let Replay {
+            protocol,
+            variant,
+            scene,
+            path,
+        } = &replay;
+        let case = cases(Some(protocol), Some(variant), Some(scene));
+        let case = case.map_err(|error| failed(error.to_string()))?;
+        let case = case
+            .first()
+            .ok_or_else(|| failed("no such case".to_owned()))?;
+        let trace = case.walk(path).map_err(|error| failed(error.to_string()))?;
+        let mut text = format!("{protocol}, variant {variant}, agents {scene}\n\n{trace}\n");
+        match &trace.violation {
+            Some(violation) => {
+                let _ = writeln!(text, "{}: {}", violation.property, violation.sentence);
+                print(&text)?;
+                Err(CliError::Violations(1))
+            }
+            None => {
+                text.push_str("Nothing is violated at the end of this path.\n");
+                print(&text)
+            }
+        }
+    }
+
+    /// Explores one case and writes what was seen; how many violations.
+    fn explore(&self, case: &Case) -> Result<usize, CliError> {
+        let limits = Limits {
+            steps: self.bound,
+            memory_mib: self.memory,
+            ..Limits::default()
+        };
+        let begin = Instant::now();
+        let outcome = case.explore(limits);
+        let took = begin.elapsed();
+        let mut kept = Vec::new();
+        for finding in &outcome.findings {
+            let trace = case.walk(&finding.path);
+            let trace = trace.map_err(|error| CliError::Check(error.to_string()))?;
+            kept.push((finding, trace, self.keep(case, finding)?));
+        }
+        let text = match self.format {
+            Format::Text => text(case, &outcome, took, &kept),
+            Format::Json => json_line(case, &outcome, took, &kept),
+        };
+        print(&text)?;
+        Ok(outcome.findings.len())
+    }
+
+    fn keep(&self, case: &Case, finding: &Finding) -> Result<PathBuf, CliError> {
+        let flaw = finding.violation.flaw.map(|flaw| format!("-flaw-{flaw}"));
+        let name = format!(
+            "check-{}-{}-{}-{}{}.replay",
+            case.protocol,
+            case.variant,
+            case.scene.replace('+', "-"),
+            finding.violation.property,
+            flaw.unwrap_or_default()
+        );
+        let path = self.keep_in.join(name);
+        let replay = Replay {
+            protocol: case.protocol.to_owned(),
+            variant: case.variant.to_owned(),
+            scene: case.scene.to_owned(),
+            path: finding.path.clone(),
+        };
+        let failed = |source| CliError::Write {
+            path: path.clone(),
+            source,
+        };
+        output::to_file(&path, |out| write!(out, "{replay}").map_err(failed))?;
+        Ok(path)
+    }
+}
+
+type Kept<'a> = (&'a Finding, Trace, PathBuf);
+
+fn print(text: &str) -> Result<(), CliError> {
+    output::to_stdout(|out| out.write_all(text.as_bytes()))
+}
+
+/// How far an exploration came.
+fn extent(end: End) -> String {
+    match end {
+        End::Exhausted => "all states of the model".to_owned(),
+        End::Bound { steps } => format!("partial: only paths of up to {steps} steps"),
+        End::Memory { steps, limit_mib } => format!(
+            "partial: {limit_mib} MiB were full, all paths of up to {steps} steps were seen; give \
+             more with --memory"
+        ),
+        End::FirstFinding => "up to the first violation".to_owned(),
+    }
+}
+
+fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
+    let verdict = match (kept.len(), outcome.end) {
+        (0, End::Exhausted) => "passes",
+        (0, _) => "nothing found",
+        _ => "FAILS",
+    };
+    let mut text = format!(
+        "{} {} ({}): {verdict}; {} states, {} steps taken, longest path {}, {:.1} s; {}\n",
+        case.protocol,
+        case.variant,
+        case.scene,
+        outcome.states,
+        outcome.transitions,
+        outcome.depth,
+        took.as_secs_f64(),
+        extent(outcome.end)
+    );
+    for (finding, trace, file) in kept {
+        let violation = &finding.violation;
+        let flaw = violation.flaw.map(|flaw| format!(" (flaw {flaw})"));
+        let _ = write!(
+            text,
+            "\n{}{}: {}\n\n{trace}\nreplay: stealtime check --replay {}\n\n",
+            violation.property,
+            flaw.unwrap_or_default(),
+            violation.sentence,
+            file.display()
+        );
+    }
+    text
+}
+
+fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
+    let violations = kept.iter().map(|(finding, trace, file)| {
+        let steps = trace.rows.iter().map(|row| {
+            json!({"agent": trace.agents[row.agent], "step": row.text, "changes": row.changes})
+        });
+        json!({
+            "property": finding.violation.property,
+            "flaw": finding.violation.flaw,
+            "sentence": finding.violation.sentence,
+            "steps": steps.collect::<Vec<_>>(),
+            "replay": file.display().to_string(),
+        })
+    });
+    let line = json!({
+        "protocol": case.protocol,
+        "variant": case.variant,
+        "agents": case.scene,
+        "states": outcome.states,
+        "steps_taken": outcome.transitions,
+        "longest_path": outcome.depth,
+        "partial": outcome.end != End::Exhausted,
+        "extent": extent(outcome.end),
+        "seconds": took.as_secs_f64(),
+        "violations": violations.collect::<Vec<_>>(),
+    });
+    format!("{line}\n")
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for protocol in PROTOCOLS {
+        let _ = writeln!(text, "{}: {}\n  variants", protocol.name, protocol.about);
+        for variant in protocol.variants {
+            let verdict = if variant.sound { "must pass" } else { "faulty" };
+            let known = cases(Some(protocol.name), Some(variant.name), None);
+            let known = known.unwrap_or_default();
+            let sets: Vec<&str> = known.iter().map(|case| case.scene).collect();
+            let (name, about) = (variant.name, variant.about);
+            let _ = writeln!(
+                text,
+                "    {name:24} {verdict:9}  {about} [{}]",
+                sets.join(", ")
+            );
+        }
+        let _ = writeln!(text, "  properties");
+        for (name, says) in protocol.properties {
+            let _ = writeln!(text, "    {name:24} {says}");
+        }
+    }
+    text
+}

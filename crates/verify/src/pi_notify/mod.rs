@@ -1,0 +1,315 @@
+//! `pi-notify`: posted interrupts to a vCPU that enters, leaves, blocks, is preempted and moves.
+//!
+//! Two CPUs, two vCPUs, a device that posts through VT-d, a remote CPU that posts in software, a
+//! vCPU that posts by IPI virtualization, somebody who kicks. Each CPU's interrupts are an agent:
+//! they wait while the CPU has interrupts off, reach the handler in the host, and the processor's
+//! own posted-interrupt processing in guest mode.
+
+mod config;
+mod posters;
+mod properties;
+mod show;
+mod thread;
+
+use stealtime_hypervisor::lapic::Lapic;
+use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
+
+use crate::model::{IDLE, Model, Op, State, Violation, at_rest, run_free};
+use crate::word::{self, Class, Layout, Word, WordInfo};
+
+pub(crate) use config::{Barrier, Config};
+use thread::{Pc, Vcpu, op as thread_op};
+
+/// Agents by number.
+pub(crate) mod agent {
+    pub(crate) const V0: u8 = 0;
+    pub(crate) const V1: u8 = 1;
+    pub(crate) const DEVICE: u8 = 2;
+    pub(crate) const POSTER: u8 = 3;
+    pub(crate) const IRQ0: u8 = 4;
+    pub(crate) const KICKER: u8 = 6;
+}
+
+/// APIC ids of the two CPUs.
+pub(crate) const APIC_IDS: [u32; 2] = [0x10, 0x21];
+/// The vector of device and IPI, and that of the remote poster.
+pub(crate) const VECTORS: [u8; 2] = [0x41, 0x52];
+
+/// Slots of the words, in the order of creation.
+pub(crate) mod slot {
+    pub(crate) const PIR: usize = 0;
+    pub(crate) const CONTROL: usize = 1;
+    pub(crate) const IRR: usize = 2;
+    pub(crate) const MODE: usize = 3;
+    pub(crate) const REQUESTS: usize = 4;
+    pub(crate) const WAIT: usize = 6;
+    pub(crate) const PER_VCPU: usize = 7;
+    pub(crate) const LISTS: usize = 14;
+}
+
+/// Physical interrupts that wait at a CPU.
+pub(crate) mod pending {
+    pub(crate) const NOTIFICATION: u8 = 1;
+    pub(crate) const WAKEUP: u8 = 2;
+    pub(crate) const RESCHEDULE: u8 = 4;
+}
+
+/// One CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Cpu {
+    pub(crate) pending: u8,
+    /// The handler of the wakeup vector is due.
+    pub(crate) in_handler: bool,
+}
+
+/// All that is not in shared words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Local {
+    pub(crate) vcpus: [Vcpu; 2],
+    pub(crate) cpus: [Cpu; 2],
+    /// An interrupt that device, poster, kicker or vCPU 1 is about to send: CPU and kind.
+    pub(crate) sending: [Option<(u8, u8)>; 4],
+    /// The remote poster must still wake the vCPU.
+    pub(crate) wake_due: bool,
+    /// Posts that were made, by vector.
+    pub(crate) posted: [u8; 2],
+    /// Interrupts that the guest took, by vector.
+    pub(crate) delivered: [u8; 2],
+    pub(crate) device_left: u8,
+    pub(crate) poster_left: u8,
+    pub(crate) ipi_left: u8,
+    pub(crate) kicks_left: u8,
+    pub(crate) migrations_left: u8,
+    pub(crate) assigned: bool,
+    pub(crate) assignment_told: bool,
+}
+
+/// What vCPU 0 and its surroundings share.
+#[derive(Debug)]
+pub(crate) struct PiNotify {
+    pub(crate) config: Config,
+    pub(crate) vcpus: [SharedVcpu<Word>; 2],
+    pub(crate) lists: Vec<Word>,
+    /// By vCPU, CPU and whether it blocks: the vCPU's own part.
+    own: Vec<PostedVcpu>,
+    layout: Layout,
+}
+
+fn info(n: usize) -> WordInfo {
+    // Four words of PIR, control, three reserved, four of IRR and its hint, mode, requests,
+    // APICv, CPU, wait; twice; then the lists.
+    const WORDS: usize = 18;
+    const NAMES: [[&str; 7]; 2] = [
+        ["PIR", "control", "IRR", "mode", "requests", "cpu", "wait"],
+        [
+            "PIR.1",
+            "control.1",
+            "IRR.1",
+            "mode.1",
+            "requests.1",
+            "cpu.1",
+            "wait.1",
+        ],
+    ];
+    let vcpu = n / WORDS;
+    let (class, name) = match (vcpu, n % WORDS) {
+        (2, _) => (Class::Shared, ["list.cpu0", "list.cpu1"][n % WORDS % 2]),
+        // Nobody posts to vCPU 1 or wakes it: its words are its own.
+        (1, 1 | 4 | 9 | 13 | 14 | 16 | 17) => {
+            let at = [1, 4, 9, 13, 14, 16, 17]
+                .iter()
+                .position(|w| *w == n % WORDS);
+            (Class::Private(1), NAMES[1][at.unwrap_or(0)])
+        }
+        (_, 1) => (Class::Shared, NAMES[vcpu][0]),
+        (_, 4) => (Class::Shared, NAMES[vcpu][1]),
+        (_, 9) => (Class::Private(vcpu as u8), NAMES[vcpu][2]),
+        (_, 13) => (Class::Shared, NAMES[vcpu][3]),
+        (_, 14) => (Class::Shared, NAMES[vcpu][4]),
+        (_, 16) => (Class::Shared, NAMES[vcpu][5]),
+        (_, 17) => (Class::Shared, NAMES[vcpu][6]),
+        _ => (Class::Constant, "constant"),
+    };
+    WordInfo { name, class }
+}
+
+impl PiNotify {
+    /// The model of a configuration.
+    pub(crate) fn new(config: Config) -> Self {
+        let make = || {
+            use stealtime_hypervisor::word::AtomicWord;
+            let vcpus = [SharedVcpu::new(true), SharedVcpu::new(true)];
+            (vcpus, vec![Word::new(0), Word::new(0)])
+        };
+        let ((vcpus, lists), layout) = word::allocate(make, info);
+        let mut model = Self {
+            config,
+            vcpus,
+            lists,
+            own: Vec::new(),
+            layout,
+        };
+        model.own = model.make_own();
+        model
+    }
+
+    /// The vCPUs' own parts, made by the functions that make them in earnest.
+    fn make_own(&self) -> Vec<PostedVcpu> {
+        word::install(&self.layout, false);
+        let mut all = Vec::new();
+        for vcpu in 0..2u32 {
+            for cpu in 0..2u32 {
+                let mut scratch = at_rest(self.layout.initial, ());
+                let own = run_free(&mut scratch, vcpu as u8, |()| {
+                    let config = &self.config;
+                    let mut own = PostedVcpu::new(vcpu, config.capabilities, config.policy)
+                        .with_fault(config.fault);
+                    let shared = &self.vcpus[vcpu as usize];
+                    let lists = word::ListWords {
+                        lists: &self.lists,
+                        wrong: None,
+                    };
+                    // A fresh vCPU is on no list, so that this cannot fail.
+                    let _ = own.load(shared, cpu, APIC_IDS[cpu as usize], &lists, &());
+                    all.push(own.clone());
+                    own.begin_blocking(shared, &());
+                    own
+                });
+                all.push(own);
+            }
+        }
+        all
+    }
+
+    pub(crate) fn own(&self, vcpu: usize, state: &Vcpu) -> &PostedVcpu {
+        &self.own[4 * vcpu + 2 * usize::from(state.last_cpu) + usize::from(state.blocking)]
+    }
+
+    /// A LAPIC between two operations: nothing is in service then.
+    pub(crate) fn lapic(state: &Vcpu) -> Lapic {
+        let mut lapic = Lapic::new(true);
+        lapic.set_rvi(state.rvi);
+        if state.event {
+            lapic.request_event();
+        }
+        lapic
+    }
+
+    /// The CPU that a vCPU's thread occupies.
+    pub(crate) fn occupies(state: &State<Local>, vcpu: usize) -> Option<u8> {
+        match state.agents[vcpu].op {
+            thread_op::LOAD0 => Some(0),
+            thread_op::LOAD1 => Some(1),
+            _ => state.local.vcpus[vcpu].on_cpu,
+        }
+    }
+
+    pub(crate) fn occupant(state: &State<Local>, cpu: u8) -> Option<usize> {
+        (0..2).find(|&v| Self::occupies(state, v) == Some(cpu))
+    }
+}
+
+impl Model for PiNotify {
+    type Local = Local;
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn tso(&self) -> bool {
+        self.config.tso
+    }
+
+    fn agents(&self) -> Vec<&'static str> {
+        vec![
+            "vCPU 0",
+            "vCPU 1",
+            "device",
+            "poster",
+            "IRQ CPU 0",
+            "IRQ CPU 1",
+            "kicker",
+        ]
+    }
+
+    fn initial(&self) -> State<Local> {
+        let config = &self.config;
+        let vcpu = |cpu| Vcpu::in_guest(cpu);
+        let local = Local {
+            vcpus: [vcpu(0), vcpu(1)],
+            cpus: [Cpu::default(); 2],
+            sending: [None; 4],
+            wake_due: false,
+            posted: [0; 2],
+            delivered: [0; 2],
+            device_left: config.device,
+            poster_left: config.poster,
+            ipi_left: config.ipi,
+            kicks_left: config.kicks,
+            migrations_left: config.migrations,
+            assigned: !config.late_assignment,
+            assignment_told: !config.late_assignment,
+        };
+        let mut state = at_rest(self.layout.initial, local);
+        for vcpu in 0..2usize {
+            run_free(&mut state, vcpu as u8, |local| self.start(local, vcpu));
+        }
+        if !config.second_vcpu {
+            state.local.vcpus[1].pc = Pc::Absent;
+            state.local.vcpus[1].on_cpu = None;
+        }
+        state
+    }
+
+    fn choices(&self, state: &State<Local>, agent: u8, ops: &mut Vec<Op>) {
+        match agent {
+            agent::V0 | agent::V1 => self.thread_choices(state, usize::from(agent), ops),
+            _ => self.poster_choices(state, agent, ops),
+        }
+    }
+
+    fn runs(&self, state: &State<Local>, agent: u8) -> bool {
+        if agent > agent::V1 {
+            return true;
+        }
+        // While a CPU handles an interrupt, its thread does not go on.
+        Self::occupies(state, usize::from(agent)).is_none_or(|cpu| {
+            !state.local.cpus[usize::from(cpu)].in_handler
+                && state.agents[usize::from(agent::IRQ0 + cpu)].op == IDLE
+        })
+    }
+
+    fn preempts(&self, state: &State<Local>, agent: u8) -> Option<Op> {
+        let own = state.agents.get(usize::from(agent))?;
+        (self.config.preempt && agent == agent::V0 && own.op == thread_op::WAIT)
+            .then_some(thread_op::PREEMPT)
+    }
+
+    fn resumes(&self, local: &Local, agent: u8) -> bool {
+        let vcpu = local.vcpus.get(usize::from(agent));
+        vcpu.is_some_and(|v| v.pc == Pc::Blocking)
+    }
+
+    fn execute(&self, local: &mut Local, agent: u8, op: Op) {
+        match agent {
+            agent::V0 | agent::V1 => self.thread_execute(local, usize::from(agent), op),
+            _ => self.poster_execute(local, agent, op),
+        }
+    }
+
+    fn check(&self, state: &State<Local>) -> Option<Violation> {
+        self.violation(state)
+    }
+
+    fn describe(&self, agent: u8, op: Op) -> &'static str {
+        show::operation(agent, op)
+    }
+
+    fn shown(&self, state: &State<Local>) -> Vec<(&'static str, String)> {
+        show::local(&state.local)
+    }
+
+    fn value(&self, slot: usize, value: u64) -> String {
+        show::value(slot, value)
+    }
+}

@@ -1,0 +1,291 @@
+//! A path through a model as a table, and as a file that replays it.
+
+use core::fmt::{self, Write as _};
+
+use crate::model::{Choice, Model, State, Violation, successors};
+use crate::word::{self, Access, Made};
+
+/// Raised whenever a model changes so that an old path means something else.
+pub const MODEL_VERSION: u32 = 1;
+
+/// One step of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Who, by its place in [`Trace::agents`].
+    pub agent: usize,
+    /// What.
+    pub text: String,
+    /// What of the shared state changed.
+    pub changes: Vec<String>,
+}
+
+/// The shortest way to a violation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The agents that take part, in their fixed order.
+    pub agents: Vec<&'static str>,
+    /// The steps.
+    pub rows: Vec<Row>,
+    /// What is wrong at the end; `None`: nothing.
+    pub violation: Option<Violation>,
+}
+
+/// A path that the model does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchStep {
+    /// The step, counted from 0.
+    pub step: usize,
+    /// What was to be done.
+    pub choice: Choice,
+}
+
+impl fmt::Display for NoSuchStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (agent, op) = (self.choice.agent, self.choice.op);
+        write!(
+            f,
+            "step {}: agent {agent} cannot do {op} there; the file is damaged, or of another \
+             version: search again",
+            self.step
+        )
+    }
+}
+
+impl core::error::Error for NoSuchStep {}
+
+/// Walks a path again.
+pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuchStep> {
+    word::install(model.layout(), model.tso());
+    let mut state = model.initial();
+    let mut rows = Vec::new();
+    let (mut ops, mut out) = (Vec::new(), Vec::new());
+    for (step, &choice) in path.iter().enumerate() {
+        successors(model, &state, &mut ops, &mut out);
+        let found = out.drain(..).find(|s| s.choice == choice);
+        let next = found.ok_or(NoSuchStep { step, choice })?;
+        rows.push(Row {
+            agent: usize::from(choice.agent),
+            text: text(model, &state, &next.state, choice, next.made),
+            changes: changes(model, &state, &next.state),
+        });
+        state = next.state;
+    }
+    let all = model.agents();
+    let there: Vec<usize> = (0..all.len())
+        .filter(|agent| rows.iter().any(|row| row.agent == *agent))
+        .collect();
+    for row in &mut rows {
+        row.agent = there.iter().position(|a| *a == row.agent).unwrap_or(0);
+    }
+    Ok(Trace {
+        agents: there.into_iter().map(|agent| all[agent]).collect(),
+        rows,
+        violation: model.check(&state),
+    })
+}
+
+fn text<M: Model>(
+    model: &M,
+    from: &State<M::Local>,
+    to: &State<M::Local>,
+    choice: Choice,
+    made: Option<Made>,
+) -> String {
+    let own = &from.agents[usize::from(choice.agent)];
+    let op = match choice.op {
+        Choice::FLUSH => return "store becomes visible".to_owned(),
+        Choice::CONTINUE if own.op == 0 => own.suspended,
+        Choice::CONTINUE => own.op,
+        op => op,
+    };
+    let mut text = String::new();
+    if choice.op == Choice::CONTINUE {
+        text.push_str("… ");
+    }
+    text.push_str(model.describe(choice.agent, op));
+    if let Some(made) = made {
+        let name = model.layout().words[usize::from(made.word)].name;
+        // Writing to a String cannot fail.
+        let _ = match made.access {
+            Access::Load => write!(text, ": read {name}"),
+            Access::Store => write!(text, ": write {name}"),
+            Access::Rmw => write!(text, ": locked {name}"),
+            Access::Fence => write!(text, ": fence"),
+            Access::LineOwned => write!(text, ": line owned"),
+            Access::Ahead => write!(text, ": loads done ahead"),
+            Access::List => write!(text, ": {name}"),
+        };
+    }
+    if to.agents[usize::from(choice.agent)].op == 0 && choice.op == Choice::CONTINUE {
+        text.push_str(" (end)");
+    }
+    text
+}
+
+fn changes<M: Model>(model: &M, from: &State<M::Local>, to: &State<M::Local>) -> Vec<String> {
+    let mut all = Vec::new();
+    let names = &model.layout().slot_names;
+    for (slot, (was, is)) in from.mem.iter().zip(&to.mem).enumerate() {
+        if was != is {
+            all.push(format!("{} {}", names[slot], model.value(slot, *is)));
+        }
+    }
+    let was = model.shown(from);
+    for (name, is) in model.shown(to) {
+        if !was.iter().any(|(n, v)| *n == name && *v == is) {
+            all.push(format!("{name} {is}"));
+        }
+    }
+    all
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |agent: usize| {
+            let rows = self.rows.iter().filter(|row| row.agent == agent);
+            let longest = rows.map(|row| row.text.chars().count()).max();
+            longest.unwrap_or(0).max(self.agents[agent].chars().count())
+        };
+        let widths: Vec<usize> = (0..self.agents.len()).map(width).collect();
+        write!(f, "{:>4}", "step")?;
+        for (agent, width) in self.agents.iter().zip(&widths) {
+            write!(f, "  {agent:width$}")?;
+        }
+        writeln!(f, "  changes")?;
+        for (n, row) in self.rows.iter().enumerate() {
+            let mut line = format!("{:>4}", n + 1);
+            for (agent, width) in widths.iter().enumerate() {
+                let text = if row.agent == agent { &row.text } else { "" };
+                // Writing to a String cannot fail.
+                let _ = write!(line, "  {text:width$}");
+            }
+            let changes = row.changes.join(", ");
+            let _ = write!(line, "  {changes}");
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The content of a replay file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The protocol.
+    pub protocol: String,
+    /// The variant.
+    pub variant: String,
+    /// The agents around it.
+    pub scene: String,
+    /// The steps.
+    pub path: Vec<Choice>,
+}
+
+/// A replay file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayError {
+    /// Not a replay file at all.
+    NotAReplay,
+    /// Of another version of the models.
+    Version {
+        /// The file's.
+        file: String,
+        /// Ours.
+        ours: u32,
+    },
+    /// A line that says nothing.
+    Line {
+        /// Its number, counted from 1.
+        line: usize,
+        /// What it says.
+        text: String,
+    },
+    /// Something is not said.
+    Missing {
+        /// What.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAReplay => write!(
+                f,
+                "not a replay file: it does not begin with `{HEADER}`; give one that a failed \
+                 check has written"
+            ),
+            Self::Version { file, ours } => write!(
+                f,
+                "the replay file is of model version {file}, this is version {ours}: run the \
+                 check again"
+            ),
+            Self::Line { line, text } => {
+                write!(
+                    f,
+                    "line {line} of the replay file is not understood: {text:?}"
+                )
+            }
+            Self::Missing { what } => write!(f, "the replay file does not say the {what}"),
+        }
+    }
+}
+
+impl core::error::Error for ReplayError {}
+
+const HEADER: &str = "stealtime check replay";
+
+impl fmt::Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER} {MODEL_VERSION}")?;
+        writeln!(f, "protocol {}", self.protocol)?;
+        writeln!(f, "variant {}", self.variant)?;
+        writeln!(f, "scene {}", self.scene)?;
+        for choice in &self.path {
+            writeln!(f, "step {} {}", choice.agent, choice.op)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::str::FromStr for Replay {
+    type Err = ReplayError;
+
+    fn from_str(text: &str) -> Result<Self, ReplayError> {
+        let mut lines = text.lines().enumerate();
+        let first = lines.next().map_or("", |(_, line)| line);
+        let version = first.strip_prefix(HEADER).ok_or(ReplayError::NotAReplay)?;
+        if version.trim() != MODEL_VERSION.to_string() {
+            return Err(ReplayError::Version {
+                file: version.trim().chars().take(20).collect(),
+                ours: MODEL_VERSION,
+            });
+        }
+        let (mut protocol, mut variant, mut scene) = (None, None, None);
+        let mut path = Vec::new();
+        for (n, line) in lines {
+            let wrong = || ReplayError::Line {
+                line: n + 1,
+                text: line.chars().take(80).collect(),
+            };
+            let (word, rest) = line.split_once(' ').ok_or_else(wrong)?;
+            match word {
+                "protocol" => protocol = Some(rest.to_owned()),
+                "variant" => variant = Some(rest.to_owned()),
+                "scene" => scene = Some(rest.to_owned()),
+                "step" => {
+                    let (agent, op) = rest.split_once(' ').ok_or_else(wrong)?;
+                    let agent = agent.parse().map_err(|_| wrong())?;
+                    let op = op.parse().map_err(|_| wrong())?;
+                    path.push(Choice { agent, op });
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(Self {
+            protocol: protocol.ok_or(ReplayError::Missing { what: "protocol" })?,
+            variant: variant.ok_or(ReplayError::Missing { what: "variant" })?,
+            scene: scene.ok_or(ReplayError::Missing { what: "scene" })?,
+            path,
+        })
+    }
+}
