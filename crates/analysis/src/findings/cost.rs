@@ -27,6 +27,9 @@ const TIMER_PER_MILLE: u64 = 200;
 /// From this many a second of guest time on, host interrupts show in guests' latencies.
 const HITS_PER_SECOND: u64 = 1000;
 
+/// Fewer spurious notifications than this may be left over from migrations of vCPUs.
+const MIN_SPURIOUS: u64 = 100;
+
 /// Adds what costs guests time.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     for group in tables.selected() {
@@ -34,6 +37,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
         spinning(answers, &group.name, found);
         timers(tables, group, found);
         interrupts(tables, group, answers, found);
+        spurious_notifications(tables, group, found);
     }
 }
 
@@ -150,6 +154,34 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
                 .to_owned(),
         ]));
     }
+}
+
+/// A posted-interrupt notification is consumed without an exit by the guest that it is meant for. One
+/// that ends in an exit hit a CPU that ran another guest, or the hypervisor's own: it did nothing but
+/// interrupt (Intel SDM vol. 3, posted-interrupt processing).
+fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
+    let spurious: u64 = tables
+        .of_group(group)
+        .flat_map(|vcpu| vcpu.hits.vectors())
+        .filter(|(vector, _)| matches!(*vector, linux::POSTED_INTR | linux::POSTED_INTR_NESTED))
+        .map(|(_, count)| count)
+        .sum();
+    if spurious < MIN_SPURIOUS {
+        return;
+    }
+    let name = &group.name;
+    found.push(Weighted::new(
+        "spurious_notifications",
+        name,
+        0,
+        [
+            format!("Posted-interrupt notifications for others make {name} exit."),
+            format!("{spurious} exits by the notification vectors 0xf2 and 0xf0"),
+            "Kernels since the middle of 2025 send none to a CPU whose vCPU has been put \
+         (SN set whenever a vCPU is put); pinning vCPUs lowers their number on older kernels."
+                .to_owned(),
+        ],
+    ));
 }
 
 fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut Vec<Weighted>) {

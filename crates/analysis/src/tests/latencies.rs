@@ -227,3 +227,26 @@ fn host_interrupts_are_told_by_vector() {
         ]
     );
 }
+
+#[test]
+fn notifications_that_end_in_exits_are_spurious() {
+    let finds = |notifications: u64| {
+        let mut trace = Trace::new(&[]);
+        let exit = Kind::KvmExit {
+            reason: ExitReason::vmx(INTERRUPT),
+            vcpu: VcpuId(0),
+            intr_vector: Some(0xf2),
+            info1: 0,
+        };
+        for n in 0..notifications {
+            trace.entry(10 * n, 0, 7, 0).add(10 * n + 5, 0, 7, exit);
+        }
+        let answers = trace.answers();
+        answers
+            .findings
+            .into_iter()
+            .find(|it| it.id == "spurious_notifications")
+    };
+    assert_eq!(finds(99), None);
+    assert!(finds(100).is_some_and(|it| it.evidence.starts_with("100 exits")));
+}
