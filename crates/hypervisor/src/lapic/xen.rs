@@ -6,6 +6,7 @@ use super::NoSuchVcpu;
 use super::destination::{BROADCAST, DFR_CLUSTER, DFR_FLAT, X2APIC_BROADCAST};
 use super::icr::{DeliveryMode, IllegalVector, Interrupt, Shorthand};
 use crate::events::Events;
+use crate::wakeup_batch::multicast::GuestIpi;
 
 /// What of a vlapic decides whether an IPI reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,21 +44,14 @@ pub fn is_multicast(vlapics: &[Vlapic], source: usize, interrupt: &Interrupt) ->
     let Some(sender) = vlapics.get(source) else {
         return false;
     };
-    if vlapics.len() <= 2 {
-        return false;
-    }
-    match interrupt.shorthand {
-        Shorthand::None => {}
-        Shorthand::SelfOnly => return false,
-        _ => return true,
-    }
-    let dest = interrupt.dest;
-    match (interrupt.logical, sender.x2apic) {
-        (true, true) => (dest & 0xffff).count_ones() > 1,
-        (false, true) => dest == X2APIC_BROADCAST,
-        (true, false) => (dest & (sender.dfr >> 24)).count_ones() > 1,
-        (false, false) => dest == BROADCAST,
-    }
+    let form = GuestIpi {
+        shorthand: interrupt.shorthand as u8,
+        logical: interrupt.logical,
+        dest: interrupt.dest,
+        x2apic: sender.x2apic,
+        dfr: sender.dfr,
+    };
+    form.is_multicast(u32::try_from(vlapics.len()).unwrap_or(u32::MAX))
 }
 
 impl Vlapic {

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::counter::arith::{TimeScale, mul_shr};
+
 /// Fraction bits of a TSC ratio on VMX.
 const FRACTION: u32 = 48;
 
@@ -11,9 +13,8 @@ pub struct GuestTsc {
     khz: u32,
     ratio: u64,
     offset: u64,
-    /// Turns ns into cycles: multiplier of 32 fraction bits and shift.
-    mult: u32,
-    shift: i32,
+    /// Turns ns into cycles.
+    cycles_of_ns: TimeScale,
 }
 
 /// A frequency or ratio of 0.
@@ -37,30 +38,6 @@ impl fmt::Display for InvalidTsc {
 
 impl core::error::Error for InvalidTsc {}
 
-/// Multiplier and shift that scale a number by `scaled_hz / base_hz` (`kvm_get_time_scale`).
-/// Neither frequency is 0.
-fn time_scale(scaled_hz: u64, base_hz: u64) -> (u32, i32) {
-    let (mut scaled, mut base, mut shift) = (scaled_hz, base_hz, 0);
-    while base > scaled.wrapping_mul(2) || base > u64::from(u32::MAX) {
-        base >>= 1;
-        shift -= 1;
-    }
-    // From here on 32 bits: `base` fits.
-    while base <= scaled || scaled > u64::from(u32::MAX) {
-        if scaled > u64::from(u32::MAX) || base & (1 << 31) != 0 {
-            scaled >>= 1;
-        } else {
-            base <<= 1;
-        }
-        shift += 1;
-    }
-    // base > scaled, hence below 2^32.
-    let mult = (u128::from(scaled) << 32)
-        .checked_div(u128::from(base))
-        .unwrap_or(0);
-    (mult as u32, shift)
-}
-
 impl GuestTsc {
     /// The ratio of a guest that runs at the host's frequency.
     pub const NEUTRAL: u64 = 1 << FRACTION;
@@ -70,16 +47,15 @@ impl GuestTsc {
     /// # Errors
     /// [`InvalidTsc`] if frequency or ratio is 0.
     pub fn new(khz: u32, ratio: u64, offset: u64) -> Result<Self, InvalidTsc> {
-        if khz == 0 || ratio == 0 {
+        let cycles_of_ns = TimeScale::ns_to_cycles(khz).map_err(|_| InvalidTsc { khz, ratio })?;
+        if ratio == 0 {
             return Err(InvalidTsc { khz, ratio });
         }
-        let (mult, shift) = time_scale(1000 * u64::from(khz), 1_000_000_000);
         Ok(Self {
             khz,
             ratio,
             offset,
-            mult,
-            shift,
+            cycles_of_ns,
         })
     }
 
@@ -100,7 +76,7 @@ impl GuestTsc {
     #[inline]
     pub fn at(&self, host_tsc: u64) -> u64 {
         let scaled = if self.is_scaled() {
-            ((u128::from(host_tsc) * u128::from(self.ratio)) >> FRACTION) as u64
+            mul_shr(host_tsc, self.ratio, FRACTION)
         } else {
             host_tsc
         };
@@ -111,12 +87,7 @@ impl GuestTsc {
     #[must_use]
     #[inline]
     pub fn cycles(&self, ns: u64) -> u64 {
-        let shifted = if self.shift < 0 {
-            ns.checked_shr(self.shift.unsigned_abs()).unwrap_or(0)
-        } else {
-            ns.checked_shl(self.shift.unsigned_abs()).unwrap_or(0)
-        };
-        ((u128::from(shifted) * u128::from(self.mult)) >> 32) as u64
+        self.cycles_of_ns.scale(ns)
     }
 
     /// Nanoseconds in guest cycles, rounded down; the product wraps in 64 bits as the kernel's
