@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::ipi_tracking::IpiTracking;
 use crate::model::{Choice, Model};
 use crate::pi_notify::{Barrier, Config, PiNotify};
+use crate::pi_timer::{Backend, Config as TimerConfig, Fault as TimerFault, PiTimer};
 use crate::search::{Limits, Outcome, explore};
 use crate::trace::{NoSuchStep, Trace, walk};
 use crate::wakeup_batch::{Fault as BatchFault, WakeupBatch};
@@ -77,6 +78,23 @@ pub const PROTOCOLS: &[Protocol] = &[
                 "a vCPU is on one wakeup list at most, on none when it is loaded",
             ),
             ("request-seen", "no request is overlooked at guest entry"),
+        ],
+    },
+    Protocol {
+        name: "pi-timer",
+        about: "a guest's timer: expiry elsewhere, entry, exit, blocking, moves, switched backends",
+        variants: PI_TIMER,
+        properties: &[
+            ("timer-not-early", "no interrupt before its deadline"),
+            ("timer-once", "no more interrupts than deadlines reached"),
+            (
+                "timer-fires",
+                "in guest mode a deadline reached has an interrupt on its way",
+            ),
+            (
+                "no-blocked-for-ever",
+                "no vCPU sleeps with an expired timer that nobody will tell it of",
+            ),
         ],
     },
     Protocol {
@@ -171,6 +189,38 @@ const PI_NOTIFY: &[Variant] = &[
     faulty("without-r10", "load takes the list of the new CPU"),
 ];
 
+const PI_TIMER: &[Variant] = &[
+    sound("preemption-timer", "an hrtimer only while the vCPU blocks"),
+    sound("hrtimer", "no preemption timer, nothing is posted"),
+    sound("posted", "expiries are posted to a vCPU in guest mode"),
+    sound(
+        "switching",
+        "posted on the isolated CPU, the preemption timer on the other",
+    ),
+    faulty(
+        "cancel-not-awaited",
+        "arming anew does not wait for a callback that runs",
+    ),
+    faulty(
+        "looks-too-early",
+        "pending expiries are looked for before requests are taken",
+    ),
+    faulty("both-ways", "a posted expiry is injected as well"),
+    faulty(
+        "no-request",
+        "an expiry kicks the vCPU, but requests nothing",
+    ),
+    faulty(
+        "hv-while-blocking",
+        "the preemption timer keeps the deadline of a blocked vCPU",
+    ),
+    faulty("no-spin", "the poster does not wait for the deadline"),
+    faulty(
+        "entry-wait",
+        "Linux 7.2: the wait at entry is cut to the advance just made smaller",
+    ),
+];
+
 const WAKEUP_BATCH: &[Variant] = &[
     sound("in-word", "MWAIT promise in the softirq word: Xen 4.20.1"),
     faulty(
@@ -216,6 +266,7 @@ pub struct Case {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Pi(Config),
+    Timer(TimerConfig),
     Batch(BatchFault),
     Clock(bool),
     Tracking(bool),
@@ -285,6 +336,7 @@ fn unknown(what: &'static str, asked: Option<&str>, there: Vec<&'static str>) ->
 fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
     let kinds: Vec<(&'static str, Kind)> = match protocol {
         "pi-notify" => pi_scenes(variant.name),
+        "pi-timer" => timer_scenes(variant.name),
         "wakeup-batch" => {
             let fault = match variant.name {
                 "softirq-number" => BatchFault::SoftirqNumber,
@@ -395,12 +447,70 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
     vec![(name, Kind::Pi(config))]
 }
 
+fn timer_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
+    let of = TimerConfig::of;
+    let advance = |backend| TimerConfig {
+        advance: true,
+        deadlines: 1,
+        ..of(backend)
+    };
+    let fault = |backend, fault| TimerConfig {
+        fault,
+        ..of(backend)
+    };
+    let scenes = match variant {
+        "preemption-timer" => vec![("deadlines", of(Backend::Hv))],
+        "hrtimer" => vec![("deadlines", of(Backend::Hrtimer))],
+        "posted" => {
+            let stays = TimerConfig {
+                blocks: false,
+                entry_may_cut: true,
+                ..advance(Backend::Posted)
+            };
+            vec![("deadlines", of(Backend::Posted)), ("advance", stays)]
+        }
+        "switching" => vec![("deadlines", of(Backend::Switching))],
+        "cancel-not-awaited" => {
+            vec![(
+                "deadlines",
+                fault(Backend::Posted, TimerFault::CancelNotAwaited),
+            )]
+        }
+        "looks-too-early" => {
+            vec![(
+                "deadlines",
+                fault(Backend::Hrtimer, TimerFault::LooksTooEarly),
+            )]
+        }
+        "both-ways" => vec![("deadlines", fault(Backend::Posted, TimerFault::BothWays))],
+        "no-request" => vec![("deadlines", fault(Backend::Hrtimer, TimerFault::NoRequest))],
+        "hv-while-blocking" => {
+            vec![("deadlines", fault(Backend::Hv, TimerFault::HvWhileBlocking))]
+        }
+        "no-spin" => {
+            let early = TimerConfig {
+                fault: TimerFault::NoSpin,
+                blocks: false,
+                entry_may_cut: true,
+                ..advance(Backend::Posted)
+            };
+            vec![("advance", early)]
+        }
+        _ => vec![("advance", advance(Backend::Hv))],
+    };
+    let kinds = scenes.into_iter();
+    kinds
+        .map(|(name, config)| (name, Kind::Timer(config)))
+        .collect()
+}
+
 impl Case {
     /// Explores it.
     #[must_use]
     pub fn explore(&self, limits: Limits) -> Outcome {
         match self.kind {
             Kind::Pi(config) => explore(&PiNotify::new(config), limits),
+            Kind::Timer(config) => explore(&PiTimer::new(config), limits),
             Kind::Batch(fault) => explore(&WakeupBatch::new(fault), limits),
             Kind::Clock(sound) => explore(&Clock::new(sound), limits),
             Kind::Tracking(sound) => explore(&IpiTracking::new(sound), limits),
@@ -417,6 +527,7 @@ impl Case {
         }
         match self.kind {
             Kind::Pi(config) => on(&PiNotify::new(config), path),
+            Kind::Timer(config) => on(&PiTimer::new(config), path),
             Kind::Batch(fault) => on(&WakeupBatch::new(fault), path),
             Kind::Clock(sound) => on(&Clock::new(sound), path),
             Kind::Tracking(sound) => on(&IpiTracking::new(sound), path),

@@ -13,6 +13,7 @@ mod clock;
 mod ipi_tracking;
 mod model;
 mod pi_notify;
+mod pi_timer;
 mod search;
 mod trace;
 mod wakeup_batch;
