@@ -1,5 +1,6 @@
 //! Protocols, their variants, and in which company each is explored.
 
+use stealtime_hypervisor::lag_credit::CreditFault;
 use stealtime_hypervisor::posted_interrupt::{Fault, Suppression};
 
 use crate::clock::Clock;
@@ -10,6 +11,7 @@ use crate::pi_timer::{Backend, Config as TimerConfig, Fault as TimerFault, PiTim
 use crate::search::{Limits, Outcome, explore};
 use crate::trace::{NoSuchStep, Trace, walk};
 use crate::wakeup_batch::{Fault as BatchFault, WakeupBatch};
+use crate::yields::{Config as YieldConfig, Yields};
 
 /// A protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +111,29 @@ pub const PROTOCOLS: &[Protocol] = &[
             (
                 "no-stray-ipi",
                 "no IPI to a CPU for which no softirq was raised",
+            ),
+        ],
+    },
+    Protocol {
+        name: "yield",
+        about: "directed yield: credit, requeue, forced reschedules, ticks, a migration",
+        variants: YIELD,
+        properties: &[
+            (
+                "sums-agree",
+                "each queue's sums are what its members add up to, after every operation",
+            ),
+            (
+                "lag-in-bounds",
+                "a credited target has a lag from 0 to the bound of any entity's",
+            ),
+            (
+                "forced-once",
+                "a run queue is forced to reschedule at most once per 6 ms",
+            ),
+            (
+                "hint-exists",
+                "a yield never names a vCPU that does not exist, nor the spinner",
             ),
         ],
     },
@@ -221,6 +246,19 @@ const PI_TIMER: &[Variant] = &[
     ),
 ];
 
+const YIELD: &[Variant] = &[
+    sound(
+        "lag-credit",
+        "version 3 of the series, with credits of four slices",
+    ),
+    faulty(
+        "in-place",
+        "a queued target is edited where it is in the tree",
+    ),
+    faulty("unbounded", "a credit is not cut to the bound of any lag"),
+    faulty("unlimited", "every yield forces a reschedule"),
+];
+
 const WAKEUP_BATCH: &[Variant] = &[
     sound("in-word", "MWAIT promise in the softirq word: Xen 4.20.1"),
     faulty(
@@ -267,6 +305,7 @@ pub struct Case {
 enum Kind {
     Pi(Config),
     Timer(TimerConfig),
+    Yield(YieldConfig),
     Batch(BatchFault),
     Clock(bool),
     Tracking(bool),
@@ -337,6 +376,21 @@ fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
     let kinds: Vec<(&'static str, Kind)> = match protocol {
         "pi-notify" => pi_scenes(variant.name),
         "pi-timer" => timer_scenes(variant.name),
+        "yield" => {
+            let fault = match variant.name {
+                "in-place" => CreditFault::InPlace,
+                "unbounded" => CreditFault::Unbounded,
+                "unlimited" => CreditFault::Unlimited,
+                _ => CreditFault::None,
+            };
+            let with = |config| Kind::Yield(YieldConfig { fault, ..config });
+            let mut scenes = vec![("one-cpu", with(YieldConfig::ONE_CPU))];
+            if variant.sound {
+                scenes.push(("migration", with(YieldConfig::MIGRATION)));
+                scenes.push(("two-spinners", with(YieldConfig::TWO_SPINNERS)));
+            }
+            scenes
+        }
         "wakeup-batch" => {
             let fault = match variant.name {
                 "softirq-number" => BatchFault::SoftirqNumber,
@@ -511,6 +565,7 @@ impl Case {
         match self.kind {
             Kind::Pi(config) => explore(&PiNotify::new(config), limits),
             Kind::Timer(config) => explore(&PiTimer::new(config), limits),
+            Kind::Yield(config) => explore(&Yields::new(config), limits),
             Kind::Batch(fault) => explore(&WakeupBatch::new(fault), limits),
             Kind::Clock(sound) => explore(&Clock::new(sound), limits),
             Kind::Tracking(sound) => explore(&IpiTracking::new(sound), limits),
@@ -528,6 +583,7 @@ impl Case {
         match self.kind {
             Kind::Pi(config) => on(&PiNotify::new(config), path),
             Kind::Timer(config) => on(&PiTimer::new(config), path),
+            Kind::Yield(config) => on(&Yields::new(config), path),
             Kind::Batch(fault) => on(&WakeupBatch::new(fault), path),
             Kind::Clock(sound) => on(&Clock::new(sound), path),
             Kind::Tracking(sound) => on(&IpiTracking::new(sound), path),

@@ -18,6 +18,7 @@ mod search;
 mod trace;
 mod wakeup_batch;
 mod word;
+mod yields;
 
 pub use catalog::{Case, PROTOCOLS, Protocol, Unknown, Variant, cases};
 pub use model::{Choice, Violation};

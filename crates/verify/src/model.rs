@@ -64,6 +64,11 @@ pub(crate) trait Model: Sync {
     fn tso(&self) -> bool {
         true
     }
+    /// Changes of the model's own state count with each step, not at an operation's end: all
+    /// of them are made in [`word::call`]s.
+    fn keeps_each_step(&self) -> bool {
+        false
+    }
     /// Names of the agents.
     fn agents(&self) -> Vec<&'static str>;
     /// The state before anything has happened.
@@ -212,7 +217,7 @@ fn take<M: Model>(
     own.log = run.log;
     if run.ended {
         own.op = IDLE;
-    } else {
+    } else if !model.keeps_each_step() {
         next.local = state.local.clone();
     }
     let made = run.made;

@@ -86,7 +86,7 @@ const BATCH: usize = 32 * 1024;
 
 /// 128 bits of a state: two of the states ever explored are confused with a chance below 1e-20.
 #[derive(Debug, Default)]
-struct Fingerprint(u64, u64);
+pub(crate) struct Fingerprint(u64, u64);
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xd6e8_feb8_6659_fd93;
@@ -97,7 +97,7 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 impl Fingerprint {
-    fn of(value: &impl Hash) -> [u64; 2] {
+    pub(crate) fn of(value: &impl Hash) -> [u64; 2] {
         let mut hasher = Self(K0, K1);
         value.hash(&mut hasher);
         let Self(a, b) = hasher;

@@ -114,6 +114,7 @@ fn text<M: Model>(
             Access::LineOwned => write!(text, ": line owned"),
             Access::Ahead => write!(text, ": loads done ahead"),
             Access::List => write!(text, ": {name}"),
+            Access::Call => Ok(()),
         };
     }
     if to.agents[usize::from(choice.agent)].op == 0 && choice.op == Choice::CONTINUE {

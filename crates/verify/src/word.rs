@@ -99,6 +99,8 @@ pub(crate) enum Access {
     LineOwned,
     Ahead,
     List,
+    /// A call under a lock: see [`call`].
+    Call,
 }
 
 /// One access, for the table of a counterexample.
@@ -250,6 +252,27 @@ pub(crate) fn peek(slot: usize) -> u64 {
         let c = c.borrow();
         c.waiting(slot as u8).unwrap_or(c.mem[slot])
     })
+}
+
+/// A call under a lock, as one step: `body` runs once, and what it returns is what the operation
+/// is told each time that it is run again. It may change the model's own state, in a model that
+/// keeps that with each step.
+pub(crate) fn call(body: impl FnOnce() -> u64) -> u64 {
+    let gate = CONTEXT.with(|c| c.borrow_mut().gate(true));
+    match gate {
+        Gate::Stop => 0,
+        Gate::Replay(value) => value,
+        Gate::Live => {
+            let value = body();
+            CONTEXT.with(|c| {
+                let c = &mut *c.borrow_mut();
+                // Taking a lock is a locked instruction.
+                c.drain();
+                c.done(Access::Call, 0, value, true);
+            });
+            value
+        }
+    }
 }
 
 enum Gate {

@@ -185,7 +185,7 @@ pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
 }
 
 /// Request to reschedule that is pending on a running task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Resched {
     /// None.
     #[default]
@@ -197,7 +197,7 @@ pub enum Resched {
 }
 
 /// The run queue of a CPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Rq {
     pub(crate) mode: PickMode,
     pub(crate) root: Que,
