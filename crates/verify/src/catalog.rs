@@ -4,6 +4,8 @@ use stealtime_hypervisor::lag_credit::CreditFault;
 use stealtime_hypervisor::posted_interrupt::{Fault, Suppression};
 
 use crate::clock::Clock;
+use crate::clock_restore::{Change, ClockRestore, Fault as RestoreFault};
+use crate::ipi_lifecycle::{Fault as LifecycleFault, IpiLifecycle};
 use crate::ipi_tracking::IpiTracking;
 use crate::model::{Choice, Model};
 use crate::pi_notify::{Barrier, Config, PiNotify};
@@ -139,16 +141,19 @@ pub const PROTOCOLS: &[Protocol] = &[
     },
     Protocol {
         name: "clock",
-        about: "the kvmclock page: readers during updates",
+        about: "kvmclock: readers during updates, restore and new master clock while vCPUs run",
         variants: CLOCK,
         properties: &[
             ("no-torn-read", "all fields of a reading are of one update"),
-            ("no-time-travel", "a reader's updates never go back"),
+            (
+                "no-time-travel",
+                "no reading is older than one that any vCPU had before",
+            ),
         ],
     },
     Protocol {
         name: "ipi-tracking",
-        about: "who waits for whose IPI: record, EOI, reset, hint",
+        about: "who waits for whose IPI: record, EOI, hint, switching off, vCPUs that come and go",
         variants: IPI_TRACKING,
         properties: &[
             (
@@ -162,6 +167,10 @@ pub const PROTOCOLS: &[Protocol] = &[
             (
                 "eoi-own-record",
                 "an EOI does not end a record made for another vector",
+            ),
+            (
+                "disabled-at-once",
+                "once tracking is switched off no question gets a hint",
             ),
         ],
     },
@@ -277,6 +286,18 @@ const CLOCK: &[Variant] = &[
         "version-after",
         "the version is raised only after an update",
     ),
+    faulty(
+        "entry-not-blocked",
+        "vCPUs may enter while the clock changes",
+    ),
+    faulty(
+        "exits-not-awaited",
+        "vCPUs in guest mode are kicked, but not awaited",
+    ),
+    faulty(
+        "unblocked-too-early",
+        "vCPUs may enter before they know that their page is old",
+    ),
 ];
 
 const IPI_TRACKING: &[Variant] = &[
@@ -285,6 +306,18 @@ const IPI_TRACKING: &[Variant] = &[
         "version 3: an EOI ends the record of its vector",
     ),
     faulty("any-vector", "version 2: an EOI ends whatever is recorded"),
+    faulty(
+        "own-context-only",
+        "a vCPU destroyed is forgotten by its own context alone",
+    ),
+    faulty(
+        "no-grace-period",
+        "a vCPU is destroyed while an IPI to it is being recorded",
+    ),
+    faulty(
+        "knob-at-record",
+        "whether tracking is on is asked at the IPI, not at the spin",
+    ),
 ];
 
 /// One exploration: a variant in some company.
@@ -308,6 +341,8 @@ enum Kind {
     Yield(YieldConfig),
     Batch(BatchFault),
     Clock(bool),
+    Restore(Change, RestoreFault),
+    Lifecycle(LifecycleFault),
     Tracking(bool),
 }
 
@@ -399,8 +434,8 @@ fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
             };
             vec![("four-cpus", Kind::Batch(fault))]
         }
-        "clock" => vec![("two-updates", Kind::Clock(variant.sound))],
-        _ => vec![("three-vcpus", Kind::Tracking(variant.sound))],
+        "clock" => clock_scenes(variant.name),
+        _ => tracking_scenes(variant.name),
     };
     let case = |(scene, kind)| Case {
         protocol,
@@ -501,6 +536,41 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
     vec![(name, Kind::Pi(config))]
 }
 
+fn clock_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
+    let restore = |fault| vec![("restore", Kind::Restore(Change::Restore, fault))];
+    match variant {
+        "version-after" => vec![("two-updates", Kind::Clock(false))],
+        "entry-not-blocked" => restore(RestoreFault::EntryNotBlocked),
+        "exits-not-awaited" => restore(RestoreFault::ExitsNotAwaited),
+        "unblocked-too-early" => restore(RestoreFault::UnblockedTooEarly),
+        _ => vec![
+            ("two-updates", Kind::Clock(true)),
+            (
+                "restore",
+                Kind::Restore(Change::Restore, RestoreFault::None),
+            ),
+            (
+                "master-clock",
+                Kind::Restore(Change::Update, RestoreFault::None),
+            ),
+        ],
+    }
+}
+
+fn tracking_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
+    let life = |fault| ("life-and-death", Kind::Lifecycle(fault));
+    match variant {
+        "any-vector" => vec![("three-vcpus", Kind::Tracking(false))],
+        "own-context-only" => vec![life(LifecycleFault::OwnContextOnly)],
+        "no-grace-period" => vec![life(LifecycleFault::NoGracePeriod)],
+        "knob-at-record" => vec![life(LifecycleFault::KnobAtRecord)],
+        _ => vec![
+            ("three-vcpus", Kind::Tracking(true)),
+            life(LifecycleFault::None),
+        ],
+    }
+}
+
 fn timer_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
     let of = TimerConfig::of;
     let advance = |backend| TimerConfig {
@@ -567,6 +637,8 @@ impl Case {
             Kind::Timer(config) => explore(&PiTimer::new(config), limits),
             Kind::Yield(config) => explore(&Yields::new(config), limits),
             Kind::Batch(fault) => explore(&WakeupBatch::new(fault), limits),
+            Kind::Restore(change, fault) => explore(&ClockRestore::new(change, fault), limits),
+            Kind::Lifecycle(fault) => explore(&IpiLifecycle::new(fault), limits),
             Kind::Clock(sound) => explore(&Clock::new(sound), limits),
             Kind::Tracking(sound) => explore(&IpiTracking::new(sound), limits),
         }
@@ -585,6 +657,8 @@ impl Case {
             Kind::Timer(config) => on(&PiTimer::new(config), path),
             Kind::Yield(config) => on(&Yields::new(config), path),
             Kind::Batch(fault) => on(&WakeupBatch::new(fault), path),
+            Kind::Restore(change, fault) => on(&ClockRestore::new(change, fault), path),
+            Kind::Lifecycle(fault) => on(&IpiLifecycle::new(fault), path),
             Kind::Clock(sound) => on(&Clock::new(sound), path),
             Kind::Tracking(sound) => on(&IpiTracking::new(sound), path),
         }

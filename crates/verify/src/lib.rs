@@ -10,6 +10,8 @@
 
 mod catalog;
 mod clock;
+mod clock_restore;
+mod ipi_lifecycle;
 mod ipi_tracking;
 mod model;
 mod pi_notify;
