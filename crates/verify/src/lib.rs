@@ -11,6 +11,7 @@
 mod catalog;
 mod clock;
 mod clock_restore;
+mod fingerprint;
 mod ipi_lifecycle;
 mod ipi_tracking;
 mod model;

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-use crate::model::{Choice, Model, State, Violation, successors};
+use crate::model::{Choice, Model, Scratch, State, Violation, successors};
 use crate::word::{self, Access, Made};
 
 /// Raised whenever a model changes so that an old path means something else.
@@ -58,17 +58,21 @@ pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuch
     word::install(model.layout(), model.tso());
     let mut state = model.initial();
     let mut rows = Vec::new();
-    let (mut ops, mut out) = (Vec::new(), Vec::new());
+    let mut scratch = Scratch::default();
     for (step, &choice) in path.iter().enumerate() {
-        successors(model, &state, &mut ops, &mut out);
-        let found = out.drain(..).find(|s| s.choice == choice);
-        let next = found.ok_or(NoSuchStep { step, choice })?;
+        let mut found = None;
+        successors(model, &state, &mut scratch, &mut |there, next, made| {
+            if there == choice {
+                found = Some((next.clone(), made));
+            }
+        });
+        let (next, made) = found.ok_or(NoSuchStep { step, choice })?;
         rows.push(Row {
             agent: usize::from(choice.agent),
-            text: text(model, &state, &next.state, choice, next.made),
-            changes: changes(model, &state, &next.state),
+            text: text(model, &state, &next, choice, made),
+            changes: changes(model, &state, &next),
         });
-        state = next.state;
+        state = next;
     }
     let all = model.agents();
     let there: Vec<usize> = (0..all.len())

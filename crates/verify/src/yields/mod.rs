@@ -278,6 +278,11 @@ impl Model for Yields {
         true
     }
 
+    fn heap_bytes(&self) -> usize {
+        // A scheduler of four tasks and two groups on two CPUs.
+        8 * 1024
+    }
+
     fn agents(&self) -> Vec<&'static str> {
         vec!["vCPU 0", "vCPU 2", "CPU 0", "CPU 1", "balancer", "time"]
     }

@@ -9,7 +9,7 @@ use stealtime_hypervisor::eevdf::{
 use stealtime_hypervisor::lag_credit::{CreditFault, LagCredit, Method};
 
 use super::{STEP_NS, Switch, THIRD, VCPUS};
-use crate::search::Fingerprint;
+use crate::fingerprint::Fingerprint;
 
 /// Slices that a credit is for: with two entities it must be cut to the bound of any lag.
 const SLICES: u32 = 4;
