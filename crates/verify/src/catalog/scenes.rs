@@ -68,9 +68,7 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
         scenes.push(("device+poster+kicker", kicked));
         if matches!(policy, Suppression::Put | Suppression::Corrected) {
             scenes.push(("two-vcpus", Config::full(policy)));
-            if policy == Suppression::Put {
-                scenes.push(("two-vcpus+ipi", Config::with_ipi(policy)));
-            }
+            scenes.push(("two-vcpus+ipi", Config::with_ipi(policy)));
         }
         match policy {
             Suppression::Off => {

@@ -113,10 +113,8 @@ impl PiTimer {
                     local.inject = 1;
                 }
             }
-            Some(Action::Unblock) => {
-                if self.config.fault != Fault::NoRequest {
-                    self.vcpu.request(Requests::UNBLOCK);
-                }
+            Some(Action::Unblock) if self.config.fault != Fault::NoRequest => {
+                self.vcpu.request(Requests::UNBLOCK);
             }
             Some(Action::Kick) => {
                 if let Kick::Ipi(Some(cpu)) = kick(&self.vcpu, Requests(0), false) {

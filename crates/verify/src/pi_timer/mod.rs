@@ -362,11 +362,7 @@ impl Model for PiTimer {
         match agent {
             agent::VCPU => self.thread_choices(state, ops),
             agent::CALLBACK => self.callback_choices(&state.local, ops),
-            agent::CLOCK => {
-                if usize::from(state.local.at) + 1 < self.instants().len() {
-                    ops.push(1);
-                }
-            }
+            agent::CLOCK if usize::from(state.local.at) + 1 < self.instants().len() => ops.push(1),
             irq if irq < agent::CLOCK => self.irq_choices(state, irq - agent::IRQ0, ops),
             _ => {}
         }

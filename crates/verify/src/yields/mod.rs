@@ -316,14 +316,12 @@ impl Model for Yields {
     fn choices(&self, state: &State<Local>, agent: u8, ops: &mut Vec<Op>) {
         let local = &state.local;
         match agent {
-            0 | 1 => {
-                if Self::on_cpu(local, SPINS[usize::from(agent)]) {
-                    if local.spins[usize::from(agent)] > 0 {
-                        ops.push(op::SPIN);
-                    }
-                    if agent == 0 && local.ipis > 0 {
-                        ops.push(op::IPI);
-                    }
+            0 | 1 if Self::on_cpu(local, SPINS[usize::from(agent)]) => {
+                if local.spins[usize::from(agent)] > 0 {
+                    ops.push(op::SPIN);
+                }
+                if agent == 0 && local.ipis > 0 {
+                    ops.push(op::IPI);
                 }
             }
             CPU0 | 3 => {
