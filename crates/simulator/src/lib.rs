@@ -17,6 +17,7 @@ pub mod program;
 mod sink;
 mod stats;
 pub mod workload;
+mod xen;
 
 pub use fault::{Fault, Sim};
 pub use guest::GuestBuilder;

@@ -2,7 +2,7 @@
 
 use stealtime_events::Kind;
 use stealtime_hypervisor::posted_interrupt::{
-    Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware,
+    Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware, vtd,
     wakeup_handler,
 };
 
@@ -28,8 +28,14 @@ impl Machine<'_> {
                 dest_id: dest,
             },
         );
+        if self.xen.is_some() {
+            return self.xen_ipi(cpu, from, vector, to);
+        }
         match to {
-            IpiTo::One(index) => self.accept(cpu, self.vcpu_of(vm, index), vector),
+            IpiTo::One(index) => {
+                self.track_ipi(from, &[index], low)?;
+                self.accept(cpu, self.vcpu_of(vm, index), vector)
+            }
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
                     if index != own {
@@ -96,6 +102,9 @@ impl Machine<'_> {
     pub(crate) fn kicked(&mut self, cpu: CpuNr, vcpu: VcpuNr, kick: Kick) -> Sim {
         match kick {
             Kick::Wake => self.woken(vcpu, true, cpu),
+            Kick::Ipi(Some(target)) if target != cpu.0 && self.xen.is_some() => {
+                self.xen_raise(CpuNr(target), crate::xen::VCPU_KICK, cpu)
+            }
             Kick::Ipi(Some(target)) if target != cpu.0 => {
                 self.send_ipi(cpu, CpuNr(target), Irq::Reschedule);
                 Ok(())
@@ -143,7 +152,7 @@ impl Machine<'_> {
     }
 
     /// The guest ends an interrupt and leaves for it.
-    pub(crate) fn emulate_eoi(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
+    pub(crate) fn emulate_eoi(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let v = &mut self.vcpus[vcpu];
         let source = v.posted.source(&v.shared, &self.stats.mechanisms);
         let vector = v.lapic.eoi(&source);
@@ -157,6 +166,7 @@ impl Machine<'_> {
                 },
             );
         }
+        self.track_eoi(vcpu, vector)
     }
 
     /// A device of the guest has finished: its interrupt reaches a host CPU first, unless the
@@ -170,6 +180,18 @@ impl Machine<'_> {
         let (index, vector) = self.vms[vm].kernel.device_done(device, thread);
         let vcpu = self.vcpu_of(vm, index);
         let cpu = self.device_cpu(vm);
+        let posts = self.vms[vm].cfg.assigned_device && self.cfg.host.profile.features.vtd_posting;
+        if posts && self.vcpus[vcpu].shared.apicv() {
+            let now = self.now;
+            self.vcpus[vcpu].books.accepted(now, vector);
+            let shared = &self.vcpus[vcpu].shared;
+            if let Some(notification) =
+                vtd::post(&shared.desc, vector, false, &self.stats.mechanisms)
+            {
+                self.notify(cpu, notification);
+            }
+            return Ok(());
+        }
         self.cpus[cpu]
             .devices
             .push(crate::machine::DeviceIrq { vm, vcpu, vector });

@@ -33,6 +33,7 @@ impl Machine<'_> {
                 }
                 self.next(cpu)
             }
+            VcpuRun::Sending => self.xen_send(cpu, vcpu),
             VcpuRun::Polling => self.poll_over(cpu, vcpu),
             VcpuRun::Blocked => self.block_again(cpu, vcpu),
         }
@@ -65,7 +66,7 @@ impl Machine<'_> {
 
     /// After a fast handler: enters again unless something came up.
     fn reenter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let resched = self.cpus[cpu].resched != Resched::None;
+        let resched = self.cpus[cpu].resched != Resched::None || self.xen_pending(cpu);
         let v = &mut self.vcpus[vcpu];
         let entry = v
             .posted
@@ -163,7 +164,7 @@ impl Machine<'_> {
         );
         self.trace_exit(cpu, exit);
         let handler = u64::from(exit.handler_ns(&self.costs));
-        if exit.is_fast() {
+        if exit.is_fast() && self.xen.is_none() {
             self.vcpus[vcpu].run = VcpuRun::Fast(exit);
             self.stay(cpu, handler);
             return Ok(());
@@ -241,10 +242,7 @@ impl Machine<'_> {
             }
             Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns),
             Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu),
-            Exit::Eoi => {
-                self.emulate_eoi(cpu, vcpu);
-                Ok(())
-            }
+            Exit::Eoi => self.emulate_eoi(cpu, vcpu),
             Exit::Pause => self.vcpu_on_spin(cpu, vcpu),
             Exit::Io { device, thread } => {
                 self.submit_io(vcpu, device, thread);

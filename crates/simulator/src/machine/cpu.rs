@@ -35,6 +35,8 @@ pub(crate) struct Cpu {
     /// Interrupts that wait at its LAPIC.
     pub(crate) pending: Irq,
     pub(crate) irqs_off: bool,
+    /// Its task may not be switched out now.
+    pub(crate) preempt_off: bool,
     pub(crate) resched: Resched,
     /// Its task; `None` for the idle task.
     pub(crate) current: Option<TaskNr>,
@@ -113,6 +115,9 @@ impl Machine<'_> {
         if self.take_irq(cpu)? {
             return Ok(());
         }
+        if self.xen.is_some() && !self.cpus[cpu].preempt_off {
+            self.xen_softirqs(cpu);
+        }
         let c = &self.cpus[cpu];
         match c.current {
             None => {
@@ -127,7 +132,7 @@ impl Machine<'_> {
                     self.schedule(cpu)
                 }
             }
-            Some(_) if c.resched == Resched::Now => self.schedule(cpu),
+            Some(_) if c.resched == Resched::Now && !c.preempt_off => self.schedule(cpu),
             Some(task) => self.run_task(cpu, task),
         }
     }

@@ -34,6 +34,7 @@ use crate::kvm::Vcpu;
 use crate::outcome::Outcome;
 use crate::sink::{NameList, Sink};
 use crate::stats::Stats;
+use crate::xen::Xen;
 
 /// What a timer of the engine is for.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +79,7 @@ pub struct Machine<'a> {
     pub(crate) messages: message::Messages,
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
+    pub(crate) xen: Option<Box<Xen>>,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,
