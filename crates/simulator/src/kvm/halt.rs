@@ -48,7 +48,8 @@ impl Machine<'_> {
     fn wanted(&mut self, vcpu: VcpuNr) -> bool {
         let v = &mut self.vcpus[vcpu];
         let source = v.posted.source(&v.shared, &self.stats.mechanisms);
-        v.shared.requests().0 & Requests::UNBLOCK.0 != 0
+        self.vms[v.vm].paused_by.is_some()
+            || v.shared.requests().0 & Requests::UNBLOCK.0 != 0
             || v.timer.pending() > 0
             || v.lapic.has_interrupt(&source).is_some()
             || v.guest.pv_unhalted

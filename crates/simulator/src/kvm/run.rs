@@ -49,6 +49,9 @@ impl Machine<'_> {
             // xfer_to_guest_mode_work: a lazy request counts here too.
             return self.schedule(cpu);
         }
+        if self.vms[self.vcpus[vcpu].vm].paused_by.is_some() && self.park(cpu, vcpu)? {
+            return Ok(());
+        }
         self.cpus[cpu].irqs_off = true;
         self.charge_suppression(cpu);
         let v = &mut self.vcpus[vcpu];

@@ -22,7 +22,7 @@ pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
-pub(crate) use task::{Body, Task, TaskState};
+pub(crate) use task::{Body, CpuSet, Task, TaskState};
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
