@@ -46,7 +46,7 @@ use std::io::Write;
 
 use stealtime_events::{CpuId, Event, Kind, Names};
 
-use crate::Clock;
+use crate::{Clock, SourceInfo};
 use container::Meta;
 use encode::Values;
 pub use error::WriteError;
@@ -159,13 +159,7 @@ impl<W: Write> TraceDatWriter<W> {
         if options.version == Version::V6 && options.compression != Compression::None {
             return Err(WriteError::Version6Compressed);
         }
-        let clock = &options.clock.name;
-        if !clock
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-        {
-            return Err(WriteError::Clock(clock.clone()));
-        }
+        check(&options.clock)?;
         let points = points::all();
         let undecoded = Undecoded::new(FIRST_ID + points.len() as u16);
         Ok(Self {
@@ -209,6 +203,16 @@ impl<W: Write> TraceDatWriter<W> {
     pub fn lost(&mut self, cpu: CpuId, count: u64) {
         self.stats.losses += 1;
         self.cpu(cpu).pages.lose(count);
+    }
+
+    /// Takes what is known of a recording that is re-written: its clock, CPUs, `uname` and tracepoints
+    /// in place of those of the [`Options`]. Some of it is known only once all was read.
+    pub fn describe(&mut self, info: &SourceInfo) {
+        let options = &mut self.options;
+        options.clock.clone_from(&info.clock);
+        options.cpus = info.cpus.unwrap_or(0);
+        options.uname.clone_from(&info.uname);
+        options.recorded.clone_from(&info.recorded);
     }
 
     /// What was written so far; no bytes before [`Self::finish`].
@@ -300,8 +304,10 @@ impl<W: Write> TraceDatWriter<W> {
     /// Writes the file.
     ///
     /// # Errors
-    /// The output cannot be written, or the temporary file cannot be read.
+    /// The output cannot be written, the temporary file cannot be read, or the clock's name (of
+    /// [`Self::describe`]) is none.
     pub fn finish(mut self) -> Result<Stats, WriteError> {
+        check(&self.options.clock)?;
         for cpu in self.cpus.iter_mut().flatten() {
             cpu.pages.finish();
             keep(cpu, &mut self.spool)?;
@@ -390,6 +396,15 @@ impl<W: Write> TraceDatWriter<W> {
             systems.push((undecoded::SYSTEM, named));
         }
         systems
+    }
+}
+
+/// Whether a file gives a clock's name back.
+fn check(clock: &Clock) -> Result<(), WriteError> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match clock.name.bytes().all(is_part) {
+        true => Ok(()),
+        false => Err(WriteError::Clock(clock.name.clone())),
     }
 }
 

@@ -17,6 +17,8 @@ struct Known {
     comm: Comm,
     first: Comm,
     process: i32,
+    /// Something was said at all.
+    told: bool,
     /// An event has carried the current name.
     carried: bool,
 }
@@ -25,6 +27,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     leaves: Vec<Option<Box<[Known; LEAF]>>>,
+    /// Tids in the order in which they were told of first.
+    order: Vec<i32>,
     /// vCPUs with their threads by VM, in the order in which they were told.
     guests: Vec<(String, Vec<(VcpuId, Tid)>)>,
 }
@@ -48,6 +52,10 @@ impl Tasks {
         let Some(known) = leaf.get_mut(at % LEAF) else {
             return;
         };
+        if !known.told {
+            known.told = true;
+            self.order.push(tid.0);
+        }
         if process.0 > 0 {
             known.process = process.0;
         }
@@ -98,10 +106,12 @@ impl Tasks {
         }
     }
 
-    fn known(&self) -> impl Iterator<Item = (usize, &Known)> {
-        let leaves = self.leaves.iter().enumerate();
-        let leaves = leaves.filter_map(|(at, leaf)| Some((at, leaf.as_ref()?)));
-        leaves.flat_map(|(at, leaf)| (at * LEAF..).zip(leaf.iter()))
+    fn known(&self) -> impl Iterator<Item = (i32, &Known)> {
+        self.order.iter().filter_map(|tid| {
+            let at = usize::try_from(*tid).ok()?;
+            let leaf = self.leaves.get(at / LEAF)?.as_ref()?;
+            Some((*tid, leaf.get(at % LEAF)?))
+        })
     }
 
     /// `saved_cmdlines`: lines `TID NAME`. A reader takes these for what tasks are called at the
@@ -179,8 +189,8 @@ mod tests {
         tasks.named(Tid(i32::MAX), Tid(0), "x");
         assert_eq!(tasks.comm(77, 0), comm_of(b"CPU 0/KVM"));
         assert_eq!(tasks.comm(-1, 0), Comm::default());
-        assert_eq!(tasks.cmdlines(), "77 qemu\n300 ls\n");
-        assert_eq!(tasks.tgids(), "77 70\n300 290\n");
+        assert_eq!(tasks.cmdlines(), "300 ls\n77 qemu\n");
+        assert_eq!(tasks.tgids(), "300 290\n77 70\n");
     }
 
     #[test]

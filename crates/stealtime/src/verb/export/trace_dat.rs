@@ -4,7 +4,7 @@ use std::io::Write;
 
 use stealtime_events::{Event, Kind};
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, WriteError};
-use stealtime_trace::{EventSource, ReadError, SourceInfo};
+use stealtime_trace::{EventSource, ReadError};
 
 use super::{Export, pick};
 use crate::error::CliError;
@@ -35,7 +35,7 @@ impl Export {
         let resolve = |when: crate::when::When| when.resolve(first_ns);
         let from = self.window.from.map_or(0, resolve);
         let until = self.window.until.map(resolve);
-        let mut writer = TraceDatWriter::new(out, self.options(source.info())).map_err(failed)?;
+        let mut writer = TraceDatWriter::new(out, self.options()).map_err(failed)?;
         let (mut last_ns, mut cpus) = (first_ns, 0);
         let mut take = |event: &Event, source: &dyn EventSource| {
             last_ns = last_ns.max(event.time_ns);
@@ -53,11 +53,13 @@ impl Export {
         let cut = input::drive("exporting", source, take)?;
         pick::cpus_of(&self.cpu, cpus.max(source.info().cpus.unwrap_or(0)))?;
         pick::window_of(self.window, first_ns, last_ns, writer.stats().events)?;
+        writer.describe(source.info());
         writer.finish().map_err(failed)?;
         Ok(cut)
     }
 
-    fn options(&self, info: &SourceInfo) -> Options {
+    /// How the file is written; what it says of the recording is known at the end.
+    fn options(&self) -> Options {
         let (version, compression) = match self.compress {
             true => (Version::V7, Compression::Zstd),
             false => (Version::V6, Compression::None),
@@ -65,10 +67,7 @@ impl Export {
         Options {
             version,
             compression,
-            clock: info.clock.clone(),
-            cpus: info.cpus.unwrap_or(0),
-            uname: info.uname.clone(),
-            recorded: info.recorded.clone(),
+            ..Options::default()
         }
     }
 }
