@@ -349,7 +349,7 @@ impl<W: Write> TraceDatWriter<W> {
             options.push((container::SAVED_TGIDS, tgids.into_bytes()));
         }
         let chunked = self.options.compression != Compression::None;
-        let cpus = (0_u16..).zip(&self.cpus);
+        let cpus = (0..=u16::MAX).zip(&self.cpus);
         let data = cpus.filter_map(|(number, cpu)| {
             let extents = &cpu.as_ref()?.extents;
             let len: u64 = extents.iter().map(|extent| extent.len()).sum();
