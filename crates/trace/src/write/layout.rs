@@ -166,4 +166,16 @@ mod tests {
         let exit = description(&POINTS[Point::KvmExit as usize], 7);
         assert!(!exit.contains(REASON) && exit.contains("\"npf\""));
     }
+
+    #[test]
+    fn descriptions_as_a_file_has_them() {
+        let shown = [
+            Point::KvmEntry,
+            Point::KvmExit,
+            Point::SchedSwitch,
+            Point::HrtimerStart,
+        ];
+        let shown = shown.map(|point| description(&POINTS[point as usize], 300 + point as u16));
+        insta::assert_snapshot!(shown.concat() + &named("kvm_fpu", 400));
+    }
 }
