@@ -7,7 +7,7 @@ use std::process::Command;
 
 use stealtime_events::{Context, CpuId, Event, Isa, Kind, Names, Tid};
 use stealtime_trace::write::{Options, TraceDatWriter};
-use stealtime_trace::{Clock, EventSource, NameTable, Options as ReadOptions, open_read};
+use stealtime_trace::{Clock, NameTable, Options as ReadOptions, open_read};
 
 /// What trace-cmd says of itself; `None` where it is not installed.
 fn version() -> Option<String> {

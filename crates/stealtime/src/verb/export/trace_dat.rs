@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use stealtime_events::{Event, Kind};
+use stealtime_report::escape;
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, WriteError};
 use stealtime_trace::{EventSource, ReadError};
 
@@ -21,6 +22,10 @@ impl Export {
             };
             self.rewrite(&mut *source, out, &failed)
         })?;
+        // The new file is whole, and cannot say that the recording was not.
+        for note in source.info().notes.iter().filter(|note| note.partial) {
+            eprintln!("stealtime: {}", escape::terminal(&note.text));
+        }
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 

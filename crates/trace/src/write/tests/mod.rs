@@ -392,7 +392,8 @@ fn gap() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => Just(0_u64),
         8 => 1_u64..1000,
-        1 => prop::sample::select(vec![(1 << 27) - 1, 1 << 27, (1 << 27) + 1, 1 << 40, 1 << 59, (1 << 59) - 1]),
+        1 => prop::sample::select(vec![(1 << 27) - 1, 1 << 27, (1 << 27) + 1]),
+        1 => prop::sample::select(vec![1 << 40, (1 << 59) - 1, 1 << 59]),
     ]
 }
 
@@ -424,7 +425,7 @@ proptest! {
         prop_assert!(!source.info().is_partial());
     }
 
-    /// Whatever the times are: on each CPU events and losses come in the order in which they went in.
+    /// Whatever the times are, each CPU's events and losses come in the order in which they went in.
     #[test]
     fn each_cpu_keeps_its_order(
         steps in prop::collection::vec((any::<u64>(), 0_u32..64, 0_u16..3, 0_u64..9), 0..300),
