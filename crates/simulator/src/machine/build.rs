@@ -77,6 +77,7 @@ impl<'a> Machine<'a> {
             wakeup: machine.names.add("hrtimer_wakeup"),
             hrtick: machine.names.add("hrtick"),
             period: machine.names.add("sched_cfs_period_timer"),
+            end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
         machine.add_tasks()?;

@@ -60,6 +60,7 @@ pub(crate) struct Functions {
     pub(crate) wakeup: stealtime_events::NameId,
     pub(crate) hrtick: stealtime_events::NameId,
     pub(crate) period: stealtime_events::NameId,
+    pub(crate) end: stealtime_events::NameId,
 }
 
 /// A host with its guests, at some instant.
@@ -121,6 +122,13 @@ impl Machine<'_> {
         }
         self.check_deadlock()?;
         self.now = end;
+        // As a marker that a user writes: the trace ends here, not at the last thing that happened.
+        self.emit(
+            CpuNr(0),
+            Kind::Other {
+                name: self.functions.end,
+            },
+        );
         self.settle_books();
         Ok(self.outcome())
     }
