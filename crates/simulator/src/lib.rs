@@ -20,7 +20,7 @@ pub mod workload;
 mod xen;
 
 pub use fault::{Fault, Sim};
-pub use guest::GuestBuilder;
+pub use guest::{Arrivals, GuestBuilder};
 pub use machine::Machine;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};

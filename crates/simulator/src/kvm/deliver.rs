@@ -17,10 +17,7 @@ impl Machine<'_> {
     pub(crate) fn guest_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim {
         let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
-        let (low, dest) = match to {
-            IpiTo::One(index) => (u32::from(vector), index),
-            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0),
-        };
+        let (low, dest) = to.icr(vector);
         self.emit(
             cpu,
             Kind::KvmApicIpi {
@@ -39,6 +36,14 @@ impl Machine<'_> {
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
                     if index != own {
+                        self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                    }
+                }
+                Ok(())
+            }
+            IpiTo::Some(mask) => {
+                for index in mask.first..mask.end().min(self.vms[vm].vcpus) {
+                    if mask.has(index) {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
@@ -178,6 +183,11 @@ impl Machine<'_> {
         thread: crate::ids::ThreadNr,
     ) -> Sim {
         let (index, vector) = self.vms[vm].kernel.device_done(device, thread);
+        self.device_raises(vm, index, vector)
+    }
+
+    /// A device of the guest interrupts one of its vCPUs.
+    pub(crate) fn device_raises(&mut self, vm: VmNr, index: u32, vector: u8) -> Sim {
         let vcpu = self.vcpu_of(vm, index);
         let cpu = self.device_cpu(vm);
         let posts = self.vms[vm].cfg.assigned_device && self.cfg.host.profile.features.vtd_posting;

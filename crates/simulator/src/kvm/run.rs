@@ -235,10 +235,16 @@ impl Machine<'_> {
     /// The handler's effect, at its end.
     fn handle_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
         match exit {
-            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid => Ok(()),
+            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid | Exit::EptViolation => {
+                Ok(())
+            }
             Exit::Hlt => self.vcpu_halt(cpu, vcpu),
             Exit::Icr { vector, to } | Exit::SendIpi { vector, to } => {
                 self.guest_ipi(cpu, vcpu, vector, to)
+            }
+            Exit::Notify { source } => {
+                self.source_answered(vcpu, source);
+                Ok(())
             }
             Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns),
             Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu),

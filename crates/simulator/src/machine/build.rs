@@ -349,8 +349,10 @@ impl<'a> Machine<'a> {
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];
             let rq = kernel.rqs[t.vcpu as usize];
+            kernel.runnable[t.vcpu as usize] += 1;
             kernel.fair.fork(t.fair, rq, now)?;
         }
+        self.start_sources(vm);
         for index in 0..self.vms[vm].vcpus {
             let vcpu = VcpuNr(first.0 + index);
             self.vcpus[vcpu].guest.resched = Resched::Now;

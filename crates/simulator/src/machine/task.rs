@@ -8,7 +8,7 @@ use stealtime_hypervisor::eevdf::{GroupId, TaskId};
 use super::{Callback, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
-use crate::program::{Op, Program, Record};
+use crate::program::{Op, Program};
 
 /// What a task does.
 #[derive(Debug)]
@@ -115,10 +115,7 @@ impl Machine<'_> {
             let meter = &mut self.stats.meters[host.meter];
             let op = host.program.next(host.reply, now, &mut |record| {
                 if measuring {
-                    match record {
-                        Record::Done(n) => meter.done += n,
-                        Record::Latency(ns) => meter.latency.add(ns),
-                    }
+                    meter.record(record);
                 }
             });
             host.reply = 0;
