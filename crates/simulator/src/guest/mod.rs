@@ -225,6 +225,22 @@ impl GuestCpu {
         }
     }
 
+    /// Takes the next step if it just takes time, in the same mode, and says how much.
+    pub(crate) fn take_run(&mut self, kernel: bool) -> Option<u64> {
+        let queue = if self.in_irq.is_some() {
+            &mut self.irq
+        } else {
+            &mut self.base
+        };
+        match queue.front() {
+            Some(&Micro::Run { ns, kernel: mode }) if mode == kernel => {
+                queue.pop_front();
+                Some(ns)
+            }
+            _ => None,
+        }
+    }
+
     /// Takes the next step.
     pub(crate) fn take(&mut self) -> Option<Micro> {
         if self.in_irq.is_some() {

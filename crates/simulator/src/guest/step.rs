@@ -84,7 +84,12 @@ impl Machine<'_> {
             };
             match micro {
                 Micro::Run { ns: 0, .. } => {}
-                Micro::Run { ns, .. } => {
+                Micro::Run { mut ns, kernel } => {
+                    // Steps of the same kind are one.
+                    while let Some(more) = self.vcpus[vcpu].guest.take_run(kernel) {
+                        ns += more;
+                    }
+                    let micro = Micro::Run { ns, kernel };
                     self.guest_stay(cpu, vcpu, micro, ns);
                     return Ok(());
                 }
