@@ -56,7 +56,7 @@ impl IpiTo {
             // Logical: cluster in the high half, members in the low one.
             Self::Some(mask) => {
                 let bits = (mask.bits << (mask.first % 16)) as u32 & 0xffff;
-                (vector as u32 | 0x800, mask.first / 16 << 16 | bits)
+                (vector as u32 | 0x800, ((mask.first / 16) << 16) | bits)
             }
         }
     }
