@@ -3,6 +3,8 @@
 use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
 use crate::fault::Sim;
 use crate::machine::{Body, Machine};
+use crate::migration::ClockOutcome;
+use crate::script::ScriptOutcome;
 use crate::stats::Stats;
 
 /// A vCPU's account.
@@ -25,6 +27,8 @@ pub struct VmOutcome {
     pub meter: usize,
     /// vCPUs.
     pub vcpus: Vec<VcpuOutcome>,
+    /// What it saw of its clocks, if it was to be migrated.
+    pub clocks: Option<ClockOutcome>,
 }
 
 /// Another task's account.
@@ -47,6 +51,8 @@ pub struct Outcome {
     pub vms: Vec<VmOutcome>,
     /// Other tasks of the host.
     pub tasks: Vec<TaskOutcome>,
+    /// Tasks that did what was recorded.
+    pub scripts: Vec<ScriptOutcome>,
     /// Counts.
     pub stats: Stats,
 }
@@ -67,6 +73,7 @@ impl Machine<'_> {
                 name: v.cfg.name.clone(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
+                clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }
         });
         let tasks = self.tasks.iter().filter_map(|task| match &task.body {
@@ -74,13 +81,24 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) => None,
         });
+        let scripts = self
+            .tasks
+            .numbers()
+            .filter_map(|task| match &self.tasks[task].body {
+                Body::Script(script) => {
+                    let finished = self.finished.get(&task).copied();
+                    Some(script.outcome(self.tasks[task].books, finished))
+                }
+                _ => None,
+            });
         Outcome {
             measured_ns: self.now - self.books.since_ns,
             cpus: self.books.cpus.clone(),
             vms: vms.collect(),
             tasks: tasks.collect(),
+            scripts: scripts.collect(),
             stats: self.stats.clone(),
         }
     }

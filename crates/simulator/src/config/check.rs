@@ -83,7 +83,12 @@ impl Config {
         for n in 0..self.vms.len() {
             self.check_vm(n)?;
         }
-        if self.vms.is_empty() && self.host.tasks.is_empty() {
+        for (n, script) in self.scripts.tasks.iter().enumerate() {
+            self.check_cpus(&format!("script.{n}.cpus"), &script.cpus)?;
+            self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
+            check_nice(&format!("script.{n}.nice"), script.nice)?;
+        }
+        if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
             return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
         }
         Ok(())
@@ -137,6 +142,27 @@ impl Config {
             let key = format!("vm.{n}.cpu_max");
             range(&key, period, 1_000_000, 1_000_000_000)?;
             range(&key, quota, 1_000_000, u64::from(u32::MAX) * 1000)?;
+        }
+        if let Some(migration) = &vm.migration {
+            let key = format!("vm.{n}.migration");
+            if migration.to_cpus.is_empty() {
+                return wrong(
+                    format!("{key}.to_cpus"),
+                    "no CPUs: name those of the destination",
+                );
+            }
+            self.check_cpus(&format!("{key}.to_cpus"), &migration.to_cpus)?;
+            for (side, clock) in [
+                ("source", migration.source),
+                ("destination", migration.destination),
+            ] {
+                range(
+                    &format!("{key}.{side}.tsc_khz"),
+                    clock.tsc_khz.into(),
+                    1,
+                    10_000_000,
+                )?;
+            }
         }
         Ok(())
     }

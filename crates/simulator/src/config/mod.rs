@@ -7,6 +7,7 @@ mod check;
 mod generic;
 mod host;
 mod knobs;
+mod migration;
 mod profile;
 mod vm;
 mod workload;
@@ -14,9 +15,12 @@ mod workload;
 pub use check::ConfigError;
 pub use host::{HostConfig, Hypervisor, IdleMethod, TaskConfig, Topology};
 pub use knobs::{HostKnobs, Knobs, KvmKnobs, SchedKnobs, XenKnobs};
+pub use migration::{ClockMethod, HostClock, MigrationConfig};
 pub use profile::{CState, Costs, Features, Profile};
 pub use vm::{GuestConfig, Pinning, VmConfig};
 pub use workload::{ParamValue, WorkloadConfig};
+
+use crate::script::Scripts;
 
 /// How long a run takes and what its random numbers grow from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct Config {
     pub host: HostConfig,
     /// The guests.
     pub vms: Vec<VmConfig>,
+    /// Tasks that do what was recorded.
+    pub scripts: Scripts,
     /// Everything that a user could switch.
     pub knobs: Knobs,
     /// Duration and seed.

@@ -14,24 +14,46 @@ use crate::machine::{Irq, Machine, Message};
 
 impl Machine<'_> {
     /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
-    pub(crate) fn guest_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim {
+    pub(crate) fn guest_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
+        let (icr_low, dest_id) = to.icr(vector);
+        self.emit(cpu, Kind::KvmApicIpi { icr_low, dest_id });
+        self.deliver_ipi(cpu, from, vector, to)
+    }
+
+    /// `kvm_pv_send_ipi`: the same by hypercall, which a trace shows as that alone.
+    pub(crate) fn pv_send_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
+        let bits = match to {
+            IpiTo::One(_) => 1,
+            IpiTo::Others => !(1u128 << (self.vcpus[from].index % 128)) as u64,
+            IpiTo::Some(mask) => mask.bits as u64,
+        };
+        self.emit(cpu, Kind::KvmHypercall { nr: 10, a0: bits });
+        self.deliver_ipi(cpu, from, vector, to)
+    }
+
+    fn deliver_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim<bool> {
         let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
-        let (low, dest) = to.icr(vector);
-        self.emit(
-            cpu,
-            Kind::KvmApicIpi {
-                icr_low: low,
-                dest_id: dest,
-            },
-        );
+        let (low, _) = to.icr(vector);
         if self.xen.is_some() {
-            return self.xen_ipi(cpu, from, vector, to);
+            return self.xen_ipi(cpu, from, vector, to).map(|()| true);
         }
         match to {
             IpiTo::One(index) => {
                 self.track_ipi(from, &[index], low)?;
-                self.accept(cpu, self.vcpu_of(vm, index), vector)
+                self.accept(cpu, self.vcpu_of(vm, index), vector)?;
             }
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
@@ -39,7 +61,6 @@ impl Machine<'_> {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
-                Ok(())
             }
             IpiTo::Some(mask) => {
                 for index in mask.first..mask.end().min(self.vms[vm].vcpus) {
@@ -47,9 +68,9 @@ impl Machine<'_> {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
-                Ok(())
             }
         }
+        Ok(false)
     }
 
     pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
@@ -200,7 +221,7 @@ impl Machine<'_> {
             {
                 self.notify(cpu, notification);
             }
-            return Ok(());
+            return self.seen_by_poll(vcpu, cpu);
         }
         self.cpus[cpu]
             .devices

@@ -22,9 +22,14 @@ use crate::fault::{Fault, Sim};
 use crate::guest::{GuestBuilder, GuestCpu, Vm};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Vcpu, VcpuRun};
+use crate::migration::{GuestClock, VmmThread};
+use crate::script::ScriptTask;
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
+
+/// Makes a guest's threads.
+pub type Recipe<'r> = &'r mut dyn FnMut(&VmConfig, &mut GuestBuilder) -> Sim;
 
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
@@ -33,6 +38,22 @@ impl<'a> Machine<'a> {
     ///
     /// A configuration that cannot be run.
     pub fn new(cfg: &Config, sink: &'a mut dyn Sink) -> Result<Self, Fault> {
+        Self::with_recipes(cfg, sink, &mut |vm, guest| {
+            workload::build(&vm.workload, guest)
+        })
+    }
+
+    /// The same, where `recipe` makes each guest's threads and what they share, whatever workload
+    /// its configuration names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`], and what `recipe` finds wrong.
+    pub fn with_recipes(
+        cfg: &Config,
+        sink: &'a mut dyn Sink,
+        recipe: Recipe<'_>,
+    ) -> Result<Self, Fault> {
         cfg.check()?;
         let cpus = cfg.host.topology.cpus();
         let mut fair_config = FairConfig::linux_7_2(cpus);
@@ -63,6 +84,8 @@ impl<'a> Machine<'a> {
             vms: Table::default(),
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
+            edges: vec![(false, None); cfg.scripts.edges as usize],
+            finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -76,10 +99,12 @@ impl<'a> Machine<'a> {
             wakeup: machine.names.add("hrtimer_wakeup"),
             hrtick: machine.names.add("hrtick"),
             period: machine.names.add("sched_cfs_period_timer"),
+            end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
         machine.add_tasks()?;
-        machine.add_vms()?;
+        machine.add_vms(recipe)?;
+        machine.add_scripts()?;
         if cfg.run.warmup_ns > 0 {
             let slot = machine.slot(What::Measure);
             machine.queue.arm(slot, cfg.run.warmup_ns);
@@ -191,7 +216,39 @@ impl<'a> Machine<'a> {
         Ok(task)
     }
 
-    fn add_vms(&mut self) -> Sim {
+    /// Tasks that do what was recorded.
+    fn add_scripts(&mut self) -> Sim {
+        let scripts = self.cfg.scripts.clone();
+        let mut groups: Vec<(u32, GroupId)> = Vec::new();
+        let slice = match scripts.groups {
+            true => Some(self.fair.create_group(None)?),
+            false => None,
+        };
+        for (index, config) in scripts.tasks.iter().enumerate() {
+            let known = groups.iter().find(|known| Some(known.0) == config.vm);
+            let group = match (slice, config.vm, known) {
+                (Some(slice), Some(vm), None) => {
+                    let group = self.fair.create_group(Some(slice))?;
+                    groups.push((vm, group));
+                    Some(group)
+                }
+                (_, _, known) => known.map(|known| known.1),
+            };
+            let allowed = if config.cpus.is_empty() {
+                CpuSet::ALL
+            } else {
+                CpuSet::of(&config.cpus)
+            };
+            let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
+            let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].cpu = CpuNr(config.first_cpu);
+            let script = ScriptTask::new(config.steps.clone(), timer, index);
+            self.tasks[task].body = Body::Script(Box::new(script));
+        }
+        Ok(())
+    }
+
+    fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {
         let vms = self.cfg.vms.clone();
         if vms.is_empty() {
             return Ok(());
@@ -202,15 +259,15 @@ impl<'a> Machine<'a> {
             let group = self.fair.create_group(Some(slice))?;
             self.fair
                 .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
-            self.add_vm(config, group)?;
+            self.add_vm(config, group, recipe)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId) -> Sim {
+    fn add_vm(&mut self, config: &VmConfig, group: GroupId, recipe: Recipe<'_>) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
-        workload::build(&config.workload, &mut builder)?;
+        recipe(config, &mut builder)?;
         let meter = self.stats.meters.len();
         self.stats.meters.push(Meter::named(&config.name));
         let first = VcpuNr::from_index(self.vcpus.len());
@@ -226,10 +283,29 @@ impl<'a> Machine<'a> {
             directed_yield: DirectedYield::new(),
             ipi_contexts: (0..config.vcpus).map(|_| IpiContext::new()).collect(),
             meter,
+            clock: match &config.migration {
+                Some(migration) => Some(Box::new(GuestClock::new(migration, config.vcpus)?)),
+                None => None,
+            },
+            paused_by: None,
+            running: config.vcpus,
         });
         let process = Tid(1000 + self.tasks.len() as i32);
         for index in 0..config.vcpus {
             self.add_vcpu(vm, index, config, group, process)?;
+        }
+        if let Some(migration) = &config.migration {
+            let allowed = pool(&config.pinning);
+            let task = self.add_task(
+                &format!("{}/vmm", config.name),
+                None,
+                config.nice,
+                allowed,
+                Some(process),
+            )?;
+            let sleep = self.sleep_timer(task);
+            self.tasks[task].body =
+                Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
         }
         Ok(())
     }
@@ -298,6 +374,7 @@ impl<'a> Machine<'a> {
             inject: None,
             window: false,
             guest: GuestCpu::default(),
+            parked: false,
             step_ends: 0,
             turn: 0,
             books: VcpuBooks::default(),
@@ -333,8 +410,11 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if matches!(self.tasks[task].body, Body::Host(_)) {
-                let cpu = self.least_loaded(task);
+            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
+                let cpu = match self.tasks[task].body {
+                    Body::Script(_) => self.tasks[task].cpu,
+                    _ => self.least_loaded(task),
+                };
                 self.fork(task, cpu)?;
             }
         }
@@ -372,5 +452,13 @@ impl<'a> Machine<'a> {
             .filter(|&cpu| allowed.has(cpu) && !self.cpus[cpu].isolated);
         let least = cpus.min_by_key(|&cpu| self.cpus[cpu].runnable);
         least.unwrap_or_else(|| allowed.first())
+    }
+}
+
+/// All CPUs that a VM's threads may use.
+fn pool(pinning: &Pinning) -> CpuSet {
+    match pinning {
+        Pinning::None => CpuSet::ALL,
+        Pinning::Pool(cpus) | Pinning::OneToOne(cpus) => CpuSet::of(cpus),
     }
 }

@@ -18,11 +18,12 @@ mod task;
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
 
+pub use build::Recipe;
 pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
-pub(crate) use task::{Body, Task, TaskState};
+pub(crate) use task::{Body, CpuSet, Task, TaskState};
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -60,6 +61,7 @@ pub(crate) struct Functions {
     pub(crate) wakeup: stealtime_events::NameId,
     pub(crate) hrtick: stealtime_events::NameId,
     pub(crate) period: stealtime_events::NameId,
+    pub(crate) end: stealtime_events::NameId,
 }
 
 /// A host with its guests, at some instant.
@@ -80,6 +82,10 @@ pub struct Machine<'a> {
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
+    /// Points of scripts: whether reached, and who waits.
+    pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
+    /// When scripts were through.
+    pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,
@@ -121,6 +127,13 @@ impl Machine<'_> {
         }
         self.check_deadlock()?;
         self.now = end;
+        // As a marker that a user writes: the trace ends here, not at the last thing that happened.
+        self.emit(
+            CpuNr(0),
+            Kind::Other {
+                name: self.functions.end,
+            },
+        );
         self.settle_books();
         Ok(self.outcome())
     }

@@ -8,7 +8,9 @@ use stealtime_hypervisor::eevdf::{GroupId, TaskId};
 use super::{Callback, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
+use crate::migration::VmmThread;
 use crate::program::{Op, Program};
+use crate::script::ScriptTask;
 
 /// What a task does.
 #[derive(Debug)]
@@ -17,6 +19,10 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
+    /// It does what was recorded.
+    Script(Box<ScriptTask>),
+    /// It migrates a guest.
+    Vmm(Box<VmmThread>),
 }
 
 /// A program on the host.

@@ -37,6 +37,7 @@ pub struct Workload {
 pub const LIBRARY: &[Workload] = &[
     timer::BROADCAST,
     simple::BUSY,
+    simple::CLOCK_READER,
     pipe::CPUID_LOOP,
     timer::CYCLICTEST,
     dbench::DBENCH,

@@ -51,7 +51,11 @@ impl Barrier {
     /// Waits for all others. The last one wakes them and is told so.
     pub(super) async fn wait(&self, thread: &Thread) -> bool {
         let [even, odd] = self.gates;
-        let gate = if self.round.get().is_multiple_of(2) { even } else { odd };
+        let gate = if self.round.get().is_multiple_of(2) {
+            even
+        } else {
+            odd
+        };
         self.arrived.set(self.arrived.get() + 1);
         if self.arrived.get() < self.parties {
             thread.wait(gate).await;
