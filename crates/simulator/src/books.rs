@@ -19,6 +19,8 @@ pub struct TaskBooks {
     pub preempted_ns: u64,
     /// Asleep.
     pub sleep_ns: u64,
+    /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
+    pub(crate) run_delay_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,10 +53,14 @@ impl TaskBooks {
             Ran::Not => {}
             Ran::Running => self.run_ns += spent,
             Ran::Preempted => {
+                self.run_delay_ns += spent;
                 self.wait_ns += spent;
                 self.preempted_ns += spent;
             }
-            Ran::Woken => self.wait_ns += spent,
+            Ran::Woken => {
+                self.run_delay_ns += spent;
+                self.wait_ns += spent;
+            }
             Ran::Asleep => self.sleep_ns += spent,
         }
     }
@@ -63,6 +69,7 @@ impl TaskBooks {
         *self = Self {
             since_ns: now,
             state: self.state,
+            run_delay_ns: self.run_delay_ns,
             ..Self::default()
         };
     }
@@ -77,7 +84,7 @@ pub struct VcpuBooks {
     pub guest_ns: u64,
     /// Polling in halts.
     pub poll_ns: u64,
-    /// Spinning for locks, owners and answers: from the first look to the last, off the CPU too.
+    /// Spinning in guest mode for locks, owners and answers.
     pub spin_ns: u64,
     /// Halts.
     pub halts: u64,

@@ -22,8 +22,8 @@ pub mod workload;
 mod xen;
 
 pub use fault::{Fault, Sim};
-pub use guest::GuestBuilder;
-pub use machine::Machine;
+pub use guest::{Arrivals, GuestBuilder};
+pub use machine::{Machine, Recipe};
 pub use migration::ClockOutcome;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};

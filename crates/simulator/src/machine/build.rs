@@ -28,6 +28,9 @@ use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
 
+/// Makes a guest's threads.
+pub type Recipe<'r> = &'r mut dyn FnMut(&VmConfig, &mut GuestBuilder) -> Sim;
+
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
     ///
@@ -35,6 +38,22 @@ impl<'a> Machine<'a> {
     ///
     /// A configuration that cannot be run.
     pub fn new(cfg: &Config, sink: &'a mut dyn Sink) -> Result<Self, Fault> {
+        Self::with_recipes(cfg, sink, &mut |vm, guest| {
+            workload::build(&vm.workload, guest)
+        })
+    }
+
+    /// The same, where `recipe` makes each guest's threads and what they share, whatever workload
+    /// its configuration names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`], and what `recipe` finds wrong.
+    pub fn with_recipes(
+        cfg: &Config,
+        sink: &'a mut dyn Sink,
+        recipe: Recipe<'_>,
+    ) -> Result<Self, Fault> {
         cfg.check()?;
         let cpus = cfg.host.topology.cpus();
         let mut fair_config = FairConfig::linux_7_2(cpus);
@@ -84,7 +103,7 @@ impl<'a> Machine<'a> {
         };
         machine.add_cpus(cpus)?;
         machine.add_tasks()?;
-        machine.add_vms()?;
+        machine.add_vms(recipe)?;
         machine.add_scripts()?;
         if cfg.run.warmup_ns > 0 {
             let slot = machine.slot(What::Measure);
@@ -229,7 +248,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn add_vms(&mut self) -> Sim {
+    fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {
         let vms = self.cfg.vms.clone();
         if vms.is_empty() {
             return Ok(());
@@ -240,15 +259,15 @@ impl<'a> Machine<'a> {
             let group = self.fair.create_group(Some(slice))?;
             self.fair
                 .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
-            self.add_vm(config, group)?;
+            self.add_vm(config, group, recipe)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId) -> Sim {
+    fn add_vm(&mut self, config: &VmConfig, group: GroupId, recipe: Recipe<'_>) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
-        workload::build(&config.workload, &mut builder)?;
+        recipe(config, &mut builder)?;
         let meter = self.stats.meters.len();
         self.stats.meters.push(Meter::named(&config.name));
         let first = VcpuNr::from_index(self.vcpus.len());
@@ -410,8 +429,10 @@ impl<'a> Machine<'a> {
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];
             let rq = kernel.rqs[t.vcpu as usize];
+            kernel.runnable[t.vcpu as usize] += 1;
             kernel.fair.fork(t.fair, rq, now)?;
         }
+        self.start_sources(vm);
         for index in 0..self.vms[vm].vcpus {
             let vcpu = VcpuNr(first.0 + index);
             self.vcpus[vcpu].guest.resched = Resched::Now;

@@ -18,6 +18,7 @@ mod task;
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
 
+pub use build::Recipe;
 pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;

@@ -9,7 +9,7 @@ use super::{Callback, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
 use crate::migration::VmmThread;
-use crate::program::{Op, Program, Record};
+use crate::program::{Op, Program};
 use crate::script::ScriptTask;
 
 /// What a task does.
@@ -121,10 +121,7 @@ impl Machine<'_> {
             let meter = &mut self.stats.meters[host.meter];
             let op = host.program.next(host.reply, now, &mut |record| {
                 if measuring {
-                    match record {
-                        Record::Done(n) => meter.done += n,
-                        Record::Latency(ns) => meter.latency.add(ns),
-                    }
+                    meter.record(record);
                 }
             });
             host.reply = 0;
