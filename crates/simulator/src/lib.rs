@@ -16,12 +16,13 @@ mod outcome;
 pub mod program;
 mod sink;
 mod stats;
+pub mod swarm;
 pub mod workload;
 mod xen;
 
 pub use fault::{Fault, Sim};
 pub use guest::GuestBuilder;
-pub use machine::Machine;
+pub use machine::{CHECKS, Machine};
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};
 pub use stats::{Histogram, Mechanisms, Meter, Stats};

@@ -63,6 +63,7 @@ impl<'a> Machine<'a> {
             vms: Table::default(),
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
+            checks: super::Checks::new(cfg!(debug_assertions)),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),

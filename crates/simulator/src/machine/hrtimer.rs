@@ -187,7 +187,10 @@ impl Machine<'_> {
                 break;
             }
             self.cpus[cpu].hrtimers.pop();
-            self.timers[timer].queued = None;
+            if self.timers[timer].queued.take() != Some((cpu, at)) {
+                self.checks
+                    .fail("timer-early", || format!("timer {} was not armed", timer.0));
+            }
             self.timers[timer].last = Some(cpu);
             let hrtimer = self.timer_address(timer);
             let function = self.timer_function(timer);

@@ -6,6 +6,7 @@
 //! does; how much was left is kept with the task.
 
 mod build;
+mod checks;
 mod cpu;
 mod hrtimer;
 mod idle;
@@ -18,6 +19,8 @@ mod task;
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
 
+pub use checks::CHECKS;
+pub(crate) use checks::Checks;
 pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
@@ -80,6 +83,7 @@ pub struct Machine<'a> {
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
+    pub(crate) checks: Checks,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,
@@ -118,11 +122,18 @@ impl Machine<'_> {
             }
             self.now = at;
             self.handle(slot).map_err(|fault| self.dated(fault))?;
+            self.watch().map_err(|fault| self.dated(fault))?;
         }
         self.check_deadlock()?;
         self.now = end;
         self.settle_books();
+        self.check_books()?;
         Ok(self.outcome())
+    }
+
+    /// Whether what must always hold is watched ([`CHECKS`]). Debug builds do unless told not to.
+    pub fn set_checks(&mut self, on: bool) {
+        self.checks.switch(on);
     }
 
     fn handle(&mut self, slot: Slot) -> Sim {
