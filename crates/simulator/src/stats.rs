@@ -168,6 +168,8 @@ pub struct Stats {
     pub migrations: u64,
     pub host_irqs: u64,
     pub ipis_sent: u64,
+    /// Time that senders waited for their ICR in xAPIC mode, in ns.
+    pub icr_wait_ns: u64,
     pub ticks: u64,
     pub timers_started: u64,
     pub exits: u64,

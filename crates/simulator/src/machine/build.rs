@@ -55,6 +55,8 @@ impl<'a> Machine<'a> {
             cfg: cfg.clone(),
             streams: Streams::new(cfg.run.seed),
             cpus: Table::default(),
+            domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
+            next_idle_balance: 0,
             fair,
             tasks: Table::default(),
             by_slot: Vec::new(),
@@ -79,6 +81,7 @@ impl<'a> Machine<'a> {
             period: machine.names.add("sched_cfs_period_timer"),
         };
         machine.add_cpus(cpus)?;
+        machine.start_remote_ticks();
         machine.add_tasks()?;
         machine.add_vms()?;
         if cfg.run.warmup_ns > 0 {
@@ -120,11 +123,27 @@ impl<'a> Machine<'a> {
                 hrtick,
                 devices: Vec::new(),
                 runnable: 0,
+                icr_idle_at: 0,
+                balance: super::balance::Balance::default(),
                 housekeeping: !full,
                 isolated: host.isolcpus.contains(&n),
             });
         }
         Ok(())
+    }
+
+    fn start_remote_ticks(&mut self) {
+        for cpu in self
+            .cpus
+            .numbers()
+            .filter(|&cpu| !self.cpus[cpu].housekeeping)
+            .collect::<Vec<_>>()
+        {
+            self.post(
+                1_000_000_000 + u64::from(cpu.0),
+                Message::RemoteTick { cpu },
+            );
+        }
     }
 
     /// The host's other tasks.
@@ -137,7 +156,7 @@ impl<'a> Machine<'a> {
                 let random = self.streams.named(&format!("task/{}/{k}", config.name));
                 let program = workload::host_program(&config.workload, random, k)?;
                 let allowed = if config.cpus.is_empty() {
-                    CpuSet::ALL
+                    self.unpinned()
                 } else {
                     CpuSet::of(&config.cpus)
                 };
@@ -152,6 +171,17 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where a task may run that nobody pins: not on CPUs of `isolcpus`.
+    fn unpinned(&self) -> CpuSet {
+        let isolated = &self.cfg.knobs.host.isolcpus;
+        let others = (0..self.cpus.len() as u32).filter(|cpu| !isolated.contains(cpu));
+        let others: Vec<u32> = others.collect();
+        if isolated.is_empty() || others.is_empty() {
+            return CpuSet::ALL;
+        }
+        CpuSet::of(&others)
     }
 
     /// A task of the host; its body is a vCPU that does not exist until it gets another.
@@ -244,7 +274,7 @@ impl<'a> Machine<'a> {
         process: Tid,
     ) -> Sim {
         let allowed = match &config.pinning {
-            Pinning::None => CpuSet::ALL,
+            Pinning::None => self.unpinned(),
             Pinning::Pool(cpus) => CpuSet::of(cpus),
             Pinning::OneToOne(cpus) => {
                 CpuSet::of(cpus.get(index as usize..=index as usize).unwrap_or(&[]))

@@ -50,6 +50,9 @@ pub(crate) struct Cpu {
     pub(crate) devices: Vec<super::message::DeviceIrq>,
     /// Tasks that run or wait here.
     pub(crate) runnable: u32,
+    /// When the last target of its ICR has accepted, in xAPIC mode, in ns.
+    pub(crate) icr_idle_at: u64,
+    pub(crate) balance: super::balance::Balance,
     pub(crate) housekeeping: bool,
     pub(crate) isolated: bool,
 }
@@ -125,6 +128,10 @@ impl Machine<'_> {
                     self.cpus[cpu].phase = Phase::IdleExit;
                     self.stay(cpu, 0);
                     return Ok(());
+                }
+                if c.balance.kicked {
+                    self.balance_for_idle(cpu)?;
+                    return self.next(cpu);
                 }
                 if c.resched == Resched::None {
                     self.enter_idle(cpu)

@@ -32,6 +32,8 @@ pub(crate) enum Message {
     PollOver { vcpu: VcpuNr, turn: u32 },
     /// A VM starts.
     Start { vm: VmNr },
+    /// Housekeeping ticks for a CPU that has no tick (`sched_tick_remote`).
+    RemoteTick { cpu: CpuNr },
 }
 
 /// Messages in flight, each with a timer of the engine.
@@ -71,6 +73,7 @@ impl Machine<'_> {
             Message::SpinOver { vcpu, turn } => self.spin_over(vcpu, turn),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::Start { vm } => self.start_vm(vm),
+            Message::RemoteTick { cpu } => self.tick_remote(cpu),
         }
     }
 }

@@ -5,9 +5,12 @@
 //! (`debt_ns`) and paid before the CPU goes on. An interrupt that may be taken stops what a task
 //! does; how much was left is kept with the task.
 
+mod balance;
 mod build;
 mod checks;
 mod cpu;
+mod domain;
+mod governor;
 mod hrtimer;
 mod idle;
 mod irq;
@@ -74,6 +77,9 @@ pub struct Machine<'a> {
     pub(crate) costs: Costs,
     pub(crate) streams: Streams,
     pub(crate) cpus: Table<CpuNr, Cpu>,
+    pub(crate) domains: domain::Domains,
+    /// When an idle CPU may be woken next to balance for all of them, in ns.
+    pub(crate) next_idle_balance: u64,
     pub(crate) fair: Fair,
     pub(crate) tasks: Table<TaskNr, Task>,
     /// Tasks by the slot of their scheduler id.

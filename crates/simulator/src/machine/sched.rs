@@ -10,6 +10,8 @@ use crate::ids::{CpuNr, Number, TaskNr};
 /// `TASK_INTERRUPTIBLE` and `TASK_DEAD`, as `sched_switch` shows them.
 const INTERRUPTIBLE: u32 = 1;
 const DEAD: u32 = 0x10;
+/// How often the tick of a `nohz_full` CPU is made up for elsewhere, in ns.
+const REMOTE_TICK_NS: u64 = 1_000_000_000;
 
 impl Machine<'_> {
     /// `schedule()`: picks, and switches if that is another task.
@@ -110,7 +112,7 @@ impl Machine<'_> {
         if how != Block::Exit {
             self.tasks[task].state = TaskState::Blocked;
         }
-        self.cpus[cpu].one_less();
+        self.one_less(cpu);
         self.schedule(cpu)
     }
 
@@ -157,7 +159,8 @@ impl Machine<'_> {
         t.state = TaskState::Runnable;
         t.cpu = target;
         t.books.enter(TaskState::Runnable, now);
-        self.cpus[target].one_more();
+        self.one_more(target);
+        self.need_tick(target, by)?;
         self.emit(
             by,
             Kind::SchedWakeup {
@@ -182,7 +185,8 @@ impl Machine<'_> {
         t.cpu = cpu;
         t.books.enter(TaskState::Runnable, now);
         let (tid, prio) = (t.tid, i32::from(t.prio));
-        self.cpus[cpu].one_more();
+        self.one_more(cpu);
+        self.need_tick(cpu, cpu)?;
         self.emit(
             cpu,
             Kind::SchedWakeupNew {
@@ -251,12 +255,36 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Once a second housekeeping does what a stopped tick does not.
+    pub(crate) fn tick_remote(&mut self, cpu: CpuNr) -> Sim {
+        let next = self.now + REMOTE_TICK_NS;
+        self.post(next, super::Message::RemoteTick { cpu });
+        let stopped = self.timers[self.cpus[cpu].tick].queued.is_none();
+        if self.cpus[cpu].current.is_none() || !stopped {
+            return Ok(());
+        }
+        let by = self.housekeeper(cpu);
+        self.charge(by, self.costs.tick_ns);
+        let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
+        self.act(cpu, actions, by)
+    }
+
+    /// The first CPU that does housekeeping, from `near` on.
+    pub(crate) fn housekeeper(&self, near: CpuNr) -> CpuNr {
+        let n = self.cpus.len() as u32;
+        let others = (0..n).map(|step| CpuNr((near.0 + step) % n));
+        let mut found = others
+            .into_iter()
+            .filter(|&cpu| self.cpus[cpu].housekeeping);
+        found.next().unwrap_or(CpuNr(0))
+    }
+
     pub(crate) fn tick_ns(&self) -> u64 {
         1_000_000_000 / u64::from(self.cfg.knobs.sched.hz)
     }
 
     /// A CPU of `nohz_full` with one task needs no tick.
-    fn keeps_tick(&self, cpu: CpuNr) -> bool {
+    pub(crate) fn keeps_tick(&self, cpu: CpuNr) -> bool {
         let c = &self.cpus[cpu];
         c.housekeeping || c.runnable > 1
     }

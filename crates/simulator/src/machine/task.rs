@@ -72,6 +72,14 @@ impl CpuSet {
         }
     }
 
+    /// CPUs from 64 times `word` on, a bit each.
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        match &self.0 {
+            None => u64::MAX,
+            Some(words) => words.get(word).copied().unwrap_or(0),
+        }
+    }
+
     /// The first CPU of the set.
     pub(crate) fn first(&self) -> CpuNr {
         let Some(words) = &self.0 else {
