@@ -75,6 +75,7 @@ impl YieldHost for Asked<'_, '_> {
                 self.yielded = true;
                 if pulled.is_some() {
                     m.tasks[task].cpu = self.cpu;
+                    m.tasks[task].moved_ns = m.now;
                     m.one_less(on);
                     m.one_more(self.cpu);
                     m.stats.migrations += 1;

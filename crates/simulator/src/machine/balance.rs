@@ -273,6 +273,7 @@ impl Machine<'_> {
         self.stats.migrations += 1;
         self.charge(by, self.costs.migrate_ns);
         self.tasks[task].cpu = cpu;
+        self.tasks[task].moved_ns = now;
         self.one_less(from);
         self.one_more(cpu);
         self.make_part(task, cpu)?;

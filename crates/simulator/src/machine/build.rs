@@ -210,6 +210,7 @@ impl<'a> Machine<'a> {
             allowed,
             cpu,
             state: TaskState::Blocked,
+            moved_ns: 0,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
             prio: 120 + i16::from(nice),

@@ -167,7 +167,7 @@ impl Machine<'_> {
                 );
                 self.checks.fail("scheduler-agrees", || what);
             }
-            let waits = self.now - t.books.changed_ns();
+            let waits = self.now - t.books.changed_ns().max(t.moved_ns);
             if state == TaskState::Runnable && c.phase == Phase::Idle && waits > MOST_IDLE_WAIT_NS {
                 let what = format!("{} waits on idle CPU {}", self.task_name(task), cpu.0);
                 self.checks.fail("wakeup-lost", || what);

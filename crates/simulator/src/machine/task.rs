@@ -103,6 +103,8 @@ pub(crate) struct Task {
     /// Where it runs, waits or ran last.
     pub(crate) cpu: CpuNr,
     pub(crate) state: TaskState,
+    /// When it was moved here while it waited, in ns.
+    pub(crate) moved_ns: u64,
     /// What is left of the segment that it was stopped in, in ns.
     pub(crate) left_ns: u64,
     pub(crate) body: Body,
