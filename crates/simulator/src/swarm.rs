@@ -177,6 +177,7 @@ fn vm(r: &mut Random, n: u64, cpus: u32) -> VmConfig {
         }),
         nice: nice(r),
         assigned_device: r.chance(400),
+        migration: None,
         start_ns: if r.chance(200) { r.below(3_000_000) } else { 0 },
     }
 }

@@ -14,7 +14,13 @@ use crate::machine::{Irq, Machine, Message};
 
 impl Machine<'_> {
     /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
-    pub(crate) fn guest_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim {
+    pub(crate) fn guest_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
         let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
         let (low, dest) = match to {
@@ -29,12 +35,12 @@ impl Machine<'_> {
             },
         );
         if self.xen.is_some() {
-            return self.xen_ipi(cpu, from, vector, to);
+            return self.xen_ipi(cpu, from, vector, to).map(|()| true);
         }
         match to {
             IpiTo::One(index) => {
                 self.track_ipi(from, &[index], low)?;
-                self.accept(cpu, self.vcpu_of(vm, index), vector)
+                self.accept(cpu, self.vcpu_of(vm, index), vector)?;
             }
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
@@ -42,9 +48,9 @@ impl Machine<'_> {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
-                Ok(())
             }
         }
+        Ok(false)
     }
 
     pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
@@ -190,7 +196,7 @@ impl Machine<'_> {
             {
                 self.notify(cpu, notification);
             }
-            return Ok(());
+            return self.seen_by_poll(vcpu, cpu);
         }
         self.cpus[cpu]
             .devices

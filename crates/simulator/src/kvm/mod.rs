@@ -74,6 +74,8 @@ pub(crate) struct Vcpu {
     pub(crate) inject: Option<u8>,
     /// An exit is wanted when the guest can take an interrupt.
     pub(crate) window: bool,
+    /// Its VM is stopped, and its thread sleeps until it runs again.
+    pub(crate) parked: bool,
     pub(crate) guest: GuestCpu,
     /// When the step in progress in the guest ends by itself.
     pub(crate) step_ends: u64,

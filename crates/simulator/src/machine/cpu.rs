@@ -139,8 +139,19 @@ impl Machine<'_> {
                     self.schedule(cpu)
                 }
             }
-            Some(_) if c.resched == Resched::Now && !c.preempt_off => self.schedule(cpu),
+            Some(task) if self.gives_way(cpu, task) => self.schedule(cpu),
             Some(task) => self.run_task(cpu, task),
+        }
+    }
+
+    /// Whether the task gives way to a request, back from an interrupt. A lazy one counts on the
+    /// way to user mode; for a vCPU that is the way into the guest, which looks itself.
+    fn gives_way(&self, cpu: CpuNr, task: TaskNr) -> bool {
+        let c = &self.cpus[cpu];
+        match c.resched {
+            Resched::None => false,
+            Resched::Lazy => !matches!(self.tasks[task].body, Body::Vcpu(_)),
+            Resched::Now => !c.preempt_off,
         }
     }
 
@@ -160,6 +171,7 @@ impl Machine<'_> {
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
             Body::Host(_) => self.host_step(cpu, task),
+            Body::Vmm(_) => self.vmm_step(cpu, task),
         }
     }
 }

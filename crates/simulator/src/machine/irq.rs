@@ -190,6 +190,9 @@ impl Machine<'_> {
 
     /// A request to reschedule `cpu`, made by `from`.
     pub(crate) fn request_resched(&mut self, cpu: CpuNr, resched: Resched, from: CpuNr) -> Sim {
+        if resched != Resched::None {
+            self.disturb_poll(cpu, from)?;
+        }
         if self.xen.is_some() && resched != Resched::None {
             return self.xen_tickle(cpu, from);
         }

@@ -28,7 +28,7 @@ pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
-pub(crate) use task::{Body, Task, TaskState};
+pub(crate) use task::{Body, CpuSet, Task, TaskState};
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -66,6 +66,7 @@ pub(crate) struct Functions {
     pub(crate) wakeup: stealtime_events::NameId,
     pub(crate) hrtick: stealtime_events::NameId,
     pub(crate) period: stealtime_events::NameId,
+    pub(crate) end: stealtime_events::NameId,
 }
 
 /// A host with its guests, at some instant.
@@ -132,6 +133,13 @@ impl Machine<'_> {
         }
         self.check_deadlock()?;
         self.now = end;
+        // As a marker that a user writes: the trace ends here, not at the last thing that happened.
+        self.emit(
+            CpuNr(0),
+            Kind::Other {
+                name: self.functions.end,
+            },
+        );
         self.settle_books();
         self.check_books()?;
         Ok(self.outcome())
