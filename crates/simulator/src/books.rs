@@ -43,9 +43,10 @@ impl TaskBooks {
         self.state = match state {
             TaskState::Running => Ran::Running,
             TaskState::Runnable if self.state == Ran::Running => Ran::Preempted,
+            TaskState::Throttled => Ran::Preempted,
             TaskState::Runnable => Ran::Woken,
             TaskState::Blocked => Ran::Asleep,
-            TaskState::Dead => Ran::Not,
+            TaskState::Dead | TaskState::New => Ran::Not,
         };
     }
 

@@ -80,7 +80,7 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) | Body::Vmm(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) | Body::Worker(_) => None,
         });
         Outcome {
             measured_ns: self.now - self.books.since_ns,

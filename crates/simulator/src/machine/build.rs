@@ -14,6 +14,7 @@ use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcp
 use super::task::{CpuSet, HostTask};
 use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
+    Worker,
 };
 use crate::books::{Books, TaskBooks, VcpuBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
@@ -60,6 +61,8 @@ impl<'a> Machine<'a> {
             next_idle_balance: 0,
             fair,
             tasks: Table::default(),
+            bandwidths: Vec::new(),
+            io_workers: Vec::new(),
             by_slot: Vec::new(),
             timers: Table::default(),
             messages: super::message::Messages::default(),
@@ -126,6 +129,8 @@ impl<'a> Machine<'a> {
                 devices: Vec::new(),
                 runnable: 0,
                 icr_idle_at: 0,
+                slow: false,
+                charged_ns: 0,
                 balance: super::balance::Balance::default(),
                 housekeeping: !full,
                 isolated: host.isolcpus.contains(&n),
@@ -213,6 +218,7 @@ impl<'a> Machine<'a> {
             cpu,
             state: TaskState::Blocked,
             moved_ns: 0,
+            bandwidth: None,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
             prio: 120 + i16::from(nice),
@@ -230,18 +236,23 @@ impl<'a> Machine<'a> {
         if vms.is_empty() {
             return Ok(());
         }
-        // machine.slice and a scope for each VM, as libvirt lays them out.
+        // machine.slice, a scope for each VM and in it groups for its threads, as libvirt lays
+        // them out.
         let slice = self.fair.create_group(None)?;
         for config in &vms {
             let group = self.fair.create_group(Some(slice))?;
             self.fair
                 .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
-            self.add_vm(config, group)?;
+            let limit = config
+                .cpu_max_ns
+                .map(|(quota, period)| self.limit(group, quota, period));
+            let libvirt = self.fair.create_group(Some(group))?;
+            self.add_vm(config, libvirt, limit)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId) -> Sim {
+    fn add_vm(&mut self, config: &VmConfig, group: GroupId, limit: Option<u32>) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
         workload::build(&config.workload, &mut builder)?;
@@ -268,14 +279,21 @@ impl<'a> Machine<'a> {
             running: config.vcpus,
         });
         let process = Tid(1000 + self.tasks.len() as i32);
+        let first = TaskNr::from_index(self.tasks.len());
+        let emulator = self.fair.create_group(Some(group))?;
+        self.add_workers(vm, config, emulator, process)?;
         for index in 0..config.vcpus {
-            self.add_vcpu(vm, index, config, group, process)?;
+            let own = self.fair.create_group(Some(group))?;
+            self.add_vcpu(vm, index, config, own, process)?;
+        }
+        for task in first.index()..self.tasks.len() {
+            self.tasks[TaskNr::from_index(task)].bandwidth = limit;
         }
         if let Some(migration) = &config.migration {
             let allowed = pool(&config.pinning);
             let task = self.add_task(
                 &format!("{}/vmm", config.name),
-                None,
+                Some(emulator),
                 config.nice,
                 allowed,
                 Some(process),
@@ -284,6 +302,30 @@ impl<'a> Machine<'a> {
             self.tasks[task].body =
                 Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
         }
+        Ok(())
+    }
+
+    /// The threads of the VM's process that are no vCPUs.
+    fn add_workers(&mut self, vm: VmNr, config: &VmConfig, group: GroupId, process: Tid) -> Sim {
+        let allowed = self.unpinned();
+        let main = "qemu-system-x86";
+        let task = self.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
+        let sleep = self.sleep_timer(task);
+        let body = Worker::MainLoop { sleep, done: false };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        let at = config.start_ns + super::worker::MAIN_LOOP_START_NS;
+        self.post(at, Message::StartWorker { task });
+        let name = format!("vhost-{}", process.0);
+        let task = self.add_task(&name, Some(group), 0, allowed, Some(process))?;
+        let body = Worker::Io {
+            vm,
+            requests: std::collections::VecDeque::new(),
+            works: false,
+        };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        self.io_workers.push(task);
         Ok(())
     }
 
@@ -387,7 +429,7 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
+            if matches!(self.tasks[task].body, Body::Host(_) | Body::Vmm(_)) {
                 let cpu = self.least_loaded(task);
                 self.fork(task, cpu)?;
             }
@@ -416,7 +458,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn least_loaded(&self, task: TaskNr) -> CpuNr {
+    pub(crate) fn least_loaded(&self, task: TaskNr) -> CpuNr {
         let allowed = &self.tasks[task].allowed;
         let cpus = self
             .cpus

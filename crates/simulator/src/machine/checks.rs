@@ -71,6 +71,10 @@ pub const CHECKS: &[(&str, &str)] = &[
         "a halted vCPU with a pending interrupt does not sleep on",
     ),
     (
+        "limit-kept",
+        "who waits for runtime of a limit is listed, and a timer will bring more",
+    ),
+    (
         "vcpu-state",
         "a vCPU is where the state of its thread and CPU says",
     ),
@@ -126,6 +130,9 @@ impl Machine<'_> {
         self.check_tasks()?;
         self.check_cpus()?;
         self.check_timers();
+        if let Some(what) = self.limits_broken() {
+            self.checks.fail("limit-kept", || what);
+        }
         self.check_vcpus();
         self.check_one_queue()?;
         self.report_failed()
@@ -145,7 +152,7 @@ impl Machine<'_> {
     fn check_tasks(&mut self) -> Sim {
         for task in self.tasks.numbers() {
             let t = &self.tasks[task];
-            if t.state == TaskState::Dead {
+            if matches!(t.state, TaskState::Dead | TaskState::New) {
                 continue;
             }
             let (state, cpu) = (t.state, t.cpu);

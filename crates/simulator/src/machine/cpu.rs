@@ -52,6 +52,10 @@ pub(crate) struct Cpu {
     pub(crate) runnable: u32,
     /// When the last target of its ICR has accepted, in xAPIC mode, in ns.
     pub(crate) icr_idle_at: u64,
+    /// The core's other thread has a task.
+    pub(crate) slow: bool,
+    /// Up to when its task's time is charged to a limit, in ns.
+    pub(crate) charged_ns: u64,
     pub(crate) balance: super::balance::Balance,
     pub(crate) housekeeping: bool,
     pub(crate) isolated: bool,
@@ -160,7 +164,13 @@ impl Machine<'_> {
         self.cpus[cpu].phase = Phase::Run;
         let left = self.tasks[task].left_ns;
         if left > 0 {
-            self.stay(cpu, left);
+            let computes = !matches!(self.tasks[task].body, Body::Vcpu(_));
+            let ns = if computes {
+                self.slowed(cpu, left)
+            } else {
+                left
+            };
+            self.stay(cpu, ns);
             return Ok(());
         }
         if self.cpus[cpu].debt_ns > 0 {
@@ -171,6 +181,7 @@ impl Machine<'_> {
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
             Body::Host(_) => self.host_step(cpu, task),
+            Body::Worker(_) => self.worker_step(cpu, task),
             Body::Vmm(_) => self.vmm_step(cpu, task),
         }
     }

@@ -16,6 +16,8 @@ pub(crate) enum Callback {
     Hrtick,
     /// A sleeper of the host (`hrtimer_wakeup`).
     Wakeup(TaskNr),
+    /// A limit's period (`sched_cfs_period_timer`).
+    Period(u32),
     /// A vCPU's LAPIC timer (`apic_timer_fn`).
     LapicTimer(VcpuNr),
 }
@@ -214,6 +216,7 @@ impl Machine<'_> {
             Callback::Tick => self.tick(cpu, at),
             Callback::Hrtick => self.hrtick(cpu),
             Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
+            Callback::Period(limit) => self.period_over(cpu, limit, at),
             Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
         }
     }
@@ -228,6 +231,7 @@ impl Machine<'_> {
             Callback::Tick => self.functions.tick,
             Callback::Hrtick => self.functions.hrtick,
             Callback::Wakeup(_) => self.functions.wakeup,
+            Callback::Period(_) => self.functions.period,
             Callback::LapicTimer(_) => self.functions.apic_timer,
         }
     }

@@ -3,7 +3,7 @@
 use stealtime_events::{HostVector, Kind, vector};
 use stealtime_hypervisor::eevdf::Resched;
 
-use super::{Machine, Message, Phase};
+use super::{Body, Machine, Message, Phase};
 use crate::fault::Sim;
 use crate::ids::CpuNr;
 use crate::kvm::Exit;
@@ -142,6 +142,12 @@ impl Machine<'_> {
                 None => {
                     let left = self.interrupted(cpu);
                     if let Some(task) = self.cpus[cpu].current {
+                        let computes = !matches!(self.tasks[task].body, Body::Vcpu(_));
+                        let left = if computes {
+                            self.work_in(cpu, left)
+                        } else {
+                            left
+                        };
                         self.tasks[task].left_ns = left;
                     }
                     self.take_irq(cpu).map(|_| ())

@@ -3,7 +3,7 @@
 use super::{Irq, Machine, What};
 use crate::engine::Slot;
 use crate::fault::Sim;
-use crate::ids::{CpuNr, ThreadNr, VcpuNr, VmNr};
+use crate::ids::{CpuNr, TaskNr, ThreadNr, VcpuNr, VmNr};
 
 /// A device's interrupt that waits at a CPU for its handler.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,10 @@ pub(crate) enum Message {
     PollOver { vcpu: VcpuNr, turn: u32 },
     /// A VM starts.
     Start { vm: VmNr },
+    /// Runtime that came back to a limit is handed out.
+    Slack { limit: u32 },
+    /// The main loop of a VM's emulator starts.
+    StartWorker { task: TaskNr },
     /// Housekeeping ticks for a CPU that has no tick (`sched_tick_remote`).
     RemoteTick { cpu: CpuNr },
 }
@@ -73,6 +77,8 @@ impl Machine<'_> {
             Message::SpinOver { vcpu, turn } => self.spin_over(vcpu, turn),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::Start { vm } => self.start_vm(vm),
+            Message::Slack { limit } => self.hand_out_slack(limit),
+            Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),
             Message::RemoteTick { cpu } => self.tick_remote(cpu),
         }
     }

@@ -6,6 +6,7 @@
 //! does; how much was left is kept with the task.
 
 mod balance;
+mod bandwidth;
 mod build;
 mod checks;
 mod cpu;
@@ -17,7 +18,9 @@ mod irq;
 mod message;
 mod place;
 mod sched;
+mod smt;
 mod task;
+mod worker;
 
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
@@ -29,6 +32,7 @@ pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
 pub(crate) use task::{Body, CpuSet, Task, TaskState};
+pub(crate) use worker::Worker;
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -83,6 +87,10 @@ pub struct Machine<'a> {
     pub(crate) next_idle_balance: u64,
     pub(crate) fair: Fair,
     pub(crate) tasks: Table<TaskNr, Task>,
+    /// Limits of groups (`cpu.max`).
+    pub(crate) bandwidths: Vec<bandwidth::Bandwidth>,
+    /// The task that does each VM's I/O.
+    pub(crate) io_workers: Vec<TaskNr>,
     /// Tasks by the slot of their scheduler id.
     pub(crate) by_slot: Vec<TaskNr>,
     pub(crate) timers: Table<TimerNr, Hrtimer>,

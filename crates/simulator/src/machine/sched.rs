@@ -16,6 +16,7 @@ const REMOTE_TICK_NS: u64 = 1_000_000_000;
 impl Machine<'_> {
     /// `schedule()`: picks, and switches if that is another task.
     pub(crate) fn schedule(&mut self, cpu: CpuNr) -> Sim {
+        self.charge_bandwidth(cpu);
         let rq = self.cpus[cpu].rq;
         let mut picked = self.fair.pick(rq, self.now)?;
         if picked.task.is_none() && self.pull_for_newidle(cpu)? {
@@ -41,8 +42,8 @@ impl Machine<'_> {
             let t = &mut self.tasks[task];
             (prev_tid, prev_prio) = (t.tid, t.prio);
             prev_state = match t.state {
-                TaskState::Running | TaskState::Runnable => 0,
-                TaskState::Blocked => INTERRUPTIBLE,
+                TaskState::Running | TaskState::Runnable | TaskState::Throttled => 0,
+                TaskState::Blocked | TaskState::New => INTERRUPTIBLE,
                 TaskState::Dead => DEAD,
             };
             if t.state == TaskState::Running {
@@ -68,6 +69,10 @@ impl Machine<'_> {
             },
         );
         self.cpus[cpu].current = next;
+        if prev.is_some() != next.is_some() {
+            self.smt_changed(cpu);
+        }
+        self.begin_charging(cpu);
         self.books.switched(cpu, next, self.now);
         let mut cost = u64::from(self.costs.context_switch_ns);
         if let Some(task) = next {
@@ -113,6 +118,8 @@ impl Machine<'_> {
             self.tasks[task].state = TaskState::Blocked;
         }
         self.one_less(cpu);
+        self.charge_bandwidth(cpu);
+        self.return_runtime(cpu, task)?;
         self.schedule(cpu)
     }
 
@@ -175,6 +182,11 @@ impl Machine<'_> {
 
     /// A new task joins.
     pub(crate) fn fork(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
+        self.fork_by(task, cpu, cpu)
+    }
+
+    /// The same, as another CPU does it.
+    pub(crate) fn fork_by(&mut self, task: TaskNr, cpu: CpuNr, by: CpuNr) -> Sim {
         self.make_part(task, cpu)?;
         let now = self.now;
         let actions = self
@@ -199,7 +211,7 @@ impl Machine<'_> {
             self.cpus[cpu].resched = Resched::Now;
             return self.leave_idle(cpu);
         }
-        self.act(cpu, actions, cpu)
+        self.act(cpu, actions, by)
     }
 
     /// A task's group gets its part on a CPU when it first needs one.
@@ -242,6 +254,7 @@ impl Machine<'_> {
     pub(crate) fn tick(&mut self, cpu: CpuNr, due: u64) -> Sim {
         self.charge(cpu, self.costs.tick_ns);
         self.stats.ticks += 1;
+        self.charge_bandwidth(cpu);
         if self.cpus[cpu].current.is_some() {
             let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
             self.act(cpu, actions, cpu)?;

@@ -18,6 +18,8 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
+    /// It does what a VM's emulator does beside its vCPUs.
+    Worker(Box<super::Worker>),
     /// It migrates a guest.
     Vmm(Box<VmmThread>),
 }
@@ -44,8 +46,12 @@ pub(crate) enum TaskState {
     Running,
     /// Waits for a CPU.
     Runnable,
+    /// Waits for runtime under a limit (`cpu.max`).
+    Throttled,
     /// Sleeps.
     Blocked,
+    /// Not started yet.
+    New,
     /// Has ended.
     Dead,
 }
@@ -102,6 +108,8 @@ pub(crate) struct Task {
     pub(crate) name: stealtime_events::NameId,
     pub(crate) fair: TaskId,
     pub(crate) group: Option<GroupId>,
+    /// The limit that it is under.
+    pub(crate) bandwidth: Option<u32>,
     pub(crate) allowed: CpuSet,
     /// Where it runs, waits or ran last.
     pub(crate) cpu: CpuNr,
