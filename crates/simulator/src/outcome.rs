@@ -81,7 +81,7 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) | Body::Worker(_) => None,
         });
         let scripts = self
             .tasks
