@@ -13,6 +13,8 @@ use crate::units::{Plain, time};
 
 /// The most bytes of a file.
 const MOST_BYTES: u64 = 4 << 20;
+/// The most problems of a file that are shown: what follows is mostly their echo.
+const MOST_SHOWN: usize = 20;
 
 /// Reads a text file that may have a few MiB at most.
 pub(crate) fn read_text(path: &Path) -> Result<String, LoadError> {
@@ -87,10 +89,10 @@ impl Notes {
         self.places
     }
 
-    /// The problems in the order of their lines.
+    /// The first problems in the order of their lines.
     pub(crate) fn diagnostics(mut self, file: &str, text: &str) -> Vec<Diagnostic> {
         self.problems.sort_by_key(|problem| problem.span.start);
-        let problems = self.problems.into_iter();
+        let problems = self.problems.into_iter().take(MOST_SHOWN);
         problems.map(|problem| problem.at(file, text)).collect()
     }
 }
@@ -271,14 +273,6 @@ impl<'t, 'a> Item<'t, 'a> {
             self.expected("a text in quotes", notes);
         }
         text
-    }
-
-    pub(crate) fn bool(&self, notes: &mut Notes) -> Option<bool> {
-        let value = self.value.as_bool();
-        if value.is_none() {
-            self.expected("true or false", notes);
-        }
-        value
     }
 
     /// A number that `range` holds (its end excluded).

@@ -13,7 +13,7 @@ pub mod knobs;
 mod nearest;
 pub mod profile;
 //pub mod run;
-//pub mod scenario;
+pub mod scenario;
 //pub mod stats;
 pub mod units;
 

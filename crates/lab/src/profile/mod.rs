@@ -18,7 +18,7 @@ use stealtime_simulator::config::Profile;
 use crate::document::{Notes, Table, parse, read_text};
 use crate::error::LoadError;
 
-pub(crate) use read::Origin;
+pub(crate) use read::{Origin, machine as machine_in, named};
 
 /// The files that come along: name and text.
 const FILES: [(&str, &str); 4] = [

@@ -15,6 +15,8 @@ use crate::units::{Plain, time};
 const DEEPEST: u32 = 8;
 /// The most idle states.
 const MOST_CSTATES: usize = 16;
+/// Missing figures that are named before the rest is counted.
+const SHOWN: usize = 6;
 /// The largest cost, in ns.
 const MOST_NS: u64 = 1_000_000_000;
 /// The largest TSC frequency, in kHz.
@@ -98,13 +100,16 @@ pub(crate) fn machine(
     let about = table.text("about", notes).map(str::to_owned);
     let mut reader = Reader {
         file,
+        outer: table.key.clone(),
         base: base.as_ref(),
         figures: Vec::new(),
+        missing: Vec::new(),
         notes,
     };
     let costs = reader.costs(&mut table);
     let features = reader.features(&mut table);
     let cstates = reader.cstates(&mut table);
+    reader.say_what_is_missing();
     let figures = reader.figures;
     table.finish(&[], notes);
     let (Some(costs), Some(features), Some(cstates)) = (costs, features, cstates) else {
@@ -127,8 +132,11 @@ pub(crate) fn machine(
 
 struct Reader<'r> {
     file: &'r str,
+    /// Key of the profile's table; empty in a file of its own.
+    outer: String,
     base: Option<&'r Machine>,
     figures: Vec<Figure>,
+    missing: Vec<String>,
     notes: &'r mut Notes,
 }
 
@@ -216,12 +224,7 @@ impl Reader<'_> {
                 .base
                 .and_then(|b| b.figures.iter().find(|f| f.key == key));
             let Some(figure) = inherited else {
-                let file = self.file;
-                let problem = format!("the machine profile {file} has no figure {name}");
-                let help = "add it under this table, or take the others from a profile that has \
-                            it: base = \"skylake-sp\"";
-                let place = self.notes.place(&key);
-                self.notes.push(&key, place, problem, Some(help.into()));
+                self.missing.push(key);
                 return None;
             };
             self.figures.push(figure.clone());
@@ -243,6 +246,35 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// One problem for all missing figures.
+    fn say_what_is_missing(&mut self) {
+        let Some(first) = self.missing.first() else {
+            return;
+        };
+        let names: Vec<&str> = self
+            .missing
+            .iter()
+            .take(SHOWN)
+            .map(String::as_str)
+            .collect();
+        let more = self.missing.len() - names.len();
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let (file, names) = (self.file, names.join(", "));
+        let problem = format!("the machine profile {file} lacks {names}{more}");
+        let help = "add what is missing, or take it from a profile that has it: \
+                    base = \"skylake-sp\"";
+        let key = match self.outer.as_str() {
+            "" => first.clone(),
+            outer => format!("{outer}.{first}"),
+        };
+        let place = self.notes.place(&key);
+        self.notes.push(&key, place, problem, Some(help.into()));
     }
 
     /// Value, confidence and source: a table of the three, or the value alone.
@@ -286,8 +318,7 @@ impl Reader<'_> {
         if states.is_empty() {
             let inherited = self.base.map(|base| base.profile.cstates.clone());
             if inherited.is_none() {
-                let problem = format!("the machine profile {} has no [[cstate]]", self.file);
-                self.notes.push("cstate", 0..0, problem, None);
+                self.missing.push("cstate".to_owned());
             }
             let figures = self.base.into_iter().flat_map(|base| &base.figures);
             self.figures
@@ -306,7 +337,7 @@ impl Reader<'_> {
             .is_sorted();
         if !rising {
             let problem = "idle states must go from shallow to deep: exit latencies rise";
-            let place = self.notes.place("cstate");
+            let place = self.notes.place(&self.outer);
             self.notes.push("cstate", place, problem.into(), None);
         }
         states
