@@ -5,16 +5,16 @@
 //! with each seed on all cores, and [`compare`] says what the variants differ in, with confidence
 //! intervals.
 
-//pub mod compare;
+pub mod compare;
 mod document;
 mod error;
 pub mod knobs;
-//pub mod metric;
+pub mod metric;
 mod nearest;
 pub mod profile;
-//pub mod run;
+pub mod run;
 pub mod scenario;
-//pub mod stats;
+pub mod stats;
 pub mod units;
 
 pub use error::{Diagnostic, LoadError};
