@@ -4,6 +4,7 @@
 //! [`Config::check`] what is wrong before anything runs.
 
 mod check;
+mod generic;
 mod host;
 mod knobs;
 mod profile;
