@@ -14,6 +14,7 @@ mod nearest;
 pub mod profile;
 pub mod run;
 pub mod scenario;
+pub mod simulate;
 pub mod stats;
 pub mod units;
 

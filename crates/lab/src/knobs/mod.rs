@@ -35,7 +35,7 @@ mod vm;
 use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
 pub use name::{KnobError, get, set};
-pub(crate) use name::{parameter_value, rank};
+pub(crate) use name::{check_parameter, parameter_value, rank};
 pub use value::{Kind, Value};
 
 /// Whose name a knob has.

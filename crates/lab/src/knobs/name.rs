@@ -4,7 +4,7 @@ use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
 use super::{Access, Knob, all, names_of_vm, of_vm, vm};
 use crate::nearest::suggestion;
-use crate::units::{Plain, time};
+use crate::units::{Plain, show_time, time};
 
 /// Why a knob cannot be read or set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,6 +152,10 @@ pub fn set(config: &mut Config, name: &str, text: &str) -> Result<(), KnobError>
         }
         Target::Workload(vm_name, parameter) => {
             let value = parameter_value(text);
+            for vm in config.vms.iter().filter(|vm| is_meant(vm, vm_name)) {
+                check_parameter(&vm.workload.name, parameter, &value)
+                    .map_err(|(problem, _)| wrong(problem))?;
+            }
             for vm in config.vms.iter_mut().filter(|vm| is_meant(vm, vm_name)) {
                 vm.workload
                     .params
@@ -186,6 +190,44 @@ pub(crate) fn parameter_value(text: &str) -> ParamValue {
         Ok(number) if number.is_finite() => ParamValue::Float(number),
         _ => ParamValue::Text(text.to_owned()),
     }
+}
+
+/// Whether a workload of the library takes this parameter: what is wrong, and what to do.
+pub(crate) fn check_parameter(
+    workload: &str,
+    name: &str,
+    value: &ParamValue,
+) -> Result<(), (String, Option<String>)> {
+    let Some(workload) = stealtime_simulator::workload::find(workload) else {
+        return Ok(());
+    };
+    let Some(doc) = workload.params.iter().find(|doc| doc.name == name) else {
+        let names: Vec<&str> = workload.params.iter().map(|doc| doc.name).collect();
+        let help = match names.is_empty() {
+            true => "it has none".to_owned(),
+            false => suggestion(name, &names),
+        };
+        let problem = format!("{} has no parameter {name}; {help}", workload.name);
+        return Err((problem, None));
+    };
+    let number = match value {
+        ParamValue::Int(number) => u64::try_from(*number).ok(),
+        ParamValue::Bool(on) => Some(u64::from(*on)),
+        ParamValue::Float(_) | ParamValue::Text(_) => None,
+    };
+    if number.is_some_and(|number| (doc.min..=doc.max).contains(&number)) {
+        return Ok(());
+    }
+    let range = match doc.unit {
+        "ns" => format!(
+            "a time within {} to {}",
+            show_time(doc.min),
+            show_time(doc.max)
+        ),
+        unit => format!("a whole number within {} to {} {unit}", doc.min, doc.max),
+    };
+    let help = format!("{name}: {}", doc.about);
+    Err((format!("must be {}", range.trim_end()), Some(help)))
 }
 
 /// Reads a knob as [`set`] writes it. Of several VMs, the first one's.

@@ -52,9 +52,9 @@ fn entry(knob: &Knob) -> Entry {
     }
 }
 
-/// The reference as Markdown.
+/// The reference as Markdown: `docs/knobs.md` of all knobs.
 #[must_use]
-pub fn markdown() -> String {
+pub fn markdown(entries: &[Entry]) -> String {
     let mut text = String::from(
         "# Knobs\n\n\
          Written by `stealtime knobs --format markdown`; defaults are those of Linux 7.2 and of the\n\
@@ -63,7 +63,7 @@ pub fn markdown() -> String {
          name, or `*` for all. `vm.NAME.workload.PARAMETER` sets a parameter of the workload.\n",
     );
     let mut group = String::new();
-    for entry in entries() {
+    for entry in entries {
         let this = entry.name.split('.').next().unwrap_or_default().to_owned();
         if this != group {
             let _ = write!(

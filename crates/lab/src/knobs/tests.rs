@@ -1,10 +1,11 @@
 use super::*;
 use proptest::prelude::*;
-use stealtime_simulator::config::{HostConfig, Hypervisor, RunConfig, Topology};
+use stealtime_simulator::config::{HostConfig, Hypervisor, RunConfig, Topology, WorkloadConfig};
 
 fn config() -> Config {
     let vm = |name: &str| VmConfig {
         name: name.to_owned(),
+        workload: WorkloadConfig::named("ticks"),
         ..VmConfig::default()
     };
     Config {
@@ -158,6 +159,17 @@ fn values_that_do_not_fit_are_refused_and_change_nothing() {
         ("vm.web-9.cpu_weight", "1", "did you mean `web-1`?"),
         ("vm.web", "1", "no such VM"),
         ("vm.", "1", "no such VM"),
+        ("vm.web.workload.period", "1ms", "did you mean `period_ns`?"),
+        (
+            "vm.web.workload.period_ns",
+            "1ns",
+            "a time within 1us to 100s",
+        ),
+        (
+            "vm.web.workload.threads",
+            "many",
+            "a whole number within 0 to 65536",
+        ),
         ("kvm.halt_poll", "1", "did you mean `kvm.halt_poll_ns`?"),
         ("zzz", "1", "stealtime knobs"),
     ] {
@@ -185,8 +197,8 @@ fn values_have_several_forms() {
         ("vm.web.pinning", "3,1,2", "1-3"),
         ("vm.web.pinning", "none", "none"),
         ("vm.db.eu.nice", "5", "5"),
-        ("vm.*.workload.groups", "4", "4"),
-        ("vm.web.workload.sleep", "20us", "20000"),
+        ("vm.*.workload.threads", "4", "4"),
+        ("vm.web.workload.period_ns", "20us", "20000"),
         ("sched.hz", "1000", "1000"),
     ] {
         set(&mut config, name, value).unwrap_or_else(|error| panic!("{error}"));

@@ -1,16 +1,17 @@
 //! `[[vm]]` and `[[task]]`.
 
 use stealtime_simulator::config::{ParamValue, TaskConfig, VmConfig, WorkloadConfig};
+use stealtime_simulator::workload::LIBRARY;
 use toml::de::DeValue;
 
 use super::settings::MOST_OF_A_GROUP;
 use crate::document::{Item, Notes, Table};
-use crate::knobs::{names_of_vm, parameter_value};
+use crate::knobs::{check_parameter, names_of_vm, parameter_value};
 use crate::nearest::suggestion;
 use crate::units::cpus;
 
-/// The workloads of guests and tasks.
-pub const WORKLOADS: [&str; 12] = [
+/// Workloads that a scenario may name, beside those of the library.
+const NAMED: [&str; 12] = [
     "idle",
     "busy",
     "ticks",
@@ -24,6 +25,15 @@ pub const WORKLOADS: [&str; 12] = [
     "broadcast",
     "kernel-build",
 ];
+
+/// The workloads of guests and tasks.
+#[must_use]
+pub fn workloads() -> Vec<&'static str> {
+    let more = LIBRARY.iter().map(|workload| workload.name);
+    let mut names = NAMED.to_vec();
+    names.extend(more.filter(|name| !NAMED.contains(name)));
+    names
+}
 
 /// The longest name of a VM or a task.
 const LONGEST: usize = 64;
@@ -134,7 +144,7 @@ fn overlap(group: &str, name: &str) -> bool {
 fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
     let none = WorkloadConfig::named("idle");
     let Some(item) = table.take("workload") else {
-        let help = format!("known are {}", WORKLOADS.join(", "));
+        let help = format!("known are {}", workloads().join(", "));
         let place = notes.place(&table.key);
         let key = format!("{}.workload", table.key);
         notes.push(&key, place, "what does it run?".into(), Some(help));
@@ -148,7 +158,7 @@ fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
         return none;
     };
     let Some(name_item) = inner.take("name") else {
-        let help = format!("name = one of {}", WORKLOADS.join(", "));
+        let help = format!("name = one of {}", workloads().join(", "));
         notes.push(
             &item.key,
             item.key_span,
@@ -162,18 +172,23 @@ fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
         .and_then(|name| known(name, &name_item, notes));
     let mut workload = name.map_or(none, WorkloadConfig::named);
     for (name, item) in inner.rest() {
-        if let Some(value) = parameter(&item, notes) {
-            workload.params.insert(name, value);
+        let Some(value) = parameter(&item, notes) else {
+            continue;
+        };
+        if let Err((problem, help)) = check_parameter(&workload.name, &name, &value) {
+            notes.push(&item.key, item.span, problem, help);
+            continue;
         }
+        workload.params.insert(name, value);
     }
     workload
 }
 
 fn known<'n>(name: &'n str, item: &Item<'_, '_>, notes: &mut Notes) -> Option<&'n str> {
-    if WORKLOADS.contains(&name) {
+    if workloads().contains(&name) {
         return Some(name);
     }
-    let help = suggestion(name, &WORKLOADS);
+    let help = suggestion(name, &workloads());
     notes.push(
         &item.key,
         item.span.clone(),

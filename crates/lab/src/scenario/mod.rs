@@ -46,7 +46,7 @@ use crate::error::LoadError;
 use crate::knobs::KnobError;
 use crate::profile::Figure;
 
-pub use guests::WORKLOADS;
+pub use guests::workloads;
 pub use settings::Setting;
 
 /// The most seeds of a run.

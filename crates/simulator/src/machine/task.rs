@@ -117,7 +117,10 @@ impl Machine<'_> {
                 if measuring {
                     match record {
                         Record::Done(n) => meter.done += n,
-                        Record::Latency(ns) => meter.latency.add(ns),
+                        Record::Latency(ns) => {
+                            meter.done += 1;
+                            meter.latency.add(ns);
+                        }
                     }
                 }
             });
