@@ -183,7 +183,11 @@ fn of_group(
         share(vcpus().map(|v| v.vcpu.poll_ns).sum()),
     );
     let exits: u64 = vcpus().flat_map(|v| v.vcpu.exits.values()).sum();
-    add("exits", PerSecond, Lower, exits as f64 / seconds);
+    add("exits", PerSecond, Neither, exits as f64 / seconds);
+    let done: u64 = meters.iter().map(|meter| meter.done).sum();
+    if done > 0 {
+        add("exits per operation", Unit::Count, Lower, exits as f64 / done as f64);
+    }
     let halts: u64 = vcpus().map(|v| v.vcpu.halts).sum();
     add("halts", PerSecond, Neither, halts as f64 / seconds);
     let mut interrupts = Histogram::default();
@@ -206,7 +210,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
         metrics.push(Metric::host(
             name,
             Unit::PerSecond,
-            Better::Lower,
+            Better::Neither,
             count as f64 / seconds,
         ));
     }
@@ -223,7 +227,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("guest IPIs", Neither, s.guest_ipis);
     rate("notifications", Neither, s.notifications);
     rate("spurious notifications", Lower, s.spurious_notifications);
-    rate("PAUSE exits", Lower, s.pause_exits);
+    rate("PAUSE exits", Neither, s.pause_exits);
     rate("directed yields", Neither, s.directed_yields);
     rate("yields to the vCPU waited for", Higher, s.yields_to_awaited);
     rate("context switches", Neither, s.context_switches);

@@ -170,7 +170,10 @@ fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
     let name = name_item
         .text(notes)
         .and_then(|name| known(name, &name_item, notes));
-    let mut workload = name.map_or(none, WorkloadConfig::named);
+    let Some(name) = name else {
+        return none;
+    };
+    let mut workload = WorkloadConfig::named(name);
     for (name, item) in inner.rest() {
         let Some(value) = parameter(&item, notes) else {
             continue;
