@@ -12,15 +12,18 @@ mod guest;
 pub mod ids;
 mod kvm;
 mod machine;
+mod migration;
 mod outcome;
 pub mod program;
 mod sink;
 mod stats;
 pub mod workload;
+mod xen;
 
 pub use fault::{Fault, Sim};
 pub use guest::GuestBuilder;
 pub use machine::Machine;
+pub use migration::ClockOutcome;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};
 pub use stats::{Histogram, Mechanisms, Meter, Stats};

@@ -5,6 +5,7 @@ use crate::fault::{Fault, Sim};
 use crate::guest::ThreadState;
 use crate::ids::VmNr;
 use crate::machine::{Body, Machine};
+use crate::migration::ClockOutcome;
 use crate::stats::Stats;
 
 /// A vCPU's account.
@@ -27,6 +28,8 @@ pub struct VmOutcome {
     pub meter: usize,
     /// vCPUs.
     pub vcpus: Vec<VcpuOutcome>,
+    /// What it saw of its clocks, if it was to be migrated.
+    pub clocks: Option<ClockOutcome>,
 }
 
 /// Another task's account.
@@ -69,6 +72,7 @@ impl Machine<'_> {
                 name: v.cfg.name.clone(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
+                clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }
         });
         let tasks = self.tasks.iter().filter_map(|task| match &task.body {
@@ -76,7 +80,7 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) => None,
         });
         Outcome {
             measured_ns: self.now - self.books.since_ns,

@@ -168,6 +168,14 @@ pub struct Stats {
     pub directed_yields: u64,
     /// Of them: to the vCPU that the spinner waited for.
     pub yields_to_awaited: u64,
+    /// Writes to the ICR (Xen).
+    pub icr_writes: u64,
+    /// CPUs of a batch that had noticed by themselves.
+    pub wakeups_noticed: u64,
+    /// Multicast IPIs of guests (Xen).
+    pub broadcasts: u64,
+    /// How long they took their sender, in ns.
+    pub broadcast_ns: Histogram,
     pub lock_waits: u64,
     pub function_calls: u64,
     pub flushes_spared: u64,

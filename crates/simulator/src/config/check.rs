@@ -138,6 +138,27 @@ impl Config {
             range(&key, period, 1_000_000, 1_000_000_000)?;
             range(&key, quota, 1_000_000, u64::from(u32::MAX) * 1000)?;
         }
+        if let Some(migration) = &vm.migration {
+            let key = format!("vm.{n}.migration");
+            if migration.to_cpus.is_empty() {
+                return wrong(
+                    format!("{key}.to_cpus"),
+                    "no CPUs: name those of the destination",
+                );
+            }
+            self.check_cpus(&format!("{key}.to_cpus"), &migration.to_cpus)?;
+            for (side, clock) in [
+                ("source", migration.source),
+                ("destination", migration.destination),
+            ] {
+                range(
+                    &format!("{key}.{side}.tsc_khz"),
+                    clock.tsc_khz.into(),
+                    1,
+                    10_000_000,
+                )?;
+            }
+        }
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! A guest.
 
+use super::MigrationConfig;
 use super::workload::WorkloadConfig;
 
 /// Where vCPU threads may run.
@@ -86,6 +87,8 @@ pub struct VmConfig {
     pub assigned_device: bool,
     /// When the guest starts, in ns.
     pub start_ns: u64,
+    /// It is moved to another host.
+    pub migration: Option<MigrationConfig>,
 }
 
 impl Default for VmConfig {
@@ -101,6 +104,7 @@ impl Default for VmConfig {
             nice: 0,
             assigned_device: false,
             start_ns: 0,
+            migration: None,
         }
     }
 }

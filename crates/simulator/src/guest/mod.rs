@@ -24,6 +24,7 @@ pub(crate) use kernel::{Kernel, ThreadState};
 use crate::config::VmConfig;
 use crate::ids::{ThreadNr, VcpuNr};
 use crate::kvm::{Exit, Word};
+use crate::migration::GuestClock;
 use crate::program::{MutexId, QueueId, SpinId};
 
 /// The guest's timer vector.
@@ -50,6 +51,12 @@ pub(crate) struct Vm {
     pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
     /// Index of its statistics.
     pub(crate) meter: usize,
+    /// Its clocks, if it is to be migrated.
+    pub(crate) clock: Option<Box<GuestClock>>,
+    /// The VMM's thread that has stopped it.
+    pub(crate) paused_by: Option<crate::ids::TaskNr>,
+    /// vCPUs that are not parked.
+    pub(crate) running: u32,
 }
 
 /// What a spinning vCPU waits for.

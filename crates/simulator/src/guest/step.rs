@@ -287,7 +287,10 @@ impl Machine<'_> {
             Micro::IrqsOff => self.vcpus[vcpu].guest.irqs_off = true,
             Micro::IrqsOn => self.vcpus[vcpu].guest.irqs_off = false,
             Micro::Handle(vector) => self.guest_handle(cpu, vcpu, vector)?,
-            Micro::ReadClock => self.reply(vcpu, self.now),
+            Micro::ReadClock => {
+                let ns = self.read_guest_clock(vcpu);
+                self.reply(vcpu, ns);
+            }
             Micro::Wait(queue) => self.guest_wait(vcpu, queue)?,
             Micro::Wake(queue, n) => self.guest_give(vcpu, queue, n)?,
             Micro::SleepUntil(at) => self.guest_sleep(vcpu, at)?,

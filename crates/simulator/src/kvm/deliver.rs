@@ -2,7 +2,7 @@
 
 use stealtime_events::Kind;
 use stealtime_hypervisor::posted_interrupt::{
-    Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware,
+    Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware, vtd,
     wakeup_handler,
 };
 
@@ -14,7 +14,13 @@ use crate::machine::{Irq, Machine, Message};
 
 impl Machine<'_> {
     /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
-    pub(crate) fn guest_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim {
+    pub(crate) fn guest_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
         let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
         let (low, dest) = match to {
@@ -28,17 +34,23 @@ impl Machine<'_> {
                 dest_id: dest,
             },
         );
+        if self.xen.is_some() {
+            return self.xen_ipi(cpu, from, vector, to).map(|()| true);
+        }
         match to {
-            IpiTo::One(index) => self.accept(cpu, self.vcpu_of(vm, index), vector),
+            IpiTo::One(index) => {
+                self.track_ipi(from, &[index], low)?;
+                self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+            }
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
                     if index != own {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
-                Ok(())
             }
         }
+        Ok(false)
     }
 
     pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
@@ -96,6 +108,9 @@ impl Machine<'_> {
     pub(crate) fn kicked(&mut self, cpu: CpuNr, vcpu: VcpuNr, kick: Kick) -> Sim {
         match kick {
             Kick::Wake => self.woken(vcpu, true, cpu),
+            Kick::Ipi(Some(target)) if target != cpu.0 && self.xen.is_some() => {
+                self.xen_raise(CpuNr(target), crate::xen::VCPU_KICK, cpu)
+            }
             Kick::Ipi(Some(target)) if target != cpu.0 => {
                 self.send_ipi(cpu, CpuNr(target), Irq::Reschedule);
                 Ok(())
@@ -143,7 +158,7 @@ impl Machine<'_> {
     }
 
     /// The guest ends an interrupt and leaves for it.
-    pub(crate) fn emulate_eoi(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
+    pub(crate) fn emulate_eoi(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let v = &mut self.vcpus[vcpu];
         let source = v.posted.source(&v.shared, &self.stats.mechanisms);
         let vector = v.lapic.eoi(&source);
@@ -157,6 +172,7 @@ impl Machine<'_> {
                 },
             );
         }
+        self.track_eoi(vcpu, vector)
     }
 
     /// A device of the guest has finished: its interrupt reaches a host CPU first, unless the
@@ -170,6 +186,18 @@ impl Machine<'_> {
         let (index, vector) = self.vms[vm].kernel.device_done(device, thread);
         let vcpu = self.vcpu_of(vm, index);
         let cpu = self.device_cpu(vm);
+        let posts = self.vms[vm].cfg.assigned_device && self.cfg.host.profile.features.vtd_posting;
+        if posts && self.vcpus[vcpu].shared.apicv() {
+            let now = self.now;
+            self.vcpus[vcpu].books.accepted(now, vector);
+            let shared = &self.vcpus[vcpu].shared;
+            if let Some(notification) =
+                vtd::post(&shared.desc, vector, false, &self.stats.mechanisms)
+            {
+                self.notify(cpu, notification);
+            }
+            return self.seen_by_poll(vcpu, cpu);
+        }
         self.cpus[cpu]
             .devices
             .push(crate::machine::DeviceIrq { vm, vcpu, vector });

@@ -8,13 +8,13 @@ use stealtime_hypervisor::posted_interrupt::{Requests, wake_up};
 use super::{HaltState, VcpuRun};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
-use crate::machine::{Machine, Message, Phase};
+use crate::machine::{Body, Machine, Message, Phase};
 
 impl Machine<'_> {
-    /// The guest has executed HLT.
-    pub(crate) fn vcpu_halt(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+    /// The guest has executed HLT. Whether it halts: nothing waits for it.
+    pub(crate) fn vcpu_halt(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
         if self.wanted(vcpu) {
-            return Ok(());
+            return Ok(false);
         }
         self.timer_begin_blocking(cpu, vcpu)?;
         let now = self.now;
@@ -39,16 +39,17 @@ impl Machine<'_> {
             v.books.polling(now, true);
             let task = v.task;
             self.tasks[task].left_ns = u64::from(halt.poll_ns());
-            return self.run_task(cpu, task);
+            return self.run_task(cpu, task).map(|()| true);
         }
-        self.begin_block(cpu, vcpu)
+        self.begin_block(cpu, vcpu).map(|()| true)
     }
 
     /// Whether a halted vCPU has something to do (`kvm_vcpu_check_block`).
     fn wanted(&mut self, vcpu: VcpuNr) -> bool {
         let v = &mut self.vcpus[vcpu];
         let source = v.posted.source(&v.shared, &self.stats.mechanisms);
-        v.shared.requests().0 & Requests::UNBLOCK.0 != 0
+        self.vms[v.vm].paused_by.is_some()
+            || v.shared.requests().0 & Requests::UNBLOCK.0 != 0
             || v.timer.pending() > 0
             || v.lapic.has_interrupt(&source).is_some()
             || v.guest.pv_unhalted
@@ -159,6 +160,25 @@ impl Machine<'_> {
             self.wake(task, by)?;
         }
         Ok(())
+    }
+
+    /// The processor or the IOMMU has posted to a vCPU: one that polls sees it without being told.
+    pub(crate) fn seen_by_poll(&mut self, vcpu: VcpuNr, by: CpuNr) -> Sim {
+        if self.vcpus[vcpu].run == VcpuRun::Polling {
+            return self.wake_vcpu(vcpu, by);
+        }
+        Ok(())
+    }
+
+    /// Another task wants the CPU: whoever polls there stops (`kvm_vcpu_can_poll`).
+    pub(crate) fn disturb_poll(&mut self, cpu: CpuNr, by: CpuNr) -> Sim {
+        let Some(task) = self.cpus[cpu].current else {
+            return Ok(());
+        };
+        match self.tasks[task].body {
+            Body::Vcpu(vcpu) => self.seen_by_poll(vcpu, by),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn poll_noticed(&mut self, vcpu: VcpuNr, turn: u32) -> Sim {

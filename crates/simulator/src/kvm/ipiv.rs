@@ -50,6 +50,7 @@ impl Machine<'_> {
         if let Some(notification) = notify {
             self.notify(cpu, notification);
         }
+        self.seen_by_poll(target, cpu)?;
         Ok(false)
     }
 

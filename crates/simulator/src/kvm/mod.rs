@@ -8,6 +8,7 @@ mod load;
 mod run;
 mod spin;
 mod timer;
+mod tracking;
 
 use core::cell::Cell;
 
@@ -41,6 +42,8 @@ pub(crate) enum VcpuRun {
     Fast(Exit),
     /// An exit is handled.
     Handling(Exit),
+    /// An IPI of the guest is sent, one receiver after the other (Xen).
+    Sending,
     /// Halted, polling.
     Polling,
     /// Halted, asleep or about to be.
@@ -64,12 +67,15 @@ pub(crate) struct Vcpu {
     pub(crate) hv_at: Option<u64>,
     pub(crate) halt_poll: HaltPoll,
     pub(crate) halt: Option<HaltState>,
+    pub(crate) sending: Option<crate::xen::Sending>,
     pub(crate) ple: PleWindow,
     pub(crate) yields: YieldState<Word>,
     /// A vector to be injected at the next entry, without APICv.
     pub(crate) inject: Option<u8>,
     /// An exit is wanted when the guest can take an interrupt.
     pub(crate) window: bool,
+    /// Its VM is stopped, and its thread sleeps until it runs again.
+    pub(crate) parked: bool,
     pub(crate) guest: GuestCpu,
     /// When the step in progress in the guest ends by itself.
     pub(crate) step_ends: u64,

@@ -23,16 +23,12 @@ impl Machine<'_> {
             }
             VcpuRun::Handling(exit) => {
                 self.vcpus[vcpu].run = VcpuRun::Ready;
-                self.handle_exit(cpu, vcpu, exit)?;
-                // The handler may have begun a halt or given the CPU away.
-                if self.cpus[cpu].current != Some(self.vcpus[vcpu].task)
-                    || self.vcpus[vcpu].run != VcpuRun::Ready
-                    || self.cpus[cpu].phase != crate::machine::Phase::Run
-                {
+                if self.handle_exit(cpu, vcpu, exit)? {
                     return Ok(());
                 }
                 self.next(cpu)
             }
+            VcpuRun::Sending => self.xen_send(cpu, vcpu),
             VcpuRun::Polling => self.poll_over(cpu, vcpu),
             VcpuRun::Blocked => self.block_again(cpu, vcpu),
         }
@@ -47,6 +43,9 @@ impl Machine<'_> {
         if self.cpus[cpu].resched != Resched::None {
             // xfer_to_guest_mode_work: a lazy request counts here too.
             return self.schedule(cpu);
+        }
+        if self.vms[self.vcpus[vcpu].vm].paused_by.is_some() && self.park(cpu, vcpu)? {
+            return Ok(());
         }
         self.cpus[cpu].irqs_off = true;
         self.charge_suppression(cpu);
@@ -65,7 +64,7 @@ impl Machine<'_> {
 
     /// After a fast handler: enters again unless something came up.
     fn reenter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let resched = self.cpus[cpu].resched != Resched::None;
+        let resched = self.cpus[cpu].resched != Resched::None || self.xen_pending(cpu);
         let v = &mut self.vcpus[vcpu];
         let entry = v
             .posted
@@ -163,7 +162,7 @@ impl Machine<'_> {
         );
         self.trace_exit(cpu, exit);
         let handler = u64::from(exit.handler_ns(&self.costs));
-        if exit.is_fast() {
+        if exit.is_fast() && self.xen.is_none() {
             self.vcpus[vcpu].run = VcpuRun::Fast(exit);
             self.stay(cpu, handler);
             return Ok(());
@@ -231,27 +230,23 @@ impl Machine<'_> {
         }
     }
 
-    /// The handler's effect, at its end.
-    fn handle_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
+    /// The handler's effect, at its end. Whether the CPU has gone on to something else: the vCPU
+    /// halts, sends for a while, or has given its CPU away.
+    fn handle_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim<bool> {
         match exit {
-            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid => Ok(()),
-            Exit::Hlt => self.vcpu_halt(cpu, vcpu),
+            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid => {}
+            Exit::Hlt => return self.vcpu_halt(cpu, vcpu),
             Exit::Icr { vector, to } | Exit::SendIpi { vector, to } => {
-                self.guest_ipi(cpu, vcpu, vector, to)
+                return self.guest_ipi(cpu, vcpu, vector, to);
             }
-            Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns),
-            Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu),
-            Exit::Eoi => {
-                self.emulate_eoi(cpu, vcpu);
-                Ok(())
-            }
-            Exit::Pause => self.vcpu_on_spin(cpu, vcpu),
-            Exit::Io { device, thread } => {
-                self.submit_io(vcpu, device, thread);
-                Ok(())
-            }
-            Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target),
-            Exit::SchedYield { vcpu: target } => self.pv_yield(cpu, vcpu, target),
+            Exit::Pause => return self.vcpu_on_spin(cpu, vcpu),
+            Exit::SchedYield { vcpu: target } => return self.pv_yield(cpu, vcpu, target),
+            Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns)?,
+            Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu)?,
+            Exit::Eoi => self.emulate_eoi(cpu, vcpu)?,
+            Exit::Io { device, thread } => self.submit_io(vcpu, device, thread),
+            Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
         }
+        Ok(false)
     }
 }

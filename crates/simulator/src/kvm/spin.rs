@@ -96,8 +96,8 @@ impl YieldHost for Asked<'_, '_> {
 }
 
 impl Machine<'_> {
-    /// The guest spun longer than its window.
-    pub(crate) fn vcpu_on_spin(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+    /// The guest spun longer than its window. Whether the CPU was given away.
+    pub(crate) fn vcpu_on_spin(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
         let v = &mut self.vcpus[vcpu];
         let old = v.ple.window();
         v.ple.grow(&self.cfg.knobs.kvm.ple);
@@ -142,13 +142,13 @@ impl Machine<'_> {
             self.stats.yields_to_awaited += u64::from(waits_for == Some(target));
         }
         if yielded {
-            return self.schedule(cpu);
+            self.schedule(cpu)?;
         }
-        Ok(())
+        Ok(yielded)
     }
 
     /// `KVM_HC_SCHED_YIELD`.
-    pub(crate) fn pv_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim {
+    pub(crate) fn pv_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
         let vm = self.vcpus[from].vm;
         self.emit(
             cpu,
@@ -172,10 +172,12 @@ impl Machine<'_> {
             asked.yield_to(target);
         }
         let (yielded, failed) = (asked.yielded, asked.failed.take());
-        match failed {
-            Some(error) => Err(error.into()),
-            None if yielded => self.schedule(cpu),
-            None => Ok(()),
+        if let Some(error) = failed {
+            return Err(error.into());
         }
+        if yielded {
+            self.schedule(cpu)?;
+        }
+        Ok(yielded)
     }
 }

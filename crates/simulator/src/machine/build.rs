@@ -22,6 +22,7 @@ use crate::fault::{Fault, Sim};
 use crate::guest::{GuestBuilder, GuestCpu, Vm};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Vcpu, VcpuRun};
+use crate::migration::{GuestClock, VmmThread};
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -62,6 +63,7 @@ impl<'a> Machine<'a> {
             messages: super::message::Messages::default(),
             vms: Table::default(),
             vcpus: Table::default(),
+            xen: crate::xen::Xen::new(cfg)?,
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -75,6 +77,7 @@ impl<'a> Machine<'a> {
             wakeup: machine.names.add("hrtimer_wakeup"),
             hrtick: machine.names.add("hrtick"),
             period: machine.names.add("sched_cfs_period_timer"),
+            end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
         machine.add_tasks()?;
@@ -108,6 +111,7 @@ impl<'a> Machine<'a> {
                 debt_ns: 0,
                 pending: Irq::default(),
                 irqs_off: false,
+                preempt_off: false,
                 resched: Resched::None,
                 current: None,
                 idle: super::idle::IdleCpu::default(),
@@ -224,10 +228,29 @@ impl<'a> Machine<'a> {
             directed_yield: DirectedYield::new(),
             ipi_contexts: (0..config.vcpus).map(|_| IpiContext::new()).collect(),
             meter,
+            clock: match &config.migration {
+                Some(migration) => Some(Box::new(GuestClock::new(migration, config.vcpus)?)),
+                None => None,
+            },
+            paused_by: None,
+            running: config.vcpus,
         });
         let process = Tid(1000 + self.tasks.len() as i32);
         for index in 0..config.vcpus {
             self.add_vcpu(vm, index, config, group, process)?;
+        }
+        if let Some(migration) = &config.migration {
+            let allowed = pool(&config.pinning);
+            let task = self.add_task(
+                &format!("{}/vmm", config.name),
+                None,
+                config.nice,
+                allowed,
+                Some(process),
+            )?;
+            let sleep = self.sleep_timer(task);
+            self.tasks[task].body =
+                Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
         }
         Ok(())
     }
@@ -290,11 +313,13 @@ impl<'a> Machine<'a> {
             hv_at: None,
             halt_poll: HaltPoll::default(),
             halt: None,
+            sending: None,
             ple,
             yields: YieldState::new(),
             inject: None,
             window: false,
             guest: GuestCpu::default(),
+            parked: false,
             step_ends: 0,
             turn: 0,
             books: VcpuBooks::default(),
@@ -330,7 +355,7 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if matches!(self.tasks[task].body, Body::Host(_)) {
+            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
                 let cpu = self.least_loaded(task);
                 self.fork(task, cpu)?;
             }
@@ -367,5 +392,13 @@ impl<'a> Machine<'a> {
             .filter(|&cpu| allowed.has(cpu) && !self.cpus[cpu].isolated);
         let least = cpus.min_by_key(|&cpu| self.cpus[cpu].runnable);
         least.unwrap_or_else(|| allowed.first())
+    }
+}
+
+/// All CPUs that a VM's threads may use.
+fn pool(pinning: &Pinning) -> CpuSet {
+    match pinning {
+        Pinning::None => CpuSet::ALL,
+        Pinning::Pool(cpus) | Pinning::OneToOne(cpus) => CpuSet::of(cpus),
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Cpu {
     /// Interrupts that wait at its LAPIC.
     pub(crate) pending: Irq,
     pub(crate) irqs_off: bool,
+    /// Its task may not be switched out now.
+    pub(crate) preempt_off: bool,
     pub(crate) resched: Resched,
     /// Its task; `None` for the idle task.
     pub(crate) current: Option<TaskNr>,
@@ -113,6 +115,9 @@ impl Machine<'_> {
         if self.take_irq(cpu)? {
             return Ok(());
         }
+        if self.xen.is_some() && !self.cpus[cpu].preempt_off {
+            self.xen_softirqs(cpu);
+        }
         let c = &self.cpus[cpu];
         match c.current {
             None => {
@@ -127,8 +132,19 @@ impl Machine<'_> {
                     self.schedule(cpu)
                 }
             }
-            Some(_) if c.resched == Resched::Now => self.schedule(cpu),
+            Some(task) if self.gives_way(cpu, task) => self.schedule(cpu),
             Some(task) => self.run_task(cpu, task),
+        }
+    }
+
+    /// Whether the task gives way to a request, back from an interrupt. A lazy one counts on the
+    /// way to user mode; for a vCPU that is the way into the guest, which looks itself.
+    fn gives_way(&self, cpu: CpuNr, task: TaskNr) -> bool {
+        let c = &self.cpus[cpu];
+        match c.resched {
+            Resched::None => false,
+            Resched::Lazy => !matches!(self.tasks[task].body, Body::Vcpu(_)),
+            Resched::Now => !c.preempt_off,
         }
     }
 
@@ -148,6 +164,7 @@ impl Machine<'_> {
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
             Body::Host(_) => self.host_step(cpu, task),
+            Body::Vmm(_) => self.vmm_step(cpu, task),
         }
     }
 }

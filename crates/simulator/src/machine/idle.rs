@@ -57,7 +57,7 @@ impl Machine<'_> {
         c.idle.state = deepest.unwrap_or(0);
         c.idle.since_ns = now;
         c.idle.kicked = false;
-        if !c.pending.is_empty() {
+        if !self.cpus[cpu].pending.is_empty() || !self.xen_idle_enter(cpu) {
             return self.leave_idle(cpu);
         }
         Ok(())
@@ -84,6 +84,7 @@ impl Machine<'_> {
         c.idle.remember(stayed);
         c.phase = Phase::IdleExit;
         self.stay(cpu, exit);
+        self.xen_idle_leave(cpu);
         self.start_tick(cpu);
         Ok(())
     }

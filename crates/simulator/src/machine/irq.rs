@@ -167,6 +167,12 @@ impl Machine<'_> {
 
     /// A request to reschedule `cpu`, made by `from`.
     pub(crate) fn request_resched(&mut self, cpu: CpuNr, resched: Resched, from: CpuNr) -> Sim {
+        if resched != Resched::None {
+            self.disturb_poll(cpu, from)?;
+        }
+        if self.xen.is_some() && resched != Resched::None {
+            return self.xen_tickle(cpu, from);
+        }
         let c = &mut self.cpus[cpu];
         if resched == Resched::None || (c.resched == Resched::Now && c.phase != Phase::Idle) {
             return Ok(());

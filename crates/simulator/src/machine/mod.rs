@@ -22,7 +22,7 @@ pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
-pub(crate) use task::{Body, Task, TaskState};
+pub(crate) use task::{Body, CpuSet, Task, TaskState};
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -34,6 +34,7 @@ use crate::kvm::Vcpu;
 use crate::outcome::Outcome;
 use crate::sink::{NameList, Sink};
 use crate::stats::Stats;
+use crate::xen::Xen;
 
 /// What a timer of the engine is for.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,7 @@ pub(crate) struct Functions {
     pub(crate) wakeup: stealtime_events::NameId,
     pub(crate) hrtick: stealtime_events::NameId,
     pub(crate) period: stealtime_events::NameId,
+    pub(crate) end: stealtime_events::NameId,
 }
 
 /// A host with its guests, at some instant.
@@ -78,6 +80,7 @@ pub struct Machine<'a> {
     pub(crate) messages: message::Messages,
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
+    pub(crate) xen: Option<Box<Xen>>,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,
@@ -119,6 +122,13 @@ impl Machine<'_> {
         }
         self.check_deadlock()?;
         self.now = end;
+        // As a marker that a user writes: the trace ends here, not at the last thing that happened.
+        self.emit(
+            CpuNr(0),
+            Kind::Other {
+                name: self.functions.end,
+            },
+        );
         self.settle_books();
         Ok(self.outcome())
     }

@@ -8,6 +8,7 @@ use stealtime_hypervisor::eevdf::{GroupId, TaskId};
 use super::{Callback, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
+use crate::migration::VmmThread;
 use crate::program::{Op, Program, Record};
 
 /// What a task does.
@@ -17,6 +18,8 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
+    /// It migrates a guest.
+    Vmm(Box<VmmThread>),
 }
 
 /// A program on the host.

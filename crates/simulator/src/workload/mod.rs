@@ -26,7 +26,12 @@ pub struct Workload {
 }
 
 /// All workloads, by name.
-pub const LIBRARY: &[Workload] = &[simple::BUSY, simple::IDLE, simple::TICKS];
+pub const LIBRARY: &[Workload] = &[
+    simple::BUSY,
+    simple::CLOCK_READER,
+    simple::IDLE,
+    simple::TICKS,
+];
 
 /// The workload of this name.
 #[must_use]

@@ -75,6 +75,37 @@ pub(super) const TICKS: Workload = Workload {
     },
 };
 
+pub(super) const CLOCK_READER: Workload = Workload {
+    name: "clock-reader",
+    about: "threads that read the clock on every vCPU, over and over",
+    params: &[ParamDoc {
+        name: "pause_ns",
+        default: 10_000,
+        min: 100,
+        max: 1_000_000_000,
+        unit: "ns",
+        about: "computing between two readings (no outside source: often enough to see a step)",
+    }],
+    build: |params, guest| {
+        let pause = params.get("pause_ns");
+        for vcpu in 0..guest.vcpus() {
+            guest.spawn(&format!("reader/{vcpu}"), Some(vcpu), |thread| {
+                clock_reader(thread, pause)
+            })?;
+        }
+        Ok(())
+    },
+};
+
+async fn clock_reader(mut thread: Thread, pause: u64) {
+    loop {
+        let ns = thread.random.around(pause, 50);
+        thread.compute(ns).await;
+        thread.read_clock().await;
+        thread.done(1);
+    }
+}
+
 fn spawn_each<F>(
     params: &Params,
     guest: &mut GuestBuilder,
