@@ -186,13 +186,55 @@ fn of_group(
     add("exits", PerSecond, Neither, exits as f64 / seconds);
     let done: u64 = meters.iter().map(|meter| meter.done).sum();
     if done > 0 {
-        add("exits per operation", Unit::Count, Lower, exits as f64 / done as f64);
+        add(
+            "exits per operation",
+            Unit::Count,
+            Lower,
+            exits as f64 / done as f64,
+        );
     }
     let halts: u64 = vcpus().map(|v| v.vcpu.halts).sum();
     add("halts", PerSecond, Neither, halts as f64 / seconds);
     let mut interrupts = Histogram::default();
     vcpus().for_each(|v| interrupts.merge(&v.vcpu.irq_latency));
     histogram("interrupt response", &interrupts, &of, metrics);
+    of_clocks(vms, &of, metrics);
+}
+
+/// What guests that were moved saw of their clocks: the worst of the group.
+fn of_clocks(vms: &[&VmOutcome], of: &Of, metrics: &mut Vec<Metric>) {
+    let clocks: Vec<_> = vms.iter().filter_map(|vm| vm.clocks.as_ref()).collect();
+    if clocks.is_empty() {
+        return;
+    }
+    let mut add = |name: &str, unit, value: Option<u64>| {
+        let value = value.unwrap_or(0) as f64;
+        metrics.push(Metric::host(name, unit, Better::Lower, value).of(of.clone()));
+    };
+    let of = |value: fn(&stealtime_simulator::ClockOutcome) -> u64| {
+        clocks.iter().map(move |clock| value(clock))
+    };
+    add(
+        "clock steps back",
+        Unit::Count,
+        Some(of(|clock| clock.steps_back).sum()),
+    );
+    add(
+        "largest step back",
+        Unit::Ns,
+        of(|clock| clock.largest_step_back_ns).max(),
+    );
+    add(
+        "clocks differ by",
+        Unit::Ns,
+        of(|clock| clock.difference_ns).max(),
+    );
+    add(
+        "clocks are off by",
+        Unit::Ns,
+        of(|clock| clock.error_ns.unsigned_abs()).max(),
+    );
+    add("stood still", Unit::Ns, of(|clock| clock.blackout_ns).max());
 }
 
 fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<Metric>) {
@@ -228,6 +270,9 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("notifications", Neither, s.notifications);
     rate("spurious notifications", Lower, s.spurious_notifications);
     rate("PAUSE exits", Neither, s.pause_exits);
+    rate("ICR writes", Neither, s.icr_writes);
+    rate("broadcasts", Neither, s.broadcasts);
+    rate("wakeups that needed no IPI", Neither, s.wakeups_noticed);
     rate("directed yields", Neither, s.directed_yields);
     rate("yields to the vCPU waited for", Higher, s.yields_to_awaited);
     rate("context switches", Neither, s.context_switches);
@@ -235,6 +280,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("host IPIs", Neither, s.ipis_sent);
     rate("host interrupts", Neither, s.host_irqs);
     rate("host ticks", Neither, s.ticks);
+    histogram("broadcast", &s.broadcast_ns, &Of::Host, metrics);
     let busy: u64 = outcome.cpus.iter().map(|cpu| cpu.busy_ns).sum();
     let time = outcome.measured_ns as f64 * outcome.cpus.len() as f64;
     let busy = busy as f64 / time * 100.0;

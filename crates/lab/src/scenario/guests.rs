@@ -46,10 +46,11 @@ pub(super) struct Group<'t, 'a> {
     pub(super) knobs: Vec<(&'static str, Item<'t, 'a>)>,
 }
 
-/// Reads a `[[vm]]`; `names` are those of the groups before it.
+/// Reads a `[[vm]]`; `names` are those of the groups before it, `khz` is the host's TSC.
 pub(super) fn vm<'t, 'a>(
     mut table: Table<'t, 'a>,
     names: &[String],
+    khz: u32,
     notes: &mut Notes,
 ) -> Group<'t, 'a> {
     let name = name(&mut table, "vm", names, notes);
@@ -57,6 +58,8 @@ pub(super) fn vm<'t, 'a>(
         .number("count", 1..u64::from(MOST_OF_A_GROUP) + 1, notes)
         .unwrap_or(1);
     let workload = workload(&mut table, notes);
+    let moved = table.table("migration", notes);
+    let migration = moved.and_then(|table| super::migration::read(table, khz, notes));
     let knobs: Vec<_> = names_of_vm()
         .filter_map(|name| Some((name, table.take(name)?)))
         .collect();
@@ -65,6 +68,7 @@ pub(super) fn vm<'t, 'a>(
         vm: VmConfig {
             name,
             workload,
+            migration,
             ..VmConfig::default()
         },
         count: u32::try_from(count).unwrap_or(1),

@@ -32,6 +32,7 @@
 mod build;
 mod guests;
 mod host;
+mod migration;
 mod read;
 mod settings;
 

@@ -44,10 +44,13 @@ fn whole(
             None
         }
     };
+    let khz = host
+        .as_ref()
+        .map_or(1, |host| host.host.profile.costs.tsc_khz);
     let mut names = Vec::new();
     let mut groups = Vec::new();
     for vm in table.tables("vm", notes) {
-        let group = guests::vm(vm, &names, notes);
+        let group = guests::vm(vm, &names, khz, notes);
         names.push(group.vm.name.clone());
         groups.push(group);
     }

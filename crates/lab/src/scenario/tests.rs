@@ -377,6 +377,38 @@ fn each_mistake_behind_the_guests_is_named() {
 }
 
 #[test]
+fn a_guest_can_be_moved() {
+    use stealtime_simulator::config::ClockMethod;
+    let moved = "[vm.migration]\nat = \"100ms\"\nto_cpus = \"2-3\"\nmethod = \"value\"\n\
+                 destination = { tsc_khz = 2_000_000, drift_ppb = -50, realtime_skew_ns = 7 }\n";
+    let scenario = right(&format!("{SMALL}{moved}"));
+    let config = scenario
+        .config(&scenario.variants[0], 1)
+        .expect("it can be run");
+    let migration = config.vms[0].migration.as_ref().expect("it is moved");
+    assert_eq!(
+        (migration.at_ns, migration.method),
+        (100_000_000, ClockMethod::Value)
+    );
+    assert_eq!(
+        (migration.source.tsc_khz, migration.destination.drift_ppb),
+        (2_500_000, -50)
+    );
+    for (from, to, says) in [
+        ("\"value\"", "\"values\"", "did you mean `value`"),
+        ("\"2-3\"", "\"4\"", "no CPU 4"),
+        ("\"2-3\"", "\"\"", "name those of the destination"),
+        ("-50", "-5000000", "within -1000000 to 1000000"),
+        ("at = \"100ms\"", "", "when is it moved?"),
+        ("to_cpus = \"2-3\"", "", "where to?"),
+        ("tsc_khz", "tsc_hz", "did you mean `tsc_khz`"),
+    ] {
+        let problem = wrong(&format!("{SMALL}{}", moved.replace(from, to)));
+        assert!(problem.contains(says), "{to}: {problem}");
+    }
+}
+
+#[test]
 fn deep_and_long_files_end() {
     for text in [
         format!("{SMALL}[knobs]\n{} = 1\n", vec!["a"; 100_000].join(".")),
