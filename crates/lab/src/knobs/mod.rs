@@ -37,6 +37,7 @@ use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 pub use name::{KnobError, get, set};
 pub(crate) use name::{check_parameter, parameter_value, rank};
 pub use value::{Kind, Value};
+pub(crate) use vm::CLOCKS;
 
 /// Whose name a knob has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 use super::*;
 use proptest::prelude::*;
-use stealtime_simulator::config::{HostConfig, Hypervisor, RunConfig, Topology, WorkloadConfig};
+use stealtime_simulator::config::{
+    ClockMethod, HostClock, HostConfig, Hypervisor, MigrationConfig, RunConfig, Topology,
+    WorkloadConfig,
+};
 
 fn config() -> Config {
     let vm = |name: &str| VmConfig {
@@ -81,6 +84,20 @@ fn other(knob: &Knob) -> Option<String> {
 /// What must be on for a detail of it to be set.
 fn with_what_it_needs(name: &str) -> Config {
     let mut config = config();
+    if name.ends_with("clock_method") {
+        let clock = HostClock::exact(1);
+        let migration = MigrationConfig {
+            at_ns: 1,
+            to_cpus: vec![1],
+            method: ClockMethod::default(),
+            transfer_ns: 1,
+            step_ns: 1,
+            source: clock,
+            destination: clock,
+        };
+        config.vms[0].migration = Some(migration.clone());
+        config.vms[1].migration = Some(migration);
+    }
     let needs = match name {
         "sched.lag_credit.gap_ns" | "sched.lag_credit.min_ns" | "sched.lag_credit.max_ns" => {
             Some(("sched.lag_credit.rate_limit", "adaptive"))

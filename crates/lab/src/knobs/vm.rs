@@ -1,8 +1,9 @@
 //! Knobs that each VM has: of its guest's features, its VMM and its cgroup.
 
-use stealtime_simulator::config::{GuestConfig, Pinning, VmConfig};
+use stealtime_simulator::config::{ClockMethod, GuestConfig, Pinning, VmConfig};
 
 use super::Source::{Ours, Upstream};
+use super::kvm::{chosen, word, words};
 use super::value::{Kind, Value};
 use super::{Knob, knob};
 use crate::units::{Plain, cpus, show_cpus, time};
@@ -70,6 +71,13 @@ fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, String> {
     }
     Ok(Some((us(quota)?, period)))
 }
+
+/// How a guest's clocks are carried over, by name.
+pub(crate) const CLOCKS: [(&str, ClockMethod); 3] = [
+    ("value", ClockMethod::Value),
+    ("documented", ClockMethod::Documented),
+    ("offset", ClockMethod::Offset),
+];
 
 const fn all_exits_off(guest: &GuestConfig) -> bool {
     guest.mwait_in_guest && guest.hlt_in_guest && guest.pause_in_guest
@@ -189,6 +197,14 @@ pub(super) static KNOBS: &[Knob] = &[
         "When the guest starts",
         |vm| Value::Ns(vm.start_ns),
         |vm, v| vm.start_ns = v.ns()?),
+    knob!(Vm "clock_method", Kind::Choice(|| words(&CLOCKS)),
+    Ours("KVM_SET_MSRS of IA32_TSC, KVM_VCPU_TSC_OFFSET as documented, and with scaled counters"),
+    "How a migration carries its TSCs over",
+    |vm| word(&CLOCKS, &vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
+    |vm, v| match &mut vm.migration {
+        Some(migration) => migration.method = chosen(&CLOCKS, v)?,
+        None => return Err("only with [vm.migration]".to_owned()),
+    }),
 ];
 
 /// Whether a VM of a configuration belongs to the group `name`: it is `name`, or `name-` and a

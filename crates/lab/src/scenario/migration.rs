@@ -3,14 +3,9 @@
 use stealtime_simulator::config::{ClockMethod, HostClock, MigrationConfig};
 
 use crate::document::{Notes, Table};
+use crate::knobs::CLOCKS;
 use crate::nearest::suggestion;
 use crate::units::cpus;
-
-const METHODS: [(&str, ClockMethod); 3] = [
-    ("value", ClockMethod::Value),
-    ("documented", ClockMethod::Documented),
-    ("offset", ClockMethod::Offset),
-];
 
 /// The longest time of a migration, in ns.
 const LONGEST_NS: u64 = 1_000_000_000_000_000;
@@ -71,10 +66,10 @@ fn method(table: &mut Table<'_, '_>, notes: &mut Notes) -> ClockMethod {
         return ClockMethod::default();
     };
     let name = item.text(notes).unwrap_or_default();
-    match METHODS.iter().find(|row| row.0 == name) {
+    match CLOCKS.iter().find(|row| row.0 == name) {
         Some(row) => row.1,
         None => {
-            let help = suggestion(name, &METHODS.map(|row| row.0));
+            let help = suggestion(name, &CLOCKS.map(|row| row.0));
             notes.push(
                 &item.key,
                 item.span,
