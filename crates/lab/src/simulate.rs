@@ -108,10 +108,7 @@ fn task_meters(outcome: &Outcome) -> BTreeMap<String, Vec<&Meter>> {
 
 /// Operations done and how long they took.
 fn of_meters(meters: &[&Meter], seconds: f64, of: &Of, metrics: &mut Vec<Metric>) {
-    let done: u64 = meters
-        .iter()
-        .map(|meter| meter.done + meter.latency.count)
-        .sum();
+    let done: u64 = meters.iter().map(|meter| meter.done).sum();
     let throughput = done as f64 / seconds;
     metrics.push(
         Metric::host("throughput", Unit::PerSecond, Better::Higher, throughput).of(of.clone()),

@@ -122,6 +122,7 @@ impl Kind {
                 };
                 format!("{min} to {max}{unit}")
             }
+            Self::Time { min: 0, max } => format!("a time up to {}", show_time(max)),
             Self::Time { min, max } => format!("{} to {}", show_time(min), show_time(max)),
             Self::TimeOr { word, min, max } => {
                 format!("{word}, or {} to {}", show_time(min), show_time(max))

@@ -68,6 +68,12 @@ fn a_scenario_runs_and_its_variants_differ() {
     let web = || Of::Vm("web".into());
     assert_eq!(verdict(web(), "throughput"), Verdict::Worse);
     row(Of::Task("backup".into()), "throughput");
+    // Four threads that sleep 1 ms at a time.
+    let turns = row(web(), "throughput").cells[0]
+        .expect("a cell")
+        .estimate
+        .mean;
+    assert!((1_000.0..=4_000.0).contains(&turns), "{turns}");
     row(Of::Vm("web".into()), "latency p99");
     row(Of::Vm("web".into()), "interrupt response mean");
     row(Of::Host, "exits HLT");
