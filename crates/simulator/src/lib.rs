@@ -15,6 +15,7 @@ mod machine;
 mod migration;
 mod outcome;
 pub mod program;
+pub mod script;
 mod sink;
 mod stats;
 pub mod workload;

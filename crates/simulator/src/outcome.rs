@@ -6,6 +6,7 @@ use crate::guest::ThreadState;
 use crate::ids::VmNr;
 use crate::machine::{Body, Machine};
 use crate::migration::ClockOutcome;
+use crate::script::ScriptOutcome;
 use crate::stats::Stats;
 
 /// A vCPU's account.
@@ -52,6 +53,8 @@ pub struct Outcome {
     pub vms: Vec<VmOutcome>,
     /// Other tasks of the host.
     pub tasks: Vec<TaskOutcome>,
+    /// Tasks that did what was recorded.
+    pub scripts: Vec<ScriptOutcome>,
     /// Counts.
     pub stats: Stats,
 }
@@ -80,13 +83,24 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) | Body::Vmm(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) => None,
         });
+        let scripts = self
+            .tasks
+            .numbers()
+            .filter_map(|task| match &self.tasks[task].body {
+                Body::Script(script) => {
+                    let finished = self.finished.get(&task).copied();
+                    Some(script.outcome(self.tasks[task].books, finished))
+                }
+                _ => None,
+            });
         Outcome {
             measured_ns: self.now - self.books.since_ns,
             cpus: self.books.cpus.clone(),
             vms: vms.collect(),
             tasks: tasks.collect(),
+            scripts: scripts.collect(),
             stats: self.stats.clone(),
         }
     }

@@ -177,6 +177,13 @@ impl Machine<'_> {
         };
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.seen_by_poll(vcpu, by),
+            Body::Script(_) => {
+                if let Some(turn) = self.script_polls(task) {
+                    let at = self.now + u64::from(self.costs.cache_line_ns);
+                    self.post(at, Message::ScriptPollOver { task, turn });
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -23,6 +23,7 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
+use crate::script::ScriptTask;
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -64,6 +65,8 @@ impl<'a> Machine<'a> {
             vms: Table::default(),
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
+            edges: vec![(false, None); cfg.scripts.edges as usize],
+            finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -82,6 +85,7 @@ impl<'a> Machine<'a> {
         machine.add_cpus(cpus)?;
         machine.add_tasks()?;
         machine.add_vms()?;
+        machine.add_scripts()?;
         if cfg.run.warmup_ns > 0 {
             let slot = machine.slot(What::Measure);
             machine.queue.arm(slot, cfg.run.warmup_ns);
@@ -191,6 +195,38 @@ impl<'a> Machine<'a> {
         }
         self.by_slot[fair.slot()] = task;
         Ok(task)
+    }
+
+    /// Tasks that do what was recorded.
+    fn add_scripts(&mut self) -> Sim {
+        let scripts = self.cfg.scripts.clone();
+        let mut groups: Vec<(u32, GroupId)> = Vec::new();
+        let slice = match scripts.groups {
+            true => Some(self.fair.create_group(None)?),
+            false => None,
+        };
+        for (index, config) in scripts.tasks.iter().enumerate() {
+            let known = groups.iter().find(|known| Some(known.0) == config.vm);
+            let group = match (slice, config.vm, known) {
+                (Some(slice), Some(vm), None) => {
+                    let group = self.fair.create_group(Some(slice))?;
+                    groups.push((vm, group));
+                    Some(group)
+                }
+                (_, _, known) => known.map(|known| known.1),
+            };
+            let allowed = if config.cpus.is_empty() {
+                CpuSet::ALL
+            } else {
+                CpuSet::of(&config.cpus)
+            };
+            let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
+            let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].cpu = CpuNr(config.first_cpu);
+            let script = ScriptTask::new(config.steps.clone(), timer, index);
+            self.tasks[task].body = Body::Script(Box::new(script));
+        }
+        Ok(())
     }
 
     fn add_vms(&mut self) -> Sim {
@@ -356,7 +392,10 @@ impl<'a> Machine<'a> {
         }
         for task in self.tasks.numbers() {
             if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
-                let cpu = self.least_loaded(task);
+                let cpu = match self.tasks[task].body {
+                    Body::Script(_) => self.tasks[task].cpu,
+                    _ => self.least_loaded(task),
+                };
                 self.fork(task, cpu)?;
             }
         }

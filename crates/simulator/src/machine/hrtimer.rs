@@ -16,6 +16,8 @@ pub(crate) enum Callback {
     Hrtick,
     /// A sleeper of the host (`hrtimer_wakeup`).
     Wakeup(TaskNr),
+    /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
+    Script(TaskNr),
     /// A vCPU's LAPIC timer (`apic_timer_fn`).
     LapicTimer(VcpuNr),
 }
@@ -212,6 +214,7 @@ impl Machine<'_> {
             Callback::Hrtick => self.hrtick(cpu),
             Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
             Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
+            Callback::Script(task) => self.script_timer(cpu, task),
         }
     }
 
@@ -224,7 +227,7 @@ impl Machine<'_> {
         match self.timers[timer].callback {
             Callback::Tick => self.functions.tick,
             Callback::Hrtick => self.functions.hrtick,
-            Callback::Wakeup(_) => self.functions.wakeup,
+            Callback::Wakeup(_) | Callback::Script(_) => self.functions.wakeup,
             Callback::LapicTimer(_) => self.functions.apic_timer,
         }
     }

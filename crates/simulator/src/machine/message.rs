@@ -3,7 +3,7 @@
 use super::{Irq, Machine, What};
 use crate::engine::Slot;
 use crate::fault::Sim;
-use crate::ids::{CpuNr, ThreadNr, VcpuNr, VmNr};
+use crate::ids::{CpuNr, TaskNr, ThreadNr, VcpuNr, VmNr};
 
 /// A device's interrupt that waits at a CPU for its handler.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub(crate) enum Message {
     SpinOver { vcpu: VcpuNr, turn: u32 },
     /// A halt-polling vCPU sees that it is wanted.
     PollOver { vcpu: VcpuNr, turn: u32 },
+    /// A polling script sees what it waits for.
+    ScriptPollOver { task: TaskNr, turn: u32 },
     /// A VM starts.
     Start { vm: VmNr },
 }
@@ -70,6 +72,7 @@ impl Machine<'_> {
             Message::Device { vm, device, thread } => self.device_done(vm, device, thread),
             Message::SpinOver { vcpu, turn } => self.spin_over(vcpu, turn),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
+            Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
             Message::Start { vm } => self.start_vm(vm),
         }
     }

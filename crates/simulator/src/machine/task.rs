@@ -10,6 +10,7 @@ use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
 use crate::migration::VmmThread;
 use crate::program::{Op, Program, Record};
+use crate::script::ScriptTask;
 
 /// What a task does.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
+    /// It does what was recorded.
+    Script(Box<ScriptTask>),
     /// It migrates a guest.
     Vmm(Box<VmmThread>),
 }
