@@ -15,6 +15,7 @@
 //! #     vms: vec![VmConfig { name: "web".into(), ..VmConfig::default() }],
 //! #     knobs: Knobs::default(),
 //! #     run: RunConfig::default(),
+//! #     scripts: Default::default(),
 //! # };
 //! knobs::set(&mut config, "kvm.halt_poll_ns", "50us")?;
 //! knobs::set(&mut config, "vm.web.cpu_weight", "50")?;

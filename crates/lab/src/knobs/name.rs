@@ -182,12 +182,8 @@ pub(crate) fn parameter_value(text: &str) -> ParamValue {
         return ParamValue::Int(ns);
     }
     match text {
-        "true" => return ParamValue::Bool(true),
-        "false" => return ParamValue::Bool(false),
-        _ => {}
-    }
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => ParamValue::Float(number),
+        "true" => ParamValue::Bool(true),
+        "false" => ParamValue::Bool(false),
         _ => ParamValue::Text(text.to_owned()),
     }
 }
@@ -213,7 +209,7 @@ pub(crate) fn check_parameter(
     let number = match value {
         ParamValue::Int(number) => u64::try_from(*number).ok(),
         ParamValue::Bool(on) => Some(u64::from(*on)),
-        ParamValue::Float(_) | ParamValue::Text(_) => None,
+        ParamValue::Text(_) => None,
     };
     if number.is_some_and(|number| (doc.min..=doc.max).contains(&number)) {
         return Ok(());
@@ -261,7 +257,6 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
                 .ok_or_else(none)?;
             match vm.workload.params.get(parameter).ok_or_else(none)? {
                 ParamValue::Int(number) => Ok(number.to_string()),
-                ParamValue::Float(number) => Ok(number.to_string()),
                 ParamValue::Text(text) => Ok(text.clone()),
                 ParamValue::Bool(on) => Ok(on.to_string()),
             }

@@ -24,6 +24,7 @@ fn config() -> Config {
         vms: vec![vm("web-1"), vm("web-2"), vm("db.eu")],
         knobs: Knobs::default(),
         run: RunConfig::default(),
+        scripts: stealtime_simulator::script::Scripts::default(),
     }
 }
 

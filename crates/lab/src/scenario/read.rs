@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use stealtime_simulator::config::{Config, Knobs, RunConfig};
+use stealtime_simulator::script::Scripts;
 use toml::de::DeValue;
 
 use super::{BASE, MOST_SEEDS, MOST_VARIANTS, Scenario, Variant, guests, host, settings};
@@ -75,6 +76,7 @@ fn whole(
         vms: groups.iter().map(|group| group.vm.clone()).collect(),
         knobs: Knobs::default(),
         run,
+        scripts: Scripts::default(),
     };
     let mut counts: Vec<u32> = groups.iter().map(|group| group.count).collect();
     let mut apply = |name: &str, item: &Item<'_, '_>, notes: &mut Notes| {

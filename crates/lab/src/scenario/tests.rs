@@ -19,7 +19,7 @@ count = 2
 vcpus = 4
 pinning = "1:1 0-7"
 cpu_max = "50ms 100ms"
-workload = { name = "hackbench", groups = 4, think = "20us", share = 0.5, mode = "pipe" }
+workload = { name = "hackbench", groups = 4, think = "20us", mode = "pipe" }
 
 [[vm]]
 name = "db"
@@ -97,7 +97,6 @@ fn everything_is_read() {
     );
     let params = &config.vms[0].workload.params;
     assert_eq!(params["think"], ParamValue::Int(20_000));
-    assert_eq!(params["share"], ParamValue::Float(0.5));
     assert_eq!(params["mode"], ParamValue::Text("pipe".into()));
     let task = &config.host.tasks[0];
     assert_eq!(
