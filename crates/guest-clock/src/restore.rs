@@ -16,7 +16,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use crate::device::{MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm};
 use crate::error::{Errno, IoctlError, RestoreError};
 use crate::explanation::{Explanation, Reason, VcpuExplanation};
-use crate::plan::{Plan, SLEW_PPB};
+use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
 use crate::policy::Options;
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::Saved;
@@ -156,9 +156,8 @@ impl Plan {
 impl Progress<'_> {
     fn frequencies<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
         let khz = self.plan.tsc_khz;
-        for (at, vcpu) in vcpus.iter().enumerate() {
-            let now = self.did(None, "KVM_GET_TSC_KHZ", Some(at), vcpu.tsc_khz())?;
-            if now != khz {
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&self.plan.vcpus).enumerate() {
+            if planned.tsc_khz_from != khz {
                 let what = Some(Written::Frequency(at));
                 self.did(what, "KVM_SET_TSC_KHZ", Some(at), vcpu.set_tsc_khz(khz))?;
             }
@@ -354,6 +353,51 @@ impl<'a> Progress<'a> {
     }
 }
 
+impl Progress<'_> {
+    /// `TSC_ADJUST`, which by the host does not move the counter, then the deadline: one call for
+    /// both. False if there was a deadline and it is not armed now.
+    fn timer<C: Vcpu>(
+        &mut self,
+        at: usize,
+        vcpu: &C,
+        planned: &PlannedVcpu,
+    ) -> Result<bool, RestoreError> {
+        let adjust = planned.tsc_adjust.map(|v| (MSR_IA32_TSC_ADJUST, v));
+        let deadline = planned.tsc_deadline.map(|v| (MSR_IA32_TSC_DEADLINE, v));
+        let (wanted, call, taken) = match (adjust, deadline) {
+            (Some(a), Some(d)) => {
+                let call = "KVM_SET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";
+                (2, call, vcpu.set_two_msrs([a, d]))
+            }
+            (Some((index, value)), None) => {
+                let taken = vcpu.set_msr(index, value).map(usize::from);
+                (1, "KVM_SET_MSRS(IA32_TSC_ADJUST)", taken)
+            }
+            (None, Some((index, value))) => {
+                let taken = vcpu.set_msr(index, value).map(usize::from);
+                (1, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", taken)
+            }
+            (None, None) => return Ok(true),
+        };
+        let taken = self.did(None, call, Some(at), taken)?;
+        let written = [
+            adjust.map(|_| Written::Adjust(at)),
+            deadline.map(|_| Written::Deadline(at)),
+        ];
+        self.written
+            .extend(written.into_iter().flatten().take(taken));
+        if taken < wanted {
+            return Err(self.partial(of(call, Some(at))(Errno(libc::EINVAL))));
+        }
+        let Some(deadline) = planned.tsc_deadline else {
+            return Ok(true);
+        };
+        let call = "KVM_GET_MSRS(IA32_TSC_DEADLINE)";
+        let read = vcpu.msr(MSR_IA32_TSC_DEADLINE);
+        Ok(self.did(None, call, Some(at), read)? == Some(deadline))
+    }
+}
+
 impl<'a> ClockWritten<'a> {
     /// Third step: `TSC_ADJUST`, deadlines, and the notice of the pause.
     ///
@@ -365,21 +409,7 @@ impl<'a> ClockWritten<'a> {
         plan.check_count(vcpus.len())?;
         let (mut not_armed, mut not_told) = (0, 0);
         for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            if let Some(adjust) = planned.tsc_adjust {
-                // By the host this does not move the counter.
-                let done = vcpu.set_msr(MSR_IA32_TSC_ADJUST, adjust);
-                let what = Some(Written::Adjust(at));
-                progress.did(what, "KVM_SET_MSRS(IA32_TSC_ADJUST)", Some(at), done)?;
-            }
-            if let Some(deadline) = planned.tsc_deadline {
-                let done = vcpu.set_msr(MSR_IA32_TSC_DEADLINE, deadline);
-                let what = Some(Written::Deadline(at));
-                progress.did(what, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", Some(at), done)?;
-                let call = "KVM_GET_MSRS(IA32_TSC_DEADLINE)";
-                let read = vcpu.msr(MSR_IA32_TSC_DEADLINE);
-                let read = progress.did(None, call, Some(at), read)?;
-                not_armed += usize::from(read != Some(deadline));
-            }
+            not_armed += usize::from(!progress.timer(at, vcpu, planned)?);
             match vcpu.kvmclock_ctrl() {
                 Ok(()) => progress.written.push(Written::Stopped(at)),
                 Err(Errno(libc::EINVAL)) => not_told += 1,

@@ -250,10 +250,8 @@ fn other_hosts_can_be_rehearsed() {
         bound_ns: 0,
     };
     let on = |khz, has_scaling| {
-        let facts = HostFacts {
-            has_scaling,
-            ..HostFacts::complete(khz)
-        };
+        let mut facts = HostFacts::complete(khz);
+        facts.has_scaling = has_scaling;
         rehearse(&saved, &facts, anchor, &Options::new(Policy::ELAPSED))
     };
     for khz in [KHZ, KHZ + 300, KHZ - 600] {

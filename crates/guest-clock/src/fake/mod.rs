@@ -14,11 +14,12 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
 use crate::device::{
     Bracket, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE,
-    MSR_KVM_SYSTEM_TIME_NEW, TscMeans, Vcpu, Vm,
+    MSR_KVM_SYSTEM_TIME_NEW, NoAnswer, TscMeans, Vcpu, Vm,
 };
 use crate::error::{Errno, HostError};
 
 pub use arm64::FakeArm64Vm;
+use host::HostState;
 pub use host::{Disturbance, FakeHost};
 
 /// A VM of a [`FakeHost`].
@@ -61,6 +62,45 @@ pub struct GuestReading {
     pub stable: bool,
     /// It was told of a pause (`PVCLOCK_GUEST_STOPPED`); reading acknowledges.
     pub stopped: bool,
+}
+
+impl VcpuModel {
+    fn register(&mut self, index: u32, host: &HostState, now: &HostInstant) -> Option<u64> {
+        let tsc = self.tsc.read(&host.tsc, now);
+        // A deadline that has come reads 0.
+        if self.deadline <= tsc {
+            self.deadline = 0;
+        }
+        match index {
+            MSR_IA32_TSC => Some(tsc),
+            MSR_IA32_TSC_ADJUST => Some(self.tsc.ia32_tsc_adjust),
+            MSR_IA32_TSC_DEADLINE => Some(self.deadline),
+            MSR_KVM_SYSTEM_TIME_NEW => Some(u64::from(self.kvmclock_on)),
+            _ => None,
+        }
+    }
+
+    fn write_register(
+        &mut self,
+        vm: &mut VmTsc,
+        index: u32,
+        value: u64,
+        host: &HostState,
+        now: &HostInstant,
+    ) -> bool {
+        match index {
+            MSR_IA32_TSC => {
+                vm.host_write(&mut self.tsc, &host.tsc, now, value);
+            }
+            MSR_IA32_TSC_ADJUST => self.tsc.write_tsc_adjust(true, value),
+            // What is in the past by the TSC of this moment fires at once.
+            MSR_IA32_TSC_DEADLINE if value <= self.tsc.read(&host.tsc, now) => self.deadline = 0,
+            MSR_IA32_TSC_DEADLINE => self.deadline = value,
+            MSR_KVM_SYSTEM_TIME_NEW => self.kvmclock_on = value & 1 != 0,
+            _ => return false,
+        }
+        true
+    }
 }
 
 impl FakeHost {
@@ -162,7 +202,7 @@ impl FakeVcpu {
     fn call<T>(
         &self,
         name: &'static str,
-        act: impl FnOnce(&mut VmTsc, &mut VcpuModel, &host::HostState, &HostInstant) -> Result<T, Errno>,
+        act: impl FnOnce(&mut VmTsc, &mut VcpuModel, &HostState, &HostInstant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut host = self.vm.host.state();
         let now = host.call(name)?;
@@ -255,37 +295,28 @@ impl Vcpu for FakeVcpu {
 
     fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
         self.call("KVM_GET_MSRS", |_, model, host, now| {
-            let tsc = model.tsc.read(&host.tsc, now);
-            // A deadline that has come reads 0.
-            if model.deadline <= tsc {
-                model.deadline = 0;
-            }
-            Ok(match index {
-                MSR_IA32_TSC => Some(tsc),
-                MSR_IA32_TSC_ADJUST => Some(model.tsc.ia32_tsc_adjust),
-                MSR_IA32_TSC_DEADLINE => Some(model.deadline),
-                MSR_KVM_SYSTEM_TIME_NEW => Some(u64::from(model.kvmclock_on)),
-                _ => None,
-            })
+            Ok(model.register(index, host, now))
         })
     }
 
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         self.call("KVM_SET_MSRS", |vm, model, host, now| {
-            match index {
-                MSR_IA32_TSC => {
-                    vm.host_write(&mut model.tsc, &host.tsc, now, value);
-                }
-                MSR_IA32_TSC_ADJUST => model.tsc.write_tsc_adjust(true, value),
-                // What is in the past by the TSC of this moment fires at once.
-                MSR_IA32_TSC_DEADLINE if value <= model.tsc.read(&host.tsc, now) => {
-                    model.deadline = 0;
-                }
-                MSR_IA32_TSC_DEADLINE => model.deadline = value,
-                MSR_KVM_SYSTEM_TIME_NEW => model.kvmclock_on = value & 1 != 0,
-                _ => return Ok(false),
-            }
-            Ok(true)
+            Ok(model.write_register(vm, index, value, host, now))
+        })
+    }
+
+    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
+        self.call("KVM_GET_MSRS", |_, model, host, now| {
+            Ok(indices.map(|index| model.register(index, host, now)))
+        })
+    }
+
+    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+        self.call("KVM_SET_MSRS", |vm, model, host, now| {
+            let taken = registers
+                .into_iter()
+                .take_while(|(index, value)| model.write_register(vm, *index, *value, host, now));
+            Ok(taken.count())
         })
     }
 
@@ -299,13 +330,16 @@ impl Vcpu for FakeVcpu {
         })
     }
 
-    fn all_stopped(vcpus: &[Self], _: std::time::Duration) -> Result<(), usize> {
-        for (at, vcpu) in vcpus.iter().enumerate() {
-            let state = vcpu.vm.state();
-            if state.vcpus.get(vcpu.index).is_some_and(|v| v.running) {
-                return Err(at);
+    fn frequencies(vcpus: &[Self], _: std::time::Duration) -> Result<Vec<u32>, NoAnswer> {
+        let ask = |(vcpu, asked): (usize, &Self)| {
+            let state = asked.vm.state();
+            if state.vcpus.get(asked.index).is_some_and(|v| v.running) {
+                return Err(NoAnswer::Busy { vcpu });
             }
-        }
-        Ok(())
+            drop(state);
+            let khz = asked.tsc_khz();
+            khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
+        };
+        vcpus.iter().enumerate().map(ask).collect()
     }
 }

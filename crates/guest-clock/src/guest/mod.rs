@@ -12,10 +12,11 @@ use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
 use crate::device::{MSR_KVM_SYSTEM_TIME_NEW, Vcpu};
 use crate::error::{Errno, HostError, IoctlError};
+use crate::kvm::rdtsc;
 use crate::save::of;
 use program::{
-    BLOCK_BYTES, BLOCKS, Block, CODE, DONE_PORT, LATEST_CLOCK, LATEST_TSC, MEMORY_BYTES,
-    MOST_VCPUS, PAGE_BYTES, PAGES,
+    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, LATEST_CLOCK, LATEST_TSC,
+    MEMORY_BYTES, MOST_VCPUS, PAGE_BYTES, PAGES,
 };
 
 pub use memory::Memory;
@@ -256,6 +257,11 @@ fn run_one(at: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
     loop {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(DONE_PORT, _)) => return Ok(()),
+            Ok(VcpuExit::IoIn(COUNTER_PORT, data)) => {
+                for (to, from) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
+                    *to = from;
+                }
+            }
             // A signal, or nothing that concerns the program.
             Ok(VcpuExit::Intr) => {}
             Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}

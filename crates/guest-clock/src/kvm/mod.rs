@@ -6,7 +6,7 @@
 mod host;
 mod ioctl;
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
 };
 
-use crate::device::{Bracket, HostFacts, Vcpu, Vm};
+use crate::device::{Bracket, HostFacts, NoAnswer, Vcpu, Vm};
 use crate::error::{Errno, HostError};
 use ioctl::{ClockData, DeviceAttr, MsrEntry, OneMsr, TwoMsrs, by_number, by_structure};
 
@@ -149,6 +149,19 @@ fn two_msrs(fd: BorrowedFd<'_>, indices: [u32; 2]) -> Result<[Option<u64>; 2], E
     Ok([first?, second?])
 }
 
+fn set_two_msrs(fd: BorrowedFd<'_>, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+    let mut two = TwoMsrs {
+        count: 2,
+        entries: registers.map(|(index, data)| MsrEntry {
+            index,
+            data,
+            ..MsrEntry::default()
+        }),
+        ..TwoMsrs::default()
+    };
+    by_structure(fd, ioctl::SET_MSRS, &mut two).map(|taken| taken.unsigned_abs() as usize)
+}
+
 macro_rules! vm_by_descriptor {
     ($name:ty, $fd:expr) => {
         impl Vm for $name {
@@ -175,7 +188,7 @@ vm_by_descriptor!(VmFd, borrow);
 vm_by_descriptor!(RawVm<'_>, |vm: &Self| vm.0);
 
 macro_rules! vcpu_by_descriptor {
-    ($name:ty, $fd:expr $(, $all_stopped:item)?) => {
+    ($name:ty, $fd:expr $(, $frequencies:item)?) => {
         impl Vcpu for $name {
             fn tsc_offset(&self) -> Result<u64, Errno> {
                 let mut offset = 0;
@@ -201,10 +214,13 @@ macro_rules! vcpu_by_descriptor {
             fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
                 msr($fd(self), ioctl::SET_MSRS, index, value).map(|done| done.is_some())
             }
+            fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+                set_two_msrs($fd(self), registers)
+            }
             fn kvmclock_ctrl(&self) -> Result<(), Errno> {
                 by_number($fd(self), ioctl::KVMCLOCK_CTRL, 0).map(|_| ())
             }
-            $($all_stopped)?
+            $($frequencies)?
         }
     };
 }
@@ -213,33 +229,40 @@ vcpu_by_descriptor!(VcpuFd, borrow);
 vcpu_by_descriptor!(
     RawVcpu<'_>,
     |vcpu: &Self| vcpu.0,
-    fn all_stopped(vcpus: &[Self], patience: Duration) -> Result<(), usize> {
+    fn frequencies(vcpus: &[Self], patience: Duration) -> Result<Vec<u32>, NoAnswer> {
         all_answer(vcpus, patience)
     }
 );
 
 /// A vCPU in `KVM_RUN` answers no ioctl until it leaves. So another thread asks, and is left
 /// waiting if there is no answer.
-fn all_answer(vcpus: &[RawVcpu<'_>], patience: Duration) -> Result<(), usize> {
-    let owned: Result<Vec<OwnedFd>, _> = vcpus.iter().map(|v| v.0.try_clone_to_owned()).collect();
-    // Without descriptors to spare there is no asking; the calls themselves will then wait.
-    let Ok(owned) = owned else { return Ok(()) };
+fn all_answer(vcpus: &[RawVcpu<'_>], patience: Duration) -> Result<Vec<u32>, NoAnswer> {
+    let mut owned = Vec::with_capacity(vcpus.len());
+    for (vcpu, asked) in vcpus.iter().enumerate() {
+        let duplicate = asked.0.try_clone_to_owned().map_err(|error| {
+            let errno = Errno(error.raw_os_error().unwrap_or(libc::EMFILE));
+            NoAnswer::Failed { vcpu, errno }
+        })?;
+        owned.push(duplicate);
+    }
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || {
         for fd in &owned {
-            // Any answer will do, an error as well.
-            let _ = by_number(borrow(fd), ioctl::GET_TSC_KHZ, 0);
-            if answer.send(()).is_err() {
+            let khz = by_number(borrow(fd), ioctl::GET_TSC_KHZ, 0);
+            if answer.send(khz).is_err() {
                 return;
             }
         }
     });
     let until = Instant::now() + patience;
-    for at in 0..vcpus.len() {
+    let ask = |vcpu| {
         let left = until.saturating_duration_since(Instant::now());
-        answers.recv_timeout(left).map_err(|_| at)?;
-    }
-    Ok(())
+        let khz = answers.recv_timeout(left);
+        let khz = khz.map_err(|_| NoAnswer::Busy { vcpu })?;
+        khz.map(i32::cast_unsigned)
+            .map_err(|errno| NoAnswer::Failed { vcpu, errno })
+    };
+    (0..vcpus.len()).map(ask).collect()
 }
 
 /// `KVM_CHECK_EXTENSION` of a VM.
