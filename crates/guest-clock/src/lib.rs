@@ -66,7 +66,10 @@ mod explanation;
 pub mod fake;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod guest;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod kvm;
 mod plan;
 mod policy;

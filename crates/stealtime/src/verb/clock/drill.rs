@@ -128,8 +128,9 @@ fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
     if report.tsc_moves_by == "nothing" {
         writeln!(
             out,
-            "  this KVM accepts offsets and values and ignores both: the guest's TSC is the \
-             host's,\n  only the kvmclock shows what the methods do"
+            "  this KVM accepts TSC offsets and values and ignores both: the guest's TSC is the \
+             host's, by\n  either method, and only the kvmclock shows what they do. The stated \
+             bound has in it how far that\n  TSC is from where it should be"
         )?;
     }
     writeln!(out)?;
