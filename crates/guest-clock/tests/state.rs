@@ -87,6 +87,48 @@ proptest! {
         marked.extend(bytes);
         prop_assert!(Saved::load(&marked).is_err());
     }
+
+    /// Forged with care: the checksum fits. What is taken is a state like any other.
+    #[test]
+    fn forged_bytes_are_a_valid_state_or_an_error(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in any::<prop::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut bytes = example().to_bytes();
+        bytes.truncate(bytes.len() - 8);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        bytes.extend(sum.to_le_bytes());
+        if let Ok(saved) = Saved::load(&bytes) {
+            prop_assert_eq!(saved.to_bytes(), bytes);
+            prop_assert!(Saved::new(saved.state().clone()).is_ok());
+            prop_assert_eq!(Saved::load(saved.to_json().as_bytes()), Ok(saved));
+        }
+    }
+
+    #[test]
+    fn forged_json_is_a_valid_state_or_an_error(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0x20u8..0x7f), 0..4),
+    ) {
+        let mut json = example().to_json().into_bytes();
+        for (at, byte) in changes {
+            let at = at.index(json.len());
+            json[at] = byte;
+        }
+        if let Ok(saved) = Saved::load(&json) {
+            prop_assert!(Saved::new(saved.state().clone()).is_ok());
+            prop_assert_eq!(Saved::load(&saved.to_bytes()), Ok(saved));
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! `tests/live.rs` holds it against the real device where there is one.
 
 mod arm64;
+#[cfg(test)]
+mod golden;
 mod host;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,34 +110,50 @@ impl FakeHost {
     /// TSC-deadline mode.
     #[must_use]
     pub fn vm(&self, vcpus: usize) -> (FakeVm, Vec<FakeVcpu>) {
-        let mut host = self.state();
-        let now = host.now();
-        let mut tsc = VmTsc::new(&host.tsc, &now);
-        let khz = host.tsc.khz;
-        let fixed = host.facts.means == TscMeans::Fixed;
-        let models = (0..vcpus).map(|_| {
-            let (mut vcpu, _) = tsc.create_vcpu(&mut host.tsc, &now, 0, khz, false);
-            keep_fixed(&mut vcpu, fixed);
-            VcpuModel {
-                tsc: vcpu,
-                deadline: 0,
-                kvmclock_on: true,
-                stopped: false,
-                running: false,
-            }
-        });
-        let models = models.collect();
+        let host = self.state();
+        let tsc = VmTsc::new(&host.tsc, &host.now());
         drop(host);
         let vm = FakeVm {
             host: self.clone(),
-            state: Arc::new(Mutex::new(VmState { tsc, vcpus: models })),
+            state: Arc::new(Mutex::new(VmState {
+                tsc,
+                vcpus: Vec::new(),
+            })),
         };
-        let vcpus = (0..vcpus).map(|index| FakeVcpu {
-            vm: vm.clone(),
-            index,
-        });
-        let vcpus = vcpus.collect();
+        let vcpus = (0..vcpus).map(|_| vm.add_vcpu()).collect();
         (vm, vcpus)
+    }
+}
+
+impl FakeVm {
+    /// One vCPU more: `KVM_CREATE_VCPU`, at any time.
+    #[must_use]
+    pub fn add_vcpu(&self) -> FakeVcpu {
+        let khz = self.host.state().tsc.khz;
+        self.create_vcpu(0, khz, false)
+    }
+
+    fn create_vcpu(&self, cpu: u32, khz: u32, protected: bool) -> FakeVcpu {
+        let mut host = self.host.state();
+        let now = host.now();
+        let fixed = host.facts.means == TscMeans::Fixed;
+        let mut state = self.state();
+        let made = state
+            .tsc
+            .create_vcpu(&mut host.tsc, &now, cpu, khz, protected);
+        let (mut tsc, _) = made;
+        keep_fixed(&mut tsc, fixed);
+        state.vcpus.push(VcpuModel {
+            tsc,
+            deadline: 0,
+            kvmclock_on: true,
+            stopped: false,
+            running: false,
+        });
+        FakeVcpu {
+            vm: self.clone(),
+            index: state.vcpus.len() - 1,
+        }
     }
 }
 
