@@ -91,6 +91,12 @@ pub enum Reason {
         /// How many.
         vcpus: usize,
     },
+    /// `TSC_ADJUST` was written and reads something else: KVM ignores it while the vCPU's CPUID
+    /// lacks it. Set CPUID before the clocks.
+    AdjustsNotTaken {
+        /// How many.
+        vcpus: usize,
+    },
 }
 
 impl Reason {
@@ -110,7 +116,8 @@ impl Reason {
             | Self::Capped { .. }
             | Self::Scaled { .. }
             | Self::NotToldOfPause { .. }
-            | Self::DeadlinesNotArmed { .. } => false,
+            | Self::DeadlinesNotArmed { .. }
+            | Self::AdjustsNotTaken { .. } => false,
         }
     }
 }
@@ -166,11 +173,20 @@ impl fmt::Display for Reason {
                  vCPUs' TSC offsets differ or the host's clocksource is not tsc"
             ),
             Self::NotToldOfPause { vcpus } => {
-                write!(f, "{vcpus} vCPUs without kvmclock: not told of the pause")
+                write!(
+                    f,
+                    "{vcpus} vCPUs without kvmclock: not told of the pause; restore \
+                     MSR_KVM_SYSTEM_TIME_NEW before the clocks"
+                )
             }
             Self::DeadlinesNotArmed { vcpus } => write!(
                 f,
-                "{vcpus} deadlines expired, or LAPIC not in TSC-deadline mode"
+                "{vcpus} deadlines expired, or LAPIC not in TSC-deadline mode: restore it before the \
+                 clocks"
+            ),
+            Self::AdjustsNotTaken { vcpus } => write!(
+                f,
+                "{vcpus} vCPUs ignore TSC_ADJUST: set their CPUID before the clocks"
             ),
         }
     }

@@ -8,7 +8,9 @@ use guest_clock::device::{
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
 use guest_clock::fake::{FakeHost, FakeVcpu, FakeVm};
-use guest_clock::{Anchor, GuestClocks, Options, PlanError, Policy, Saved, State, rehearse};
+use guest_clock::{
+    Anchor, GuestClocks, Options, PlanError, Policy, Reason, Saved, State, rehearse,
+};
 
 const KHZ: u32 = 2_500_000;
 const SECOND: u64 = 1_000_000_000;
@@ -220,6 +222,12 @@ fn tsc_adjust_is_carried_and_does_not_move_the_tsc() {
     let done = saved.restore(&vm, &new, Policy::Stopped).unwrap();
     assert_eq!(new[0].msr(MSR_IA32_TSC_ADJUST).unwrap(), adjust);
     assert_eq!(new[0].tsc_offset().unwrap(), done.vcpus[0].offset_to);
+    // Before its CPUID is set a vCPU ignores it: that is said.
+    let (vm, new) = host.vm(1);
+    new[0].hide_tsc_adjust();
+    let done = saved.restore(&vm, &new, Policy::Stopped).unwrap();
+    let expected = Reason::AdjustsNotTaken { vcpus: 1 };
+    assert!(done.reasons.contains(&expected), "{done}");
 }
 
 /// firecracker 5809: after a restore the monotonic clock jumped by the pause, unasked.

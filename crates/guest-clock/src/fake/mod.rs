@@ -49,6 +49,7 @@ struct VcpuModel {
     tsc: VcpuTsc,
     deadline: u64,
     kvmclock_on: bool,
+    has_adjust: bool,
     stopped: bool,
     running: bool,
 }
@@ -94,6 +95,8 @@ impl VcpuModel {
             MSR_IA32_TSC => {
                 vm.host_write(&mut self.tsc, &host.tsc, now, value);
             }
+            // Taken and ignored.
+            MSR_IA32_TSC_ADJUST if !self.has_adjust => {}
             MSR_IA32_TSC_ADJUST => self.tsc.write_tsc_adjust(true, value),
             // What is in the past by the TSC of this moment fires at once.
             MSR_IA32_TSC_DEADLINE if value <= self.tsc.read(&host.tsc, now) => self.deadline = 0,
@@ -147,6 +150,7 @@ impl FakeVm {
             tsc,
             deadline: 0,
             kvmclock_on: true,
+            has_adjust: true,
             stopped: false,
             running: false,
         });
@@ -267,6 +271,13 @@ impl FakeVcpu {
     pub fn disable_kvmclock(&self) {
         if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
             model.kvmclock_on = false;
+        }
+    }
+
+    /// The vCPU's CPUID does not have `TSC_ADJUST`: writes of it are ignored.
+    pub fn hide_tsc_adjust(&self) {
+        if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
+            model.has_adjust = false;
         }
     }
 
