@@ -33,7 +33,7 @@ pub enum GuestError {
     #[error("a guest of our own: {0}")]
     Ioctl(#[from] IoctlError),
     /// Too many or too few vCPUs.
-    #[error("{given} vCPUs: from 1 to {most}")]
+    #[error("{given} vCPUs: a guest of our own has from 1 to {most}")]
     Vcpus {
         /// Asked for.
         given: usize,
