@@ -20,6 +20,7 @@ impl std::error::Error for Errno {}
 /// An ioctl failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}{}: {errno}{}", on(*.vcpu), hint(*.errno))]
+#[non_exhaustive]
 pub struct IoctlError {
     /// Its name as the kernel's documentation has it.
     pub call: &'static str,
@@ -45,6 +46,7 @@ fn hint(errno: Errno) -> &'static str {
 
 /// What the host offers could not be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostError {
     /// `/dev/kvm` is not there.
     #[error("/dev/kvm is not there: load kvm and its vendor module, or pass the device through")]

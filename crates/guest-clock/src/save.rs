@@ -42,6 +42,10 @@ impl GuestClocks {
     /// Saves the clocks of a stopped x86 guest: the kvmclock with its instant, and each vCPU's
     /// offset, `TSC_ADJUST` and deadline. Only reads.
     ///
+    /// Call it before the LAPICs are saved: a timer that fires between the two is then in both
+    /// states, as an expired deadline and as an interrupt, and the guest is interrupted once too
+    /// often. The other way round it is in neither, and a guest that waits for it never wakes.
+    ///
     /// # Errors
     /// [`SaveError`].
     pub fn save<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<Saved, SaveError> {

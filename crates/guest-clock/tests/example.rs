@@ -16,9 +16,9 @@ fn example() -> PathBuf {
     let errors = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{errors}");
     let messages = String::from_utf8_lossy(&built.stdout).into_owned();
-    let paths = messages.split('"');
-    let found = paths.filter(|text| text.ends_with("/examples/snapshot_vmm"));
-    found.last().expect("cargo names the example").into()
+    let mut paths = messages.rsplit('"');
+    let found = paths.find(|text| text.ends_with("/examples/snapshot_vmm"));
+    found.expect("cargo names the example").into()
 }
 
 #[test]

@@ -56,6 +56,7 @@ struct VcpuModel {
 
 /// What a guest sees on one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GuestReading {
     /// Its TSC.
     pub tsc: u64,

@@ -58,6 +58,7 @@ pub enum GuestError {
 
 /// What the guest saw, over all its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Seen {
     /// Rounds of all vCPUs, each a reading of both clocks.
     pub rounds: u64,

@@ -5,6 +5,7 @@
 
 /// What a guest reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reader {
     /// Nothing: what the loop itself costs.
     Nothing,

@@ -22,7 +22,8 @@ const FIRED: u64 = 0x2010;
 const ARMED_PORT: u16 = 0x11;
 const FIRED_PORT: u16 = 0x10;
 const VECTOR: u64 = 0x40;
-/// `APIC_SPIV` with the software-enable bit; `APIC_LVTT` in TSC-deadline mode.
+/// The first of the registers of requested interrupts; `APIC_SPIV` with the software-enable bit; `APIC_LVTT` in TSC-deadline mode.
+const IRR: usize = 0x200;
 const SPIV: (usize, u32) = (0xf0, 0x1ff);
 const LVTT: (usize, u32) = (0x320, 0x40000 | VECTOR as u32);
 
@@ -165,26 +166,45 @@ impl Sleeper {
     }
 }
 
-/// A guest that has armed its timer and is stopped: its memory and its clocks.
-fn armed(ahead_ms: u64) -> Result<(Arc<Memory>, Saved), String> {
+/// A guest that is stopped: memory, clocks, LAPIC.
+struct Stopped {
+    memory: Arc<Memory>,
+    saved: Saved,
+    lapic: kvm_lapic_state,
+}
+
+/// A guest that has armed its timer, and is saved when it has been stopped for a while.
+fn armed(ahead_ms: u64, stopped_for_ms: u64) -> Result<Stopped, String> {
     let khz = host().map_err(|error| error.to_string())?.facts().tsc_khz;
     let memory = memory(ahead_ms * u64::from(khz));
     let mut source = Sleeper::new(Arc::clone(&memory), 0)?;
     source.enable_lapic();
     assert_eq!(source.run()?, ARMED_PORT);
+    std::thread::sleep(Duration::from_millis(stopped_for_ms));
     let saved = GuestClocks::save(&source.vm, &source.vcpus).unwrap();
     let State::X86(x86) = saved.state() else {
         panic!()
     };
-    assert_eq!(x86.vcpus[0].tsc_deadline, Some(memory.read(DEADLINE)));
-    Ok((memory, saved))
+    // Clocks first, LAPIC second: a timer that has fired is in one of them.
+    let lapic = source.vcpus[0].get_lapic().unwrap();
+    let deadline = x86.vcpus[0].tsc_deadline;
+    let requested = lapic.regs[IRR + (VECTOR / 32 * 16) as usize] & 1 != 0;
+    let there = deadline == Some(memory.read(DEADLINE));
+    assert!(there || (stopped_for_ms > ahead_ms && requested));
+    Ok(Stopped {
+        memory,
+        saved,
+        lapic,
+    })
 }
 
-fn restored(memory: &Arc<Memory>, saved: &Saved) -> Result<(Sleeper, Explanation), String> {
+fn restored(stopped: &Stopped) -> Result<(Sleeper, Explanation), String> {
     let (_, sleep, _) = program();
-    let target = Sleeper::new(Arc::clone(memory), sleep)?;
-    target.enable_lapic();
-    let done = saved.restore(&target.vm, &target.vcpus, Policy::ELAPSED);
+    let target = Sleeper::new(Arc::clone(&stopped.memory), sleep)?;
+    target.vcpus[0].set_lapic(&stopped.lapic).unwrap();
+    let done = stopped
+        .saved
+        .restore(&target.vm, &target.vcpus, Policy::ELAPSED);
     Ok((target, done.unwrap()))
 }
 
@@ -226,10 +246,13 @@ impl Drop for Watchdog {
 
 /// Armed 150 ms ahead, saved, 20 ms pass, restored into a new VM: fires at its deadline there.
 pub(super) fn fires_after_the_restore() -> Outcome {
-    let (memory, saved) = armed(150)?;
+    let stopped = armed(150, 0)?;
     std::thread::sleep(Duration::from_millis(20));
-    let (mut target, done) = restored(&memory, &saved)?;
-    assert_eq!(done.vcpus[0].tsc_deadline, Some(memory.read(DEADLINE)));
+    let (mut target, done) = restored(&stopped)?;
+    assert_eq!(
+        done.vcpus[0].tsc_deadline,
+        Some(stopped.memory.read(DEADLINE))
+    );
     let not_armed = |r: &Reason| matches!(r, Reason::DeadlinesNotArmed { .. });
     assert!(!done.reasons.iter().any(not_armed), "{done}");
     let late = fires(&mut target)?;
@@ -239,20 +262,28 @@ pub(super) fn fires_after_the_restore() -> Outcome {
 
 /// The deadline passes while nobody runs: it fires at once, and is not lost.
 pub(super) fn fires_if_it_passed_meanwhile() -> Outcome {
-    let (memory, saved) = armed(5)?;
+    let stopped = armed(5, 0)?;
     std::thread::sleep(Duration::from_millis(40));
-    let (mut target, _) = restored(&memory, &saved)?;
+    let (mut target, _) = restored(&stopped)?;
     fires(&mut target)?;
     Ok(())
 }
 
 /// A LAPIC that is not in TSC-deadline mode yet takes no deadline: that is said.
 pub(super) fn says_if_the_lapic_was_not_restored() -> Outcome {
-    let (memory, saved) = armed(60_000)?;
+    let Stopped { memory, saved, .. } = armed(60_000, 0)?;
     let target = Sleeper::new(memory, 0)?;
     let done = saved.restore(&target.vm, &target.vcpus, Policy::ELAPSED);
     let done = done.unwrap();
     let expected = Reason::DeadlinesNotArmed { vcpus: 1 };
     assert!(done.reasons.contains(&expected), "{done}");
+    Ok(())
+}
+
+/// The timer fires after the vCPU was stopped and before it is saved.
+pub(super) fn fires_if_it_was_lost_to_the_save() -> Outcome {
+    let stopped = armed(5, 30)?;
+    let (mut target, _) = restored(&stopped)?;
+    fires(&mut target)?;
     Ok(())
 }
