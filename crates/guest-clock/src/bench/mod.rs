@@ -57,7 +57,8 @@ impl fmt::Display for Costs {
     }
 }
 
-const RUNS: u32 = 15;
+/// Short runs, and many: on a busy machine a few of them go undisturbed.
+const RUNS: u32 = 80;
 
 fn least(
     rounds: u32,
@@ -104,13 +105,13 @@ pub fn costs() -> Result<Costs, DrillError> {
         flags: PVCLOCK_TSC_STABLE,
     });
     let epoch = Instant::now();
-    // Starting and ending a run costs a thread: enough rounds that it does not count, few
+    // Starting and ending a run costs two switches: enough rounds that they do not count, few
     // enough for KVMs that emulate each instruction.
-    let rounds = 20_000;
+    let rounds = 2_000;
     Ok(Costs {
-        native_tsc_ps: here(100_000, rdtsc)?,
-        kvmclock_ps: here(100_000, || page.read(rdtsc, 8).map_or(0, |r| r.ns))?,
-        monotonic_ps: here(100_000, || u64::from(epoch.elapsed().subsec_nanos()))?,
+        native_tsc_ps: here(20_000, rdtsc)?,
+        kvmclock_ps: here(20_000, || page.read(rdtsc, 8).map_or(0, |r| r.ns))?,
+        monotonic_ps: here(20_000, || u64::from(epoch.elapsed().subsec_nanos()))?,
         guest_loop_ps: in_guest(Reader::Nothing, rounds)?,
         guest_rdtsc_ps: in_guest(Reader::Rdtsc, rounds)?,
         guest_rdmsr_ps: in_guest(Reader::Rdmsr, rounds)?,
