@@ -275,3 +275,35 @@ fn other_hosts_can_be_rehearsed() {
     let elapsed = u128::from(scaled.account().kvmclock_elapsed_ns);
     assert_eq!(u128::from(added), elapsed * u128::from(KHZ) / 1_000_000);
 }
+
+/// Each test that the page of reported failures and promises names is there.
+#[test]
+fn the_page_names_tests_that_are_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let page = read("../../docs/guest-clocks.md");
+    let begin = page.find("## Reported failures").unwrap();
+    let table = page[begin..].lines().filter(|line| line.starts_with("| "));
+    let tests = read("tests/reported.rs");
+    let mut rows = 0;
+    for row in table.skip(1) {
+        let name = row.rsplit('`').nth(1).unwrap();
+        assert!(tests.contains(&format!("#[test]\nfn {name}()")), "{name}");
+        rows += 1;
+    }
+    assert!(rows >= 11, "{rows} rows");
+    for (prefix, file) in [
+        ("restore::", "tests/restore.rs"),
+        ("reported::", "tests/reported.rs"),
+        ("capi::", "tests/capi.rs"),
+        ("example::", "tests/example.rs"),
+        ("interface::", "tests/interface.rs"),
+        ("fake::golden::", "src/fake/golden.rs"),
+    ] {
+        let tests = read(file);
+        for name in page.split(&format!("`{prefix}")).skip(1) {
+            let name = name.split('`').next().unwrap();
+            assert!(tests.contains(&format!("fn {name}()")), "{prefix}{name}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod memory;
 pub mod program;
 mod readers;
+mod registers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use program::{
 
 pub use memory::Memory;
 pub use readers::Reader;
+pub use registers::Registers;
 
 /// A guest could not be made or run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +188,61 @@ impl Guest {
         })
     }
 
+    /// Runs all vCPUs for this long, over and over; each stops where it next leaves its program
+    /// for the VMM, and its [registers](Guest::registers) say where that is.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub fn run_for(&mut self, time: Duration) -> Result<(), GuestError> {
+        const BETWEEN_LOOKS: u32 = 8;
+        for at in 0..self.vcpus.len() as u64 {
+            let rounds = u64::from(BETWEEN_LOOKS);
+            self.memory.write(field(at, Block::Rounds), rounds);
+        }
+        let until = Instant::now() + time;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&mut self.vcpus)
+                .map(|(at, vcpu)| (at, scope.spawn(move || run_until(at, vcpu, until))))
+                .collect();
+            for (vcpu, thread) in threads {
+                thread.join().map_err(|_| GuestError::Thread { vcpu })??;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where each vCPU is in its program.
+    ///
+    /// # Errors
+    /// [`GuestError::Ioctl`].
+    pub fn registers(&self) -> Result<Vec<Registers>, GuestError> {
+        let read = |(at, vcpu): (usize, &VcpuFd)| {
+            let regs = vcpu.get_regs();
+            let regs = regs.map_err(|e| of("KVM_GET_REGS", Some(at))(errno(e)))?;
+            Ok(Registers::from(regs))
+        };
+        self.vcpus.iter().enumerate().map(read).collect()
+    }
+
+    /// Sets each vCPU to where it was.
+    ///
+    /// # Errors
+    /// [`GuestError`]; [`GuestError::Vcpus`] for another number of them.
+    pub fn set_registers(&self, registers: &[Registers]) -> Result<(), GuestError> {
+        if registers.len() != self.vcpus.len() {
+            return Err(GuestError::Vcpus {
+                given: registers.len(),
+                most: self.vcpus.len(),
+            });
+        }
+        for (at, (vcpu, registers)) in self.vcpus.iter().zip(registers).enumerate() {
+            let set = vcpu.set_regs(&registers.into());
+            set.map_err(|e| of("KVM_SET_REGS", Some(at))(errno(e)))?;
+        }
+        Ok(())
+    }
+
     /// What the guest saw so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
@@ -252,6 +309,22 @@ fn vcpu(vm: &VmFd, at: usize) -> Result<VcpuFd, GuestError> {
     fd.set_msr(MSR_KVM_SYSTEM_TIME_NEW, page)
         .map_err(of("KVM_SET_MSRS(SYSTEM_TIME_NEW)", Some(at)))?;
     Ok(fd)
+}
+
+/// Runs to the end of the rounds again and again, and leaves nothing half done: KVM finishes an
+/// `OUT` at the next entry, and only then are the registers behind it.
+fn run_until(at: usize, vcpu: &mut VcpuFd, until: Instant) -> Result<(), GuestError> {
+    while Instant::now() < until {
+        run_one(at, vcpu)?;
+    }
+    vcpu.set_kvm_immediate_exit(1);
+    let finished = vcpu.run().map(|exit| format!("{exit:?}"));
+    vcpu.set_kvm_immediate_exit(0);
+    match finished {
+        Err(error) if error.errno() == libc::EINTR => Ok(()),
+        Err(error) => Err(of("KVM_RUN", Some(at))(errno(error)).into()),
+        Ok(exit) => Err(GuestError::Exit { vcpu: at, exit }),
+    }
 }
 
 /// A vCPU that does not come back within this is stuck, not slow.

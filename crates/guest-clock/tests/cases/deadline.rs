@@ -22,9 +22,11 @@ const FIRED: u64 = 0x2010;
 const ARMED_PORT: u16 = 0x11;
 const FIRED_PORT: u16 = 0x10;
 const VECTOR: u64 = 0x40;
-/// The first of the registers of requested interrupts; `APIC_SPIV` with the software-enable bit; `APIC_LVTT` in TSC-deadline mode.
+/// The first of the LAPIC's registers of requested interrupts.
 const IRR: usize = 0x200;
+/// `APIC_SPIV` with the software-enable bit.
 const SPIV: (usize, u32) = (0xf0, 0x1ff);
+/// `APIC_LVTT` in TSC-deadline mode.
 const LVTT: (usize, u32) = (0x320, 0x40000 | VECTOR as u32);
 
 core::arch::global_asm!(
