@@ -236,6 +236,8 @@ pub enum NoAnswer {
     },
 }
 
+/// For VMMs that keep their vCPUs elsewhere. Descriptors are better passed by value
+/// (`RawVcpu` is `Copy`): of references each is asked by itself, and one that runs is waited for.
 impl<T: Vcpu> Vcpu for &T {
     fn tsc_offset(&self) -> Result<u64, Errno> {
         (**self).tsc_offset()
