@@ -76,7 +76,11 @@ impl Fair {
             slice_ns: None,
         };
         self.ent[e].load = attr.weight();
-        self.rescale(e, attr.weight(), false);
+        // Under flat picking the share of the tree follows in one step when it is queued again.
+        let rq = self.ent[e].rq;
+        if rq.0 == u32::MAX || !self.is_flat(rq) {
+            self.rescale(e, attr.weight(), false);
+        }
     }
 
     /// Changes a task's nice value (`set_user_nice`). Nothing happens if it is the same.

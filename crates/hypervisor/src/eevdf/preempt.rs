@@ -77,7 +77,9 @@ impl Fair {
             return;
         }
         if self.pick_settled(q, !short) != pse {
-            self.update_protect(q, se);
+            if self.cfg.features.has(Feature::RunToParity) {
+                self.update_protect(q, se);
+            }
         } else if short {
             self.preempt_short(rq, q, se);
         } else {

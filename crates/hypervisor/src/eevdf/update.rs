@@ -176,7 +176,14 @@ impl Fair {
             return;
         }
         let ent = &self.ent[e];
-        let ahead = (ent.deadline.wrapping_sub(ent.vruntime) as i64).max(0);
+        let ahead = ent.deadline.wrapping_sub(ent.vruntime) as i64;
+        if ahead < 0 {
+            // Late already, after a change of weight. The one that is being picked runs not yet.
+            if r.curr == e {
+                self.request(rq, Resched::Now);
+            }
+            return;
+        }
         let real = (u128::from(ent.weight) * ahead as u128) >> 20;
         let real = u64::try_from(real).unwrap_or(u64::MAX).max(FLOOR_NS);
         let expiry = r.clock.saturating_add(real);

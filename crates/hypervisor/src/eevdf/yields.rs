@@ -137,7 +137,8 @@ impl Fair {
             self.check_clock(p_rq, now_ns)?;
         }
         self.set_clock(rq, now_ns);
-        let other = if queued { p_rq } else { rq };
+        // A sleeper's run queue is the one that it was on last (`task_rq`).
+        let other = if p_rq.0 == u32::MAX { rq } else { p_rq };
         if self.nr_queued(rq) == 1 && self.nr_queued(other) == 1 {
             return Ok(YieldTo::OnlyOne);
         }
