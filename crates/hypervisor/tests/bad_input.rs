@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use stealtime_hypervisor::eevdf::{
     Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode,
-    Policy, Preempt, RqId, TaskId, TaskView,
+    Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
 };
 use stealtime_hypervisor::lag_credit::LagCredit;
 
@@ -140,7 +140,12 @@ impl World {
                 Ok(())
             }
             2 => fair.extend_group(group, rq),
-            3 | 4 => fair.wake(task, rq, now).map(drop),
+            3 => fair.wake(task, rq, now).map(drop),
+            4 => {
+                let (sync, rq_selected) = (value % 2 == 0, value % 3 == 0);
+                let flags = WakeFlags { sync, rq_selected };
+                fair.wake_with(task, rq, flags, now).map(drop)
+            }
             5 => {
                 let how = [Block::Sleep, Block::Sleep, Block::Special, Block::Exit][a % 4];
                 fair.block(rq, how, now).map(drop)
@@ -191,6 +196,7 @@ fn call() -> impl Strategy<Value = Call> {
 fn features() -> impl Strategy<Value = Features> {
     prop_oneof![Just(None), any::<u16>().prop_map(Some)].prop_map(|off| {
         let mut set = Features::LINUX_7_2.with(Feature::YieldToLagCredit);
+        set = set.with(Feature::NextBuddy);
         for (i, feature) in Feature::ALL.into_iter().enumerate() {
             if off.is_some_and(|bits| bits >> i & 1 == 1) {
                 set = set.without(feature);

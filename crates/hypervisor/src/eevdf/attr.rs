@@ -5,6 +5,7 @@ use super::enqueue::{Dequeue, Enqueue};
 use super::entity::{Attr, Policy};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::preempt::PLAIN;
 use super::queue::Resched;
 use super::weights::{SLICE_MAX_NS, SLICE_MIN_NS};
 
@@ -61,7 +62,7 @@ impl Fair {
             return;
         }
         if !bracket.running {
-            self.check_preempt(e, false);
+            self.check_preempt(e, PLAIN);
         } else if nice > old_nice {
             self.request(rq, Resched::Now);
         }
@@ -223,7 +224,7 @@ impl Fair {
         if bracket.running {
             self.request(rq, Resched::Now);
         } else if bracket.queued {
-            self.check_preempt(e, false);
+            self.check_preempt(e, PLAIN);
         }
         Ok(())
     }

@@ -6,6 +6,23 @@ use super::features::Feature;
 use super::ids::{Ent, Que, RqId};
 use super::pick::FINAL;
 use super::queue::Resched;
+use super::task::WakeFlags;
+use super::weights::before;
+
+/// How the task that is to be checked came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// For the first time.
+    Forked,
+    /// In any other way.
+    Woken(WakeFlags),
+}
+
+/// A migration or a change.
+pub(crate) const PLAIN: Arrival = Arrival::Woken(WakeFlags {
+    sync: false,
+    rq_selected: false,
+});
 
 impl Fair {
     /// `se_is_idle`: a task with the idle policy, or an idle group.
@@ -20,7 +37,7 @@ impl Fair {
     }
 
     /// `wakeup_preempt` and `check_preempt_wakeup_fair` for task `p` on its run queue.
-    pub(crate) fn check_preempt(&mut self, p: Ent, fork: bool) {
+    pub(crate) fn check_preempt(&mut self, p: Ent, how: Arrival) {
         let rq = self.ent[p].rq;
         let r = &mut self.rqs[rq];
         let curr = r.curr;
@@ -43,16 +60,16 @@ impl Fair {
             if se_idle && policy != Policy::Idle {
                 self.preempt_short(rq, q, curr);
             } else if policy == Policy::Normal {
-                self.contest(rq, q, curr, p, fork);
+                self.contest(rq, q, curr, p, how);
             }
             return;
         }
-        self.check_preempt_cousin(rq, curr, p, fork);
+        self.check_preempt_cousin(rq, curr, p, how);
     }
 
     /// [`Self::check_preempt`] where the tasks are in different groups: their ancestors compete.
     #[inline(never)]
-    fn check_preempt_cousin(&mut self, rq: RqId, curr: Ent, p: Ent, fork: bool) {
+    fn check_preempt_cousin(&mut self, rq: RqId, curr: Ent, p: Ent, how: Arrival) {
         let (se, pse) = self.siblings(curr, p);
         let (se_idle, pse_idle) = (self.is_idle(se), self.is_idle(pse));
         if se_idle && !pse_idle {
@@ -64,16 +81,19 @@ impl Fair {
         if se_idle != pse_idle || self.ent[p].task.policy != Policy::Normal {
             return;
         }
-        self.contest(rq, self.ent[se].arena, se, pse, fork);
+        self.contest(rq, self.ent[se].arena, se, pse, how);
     }
 
     /// Whether `pse` is picked in `q`, where `se` runs.
     #[inline(always)]
-    fn contest(&mut self, rq: RqId, q: Que, se: Ent, pse: Ent, fork: bool) {
+    fn contest(&mut self, rq: RqId, q: Que, se: Ent, pse: Ent, how: Arrival) {
         self.update_curr(q);
         let (slice, pe) = (self.ent[se].slice, &self.ent[pse]);
         let short = pe.slice < slice && self.cfg.features.has(Feature::PreemptShort);
-        if !short && (fork || pe.delayed) {
+        if !short && (how == Arrival::Forked || pe.delayed) {
+            return;
+        }
+        if !short && self.cfg.features.has(Feature::NextBuddy) && self.next_buddy(q, se, pse, how) {
             return;
         }
         if self.pick_settled(q, !short) != pse {
@@ -85,6 +105,34 @@ impl Fair {
         } else {
             self.request(rq, Resched::Lazy);
         }
+    }
+
+    /// `set_preempt_buddy` and `preempt_sync`: nominates `pse`, unless the buddy that is there has
+    /// the earlier deadline. True if that decides: a synchronous wakeup preempts by the time that
+    /// the waker has run, or not at all.
+    ///
+    /// The kernel asks just after it has charged the waker, when that time is 0: such a wakeup
+    /// preempts only at a cost of migration of 0.
+    #[inline(never)]
+    fn next_buddy(&mut self, q: Que, se: Ent, pse: Ent, how: Arrival) -> bool {
+        let (Arrival::Woken(flags), deadline) = (how, self.ent[pse].deadline) else {
+            return false;
+        };
+        let buddy = self.ent.at(self.que[q].next);
+        if buddy.is_some_and(|b| before(b.deadline, deadline)) {
+            return false;
+        }
+        self.nominate(pse);
+        if !flags.sync {
+            return false;
+        }
+        let shift = if flags.rq_selected { 2 } else { 0 };
+        let (se, rq) = (&self.ent[se], self.ent[pse].rq);
+        let ran = self.now.saturating_sub(se.exec_start);
+        if before(deadline, se.deadline) && ran >= self.cfg.migration_cost_ns >> shift {
+            self.request(rq, Resched::Lazy);
+        }
+        true
     }
 
     /// Picks in `q`, dequeueing what was delayed, until something that runs is found.

@@ -4,6 +4,7 @@ use super::enqueue::{Dequeue, Enqueue};
 use super::entity::{Attr, Entity, TaskState, TaskView};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::preempt::{Arrival, PLAIN};
 use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
 use super::{Actions, Fair};
 
@@ -16,6 +17,15 @@ pub enum Block {
     Special,
     /// It ends; its id is void after the next pick.
     Exit,
+}
+
+/// What a waker says of a wakeup. Only `NEXT_BUDDY` reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WakeFlags {
+    /// The waker is about to sleep (`WF_SYNC`).
+    pub sync: bool,
+    /// Both are on one CPU although the woken task could be elsewhere (`WF_RQ_SELECTED`).
+    pub rq_selected: bool,
 }
 
 impl Fair {
@@ -156,7 +166,7 @@ impl Fair {
                 wakeup: false,
             },
         );
-        self.check_preempt(e, true);
+        self.check_preempt(e, Arrival::Forked);
         Ok(self.actions(rq))
     }
 
@@ -168,6 +178,21 @@ impl Fair {
     /// [`Error::NotAsleep`], [`Error::DelayedElsewhere`], [`Error::NotAttached`], a group without
     /// a part on `rq`, or those of [`Self::tick`].
     pub fn wake(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.wake_with(id, rq, WakeFlags::default(), now_ns)
+    }
+
+    /// [`Self::wake`] with what the waker says of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wake`].
+    pub fn wake_with(
+        &mut self,
+        id: TaskId,
+        rq: RqId,
+        flags: WakeFlags,
+        now_ns: u64,
+    ) -> Result<Actions, Error> {
         let e = self.task(id)?;
         match self.ent[e].task.state {
             TaskState::Asleep => {}
@@ -201,7 +226,7 @@ impl Fair {
             );
         }
         self.ent[e].task.state = TaskState::Runnable;
-        self.check_preempt(e, false);
+        self.check_preempt(e, Arrival::Woken(flags));
         Ok(self.actions(rq))
     }
 
@@ -293,7 +318,7 @@ impl Fair {
             TaskState::Runnable
         };
         self.enqueue_task(e, Enqueue::default());
-        self.check_preempt(e, false);
+        self.check_preempt(e, PLAIN);
         Ok(self.actions(rq))
     }
 

@@ -181,7 +181,7 @@ impl Fair {
         Ok(Some(from))
     }
 
-    /// Makes `p` the buddy: on each level, or under flat picking in the one queue.
+    /// Makes `p`, a task or a group, the buddy: from its level up, or under flat picking in the one queue.
     pub(crate) fn nominate(&mut self, p: Ent) {
         if !self.is_flat(self.ent[p].rq) {
             self.set_next_buddy(p);

@@ -1,7 +1,7 @@
 //! Random schedulers, and random operations that fit their state.
 
 use stealtime_hypervisor::eevdf::{
-    CgroupMode, Feature, Features, OtherLoad, PickMode, Policy, Preempt,
+    CgroupMode, Feature, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
 
 use crate::model::{Model, State};
@@ -54,16 +54,20 @@ pub(crate) struct Generator {
 }
 
 fn features(dice: &mut Dice) -> Features {
-    let mut set = Features::LINUX_7_2;
+    let every = Features::LINUX_7_2.with(Feature::YieldToLagCredit);
+    let mut set = every.with(Feature::NextBuddy);
     let plain = dice.one_in(2);
     for feature in Feature::ALL {
         let off = match feature {
-            Feature::Hrtick => dice.one_in(2),
+            Feature::Hrtick | Feature::NextBuddy => dice.one_in(2),
             _ => !plain && dice.one_in(3),
         };
         if off {
             set = set.without(feature);
         }
+    }
+    if dice.one_in(3) {
+        return set;
     }
     set.without(Feature::YieldToLagCredit)
 }
@@ -123,6 +127,7 @@ impl Generator {
             features: features(&mut dice),
             preempt: dice.of(&[Preempt::Lazy, Preempt::Full]),
             tick_ns: dice.of(&[1_000_000, 4_000_000, 3_333_333, 10_000_000, 100_000]),
+            migration_cost_ns: dice.of(&[500_000, 0, 3]),
             base_slice_ns: dice.of(&[2_800_000, 2_800_000, 700_000, 2_100_000, 100_000]),
             other_load: match kernel_loads {
                 true => OtherLoad::External,
@@ -133,6 +138,7 @@ impl Generator {
             } else {
                 dice.of(&CgroupMode::ALL)
             },
+            keep_request: dice.one_in(2),
             mode: dice.of(&[PickMode::Hierarchical, PickMode::Flat]),
             cpus: dice.of(&[1, 1, 1, 2, 3]),
             groups: groups(&mut dice),
@@ -296,13 +302,17 @@ impl Generator {
             ent.state == State::Asleep && m.cpus[ent.cpu].curr != Some(e)
         };
         let e = self.any_task(model, sleeps)?;
+        let flags = WakeFlags {
+            sync: self.dice.one_in(3),
+            rq_selected: self.dice.one_in(2),
+        };
         let ent = &model.entities[e];
         if self.detached.contains(&ent.id) {
             return None;
         }
         Some((
             if ent.on_rq { ent.cpu } else { cpu },
-            Op::Wake { id: ent.id },
+            Op::Wake { id: ent.id, flags },
         ))
     }
 

@@ -6,6 +6,7 @@
 //! requests, timers, virtual times, lag, averages, sums, counters, buddies.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod credit;
 #[path = "../golden/files.rs"]
 mod files;
 mod flat;

@@ -75,6 +75,8 @@ pub(crate) struct Cpu {
     pub(crate) resched: u8,
     pub(crate) announced: bool,
     pub(crate) hrtick: u64,
+    /// When a lag credit last forced a reschedule.
+    pub(crate) forced: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -133,6 +135,7 @@ impl Model {
                 resched: 0,
                 announced: false,
                 hrtick: 0,
+                forced: None,
             });
             for g in 0..model.groups.len() {
                 let ext_load = if g == 0 {
@@ -306,7 +309,7 @@ impl Scheduler for Model {
         let cpu = step.cpu;
         match step.op {
             Op::Fork { .. } => self.fork(cpu, step.op),
-            Op::Wake { id } => self.wake(cpu, id),
+            Op::Wake { id, flags } => self.wake(cpu, id, flags),
             Op::Sleep => self.block(cpu, false, State::Asleep),
             Op::SleepSpecial => self.block(cpu, true, State::Asleep),
             Op::Exit => self.block(cpu, true, State::Exiting),

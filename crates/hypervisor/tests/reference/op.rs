@@ -1,8 +1,9 @@
 //! Operations on a host's fair class, and what can be seen of it after each.
 
 use stealtime_hypervisor::eevdf::{
-    CgroupMode, Config, Features, OtherLoad, PickMode, Policy, Preempt,
+    CgroupMode, Config, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
+use stealtime_hypervisor::lag_credit::Method;
 
 /// What a scheduler is made with.
 #[derive(Clone, Debug)]
@@ -11,8 +12,11 @@ pub(crate) struct Setup {
     pub(crate) preempt: Preempt,
     pub(crate) tick_ns: u64,
     pub(crate) base_slice_ns: u64,
+    pub(crate) migration_cost_ns: u64,
     pub(crate) other_load: OtherLoad,
     pub(crate) cgroup_mode: CgroupMode,
+    /// A lag credit keeps the distance to the deadline.
+    pub(crate) keep_request: bool,
     pub(crate) mode: PickMode,
     pub(crate) cpus: usize,
     /// Group `g` is at `g - 1`; its parent has a smaller number, 0 is the root group.
@@ -35,8 +39,13 @@ impl Setup {
         config.preempt = self.preempt;
         config.tick_ns = self.tick_ns;
         config.base_slice_ns = self.base_slice_ns;
+        config.migration_cost_ns = self.migration_cost_ns;
         config.other_load = self.other_load;
         config.cgroup_mode = self.cgroup_mode;
+        config.lag_credit.method = Method::Credit {
+            slices: 2,
+            keep_request: self.keep_request,
+        };
         config
     }
 }
@@ -53,6 +62,7 @@ pub(crate) enum Op {
     },
     Wake {
         id: i64,
+        flags: WakeFlags,
     },
     Sleep,
     SleepSpecial,
@@ -145,6 +155,7 @@ pub(crate) trait Scheduler {
     /// `None` of a task that is gone.
     fn entity(&self, cpu: usize, id: i64) -> Option<[i64; 9]>;
     /// Weight at which an entity competes: what is recorded is the weight on its level.
+    #[allow(dead_code, reason = "recordings have none")]
     fn weight(&self, cpu: usize, id: i64) -> Option<u64>;
     fn queue(&self, cpu: usize, group: usize) -> [i64; 11];
     /// Request pending (0 none, 1 lazy, 2 immediate) and expiry of the slice timer (0 none).

@@ -1,6 +1,6 @@
 //! The reference's operations from outside: the lives of tasks, ticks, yields, changes.
 
-use stealtime_hypervisor::eevdf::Policy;
+use stealtime_hypervisor::eevdf::{Feature, Policy, WakeFlags};
 
 use crate::model::{Entity, LAZY, Model, N0, NOW, State, weight_of};
 use crate::op::Op;
@@ -36,10 +36,10 @@ impl Model {
         }
         assert!(self.tasks.insert(id, index).is_none(), "task {id} twice");
         self.join(index, Join::Initial);
-        self.check(index, true);
+        self.check(index, true, WakeFlags::default());
     }
 
-    pub(crate) fn wake(&mut self, cpu: usize, id: i64) {
+    pub(crate) fn wake(&mut self, cpu: usize, id: i64, flags: WakeFlags) {
         let e = self.tasks[&id];
         assert_eq!(self.entities[e].state, State::Asleep);
         if self.entities[e].on_rq {
@@ -50,7 +50,7 @@ impl Model {
             self.join(e, Join::Wakeup);
         }
         self.entities[e].state = State::Runnable;
-        self.check(e, false);
+        self.check(e, false, flags);
     }
 
     pub(crate) fn block(&mut self, cpu: usize, special: bool, state: State) {
@@ -136,7 +136,11 @@ impl Model {
             return 0;
         }
         self.nominate(Some(p));
-        self.yield_step(cpu);
+        if there == cpu && self.has(Feature::YieldToLagCredit) {
+            self.credited_yield(cpu, p);
+        } else {
+            self.yield_step(cpu);
+        }
         self.mark("yield_to in a group", self.parent(p).is_some());
         if there != cpu {
             self.mark("yield_to another CPU", true);
@@ -184,7 +188,7 @@ impl Model {
             return;
         }
         if !runs {
-            self.check(e, false);
+            self.check(e, false, WakeFlags::default());
         } else if new > old {
             self.request(cpu, NOW);
         }
@@ -240,7 +244,7 @@ impl Model {
         if was.1 {
             self.request(self.entities[e].cpu, NOW);
         } else if was.0 {
-            self.check(e, false);
+            self.check(e, false, WakeFlags::default());
         }
     }
 
@@ -284,7 +288,7 @@ impl Model {
         let e = self.tasks[&id];
         self.rehome(e, cpu);
         self.join(e, Join::Change);
-        self.check(e, false);
+        self.check(e, false, WakeFlags::default());
     }
 
     fn rehome(&mut self, e: usize, cpu: usize) {

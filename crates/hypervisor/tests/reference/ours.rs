@@ -101,7 +101,7 @@ impl Ours {
         let fair = &mut self.fair;
         match step.op {
             Op::Fork { .. } => self.fork(rq, now, step.op)?,
-            Op::Wake { id } => drop(fair.wake(self.tasks[&id], rq, now)?),
+            Op::Wake { id, flags } => drop(fair.wake_with(self.tasks[&id], rq, flags, now)?),
             Op::Sleep => drop(fair.block(rq, Block::Sleep, now)?),
             Op::SleepSpecial => drop(fair.block(rq, Block::Special, now)?),
             Op::Exit => drop(fair.block(rq, Block::Exit, now)?),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use stealtime_hypervisor::eevdf::{
-    CgroupMode, Config, Feature, Features, OtherLoad, PickMode, Policy, Preempt,
+    CgroupMode, Config, Feature, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
 
 use crate::files::VectorFile;
@@ -90,8 +90,10 @@ fn setup(header: &Value, sequence: &Value) -> Setup {
         },
         tick_ns: 1_000_000_000 / int(sequence, "hz") as u64,
         base_slice_ns,
+        migration_cost_ns: config.migration_cost_ns,
         other_load: OtherLoad::External,
         cgroup_mode: CgroupMode::Smp,
+        keep_request: false,
         mode: PickMode::Hierarchical,
         cpus: 1,
         groups: groups.collect(),
@@ -109,7 +111,10 @@ fn op(op: &Value) -> Op {
             slice: number("slice") as u64,
             group: group(),
         },
-        "wake" => Op::Wake { id: number("id") },
+        "wake" => Op::Wake {
+            id: number("id"),
+            flags: WakeFlags::default(),
+        },
         "sleep" => Op::Sleep,
         "sleep_special" => Op::SleepSpecial,
         "exit" => Op::Exit,

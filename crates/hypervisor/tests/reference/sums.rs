@@ -88,11 +88,15 @@ impl Model {
         self.slices(q).min().unwrap_or(u64::MAX)
     }
 
-    fn lag(&self, q: usize, e: usize, v: u64) -> i64 {
+    /// How far from the average a lag may be.
+    pub(crate) fn lag_bound(&self, q: usize, e: usize) -> u64 {
         let longest = self.slices(q).max().unwrap_or(0);
-        let e = &self.entities[e];
-        let bound = i128::from(dv(longest + self.setup.tick_ns, e.weight));
-        from(v, e.vruntime).clamp(-bound, bound) as i64
+        dv(longest + self.setup.tick_ns, self.entities[e].weight)
+    }
+
+    fn lag(&self, q: usize, e: usize, v: u64) -> i64 {
+        let bound = i128::from(self.lag_bound(q, e));
+        from(v, self.entities[e].vruntime).clamp(-bound, bound) as i64
     }
 
     /// Stores an entity's lag: true if it is not where that lag would put it.

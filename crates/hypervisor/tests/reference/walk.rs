@@ -1,6 +1,6 @@
 //! The reference's joining, leaving, picking and switching, level by level.
 
-use stealtime_hypervisor::eevdf::{Feature, Policy};
+use stealtime_hypervisor::eevdf::{Feature, Policy, WakeFlags};
 
 use crate::model::{LAZY, Model, NOW};
 use crate::sums::{before, dv};
@@ -402,7 +402,7 @@ impl Model {
     }
 
     /// Whether `p`, just queued, is to preempt.
-    pub(crate) fn check(&mut self, p: usize, fork: bool) {
+    pub(crate) fn check(&mut self, p: usize, fork: bool, flags: WakeFlags) {
         let cpu = self.entities[p].cpu;
         let Some(curr) = self.cpus[cpu].curr else {
             if !self.cpus[cpu].announced {
@@ -441,6 +441,17 @@ impl Model {
             self.mark("check ends at a delayed one", !fork);
             return;
         }
+        if !short && self.has(Feature::NextBuddy) && self.suggest(q, pse) && flags.sync {
+            let cost = self.setup.migration_cost_ns >> if flags.rq_selected { 2 } else { 0 };
+            let (s, w) = (&self.entities[se], &self.entities[pse]);
+            let preempts = before(w.deadline, s.deadline) && self.now - s.exec >= cost;
+            self.mark("synchronous wakeup preempts", preempts);
+            self.mark("synchronous wakeup waits", !preempts);
+            if preempts {
+                self.request(cpu, LAZY);
+            }
+            return;
+        }
         while !self.members(q).is_empty() {
             let e = self.pick_in(q, !short);
             if self.entities[e].delayed {
@@ -471,6 +482,18 @@ impl Model {
             }
             self.mark("protection cut", cut);
         }
+    }
+
+    /// Makes one that wakes the buddy, unless the one that is has an earlier deadline.
+    fn suggest(&mut self, q: usize, pse: usize) -> bool {
+        let deadline = self.entities[pse].deadline;
+        let next = self.queues[q].next;
+        if next.is_some_and(|b| before(self.entities[b].deadline, deadline)) {
+            self.mark("an earlier buddy stays", true);
+            return false;
+        }
+        self.nominate(Some(pse));
+        true
     }
 
     fn preempt_short(&mut self, buddy_queue: usize, se: usize) {
