@@ -5,7 +5,7 @@ use super::enqueue::{Dequeue, Enqueue};
 use super::entity::{Attr, Policy};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
-use super::preempt::PLAIN;
+use super::preempt::Arrival;
 use super::queue::Resched;
 use super::weights::{SLICE_MAX_NS, SLICE_MIN_NS};
 
@@ -62,7 +62,7 @@ impl Fair {
             return;
         }
         if !bracket.running {
-            self.check_preempt(e, PLAIN);
+            self.check_preempt(e, Arrival::PLAIN);
         } else if nice > old_nice {
             self.request(rq, Resched::Now);
         }
@@ -217,6 +217,7 @@ impl Fair {
             self.groups[g].tasks += 1;
         }
         self.ent[e].task.group = group;
+        self.ent[e].task.homed = false;
         if on_cpu {
             self.rehome(e, rq)?;
         }
@@ -224,7 +225,7 @@ impl Fair {
         if bracket.running {
             self.request(rq, Resched::Now);
         } else if bracket.queued {
-            self.check_preempt(e, PLAIN);
+            self.check_preempt(e, Arrival::PLAIN);
         }
         Ok(())
     }

@@ -105,8 +105,14 @@ impl Fair {
     }
 
     /// `enqueue_task_fair`.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn enqueue_task(&mut self, task: Ent, flags: Enqueue) {
+        self.enqueue_here(task, flags);
+    }
+
+    /// [`Self::enqueue_task`], compiled into its caller: for wakeups and migrations.
+    #[inline(always)]
+    pub(crate) fn enqueue_here(&mut self, task: Ent, flags: Enqueue) {
         let ent = &self.ent[task];
         let (rq, q, parent) = (ent.rq, ent.queue, ent.parent);
         if self.is_flat(rq) {
@@ -150,7 +156,7 @@ impl Fair {
     }
 
     /// `enqueue_entity`, and the counters of `q`.
-    #[inline]
+    #[inline(always)]
     fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
         if self.que[q].curr == e {
             self.enqueue_running(q, e, initial, count);
@@ -187,7 +193,7 @@ impl Fair {
 
     /// `dequeue_entity`, and the counters of `q`: the weight that is left there, or `None` if the
     /// entity stays, delayed.
-    #[inline]
+    #[inline(always)]
     fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> Option<u64> {
         self.update_curr(q);
         self.clear_buddies(q, e);
@@ -227,8 +233,14 @@ impl Fair {
     }
 
     /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn dequeue_task(&mut self, entity: Ent, flags: Dequeue) -> bool {
+        self.dequeue_here(entity, flags)
+    }
+
+    /// [`Self::dequeue_task`], compiled into its caller: for sleepers and migrations.
+    #[inline(always)]
+    pub(crate) fn dequeue_here(&mut self, entity: Ent, flags: Dequeue) -> bool {
         let ent = &self.ent[entity];
         let (q, parent, task) = (ent.queue, ent.parent, ent.is_task());
         if self.is_flat(ent.rq) {

@@ -141,7 +141,7 @@ impl Fair {
             mode,
             root,
             clock: 0,
-            accounted: 0,
+            unasked_until: 0,
             curr: Ent::NONE,
             resched: Resched::None,
             announced: false,

@@ -9,20 +9,34 @@ use super::queue::Resched;
 use super::task::WakeFlags;
 use super::weights::before;
 
-/// How the task that is to be checked came.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// For the first time.
-    Forked,
-    /// In any other way.
-    Woken(WakeFlags),
-}
+/// How the task that is to be checked came (`WF_*`).
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival(u8);
 
-/// A migration or a change.
-pub(crate) const PLAIN: Arrival = Arrival::Woken(WakeFlags {
-    sync: false,
-    rq_selected: false,
-});
+impl Arrival {
+    /// By a migration or a change.
+    pub(crate) const PLAIN: Self = Self(0);
+    /// For the first time.
+    pub(crate) const FORK: Self = Self(1);
+    const SYNC: u8 = 2;
+    const RQ_SELECTED: u8 = 4;
+
+    pub(crate) fn woken(flags: WakeFlags) -> Self {
+        let mut bits = 0;
+        if flags.sync {
+            bits |= Self::SYNC;
+        }
+        if flags.rq_selected {
+            bits |= Self::RQ_SELECTED;
+        }
+        Self(bits)
+    }
+
+    #[inline]
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+}
 
 impl Fair {
     /// `se_is_idle`: a task with the idle policy, or an idle group.
@@ -37,7 +51,14 @@ impl Fair {
     }
 
     /// `wakeup_preempt` and `check_preempt_wakeup_fair` for task `p` on its run queue.
+    #[inline(never)]
     pub(crate) fn check_preempt(&mut self, p: Ent, how: Arrival) {
+        self.check_here(p, how);
+    }
+
+    /// [`Self::check_preempt`], compiled into its caller.
+    #[inline(always)]
+    pub(crate) fn check_here(&mut self, p: Ent, how: Arrival) {
         let rq = self.ent[p].rq;
         let r = &mut self.rqs[rq];
         let curr = r.curr;
@@ -54,7 +75,8 @@ impl Fair {
             return;
         }
         let (q, pe) = (c.arena, &self.ent[p]);
-        // Under flat picking this is always so: the tasks themselves compete.
+        // Under flat picking this is always so: the tasks themselves compete. The queue has been
+        // charged when the task joined it.
         if q == pe.arena {
             let (se_idle, policy) = (c.task.policy == Policy::Idle, pe.task.policy);
             if se_idle && policy != Policy::Idle {
@@ -81,16 +103,17 @@ impl Fair {
         if se_idle != pse_idle || self.ent[p].task.policy != Policy::Normal {
             return;
         }
-        self.contest(rq, self.ent[se].arena, se, pse, how);
+        let q = self.ent[se].arena;
+        self.update_curr(q);
+        self.contest(rq, q, se, pse, how);
     }
 
-    /// Whether `pse` is picked in `q`, where `se` runs.
+    /// Whether `pse` is picked in `q`, where `se` runs and is charged.
     #[inline(always)]
     fn contest(&mut self, rq: RqId, q: Que, se: Ent, pse: Ent, how: Arrival) {
-        self.update_curr(q);
         let (slice, pe) = (self.ent[se].slice, &self.ent[pse]);
         let short = pe.slice < slice && self.cfg.features.has(Feature::PreemptShort);
-        if !short && (how == Arrival::Forked || pe.delayed) {
+        if !short && (how.has(Arrival::FORK.0) || pe.delayed) {
             return;
         }
         if !short && self.cfg.features.has(Feature::NextBuddy) && self.next_buddy(q, se, pse, how) {
@@ -115,18 +138,16 @@ impl Fair {
     /// preempts only at a cost of migration of 0.
     #[inline(never)]
     fn next_buddy(&mut self, q: Que, se: Ent, pse: Ent, how: Arrival) -> bool {
-        let (Arrival::Woken(flags), deadline) = (how, self.ent[pse].deadline) else {
-            return false;
-        };
+        let deadline = self.ent[pse].deadline;
         let buddy = self.ent.at(self.que[q].next);
         if buddy.is_some_and(|b| before(b.deadline, deadline)) {
             return false;
         }
         self.nominate(pse);
-        if !flags.sync {
+        if !how.has(Arrival::SYNC) {
             return false;
         }
-        let shift = if flags.rq_selected { 2 } else { 0 };
+        let shift = if how.has(Arrival::RQ_SELECTED) { 2 } else { 0 };
         let (se, rq) = (&self.ent[se], self.ent[pse].rq);
         let ran = self.now.saturating_sub(se.exec_start);
         if before(deadline, se.deadline) && ran >= self.cfg.migration_cost_ns >> shift {

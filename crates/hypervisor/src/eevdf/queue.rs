@@ -54,6 +54,17 @@ pub(crate) struct Running {
     pub(crate) slice: u64,
 }
 
+impl Running {
+    #[inline]
+    pub(crate) fn of(curr: &Entity) -> Self {
+        Self {
+            vruntime: curr.vruntime,
+            weight: curr.weight,
+            slice: curr.slice,
+        }
+    }
+}
+
 impl Queue {
     pub(crate) fn new(rq: RqId, owner: Ent) -> Self {
         Self {
@@ -80,12 +91,7 @@ impl Queue {
     /// What the running entity adds, if it is a member.
     #[inline]
     pub(crate) fn running(&self, ent: &Arena<Entity>) -> Option<Running> {
-        let curr = ent.at(self.curr).filter(|c| c.on_rq)?;
-        Some(Running {
-            vruntime: curr.vruntime,
-            weight: curr.weight,
-            slice: curr.slice,
-        })
+        ent.at(self.curr).filter(|c| c.on_rq).map(Running::of)
     }
 
     /// Sums over all members, `curr` being the running one.
@@ -165,6 +171,28 @@ impl Queue {
         pool.remove(&mut self.timeline, e.0);
     }
 
+    /// [`Self::tree_insert`] of one and [`Self::tree_remove`] of another.
+    #[inline(always)]
+    pub(crate) fn tree_exchange(
+        &mut self,
+        pool: &mut Pool,
+        (come, new): (Ent, &Entity),
+        (go, old): (Ent, &Entity),
+    ) {
+        let plus = self.key(new.vruntime).wrapping_mul(new.weight as i64);
+        let minus = self.key(old.vruntime).wrapping_mul(old.weight as i64);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_add(plus).wrapping_sub(minus);
+        self.sum_weight = self.sum_weight + new.weight - old.weight;
+        let (deadline, vruntime, slice) = (new.deadline, new.vruntime, new.slice as u32);
+        pool.exchange(
+            &mut self.timeline,
+            (come.0, go.0),
+            deadline,
+            vruntime,
+            slice,
+        );
+    }
+
     /// `update_zero_vruntime`.
     #[inline]
     pub(crate) fn set_zero(&mut self, zero: u64) {
@@ -202,8 +230,8 @@ pub(crate) struct Rq {
     pub(crate) mode: PickMode,
     pub(crate) root: Que,
     pub(crate) clock: u64,
-    /// No entity that runs was accounted for before this time.
-    pub(crate) accounted: u64,
+    /// Up to this time no entity that runs can have gone unaccounted for too long.
+    pub(crate) unasked_until: u64,
     /// Running task; none when idle.
     pub(crate) curr: Ent,
     pub(crate) resched: Resched,

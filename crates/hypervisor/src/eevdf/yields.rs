@@ -43,7 +43,7 @@ impl Fair {
     }
 
     /// `clear_buddies`: if `e` is the buddy of `q`, neither it nor its nominated ancestors are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clear_buddies(&mut self, q: Que, e: Ent) {
         if self.que[q].next == e {
             self.clear_buddies_up(q, e);
