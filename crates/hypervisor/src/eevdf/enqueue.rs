@@ -4,7 +4,7 @@ use super::Fair;
 use super::entity::Policy;
 use super::features::Feature;
 use super::ids::{Ent, Que};
-use super::queue::Queue;
+use super::queue::{Queue, Running};
 
 /// Why a task is enqueued (`ENQUEUE_*`).
 #[derive(Clone, Copy, Default)]
@@ -119,7 +119,7 @@ impl Fair {
             self.flat_enqueue(task, flags);
         } else {
             let mut count = self.enqueue_count(task, flags);
-            self.enqueue_entity(q, task, flags.initial, &mut count);
+            self.enqueue_entity::<false>(q, task, flags.initial, &mut count);
             if parent.is_some() {
                 self.enqueue_above(q, parent, count);
             }
@@ -141,7 +141,7 @@ impl Fair {
             let (q, parent) = (ent.queue, ent.parent);
             let ent = &mut self.ent[e];
             (ent.slice, ent.custom_slice) = (slice, true);
-            self.enqueue_entity(q, e, false, &mut count);
+            self.enqueue_entity::<true>(q, e, false, &mut count);
             slice = self.min_slice(q);
             e = parent;
         }
@@ -155,18 +155,34 @@ impl Fair {
         }
     }
 
-    /// `enqueue_entity`, and the counters of `q`.
+    /// `enqueue_entity` of a group's entity or a task's, and the counters of `q`.
     #[inline(always)]
-    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
-        if self.que[q].curr == e {
+    fn enqueue_entity<const GROUP: bool>(
+        &mut self,
+        q: Que,
+        e: Ent,
+        initial: bool,
+        count: &mut Count,
+    ) {
+        let running = self.que[q].curr;
+        if running == e {
             self.enqueue_running(q, e, initial, count);
             return;
         }
-        self.update_curr(q);
-        self.refresh_weight(e);
-        let queue = &mut self.que[q];
-        let curr = queue.running(&self.ent);
-        let ent = &mut self.ent[e];
+        // Most that join find the running one charged, by what made them join.
+        let mut curr = match self.ent.at(running) {
+            Some(c) if self.now > c.exec_start => {
+                self.charge(q, running);
+                self.que[q].running(&self.ent)
+            }
+            Some(c) if c.on_rq => Some(Running::of(c)),
+            _ => None,
+        };
+        if GROUP {
+            self.refresh_weight(e);
+            curr = self.que[q].running(&self.ent);
+        }
+        let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         queue.place(curr, ent, &self.cfg, initial);
         queue.join(ent.load);
         queue.tree_insert(&mut self.pool, e, ent);
