@@ -255,7 +255,13 @@ impl Pool {
         // Each leaf but an empty root holds an entity, each inner node two children; and there are
         // no more trees in use than entities have been in.
         let nodes = capacity.saturating_mul(3);
-        self.nodes.reserve(nodes.saturating_sub(self.nodes.len()));
+        // Moved by hand: a larger block for an aligned type is a copy of all of the old one, and
+        // most of it has never been touched.
+        if nodes > self.nodes.capacity() {
+            let mut room = Vec::with_capacity(nodes);
+            room.append(&mut self.nodes);
+            self.nodes = room;
+        }
         self.free.reserve(nodes.saturating_sub(self.free.len()));
     }
 

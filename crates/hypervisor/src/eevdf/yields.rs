@@ -91,10 +91,11 @@ impl Fair {
     ///
     /// As [`Self::tick`], and [`Error::Idle`] while the idle task runs.
     pub fn yield_task(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
-        self.begin(rq, now_ns)?;
+        self.begin_check(rq, now_ns)?;
         if self.rqs[rq].curr.is_none() {
             return Err(Error::Idle(rq));
         }
+        self.set_clock(rq, now_ns);
         self.yield_step(rq);
         Ok(self.actions(rq))
     }
