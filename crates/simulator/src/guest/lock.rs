@@ -1,0 +1,161 @@
+//! Queued spinlocks, native and paravirtual (`kernel/locking/qspinlock.c`,
+//! `qspinlock_paravirt.h`).
+//!
+//! Without the paravirtual kind a guest has what it has under `nopvspin`: waiters spin in the order
+//! in which they came, and the lock goes to the first of them, even if its vCPU does not run. With
+//! it, a waiter that has spun long enough halts, and so does one whose predecessor has halted; the
+//! one who unlocks kicks the first waiter if that has halted, and until it has woken up anybody may
+//! take the lock.
+
+use super::kernel::{Holder, Waiter};
+use super::spin::Look;
+use super::{Micro, SpinOn};
+use crate::fault::Sim;
+use crate::ids::{VcpuNr, VmNr};
+use crate::kvm::Exit;
+use crate::machine::Machine;
+use crate::program::SpinId;
+
+impl Machine<'_> {
+    /// Whether the guest's locks are paravirtual (`kvm_spinlock_init`): KVM does not offer the
+    /// kick where HLT does not exit, and one vCPU has nobody to wait for.
+    pub(crate) fn has_pv_spinlocks(&self, vm: VmNr) -> bool {
+        let vm = &self.vms[vm];
+        let guest = &vm.cfg.guest;
+        guest.pv_spinlocks && !guest.hlt_in_guest && !guest.mwait_in_guest && vm.vcpus > 1
+    }
+
+    /// `queued_spin_lock`: taken, or waits its turn.
+    pub(crate) fn guest_try_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        let (vm, index, thread) = (v.vm, v.index, v.guest.current);
+        v.guest.preempt_off += 1;
+        let locked = u64::from(self.costs.locked_shared_ns);
+        v.guest.push_next(Micro::Run {
+            ns: locked,
+            kernel: true,
+        });
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        if l.owner.is_some_and(|owner| owner.vcpu == index) {
+            let what = format!("takes spinlock {}, which its vCPU holds already", l.name);
+            return self.wrong_program(vcpu, &what);
+        }
+        // A first waiter that does not look leaves the pending bit clear: the lock can be stolen.
+        let free = l.owner.is_none() && l.waiters.front().is_none_or(|first| first.halted);
+        if free {
+            l.owner = Some(Holder {
+                vcpu: index,
+                thread,
+            });
+            return Ok(());
+        }
+        l.waiters.push_back(Waiter {
+            vcpu: index,
+            thread,
+            halted: false,
+        });
+        self.stats.lock_waits += 1;
+        let spin = Micro::Spin(SpinOn::Lock(lock));
+        self.vcpus[vcpu].guest.push_next(spin);
+        Ok(())
+    }
+
+    /// `queued_spin_unlock`: the first waiter has it, or is kicked to come and take it.
+    pub(crate) fn guest_unlock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        let own = u64::from(self.costs.locked_own_ns);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        if l.owner.is_none_or(|owner| owner.vcpu != index) {
+            let what = format!("releases spinlock {}, which it does not hold", l.name);
+            return self.wrong_program(vcpu, &what);
+        }
+        l.owner = None;
+        let first = l.waiters.front().copied();
+        let v = &mut self.vcpus[vcpu];
+        v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
+        v.guest.push_next(Micro::CheckResched);
+        match first {
+            Some(first) if first.halted => {
+                self.stats.pv_kicks += 1;
+                let kick = Exit::KickCpu { vcpu: first.vcpu };
+                v.guest.push_next(Micro::Exit(kick));
+            }
+            Some(first) => {
+                self.give_lock(vm, lock);
+                self.poke(self.vcpu_of(vm, first.vcpu));
+            }
+            None => {}
+        }
+        self.vcpus[vcpu].guest.push_next(Micro::Run {
+            ns: own,
+            kernel: true,
+        });
+        Ok(())
+    }
+
+    /// The first waiter gets a free lock; the next one becomes the first, with new patience.
+    fn give_lock(&mut self, vm: VmNr, lock: SpinId) {
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let Some(first) = l.waiters.pop_front() else {
+            return;
+        };
+        l.owner = Some(Holder {
+            vcpu: first.vcpu,
+            thread: first.thread,
+        });
+        let next = l.waiters.front().map(|next| next.vcpu);
+        if let Some(next) = next {
+            let next = self.vcpu_of(vm, next);
+            if let Some(spin) = &mut self.vcpus[next].guest.spin {
+                spin.spun_ns = 0;
+            }
+        }
+    }
+
+    /// A waiter looks.
+    pub(crate) fn look_at_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Look {
+        let v = &self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == index) else {
+            return Look::Over;
+        };
+        if place == 0 && l.owner.is_none() {
+            self.give_lock(vm, lock);
+            return Look::Over;
+        }
+        if !self.has_pv_spinlocks(vm) {
+            return Look::Wait;
+        }
+        let patience = self.spin_threshold_ns();
+        let spun = self.vcpus[vcpu].guest.spin.map_or(0, |spin| spin.spun_ns);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let early = place > 0 && l.waiters[place - 1].halted;
+        l.waiters[place].halted = early || spun >= patience;
+        if !l.waiters[place].halted {
+            return Look::Wait;
+        }
+        self.stats.pv_waits += 1;
+        let next = l.waiters.get(place + 1).map(|next| next.vcpu);
+        if let Some(spin) = &mut self.vcpus[vcpu].guest.spin {
+            spin.spun_ns = 0;
+        }
+        if let Some(next) = next {
+            // `pv_wait_early`: who waits behind a halted waiter halts too.
+            self.poke(self.vcpu_of(vm, next));
+        }
+        Look::Halt
+    }
+
+    /// Whether a waiter would do anything but go on, if it looked.
+    pub(crate) fn lock_wants_look(&self, vcpu: VcpuNr, lock: SpinId) -> bool {
+        let v = &self.vcpus[vcpu];
+        let l = &self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
+        let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == v.index) else {
+            return true;
+        };
+        let behind_halted = place > 0 && l.waiters[place - 1].halted;
+        (place == 0 && l.owner.is_none()) || (behind_halted && self.has_pv_spinlocks(v.vm))
+    }
+}
