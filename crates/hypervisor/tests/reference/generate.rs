@@ -44,6 +44,8 @@ pub(crate) struct Generator {
     dice: Dice,
     pub(crate) setup: Setup,
     mix: [u64; KINDS],
+    /// All tasks are alike and time passes in even steps: many deadlines are equal.
+    even: bool,
     max_tasks: usize,
     pub(crate) steps: usize,
     now: u64,
@@ -152,12 +154,18 @@ impl Generator {
         mix[0] += 1;
         mix[1] += 2;
         mix[5] += 2;
+        let even = dice.one_in(4);
+        if even {
+            // Changes of nice and attributes would make tasks unlike.
+            (mix[13], mix[14]) = (0, 0);
+        }
         let max_tasks = dice.of(&[2, 3, 5, 8, 14, 20, 70]);
         Self {
             now: dice.scale(50),
             dice,
             setup,
             mix,
+            even,
             max_tasks,
             // All is compared with all: large queues take their time.
             steps: if max_tasks > 20 { steps / 8 } else { steps },
@@ -168,6 +176,10 @@ impl Generator {
     }
 
     fn elapse(&mut self) {
+        if self.even {
+            self.now += 350_000 * self.dice.of(&[0, 0, 0, 1, 2, 8]);
+            return;
+        }
         self.now += match self.dice.roll(32) {
             0..8 => 0,
             8..12 => self.dice.roll(16),
@@ -287,6 +299,15 @@ impl Generator {
             return None;
         }
         self.next_id += 1;
+        if self.even {
+            return Some(Op::Fork {
+                id: self.next_id,
+                nice: 0,
+                policy: Policy::Normal,
+                slice: 0,
+                group: self.dice.roll(model.groups.len() as u64) as usize,
+            });
+        }
         Some(Op::Fork {
             id: self.next_id,
             nice: nice(&mut self.dice),
