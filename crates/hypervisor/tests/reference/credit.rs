@@ -55,6 +55,8 @@ impl Model {
             if protected {
                 ent.vprot = back(ent.vprot);
             }
+            // The base goes along.
+            self.queues[q].zero = self.entities[e].vruntime.wrapping_add(target as u64);
             return;
         }
         let keeps = self.setup.keep_request && self.has(Feature::PlaceRelDeadline);
