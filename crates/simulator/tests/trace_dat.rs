@@ -27,6 +27,7 @@ fn config(workload: &str) -> Config {
             tasks: Vec::new(),
         },
         vms: (0..2).map(vm).collect(),
+        scripts: Default::default(),
         knobs: Knobs::default(),
         run: RunConfig {
             duration_ns: 100_000_000,
