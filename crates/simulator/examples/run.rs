@@ -28,6 +28,7 @@ fn main() {
                 ..VmConfig::default()
             })
             .collect(),
+        scripts: Default::default(),
         knobs: Knobs::default(),
         run: RunConfig {
             duration_ns: u64::from(seconds) * 1_000_000_000,

@@ -23,6 +23,8 @@ pub struct TaskBooks {
     pub sleep_ns: u64,
     /// Not there yet, or ended.
     pub absent_ns: u64,
+    /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
+    pub(crate) run_delay_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,10 +59,14 @@ impl TaskBooks {
             Ran::Not => self.absent_ns += spent,
             Ran::Running => self.run_ns += spent,
             Ran::Preempted => {
+                self.run_delay_ns += spent;
                 self.wait_ns += spent;
                 self.preempted_ns += spent;
             }
-            Ran::Woken => self.wait_ns += spent,
+            Ran::Woken => {
+                self.run_delay_ns += spent;
+                self.wait_ns += spent;
+            }
             Ran::Asleep => self.sleep_ns += spent,
         }
     }
@@ -70,6 +76,7 @@ impl TaskBooks {
             since_ns: now,
             changed_ns: self.changed_ns,
             state: self.state,
+            run_delay_ns: self.run_delay_ns,
             ..Self::default()
         };
     }
@@ -100,7 +107,7 @@ pub struct VcpuBooks {
     pub guest_ns: u64,
     /// Polling in halts.
     pub poll_ns: u64,
-    /// Spinning for locks, owners and answers: from the first look to the last, off the CPU too.
+    /// Spinning in guest mode for locks, owners and answers.
     pub spin_ns: u64,
     /// Halts.
     pub halts: u64,

@@ -15,6 +15,7 @@ mod machine;
 mod migration;
 mod outcome;
 pub mod program;
+pub mod script;
 mod sink;
 mod stats;
 pub mod swarm;
@@ -22,8 +23,8 @@ pub mod workload;
 mod xen;
 
 pub use fault::{Fault, Sim};
-pub use guest::GuestBuilder;
-pub use machine::{CHECKS, Machine};
+pub use guest::{Arrivals, GuestBuilder};
+pub use machine::{CHECKS, Machine, Recipe};
 pub use migration::ClockOutcome;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};

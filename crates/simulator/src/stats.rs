@@ -5,6 +5,8 @@ use core::cell::Cell;
 use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::posted_interrupt::LocalLists;
 
+use crate::program::Record;
+
 /// Values in buckets no wider than a sixteenth of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
@@ -121,6 +123,17 @@ impl Meter {
             ..Self::default()
         }
     }
+
+    pub(crate) fn record(&mut self, record: Record) {
+        match record {
+            Record::Done(n) => self.done += n,
+            Record::Latency(ns) => {
+                self.done += 1;
+                self.latency.add(ns);
+            }
+            Record::Lasted(ns) => self.latency.add(ns),
+        }
+    }
 }
 
 /// What the mechanisms count.
@@ -192,6 +205,16 @@ pub struct Stats {
     /// How long they took their sender, in ns.
     pub broadcast_ns: Histogram,
     pub lock_waits: u64,
+    /// Halts of vCPUs that waited for a paravirtual spinlock.
+    pub pv_waits: u64,
+    /// Kicks of such vCPUs.
+    pub pv_kicks: u64,
+    /// Threads that an idle vCPU took from another.
+    pub guest_migrations: u64,
+    /// Sleeps for a mutex.
+    pub mutex_waits: u64,
+    /// Wakeups of idle vCPUs that polled or used MWAIT, without an IPI.
+    pub guest_ipis_spared: u64,
     pub function_calls: u64,
     pub flushes_spared: u64,
     pub(crate) steps_without_time: u64,

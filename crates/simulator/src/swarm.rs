@@ -38,6 +38,7 @@ pub fn scenario(seed: u64) -> Config {
             tasks: Vec::new(),
         },
         vms: Vec::new(),
+        scripts: crate::script::Scripts::default(),
         knobs: knobs(r, cpus),
         run: RunConfig {
             duration_ns: r.between(1, 20) * 1_000_000,

@@ -32,6 +32,7 @@ fn config(vms: u32, vcpus: u32, cpus: u32, workload: &str) -> Config {
                 ..VmConfig::default()
             })
             .collect(),
+        scripts: Default::default(),
         knobs: Knobs::default(),
         run: RunConfig {
             duration_ns: 200_000_000,

@@ -89,7 +89,12 @@ impl Config {
         for n in 0..self.vms.len() {
             self.check_vm(n)?;
         }
-        if self.vms.is_empty() && self.host.tasks.is_empty() {
+        for (n, script) in self.scripts.tasks.iter().enumerate() {
+            self.check_cpus(&format!("script.{n}.cpus"), &script.cpus)?;
+            self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
+            check_nice(&format!("script.{n}.nice"), script.nice)?;
+        }
+        if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
             return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
         }
         Ok(())

@@ -20,6 +20,8 @@ pub use profile::{CState, Costs, Features, Profile};
 pub use vm::{GuestConfig, Pinning, VmConfig};
 pub use workload::{ParamValue, WorkloadConfig};
 
+use crate::script::Scripts;
+
 /// How long a run takes and what its random numbers grow from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunConfig {
@@ -48,6 +50,8 @@ pub struct Config {
     pub host: HostConfig,
     /// The guests.
     pub vms: Vec<VmConfig>,
+    /// Tasks that do what was recorded.
+    pub scripts: Scripts,
     /// Everything that a user could switch.
     pub knobs: Knobs,
     /// Duration and seed.

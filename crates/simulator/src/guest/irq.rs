@@ -2,9 +2,9 @@
 
 use stealtime_hypervisor::eevdf::Resched;
 
-use super::{CALL_FUNCTION_VECTOR, DEVICE_VECTOR, LOCAL_TIMER_VECTOR, Micro};
+use super::{CALL_FUNCTION_VECTOR, DEVICE_VECTOR, LOCAL_TIMER_VECTOR, Micro, SOURCE_VECTOR};
 use crate::fault::Sim;
-use crate::ids::{CpuNr, VcpuNr};
+use crate::ids::VcpuNr;
 use crate::kvm::Exit;
 use crate::machine::Machine;
 
@@ -45,11 +45,12 @@ impl Machine<'_> {
     }
 
     /// What a vector is for.
-    pub(crate) fn guest_handle(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8) -> Sim {
+    pub(crate) fn guest_handle(&mut self, vcpu: VcpuNr, vector: u8) -> Sim {
         match vector {
             LOCAL_TIMER_VECTOR => self.guest_timer(vcpu),
-            CALL_FUNCTION_VECTOR => self.guest_answer_calls(cpu, vcpu),
-            DEVICE_VECTOR..0x70 => self.guest_device(vcpu, vector),
+            CALL_FUNCTION_VECTOR => self.guest_answer_calls(vcpu),
+            DEVICE_VECTOR..SOURCE_VECTOR => self.guest_device(vcpu, vector),
+            SOURCE_VECTOR..0x70 => self.guest_polls_cards(vcpu, vector),
             // The reschedule vector has done its work by coming.
             _ => Ok(()),
         }

@@ -45,6 +45,8 @@ impl Machine<'_> {
             irq_blocked: !v.guest.takes_interrupts() && v.run != VcpuRun::Blocked,
             device_assigned: self.vms[v.vm].cfg.assigned_device,
         };
+        self.guest_lost_cpu(vcpu);
+        let v = &self.vcpus[vcpu];
         let put = v
             .posted
             .put(&v.shared, reason, &self.stats.lists, &self.stats.mechanisms)?;

@@ -24,9 +24,13 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
+use crate::script::ScriptTask;
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
+
+/// Makes a guest's threads.
+pub type Recipe<'r> = &'r mut dyn FnMut(&VmConfig, &mut GuestBuilder) -> Sim;
 
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
@@ -35,6 +39,22 @@ impl<'a> Machine<'a> {
     ///
     /// A configuration that cannot be run.
     pub fn new(cfg: &Config, sink: &'a mut dyn Sink) -> Result<Self, Fault> {
+        Self::with_recipes(cfg, sink, &mut |vm, guest| {
+            workload::build(&vm.workload, guest)
+        })
+    }
+
+    /// The same, where `recipe` makes each guest's threads and what they share, whatever workload
+    /// its configuration names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`], and what `recipe` finds wrong.
+    pub fn with_recipes(
+        cfg: &Config,
+        sink: &'a mut dyn Sink,
+        recipe: Recipe<'_>,
+    ) -> Result<Self, Fault> {
         cfg.check()?;
         let cpus = cfg.host.topology.cpus();
         let mut fair_config = FairConfig::linux_7_2(cpus);
@@ -70,6 +90,8 @@ impl<'a> Machine<'a> {
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
             checks: super::Checks::new(cfg!(debug_assertions)),
+            edges: vec![(false, None); cfg.scripts.edges as usize],
+            finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -88,7 +110,8 @@ impl<'a> Machine<'a> {
         machine.add_cpus(cpus)?;
         machine.start_remote_ticks();
         machine.add_tasks()?;
-        machine.add_vms()?;
+        machine.add_vms(recipe)?;
+        machine.add_scripts()?;
         if cfg.run.warmup_ns > 0 {
             let slot = machine.slot(What::Measure);
             machine.queue.arm(slot, cfg.run.warmup_ns);
@@ -231,7 +254,39 @@ impl<'a> Machine<'a> {
         Ok(task)
     }
 
-    fn add_vms(&mut self) -> Sim {
+    /// Tasks that do what was recorded.
+    fn add_scripts(&mut self) -> Sim {
+        let scripts = self.cfg.scripts.clone();
+        let mut groups: Vec<(u32, GroupId)> = Vec::new();
+        let slice = match scripts.groups {
+            true => Some(self.fair.create_group(None)?),
+            false => None,
+        };
+        for (index, config) in scripts.tasks.iter().enumerate() {
+            let known = groups.iter().find(|known| Some(known.0) == config.vm);
+            let group = match (slice, config.vm, known) {
+                (Some(slice), Some(vm), None) => {
+                    let group = self.fair.create_group(Some(slice))?;
+                    groups.push((vm, group));
+                    Some(group)
+                }
+                (_, _, known) => known.map(|known| known.1),
+            };
+            let allowed = if config.cpus.is_empty() {
+                CpuSet::ALL
+            } else {
+                CpuSet::of(&config.cpus)
+            };
+            let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
+            let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].cpu = CpuNr(config.first_cpu);
+            let script = ScriptTask::new(config.steps.clone(), timer, index);
+            self.tasks[task].body = Body::Script(Box::new(script));
+        }
+        Ok(())
+    }
+
+    fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {
         let vms = self.cfg.vms.clone();
         if vms.is_empty() {
             return Ok(());
@@ -247,15 +302,21 @@ impl<'a> Machine<'a> {
                 .cpu_max_ns
                 .map(|(quota, period)| self.limit(group, quota, period));
             let libvirt = self.fair.create_group(Some(group))?;
-            self.add_vm(config, libvirt, limit)?;
+            self.add_vm(config, libvirt, limit, recipe)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId, limit: Option<u32>) -> Sim {
+    fn add_vm(
+        &mut self,
+        config: &VmConfig,
+        group: GroupId,
+        limit: Option<u32>,
+        recipe: Recipe<'_>,
+    ) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
-        workload::build(&config.workload, &mut builder)?;
+        recipe(config, &mut builder)?;
         let meter = self.stats.meters.len();
         self.stats.meters.push(Meter::named(&config.name));
         let first = VcpuNr::from_index(self.vcpus.len());
@@ -429,8 +490,11 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if matches!(self.tasks[task].body, Body::Host(_) | Body::Vmm(_)) {
-                let cpu = self.least_loaded(task);
+            if !matches!(self.tasks[task].body, Body::Vcpu(_) | Body::Worker(_)) {
+                let cpu = match self.tasks[task].body {
+                    Body::Script(_) => self.tasks[task].cpu,
+                    _ => self.least_loaded(task),
+                };
                 self.fork(task, cpu)?;
             }
         }
@@ -445,8 +509,10 @@ impl<'a> Machine<'a> {
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];
             let rq = kernel.rqs[t.vcpu as usize];
+            kernel.runnable[t.vcpu as usize] += 1;
             kernel.fair.fork(t.fair, rq, now)?;
         }
+        self.start_sources(vm);
         for index in 0..self.vms[vm].vcpus {
             let vcpu = VcpuNr(first.0 + index);
             self.vcpus[vcpu].guest.resched = Resched::Now;

@@ -18,6 +18,8 @@ pub(crate) enum Callback {
     Wakeup(TaskNr),
     /// A limit's period (`sched_cfs_period_timer`).
     Period(u32),
+    /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
+    Script(TaskNr),
     /// A vCPU's LAPIC timer (`apic_timer_fn`).
     LapicTimer(VcpuNr),
 }
@@ -218,6 +220,7 @@ impl Machine<'_> {
             Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
             Callback::Period(limit) => self.period_over(cpu, limit, at),
             Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
+            Callback::Script(task) => self.script_timer(cpu, task),
         }
     }
 
@@ -230,7 +233,7 @@ impl Machine<'_> {
         match self.timers[timer].callback {
             Callback::Tick => self.functions.tick,
             Callback::Hrtick => self.functions.hrtick,
-            Callback::Wakeup(_) => self.functions.wakeup,
+            Callback::Wakeup(_) | Callback::Script(_) => self.functions.wakeup,
             Callback::Period(_) => self.functions.period,
             Callback::LapicTimer(_) => self.functions.apic_timer,
         }

@@ -25,6 +25,7 @@ mod worker;
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
 
+pub use build::Recipe;
 pub use checks::CHECKS;
 pub(crate) use checks::Checks;
 pub(crate) use cpu::{Cpu, Phase};
@@ -99,6 +100,10 @@ pub struct Machine<'a> {
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
     pub(crate) checks: Checks,
+    /// Points of scripts: whether reached, and who waits.
+    pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
+    /// When scripts were through.
+    pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,

@@ -9,7 +9,8 @@ use super::{Callback, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
 use crate::migration::VmmThread;
-use crate::program::{Op, Program, Record};
+use crate::program::{Op, Program};
+use crate::script::ScriptTask;
 
 /// What a task does.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) enum Body {
     Host(HostTask),
     /// It does what a VM's emulator does beside its vCPUs.
     Worker(Box<super::Worker>),
+    /// It does what was recorded.
+    Script(Box<ScriptTask>),
     /// It migrates a guest.
     Vmm(Box<VmmThread>),
 }
@@ -136,10 +139,7 @@ impl Machine<'_> {
             let meter = &mut self.stats.meters[host.meter];
             let op = host.program.next(host.reply, now, &mut |record| {
                 if measuring {
-                    match record {
-                        Record::Done(n) => meter.done += n,
-                        Record::Latency(ns) => meter.latency.add(ns),
-                    }
+                    meter.record(record);
                 }
             });
             host.reply = 0;

@@ -45,6 +45,7 @@ fn migrated_with(
             }),
             ..VmConfig::default()
         }],
+        scripts: Default::default(),
         knobs: Knobs::default(),
         run: RunConfig {
             duration_ns: 200_000_000,
