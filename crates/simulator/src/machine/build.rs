@@ -79,6 +79,7 @@ impl<'a> Machine<'a> {
             cpus: Table::default(),
             domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
             next_idle_balance: 0,
+            idle_balance_ns: 0,
             fair,
             tasks: Table::default(),
             bandwidths: Vec::new(),

@@ -9,6 +9,8 @@ mod balance;
 mod bandwidth;
 mod build;
 mod checks;
+#[cfg(test)]
+mod checks_tests;
 mod cpu;
 mod domain;
 mod governor;
@@ -86,6 +88,8 @@ pub struct Machine<'a> {
     pub(crate) domains: domain::Domains,
     /// When an idle CPU may be woken next to balance for all of them, in ns.
     pub(crate) next_idle_balance: u64,
+    /// How long that is put off, in ns: longer while nothing can be moved.
+    pub(crate) idle_balance_ns: u64,
     pub(crate) fair: Fair,
     pub(crate) tasks: Table<TaskNr, Task>,
     /// Limits of groups (`cpu.max`).
