@@ -35,8 +35,8 @@ fn shooter(guest: &mut GuestBuilder, flush: bool, apart: bool) -> Sim {
     Ok(())
 }
 
-fn shootdowns(vms: u32, change: impl Fn(&mut Config)) -> Outcome {
-    let mut config = config(vms, 4, 4, named("idle"));
+fn shootdowns(cpus: u32, change: impl Fn(&mut Config)) -> Outcome {
+    let mut config = config(1, 4, cpus, named("idle"));
     change(&mut config);
     run_recipe(&config, |guest| shooter(guest, true, false)).unwrap()
 }
@@ -50,8 +50,8 @@ fn without_pv(config: &mut Config) {
 
 #[test]
 fn shootdowns_wait_for_vcpus_that_do_not_run() {
-    let (alone, shared) = (shootdowns(1, without_pv), shootdowns(2, without_pv));
-    assert!(latency(&alone) < 10_000, "{}", latency(&alone));
+    let (alone, shared) = (shootdowns(4, without_pv), shootdowns(3, without_pv));
+    assert!(latency(&alone) < 4_000, "{}", latency(&alone));
     assert!(
         latency(&shared) > 20 * latency(&alone),
         "{} {}",
@@ -62,7 +62,7 @@ fn shootdowns_wait_for_vcpus_that_do_not_run() {
 
 #[test]
 fn the_paravirtual_flush_spares_them() {
-    let (native, pv) = (shootdowns(2, without_pv), shootdowns(2, |_| {}));
+    let (native, pv) = (shootdowns(3, without_pv), shootdowns(3, |_| {}));
     assert!(pv.stats.flushes_spared > 0);
     assert_eq!(native.stats.flushes_spared, 0);
     assert!(
@@ -72,7 +72,7 @@ fn the_paravirtual_flush_spares_them() {
         latency(&native)
     );
     // The guest knows who runs from the steal-time page alone.
-    let blind = shootdowns(2, |config| {
+    let blind = shootdowns(3, |config| {
         for vm in &mut config.vms {
             vm.guest.steal_time = false;
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stealtime_simulator::config::{Hypervisor, IdleMethod, Pinning};
-use stealtime_simulator::program::QueueId;
+use stealtime_simulator::program::{QueueId, Thread};
 use stealtime_simulator::{Arrivals, GuestBuilder, Sim};
 
 use super::{config, named, run_recipe};
@@ -65,6 +65,9 @@ struct Tally {
     took: u64,
 }
 
+/// How often each program goes round.
+const ROUNDS: u64 = 5;
+
 type Tallies = Rc<RefCell<Vec<Tally>>>;
 
 fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) -> Sim {
@@ -80,7 +83,8 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
         1,
     );
     // Who takes counts always gets some in the end.
-    guest.spawn("giver", None, move |thread| give(thread, queue))?;
+    let all = Rc::clone(tallies);
+    guest.spawn("giver", None, move |thread| give(thread, queue, all))?;
     for (n, program) in programs.iter().enumerate() {
         let (program, tallies) = (program.clone(), Rc::clone(tallies));
         let (spins, mutexes) = (Rc::clone(&spins), Rc::clone(&mutexes));
@@ -88,7 +92,7 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
         let own = tallies.borrow().len();
         tallies.borrow_mut().push(Tally::default());
         guest.spawn(&format!("random/{n}"), vcpu, move |thread| async move {
-            loop {
+            for _ in 0..ROUNDS {
                 for &step in &program {
                     match step {
                         Step::Compute(ns) => drop(thread.compute(ns.into()).await),
@@ -146,7 +150,6 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
                         }
                     }
                 }
-                thread.compute(100).await;
                 tallies.borrow_mut()[own].rounds += 1;
             }
         })?;
@@ -154,15 +157,17 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
     Ok(())
 }
 
-async fn give(thread: stealtime_simulator::program::Thread, queue: QueueId) {
-    loop {
+/// Gives counts until all others have come to their end.
+async fn give(thread: Thread, queue: QueueId, tallies: Tallies) {
+    while tallies.borrow().iter().any(|tally| tally.rounds < ROUNDS) {
         thread.sleep(20_000).await;
         thread.wake(queue, 1).await;
+        tallies.borrow_mut()[0].gave += 1;
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn no_thread_is_lost(
@@ -174,7 +179,7 @@ proptest! {
         let on = |bit: u32| switches >> bit & 1 == 1;
         let mut config = config(vms, vcpus, cpus, named("idle"));
         config.run.seed = seed;
-        config.run.duration_ns = 300_000_000;
+        config.run.duration_ns = 10_000_000_000;
         if on(0) {
             config.host.hypervisor = Hypervisor::Xen;
         }
@@ -199,12 +204,10 @@ proptest! {
         let tallies = Tallies::default();
         let made = run_recipe(&config, |guest| build(guest, &programs, &tallies));
         prop_assert!(made.is_ok(), "{}", made.unwrap_err());
-        for tally in tallies.borrow().iter() {
-            prop_assert!(tally.rounds > 0, "{:?} {config:?}", tallies.borrow());
-        }
-        let gave: u64 = tallies.borrow().iter().map(|tally| tally.gave).sum();
-        let took: u64 = tallies.borrow().iter().map(|tally| tally.took).sum();
-        // The giver of each guest gives one every 20 us at most.
-        prop_assert!(took <= gave + u64::from(vms) * 300_000_000 / 20_000 + 1);
+        let tallies = tallies.borrow();
+        prop_assert!(tallies.iter().all(|tally| tally.rounds == ROUNDS), "{tallies:?}");
+        let gave: u64 = tallies.iter().map(|tally| tally.gave).sum();
+        let took: u64 = tallies.iter().map(|tally| tally.took).sum();
+        prop_assert!(took <= gave, "{tallies:?}");
     }
 }

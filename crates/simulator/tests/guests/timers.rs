@@ -9,6 +9,7 @@ fn cyclictest_measures_what_a_timer_costs() {
     let mut config = pinned(config(1, 1, 1, named("cyclictest")));
     config.host.profile.cstates.truncate(1);
     config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+    config.knobs.kvm.lapic_timer_advance = false;
     config.run.duration_ns = 1000 * MS;
     let costs = config.host.profile.costs;
     let outcome = run(&config);
@@ -68,7 +69,8 @@ fn polling_guests_are_woken_without_ipis() {
         run(&config)
     };
     let (halting, polling, mwaiting) = (of(0, false), of(200_000, false), of(0, true));
-    assert_eq!(halting.stats.guest_ipis_spared, 0);
+    // One that finds the other on its way to HLT.
+    assert!(halting.stats.guest_ipis_spared * 100 < done(&halting));
     for other in [&polling, &mwaiting] {
         assert!(other.stats.guest_ipis_spared > done(other));
         assert!(
