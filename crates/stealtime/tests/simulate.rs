@@ -282,3 +282,26 @@ fn the_first_milliseconds_can_be_drawn() {
         "{error}"
     );
 }
+
+#[test]
+fn workloads_are_listed_in_every_form() {
+    let list = |more: &[&str]| {
+        let all: Vec<&str> = ["knobs", "--workloads"]
+            .iter()
+            .chain(more)
+            .copied()
+            .collect();
+        stealtime(&all, "")
+    };
+    let (status, table, _) = list(&[]);
+    assert!(
+        status == Some(0) && table.contains("hackbench: ") && table.contains("period_ns = 1ms")
+    );
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 100),
+        "{table}"
+    );
+    let json: Value = serde_json::from_str(&list(&["ticks", "--json"]).1).expect("JSON");
+    assert_eq!(json[0]["parameters"][1]["name"], "period_ns");
+    assert_eq!(list(&["zebra"]).0, Some(2));
+}

@@ -19,7 +19,7 @@ count = 2
 vcpus = 4
 pinning = "1:1 0-7"
 cpu_max = "50ms 100ms"
-workload = { name = "hackbench", groups = 4, think = "20us", mode = "pipe" }
+workload = { name = "hackbench", groups = 4, send_ns = "20us" }
 
 [[vm]]
 name = "db"
@@ -96,8 +96,7 @@ fn everything_is_read() {
         (200, false)
     );
     let params = &config.vms[0].workload.params;
-    assert_eq!(params["think"], ParamValue::Int(20_000));
-    assert_eq!(params["mode"], ParamValue::Text("pipe".into()));
+    assert_eq!(params["send_ns"], ParamValue::Int(20_000));
     let task = &config.host.tasks[0];
     assert_eq!(
         (task.count, task.nice, &task.cpus[..]),
