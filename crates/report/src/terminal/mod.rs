@@ -11,6 +11,7 @@ pub mod knobs;
 mod more;
 mod ready;
 mod time;
+pub mod timeline;
 
 use stealtime_analysis::Answers;
 
