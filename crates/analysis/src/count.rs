@@ -76,18 +76,19 @@ impl Counts {
         match kind {
             Kind::VectorEntry { class, .. } => count_one(&mut self.entries[class as usize], kind),
             Kind::VectorExit { class, .. } => count_one(&mut self.exits[class as usize], kind),
-            Kind::Other { name } => self.add_other(name),
+            Kind::Other { name } => self.add_other(name, 1),
             _ => count_one(&mut self.listed[ordinal(kind)], kind),
         }
     }
 
-    fn add_other(&mut self, name: NameId) {
+    /// Counts so many events of a name.
+    pub(crate) fn add_other(&mut self, name: NameId, events: u64) {
         if let Some(count) = self.other.get_mut(&name.0) {
-            *count += 1;
+            *count += events;
         } else if self.other.len() < MAX_OTHER {
-            self.other.insert(name.0, 1);
+            self.other.insert(name.0, events);
         } else {
-            self.other_rest += 1;
+            self.other_rest += events;
         }
     }
 

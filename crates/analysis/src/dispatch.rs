@@ -1,6 +1,6 @@
 //! Each event to the analyses that read it.
 
-use stealtime_events::{Event, Kind, NameId, Names, Tid, VcpuId};
+use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 
 use crate::Analysis;
 use crate::cpu::{Cpu, NO_VCPU};
@@ -81,6 +81,30 @@ impl Analysis {
         if let Some(cpu) = self.cpus.get_mut(usize::from(number)) {
             cpu.last = now;
         }
+    }
+
+    /// Takes events that the reader has counted and not given: how many there were of this name, their
+    /// first and last time, how many of them were earlier than one before them, and the highest CPU.
+    /// To be called after the last event, and without a selection of time or CPUs.
+    pub fn counted(
+        &mut self,
+        (name, events): (NameId, u64),
+        (first_ns, last_ns): (u64, u64),
+        late: u64,
+        last_cpu: CpuId,
+    ) {
+        if events == 0 {
+            return;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            (self.first, self.now) = (first_ns, last_ns);
+        }
+        self.first = self.first.min(first_ns);
+        self.now = self.now.max(last_ns);
+        self.events += events;
+        self.out_of_order += late;
+        self.counts.add_other(name, events);
+        self.ensure_cpu(last_cpu.0);
     }
 
     fn dispatch(&mut self, event: &Event, counts: bool, names: &dyn Names) {
@@ -250,9 +274,8 @@ impl Analysis {
         match kind {
             Kind::KvmApicAcceptIrq { apicid, vec, .. }
             | Kind::KvmApicvAcceptIrq { apicid, vec, .. } => {
-                if !self.options.skip.latencies {
-                    self.on_accept(cpu, now, apicid, vec);
-                }
+                // Also tells which vCPUs are one VM, whatever is skipped.
+                self.on_accept(cpu, now, apicid, vec);
                 return;
             }
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {

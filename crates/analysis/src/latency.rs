@@ -301,6 +301,9 @@ impl Analysis {
             in_task && sent.vcpu == cpu.vcpu && sent.vector.is_none_or(|asked| asked == vector)
         });
         cpu.accepted = current.map(|_| apicid);
+        if self.options.skip.latencies {
+            return;
+        }
         let Some(target) = self.target_of(apicid, current, expiring) else {
             return;
         };

@@ -1,11 +1,11 @@
 //! What every reader gives: events in the order of time, and what is known of the recording.
 
-use stealtime_events::Event;
+use stealtime_events::{CpuId, Event};
 
 use crate::{NameTable, ReadError};
 
 /// A trace being read, CPUs merged by time.
-pub trait EventSource {
+pub trait EventSource: Send {
     /// The next event, or `None` at the end. Names of tasks come as events of their own
     /// ([`stealtime_events::Kind::Task`]) before the first event that needs them; losses as
     /// [`stealtime_events::Kind::Lost`] where they happened.
@@ -83,6 +83,47 @@ pub struct Lost {
     pub uncounted_gaps: u64,
 }
 
+/// Events of a tracepoint that were counted and not given ([`crate::Options::only`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// The tracepoint.
+    pub name: String,
+    /// How many there were.
+    pub events: u64,
+    /// The earliest time, in units of the source's clock.
+    pub first_ns: u64,
+    /// The latest time.
+    pub last_ns: u64,
+    /// Events whose time was before that of an event given before them.
+    pub late: u64,
+    /// The highest number of a CPU.
+    pub last_cpu: CpuId,
+}
+
+impl Counted {
+    /// None yet.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            events: 0,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            late: 0,
+            last_cpu: CpuId(0),
+        }
+    }
+
+    /// One more; `given_ns` is the latest time of what was given before.
+    #[inline]
+    pub(crate) fn add(&mut self, time_ns: u64, cpu: CpuId, given_ns: u64) {
+        self.events += 1;
+        self.first_ns = self.first_ns.min(time_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+        self.late += u64::from(time_ns < given_ns);
+        self.last_cpu = self.last_cpu.max(cpu);
+    }
+}
+
 /// Something that a user must know of this recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
@@ -114,6 +155,8 @@ pub struct SourceInfo {
     /// Tracepoints that the recording has switched on (where the container says so): with these
     /// `0 events` means that nothing happened.
     pub recorded: Vec<String>,
+    /// Events that were counted and not given; complete once the last event was read.
+    pub counted: Vec<Counted>,
     /// What a user must know. Bounded: repeated notes are merged.
     pub notes: Vec<Note>,
 }
@@ -131,6 +174,7 @@ impl SourceInfo {
             lost: Lost::default(),
             out_of_order: 0,
             recorded: Vec::new(),
+            counted: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 use stealtime_events::Names;
 
+use super::counted::Unwanted;
 use super::{PerfSource, Sources};
 
 /// Sums that become notes.
@@ -27,6 +28,7 @@ impl PerfSource {
             untimed,
         } = self.tally;
         let info = &mut self.info;
+        info.counted = self.unwanted.iter().flat_map(Unwanted::counted).collect();
         info.uname = self.features.uname();
         info.cpus = self.features.cpus;
         if let Sources::Pipe { damage, .. } = &self.progress

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
-use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
+use crate::tracefs::{Decoder, Endian, EventQueue, EventSink, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
