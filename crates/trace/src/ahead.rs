@@ -109,17 +109,11 @@ fn read(source: &mut dyn EventSource, to: &SyncSender<Batch>, emptied: &Receiver
         let mut events = emptied.try_recv().unwrap_or_default();
         events.clear();
         events.reserve(BATCH);
-        let mut end = None;
-        while events.len() < BATCH {
-            match source.next_event() {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => end = Some(None),
-                Err(error) => end = Some(Some(error)),
-            }
-            if end.is_some() {
-                break;
-            }
-        }
+        let end = match source.next_events(BATCH, &mut events) {
+            Ok(true) => None,
+            Ok(false) => Some(None),
+            Err(error) => Some(Some(error)),
+        };
         let table = source.names();
         let new = table.since(names).to_vec();
         names = table.len();

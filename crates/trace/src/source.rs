@@ -15,6 +15,20 @@ pub trait EventSource: Send {
     /// before stays valid and the answer made of it is partial.
     fn next_event(&mut self) -> Result<Option<Event>, ReadError>;
 
+    /// Adds the next events, at most `most`, to `out`. Whether more may come.
+    ///
+    /// # Errors
+    /// As [`EventSource::next_event`]; `out` has what came before.
+    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+        for _ in 0..most {
+            match self.next_event()? {
+                Some(event) => out.push(event),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// The table of names so far.
     fn names(&self) -> &NameTable;
 

@@ -432,25 +432,55 @@ impl PerfSource {
     }
 }
 
-impl EventSource for PerfSource {
-    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        loop {
-            if let Some(event) = self.sorter.pop(self.last_ns) {
-                if event.kind.is_host_event() {
-                    self.info.out_of_order += u64::from(event.time_ns < self.last_ns);
-                    self.last_ns = event.time_ns;
-                    self.given_ns = self.given_ns.max(event.time_ns);
-                }
-                return Ok(Some(event));
-            }
+impl PerfSource {
+    /// Gives at least one event and at most `most`. Whether there was one.
+    #[inline]
+    fn next(
+        &mut self,
+        most: usize,
+        mut give: impl FnMut(Event),
+    ) -> Result<bool, ReadError> {
+        while self.sorter.ready().is_empty() {
             if self.ended {
                 if !std::mem::replace(&mut self.finished, true) {
                     self.finish();
                 }
-                return Ok(None);
+                return Ok(false);
             }
             self.step()?;
         }
+        let mut taken = 0;
+        for event in self.sorter.ready().iter().take(most) {
+            let mut event = *event;
+            event.time_ns = self.sorter.time_of(&event, self.last_ns);
+            if event.kind.is_host_event() {
+                self.info.out_of_order += u64::from(event.time_ns < self.last_ns);
+                self.last_ns = event.time_ns;
+                self.given_ns = self.given_ns.max(event.time_ns);
+            }
+            give(event);
+            taken += 1;
+        }
+        self.sorter.taken(taken);
+        Ok(true)
+    }
+}
+
+impl EventSource for PerfSource {
+    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        let mut one = None;
+        self.next(1, |event| one = Some(event))?;
+        Ok(one)
+    }
+
+    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+        let wanted = out.len() + most;
+        while out.len() < wanted {
+            if !self.next(wanted - out.len(), |event| out.push(event))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn names(&self) -> &NameTable {

@@ -75,19 +75,24 @@ impl Sorter {
         }
     }
 
-    /// The next event that can be given. One without a time comes at `last_ns`, that of the event
-    /// before it, or with the first that has one.
+    /// The events that can be given.
+    pub(super) fn ready(&self) -> &[Event] {
+        self.held.get(self.given..self.ready).unwrap_or_default()
+    }
+
+    /// So many of them were taken.
+    pub(super) fn taken(&mut self, count: usize) {
+        self.given += count;
+    }
+
+    /// The time of an event that is given next: one without a time comes at `last_ns`, that of the
+    /// event before it, or with the first that has one.
     #[inline]
-    pub(super) fn pop(&mut self, last_ns: u64) -> Option<Event> {
-        if self.given >= self.ready {
-            return None;
-        }
-        let mut event = *self.held.get(self.given)?;
-        self.given += 1;
+    pub(super) fn time_of(&self, event: &Event, last_ns: u64) -> u64 {
         if event.time_ns == 0 {
-            event.time_ns = self.origin_ns.max(last_ns);
+            return self.origin_ns.max(last_ns);
         }
-        Some(event)
+        event.time_ns
     }
 }
 
@@ -108,7 +113,14 @@ mod tests {
     }
 
     fn drain(sorter: &mut Sorter) -> Vec<u64> {
-        std::iter::from_fn(|| sorter.pop(0)).map(|event| event.time_ns).collect()
+        drain_at(sorter, 0)
+    }
+
+    fn drain_at(sorter: &mut Sorter, last_ns: u64) -> Vec<u64> {
+        let ready = sorter.ready().iter();
+        let times: Vec<_> = ready.map(|event| sorter.time_of(event, last_ns)).collect();
+        sorter.taken(times.len());
+        times
     }
 
     fn push(sorter: &mut Sorter, times: &[u64]) {
@@ -139,8 +151,7 @@ mod tests {
         assert_eq!(drain(&mut sorter), [10, 10]);
         push(&mut sorter, &[0, 30]);
         sorter.end();
-        let times: Vec<_> = std::iter::from_fn(|| sorter.pop(20)).map(|it| it.time_ns).collect();
-        assert_eq!(times, [20, 30]);
+        assert_eq!(drain_at(&mut sorter, 20), [20, 30]);
     }
 
     #[test]
