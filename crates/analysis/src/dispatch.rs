@@ -150,7 +150,7 @@ impl Analysis {
                 function,
             } => {
                 let timer = (hrtimer, expires_ns);
-                self.on_hrtimer_start(vcpu, event.context, timer, function, names);
+                self.on_hrtimer_start((vcpu, counts), event.context, timer, function, names);
             }
             Kind::HrtimerExpireEntry {
                 hrtimer,
@@ -159,6 +159,7 @@ impl Analysis {
             } => {
                 self.on_hrtimer_expire(cpu, place.now, (hrtimer, now_ns), function, names);
             }
+            Kind::CsdFunctionEntry { func } => self.on_csd_function(counts, func, names),
             Kind::HrtimerExpireExit { .. } => {
                 if let Some(cpu) = self.cpus.get_mut(usize::from(cpu)) {
                     cpu.expiring = NO_VCPU;
@@ -537,7 +538,6 @@ const fn is_of_host(kind: Kind) -> bool {
             | Kind::SoftirqRaise { .. }
             | Kind::IpiSendCpumask { .. }
             | Kind::CsdQueueCpu { .. }
-            | Kind::CsdFunctionEntry { .. }
             | Kind::CsdFunctionExit { .. }
             | Kind::HrtimerSetup { .. }
             | Kind::HrtimerCancel { .. }

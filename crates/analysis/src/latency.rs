@@ -159,11 +159,24 @@ impl Latencies {
 enum Function {
     /// A LAPIC timer of a guest.
     ApicTimer,
-    /// The period or slack timer of a bandwidth limit.
-    Bandwidth,
+    /// The period timer of a bandwidth limit.
+    BandwidthPeriod,
+    /// Its slack timer, which runs only while a thread of its cgroup is throttled.
+    BandwidthSlack,
+    /// What makes another CPU's throttled threads runnable again.
+    Unthrottle,
     /// The trace has no name for it.
     Unnamed,
     Other,
+}
+
+/// Signs that a bandwidth limit held back some thread of the host, which do not tell whose.
+#[derive(Debug, Default)]
+pub(crate) struct Throttling {
+    /// Starts of slack timers.
+    pub(crate) slack_starts: u64,
+    /// CPUs told by another one to let throttled threads run again.
+    pub(crate) unthrottled: u64,
 }
 
 /// hrtimers that matter.
@@ -181,7 +194,9 @@ impl Timers {
         }
         let function = match names.name(name).split(['/', '+']).next().unwrap_or("") {
             "apic_timer_fn" => Function::ApicTimer,
-            "sched_cfs_period_timer" | "sched_cfs_slack_timer" => Function::Bandwidth,
+            "sched_cfs_period_timer" => Function::BandwidthPeriod,
+            "sched_cfs_slack_timer" => Function::BandwidthSlack,
+            "__cfsb_csd_unthrottle" => Function::Unthrottle,
             "" => Function::Unnamed,
             address if address.starts_with("0x") => Function::Unnamed,
             _ => Function::Other,
@@ -203,7 +218,7 @@ impl Analysis {
     /// `hrtimer_start` in the context of `vcpu`'s thread.
     pub(crate) fn on_hrtimer_start(
         &mut self,
-        vcpu: Option<u32>,
+        (vcpu, counts): (Option<u32>, bool),
         context: Context,
         timer: (u64, u64),
         function: NameId,
@@ -211,6 +226,9 @@ impl Analysis {
     ) {
         let (hrtimer, expires) = timer;
         let function = self.timers.function(function, names);
+        if function == Function::BandwidthSlack && counts {
+            self.throttling.slack_starts += 1;
+        }
         if let Some(owned) = self.timers.owned.get_mut(&hrtimer) {
             owned.1 = expires;
             // Armed again: what an earlier expiry led to is over.
@@ -228,7 +246,14 @@ impl Analysis {
                     vcpu.latencies.last_started = Some((hrtimer, expires));
                 }
             }
-            Function::Bandwidth | Function::Other => {}
+            _ => {}
+        }
+    }
+
+    /// `csd_function_entry`.
+    pub(crate) fn on_csd_function(&mut self, counts: bool, function: NameId, names: &dyn Names) {
+        if self.timers.function(function, names) == Function::Unthrottle && counts {
+            self.throttling.unthrottled += 1;
         }
     }
 
@@ -253,7 +278,11 @@ impl Analysis {
         names: &dyn Names,
     ) {
         let (hrtimer, now_ns) = timer;
-        if self.timers.function(function, names) == Function::Bandwidth {
+        let function = self.timers.function(function, names);
+        if matches!(
+            function,
+            Function::BandwidthPeriod | Function::BandwidthSlack
+        ) {
             self.bandwidth_expiries += 1;
         }
         let Some(&(index, expires)) = self.timers.owned.get(&hrtimer) else {

@@ -64,7 +64,12 @@ pub(crate) fn analyze(
     for counted in &source.info().counted {
         let name = source.names().id(&counted.name).unwrap_or_default();
         let times = (counted.first_ns, counted.last_ns);
-        analysis.counted((name, counted.events), times, counted.late, counted.last_cpu);
+        analysis.counted(
+            (name, counted.events),
+            times,
+            counted.late,
+            counted.last_cpu,
+        );
     }
     let mut answers = analysis.finish(source.names());
     describe(&mut answers.source, recording, source.info(), cut.as_ref());

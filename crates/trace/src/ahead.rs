@@ -45,9 +45,7 @@ impl Ahead {
     ///
     /// # Errors
     /// The operating system gives no thread; the source comes back with its reason.
-    pub fn new(
-        source: Box<dyn EventSource>,
-    ) -> Result<Self, (Box<dyn EventSource>, io::Error)> {
+    pub fn new(source: Box<dyn EventSource>) -> Result<Self, (Box<dyn EventSource>, io::Error)> {
         let (to_taker, batches) = mpsc::sync_channel(WAITING);
         let (emptied, from_taker) = mpsc::channel();
         let (hand_over, source_there) = mpsc::sync_channel::<Box<dyn EventSource>>(1);
@@ -57,7 +55,10 @@ impl Ahead {
                 read(&mut *source, &to_taker, &from_taker);
             }
         };
-        let reader = match thread::Builder::new().name("reader".to_owned()).spawn(reading) {
+        let reader = match thread::Builder::new()
+            .name("reader".to_owned())
+            .spawn(reading)
+        {
             Ok(reader) => reader,
             Err(error) => return Err((source, error)),
         };
@@ -179,7 +180,9 @@ mod tests {
             assert!(!self.panics || self.given < self.events, "as it was told");
             if self.given == self.events {
                 self.info.note(true, "cut");
-                return Err(ReadError::Empty { input: "counting".to_owned() });
+                return Err(ReadError::Empty {
+                    input: "counting".to_owned(),
+                });
             }
             self.given += 1;
             let name = self.names.intern(&format!("name {}", self.given % 5000));
@@ -213,7 +216,9 @@ mod tests {
             names: NameTable::default(),
             info: SourceInfo::new(Format::Text),
         };
-        Ahead::new(Box::new(source)).map_err(|(_, error)| error).expect("a thread")
+        Ahead::new(Box::new(source))
+            .map_err(|(_, error)| error)
+            .expect("a thread")
     }
 
     #[test]

@@ -92,7 +92,9 @@ impl Attr {
             record.get(fixed.end + 4..)?.get(..len)?;
         }
         let time = endian.u64(record, fixed.time)?;
-        let cpu = (fixed.cpu != 0).then(|| endian.u32(record, fixed.cpu)).flatten();
+        let cpu = (fixed.cpu != 0)
+            .then(|| endian.u32(record, fixed.cpu))
+            .flatten();
         Some((time, cpu))
     }
 

@@ -99,7 +99,8 @@ impl Giver<'_> {
             bytes: raw,
         };
         let attr = index.and_then(|index| self.attrs.all().get(index));
-        self.samples.event(attr, raw, self.names, self.info, self.out);
+        self.samples
+            .event(attr, raw, self.names, self.info, self.out);
     }
 
     /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is given

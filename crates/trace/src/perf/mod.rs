@@ -272,10 +272,8 @@ impl PerfSource {
 
     /// Reads records until one was there that is no sample, or some can be given.
     fn step(&mut self) -> Result<(), ReadError> {
-        while !self.sorter.is_full()
-            && let Some(record) = self.records.next_of(kind::SAMPLE)
-        {
-            self.take(record);
+        if self.samples.is_some() {
+            self.take_samples();
         }
         if self.sorter.is_full() {
             self.sorter.window();
@@ -321,9 +319,33 @@ impl PerfSource {
         Ok(())
     }
 
+    /// Holds back what the next samples tell, as far as they were read already.
+    fn take_samples(&mut self) {
+        self.with_giver(|records, giver| {
+            while !giver.out.is_full()
+                && let Some(record) = records.next_of(kind::SAMPLE)
+            {
+                giver.sample(records.bytes(record), record.misc);
+            }
+        });
+    }
+
     /// Holds back what a record tells.
-    #[inline]
     fn take(&mut self, record: Record) {
+        self.with_giver(|records, giver| {
+            let bytes = records.bytes(record);
+            match record.kind {
+                kind::SAMPLE => giver.sample(bytes, record.misc),
+                kind => giver.record(kind, bytes),
+            }
+        });
+    }
+
+    /// Calls with the records and what makes events of them.
+    fn with_giver(
+        &mut self,
+        call: impl FnOnce(&mut Records<Box<dyn Read + Send>>, &mut Giver<'_>),
+    ) {
         if self.samples.is_none() {
             self.open_decoder();
         }
@@ -334,7 +356,6 @@ impl PerfSource {
         let Some(samples) = &mut self.samples else {
             return;
         };
-        let bytes = self.records.bytes(record);
         let mut giver = Giver {
             endian: self.endian,
             attrs: &mut self.attrs,
@@ -347,10 +368,7 @@ impl PerfSource {
             unwanted: self.unwanted.as_mut(),
             given_ns: self.given_ns,
         };
-        match record.kind {
-            kind::SAMPLE => giver.sample(bytes, record.misc),
-            kind => giver.record(kind, bytes),
-        }
+        call(&mut self.records, &mut giver);
     }
 
     /// Records that say something of the recording.
@@ -435,11 +453,7 @@ impl PerfSource {
 impl PerfSource {
     /// Gives at least one event and at most `most`. Whether there was one.
     #[inline]
-    fn next(
-        &mut self,
-        most: usize,
-        mut give: impl FnMut(Event),
-    ) -> Result<bool, ReadError> {
+    fn next(&mut self, most: usize, mut give: impl FnMut(Event)) -> Result<bool, ReadError> {
         while self.sorter.ready().is_empty() {
             if self.ended {
                 if !std::mem::replace(&mut self.finished, true) {

@@ -72,7 +72,10 @@ impl Twins {
         if self.recent.len() <= number {
             self.recent.resize(number + 1, Recent::default());
         }
-        let told = self.recent.get_mut(number)?.tell(mark(tracepoint, raw), attr);
+        let told = self
+            .recent
+            .get_mut(number)?
+            .tell(mark(tracepoint, raw), attr);
         self.repeated += u64::from(told);
         told.then_some(tracepoint)
     }
@@ -119,7 +122,9 @@ fn mark(tracepoint: u16, raw: &[u8]) -> u64 {
     }
     let mix = |sum: u64, word: &[u8; 8]| {
         let product = u128::from(sum ^ u64::from_le_bytes(*word)) * u128::from(SPREAD);
-        ((product >> 64) as u64 ^ product as u64).rotate_left(23).wrapping_add(SPREAD)
+        ((product >> 64) as u64 ^ product as u64)
+            .rotate_left(23)
+            .wrapping_add(SPREAD)
     };
     mix(words.iter().fold(start, mix), &last)
 }

@@ -11,6 +11,7 @@ mod meta;
 mod open;
 mod options;
 mod page;
+mod shift;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

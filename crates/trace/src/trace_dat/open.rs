@@ -85,6 +85,11 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
             .map(|(vcpu, pid)| (vm, VcpuId(*vcpu), Tid(*pid)));
         preface.vcpus.extend(vcpus);
     }
+    let shifts = meta.options.shifts;
+    let stream = |plan: Plan| {
+        let shift = shifts.get(usize::from(plan.cpu.0)).cloned();
+        CpuStream::new(plan, shift.unwrap_or_default())
+    };
     TraceDat {
         feed: Feed {
             source,
@@ -94,7 +99,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
         info,
         names,
         decoder,
-        streams: plans.into_iter().map(CpuStream::new).collect(),
+        streams: plans.into_iter().map(stream).collect(),
         waiting: Default::default(),
         current: None,
         out: EventQueue::default(),

@@ -162,7 +162,11 @@ mod tests {
         for size in [1, 2, 4, 8] {
             for signed in [false, true] {
                 for offset in 0..16 {
-                    let slot = Slot { offset, size, signed };
+                    let slot = Slot {
+                        offset,
+                        size,
+                        signed,
+                    };
                     let end = usize::from(offset) + usize::from(size);
                     for endian in [Endian::Little, Endian::Big] {
                         let exactly = slot.load_exactly(&record[..end], endian);

@@ -162,7 +162,16 @@ mod tests {
         assert_eq!([of(77, 70), of(77, 0), of(77, -1), of(0, 1)], [None; 4]);
         assert_eq!(of(77, 71), Some(71));
         let named = tasks.named(77, None, comm_of(b"CPU 0/KVM"), &mut names);
-        assert!(matches!(named, Some(Kind::Task { process: Tid(71), .. })), "{named:?}");
+        assert!(
+            matches!(
+                named,
+                Some(Kind::Task {
+                    process: Tid(71),
+                    ..
+                })
+            ),
+            "{named:?}"
+        );
     }
 
     #[test]
