@@ -72,6 +72,9 @@ pub(crate) fn analyze(
         );
     }
     let mut answers = analysis.finish(source.names());
+    for (today, recorded) in &source.info().renamed {
+        answers.rename_event(today, recorded);
+    }
     describe(&mut answers.source, recording, source.info(), cut.as_ref());
     Ok(Analyzed {
         answers,

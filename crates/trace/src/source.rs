@@ -138,6 +138,14 @@ impl Counted {
     }
 }
 
+/// Tracepoints that have been renamed: the name that they have today, by which their events are
+/// given, and the one that older kernels had. (`kvm_ple_window` gave way in 5.0, `hrtimer_init` in
+/// 6.15.)
+pub(crate) const RENAMED: [(&str, &str); 2] = [
+    ("kvm_ple_window_update", "kvm_ple_window"),
+    ("hrtimer_setup", "hrtimer_init"),
+];
+
 /// Something that a user must know of this recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
@@ -169,6 +177,8 @@ pub struct SourceInfo {
     /// Tracepoints that the recording has switched on (where the container says so): with these
     /// `0 events` means that nothing happened.
     pub recorded: Vec<String>,
+    /// Tracepoints whose name in the recording is an older one: today's name, and that one.
+    pub renamed: Vec<(&'static str, &'static str)>,
     /// Events that were counted and not given; complete once the last event was read.
     pub counted: Vec<Counted>,
     /// What a user must know. Bounded: repeated notes are merged.
@@ -188,8 +198,18 @@ impl SourceInfo {
             lost: Lost::default(),
             out_of_order: 0,
             recorded: Vec::new(),
+            renamed: Vec::new(),
             counted: Vec::new(),
             notes: Vec::new(),
+        }
+    }
+
+    /// Notes that the recording has a tracepoint of this name, if that is an older one.
+    pub(crate) fn note_name(&mut self, name: &str) {
+        if let Some(pair) = RENAMED.iter().find(|pair| pair.1 == name)
+            && !self.renamed.contains(pair)
+        {
+            self.renamed.push(*pair);
         }
     }
 

@@ -250,6 +250,9 @@ impl PerfSource {
         if let Some(attr) = self.attrs.all().first() {
             self.info.clock.name = attr.clock().to_owned();
         }
+        for format in tracing.iter().flat_map(|it| it.formats.events()) {
+            self.info.note_name(&format.name);
+        }
         let cmdlines = tracing
             .as_ref()
             .map(|it| it.cmdlines.clone())

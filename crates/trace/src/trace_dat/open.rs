@@ -64,6 +64,9 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
     info.recorded = events.map(|event| event.name.to_string()).collect();
     info.recorded.sort_unstable();
 
+    for format in meta.formats.events() {
+        info.note_name(&format.name);
+    }
     let mut names = NameTable::default();
     let symbols = Symbols::new(meta.kallsyms);
     let decoder = Decoder::new(&meta.formats, meta.endian, symbols, &mut names);
