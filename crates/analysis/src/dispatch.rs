@@ -276,7 +276,8 @@ impl Analysis {
             Kind::KvmApicAcceptIrq { apicid, vec, .. }
             | Kind::KvmApicvAcceptIrq { apicid, vec, .. } => {
                 // Also tells which vCPUs are one VM, whatever is skipped.
-                self.on_accept(cpu, now, apicid, vec);
+                let by_hardware = matches!(kind, Kind::KvmApicvAcceptIrq { .. });
+                self.on_accept(cpu, now, (apicid, vec), by_hardware);
                 return;
             }
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {

@@ -71,6 +71,8 @@ pub(crate) struct Latencies {
     /// Expiry to injection, by backend.
     pub(crate) timer: [Histogram; BACKENDS.len()],
     pub(crate) timer_expire: Histogram,
+    /// Timers whose interrupt was made pending by the handler of their hrtimer.
+    pub(crate) posted: u64,
     /// The waker of the wakeup under way.
     pub(crate) waker: Option<Waker>,
     vectors: Option<Box<[Pending; 256]>>,
@@ -119,6 +121,13 @@ impl Latencies {
         } else {
             pending.ipi = pending.ipi.or(sent);
             pending.timer = pending.timer.or(fired);
+        }
+    }
+
+    /// The timer that fired last was posted to hardware: nothing more will show of it.
+    fn timer_posted(&mut self, now: u64, counts: bool) {
+        if let (Some((fired, backend)), true) = (self.fired.take(), counts) {
+            self.timer[backend as usize].record(now.saturating_sub(fired));
         }
     }
 
@@ -318,8 +327,14 @@ impl Analysis {
         }
     }
 
-    /// `kvm_apic_accept_irq`.
-    pub(crate) fn on_accept(&mut self, number: u16, now: u64, apicid: u32, vector: u8) {
+    /// `kvm_apic_accept_irq`, or `kvm_apicv_accept_irq` of a vector that the hardware delivers.
+    pub(crate) fn on_accept(
+        &mut self,
+        number: u16,
+        now: u64,
+        (apicid, vector): (u32, u8),
+        by_hardware: bool,
+    ) {
         let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
@@ -342,6 +357,10 @@ impl Analysis {
                 && let Some(fired) = &mut vcpu.latencies.fired
             {
                 fired.1 = Backend::Posted;
+                vcpu.latencies.posted += u64::from(counts);
+                if by_hardware {
+                    vcpu.latencies.timer_posted(now, counts);
+                }
             }
             vcpu.latencies
                 .accept(vector, now, sent.map(|sent| sent.time), counts);

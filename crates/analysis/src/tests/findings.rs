@@ -244,6 +244,30 @@ fn timers_that_exit_where_interrupts_are_posted() {
         None,
         "nothing is posted here"
     );
+    let mut posted = exits(&all);
+    let function = posted.name("apic_timer_fn");
+    let (hrtimer, end) = (1, 200 * US);
+    let start = Kind::HrtimerStart {
+        hrtimer,
+        expires_ns: 5,
+        function,
+    };
+    posted.add(end, 0, 7, start);
+    let expire = Kind::HrtimerExpireEntry {
+        hrtimer,
+        now_ns: 5,
+        function,
+    };
+    let accept = Kind::KvmApicvAcceptIrq {
+        apicid: 0,
+        dm: 0,
+        tm: 0,
+        vec: 0xec,
+    };
+    posted
+        .irq(end + 10, 1, 0, expire)
+        .irq(end + 11, 1, 0, accept);
+    assert_eq!(found(&posted, "timer_exits"), None, "one was posted");
     let fewer = [&all[..], &[(EPT, None)]].concat();
     assert_eq!(found(&exits(&fewer), "timer_exits"), None, "2 of 11");
 }
