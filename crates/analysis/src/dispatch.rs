@@ -84,13 +84,12 @@ impl Analysis {
     }
 
     /// Takes events that the reader has counted and not given: how many there were of this name, their
-    /// first and last time, how many of them were earlier than one before them, and the highest CPU.
-    /// To be called after the last event, and without a selection of time or CPUs.
+    /// first and last time, and the highest CPU. To be called after the last event, and without a
+    /// selection of time or CPUs.
     pub fn counted(
         &mut self,
         (name, events): (NameId, u64),
         (first_ns, last_ns): (u64, u64),
-        late: u64,
         last_cpu: CpuId,
     ) {
         if events == 0 {
@@ -102,9 +101,13 @@ impl Analysis {
         self.first = self.first.min(first_ns);
         self.now = self.now.max(last_ns);
         self.events += events;
-        self.out_of_order += late;
         self.counts.add_other(name, events);
         self.ensure_cpu(last_cpu.0);
+    }
+
+    /// So many events, given or counted, were earlier than one before them.
+    pub const fn set_out_of_order(&mut self, events: u64) {
+        self.out_of_order = events;
     }
 
     fn dispatch(&mut self, event: &Event, counts: bool, names: &dyn Names) {

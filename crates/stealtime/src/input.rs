@@ -64,12 +64,10 @@ pub(crate) fn analyze(
     for counted in &source.info().counted {
         let name = source.names().id(&counted.name).unwrap_or_default();
         let times = (counted.first_ns, counted.last_ns);
-        analysis.counted(
-            (name, counted.events),
-            times,
-            counted.late,
-            counted.last_cpu,
-        );
+        analysis.counted((name, counted.events), times, counted.last_cpu);
+    }
+    if let Some(late) = source.info().late {
+        analysis.set_out_of_order(late);
     }
     let mut answers = analysis.finish(source.names());
     for (today, recorded) in &source.info().renamed {

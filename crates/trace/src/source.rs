@@ -108,8 +108,6 @@ pub struct Counted {
     pub first_ns: u64,
     /// The latest time.
     pub last_ns: u64,
-    /// Events whose time was before that of an event given before them.
-    pub late: u64,
     /// The highest number of a CPU.
     pub last_cpu: CpuId,
 }
@@ -122,18 +120,16 @@ impl Counted {
             events: 0,
             first_ns: u64::MAX,
             last_ns: 0,
-            late: 0,
             last_cpu: CpuId(0),
         }
     }
 
-    /// One more; `given_ns` is the latest time of what was given before.
+    /// One more.
     #[inline]
-    pub(crate) fn add(&mut self, time_ns: u64, cpu: CpuId, given_ns: u64) {
+    pub(crate) fn add(&mut self, time_ns: u64, cpu: CpuId) {
         self.events += 1;
         self.first_ns = self.first_ns.min(time_ns);
         self.last_ns = self.last_ns.max(time_ns);
-        self.late += u64::from(time_ns < given_ns);
         self.last_cpu = self.last_cpu.max(cpu);
     }
 }
@@ -181,6 +177,9 @@ pub struct SourceInfo {
     pub renamed: Vec<(&'static str, &'static str)>,
     /// Events that were counted and not given; complete once the last event was read.
     pub counted: Vec<Counted>,
+    /// Events, given or counted, whose time was before that of an event before them; `None` where
+    /// all were given, as the times of these tell.
+    pub late: Option<u64>,
     /// What a user must know. Bounded: repeated notes are merged.
     pub notes: Vec<Note>,
 }
@@ -200,6 +199,7 @@ impl SourceInfo {
             recorded: Vec::new(),
             renamed: Vec::new(),
             counted: Vec::new(),
+            late: None,
             notes: Vec::new(),
         }
     }

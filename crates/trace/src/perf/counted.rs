@@ -13,11 +13,13 @@ pub(super) struct Unwanted {
     /// For each attribute the place of its tracepoint in `counted`.
     places: Vec<Option<u16>>,
     counted: Vec<Counted>,
+    /// Samples, counted here or not, that were earlier than one before them.
+    late: u64,
 }
 
 impl Unwanted {
-    /// All tracepoints of these attributes but for the wanted ones; none where samples do not name
-    /// processes, because then it takes other events to tell VMs apart.
+    /// All tracepoints of these attributes but for the wanted ones. None where samples do not name
+    /// processes or entries are not recorded: then it takes other events to tell VMs apart.
     pub(super) fn new(
         attrs: &[Attr],
         wanted: &[&str],
@@ -25,7 +27,15 @@ impl Unwanted {
         names: &NameTable,
     ) -> Self {
         let mut unwanted = Self::default();
-        if !attrs.iter().all(Attr::has_tid) {
+        let recorded = attrs.iter().filter_map(Attr::tracepoint);
+        let recorded: Vec<_> = recorded
+            .filter_map(|id| samples.decoder().event_name(id))
+            .map(|name| names.name(name))
+            .collect();
+        let has_entries = ["kvm_entry", "kvm_exit"]
+            .iter()
+            .all(|it| recorded.contains(it));
+        if !has_entries || !attrs.iter().all(Attr::has_tid) {
             return unwanted;
         }
         for attr in attrs {
@@ -46,27 +56,33 @@ impl Unwanted {
         unwanted
     }
 
-    /// Counts a sample, if that is all that is wanted of it; `given_ns` is the latest time of what
-    /// was given before.
+    /// Counts a sample, if that is all that is wanted of it: then this is its time.
     #[inline]
     pub(super) fn counts(
         &mut self,
         (index, attr): (usize, &Attr),
         record: &[u8],
         endian: Endian,
-        given_ns: u64,
-    ) -> bool {
-        let place = self.places.get(index).copied().flatten();
-        let Some(counted) = place.and_then(|place| self.counted.get_mut(usize::from(place))) else {
-            return false;
-        };
-        match attr.time_and_cpu(record, endian) {
-            Some((time_ns, cpu)) if time_ns > 0 => {
-                counted.add(time_ns, super::decode::cpu(cpu), given_ns);
-                true
-            }
-            _ => false,
+    ) -> Option<u64> {
+        let place = self.places.get(index).copied().flatten()?;
+        let counted = self.counted.get_mut(usize::from(place))?;
+        let (time_ns, cpu) = attr.time_and_cpu(record, endian)?;
+        if time_ns == 0 {
+            return None;
         }
+        counted.add(time_ns, super::decode::cpu(cpu));
+        Some(time_ns)
+    }
+
+    /// A sample, counted here or not, is earlier than one before it, or not.
+    #[inline]
+    pub(super) fn note_late(&mut self, is_late: bool) {
+        self.late += u64::from(is_late);
+    }
+
+    /// How many were; `None` where none is only counted.
+    pub(super) fn late(&self) -> Option<u64> {
+        (!self.counted.is_empty()).then_some(self.late)
     }
 
     /// What was counted.

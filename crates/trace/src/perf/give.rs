@@ -24,8 +24,6 @@ pub(super) struct Giver<'a> {
     pub(super) info: &'a mut SourceInfo,
     pub(super) tally: &'a mut Tally,
     pub(super) unwanted: Option<&'a mut Unwanted>,
-    /// The latest time of what was given before.
-    pub(super) given_ns: u64,
 }
 
 impl Giver<'_> {
@@ -63,8 +61,9 @@ impl Giver<'_> {
         let found = self.attrs.of_sample(bytes, self.endian);
         let is_guest = u64::from(GUEST.contains(&(misc & CPUMODE)));
         if let (Some(unwanted), Some((Some(index), attr))) = (&mut self.unwanted, found)
-            && unwanted.counts((index, attr), bytes, self.endian, self.given_ns)
+            && let Some(time_ns) = unwanted.counts((index, attr), bytes, self.endian)
         {
+            unwanted.note_late(self.out.passes(time_ns));
             self.tally.samples += 1;
             self.tally.guest += is_guest;
             return;
@@ -78,6 +77,9 @@ impl Giver<'_> {
         self.tally.samples += 1;
         self.tally.untimed += u64::from(sample.time.is_none());
         self.tally.guest += is_guest;
+        if let (Some(unwanted), Some(time_ns)) = (&mut self.unwanted, sample.time) {
+            unwanted.note_late(self.out.is_late(time_ns));
+        }
         let raw = sample
             .raw
             .and_then(|(start, len)| bytes.get(start..)?.get(..len));

@@ -80,9 +80,8 @@ pub(crate) struct PerfSource {
     only: Option<Vec<&'static str>>,
     unwanted: Option<Unwanted>,
     tally: Tally,
-    /// The time of what was given last, and the latest so far.
+    /// The time of what was given last.
     last_ns: u64,
-    given_ns: u64,
     ended: bool,
     finished: bool,
 }
@@ -184,7 +183,6 @@ impl PerfSource {
             unwanted: None,
             tally: Tally::default(),
             last_ns: 0,
-            given_ns: 0,
             ended: false,
             finished: false,
         }
@@ -309,6 +307,8 @@ impl PerfSource {
             Stop::Damaged(text) => self.info.note(true, text),
             Stop::Io(source) => {
                 self.ended = true;
+                self.finished = true;
+                self.finish();
                 let (input, offset) = (self.name.clone(), self.records.offset());
                 return Err(ReadError::Io {
                     input,
@@ -369,7 +369,6 @@ impl PerfSource {
             info: &mut self.info,
             tally: &mut self.tally,
             unwanted: self.unwanted.as_mut(),
-            given_ns: self.given_ns,
         };
         call(&mut self.records, &mut giver);
     }
@@ -473,7 +472,6 @@ impl PerfSource {
             if event.kind.is_host_event() {
                 self.info.out_of_order += u64::from(event.time_ns < self.last_ns);
                 self.last_ns = event.time_ns;
-                self.given_ns = self.given_ns.max(event.time_ns);
             }
             give(event);
             taken += 1;

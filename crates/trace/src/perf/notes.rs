@@ -29,6 +29,7 @@ impl PerfSource {
         } = self.tally;
         let info = &mut self.info;
         info.counted = self.unwanted.iter().flat_map(Unwanted::counted).collect();
+        info.late = self.unwanted.as_ref().and_then(Unwanted::late);
         info.uname = self.features.uname();
         info.cpus = self.features.cpus;
         if let Sources::Pipe { damage, .. } = &self.progress

@@ -22,6 +22,8 @@ pub(super) struct Sorter {
     /// The latest time so far, and that at the end of the last round.
     latest_ns: u64,
     round_ns: u64,
+    /// The latest time of what was given or could have been.
+    given_ns: u64,
     /// The earliest time that is none of perf's own making.
     origin_ns: u64,
 }
@@ -42,6 +44,19 @@ impl Sorter {
         self.held.len() - self.given >= MAX_HELD
     }
 
+    /// Whether a sample that was read just now is earlier than what was given.
+    #[inline]
+    pub(super) fn is_late(&self, time_ns: u64) -> bool {
+        time_ns < self.given_ns
+    }
+
+    /// Takes note of a sample that is not held; the same.
+    #[inline]
+    pub(super) fn passes(&mut self, time_ns: u64) -> bool {
+        self.latest_ns = self.latest_ns.max(time_ns);
+        self.is_late(time_ns)
+    }
+
     /// A round has ended.
     pub(super) fn round(&mut self) {
         let limit = self.round_ns;
@@ -49,6 +64,7 @@ impl Sorter {
         if limit > 0 {
             self.sort();
             self.ready = self.held.partition_point(|event| event.time_ns <= limit);
+            self.given_ns = self.given_ns.max(limit);
         }
     }
 
@@ -56,6 +72,8 @@ impl Sorter {
     pub(super) fn window(&mut self) {
         self.sort();
         self.ready = self.held.len().div_ceil(2);
+        let last = self.ready().last().map_or(0, |event| event.time_ns);
+        self.given_ns = self.given_ns.max(last);
     }
 
     /// Nothing more will come.
