@@ -97,7 +97,7 @@ impl Shift {
             true => line((before, after), time),
             false => before.offset,
         };
-        let scaled = u128::from(time) * u128::from(before.scaling) >> before.fraction;
+        let scaled = (u128::from(time) * u128::from(before.scaling)) >> before.fraction;
         u64::try_from(scaled)
             .unwrap_or(u64::MAX)
             .saturating_add_signed(offset)
