@@ -408,6 +408,7 @@ fn time_that_goes_back() {
     let mut trace = one();
     trace.entry(100, 0, 7, 0).exit(200, 0, 7, 0, EPT);
     assert_eq!(found(&trace, "time_goes_back"), None);
+    assert_eq!(found(&trace, "lost_events"), None);
     trace.entry(199, 0, 7, 0);
     assert_eq!(
         evidence(&trace, "time_goes_back").as_deref(),
