@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use stealtime_report::escape;
 use stealtime_trace::ReadError;
+use stealtime_trace::write::WriteError;
 
 /// Why a verb ends early.
 #[derive(Debug, thiserror::Error)]
@@ -55,8 +56,19 @@ pub(crate) enum CliError {
     #[error("--format csv writes one table: add --key NAME, one of {0}")]
     CsvKey(String),
     /// The output is binary and would go to a terminal.
-    #[error("a Perfetto trace is not for a terminal: add -o FILE, or `-o -` and a pipe")]
+    #[error("what export writes is not for a terminal: add -o FILE, or `-o -` and a pipe")]
     Terminal,
+    /// An option of `export` that the form has no use for.
+    #[error("--compress is for --to trace.dat; compress a Perfetto trace by gzip or zstd")]
+    ForTraceDat,
+    /// The same, the other way round.
+    #[error(
+        "--vm is for --to perfetto: a trace.dat has the host's events, whichever VM's they are"
+    )]
+    ForPerfetto,
+    /// A trace.dat cannot be written.
+    #[error("{0}")]
+    TraceDat(WriteError),
     /// The output cannot be written.
     #[error("{path}: {source}")]
     Write {

@@ -10,10 +10,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-fn analyze(arguments: &[&str]) -> String {
+fn stealtime(arguments: &[&str]) -> String {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let output = Command::new(env!("CARGO_BIN_EXE_stealtime"))
-        .args(["analyze", "vmx.txt"])
         .args(arguments)
         .current_dir(data)
         .stdin(Stdio::null())
@@ -22,6 +21,10 @@ fn analyze(arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn analyze(arguments: &[&str]) -> String {
+    stealtime(&[&["analyze", "vmx.txt"], arguments].concat())
 }
 
 fn answers() -> Value {
@@ -135,6 +138,29 @@ fn clocks_and_old_names() {
         window.expect("by its old name")["today"],
         "kvm_ple_window_update"
     );
+}
+
+#[test]
+fn the_same_from_records_in_binary() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("vmx.dat");
+    let file = file.to_str().expect("UTF-8");
+    let expected = answers();
+    for compress in [&[][..], &["--compress"]] {
+        let to = ["export", "vmx.txt", "--to", "trace.dat", "-o", file];
+        stealtime(&[&to, compress].concat());
+        let answers = stealtime(&["analyze", "--json", file]);
+        let answers: Value = serde_json::from_str(&answers).expect("JSON");
+        for (table, rows) in expected.as_object().expect("tables") {
+            // The new file calls tracepoints by today's names.
+            if table != "source" && table != "events" {
+                assert_eq!(&answers[table], rows, "{table}");
+            }
+        }
+        for key in ["events", "span_ns", "lost", "out_of_order", "cpus"] {
+            assert_eq!(answers["source"][key], expected["source"][key], "{key}");
+        }
+    }
 }
 
 #[test]

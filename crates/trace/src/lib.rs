@@ -23,6 +23,7 @@ mod source;
 mod text;
 pub mod trace_dat;
 pub mod tracefs;
+pub mod write;
 
 pub use ahead::Ahead;
 pub use error::ReadError;

@@ -79,7 +79,8 @@ impl Suppression {
         matches!(self, Self::AsPostedV1 | Self::AsPostedV3 | Self::Corrected)
     }
     /// SN follows the vCPU's mode and its blocking.
-    pub(super) const fn follows_mode(self) -> bool {
+    #[must_use]
+    pub const fn follows_mode(self) -> bool {
         matches!(self, Self::AsPostedV3 | Self::Corrected)
     }
     /// SN is cleared whenever the vCPU is loaded.

@@ -1,0 +1,176 @@
+//! Refusing what cannot be run.
+
+use core::fmt;
+
+use super::{Config, Pinning};
+
+/// What is wrong with a configuration, by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The key, dotted, with indexes (`vm.0.pinning`).
+    pub key: String,
+    /// What is wrong and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.problem)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+fn wrong<T>(key: impl Into<String>, problem: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError {
+        key: key.into(),
+        problem: problem.into(),
+    })
+}
+
+fn range(key: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    wrong(key, format!("{value} is not within {min} to {max}"))
+}
+
+impl Config {
+    /// Whether this can be run.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the first key that is out of range or contradicts another.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let t = &self.host.topology;
+        range("host.sockets", t.sockets.into(), 1, 64)?;
+        range("host.llcs_per_socket", t.llcs_per_socket.into(), 1, 64)?;
+        range("host.cores_per_llc", t.cores_per_llc.into(), 1, 1024)?;
+        range("host.threads_per_core", t.threads_per_core.into(), 1, 2)?;
+        range("host.cpus", t.cpus().into(), 1, 4096)?;
+        range(
+            "run.duration_ns",
+            self.run.duration_ns,
+            1_000,
+            1_000_000_000_000_000,
+        )?;
+        range(
+            "run.warmup_ns",
+            self.run.warmup_ns,
+            0,
+            1_000_000_000_000_000,
+        )?;
+        range("sched.hz", self.knobs.sched.hz.into(), 100, 1000)?;
+        if self.host.profile.cstates.is_empty() {
+            return wrong(
+                "profile.cstates",
+                "an idle CPU needs at least one state, such as C1",
+            );
+        }
+        range(
+            "profile.costs.tsc_khz",
+            self.host.profile.costs.tsc_khz.into(),
+            1,
+            10_000_000,
+        )?;
+        self.check_cpus("host.nohz_full", &self.knobs.host.nohz_full)?;
+        self.check_cpus("host.isolcpus", &self.knobs.host.isolcpus)?;
+        for (n, task) in self.host.tasks.iter().enumerate() {
+            self.check_cpus(&format!("task.{n}.cpus"), &task.cpus)?;
+            range(&format!("task.{n}.count"), task.count.into(), 1, 65_536)?;
+            check_nice(&format!("task.{n}.nice"), task.nice)?;
+        }
+        for n in 0..self.vms.len() {
+            self.check_vm(n)?;
+        }
+        for (n, script) in self.scripts.tasks.iter().enumerate() {
+            self.check_cpus(&format!("script.{n}.cpus"), &script.cpus)?;
+            self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
+            check_nice(&format!("script.{n}.nice"), script.nice)?;
+        }
+        if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
+            return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
+        }
+        Ok(())
+    }
+
+    fn check_cpus(&self, key: &str, cpus: &[u32]) -> Result<(), ConfigError> {
+        let have = self.host.topology.cpus();
+        match cpus.iter().find(|&&cpu| cpu >= have) {
+            Some(cpu) => wrong(
+                key,
+                format!("no CPU {cpu}: the host has {have}, counted from 0"),
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn check_vm(&self, n: usize) -> Result<(), ConfigError> {
+        let Some(vm) = self.vms.get(n) else {
+            return Ok(());
+        };
+        range(&format!("vm.{n}.vcpus"), vm.vcpus.into(), 1, 4096)?;
+        range(
+            &format!("vm.{n}.cpu_weight"),
+            vm.cpu_weight.into(),
+            1,
+            10_000,
+        )?;
+        range(&format!("vm.{n}.hz"), vm.guest.hz.into(), 24, 1000)?;
+        check_nice(&format!("vm.{n}.nice"), vm.nice)?;
+        let key = format!("vm.{n}.pinning");
+        match &vm.pinning {
+            Pinning::None => {}
+            Pinning::Pool(cpus) => {
+                if cpus.is_empty() {
+                    return wrong(key, "an empty set of CPUs: leave it out to run anywhere");
+                }
+                self.check_cpus(&key, cpus)?;
+            }
+            Pinning::OneToOne(cpus) => {
+                if cpus.len() != vm.vcpus as usize {
+                    let (have, want) = (cpus.len(), vm.vcpus);
+                    return wrong(
+                        key,
+                        format!("{have} CPUs for {want} vCPUs: give one for each"),
+                    );
+                }
+                self.check_cpus(&key, cpus)?;
+            }
+        }
+        if let Some((quota, period)) = vm.cpu_max_ns {
+            let key = format!("vm.{n}.cpu_max");
+            range(&key, period, 1_000_000, 1_000_000_000)?;
+            range(&key, quota, 1_000_000, u64::from(u32::MAX) * 1000)?;
+        }
+        if let Some(migration) = &vm.migration {
+            let key = format!("vm.{n}.migration");
+            if migration.to_cpus.is_empty() {
+                return wrong(
+                    format!("{key}.to_cpus"),
+                    "no CPUs: name those of the destination",
+                );
+            }
+            self.check_cpus(&format!("{key}.to_cpus"), &migration.to_cpus)?;
+            for (side, clock) in [
+                ("source", migration.source),
+                ("destination", migration.destination),
+            ] {
+                range(
+                    &format!("{key}.{side}.tsc_khz"),
+                    clock.tsc_khz.into(),
+                    1,
+                    10_000_000,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_nice(key: &str, nice: i8) -> Result<(), ConfigError> {
+    if (-20..=19).contains(&nice) {
+        return Ok(());
+    }
+    wrong(key, format!("{nice} is not within -20 to 19"))
+}

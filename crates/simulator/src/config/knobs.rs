@@ -1,0 +1,126 @@
+//! What a user of a real host could switch, by its real name.
+
+use stealtime_hypervisor::directed_yield::YieldKnobs;
+use stealtime_hypervisor::directed_yield::ple::PleKnobs;
+use stealtime_hypervisor::eevdf::{Features, PickMode, Preempt};
+use stealtime_hypervisor::halt_poll::HaltPollKnobs;
+use stealtime_hypervisor::ipi_tracking::IpiKnobs;
+use stealtime_hypervisor::lag_credit::LagCredit;
+use stealtime_hypervisor::lapic_timer::TimerPolicy;
+use stealtime_hypervisor::posted_interrupt::Suppression;
+use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
+
+/// Module parameters of kvm and `kvm_intel`, and the switches of what is not merged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvmKnobs {
+    /// `kvm.pi_inject_timer`: -1 (by housekeeping), 0 or 1.
+    pub pi_inject_timer: i8,
+    /// Which of the three rules says when a timer may be posted (ours; 7.2 has the third).
+    pub timer_policy: TimerPolicy,
+    /// `kvm.lapic_timer_advance`: whether timers fire early by what delivery takes.
+    pub lapic_timer_advance: bool,
+    /// `kvm.halt_poll_ns` and its growth.
+    pub halt_poll: HaltPollKnobs,
+    /// `kvm_intel.ple_gap`, `ple_window` and its growth.
+    pub ple: PleKnobs,
+    /// How a spinning vCPU looks for one to yield to (`kvm.enable_relaxed_boost` and ours).
+    pub directed_yield: YieldKnobs,
+    /// `kvm.ipi_tracking_enabled`, `kvm.ipi_window_ns`.
+    pub ipi_tracking: IpiKnobs,
+    /// `kvm.suppress_notification` (ours): when SN is set.
+    pub suppress_notification: Suppression,
+    /// `kvm_intel.enable_apicv`.
+    pub enable_apicv: bool,
+    /// `kvm_intel.enable_ipiv`.
+    pub enable_ipiv: bool,
+    /// `kvm_intel.preemption_timer`.
+    pub preemption_timer: bool,
+}
+
+/// The scheduler's switches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedKnobs {
+    /// `sched.features`.
+    pub features: Features,
+    /// `sched.base_slice_ns`; `None`: by the number of CPUs, as the kernel does.
+    pub base_slice_ns: Option<u64>,
+    /// `sched.pick` (ours): level by level, or flat as merged for 7.3.
+    pub pick: PickMode,
+    /// `preempt=`.
+    pub preempt: Preempt,
+    /// Details of `YIELD_TO_LAG_CREDIT`.
+    pub lag_credit: LagCredit,
+    /// `kernel.timer_migration`.
+    pub timer_migration: bool,
+    /// CONFIG_HZ: 100, 250, 300 or 1000.
+    pub hz: u32,
+}
+
+/// Boot parameters of the host.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct HostKnobs {
+    /// `nohz_full=`: CPUs without a tick while one task runs; timers and housekeeping move away.
+    pub nohz_full: Vec<u32>,
+    /// `isolcpus=domain`: CPUs that load balancing leaves alone.
+    pub isolcpus: Vec<u32>,
+}
+
+/// Xen's switches (ours: Xen has neither).
+#[derive(Clone, Debug, PartialEq)]
+pub struct XenKnobs {
+    /// `xen.batch_wakeups`: when a multicast IPI opens a batch.
+    pub batch_wakeups: BatchPolicy,
+    /// `xen.mwait_elision`: no IPI to a CPU that monitors its softirq word.
+    pub mwait_elision: bool,
+}
+
+/// All knobs of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knobs {
+    /// KVM.
+    pub kvm: KvmKnobs,
+    /// Scheduler.
+    pub sched: SchedKnobs,
+    /// Host.
+    pub host: HostKnobs,
+    /// Xen.
+    pub xen: XenKnobs,
+}
+
+impl Default for Knobs {
+    /// Linux 7.2 and Xen 4.20 as they come, without what is not merged.
+    fn default() -> Self {
+        Self {
+            kvm: KvmKnobs {
+                pi_inject_timer: -1,
+                timer_policy: TimerPolicy::default(),
+                lapic_timer_advance: true,
+                halt_poll: HaltPollKnobs::default(),
+                ple: PleKnobs::VMX,
+                directed_yield: YieldKnobs::upstream(),
+                ipi_tracking: IpiKnobs {
+                    ipi_tracking_enabled: false,
+                    ..IpiKnobs::default()
+                },
+                suppress_notification: Suppression::Put,
+                enable_apicv: true,
+                enable_ipiv: true,
+                preemption_timer: true,
+            },
+            sched: SchedKnobs {
+                features: Features::LINUX_7_2,
+                base_slice_ns: None,
+                pick: PickMode::Hierarchical,
+                preempt: Preempt::Lazy,
+                lag_credit: LagCredit::SERIES_V3,
+                timer_migration: true,
+                hz: 250,
+            },
+            host: HostKnobs::default(),
+            xen: XenKnobs {
+                batch_wakeups: BatchPolicy::Off,
+                mwait_elision: true,
+            },
+        }
+    }
+}

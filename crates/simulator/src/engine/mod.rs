@@ -1,0 +1,9 @@
+//! The discrete-event engine: a queue of timers ordered by (time, sequence) and random streams.
+
+mod queue;
+#[cfg(test)]
+mod queue_tests;
+mod random;
+
+pub use queue::{Queue, Slot};
+pub use random::{Random, Streams};

@@ -1,0 +1,173 @@
+//! Timers, cancellable and ordered by (time, sequence).
+
+/// A timer of the queue. It is armed for one time at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Dense number from 0, in order of creation.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The timer is not armed.
+const OUT: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_ns: u64,
+    sequence: u64,
+    slot: u32,
+}
+
+impl Entry {
+    fn before(&self, other: &Self) -> bool {
+        (self.at_ns, self.sequence) < (other.at_ns, other.sequence)
+    }
+}
+
+/// A four-ary heap that knows where each timer is, so that arming again and cancelling cost a
+/// path of the heap and leave nothing behind.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    heap: Vec<Entry>,
+    place: Vec<u32>,
+    sequence: u64,
+}
+
+impl Queue {
+    /// A queue without timers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a timer, not armed.
+    pub fn slot(&mut self) -> Slot {
+        let slot = u32::try_from(self.place.len()).unwrap_or(OUT);
+        self.place.push(OUT);
+        Slot(slot)
+    }
+
+    /// Arms a timer, or moves it if it is armed. Of two timers at one time the one that was armed
+    /// first fires first.
+    pub fn arm(&mut self, slot: Slot, at_ns: u64) {
+        self.sequence += 1;
+        let entry = Entry {
+            at_ns,
+            sequence: self.sequence,
+            slot: slot.0,
+        };
+        let place = self.place[slot.index()];
+        if place == OUT {
+            let last = self.heap.len();
+            self.heap.push(entry);
+            self.rise(last, entry);
+            return;
+        }
+        let place = place as usize;
+        let earlier = entry.before(&self.heap[place]);
+        if earlier {
+            self.rise(place, entry);
+        } else {
+            self.sink(place, entry);
+        }
+    }
+
+    /// Disarms a timer; nothing happens if it is not armed.
+    pub fn cancel(&mut self, slot: Slot) {
+        let place = self.place[slot.index()];
+        if place != OUT {
+            self.place[slot.index()] = OUT;
+            self.take_out(place as usize);
+        }
+    }
+
+    /// When a timer will fire.
+    #[must_use]
+    pub fn when(&self, slot: Slot) -> Option<u64> {
+        let place = *self.place.get(slot.index())?;
+        self.heap.get(place as usize).map(|entry| entry.at_ns)
+    }
+
+    /// When the next timer will fire.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        self.heap.first().map(|entry| entry.at_ns)
+    }
+
+    /// Takes the next timer, if it fires at `until_ns` or before.
+    pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
+        let first = *self.heap.first()?;
+        if first.at_ns > until_ns {
+            return None;
+        }
+        self.place[first.slot as usize] = OUT;
+        self.take_out(0);
+        Some((first.at_ns, Slot(first.slot)))
+    }
+
+    /// Armed timers.
+    #[must_use]
+    pub fn armed(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Closes the gap at `place` with the last entry.
+    fn take_out(&mut self, place: usize) {
+        let Some(last) = self.heap.pop() else {
+            return;
+        };
+        if place == self.heap.len() {
+            return;
+        }
+        if place > 0 && last.before(&self.heap[(place - 1) / 4]) {
+            self.rise(place, last);
+        } else {
+            self.sink(place, last);
+        }
+    }
+
+    fn rise(&mut self, mut place: usize, entry: Entry) {
+        while place > 0 {
+            let above = (place - 1) / 4;
+            let parent = self.heap[above];
+            if !entry.before(&parent) {
+                break;
+            }
+            self.put(place, parent);
+            place = above;
+        }
+        self.put(place, entry);
+    }
+
+    fn sink(&mut self, mut place: usize, entry: Entry) {
+        loop {
+            let first = place * 4 + 1;
+            let last = (first + 4).min(self.heap.len());
+            if first >= last {
+                break;
+            }
+            let mut least = first;
+            for child in first + 1..last {
+                if self.heap[child].before(&self.heap[least]) {
+                    least = child;
+                }
+            }
+            let child = self.heap[least];
+            if !child.before(&entry) {
+                break;
+            }
+            self.put(place, child);
+            place = least;
+        }
+        self.put(place, entry);
+    }
+
+    fn put(&mut self, place: usize, entry: Entry) {
+        self.place[entry.slot as usize] = place as u32;
+        self.heap[place] = entry;
+    }
+}

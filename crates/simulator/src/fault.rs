@@ -1,0 +1,89 @@
+//! Why a run could not be finished.
+
+use core::fmt;
+
+use stealtime_hypervisor::{eevdf, posted_interrupt};
+
+use crate::config::ConfigError;
+
+/// Why a run ended before its time.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The configuration cannot be run.
+    Config(ConfigError),
+    /// Threads of a guest wait for each other in a circle, or for what nobody will do.
+    Deadlock {
+        /// Name of the VM.
+        vm: String,
+        /// Who waits for what, a line each.
+        waits: Vec<String>,
+    },
+    /// Something goes on for ever without time passing.
+    NoProgress {
+        /// Simulated time, in ns.
+        at_ns: u64,
+        /// What turns in a circle.
+        what: String,
+    },
+    /// What must always hold does not: a defect of the simulator or of a mechanism.
+    Broken {
+        /// Simulated time, in ns.
+        at_ns: u64,
+        /// What does not hold.
+        what: String,
+    },
+    /// The caller asked to stop.
+    Stopped,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::Deadlock { vm, waits } => {
+                write!(f, "the workload of VM {vm} is deadlocked:")?;
+                waits.iter().try_for_each(|wait| write!(f, "\n  {wait}"))
+            }
+            Self::NoProgress { at_ns, what } => {
+                write!(f, "no time passes any more at {at_ns} ns: {what}")
+            }
+            Self::Broken { at_ns, what } => {
+                write!(
+                    f,
+                    "an invariant is broken at {at_ns} ns: {what}; please report this"
+                )
+            }
+            Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl core::error::Error for Fault {}
+
+impl From<ConfigError> for Fault {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<eevdf::Error> for Fault {
+    fn from(error: eevdf::Error) -> Self {
+        Self::Broken {
+            at_ns: 0,
+            what: format!("scheduler: {error}"),
+        }
+    }
+}
+
+impl From<posted_interrupt::NotOnACpu> for Fault {
+    fn from(error: posted_interrupt::NotOnACpu) -> Self {
+        Self::Broken {
+            at_ns: 0,
+            what: format!("posted interrupts: {error}"),
+        }
+    }
+}
+
+/// What the simulator's own functions return.
+pub type Sim<T = ()> = Result<T, Fault>;

@@ -1,0 +1,165 @@
+//! Making a guest: what a workload's recipe may use.
+
+use core::future::Future;
+use std::collections::VecDeque;
+
+use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, Feature, PickMode};
+
+use super::kernel::{Device, Kernel, Mutex, SpinLock, Thread, ThreadState, WaitQueue};
+use crate::engine::{Random, Streams};
+use crate::fault::Sim;
+use crate::ids::{Table, ThreadNr};
+use crate::program::{AsyncProgram, DeviceId, MutexId, Program, QueueId, SpinId};
+
+/// Makes the threads of a guest and what they share.
+#[derive(Debug)]
+pub struct GuestBuilder {
+    name: String,
+    vcpus: u32,
+    streams: Streams,
+    kernel: Kernel,
+}
+
+impl GuestBuilder {
+    pub(crate) fn new(name: &str, vcpus: u32, hz: u32, streams: Streams) -> Sim<Self> {
+        let mut config = FairConfig::linux_7_2(vcpus);
+        config.features = config.features.without(Feature::Hrtick);
+        config.tick_ns = 1_000_000_000 / u64::from(hz.max(10));
+        let tick_ns = config.tick_ns;
+        let mut fair = Fair::new(config)?;
+        fair.set_self_check(false);
+        let mut rqs = Vec::new();
+        for _ in 0..vcpus {
+            rqs.push(fair.create_rq(PickMode::Hierarchical)?);
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            vcpus,
+            streams,
+            kernel: Kernel {
+                fair,
+                rqs,
+                threads: Table::default(),
+                by_slot: Vec::new(),
+                queues: Vec::new(),
+                spinlocks: Vec::new(),
+                mutexes: Vec::new(),
+                devices: Vec::new(),
+                finished: Vec::new(),
+                tick_ns,
+            },
+        })
+    }
+
+    /// vCPUs of the guest.
+    #[must_use]
+    pub fn vcpus(&self) -> u32 {
+        self.vcpus
+    }
+
+    /// The stream of random numbers of this name, within the guest.
+    #[must_use]
+    pub fn random(&self, name: &str) -> Random {
+        self.streams.named(&format!("{}/{name}", self.name))
+    }
+
+    /// A spinlock.
+    pub fn spinlock(&mut self, name: &str) -> SpinId {
+        self.kernel.spinlocks.push(SpinLock {
+            name: name.to_owned(),
+            ..SpinLock::default()
+        });
+        SpinId(self.kernel.spinlocks.len() as u32 - 1)
+    }
+
+    /// A mutex.
+    pub fn mutex(&mut self, name: &str) -> MutexId {
+        self.kernel.mutexes.push(Mutex {
+            name: name.to_owned(),
+            ..Mutex::default()
+        });
+        MutexId(self.kernel.mutexes.len() as u32 - 1)
+    }
+
+    /// A counting queue that starts with `counts`.
+    pub fn queue(&mut self, name: &str, counts: u64) -> QueueId {
+        self.kernel.queues.push(WaitQueue {
+            name: name.to_owned(),
+            counts,
+            waiters: VecDeque::new(),
+        });
+        QueueId(self.kernel.queues.len() as u32 - 1)
+    }
+
+    /// A device whose requests take `latency_ns`, give or take `spread_percent`, and whose
+    /// interrupt goes to `vcpu`.
+    pub fn device(
+        &mut self,
+        name: &str,
+        latency_ns: u64,
+        spread_percent: u32,
+        vcpu: u32,
+    ) -> DeviceId {
+        let random = self.random(&format!("device/{name}"));
+        self.kernel.devices.push(Device {
+            latency_ns,
+            spread_percent,
+            vcpu: vcpu % self.vcpus.max(1),
+            random,
+        });
+        DeviceId(self.kernel.devices.len() as u32 - 1)
+    }
+
+    /// A thread that runs `body`, on `vcpu` alone if one is given.
+    ///
+    /// # Errors
+    ///
+    /// Too many threads.
+    pub fn spawn<F>(
+        &mut self,
+        name: &str,
+        vcpu: Option<u32>,
+        body: impl FnOnce(crate::program::Thread) -> F,
+    ) -> Sim
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let number = self.kernel.threads.len() as u32;
+        let random = self.random(&format!("thread/{number}"));
+        let program = AsyncProgram::new(random, number, body);
+        self.spawn_program(name, vcpu, Box::new(program))
+    }
+
+    /// The same for any program.
+    ///
+    /// # Errors
+    ///
+    /// Too many threads.
+    pub fn spawn_program(
+        &mut self,
+        name: &str,
+        vcpu: Option<u32>,
+        program: Box<dyn Program>,
+    ) -> Sim {
+        let fair = self.kernel.fair.create_task(Attr::default(), None)?;
+        let number = self.kernel.threads.len() as u32;
+        let thread: ThreadNr = self.kernel.threads.add(Thread {
+            name: name.to_owned(),
+            program,
+            fair,
+            vcpu: vcpu.unwrap_or(number) % self.vcpus.max(1),
+            pinned: vcpu.is_some(),
+            state: ThreadState::Runnable,
+            off_queue: false,
+            reply: 0,
+            saved: VecDeque::new(),
+        });
+        debug_assert_eq!(fair.slot(), self.kernel.by_slot.len());
+        self.kernel.by_slot.push(thread);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Kernel {
+        self.kernel
+    }
+}

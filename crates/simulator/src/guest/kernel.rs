@@ -1,0 +1,122 @@
+//! What a guest's kernel keeps: threads, queues, locks, devices.
+
+use std::collections::VecDeque;
+
+use stealtime_hypervisor::eevdf::{Fair, RqId, TaskId};
+
+use crate::engine::Random;
+use crate::ids::{Table, ThreadNr};
+use crate::program::Program;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ThreadState {
+    /// Runs or may run.
+    Runnable,
+    /// Waits for a count of a queue.
+    Waits(u32),
+    /// Waits for a mutex.
+    WaitsMutex(u32),
+    /// Waits for a device.
+    WaitsDevice,
+    /// Sleeps.
+    Sleeps,
+    /// Has ended.
+    Dead,
+}
+
+/// A thread of a guest.
+pub(crate) struct Thread {
+    pub(crate) name: String,
+    pub(crate) program: Box<dyn Program>,
+    pub(crate) fair: TaskId,
+    /// Where it runs, or ran last.
+    pub(crate) vcpu: u32,
+    pub(crate) pinned: bool,
+    pub(crate) state: ThreadState,
+    /// Off its run queue: a wakeup must put it back.
+    pub(crate) off_queue: bool,
+    pub(crate) reply: u64,
+    /// What was left of its steps when it was switched out.
+    pub(crate) saved: VecDeque<super::Micro>,
+}
+
+impl core::fmt::Debug for Thread {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Thread")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A counting wait queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitQueue {
+    pub(crate) name: String,
+    pub(crate) counts: u64,
+    pub(crate) waiters: VecDeque<ThreadNr>,
+}
+
+/// A queued spinlock: its owner's vCPU and those who wait, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpinLock {
+    pub(crate) name: String,
+    pub(crate) owner: Option<u32>,
+    pub(crate) waiters: VecDeque<u32>,
+}
+
+/// A sleeping lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mutex {
+    pub(crate) name: String,
+    pub(crate) owner: Option<ThreadNr>,
+    pub(crate) waiters: VecDeque<ThreadNr>,
+    /// vCPUs that spin while the owner runs.
+    pub(crate) spinners: Vec<u32>,
+}
+
+/// A device.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) latency_ns: u64,
+    pub(crate) spread_percent: u32,
+    /// The vCPU that its interrupt goes to.
+    pub(crate) vcpu: u32,
+    pub(crate) random: Random,
+}
+
+/// A guest's kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) fair: Fair,
+    pub(crate) rqs: Vec<RqId>,
+    pub(crate) threads: Table<ThreadNr, Thread>,
+    /// Threads by the slot of their scheduler id.
+    pub(crate) by_slot: Vec<ThreadNr>,
+    pub(crate) queues: Vec<WaitQueue>,
+    pub(crate) spinlocks: Vec<SpinLock>,
+    pub(crate) mutexes: Vec<Mutex>,
+    pub(crate) devices: Vec<Device>,
+    /// Threads that wait for a device that has finished, until its interrupt is handled.
+    pub(crate) finished: Vec<(u8, ThreadNr)>,
+    pub(crate) tick_ns: u64,
+}
+
+impl Kernel {
+    /// How long a request to this device takes.
+    pub(crate) fn device_latency(&mut self, device: u32) -> u64 {
+        let Some(d) = self.devices.get_mut(device as usize) else {
+            return 0;
+        };
+        d.random.around(d.latency_ns, d.spread_percent)
+    }
+
+    /// A device has finished a thread's request: to which vCPU its interrupt goes, and as what.
+    pub(crate) fn device_done(&mut self, device: u32, thread: ThreadNr) -> (u32, u8) {
+        let vector = super::DEVICE_VECTOR + (device % 64) as u8;
+        self.finished.push((vector, thread));
+        let vcpu = self.devices.get(device as usize).map_or(0, |d| d.vcpu);
+        (vcpu, vector)
+    }
+}

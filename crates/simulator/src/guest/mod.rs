@@ -1,0 +1,205 @@
+//! Guests: a kernel in small, and the threads that it runs.
+//!
+//! A vCPU in guest mode works off [`Micro`] steps: some take time, some leave the guest, some do
+//! something at an instant. An interrupt's steps come before those of what it interrupted.
+
+mod build;
+mod call;
+mod irq;
+mod kernel;
+mod lock;
+mod sched;
+mod step;
+mod timer;
+
+use std::collections::VecDeque;
+
+use stealtime_hypervisor::directed_yield::DirectedYield;
+use stealtime_hypervisor::eevdf::Resched;
+use stealtime_hypervisor::ipi_tracking::IpiContext;
+
+pub use build::GuestBuilder;
+pub(crate) use kernel::{Kernel, ThreadState};
+
+use crate::config::VmConfig;
+use crate::ids::{ThreadNr, VcpuNr};
+use crate::kvm::{Exit, Word};
+use crate::migration::GuestClock;
+use crate::program::{MutexId, QueueId, SpinId};
+
+/// The guest's timer vector.
+pub(crate) const LOCAL_TIMER_VECTOR: u8 = 0xec;
+/// The guest's reschedule vector.
+pub(crate) const RESCHEDULE_VECTOR: u8 = 0xfd;
+/// The guest's call-function vector.
+pub(crate) const CALL_FUNCTION_VECTOR: u8 = 0xfb;
+/// The first device's vector.
+pub(crate) const DEVICE_VECTOR: u8 = 0x30;
+/// The vector of [`crate::program::Op::Kick`].
+pub(crate) const KICK_VECTOR: u8 = 0xf5;
+
+/// A guest.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) cfg: VmConfig,
+    pub(crate) first_vcpu: VcpuNr,
+    pub(crate) vcpus: u32,
+    pub(crate) kernel: Kernel,
+    /// Entries of the PID-pointer table, by APIC id.
+    pub(crate) pid_table: Vec<u64>,
+    pub(crate) directed_yield: DirectedYield<Word>,
+    pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
+    /// Index of its statistics.
+    pub(crate) meter: usize,
+    /// Its clocks, if it is to be migrated.
+    pub(crate) clock: Option<Box<GuestClock>>,
+    /// The VMM's thread that has stopped it.
+    pub(crate) paused_by: Option<crate::ids::TaskNr>,
+    /// vCPUs that are not parked.
+    pub(crate) running: u32,
+}
+
+/// What a spinning vCPU waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpinOn {
+    /// A spinlock.
+    Lock(SpinId),
+    /// A mutex whose owner runs.
+    Mutex(MutexId),
+    /// Answers to a function call.
+    Call,
+}
+
+/// A spin in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spin {
+    pub(crate) on: SpinOn,
+    /// It may stop.
+    pub(crate) over: bool,
+    pub(crate) since_ns: u64,
+}
+
+/// One step of a vCPU in guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Micro {
+    /// Takes time, in user mode or at CPL 0.
+    Run { ns: u64, kernel: bool },
+    /// An instruction that may leave the guest.
+    Exit(Exit),
+    /// CLI.
+    IrqsOff,
+    /// STI.
+    IrqsOn,
+    /// Spins until it may stop.
+    Spin(SpinOn),
+    /// The handler of a vector does its work.
+    Handle(u8),
+    /// The time is the answer to the thread's step.
+    ReadClock,
+    /// The thread takes a count of a queue, or waits for it.
+    Wait(QueueId),
+    /// The thread gives counts.
+    Wake(QueueId, u32),
+    /// The thread sleeps until then.
+    SleepUntil(u64),
+    /// The thread will wait for a device, whose answer may come before it does.
+    ExpectDevice,
+    /// The thread blocks, unless it was woken since it said for what it waits.
+    Block,
+    /// The thread tries for a spinlock.
+    TryLock(SpinId),
+    /// The thread lets a spinlock go.
+    Unlock(SpinId),
+    /// The thread tries for a mutex.
+    TryMutex(MutexId),
+    /// The thread lets a mutex go.
+    UnlockMutex(MutexId),
+    /// The function call goes out to the others.
+    Call { flush: bool },
+    /// `sched_yield`.
+    Yield,
+    /// The thread ends.
+    End,
+    /// Looks whether another thread should run.
+    CheckResched,
+}
+
+/// The part of a vCPU that is the guest's.
+#[derive(Debug, Default)]
+pub(crate) struct GuestCpu {
+    /// Steps of the thread, or of the idle loop.
+    pub(crate) base: VecDeque<Micro>,
+    /// Steps of the interrupt's handler.
+    pub(crate) irq: VecDeque<Micro>,
+    pub(crate) in_irq: Option<u8>,
+    /// CLI.
+    pub(crate) irqs_off: bool,
+    /// Preemption is off: spinlocks held.
+    pub(crate) preempt_off: u32,
+    /// The step in progress, whose end the CPU's timer says.
+    pub(crate) running: Option<Micro>,
+    pub(crate) spin: Option<Spin>,
+    /// Counts spins, so that late messages about old ones are known.
+    pub(crate) spin_turn: u32,
+    pub(crate) current: Option<ThreadNr>,
+    pub(crate) resched: Resched,
+    /// A paravirtual spinlock was passed on to this vCPU while it was halted.
+    pub(crate) pv_unhalted: bool,
+    /// In the idle loop.
+    pub(crate) idle: bool,
+    /// Sleeping threads, the first to wake last.
+    pub(crate) sleepers: Vec<(u64, ThreadNr)>,
+    pub(crate) tick_at: Option<u64>,
+    /// What the LAPIC timer is programmed to.
+    pub(crate) programmed: Option<u64>,
+    /// vCPUs whose function is to be called here.
+    pub(crate) calls: Vec<u32>,
+    /// Answers that this vCPU's function call waits for.
+    pub(crate) awaited_calls: u32,
+    pub(crate) started: bool,
+}
+
+impl GuestCpu {
+    /// RFLAGS.IF, and no handler is running.
+    pub(crate) fn takes_interrupts(&self) -> bool {
+        self.in_irq.is_none() && !self.irqs_off
+    }
+
+    /// At CPL 0.
+    pub(crate) fn in_kernel(&self) -> bool {
+        if self.in_irq.is_some() || self.idle || self.preempt_off > 0 || self.spin.is_some() {
+            return true;
+        }
+        match self.running.or(self.base.front().copied()) {
+            Some(Micro::Run { kernel, .. }) => kernel,
+            _ => true,
+        }
+    }
+
+    /// Adds a step to what runs now.
+    pub(crate) fn push(&mut self, micro: Micro) {
+        if self.in_irq.is_some() {
+            self.irq.push_back(micro);
+        } else {
+            self.base.push_back(micro);
+        }
+    }
+
+    /// Adds a step that comes next.
+    pub(crate) fn push_next(&mut self, micro: Micro) {
+        if self.in_irq.is_some() {
+            self.irq.push_front(micro);
+        } else {
+            self.base.push_front(micro);
+        }
+    }
+
+    /// Takes the next step.
+    pub(crate) fn take(&mut self) -> Option<Micro> {
+        if self.in_irq.is_some() {
+            self.irq.pop_front()
+        } else {
+            self.base.pop_front()
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The guest's scheduler: a fair class of its own, a run queue for each vCPU.
+
+use stealtime_hypervisor::eevdf::{Block, Resched};
+
+use super::{Micro, RESCHEDULE_VECTOR, ThreadState};
+use crate::fault::Sim;
+use crate::ids::{ThreadNr, VcpuNr};
+use crate::kvm::{Exit, IpiTo};
+use crate::machine::Machine;
+use crate::program::QueueId;
+
+impl Machine<'_> {
+    /// Picks who runs on the vCPU.
+    pub(crate) fn guest_schedule(&mut self, vcpu: VcpuNr) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        let (vm, index, prev) = (v.vm, v.index, v.guest.current);
+        let kernel = &mut self.vms[vm].kernel;
+        let picked = kernel.fair.pick(kernel.rqs[index as usize], self.now)?;
+        let next = picked.task.map(|id| kernel.by_slot[id.slot()]);
+        v.guest.resched = picked.actions.resched;
+        if next == prev {
+            return Ok(());
+        }
+        if let Some(thread) = prev {
+            kernel.threads[thread].saved = core::mem::take(&mut v.guest.base);
+        }
+        v.guest.current = next;
+        v.guest.idle = next.is_none();
+        if let Some(thread) = next {
+            let t = &mut kernel.threads[thread];
+            v.guest.base = core::mem::take(&mut t.saved);
+            t.vcpu = index;
+            let ns = u64::from(self.costs.guest_switch_ns);
+            v.guest.base.push_front(Micro::Run { ns, kernel: true });
+            self.guest_start_tick(vcpu);
+        }
+        Ok(())
+    }
+
+    /// Nothing to run: the tick stops, the vCPU halts.
+    pub(crate) fn guest_idles(&mut self, vcpu: VcpuNr) {
+        let g = &mut self.vcpus[vcpu].guest;
+        g.idle = true;
+        g.base.push_back(Micro::Exit(Exit::Hlt));
+        self.guest_stop_tick(vcpu);
+    }
+
+    /// Asks for a reschedule of the vCPU.
+    pub(crate) fn guest_want(&mut self, vcpu: VcpuNr, resched: Resched) {
+        let g = &mut self.vcpus[vcpu].guest;
+        if g.resched != Resched::Now && resched != Resched::None {
+            g.resched = resched;
+        }
+    }
+
+    /// The current thread blocks.
+    pub(crate) fn guest_block(&mut self, vcpu: VcpuNr, state: ThreadState) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        let Some(thread) = v.guest.current else {
+            return Ok(());
+        };
+        let kernel = &mut self.vms[vm].kernel;
+        kernel.threads[thread].state = state;
+        kernel.threads[thread].off_queue = true;
+        let how = if state == ThreadState::Dead {
+            Block::Exit
+        } else {
+            Block::Sleep
+        };
+        kernel
+            .fair
+            .block(kernel.rqs[index as usize], how, self.now)?;
+        self.guest_schedule(vcpu)
+    }
+
+    /// The current thread says for what it will wait. A wakeup before it blocks is not lost.
+    pub(crate) fn guest_expect(&mut self, vcpu: VcpuNr, state: ThreadState) {
+        let v = &self.vcpus[vcpu];
+        if let Some(thread) = v.guest.current {
+            self.vms[v.vm].kernel.threads[thread].state = state;
+        }
+    }
+
+    /// The current thread blocks for what it said, unless it was woken meanwhile.
+    pub(crate) fn guest_block_unless_woken(&mut self, vcpu: VcpuNr) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let Some(thread) = v.guest.current else {
+            return Ok(());
+        };
+        match self.vms[v.vm].kernel.threads[thread].state {
+            ThreadState::Runnable => Ok(()),
+            state => self.guest_block(vcpu, state),
+        }
+    }
+
+    /// Wakes a thread, as `vcpu` does it.
+    pub(crate) fn guest_wake(&mut self, vcpu: VcpuNr, thread: ThreadNr) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        if matches!(
+            self.vms[vm].kernel.threads[thread].state,
+            ThreadState::Runnable | ThreadState::Dead
+        ) {
+            return Ok(());
+        }
+        if !self.vms[vm].kernel.threads[thread].off_queue {
+            self.vms[vm].kernel.threads[thread].state = ThreadState::Runnable;
+            return Ok(());
+        }
+        let delayed = {
+            let kernel = &self.vms[vm].kernel;
+            kernel.fair.delayed_on(kernel.threads[thread].fair)?
+        };
+        let target = match delayed {
+            Some(rq) => rq.slot() as u32,
+            None => self.guest_select(vm, thread, index),
+        };
+        let kernel = &mut self.vms[vm].kernel;
+        let rq = kernel.rqs[target as usize];
+        let t = &mut kernel.threads[thread];
+        t.state = ThreadState::Runnable;
+        t.off_queue = false;
+        t.vcpu = target;
+        let actions = kernel.fair.wake(t.fair, rq, self.now)?;
+        let cost = Micro::Run {
+            ns: u64::from(self.costs.guest_wakeup_ns),
+            kernel: true,
+        };
+        let on = self.vcpu_of(vm, target);
+        let idle = self.vcpus[on].guest.current.is_none();
+        let resched = if idle { Resched::Now } else { actions.resched };
+        let had = self.vcpus[on].guest.resched;
+        self.guest_want(on, resched);
+        if target != index && resched == Resched::Now && had != Resched::Now {
+            let vector = RESCHEDULE_VECTOR;
+            let to = IpiTo::One(target);
+            self.vcpus[vcpu]
+                .guest
+                .push_next(Micro::Exit(Exit::Icr { vector, to }));
+        }
+        self.vcpus[vcpu].guest.push_next(cost);
+        Ok(())
+    }
+
+    /// Where a thread wakes: its last vCPU if idle, the waker's if that is, any idle one, else its
+    /// last.
+    fn guest_select(&self, vm: crate::ids::VmNr, thread: ThreadNr, waker: u32) -> u32 {
+        let t = &self.vms[vm].kernel.threads[thread];
+        let first = self.vms[vm].first_vcpu.0;
+        let idle = |index: u32| {
+            let g = &self.vcpus[VcpuNr(first + index)].guest;
+            g.current.is_none() && g.resched == Resched::None
+        };
+        if t.pinned || idle(t.vcpu) {
+            return t.vcpu;
+        }
+        if idle(waker) {
+            return waker;
+        }
+        let n = self.vms[vm].vcpus;
+        let others = (1..n).map(|step| (t.vcpu + step) % n);
+        others
+            .into_iter()
+            .find(|&index| idle(index))
+            .unwrap_or(t.vcpu)
+    }
+
+    pub(crate) fn guest_yield(&mut self, vcpu: VcpuNr) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        let kernel = &mut self.vms[vm].kernel;
+        kernel
+            .fair
+            .yield_task(kernel.rqs[index as usize], self.now)?;
+        self.guest_schedule(vcpu)
+    }
+
+    /// Takes a count of a queue, or waits.
+    pub(crate) fn guest_wait(&mut self, vcpu: VcpuNr, queue: QueueId) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let (vm, thread) = (v.vm, v.guest.current);
+        let q = &mut self.vms[vm].kernel.queues[queue.0 as usize];
+        if q.counts > 0 {
+            q.counts -= 1;
+            return Ok(());
+        }
+        if let Some(thread) = thread {
+            q.waiters.push_back(thread);
+        }
+        self.guest_block(vcpu, ThreadState::Waits(queue.0))
+    }
+
+    /// Gives counts: to waiters first.
+    pub(crate) fn guest_give(&mut self, vcpu: VcpuNr, queue: QueueId, n: u32) -> Sim {
+        let vm = self.vcpus[vcpu].vm;
+        for _ in 0..n {
+            let q = &mut self.vms[vm].kernel.queues[queue.0 as usize];
+            match q.waiters.pop_front() {
+                Some(thread) => self.guest_wake(vcpu, thread)?,
+                None => q.counts += 1,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! A vCPU in guest mode, step by step.
+
+use super::{Micro, Spin, ThreadState};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, VcpuNr};
+use crate::kvm::Exit;
+use crate::machine::Machine;
+use crate::program::{Op, Record};
+
+impl Machine<'_> {
+    /// The guest runs on from where it was.
+    pub(crate) fn guest_resume(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let g = &mut self.vcpus[vcpu].guest;
+        g.running = None;
+        self.guest_go(cpu, vcpu)
+    }
+
+    /// The guest's step in progress is over, or the preemption timer or the PLE window is.
+    pub(crate) fn guest_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        if v.hv_at.is_some_and(|at| at <= self.now) {
+            self.stop_guest(cpu, vcpu);
+            return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
+        }
+        if let Some(Micro::Spin(_)) = v.guest.running
+            && v.guest.spin.is_some_and(|spin| !spin.over)
+        {
+            self.stop_guest(cpu, vcpu);
+            return self.vm_exit(cpu, vcpu, Exit::Pause);
+        }
+        v.guest.running = None;
+        self.guest_go(cpu, vcpu)
+    }
+
+    /// Stops what the guest is doing, for an exit or an interrupt: what is left comes first when it
+    /// goes on.
+    pub(crate) fn stop_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
+        self.interrupted(cpu);
+        let now = self.now;
+        let v = &mut self.vcpus[vcpu];
+        let Some(running) = v.guest.running.take() else {
+            return;
+        };
+        match running {
+            Micro::Run { ns, kernel } => {
+                // The CPU's timer may be set to an earlier end than the step's own.
+                let left = v.guest_left(now, ns);
+                if left > 0 {
+                    v.guest.push_next(Micro::Run { ns: left, kernel });
+                }
+            }
+            other => v.guest.push_next(other),
+        }
+    }
+
+    /// Works off steps until one takes time or leaves the guest.
+    fn guest_go(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let mut turns = 0u32;
+        loop {
+            turns += 1;
+            if turns > 1_000_000 {
+                return Err(self.no_progress("a guest's thread takes no time"));
+            }
+            if self.vcpus[vcpu].guest.takes_interrupts() && self.take_virtual_irq(vcpu) {
+                continue;
+            }
+            let v = &self.vcpus[vcpu];
+            if v.window && v.guest.takes_interrupts() {
+                return self.vm_exit(cpu, vcpu, Exit::InterruptWindow);
+            }
+            let Some(micro) = self.vcpus[vcpu].guest.take() else {
+                if self.vcpus[vcpu].guest.in_irq.is_some() {
+                    self.guest_iret(vcpu)?;
+                } else if !self.guest_next(cpu, vcpu)? {
+                    return Ok(());
+                }
+                continue;
+            };
+            match micro {
+                Micro::Run { ns: 0, .. } => {}
+                Micro::Run { ns, .. } => {
+                    self.guest_stay(cpu, vcpu, micro, ns);
+                    return Ok(());
+                }
+                Micro::Exit(exit) => {
+                    if self.leaves_guest(cpu, vcpu, exit)? {
+                        return self.vm_exit(cpu, vcpu, exit);
+                    }
+                    if exit == Exit::Hlt {
+                        // HLT in the guest: nothing until an interrupt comes.
+                        self.guest_halts(cpu, vcpu, micro);
+                        return Ok(());
+                    }
+                }
+                Micro::Spin(on) => {
+                    let v = &mut self.vcpus[vcpu];
+                    let now = self.now;
+                    let spin = v.guest.spin.get_or_insert(Spin {
+                        on,
+                        over: false,
+                        since_ns: now,
+                    });
+                    if spin.over {
+                        let since = spin.since_ns;
+                        v.guest.spin = None;
+                        v.books.spun(now - since);
+                        continue;
+                    }
+                    self.guest_spins(cpu, vcpu, micro);
+                    return Ok(());
+                }
+                other => self.guest_do(cpu, vcpu, other)?,
+            }
+        }
+    }
+
+    /// A step of the guest takes `ns`, or until the preemption timer fires.
+    fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
+        let debt = self.cpus[cpu].debt_ns;
+        let v = &mut self.vcpus[vcpu];
+        v.guest.running = Some(micro);
+        v.step_began(self.now + debt, ns);
+        let until = match v.hv_at {
+            Some(at) => ns.min(at.saturating_sub(self.now + debt)),
+            None => ns,
+        };
+        self.stay(cpu, until);
+    }
+
+    fn guest_spins(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
+        let v = &mut self.vcpus[vcpu];
+        v.guest.running = Some(micro);
+        let vm = v.vm;
+        let ple = self.cfg.host.profile.features.ple
+            && self.cfg.knobs.kvm.ple.gap > 0
+            && !self.vms[vm].cfg.guest.pause_in_guest;
+        let window = u128::from(v.ple.window()) * 1_000_000 / u128::from(self.costs.tsc_khz.max(1));
+        let hv = v.hv_at.map(|at| at.saturating_sub(self.now));
+        let ple = ple.then_some((window as u64).max(1));
+        let until = match (ple, hv) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if let Some(ns) = until {
+            self.stay(cpu, ns);
+        }
+    }
+
+    fn guest_halts(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
+        let v = &mut self.vcpus[vcpu];
+        v.guest.running = Some(micro);
+        if let Some(at) = v.hv_at {
+            let ns = at.saturating_sub(self.now);
+            self.stay(cpu, ns);
+        }
+    }
+
+    /// Whether an instruction leaves the guest. If not, its effect is done here.
+    fn leaves_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim<bool> {
+        let v = &mut self.vcpus[vcpu];
+        match exit {
+            Exit::Eoi if v.shared.apicv() => {
+                let eoi = v.lapic.virtual_eoi(&self.stats.mechanisms);
+                Ok(eoi.exits)
+            }
+            Exit::Eoi if self.vms[v.vm].cfg.guest.pv_eoi => {
+                let source = v.posted.source(&v.shared, &self.stats.mechanisms);
+                v.lapic.eoi(&source);
+                // More to come: the hypervisor did not offer to skip the exit.
+                Ok(v.lapic.has_interrupt(&source).is_some())
+            }
+            Exit::Hlt => {
+                let guest = &self.vms[v.vm].cfg.guest;
+                Ok(!(guest.hlt_in_guest || guest.mwait_in_guest))
+            }
+            Exit::Icr { vector, to } => self.needs_icr_exit(cpu, vcpu, vector, to),
+            _ => Ok(true),
+        }
+    }
+
+    /// What an interrupted HLT or a stopped step did not need is forgotten; the thread's next step.
+    /// `false`: the vCPU waits in the guest.
+    fn guest_next(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
+        let g = &self.vcpus[vcpu].guest;
+        if g.resched != stealtime_hypervisor::eevdf::Resched::None && g.preempt_off == 0 {
+            self.guest_schedule(vcpu)?;
+            return Ok(true);
+        }
+        match self.vcpus[vcpu].guest.current {
+            Some(thread) => self.thread_step(cpu, vcpu, thread).map(|()| true),
+            None => {
+                self.guest_idles(vcpu);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Asks the thread's program for its next step and spells it out.
+    fn thread_step(&mut self, cpu: CpuNr, vcpu: VcpuNr, thread: crate::ids::ThreadNr) -> Sim {
+        let now = self.now;
+        let vm = self.vcpus[vcpu].vm;
+        let measuring = self.books.measuring();
+        let machine_vm = &mut self.vms[vm];
+        let meter = &mut self.stats.meters[machine_vm.meter];
+        let t = &mut machine_vm.kernel.threads[thread];
+        let reply = core::mem::take(&mut t.reply);
+        let op = t.program.next(reply, now, &mut |record| {
+            if measuring {
+                match record {
+                    Record::Done(n) => meter.done += n,
+                    Record::Latency(ns) => {
+                        meter.done += 1;
+                        meter.latency.add(ns);
+                    }
+                }
+            }
+        });
+        debug_assert_eq!(t.state, ThreadState::Runnable);
+        self.spell_out(cpu, vcpu, thread, op);
+        Ok(())
+    }
+
+    fn spell_out(&mut self, _cpu: CpuNr, vcpu: VcpuNr, thread: crate::ids::ThreadNr, op: Op) {
+        let syscall = Micro::Run {
+            ns: u64::from(self.costs.guest_syscall_ns / 2),
+            kernel: true,
+        };
+        let now = self.now;
+        let g = &mut self.vcpus[vcpu].guest;
+        let run = |ns, kernel| Micro::Run { ns, kernel };
+        match op {
+            Op::Compute(ns) => g.push(run(ns, false)),
+            Op::Kernel(ns) => g.push(run(ns, true)),
+            Op::IrqsOff(ns) => {
+                for micro in [Micro::IrqsOff, run(ns, true), Micro::IrqsOn] {
+                    g.push(micro);
+                }
+            }
+            Op::Cpuid => g.push(Micro::Exit(Exit::Cpuid)),
+            Op::ReadClock => g.push(Micro::ReadClock),
+            Op::Sleep(ns) => {
+                g.push(syscall);
+                g.push(Micro::SleepUntil(now + ns));
+            }
+            Op::SleepUntil(at) => {
+                g.push(syscall);
+                g.push(Micro::SleepUntil(at));
+            }
+            Op::Wait(queue) => {
+                g.push(syscall);
+                g.push(Micro::Wait(queue));
+            }
+            Op::Wake(queue, n) => {
+                g.push(syscall);
+                g.push(Micro::Wake(queue, n));
+                g.push(syscall);
+            }
+            Op::Lock(lock) => g.push(Micro::TryLock(lock)),
+            Op::Unlock(lock) => g.push(Micro::Unlock(lock)),
+            Op::LockMutex(mutex) => g.push(Micro::TryMutex(mutex)),
+            Op::UnlockMutex(mutex) => g.push(Micro::UnlockMutex(mutex)),
+            Op::CallOthers { flush } => {
+                g.push(syscall);
+                g.push(Micro::Call { flush });
+            }
+            Op::Kick(target) => g.push(Micro::Exit(Exit::Icr {
+                vector: super::KICK_VECTOR,
+                to: crate::kvm::IpiTo::One(target),
+            })),
+            Op::Io(device) => {
+                g.push(syscall);
+                g.push(Micro::ExpectDevice);
+                g.push(Micro::Exit(Exit::Io { device, thread }));
+                g.push(Micro::Block);
+            }
+            Op::Yield => {
+                g.push(syscall);
+                g.push(Micro::Yield);
+            }
+            Op::Exit => g.push(Micro::End),
+        }
+    }
+
+    /// Does a step that takes no time of its own.
+    fn guest_do(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) -> Sim {
+        match micro {
+            Micro::IrqsOff => self.vcpus[vcpu].guest.irqs_off = true,
+            Micro::IrqsOn => self.vcpus[vcpu].guest.irqs_off = false,
+            Micro::Handle(vector) => self.guest_handle(cpu, vcpu, vector)?,
+            Micro::ReadClock => {
+                let ns = self.read_guest_clock(vcpu);
+                self.reply(vcpu, ns);
+            }
+            Micro::Wait(queue) => self.guest_wait(vcpu, queue)?,
+            Micro::Wake(queue, n) => self.guest_give(vcpu, queue, n)?,
+            Micro::SleepUntil(at) => self.guest_sleep(vcpu, at)?,
+            Micro::ExpectDevice => self.guest_expect(vcpu, ThreadState::WaitsDevice),
+            Micro::Block => self.guest_block_unless_woken(vcpu)?,
+            Micro::TryLock(lock) => self.guest_try_lock(vcpu, lock)?,
+            Micro::Unlock(lock) => self.guest_unlock(cpu, vcpu, lock)?,
+            Micro::TryMutex(mutex) => self.guest_try_mutex(vcpu, mutex)?,
+            Micro::UnlockMutex(mutex) => self.guest_unlock_mutex(cpu, vcpu, mutex)?,
+            Micro::Call { flush } => self.guest_call(vcpu, flush),
+            Micro::Yield => self.guest_yield(vcpu)?,
+            Micro::End => self.guest_block(vcpu, ThreadState::Dead)?,
+            Micro::CheckResched => {
+                let g = &self.vcpus[vcpu].guest;
+                if g.resched != stealtime_hypervisor::eevdf::Resched::None && g.preempt_off == 0 {
+                    self.guest_schedule(vcpu)?;
+                }
+            }
+            Micro::Run { .. } | Micro::Exit(_) | Micro::Spin(_) => {
+                return self.broken("a step that takes time is done at once");
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, vcpu: VcpuNr, reply: u64) {
+        let v = &self.vcpus[vcpu];
+        if let Some(thread) = v.guest.current {
+            self.vms[v.vm].kernel.threads[thread].reply = reply;
+        }
+    }
+}
+
+impl crate::kvm::Vcpu {
+    /// A step of the guest begins, and ends by itself after `ns`.
+    fn step_began(&mut self, at: u64, ns: u64) {
+        self.step_ends = at + ns;
+    }
+
+    /// What is left of a step of `ns` at `now`.
+    fn guest_left(&self, now: u64, ns: u64) -> u64 {
+        self.step_ends.saturating_sub(now).min(ns)
+    }
+}

@@ -1,0 +1,254 @@
+//! Interrupts on their way to a vCPU.
+
+use stealtime_events::Kind;
+use stealtime_hypervisor::posted_interrupt::{
+    Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware, vtd,
+    wakeup_handler,
+};
+
+use super::VcpuRun;
+use super::exit::IpiTo;
+use crate::fault::Sim;
+use crate::ids::{CpuNr, VcpuNr, VmNr};
+use crate::machine::{Irq, Machine, Message};
+
+impl Machine<'_> {
+    /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
+    pub(crate) fn guest_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
+        let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
+        self.stats.guest_ipis += 1;
+        let (low, dest) = match to {
+            IpiTo::One(index) => (u32::from(vector), index),
+            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0),
+        };
+        self.emit(
+            cpu,
+            Kind::KvmApicIpi {
+                icr_low: low,
+                dest_id: dest,
+            },
+        );
+        if self.xen.is_some() {
+            return self.xen_ipi(cpu, from, vector, to).map(|()| true);
+        }
+        match to {
+            IpiTo::One(index) => {
+                self.track_ipi(from, &[index], low)?;
+                self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+            }
+            IpiTo::Others => {
+                for index in 0..self.vms[vm].vcpus {
+                    if index != own {
+                        self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
+        VcpuNr(self.vms[vm].first_vcpu.0 + index)
+    }
+
+    /// Hands a vector to a vCPU, as `cpu` does it (`vmx_deliver_interrupt`).
+    pub(crate) fn accept(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let apicid = v.index;
+        let own = self.cpus[cpu].current == Some(v.task);
+        let policy = self.cfg.knobs.kvm.suppress_notification;
+        self.vcpus[vcpu].books.accepted(self.now, vector);
+        let v = &self.vcpus[vcpu];
+        let delivery = deliver(&v.shared, vector, own, policy, &self.stats.mechanisms);
+        if delivery == Delivery::ApicvInactive {
+            self.emit(
+                cpu,
+                Kind::KvmApicAcceptIrq {
+                    apicid,
+                    dm: 0,
+                    tm: 0,
+                    vec: vector,
+                },
+            );
+        } else {
+            self.emit(
+                cpu,
+                Kind::KvmApicvAcceptIrq {
+                    apicid,
+                    dm: 0,
+                    tm: 0,
+                    vec: vector,
+                },
+            );
+        }
+        match delivery {
+            Delivery::ApicvInactive => {
+                let kick = deliver_through_irr(&self.vcpus[vcpu].shared, vector);
+                self.kicked(cpu, vcpu, kick)
+            }
+            Delivery::Ipi {
+                cpu: Some(target), ..
+            } => {
+                self.stats.notifications += 1;
+                self.send_ipi(cpu, CpuNr(target), Irq::PostedIntr);
+                Ok(())
+            }
+            Delivery::Wake => self.wake_vcpu(vcpu, cpu),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does what a kick asks for.
+    pub(crate) fn kicked(&mut self, cpu: CpuNr, vcpu: VcpuNr, kick: Kick) -> Sim {
+        match kick {
+            Kick::Wake => self.woken(vcpu, true, cpu),
+            Kick::Ipi(Some(target)) if target != cpu.0 && self.xen.is_some() => {
+                self.xen_raise(CpuNr(target), crate::xen::VCPU_KICK, cpu)
+            }
+            Kick::Ipi(Some(target)) if target != cpu.0 => {
+                self.send_ipi(cpu, CpuNr(target), Irq::Reschedule);
+                Ok(())
+            }
+            _ if self.vcpus[vcpu].run == VcpuRun::Polling => self.wake_vcpu(vcpu, cpu),
+            _ => Ok(()),
+        }
+    }
+
+    /// A notification reaches the CPU in guest mode: microcode takes it, without an exit.
+    pub(crate) fn notified_in_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        self.stop_guest(cpu, vcpu);
+        self.process_notification(vcpu);
+        self.charge(cpu, self.costs.posted_interrupt_ns);
+        self.guest_resume(cpu, vcpu)
+    }
+
+    /// PIR to IRR in guest mode.
+    pub(crate) fn process_notification(&mut self, vcpu: VcpuNr) {
+        let v = &mut self.vcpus[vcpu];
+        let nv = Irq::PostedIntr.vector();
+        let done =
+            hardware::interrupt_in_guest(&v.shared, &mut v.lapic, nv, nv, &self.stats.mechanisms);
+        debug_assert_ne!(done, Notification::ExternalInterruptExit);
+    }
+
+    /// `pi_wakeup_handler`.
+    pub(crate) fn posted_wakeup(&mut self, cpu: CpuNr) -> Sim {
+        let vector = Irq::PostedWakeup.vector();
+        let what = hardware::interrupt_in_host(vector, &self.stats.mechanisms);
+        debug_assert_eq!(what, HostInterrupt::Wakeup);
+        let mut woken = Vec::new();
+        let vcpus = &self.vcpus;
+        wakeup_handler(
+            cpu.0,
+            &self.stats.lists,
+            |id| vcpus.as_slice().get(id as usize).map(|v| &v.shared),
+            &self.stats.mechanisms,
+            |id| woken.push(VcpuNr(id)),
+        );
+        for vcpu in woken {
+            self.wake_vcpu(vcpu, cpu)?;
+        }
+        Ok(())
+    }
+
+    /// The guest ends an interrupt and leaves for it.
+    pub(crate) fn emulate_eoi(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        let source = v.posted.source(&v.shared, &self.stats.mechanisms);
+        let vector = v.lapic.eoi(&source);
+        let apicid = v.index;
+        if let Some(vector) = vector {
+            self.emit(
+                cpu,
+                Kind::KvmEoi {
+                    apicid,
+                    vector: i32::from(vector),
+                },
+            );
+        }
+        self.track_eoi(vcpu, vector)
+    }
+
+    /// A device of the guest has finished: its interrupt reaches a host CPU first, unless the
+    /// IOMMU posts it.
+    pub(crate) fn device_done(
+        &mut self,
+        vm: VmNr,
+        device: u32,
+        thread: crate::ids::ThreadNr,
+    ) -> Sim {
+        let (index, vector) = self.vms[vm].kernel.device_done(device, thread);
+        let vcpu = self.vcpu_of(vm, index);
+        let cpu = self.device_cpu(vm);
+        let posts = self.vms[vm].cfg.assigned_device && self.cfg.host.profile.features.vtd_posting;
+        if posts && self.vcpus[vcpu].shared.apicv() {
+            let now = self.now;
+            self.vcpus[vcpu].books.accepted(now, vector);
+            let shared = &self.vcpus[vcpu].shared;
+            if let Some(notification) =
+                vtd::post(&shared.desc, vector, false, &self.stats.mechanisms)
+            {
+                self.notify(cpu, notification);
+            }
+            return self.seen_by_poll(vcpu, cpu);
+        }
+        self.cpus[cpu]
+            .devices
+            .push(crate::machine::DeviceIrq { vm, vcpu, vector });
+        self.raise(cpu, Irq::Device)
+    }
+
+    /// The handler of a device's interrupt: the irqfd makes it pending at the vCPU.
+    pub(crate) fn device_irq(&mut self, cpu: CpuNr) -> Sim {
+        let waiting = core::mem::take(&mut self.cpus[cpu].devices);
+        for irq in waiting {
+            debug_assert_eq!(self.vcpus[irq.vcpu].vm, irq.vm);
+            self.accept(cpu, irq.vcpu, irq.vector)?;
+        }
+        Ok(())
+    }
+
+    /// The CPU that takes the interrupts of a VM's devices.
+    fn device_cpu(&self, vm: VmNr) -> CpuNr {
+        let n = self.cpus.len() as u32;
+        let start = vm.0 % n.max(1);
+        let housekeeping = (0..n)
+            .map(|k| CpuNr((start + k) % n))
+            .find(|&c| self.cpus[c].housekeeping);
+        housekeeping.unwrap_or(CpuNr(start))
+    }
+
+    pub(crate) fn submit_io(
+        &mut self,
+        vcpu: VcpuNr,
+        device: crate::program::DeviceId,
+        thread: crate::ids::ThreadNr,
+    ) {
+        let vm = self.vcpus[vcpu].vm;
+        let latency = self.vms[vm].kernel.device_latency(device.0);
+        let at = self.now + latency;
+        self.post(
+            at,
+            Message::Device {
+                vm,
+                device: device.0,
+                thread,
+            },
+        );
+    }
+
+    /// `KVM_HC_KICK_CPU`.
+    pub(crate) fn pv_kick(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim {
+        let vm = self.vcpus[from].vm;
+        let vcpu = self.vcpu_of(vm, target);
+        self.emit(cpu, Kind::KvmHypercall { nr: 5, a0: 0 });
+        self.vcpus[vcpu].guest.pv_unhalted = true;
+        self.wake_vcpu(vcpu, cpu)
+    }
+}

@@ -1,0 +1,183 @@
+//! Pause-loop exits and directed yield (`handle_pause`, `kvm_vcpu_on_spin`).
+
+use stealtime_events::{Kind, VcpuId};
+use stealtime_hypervisor::directed_yield::{YieldHost, YieldState, YieldTo};
+use stealtime_hypervisor::eevdf;
+use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::posted_interrupt::Requests;
+
+use super::{VcpuRun, Word};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, VcpuNr, VmNr};
+use crate::machine::{Irq, Machine};
+
+/// What the search for a vCPU asks.
+struct Asked<'m, 'a> {
+    machine: &'m mut Machine<'a>,
+    cpu: CpuNr,
+    vm: VmNr,
+    yielded: bool,
+    failed: Option<eevdf::Error>,
+}
+
+impl Asked<'_, '_> {
+    fn vcpu(&self, index: u32) -> Option<&super::Vcpu> {
+        let vm = &self.machine.vms[self.vm];
+        (index < vm.vcpus).then(|| &self.machine.vcpus[VcpuNr(vm.first_vcpu.0 + index)])
+    }
+}
+
+impl YieldHost for Asked<'_, '_> {
+    type Word = Word;
+
+    fn online_vcpus(&self) -> u32 {
+        self.machine.vms[self.vm].vcpus
+    }
+
+    fn state(&self, vcpu: u32) -> Option<&YieldState<Word>> {
+        self.vcpu(vcpu).map(|v| &v.yields)
+    }
+
+    fn ipi_contexts(&self) -> &[IpiContext<Word>] {
+        &self.machine.vms[self.vm].ipi_contexts
+    }
+
+    fn blocking(&self, vcpu: u32) -> bool {
+        self.vcpu(vcpu).is_some_and(|v| v.run == VcpuRun::Blocked)
+    }
+
+    fn dy_runnable(&self, vcpu: u32) -> bool {
+        self.vcpu(vcpu).is_some_and(|v| {
+            v.guest.pv_unhalted
+                || v.shared.requests().0 & Requests::EVENT.0 != 0
+                || self.pending_interrupt(vcpu)
+        })
+    }
+
+    fn pending_interrupt(&self, vcpu: u32) -> bool {
+        self.vcpu(vcpu)
+            .is_some_and(|v| v.shared.apicv() && v.shared.desc.has_pending())
+    }
+
+    fn yield_to(&mut self, vcpu: u32) -> YieldTo {
+        let Some(task) = self.vcpu(vcpu).map(|v| v.task) else {
+            return YieldTo::Declined;
+        };
+        let m = &mut *self.machine;
+        if m.cfg.knobs.sched.lag_credit.across_run_queues && m.make_part(task, self.cpu).is_err() {
+            return YieldTo::Declined;
+        }
+        let rq = m.cpus[self.cpu].rq;
+        let t = &m.tasks[task];
+        let (fair, on, may) = (t.fair, t.cpu, t.allowed.has(self.cpu));
+        match m.fair.yield_to_pulling(rq, fair, may, m.now) {
+            Ok(eevdf::YieldTo::Yielded { kicked, pulled, .. }) => {
+                self.yielded = true;
+                if pulled.is_some() {
+                    m.tasks[task].cpu = self.cpu;
+                    m.cpus[on].one_less();
+                    m.cpus[self.cpu].one_more();
+                    m.stats.migrations += 1;
+                }
+                if kicked.is_some() && on != self.cpu {
+                    m.cpus[on].resched = eevdf::Resched::Now;
+                    m.send_ipi(self.cpu, on, Irq::Reschedule);
+                }
+                YieldTo::Yielded
+            }
+            Ok(eevdf::YieldTo::OnlyOne) => YieldTo::BothAlone,
+            Ok(eevdf::YieldTo::Refused) => YieldTo::Declined,
+            Err(error) => {
+                self.failed = Some(error);
+                YieldTo::Declined
+            }
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// The guest spun longer than its window. Whether the CPU was given away.
+    pub(crate) fn vcpu_on_spin(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
+        let v = &mut self.vcpus[vcpu];
+        let old = v.ple.window();
+        v.ple.grow(&self.cfg.knobs.kvm.ple);
+        let (new, index, vm) = (v.ple.window(), v.index, v.vm);
+        self.stats.pause_exits += 1;
+        if new != old {
+            self.emit(
+                cpu,
+                Kind::KvmPleWindowUpdate {
+                    vcpu: VcpuId(index),
+                    new,
+                    old,
+                },
+            );
+        }
+        let waits_for = self.spin_awaits(vcpu);
+        let search = core::mem::take(&mut self.vms[vm].directed_yield);
+        let knobs = self.cfg.knobs.kvm.directed_yield;
+        let now = self.now;
+        let mechanisms = self.stats.mechanisms.clone();
+        let mut asked = Asked {
+            machine: self,
+            cpu,
+            vm,
+            yielded: false,
+            failed: None,
+        };
+        let outcome = search.on_spin(&mut asked, &knobs, index, true, now, &mechanisms);
+        let (yielded, failed) = (asked.yielded, asked.failed.take());
+        self.vms[vm].directed_yield = search;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        let Ok(outcome) = outcome else {
+            return self.broken("a spinning vCPU is not of its VM");
+        };
+        let per = u64::from(self.costs.yield_candidate_ns);
+        self.cpus[cpu].debt_ns += per * u64::from(outcome.looked_at);
+        if let Some((boosted, _)) = outcome.boosted {
+            self.stats.directed_yields += 1;
+            let target = self.vcpu_of(vm, boosted);
+            self.stats.yields_to_awaited += u64::from(waits_for == Some(target));
+        }
+        if yielded {
+            self.schedule(cpu)?;
+        }
+        Ok(yielded)
+    }
+
+    /// `KVM_HC_SCHED_YIELD`.
+    pub(crate) fn pv_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
+        let vm = self.vcpus[from].vm;
+        self.emit(
+            cpu,
+            Kind::KvmHypercall {
+                nr: 11,
+                a0: u64::from(target),
+            },
+        );
+        let mut asked = Asked {
+            machine: self,
+            cpu,
+            vm,
+            yielded: false,
+            failed: None,
+        };
+        let ready = asked.state(target).is_some_and(|s| {
+            s.flags()
+                .has(stealtime_hypervisor::directed_yield::YieldFlags::READY)
+        });
+        if ready {
+            asked.yield_to(target);
+        }
+        let (yielded, failed) = (asked.yielded, asked.failed.take());
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if yielded {
+            self.schedule(cpu)?;
+        }
+        Ok(yielded)
+    }
+}

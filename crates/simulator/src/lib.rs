@@ -1,0 +1,39 @@
+//! A deterministic simulation of a virtualization host and its guests.
+//!
+//! The host's decisions are made by `stealtime-hypervisor`, as a real one's would be, and what
+//! happens comes out as the events that traces of real hosts hold. A run is a pure function of its
+//! [`Config`](config::Config).
+
+pub mod books;
+pub mod config;
+pub mod engine;
+mod fault;
+mod guest;
+pub mod ids;
+mod kvm;
+mod machine;
+mod migration;
+mod outcome;
+pub mod program;
+pub mod script;
+mod sink;
+mod stats;
+pub mod workload;
+mod xen;
+
+pub use fault::{Fault, Sim};
+pub use guest::GuestBuilder;
+pub use machine::Machine;
+pub use migration::ClockOutcome;
+pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
+pub use sink::{Collected, NameList, Sink};
+pub use stats::{Histogram, Mechanisms, Meter, Stats};
+
+/// Runs a configuration to its end; events go to `sink`.
+///
+/// # Errors
+///
+/// [`Fault`].
+pub fn run(config: &config::Config, sink: &mut dyn Sink) -> Result<Outcome, Fault> {
+    Machine::new(config, sink)?.run(&|| false)
+}

@@ -1,0 +1,443 @@
+//! Making a machine from its configuration.
+
+use stealtime_events::Tid;
+use stealtime_hypervisor::directed_yield::ple::PleWindow;
+use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
+use stealtime_hypervisor::eevdf::weights::shares_of_cpu_weight;
+use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched};
+use stealtime_hypervisor::halt_poll::HaltPoll;
+use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::lapic::Lapic;
+use stealtime_hypervisor::lapic_timer::{GuestTsc, LapicTimer, TimerParameters};
+use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcpu};
+
+use super::task::{CpuSet, HostTask};
+use super::{
+    Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
+};
+use crate::books::{Books, TaskBooks, VcpuBooks};
+use crate::config::{Config, ConfigError, Pinning, VmConfig};
+use crate::engine::{Queue, Streams};
+use crate::fault::{Fault, Sim};
+use crate::guest::{GuestBuilder, GuestCpu, Vm};
+use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
+use crate::kvm::{Vcpu, VcpuRun};
+use crate::migration::{GuestClock, VmmThread};
+use crate::script::ScriptTask;
+use crate::sink::{NameList, Sink};
+use crate::stats::{Meter, Stats};
+use crate::workload;
+
+impl<'a> Machine<'a> {
+    /// Makes the host and its guests, at time 0. Events go to `sink`.
+    ///
+    /// # Errors
+    ///
+    /// A configuration that cannot be run.
+    pub fn new(cfg: &Config, sink: &'a mut dyn Sink) -> Result<Self, Fault> {
+        cfg.check()?;
+        let cpus = cfg.host.topology.cpus();
+        let mut fair_config = FairConfig::linux_7_2(cpus);
+        fair_config.features = cfg.knobs.sched.features;
+        fair_config.preempt = cfg.knobs.sched.preempt;
+        fair_config.tick_ns = 1_000_000_000 / u64::from(cfg.knobs.sched.hz);
+        fair_config.lag_credit = cfg.knobs.sched.lag_credit;
+        fair_config.other_load = OtherLoad::Instantaneous;
+        if let Some(ns) = cfg.knobs.sched.base_slice_ns {
+            fair_config.base_slice_ns = ns;
+        }
+        let mut fair = Fair::new(fair_config)?;
+        // The simulator checks its own sums; the scheduler's check is linear in its entities.
+        fair.set_self_check(false);
+        let mut machine = Machine {
+            now: 0,
+            queue: Queue::new(),
+            what: Vec::new(),
+            costs: cfg.host.profile.costs,
+            cfg: cfg.clone(),
+            streams: Streams::new(cfg.run.seed),
+            cpus: Table::default(),
+            fair,
+            tasks: Table::default(),
+            by_slot: Vec::new(),
+            timers: Table::default(),
+            messages: super::message::Messages::default(),
+            vms: Table::default(),
+            vcpus: Table::default(),
+            xen: crate::xen::Xen::new(cfg)?,
+            edges: vec![(false, None); cfg.scripts.edges as usize],
+            finished: std::collections::BTreeMap::new(),
+            books: Books::new(cpus),
+            stats: Stats::new(cpus),
+            names: NameList::default(),
+            functions: Functions::default(),
+            tracing: sink.wanted(),
+            sink,
+        };
+        machine.functions = Functions {
+            tick: machine.names.add("tick_nohz_handler"),
+            apic_timer: machine.names.add("apic_timer_fn"),
+            wakeup: machine.names.add("hrtimer_wakeup"),
+            hrtick: machine.names.add("hrtick"),
+            period: machine.names.add("sched_cfs_period_timer"),
+            end: machine.names.add("stealtime_end"),
+        };
+        machine.add_cpus(cpus)?;
+        machine.add_tasks()?;
+        machine.add_vms()?;
+        machine.add_scripts()?;
+        if cfg.run.warmup_ns > 0 {
+            let slot = machine.slot(What::Measure);
+            machine.queue.arm(slot, cfg.run.warmup_ns);
+        } else {
+            machine.begin_measuring();
+        }
+        machine.sink.begin(&machine.names, cpus);
+        machine.introduce();
+        machine.start_tasks()?;
+        Ok(machine)
+    }
+
+    fn add_cpus(&mut self, cpus: u32) -> Sim {
+        for n in 0..cpus {
+            let rq = self.fair.create_rq(self.cfg.knobs.sched.pick)?;
+            let cpu = CpuNr(n);
+            let timer = self.slot(What::Phase(cpu));
+            let clock_event = self.slot(What::ClockEvent(cpu));
+            let tick = self.timers.add(Hrtimer::new(Callback::Tick));
+            let hrtick = self.timers.add(Hrtimer::new(Callback::Hrtick));
+            let host = &self.cfg.knobs.host;
+            let full = host.nohz_full.contains(&n);
+            self.cpus.add(Cpu {
+                rq,
+                phase: Phase::Idle,
+                timer,
+                debt_ns: 0,
+                pending: Irq::default(),
+                irqs_off: false,
+                preempt_off: false,
+                resched: Resched::None,
+                current: None,
+                idle: super::idle::IdleCpu::default(),
+                hrtimers: Vec::new(),
+                clock_event,
+                tick,
+                hrtick,
+                devices: Vec::new(),
+                runnable: 0,
+                housekeeping: !full,
+                isolated: host.isolcpus.contains(&n),
+            });
+        }
+        Ok(())
+    }
+
+    /// The host's other tasks.
+    fn add_tasks(&mut self) -> Sim {
+        let tasks = self.cfg.host.tasks.clone();
+        for config in &tasks {
+            let meter = self.stats.meters.len();
+            self.stats.meters.push(Meter::named(&config.name));
+            for k in 0..config.count {
+                let random = self.streams.named(&format!("task/{}/{k}", config.name));
+                let program = workload::host_program(&config.workload, random, k)?;
+                let allowed = if config.cpus.is_empty() {
+                    CpuSet::ALL
+                } else {
+                    CpuSet::of(&config.cpus)
+                };
+                let task = self.add_task(&config.name, None, config.nice, allowed, None)?;
+                let sleep = self.sleep_timer(task);
+                self.tasks[task].body = Body::Host(HostTask {
+                    program,
+                    sleep,
+                    reply: 0,
+                    meter,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A task of the host; its body is a vCPU that does not exist until it gets another.
+    fn add_task(
+        &mut self,
+        name: &str,
+        group: Option<GroupId>,
+        nice: i8,
+        allowed: CpuSet,
+        process: Option<Tid>,
+    ) -> Sim<TaskNr> {
+        let attr = Attr {
+            nice,
+            ..Attr::default()
+        };
+        let fair = self.fair.create_task(attr, group)?;
+        let tid = Tid(1000 + self.tasks.len() as i32);
+        let name = self.names.add_new(name.to_owned());
+        let cpu = allowed.first();
+        let task = self.tasks.add(Task {
+            tid,
+            process: process.unwrap_or(tid),
+            name,
+            fair,
+            group,
+            allowed,
+            cpu,
+            state: TaskState::Blocked,
+            left_ns: 0,
+            body: Body::Vcpu(VcpuNr(u32::MAX)),
+            prio: 120 + i16::from(nice),
+            books: TaskBooks::default(),
+        });
+        if self.by_slot.len() <= fair.slot() {
+            self.by_slot.resize(fair.slot() + 1, task);
+        }
+        self.by_slot[fair.slot()] = task;
+        Ok(task)
+    }
+
+    /// Tasks that do what was recorded.
+    fn add_scripts(&mut self) -> Sim {
+        let scripts = self.cfg.scripts.clone();
+        let mut groups: Vec<(u32, GroupId)> = Vec::new();
+        let slice = match scripts.groups {
+            true => Some(self.fair.create_group(None)?),
+            false => None,
+        };
+        for (index, config) in scripts.tasks.iter().enumerate() {
+            let known = groups.iter().find(|known| Some(known.0) == config.vm);
+            let group = match (slice, config.vm, known) {
+                (Some(slice), Some(vm), None) => {
+                    let group = self.fair.create_group(Some(slice))?;
+                    groups.push((vm, group));
+                    Some(group)
+                }
+                (_, _, known) => known.map(|known| known.1),
+            };
+            let allowed = if config.cpus.is_empty() {
+                CpuSet::ALL
+            } else {
+                CpuSet::of(&config.cpus)
+            };
+            let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
+            let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].cpu = CpuNr(config.first_cpu);
+            let script = ScriptTask::new(config.steps.clone(), timer, index);
+            self.tasks[task].body = Body::Script(Box::new(script));
+        }
+        Ok(())
+    }
+
+    fn add_vms(&mut self) -> Sim {
+        let vms = self.cfg.vms.clone();
+        if vms.is_empty() {
+            return Ok(());
+        }
+        // machine.slice and a scope for each VM, as libvirt lays them out.
+        let slice = self.fair.create_group(None)?;
+        for config in &vms {
+            let group = self.fair.create_group(Some(slice))?;
+            self.fair
+                .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
+            self.add_vm(config, group)?;
+        }
+        Ok(())
+    }
+
+    fn add_vm(&mut self, config: &VmConfig, group: GroupId) -> Sim {
+        let mut builder =
+            GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
+        workload::build(&config.workload, &mut builder)?;
+        let meter = self.stats.meters.len();
+        self.stats.meters.push(Meter::named(&config.name));
+        let first = VcpuNr::from_index(self.vcpus.len());
+        let vm = self.vms.add(Vm {
+            cfg: config.clone(),
+            first_vcpu: first,
+            vcpus: config.vcpus,
+            kernel: builder.finish(),
+            // Addresses are of no matter: the entry's place says which descriptor it is.
+            pid_table: (0..config.vcpus)
+                .map(|index| u64::from(index) << 6 | 1)
+                .collect(),
+            directed_yield: DirectedYield::new(),
+            ipi_contexts: (0..config.vcpus).map(|_| IpiContext::new()).collect(),
+            meter,
+            clock: match &config.migration {
+                Some(migration) => Some(Box::new(GuestClock::new(migration, config.vcpus)?)),
+                None => None,
+            },
+            paused_by: None,
+            running: config.vcpus,
+        });
+        let process = Tid(1000 + self.tasks.len() as i32);
+        for index in 0..config.vcpus {
+            self.add_vcpu(vm, index, config, group, process)?;
+        }
+        if let Some(migration) = &config.migration {
+            let allowed = pool(&config.pinning);
+            let task = self.add_task(
+                &format!("{}/vmm", config.name),
+                None,
+                config.nice,
+                allowed,
+                Some(process),
+            )?;
+            let sleep = self.sleep_timer(task);
+            self.tasks[task].body =
+                Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
+        }
+        Ok(())
+    }
+
+    fn add_vcpu(
+        &mut self,
+        vm: VmNr,
+        index: u32,
+        config: &VmConfig,
+        group: GroupId,
+        process: Tid,
+    ) -> Sim {
+        let allowed = match &config.pinning {
+            Pinning::None => CpuSet::ALL,
+            Pinning::Pool(cpus) => CpuSet::of(cpus),
+            Pinning::OneToOne(cpus) => {
+                CpuSet::of(cpus.get(index as usize..=index as usize).unwrap_or(&[]))
+            }
+        };
+        let name = format!("CPU {index}/KVM");
+        let task = self.add_task(&name, Some(group), config.nice, allowed, Some(process))?;
+        let (hw, kvm) = (self.cfg.host.profile.features, &self.cfg.knobs.kvm);
+        let apicv = hw.apicv && kvm.enable_apicv;
+        let id = VcpuNr::from_index(self.vcpus.len());
+        let capabilities = Capabilities {
+            apicv,
+            irqchip: true,
+            ipiv: apicv && hw.ipiv && kvm.enable_ipiv,
+            vtd_posting: hw.vtd_posting,
+            host_x2apic: hw.x2apic,
+        };
+        let posted = PostedVcpu::new(id.0, capabilities, kvm.suppress_notification);
+        let tsc = GuestTsc::new(self.costs.tsc_khz, GuestTsc::NEUTRAL, 0).map_err(|error| {
+            ConfigError {
+                key: "profile.costs.tsc_khz".to_owned(),
+                problem: error.to_string(),
+            }
+        })?;
+        let parameters = TimerParameters {
+            policy: kvm.timer_policy,
+            advance: kvm.lapic_timer_advance,
+            ..TimerParameters::default()
+        };
+        let mut timer = LapicTimer::new(parameters, tsc);
+        let lvt = u32::from(crate::guest::LOCAL_TIMER_VECTOR) | 2 << 17;
+        // Nothing is armed yet, so that there is nothing to do.
+        let _ = timer.write_lvt(lvt);
+        let ple = PleWindow::new(&kvm.ple);
+        let hrtimer = self.timers.add(Hrtimer::new(Callback::LapicTimer(id)));
+        let vcpu = self.vcpus.add(Vcpu {
+            vm,
+            index,
+            task,
+            run: VcpuRun::Ready,
+            shared: SharedVcpu::new(apicv),
+            posted,
+            lapic: Lapic::new(apicv),
+            timer,
+            hrtimer,
+            hv_at: None,
+            halt_poll: HaltPoll::default(),
+            halt: None,
+            sending: None,
+            ple,
+            yields: YieldState::new(),
+            inject: None,
+            window: false,
+            guest: GuestCpu::default(),
+            parked: false,
+            step_ends: 0,
+            turn: 0,
+            books: VcpuBooks::default(),
+        });
+        self.tasks[task].body = Body::Vcpu(vcpu);
+        Ok(())
+    }
+
+    /// Tells the sink who is who.
+    fn introduce(&mut self) {
+        if !self.tracing {
+            return;
+        }
+        for task in self.tasks.numbers() {
+            let t = &self.tasks[task];
+            let kind = stealtime_events::Kind::Task {
+                tid: t.tid,
+                process: t.process,
+                name: t.name,
+            };
+            self.emit(CpuNr(0), kind);
+        }
+    }
+
+    /// All tasks are forked, spread over the CPUs that they may use.
+    fn start_tasks(&mut self) -> Sim {
+        for vm in self.vms.numbers() {
+            let at = self.vms[vm].cfg.start_ns;
+            if at > 0 {
+                self.post(at, Message::Start { vm });
+            } else {
+                self.start_vm(vm)?;
+            }
+        }
+        for task in self.tasks.numbers() {
+            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
+                let cpu = match self.tasks[task].body {
+                    Body::Script(_) => self.tasks[task].cpu,
+                    _ => self.least_loaded(task),
+                };
+                self.fork(task, cpu)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The guest boots: its threads are there, its vCPUs' threads start.
+    pub(crate) fn start_vm(&mut self, vm: VmNr) -> Sim {
+        let now = self.now;
+        let first = self.vms[vm].first_vcpu;
+        let kernel = &mut self.vms[vm].kernel;
+        for thread in kernel.threads.numbers() {
+            let t = &kernel.threads[thread];
+            let rq = kernel.rqs[t.vcpu as usize];
+            kernel.fair.fork(t.fair, rq, now)?;
+        }
+        for index in 0..self.vms[vm].vcpus {
+            let vcpu = VcpuNr(first.0 + index);
+            self.vcpus[vcpu].guest.resched = Resched::Now;
+            self.vcpus[vcpu].guest.started = true;
+            let task = self.vcpus[vcpu].task;
+            let cpu = self.least_loaded(task);
+            self.fork(task, cpu)?;
+        }
+        Ok(())
+    }
+
+    fn least_loaded(&self, task: TaskNr) -> CpuNr {
+        let allowed = &self.tasks[task].allowed;
+        let cpus = self
+            .cpus
+            .numbers()
+            .filter(|&cpu| allowed.has(cpu) && !self.cpus[cpu].isolated);
+        let least = cpus.min_by_key(|&cpu| self.cpus[cpu].runnable);
+        least.unwrap_or_else(|| allowed.first())
+    }
+}
+
+/// All CPUs that a VM's threads may use.
+fn pool(pinning: &Pinning) -> CpuSet {
+    match pinning {
+        Pinning::None => CpuSet::ALL,
+        Pinning::Pool(cpus) | Pinning::OneToOne(cpus) => CpuSet::of(cpus),
+    }
+}

@@ -1,0 +1,234 @@
+//! hrtimers of the host: a sorted list on each CPU, and its clock event device.
+
+use stealtime_events::Kind;
+use stealtime_hypervisor::lapic_timer::{CpuTimers, TimerRequest, place_hrtimer};
+
+use super::{Machine, Phase};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, Number, TaskNr, TimerNr, VcpuNr};
+
+/// What an hrtimer does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Callback {
+    /// The tick of a CPU (`tick_nohz_handler`).
+    Tick,
+    /// The end of a slice (`hrtick`).
+    Hrtick,
+    /// A sleeper of the host (`hrtimer_wakeup`).
+    Wakeup(TaskNr),
+    /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
+    Script(TaskNr),
+    /// A vCPU's LAPIC timer (`apic_timer_fn`).
+    LapicTimer(VcpuNr),
+}
+
+/// An hrtimer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hrtimer {
+    pub(crate) callback: Callback,
+    /// Where it is queued, and when it expires.
+    pub(crate) queued: Option<(CpuNr, u64)>,
+    /// The CPU where it was last.
+    last: Option<CpuNr>,
+}
+
+impl Hrtimer {
+    pub(crate) const fn new(callback: Callback) -> Self {
+        Self {
+            callback,
+            queued: None,
+            last: None,
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// Starts a timer on `cpu` itself. An armed one moves.
+    pub(crate) fn start_pinned(&mut self, timer: TimerNr, cpu: CpuNr, at: u64) {
+        self.unqueue(timer);
+        self.enqueue_timer(timer, cpu, at);
+    }
+
+    /// Starts a timer that may go where housekeeping is done (`HRTIMER_MODE_ABS`). Whether the
+    /// place that would have been chosen refused it.
+    pub(crate) fn start_unpinned(&mut self, timer: TimerNr, from: CpuNr, at: u64) -> Sim<bool> {
+        let was = self.timers[timer].queued;
+        let first = was
+            .is_some_and(|(cpu, _)| self.cpus[cpu].hrtimers.last().is_some_and(|t| t.2 == timer));
+        self.unqueue(timer);
+        if !self.has_isolation() {
+            // Nothing isolated: the CPU that starts it is as good as any, unless it is idle.
+            self.charge(from, self.costs.hrtimer_start_ns);
+            self.enqueue_timer(timer, from, at);
+            return Ok(false);
+        }
+        let request = TimerRequest {
+            at_ns: at as i64,
+            from: from.index(),
+            queued_on: was
+                .map(|(cpu, _)| cpu)
+                .or(self.timers[timer].last)
+                .map(Number::index),
+            first_in_queue: first,
+            pinned: false,
+            callback_running: false,
+            migration: self.cfg.knobs.sched.timer_migration,
+        };
+        let cpus: Vec<CpuTimers> = self
+            .cpus
+            .iter()
+            .map(|c| CpuTimers {
+                housekeeping: c.housekeeping,
+                idle: c.phase == Phase::Idle,
+                next_event_ns: c.hrtimers.last().map(|t| t.0 as i64),
+            })
+            .collect();
+        let nearest = self.nearest(from);
+        let place = place_hrtimer(&request, &cpus, &nearest, &self.stats.mechanisms);
+        let Ok(place) = place else {
+            return self.broken("a timer was placed on a CPU that is not there");
+        };
+        let cpu = CpuNr::from_index(place.cpu);
+        let cost = if cpu == from {
+            self.costs.hrtimer_start_ns
+        } else {
+            self.costs.hrtimer_remote_ns
+        };
+        self.charge(from, cost);
+        self.enqueue_timer(timer, cpu, at);
+        Ok(place.refused)
+    }
+
+    fn has_isolation(&self) -> bool {
+        !self.cfg.knobs.host.nohz_full.is_empty()
+    }
+
+    /// The other CPUs, those of the same cache first, then the same socket.
+    pub(crate) fn nearest(&self, cpu: CpuNr) -> Vec<usize> {
+        let t = self.cfg.host.topology;
+        let mut others: Vec<usize> = (0..self.cpus.len()).filter(|&c| c != cpu.index()).collect();
+        others.sort_by_key(|&c| {
+            let c = c as u32;
+            (
+                t.core_of(c) != t.core_of(cpu.0),
+                t.llc_of(c) != t.llc_of(cpu.0),
+                t.socket_of(c) != t.socket_of(cpu.0),
+                c,
+            )
+        });
+        others
+    }
+
+    /// Takes a timer off its queue. Whether it was on one.
+    pub(crate) fn cancel_timer(&mut self, timer: TimerNr, cpu: CpuNr) -> bool {
+        let was = self.timers[timer].queued.is_some();
+        if was {
+            self.emit(
+                cpu,
+                Kind::HrtimerCancel {
+                    hrtimer: self.timer_address(timer),
+                },
+            );
+        }
+        self.unqueue(timer);
+        was
+    }
+
+    fn unqueue(&mut self, timer: TimerNr) {
+        let Some((cpu, _)) = self.timers[timer].queued.take() else {
+            return;
+        };
+        self.timers[timer].last = Some(cpu);
+        let list = &mut self.cpus[cpu].hrtimers;
+        if let Some(at) = list.iter().rposition(|t| t.2 == timer) {
+            list.remove(at);
+        }
+        self.program(cpu);
+    }
+
+    fn enqueue_timer(&mut self, timer: TimerNr, cpu: CpuNr, at: u64) {
+        self.timers[timer].queued = Some((cpu, at));
+        self.stats.timers_started += 1;
+        let order = self.stats.timers_started;
+        let list = &mut self.cpus[cpu].hrtimers;
+        let place = list.partition_point(|t| (t.0, t.1) > (at, order));
+        list.insert(place, (at, order, timer));
+        self.program(cpu);
+        if self.tracing {
+            let (hrtimer, function) = (self.timer_address(timer), self.timer_function(timer));
+            self.emit(
+                cpu,
+                Kind::HrtimerStart {
+                    hrtimer,
+                    expires_ns: at,
+                    function,
+                },
+            );
+        }
+    }
+
+    /// Programs the clock event device to the first timer.
+    fn program(&mut self, cpu: CpuNr) {
+        let c = &self.cpus[cpu];
+        let slot = c.clock_event;
+        match c.hrtimers.last() {
+            Some(&(at, ..)) => {
+                let at = at.max(self.now);
+                if self.queue.when(slot) != Some(at) {
+                    self.queue.arm(slot, at);
+                }
+            }
+            None => self.queue.cancel(slot),
+        }
+    }
+
+    /// The timer interrupt: all that is due.
+    pub(crate) fn expire_hrtimers(&mut self, cpu: CpuNr) -> Sim {
+        while let Some(&(at, _, timer)) = self.cpus[cpu].hrtimers.last() {
+            if at > self.now {
+                break;
+            }
+            self.cpus[cpu].hrtimers.pop();
+            self.timers[timer].queued = None;
+            self.timers[timer].last = Some(cpu);
+            let hrtimer = self.timer_address(timer);
+            let function = self.timer_function(timer);
+            self.emit(
+                cpu,
+                Kind::HrtimerExpireEntry {
+                    hrtimer,
+                    now_ns: self.now,
+                    function,
+                },
+            );
+            self.expired(cpu, timer, at)?;
+            self.emit(cpu, Kind::HrtimerExpireExit { hrtimer });
+        }
+        self.program(cpu);
+        Ok(())
+    }
+
+    fn expired(&mut self, cpu: CpuNr, timer: TimerNr, at: u64) -> Sim {
+        match self.timers[timer].callback {
+            Callback::Tick => self.tick(cpu, at),
+            Callback::Hrtick => self.hrtick(cpu),
+            Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
+            Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
+            Callback::Script(task) => self.script_timer(cpu, task),
+        }
+    }
+
+    /// A stand-in for the timer's address, as events show it.
+    pub(crate) fn timer_address(&self, timer: TimerNr) -> u64 {
+        0xffff_8880_0000_0000 + u64::from(timer.0) * 64
+    }
+
+    fn timer_function(&self, timer: TimerNr) -> stealtime_events::NameId {
+        match self.timers[timer].callback {
+            Callback::Tick => self.functions.tick,
+            Callback::Hrtick => self.functions.hrtick,
+            Callback::Wakeup(_) | Callback::Script(_) => self.functions.wakeup,
+            Callback::LapicTimer(_) => self.functions.apic_timer,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The scheduler around the fair class: who runs where, and what is told to whom.
+
+use stealtime_events::{Kind, Tid};
+use stealtime_hypervisor::eevdf::{Actions, Block, Resched};
+
+use super::{Body, Machine, Phase, TaskState};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, Number, TaskNr};
+
+/// `TASK_INTERRUPTIBLE` and `TASK_DEAD`, as `sched_switch` shows them.
+const INTERRUPTIBLE: u32 = 1;
+const DEAD: u32 = 0x10;
+
+impl Machine<'_> {
+    /// `schedule()`: picks, and switches if that is another task.
+    pub(crate) fn schedule(&mut self, cpu: CpuNr) -> Sim {
+        let rq = self.cpus[cpu].rq;
+        let mut picked = self.fair.pick(rq, self.now)?;
+        if picked.task.is_none() && self.pull_for_newidle(cpu)? {
+            picked = self.fair.pick(rq, self.now)?;
+        }
+        let next = picked.task.map(|id| self.by_slot[id.slot()]);
+        self.cpus[cpu].resched = picked.actions.resched;
+        self.arm_hrtick(cpu, picked.actions.hrtick);
+        let prev = self.cpus[cpu].current;
+        if next == prev {
+            return match prev {
+                Some(task) => self.run_task(cpu, task),
+                None => self.enter_idle(cpu),
+            };
+        }
+        self.switch(cpu, prev, next)
+    }
+
+    fn switch(&mut self, cpu: CpuNr, prev: Option<TaskNr>, next: Option<TaskNr>) -> Sim {
+        self.stats.context_switches += 1;
+        let (mut prev_tid, mut prev_prio, mut prev_state) = (Tid::IDLE, 120, 0);
+        if let Some(task) = prev {
+            let t = &mut self.tasks[task];
+            (prev_tid, prev_prio) = (t.tid, t.prio);
+            prev_state = match t.state {
+                TaskState::Running | TaskState::Runnable => 0,
+                TaskState::Blocked => INTERRUPTIBLE,
+                TaskState::Dead => DEAD,
+            };
+            if t.state == TaskState::Running {
+                t.state = TaskState::Runnable;
+            }
+            let (state, now) = (t.state, self.now);
+            t.books.enter(state, now);
+            if let Body::Vcpu(vcpu) = t.body {
+                self.vcpu_put(cpu, vcpu)?;
+            }
+        }
+        let (next_tid, next_prio) = next.map_or((Tid::IDLE, 120), |task| {
+            (self.tasks[task].tid, self.tasks[task].prio)
+        });
+        self.emit(
+            cpu,
+            Kind::SchedSwitch {
+                prev: prev_tid,
+                next: next_tid,
+                prev_prio,
+                next_prio,
+                prev_state,
+            },
+        );
+        self.cpus[cpu].current = next;
+        self.books.switched(cpu, next, self.now);
+        let mut cost = u64::from(self.costs.context_switch_ns);
+        if let Some(task) = next {
+            let now = self.now;
+            let t = &mut self.tasks[task];
+            t.state = TaskState::Running;
+            t.cpu = cpu;
+            t.books.enter(TaskState::Running, now);
+            if let Body::Vcpu(_) = t.body {
+                cost += u64::from(self.costs.vcpu_load_ns);
+            }
+        }
+        let c = &mut self.cpus[cpu];
+        c.phase = Phase::Switch;
+        c.irqs_off = true;
+        self.stay(cpu, cost);
+        Ok(())
+    }
+
+    /// The switch is done: the new task runs.
+    pub(crate) fn switched(&mut self, cpu: CpuNr) -> Sim {
+        self.cpus[cpu].irqs_off = false;
+        if let Some(task) = self.cpus[cpu].current
+            && let Body::Vcpu(vcpu) = self.tasks[task].body
+        {
+            self.vcpu_load(cpu, vcpu)?;
+        }
+        self.next(cpu)
+    }
+
+    /// The running task of `cpu` sleeps, or ends.
+    pub(crate) fn block_current(&mut self, cpu: CpuNr) -> Sim {
+        let Some(task) = self.cpus[cpu].current else {
+            return self.broken("the idle task sleeps");
+        };
+        let how = match self.tasks[task].state {
+            TaskState::Dead => Block::Exit,
+            _ => Block::Sleep,
+        };
+        let rq = self.cpus[cpu].rq;
+        self.fair.block(rq, how, self.now)?;
+        if how != Block::Exit {
+            self.tasks[task].state = TaskState::Blocked;
+        }
+        self.cpus[cpu].one_less();
+        self.schedule(cpu)
+    }
+
+    /// Wakes a task that sleeps (`try_to_wake_up`), as `by` does it. Whether it slept.
+    pub(crate) fn wake(&mut self, task: TaskNr, by: CpuNr) -> Sim<bool> {
+        if self.tasks[task].state != TaskState::Blocked {
+            return Ok(false);
+        }
+        let delayed = self.fair.delayed_on(self.tasks[task].fair)?;
+        let was = self.tasks[task].cpu;
+        let target = match delayed {
+            Some(rq) => self.cpu_of(rq),
+            None => self.select_cpu(task, by),
+        };
+        let (tid, prio) = (self.tasks[task].tid, i32::from(self.tasks[task].prio));
+        self.emit(
+            by,
+            Kind::SchedWaking {
+                tid,
+                prio,
+                target_cpu: was.0,
+            },
+        );
+        self.charge(by, self.costs.wakeup_ns);
+        if target != was {
+            self.charge(by, self.costs.migrate_ns);
+            self.stats.migrations += 1;
+            self.emit(
+                by,
+                Kind::SchedMigrateTask {
+                    tid,
+                    prio,
+                    orig_cpu: was.0,
+                    dest_cpu: target.0,
+                },
+            );
+        }
+        self.make_part(task, target)?;
+        let now = self.now;
+        let actions = self
+            .fair
+            .wake(self.tasks[task].fair, self.cpus[target].rq, now)?;
+        let t = &mut self.tasks[task];
+        t.state = TaskState::Runnable;
+        t.cpu = target;
+        t.books.enter(TaskState::Runnable, now);
+        self.cpus[target].one_more();
+        self.emit(
+            by,
+            Kind::SchedWakeup {
+                tid,
+                prio,
+                target_cpu: target.0,
+            },
+        );
+        self.act(target, actions, by)?;
+        Ok(true)
+    }
+
+    /// A new task joins.
+    pub(crate) fn fork(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
+        self.make_part(task, cpu)?;
+        let now = self.now;
+        let actions = self
+            .fair
+            .fork(self.tasks[task].fair, self.cpus[cpu].rq, now)?;
+        let t = &mut self.tasks[task];
+        t.state = TaskState::Runnable;
+        t.cpu = cpu;
+        t.books.enter(TaskState::Runnable, now);
+        let (tid, prio) = (t.tid, i32::from(t.prio));
+        self.cpus[cpu].one_more();
+        self.emit(
+            cpu,
+            Kind::SchedWakeupNew {
+                tid,
+                prio,
+                target_cpu: cpu.0,
+            },
+        );
+        if self.cpus[cpu].phase == Phase::Idle {
+            self.cpus[cpu].resched = Resched::Now;
+            return self.leave_idle(cpu);
+        }
+        self.act(cpu, actions, cpu)
+    }
+
+    /// A task's group gets its part on a CPU when it first needs one.
+    pub(crate) fn make_part(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
+        if let Some(group) = self.tasks[task].group {
+            self.fair.extend_group(group, self.cpus[cpu].rq)?;
+        }
+        Ok(())
+    }
+
+    /// What the fair class wants done on `cpu`, at the request of `from`.
+    pub(crate) fn act(&mut self, cpu: CpuNr, actions: Actions, from: CpuNr) -> Sim {
+        self.arm_hrtick(cpu, actions.hrtick);
+        self.request_resched(cpu, actions.resched, from)
+    }
+
+    fn arm_hrtick(&mut self, cpu: CpuNr, after: Option<u64>) {
+        let timer = self.cpus[cpu].hrtick;
+        match after {
+            Some(ns) => {
+                let at = self.now + ns;
+                if self.timers[timer].queued != Some((cpu, at)) {
+                    self.start_pinned(timer, cpu, at);
+                }
+            }
+            None => {
+                if self.timers[timer].queued.is_some() {
+                    self.cancel_timer(timer, cpu);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn hrtick(&mut self, cpu: CpuNr) -> Sim {
+        let actions = self.fair.hrtick(self.cpus[cpu].rq, self.now)?;
+        self.act(cpu, actions, cpu)
+    }
+
+    /// The tick of a CPU that is not idle.
+    pub(crate) fn tick(&mut self, cpu: CpuNr, due: u64) -> Sim {
+        self.charge(cpu, self.costs.tick_ns);
+        self.stats.ticks += 1;
+        if self.cpus[cpu].current.is_some() {
+            let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
+            self.act(cpu, actions, cpu)?;
+        }
+        self.balance_on_tick(cpu)?;
+        if self.keeps_tick(cpu) {
+            let next = due + self.tick_ns();
+            let timer = self.cpus[cpu].tick;
+            self.start_pinned(timer, cpu, next.max(self.now + 1));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tick_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.cfg.knobs.sched.hz)
+    }
+
+    /// A CPU of `nohz_full` with one task needs no tick.
+    fn keeps_tick(&self, cpu: CpuNr) -> bool {
+        let c = &self.cpus[cpu];
+        c.housekeeping || c.runnable > 1
+    }
+
+    pub(crate) fn stop_tick(&mut self, cpu: CpuNr) {
+        let timer = self.cpus[cpu].tick;
+        if self.timers[timer].queued.is_some() {
+            self.cancel_timer(timer, cpu);
+        }
+    }
+
+    /// The tick goes on at its own phase.
+    pub(crate) fn start_tick(&mut self, cpu: CpuNr) {
+        let timer = self.cpus[cpu].tick;
+        if self.timers[timer].queued.is_some() {
+            return;
+        }
+        let tick = self.tick_ns();
+        let next = (self.now / tick + 1) * tick;
+        self.start_pinned(timer, cpu, next);
+    }
+
+    pub(crate) fn cpu_of(&self, rq: stealtime_hypervisor::eevdf::RqId) -> CpuNr {
+        CpuNr::from_index(rq.slot())
+    }
+}

@@ -1,0 +1,169 @@
+//! Tasks of the host.
+
+use std::rc::Rc;
+
+use stealtime_events::Tid;
+use stealtime_hypervisor::eevdf::{GroupId, TaskId};
+
+use super::{Callback, Machine};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
+use crate::migration::VmmThread;
+use crate::program::{Op, Program, Record};
+use crate::script::ScriptTask;
+
+/// What a task does.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// It is the thread of a vCPU.
+    Vcpu(VcpuNr),
+    /// It runs a program.
+    Host(HostTask),
+    /// It does what was recorded.
+    Script(Box<ScriptTask>),
+    /// It migrates a guest.
+    Vmm(Box<VmmThread>),
+}
+
+/// A program on the host.
+pub(crate) struct HostTask {
+    pub(crate) program: Box<dyn Program>,
+    pub(crate) sleep: TimerNr,
+    pub(crate) reply: u64,
+    /// Index of its statistics.
+    pub(crate) meter: usize,
+}
+
+impl core::fmt::Debug for HostTask {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("HostTask").finish_non_exhaustive()
+    }
+}
+
+/// Whether a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskState {
+    /// On a CPU.
+    Running,
+    /// Waits for a CPU.
+    Runnable,
+    /// Sleeps.
+    Blocked,
+    /// Has ended.
+    Dead,
+}
+
+/// CPUs that a task may run on.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuSet(Option<Rc<[u64]>>);
+
+impl CpuSet {
+    pub(crate) const ALL: Self = Self(None);
+
+    pub(crate) fn of(cpus: &[u32]) -> Self {
+        let words = cpus.iter().max().map_or(0, |&most| most as usize / 64 + 1);
+        let mut set = vec![0u64; words];
+        for &cpu in cpus {
+            set[cpu as usize / 64] |= 1 << (cpu % 64);
+        }
+        Self(Some(set.into()))
+    }
+
+    pub(crate) fn has(&self, cpu: CpuNr) -> bool {
+        match &self.0 {
+            None => true,
+            Some(words) => words
+                .get(cpu.0 as usize / 64)
+                .is_some_and(|word| word >> (cpu.0 % 64) & 1 == 1),
+        }
+    }
+
+    /// The first CPU of the set.
+    pub(crate) fn first(&self) -> CpuNr {
+        let Some(words) = &self.0 else {
+            return CpuNr(0);
+        };
+        let at = words.iter().position(|&word| word != 0).unwrap_or(0);
+        let word = words.get(at).copied().unwrap_or(1);
+        CpuNr(at as u32 * 64 + word.trailing_zeros())
+    }
+}
+
+/// A task of the host.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) tid: Tid,
+    pub(crate) process: Tid,
+    pub(crate) name: stealtime_events::NameId,
+    pub(crate) fair: TaskId,
+    pub(crate) group: Option<GroupId>,
+    pub(crate) allowed: CpuSet,
+    /// Where it runs, waits or ran last.
+    pub(crate) cpu: CpuNr,
+    pub(crate) state: TaskState,
+    /// What is left of the segment that it was stopped in, in ns.
+    pub(crate) left_ns: u64,
+    pub(crate) body: Body,
+    /// `prio` as traces show it.
+    pub(crate) prio: i16,
+    pub(crate) books: crate::books::TaskBooks,
+}
+
+impl Machine<'_> {
+    /// The step of a host program is over: the next one.
+    pub(crate) fn host_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        loop {
+            let now = self.now;
+            let measuring = self.books.measuring();
+            let Body::Host(host) = &mut self.tasks[task].body else {
+                return self.broken("a vCPU's thread runs a host program");
+            };
+            let meter = &mut self.stats.meters[host.meter];
+            let op = host.program.next(host.reply, now, &mut |record| {
+                if measuring {
+                    match record {
+                        Record::Done(n) => meter.done += n,
+                        Record::Latency(ns) => meter.latency.add(ns),
+                    }
+                }
+            });
+            host.reply = 0;
+            let sleep = host.sleep;
+            match op {
+                Op::Compute(ns) | Op::Kernel(ns) | Op::IrqsOff(ns) if ns > 0 => {
+                    self.tasks[task].left_ns = ns;
+                    return self.run_task(cpu, task);
+                }
+                Op::Sleep(ns) => {
+                    self.start_pinned(sleep, cpu, now + ns);
+                    return self.block_current(cpu);
+                }
+                Op::SleepUntil(at) if at > now => {
+                    self.start_pinned(sleep, cpu, at);
+                    return self.block_current(cpu);
+                }
+                Op::Yield => {
+                    let rq = self.cpus[cpu].rq;
+                    self.fair.yield_task(rq, now)?;
+                    return self.schedule(cpu);
+                }
+                Op::Exit => {
+                    self.tasks[task].state = TaskState::Dead;
+                    return self.block_current(cpu);
+                }
+                // Other steps mean something in guests only.
+                _ => {
+                    self.stats.steps_without_time += 1;
+                    if self.stats.steps_without_time > super::MOST_AT_ONCE {
+                        return Err(self.no_progress("a host task's program takes no time"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A timer that wakes `task`.
+    pub(crate) fn sleep_timer(&mut self, task: TaskNr) -> TimerNr {
+        self.timers.add(super::Hrtimer::new(Callback::Wakeup(task)))
+    }
+}

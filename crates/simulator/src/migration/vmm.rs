@@ -1,0 +1,343 @@
+//! The VMM's thread that saves, sends and restores.
+
+use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
+use stealtime_hypervisor::counter::migration::{Side, Uncertainty, by_offsets, documented};
+use stealtime_hypervisor::posted_interrupt::{Requests, kick};
+
+use super::clock::GuestClock;
+use crate::config::{ClockMethod, MigrationConfig};
+use crate::fault::Sim;
+use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr, VmNr};
+use crate::machine::{Body, CpuSet, Machine};
+
+/// What the thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Begin,
+    Stop,
+    AwaitStop,
+    ReadClock,
+    ReadVcpu(usize),
+    Send,
+    Arrive,
+    SetClock,
+    ReadBack,
+    Compute(usize),
+    WriteVcpu(usize),
+    Run,
+    Over,
+}
+
+/// A VMM's thread.
+#[derive(Debug)]
+pub(crate) struct VmmThread {
+    vm: VmNr,
+    cfg: MigrationConfig,
+    step: Step,
+    sleep: TimerNr,
+    stopped_ns: u64,
+    /// What was read on the source.
+    clock: KvmClockData,
+    ratio: u64,
+    saved: Vec<u64>,
+    /// The wall clock when each of them was read, in ns.
+    saved_at: Vec<u64>,
+    /// By value: what will be written.
+    value: u64,
+    /// The clock of the VM on the destination, until the guest runs there.
+    restored: Option<GuestClock>,
+    read_back: KvmClockData,
+}
+
+impl VmmThread {
+    pub(crate) fn new(vm: VmNr, cfg: MigrationConfig, sleep: TimerNr) -> Self {
+        Self {
+            vm,
+            cfg,
+            step: Step::Begin,
+            sleep,
+            stopped_ns: 0,
+            clock: KvmClockData::default(),
+            ratio: 0,
+            saved: Vec::new(),
+            saved_at: Vec::new(),
+            value: 0,
+            restored: None,
+            read_back: KvmClockData::default(),
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// What the VMM's thread did is over: the next thing.
+    pub(crate) fn vmm_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let Body::Vmm(vmm) = &mut self.tasks[task].body else {
+            return self.broken("a task that is no VMM migrates a guest");
+        };
+        let taken = core::mem::replace(&mut vmm.step, Step::Over);
+        // The thread is put back at once: what follows needs the whole machine.
+        let mut vmm = core::mem::replace(
+            vmm,
+            Box::new(VmmThread::new(VmNr(0), vmm.cfg.clone(), vmm.sleep)),
+        );
+        vmm.step = taken;
+        let step_ns = vmm.cfg.step_ns;
+        let next = self.vmm_do(cpu, task, &mut vmm)?;
+        self.tasks[task].body = Body::Vmm(vmm);
+        match next {
+            Next::Works => {
+                self.tasks[task].left_ns = step_ns.max(1);
+                self.run_task(cpu, task)
+            }
+            Next::Sleeps => self.block_current(cpu),
+        }
+    }
+
+    fn vmm_do(&mut self, cpu: CpuNr, task: TaskNr, vmm: &mut VmmThread) -> Sim<Next> {
+        let now = self.now;
+        let (vm, cfg) = (vmm.vm, vmm.cfg.clone());
+        match vmm.step {
+            Step::Begin => {
+                self.start_pinned(vmm.sleep, cpu, cfg.at_ns.max(now + 1));
+                vmm.step = Step::Stop;
+                return Ok(Next::Sleeps);
+            }
+            Step::Stop => {
+                self.stop_vm(cpu, vm, task)?;
+                vmm.step = Step::AwaitStop;
+                if self.vms[vm].running > 0 {
+                    return Ok(Next::Sleeps);
+                }
+            }
+            Step::AwaitStop => {
+                if self.vms[vm].running > 0 {
+                    return Ok(Next::Sleeps);
+                }
+                vmm.stopped_ns = now;
+                vmm.step = Step::ReadClock;
+            }
+            Step::ReadClock => {
+                vmm.clock = self.kvm_get_clock(vm)?;
+                vmm.step = Step::ReadVcpu(0);
+            }
+            Step::ReadVcpu(n) => {
+                let Some(clock) = &self.vms[vm].clock else {
+                    return self.broken("a guest without clocks migrates");
+                };
+                let Some(vcpu) = clock.vcpus.get(n) else {
+                    vmm.step = Step::Send;
+                    return Ok(Next::Works);
+                };
+                vmm.ratio = vcpu.rate.ratio;
+                // By value the counter is read, at this vCPU's own instant.
+                let saved = match cfg.method {
+                    ClockMethod::Value => clock.tsc(n, now),
+                    ClockMethod::Documented | ClockMethod::Offset => vcpu.l1_tsc_offset,
+                };
+                vmm.saved.push(saved);
+                vmm.saved_at.push(clock.real.instant(now).real_ns);
+                vmm.step = Step::ReadVcpu(n + 1);
+            }
+            Step::Send => {
+                self.start_pinned(vmm.sleep, cpu, now + cfg.transfer_ns.max(1));
+                vmm.step = Step::Arrive;
+                self.move_vm(vm, task, &cfg);
+                return Ok(Next::Sleeps);
+            }
+            Step::Arrive => {
+                let created = match &self.vms[vm].clock {
+                    Some(clock) => clock.created_on(&cfg.destination, now)?,
+                    None => return self.broken("a guest without clocks arrives"),
+                };
+                vmm.restored = Some(created);
+                vmm.step = Step::SetClock;
+            }
+            Step::SetClock | Step::ReadBack | Step::Compute(_) | Step::WriteVcpu(_) => {
+                self.vmm_restore(vmm)?;
+            }
+            Step::Run => {
+                self.resume_vm(cpu, vm, vmm)?;
+                vmm.step = Step::Over;
+                return Ok(Next::Sleeps);
+            }
+            Step::Over => return Ok(Next::Sleeps),
+        }
+        Ok(Next::Works)
+    }
+
+    fn vmm_restore(&mut self, vmm: &mut VmmThread) -> Sim {
+        let now = self.now;
+        let Some(clock) = &mut vmm.restored else {
+            return self.broken("nothing to restore");
+        };
+        let instant = clock.real.instant(now);
+        match vmm.step {
+            Step::SetClock => {
+                let mut data = vmm.clock;
+                data.flags &= KVM_CLOCK_REALTIME;
+                if let Err(error) = clock.vm.set_clock(&clock.host, &instant, &data) {
+                    return self.broken(error.to_string());
+                }
+                vmm.step = Step::ReadBack;
+            }
+            Step::ReadBack => {
+                match clock.vm.get_clock(&clock.host, &instant, true) {
+                    Ok(data) => vmm.read_back = data,
+                    Err(error) => return self.broken(error.to_string()),
+                }
+                vmm.step = Step::Compute(0);
+            }
+            Step::Compute(n) => {
+                // The time that passed by the wall clocks is added now; whatever delays the write
+                // after this is the guest's loss.
+                let (saved, at) = (vmm.saved.get(n), vmm.saved_at.get(n));
+                if let (Some(saved), Some(at)) = (saved, at) {
+                    let elapsed = instant.real_ns.saturating_sub(*at);
+                    let added = u128::from(elapsed) * u128::from(clock.khz) / 1_000_000;
+                    vmm.value = saved.wrapping_add(added as u64);
+                }
+                vmm.step = Step::WriteVcpu(n);
+            }
+            Step::WriteVcpu(n) => {
+                let Some(&saved) = vmm.saved.get(n) else {
+                    clock.vm.refresh_master_clock(&clock.host, &instant);
+                    vmm.step = Step::Run;
+                    return Ok(());
+                };
+                let bound = self.write_vcpu(vmm, n, saved)?;
+                if let Some(clock) = &mut vmm.restored {
+                    clock.seen.bound_ns = clock.seen.bound_ns.max(bound);
+                }
+                vmm.step = match vmm.cfg.method {
+                    ClockMethod::Value => Step::Compute(n + 1),
+                    ClockMethod::Documented | ClockMethod::Offset => Step::WriteVcpu(n + 1),
+                };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes one vCPU's counter; the bound that the method states.
+    fn write_vcpu(&self, vmm: &mut VmmThread, n: usize, saved: u64) -> Sim<u64> {
+        let Some(clock) = &mut vmm.restored else {
+            return self.broken("nothing to restore");
+        };
+        let instant = clock.real.instant(self.now);
+        let Some(vcpu) = clock.vcpus.get_mut(n) else {
+            return self.broken("more clocks than vCPUs");
+        };
+        let source = Side {
+            clock: vmm.clock,
+            format: clock.host.format,
+            ratio: vmm.ratio,
+        };
+        let destination = Side {
+            clock: vmm.read_back,
+            format: clock.host.format,
+            ratio: vcpu.rate.ratio,
+        };
+        let (s, d) = (&vmm.cfg.source, &vmm.cfg.destination);
+        let known = Uncertainty {
+            realtime_skew_ns: s.realtime_skew_ns.abs_diff(d.realtime_skew_ns),
+            frequency_error_ppb: s.drift_ppb.unsigned_abs().max(d.drift_ppb.unsigned_abs()),
+            master_clock_age_ns: self.now,
+        };
+        let done = match vmm.cfg.method {
+            ClockMethod::Value => {
+                clock.vm.host_write(vcpu, &clock.host, &instant, vmm.value);
+                Ok(0)
+            }
+            ClockMethod::Documented => {
+                documented(&source, &destination, clock.khz, &known).map(|m| {
+                    clock
+                        .vm
+                        .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
+                    m.account.tsc_against_its_rate_ns
+                })
+            }
+            ClockMethod::Offset => by_offsets(&source, &destination, clock.khz, &known).map(|m| {
+                clock
+                    .vm
+                    .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
+                m.account.tsc_against_its_rate_ns
+            }),
+        };
+        match done {
+            Ok(bound) => Ok(bound),
+            Err(error) => self.broken(error.to_string()),
+        }
+    }
+
+    fn kvm_get_clock(&self, vm: VmNr) -> Sim<KvmClockData> {
+        let Some(clock) = &self.vms[vm].clock else {
+            return self.broken("a guest without clocks is read");
+        };
+        let instant = clock.real.instant(self.now);
+        match clock.vm.get_clock(&clock.host, &instant, true) {
+            Ok(data) => Ok(data),
+            Err(error) => self.broken(error.to_string()),
+        }
+    }
+
+    /// All vCPUs are to leave the guest and stay out; `vmm` is woken by the last.
+    fn stop_vm(&mut self, cpu: CpuNr, vm: VmNr, vmm: TaskNr) -> Sim {
+        self.vms[vm].paused_by = Some(vmm);
+        for index in 0..self.vms[vm].vcpus {
+            let vcpu = self.vcpu_of(vm, index);
+            let kick = kick(&self.vcpus[vcpu].shared, Requests::UNBLOCK, false);
+            self.kicked(cpu, vcpu, kick)?;
+        }
+        Ok(())
+    }
+
+    /// A vCPU of a guest that is stopped parks instead of entering. Whether it did.
+    pub(crate) fn park(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
+        let vm = self.vcpus[vcpu].vm;
+        let Some(vmm) = self.vms[vm].paused_by else {
+            return Ok(false);
+        };
+        let v = &mut self.vms[vm];
+        v.running = v.running.saturating_sub(1);
+        if v.running == 0 {
+            self.wake(vmm, cpu)?;
+        }
+        self.vcpus[vcpu].parked = true;
+        self.block_current(cpu)?;
+        Ok(true)
+    }
+
+    /// The guest's and the VMM's threads belong to the other host from now on.
+    fn move_vm(&mut self, vm: VmNr, vmm: TaskNr, cfg: &MigrationConfig) {
+        let to = CpuSet::of(&cfg.to_cpus);
+        self.tasks[vmm].allowed = to.clone();
+        for index in 0..self.vms[vm].vcpus {
+            let task = self.vcpus[self.vcpu_of(vm, index)].task;
+            self.tasks[task].allowed = to.clone();
+        }
+    }
+
+    fn resume_vm(&mut self, cpu: CpuNr, vm: VmNr, vmm: &mut VmmThread) -> Sim {
+        let now = self.now;
+        if let Some(mut clock) = vmm.restored.take() {
+            clock.judge(now);
+            clock.seen.blackout_ns = now - vmm.stopped_ns;
+            self.vms[vm].clock = Some(Box::new(clock));
+        }
+        self.vms[vm].paused_by = None;
+        self.vms[vm].running = self.vms[vm].vcpus;
+        for index in 0..self.vms[vm].vcpus {
+            let vcpu = self.vcpu_of(vm, index);
+            self.vcpus[vcpu].parked = false;
+            let task = self.vcpus[vcpu].task;
+            self.wake(task, cpu)?;
+        }
+        Ok(())
+    }
+}
+
+/// How the thread goes on.
+enum Next {
+    Works,
+    Sleeps,
+}

@@ -1,0 +1,269 @@
+//! Programs of guest threads and host tasks: they read like programs.
+//!
+//! A program is an `async` function over a [`Thread`]; each step that takes time or waits is an
+//! `.await`. Nothing runs in parallel: the simulator resumes a program when its step is over.
+//!
+//! ```
+//! use stealtime_simulator::program::Thread;
+//!
+//! async fn ticker(mut thread: Thread) {
+//!     loop {
+//!         let work = thread.random.exponential(20_000);
+//!         thread.compute(work).await;
+//!         thread.sleep(1_000_000).await;
+//!         thread.done(1);
+//!     }
+//! }
+//! ```
+
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use std::rc::Rc;
+
+use crate::engine::Random;
+
+/// A spinlock of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpinId(pub u32);
+/// A sleeping lock with optimistic spinning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MutexId(pub u32);
+/// A counting wait queue: pipes, futexes and queues are made of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueId(pub u32);
+/// A device with a latency, whose interrupt goes to one vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(pub u32);
+
+/// What a program asks for next. Times are in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Op {
+    /// Runs in user mode.
+    Compute(u64),
+    /// Runs in the kernel: preemptible, at CPL 0.
+    Kernel(u64),
+    /// Runs in the kernel with interrupts off.
+    IrqsOff(u64),
+    /// Sleeps for at least so long.
+    Sleep(u64),
+    /// Sleeps until that time of the run.
+    SleepUntil(u64),
+    /// Takes one count from a queue, or waits for it.
+    Wait(QueueId),
+    /// Gives counts to a queue and wakes as many waiters.
+    Wake(QueueId, u32),
+    /// Takes a spinlock.
+    Lock(SpinId),
+    /// Releases it.
+    Unlock(SpinId),
+    /// Takes a mutex.
+    LockMutex(MutexId),
+    /// Releases it.
+    UnlockMutex(MutexId),
+    /// Runs a function on all other vCPUs that run threads and waits for each
+    /// (`smp_call_function_many`); a TLB shootdown if so.
+    CallOthers {
+        /// It flushes TLBs: the paravirtual flush may spare preempted vCPUs.
+        flush: bool,
+    },
+    /// Sends an interrupt to one vCPU and goes on.
+    Kick(u32),
+    /// Submits I/O and waits for its end.
+    Io(DeviceId),
+    /// Yields the CPU (`sched_yield`).
+    Yield,
+    /// Executes CPUID.
+    Cpuid,
+    /// Reads the clock; the answer is guest time in ns.
+    ReadClock,
+    /// Ends.
+    Exit,
+}
+
+/// What the simulator asks of a program.
+pub trait Program {
+    /// The next step. `reply` is what the last one gave (0 for most), `now_ns` the time.
+    fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op;
+}
+
+/// What a program reports of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// So many operations are done.
+    Done(u64),
+    /// An operation took so many ns.
+    Latency(u64),
+}
+
+#[derive(Debug)]
+struct Port {
+    asked: Cell<Option<Op>>,
+    reply: Cell<u64>,
+    now_ns: Cell<u64>,
+    done: Cell<u64>,
+    latencies: RefCell<Vec<u64>>,
+}
+
+/// A thread, as its program sees it.
+#[derive(Debug)]
+pub struct Thread {
+    port: Rc<Port>,
+    /// Its own stream of random numbers.
+    pub random: Random,
+    /// Its number within its group, from 0.
+    pub number: u32,
+}
+
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(&self $(, $arg: $type)*) -> Step {
+            self.step($op)
+        }
+    )*};
+}
+
+impl Thread {
+    steps! {
+        /// Runs in user mode for so many ns.
+        compute(ns: u64) => Op::Compute(ns);
+        /// Runs in the kernel for so many ns.
+        kernel(ns: u64) => Op::Kernel(ns);
+        /// Runs in the kernel with interrupts off.
+        irqs_off(ns: u64) => Op::IrqsOff(ns);
+        /// Sleeps.
+        sleep(ns: u64) => Op::Sleep(ns);
+        /// Sleeps until a time of the run.
+        sleep_until(at_ns: u64) => Op::SleepUntil(at_ns);
+        /// Waits for a count of a queue.
+        wait(queue: QueueId) => Op::Wait(queue);
+        /// Gives a queue counts.
+        wake(queue: QueueId, n: u32) => Op::Wake(queue, n);
+        /// Takes a spinlock.
+        lock(lock: SpinId) => Op::Lock(lock);
+        /// Releases it.
+        unlock(lock: SpinId) => Op::Unlock(lock);
+        /// Takes a mutex.
+        lock_mutex(mutex: MutexId) => Op::LockMutex(mutex);
+        /// Releases it.
+        unlock_mutex(mutex: MutexId) => Op::UnlockMutex(mutex);
+        /// Calls a function on all other vCPUs and waits.
+        call_others() => Op::CallOthers { flush: false };
+        /// Flushes the TLBs of all other vCPUs.
+        flush_tlbs() => Op::CallOthers { flush: true };
+        /// Sends an interrupt to a vCPU.
+        kick(vcpu: u32) => Op::Kick(vcpu);
+        /// Does I/O.
+        io(device: DeviceId) => Op::Io(device);
+        /// Yields.
+        yield_now() => Op::Yield;
+        /// Executes CPUID.
+        cpuid() => Op::Cpuid;
+        /// Reads the clock.
+        read_clock() => Op::ReadClock;
+    }
+
+    fn step(&self, op: Op) -> Step {
+        Step {
+            port: Rc::clone(&self.port),
+            op: Some(op),
+        }
+    }
+
+    /// The time, in ns since the start of the run.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.port.now_ns.get()
+    }
+
+    /// Reports finished operations.
+    pub fn done(&self, operations: u64) {
+        self.port.done.set(self.port.done.get() + operations);
+    }
+
+    /// Reports how long an operation took, which counts as one done.
+    pub fn took(&self, ns: u64) {
+        self.port.latencies.borrow_mut().push(ns);
+    }
+}
+
+/// A step that is being taken.
+#[derive(Debug)]
+pub struct Step {
+    port: Rc<Port>,
+    op: Option<Op>,
+}
+
+impl Future for Step {
+    type Output = u64;
+
+    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<u64> {
+        match self.op.take() {
+            Some(op) => {
+                self.port.asked.set(Some(op));
+                Poll::Pending
+            }
+            None => Poll::Ready(self.port.reply.get()),
+        }
+    }
+}
+
+/// An `async` function as a program.
+pub struct AsyncProgram {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    port: Rc<Port>,
+}
+
+impl core::fmt::Debug for AsyncProgram {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AsyncProgram").finish_non_exhaustive()
+    }
+}
+
+impl AsyncProgram {
+    /// Makes a program of `body`, which gets its thread.
+    pub fn new<F>(random: Random, number: u32, body: impl FnOnce(Thread) -> F) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let port = Rc::new(Port {
+            asked: Cell::new(None),
+            reply: Cell::new(0),
+            now_ns: Cell::new(0),
+            done: Cell::new(0),
+            latencies: RefCell::new(Vec::new()),
+        });
+        let thread = Thread {
+            port: Rc::clone(&port),
+            random,
+            number,
+        };
+        Self {
+            future: Box::pin(body(thread)),
+            port,
+        }
+    }
+}
+
+impl Program for AsyncProgram {
+    fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op {
+        self.port.reply.set(reply);
+        self.port.now_ns.set(now_ns);
+        let mut context = Context::from_waker(Waker::noop());
+        let ended = self.future.as_mut().poll(&mut context).is_ready();
+        let done = self.port.done.take();
+        if done > 0 {
+            record(Record::Done(done));
+        }
+        for ns in self.port.latencies.borrow_mut().drain(..) {
+            record(Record::Latency(ns));
+        }
+        match self.port.asked.take() {
+            Some(op) if !ended => op,
+            _ => Op::Exit,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Tasks that do what was recorded: so much computing, then waiting for what others do.
+//!
+//! A script is a task's demand, free of the schedule that it happened to get: computing in ns of
+//! its own time on a CPU, and waits for points that other scripts reach, or for a time. The host
+//! decides when it runs; a halt of a vCPU polls as KVM does before it sleeps.
+
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+
+pub use run::ScriptOutcome;
+pub(crate) use run::ScriptTask;
+
+/// A point that one script reaches and others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Edge(pub u32);
+
+/// What a script's time on a CPU was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Spent {
+    /// In the guest.
+    Guest,
+    /// Handling an exit, by its reason's number as recorded.
+    Exit(u32),
+    /// Anything else.
+    Host,
+}
+
+/// What ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Another script reaches a point.
+    Edge(Edge),
+    /// A time of the run, in ns.
+    Time(u64),
+}
+
+/// A step of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Computes for so many ns of its own time.
+    Run {
+        /// Time on a CPU, in ns.
+        ns: u64,
+        /// For what.
+        spent: Spent,
+    },
+    /// Reaches a point.
+    Reach(Edge),
+    /// Sleeps.
+    Sleep(Until),
+    /// Halts: polls, then sleeps.
+    Halt(Until),
+}
+
+/// A task with its script.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScriptConfig {
+    /// Name, as `comm` shows it.
+    pub name: String,
+    /// Nice value, [-20, 19].
+    pub nice: i8,
+    /// CPUs that it may run on; empty for all.
+    pub cpus: Vec<u32>,
+    /// Where it is when the run begins.
+    pub first_cpu: u32,
+    /// Its VM, by a number of the caller's; tasks of one VM are in one group if
+    /// [`Scripts::groups`] says so.
+    pub vm: Option<u32>,
+    /// What it does.
+    pub steps: Rc<[Step]>,
+}
+
+/// All scripts of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scripts {
+    /// The tasks.
+    pub tasks: Vec<ScriptConfig>,
+    /// How many edges there are: all are below this.
+    pub edges: u32,
+    /// Each VM is in a scope of its own under machine.slice.
+    pub groups: bool,
+}

@@ -1,0 +1,308 @@
+//! Running scripts.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use stealtime_hypervisor::eevdf::Resched;
+use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
+
+use super::{Edge, Spent, Step, Until};
+use crate::books::TaskBooks;
+use crate::fault::Sim;
+use crate::ids::{CpuNr, TaskNr, TimerNr};
+use crate::machine::{Body, Machine, Message};
+
+/// Where a script is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its next step is to be taken.
+    Steps,
+    /// It polls for what the step before waits for.
+    Polls,
+    /// It sleeps.
+    Sleeps,
+}
+
+/// A task that runs a script.
+#[derive(Debug)]
+pub(crate) struct ScriptTask {
+    steps: Rc<[Step]>,
+    next: usize,
+    state: State,
+    timer: TimerNr,
+    halt_poll: HaltPoll,
+    halt: Option<(Halt, u64, u64)>,
+    turn: u32,
+    /// Index among the scripts.
+    index: usize,
+    running: Option<(Spent, u64)>,
+    spent: BTreeMap<Spent, (u64, u64)>,
+    poll_ns: u64,
+    halts: u64,
+    polled: u64,
+}
+
+/// What became of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScriptOutcome {
+    /// Index among the scripts.
+    pub index: usize,
+    /// Its time. Polling is part of `run_ns`.
+    pub books: TaskBooks,
+    /// Time on a CPU and number of stretches, by what it was for.
+    pub spent: BTreeMap<Spent, (u64, u64)>,
+    /// Polling in halts, in ns.
+    pub poll_ns: u64,
+    /// Halts.
+    pub halts: u64,
+    /// Of them: ended by polling.
+    pub polled: u64,
+    /// Steps taken.
+    pub steps: usize,
+    /// Steps there were.
+    pub of_steps: usize,
+    /// When it was through, in ns; `None` if it was not.
+    pub finished_ns: Option<u64>,
+}
+
+impl ScriptTask {
+    pub(crate) fn new(steps: Rc<[Step]>, timer: TimerNr, index: usize) -> Self {
+        Self {
+            steps,
+            next: 0,
+            state: State::Steps,
+            timer,
+            halt_poll: HaltPoll::default(),
+            halt: None,
+            turn: 0,
+            index,
+            running: None,
+            spent: BTreeMap::new(),
+            poll_ns: 0,
+            halts: 0,
+            polled: 0,
+        }
+    }
+
+    pub(crate) fn outcome(&self, books: TaskBooks, finished_ns: Option<u64>) -> ScriptOutcome {
+        ScriptOutcome {
+            index: self.index,
+            books,
+            spent: self.spent.clone(),
+            poll_ns: self.poll_ns,
+            halts: self.halts,
+            polled: self.polled,
+            steps: self.next,
+            of_steps: self.steps.len(),
+            finished_ns,
+        }
+    }
+
+    fn over(&mut self) {
+        if let Some((spent, ns)) = self.running.take() {
+            let sum = self.spent.entry(spent).or_default();
+            sum.0 += ns;
+            sum.1 += 1;
+        }
+    }
+}
+
+impl Machine<'_> {
+    fn script(&mut self, task: TaskNr) -> Sim<&mut ScriptTask> {
+        match &mut self.tasks[task].body {
+            Body::Script(script) => Ok(script),
+            _ => Err(crate::fault::Fault::Broken {
+                at_ns: 0,
+                what: "a task without a script runs one".to_owned(),
+            }),
+        }
+    }
+
+    /// What a script did is over: its next step.
+    pub(crate) fn script_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        match self.script(task)?.state {
+            State::Polls => return self.script_poll_over(cpu, task),
+            State::Sleeps => self.script_awake(task)?,
+            State::Steps => {}
+        }
+        loop {
+            let now = self.now;
+            let script = self.script(task)?;
+            script.over();
+            let Some(&step) = script.steps.get(script.next) else {
+                self.tasks[task].state = crate::machine::TaskState::Dead;
+                self.finished.insert(task, now);
+                return self.block_current(cpu);
+            };
+            script.next += 1;
+            match step {
+                Step::Run { ns: 0, .. } => {}
+                Step::Run { ns, spent } => {
+                    script.running = Some((spent, ns));
+                    self.tasks[task].left_ns = ns;
+                    return self.run_task(cpu, task);
+                }
+                Step::Reach(edge) => self.reach(cpu, edge)?,
+                Step::Sleep(until) => {
+                    if !self.reached(until) {
+                        return self.script_sleep(cpu, task, until);
+                    }
+                }
+                Step::Halt(until) => {
+                    if !self.reached(until) {
+                        return self.script_halt(cpu, task, until);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reached(&self, until: Until) -> bool {
+        match until {
+            Until::Edge(edge) => self.edges.get(edge.0 as usize).is_none_or(|e| e.0),
+            Until::Time(at) => at <= self.now,
+        }
+    }
+
+    /// A script reaches a point: who waits there is woken.
+    fn reach(&mut self, cpu: CpuNr, edge: Edge) -> Sim {
+        let Some(entry) = self.edges.get_mut(edge.0 as usize) else {
+            return Ok(());
+        };
+        entry.0 = true;
+        match entry.1.take() {
+            Some(task) => self.script_wake(task, cpu),
+            None => Ok(()),
+        }
+    }
+
+    fn script_wake(&mut self, task: TaskNr, by: CpuNr) -> Sim {
+        let script = self.script(task)?;
+        if script.state == State::Polls {
+            let turn = script.turn;
+            let at = self.now + self.cpus[by].debt_ns + u64::from(self.costs.cache_line_ns);
+            self.post(at, Message::ScriptPollOver { task, turn });
+            return Ok(());
+        }
+        self.wake(task, by).map(|_| ())
+    }
+
+    /// Says who is to be woken, and by what.
+    fn expect(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
+        match until {
+            Until::Edge(edge) => {
+                if let Some(entry) = self.edges.get_mut(edge.0 as usize) {
+                    entry.1 = Some(task);
+                }
+            }
+            Until::Time(at) => {
+                let timer = self.script(task)?.timer;
+                self.start_pinned(timer, cpu, at);
+            }
+        }
+        Ok(())
+    }
+
+    fn script_sleep(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
+        self.expect(cpu, task, until)?;
+        self.script(task)?.state = State::Sleeps;
+        self.block_current(cpu)
+    }
+
+    fn script_halt(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
+        self.expect(cpu, task, until)?;
+        let now = self.now;
+        let alone = self.cpus[cpu].runnable <= 1;
+        let need_resched = self.cpus[cpu].resched != Resched::None;
+        let knobs = self.cfg.knobs.kvm.halt_poll;
+        let script = self.script(task)?;
+        let halt = script.halt_poll.begin(&knobs, true);
+        script.halt = Some((halt, now, 0));
+        script.halts += 1;
+        script.turn = script.turn.wrapping_add(1);
+        let turn = PollTurn {
+            elapsed_ns: 0,
+            alone,
+            need_resched,
+        };
+        if halt.keeps_polling(&turn) {
+            script.state = State::Polls;
+            self.tasks[task].left_ns = u64::from(halt.poll_ns());
+            return self.run_task(cpu, task);
+        }
+        script.state = State::Sleeps;
+        self.block_current(cpu)
+    }
+
+    fn script_poll_over(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let now = self.now;
+        let script = self.script(task)?;
+        let Some(Step::Halt(until)) = script.steps.get(script.next.wrapping_sub(1)).copied() else {
+            return self.broken("a script polls without a halt");
+        };
+        if let Some((_, since, poll_ns)) = &mut script.halt {
+            *poll_ns = now - *since;
+            script.poll_ns += *poll_ns;
+        }
+        if self.reached(until) {
+            let script = self.script(task)?;
+            script.polled += 1;
+            self.script_halt_over(task, false)?;
+            let timer = self.script(task)?.timer;
+            self.cancel_timer(timer, cpu);
+            self.script(task)?.state = State::Steps;
+            return self.script_step(cpu, task);
+        }
+        self.script(task)?.state = State::Sleeps;
+        self.block_current(cpu)
+    }
+
+    /// It was woken.
+    fn script_awake(&mut self, task: TaskNr) -> Sim {
+        self.script(task)?.state = State::Steps;
+        self.script_halt_over(task, true)
+    }
+
+    fn script_halt_over(&mut self, task: TaskNr, waited: bool) -> Sim {
+        let now = self.now;
+        let knobs = self.cfg.knobs.kvm.halt_poll;
+        let script = self.script(task)?;
+        if let Some((halt, since, poll_ns)) = script.halt.take() {
+            let end = HaltEnd {
+                waited,
+                halt_ns: now - since,
+                poll_ns,
+                valid_wakeup: true,
+            };
+            script.halt_poll.end(&knobs, &halt, &end, &());
+        }
+        Ok(())
+    }
+
+    /// A timer or a message ends a script's poll, or its sleep.
+    pub(crate) fn script_timer(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        self.script_wake(task, cpu)
+    }
+
+    pub(crate) fn script_polls(&self, task: TaskNr) -> Option<u32> {
+        match &self.tasks[task].body {
+            Body::Script(script) if script.state == State::Polls => Some(script.turn),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn script_noticed(&mut self, task: TaskNr, turn: u32) -> Sim {
+        if self.script_polls(task) != Some(turn) {
+            return Ok(());
+        }
+        let cpu = self.tasks[task].cpu;
+        self.tasks[task].left_ns = 0;
+        if self.cpus[cpu].current == Some(task)
+            && self.cpus[cpu].phase == crate::machine::Phase::Run
+        {
+            self.interrupted(cpu);
+            return self.script_poll_over(cpu, task);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Where events of a run go.
+
+use stealtime_events::{Event, NameId, Names};
+
+/// Takes a run's events in order of time.
+pub trait Sink {
+    /// Whether events are wanted at all; asked once, before the run.
+    fn wanted(&self) -> bool {
+        true
+    }
+
+    /// Names of tasks and functions, and how many CPUs there are; called once, before events.
+    fn begin(&mut self, names: &NameList, cpus: u32) {
+        let _ = (names, cpus);
+    }
+
+    /// The next event.
+    fn event(&mut self, event: &Event);
+}
+
+/// Wants no events.
+impl Sink for () {
+    fn wanted(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, _event: &Event) {}
+}
+
+/// Keeps all events.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// Events in order of time.
+    pub events: Vec<Event>,
+    /// Names.
+    pub names: NameList,
+    /// CPUs of the host.
+    pub cpus: u32,
+}
+
+impl Sink for Collected {
+    fn begin(&mut self, names: &NameList, cpus: u32) {
+        self.names = names.clone();
+        self.cpus = cpus;
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.events.push(*event);
+    }
+}
+
+/// The names that events refer to.
+#[derive(Clone, Debug)]
+pub struct NameList(Vec<String>);
+
+impl Default for NameList {
+    fn default() -> Self {
+        Self(vec![String::new()])
+    }
+}
+
+impl NameList {
+    /// Adds a name, or finds it.
+    pub fn add(&mut self, name: &str) -> NameId {
+        let at = self.0.iter().position(|known| known == name);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(name.to_owned());
+            self.0.len() - 1
+        });
+        NameId(at as u32)
+    }
+
+    /// Adds a name that is known to be new.
+    pub fn add_new(&mut self, name: String) -> NameId {
+        self.0.push(name);
+        NameId(self.0.len() as u32 - 1)
+    }
+}
+
+impl Names for NameList {
+    fn name(&self, id: NameId) -> &str {
+        self.0.get(id.0 as usize).map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,214 @@
+//! What is counted in a run.
+
+use core::cell::Cell;
+
+use stealtime_hypervisor::events::Events;
+use stealtime_hypervisor::posted_interrupt::LocalLists;
+
+/// Values in buckets no wider than a sixteenth of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    counts: Vec<u64>,
+    /// How many values.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u128,
+    /// The largest.
+    pub max: u64,
+}
+
+impl Histogram {
+    fn bucket(value: u64) -> usize {
+        if value < 16 {
+            return value as usize;
+        }
+        let exponent = 63 - value.leading_zeros();
+        let mantissa = (value >> (exponent - 4)) & 15;
+        ((exponent - 3) * 16 + mantissa as u32) as usize
+    }
+
+    /// The largest value that falls into a bucket.
+    fn upper(bucket: usize) -> u64 {
+        if bucket < 16 {
+            return bucket as u64;
+        }
+        let (exponent, mantissa) = (bucket as u32 / 16 + 3, bucket as u64 % 16);
+        let width = 1u64 << (exponent - 4);
+        (16 + mantissa) * width + (width - 1)
+    }
+
+    /// Adds a value.
+    pub fn add(&mut self, value: u64) {
+        let bucket = Self::bucket(value);
+        if self.counts.len() <= bucket {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += 1;
+        self.count += 1;
+        self.sum += u128::from(value);
+        self.max = self.max.max(value);
+    }
+
+    /// Adds all values of another.
+    pub fn merge(&mut self, other: &Self) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (own, more) in self.counts.iter_mut().zip(&other.counts) {
+            *own += more;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
+    /// Mean, rounded down; `None` without values.
+    #[must_use]
+    pub fn mean(&self) -> Option<u64> {
+        self.sum
+            .checked_div(u128::from(self.count))
+            .map(|mean| mean as u64)
+    }
+
+    /// The value below or at which `per_mille` of all are, to a sixteenth; `None` without values.
+    #[must_use]
+    pub fn quantile(&self, per_mille: u32) -> Option<u64> {
+        if self.count == 0 {
+            return None;
+        }
+        let rank = (u128::from(self.count) * u128::from(per_mille))
+            .div_ceil(1000)
+            .max(1) as u64;
+        let mut seen = 0;
+        for (bucket, &count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return Some(Self::upper(bucket).min(self.max));
+            }
+        }
+        Some(self.max)
+    }
+}
+
+/// What a workload reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Meter {
+    /// Of which VM or task.
+    pub name: String,
+    /// Operations done.
+    pub done: u64,
+    /// How long operations took, in ns.
+    pub latency: Histogram,
+}
+
+impl Meter {
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// What the mechanisms count.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mechanisms {
+    /// Posts that found their bit set.
+    pub post_coalesced: Cell<u64>,
+    /// Notifications that hardware processed in guest mode.
+    pub notified_in_guest: Cell<u64>,
+    /// Locked operations on SN.
+    pub sn_toggles: Cell<u64>,
+}
+
+fn count(cell: &Cell<u64>) {
+    cell.set(cell.get() + 1);
+}
+
+impl Events for Mechanisms {
+    fn post_coalesced(&self, _vector: u8) {
+        count(&self.post_coalesced);
+    }
+
+    fn notification_in_guest(&self, _merged: u32) {
+        count(&self.notified_in_guest);
+    }
+
+    fn sn_set(&self) {
+        count(&self.sn_toggles);
+    }
+
+    fn sn_cleared(&self) {
+        count(&self.sn_toggles);
+    }
+}
+
+/// Counts of a run, since the warm-up unless said otherwise.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "each name says what is counted")]
+pub struct Stats {
+    /// Events of the engine, warm-up included.
+    pub events: u64,
+    /// Events that a trace would hold, warm-up included.
+    pub trace_events: u64,
+    pub context_switches: u64,
+    pub migrations: u64,
+    pub host_irqs: u64,
+    pub ipis_sent: u64,
+    pub ticks: u64,
+    pub timers_started: u64,
+    pub exits: u64,
+    pub entries: u64,
+    pub entries_cancelled: u64,
+    pub notifications: u64,
+    pub spurious_notifications: u64,
+    pub guest_ipis: u64,
+    pub guest_irqs: u64,
+    pub pause_exits: u64,
+    pub directed_yields: u64,
+    /// Of them: to the vCPU that the spinner waited for.
+    pub yields_to_awaited: u64,
+    /// Writes to the ICR (Xen).
+    pub icr_writes: u64,
+    /// CPUs of a batch that had noticed by themselves.
+    pub wakeups_noticed: u64,
+    /// Multicast IPIs of guests (Xen).
+    pub broadcasts: u64,
+    /// How long they took their sender, in ns.
+    pub broadcast_ns: Histogram,
+    pub lock_waits: u64,
+    pub function_calls: u64,
+    pub flushes_spared: u64,
+    pub(crate) steps_without_time: u64,
+    /// What the workloads report.
+    pub meters: Vec<Meter>,
+    /// What the mechanisms count.
+    pub mechanisms: Mechanisms,
+    pub(crate) lists: LocalLists,
+}
+
+impl Stats {
+    pub(crate) fn new(cpus: u32) -> Self {
+        Self {
+            lists: LocalLists::new(cpus),
+            ..Self::default()
+        }
+    }
+
+    /// Starts counting anew; what is no count stays.
+    pub(crate) fn clear(&mut self) {
+        let old = core::mem::take(self);
+        *self = Self {
+            events: old.events,
+            trace_events: old.trace_events,
+            timers_started: old.timers_started,
+            meters: old
+                .meters
+                .iter()
+                .map(|meter| Meter::named(&meter.name))
+                .collect(),
+            lists: old.lists,
+            ..Self::default()
+        };
+    }
+}

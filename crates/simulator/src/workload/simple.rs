@@ -1,0 +1,168 @@
+//! The simplest workloads: nothing, computing, ticking.
+
+use core::future::Future;
+use core::pin::Pin;
+
+use super::Workload;
+use super::params::{ParamDoc, Params};
+use crate::fault::Sim;
+use crate::guest::GuestBuilder;
+use crate::program::Thread;
+
+const THREADS: ParamDoc = ParamDoc {
+    name: "threads",
+    default: 0,
+    min: 0,
+    max: 65_536,
+    unit: "",
+    about: "threads; 0 for one a vCPU",
+};
+
+pub(super) const IDLE: Workload = Workload {
+    name: "idle",
+    about: "nothing: all vCPUs halt",
+    params: &[],
+    build: |_, _| Ok(()),
+};
+
+pub(super) const BUSY: Workload = Workload {
+    name: "busy",
+    about: "threads that compute and never wait",
+    params: &[
+        THREADS,
+        ParamDoc {
+            name: "chunk_ns",
+            default: 1_000_000,
+            min: 1_000,
+            max: 10_000_000_000,
+            unit: "ns",
+            about: "computing that counts as one operation (no outside source: a unit of count)",
+        },
+    ],
+    build: |params, guest| {
+        let chunk = params.get("chunk_ns");
+        spawn_each(params, guest, "busy", move |thread| busy(thread, chunk))
+    },
+};
+
+pub(super) const TICKS: Workload = Workload {
+    name: "ticks",
+    about: "threads that sleep and compute a little, by turns",
+    params: &[
+        THREADS,
+        ParamDoc {
+            name: "period_ns",
+            default: 1_000_000,
+            min: 1_000,
+            max: 100_000_000_000,
+            unit: "ns",
+            about: "sleep between two turns (1 ms: a media or game server's)",
+        },
+        ParamDoc {
+            name: "work_ns",
+            default: 20_000,
+            min: 0,
+            max: 100_000_000_000,
+            unit: "ns",
+            about: "mean of the exponentially distributed work of a turn",
+        },
+    ],
+    build: |params, guest| {
+        let (period, work) = (params.get("period_ns"), params.get("work_ns"));
+        spawn_each(params, guest, "ticks", move |thread| {
+            ticks(thread, period, work)
+        })
+    },
+};
+
+pub(super) const CLOCK_READER: Workload = Workload {
+    name: "clock-reader",
+    about: "threads that read the clock on every vCPU, over and over",
+    params: &[ParamDoc {
+        name: "pause_ns",
+        default: 10_000,
+        min: 100,
+        max: 1_000_000_000,
+        unit: "ns",
+        about: "computing between two readings (no outside source: often enough to see a step)",
+    }],
+    build: |params, guest| {
+        let pause = params.get("pause_ns");
+        for vcpu in 0..guest.vcpus() {
+            guest.spawn(&format!("reader/{vcpu}"), Some(vcpu), |thread| {
+                clock_reader(thread, pause)
+            })?;
+        }
+        Ok(())
+    },
+};
+
+async fn clock_reader(mut thread: Thread, pause: u64) {
+    loop {
+        let ns = thread.random.around(pause, 50);
+        thread.compute(ns).await;
+        thread.read_clock().await;
+        thread.done(1);
+    }
+}
+
+fn spawn_each<F>(
+    params: &Params,
+    guest: &mut GuestBuilder,
+    name: &str,
+    body: impl Fn(Thread) -> F,
+) -> Sim
+where
+    F: Future<Output = ()> + 'static,
+{
+    let threads = match params.count("threads") {
+        0 => guest.vcpus(),
+        threads => threads,
+    };
+    for n in 0..threads {
+        guest.spawn(&format!("{name}/{n}"), None, &body)?;
+    }
+    Ok(())
+}
+
+async fn busy(thread: Thread, chunk: u64) {
+    loop {
+        thread.compute(chunk).await;
+        thread.done(1);
+    }
+}
+
+async fn ticks(mut thread: Thread, period: u64, work: u64) {
+    loop {
+        let due = thread.now() + period;
+        thread.sleep_until(due).await;
+        let ns = thread.random.exponential(work);
+        thread.compute(ns).await;
+        thread.took(thread.now() - due);
+    }
+}
+
+type Body = Box<dyn FnOnce(Thread) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// What a task of the host runs under the name of a simple workload.
+pub(super) fn host_body(name: &str, params: &Params) -> Sim<Body> {
+    Ok(match name {
+        "busy" => {
+            let chunk = params.get("chunk_ns");
+            Box::new(move |thread| Box::pin(busy(thread, chunk)))
+        }
+        "ticks" => {
+            let (period, work) = (params.get("period_ns"), params.get("work_ns"));
+            Box::new(move |thread| Box::pin(ticks(thread, period, work)))
+        }
+        "idle" => Box::new(|_| Box::pin(async {})),
+        _ => {
+            let problem = format!("a host task cannot be {name:?}: it may be busy, ticks or idle");
+            return Err(crate::config::ConfigError {
+                key: "task.workload".to_owned(),
+                problem,
+            }
+            .into());
+        }
+    })
+}

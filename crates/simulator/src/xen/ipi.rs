@@ -1,0 +1,132 @@
+//! `vlapic_ipi`: the loop over a guest's vCPUs, and the batch around it.
+
+use stealtime_hypervisor::wakeup_batch::Cpus;
+use stealtime_hypervisor::wakeup_batch::multicast::GuestIpi;
+use stealtime_hypervisor::wakeup_batch::policy::BroadcastCost;
+
+use super::Xen;
+use crate::fault::Sim;
+use crate::ids::{CpuNr, VcpuNr};
+use crate::kvm::{IpiTo, VcpuRun};
+use crate::machine::Machine;
+
+/// A guest's IPI that is being sent, one vCPU after the other: each takes its time, and CPUs that
+/// were told first react while the rest is still being told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sending {
+    vector: u8,
+    /// The next vCPU to look at.
+    next: u32,
+    /// Beyond the last one.
+    end: u32,
+    batched: bool,
+    began_ns: u64,
+    targets: u32,
+}
+
+impl Machine<'_> {
+    /// The guest wrote the ICR.
+    pub(crate) fn xen_ipi(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8, to: IpiTo) -> Sim {
+        let vm = self.vcpus[vcpu].vm;
+        let n = self.vms[vm].vcpus;
+        let x2apic = self.vms[vm].cfg.guest.x2apic;
+        let (low, dest, next, end) = match to {
+            IpiTo::One(index) => (u32::from(vector), index, index, index + 1),
+            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0, 0, n),
+        };
+        let high = if x2apic { dest } else { dest << 24 };
+        let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
+        let (multicast, targets) = (ipi.is_multicast(n), ipi.likely_targets(n));
+        let Some(xen) = &mut self.xen else {
+            return self.broken("an IPI of Xen on another hypervisor");
+        };
+        let batched = xen.decider.decide(multicast, targets);
+        if batched && xen.batches[cpu.0 as usize].begin().is_err() {
+            return self.broken("batches nest without end");
+        }
+        self.vcpus[vcpu].sending = Some(Sending {
+            vector,
+            next,
+            end,
+            batched,
+            began_ns: self.now,
+            targets,
+        });
+        self.vcpus[vcpu].run = VcpuRun::Sending;
+        // Xen is not preemptible here.
+        self.cpus[cpu].preempt_off = true;
+        self.xen_send(cpu, vcpu)
+    }
+
+    /// One more vCPU is told; after the last one the batch is finished.
+    pub(crate) fn xen_send(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let Some(mut sending) = self.vcpus[vcpu].sending else {
+            return self.broken("a vCPU sends nothing");
+        };
+        let own = self.vcpus[vcpu].index;
+        if sending.next == own {
+            sending.next += 1;
+        }
+        if sending.next < sending.end {
+            let target = self.vcpu_of(self.vcpus[vcpu].vm, sending.next);
+            sending.next += 1;
+            self.vcpus[vcpu].sending = Some(sending);
+            self.accept(cpu, target, sending.vector)?;
+            // What that cost passes before the next one.
+            self.stay(cpu, 0);
+            return Ok(());
+        }
+        self.vcpus[vcpu].sending = None;
+        self.cpus[cpu].preempt_off = false;
+        self.vcpus[vcpu].run = VcpuRun::Ready;
+        if sending.batched {
+            self.xen_finish(cpu)?;
+        }
+        if sending.targets > 1 {
+            let spent = self.now + self.cpus[cpu].debt_ns - sending.began_ns;
+            self.stats.broadcasts += 1;
+            self.stats.broadcast_ns.add(spent);
+            if let Some(xen) = &mut self.xen {
+                xen.decider.learn(&BroadcastCost {
+                    batched: sending.batched,
+                    targets: sending.targets,
+                    sender_ns: spent,
+                    targets_ns: 0,
+                });
+            }
+        }
+        self.stay(cpu, 0);
+        Ok(())
+    }
+
+    fn xen_finish(&mut self, cpu: CpuNr) -> Sim {
+        let context = self.xen_context(cpu);
+        let Some(mut xen) = self.xen.take() else {
+            return Ok(());
+        };
+        let Xen {
+            words,
+            topology,
+            batches,
+            writes,
+            ..
+        } = &mut *xen;
+        let cpus = Cpus { words, topology };
+        let batch = &mut batches[cpu.0 as usize];
+        let done = batch.finish(
+            cpus,
+            context,
+            &mut |write| writes.push(write),
+            &self.stats.mechanisms,
+        );
+        let made = core::mem::take(writes);
+        self.xen = Some(xen);
+        match done {
+            Ok(finished) => {
+                self.stats.wakeups_noticed += u64::from(finished.noticed);
+                self.xen_write(cpu, made)
+            }
+            Err(error) => self.broken(format!("batch: {error}")),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Xen: softirqs, event-check IPIs, and the loop that sends a guest's multicast IPI.
+//!
+//! The scheduler is the fair class here too: what is modelled of Xen is how CPUs are told. A wakeup
+//! raises the SCHEDULE softirq on the CPU chosen; a kick raises `VCPU_KICK_SOFTIRQ`. A CPU that
+//! monitors its softirq word wakes by the store itself; whether an IPI is sent besides is what
+//! `xen.mwait_elision` and batching are about.
+
+mod ipi;
+
+use stealtime_hypervisor::eevdf::Resched;
+use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
+use stealtime_hypervisor::wakeup_batch::policy::BatchDecider;
+use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
+use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus};
+
+pub(crate) use ipi::Sending;
+
+use crate::config::{Config, ConfigError, Hypervisor, IdleMethod};
+use crate::fault::Sim;
+use crate::ids::CpuNr;
+use crate::kvm::Word;
+use crate::machine::{Irq, Machine, Message, Phase};
+
+/// `SCHEDULE_SOFTIRQ`.
+const SCHEDULE: u32 = 2;
+/// `VCPU_KICK_SOFTIRQ`.
+pub(crate) const VCPU_KICK: u32 = 5;
+
+/// What Xen keeps beside what the host does anyway.
+#[derive(Debug)]
+pub(crate) struct Xen {
+    words: Vec<SoftirqWord<Word>>,
+    topology: Topology<Vec<CpuApic>>,
+    batches: Vec<Batch<Vec<u64>>>,
+    pub(crate) decider: BatchDecider,
+    /// ICR writes that are to be made, in order.
+    writes: Vec<IcrWrite>,
+}
+
+impl Xen {
+    pub(crate) fn new(cfg: &Config) -> Result<Option<Box<Self>>, ConfigError> {
+        if cfg.host.hypervisor != Hypervisor::Xen {
+            return Ok(None);
+        }
+        let cpus = cfg.host.topology.cpus();
+        let features = &cfg.host.profile.features;
+        let mode = match (features.x2apic, features.x2apic_cluster) {
+            (true, true) => ApicMode::X2apicCluster,
+            (true, false) => ApicMode::X2apicPhysical,
+            (false, _) if cpus <= 8 => ApicMode::XapicFlat,
+            (false, _) => ApicMode::XapicPhysical,
+        };
+        let apics: Vec<CpuApic> = (0..cpus).map(|cpu| CpuApic::new(cpu, true)).collect();
+        let topology = Topology::new(mode, apics).map_err(|error| ConfigError {
+            key: "host.cpus".to_owned(),
+            problem: error.to_string(),
+        })?;
+        let storage = vec![0u64; cpus.div_ceil(64) as usize];
+        Ok(Some(Box::new(Self {
+            words: (0..cpus).map(|_| SoftirqWord::default()).collect(),
+            topology,
+            batches: (0..cpus)
+                .map(|cpu| Batch::new(cpu, storage.clone()))
+                .collect(),
+            decider: BatchDecider::new(cfg.knobs.xen.batch_wakeups),
+            writes: Vec::new(),
+        })))
+    }
+}
+
+impl Machine<'_> {
+    fn xen_context(&self, cpu: CpuNr) -> Context {
+        Context {
+            cpu: cpu.0,
+            in_irq: matches!(self.cpus[cpu].phase, Phase::Irq(_)),
+            in_nmi: false,
+            irqs_on: !self.cpus[cpu].irqs_off,
+        }
+    }
+
+    /// Raises a softirq on `cpu`, as `from` does it (`cpu_raise_softirq`).
+    pub(crate) fn xen_raise(&mut self, cpu: CpuNr, nr: u32, from: CpuNr) -> Sim {
+        let context = self.xen_context(from);
+        let Some(mut xen) = self.xen.take() else {
+            return Ok(());
+        };
+        let locked = self.costs.locked_shared_ns;
+        let Xen {
+            words,
+            topology,
+            batches,
+            writes,
+            ..
+        } = &mut *xen;
+        let cpus = Cpus { words, topology };
+        let batch = &mut batches[from.0 as usize];
+        let raised = batch.raise(
+            cpus,
+            context,
+            cpu.0,
+            nr,
+            &mut |write| writes.push(write),
+            &self.stats.mechanisms,
+        );
+        let made = core::mem::take(writes);
+        self.xen = Some(xen);
+        if let Err(error) = raised {
+            return self.broken(format!("softirq: {error}"));
+        }
+        self.charge(from, locked);
+        if cpu != from && self.monitors(cpu) {
+            // The store itself ends MWAIT, IPI or not.
+            let at = self.now + self.cpus[from].debt_ns + u64::from(self.costs.cache_line_ns);
+            self.post(at, Message::FlagWritten { cpu });
+        }
+        self.xen_write(from, made)
+    }
+
+    /// The CPU is idle and watches its softirq word.
+    fn monitors(&self, cpu: CpuNr) -> bool {
+        self.cpus[cpu].phase == Phase::Idle && self.cfg.host.idle == IdleMethod::Mwait
+    }
+
+    /// Makes ICR writes, one after the other.
+    fn xen_write(&mut self, from: CpuNr, writes: Vec<IcrWrite>) -> Sim {
+        for write in writes {
+            self.stats.icr_writes += 1;
+            match write {
+                IcrWrite::Xapic { high, low } if low & 0x800 == 0 => {
+                    self.send_ipi(from, CpuNr(high >> 24), Irq::EventCheck);
+                }
+                IcrWrite::Xapic { high, .. } => {
+                    // Flat logical: a bit for each of at most eight CPUs.
+                    let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
+                    self.send_to_all(from, members.map(CpuNr).collect());
+                }
+                IcrWrite::X2apic(value) if value & 0x800 == 0 => {
+                    self.send_ipi(from, CpuNr((value >> 32) as u32), Irq::EventCheck);
+                }
+                IcrWrite::X2apic(value) => {
+                    let id = (value >> 32) as u32;
+                    let members = (0..16).filter(|bit| id >> bit & 1 == 1);
+                    let cpus = members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect();
+                    self.send_to_all(from, cpus);
+                }
+                IcrWrite::AllButSelf { .. } => {
+                    let others = self.cpus.numbers().filter(|&cpu| cpu != from).collect();
+                    self.send_to_all(from, others);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One ICR write that reaches several CPUs.
+    fn send_to_all(&mut self, from: CpuNr, cpus: Vec<CpuNr>) {
+        let mut cpus = cpus.into_iter();
+        if let Some(first) = cpus.next() {
+            self.send_ipi(from, first, Irq::EventCheck);
+        }
+        for cpu in cpus {
+            self.fly(from, cpu, Irq::EventCheck);
+        }
+    }
+
+    /// Something is to be scheduled on `cpu`.
+    pub(crate) fn xen_tickle(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
+        if cpu == from {
+            self.cpus[cpu].resched = Resched::Now;
+            return Ok(());
+        }
+        self.xen_raise(cpu, SCHEDULE, from)
+    }
+
+    /// `do_softirq`: what was raised here is handled.
+    pub(crate) fn xen_softirqs(&mut self, cpu: CpuNr) {
+        let Some(xen) = &self.xen else {
+            return;
+        };
+        let word = &xen.words[cpu.0 as usize];
+        if word.pending() == 0 {
+            return;
+        }
+        let taken = word.take(u32::MAX);
+        if taken & 1 << SCHEDULE != 0 {
+            self.cpus[cpu].resched = Resched::Now;
+        }
+        self.charge(cpu, self.costs.softirq_ns);
+    }
+
+    /// Whether softirqs wait here.
+    pub(crate) fn xen_pending(&self, cpu: CpuNr) -> bool {
+        self.xen
+            .as_ref()
+            .is_some_and(|xen| xen.words[cpu.0 as usize].pending() != 0)
+    }
+
+    /// `mwait_idle_with_hints`: announces MWAIT. `false` if something is pending.
+    pub(crate) fn xen_idle_enter(&mut self, cpu: CpuNr) -> bool {
+        let Some(xen) = &self.xen else {
+            return true;
+        };
+        let word = &xen.words[cpu.0 as usize];
+        if self.cfg.host.idle != IdleMethod::Mwait {
+            return word.still_idle();
+        }
+        word.announce_mwait(self.cfg.knobs.xen.mwait_elision) && word.still_idle()
+    }
+
+    pub(crate) fn xen_idle_leave(&mut self, cpu: CpuNr) {
+        if let Some(xen) = &self.xen {
+            xen.words[cpu.0 as usize].leave_mwait();
+        }
+    }
+}
