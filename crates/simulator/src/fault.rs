@@ -19,6 +19,13 @@ pub enum Fault {
         /// Who waits for what, a line each.
         waits: Vec<String>,
     },
+    /// A program did what no kernel allows.
+    Workload {
+        /// Name of the VM.
+        vm: String,
+        /// What, and what to do.
+        what: String,
+    },
     /// Something goes on for ever without time passing.
     NoProgress {
         /// Simulated time, in ns.
@@ -45,6 +52,7 @@ impl fmt::Display for Fault {
                 write!(f, "the workload of VM {vm} is deadlocked:")?;
                 waits.iter().try_for_each(|wait| write!(f, "\n  {wait}"))
             }
+            Self::Workload { vm, what } => write!(f, "the workload of VM {vm}: {what}"),
             Self::NoProgress { at_ns, what } => {
                 write!(f, "no time passes any more at {at_ns} ns: {what}")
             }

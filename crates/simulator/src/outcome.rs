@@ -1,9 +1,7 @@
 //! What a run gives.
 
 use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
-use crate::fault::{Fault, Sim};
-use crate::guest::ThreadState;
-use crate::ids::VmNr;
+use crate::fault::Sim;
 use crate::machine::{Body, Machine};
 use crate::migration::ClockOutcome;
 use crate::script::ScriptOutcome;
@@ -83,7 +81,7 @@ impl Machine<'_> {
                 meter: host.meter,
                 books: task.books,
             }),
-            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) => None,
+            Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) | Body::Worker(_) => None,
         });
         let scripts = self
             .tasks
@@ -105,42 +103,11 @@ impl Machine<'_> {
         }
     }
 
-    /// When nothing is due any more: whether a guest's threads wait for each other.
+    /// At the end: whether a guest's threads wait for each other.
     pub(crate) fn check_deadlock(&self) -> Sim {
         for vm in self.vms.numbers() {
             self.check_guest(vm)?;
         }
         Ok(())
-    }
-
-    /// A guest all of whose threads wait for what only its threads can do is deadlocked.
-    fn check_guest(&self, vm: VmNr) -> Sim {
-        let kernel = &self.vms[vm].kernel;
-        let mut waits = Vec::new();
-        for thread in kernel.threads.iter() {
-            let what = match thread.state {
-                ThreadState::Dead => continue,
-                ThreadState::Waits(queue) => {
-                    format!("a count of {}", kernel.queues[queue as usize].name)
-                }
-                ThreadState::WaitsMutex(mutex) => {
-                    let m = &kernel.mutexes[mutex as usize];
-                    let owner = m
-                        .owner
-                        .map_or("nobody", |t| kernel.threads[t].name.as_str());
-                    format!("mutex {}, which {owner} holds", m.name)
-                }
-                // Time or a device will wake it, or it runs.
-                _ => return Ok(()),
-            };
-            waits.push(format!("{} waits for {what}", thread.name));
-        }
-        if waits.is_empty() {
-            return Ok(());
-        }
-        Err(Fault::Deadlock {
-            vm: self.vms[vm].cfg.name.clone(),
-            waits,
-        })
     }
 }

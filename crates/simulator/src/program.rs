@@ -36,6 +36,9 @@ pub struct QueueId(pub u32);
 /// A device with a latency, whose interrupt goes to one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId(pub u32);
+/// Clients beyond the guest's network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SourceId(pub u32);
 
 /// What a program asks for next. Times are in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +66,26 @@ pub enum Op {
     LockMutex(MutexId),
     /// Releases it.
     UnlockMutex(MutexId),
-    /// Runs a function on all other vCPUs that run threads and waits for each
-    /// (`smp_call_function_many`); a TLB shootdown if so.
+    /// Runs a function on other vCPUs and waits for each (`smp_call_function_many`).
     CallOthers {
-        /// It flushes TLBs: the paravirtual flush may spare preempted vCPUs.
+        /// A TLB shootdown: only vCPUs that run a thread of the same process are asked, and the
+        /// paravirtual flush spares those that do not run. Else all vCPUs are asked.
         flush: bool,
     },
     /// Sends an interrupt to one vCPU and goes on.
     Kick(u32),
+    /// Sends an interrupt to all other vCPUs and goes on. Interrupts are off meanwhile, as in the
+    /// handler of a timer that broadcasts.
+    KickOthers,
     /// Submits I/O and waits for its end.
     Io(DeviceId),
+    /// Takes the next request of clients, or waits for one. The answer is when it arrived at the
+    /// card, in ns of the run.
+    Receive(SourceId),
+    /// Answers a request: the client may send its next one.
+    Respond(SourceId),
+    /// Touches a page that the hypervisor must bring in (an EPT violation).
+    PageFault,
     /// Yields the CPU (`sched_yield`).
     Yield,
     /// Executes CPUID.
@@ -94,8 +107,10 @@ pub trait Program {
 pub enum Record {
     /// So many operations are done.
     Done(u64),
-    /// An operation took so many ns.
+    /// An operation took so many ns, and is done.
     Latency(u64),
+    /// A whole run of operations, counted for themselves, took so many ns.
+    Lasted(u64),
 }
 
 #[derive(Debug)]
@@ -104,7 +119,7 @@ struct Port {
     reply: Cell<u64>,
     now_ns: Cell<u64>,
     done: Cell<u64>,
-    latencies: RefCell<Vec<u64>>,
+    records: RefCell<Vec<Record>>,
 }
 
 /// A thread, as its program sees it.
@@ -156,8 +171,16 @@ impl Thread {
         flush_tlbs() => Op::CallOthers { flush: true };
         /// Sends an interrupt to a vCPU.
         kick(vcpu: u32) => Op::Kick(vcpu);
+        /// Sends an interrupt to all other vCPUs, with interrupts off.
+        kick_others() => Op::KickOthers;
         /// Does I/O.
         io(device: DeviceId) => Op::Io(device);
+        /// Takes a request of clients; the answer is when it arrived.
+        receive(source: SourceId) => Op::Receive(source);
+        /// Answers a request.
+        respond(source: SourceId) => Op::Respond(source);
+        /// Touches a page that is not there.
+        page_fault() => Op::PageFault;
         /// Yields.
         yield_now() => Op::Yield;
         /// Executes CPUID.
@@ -186,7 +209,12 @@ impl Thread {
 
     /// Reports how long an operation took, which counts as one done.
     pub fn took(&self, ns: u64) {
-        self.port.latencies.borrow_mut().push(ns);
+        self.port.records.borrow_mut().push(Record::Latency(ns));
+    }
+
+    /// Reports how long a whole run took whose operations were counted with [`Self::done`].
+    pub fn lasted(&self, ns: u64) {
+        self.port.records.borrow_mut().push(Record::Lasted(ns));
     }
 }
 
@@ -234,7 +262,7 @@ impl AsyncProgram {
             reply: Cell::new(0),
             now_ns: Cell::new(0),
             done: Cell::new(0),
-            latencies: RefCell::new(Vec::new()),
+            records: RefCell::new(Vec::new()),
         });
         let thread = Thread {
             port: Rc::clone(&port),
@@ -258,8 +286,8 @@ impl Program for AsyncProgram {
         if done > 0 {
             record(Record::Done(done));
         }
-        for ns in self.port.latencies.borrow_mut().drain(..) {
-            record(Record::Latency(ns));
+        for what in self.port.records.borrow_mut().drain(..) {
+            record(what);
         }
         match self.port.asked.take() {
             Some(op) if !ended => op,

@@ -6,16 +6,36 @@ use std::collections::VecDeque;
 use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, Feature, PickMode};
 
 use super::kernel::{Device, Kernel, Mutex, SpinLock, Thread, ThreadState, WaitQueue};
+use super::source::Source;
 use crate::engine::{Random, Streams};
 use crate::fault::Sim;
 use crate::ids::{Table, ThreadNr};
-use crate::program::{AsyncProgram, DeviceId, MutexId, Program, QueueId, SpinId};
+use crate::program::{AsyncProgram, DeviceId, MutexId, Program, QueueId, SourceId, SpinId};
+
+/// How requests of clients come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// As a Poisson process, whatever becomes of them.
+    Open {
+        /// Mean time between two, in ns.
+        mean_gap_ns: u64,
+    },
+    /// Each client sends its next one some time after the last was answered.
+    Closed {
+        /// How many there are.
+        clients: u32,
+        /// Mean of the exponentially distributed time from an answer to the next request at the
+        /// card, in ns: the network both ways and the client.
+        think_ns: u64,
+    },
+}
 
 /// Makes the threads of a guest and what they share.
 #[derive(Debug)]
 pub struct GuestBuilder {
     name: String,
     vcpus: u32,
+    process: u32,
     streams: Streams,
     kernel: Kernel,
 }
@@ -35,6 +55,7 @@ impl GuestBuilder {
         Ok(Self {
             name: name.to_owned(),
             vcpus,
+            process: 0,
             streams,
             kernel: Kernel {
                 fair,
@@ -45,6 +66,8 @@ impl GuestBuilder {
                 spinlocks: Vec::new(),
                 mutexes: Vec::new(),
                 devices: Vec::new(),
+                sources: Vec::new(),
+                runnable: vec![0; vcpus as usize],
                 finished: Vec::new(),
                 tick_ns,
             },
@@ -86,7 +109,7 @@ impl GuestBuilder {
         self.kernel.queues.push(WaitQueue {
             name: name.to_owned(),
             counts,
-            waiters: VecDeque::new(),
+            ..WaitQueue::default()
         });
         QueueId(self.kernel.queues.len() as u32 - 1)
     }
@@ -108,6 +131,29 @@ impl GuestBuilder {
             random,
         });
         DeviceId(self.kernel.devices.len() as u32 - 1)
+    }
+
+    /// Clients whose requests come to a network card that interrupts `vcpu`.
+    pub fn source(&mut self, name: &str, arrivals: Arrivals, vcpu: u32) -> SourceId {
+        let queue = self.queue(name, 0);
+        self.kernel.queues[queue.0 as usize].from_outside = true;
+        let random = self.random(&format!("source/{name}"));
+        let number = self.kernel.sources.len() as u32;
+        self.kernel.sources.push(Source {
+            arrivals,
+            queue,
+            vcpu: vcpu % self.vcpus.max(1),
+            vector: super::SOURCE_VECTOR + (number % super::SOURCES) as u8,
+            random,
+            arrived: VecDeque::new(),
+            pending: 0,
+        });
+        SourceId(number)
+    }
+
+    /// Threads from here on are of a new process, with a TLB of its own to be flushed.
+    pub fn new_process(&mut self) {
+        self.process += 1;
     }
 
     /// A thread that runs `body`, on `vcpu` alone if one is given.
@@ -152,6 +198,8 @@ impl GuestBuilder {
             state: ThreadState::Runnable,
             off_queue: false,
             reply: 0,
+            process: self.process,
+            holds: Vec::new(),
             saved: VecDeque::new(),
         });
         debug_assert_eq!(fair.slot(), self.kernel.by_slot.len());

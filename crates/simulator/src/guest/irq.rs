@@ -2,9 +2,9 @@
 
 use stealtime_hypervisor::eevdf::Resched;
 
-use super::{CALL_FUNCTION_VECTOR, DEVICE_VECTOR, LOCAL_TIMER_VECTOR, Micro};
+use super::{CALL_FUNCTION_VECTOR, DEVICE_VECTOR, LOCAL_TIMER_VECTOR, Micro, SOURCE_VECTOR};
 use crate::fault::Sim;
-use crate::ids::{CpuNr, VcpuNr};
+use crate::ids::VcpuNr;
 use crate::kvm::Exit;
 use crate::machine::Machine;
 
@@ -20,7 +20,13 @@ impl Machine<'_> {
         let Some(vector) = vector else {
             return false;
         };
-        v.books.taken(self.now, vector);
+        let again = v.shared.desc.test_pir(vector) || v.shared.irr.snapshot().contains(vector);
+        if !v.books.taken(self.now, vector, again) {
+            self.checks.fail("interrupt-once", || {
+                format!("vector {vector} is taken and was not accepted")
+            });
+        }
+        let v = &mut self.vcpus[vcpu];
         let g = &mut v.guest;
         if let Some(Micro::Exit(Exit::Hlt)) = g.base.front() {
             // HLT in the guest ends.
@@ -39,11 +45,12 @@ impl Machine<'_> {
     }
 
     /// What a vector is for.
-    pub(crate) fn guest_handle(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8) -> Sim {
+    pub(crate) fn guest_handle(&mut self, vcpu: VcpuNr, vector: u8) -> Sim {
         match vector {
             LOCAL_TIMER_VECTOR => self.guest_timer(vcpu),
-            CALL_FUNCTION_VECTOR => self.guest_answer_calls(cpu, vcpu),
-            DEVICE_VECTOR..0x70 => self.guest_device(vcpu, vector),
+            CALL_FUNCTION_VECTOR => self.guest_answer_calls(vcpu),
+            DEVICE_VECTOR..SOURCE_VECTOR => self.guest_device(vcpu, vector),
+            SOURCE_VECTOR..0x70 => self.guest_polls_cards(vcpu, vector),
             // The reschedule vector has done its work by coming.
             _ => Ok(()),
         }

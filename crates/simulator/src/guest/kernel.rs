@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use stealtime_hypervisor::eevdf::{Fair, RqId, TaskId};
 
+use super::source::Source;
 use crate::engine::Random;
 use crate::ids::{Table, ThreadNr};
-use crate::program::Program;
+use crate::program::{MutexId, Program};
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,10 @@ pub(crate) struct Thread {
     /// Off its run queue: a wakeup must put it back.
     pub(crate) off_queue: bool,
     pub(crate) reply: u64,
+    /// Its address space, by number.
+    pub(crate) process: u32,
+    /// Mutexes that it holds.
+    pub(crate) holds: Vec<MutexId>,
     /// What was left of its steps when it was switched out.
     pub(crate) saved: VecDeque<super::Micro>,
 }
@@ -56,14 +61,32 @@ pub(crate) struct WaitQueue {
     pub(crate) name: String,
     pub(crate) counts: u64,
     pub(crate) waiters: VecDeque<ThreadNr>,
+    /// Its counts come from clients.
+    pub(crate) from_outside: bool,
 }
 
-/// A queued spinlock: its owner's vCPU and those who wait, in order.
+/// Who holds a spinlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) vcpu: u32,
+    pub(crate) thread: Option<ThreadNr>,
+}
+
+/// Who waits for a spinlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub(crate) vcpu: u32,
+    pub(crate) thread: Option<ThreadNr>,
+    /// It has halted, or is about to, and wants to be kicked.
+    pub(crate) halted: bool,
+}
+
+/// A queued spinlock: its owner and those who wait, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpinLock {
     pub(crate) name: String,
-    pub(crate) owner: Option<u32>,
-    pub(crate) waiters: VecDeque<u32>,
+    pub(crate) owner: Option<Holder>,
+    pub(crate) waiters: VecDeque<Waiter>,
 }
 
 /// A sleeping lock.
@@ -71,9 +94,12 @@ pub(crate) struct SpinLock {
 pub(crate) struct Mutex {
     pub(crate) name: String,
     pub(crate) owner: Option<ThreadNr>,
+    /// Sleepers, in order. The one that was woken stays until it has the mutex.
     pub(crate) waiters: VecDeque<ThreadNr>,
-    /// vCPUs that spin while the owner runs.
-    pub(crate) spinners: Vec<u32>,
+    /// vCPUs that spin while the owner runs, in order.
+    pub(crate) spinners: VecDeque<u32>,
+    /// The next release hands it to the first sleeper (`MUTEX_FLAG_HANDOFF`).
+    pub(crate) handoff: bool,
 }
 
 /// A device.
@@ -98,6 +124,9 @@ pub(crate) struct Kernel {
     pub(crate) spinlocks: Vec<SpinLock>,
     pub(crate) mutexes: Vec<Mutex>,
     pub(crate) devices: Vec<Device>,
+    pub(crate) sources: Vec<Source>,
+    /// Threads that run or wait to, by vCPU.
+    pub(crate) runnable: Vec<u32>,
     /// Threads that wait for a device that has finished, until its interrupt is handled.
     pub(crate) finished: Vec<(u8, ThreadNr)>,
     pub(crate) tick_ns: u64,
@@ -114,7 +143,7 @@ impl Kernel {
 
     /// A device has finished a thread's request: to which vCPU its interrupt goes, and as what.
     pub(crate) fn device_done(&mut self, device: u32, thread: ThreadNr) -> (u32, u8) {
-        let vector = super::DEVICE_VECTOR + (device % 64) as u8;
+        let vector = super::DEVICE_VECTOR + (device % super::DEVICES) as u8;
         self.finished.push((vector, thread));
         let vcpu = self.devices.get(device as usize).map_or(0, |d| d.vcpu);
         (vcpu, vector)

@@ -1,174 +1,161 @@
-//! Spinlocks and mutexes of the guest.
+//! Queued spinlocks, native and paravirtual (`kernel/locking/qspinlock.c`,
+//! `qspinlock_paravirt.h`).
+//!
+//! Without the paravirtual kind a guest has what it has under `nopvspin`: waiters spin in the order
+//! in which they came, and the lock goes to the first of them, even if its vCPU does not run. With
+//! it, a waiter that has spun long enough halts, and so does one whose predecessor has halted; the
+//! one who unlocks kicks the first waiter if that has halted, and until it has woken up anybody may
+//! take the lock.
 
-use super::{Micro, SpinOn, ThreadState};
+use super::kernel::{Holder, Waiter};
+use super::spin::Look;
+use super::{Micro, SpinOn};
 use crate::fault::Sim;
-use crate::ids::{CpuNr, Number, ThreadNr, VcpuNr, VmNr};
-use crate::kvm::VcpuRun;
-use crate::machine::{Machine, Message};
-use crate::program::{MutexId, SpinId};
+use crate::ids::{VcpuNr, VmNr};
+use crate::kvm::Exit;
+use crate::machine::Machine;
+use crate::program::SpinId;
 
 impl Machine<'_> {
-    /// `queued_spin_lock`: taken, or waits its turn spinning.
-    pub(crate) fn guest_try_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
-        let v = &mut self.vcpus[vcpu];
-        let index = v.index;
-        v.guest.preempt_off += 1;
-        let locked = u64::from(self.costs.locked_shared_ns);
-        let l = &mut self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
-        v.guest.push_next(Micro::Run {
-            ns: locked,
-            kernel: true,
-        });
-        if l.owner.is_none() {
-            l.owner = Some(index);
-        } else {
-            l.waiters.push_back(index);
-            self.stats.lock_waits += 1;
-            v.guest.push_next(Micro::Spin(SpinOn::Lock(lock)));
-        }
-        Ok(())
+    /// Whether the guest's locks are paravirtual (`kvm_spinlock_init`): KVM does not offer the
+    /// kick where HLT does not exit, and one vCPU has nobody to wait for.
+    pub(crate) fn has_pv_spinlocks(&self, vm: VmNr) -> bool {
+        let vm = &self.vms[vm];
+        let guest = &vm.cfg.guest;
+        guest.pv_spinlocks && !guest.hlt_in_guest && !guest.mwait_in_guest && vm.vcpus > 1
     }
 
-    /// `queued_spin_unlock`: the next in the queue has it.
-    pub(crate) fn guest_unlock(&mut self, _cpu: CpuNr, vcpu: VcpuNr, lock: SpinId) -> Sim {
+    /// `queued_spin_lock`: taken, or waits its turn.
+    pub(crate) fn guest_try_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
         let v = &mut self.vcpus[vcpu];
-        let vm = v.vm;
-        v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
-        v.guest.push_next(Micro::CheckResched);
-        let own = u64::from(self.costs.locked_own_ns);
+        let (vm, index, thread) = (v.vm, v.index, v.guest.current);
+        v.guest.preempt_off += 1;
+        let locked = u64::from(self.costs.locked_shared_ns);
         v.guest.push_next(Micro::Run {
-            ns: own,
+            ns: locked,
             kernel: true,
         });
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
-        l.owner = l.waiters.pop_front();
-        if let Some(next) = l.owner {
-            let waiter = self.vcpu_of(vm, next);
-            self.end_spin(waiter);
+        if l.owner.is_some_and(|owner| owner.vcpu == index) {
+            let what = format!("takes spinlock {}, which its vCPU holds already", l.name);
+            return self.wrong_program(vcpu, &what);
         }
-        Ok(())
-    }
-
-    /// `mutex_lock`: taken; or spins while the owner runs; or sleeps.
-    pub(crate) fn guest_try_mutex(&mut self, vcpu: VcpuNr, mutex: MutexId) -> Sim {
-        let v = &self.vcpus[vcpu];
-        let (vm, index) = (v.vm, v.index);
-        let Some(thread) = v.guest.current else {
-            return self.broken("the idle thread takes a mutex");
-        };
-        let m = &mut self.vms[vm].kernel.mutexes[mutex.0 as usize];
-        match m.owner {
-            None => m.owner = Some(thread),
-            Some(owner) if owner == thread => {}
-            Some(owner) => {
-                let on = self.vms[vm].kernel.threads[owner].vcpu;
-                let runs = self.vcpus[self.vcpu_of(vm, on)].guest.current == Some(owner);
-                let wanted =
-                    self.vcpus[vcpu].guest.resched != stealtime_hypervisor::eevdf::Resched::None;
-                let m = &mut self.vms[vm].kernel.mutexes[mutex.0 as usize];
-                if runs && !wanted && m.waiters.is_empty() {
-                    m.spinners.push(index);
-                    let g = &mut self.vcpus[vcpu].guest;
-                    g.push_next(Micro::TryMutex(mutex));
-                    g.push_next(Micro::Spin(SpinOn::Mutex(mutex)));
-                    return Ok(());
-                }
-                m.waiters.push_back(thread);
-                return self.guest_block(vcpu, ThreadState::WaitsMutex(mutex.0));
-            }
+        // A first waiter that does not look leaves the pending bit clear: the lock can be stolen.
+        let free = l.owner.is_none() && l.waiters.front().is_none_or(|first| first.halted);
+        if free {
+            l.owner = Some(Holder {
+                vcpu: index,
+                thread,
+            });
+            return Ok(());
         }
-        let locked = u64::from(self.costs.locked_shared_ns);
-        self.vcpus[vcpu].guest.push_next(Micro::Run {
-            ns: locked,
-            kernel: true,
+        l.waiters.push_back(Waiter {
+            vcpu: index,
+            thread,
+            halted: false,
         });
+        self.stats.lock_waits += 1;
+        let spin = Micro::Spin(SpinOn::Lock(lock));
+        self.vcpus[vcpu].guest.push_next(spin);
         Ok(())
     }
 
-    pub(crate) fn guest_unlock_mutex(&mut self, _cpu: CpuNr, vcpu: VcpuNr, mutex: MutexId) -> Sim {
-        let vm = self.vcpus[vcpu].vm;
+    /// `queued_spin_unlock`: the first waiter has it, or is kicked to come and take it.
+    pub(crate) fn guest_unlock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
+        let v = &mut self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
         let own = u64::from(self.costs.locked_own_ns);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        if l.owner.is_none_or(|owner| owner.vcpu != index) {
+            let what = format!("releases spinlock {}, which it does not hold", l.name);
+            return self.wrong_program(vcpu, &what);
+        }
+        l.owner = None;
+        let first = l.waiters.front().copied();
+        let v = &mut self.vcpus[vcpu];
+        v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
+        v.guest.push_next(Micro::CheckResched);
+        match first {
+            Some(first) if first.halted => {
+                self.stats.pv_kicks += 1;
+                let kick = Exit::KickCpu { vcpu: first.vcpu };
+                v.guest.push_next(Micro::Exit(kick));
+            }
+            Some(first) => {
+                self.give_lock(vm, lock);
+                self.poke(self.vcpu_of(vm, first.vcpu));
+            }
+            None => {}
+        }
         self.vcpus[vcpu].guest.push_next(Micro::Run {
             ns: own,
             kernel: true,
         });
-        let m = &mut self.vms[vm].kernel.mutexes[mutex.0 as usize];
-        m.owner = m.waiters.pop_front();
-        let next = m.owner;
-        self.end_mutex_spins(vm, mutex);
-        match next {
-            Some(thread) => self.guest_wake(vcpu, thread),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Those who spin for a mutex look again.
-    fn end_mutex_spins(&mut self, vm: VmNr, mutex: MutexId) {
-        let m = &mut self.vms[vm].kernel.mutexes[mutex.0 as usize];
-        for index in core::mem::take(&mut m.spinners) {
-            let waiter = self.vcpu_of(vm, index);
-            self.end_spin(waiter);
-        }
-    }
-
-    /// What a vCPU spins for has happened. It sees that when the line reaches it, or when it runs
-    /// again.
-    pub(crate) fn end_spin(&mut self, vcpu: VcpuNr) {
-        let v = &mut self.vcpus[vcpu];
-        let since = self.now;
-        let on = SpinOn::Call;
-        let spin = v.guest.spin.get_or_insert(super::Spin {
-            on,
-            over: false,
-            since_ns: since,
-        });
-        if spin.over {
+    /// The first waiter gets a free lock; the next one becomes the first, with new patience.
+    fn give_lock(&mut self, vm: VmNr, lock: SpinId) {
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let Some(first) = l.waiters.pop_front() else {
             return;
-        }
-        spin.over = true;
-        let in_guest = v.run == VcpuRun::Guest && matches!(v.guest.running, Some(Micro::Spin(_)));
-        if in_guest {
-            v.guest.spin_turn = v.guest.spin_turn.wrapping_add(1);
-            let turn = v.guest.spin_turn;
-            let at = self.now + u64::from(self.costs.cache_line_ns);
-            self.post(at, Message::SpinOver { vcpu, turn });
-        }
-    }
-
-    pub(crate) fn spin_over(&mut self, vcpu: VcpuNr, turn: u32) -> Sim {
-        let v = &self.vcpus[vcpu];
-        let cpu = self.tasks[v.task].cpu;
-        let spins = v.run == VcpuRun::Guest && matches!(v.guest.running, Some(Micro::Spin(_)));
-        if !spins || v.guest.spin_turn != turn || self.guest_on(cpu) != Some(vcpu) {
-            return Ok(());
-        }
-        self.stop_guest(cpu, vcpu);
-        self.guest_resume(cpu, vcpu)
-    }
-
-    /// The vCPU that a spinning one waits for, as only the simulator can know.
-    pub(crate) fn spin_awaits(&self, vcpu: VcpuNr) -> Option<VcpuNr> {
-        let v = &self.vcpus[vcpu];
-        let kernel = &self.vms[v.vm].kernel;
-        let index = match v.guest.spin?.on {
-            SpinOn::Lock(lock) => kernel.spinlocks[lock.0 as usize].owner?,
-            SpinOn::Mutex(mutex) => {
-                let owner: ThreadNr = kernel.mutexes[mutex.0 as usize].owner?;
-                kernel.threads[owner].vcpu
-            }
-            SpinOn::Call => {
-                let n = self.vms[v.vm].vcpus;
-                let waits = (0..n).find(|&index| {
-                    self.vcpus[self.vcpu_of(v.vm, index)]
-                        .guest
-                        .calls
-                        .contains(&v.index)
-                });
-                waits?
-            }
         };
-        debug_assert!((index as usize) < self.vcpus.len());
-        debug_assert!(vcpu.index() < self.vcpus.len());
-        Some(self.vcpu_of(v.vm, index))
+        l.owner = Some(Holder {
+            vcpu: first.vcpu,
+            thread: first.thread,
+        });
+        let next = l.waiters.front().map(|next| next.vcpu);
+        if let Some(next) = next {
+            let next = self.vcpu_of(vm, next);
+            if let Some(spin) = &mut self.vcpus[next].guest.spin {
+                spin.spun_ns = 0;
+            }
+        }
+    }
+
+    /// A waiter looks.
+    pub(crate) fn look_at_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Look {
+        let v = &self.vcpus[vcpu];
+        let (vm, index) = (v.vm, v.index);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == index) else {
+            return Look::Over;
+        };
+        if place == 0 && l.owner.is_none() {
+            self.give_lock(vm, lock);
+            return Look::Over;
+        }
+        if !self.has_pv_spinlocks(vm) {
+            return Look::Wait;
+        }
+        let patience = self.spin_threshold_ns();
+        let spun = self.vcpus[vcpu].guest.spin.map_or(0, |spin| spin.spun_ns);
+        let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
+        let early = place > 0 && l.waiters[place - 1].halted;
+        l.waiters[place].halted = early || spun >= patience;
+        if !l.waiters[place].halted {
+            return Look::Wait;
+        }
+        self.stats.pv_waits += 1;
+        let next = l.waiters.get(place + 1).map(|next| next.vcpu);
+        if let Some(spin) = &mut self.vcpus[vcpu].guest.spin {
+            spin.spun_ns = 0;
+        }
+        if let Some(next) = next {
+            // `pv_wait_early`: who waits behind a halted waiter halts too.
+            self.poke(self.vcpu_of(vm, next));
+        }
+        Look::Halt
+    }
+
+    /// Whether a waiter would do anything but go on, if it looked.
+    pub(crate) fn lock_wants_look(&self, vcpu: VcpuNr, lock: SpinId) -> bool {
+        let v = &self.vcpus[vcpu];
+        let l = &self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
+        let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == v.index) else {
+            return true;
+        };
+        let behind_halted = place > 0 && l.waiters[place - 1].halted;
+        (place == 0 && l.owner.is_none()) || (behind_halted && self.has_pv_spinlocks(v.vm))
     }
 }

@@ -5,10 +5,16 @@
 
 mod build;
 mod call;
+mod clock;
+mod deadlock;
+mod idle;
 mod irq;
 mod kernel;
 mod lock;
+mod mutex;
 mod sched;
+mod source;
+mod spin;
 mod step;
 mod timer;
 
@@ -18,14 +24,14 @@ use stealtime_hypervisor::directed_yield::DirectedYield;
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
 
-pub use build::GuestBuilder;
+pub use build::{Arrivals, GuestBuilder};
 pub(crate) use kernel::{Kernel, ThreadState};
 
 use crate::config::VmConfig;
 use crate::ids::{ThreadNr, VcpuNr};
 use crate::kvm::{Exit, Word};
 use crate::migration::GuestClock;
-use crate::program::{MutexId, QueueId, SpinId};
+use crate::program::{MutexId, QueueId, SourceId, SpinId};
 
 /// The guest's timer vector.
 pub(crate) const LOCAL_TIMER_VECTOR: u8 = 0xec;
@@ -35,6 +41,12 @@ pub(crate) const RESCHEDULE_VECTOR: u8 = 0xfd;
 pub(crate) const CALL_FUNCTION_VECTOR: u8 = 0xfb;
 /// The first device's vector.
 pub(crate) const DEVICE_VECTOR: u8 = 0x30;
+/// Vectors of block devices; further ones share them.
+pub(crate) const DEVICES: u32 = 48;
+/// The first network card's vector.
+pub(crate) const SOURCE_VECTOR: u8 = DEVICE_VECTOR + DEVICES as u8;
+/// Vectors of network cards; further ones share them.
+pub(crate) const SOURCES: u32 = 16;
 /// The vector of [`crate::program::Op::Kick`].
 pub(crate) const KICK_VECTOR: u8 = 0xf5;
 
@@ -68,15 +80,35 @@ pub(crate) enum SpinOn {
     Mutex(MutexId),
     /// Answers to a function call.
     Call,
+    /// Something to run: the idle loop polls before it halts.
+    IdlePoll,
+    /// The same by MWAIT, which does not exit.
+    Mwait,
 }
 
 /// A spin in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     pub(crate) on: SpinOn,
-    /// It may stop.
-    pub(crate) over: bool,
     pub(crate) since_ns: u64,
+    /// Since when the present stretch of it goes on, while it does.
+    pub(crate) running_since: Option<u64>,
+    /// Time spent in it on a CPU since it began or, for a paravirtual lock, since the vCPU last
+    /// halted or became the first to wait.
+    pub(crate) spun_ns: u64,
+    /// What ends the present stretch, if that is not the awaited.
+    pub(crate) limit: SpinLimit,
+}
+
+/// What ends a stretch of spinning, if nothing else does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpinLimit {
+    /// Nothing.
+    None,
+    /// The window of pause-loop exiting.
+    Ple,
+    /// The spinner's own patience.
+    Own,
 }
 
 /// One step of a vCPU in guest mode.
@@ -112,10 +144,16 @@ pub(crate) enum Micro {
     Unlock(SpinId),
     /// The thread tries for a mutex.
     TryMutex(MutexId),
+    /// The thread, which slept for a mutex, tries again.
+    RetryMutex(MutexId),
     /// The thread lets a mutex go.
     UnlockMutex(MutexId),
     /// The function call goes out to the others.
     Call { flush: bool },
+    /// The function call has been answered.
+    CallOver,
+    /// The thread takes the next request of clients, which is there.
+    TakeRequest(SourceId),
     /// `sched_yield`.
     Yield,
     /// The thread ends.
@@ -139,14 +177,14 @@ pub(crate) struct GuestCpu {
     /// The step in progress, whose end the CPU's timer says.
     pub(crate) running: Option<Micro>,
     pub(crate) spin: Option<Spin>,
-    /// Counts spins, so that late messages about old ones are known.
-    pub(crate) spin_turn: u32,
     pub(crate) current: Option<ThreadNr>,
     pub(crate) resched: Resched,
     /// A paravirtual spinlock was passed on to this vCPU while it was halted.
     pub(crate) pv_unhalted: bool,
     /// In the idle loop.
     pub(crate) idle: bool,
+    pub(crate) halt_poll: idle::GuestHaltPoll,
+    pub(crate) clock: clock::TaskClock,
     /// Sleeping threads, the first to wake last.
     pub(crate) sleepers: Vec<(u64, ThreadNr)>,
     pub(crate) tick_at: Option<u64>,
@@ -191,6 +229,22 @@ impl GuestCpu {
             self.irq.push_front(micro);
         } else {
             self.base.push_front(micro);
+        }
+    }
+
+    /// Takes the next step if it just takes time, in the same mode, and says how much.
+    pub(crate) fn take_run(&mut self, kernel: bool) -> Option<u64> {
+        let queue = if self.in_irq.is_some() {
+            &mut self.irq
+        } else {
+            &mut self.base
+        };
+        match queue.front() {
+            Some(&Micro::Run { ns, kernel: mode }) if mode == kernel => {
+                queue.pop_front();
+                Some(ns)
+            }
+            _ => None,
         }
     }
 

@@ -12,15 +12,25 @@ use crate::program::QueueId;
 impl Machine<'_> {
     /// Picks who runs on the vCPU.
     pub(crate) fn guest_schedule(&mut self, vcpu: VcpuNr) -> Sim {
-        let v = &mut self.vcpus[vcpu];
+        let v = &self.vcpus[vcpu];
         let (vm, index, prev) = (v.vm, v.index, v.guest.current);
+        let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
-        let picked = kernel.fair.pick(kernel.rqs[index as usize], self.now)?;
+        let rq = kernel.rqs[index as usize];
+        let mut picked = kernel.fair.pick(rq, clock)?;
+        if picked.task.is_none() && self.guest_pull(vm, index)? {
+            let clock = self.guest_clock(vm, index);
+            picked = self.vms[vm].kernel.fair.pick(rq, clock)?;
+        }
+        let kernel = &self.vms[vm].kernel;
         let next = picked.task.map(|id| kernel.by_slot[id.slot()]);
-        v.guest.resched = picked.actions.resched;
+        self.vcpus[vcpu].guest.resched = picked.actions.resched;
         if next == prev {
             return Ok(());
         }
+        self.owner_off_cpu(vcpu);
+        let v = &mut self.vcpus[vcpu];
+        let kernel = &mut self.vms[vm].kernel;
         if let Some(thread) = prev {
             kernel.threads[thread].saved = core::mem::take(&mut v.guest.base);
         }
@@ -37,19 +47,12 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Nothing to run: the tick stops, the vCPU halts.
-    pub(crate) fn guest_idles(&mut self, vcpu: VcpuNr) {
-        let g = &mut self.vcpus[vcpu].guest;
-        g.idle = true;
-        g.base.push_back(Micro::Exit(Exit::Hlt));
-        self.guest_stop_tick(vcpu);
-    }
-
     /// Asks for a reschedule of the vCPU.
     pub(crate) fn guest_want(&mut self, vcpu: VcpuNr, resched: Resched) {
         let g = &mut self.vcpus[vcpu].guest;
         if g.resched != Resched::Now && resched != Resched::None {
             g.resched = resched;
+            self.poke(vcpu);
         }
     }
 
@@ -60,7 +63,15 @@ impl Machine<'_> {
         let Some(thread) = v.guest.current else {
             return Ok(());
         };
+        if v.guest.preempt_off > 0 {
+            return self.wrong_program(
+                vcpu,
+                "sleeps or ends with a spinlock held: release it first",
+            );
+        }
+        let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
+        kernel.runnable[index as usize] -= 1;
         kernel.threads[thread].state = state;
         kernel.threads[thread].off_queue = true;
         let how = if state == ThreadState::Dead {
@@ -68,9 +79,7 @@ impl Machine<'_> {
         } else {
             Block::Sleep
         };
-        kernel
-            .fair
-            .block(kernel.rqs[index as usize], how, self.now)?;
+        kernel.fair.block(kernel.rqs[index as usize], how, clock)?;
         self.guest_schedule(vcpu)
     }
 
@@ -116,13 +125,15 @@ impl Machine<'_> {
             Some(rq) => rq.slot() as u32,
             None => self.guest_select(vm, thread, index),
         };
+        let clock = self.guest_clock(vm, target);
         let kernel = &mut self.vms[vm].kernel;
         let rq = kernel.rqs[target as usize];
         let t = &mut kernel.threads[thread];
         t.state = ThreadState::Runnable;
         t.off_queue = false;
         t.vcpu = target;
-        let actions = kernel.fair.wake(t.fair, rq, self.now)?;
+        kernel.runnable[target as usize] += 1;
+        let actions = kernel.fair.wake(t.fair, rq, clock)?;
         let cost = Micro::Run {
             ns: u64::from(self.costs.guest_wakeup_ns),
             kernel: true,
@@ -132,7 +143,10 @@ impl Machine<'_> {
         let resched = if idle { Resched::Now } else { actions.resched };
         let had = self.vcpus[on].guest.resched;
         self.guest_want(on, resched);
-        if target != index && resched == Resched::Now && had != Resched::Now {
+        let wanted = target != index && resched == Resched::Now && had != Resched::Now;
+        if wanted && self.guest_polls(on) {
+            self.stats.guest_ipis_spared += 1;
+        } else if wanted {
             let vector = RESCHEDULE_VECTOR;
             let to = IpiTo::One(target);
             self.vcpus[vcpu]
@@ -166,13 +180,49 @@ impl Machine<'_> {
             .unwrap_or(t.vcpu)
     }
 
+    /// A vCPU that runs out of threads takes one that waits on the vCPU with most of them
+    /// (`sched_balance_newidle`).
+    fn guest_pull(&mut self, vm: crate::ids::VmNr, index: u32) -> Sim<bool> {
+        let runnable = &self.vms[vm].kernel.runnable;
+        let mut from: Option<(u32, u32)> = None;
+        for (other, &count) in (0u32..).zip(runnable) {
+            if count >= 2 && from.is_none_or(|(_, most)| count > most) {
+                from = Some((other, count));
+            }
+        }
+        let Some((from, _)) = from else {
+            return Ok(false);
+        };
+        let (clock, own) = (self.guest_clock(vm, from), self.guest_clock(vm, index));
+        let kernel = &mut self.vms[vm].kernel;
+        let (by_slot, threads) = (&kernel.by_slot, &kernel.threads);
+        let mut found: Option<ThreadNr> = None;
+        let rq = kernel.rqs[from as usize];
+        kernel.fair.for_each_waiting(rq, &mut |id| {
+            let t = &threads[by_slot[id.slot()]];
+            if found.is_none() && t.state == ThreadState::Runnable && !t.off_queue && !t.pinned {
+                found = Some(by_slot[id.slot()]);
+            }
+        })?;
+        let Some(thread) = found else {
+            return Ok(false);
+        };
+        let fair = kernel.threads[thread].fair;
+        kernel.fair.detach(fair, clock)?;
+        kernel.fair.attach(fair, kernel.rqs[index as usize], own)?;
+        kernel.threads[thread].vcpu = index;
+        kernel.runnable[from as usize] -= 1;
+        kernel.runnable[index as usize] += 1;
+        self.stats.guest_migrations += 1;
+        Ok(true)
+    }
+
     pub(crate) fn guest_yield(&mut self, vcpu: VcpuNr) -> Sim {
         let v = &self.vcpus[vcpu];
         let (vm, index) = (v.vm, v.index);
+        let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
-        kernel
-            .fair
-            .yield_task(kernel.rqs[index as usize], self.now)?;
+        kernel.fair.yield_task(kernel.rqs[index as usize], clock)?;
         self.guest_schedule(vcpu)
     }
 

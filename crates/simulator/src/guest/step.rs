@@ -1,11 +1,11 @@
 //! A vCPU in guest mode, step by step.
 
-use super::{Micro, Spin, ThreadState};
+use super::{Micro, SpinLimit, ThreadState};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::kvm::Exit;
 use crate::machine::Machine;
-use crate::program::{Op, Record};
+use crate::program::Op;
 
 impl Machine<'_> {
     /// The guest runs on from where it was.
@@ -22,21 +22,24 @@ impl Machine<'_> {
             self.stop_guest(cpu, vcpu);
             return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
         }
-        if let Some(Micro::Spin(_)) = v.guest.running
-            && v.guest.spin.is_some_and(|spin| !spin.over)
-        {
-            self.stop_guest(cpu, vcpu);
-            return self.vm_exit(cpu, vcpu, Exit::Pause);
+        let Some(Micro::Spin(_)) = v.guest.running else {
+            v.guest.running = None;
+            return self.guest_go(cpu, vcpu);
+        };
+        let limit = v.guest.spin.map_or(SpinLimit::None, |spin| spin.limit);
+        self.stop_guest(cpu, vcpu);
+        match limit {
+            SpinLimit::Ple => self.vm_exit(cpu, vcpu, Exit::Pause),
+            _ => self.guest_resume(cpu, vcpu),
         }
-        v.guest.running = None;
-        self.guest_go(cpu, vcpu)
     }
 
     /// Stops what the guest is doing, for an exit or an interrupt: what is left comes first when it
     /// goes on.
     pub(crate) fn stop_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
         self.interrupted(cpu);
-        let now = self.now;
+        let left = self.vcpus[vcpu].step_ends.saturating_sub(self.now);
+        let left = self.work_in(cpu, left);
         let v = &mut self.vcpus[vcpu];
         let Some(running) = v.guest.running.take() else {
             return;
@@ -44,10 +47,14 @@ impl Machine<'_> {
         match running {
             Micro::Run { ns, kernel } => {
                 // The CPU's timer may be set to an earlier end than the step's own.
-                let left = v.guest_left(now, ns);
+                let left = left.min(ns);
                 if left > 0 {
                     v.guest.push_next(Micro::Run { ns: left, kernel });
                 }
+            }
+            Micro::Spin(_) => {
+                v.guest.push_next(running);
+                self.spin_stretch_over(vcpu);
             }
             other => v.guest.push_next(other),
         }
@@ -71,14 +78,19 @@ impl Machine<'_> {
             let Some(micro) = self.vcpus[vcpu].guest.take() else {
                 if self.vcpus[vcpu].guest.in_irq.is_some() {
                     self.guest_iret(vcpu)?;
-                } else if !self.guest_next(cpu, vcpu)? {
+                } else if !self.guest_next(vcpu)? {
                     return Ok(());
                 }
                 continue;
             };
             match micro {
                 Micro::Run { ns: 0, .. } => {}
-                Micro::Run { ns, .. } => {
+                Micro::Run { mut ns, kernel } => {
+                    // Steps of the same kind are one.
+                    while let Some(more) = self.vcpus[vcpu].guest.take_run(kernel) {
+                        ns += more;
+                    }
+                    let micro = Micro::Run { ns, kernel };
                     self.guest_stay(cpu, vcpu, micro, ns);
                     return Ok(());
                 }
@@ -93,23 +105,11 @@ impl Machine<'_> {
                     }
                 }
                 Micro::Spin(on) => {
-                    let v = &mut self.vcpus[vcpu];
-                    let now = self.now;
-                    let spin = v.guest.spin.get_or_insert(Spin {
-                        on,
-                        over: false,
-                        since_ns: now,
-                    });
-                    if spin.over {
-                        let since = spin.since_ns;
-                        v.guest.spin = None;
-                        v.books.spun(now - since);
-                        continue;
+                    if self.guest_spin(cpu, vcpu, on)? {
+                        return Ok(());
                     }
-                    self.guest_spins(cpu, vcpu, micro);
-                    return Ok(());
                 }
-                other => self.guest_do(cpu, vcpu, other)?,
+                other => self.guest_do(vcpu, other)?,
             }
         }
     }
@@ -117,6 +117,7 @@ impl Machine<'_> {
     /// A step of the guest takes `ns`, or until the preemption timer fires.
     fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
         let debt = self.cpus[cpu].debt_ns;
+        let ns = self.slowed(cpu, ns);
         let v = &mut self.vcpus[vcpu];
         v.guest.running = Some(micro);
         v.step_began(self.now + debt, ns);
@@ -125,25 +126,6 @@ impl Machine<'_> {
             None => ns,
         };
         self.stay(cpu, until);
-    }
-
-    fn guest_spins(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
-        let v = &mut self.vcpus[vcpu];
-        v.guest.running = Some(micro);
-        let vm = v.vm;
-        let ple = self.cfg.host.profile.features.ple
-            && self.cfg.knobs.kvm.ple.gap > 0
-            && !self.vms[vm].cfg.guest.pause_in_guest;
-        let window = u128::from(v.ple.window()) * 1_000_000 / u128::from(self.costs.tsc_khz.max(1));
-        let hv = v.hv_at.map(|at| at.saturating_sub(self.now));
-        let ple = ple.then_some((window as u64).max(1));
-        let until = match (ple, hv) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if let Some(ns) = until {
-            self.stay(cpu, ns);
-        }
     }
 
     fn guest_halts(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
@@ -180,14 +162,15 @@ impl Machine<'_> {
 
     /// What an interrupted HLT or a stopped step did not need is forgotten; the thread's next step.
     /// `false`: the vCPU waits in the guest.
-    fn guest_next(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
+    fn guest_next(&mut self, vcpu: VcpuNr) -> Sim<bool> {
+        self.guest_leaves_poll(vcpu)?;
         let g = &self.vcpus[vcpu].guest;
         if g.resched != stealtime_hypervisor::eevdf::Resched::None && g.preempt_off == 0 {
             self.guest_schedule(vcpu)?;
             return Ok(true);
         }
         match self.vcpus[vcpu].guest.current {
-            Some(thread) => self.thread_step(cpu, vcpu, thread).map(|()| true),
+            Some(thread) => self.thread_step(vcpu, thread).map(|()| true),
             None => {
                 self.guest_idles(vcpu);
                 Ok(true)
@@ -196,7 +179,7 @@ impl Machine<'_> {
     }
 
     /// Asks the thread's program for its next step and spells it out.
-    fn thread_step(&mut self, cpu: CpuNr, vcpu: VcpuNr, thread: crate::ids::ThreadNr) -> Sim {
+    fn thread_step(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr) -> Sim {
         let now = self.now;
         let vm = self.vcpus[vcpu].vm;
         let measuring = self.books.measuring();
@@ -206,21 +189,15 @@ impl Machine<'_> {
         let reply = core::mem::take(&mut t.reply);
         let op = t.program.next(reply, now, &mut |record| {
             if measuring {
-                match record {
-                    Record::Done(n) => meter.done += n,
-                    Record::Latency(ns) => {
-                        meter.done += 1;
-                        meter.latency.add(ns);
-                    }
-                }
+                meter.record(record);
             }
         });
         debug_assert_eq!(t.state, ThreadState::Runnable);
-        self.spell_out(cpu, vcpu, thread, op);
+        self.spell_out(vcpu, thread, op);
         Ok(())
     }
 
-    fn spell_out(&mut self, _cpu: CpuNr, vcpu: VcpuNr, thread: crate::ids::ThreadNr, op: Op) {
+    fn spell_out(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr, op: Op) {
         let syscall = Micro::Run {
             ns: u64::from(self.costs.guest_syscall_ns / 2),
             kernel: true,
@@ -273,6 +250,26 @@ impl Machine<'_> {
                 g.push(Micro::Exit(Exit::Io { device, thread }));
                 g.push(Micro::Block);
             }
+            Op::KickOthers => self.spell_out_kicks(vcpu),
+            Op::Receive(source) => {
+                let kernel = &self.vms[self.vcpus[vcpu].vm].kernel;
+                let queue = kernel.sources[source.0 as usize].queue;
+                let g = &mut self.vcpus[vcpu].guest;
+                for micro in [
+                    syscall,
+                    Micro::Wait(queue),
+                    Micro::TakeRequest(source),
+                    syscall,
+                ] {
+                    g.push(micro);
+                }
+            }
+            Op::Respond(source) => {
+                for micro in [syscall, Micro::Exit(Exit::Notify { source }), syscall] {
+                    g.push(micro);
+                }
+            }
+            Op::PageFault => g.push(Micro::Exit(Exit::EptViolation)),
             Op::Yield => {
                 g.push(syscall);
                 g.push(Micro::Yield);
@@ -281,12 +278,22 @@ impl Machine<'_> {
         }
     }
 
+    fn spell_out_kicks(&mut self, vcpu: VcpuNr) {
+        let v = &self.vcpus[vcpu];
+        let (own, n) = (v.index, self.vms[v.vm].vcpus);
+        let others: Vec<u32> = (0..n).filter(|&index| index != own).collect();
+        // The thread's steps are none: what comes next comes now.
+        self.vcpus[vcpu].guest.push_next(Micro::IrqsOn);
+        self.guest_send_ipis(vcpu, super::KICK_VECTOR, &others);
+        self.vcpus[vcpu].guest.push_next(Micro::IrqsOff);
+    }
+
     /// Does a step that takes no time of its own.
-    fn guest_do(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) -> Sim {
+    fn guest_do(&mut self, vcpu: VcpuNr, micro: Micro) -> Sim {
         match micro {
             Micro::IrqsOff => self.vcpus[vcpu].guest.irqs_off = true,
             Micro::IrqsOn => self.vcpus[vcpu].guest.irqs_off = false,
-            Micro::Handle(vector) => self.guest_handle(cpu, vcpu, vector)?,
+            Micro::Handle(vector) => self.guest_handle(vcpu, vector)?,
             Micro::ReadClock => {
                 let ns = self.read_guest_clock(vcpu);
                 self.reply(vcpu, ns);
@@ -297,9 +304,19 @@ impl Machine<'_> {
             Micro::ExpectDevice => self.guest_expect(vcpu, ThreadState::WaitsDevice),
             Micro::Block => self.guest_block_unless_woken(vcpu)?,
             Micro::TryLock(lock) => self.guest_try_lock(vcpu, lock)?,
-            Micro::Unlock(lock) => self.guest_unlock(cpu, vcpu, lock)?,
+            Micro::Unlock(lock) => self.guest_unlock(vcpu, lock)?,
             Micro::TryMutex(mutex) => self.guest_try_mutex(vcpu, mutex)?,
-            Micro::UnlockMutex(mutex) => self.guest_unlock_mutex(cpu, vcpu, mutex)?,
+            Micro::RetryMutex(mutex) => self.guest_retry_mutex(vcpu, mutex)?,
+            Micro::UnlockMutex(mutex) => self.guest_unlock_mutex(vcpu, mutex)?,
+            Micro::TakeRequest(source) => {
+                let at = self.guest_take_request(vcpu, source)?;
+                self.reply(vcpu, at);
+            }
+            Micro::CallOver => {
+                let g = &mut self.vcpus[vcpu].guest;
+                g.preempt_off = g.preempt_off.saturating_sub(1);
+                g.push_next(Micro::CheckResched);
+            }
             Micro::Call { flush } => self.guest_call(vcpu, flush),
             Micro::Yield => self.guest_yield(vcpu)?,
             Micro::End => self.guest_block(vcpu, ThreadState::Dead)?,
@@ -328,10 +345,5 @@ impl crate::kvm::Vcpu {
     /// A step of the guest begins, and ends by itself after `ns`.
     fn step_began(&mut self, at: u64, ns: u64) {
         self.step_ends = at + ns;
-    }
-
-    /// What is left of a step of `ns` at `now`.
-    fn guest_left(&self, now: u64, ns: u64) -> u64 {
-        self.step_ends.saturating_sub(now).min(ns)
     }
 }

@@ -68,12 +68,13 @@ impl Machine<'_> {
     fn guest_tick(&mut self, vcpu: VcpuNr) -> Sim {
         let v = &self.vcpus[vcpu];
         let (vm, index, idle) = (v.vm, v.index, v.guest.current.is_none());
+        let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
         let tick = kernel.tick_ns;
         let rq = kernel.rqs[index as usize];
         let next = (self.now / tick + 1) * tick;
         if !idle {
-            let actions = kernel.fair.tick(rq, self.now)?;
+            let actions = kernel.fair.tick(rq, clock)?;
             self.guest_want(vcpu, actions.resched);
         }
         let cost = u64::from(self.costs.tick_ns);

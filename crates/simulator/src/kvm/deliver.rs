@@ -10,7 +10,7 @@ use super::VcpuRun;
 use super::exit::IpiTo;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr, VmNr};
-use crate::machine::{Irq, Machine, Message};
+use crate::machine::{Irq, Machine};
 
 impl Machine<'_> {
     /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
@@ -21,19 +21,32 @@ impl Machine<'_> {
         vector: u8,
         to: IpiTo,
     ) -> Sim<bool> {
+        let (icr_low, dest_id) = to.icr(vector);
+        self.emit(cpu, Kind::KvmApicIpi { icr_low, dest_id });
+        self.deliver_ipi(cpu, from, vector, to)
+    }
+
+    /// `kvm_pv_send_ipi`: the same by hypercall, which a trace shows as that alone.
+    pub(crate) fn pv_send_ipi(
+        &mut self,
+        cpu: CpuNr,
+        from: VcpuNr,
+        vector: u8,
+        to: IpiTo,
+    ) -> Sim<bool> {
+        let bits = match to {
+            IpiTo::One(_) => 1,
+            IpiTo::Others => !(1u128 << (self.vcpus[from].index % 128)) as u64,
+            IpiTo::Some(mask) => mask.bits as u64,
+        };
+        self.emit(cpu, Kind::KvmHypercall { nr: 10, a0: bits });
+        self.deliver_ipi(cpu, from, vector, to)
+    }
+
+    fn deliver_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim<bool> {
         let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
-        let (low, dest) = match to {
-            IpiTo::One(index) => (u32::from(vector), index),
-            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0),
-        };
-        self.emit(
-            cpu,
-            Kind::KvmApicIpi {
-                icr_low: low,
-                dest_id: dest,
-            },
-        );
+        let (low, _) = to.icr(vector);
         if self.xen.is_some() {
             return self.xen_ipi(cpu, from, vector, to).map(|()| true);
         }
@@ -45,6 +58,13 @@ impl Machine<'_> {
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
                     if index != own {
+                        self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                    }
+                }
+            }
+            IpiTo::Some(mask) => {
+                for index in mask.first..mask.end().min(self.vms[vm].vcpus) {
+                    if mask.has(index) {
                         self.accept(cpu, self.vcpu_of(vm, index), vector)?;
                     }
                 }
@@ -184,6 +204,11 @@ impl Machine<'_> {
         thread: crate::ids::ThreadNr,
     ) -> Sim {
         let (index, vector) = self.vms[vm].kernel.device_done(device, thread);
+        self.device_raises(vm, index, vector)
+    }
+
+    /// A device of the guest interrupts one of its vCPUs.
+    pub(crate) fn device_raises(&mut self, vm: VmNr, index: u32, vector: u8) -> Sim {
         let vcpu = self.vcpu_of(vm, index);
         let cpu = self.device_cpu(vm);
         let posts = self.vms[vm].cfg.assigned_device && self.cfg.host.profile.features.vtd_posting;
@@ -224,23 +249,15 @@ impl Machine<'_> {
         housekeeping.unwrap_or(CpuNr(start))
     }
 
+    /// The guest asks a device for something (ioeventfd).
     pub(crate) fn submit_io(
         &mut self,
+        cpu: CpuNr,
         vcpu: VcpuNr,
         device: crate::program::DeviceId,
         thread: crate::ids::ThreadNr,
-    ) {
-        let vm = self.vcpus[vcpu].vm;
-        let latency = self.vms[vm].kernel.device_latency(device.0);
-        let at = self.now + latency;
-        self.post(
-            at,
-            Message::Device {
-                vm,
-                device: device.0,
-                thread,
-            },
-        );
+    ) -> Sim {
+        self.request_io(self.vcpus[vcpu].vm, device, thread, cpu)
     }
 
     /// `KVM_HC_KICK_CPU`.

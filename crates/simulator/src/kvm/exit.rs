@@ -4,7 +4,7 @@ use stealtime_events::ExitReason;
 
 use crate::config::Costs;
 use crate::ids::ThreadNr;
-use crate::program::DeviceId;
+use crate::program::{DeviceId, SourceId};
 
 /// To whom a guest sends an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,53 @@ pub(crate) enum IpiTo {
     One(u32),
     /// All but the sender.
     Others,
+    /// Several.
+    Some(IpiMask),
+}
+
+/// vCPUs by bit: up to 128 from `first` on, as `KVM_HC_SEND_IPI` takes them. Of one cluster of 16,
+/// a write to the ICR in x2APIC mode reaches them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IpiMask {
+    pub(crate) first: u32,
+    pub(crate) bits: u128,
+}
+
+impl IpiMask {
+    pub(crate) const fn has(self, index: u32) -> bool {
+        index >= self.first
+            && index - self.first < 128
+            && self.bits >> (index - self.first) & 1 == 1
+    }
+
+    /// One beyond the last.
+    pub(crate) const fn end(self) -> u32 {
+        self.first + 128 - self.bits.leading_zeros()
+    }
+}
+
+impl IpiTo {
+    /// Whether a vCPU gets it.
+    pub(crate) const fn has(self, index: u32, sender: u32) -> bool {
+        match self {
+            Self::One(one) => one == index,
+            Self::Others => index != sender,
+            Self::Some(mask) => mask.has(index),
+        }
+    }
+
+    /// The ICR's low half and the destination, for x2APIC mode (one byte of it for xAPIC).
+    pub(crate) const fn icr(self, vector: u8) -> (u32, u32) {
+        match self {
+            Self::One(index) => (vector as u32, index),
+            Self::Others => (vector as u32 | 0xc_0000, 0),
+            // Logical: cluster in the high half, members in the low one.
+            Self::Some(mask) => {
+                let bits = (mask.bits << (mask.first % 16)) as u32 & 0xffff;
+                (vector as u32 | 0x800, ((mask.first / 16) << 16) | bits)
+            }
+        }
+    }
 }
 
 /// An exit and what the hypervisor has to do about it.
@@ -38,6 +85,10 @@ pub(crate) enum Exit {
     Pause,
     /// CPUID.
     Cpuid,
+    /// A page that the hypervisor must bring in.
+    EptViolation,
+    /// A notification of the network card: packets to send.
+    Notify { source: SourceId },
     /// A request to a device, in the kernel.
     Io { device: DeviceId, thread: ThreadNr },
     /// `KVM_HC_KICK_CPU`: a paravirtual spinlock passes on.
@@ -58,7 +109,8 @@ impl Exit {
             Self::Icr { .. } | Self::TscDeadline { .. } => 32,
             Self::Pause => 40,
             Self::Eoi => 56,
-            Self::Io { .. } => 49,
+            Self::EptViolation => 48,
+            Self::Io { .. } | Self::Notify { .. } => 49,
             Self::PreemptionTimer => 52,
         })
     }
@@ -87,7 +139,8 @@ impl Exit {
             Self::Eoi => costs.handle_eoi_ns,
             Self::Pause => costs.handle_pause_ns,
             Self::Cpuid => costs.handle_cpuid_ns,
-            Self::Io { .. } => costs.handle_io_ns,
+            Self::EptViolation => costs.handle_ept_violation_ns,
+            Self::Io { .. } | Self::Notify { .. } => costs.handle_io_ns,
         }
     }
 }

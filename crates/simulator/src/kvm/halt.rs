@@ -21,7 +21,9 @@ impl Machine<'_> {
         let alone = self.cpus[cpu].runnable <= 1;
         let resched = self.cpus[cpu].resched != Resched::None;
         let v = &mut self.vcpus[vcpu];
-        let halt = v.halt_poll.begin(&self.cfg.knobs.kvm.halt_poll, true);
+        // A guest that polls itself forbids it here (MSR_KVM_POLL_CONTROL).
+        let allowed = self.vms[v.vm].cfg.guest.guest_halt_poll_ns == 0;
+        let halt = v.halt_poll.begin(&self.cfg.knobs.kvm.halt_poll, allowed);
         let turn = PollTurn {
             elapsed_ns: 0,
             alone,

@@ -26,10 +26,7 @@ impl Machine<'_> {
         if !hw || !self.vcpus[vcpu].shared.apicv() {
             return Ok(true);
         }
-        let (low, dest) = match to {
-            IpiTo::One(index) => (u32::from(vector), index),
-            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0),
-        };
+        let (low, dest) = to.icr(vector);
         let high = if x2apic { dest } else { dest << 24 };
         let ipi = Interrupt::from_icr(low, high, x2apic);
         let table = PidPointerTable {

@@ -19,7 +19,7 @@ use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::LapicTimer;
 use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
 
-pub(crate) use exit::{Exit, IpiTo};
+pub(crate) use exit::{Exit, IpiMask, IpiTo};
 
 use crate::guest::GuestCpu;
 use crate::ids::{TaskNr, TimerNr, VmNr};

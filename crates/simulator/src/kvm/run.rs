@@ -44,6 +44,9 @@ impl Machine<'_> {
             // xfer_to_guest_mode_work: a lazy request counts here too.
             return self.schedule(cpu);
         }
+        if self.throttle(cpu)? {
+            return Ok(());
+        }
         if self.vms[self.vcpus[vcpu].vm].paused_by.is_some() && self.park(cpu, vcpu)? {
             return Ok(());
         }
@@ -234,17 +237,17 @@ impl Machine<'_> {
     /// halts, sends for a while, or has given its CPU away.
     fn handle_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim<bool> {
         match exit {
-            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid => {}
+            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid | Exit::EptViolation => {}
             Exit::Hlt => return self.vcpu_halt(cpu, vcpu),
-            Exit::Icr { vector, to } | Exit::SendIpi { vector, to } => {
-                return self.guest_ipi(cpu, vcpu, vector, to);
-            }
+            Exit::Icr { vector, to } => return self.guest_ipi(cpu, vcpu, vector, to),
+            Exit::SendIpi { vector, to } => return self.pv_send_ipi(cpu, vcpu, vector, to),
+            Exit::Notify { source } => self.source_answered(vcpu, source),
             Exit::Pause => return self.vcpu_on_spin(cpu, vcpu),
             Exit::SchedYield { vcpu: target } => return self.pv_yield(cpu, vcpu, target),
             Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns)?,
             Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu)?,
             Exit::Eoi => self.emulate_eoi(cpu, vcpu)?,
-            Exit::Io { device, thread } => self.submit_io(vcpu, device, thread),
+            Exit::Io { device, thread } => self.submit_io(cpu, vcpu, device, thread)?,
             Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
         }
         Ok(false)

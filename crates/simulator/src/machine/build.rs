@@ -14,6 +14,7 @@ use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcp
 use super::task::{CpuSet, HostTask};
 use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
+    Worker,
 };
 use crate::books::{Books, TaskBooks, VcpuBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
@@ -28,6 +29,9 @@ use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
 
+/// Makes a guest's threads.
+pub type Recipe<'r> = &'r mut dyn FnMut(&VmConfig, &mut GuestBuilder) -> Sim;
+
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
     ///
@@ -35,6 +39,22 @@ impl<'a> Machine<'a> {
     ///
     /// A configuration that cannot be run.
     pub fn new(cfg: &Config, sink: &'a mut dyn Sink) -> Result<Self, Fault> {
+        Self::with_recipes(cfg, sink, &mut |vm, guest| {
+            workload::build(&vm.workload, guest)
+        })
+    }
+
+    /// The same, where `recipe` makes each guest's threads and what they share, whatever workload
+    /// its configuration names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`], and what `recipe` finds wrong.
+    pub fn with_recipes(
+        cfg: &Config,
+        sink: &'a mut dyn Sink,
+        recipe: Recipe<'_>,
+    ) -> Result<Self, Fault> {
         cfg.check()?;
         let cpus = cfg.host.topology.cpus();
         let mut fair_config = FairConfig::linux_7_2(cpus);
@@ -57,8 +77,12 @@ impl<'a> Machine<'a> {
             cfg: cfg.clone(),
             streams: Streams::new(cfg.run.seed),
             cpus: Table::default(),
+            domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
+            next_idle_balance: 0,
             fair,
             tasks: Table::default(),
+            bandwidths: Vec::new(),
+            io_workers: Vec::new(),
             by_slot: Vec::new(),
             timers: Table::default(),
             messages: super::message::Messages::default(),
@@ -67,6 +91,7 @@ impl<'a> Machine<'a> {
             xen: crate::xen::Xen::new(cfg)?,
             edges: vec![(false, None); cfg.scripts.edges as usize],
             finished: std::collections::BTreeMap::new(),
+            checks: super::Checks::new(cfg!(debug_assertions)),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -83,8 +108,9 @@ impl<'a> Machine<'a> {
             end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
+        machine.start_remote_ticks();
         machine.add_tasks()?;
-        machine.add_vms()?;
+        machine.add_vms(recipe)?;
         machine.add_scripts()?;
         if cfg.run.warmup_ns > 0 {
             let slot = machine.slot(What::Measure);
@@ -125,11 +151,29 @@ impl<'a> Machine<'a> {
                 hrtick,
                 devices: Vec::new(),
                 runnable: 0,
+                icr_idle_at: 0,
+                slow: false,
+                charged_ns: 0,
+                balance: super::balance::Balance::default(),
                 housekeeping: !full,
                 isolated: host.isolcpus.contains(&n),
             });
         }
         Ok(())
+    }
+
+    fn start_remote_ticks(&mut self) {
+        for cpu in self
+            .cpus
+            .numbers()
+            .filter(|&cpu| !self.cpus[cpu].housekeeping)
+            .collect::<Vec<_>>()
+        {
+            self.post(
+                1_000_000_000 + u64::from(cpu.0),
+                Message::RemoteTick { cpu },
+            );
+        }
     }
 
     /// The host's other tasks.
@@ -142,7 +186,7 @@ impl<'a> Machine<'a> {
                 let random = self.streams.named(&format!("task/{}/{k}", config.name));
                 let program = workload::host_program(&config.workload, random, k)?;
                 let allowed = if config.cpus.is_empty() {
-                    CpuSet::ALL
+                    self.unpinned()
                 } else {
                     CpuSet::of(&config.cpus)
                 };
@@ -157,6 +201,17 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where a task may run that nobody pins: not on CPUs of `isolcpus`.
+    fn unpinned(&self) -> CpuSet {
+        let isolated = &self.cfg.knobs.host.isolcpus;
+        let others = (0..self.cpus.len() as u32).filter(|cpu| !isolated.contains(cpu));
+        let others: Vec<u32> = others.collect();
+        if isolated.is_empty() || others.is_empty() {
+            return CpuSet::ALL;
+        }
+        CpuSet::of(&others)
     }
 
     /// A task of the host; its body is a vCPU that does not exist until it gets another.
@@ -185,6 +240,8 @@ impl<'a> Machine<'a> {
             allowed,
             cpu,
             state: TaskState::Blocked,
+            moved_ns: 0,
+            bandwidth: None,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
             prio: 120 + i16::from(nice),
@@ -229,26 +286,37 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn add_vms(&mut self) -> Sim {
+    fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {
         let vms = self.cfg.vms.clone();
         if vms.is_empty() {
             return Ok(());
         }
-        // machine.slice and a scope for each VM, as libvirt lays them out.
+        // machine.slice, a scope for each VM and in it groups for its threads, as libvirt lays
+        // them out.
         let slice = self.fair.create_group(None)?;
         for config in &vms {
             let group = self.fair.create_group(Some(slice))?;
             self.fair
                 .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
-            self.add_vm(config, group)?;
+            let limit = config
+                .cpu_max_ns
+                .map(|(quota, period)| self.limit(group, quota, period));
+            let libvirt = self.fair.create_group(Some(group))?;
+            self.add_vm(config, libvirt, limit, recipe)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId) -> Sim {
+    fn add_vm(
+        &mut self,
+        config: &VmConfig,
+        group: GroupId,
+        limit: Option<u32>,
+        recipe: Recipe<'_>,
+    ) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
-        workload::build(&config.workload, &mut builder)?;
+        recipe(config, &mut builder)?;
         let meter = self.stats.meters.len();
         self.stats.meters.push(Meter::named(&config.name));
         let first = VcpuNr::from_index(self.vcpus.len());
@@ -272,14 +340,21 @@ impl<'a> Machine<'a> {
             running: config.vcpus,
         });
         let process = Tid(1000 + self.tasks.len() as i32);
+        let first = TaskNr::from_index(self.tasks.len());
+        let emulator = self.fair.create_group(Some(group))?;
+        self.add_workers(vm, config, emulator, process)?;
         for index in 0..config.vcpus {
-            self.add_vcpu(vm, index, config, group, process)?;
+            let own = self.fair.create_group(Some(group))?;
+            self.add_vcpu(vm, index, config, own, process)?;
+        }
+        for task in first.index()..self.tasks.len() {
+            self.tasks[TaskNr::from_index(task)].bandwidth = limit;
         }
         if let Some(migration) = &config.migration {
             let allowed = pool(&config.pinning);
             let task = self.add_task(
                 &format!("{}/vmm", config.name),
-                None,
+                Some(emulator),
                 config.nice,
                 allowed,
                 Some(process),
@@ -288,6 +363,30 @@ impl<'a> Machine<'a> {
             self.tasks[task].body =
                 Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
         }
+        Ok(())
+    }
+
+    /// The threads of the VM's process that are no vCPUs.
+    fn add_workers(&mut self, vm: VmNr, config: &VmConfig, group: GroupId, process: Tid) -> Sim {
+        let allowed = self.unpinned();
+        let main = "qemu-system-x86";
+        let task = self.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
+        let sleep = self.sleep_timer(task);
+        let body = Worker::MainLoop { sleep, done: false };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        let at = config.start_ns + super::worker::MAIN_LOOP_START_NS;
+        self.post(at, Message::StartWorker { task });
+        let name = format!("vhost-{}", process.0);
+        let task = self.add_task(&name, Some(group), 0, allowed, Some(process))?;
+        let body = Worker::Io {
+            vm,
+            requests: std::collections::VecDeque::new(),
+            works: false,
+        };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        self.io_workers.push(task);
         Ok(())
     }
 
@@ -300,7 +399,7 @@ impl<'a> Machine<'a> {
         process: Tid,
     ) -> Sim {
         let allowed = match &config.pinning {
-            Pinning::None => CpuSet::ALL,
+            Pinning::None => self.unpinned(),
             Pinning::Pool(cpus) => CpuSet::of(cpus),
             Pinning::OneToOne(cpus) => {
                 CpuSet::of(cpus.get(index as usize..=index as usize).unwrap_or(&[]))
@@ -391,7 +490,10 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
+            if matches!(
+                self.tasks[task].body,
+                Body::Host(_) | Body::Vmm(_) | Body::Script(_)
+            ) {
                 let cpu = match self.tasks[task].body {
                     Body::Script(_) => self.tasks[task].cpu,
                     _ => self.least_loaded(task),
@@ -410,8 +512,10 @@ impl<'a> Machine<'a> {
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];
             let rq = kernel.rqs[t.vcpu as usize];
+            kernel.runnable[t.vcpu as usize] += 1;
             kernel.fair.fork(t.fair, rq, now)?;
         }
+        self.start_sources(vm);
         for index in 0..self.vms[vm].vcpus {
             let vcpu = VcpuNr(first.0 + index);
             self.vcpus[vcpu].guest.resched = Resched::Now;
@@ -423,7 +527,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn least_loaded(&self, task: TaskNr) -> CpuNr {
+    pub(crate) fn least_loaded(&self, task: TaskNr) -> CpuNr {
         let allowed = &self.tasks[task].allowed;
         let cpus = self
             .cpus

@@ -27,13 +27,21 @@ pub(crate) enum Message {
         thread: ThreadNr,
     },
     /// What a spinning vCPU waits for has happened.
-    SpinOver { vcpu: VcpuNr, turn: u32 },
+    SpinOver { vcpu: VcpuNr },
+    /// A request of clients reaches a guest's network card.
+    Request { vm: VmNr, source: u32 },
     /// A halt-polling vCPU sees that it is wanted.
     PollOver { vcpu: VcpuNr, turn: u32 },
     /// A polling script sees what it waits for.
     ScriptPollOver { task: TaskNr, turn: u32 },
     /// A VM starts.
     Start { vm: VmNr },
+    /// Runtime that came back to a limit is handed out.
+    Slack { limit: u32 },
+    /// The main loop of a VM's emulator starts.
+    StartWorker { task: TaskNr },
+    /// Housekeeping ticks for a CPU that has no tick (`sched_tick_remote`).
+    RemoteTick { cpu: CpuNr },
 }
 
 /// Messages in flight, each with a timer of the engine.
@@ -70,10 +78,14 @@ impl Machine<'_> {
             Message::Irq { cpu, irq } => self.raise(cpu, irq),
             Message::FlagWritten { cpu } => self.flag_written(cpu),
             Message::Device { vm, device, thread } => self.device_done(vm, device, thread),
-            Message::SpinOver { vcpu, turn } => self.spin_over(vcpu, turn),
+            Message::SpinOver { vcpu } => self.spin_noticed(vcpu),
+            Message::Request { vm, source } => self.request_arrived(vm, source),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
             Message::Start { vm } => self.start_vm(vm),
+            Message::Slack { limit } => self.hand_out_slack(limit),
+            Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),
+            Message::RemoteTick { cpu } => self.tick_remote(cpu),
         }
     }
 }

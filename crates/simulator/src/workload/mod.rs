@@ -2,8 +2,16 @@
 //!
 //! Each says what it does, which parameters it takes and where their defaults come from.
 
+mod build;
+mod dbench;
+mod hackbench;
 mod params;
+mod parsec;
+mod pipe;
+mod redis;
 mod simple;
+mod timer;
+mod tools;
 
 pub use params::{ParamDoc, Params};
 
@@ -27,10 +35,20 @@ pub struct Workload {
 
 /// All workloads, by name.
 pub const LIBRARY: &[Workload] = &[
+    timer::BROADCAST,
     simple::BUSY,
     simple::CLOCK_READER,
+    pipe::CPUID_LOOP,
+    timer::CYCLICTEST,
+    dbench::DBENCH,
+    parsec::DEDUP,
+    hackbench::HACKBENCH,
     simple::IDLE,
+    build::KERNEL_BUILD,
+    redis::REDIS,
+    pipe::SCHED_PIPE,
     simple::TICKS,
+    parsec::VIPS,
 ];
 
 /// The workload of this name.

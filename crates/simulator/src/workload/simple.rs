@@ -5,18 +5,10 @@ use core::pin::Pin;
 
 use super::Workload;
 use super::params::{ParamDoc, Params};
+use super::tools::{THREADS, threads};
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
 use crate::program::Thread;
-
-const THREADS: ParamDoc = ParamDoc {
-    name: "threads",
-    default: 0,
-    min: 0,
-    max: 65_536,
-    unit: "",
-    about: "threads; 0 for one a vCPU",
-};
 
 pub(super) const IDLE: Workload = Workload {
     name: "idle",
@@ -115,11 +107,7 @@ fn spawn_each<F>(
 where
     F: Future<Output = ()> + 'static,
 {
-    let threads = match params.count("threads") {
-        0 => guest.vcpus(),
-        threads => threads,
-    };
-    for n in 0..threads {
+    for n in 0..threads(params, guest) {
         guest.spawn(&format!("{name}/{n}"), None, &body)?;
     }
     Ok(())

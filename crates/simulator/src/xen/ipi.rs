@@ -15,6 +15,7 @@ use crate::machine::Machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sending {
     vector: u8,
+    to: IpiTo,
     /// The next vCPU to look at.
     next: u32,
     /// Beyond the last one.
@@ -30,9 +31,11 @@ impl Machine<'_> {
         let vm = self.vcpus[vcpu].vm;
         let n = self.vms[vm].vcpus;
         let x2apic = self.vms[vm].cfg.guest.x2apic;
-        let (low, dest, next, end) = match to {
-            IpiTo::One(index) => (u32::from(vector), index, index, index + 1),
-            IpiTo::Others => (u32::from(vector) | 0xc_0000, 0, 0, n),
+        let (low, dest) = to.icr(vector);
+        let (next, end) = match to {
+            IpiTo::One(index) => (index, index + 1),
+            IpiTo::Others => (0, n),
+            IpiTo::Some(mask) => (mask.first, mask.end().min(n)),
         };
         let high = if x2apic { dest } else { dest << 24 };
         let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
@@ -46,6 +49,7 @@ impl Machine<'_> {
         }
         self.vcpus[vcpu].sending = Some(Sending {
             vector,
+            to,
             next,
             end,
             batched,
@@ -64,7 +68,7 @@ impl Machine<'_> {
             return self.broken("a vCPU sends nothing");
         };
         let own = self.vcpus[vcpu].index;
-        if sending.next == own {
+        while sending.next < sending.end && !sending.to.has(sending.next, own) {
             sending.next += 1;
         }
         if sending.next < sending.end {

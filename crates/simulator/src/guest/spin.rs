@@ -1,0 +1,237 @@
+//! Spinning: what ends it, and what limits it.
+
+use super::{Micro, Spin, SpinLimit, SpinOn};
+use crate::fault::{Fault, Sim};
+use crate::ids::{CpuNr, ThreadNr, VcpuNr};
+use crate::kvm::{Exit, VcpuRun};
+use crate::machine::{Machine, Message};
+
+/// Cycles of a PAUSE: Skylake and later (Intel's optimization manual, section 2.5.4). Before, it
+/// was about 10.
+const PAUSE_CYCLES: u64 = 140;
+/// Rounds of PAUSE before the waiter for a paravirtual spinlock halts (`SPIN_THRESHOLD`).
+const SPIN_THRESHOLD: u64 = 1 << 15;
+/// A spin that is longer than this is looked at: it may never end. In ns.
+const LOOK_AFTER_NS: u64 = 10_000_000_000;
+
+/// What a spinner finds when it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// What it waited for.
+    Over,
+    /// Nothing; it goes on.
+    Wait,
+    /// Nothing, and it has waited long enough: it halts until it is kicked.
+    Halt,
+}
+
+impl Machine<'_> {
+    /// The vCPU begins to spin, or looks again. `true`: it goes on spinning, and time passes.
+    pub(crate) fn guest_spin(&mut self, cpu: CpuNr, vcpu: VcpuNr, on: SpinOn) -> Sim<bool> {
+        let now = self.now;
+        let spin = self.vcpus[vcpu].guest.spin.get_or_insert(Spin {
+            on,
+            since_ns: now,
+            running_since: None,
+            spun_ns: 0,
+            limit: SpinLimit::None,
+        });
+        let since = spin.since_ns;
+        match self.look(vcpu, on)? {
+            Look::Over => {
+                self.vcpus[vcpu].guest.spin = None;
+                if on == SpinOn::IdlePoll {
+                    self.guest_polled(vcpu, now - since);
+                }
+                Ok(false)
+            }
+            Look::Halt => {
+                let g = &mut self.vcpus[vcpu].guest;
+                g.push_next(Micro::Spin(on));
+                g.push_next(Micro::Exit(Exit::Hlt));
+                Ok(false)
+            }
+            Look::Wait => {
+                if now - since > LOOK_AFTER_NS && !matches!(on, SpinOn::IdlePoll | SpinOn::Mwait) {
+                    self.check_guest(self.vcpus[vcpu].vm)?;
+                }
+                self.spin_on(cpu, vcpu, on);
+                Ok(true)
+            }
+        }
+    }
+
+    /// What the spinner sees. This is where a paravirtual lock changes hands and waiters halt.
+    fn look(&mut self, vcpu: VcpuNr, on: SpinOn) -> Sim<Look> {
+        match on {
+            SpinOn::Lock(lock) => Ok(self.look_at_lock(vcpu, lock)),
+            SpinOn::Mutex(_) | SpinOn::Call | SpinOn::IdlePoll | SpinOn::Mwait => {
+                let over = self.spin_is_over(vcpu, on);
+                Ok(if over { Look::Over } else { Look::Wait })
+            }
+        }
+    }
+
+    /// Whether the spinner would stop if it looked now.
+    fn spin_is_over(&self, vcpu: VcpuNr, on: SpinOn) -> bool {
+        let g = &self.vcpus[vcpu].guest;
+        let wanted = g.resched != stealtime_hypervisor::eevdf::Resched::None;
+        match on {
+            SpinOn::Lock(lock) => self.lock_wants_look(vcpu, lock),
+            SpinOn::Mutex(mutex) => {
+                !self.mutex_may_spin(vcpu, mutex) || self.mutex_is_free(vcpu, mutex)
+            }
+            SpinOn::Call => g.awaited_calls == 0,
+            SpinOn::Mwait => wanted || !g.calls.is_empty(),
+            SpinOn::IdlePoll => {
+                let waited = g.spin.map_or(0, |spin| self.now - spin.since_ns);
+                wanted || !g.calls.is_empty() || waited >= g.halt_poll.limit_ns()
+            }
+        }
+    }
+
+    /// Spins until a limit, or until it is told that there is something to see.
+    fn spin_on(&mut self, cpu: CpuNr, vcpu: VcpuNr, on: SpinOn) {
+        let now = self.now + self.cpus[cpu].debt_ns;
+        let vm = self.vcpus[vcpu].vm;
+        let pauses = on != SpinOn::Mwait;
+        let ple = self.cfg.host.profile.features.ple
+            && self.cfg.knobs.kvm.ple.gap > 0
+            && !self.vms[vm].cfg.guest.pause_in_guest
+            && pauses;
+        let ple = ple.then(|| self.ple_window_ns(vcpu));
+        let own = self.patience_ns(vcpu, on);
+        let (limit, until) = match (ple, own) {
+            (Some(a), Some(b)) if b <= a => (SpinLimit::Own, Some(b)),
+            (None, Some(b)) => (SpinLimit::Own, Some(b)),
+            (Some(a), _) => (SpinLimit::Ple, Some(a)),
+            (None, None) => (SpinLimit::None, None),
+        };
+        let v = &mut self.vcpus[vcpu];
+        v.guest.running = Some(Micro::Spin(on));
+        if let Some(spin) = &mut v.guest.spin {
+            spin.limit = limit;
+            spin.running_since = Some(now);
+        }
+        let hv = v.hv_at.map(|at| at.saturating_sub(now));
+        let until = match (until, hv) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if let Some(ns) = until {
+            self.stay(cpu, ns);
+        }
+    }
+
+    fn ple_window_ns(&self, vcpu: VcpuNr) -> u64 {
+        self.ns_of_cycles(u64::from(self.vcpus[vcpu].ple.window()))
+            .max(1)
+    }
+
+    fn ns_of_cycles(&self, cycles: u64) -> u64 {
+        (u128::from(cycles) * 1_000_000 / u128::from(self.costs.tsc_khz.max(1))) as u64
+    }
+
+    /// How much longer the spinner itself would go on.
+    fn patience_ns(&self, vcpu: VcpuNr, on: SpinOn) -> Option<u64> {
+        let v = &self.vcpus[vcpu];
+        let spin = v.guest.spin?;
+        match on {
+            SpinOn::Lock(_) if self.has_pv_spinlocks(v.vm) => {
+                Some(self.spin_threshold_ns().saturating_sub(spin.spun_ns).max(1))
+            }
+            SpinOn::IdlePoll => {
+                let waited = self.now - spin.since_ns;
+                Some(v.guest.halt_poll.limit_ns().saturating_sub(waited).max(1))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn spin_threshold_ns(&self) -> u64 {
+        self.ns_of_cycles(SPIN_THRESHOLD * PAUSE_CYCLES).max(1)
+    }
+
+    /// The stretch of spinning ended, for whatever reason.
+    pub(crate) fn spin_stretch_over(&mut self, vcpu: VcpuNr) {
+        let now = self.now;
+        let v = &mut self.vcpus[vcpu];
+        let Some(spin) = &mut v.guest.spin else {
+            return;
+        };
+        if let Some(since) = spin.running_since.take() {
+            let spent = now.saturating_sub(since);
+            spin.spun_ns += spent;
+            if !matches!(spin.on, SpinOn::IdlePoll | SpinOn::Mwait) {
+                v.books.spun(spent);
+            }
+        }
+    }
+
+    /// What a vCPU may be spinning for has happened. It sees that when the line reaches it, or
+    /// when it runs again.
+    pub(crate) fn poke(&mut self, vcpu: VcpuNr) {
+        if self.spins_now(vcpu) {
+            let at = self.now + u64::from(self.costs.cache_line_ns);
+            self.post(at, Message::SpinOver { vcpu });
+        }
+    }
+
+    fn spins_now(&self, vcpu: VcpuNr) -> bool {
+        let v = &self.vcpus[vcpu];
+        v.run == VcpuRun::Guest && matches!(v.guest.running, Some(Micro::Spin(_)))
+    }
+
+    /// The line has reached a spinner.
+    pub(crate) fn spin_noticed(&mut self, vcpu: VcpuNr) -> Sim {
+        let v = &self.vcpus[vcpu];
+        let cpu = self.tasks[v.task].cpu;
+        if !self.spins_now(vcpu) || self.guest_on(cpu) != Some(vcpu) {
+            return Ok(());
+        }
+        let Some(spin) = v.guest.spin else {
+            return Ok(());
+        };
+        if !self.spin_is_over(vcpu, spin.on) {
+            return Ok(());
+        }
+        self.stop_guest(cpu, vcpu);
+        self.guest_resume(cpu, vcpu)
+    }
+
+    /// The vCPU that a spinning one waits for, as only the simulator can know.
+    pub(crate) fn spin_awaits(&self, vcpu: VcpuNr) -> Option<VcpuNr> {
+        let v = &self.vcpus[vcpu];
+        let kernel = &self.vms[v.vm].kernel;
+        let index = match v.guest.spin?.on {
+            SpinOn::Lock(lock) => kernel.spinlocks[lock.0 as usize].owner?.vcpu,
+            SpinOn::Mutex(mutex) => {
+                let owner: ThreadNr = kernel.mutexes[mutex.0 as usize].owner?;
+                kernel.threads[owner].vcpu
+            }
+            SpinOn::Call => {
+                let n = self.vms[v.vm].vcpus;
+                let waits = (0..n).find(|&index| {
+                    let other = &self.vcpus[self.vcpu_of(v.vm, index)];
+                    other.guest.calls.contains(&v.index)
+                });
+                waits?
+            }
+            SpinOn::IdlePoll | SpinOn::Mwait => return None,
+        };
+        Some(self.vcpu_of(v.vm, index))
+    }
+
+    /// The program did what no kernel would survive.
+    pub(crate) fn wrong_program<T>(&self, vcpu: VcpuNr, what: &str) -> Sim<T> {
+        let v = &self.vcpus[vcpu];
+        let vm = &self.vms[v.vm];
+        let thread = v.guest.current.map_or("the idle thread", |thread| {
+            vm.kernel.threads[thread].name.as_str()
+        });
+        Err(Fault::Workload {
+            vm: vm.cfg.name.clone(),
+            what: format!("{thread} {what}"),
+        })
+    }
+}
