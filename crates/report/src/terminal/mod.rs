@@ -146,7 +146,7 @@ fn paragraph(
 
 /// How often a tracepoint fired in the selection.
 fn fired(answers: &Answers, tracepoint: &str) -> u64 {
-    let of_name = answers.events.iter().find(|event| event.name == tracepoint);
+    let of_name = answers.events.iter().find(|event| event.is(tracepoint));
     of_name.map_or(0, |event| event.count)
 }
 
