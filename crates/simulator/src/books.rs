@@ -10,6 +10,8 @@ use crate::stats::Histogram;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskBooks {
     since_ns: u64,
+    /// When the state was entered.
+    changed_ns: u64,
     state: Ran,
     /// On a CPU.
     pub run_ns: u64,
@@ -19,6 +21,8 @@ pub struct TaskBooks {
     pub preempted_ns: u64,
     /// Asleep.
     pub sleep_ns: u64,
+    /// Not there yet, or ended.
+    pub absent_ns: u64,
     /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
     pub(crate) run_delay_ns: u64,
 }
@@ -37,12 +41,14 @@ impl TaskBooks {
     /// The task changes to this state now.
     pub(crate) fn enter(&mut self, state: TaskState, now: u64) {
         self.settle(now);
+        self.changed_ns = now;
         self.state = match state {
             TaskState::Running => Ran::Running,
             TaskState::Runnable if self.state == Ran::Running => Ran::Preempted,
+            TaskState::Throttled => Ran::Preempted,
             TaskState::Runnable => Ran::Woken,
             TaskState::Blocked => Ran::Asleep,
-            TaskState::Dead => Ran::Not,
+            TaskState::Dead | TaskState::New => Ran::Not,
         };
     }
 
@@ -50,7 +56,7 @@ impl TaskBooks {
         let spent = now - self.since_ns;
         self.since_ns = now;
         match self.state {
-            Ran::Not => {}
+            Ran::Not => self.absent_ns += spent,
             Ran::Running => self.run_ns += spent,
             Ran::Preempted => {
                 self.run_delay_ns += spent;
@@ -68,10 +74,27 @@ impl TaskBooks {
     fn clear(&mut self, now: u64) {
         *self = Self {
             since_ns: now,
+            changed_ns: self.changed_ns,
             state: self.state,
             run_delay_ns: self.run_delay_ns,
             ..Self::default()
         };
+    }
+
+    /// When the task came into its present state, in ns.
+    pub(crate) const fn changed_ns(&self) -> u64 {
+        self.changed_ns
+    }
+
+    /// Whether it waits since it was preempted, and not since it woke.
+    pub(crate) fn was_preempted(&self) -> bool {
+        self.state == Ran::Preempted
+    }
+
+    /// All of it: the measured time.
+    #[must_use]
+    pub const fn total_ns(&self) -> u64 {
+        self.run_ns + self.wait_ns + self.sleep_ns + self.absent_ns
     }
 }
 
@@ -90,9 +113,18 @@ pub struct VcpuBooks {
     pub halts: u64,
     /// Exits by the number of their reason.
     pub exits: BTreeMap<u32, u64>,
+    /// The same while the run goes on: few reasons, the frequent ones soon in front.
+    counting: Vec<(u32, u64)>,
     /// From an interrupt's acceptance until the guest takes it.
     pub irq_latency: Histogram,
-    accepted: BTreeMap<u8, u64>,
+    /// Interrupts accepted, those for vectors that were pending included.
+    pub irqs_accepted: u64,
+    /// Of them: for vectors that were pending already.
+    pub irqs_coalesced: u64,
+    /// Interrupts that the guest took.
+    pub irqs_taken: u64,
+    /// Accepted and not taken yet, and when.
+    outstanding: Vec<(u8, u64)>,
 }
 
 impl VcpuBooks {
@@ -104,7 +136,15 @@ impl VcpuBooks {
         if let Some(at) = self.entered_ns.take() {
             self.guest_ns += now - at;
         }
-        *self.exits.entry(reason).or_default() += 1;
+        match self.counting.iter().position(|&(known, _)| known == reason) {
+            Some(at) => {
+                self.counting[at].1 += 1;
+                if at > 0 && self.counting[at - 1].1 < self.counting[at].1 {
+                    self.counting.swap(at - 1, at);
+                }
+            }
+            None => self.counting.push((reason, 1)),
+        }
     }
 
     pub(crate) fn polling(&mut self, now: u64, on: bool) {
@@ -119,14 +159,43 @@ impl VcpuBooks {
         self.spin_ns += ns;
     }
 
+    /// An interrupt was accepted for the vCPU.
     pub(crate) fn accepted(&mut self, now: u64, vector: u8) {
-        self.accepted.entry(vector).or_insert(now);
+        self.irqs_accepted += 1;
+        if self.outstanding.iter().any(|&(known, _)| known == vector) {
+            self.irqs_coalesced += 1;
+        } else {
+            self.outstanding.push((vector, now));
+        }
     }
 
-    pub(crate) fn taken(&mut self, now: u64, vector: u8) {
-        if let Some(at) = self.accepted.remove(&vector) {
-            self.irq_latency.add(now - at);
+    /// The guest takes an interrupt; `again` if the vector has been posted once more since it went
+    /// to the IRR. Whether it was outstanding.
+    pub(crate) fn taken(&mut self, now: u64, vector: u8, again: bool) -> bool {
+        let found = self.outstanding.iter().position(|o| o.0 == vector);
+        let Some(at) = found else {
+            return false;
+        };
+        self.irqs_taken += 1;
+        self.irq_latency.add(now - self.outstanding[at].1);
+        if again {
+            // The acceptance that looked coalesced was not.
+            self.irqs_coalesced = self.irqs_coalesced.saturating_sub(1);
+            self.outstanding[at].1 = now;
+        } else {
+            self.outstanding.swap_remove(at);
         }
+        true
+    }
+
+    /// Vectors that were accepted and not taken yet, and since when.
+    pub(crate) fn outstanding(&self) -> &[(u8, u64)] {
+        &self.outstanding
+    }
+
+    /// When the guest was entered, if it runs.
+    pub(crate) const fn entered_at(&self) -> Option<u64> {
+        self.entered_ns
     }
 
     fn settle(&mut self, now: u64) {
@@ -138,13 +207,16 @@ impl VcpuBooks {
             self.poll_ns += now - *at;
             *at = now;
         }
+        self.exits = self.counting.iter().copied().collect();
     }
 
+    /// Interrupts that are outstanding count as accepted in what is measured.
     fn clear(&mut self, now: u64) {
         *self = Self {
             entered_ns: self.entered_ns.map(|_| now),
             polling_since: self.polling_since.map(|_| now),
-            accepted: core::mem::take(&mut self.accepted),
+            irqs_accepted: self.outstanding.len() as u64,
+            outstanding: core::mem::take(&mut self.outstanding),
             ..Self::default()
         };
     }

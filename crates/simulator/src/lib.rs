@@ -18,12 +18,13 @@ pub mod program;
 pub mod script;
 mod sink;
 mod stats;
+pub mod swarm;
 pub mod workload;
 mod xen;
 
 pub use fault::{Fault, Sim};
 pub use guest::{Arrivals, GuestBuilder};
-pub use machine::{Machine, Recipe};
+pub use machine::{CHECKS, Machine, Recipe};
 pub use migration::ClockOutcome;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};

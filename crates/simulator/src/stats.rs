@@ -10,7 +10,9 @@ use crate::program::Record;
 /// Values in buckets no wider than a sixteenth of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    counts: Vec<u64>,
+    /// The bucket that `counts` begins with: most histograms use few of them.
+    first: u16,
+    counts: Vec<u32>,
     /// How many values.
     pub count: u64,
     /// Their sum.
@@ -41,23 +43,34 @@ impl Histogram {
 
     /// Adds a value.
     pub fn add(&mut self, value: u64) {
-        let bucket = Self::bucket(value);
-        if self.counts.len() <= bucket {
-            self.counts.resize(bucket + 1, 0);
-        }
-        self.counts[bucket] += 1;
+        self.add_to(Self::bucket(value), 1);
         self.count += 1;
         self.sum += u128::from(value);
         self.max = self.max.max(value);
     }
 
+    /// A bucket holds 2^32 - 1 values at most; more of them still count in `count` and `sum`.
+    fn add_to(&mut self, bucket: usize, n: u32) {
+        if self.counts.is_empty() {
+            self.first = bucket as u16;
+        }
+        let first = usize::from(self.first);
+        if bucket < first {
+            let more = first - bucket;
+            self.counts.splice(0..0, core::iter::repeat_n(0, more));
+            self.first = bucket as u16;
+        }
+        let at = bucket - usize::from(self.first);
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] = self.counts[at].saturating_add(n);
+    }
+
     /// Adds all values of another.
     pub fn merge(&mut self, other: &Self) {
-        if self.counts.len() < other.counts.len() {
-            self.counts.resize(other.counts.len(), 0);
-        }
-        for (own, more) in self.counts.iter_mut().zip(&other.counts) {
-            *own += more;
+        for (at, &n) in other.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            self.add_to(usize::from(other.first) + at, n);
         }
         self.count += other.count;
         self.sum += other.sum;
@@ -82,10 +95,10 @@ impl Histogram {
             .div_ceil(1000)
             .max(1) as u64;
         let mut seen = 0;
-        for (bucket, &count) in self.counts.iter().enumerate() {
-            seen += count;
+        for (at, &count) in self.counts.iter().enumerate() {
+            seen += u64::from(count);
             if seen >= rank {
-                return Some(Self::upper(bucket).min(self.max));
+                return Some(Self::upper(usize::from(self.first) + at).min(self.max));
             }
         }
         Some(self.max)
@@ -168,6 +181,8 @@ pub struct Stats {
     pub migrations: u64,
     pub host_irqs: u64,
     pub ipis_sent: u64,
+    /// Time that senders waited for their ICR in xAPIC mode, in ns.
+    pub icr_wait_ns: u64,
     pub ticks: u64,
     pub timers_started: u64,
     pub exits: u64,

@@ -66,7 +66,9 @@ pub(crate) fn open(path: &Path, recording: &Recording) -> Result<Box<dyn EventSo
 }
 
 /// Everything up to the first event of the host, and that event: names may come before it.
-fn first_event(source: &mut dyn EventSource) -> Result<(Vec<Event>, Option<Event>), CliError> {
+pub(crate) fn first_event(
+    source: &mut dyn EventSource,
+) -> Result<(Vec<Event>, Option<Event>), CliError> {
     let mut before = Vec::new();
     loop {
         match source.next_event() {

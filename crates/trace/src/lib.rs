@@ -22,6 +22,7 @@ mod source;
 mod text;
 pub mod trace_dat;
 pub mod tracefs;
+pub mod write;
 
 pub use error::ReadError;
 pub use input::{Options, SPOOL_IN_MEMORY, open, open_read, open_with};

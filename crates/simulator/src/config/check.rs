@@ -68,6 +68,12 @@ impl Config {
             );
         }
         range(
+            "profile.smt_percent",
+            self.host.profile.smt_percent.into(),
+            1,
+            100,
+        )?;
+        range(
             "profile.costs.tsc_khz",
             self.host.profile.costs.tsc_khz.into(),
             1,

@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 pub enum ParamValue {
     /// A whole number, or a time in ns.
     Int(i64),
-    /// A share or a factor.
-    Float(f64),
     /// A word.
     Text(String),
     /// A switch.

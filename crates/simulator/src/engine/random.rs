@@ -1,7 +1,7 @@
 //! Random numbers: one stream for each named source, so that a change to one leaves the others.
 
 use rand_pcg::Pcg64Mcg;
-use rand_pcg::rand_core::{RngCore, SeedableRng};
+use rand_pcg::rand_core::{Rng, SeedableRng};
 
 /// Gives out streams by name.
 #[derive(Clone, Copy, Debug)]

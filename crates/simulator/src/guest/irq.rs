@@ -20,7 +20,13 @@ impl Machine<'_> {
         let Some(vector) = vector else {
             return false;
         };
-        v.books.taken(self.now, vector);
+        let again = v.shared.desc.test_pir(vector) || v.shared.irr.snapshot().contains(vector);
+        if !v.books.taken(self.now, vector, again) {
+            self.checks.fail("interrupt-once", || {
+                format!("vector {vector} is taken and was not accepted")
+            });
+        }
+        let v = &mut self.vcpus[vcpu];
         let g = &mut v.guest;
         if let Some(Micro::Exit(Exit::Hlt)) = g.base.front() {
             // HLT in the guest ends.

@@ -38,7 +38,8 @@ impl Machine<'_> {
     /// goes on.
     pub(crate) fn stop_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
         self.interrupted(cpu);
-        let now = self.now;
+        let left = self.vcpus[vcpu].step_ends.saturating_sub(self.now);
+        let left = self.work_in(cpu, left);
         let v = &mut self.vcpus[vcpu];
         let Some(running) = v.guest.running.take() else {
             return;
@@ -46,7 +47,7 @@ impl Machine<'_> {
         match running {
             Micro::Run { ns, kernel } => {
                 // The CPU's timer may be set to an earlier end than the step's own.
-                let left = v.guest_left(now, ns);
+                let left = left.min(ns);
                 if left > 0 {
                     v.guest.push_next(Micro::Run { ns: left, kernel });
                 }
@@ -117,6 +118,7 @@ impl Machine<'_> {
     /// A step of the guest takes `ns`, or until the preemption timer fires.
     fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
         let debt = self.cpus[cpu].debt_ns;
+        let ns = self.slowed(cpu, ns);
         let v = &mut self.vcpus[vcpu];
         v.guest.running = Some(micro);
         v.step_began(self.now + debt, ns);
@@ -344,10 +346,5 @@ impl crate::kvm::Vcpu {
     /// A step of the guest begins, and ends by itself after `ns`.
     fn step_began(&mut self, at: u64, ns: u64) {
         self.step_ends = at + ns;
-    }
-
-    /// What is left of a step of `ns` at `now`.
-    fn guest_left(&self, now: u64, ns: u64) -> u64 {
-        self.step_ends.saturating_sub(now).min(ns)
     }
 }

@@ -10,7 +10,7 @@ use super::VcpuRun;
 use super::exit::IpiTo;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr, VmNr};
-use crate::machine::{Irq, Machine, Message};
+use crate::machine::{Irq, Machine};
 
 impl Machine<'_> {
     /// The guest's vCPU `from` sends an interrupt (`kvm_apic_send_ipi`).
@@ -249,23 +249,15 @@ impl Machine<'_> {
         housekeeping.unwrap_or(CpuNr(start))
     }
 
+    /// The guest asks a device for something (ioeventfd).
     pub(crate) fn submit_io(
         &mut self,
+        cpu: CpuNr,
         vcpu: VcpuNr,
         device: crate::program::DeviceId,
         thread: crate::ids::ThreadNr,
-    ) {
-        let vm = self.vcpus[vcpu].vm;
-        let latency = self.vms[vm].kernel.device_latency(device.0);
-        let at = self.now + latency;
-        self.post(
-            at,
-            Message::Device {
-                vm,
-                device: device.0,
-                thread,
-            },
-        );
+    ) -> Sim {
+        self.request_io(self.vcpus[vcpu].vm, device, thread, cpu)
     }
 
     /// `KVM_HC_KICK_CPU`.

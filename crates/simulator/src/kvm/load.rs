@@ -31,7 +31,10 @@ impl Machine<'_> {
     /// `kvm_sched_out`, `kvm_arch_vcpu_put`.
     pub(crate) fn vcpu_put(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let v = &self.vcpus[vcpu];
-        let runnable = self.tasks[v.task].state == TaskState::Runnable;
+        let runnable = matches!(
+            self.tasks[v.task].state,
+            TaskState::Runnable | TaskState::Throttled
+        );
         v.yields.sched_out(SchedOut {
             runnable,
             wants_to_run: true,

@@ -44,6 +44,9 @@ impl Machine<'_> {
             // xfer_to_guest_mode_work: a lazy request counts here too.
             return self.schedule(cpu);
         }
+        if self.throttle(cpu)? {
+            return Ok(());
+        }
         if self.vms[self.vcpus[vcpu].vm].paused_by.is_some() && self.park(cpu, vcpu)? {
             return Ok(());
         }
@@ -244,7 +247,7 @@ impl Machine<'_> {
             Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns)?,
             Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu)?,
             Exit::Eoi => self.emulate_eoi(cpu, vcpu)?,
-            Exit::Io { device, thread } => self.submit_io(vcpu, device, thread),
+            Exit::Io { device, thread } => self.submit_io(cpu, vcpu, device, thread)?,
             Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
         }
         Ok(false)

@@ -75,8 +75,9 @@ impl YieldHost for Asked<'_, '_> {
                 self.yielded = true;
                 if pulled.is_some() {
                     m.tasks[task].cpu = self.cpu;
-                    m.cpus[on].one_less();
-                    m.cpus[self.cpu].one_more();
+                    m.tasks[task].moved_ns = m.now;
+                    m.one_less(on);
+                    m.one_more(self.cpu);
                     m.stats.migrations += 1;
                 }
                 if kicked.is_some() && on != self.cpu {

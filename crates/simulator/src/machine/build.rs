@@ -14,6 +14,7 @@ use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcp
 use super::task::{CpuSet, HostTask};
 use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
+    Worker,
 };
 use crate::books::{Books, TaskBooks, VcpuBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
@@ -76,14 +77,20 @@ impl<'a> Machine<'a> {
             cfg: cfg.clone(),
             streams: Streams::new(cfg.run.seed),
             cpus: Table::default(),
+            domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
+            next_idle_balance: 0,
+            idle_balance_ns: 0,
             fair,
             tasks: Table::default(),
+            bandwidths: Vec::new(),
+            io_workers: Vec::new(),
             by_slot: Vec::new(),
             timers: Table::default(),
             messages: super::message::Messages::default(),
             vms: Table::default(),
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
+            checks: super::Checks::new(cfg!(debug_assertions)),
             edges: vec![(false, None); cfg.scripts.edges as usize],
             finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
@@ -102,6 +109,7 @@ impl<'a> Machine<'a> {
             end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
+        machine.start_remote_ticks();
         machine.add_tasks()?;
         machine.add_vms(recipe)?;
         machine.add_scripts()?;
@@ -144,11 +152,29 @@ impl<'a> Machine<'a> {
                 hrtick,
                 devices: Vec::new(),
                 runnable: 0,
+                icr_idle_at: 0,
+                slow: false,
+                charged_ns: 0,
+                balance: super::balance::Balance::default(),
                 housekeeping: !full,
                 isolated: host.isolcpus.contains(&n),
             });
         }
         Ok(())
+    }
+
+    fn start_remote_ticks(&mut self) {
+        for cpu in self
+            .cpus
+            .numbers()
+            .filter(|&cpu| !self.cpus[cpu].housekeeping)
+            .collect::<Vec<_>>()
+        {
+            self.post(
+                1_000_000_000 + u64::from(cpu.0),
+                Message::RemoteTick { cpu },
+            );
+        }
     }
 
     /// The host's other tasks.
@@ -161,7 +187,7 @@ impl<'a> Machine<'a> {
                 let random = self.streams.named(&format!("task/{}/{k}", config.name));
                 let program = workload::host_program(&config.workload, random, k)?;
                 let allowed = if config.cpus.is_empty() {
-                    CpuSet::ALL
+                    self.unpinned()
                 } else {
                     CpuSet::of(&config.cpus)
                 };
@@ -176,6 +202,17 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where a task may run that nobody pins: not on CPUs of `isolcpus`.
+    fn unpinned(&self) -> CpuSet {
+        let isolated = &self.cfg.knobs.host.isolcpus;
+        let others = (0..self.cpus.len() as u32).filter(|cpu| !isolated.contains(cpu));
+        let others: Vec<u32> = others.collect();
+        if isolated.is_empty() || others.is_empty() {
+            return CpuSet::ALL;
+        }
+        CpuSet::of(&others)
     }
 
     /// A task of the host; its body is a vCPU that does not exist until it gets another.
@@ -204,6 +241,8 @@ impl<'a> Machine<'a> {
             allowed,
             cpu,
             state: TaskState::Blocked,
+            moved_ns: 0,
+            bandwidth: None,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
             prio: 120 + i16::from(nice),
@@ -253,18 +292,29 @@ impl<'a> Machine<'a> {
         if vms.is_empty() {
             return Ok(());
         }
-        // machine.slice and a scope for each VM, as libvirt lays them out.
+        // machine.slice, a scope for each VM and in it groups for its threads, as libvirt lays
+        // them out.
         let slice = self.fair.create_group(None)?;
         for config in &vms {
             let group = self.fair.create_group(Some(slice))?;
             self.fair
                 .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
-            self.add_vm(config, group, recipe)?;
+            let limit = config
+                .cpu_max_ns
+                .map(|(quota, period)| self.limit(group, quota, period));
+            let libvirt = self.fair.create_group(Some(group))?;
+            self.add_vm(config, libvirt, limit, recipe)?;
         }
         Ok(())
     }
 
-    fn add_vm(&mut self, config: &VmConfig, group: GroupId, recipe: Recipe<'_>) -> Sim {
+    fn add_vm(
+        &mut self,
+        config: &VmConfig,
+        group: GroupId,
+        limit: Option<u32>,
+        recipe: Recipe<'_>,
+    ) -> Sim {
         let mut builder =
             GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, self.streams)?;
         recipe(config, &mut builder)?;
@@ -291,14 +341,21 @@ impl<'a> Machine<'a> {
             running: config.vcpus,
         });
         let process = Tid(1000 + self.tasks.len() as i32);
+        let first = TaskNr::from_index(self.tasks.len());
+        let emulator = self.fair.create_group(Some(group))?;
+        self.add_workers(vm, config, emulator, process)?;
         for index in 0..config.vcpus {
-            self.add_vcpu(vm, index, config, group, process)?;
+            let own = self.fair.create_group(Some(group))?;
+            self.add_vcpu(vm, index, config, own, process)?;
+        }
+        for task in first.index()..self.tasks.len() {
+            self.tasks[TaskNr::from_index(task)].bandwidth = limit;
         }
         if let Some(migration) = &config.migration {
             let allowed = pool(&config.pinning);
             let task = self.add_task(
                 &format!("{}/vmm", config.name),
-                None,
+                Some(emulator),
                 config.nice,
                 allowed,
                 Some(process),
@@ -307,6 +364,30 @@ impl<'a> Machine<'a> {
             self.tasks[task].body =
                 Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
         }
+        Ok(())
+    }
+
+    /// The threads of the VM's process that are no vCPUs.
+    fn add_workers(&mut self, vm: VmNr, config: &VmConfig, group: GroupId, process: Tid) -> Sim {
+        let allowed = self.unpinned();
+        let main = "qemu-system-x86";
+        let task = self.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
+        let sleep = self.sleep_timer(task);
+        let body = Worker::MainLoop { sleep, done: false };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        let at = config.start_ns + super::worker::MAIN_LOOP_START_NS;
+        self.post(at, Message::StartWorker { task });
+        let name = format!("vhost-{}", process.0);
+        let task = self.add_task(&name, Some(group), 0, allowed, Some(process))?;
+        let body = Worker::Io {
+            vm,
+            requests: std::collections::VecDeque::new(),
+            works: false,
+        };
+        self.tasks[task].body = Body::Worker(Box::new(body));
+        self.tasks[task].state = TaskState::New;
+        self.io_workers.push(task);
         Ok(())
     }
 
@@ -319,7 +400,7 @@ impl<'a> Machine<'a> {
         process: Tid,
     ) -> Sim {
         let allowed = match &config.pinning {
-            Pinning::None => CpuSet::ALL,
+            Pinning::None => self.unpinned(),
             Pinning::Pool(cpus) => CpuSet::of(cpus),
             Pinning::OneToOne(cpus) => {
                 CpuSet::of(cpus.get(index as usize..=index as usize).unwrap_or(&[]))
@@ -410,7 +491,7 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if !matches!(self.tasks[task].body, Body::Vcpu(_)) {
+            if !matches!(self.tasks[task].body, Body::Vcpu(_) | Body::Worker(_)) {
                 let cpu = match self.tasks[task].body {
                     Body::Script(_) => self.tasks[task].cpu,
                     _ => self.least_loaded(task),
@@ -444,7 +525,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn least_loaded(&self, task: TaskNr) -> CpuNr {
+    pub(crate) fn least_loaded(&self, task: TaskNr) -> CpuNr {
         let allowed = &self.tasks[task].allowed;
         let cpus = self
             .cpus

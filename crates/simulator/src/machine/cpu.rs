@@ -50,6 +50,13 @@ pub(crate) struct Cpu {
     pub(crate) devices: Vec<super::message::DeviceIrq>,
     /// Tasks that run or wait here.
     pub(crate) runnable: u32,
+    /// When the last target of its ICR has accepted, in xAPIC mode, in ns.
+    pub(crate) icr_idle_at: u64,
+    /// The core's other thread has a task.
+    pub(crate) slow: bool,
+    /// Up to when its task's time is charged to a limit, in ns.
+    pub(crate) charged_ns: u64,
+    pub(crate) balance: super::balance::Balance,
     pub(crate) housekeeping: bool,
     pub(crate) isolated: bool,
 }
@@ -126,6 +133,10 @@ impl Machine<'_> {
                     self.stay(cpu, 0);
                     return Ok(());
                 }
+                if c.balance.kicked {
+                    self.balance_for_idle(cpu)?;
+                    return self.next(cpu);
+                }
                 if c.resched == Resched::None {
                     self.enter_idle(cpu)
                 } else {
@@ -153,7 +164,13 @@ impl Machine<'_> {
         self.cpus[cpu].phase = Phase::Run;
         let left = self.tasks[task].left_ns;
         if left > 0 {
-            self.stay(cpu, left);
+            let computes = !matches!(self.tasks[task].body, Body::Vcpu(_));
+            let ns = if computes {
+                self.slowed(cpu, left)
+            } else {
+                left
+            };
+            self.stay(cpu, ns);
             return Ok(());
         }
         if self.cpus[cpu].debt_ns > 0 {
@@ -164,6 +181,7 @@ impl Machine<'_> {
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
             Body::Host(_) => self.host_step(cpu, task),
+            Body::Worker(_) => self.worker_step(cpu, task),
             Body::Script(_) => self.script_step(cpu, task),
             Body::Vmm(_) => self.vmm_step(cpu, task),
         }

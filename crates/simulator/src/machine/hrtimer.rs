@@ -16,6 +16,8 @@ pub(crate) enum Callback {
     Hrtick,
     /// A sleeper of the host (`hrtimer_wakeup`).
     Wakeup(TaskNr),
+    /// A limit's period (`sched_cfs_period_timer`).
+    Period(u32),
     /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
     Script(TaskNr),
     /// A vCPU's LAPIC timer (`apic_timer_fn`).
@@ -189,7 +191,10 @@ impl Machine<'_> {
                 break;
             }
             self.cpus[cpu].hrtimers.pop();
-            self.timers[timer].queued = None;
+            if self.timers[timer].queued.take() != Some((cpu, at)) {
+                self.checks
+                    .fail("timer-early", || format!("timer {} was not armed", timer.0));
+            }
             self.timers[timer].last = Some(cpu);
             let hrtimer = self.timer_address(timer);
             let function = self.timer_function(timer);
@@ -213,6 +218,7 @@ impl Machine<'_> {
             Callback::Tick => self.tick(cpu, at),
             Callback::Hrtick => self.hrtick(cpu),
             Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
+            Callback::Period(limit) => self.period_over(cpu, limit, at),
             Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
             Callback::Script(task) => self.script_timer(cpu, task),
         }
@@ -228,6 +234,7 @@ impl Machine<'_> {
             Callback::Tick => self.functions.tick,
             Callback::Hrtick => self.functions.hrtick,
             Callback::Wakeup(_) | Callback::Script(_) => self.functions.wakeup,
+            Callback::Period(_) => self.functions.period,
             Callback::LapicTimer(_) => self.functions.apic_timer,
         }
     }

@@ -1,101 +1,123 @@
 //! Idle CPUs: which state they enter, and what wakes them.
 
+use super::governor::Governor;
 use super::{Irq, Machine, Message, Phase};
 use crate::config::IdleMethod;
 use crate::fault::Sim;
 use crate::ids::CpuNr;
 
-/// How many of the last idle times the governor remembers.
-const REMEMBERED: usize = 8;
-
 /// What an idle CPU, or its governor, knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdleCpu {
-    /// The state it is in, by index into the profile's.
-    pub(crate) state: usize,
+    /// The state it is in, by index into the profile's; `None` while it polls its flag.
+    pub(crate) state: Option<u8>,
     /// Since when, in ns.
     pub(crate) since_ns: u64,
-    last_ns: [u64; REMEMBERED],
-    next: usize,
+    governor: Governor,
     /// A write to its flag is on its way to it.
     kicked: bool,
 }
 
-impl IdleCpu {
-    fn remember(&mut self, idle_ns: u64) {
-        self.last_ns[self.next] = idle_ns;
-        self.next = (self.next + 1) % REMEMBERED;
-    }
-
-    /// What the next idle time will be if it is like the last ones: their median.
-    fn typical_ns(&self) -> u64 {
-        let mut sorted = self.last_ns;
-        sorted.sort_unstable();
-        sorted[REMEMBERED / 2]
-    }
-}
-
 impl Machine<'_> {
-    /// Nothing to run: the governor picks a state, the tick stops.
+    /// Nothing to run: the governor picks a state, and the tick stops if it would come in between.
     pub(crate) fn enter_idle(&mut self, cpu: CpuNr) -> Sim {
-        self.stop_tick(cpu);
-        let timer_in = self.cpus[cpu]
-            .hrtimers
-            .last()
-            .map(|t| t.0.saturating_sub(self.now));
-        let expected = timer_in
-            .unwrap_or(u64::MAX)
-            .min(self.cpus[cpu].idle.typical_ns().max(1));
-        let states = &self.cfg.host.profile.cstates;
-        let deepest = states
-            .iter()
-            .rposition(|s| u64::from(s.target_residency_ns) <= expected);
         let now = self.now;
+        let state = if self.cfg.host.idle == IdleMethod::Poll {
+            self.stop_tick(cpu);
+            None
+        } else {
+            self.choose_state(cpu)
+        };
         let c = &mut self.cpus[cpu];
         c.phase = Phase::Idle;
         c.debt_ns = 0;
-        c.idle.state = deepest.unwrap_or(0);
+        c.idle.state = state;
         c.idle.since_ns = now;
         c.idle.kicked = false;
+        c.balance.idles(now);
         if !self.cpus[cpu].pending.is_empty() || !self.xen_idle_enter(cpu) {
             return self.leave_idle(cpu);
         }
         Ok(())
     }
 
+    /// `menu_select`.
+    fn choose_state(&mut self, cpu: CpuNr) -> Option<u8> {
+        let (now, tick_ns) = (self.now, self.tick_ns());
+        let c = &self.cpus[cpu];
+        let tick = c.tick;
+        let first = c.hrtimers.iter().rev().find(|t| t.2 != tick);
+        let timer_ns = first.map_or(u64::MAX, |t| t.0.saturating_sub(now));
+        let tick_at = self.timers[tick].queued.map(|(_, at)| at);
+        let predicted = self.cpus[cpu].idle.governor.predict(timer_ns);
+        let mut limit = predicted;
+        match tick_at {
+            // A short stay does not pay for stopping the tick, which then ends it at the latest.
+            Some(at) if predicted < tick_ns => limit = limit.min(at.saturating_sub(now)),
+            _ => self.stop_tick(cpu),
+        }
+        let states = &self.cfg.host.profile.cstates;
+        let pays = |s: &crate::config::CState| u64::from(s.target_residency_ns) <= limit;
+        let deepest = states.iter().rposition(pays).map(|n| n as u8);
+        // Polling is for a timer that is about to fire; else the shallowest state will do.
+        let shallowest = states
+            .first()
+            .map_or(0, |s| u64::from(s.target_residency_ns));
+        deepest.or((timer_ns >= shallowest).then_some(0))
+    }
+
     /// Time from the wake event to the first instruction, for a CPU that is idle.
     pub(crate) fn idle_exit_ns(&self, cpu: CpuNr) -> u64 {
-        if self.cfg.host.idle == IdleMethod::Poll {
+        let Some(mut state) = self.cpus[cpu].idle.state else {
             return u64::from(self.costs.cache_line_ns);
+        };
+        // The core sleeps no deeper than its shallower thread.
+        if let Some(sibling) = self.cfg.host.topology.sibling_of(cpu.0) {
+            let s = &self.cpus[CpuNr(sibling)];
+            let theirs = if s.phase == Phase::Idle {
+                s.idle.state.unwrap_or(0)
+            } else {
+                0
+            };
+            state = state.min(theirs);
         }
-        let state = self.cfg.host.profile.cstates.get(self.cpus[cpu].idle.state);
+        let states = &self.cfg.host.profile.cstates;
+        let state = states.get(usize::from(state));
         state.map_or(0, |s| u64::from(s.exit_latency_ns))
     }
 
     /// The CPU wakes up.
     pub(crate) fn leave_idle(&mut self, cpu: CpuNr) -> Sim {
-        let exit = self.idle_exit_ns(cpu);
-        let now = self.now;
-        let c = &mut self.cpus[cpu];
-        if c.phase != Phase::Idle {
+        if self.cpus[cpu].phase != Phase::Idle {
             return Ok(());
         }
+        let exit = self.idle_exit_ns(cpu);
+        let (now, tick_ns) = (self.now, self.tick_ns());
+        let c = &mut self.cpus[cpu];
+        let first = c.hrtimers.last().map(|t| t.2);
+        let by_tick = c.pending.has(Irq::LocalTimer) && first == Some(c.tick);
         let stayed = now - c.idle.since_ns;
-        c.idle.remember(stayed);
+        c.idle.governor.learn(stayed, by_tick, tick_ns);
         c.phase = Phase::IdleExit;
         self.stay(cpu, exit);
         self.xen_idle_leave(cpu);
-        self.start_tick(cpu);
+        if self.keeps_tick(cpu) {
+            self.start_tick(cpu);
+        }
         Ok(())
     }
 
     /// `from` wants an idle CPU to look at its run queue: by a store to the line that it monitors,
     /// or by an interrupt.
     pub(crate) fn kick_idle(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
-        if self.cpus[cpu].idle.kicked || cpu == from {
+        if cpu == from {
+            // Nobody's doing but its own: it is awake already.
+            return self.leave_idle(cpu);
+        }
+        if self.cpus[cpu].idle.kicked {
             return Ok(());
         }
-        if self.cfg.host.idle == IdleMethod::Hlt {
+        if self.cfg.host.idle == IdleMethod::Hlt && self.cpus[cpu].idle.state.is_some() {
             self.send_ipi(from, cpu, Irq::Reschedule);
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use stealtime_events::{HostVector, Kind, vector};
 use stealtime_hypervisor::eevdf::Resched;
 
-use super::{Machine, Message, Phase};
+use super::{Body, Machine, Message, Phase};
 use crate::fault::Sim;
 use crate::ids::CpuNr;
 use crate::kvm::Exit;
@@ -80,24 +80,47 @@ impl Irq {
 impl Machine<'_> {
     /// `from` sends an interrupt to `to`: charges the sender and lets it fly.
     pub(crate) fn send_ipi(&mut self, from: CpuNr, to: CpuNr, irq: Irq) {
-        let f = &self.cfg.host.profile.features;
-        let icr = if f.x2apic {
-            self.costs.icr_x2apic_ns
+        if self.cfg.host.profile.features.x2apic {
+            self.charge(from, self.costs.icr_x2apic_ns);
         } else {
-            self.costs.icr_xapic_ns
-        };
-        self.charge(from, icr);
+            self.wait_icr_idle(from, to);
+        }
         self.fly(from, to, irq);
     }
 
-    /// An interrupt is on its way.
-    pub(crate) fn fly(&mut self, from: CpuNr, to: CpuNr, irq: Irq) {
-        self.stats.ipis_sent += 1;
+    /// In xAPIC mode the ICR may be written again only when the last target has accepted
+    /// (`safe_apic_wait_icr_idle`), which one in a deep state does when it wakes.
+    fn wait_icr_idle(&mut self, from: CpuNr, to: CpuNr) {
+        let (now, flight) = (self.now, self.flight_ns(from, to));
+        let wakes = match self.cpus[to].phase {
+            Phase::Idle => self.idle_exit_ns(to),
+            Phase::IdleExit => {
+                let awake = self.queue.when(self.cpus[to].timer);
+                awake.map_or(0, |at| (at - now).saturating_sub(flight))
+            }
+            _ => 0,
+        };
+        let cost = u64::from(self.costs.icr_xapic_ns);
+        let c = &mut self.cpus[from];
+        let wait = c.icr_idle_at.saturating_sub(now + c.debt_ns);
+        c.debt_ns += wait + cost;
+        c.icr_idle_at = now + c.debt_ns + flight + wakes;
+        self.stats.icr_wait_ns += wait;
+    }
+
+    fn flight_ns(&self, from: CpuNr, to: CpuNr) -> u64 {
         let topology = &self.cfg.host.topology;
         let mut flight = u64::from(self.costs.ipi_flight_ns);
         if topology.socket_of(from.0) != topology.socket_of(to.0) {
             flight += u64::from(self.costs.ipi_cross_socket_ns);
         }
+        flight
+    }
+
+    /// An interrupt is on its way.
+    pub(crate) fn fly(&mut self, from: CpuNr, to: CpuNr, irq: Irq) {
+        self.stats.ipis_sent += 1;
+        let flight = self.flight_ns(from, to);
         let at = self.now + self.cpus[from].debt_ns + flight;
         self.post(at, Message::Irq { cpu: to, irq });
     }
@@ -119,6 +142,12 @@ impl Machine<'_> {
                 None => {
                     let left = self.interrupted(cpu);
                     if let Some(task) = self.cpus[cpu].current {
+                        let computes = !matches!(self.tasks[task].body, Body::Vcpu(_));
+                        let left = if computes {
+                            self.work_in(cpu, left)
+                        } else {
+                            left
+                        };
                         self.tasks[task].left_ns = left;
                     }
                     self.take_irq(cpu).map(|_| ())

@@ -36,6 +36,12 @@ pub(crate) enum Message {
     ScriptPollOver { task: TaskNr, turn: u32 },
     /// A VM starts.
     Start { vm: VmNr },
+    /// Runtime that came back to a limit is handed out.
+    Slack { limit: u32 },
+    /// The main loop of a VM's emulator starts.
+    StartWorker { task: TaskNr },
+    /// Housekeeping ticks for a CPU that has no tick (`sched_tick_remote`).
+    RemoteTick { cpu: CpuNr },
 }
 
 /// Messages in flight, each with a timer of the engine.
@@ -77,6 +83,9 @@ impl Machine<'_> {
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
             Message::Start { vm } => self.start_vm(vm),
+            Message::Slack { limit } => self.hand_out_slack(limit),
+            Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),
+            Message::RemoteTick { cpu } => self.tick_remote(cpu),
         }
     }
 }

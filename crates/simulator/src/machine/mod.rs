@@ -5,25 +5,37 @@
 //! (`debt_ns`) and paid before the CPU goes on. An interrupt that may be taken stops what a task
 //! does; how much was left is kept with the task.
 
+mod balance;
+mod bandwidth;
 mod build;
+mod checks;
+#[cfg(test)]
+mod checks_tests;
 mod cpu;
+mod domain;
+mod governor;
 mod hrtimer;
 mod idle;
 mod irq;
 mod message;
 mod place;
 mod sched;
+mod smt;
 mod task;
+mod worker;
 
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_hypervisor::eevdf::Fair;
 
 pub use build::Recipe;
+pub use checks::CHECKS;
+pub(crate) use checks::Checks;
 pub(crate) use cpu::{Cpu, Phase};
 pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
 pub(crate) use task::{Body, CpuSet, Task, TaskState};
+pub(crate) use worker::Worker;
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -73,8 +85,17 @@ pub struct Machine<'a> {
     pub(crate) costs: Costs,
     pub(crate) streams: Streams,
     pub(crate) cpus: Table<CpuNr, Cpu>,
+    pub(crate) domains: domain::Domains,
+    /// When an idle CPU may be woken next to balance for all of them, in ns.
+    pub(crate) next_idle_balance: u64,
+    /// How long that is put off, in ns: longer while nothing can be moved.
+    pub(crate) idle_balance_ns: u64,
     pub(crate) fair: Fair,
     pub(crate) tasks: Table<TaskNr, Task>,
+    /// Limits of groups (`cpu.max`).
+    pub(crate) bandwidths: Vec<bandwidth::Bandwidth>,
+    /// The task that does each VM's I/O.
+    pub(crate) io_workers: Vec<TaskNr>,
     /// Tasks by the slot of their scheduler id.
     pub(crate) by_slot: Vec<TaskNr>,
     pub(crate) timers: Table<TimerNr, Hrtimer>,
@@ -82,6 +103,7 @@ pub struct Machine<'a> {
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
+    pub(crate) checks: Checks,
     /// Points of scripts: whether reached, and who waits.
     pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
     /// When scripts were through.
@@ -124,6 +146,7 @@ impl Machine<'_> {
             }
             self.now = at;
             self.handle(slot).map_err(|fault| self.dated(fault))?;
+            self.watch().map_err(|fault| self.dated(fault))?;
         }
         self.check_deadlock()?;
         self.now = end;
@@ -135,7 +158,13 @@ impl Machine<'_> {
             },
         );
         self.settle_books();
+        self.check_books()?;
         Ok(self.outcome())
+    }
+
+    /// Whether what must always hold is watched ([`CHECKS`]). Debug builds do unless told not to.
+    pub fn set_checks(&mut self, on: bool) {
+        self.checks.switch(on);
     }
 
     fn handle(&mut self, slot: Slot) -> Sim {

@@ -10,10 +10,13 @@ use crate::ids::{CpuNr, Number, TaskNr};
 /// `TASK_INTERRUPTIBLE` and `TASK_DEAD`, as `sched_switch` shows them.
 const INTERRUPTIBLE: u32 = 1;
 const DEAD: u32 = 0x10;
+/// How often the tick of a `nohz_full` CPU is made up for elsewhere, in ns.
+const REMOTE_TICK_NS: u64 = 1_000_000_000;
 
 impl Machine<'_> {
     /// `schedule()`: picks, and switches if that is another task.
     pub(crate) fn schedule(&mut self, cpu: CpuNr) -> Sim {
+        self.charge_bandwidth(cpu);
         let rq = self.cpus[cpu].rq;
         let mut picked = self.fair.pick(rq, self.now)?;
         if picked.task.is_none() && self.pull_for_newidle(cpu)? {
@@ -39,8 +42,8 @@ impl Machine<'_> {
             let t = &mut self.tasks[task];
             (prev_tid, prev_prio) = (t.tid, t.prio);
             prev_state = match t.state {
-                TaskState::Running | TaskState::Runnable => 0,
-                TaskState::Blocked => INTERRUPTIBLE,
+                TaskState::Running | TaskState::Runnable | TaskState::Throttled => 0,
+                TaskState::Blocked | TaskState::New => INTERRUPTIBLE,
                 TaskState::Dead => DEAD,
             };
             if t.state == TaskState::Running {
@@ -66,6 +69,10 @@ impl Machine<'_> {
             },
         );
         self.cpus[cpu].current = next;
+        if prev.is_some() != next.is_some() {
+            self.smt_changed(cpu);
+        }
+        self.begin_charging(cpu);
         self.books.switched(cpu, next, self.now);
         let mut cost = u64::from(self.costs.context_switch_ns);
         if let Some(task) = next {
@@ -110,7 +117,9 @@ impl Machine<'_> {
         if how != Block::Exit {
             self.tasks[task].state = TaskState::Blocked;
         }
-        self.cpus[cpu].one_less();
+        self.one_less(cpu);
+        self.charge_bandwidth(cpu);
+        self.return_runtime(cpu, task)?;
         self.schedule(cpu)
     }
 
@@ -157,7 +166,8 @@ impl Machine<'_> {
         t.state = TaskState::Runnable;
         t.cpu = target;
         t.books.enter(TaskState::Runnable, now);
-        self.cpus[target].one_more();
+        self.one_more(target);
+        self.need_tick(target, by)?;
         self.emit(
             by,
             Kind::SchedWakeup {
@@ -172,6 +182,11 @@ impl Machine<'_> {
 
     /// A new task joins.
     pub(crate) fn fork(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
+        self.fork_by(task, cpu, cpu)
+    }
+
+    /// The same, as another CPU does it.
+    pub(crate) fn fork_by(&mut self, task: TaskNr, cpu: CpuNr, by: CpuNr) -> Sim {
         self.make_part(task, cpu)?;
         let now = self.now;
         let actions = self
@@ -182,7 +197,8 @@ impl Machine<'_> {
         t.cpu = cpu;
         t.books.enter(TaskState::Runnable, now);
         let (tid, prio) = (t.tid, i32::from(t.prio));
-        self.cpus[cpu].one_more();
+        self.one_more(cpu);
+        self.need_tick(cpu, cpu)?;
         self.emit(
             cpu,
             Kind::SchedWakeupNew {
@@ -195,7 +211,7 @@ impl Machine<'_> {
             self.cpus[cpu].resched = Resched::Now;
             return self.leave_idle(cpu);
         }
-        self.act(cpu, actions, cpu)
+        self.act(cpu, actions, by)
     }
 
     /// A task's group gets its part on a CPU when it first needs one.
@@ -212,11 +228,11 @@ impl Machine<'_> {
         self.request_resched(cpu, actions.resched, from)
     }
 
-    fn arm_hrtick(&mut self, cpu: CpuNr, after: Option<u64>) {
+    fn arm_hrtick(&mut self, cpu: CpuNr, at: Option<u64>) {
         let timer = self.cpus[cpu].hrtick;
-        match after {
-            Some(ns) => {
-                let at = self.now + ns;
+        match at {
+            Some(at) => {
+                let at = at.max(self.now);
                 if self.timers[timer].queued != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }
@@ -238,6 +254,7 @@ impl Machine<'_> {
     pub(crate) fn tick(&mut self, cpu: CpuNr, due: u64) -> Sim {
         self.charge(cpu, self.costs.tick_ns);
         self.stats.ticks += 1;
+        self.charge_bandwidth(cpu);
         if self.cpus[cpu].current.is_some() {
             let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
             self.act(cpu, actions, cpu)?;
@@ -251,12 +268,36 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Once a second housekeeping does what a stopped tick does not.
+    pub(crate) fn tick_remote(&mut self, cpu: CpuNr) -> Sim {
+        let next = self.now + REMOTE_TICK_NS;
+        self.post(next, super::Message::RemoteTick { cpu });
+        let stopped = self.timers[self.cpus[cpu].tick].queued.is_none();
+        if self.cpus[cpu].current.is_none() || !stopped {
+            return Ok(());
+        }
+        let by = self.housekeeper(cpu);
+        self.charge(by, self.costs.tick_ns);
+        let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
+        self.act(cpu, actions, by)
+    }
+
+    /// The first CPU that does housekeeping, from `near` on.
+    pub(crate) fn housekeeper(&self, near: CpuNr) -> CpuNr {
+        let n = self.cpus.len() as u32;
+        let others = (0..n).map(|step| CpuNr((near.0 + step) % n));
+        let mut found = others
+            .into_iter()
+            .filter(|&cpu| self.cpus[cpu].housekeeping);
+        found.next().unwrap_or(CpuNr(0))
+    }
+
     pub(crate) fn tick_ns(&self) -> u64 {
         1_000_000_000 / u64::from(self.cfg.knobs.sched.hz)
     }
 
     /// A CPU of `nohz_full` with one task needs no tick.
-    fn keeps_tick(&self, cpu: CpuNr) -> bool {
+    pub(crate) fn keeps_tick(&self, cpu: CpuNr) -> bool {
         let c = &self.cpus[cpu];
         c.housekeeping || c.runnable > 1
     }

@@ -19,6 +19,8 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
+    /// It does what a VM's emulator does beside its vCPUs.
+    Worker(Box<super::Worker>),
     /// It does what was recorded.
     Script(Box<ScriptTask>),
     /// It migrates a guest.
@@ -47,8 +49,12 @@ pub(crate) enum TaskState {
     Running,
     /// Waits for a CPU.
     Runnable,
+    /// Waits for runtime under a limit (`cpu.max`).
+    Throttled,
     /// Sleeps.
     Blocked,
+    /// Not started yet.
+    New,
     /// Has ended.
     Dead,
 }
@@ -78,6 +84,14 @@ impl CpuSet {
         }
     }
 
+    /// CPUs from 64 times `word` on, a bit each.
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        match &self.0 {
+            None => u64::MAX,
+            Some(words) => words.get(word).copied().unwrap_or(0),
+        }
+    }
+
     /// The first CPU of the set.
     pub(crate) fn first(&self) -> CpuNr {
         let Some(words) = &self.0 else {
@@ -97,10 +111,14 @@ pub(crate) struct Task {
     pub(crate) name: stealtime_events::NameId,
     pub(crate) fair: TaskId,
     pub(crate) group: Option<GroupId>,
+    /// The limit that it is under.
+    pub(crate) bandwidth: Option<u32>,
     pub(crate) allowed: CpuSet,
     /// Where it runs, waits or ran last.
     pub(crate) cpu: CpuNr,
     pub(crate) state: TaskState,
+    /// When it was moved here while it waited, in ns.
+    pub(crate) moved_ns: u64,
     /// What is left of the segment that it was stopped in, in ns.
     pub(crate) left_ns: u64,
     pub(crate) body: Body,

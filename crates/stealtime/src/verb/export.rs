@@ -1,6 +1,8 @@
 //! `stealtime export`.
 
-use std::io::{IsTerminal, Write, stdout};
+mod trace_dat;
+
+use std::io::{self, IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -16,14 +18,16 @@ use crate::output;
 
 /// Write a recording for another tool
 ///
-/// Reads the recording twice: first to learn which thread is which VM's vCPU.
+/// For Perfetto, the recording is read twice: first to learn which thread is which VM's vCPU.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   stealtime export trace.dat.zst --to perfetto -o trace.pftrace
   stealtime export trace.dat --to perfetto --from 200ms --until 300ms -o short.pftrace
+  stealtime export perf.data --to trace.dat -o trace.dat.new
 
-Open the result in https://ui.perfetto.dev or with Perfetto's trace_processor.")]
+Open a Perfetto trace in https://ui.perfetto.dev or with Perfetto's trace_processor,
+a trace.dat with trace-cmd report or KernelShark.")]
 pub(crate) struct Export {
     #[command(flatten)]
     recording: Recording,
@@ -39,13 +43,17 @@ pub(crate) struct Export {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Only tracks of this VM (repeat for several)
+    /// Only tracks of this VM (repeat for several); for Perfetto only
     #[arg(long, value_name = "NAME")]
     vm: Vec<String>,
 
-    /// Only tracks of this host CPU (repeat, or separate by commas)
+    /// Only this host CPU's tracks, or events (repeat, or separate by commas)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     cpu: Vec<u16>,
+
+    /// Compress a trace.dat: version 7 with zstd, for trace-cmd 3.1 and later
+    #[arg(long)]
+    compress: bool,
 }
 
 /// What to write.
@@ -53,16 +61,45 @@ pub(crate) struct Export {
 enum Form {
     /// A Perfetto trace: tracks of host CPUs and vCPUs, arrows from IPIs to their injection
     Perfetto,
+    /// A trace.dat of trace-cmd: what is read of the recording, for trace-cmd report and KernelShark
+    #[value(name = "trace.dat")]
+    TraceDat,
 }
 
 impl Export {
-    /// Reads twice, writes once.
+    /// Reads and writes.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let Form::Perfetto = self.to;
         let to_stdout = self.output.as_os_str() == "-";
         if to_stdout && stdout().is_terminal() {
             return Err(CliError::Terminal);
         }
+        match self.to {
+            Form::Perfetto if self.compress => Err(CliError::ForTraceDat),
+            Form::TraceDat if !self.vm.is_empty() => Err(CliError::ForPerfetto),
+            Form::Perfetto => self.perfetto(),
+            Form::TraceDat => self.trace_dat(),
+        }
+    }
+
+    /// Gives the output to `write`, with what makes an error of writing to it.
+    fn output<T>(
+        &self,
+        write: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> CliError) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
+        if self.output.as_os_str() == "-" {
+            let mut out = io::BufWriter::new(stdout().lock());
+            return write(&mut out, &CliError::Stdout);
+        }
+        output::to_file(&self.output, |out| {
+            write(out, &|source| CliError::Write {
+                path: self.output.clone(),
+                source,
+            })
+        })
+    }
+
+    /// Reads twice, writes once.
+    fn perfetto(&self) -> Result<(), CliError> {
         let twice = Twice::new(&self.recording.trace)?;
         let analyzed = input::analyze(
             twice.path(),
@@ -74,19 +111,7 @@ impl Export {
         pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
         pick::cpus(&self.cpu, &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;
-        let cut = if to_stdout {
-            let out = std::io::BufWriter::new(stdout().lock());
-            self.write(out, &twice, &analyzed, CliError::Stdout)?
-        } else {
-            output::to_file(&self.output, |out| {
-                let path = self.output.clone();
-                let failed = move |source| CliError::Write {
-                    path: path.clone(),
-                    source,
-                };
-                self.write(out, &twice, &analyzed, failed)
-            })?
-        };
+        let cut = self.output(|out, failed| self.write(out, &twice, &analyzed, failed))?;
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 

@@ -35,7 +35,11 @@ pub(super) fn vcpus(asked: &[u32], there: &[u32]) -> Result<(), CliError> {
 
 /// The host has the CPU.
 pub(super) fn cpus(asked: &[u16], answers: &Answers) -> Result<(), CliError> {
-    let cpus = answers.source.cpus;
+    cpus_of(asked, answers.source.cpus)
+}
+
+/// A host with so many CPUs has the CPU.
+pub(super) fn cpus_of(asked: &[u16], cpus: u32) -> Result<(), CliError> {
     match asked.iter().find(|cpu| u32::from(**cpu) >= cpus) {
         None => Ok(()),
         Some(asked) => Err(CliError::NoCpu {
@@ -47,7 +51,17 @@ pub(super) fn cpus(asked: &[u16], answers: &Answers) -> Result<(), CliError> {
 
 /// The window holds part of the recording.
 pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result<(), CliError> {
-    let first = analyzed.first_ns;
+    let source = &analyzed.answers.source;
+    window_of(window, analyzed.first_ns, source.last_ns, source.events)
+}
+
+/// The window holds part of a recording from `first` to `last`, of which it has so many events.
+pub(super) fn window_of(
+    window: crate::args::Window,
+    first: u64,
+    last: u64,
+    events: u64,
+) -> Result<(), CliError> {
     let from = window.from.map(|from| from.resolve(first));
     let to = window.until.map(|until| until.resolve(first));
     let wrong = |option, asked: u64, problem| {
@@ -56,17 +70,13 @@ pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result
             option,
             asked: format!("@{}", after(asked)),
             problem,
-            span: format!(
-                "@{} to @{}",
-                after(first),
-                after(analyzed.answers.source.last_ns)
-            ),
+            span: format!("@{} to @{}", after(first), after(last)),
         })
     };
     match (from, to) {
         (Some(from), Some(to)) if to <= from => wrong("--until", to, "not after --from"),
         (_, Some(to)) if to <= first => wrong("--until", to, "before the first event"),
-        (Some(from), _) if analyzed.answers.source.events == 0 && from > first => {
+        (Some(from), _) if events == 0 && from > first => {
             wrong("--from", from, "after the last event")
         }
         _ => Ok(()),

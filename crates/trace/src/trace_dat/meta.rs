@@ -8,7 +8,7 @@ use crate::tracefs::{Endian, Formats};
 use crate::{ReadError, SourceInfo};
 
 /// First bytes of every file.
-pub(super) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
+pub(crate) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
 /// Largest section, symbol list or event description that is read, in bytes.
 const MAX_SECTION: u64 = 64 << 20;

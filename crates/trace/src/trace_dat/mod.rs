@@ -13,8 +13,8 @@ mod options;
 mod page;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -25,6 +25,7 @@ use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;
 use input::Source;
+pub(crate) use meta::MAGIC;
 
 /// A trace.dat file being read.
 ///
@@ -53,6 +54,8 @@ pub struct TraceDat {
 #[derive(Debug, Default)]
 struct Preface {
     cmdlines: Vec<u8>,
+    /// Lines of a thread's and its process's id.
+    tgids: Vec<u8>,
     vcpus: Vec<(NameId, VcpuId, Tid)>,
 }
 
@@ -148,11 +151,11 @@ impl TraceDat {
         for &(vm, vcpu, tid) in &preface.vcpus {
             self.out.push(said(at, Kind::VcpuThread { tid, vm, vcpu }));
         }
-        for line in preface.cmdlines.split(|byte| *byte == b'\n') {
-            if let Some((tid, comm)) = cmdline(line) {
-                self.decoder
-                    .task_named(tid, None, comm, at, &mut self.names, &mut self.out);
-            }
+        let tgids: HashMap<Tid, Tid> = lines(&preface.tgids).filter_map(tgid).collect();
+        for (tid, comm) in lines(&preface.cmdlines).filter_map(cmdline) {
+            let process = tgids.get(&tid).copied();
+            self.decoder
+                .task_named(tid, process, comm, at, &mut self.names, &mut self.out);
         }
         Ok(())
     }
@@ -278,6 +281,17 @@ fn said(at: Stamp, kind: Kind) -> Event {
         context: Context::default(),
         kind,
     }
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| *byte == b'\n')
+}
+
+/// A line of `saved_tgids`: the ids of a thread and of its process.
+fn tgid(line: &[u8]) -> Option<(Tid, Tid)> {
+    let (tid, tgid) = std::str::from_utf8(line).ok()?.trim().split_once(' ')?;
+    let process = tgid.trim().parse().ok().filter(|process| *process > 0)?;
+    Some((Tid(tid.parse().ok()?), Tid(process)))
 }
 
 /// A line of `saved_cmdlines`: tid, space, name (which may have spaces).

@@ -75,6 +75,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
     }
     let mut preface = Preface {
         cmdlines: meta.cmdlines,
+        tgids: std::mem::take(&mut meta.options.tgids),
         ..Preface::default()
     };
     for guest in &meta.options.guests {

@@ -18,6 +18,8 @@ const TSC2NSEC: u16 = 14;
 const HEADER_INFO: u16 = 16;
 const CMDLINES: u16 = 21;
 const BUFFER_TEXT: u16 = 22;
+/// Not of trace-cmd itself: gpuvis's has it, and the writer of this crate.
+const SAVED_TGIDS: u16 = 32;
 
 /// Largest option whose content is read.
 const MAX_OPTION: u64 = 1 << 20;
@@ -69,6 +71,8 @@ pub(super) struct Options {
     pub(super) cpus: Option<u32>,
     pub(super) tsc: Option<TscToNs>,
     pub(super) guests: Vec<Guest>,
+    /// `saved_tgids` of tracefs: lines of a thread's and its process's id.
+    pub(super) tgids: Vec<u8>,
     pub(super) buffers: Vec<Buffer>,
     /// Positions of the sections with IDs 16 (header page) to 21 (command lines).
     pub(super) sections: [u64; 6],
@@ -144,6 +148,7 @@ impl Options {
                     *entry = data.u64(0).unwrap_or(0);
                 }
             }
+            SAVED_TGIDS => self.tgids.extend_from_slice(data.bytes),
             BUFFER_TEXT => info.note(true, "the text of a latency tracer in the file is left out"),
             _ => {}
         }

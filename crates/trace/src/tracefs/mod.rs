@@ -18,6 +18,7 @@ pub use format::{EventFormat, Field, FormatError, Formats, Location};
 pub use functions::Symbols;
 pub use load::Endian;
 pub use queue::EventQueue;
+pub(crate) use tasks::{Comm, comm_of};
 
 #[cfg(test)]
 mod decoder_tests;

@@ -5,7 +5,7 @@ use stealtime_events::{Kind, Tid};
 use crate::NameTable;
 
 /// A task's name as the kernel keeps it (`TASK_COMM_LEN`), zeros behind its end.
-pub(super) type Comm = [u8; 16];
+pub(crate) type Comm = [u8; 16];
 
 /// Tids of one leaf of the table.
 const LEAF: usize = 256;
@@ -101,7 +101,7 @@ impl Tasks {
 }
 
 /// A name of any length as the kernel would keep it: up to the first zero, at most 15 bytes.
-pub(super) fn comm_of(bytes: &[u8]) -> Comm {
+pub(crate) fn comm_of(bytes: &[u8]) -> Comm {
     let mut comm = Comm::default();
     for (to, from) in comm.iter_mut().take(15).zip(bytes) {
         if *from == 0 {

@@ -1,0 +1,320 @@
+//! One pass over events: scripts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stealtime_analysis::Answers;
+use stealtime_events::exit_reason::Class;
+use stealtime_events::{Event, Kind, Names};
+use stealtime_simulator::script::{Edge, Spent, Step, Until};
+
+use crate::cpu::{Cpu, IdleWakes};
+use crate::task::{State, Task};
+
+/// Bits of `prev_state` that mean the task can still run: none, or preempted.
+const PREEMPTED: u32 = 0x100;
+
+/// How wakeups were explained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// By another task, at a point of its own demand.
+    pub edges: u64,
+    /// By a timer, kept as a time.
+    pub timers: u64,
+    /// By something else, kept as a time.
+    pub unknown: u64,
+}
+
+/// A task of a recording, with what the recording says of it.
+#[derive(Clone, Debug)]
+pub struct RecordedTask {
+    /// Thread id.
+    pub tid: i32,
+    /// Name.
+    pub name: String,
+    /// Index of its VM and its number there, if it is a vCPU.
+    pub vcpu: Option<(usize, u32)>,
+    /// Nice value; real-time tasks count as -20.
+    pub nice: i8,
+    /// CPUs where it ran.
+    pub ran_on: Vec<u16>,
+    /// Where it was first.
+    pub first_cpu: u16,
+    /// Times that it got a CPU.
+    pub switches_in: u64,
+    /// Times that it changed its CPU.
+    pub migrations: u64,
+    /// Its script.
+    pub steps: Arc<[Step]>,
+}
+
+/// What a recording's tasks wanted.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Length of the recording, in ns.
+    pub span_ns: u64,
+    /// CPUs of the host.
+    pub cpus: u32,
+    /// Tasks in the order of their ids.
+    pub tasks: Vec<RecordedTask>,
+    /// Edges between them.
+    pub edges: u32,
+    /// How wakeups were explained.
+    pub resolved: Resolved,
+    /// Median time from a wakeup on an idle CPU to running there, in ns.
+    pub idle_wake_ns: Option<u64>,
+}
+
+/// Turns events into scripts.
+#[derive(Debug)]
+pub struct Extractor {
+    pub(crate) cpus: Vec<Cpu>,
+    tasks: BTreeMap<i32, Task>,
+    vcpus: BTreeMap<i32, (usize, u32)>,
+    by_number: BTreeMap<(usize, u32), i32>,
+    edges: u32,
+    pub(crate) first: u64,
+    pub(crate) now: u64,
+    begun: bool,
+    pub(crate) resolved: Resolved,
+    idle_wakes: IdleWakes,
+    /// Names of tasks that have not done anything yet.
+    unseen: BTreeMap<i32, String>,
+}
+
+impl Extractor {
+    /// An extractor for the recording that `answers` are about: they say which threads are vCPUs
+    /// of which VM.
+    #[must_use]
+    pub fn new(answers: &Answers) -> Self {
+        let vm_of = |name: &str| answers.vms.iter().position(|vm| vm.vm == name);
+        let mut vcpus = BTreeMap::new();
+        let mut by_number = BTreeMap::new();
+        for time in &answers.vcpus {
+            if let Some(vm) = vm_of(&time.vm) {
+                vcpus.insert(time.tid, (vm, time.vcpu));
+                by_number.insert((vm, time.vcpu), time.tid);
+            }
+        }
+        Self {
+            cpus: Vec::new(),
+            tasks: BTreeMap::new(),
+            vcpus,
+            by_number,
+            edges: 0,
+            first: 0,
+            now: 0,
+            begun: false,
+            resolved: Resolved::default(),
+            idle_wakes: IdleWakes::default(),
+            unseen: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn new_edge(&mut self) -> Edge {
+        self.edges += 1;
+        Edge(self.edges - 1)
+    }
+
+    /// A task; one that was not seen before has run since the recording began.
+    pub(crate) fn task(&mut self, tid: i32) -> &mut Task {
+        let first = self.first;
+        self.tasks
+            .entry(tid)
+            .or_insert_with(|| Task::new(State::Running { since: first }))
+    }
+
+    fn task_that_was(&mut self, tid: i32, state: State) -> &mut Task {
+        self.tasks.entry(tid).or_insert_with(|| Task::new(state))
+    }
+
+    /// Takes in the next event. Events come in order of time; earlier ones count as now.
+    pub fn event(&mut self, event: &Event, names: &dyn Names) {
+        if !self.begun {
+            self.begun = true;
+            self.first = event.time_ns;
+        }
+        self.now = self.now.max(event.time_ns);
+        let cpu = event.cpu.0 as usize;
+        if self.cpus.len() <= cpu {
+            self.cpus.resize(cpu + 1, Cpu::default());
+        }
+        self.dispatch(event, cpu, names);
+    }
+
+    fn dispatch(&mut self, event: &Event, cpu: usize, names: &dyn Names) {
+        let now = self.now;
+        match event.kind {
+            Kind::Task { tid, name, .. } if tid.0 != 0 => {
+                let name = names.name(name).to_owned();
+                if let Some(task) = self.tasks.get_mut(&tid.0) {
+                    task.name = name;
+                } else {
+                    self.names_later(tid.0, name);
+                }
+            }
+            Kind::SchedSwitch {
+                prev,
+                next,
+                prev_state,
+                next_prio,
+                ..
+            } => {
+                let runnable = prev_state & 0xff == 0 || prev_state & PREEMPTED != 0;
+                self.switch(cpu, prev.0, next.0, runnable, next_prio);
+            }
+            Kind::SchedWaking {
+                tid, target_cpu, ..
+            } => self.waking(event, tid.0, target_cpu),
+            Kind::SchedWakeupNew { tid, .. } => {
+                let at = self.now - self.first;
+                let task = self.task_that_was(tid.0, State::Asleep { since: now });
+                task.wake(Until::Time(at));
+            }
+            Kind::SchedMigrateTask { tid, .. } => {
+                if let Some(task) = self.tasks.get_mut(&tid.0) {
+                    task.migrations += 1;
+                }
+            }
+            Kind::KvmEntry { .. } if event.tid.0 != 0 => {
+                let task = self.task(event.tid.0);
+                task.settle(now);
+                task.halt_untold();
+                task.spent = Spent::Guest;
+            }
+            Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
+                let halts = reason.class() == Class::Halt;
+                let task = self.task(event.tid.0);
+                task.settle(now);
+                task.spent = Spent::Exit(reason.code);
+                if halts {
+                    task.begin_halt();
+                }
+            }
+            Kind::KvmVcpuWakeup { ns, .. } if event.tid.0 != 0 => {
+                let at = now - self.first;
+                self.task(event.tid.0).halt_over(now, ns, at);
+            }
+            Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
+                self.accepted(event, apicid);
+            }
+            Kind::HrtimerExpireEntry { .. } => self.cpus[cpu].in_hrtimer = true,
+            Kind::HrtimerExpireExit { .. } => self.cpus[cpu].in_hrtimer = false,
+            _ => {}
+        }
+    }
+
+    /// A name that comes before the task does anything.
+    fn names_later(&mut self, tid: i32, name: String) {
+        self.unseen.insert(tid, name);
+    }
+
+    fn switch(&mut self, cpu: usize, prev: i32, next: i32, runnable: bool, next_prio: i16) {
+        let now = self.now;
+        if prev != 0 {
+            let first = self.first;
+            let task = self.task_that_was(prev, State::Running { since: first });
+            task.cpus.insert(cpu as u16);
+            task.first_cpu.get_or_insert(cpu as u16);
+            if runnable {
+                task.settle(now);
+                task.state = State::Runnable;
+            } else {
+                task.sleep(now);
+            }
+        }
+        if next != 0 {
+            let task = self.task_that_was(next, State::Runnable);
+            task.settle(now);
+            if let State::Asleep { .. } = task.state {
+                // It runs without a wakeup in the recording: the time is all that is known.
+                let at = now - self.first;
+                if let Some(task) = self.tasks.get_mut(&next) {
+                    task.wake(Until::Time(at));
+                }
+                self.resolved.unknown += 1;
+            }
+            let task = self.task(next);
+            task.state = State::Running { since: now };
+            task.cpus.insert(cpu as u16);
+            task.first_cpu.get_or_insert(cpu as u16);
+            task.switches_in += 1;
+            task.prio = next_prio;
+            if let Some(woken) = task.woken_idle.take() {
+                self.idle_wakes.add(now - woken);
+            }
+        }
+        self.cpus[cpu].current = Some(next);
+    }
+
+    fn waking(&mut self, event: &Event, tid: i32, target: u32) {
+        let now = self.now;
+        let first = self.first;
+        let task = self.task_that_was(tid, State::Asleep { since: first });
+        if !matches!(task.state, State::Asleep { .. }) {
+            return;
+        }
+        let until = self.cause(event, tid);
+        let idle = self
+            .cpus
+            .get(target as usize)
+            .is_some_and(|cpu| cpu.current == Some(0));
+        let task = self.task(tid);
+        task.wake(until);
+        task.woken_idle = idle.then_some(now);
+    }
+
+    /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
+    fn accepted(&mut self, event: &Event, apicid: u32) {
+        let sender = self.vcpus.get(&event.tid.0).copied();
+        let Some((vm, _)) = sender.filter(|_| event.context.in_task()) else {
+            return;
+        };
+        let Some(&tid) = self.by_number.get(&(vm, apicid)) else {
+            return;
+        };
+        if tid == event.tid.0 || !self.tasks.get(&tid).is_some_and(Task::polls) {
+            return;
+        }
+        let until = self.cause(event, tid);
+        if let Some(halting) = &mut self.task(tid).halting {
+            halting.interrupted.get_or_insert(until);
+        }
+    }
+
+    /// The recording is over.
+    #[must_use]
+    pub fn finish(mut self) -> Recording {
+        let now = self.now;
+        let mut tasks = Vec::new();
+        for (&tid, task) in &mut self.tasks {
+            task.settle(now);
+            task.halt_untold();
+            let nice = (task.prio - 120).clamp(-20, 19) as i8;
+            let name = match task.name.is_empty() {
+                true => self.unseen.get(&tid).cloned().unwrap_or_default(),
+                false => task.name.clone(),
+            };
+            tasks.push(RecordedTask {
+                tid,
+                name,
+                vcpu: self.vcpus.get(&tid).copied(),
+                nice,
+                ran_on: task.cpus.iter().copied().collect(),
+                first_cpu: task.first_cpu.unwrap_or(0),
+                switches_in: task.switches_in,
+                migrations: task.migrations,
+                steps: Arc::from(core::mem::take(&mut task.steps)),
+            });
+        }
+        tasks.retain(|task| !task.ran_on.is_empty());
+        Recording {
+            span_ns: now - self.first,
+            cpus: self.cpus.len() as u32,
+            tasks,
+            edges: self.edges,
+            resolved: self.resolved,
+            idle_wake_ns: self.idle_wakes.median(),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! From a recording to what everybody wanted, and back to a host.
+//!
+//! [`Extractor`] turns events into a script for each task: computing in ns of its own time, and
+//! waits for points that other scripts reach, or for a time. The schedule that the recording
+//! happened to get is gone from it. [`host::as_recorded`] makes a host of it for the simulator.
+
+mod cpu;
+mod extract;
+pub mod host;
+mod task;
+mod wake;
+
+pub use extract::{Extractor, RecordedTask, Recording, Resolved};

@@ -1,0 +1,251 @@
+//! Random scenarios, each short, with everything that must always hold watched.
+//!
+//! A scenario is a pure function of its seed, so that a seed is a whole report of a failure.
+
+use stealtime_hypervisor::posted_interrupt::Suppression;
+
+use crate::config::{
+    CState, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning,
+    Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+};
+use crate::engine::{Random, Streams};
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::outcome::Outcome;
+use crate::workload::{LIBRARY, Workload};
+
+/// The scenario of a seed.
+#[must_use]
+pub fn scenario(seed: u64) -> Config {
+    let mut random = Streams::new(seed).named("swarm");
+    let r = &mut random;
+    let topology = topology(r);
+    let cpus = topology.cpus();
+    let mut config = Config {
+        host: HostConfig {
+            profile: profile(r),
+            topology,
+            hypervisor: if r.chance(200) {
+                Hypervisor::Xen
+            } else {
+                Hypervisor::Kvm
+            },
+            idle: match r.below(4) {
+                0 => IdleMethod::Hlt,
+                1 => IdleMethod::Poll,
+                _ => IdleMethod::Mwait,
+            },
+            tasks: Vec::new(),
+        },
+        vms: Vec::new(),
+        scripts: crate::script::Scripts::default(),
+        knobs: knobs(r, cpus),
+        run: RunConfig {
+            duration_ns: r.between(1, 20) * 1_000_000,
+            warmup_ns: r.below(3) * r.below(1_000_000),
+            seed: r.bits(),
+        },
+    };
+    for n in 0..r.between(1, 4) {
+        let vm = vm(r, n, cpus);
+        config.vms.push(vm);
+    }
+    for n in 0..r.below(3) {
+        config.host.tasks.push(TaskConfig {
+            name: format!("task{n}"),
+            workload: host_workload(r),
+            count: r.between(1, 3) as u32,
+            nice: nice(r),
+            cpus: if r.chance(300) {
+                some_cpus(r, cpus)
+            } else {
+                Vec::new()
+            },
+        });
+    }
+    config
+}
+
+/// Runs a scenario with all checks on.
+///
+/// # Errors
+///
+/// [`Fault`]: any but [`Fault::Stopped`] is a defect, of the simulator, of a mechanism or of the
+/// scenario.
+pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<Outcome, Fault> {
+    let mut sink = ();
+    let mut machine = Machine::new(config, &mut sink)?;
+    machine.set_checks(true);
+    machine.run(stop)
+}
+
+fn topology(r: &mut Random) -> Topology {
+    if r.chance(500) {
+        return Topology::flat(r.between(1, 8) as u32);
+    }
+    Topology {
+        sockets: r.between(1, 2) as u32,
+        llcs_per_socket: r.between(1, 2) as u32,
+        cores_per_llc: r.between(1, 4) as u32,
+        threads_per_core: r.between(1, 2) as u32,
+    }
+}
+
+fn profile(r: &mut Random) -> Profile {
+    let mut profile = Profile::generic();
+    let f = &mut profile.features;
+    f.apicv = r.chance(700);
+    f.ipiv = r.chance(400);
+    f.hv_timer_shift = r.chance(700).then(|| r.below(8) as u32);
+    f.ple = r.chance(700);
+    f.vtd_posting = r.chance(700);
+    f.x2apic = r.chance(700);
+    f.x2apic_cluster = r.chance(500);
+    if r.chance(300) {
+        profile.cstates.truncate(r.between(1, 3) as usize);
+    }
+    if r.chance(100) {
+        profile.cstates.push(CState {
+            name: "deep".to_owned(),
+            exit_latency_ns: r.below(400_000) as u32,
+            target_residency_ns: r.below(1_000_000) as u32,
+        });
+    }
+    profile
+}
+
+fn knobs(r: &mut Random, cpus: u32) -> Knobs {
+    let mut knobs = Knobs::default();
+    let kvm = &mut knobs.kvm;
+    kvm.pi_inject_timer = r.between(0, 2) as i8 - 1;
+    kvm.lapic_timer_advance = r.chance(500);
+    kvm.ipi_tracking.ipi_tracking_enabled = r.chance(300);
+    kvm.enable_apicv = r.chance(800);
+    kvm.enable_ipiv = r.chance(800);
+    kvm.preemption_timer = r.chance(700);
+    kvm.suppress_notification = match r.below(3) {
+        0 => Suppression::Off,
+        1 => Suppression::Corrected,
+        _ => Suppression::Put,
+    };
+    if r.chance(300) {
+        kvm.halt_poll.halt_poll_ns = r.below(400_000) as u32;
+    }
+    let sched = &mut knobs.sched;
+    sched.hz = [100, 250, 300, 1000][r.below(4) as usize];
+    sched.timer_migration = r.chance(700);
+    if r.chance(300) {
+        sched.base_slice_ns = Some(r.between(100_000, 10_000_000));
+    }
+    for word in [
+        "YIELD_TO_LAG_CREDIT",
+        "NO_RUN_TO_PARITY",
+        "NEXT_BUDDY",
+        "HRTICK",
+    ] {
+        if r.chance(250) {
+            // A kernel without a feature of this name would say so; so may this one.
+            let _ = sched.features.set(word);
+        }
+    }
+    if r.chance(250) {
+        knobs.host.nohz_full = (1..cpus).filter(|_| r.chance(500)).collect();
+    }
+    if r.chance(200) {
+        knobs.host.isolcpus = (1..cpus).filter(|_| r.chance(300)).collect();
+    }
+    knobs.xen.mwait_elision = r.chance(500);
+    knobs
+}
+
+fn vm(r: &mut Random, n: u64, cpus: u32) -> VmConfig {
+    let vcpus = r.between(1, 8) as u32;
+    let pinning = match r.below(4) {
+        0 => Pinning::Pool(some_cpus(r, cpus)),
+        1 => Pinning::OneToOne((0..vcpus).map(|_| r.below(cpus.into()) as u32).collect()),
+        _ => Pinning::None,
+    };
+    VmConfig {
+        name: format!("vm{n}"),
+        vcpus,
+        pinning,
+        guest: guest(r),
+        workload: workload(r),
+        cpu_weight: r.between(1, 400) as u32,
+        cpu_max_ns: r.chance(200).then(|| {
+            let period = r.between(1, 100) * 1_000_000;
+            (r.between(1_000_000, period * 4), period)
+        }),
+        nice: nice(r),
+        assigned_device: r.chance(400),
+        migration: None,
+        start_ns: if r.chance(200) { r.below(3_000_000) } else { 0 },
+    }
+}
+
+fn guest(r: &mut Random) -> GuestConfig {
+    GuestConfig {
+        mwait_in_guest: r.chance(100),
+        hlt_in_guest: r.chance(100),
+        pause_in_guest: r.chance(200),
+        x2apic: r.chance(700),
+        pv_eoi: r.chance(500),
+        pv_send_ipi: r.chance(500),
+        pv_tlb_flush: r.chance(500),
+        pv_spinlocks: r.chance(500),
+        pv_sched_yield: r.chance(500),
+        steal_time: r.chance(500),
+        hz: [100, 250, 1000][r.below(3) as usize],
+        guest_halt_poll_ns: if r.chance(200) {
+            r.below(300_000) as u32
+        } else {
+            0
+        },
+    }
+}
+
+fn nice(r: &mut Random) -> i8 {
+    if r.chance(700) {
+        0
+    } else {
+        r.below(40) as i8 - 20
+    }
+}
+
+/// At least one CPU.
+fn some_cpus(r: &mut Random, cpus: u32) -> Vec<u32> {
+    let mut some: Vec<u32> = (0..cpus).filter(|_| r.chance(500)).collect();
+    if some.is_empty() {
+        some.push(r.below(cpus.into()) as u32);
+    }
+    some
+}
+
+fn workload(r: &mut Random) -> WorkloadConfig {
+    let workload = &LIBRARY[r.below(LIBRARY.len() as u64) as usize];
+    with_params(r, workload)
+}
+
+/// Some parameters differ from their defaults by up to fourfold, within their ranges.
+fn with_params(r: &mut Random, workload: &Workload) -> WorkloadConfig {
+    let mut config = WorkloadConfig::named(workload.name);
+    for doc in workload.params {
+        if !r.chance(250) {
+            continue;
+        }
+        let (low, high) = (doc.default / 4, doc.default.saturating_mul(4).max(4));
+        let value = r.between(low.max(doc.min), high.min(doc.max));
+        let value = ParamValue::Int(value.min(i64::MAX as u64) as i64);
+        config = config.with(doc.name, value);
+    }
+    config
+}
+
+fn host_workload(r: &mut Random) -> WorkloadConfig {
+    let names = ["busy", "ticks", "idle"];
+    let name = names[r.below(3) as usize];
+    match LIBRARY.iter().find(|workload| workload.name == name) {
+        Some(workload) => with_params(r, workload),
+        None => WorkloadConfig::named(name),
+    }
+}

@@ -1,0 +1,83 @@
+//! `stealtime export --to trace.dat`.
+
+use std::io::Write;
+
+use stealtime_events::{Event, Kind};
+use stealtime_report::escape;
+use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, WriteError};
+use stealtime_trace::{EventSource, ReadError};
+
+use super::{Export, pick};
+use crate::error::CliError;
+use crate::input;
+
+impl Export {
+    /// Reads once; writes at the end.
+    pub(super) fn trace_dat(&self) -> Result<(), CliError> {
+        let mut source = input::open(&self.recording.trace, &self.recording)?;
+        let cut = self.output(|out, failed| {
+            let failed = |error| match error {
+                WriteError::Io(source) => failed(source),
+                error => CliError::TraceDat(error),
+            };
+            self.rewrite(&mut *source, out, &failed)
+        })?;
+        // The new file is whole, and cannot say that the recording was not.
+        for note in source.info().notes.iter().filter(|note| note.partial) {
+            eprintln!("stealtime: {}", escape::terminal(&note.text));
+        }
+        cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
+    }
+
+    fn rewrite(
+        &self,
+        source: &mut dyn EventSource,
+        out: &mut dyn Write,
+        failed: &dyn Fn(WriteError) -> CliError,
+    ) -> Result<Option<ReadError>, CliError> {
+        let (before, first) = input::first_event(source)?;
+        let first_ns = first.map_or(0, |event| event.time_ns);
+        let resolve = |when: crate::when::When| when.resolve(first_ns);
+        let from = self.window.from.map_or(0, resolve);
+        let until = self.window.until.map(resolve);
+        let mut writer = TraceDatWriter::new(out, self.options()).map_err(failed)?;
+        let (mut last_ns, mut cpus) = (first_ns, 0);
+        let mut take = |event: &Event, source: &dyn EventSource| {
+            last_ns = last_ns.max(event.time_ns);
+            cpus = cpus.max(u32::from(event.cpu.0) + 1);
+            let in_time = from <= event.time_ns && until.is_none_or(|end| event.time_ns < end);
+            let on_cpu = self.cpu.is_empty() || self.cpu.contains(&event.cpu.0);
+            if is_name(event.kind) || in_time && on_cpu {
+                writer.push(event, source.names()).map_err(failed)?;
+            }
+            Ok(())
+        };
+        for event in before.iter().chain(&first) {
+            take(event, source)?;
+        }
+        let cut = input::drive("exporting", source, take)?;
+        pick::cpus_of(&self.cpu, cpus.max(source.info().cpus.unwrap_or(0)))?;
+        pick::window_of(self.window, first_ns, last_ns, writer.stats().events)?;
+        writer.describe(source.info());
+        writer.finish().map_err(failed)?;
+        Ok(cut)
+    }
+
+    /// How the file is written; what it says of the recording is known at the end.
+    fn options(&self) -> Options {
+        let (version, compression) = match self.compress {
+            true => (Version::V7, Compression::Zstd),
+            false => (Version::V6, Compression::None),
+        };
+        Options {
+            version,
+            compression,
+            ..Options::default()
+        }
+    }
+}
+
+/// Whether an event tells what a thread is, whatever happens.
+const fn is_name(kind: Kind) -> bool {
+    matches!(kind, Kind::Task { .. } | Kind::VcpuThread { .. })
+}

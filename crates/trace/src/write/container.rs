@@ -1,0 +1,271 @@
+//! The file around the pages: versions 6 (one sequence) and 7 (sections), trace-cmd.dat.v6(5) and
+//! trace-cmd.dat.v7(5).
+
+use super::page::PAGE;
+use super::{Compression, Options, Version};
+use crate::ClockUnit;
+
+/// What a file says besides its events.
+pub(super) struct Meta {
+    /// Event descriptions by system.
+    pub(super) systems: Vec<(&'static str, Vec<String>)>,
+    pub(super) kallsyms: String,
+    pub(super) cmdlines: String,
+    /// Options but those that say where something is.
+    pub(super) options: Vec<(u16, Vec<u8>)>,
+    /// How many CPUs the host has.
+    pub(super) cpus: u32,
+    /// CPUs with data, and the bytes of that in the file.
+    pub(super) data: Vec<(u16, u64)>,
+}
+
+/// Everything before the data of the first CPU, and where each CPU's data must start.
+pub(super) struct Head {
+    pub(super) bytes: Vec<u8>,
+    pub(super) starts: Vec<u64>,
+}
+
+const DONE: u16 = 0;
+const BUFFER: u16 = 3;
+const TRACECLOCK: u16 = 4;
+const UNAME: u16 = 5;
+const CPUCOUNT: u16 = 8;
+const VERSION: u16 = 9;
+const GUEST: u16 = 13;
+const TSC2NSEC: u16 = 14;
+const FIRST_SECTION: u16 = 16;
+/// `saved_tgids` of tracefs, an option of gpuvis's trace-cmd.
+pub(super) const SAVED_TGIDS: u16 = 32;
+
+const HEADER_PAGE: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+    \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+    \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+    \tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;\n";
+
+const HEADER_EVENT: &str = "# compressed entry header\n\ttype_len    :    5 bits\n\
+    \ttime_delta  :   27 bits\n\tarray       :   32 bits\n\n\tpadding     : type == 29\n\
+    \ttime_extend : type == 30\n\ttime_stamp  : type == 31\n\tdata max type_len  == 28\n";
+
+/// Bytes, little endian.
+#[derive(Default)]
+pub(super) struct Bytes(pub(super) Vec<u8>);
+
+impl Bytes {
+    pub(super) fn raw(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(super) fn u16(self, value: u16) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(super) fn u32(self, value: u32) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(super) fn u64(self, value: u64) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// A string with its zero.
+    pub(super) fn text(self, text: &str) -> Self {
+        self.raw(text.as_bytes()).raw(&[0])
+    }
+
+    fn sized(self, text: &str) -> Self {
+        self.u64(text.len() as u64).raw(text.as_bytes())
+    }
+
+    fn option(self, id: u16, data: &[u8]) -> Self {
+        self.u16(id).u32(data.len() as u32).raw(data)
+    }
+
+    /// Up to the next page.
+    fn pad(mut self) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(PAGE), 0);
+        self
+    }
+}
+
+/// Options that follow from what the caller said.
+pub(super) fn options(options: &Options) -> Vec<(u16, Vec<u8>)> {
+    let text = |text: &str| Bytes::default().text(text).0;
+    let mut all = vec![(
+        VERSION,
+        text(concat!("stealtime ", env!("CARGO_PKG_VERSION"))),
+    )];
+    let clock = &options.clock;
+    if !clock.name.is_empty() {
+        all.push((TRACECLOCK, text(&format!("[{}]\n", clock.name))));
+    }
+    if let Some(uname) = &options.uname {
+        all.push((UNAME, text(uname)));
+    }
+    if clock.name == "x86-tsc" && clock.unit == ClockUnit::Ns {
+        // The times are converted already: multiplier 1, shift 0, offset 0.
+        let same = Bytes::default().u32(1).u32(0).u64(0);
+        all.push((TSC2NSEC, same.0));
+    }
+    all
+}
+
+/// A guest's vCPUs and the host's threads that run them.
+pub(super) fn guest(
+    name: &str,
+    vcpus: impl ExactSizeIterator<Item = (u32, i32)>,
+) -> (u16, Vec<u8>) {
+    // Behind the name: the identifier of the guest's own recording, of which there is none.
+    let mut bytes = Bytes::default().text(name).u64(0).u32(vcpus.len() as u32);
+    for (vcpu, tid) in vcpus {
+        bytes = bytes.u32(vcpu).u32(tid.cast_unsigned());
+    }
+    (GUEST, bytes.0)
+}
+
+impl Meta {
+    fn start(version: &str) -> Bytes {
+        let magic = Bytes::default().raw(crate::trace_dat::MAGIC).text(version);
+        // Little endian, with a long of 8 bytes.
+        magic.raw(&[0, 8]).u32(PAGE as u32)
+    }
+
+    fn header_page() -> Bytes {
+        let page = Bytes::default().text("header_page").sized(HEADER_PAGE);
+        page.text("header_event").sized(HEADER_EVENT)
+    }
+
+    fn events(&self) -> Bytes {
+        let mut bytes = Bytes::default().u32(self.systems.len() as u32);
+        for (system, events) in &self.systems {
+            bytes = bytes.text(system).u32(events.len() as u32);
+            for event in events {
+                bytes = bytes.sized(event);
+            }
+        }
+        bytes
+    }
+
+    fn sized32(text: &str) -> Bytes {
+        Bytes::default().u32(text.len() as u32).raw(text.as_bytes())
+    }
+
+    /// The start of each CPU's data behind `at`, each on a page of its own.
+    fn starts(&self, at: u64) -> Vec<u64> {
+        let mut at = at;
+        let mut starts = Vec::new();
+        for (_, len) in &self.data {
+            at = at.next_multiple_of(PAGE as u64);
+            starts.push(at);
+            at += len;
+        }
+        starts
+    }
+
+    /// The file up to its data.
+    pub(super) fn head(&self, options: &Options) -> Head {
+        match options.version {
+            Version::V6 => self.v6(),
+            Version::V7 => self.v7(options),
+        }
+    }
+
+    fn v6(&self) -> Head {
+        let mut file = Self::start("6").raw(&Self::header_page().0);
+        // No events of ftrace itself.
+        file = file.u32(0).raw(&self.events().0);
+        file = file.raw(&Self::sized32(&self.kallsyms).0);
+        // No formats of trace_printk.
+        file = file.u32(0).sized(&self.cmdlines).u32(self.cpus);
+        file = file.text("options  ");
+        for (id, data) in &self.options {
+            file = file.option(*id, data);
+        }
+        file = file.u16(DONE).text("flyrecord");
+        let starts = self.starts(file.0.len() as u64 + u64::from(self.cpus) * 16);
+        let mut data = self.data.iter().zip(&starts).peekable();
+        for cpu in 0..self.cpus {
+            let own = data.next_if(|((number, _), _)| u32::from(*number) == cpu);
+            let (start, len) = own.map_or((0, 0), |((_, len), start)| (*start, *len));
+            file = file.u64(start).u64(len);
+        }
+        let bytes = file.pad().0;
+        Head { bytes, starts }
+    }
+
+    fn v7(&self, options: &Options) -> Head {
+        let (name, version, flags) = match options.compression {
+            Compression::None => ("none", "", 0),
+            Compression::Zstd => ("zstd", zstd::zstd_safe::version_string(), 1),
+        };
+        let mut file = Self::start("7").text(name).text(version);
+        let place = file.0.len();
+        file = file.u64(0);
+        let mut all = Vec::new();
+        let empty = Bytes::default().u32(0);
+        let printk = Bytes::default().u32(0);
+        let cmdlines = Bytes::default().sized(&self.cmdlines);
+        let kallsyms = Self::sized32(&self.kallsyms);
+        let parts = [
+            Self::header_page(),
+            empty,
+            self.events(),
+            kallsyms,
+            printk,
+            cmdlines,
+        ];
+        for (id, part) in (FIRST_SECTION..).zip(parts) {
+            all.push((id, Bytes::default().u64(file.0.len() as u64).0));
+            file = section(file, id, &part.0);
+        }
+        all.extend(self.options.iter().cloned());
+        all.push((CPUCOUNT, Bytes::default().u32(self.cpus).0));
+        let at = file.0.len();
+        if let Some(place) = file.0.get_mut(place..place + 8) {
+            place.copy_from_slice(&(at as u64).to_le_bytes());
+        }
+        // The positions that the last option holds depend on its own length.
+        let last = |buffer: &[u8]| {
+            let mut bytes = Bytes::default();
+            for (id, data) in &all {
+                bytes = bytes.option(*id, data);
+            }
+            bytes.option(BUFFER, buffer).option(DONE, &[0; 8])
+        };
+        let clock = &options.clock.name;
+        let none = vec![0; self.data.len()];
+        let len = last(&self.buffer(0, clock, &none)).0.len();
+        let buffer = (at + 16 + len) as u64;
+        let starts = self.starts(buffer + 16);
+        let content = last(&self.buffer(buffer, clock, &starts));
+        file = section(file, DONE, &content.0);
+        let data = self.data.iter().zip(&starts).next_back();
+        let end = data.map_or(buffer + 16, |((_, len), start)| start + len);
+        file = file
+            .u16(BUFFER)
+            .u16(flags)
+            .u32(0)
+            .u64(end - (buffer + 16))
+            .pad();
+        Head {
+            bytes: file.0,
+            starts,
+        }
+    }
+
+    /// Option BUFFER: where the data of which CPU is.
+    fn buffer(&self, section: u64, clock: &str, starts: &[u64]) -> Vec<u8> {
+        let buffer = Bytes::default().u64(section).text("").text(clock);
+        let mut buffer = buffer.u32(PAGE as u32).u32(self.data.len() as u32);
+        for ((cpu, len), start) in self.data.iter().zip(starts) {
+            buffer = buffer.u32(u32::from(*cpu)).u64(*start).u64(*len);
+        }
+        buffer.0
+    }
+}
+
+/// A section that is not compressed.
+fn section(file: Bytes, id: u16, content: &[u8]) -> Bytes {
+    let head = file.u16(id).u16(0).u32(0).u64(content.len() as u64);
+    head.raw(content)
+}

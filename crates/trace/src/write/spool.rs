@@ -1,0 +1,108 @@
+//! Where pages wait until the last event is known: a file has each CPU's pages in one piece.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use super::{Compression, WriteError};
+
+/// Pages of one CPU that were spooled together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    at: u64,
+    len: u64,
+}
+
+/// An anonymous temporary file; it is made when the first pages come.
+#[derive(Default)]
+pub(super) struct Spool {
+    file: Option<File>,
+    /// Bytes so far.
+    len: u64,
+    packer: Option<zstd::bulk::Compressor<'static>>,
+    packed: Vec<u8>,
+}
+
+/// Level of zstd: with more the file hardly shrinks (measured: 3 makes it 5 % smaller and takes
+/// twice the time).
+const LEVEL: i32 = 1;
+
+impl Spool {
+    pub(super) fn new(compression: Compression) -> Result<Self, WriteError> {
+        let packer = match compression {
+            Compression::None => None,
+            Compression::Zstd => {
+                Some(zstd::bulk::Compressor::new(LEVEL).map_err(WriteError::Compress)?)
+            }
+        };
+        Ok(Self {
+            packer,
+            ..Self::default()
+        })
+    }
+
+    /// Keeps whole pages, as they are or as one compressed chunk with its head.
+    pub(super) fn keep(&mut self, pages: &[u8]) -> Result<Extent, WriteError> {
+        let bytes = match &mut self.packer {
+            None => pages,
+            Some(packer) => {
+                self.packed.clear();
+                self.packed.resize(8, 0);
+                self.packed
+                    .reserve(zstd::zstd_safe::compress_bound(pages.len()));
+                let chunk = packer.compress(pages).map_err(WriteError::Compress)?;
+                let sizes = [chunk.len() as u32, pages.len() as u32];
+                for (to, size) in self.packed.chunks_exact_mut(4).zip(sizes) {
+                    to.copy_from_slice(&size.to_le_bytes());
+                }
+                self.packed.extend_from_slice(&chunk);
+                &self.packed
+            }
+        };
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile().map_err(|source| failed(source, 0))?),
+        };
+        file.write_all(bytes)
+            .map_err(|source| failed(source, self.len))?;
+        let extent = Extent {
+            at: self.len,
+            len: bytes.len() as u64,
+        };
+        self.len += extent.len;
+        Ok(extent)
+    }
+
+    /// Copies what was kept to `out`.
+    pub(super) fn copy(
+        &mut self,
+        extents: &[Extent],
+        out: &mut impl Write,
+    ) -> Result<(), WriteError> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        for extent in extents {
+            self.packed.resize(extent.len as usize, 0);
+            file.seek(SeekFrom::Start(extent.at))
+                .and_then(|_| file.read_exact(&mut self.packed))
+                .map_err(|source| failed(source, self.len))?;
+            out.write_all(&self.packed).map_err(WriteError::Io)?;
+        }
+        Ok(())
+    }
+}
+
+impl Extent {
+    /// Bytes in the file.
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+fn failed(source: io::Error, spooled: u64) -> WriteError {
+    WriteError::Spool {
+        dir: std::env::temp_dir(),
+        spooled,
+        source,
+    }
+}

@@ -1,0 +1,146 @@
+//! Recordings re-written as trace.dat, sound ones and damaged ones: every event of the host is there
+//! again.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use stealtime_events::{Event, Kind, NameId, Names};
+use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version};
+use stealtime_trace::{EventSource, Options as ReadOptions, open, open_read};
+
+/// Time, CPU, task, context, and what happened with its names spelled out.
+type Spelled = (u64, u16, i32, u8, String);
+
+fn spelled(event: &Event, names: &dyn Names) -> Spelled {
+    let mut kind = event.kind;
+    let name = match &mut kind {
+        Kind::Other { name: id }
+        | Kind::IpiSendCpu { callback: id, .. }
+        | Kind::IpiSendCpumask { callback: id }
+        | Kind::CsdQueueCpu { func: id, .. }
+        | Kind::CsdFunctionEntry { func: id }
+        | Kind::CsdFunctionExit { func: id }
+        | Kind::HrtimerStart { function: id, .. }
+        | Kind::HrtimerExpireEntry { function: id, .. } => std::mem::replace(id, NameId::NONE),
+        _ => NameId::NONE,
+    };
+    let text = format!("{kind:?} {}", plain(names.name(name)));
+    let (cpu, tid) = (event.cpu.0, event.tid.0);
+    (event.time_ns, cpu, tid, event.context.bits(), text)
+}
+
+/// A name as a file can hold it, whether of an event or of a function.
+fn plain(name: &str) -> String {
+    let name = name.replace(|c: char| c.is_control() || c.is_whitespace(), "_");
+    name.trim_matches('_').to_owned()
+}
+
+/// What a source has, in the order of time and CPUs, and the same of what was written of it.
+fn rewritten(source: &mut dyn EventSource, options: Options) -> [Vec<Spelled>; 2] {
+    let mut file = Vec::new();
+    let mut writer = TraceDatWriter::new(&mut file, options).expect("good options");
+    let mut before = Vec::new();
+    // A damaged file may end in an error: what came before it is written.
+    while let Ok(Some(event)) = source.next_event() {
+        writer.push(&event, source.names()).expect("room");
+        if event.kind.is_host_event() {
+            before.push(spelled(&event, source.names()));
+        }
+    }
+    writer.describe(source.info());
+    writer.finish().expect("memory");
+    let mut again = common::open(file).expect("a good file");
+    let mut after = Vec::new();
+    while let Some(event) = again.next_event().expect("no error") {
+        if event.kind.is_host_event() {
+            after.push(spelled(&event, again.names()));
+        }
+    }
+    assert!(!again.info().is_partial(), "{:?}", again.info().notes);
+    let mut both = [before, after];
+    for events in &mut both {
+        events.sort_by_key(|event| (event.0, event.1));
+    }
+    both
+}
+
+fn compressed() -> Options {
+    Options {
+        version: Version::V7,
+        compression: Compression::Zstd,
+        ..Options::default()
+    }
+}
+
+fn recordings(dir: &Path, found: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(dir).expect("readable");
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .collect();
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            recordings(&path, found);
+        } else if ["trace.dat", "perf.data", "trace.txt"].contains(&name.trim_end_matches(".zst")) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_event_of_every_recording_is_there_again() {
+    let root =
+        std::env::var_os("STEALTIME_TRACES").map_or_else(|| common::SMALL.into(), PathBuf::from);
+    let mut found = Vec::new();
+    recordings(&root, &mut found);
+    assert!(found.len() >= 6, "{found:?}");
+    for path in found {
+        for options in [Options::default(), compressed()] {
+            let mut source = open(&path).expect("a good file");
+            let [before, after] = rewritten(&mut *source, options);
+            assert_eq!(before.len(), after.len(), "{}", path.display());
+            let differ = before
+                .iter()
+                .zip(&after)
+                .find(|(before, after)| before != after);
+            assert_eq!(differ, None, "{}", path.display());
+        }
+    }
+}
+
+/// Bytes changed all over a file, the same in each run.
+#[test]
+fn whatever_a_damaged_recording_says_can_be_written() {
+    let mut seed = 1_u64;
+    let mut random = move || {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize
+    };
+    let mut written = 0;
+    for name in [
+        "pvmhost-lost-events-ring/trace.dat",
+        "pvmhost-ticketlock-idle-text/trace.txt.zst",
+        "svm-lost-events-hackbench-hog-timer/perf.data.zst",
+    ] {
+        let whole = common::bytes(Path::new(common::SMALL).join(name).as_ref());
+        for _ in 0..25 {
+            let mut damaged = whole.clone();
+            for _ in 0..20 {
+                let at = random() % damaged.len();
+                damaged[at] ^= random() as u8;
+            }
+            let input = Box::new(std::io::Cursor::new(damaged));
+            let Ok(mut source) = open_read(name, input, &ReadOptions::default()) else {
+                continue;
+            };
+            let [before, after] = rewritten(&mut *source, Options::default());
+            written += before.len();
+            assert_eq!(before, after, "{name}");
+        }
+    }
+    assert!(written > 10_000, "{written}");
+}
