@@ -1,7 +1,7 @@
 //! One pass over events: scripts.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
@@ -45,7 +45,7 @@ pub struct RecordedTask {
     /// Times that it changed its CPU.
     pub migrations: u64,
     /// Its script.
-    pub steps: Rc<[Step]>,
+    pub steps: Arc<[Step]>,
 }
 
 /// What a recording's tasks wanted.
@@ -304,7 +304,7 @@ impl Extractor {
                 first_cpu: task.first_cpu.unwrap_or(0),
                 switches_in: task.switches_in,
                 migrations: task.migrations,
-                steps: Rc::from(core::mem::take(&mut task.steps)),
+                steps: Arc::from(core::mem::take(&mut task.steps)),
             });
         }
         tasks.retain(|task| !task.ran_on.is_empty());

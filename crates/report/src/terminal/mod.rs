@@ -3,9 +3,11 @@
 //! Rows of nothing are left out; a table without rows says why in a sentence. `-` is nothing, `?`
 //! what the recording cannot tell.
 
+pub mod compare;
 mod exits;
 mod grid;
 mod header;
+pub mod knobs;
 mod more;
 mod ready;
 mod time;

@@ -289,7 +289,8 @@ impl Machine<'_> {
         let fine = match v.run {
             VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting(_) => state == TaskState::Running,
             VcpuRun::Blocked => true,
-            _ if v.parked => true,
+            // Its VM is stopped.
+            VcpuRun::Ready if v.parked => true,
             _ => state != TaskState::Blocked,
         };
         if !fine {

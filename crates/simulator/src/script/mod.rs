@@ -8,7 +8,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub use run::ScriptOutcome;
 pub(crate) use run::ScriptTask;
@@ -70,7 +70,7 @@ pub struct ScriptConfig {
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,
     /// What it does.
-    pub steps: Rc<[Step]>,
+    pub steps: Arc<[Step]>,
 }
 
 /// All scripts of a run.

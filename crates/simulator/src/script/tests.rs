@@ -1,4 +1,4 @@
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::{Edge, ScriptConfig, Scripts, Spent, Step, Until};
 use crate::config::{
@@ -16,7 +16,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             cpus: Vec::new(),
             first_cpu: n as u32 % cpus,
             vm: Some(0),
-            steps: Rc::from(steps),
+            steps: Arc::from(steps),
         });
     let config = Config {
         host: HostConfig {

@@ -1,0 +1,86 @@
+//! All knobs for readers: `stealtime knobs` and `docs/knobs.md`.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::{Knob, Source, all};
+
+/// A knob as the reference has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// `switch`, `number`, `time`, `cpus`, `choice` or `text`.
+    pub kind: &'static str,
+    /// What its values look like.
+    pub values: String,
+    /// Its default, as one would write it.
+    pub default: String,
+    /// What it does.
+    pub about: &'static str,
+    /// Whether upstream has this name.
+    pub upstream: bool,
+    /// What upstream calls it, or where ours comes from.
+    pub source: &'static str,
+}
+
+/// All knobs in the order of the reference.
+#[must_use]
+pub fn entries() -> Vec<Entry> {
+    all().map(entry).collect()
+}
+
+fn entry(knob: &Knob) -> Entry {
+    let (upstream, source) = match knob.source {
+        Source::Upstream(source) => (true, source),
+        Source::Ours(source) => (false, source),
+    };
+    let default = knob.default().to_string();
+    Entry {
+        name: knob.full_name(),
+        kind: knob.kind.name(),
+        values: knob.kind.syntax(),
+        default: if default.is_empty() {
+            "none".to_owned()
+        } else {
+            default
+        },
+        about: knob.about,
+        upstream,
+        source,
+    }
+}
+
+/// The reference as Markdown: `docs/knobs.md` of all knobs.
+#[must_use]
+pub fn markdown(entries: &[Entry]) -> String {
+    let mut text = String::from(
+        "# Knobs\n\n\
+         Written by `stealtime knobs --format markdown`; defaults are those of Linux 7.2 and of the\n\
+         simulated host. A name of upstream is marked with what it belongs to; all others are ours.\n\
+         Times take `ns`, `us`, `ms` or `s`; a number alone is in ns. `NAME` is a VM's or a group's\n\
+         name, or `*` for all. `vm.NAME.workload.PARAMETER` sets a parameter of the workload.\n",
+    );
+    let mut group = String::new();
+    for entry in entries {
+        let this = entry.name.split('.').next().unwrap_or_default().to_owned();
+        if this != group {
+            let _ = write!(
+                text,
+                "\n## {this}\n\n| knob | values | default | does | name of |\n|---|---|---|---|---|\n"
+            );
+            group = this;
+        }
+        let owner = match entry.upstream {
+            true => entry.source.to_owned(),
+            false => format!("ours: {}", entry.source),
+        };
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | `{}` | {} | {owner} |",
+            entry.name, entry.values, entry.default, entry.about
+        );
+    }
+    text
+}
