@@ -1,5 +1,7 @@
 //! Where theory knows the answer: queues, shares, break-even points, sums and maxima.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 use stealtime_simulator::config::{
     CState, Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, Profile,
