@@ -272,6 +272,9 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("wakeups that needed no IPI", Neither, s.wakeups_noticed);
     rate("directed yields", Neither, s.directed_yields);
     rate("yields to the vCPU waited for", Higher, s.yields_to_awaited);
+    rate("paravirtual lock halts", Neither, s.pv_waits);
+    rate("paravirtual lock kicks", Neither, s.pv_kicks);
+    rate("threads moved in guests", Neither, s.guest_migrations);
     rate("context switches", Neither, s.context_switches);
     rate("migrations", Neither, s.migrations);
     rate("host IPIs", Neither, s.ipis_sent);

@@ -232,3 +232,76 @@ fn knobs_are_listed_in_every_form() {
     let file = std::fs::read_to_string(path).expect("a file");
     assert_eq!(knobs(&["--format", "markdown"]).1, file);
 }
+
+#[test]
+fn a_run_becomes_a_recording_that_analyze_reads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("off.dat");
+    let file = path.to_str().expect("UTF-8");
+    simulate(&["--trace", file, "--of", "off", "--seeds", "1"]);
+    let (status, out, error) = stealtime(&["analyze", file, "--json"], "");
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    let answers: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(answers["vcpus"].as_array().map(Vec::len), Some(2));
+    // Warm-up and measured time; without polling no halt is polled.
+    let span = answers["source"]["span_ns"].as_u64().expect("a number");
+    assert!((20_000_000..=25_000_000).contains(&span), "{span}");
+    assert_eq!(answers["vcpus"][0]["poll_ns"], 0);
+    let error = complaint(&["--trace", "/nonexistent/x.dat", "--of", "none"], SMALL);
+    assert!(error.contains("--of none: no such variant"), "{error}");
+    let error = complaint(&["--of", "off"], SMALL);
+    assert!(error.contains("add one of them"), "{error}");
+}
+
+#[test]
+fn the_first_milliseconds_can_be_drawn() {
+    let out = simulate(&[
+        "--timeline",
+        "1ms",
+        "--cpu",
+        "1",
+        "--of",
+        "off",
+        "--seeds",
+        "1",
+    ]);
+    let (_, drawn) = out.split_once("Variant off\n").expect("a drawing");
+    assert!(drawn.starts_with("From 5ms on, 1ms"), "{drawn}");
+    assert_eq!(
+        drawn
+            .lines()
+            .filter(|line| line.starts_with("CPU "))
+            .count(),
+        1
+    );
+    assert!(drawn.contains("guest web"), "{drawn}");
+    let (status, _, error) =
+        stealtime(&["simulate", "-", "--timeline", "1ms", "--cpu", "2"], SMALL);
+    assert!(
+        status == Some(2) && error.contains("the host has 2 CPUs"),
+        "{error}"
+    );
+}
+
+#[test]
+fn workloads_are_listed_in_every_form() {
+    let list = |more: &[&str]| {
+        let all: Vec<&str> = ["knobs", "--workloads"]
+            .iter()
+            .chain(more)
+            .copied()
+            .collect();
+        stealtime(&all, "")
+    };
+    let (status, table, _) = list(&[]);
+    assert!(
+        status == Some(0) && table.contains("hackbench: ") && table.contains("period_ns = 1ms")
+    );
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 100),
+        "{table}"
+    );
+    let json: Value = serde_json::from_str(&list(&["ticks", "--json"]).1).expect("JSON");
+    assert_eq!(json[0]["parameters"][1]["name"], "period_ns");
+    assert_eq!(list(&["zebra"]).0, Some(2));
+}

@@ -30,6 +30,7 @@ use alloc::vec::Vec;
 mod attr;
 mod check;
 mod config;
+mod digest;
 mod enqueue;
 mod entity;
 mod error;
@@ -56,10 +57,11 @@ pub use features::{Feature, Features, UnknownFeature};
 pub use ids::{GroupId, RqId, TaskId};
 pub use pick::Picked;
 pub use queue::Resched;
-pub use task::Block;
+pub use task::{Block, WakeFlags};
 pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
+use crate::lag_credit::CreditFault;
 use entity::Entity;
 use group::Group;
 pub(crate) use ids::{Arena, Ent, Que};
@@ -74,7 +76,8 @@ pub const MAX_DEPTH: u32 = 32;
 pub struct Actions {
     /// Request now pending on the running task; [`Fair::pick`] clears it.
     pub resched: Resched,
-    /// When to call [`Fair::hrtick`], in ns; `None` for no timer. It replaces the last one.
+    /// When to call [`Fair::hrtick`]: a time in ns on the run queue's clock, not a distance; `None`
+    /// for no timer. It replaces the last one.
     pub hrtick: Option<u64>,
 }
 
@@ -91,6 +94,7 @@ pub struct Fair {
     pub(crate) now: u64,
     free_tasks: Vec<Ent>,
     pub(crate) self_check: bool,
+    pub(crate) credit_fault: CreditFault,
 }
 
 impl Fair {
@@ -111,6 +115,7 @@ impl Fair {
             now: 0,
             free_tasks: Vec::new(),
             self_check: true,
+            credit_fault: CreditFault::None,
         })
     }
 
@@ -120,6 +125,11 @@ impl Fair {
     /// of a large simulation may not want. Release builds never check.
     pub fn set_self_check(&mut self, on: bool) {
         self.self_check = on;
+    }
+
+    /// With a fault in its lag credit, for a checker to find.
+    pub fn set_credit_fault(&mut self, fault: CreditFault) {
+        self.credit_fault = fault;
     }
 
     /// The configuration that it was made with.
@@ -140,7 +150,7 @@ impl Fair {
             mode,
             root,
             clock: 0,
-            accounted: 0,
+            unasked_until: 0,
             curr: Ent::NONE,
             resched: Resched::None,
             announced: false,

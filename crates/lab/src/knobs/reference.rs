@@ -84,3 +84,80 @@ pub fn markdown(entries: &[Entry]) -> String {
     }
     text
 }
+
+/// A workload as its reference has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkloadEntry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Its parameters.
+    pub parameters: Vec<ParameterEntry>,
+}
+
+/// A parameter of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParameterEntry {
+    /// Its name.
+    pub name: &'static str,
+    /// Its default, as one would write it.
+    pub default: String,
+    /// What its values look like.
+    pub values: String,
+    /// What it means, and where the default comes from.
+    pub about: &'static str,
+}
+
+/// All workloads of the library.
+#[must_use]
+pub fn workloads() -> Vec<WorkloadEntry> {
+    let workloads = stealtime_simulator::workload::LIBRARY.iter();
+    let entries = workloads.map(|workload| WorkloadEntry {
+        name: workload.name,
+        about: workload.about,
+        parameters: workload.params.iter().map(parameter).collect(),
+    });
+    entries.collect()
+}
+
+fn parameter(doc: &stealtime_simulator::workload::ParamDoc) -> ParameterEntry {
+    let show = |value: u64| match doc.unit {
+        "ns" => crate::units::show_time(value),
+        _ => value.to_string(),
+    };
+    let unit = if doc.unit == "ns" { "" } else { doc.unit };
+    let values = format!("{} to {} {unit}", show(doc.min), show(doc.max));
+    ParameterEntry {
+        name: doc.name,
+        default: show(doc.default),
+        values: values.trim_end().to_owned(),
+        about: doc.about,
+    }
+}
+
+/// The reference of workloads as Markdown: `docs/workloads.md`.
+#[must_use]
+pub fn workloads_markdown(entries: &[WorkloadEntry]) -> String {
+    let mut text = String::from(
+        "# Workloads\n\n\
+         Written by `stealtime knobs --workloads --format markdown`. A scenario names one in\n\
+         `workload = \"NAME\"` or `workload = { name = \"NAME\", PARAMETER = VALUE }`; a knob sets a\n\
+         parameter by `vm.NAME.workload.PARAMETER`.\n",
+    );
+    for entry in entries {
+        let _ = write!(text, "\n## {}\n\n{}.\n", entry.name, entry.about);
+        if entry.parameters.is_empty() {
+            continue;
+        }
+        text.push_str("\n| parameter | default | values | is |\n|---|---|---|---|\n");
+        for p in &entry.parameters {
+            let _ = writeln!(
+                text,
+                "| `{}` | `{}` | {} | {} |",
+                p.name, p.default, p.values, p.about
+            );
+        }
+    }
+    text
+}

@@ -109,10 +109,13 @@ pub(crate) fn machine(
     let costs = reader.costs(&mut table);
     let features = reader.features(&mut table);
     let cstates = reader.cstates(&mut table);
+    let smt_percent = reader.smt_percent(&mut table);
     reader.say_what_is_missing();
     let figures = reader.figures;
     table.finish(&[], notes);
-    let (Some(costs), Some(features), Some(cstates)) = (costs, features, cstates) else {
+    let (Some(costs), Some(features), Some(cstates), Some(smt_percent)) =
+        (costs, features, cstates, smt_percent)
+    else {
         return Ok(None);
     };
     let of_base = |what: fn(&Machine) -> &String| base.as_ref().map(|base| what(base).clone());
@@ -124,7 +127,7 @@ pub(crate) fn machine(
             costs,
             features,
             cstates,
-            smt_percent: base.as_ref().map_or(62, |base| base.profile.smt_percent),
+            smt_percent,
         },
         about: about.or_else(|| of_base(|b| &b.about)).unwrap_or_default(),
         figures,
@@ -200,6 +203,16 @@ impl Reader<'_> {
         built
     }
 
+    fn smt_percent(&mut self, table: &mut Table<'_, '_>) -> Option<u32> {
+        let value = self.figure(Some(table), "", "smt_percent", |text| {
+            match text.parse::<u32>() {
+                Ok(percent @ 1..=100) => Ok(percent.to_string()),
+                _ => Err(format!("{text:?} is not within 1 to 100")),
+            }
+        })?;
+        value.parse().ok()
+    }
+
     /// The table of a group of figures; it may be missing where a base has them.
     fn part<'t, 'a>(&mut self, table: &mut Table<'t, 'a>, name: &str) -> Option<Table<'t, 'a>> {
         table.table(name, self.notes)
@@ -219,7 +232,10 @@ impl Reader<'_> {
         name: &str,
         check: impl FnOnce(&str) -> Result<String, String>,
     ) -> Option<String> {
-        let key = format!("{group}.{name}");
+        let key = match group {
+            "" => name.to_owned(),
+            group => format!("{group}.{name}"),
+        };
         let Some(item) = part.and_then(|part| part.take(name)) else {
             let inherited = self
                 .base

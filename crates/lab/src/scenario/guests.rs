@@ -10,29 +10,10 @@ use crate::knobs::{check_parameter, names_of_vm, parameter_value};
 use crate::nearest::suggestion;
 use crate::units::cpus;
 
-/// Workloads that a scenario may name, beside those of the library.
-const NAMED: [&str; 12] = [
-    "idle",
-    "busy",
-    "ticks",
-    "hackbench",
-    "dbench",
-    "dedup",
-    "vips",
-    "redis",
-    "sched-pipe",
-    "cyclictest",
-    "broadcast",
-    "kernel-build",
-];
-
-/// The workloads of guests and tasks.
+/// The workloads of guests, by name.
 #[must_use]
 pub fn workloads() -> Vec<&'static str> {
-    let more = LIBRARY.iter().map(|workload| workload.name);
-    let mut names = NAMED.to_vec();
-    names.extend(more.filter(|name| !NAMED.contains(name)));
-    names
+    LIBRARY.iter().map(|workload| workload.name).collect()
 }
 
 /// The longest name of a VM or a task.

@@ -19,7 +19,7 @@ count = 2
 vcpus = 4
 pinning = "1:1 0-7"
 cpu_max = "50ms 100ms"
-workload = { name = "hackbench", groups = 4, think = "20us", mode = "pipe" }
+workload = { name = "hackbench", groups = 4, send_ns = "20us" }
 
 [[vm]]
 name = "db"
@@ -96,8 +96,7 @@ fn everything_is_read() {
         (200, false)
     );
     let params = &config.vms[0].workload.params;
-    assert_eq!(params["think"], ParamValue::Int(20_000));
-    assert_eq!(params["mode"], ParamValue::Text("pipe".into()));
+    assert_eq!(params["send_ns"], ParamValue::Int(20_000));
     let task = &config.host.tasks[0];
     assert_eq!(
         (task.count, task.nice, &task.cpus[..]),
@@ -196,9 +195,25 @@ error: vm.0.workload: no workload \"hackbanch\"
     assert_eq!(wrong(text), expected);
 }
 
+/// What each change of [`SMALL`] is told: `(from, to)`, the line, and a part of the message.
+type Mistakes<'m> = &'m [((&'m str, &'m str), usize, &'m str)];
+
+fn each_is_told(mistakes: Mistakes<'_>) {
+    for ((from, to), line, says) in mistakes {
+        let text = SMALL.replace(from, to);
+        assert_ne!(text, SMALL);
+        let error = Scenario::from_text("a.toml", &text).expect_err(to);
+        let told = error
+            .diagnostics()
+            .iter()
+            .any(|d| d.line == *line && d.to_string().contains(says));
+        assert!(told, "{to}: {error}");
+    }
+}
+
 #[test]
-fn each_mistake_is_named() {
-    for (change, line, says) in [
+fn each_mistake_of_the_host_is_named() {
+    each_is_told(&[
         (("cpus = 4", "cpus = 0"), 3, "0 is not within 1 to 4096"),
         (
             ("cpus = 4", "cpus = \"4\""),
@@ -258,6 +273,12 @@ fn each_mistake_is_named() {
             2,
             "`irq_ns`",
         ),
+    ]);
+}
+
+#[test]
+fn each_mistake_of_a_guest_is_named() {
+    each_is_told(&[
         (("vcpus = 2", "vcpus = 0"), 5, "0 is not within 1 to 4096"),
         (
             ("vcpus = 2", "vcpus = 2\npinning = \"1:1 0-2\""),
@@ -291,17 +312,7 @@ fn each_mistake_is_named() {
         (("[[vm]]", "[vm]"), 4, "[[vm]] with two brackets"),
         (("[host]", "[hots]"), 1, "did you mean `host`"),
         (("[host]", "[host"), 1, ""),
-    ] {
-        let (from, to) = change;
-        let text = SMALL.replace(from, to);
-        assert_ne!(text, SMALL);
-        let error = Scenario::from_text("a.toml", &text).expect_err(to);
-        let found = error
-            .diagnostics()
-            .iter()
-            .any(|d| d.line == line && d.to_string().contains(says));
-        assert!(found, "{to}: {error}");
-    }
+    ]);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn the_same_bytes_on_one_thread_and_on_three() {
 fn a_workload_that_is_not_there_is_a_failure_and_no_panic() {
     let text = TEXT.replace("\"ticks\"", "{ name = \"ticks\", threads = 2 }");
     let mut scenario = Scenario::from_text("a.toml", &text).expect("a scenario");
-    assert!(scenario.set("vm.web.workload.threds", "3").is_err());
+    assert!(scenario.set("vm.web.workload.tread", "3").is_err());
     assert!(scenario.set("vm.web.workload.threads", "-3").is_err());
     scenario
         .set("vm.web.workload.period_ns", "2ms")

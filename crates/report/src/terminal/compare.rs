@@ -134,7 +134,7 @@ fn shown(comparison: &Comparison) -> Vec<&Row> {
     let rows = comparison.rows.iter().filter(|row| {
         let zero = |cell: &Cell| cell.estimate.mean == 0.0;
         let nothing = row.cells.iter().flatten().all(zero);
-        !nothing && !(many && row.of != Of::Host)
+        !nothing && (row.of == Of::Host || !many)
     });
     rows.collect()
 }

@@ -1,6 +1,6 @@
 //! The reference of all knobs for a terminal.
 
-use stealtime_lab::knobs::reference::Entry;
+use stealtime_lab::knobs::reference::{Entry, WorkloadEntry};
 
 use super::Style;
 use crate::units::wrap;
@@ -35,6 +35,32 @@ pub fn render(entries: &[Entry], style: Style) -> String {
                 out.push_str(&style.dim(&line));
                 out.push('\n');
             }
+        }
+    }
+    out
+}
+
+/// These workloads with their parameters.
+#[must_use]
+pub fn render_workloads(entries: &[WorkloadEntry], style: Style) -> String {
+    let mut out = String::new();
+    let mut indented = |indent: usize, text: &str, dim: bool| {
+        for line in wrap(text, style.width.saturating_sub(indent)) {
+            out.push_str(&" ".repeat(indent));
+            out.push_str(&if dim { style.dim(&line) } else { line });
+            out.push('\n');
+        }
+    };
+    for entry in entries {
+        indented(0, &format!("{}: {}", entry.name, entry.about), false);
+        for parameter in &entry.parameters {
+            indented(
+                2,
+                &format!("{} = {}", parameter.name, parameter.default),
+                false,
+            );
+            let text = format!("{}. Values: {}.", parameter.about, parameter.values);
+            indented(INDENT, &text, true);
         }
     }
     out

@@ -289,8 +289,7 @@ impl Machine<'_> {
         let fine = match v.run {
             VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting(_) => state == TaskState::Running,
             VcpuRun::Blocked => true,
-            // Its VM is stopped.
-            VcpuRun::Ready if v.parked => true,
+            _ if v.parked => true,
             _ => state != TaskState::Blocked,
         };
         if !fine {

@@ -107,11 +107,11 @@ pub struct Machine<'a> {
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
+    pub(crate) checks: Checks,
     /// Points of scripts: whether reached, and who waits.
     pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
     /// When scripts were through.
     pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
-    pub(crate) checks: Checks,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,

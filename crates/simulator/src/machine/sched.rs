@@ -228,11 +228,11 @@ impl Machine<'_> {
         self.request_resched(cpu, actions.resched, from)
     }
 
-    fn arm_hrtick(&mut self, cpu: CpuNr, after: Option<u64>) {
+    fn arm_hrtick(&mut self, cpu: CpuNr, at: Option<u64>) {
         let timer = self.cpus[cpu].hrtick;
-        match after {
-            Some(ns) => {
-                let at = self.now + ns;
+        match at {
+            Some(at) => {
+                let at = at.max(self.now);
                 if self.timers[timer].queued != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }

@@ -1,5 +1,7 @@
 //! `stealtime simulate`: a scenario's variants side by side.
 
+mod one;
+
 use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,8 @@ Examples:
   stealtime simulate scenarios/halt-polling.toml
   stealtime simulate scenarios/halt-polling.toml --seeds 20 --duration 5s
   stealtime simulate scenarios/halt-polling.toml --set kvm.halt_poll_ns=50us --variant polling
+  stealtime simulate scenarios/halt-polling.toml --timeline 2ms --of off
+  stealtime simulate scenarios/halt-polling.toml --trace polling.dat --of polling
   stealtime simulate scenarios/halt-polling.toml --format json")]
 pub(crate) struct Simulate {
     /// A scenario file (see docs/scenarios.md); `-` is standard input
@@ -70,6 +74,22 @@ pub(crate) struct Simulate {
     /// Say how fast the simulation was
     #[arg(long)]
     stats: bool,
+
+    /// Write one more run, with the first seed, as a trace.dat that `analyze` and `export` read
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// Draw what CPUs did in so much time after the warm-up, such as 5ms, in one more run
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["json", "format"])]
+    timeline: Option<u64>,
+
+    /// The CPUs to draw (repeat, or separate by commas); without it the first 16
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "timeline")]
+    cpu: Vec<u16>,
+
+    /// The variant of --trace and --timeline; without it the first one
+    #[arg(long, value_name = "VARIANT")]
+    of: Option<String>,
 }
 
 /// How to write the result.
@@ -115,6 +135,7 @@ impl Simulate {
         self.set_knobs(&mut scenario)?;
         let variants = self.chosen(&scenario)?;
         self.check_set(&variants)?;
+        let closer = self.closer(&variants)?;
         let jobs = self
             .jobs
             .or_else(|| std::thread::available_parallelism().ok());
@@ -132,7 +153,41 @@ impl Simulate {
             .then(|| speed(&runs, jobs.get(), begin.elapsed().as_secs_f64()));
         let comparison = compare(&scenario, &runs);
         self.show(&comparison, speed)?;
-        ended(&comparison)
+        ended(&comparison)?;
+        self.look(&scenario, closer)
+    }
+
+    /// The variant of `--of`.
+    fn closer<'s>(&self, variants: &[&'s Variant]) -> Result<Option<&'s Variant>, CliError> {
+        let Some(name) = &self.of else {
+            return Ok(variants.first().copied());
+        };
+        if self.trace.is_none() && self.timeline.is_none() {
+            let problem = "--of chooses the variant of --trace and --timeline: add one of them";
+            return Err(CliError::Simulate(problem.to_owned()));
+        }
+        let found = variants
+            .iter()
+            .find(|variant| variant.name == *name)
+            .copied();
+        let none = || CliError::Simulate(format!("--of {name}: no such variant is run"));
+        found.map(Some).ok_or_else(none)
+    }
+
+    /// Does what `--trace` and `--timeline` ask for.
+    fn look(&self, scenario: &Scenario, variant: Option<&Variant>) -> Result<(), CliError> {
+        let Some(variant) = variant else {
+            return Ok(());
+        };
+        let stop = output::stop_by_interrupt();
+        if let Some(ns) = self.timeline {
+            let text = one::timeline(scenario, variant, ns, &self.cpu, stop)?;
+            output::to_stdout(|out| out.write_all(text.as_bytes()))?;
+        }
+        match &self.trace {
+            Some(path) => one::trace(scenario, variant, path, stop),
+            None => Ok(()),
+        }
     }
 
     /// Applies `--set`.

@@ -53,16 +53,31 @@ impl Scale {
         }
     }
 
-    /// Half the width of an interval: never 0 where it is not.
-    fn half_width(&self, number: f64) -> String {
-        let shown = self.show(number);
-        if number > 0.0 && shown.chars().all(|c| matches!(c, '0' | '.')) {
-            let mut least = shown;
-            least.pop();
-            return format!("±<{least}1");
+    /// The same, but never 0 where it is not.
+    fn at_least(&self, number: f64) -> String {
+        let mut shown = self.show(number);
+        if number != 0.0 && shown.chars().all(|c| matches!(c, '0' | '.')) {
+            shown.pop();
+            return format!("<{shown}1");
         }
-        format!("±{shown}")
+        shown
     }
+
+    /// Half the width of an interval.
+    fn half_width(&self, number: f64) -> String {
+        format!("±{}", self.at_least(number))
+    }
+}
+
+/// From this growth on, in percent, a factor stands for it.
+const MANY: f64 = 900.0;
+
+/// Whether a difference is more than noise.
+const fn is_clear(verdict: Verdict) -> bool {
+    matches!(
+        verdict,
+        Verdict::Better | Verdict::Worse | Verdict::Different
+    )
 }
 
 /// `1,234 /s ±56`.
@@ -91,14 +106,33 @@ pub(super) fn difference(unit: Unit, difference: &Difference) -> String {
             } else {
                 scale.unit
             };
-            (scale.show(difference.estimate.mean), half, name)
+            (scale.at_least(difference.estimate.mean), half, name)
+        }
+        // A factor is read more easily.
+        (_, Some(percent)) if percent >= MANY && is_clear(difference.verdict) => {
+            let scale = scale(Unit::Count, percent / 100.0);
+            let half = difference
+                .percent_half_width
+                .map(|half| scale.half_width(half / 100.0));
+            let word = if difference.verdict == Verdict::Better {
+                " better"
+            } else {
+                " worse"
+            };
+            let word = if difference.verdict == Verdict::Different {
+                ""
+            } else {
+                word
+            };
+            let factor = scale.show(percent / 100.0 + 1.0);
+            return format!("{factor} times {}{word}", half.unwrap_or_default());
         }
         (_, Some(percent)) => {
             let scale = scale(Unit::Percent, percent);
             let half = difference
                 .percent_half_width
                 .map(|half| scale.half_width(half));
-            (scale.show(percent), half, " %")
+            (scale.at_least(percent), half, " %")
         }
     };
     let half = half.unwrap_or_default();
