@@ -2,7 +2,6 @@
 
 use stealtime_analysis::{Analysis, Options};
 use stealtime_replay::{Extractor, host};
-use stealtime_simulator::config::Knobs;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for path in std::env::args().skip(1) {
@@ -24,9 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             recording.cpus,
             recording.tasks.len(),
             recording.resolved,
-            recording.idle_wake_ns
+            (recording.idle_wake_ns, recording.halt_poll_ns, recording.hz)
         );
-        let config = host::as_recorded(&recording, Knobs::default(), 1);
+        let config = host::as_recorded(&recording, host::knobs(&recording), 1);
         let start = std::time::Instant::now();
         let outcome = stealtime_simulator::run(&config, &mut ())?;
         let mut errors = Vec::new();

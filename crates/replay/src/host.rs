@@ -10,6 +10,19 @@ use crate::extract::{RecordedTask, Recording};
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
 
+/// The knobs that the recording tells, and defaults for the others.
+#[must_use]
+pub fn knobs(recording: &Recording) -> Knobs {
+    let mut knobs = Knobs::default();
+    if let Some(ns) = recording.halt_poll_ns {
+        knobs.kvm.halt_poll.halt_poll_ns = ns;
+    }
+    if let Some(hz) = recording.hz {
+        knobs.sched.hz = hz;
+    }
+    knobs
+}
+
 /// A host with the recording's CPUs on which its tasks do what they did.
 ///
 /// What switches, wakeups and interrupts cost is in the recorded times already, so that they cost
@@ -59,6 +72,7 @@ fn script(task: &RecordedTask) -> ScriptConfig {
         },
         first_cpu: u32::from(task.first_cpu),
         vm: task.vcpu.map(|(vm, _)| vm as u32),
+        moves: true,
         steps: task.steps.clone(),
     }
 }

@@ -7,7 +7,9 @@
 mod cpu;
 mod extract;
 pub mod host;
+mod polling;
 mod task;
+mod timers;
 mod wake;
 
 pub use extract::{Extractor, RecordedTask, Recording, Resolved};
