@@ -82,10 +82,20 @@ pub struct Source {
 /// How often a tracepoint fired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventCount {
-    /// The tracepoint's name without its system.
+    /// The tracepoint's name without its system, as the recording has it.
     pub name: String,
     /// How often.
     pub count: u64,
+    /// The tracepoint's name in today's kernels, where that is another.
+    pub today: Option<String>,
+}
+
+impl EventCount {
+    /// Whether this is the tracepoint that today has this name.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.today.as_deref().unwrap_or(&self.name) == name
+    }
 }
 
 /// A virtual machine as it shows in the trace.

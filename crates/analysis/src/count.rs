@@ -2,7 +2,7 @@
 
 use stealtime_events::{HostVector, Kind, NameId, Names};
 
-use crate::answers::EventCount;
+use crate::answers::{Answers, EventCount};
 use crate::hash::IntMap;
 
 /// Most different names of events that no variant of [`Kind`] stands for.
@@ -63,6 +63,22 @@ impl Default for Counts {
     }
 }
 
+fn sort(table: &mut [EventCount]) {
+    table.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
+}
+
+impl Answers {
+    /// Calls a tracepoint by the name that it has in the recording: its events came by the one that
+    /// it has today.
+    pub fn rename_event(&mut self, today: &str, recorded: &str) {
+        if let Some(event) = self.events.iter_mut().find(|event| event.name == today) {
+            recorded.clone_into(&mut event.name);
+            event.today = Some(today.to_owned());
+            sort(&mut self.events);
+        }
+    }
+}
+
 fn count_one(slot: &mut (u64, Option<Kind>), kind: Kind) {
     if slot.0 == 0 {
         slot.1 = Some(kind);
@@ -76,18 +92,19 @@ impl Counts {
         match kind {
             Kind::VectorEntry { class, .. } => count_one(&mut self.entries[class as usize], kind),
             Kind::VectorExit { class, .. } => count_one(&mut self.exits[class as usize], kind),
-            Kind::Other { name } => self.add_other(name),
+            Kind::Other { name } => self.add_other(name, 1),
             _ => count_one(&mut self.listed[ordinal(kind)], kind),
         }
     }
 
-    fn add_other(&mut self, name: NameId) {
+    /// Counts so many events of a name.
+    pub(crate) fn add_other(&mut self, name: NameId, events: u64) {
         if let Some(count) = self.other.get_mut(&name.0) {
-            *count += 1;
+            *count += events;
         } else if self.other.len() < MAX_OTHER {
-            self.other.insert(name.0, 1);
+            self.other.insert(name.0, events);
         } else {
-            self.other_rest += 1;
+            self.other_rest += events;
         }
     }
 
@@ -107,9 +124,13 @@ impl Counts {
         }
         let mut table: Vec<EventCount> = rows
             .into_iter()
-            .map(|(name, count)| EventCount { name, count })
+            .map(|(name, count)| EventCount {
+                name,
+                count,
+                today: None,
+            })
             .collect();
-        table.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
+        sort(&mut table);
         table
     }
 

@@ -1,6 +1,6 @@
 //! Each event to the analyses that read it.
 
-use stealtime_events::{Event, Kind, NameId, Names, Tid, VcpuId};
+use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 
 use crate::Analysis;
 use crate::cpu::{Cpu, NO_VCPU};
@@ -83,6 +83,33 @@ impl Analysis {
         }
     }
 
+    /// Takes events that the reader has counted and not given: how many there were of this name, their
+    /// first and last time, and the highest CPU. To be called after the last event, and without a
+    /// selection of time or CPUs.
+    pub fn counted(
+        &mut self,
+        (name, events): (NameId, u64),
+        (first_ns, last_ns): (u64, u64),
+        last_cpu: CpuId,
+    ) {
+        if events == 0 {
+            return;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            (self.first, self.now) = (first_ns, last_ns);
+        }
+        self.first = self.first.min(first_ns);
+        self.now = self.now.max(last_ns);
+        self.events += events;
+        self.counts.add_other(name, events);
+        self.ensure_cpu(last_cpu.0);
+    }
+
+    /// So many events, given or counted, were earlier than one before them.
+    pub const fn set_out_of_order(&mut self, events: u64) {
+        self.out_of_order = events;
+    }
+
     fn dispatch(&mut self, event: &Event, counts: bool, names: &dyn Names) {
         let cpu = event.cpu.0;
         let current = self
@@ -126,7 +153,7 @@ impl Analysis {
                 function,
             } => {
                 let timer = (hrtimer, expires_ns);
-                self.on_hrtimer_start(vcpu, event.context, timer, function, names);
+                self.on_hrtimer_start((vcpu, counts), event.context, timer, function, names);
             }
             Kind::HrtimerExpireEntry {
                 hrtimer,
@@ -135,6 +162,7 @@ impl Analysis {
             } => {
                 self.on_hrtimer_expire(cpu, place.now, (hrtimer, now_ns), function, names);
             }
+            Kind::CsdFunctionEntry { func } => self.on_csd_function(counts, func, names),
             Kind::HrtimerExpireExit { .. } => {
                 if let Some(cpu) = self.cpus.get_mut(usize::from(cpu)) {
                     cpu.expiring = NO_VCPU;
@@ -250,9 +278,9 @@ impl Analysis {
         match kind {
             Kind::KvmApicAcceptIrq { apicid, vec, .. }
             | Kind::KvmApicvAcceptIrq { apicid, vec, .. } => {
-                if !self.options.skip.latencies {
-                    self.on_accept(cpu, now, apicid, vec);
-                }
+                // Also tells which vCPUs are one VM, whatever is skipped.
+                let by_hardware = matches!(kind, Kind::KvmApicvAcceptIrq { .. });
+                self.on_accept(cpu, now, (apicid, vec), by_hardware);
                 return;
             }
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {
@@ -514,7 +542,6 @@ const fn is_of_host(kind: Kind) -> bool {
             | Kind::SoftirqRaise { .. }
             | Kind::IpiSendCpumask { .. }
             | Kind::CsdQueueCpu { .. }
-            | Kind::CsdFunctionEntry { .. }
             | Kind::CsdFunctionExit { .. }
             | Kind::HrtimerSetup { .. }
             | Kind::HrtimerCancel { .. }

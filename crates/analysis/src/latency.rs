@@ -71,6 +71,8 @@ pub(crate) struct Latencies {
     /// Expiry to injection, by backend.
     pub(crate) timer: [Histogram; BACKENDS.len()],
     pub(crate) timer_expire: Histogram,
+    /// Timers whose interrupt was made pending by the handler of their hrtimer.
+    pub(crate) posted: u64,
     /// The waker of the wakeup under way.
     pub(crate) waker: Option<Waker>,
     vectors: Option<Box<[Pending; 256]>>,
@@ -122,6 +124,13 @@ impl Latencies {
         }
     }
 
+    /// The timer that fired last was posted to hardware: nothing more will show of it.
+    fn timer_posted(&mut self, now: u64, counts: bool) {
+        if let (Some((fired, backend)), true) = (self.fired.take(), counts) {
+            self.timer[backend as usize].record(now.saturating_sub(fired));
+        }
+    }
+
     fn inject(&mut self, vector: u8, now: u64, counts: bool) {
         self.injects = true;
         let pending = std::mem::take(self.vector(vector));
@@ -159,11 +168,24 @@ impl Latencies {
 enum Function {
     /// A LAPIC timer of a guest.
     ApicTimer,
-    /// The period or slack timer of a bandwidth limit.
-    Bandwidth,
+    /// The period timer of a bandwidth limit.
+    BandwidthPeriod,
+    /// Its slack timer, which runs only while a thread of its cgroup is throttled.
+    BandwidthSlack,
+    /// What makes another CPU's throttled threads runnable again.
+    Unthrottle,
     /// The trace has no name for it.
     Unnamed,
     Other,
+}
+
+/// Signs that a bandwidth limit held back some thread of the host, which do not tell whose.
+#[derive(Debug, Default)]
+pub(crate) struct Throttling {
+    /// Starts of slack timers.
+    pub(crate) slack_starts: u64,
+    /// CPUs told by another one to let throttled threads run again.
+    pub(crate) unthrottled: u64,
 }
 
 /// hrtimers that matter.
@@ -181,7 +203,9 @@ impl Timers {
         }
         let function = match names.name(name).split(['/', '+']).next().unwrap_or("") {
             "apic_timer_fn" => Function::ApicTimer,
-            "sched_cfs_period_timer" | "sched_cfs_slack_timer" => Function::Bandwidth,
+            "sched_cfs_period_timer" => Function::BandwidthPeriod,
+            "sched_cfs_slack_timer" => Function::BandwidthSlack,
+            "__cfsb_csd_unthrottle" => Function::Unthrottle,
             "" => Function::Unnamed,
             address if address.starts_with("0x") => Function::Unnamed,
             _ => Function::Other,
@@ -203,7 +227,7 @@ impl Analysis {
     /// `hrtimer_start` in the context of `vcpu`'s thread.
     pub(crate) fn on_hrtimer_start(
         &mut self,
-        vcpu: Option<u32>,
+        (vcpu, counts): (Option<u32>, bool),
         context: Context,
         timer: (u64, u64),
         function: NameId,
@@ -211,6 +235,9 @@ impl Analysis {
     ) {
         let (hrtimer, expires) = timer;
         let function = self.timers.function(function, names);
+        if function == Function::BandwidthSlack && counts {
+            self.throttling.slack_starts += 1;
+        }
         if let Some(owned) = self.timers.owned.get_mut(&hrtimer) {
             owned.1 = expires;
             // Armed again: what an earlier expiry led to is over.
@@ -228,7 +255,14 @@ impl Analysis {
                     vcpu.latencies.last_started = Some((hrtimer, expires));
                 }
             }
-            Function::Bandwidth | Function::Other => {}
+            _ => {}
+        }
+    }
+
+    /// `csd_function_entry`.
+    pub(crate) fn on_csd_function(&mut self, counts: bool, function: NameId, names: &dyn Names) {
+        if self.timers.function(function, names) == Function::Unthrottle && counts {
+            self.throttling.unthrottled += 1;
         }
     }
 
@@ -253,7 +287,11 @@ impl Analysis {
         names: &dyn Names,
     ) {
         let (hrtimer, now_ns) = timer;
-        if self.timers.function(function, names) == Function::Bandwidth {
+        let function = self.timers.function(function, names);
+        if matches!(
+            function,
+            Function::BandwidthPeriod | Function::BandwidthSlack
+        ) {
             self.bandwidth_expiries += 1;
         }
         let Some(&(index, expires)) = self.timers.owned.get(&hrtimer) else {
@@ -289,8 +327,14 @@ impl Analysis {
         }
     }
 
-    /// `kvm_apic_accept_irq`.
-    pub(crate) fn on_accept(&mut self, number: u16, now: u64, apicid: u32, vector: u8) {
+    /// `kvm_apic_accept_irq`, or `kvm_apicv_accept_irq` of a vector that the hardware delivers.
+    pub(crate) fn on_accept(
+        &mut self,
+        number: u16,
+        now: u64,
+        (apicid, vector): (u32, u8),
+        by_hardware: bool,
+    ) {
         let Some(cpu) = self.cpus.get_mut(usize::from(number)) else {
             return;
         };
@@ -301,6 +345,9 @@ impl Analysis {
             in_task && sent.vcpu == cpu.vcpu && sent.vector.is_none_or(|asked| asked == vector)
         });
         cpu.accepted = current.map(|_| apicid);
+        if self.options.skip.latencies {
+            return;
+        }
         let Some(target) = self.target_of(apicid, current, expiring) else {
             return;
         };
@@ -310,6 +357,10 @@ impl Analysis {
                 && let Some(fired) = &mut vcpu.latencies.fired
             {
                 fired.1 = Backend::Posted;
+                vcpu.latencies.posted += u64::from(counts);
+                if by_hardware {
+                    vcpu.latencies.timer_posted(now, counts);
+                }
             }
             vcpu.latencies
                 .accept(vector, now, sent.map(|sent| sent.time), counts);

@@ -97,6 +97,7 @@ pub struct Analysis {
     timers: latency::Timers,
     /// Expiries of the timers of bandwidth limits.
     bandwidth_expiries: u64,
+    throttling: latency::Throttling,
     links: vms::Links,
     clocks: clocks::Clocks,
 }
@@ -127,6 +128,7 @@ impl Analysis {
             keys: keys::Keys::default(),
             timers: latency::Timers::default(),
             bandwidth_expiries: 0,
+            throttling: latency::Throttling::default(),
             links: vms::Links::default(),
             clocks: clocks::Clocks::default(),
         }

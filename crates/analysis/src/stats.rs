@@ -1,6 +1,7 @@
 //! Statistics over durations: mean and deviation as perf computes them, and percentiles.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use crate::answers::KeyRow;
 
@@ -117,34 +118,34 @@ impl Histogram {
         place
     }
 
-    /// Buckets and how many values are counted in them, in ascending order; none of those without
-    /// any.
-    fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
-        let made = self.pages.iter().enumerate().filter(|page| *page.1 > 0);
-        let counters = made.filter_map(|(page, &place)| {
-            let counters = self.counters.get(usize::from(place) - 1)?;
-            Some((page * PAGE, counters))
-        });
-        counters
-            .flat_map(|(start, counters)| {
-                let each = counters.iter().enumerate();
-                each.map(move |(offset, &count)| (start + offset, u64::from(count)))
-            })
-            .map(|(bucket, count)| {
-                if self.carried.is_empty() {
-                    return (bucket, count);
+    /// Gives the buckets and how many values are counted in them, in ascending order and none of
+    /// those without any, until `take` wants no more. (A loop, as iterators in iterators cost a few
+    /// times as much: most counters of a page are 0.)
+    fn each_bucket(&self, mut take: impl FnMut(usize, u64) -> ControlFlow<()>) {
+        for (page, &place) in self.pages.iter().enumerate() {
+            let place = usize::from(place).checked_sub(1);
+            let Some(counters) = place.and_then(|place| self.counters.get(place)) else {
+                continue;
+            };
+            for (offset, &counter) in counters.iter().enumerate() {
+                let bucket = page * PAGE + offset;
+                let mut count = u64::from(counter);
+                if !self.carried.is_empty() {
+                    count += self.carried.get(&(bucket as u32)).copied().unwrap_or(0);
                 }
-                let carried = self.carried.get(&(bucket as u32));
-                (bucket, count + carried.copied().unwrap_or(0))
-            })
-            .filter(|bucket| bucket.1 > 0)
+                if count > 0 && take(bucket, count).is_break() {
+                    return;
+                }
+            }
+        }
     }
 
     /// Adds all values of another.
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (bucket, count) in other.buckets() {
+        other.each_bucket(|bucket, count| {
             self.add(bucket, count);
-        }
+            ControlFlow::Continue(())
+        });
         for bucket in other.waiting() {
             self.add(usize::from(*bucket), 1);
         }
@@ -183,16 +184,17 @@ impl Histogram {
         let mut pairs = values.iter_mut().zip(ranks);
         let mut next = pairs.next();
         let mut seen = 0u128;
-        for (bucket, count) in self.buckets() {
+        self.each_bucket(|bucket, count| {
             seen += u128::from(count);
             while let Some((value, _)) = next.take_if(|(_, rank)| seen >= *rank) {
                 *value = top_of(bucket).min(self.max);
                 next = pairs.next();
             }
-            if next.is_none() {
-                break;
+            match next {
+                Some(_) => ControlFlow::Continue(()),
+                None => ControlFlow::Break(()),
             }
-        }
+        });
         values
     }
 }
@@ -367,7 +369,11 @@ mod tests {
             assert_eq!(histogram.count(), 300_001 * times);
             let mut all = histogram.clone();
             all.flush();
-            let counts: Vec<_> = all.buckets().collect();
+            let mut counts = Vec::new();
+            all.each_bucket(|bucket, count| {
+                counts.push((bucket, count));
+                ControlFlow::Continue(())
+            });
             assert_eq!(counts, [(7, 200_000 * times), (9, 100_001 * times)]);
             assert_eq!(histogram.quantiles([1, 600, 700, 1000]), [7, 7, 9, 9]);
         }

@@ -2,6 +2,7 @@
 
 mod build;
 mod exits;
+mod findings;
 mod grouping;
 mod hostile;
 mod latencies;

@@ -37,42 +37,60 @@ mod vmm {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use guest_clock::guest::{Guest, Memory};
+    use guest_clock::guest::{Guest, Memory, Registers};
     use guest_clock::{GuestClocks, Policy, Saved};
 
     const VCPUS: usize = 2;
+    const RUN: Duration = Duration::from_millis(100);
 
-    /// Runs a guest, stops its vCPUs, and writes memory and clocks.
+    /// Runs a guest, stops its vCPUs where they are, and writes clocks, registers and memory.
     pub(crate) fn save(dir: &Path) -> Result<(), Box<dyn Error>> {
         let mut guest = Guest::new(VCPUS)?;
-        guest.run(500)?;
+        guest.run_for(RUN)?;
+        // Clocks first: what is saved later costs the guest no time.
         let saved = GuestClocks::save(&guest.vm, &guest.vcpus)?;
         fs::write(dir.join("clocks.json"), saved.to_json())?;
+        let registers = serde_json::to_string(&guest.registers()?)?;
+        fs::write(dir.join("registers.json"), registers)?;
         fs::write(dir.join("memory"), guest.memory().copy_out())?;
         let seen = guest.seen();
         println!(
-            "process {}: saved at kvmclock {} ns",
+            "process {}: {} readings, the last at kvmclock {} ns",
             id(),
+            seen.rounds,
             seen.latest_clock_ns
         );
         Ok(())
     }
 
-    /// Reads memory and clocks, and lets the guest go on.
+    /// Reads all three, and lets the guest go on where it was.
     pub(crate) fn restore(dir: &Path) -> Result<(), Box<dyn Error>> {
         let bytes = fs::read(dir.join("memory"))?;
         let memory = Memory::new(bytes.len())?;
         memory.copy_in(0, &bytes);
         let saved = Saved::load(&fs::read(dir.join("clocks.json"))?)?;
-        // Registers begin the guest's program anew; its memory tells what it has seen before.
+        let registers: Vec<Registers> =
+            serde_json::from_slice(&fs::read(dir.join("registers.json"))?)?;
         let mut guest = Guest::with_memory(Arc::new(memory), VCPUS)?;
+        guest.set_registers(&registers)?;
+        let before = guest.seen();
+        // The last thing before the vCPUs run.
         let explanation = saved.restore(&guest.vm, &guest.vcpus, Policy::ELAPSED)?;
-        guest.run(500)?;
+        guest.run_for(RUN)?;
         let seen = guest.seen();
         println!("process {}: {explanation}", id());
-        println!("process {}: {seen:?}", id());
+        println!(
+            "process {}: {} readings more, TSC back by {} cycles, kvmclock by {} ns, at most",
+            id(),
+            seen.rounds - before.rounds,
+            seen.tsc_back,
+            seen.clock_back_ns
+        );
         if seen.tsc_back > 0 || seen.clock_back_ns > 0 || seen.unstable > 0 {
             return Err("the guest saw its clocks go wrong".into());
+        }
+        if seen.rounds <= before.rounds {
+            return Err("the guest did not go on".into());
         }
         Ok(())
     }

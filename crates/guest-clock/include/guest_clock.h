@@ -1,7 +1,9 @@
 /* Save and restore the clocks of a KVM guest: exact, idempotent, explained.
  *
- * Call from the process that created the VM, with all vCPUs out of KVM_RUN. Restore before the
- * first KVM_RUN, after LAPICs and MSRs (without IA32_TSC, IA32_TSC_ADJUST, IA32_TSC_DEADLINE).
+ * Call from the process that created the VM, with all vCPUs out of KVM_RUN. Save before LAPICs are
+ * saved: a timer that fires between the two is then in both states, not in neither. Restore before
+ * the first KVM_RUN, after CPUID, LAPICs and MSRs (without IA32_TSC, IA32_TSC_ADJUST,
+ * IA32_TSC_DEADLINE).
  * A restore may be repeated at any later time with the same outcome.
  *
  * Functions return GUEST_CLOCK_DONE or a negative status. `message` is NULL or has

@@ -28,6 +28,11 @@ pub trait Arm64Vm {
     /// The ioctl's.
     fn guest_counter(&self) -> Result<u64, Errno>;
 
+    /// `KVM_CAP_COUNTER_OFFSET`: Linux 6.4 has it.
+    fn has_counter_offset(&self) -> bool {
+        true
+    }
+
     /// `KVM_ARM_SET_COUNTER_OFFSET`.
     ///
     /// # Errors
@@ -55,7 +60,9 @@ pub enum Arm64Error {
     },
     /// More had passed than the policy allows.
     #[error(
-        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}"
+        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}: \
+         check the wall clocks of both hosts, allow more, or choose Policy::AtMost or \
+         Policy::Stopped"
     )]
     Jump {
         /// Since the save.
@@ -71,6 +78,28 @@ pub enum Arm64Error {
     Inexact {
         /// How far off.
         bound_ns: u64,
+    },
+    /// KVM has no such offset.
+    #[error(
+        "this KVM has no KVM_CAP_COUNTER_OFFSET (Linux before 6.4): the counter can be set by value \
+         only, and what the writing thread is delayed is added to guest time; restore on a newer \
+         kernel"
+    )]
+    NoOffset,
+    /// KVM took the offset and the guest's counter is elsewhere.
+    #[error(
+        "wrote counter offset {wanted:#x}; the guest's counter reads {read}, which must lie from \
+         {least} to {most}. Do not run the vCPUs: this KVM ignores offsets"
+    )]
+    OffsetNotTaken {
+        /// What was written.
+        wanted: u64,
+        /// What the counter read.
+        read: u64,
+        /// Where it would have been before it was read.
+        least: u64,
+        /// And after.
+        most: u64,
     },
     /// The arithmetic refused.
     #[error(transparent)]
@@ -92,6 +121,8 @@ pub struct Arm64Explanation {
     pub count_at_save: u64,
     /// What it reads at the anchor.
     pub count_at_anchor: u64,
+    /// What had passed by the hosts' wall clocks, in ns; less than 0 where this host's is behind.
+    pub elapsed_ns: i128,
     /// By how much guest time advanced, in ns.
     pub advanced_ns: u64,
     /// Most that the counter can be off the policy's time, in ns.
@@ -158,9 +189,47 @@ fn measured_offset<V: Arm64Vm>(vm: &V) -> Result<(u64, u64), IoctlError> {
     Ok(best)
 }
 
+/// A checked restore of a counter, not yet carried out. Repeatable: the offset is a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arm64Plan(Arm64Explanation);
+
+impl Arm64Plan {
+    /// What it will do.
+    #[must_use]
+    pub const fn explanation(&self) -> &Arm64Explanation {
+        &self.0
+    }
+
+    /// Writes the offset, and looks whether the guest's counter went there.
+    ///
+    /// # Errors
+    /// [`Arm64Error::Ioctl`] if nothing was written, or the counter cannot be read afterwards;
+    /// [`Arm64Error::OffsetNotTaken`].
+    pub fn carry_out<V: Arm64Vm>(&self, vm: &V) -> Result<Arm64Explanation, Arm64Error> {
+        let wanted = self.0.offset_to;
+        let set = vm.set_counter_offset(wanted);
+        set.map_err(of("KVM_ARM_SET_COUNTER_OFFSET", None))?;
+        let least = guest_count(vm.bracket().tsc_after, wanted);
+        let read = vm.guest_counter();
+        let read = read.map_err(of("KVM_GET_ONE_REG(CNTVCT_EL0)", None))?;
+        let most = guest_count(vm.bracket().tsc_before, wanted);
+        // Counters wrap: how far into the interval, not which is larger.
+        if read.wrapping_sub(least) > most.wrapping_sub(least) {
+            return Err(Arm64Error::OffsetNotTaken {
+                wanted,
+                read,
+                least,
+                most,
+            });
+        }
+        Ok(self.0)
+    }
+}
+
 impl Saved {
     /// Restores the counter into an arm64 VM that has not run yet. May be repeated, at any later
-    /// time, with the same outcome up to the width of the readings.
+    /// time, with the same outcome up to the width of the readings; a [plan](Saved::plan_arm64)
+    /// that is repeated has the very same.
     ///
     /// # Errors
     /// [`Arm64Error`]; nothing is written unless everything was in order.
@@ -169,7 +238,18 @@ impl Saved {
         vm: &V,
         how: impl Into<Options>,
     ) -> Result<Arm64Explanation, Arm64Error> {
-        let options = how.into();
+        self.plan_arm64(vm, &how.into())?.carry_out(vm)
+    }
+
+    /// Plans a restore of the counter. Only reads.
+    ///
+    /// # Errors
+    /// [`Arm64Error`], with every operand.
+    pub fn plan_arm64<V: Arm64Vm>(
+        &self,
+        vm: &V,
+        options: &Options,
+    ) -> Result<Arm64Plan, Arm64Error> {
         let State::Arm64(saved) = self.state() else {
             return Err(Arm64Error::Architecture);
         };
@@ -179,6 +259,9 @@ impl Saved {
                 given: vm.vcpus(),
             });
         }
+        if !vm.has_counter_offset() {
+            return Err(Arm64Error::NoOffset);
+        }
         let bound_ns = ticks_to_ns(saved.offset_bound_ticks, saved.counter_hz);
         if bound_ns != 0 && options.inexact == Inexact::Refuse {
             return Err(Arm64Error::Inexact { bound_ns });
@@ -187,37 +270,28 @@ impl Saved {
         let count = bracket.tsc_before.wrapping_add(bracket.width() / 2);
         let forward = bracket.realtime_ns.saturating_sub(saved.realtime_ns);
         let advanced_ns = advance(options.policy, forward)?;
-        let source = CounterSide {
-            count: saved.host_count,
-            hz: saved.counter_hz,
-        };
-        let destination = CounterSide {
-            count,
-            hz: vm.counter_hz(),
-        };
-        let known = &options.uncertainty;
+        let side = |count, hz| CounterSide { count, hz };
         let moved: MigratedCounter = migrate(
-            source,
-            destination,
+            side(saved.host_count, saved.counter_hz),
+            side(count, vm.counter_hz()),
             saved.counter_offset,
             advanced_ns,
-            known.frequency_error_ppb,
+            options.uncertainty.frequency_error_ppb,
         )?;
-        vm.set_counter_offset(moved.offset)
-            .map_err(of("KVM_ARM_SET_COUNTER_OFFSET", None))?;
         let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz);
-        Ok(Arm64Explanation {
+        Ok(Arm64Plan(Arm64Explanation {
             offset_from: saved.counter_offset,
             offset_to: moved.offset,
             count_at_save: guest_count(saved.host_count, saved.counter_offset),
             count_at_anchor: guest_count(count, moved.offset),
+            elapsed_ns: i128::from(bracket.realtime_ns) - i128::from(saved.realtime_ns),
             advanced_ns,
             bound_ns: moved
                 .bound_ns
                 .saturating_add(bound_ns)
                 .saturating_add(width_ns)
-                .saturating_add(known.realtime_skew_ns),
-        })
+                .saturating_add(options.uncertainty.realtime_skew_ns),
+        }))
     }
 }
 

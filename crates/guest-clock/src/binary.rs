@@ -149,7 +149,7 @@ fn get_x86(input: &mut Input<'_>) -> Result<X86State, LoadError> {
             return Err(LoadError::Value {
                 field: "offset_bound_cycles",
                 value: 0,
-                why: "left out when 0",
+                why: "left out where it is 0",
             });
         }
         vcpus.push(VcpuState {
@@ -222,7 +222,7 @@ impl Input<'_> {
             return Err(LoadError::Value {
                 field: "flags",
                 value: u64::from(flags),
-                why: "only known bits",
+                why: "known bits only",
             });
         }
         Ok(flags)

@@ -22,6 +22,7 @@ pub const MSR_KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
 
 /// What moves a guest's TSC on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TscMeans {
     /// The offset attribute `KVM_VCPU_TSC_OFFSET`: exact and idempotent.
     Offsets,
@@ -33,7 +34,10 @@ pub enum TscMeans {
 }
 
 /// What a host's KVM offers to guests' clocks.
+///
+/// Made by [`HostFacts::complete`], and changed field by field from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct HostFacts {
     /// Frequency of the host's TSC in kHz, as KVM has it.
     pub tsc_khz: u32,
@@ -45,6 +49,9 @@ pub struct HostFacts {
     pub tolerance_ppm: u32,
     /// What moves a guest's TSC.
     pub means: TscMeans,
+    /// With [`TscMeans::Fixed`]: the offset that every vCPU of this host has, if several of
+    /// several VMs were seen to have the same whatever was written.
+    pub fixed_offset: Option<u64>,
     /// `KVM_CLOCK_*` flags that `KVM_CHECK_EXTENSION(KVM_CAP_ADJUST_CLOCK)` returns.
     pub clock_flags: u32,
 }
@@ -59,6 +66,7 @@ impl HostFacts {
             has_scaling: true,
             tolerance_ppm: stealtime_hypervisor::counter::scaling::TSC_TOLERANCE_PPM,
             means: TscMeans::Offsets,
+            fixed_offset: None,
             clock_flags: KVM_CLOCK_VALID_FLAGS,
         }
     }
@@ -171,26 +179,65 @@ pub trait Vcpu {
     /// The ioctl's.
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno>;
 
+    /// `KVM_SET_MSRS` of two registers, the first one first, in one call where that works; how
+    /// many KVM took (0 to 2: it stops at the first that it does not).
+    ///
+    /// # Errors
+    /// The ioctl's.
+    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+        for (taken, (index, value)) in registers.into_iter().enumerate() {
+            if !self.set_msr(index, value)? {
+                return Ok(taken);
+            }
+        }
+        Ok(registers.len())
+    }
+
     /// `KVM_KVMCLOCK_CTRL`: tells the guest that it was stopped, so that its watchdogs hold.
     ///
     /// # Errors
     /// `EINVAL` where the guest has not enabled its kvmclock.
     fn kvmclock_ctrl(&self) -> Result<(), Errno>;
 
-    /// Whether all are stopped, within `patience`; otherwise the position of one that is in
-    /// `KVM_RUN`. Where the types already keep a vCPU from running meanwhile, this is free.
+    /// The frequency of each, from all that are stopped within `patience`: one that is in
+    /// `KVM_RUN` does not answer. Where the types already keep a vCPU from running meanwhile,
+    /// nobody has to wait.
     ///
     /// # Errors
-    /// The position of a vCPU that did not answer.
-    fn all_stopped(vcpus: &[Self], patience: Duration) -> Result<(), usize>
+    /// [`NoAnswer`], for the first vCPU that gave none.
+    fn frequencies(vcpus: &[Self], patience: Duration) -> Result<Vec<u32>, NoAnswer>
     where
         Self: Sized,
     {
-        let _ = (vcpus, patience);
-        Ok(())
+        let _ = patience;
+        let ask = |(vcpu, asked): (usize, &Self)| {
+            let khz = asked.tsc_khz();
+            khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
+        };
+        vcpus.iter().enumerate().map(ask).collect()
     }
 }
 
+/// A vCPU did not tell its frequency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoAnswer {
+    /// It is running: `KVM_RUN` holds it.
+    Busy {
+        /// Its position.
+        vcpu: usize,
+    },
+    /// The ioctl failed.
+    Failed {
+        /// Its position.
+        vcpu: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// For VMMs that keep their vCPUs elsewhere. Descriptors are better passed by value
+/// (`RawVcpu` is `Copy`): of references each is asked by itself, and one that runs is waited for.
 impl<T: Vcpu> Vcpu for &T {
     fn tsc_offset(&self) -> Result<u64, Errno> {
         (**self).tsc_offset()
@@ -212,6 +259,9 @@ impl<T: Vcpu> Vcpu for &T {
     }
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         (**self).set_msr(index, value)
+    }
+    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+        (**self).set_two_msrs(registers)
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {
         (**self).kvmclock_ctrl()

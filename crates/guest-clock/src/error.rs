@@ -20,6 +20,7 @@ impl std::error::Error for Errno {}
 /// An ioctl failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}{}: {errno}{}", on(*.vcpu), hint(*.errno))]
+#[non_exhaustive]
 pub struct IoctlError {
     /// Its name as the kernel's documentation has it.
     pub call: &'static str,
@@ -45,6 +46,7 @@ fn hint(errno: Errno) -> &'static str {
 
 /// What the host offers could not be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostError {
     /// `/dev/kvm` is not there.
     #[error("/dev/kvm is not there: load kvm and its vendor module, or pass the device through")]
@@ -53,7 +55,7 @@ pub enum HostError {
     #[error("no permission for /dev/kvm: join group kvm, or run as root")]
     Permission,
     /// `/dev/kvm` cannot be opened for another reason.
-    #[error("/dev/kvm: {errno}")]
+    #[error("/dev/kvm cannot be opened: {errno}; see what the kernel's log says of kvm")]
     Open {
         /// What the kernel said.
         errno: Errno,
@@ -77,7 +79,7 @@ pub enum SaveError {
     #[error("no vCPUs given: pass all of the VM's, in the order in which they will be restored")]
     NoVcpus,
     /// More vCPUs than KVM can have.
-    #[error("{given} vCPUs given, at most {most}")]
+    #[error("{given} vCPUs given, at most {most}: no KVM has more")]
     TooManyVcpus {
         /// How many.
         given: usize,
@@ -219,7 +221,8 @@ pub enum PlanError {
     /// A vCPU's counter would run backwards.
     #[error(
         "vCPU {vcpu} read TSC {saved_tsc} when it was saved and would read {planned_tsc} \
-         ({cycles} cycles less): the guest would see time go back"
+         ({cycles} cycles less): the guest would see time go back; raise all with Unequal::Highest, or \
+         restore where TSCs can be moved"
     )]
     Backwards {
         /// Its position.
@@ -284,7 +287,9 @@ pub enum PlanError {
     #[error(transparent)]
     Arithmetic(#[from] MigrationError),
     /// The guest's time would leave 64 bits.
-    #[error("kvmclock {clock_ns} ns plus {advance_ns} ns leaves 64 bits: the state is forged")]
+    #[error(
+        "kvmclock {clock_ns} ns plus {advance_ns} ns leaves 64 bits: the state is forged, save it again"
+    )]
     ClockOverflow {
         /// Saved.
         clock_ns: u64,
@@ -362,7 +367,8 @@ fn list(written: &[Written]) -> String {
 pub enum LoadError {
     /// Neither form.
     #[error(
-        "not a saved clock state: it begins neither with the binary form's mark nor with a brace"
+        "not a saved clock state: it begins neither with the binary form's mark nor with a brace; \
+         give a file that was saved by this library"
     )]
     Unknown,
     /// A version that this library does not know.
@@ -374,13 +380,13 @@ pub enum LoadError {
         known: u32,
     },
     /// An architecture that this library does not know.
-    #[error("state of architecture number {found}: known are 1 (x86) and 2 (arm64)")]
+    #[error("state of architecture number {found}: known are 1 (x86) and 2 (arm64); save it again")]
     Architecture {
         /// In the state.
         found: u8,
     },
     /// It ends too early.
-    #[error("truncated: {needed} bytes needed at byte {at}, {left} left")]
+    #[error("truncated: {needed} bytes needed at byte {at}, {left} left; copy the state once more")]
     Truncated {
         /// Where.
         at: usize,
@@ -390,13 +396,16 @@ pub enum LoadError {
         left: usize,
     },
     /// Something follows its end.
-    #[error("{extra} bytes after the end of the state")]
+    #[error("{extra} bytes after the end of the state: copy the state once more")]
     Trailing {
         /// How many.
         extra: usize,
     },
     /// The checksum is wrong.
-    #[error("checksum {found:#018x}, the contents make {computed:#018x}: damaged or forged")]
+    #[error(
+        "checksum {found:#018x}, the contents make {computed:#018x}: damaged or forged, copy the \
+         state once more"
+    )]
     Checksum {
         /// In the state.
         found: u64,
@@ -404,7 +413,7 @@ pub enum LoadError {
         computed: u64,
     },
     /// Too large to be one.
-    #[error("{bytes} bytes, a state has at most {most}")]
+    #[error("{bytes} bytes, a state has at most {most}: this is something else")]
     TooLarge {
         /// How many.
         bytes: usize,
@@ -412,13 +421,13 @@ pub enum LoadError {
         most: usize,
     },
     /// Not the JSON expected.
-    #[error("JSON: {message}")]
+    #[error("not a state's JSON: {message}; truncated or changed by hand, save it again")]
     Json {
         /// The parser's message, with line and column.
         message: String,
     },
     /// A value that cannot be.
-    #[error("{field} is {value}: {why}")]
+    #[error("{field} is {value}, but must be {why}: damaged or forged, save it again")]
     Value {
         /// Which.
         field: &'static str,

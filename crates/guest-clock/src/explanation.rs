@@ -91,6 +91,12 @@ pub enum Reason {
         /// How many.
         vcpus: usize,
     },
+    /// `TSC_ADJUST` was written and reads something else: KVM ignores it while the vCPU's CPUID
+    /// lacks it. Set CPUID before the clocks.
+    AdjustsNotTaken {
+        /// How many.
+        vcpus: usize,
+    },
 }
 
 impl Reason {
@@ -110,7 +116,8 @@ impl Reason {
             | Self::Capped { .. }
             | Self::Scaled { .. }
             | Self::NotToldOfPause { .. }
-            | Self::DeadlinesNotArmed { .. } => false,
+            | Self::DeadlinesNotArmed { .. }
+            | Self::AdjustsNotTaken { .. } => false,
         }
     }
 }
@@ -166,11 +173,20 @@ impl fmt::Display for Reason {
                  vCPUs' TSC offsets differ or the host's clocksource is not tsc"
             ),
             Self::NotToldOfPause { vcpus } => {
-                write!(f, "{vcpus} vCPUs without kvmclock: not told of the pause")
+                write!(
+                    f,
+                    "{vcpus} vCPUs without kvmclock: not told of the pause; restore \
+                     MSR_KVM_SYSTEM_TIME_NEW before the clocks"
+                )
             }
             Self::DeadlinesNotArmed { vcpus } => write!(
                 f,
-                "{vcpus} deadlines expired, or LAPIC not in TSC-deadline mode"
+                "{vcpus} deadlines expired, or LAPIC not in TSC-deadline mode: restore it before the \
+                 clocks"
+            ),
+            Self::AdjustsNotTaken { vcpus } => write!(
+                f,
+                "{vcpus} vCPUs ignore TSC_ADJUST: set their CPUID before the clocks"
             ),
         }
     }
@@ -178,6 +194,7 @@ impl fmt::Display for Reason {
 
 /// One vCPU's part of what was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct VcpuExplanation {
     /// Saved offset.
     pub offset_from: u64,
@@ -189,6 +206,18 @@ pub struct VcpuExplanation {
     pub tsc_at_anchor: u64,
     /// The deadline that was armed, in guest cycles.
     pub tsc_deadline: Option<u64>,
+}
+
+impl fmt::Display for VcpuExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.offset_from.cast_signed(), self.offset_to.cast_signed());
+        write!(f, "TSC offset {from} -> {to}, ")?;
+        write!(f, "TSC {} -> {}", self.tsc_at_save, self.tsc_at_anchor)?;
+        match self.tsc_deadline {
+            Some(deadline) => write!(f, ", deadline {deadline}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a restore did.
@@ -235,31 +264,33 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "elapsed {} ns, guest time advanced by {} ns: kvmclock {} -> {} ns",
-            self.elapsed_ns, self.advanced_ns, self.clock_from_ns, self.clock_to_ns
+            "elapsed {} ns, guest time advanced by {} ns\nkvmclock {} -> {} ns, master clock {}",
+            self.elapsed_ns,
+            self.advanced_ns,
+            self.clock_from_ns,
+            self.clock_to_ns,
+            if self.master_clock { "on" } else { "off" }
         )?;
-        for (at, vcpu) in self.vcpus.iter().enumerate() {
-            write!(
-                f,
-                "vCPU {at}: TSC offset {} -> {}, TSC {} -> {}",
-                vcpu.offset_from as i64,
-                vcpu.offset_to as i64,
-                vcpu.tsc_at_save,
-                vcpu.tsc_at_anchor
-            )?;
-            match vcpu.tsc_deadline {
-                Some(deadline) => writeln!(f, ", deadline {deadline}")?,
-                None => writeln!(f)?,
+        let mut first = 0;
+        // Most guests' vCPUs are all alike.
+        for alike in self.vcpus.chunk_by(|a, b| a == b) {
+            let last = first + alike.len() - 1;
+            match first == last {
+                true => write!(f, "vCPU {first}")?,
+                false => write!(f, "vCPUs {first} to {last}")?,
+            }
+            first = last + 1;
+            if let Some(vcpu) = alike.first() {
+                writeln!(f, ": {vcpu}")?;
             }
         }
         writeln!(
             f,
             "bounds: TSC against kvmclock {} ns, kvmclock against real time {} ns, TSC against \
-             its rate {} ns; master clock {}",
+             its rate {} ns",
             self.tsc_against_kvmclock_ns,
             self.kvmclock_against_real_ns,
             self.tsc_against_its_rate_ns,
-            if self.master_clock { "on" } else { "off" }
         )?;
         let exact = if self.is_exact() { "exact" } else { "bounded" };
         write!(f, "{exact}")?;

@@ -50,6 +50,15 @@
 //! counters, clock, timers and in no other order ([`CountersWritten`], [`ClockWritten`],
 //! [`TimersArmed`]); what could be written only in part says what was ([`RestoreError`]). The
 //! arithmetic is that of [`stealtime_hypervisor::counter`].
+//!
+//! # What others' versions mean for this crate's
+//!
+//! Enumerations, and structures that may grow, are `#[non_exhaustive]`: they have constructors, and
+//! fields to be changed. Of other crates the interface has `kvm_ioctls::{VmFd, VcpuFd}`, on which
+//! its traits are implemented, `serde`'s traits, and the types in [`arithmetic`], named here so that
+//! nobody needs that crate. A version of those that breaks its users breaks this one's; another
+//! crate's descriptors always fit, as `RawVm` and `RawVcpu`. A saved state's version is its own:
+//! [`VERSION`].
 
 pub mod arm64;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -66,13 +75,29 @@ mod explanation;
 pub mod fake;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod guest;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod kvm;
 mod plan;
 mod policy;
 mod restore;
 mod save;
 mod saved;
+
+/// Types of the arithmetic that this interface has in it.
+pub mod arithmetic {
+    pub use stealtime_hypervisor::counter::arm64::CounterMigrationError;
+    pub use stealtime_hypervisor::counter::kvm_clock::{
+        KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KvmClockData,
+    };
+    pub use stealtime_hypervisor::counter::migration::{Account, MigrationError, Uncertainty};
+    pub use stealtime_hypervisor::counter::scaling::{
+        ClockMode, HostTsc, RatioFormat, SetTscKhzError,
+    };
+    pub use stealtime_hypervisor::counter::tsc_sync::HostInstant;
+}
 
 pub use error::{Errno, HostError, IoctlError, LoadError, PlanError, RestoreError, SaveError};
 pub use explanation::{Explanation, Reason, VcpuExplanation};

@@ -10,11 +10,11 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use stealtime_hypervisor::counter::migration::{Account, Side, by_offsets};
 use stealtime_hypervisor::counter::scaling::TscRate;
 
-use crate::device::{HostFacts, TscMeans, Vcpu, Vm};
+use crate::device::{HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
 use crate::error::PlanError;
 use crate::explanation::Reason;
 use crate::policy::{Inexact, Options, Policy, Unequal};
-use crate::save::{PATIENCE, cycles_to_ns, read_tsc, signed_ns};
+use crate::save::{PATIENCE, cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::{Instant, Saved, State, X86State, format};
 
 /// How far the kernel lets the wall clock be slewed against the TSC, in parts per billion
@@ -23,7 +23,10 @@ pub(crate) const SLEW_PPB: u64 = 500_000;
 
 /// One vCPU's part of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PlannedVcpu {
+    /// The frequency that the vCPU was created with, in kHz; it gets the guest's.
+    pub tsc_khz_from: u32,
     /// Saved offset, in cycles; wraps.
     pub offset_from: u64,
     /// New offset.
@@ -91,10 +94,13 @@ impl Saved {
                 given: vcpus.len(),
             });
         }
-        C::all_stopped(vcpus, PATIENCE).map_err(|vcpu| PlanError::Busy { vcpu })?;
+        let frequencies = C::frequencies(vcpus, PATIENCE)?;
         let host = vm.host()?;
         let anchor = anchor(vm, &host);
         let mut plan = plan_from(x86, &host, anchor, options)?;
+        for (planned, khz) in plan.vcpus.iter_mut().zip(frequencies) {
+            planned.tsc_khz_from = khz;
+        }
         if host.means == TscMeans::Fixed {
             plan.settle_for_fixed(vm, vcpus)?;
         }
@@ -122,6 +128,15 @@ pub fn rehearse(
     let plan = plan_from(x86, host, anchor, options)?;
     plan.check_backwards()?;
     Ok(plan)
+}
+
+impl From<NoAnswer> for PlanError {
+    fn from(answer: NoAnswer) -> Self {
+        match answer {
+            NoAnswer::Busy { vcpu } => Self::Busy { vcpu },
+            NoAnswer::Failed { vcpu, errno } => of("KVM_GET_TSC_KHZ", Some(vcpu))(errno).into(),
+        }
+    }
 }
 
 fn anchor<V: Vm>(vm: &V, host: &HostFacts) -> Anchor {
@@ -183,6 +198,7 @@ fn plan_from(
     let vcpus = x86.vcpus.iter().zip(offsets).map(|(vcpu, offset)| {
         let offset_to = moved.offset(offset);
         PlannedVcpu {
+            tsc_khz_from: x86.tsc_khz,
             offset_from: vcpu.tsc_offset,
             offset_to,
             tsc_at_save: vcpu.tsc_offset.wrapping_add(scaled_source),
@@ -405,11 +421,14 @@ impl Plan {
         let slewed = u64::try_from(slewed).unwrap_or(u64::MAX);
         let near_ns = self.account.tsc_against_its_rate_ns.saturating_add(slewed);
         let mut worst = 0u64;
+        // What holds for all of this host's is asked of the first one only.
+        let mut for_all = None;
         for (at, (planned, vcpu)) in self.vcpus.iter_mut().zip(vcpus).enumerate() {
-            let fixed = match vcpu.tsc_offset() {
+            let fixed = match for_all.map_or_else(|| vcpu.tsc_offset(), Ok) {
                 Ok(offset) => offset,
                 Err(_) => read_tsc(vm, &self.host, self.ratio, at, vcpu)?.offset(),
             };
+            for_all = self.host.fixed_offset.filter(|all| *all == fixed);
             let cycles = fixed.wrapping_sub(planned.offset_to) as i64;
             let ns = signed_ns(cycles, self.tsc_khz);
             if ns.unsigned_abs() > near_ns && self.options.inexact == Inexact::Refuse {

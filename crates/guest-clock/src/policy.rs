@@ -59,6 +59,7 @@ pub enum Inexact {
 
 /// How to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// What guest time does over the pause.
     pub policy: Policy,

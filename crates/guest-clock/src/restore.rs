@@ -16,7 +16,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use crate::device::{MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm};
 use crate::error::{Errno, IoctlError, RestoreError};
 use crate::explanation::{Explanation, Reason, VcpuExplanation};
-use crate::plan::{Plan, SLEW_PPB};
+use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
 use crate::policy::Options;
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::Saved;
@@ -156,9 +156,8 @@ impl Plan {
 impl Progress<'_> {
     fn frequencies<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
         let khz = self.plan.tsc_khz;
-        for (at, vcpu) in vcpus.iter().enumerate() {
-            let now = self.did(None, "KVM_GET_TSC_KHZ", Some(at), vcpu.tsc_khz())?;
-            if now != khz {
+        for (at, (vcpu, planned)) in vcpus.iter().zip(&self.plan.vcpus).enumerate() {
+            if planned.tsc_khz_from != khz {
                 let what = Some(Written::Frequency(at));
                 self.did(what, "KVM_SET_TSC_KHZ", Some(at), vcpu.set_tsc_khz(khz))?;
             }
@@ -354,6 +353,58 @@ impl<'a> Progress<'a> {
     }
 }
 
+impl Progress<'_> {
+    /// `TSC_ADJUST`, which by the host does not move the counter, then the deadline: one call for
+    /// both. Which of the two that are not 0 is not there afterwards.
+    fn timer<C: Vcpu>(
+        &mut self,
+        at: usize,
+        vcpu: &C,
+        planned: &PlannedVcpu,
+    ) -> Result<Missing, RestoreError> {
+        let adjust = planned.tsc_adjust.map(|v| (MSR_IA32_TSC_ADJUST, v));
+        let deadline = planned.tsc_deadline.map(|v| (MSR_IA32_TSC_DEADLINE, v));
+        let one = |(index, value)| vcpu.set_msr(index, value).map(usize::from);
+        let (wanted, call, taken) = match (adjust, deadline) {
+            (Some(a), Some(d)) => {
+                let call = "KVM_SET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";
+                (2, call, vcpu.set_two_msrs([a, d]))
+            }
+            (Some(a), None) => (1, "KVM_SET_MSRS(IA32_TSC_ADJUST)", one(a)),
+            (None, Some(d)) => (1, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", one(d)),
+            (None, None) => return Ok(Missing::default()),
+        };
+        let taken = self.did(None, call, Some(at), taken)?;
+        let written = [
+            adjust.map(|_| Written::Adjust(at)),
+            deadline.map(|_| Written::Deadline(at)),
+        ];
+        self.written
+            .extend(written.into_iter().flatten().take(taken));
+        if taken < wanted {
+            return Err(self.partial(of(call, Some(at))(Errno(libc::EINVAL))));
+        }
+        let adjust = planned.tsc_adjust.filter(|adjust| *adjust != 0);
+        if adjust.is_none() && planned.tsc_deadline.is_none() {
+            return Ok(Missing::default());
+        }
+        let both = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
+        let call = "KVM_GET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";
+        let [adjust_read, deadline_read] = self.did(None, call, Some(at), both)?;
+        Ok(Missing {
+            adjust: adjust.is_some() && adjust_read != adjust,
+            deadline: planned.tsc_deadline.is_some() && deadline_read != planned.tsc_deadline,
+        })
+    }
+}
+
+/// What was written and is not there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Missing {
+    adjust: bool,
+    deadline: bool,
+}
+
 impl<'a> ClockWritten<'a> {
     /// Third step: `TSC_ADJUST`, deadlines, and the notice of the pause.
     ///
@@ -363,23 +414,11 @@ impl<'a> ClockWritten<'a> {
         let progress = &mut self.progress;
         let plan = progress.plan;
         plan.check_count(vcpus.len())?;
-        let (mut not_armed, mut not_told) = (0, 0);
+        let (mut not_armed, mut not_adjusted, mut not_told) = (0, 0, 0);
         for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            if let Some(adjust) = planned.tsc_adjust {
-                // By the host this does not move the counter.
-                let done = vcpu.set_msr(MSR_IA32_TSC_ADJUST, adjust);
-                let what = Some(Written::Adjust(at));
-                progress.did(what, "KVM_SET_MSRS(IA32_TSC_ADJUST)", Some(at), done)?;
-            }
-            if let Some(deadline) = planned.tsc_deadline {
-                let done = vcpu.set_msr(MSR_IA32_TSC_DEADLINE, deadline);
-                let what = Some(Written::Deadline(at));
-                progress.did(what, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", Some(at), done)?;
-                let call = "KVM_GET_MSRS(IA32_TSC_DEADLINE)";
-                let read = vcpu.msr(MSR_IA32_TSC_DEADLINE);
-                let read = progress.did(None, call, Some(at), read)?;
-                not_armed += usize::from(read != Some(deadline));
-            }
+            let missing = progress.timer(at, vcpu, planned)?;
+            not_armed += usize::from(missing.deadline);
+            not_adjusted += usize::from(missing.adjust);
             match vcpu.kvmclock_ctrl() {
                 Ok(()) => progress.written.push(Written::Stopped(at)),
                 Err(Errno(libc::EINVAL)) => not_told += 1,
@@ -388,15 +427,16 @@ impl<'a> ClockWritten<'a> {
                 }
             }
         }
-        if not_armed > 0 {
-            let reason = Reason::DeadlinesNotArmed { vcpus: not_armed };
-            progress.reasons.push(reason);
-        }
-        if not_told > 0 {
-            progress
-                .reasons
-                .push(Reason::NotToldOfPause { vcpus: not_told });
-        }
+        let reasons = [
+            Reason::DeadlinesNotArmed { vcpus: not_armed },
+            Reason::AdjustsNotTaken {
+                vcpus: not_adjusted,
+            },
+            Reason::NotToldOfPause { vcpus: not_told },
+        ];
+        let counts = [not_armed, not_adjusted, not_told];
+        let there = reasons.into_iter().zip(counts).filter(|(_, n)| *n > 0);
+        progress.reasons.extend(there.map(|(reason, _)| reason));
         Ok(TimersArmed(self))
     }
 }

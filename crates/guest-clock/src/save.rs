@@ -8,7 +8,8 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{
-    HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm,
+    HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, NoAnswer, TscMeans, Vcpu,
+    Vm,
 };
 use crate::error::{Errno, IoctlError, SaveError};
 use crate::saved::{Instant, MAX_VCPUS, Saved, State, VcpuState, X86State};
@@ -41,13 +42,16 @@ impl GuestClocks {
     /// Saves the clocks of a stopped x86 guest: the kvmclock with its instant, and each vCPU's
     /// offset, `TSC_ADJUST` and deadline. Only reads.
     ///
+    /// Call it before the LAPICs are saved: a timer that fires between the two is then in both
+    /// states, as an expired deadline and as an interrupt, and the guest is interrupted once too
+    /// often. The other way round it is in neither, and a guest that waits for it never wakes.
+    ///
     /// # Errors
     /// [`SaveError`].
     pub fn save<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<Saved, SaveError> {
         let host = vm.host()?;
         check_count(vcpus.len())?;
-        C::all_stopped(vcpus, PATIENCE).map_err(|vcpu| SaveError::Busy { vcpu })?;
-        let tsc_khz = frequency(vcpus)?;
+        let tsc_khz = one_frequency(&C::frequencies(vcpus, PATIENCE)?)?;
         let ratio = ratio(&host, tsc_khz)?;
         let instant = read_instant(vm, &host)?;
         let states: Result<Vec<VcpuState>, SaveError> = (0..)
@@ -85,20 +89,25 @@ pub(crate) fn of(call: &'static str, vcpu: Option<usize>) -> impl Fn(Errno) -> I
     move |errno| IoctlError { call, vcpu, errno }
 }
 
-fn frequency<C: Vcpu>(vcpus: &[C]) -> Result<u32, SaveError> {
-    let mut first = None;
-    for (at, vcpu) in vcpus.iter().enumerate() {
-        let khz = vcpu.tsc_khz().map_err(of("KVM_GET_TSC_KHZ", Some(at)))?;
-        let first_khz = *first.get_or_insert(khz);
-        if khz != first_khz {
-            return Err(SaveError::FrequenciesDiffer {
-                vcpu: at,
-                khz,
-                first_khz,
-            });
+impl From<NoAnswer> for SaveError {
+    fn from(answer: NoAnswer) -> Self {
+        match answer {
+            NoAnswer::Busy { vcpu } => Self::Busy { vcpu },
+            NoAnswer::Failed { vcpu, errno } => of("KVM_GET_TSC_KHZ", Some(vcpu))(errno).into(),
         }
     }
-    first.ok_or(SaveError::NoVcpus)
+}
+
+fn one_frequency(each: &[u32]) -> Result<u32, SaveError> {
+    let first_khz = *each.first().ok_or(SaveError::NoVcpus)?;
+    match each.iter().position(|khz| *khz != first_khz) {
+        None => Ok(first_khz),
+        Some(vcpu) => Err(SaveError::FrequenciesDiffer {
+            vcpu,
+            khz: each.get(vcpu).copied().unwrap_or(0),
+            first_khz,
+        }),
+    }
 }
 
 fn ratio(host: &HostFacts, khz: u32) -> Result<u64, SaveError> {
@@ -217,25 +226,34 @@ pub(crate) fn read_tsc<V: Vm, C: Vcpu>(
     at: usize,
     vcpu: &C,
 ) -> Result<TscReading, IoctlError> {
-    let failed = of("KVM_GET_MSRS(IA32_TSC)", Some(at));
-    let mut best: Option<TscReading> = None;
-    for _ in 0..ATTEMPTS {
-        let before = vm.bracket();
-        let value = vcpu.msr(MSR_IA32_TSC).map_err(&failed)?;
-        let value = value.ok_or_else(|| failed(Errno(libc::ENOENT)))?;
-        let after = vm.bracket();
-        let host_tsc = after.tsc_before;
-        let reading = TscReading {
-            value,
-            host_tsc,
-            before: host.format.scale(before.tsc_after, ratio),
-            after: host.format.scale(host_tsc, ratio),
-        };
-        if best.as_ref().is_none_or(|b| reading.width() < b.width()) {
-            best = Some(reading);
+    let mut best = read_tsc_once(vm, host, ratio, at, vcpu)?;
+    for _ in 1..ATTEMPTS {
+        let reading = read_tsc_once(vm, host, ratio, at, vcpu)?;
+        if reading.width() < best.width() {
+            best = reading;
         }
     }
-    best.ok_or_else(|| failed(Errno(libc::EAGAIN)))
+    Ok(best)
+}
+
+fn read_tsc_once<V: Vm, C: Vcpu>(
+    vm: &V,
+    host: &HostFacts,
+    ratio: u64,
+    at: usize,
+    vcpu: &C,
+) -> Result<TscReading, IoctlError> {
+    let failed = of("KVM_GET_MSRS(IA32_TSC)", Some(at));
+    let before = vm.bracket();
+    let value = vcpu.msr(MSR_IA32_TSC).map_err(&failed)?;
+    let value = value.ok_or_else(|| failed(Errno(libc::ENOENT)))?;
+    let host_tsc = vm.bracket().tsc_before;
+    Ok(TscReading {
+        value,
+        host_tsc,
+        before: host.format.scale(before.tsc_after, ratio),
+        after: host.format.scale(host_tsc, ratio),
+    })
 }
 
 /// The ratio is worked out, not told: one vCPU's TSC must bear it out.
@@ -246,7 +264,8 @@ fn check_ratio<V: Vm, C: Vcpu>(
     vcpu: &C,
     offset: u64,
 ) -> Result<(), SaveError> {
-    let reading = read_tsc(vm, host, ratio, 0, vcpu)?;
+    // However long it took: the guest's TSC lies between the host's on both sides.
+    let reading = read_tsc_once(vm, host, ratio, 0, vcpu)?;
     let low = offset.wrapping_add(reading.before);
     let into = reading.value.wrapping_sub(low);
     // One cycle of rounding on either side, and what an offset by value can be off.

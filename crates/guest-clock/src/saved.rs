@@ -15,6 +15,7 @@ pub const MAX_BYTES: usize = 4 << 20;
 /// An instant of a guest's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Instant {
     /// The guest's kvmclock, in ns.
     pub clock_ns: u64,
@@ -28,9 +29,24 @@ pub struct Instant {
     pub master_clock: bool,
 }
 
+impl Instant {
+    /// Read as one, with the master clock on.
+    #[must_use]
+    pub const fn new(clock_ns: u64, realtime_ns: u64, host_tsc: u64) -> Self {
+        Self {
+            clock_ns,
+            realtime_ns,
+            host_tsc,
+            bound_ns: 0,
+            master_clock: true,
+        }
+    }
+}
+
 /// A vCPU's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct VcpuState {
     /// Guest's TSC minus the scaled host's, in cycles; wraps.
     pub tsc_offset: u64,
@@ -42,9 +58,23 @@ pub struct VcpuState {
     pub tsc_deadline: Option<u64>,
 }
 
+impl VcpuState {
+    /// An offset that is known, without `TSC_ADJUST` and deadline.
+    #[must_use]
+    pub const fn new(tsc_offset: u64) -> Self {
+        Self {
+            tsc_offset,
+            offset_bound_cycles: 0,
+            tsc_adjust: None,
+            tsc_deadline: None,
+        }
+    }
+}
+
 /// The clocks of an x86 guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct X86State {
     /// Frequency of the source host's TSC in kHz.
     pub host_tsc_khz: u32,
@@ -60,9 +90,25 @@ pub struct X86State {
     pub vcpus: Vec<VcpuState>,
 }
 
+impl X86State {
+    /// A guest whose TSC runs at its host's frequency.
+    #[must_use]
+    pub const fn new(tsc_khz: u32, instant: Instant, vcpus: Vec<VcpuState>) -> Self {
+        Self {
+            host_tsc_khz: tsc_khz,
+            frac_bits: RatioFormat::VMX.frac_bits(),
+            tsc_khz,
+            ratio: RatioFormat::VMX.neutral(),
+            instant,
+            vcpus,
+        }
+    }
+}
+
 /// The counter of an arm64 guest: one for all vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Arm64State {
     /// `CNTFRQ_EL0` of the source, in Hz.
     pub counter_hz: u32,
@@ -76,6 +122,27 @@ pub struct Arm64State {
     pub realtime_ns: u64,
     /// How many vCPUs there were.
     pub vcpus: u32,
+}
+
+impl Arm64State {
+    /// A guest whose offset is known.
+    #[must_use]
+    pub const fn new(
+        counter_hz: u32,
+        counter_offset: u64,
+        host_count: u64,
+        realtime_ns: u64,
+        vcpus: u32,
+    ) -> Self {
+        Self {
+            counter_hz,
+            counter_offset,
+            offset_bound_ticks: 0,
+            host_count,
+            realtime_ns,
+            vcpus,
+        }
+    }
 }
 
 /// What was saved, by architecture.

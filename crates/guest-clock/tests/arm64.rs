@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
+use guest_clock::device::TscMeans;
 use guest_clock::fake::{FakeArm64Vm, FakeHost};
 use guest_clock::{GuestClocks, Options, Policy};
 
@@ -91,4 +92,42 @@ fn refusals() {
         Err(Arm64Error::Architecture)
     );
     assert!(saved.restore(&x86, &vcpus, Policy::Stopped).is_err());
+}
+
+#[test]
+fn a_plan_repeated_is_the_very_same_after_any_delay() {
+    let source = host();
+    let vm = FakeArm64Vm::new(&source, 2);
+    vm.set_counter_offset(9).unwrap();
+    let saved = GuestClocks::save_arm64(&vm, Some(9)).unwrap();
+    let vm = FakeArm64Vm::new(&source, 2);
+    let options = Options::new(Policy::ELAPSED);
+    let plan = saved.plan_arm64(&vm, &options).unwrap();
+    let offset = |vm: &FakeArm64Vm| source.now().tsc.wrapping_sub(vm.virtual_count());
+    let first = plan.carry_out(&vm).unwrap();
+    let written = offset(&vm);
+    for delay in [1, SECOND, 3600 * SECOND] {
+        source.pass(delay);
+        assert_eq!(plan.carry_out(&vm), Ok(first));
+        assert_eq!(offset(&vm), written);
+    }
+    assert_eq!(&first, plan.explanation());
+}
+
+#[test]
+fn a_kvm_without_offsets_is_refused_and_one_that_ignores_them_found_out() {
+    let source = host();
+    let mut vm = FakeArm64Vm::new(&source, 2);
+    let saved = GuestClocks::save_arm64(&vm, Some(1 << 50)).unwrap();
+    vm.set_means(TscMeans::Values);
+    let error = saved.restore_arm64(&vm, Policy::ELAPSED).unwrap_err();
+    assert_eq!(error, Arm64Error::NoOffset);
+    vm.set_means(TscMeans::Fixed);
+    let error = saved.restore_arm64(&vm, Policy::ELAPSED).unwrap_err();
+    assert!(
+        matches!(error, Arm64Error::OffsetNotTaken { .. }),
+        "{error}"
+    );
+    vm.set_means(TscMeans::Offsets);
+    assert!(saved.restore_arm64(&vm, Policy::ELAPSED).is_ok());
 }

@@ -8,7 +8,9 @@ use guest_clock::device::{
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
 use guest_clock::fake::{FakeHost, FakeVcpu, FakeVm};
-use guest_clock::{Anchor, GuestClocks, Options, PlanError, Policy, Saved, State, rehearse};
+use guest_clock::{
+    Anchor, GuestClocks, Options, PlanError, Policy, Reason, Saved, State, rehearse,
+};
 
 const KHZ: u32 = 2_500_000;
 const SECOND: u64 = 1_000_000_000;
@@ -220,6 +222,12 @@ fn tsc_adjust_is_carried_and_does_not_move_the_tsc() {
     let done = saved.restore(&vm, &new, Policy::Stopped).unwrap();
     assert_eq!(new[0].msr(MSR_IA32_TSC_ADJUST).unwrap(), adjust);
     assert_eq!(new[0].tsc_offset().unwrap(), done.vcpus[0].offset_to);
+    // Before its CPUID is set a vCPU ignores it: that is said.
+    let (vm, new) = host.vm(1);
+    new[0].hide_tsc_adjust();
+    let done = saved.restore(&vm, &new, Policy::Stopped).unwrap();
+    let expected = Reason::AdjustsNotTaken { vcpus: 1 };
+    assert!(done.reasons.contains(&expected), "{done}");
 }
 
 /// firecracker 5809: after a restore the monotonic clock jumped by the pause, unasked.
@@ -250,10 +258,8 @@ fn other_hosts_can_be_rehearsed() {
         bound_ns: 0,
     };
     let on = |khz, has_scaling| {
-        let facts = HostFacts {
-            has_scaling,
-            ..HostFacts::complete(khz)
-        };
+        let mut facts = HostFacts::complete(khz);
+        facts.has_scaling = has_scaling;
         rehearse(&saved, &facts, anchor, &Options::new(Policy::ELAPSED))
     };
     for khz in [KHZ, KHZ + 300, KHZ - 600] {
@@ -268,4 +274,36 @@ fn other_hosts_can_be_rehearsed() {
     let added = scaled.vcpus()[0].tsc_at_anchor - scaled.vcpus()[0].tsc_at_save;
     let elapsed = u128::from(scaled.account().kvmclock_elapsed_ns);
     assert_eq!(u128::from(added), elapsed * u128::from(KHZ) / 1_000_000);
+}
+
+/// Each test that the page of reported failures and promises names is there.
+#[test]
+fn the_page_names_tests_that_are_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let page = read("../../docs/guest-clocks.md");
+    let begin = page.find("## Reported failures").unwrap();
+    let table = page[begin..].lines().filter(|line| line.starts_with("| "));
+    let tests = read("tests/reported.rs");
+    let mut rows = 0;
+    for row in table.skip(1) {
+        let name = row.rsplit('`').nth(1).unwrap();
+        assert!(tests.contains(&format!("#[test]\nfn {name}()")), "{name}");
+        rows += 1;
+    }
+    assert!(rows >= 11, "{rows} rows");
+    for (prefix, file) in [
+        ("restore::", "tests/restore.rs"),
+        ("reported::", "tests/reported.rs"),
+        ("capi::", "tests/capi.rs"),
+        ("example::", "tests/example.rs"),
+        ("interface::", "tests/interface.rs"),
+        ("fake::golden::", "src/fake/golden.rs"),
+    ] {
+        let tests = read(file);
+        for name in page.split(&format!("`{prefix}")).skip(1) {
+            let name = name.split('`').next().unwrap();
+            assert!(tests.contains(&format!("fn {name}()")), "{prefix}{name}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use guest_clock::{
-    Arm64State, GuestClocks, LoadError, Saved, State, VcpuState, X86State, fake::FakeHost,
+    Arm64State, GuestClocks, Instant, LoadError, Saved, State, VcpuState, X86State, fake::FakeHost,
 };
 use proptest::prelude::*;
 
@@ -19,14 +19,12 @@ fn x86() -> impl Strategy<Value = X86State> {
         any::<Option<u64>>(),
         any::<Option<u64>>(),
     );
-    let vcpu = vcpu.prop_map(
-        |(tsc_offset, offset_bound_cycles, tsc_adjust, tsc_deadline)| VcpuState {
-            tsc_offset,
-            offset_bound_cycles,
-            tsc_adjust,
-            tsc_deadline,
-        },
-    );
+    let vcpu = vcpu.prop_map(|(tsc_offset, bound, tsc_adjust, tsc_deadline)| {
+        let mut vcpu = VcpuState::new(tsc_offset);
+        vcpu.offset_bound_cycles = bound;
+        (vcpu.tsc_adjust, vcpu.tsc_deadline) = (tsc_adjust, tsc_deadline);
+        vcpu
+    });
     let times = (
         0..=i64::MAX as u64,
         0..=i64::MAX as u64,
@@ -51,21 +49,13 @@ fn x86() -> impl Strategy<Value = X86State> {
                 master,
                 vcpus,
             )| {
-                let frac_bits = if svm { 32 } else { 48 };
-                X86State {
-                    host_tsc_khz,
-                    frac_bits,
-                    tsc_khz,
-                    ratio: 1 << frac_bits,
-                    instant: guest_clock::Instant {
-                        clock_ns,
-                        realtime_ns,
-                        host_tsc,
-                        bound_ns,
-                        master_clock: master,
-                    },
-                    vcpus,
-                }
+                let mut instant = Instant::new(clock_ns, realtime_ns, host_tsc);
+                (instant.bound_ns, instant.master_clock) = (bound_ns, master);
+                let mut state = X86State::new(tsc_khz, instant, vcpus);
+                state.host_tsc_khz = host_tsc_khz;
+                state.frac_bits = if svm { 32 } else { 48 };
+                state.ratio = 1 << state.frac_bits;
+                state
             },
         )
 }
@@ -86,6 +76,48 @@ proptest! {
         let mut marked = b"STGC\x01\x00\x01\x01".to_vec();
         marked.extend(bytes);
         prop_assert!(Saved::load(&marked).is_err());
+    }
+
+    /// Forged with care: the checksum fits. What is taken is a state like any other.
+    #[test]
+    fn forged_bytes_are_a_valid_state_or_an_error(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in any::<prop::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut bytes = example().to_bytes();
+        bytes.truncate(bytes.len() - 8);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        bytes.extend(sum.to_le_bytes());
+        if let Ok(saved) = Saved::load(&bytes) {
+            prop_assert_eq!(saved.to_bytes(), bytes);
+            prop_assert!(Saved::new(saved.state().clone()).is_ok());
+            prop_assert_eq!(Saved::load(saved.to_json().as_bytes()), Ok(saved));
+        }
+    }
+
+    #[test]
+    fn forged_json_is_a_valid_state_or_an_error(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0x20u8..0x7f), 0..4),
+    ) {
+        let mut json = example().to_json().into_bytes();
+        for (at, byte) in changes {
+            let at = at.index(json.len());
+            json[at] = byte;
+        }
+        if let Ok(saved) = Saved::load(&json) {
+            prop_assert!(Saved::new(saved.state().clone()).is_ok());
+            prop_assert_eq!(Saved::load(&saved.to_bytes()), Ok(saved));
+        }
     }
 }
 
@@ -162,20 +194,13 @@ fn json_is_checked_field_by_field() {
 
 #[test]
 fn arm64_states_have_both_forms_too() {
-    let state = Arm64State {
-        counter_hz: 25_000_000,
-        counter_offset: u64::MAX,
-        offset_bound_ticks: 3,
-        host_count: 12,
-        realtime_ns: 1_700_000_000_000_000_000,
-        vcpus: 80,
-    };
+    let real = 1_700_000_000_000_000_000;
+    let mut state = Arm64State::new(25_000_000, u64::MAX, 12, real, 80);
+    state.offset_bound_ticks = 3;
     let saved = Saved::new(State::Arm64(state)).unwrap();
     assert_eq!(Saved::load(&saved.to_bytes()).unwrap(), saved);
     assert_eq!(Saved::load(saved.to_json().as_bytes()).unwrap(), saved);
-    let zero = State::Arm64(Arm64State {
-        counter_hz: 0,
-        ..state
-    });
+    state.counter_hz = 0;
+    let zero = State::Arm64(state);
     assert!(Saved::new(zero).is_err());
 }

@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use stealtime_hypervisor::eevdf::{
     Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode,
-    Policy, Preempt, RqId, TaskId, TaskView,
+    Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
 };
 use stealtime_hypervisor::lag_credit::LagCredit;
 
@@ -32,7 +32,13 @@ struct World {
 type Seen = (Vec<Result<TaskView, Error>>, Vec<String>);
 
 impl World {
-    fn new(features: Features, credit: LagCredit, preempt: Preempt, loads: OtherLoad) -> Self {
+    fn new(
+        features: Features,
+        credit: LagCredit,
+        preempt: Preempt,
+        loads: OtherLoad,
+        now: u64,
+    ) -> Self {
         let mut config = Config::linux_7_2(4);
         (config.features, config.lag_credit) = (features, credit);
         (config.preempt, config.other_load) = (preempt, loads);
@@ -51,7 +57,7 @@ impl World {
             rqs,
             groups: Vec::new(),
             tasks: Vec::new(),
-            now: 0,
+            now,
         };
         // Ids of another scheduler: unknown to this one.
         let mut other = Fair::new(Config::linux_7_2(1)).unwrap();
@@ -86,7 +92,7 @@ impl World {
         for n in 0..12 {
             let group = (n % 3 != 0).then(|| self.groups[1 + n % 4]);
             let task = self.fair.create_task(Attr::default(), group).unwrap();
-            self.fair.fork(task, self.rqs[n % 2], 0).unwrap();
+            self.fair.fork(task, self.rqs[n % 2], self.now).unwrap();
             self.tasks.push(task);
         }
     }
@@ -95,7 +101,9 @@ impl World {
         let tasks = self.tasks.iter().map(|t| self.fair.view(*t)).collect();
         let mut queues = Vec::new();
         for rq in &self.rqs {
-            queues.push(format!("{:?}", self.fair.queue(*rq, None)));
+            let (running, clock) = (self.fair.running(*rq), self.fair.clock(*rq));
+            let (pending, queue) = (self.fair.pending(*rq), self.fair.queue(*rq, None));
+            queues.push(format!("{running:?} {clock:?} {pending:?} {queue:?}"));
             for g in &self.groups {
                 let (queue, entity) = (
                     self.fair.queue(*rq, Some(*g)),
@@ -104,6 +112,8 @@ impl World {
                 queues.push(format!("{queue:?} {entity:?}"));
             }
         }
+        let groups = self.groups.iter().map(|g| self.fair.group_view(*g));
+        queues.extend(groups.map(|view| format!("{view:?}")));
         (tasks, queues)
     }
 
@@ -140,7 +150,12 @@ impl World {
                 Ok(())
             }
             2 => fair.extend_group(group, rq),
-            3 | 4 => fair.wake(task, rq, now).map(drop),
+            3 => fair.wake(task, rq, now).map(drop),
+            4 => {
+                let (sync, rq_selected) = (value % 2 == 0, value % 3 == 0);
+                let flags = WakeFlags { sync, rq_selected };
+                fair.wake_with(task, rq, flags, now).map(drop)
+            }
             5 => {
                 let how = [Block::Sleep, Block::Sleep, Block::Special, Block::Exit][a % 4];
                 fair.block(rq, how, now).map(drop)
@@ -191,6 +206,7 @@ fn call() -> impl Strategy<Value = Call> {
 fn features() -> impl Strategy<Value = Features> {
     prop_oneof![Just(None), any::<u16>().prop_map(Some)].prop_map(|off| {
         let mut set = Features::LINUX_7_2.with(Feature::YieldToLagCredit);
+        set = set.with(Feature::NextBuddy);
         for (i, feature) in Feature::ALL.into_iter().enumerate() {
             if off.is_some_and(|bits| bits >> i & 1 == 1) {
                 set = set.without(feature);
@@ -217,9 +233,11 @@ proptest! {
         ],
         preempt in prop_oneof![Just(Preempt::Lazy), Just(Preempt::Full)],
         loads in prop_oneof![Just(OtherLoad::External), Just(OtherLoad::Instantaneous)],
+        // A clock may start anywhere, and come to the end of its 64 bits.
+        start in prop_oneof![Just(0), any::<u64>(), Just(u64::MAX - 1_000_000_000)],
         calls in prop::collection::vec(call(), if cfg!(miri) { 100 } else { 600 }),
     ) {
-        let mut world = World::new(features, credit, preempt, loads);
+        let mut world = World::new(features, credit, preempt, loads, start);
         for call in calls {
             let before = world.seen();
             let known = (world.tasks.len(), world.groups.len());
@@ -230,5 +248,143 @@ proptest! {
                 prop_assert!(world.fair.consistent(*rq), "{:?} after {:?}", rq, call);
             }
         }
+    }
+}
+
+/// A CPU with two tasks in a group, the first running, and a third asleep.
+fn small(mode: PickMode) -> (Fair, RqId, GroupId, [TaskId; 3]) {
+    let mut fair = Fair::new(Config::linux_7_2(4)).unwrap();
+    let rq = fair.create_rq(mode).unwrap();
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    let tasks = [0; 3].map(|_| fair.create_task(Attr::default(), Some(group)).unwrap());
+    fair.fork(tasks[2], rq, 1_000).unwrap();
+    fair.pick(rq, 1_000).unwrap();
+    fair.block(rq, Block::Sleep, 1_000).unwrap();
+    fair.pick(rq, 1_000).unwrap();
+    fair.fork(tasks[0], rq, 1_000).unwrap();
+    fair.pick(rq, 1_000).unwrap();
+    fair.fork(tasks[1], rq, 1_000).unwrap();
+    (fair, rq, group, tasks)
+}
+
+#[test]
+fn wrong_tasks_and_times_have_their_errors() {
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        let (mut fair, rq, group, [runs, waits, sleeps]) = small(mode);
+        let mut elsewhere = Fair::new(Config::linux_7_2(4)).unwrap();
+        let strangers = [0; 9].map(|_| elsewhere.create_task(Attr::default(), None).unwrap());
+        let stranger = strangers[8];
+        assert_eq!(
+            fair.wake(stranger, rq, 2_000),
+            Err(Error::NoSuchTask(stranger))
+        );
+        // Queued twice, in each way that there is to queue.
+        assert_eq!(
+            fair.fork(waits, rq, 2_000),
+            Err(Error::AlreadyForked(waits))
+        );
+        assert_eq!(fair.wake(waits, rq, 2_000), Err(Error::NotAsleep(waits)));
+        assert_eq!(
+            fair.attach(waits, rq, 2_000),
+            Err(Error::NotAttached(waits))
+        );
+        // Taken off twice, or while it runs.
+        assert_eq!(fair.detach(runs, 2_000), Err(Error::Running(runs)));
+        assert_eq!(fair.detach(sleeps, 2_000), Err(Error::NotQueued(sleeps)));
+        let queued = Error::AlreadyQueued { task: waits, rq };
+        assert_eq!(fair.destroy_task(waits), Err(queued));
+        // Time that goes back, and time that nobody has accounted for.
+        let back = Error::ClockBack {
+            rq,
+            clock_ns: 1_000,
+            now_ns: 999,
+        };
+        assert_eq!(fair.tick(rq, 999), Err(back));
+        assert_eq!(fair.pick(rq, 999), Err(back));
+        assert_eq!(fair.set_shares(group, 2048, 999), Err(back));
+        let late = fair.tick(rq, 1_000 + (1 << 36) + 1);
+        assert!(
+            matches!(late, Err(Error::TooLongUnaccounted { .. })),
+            "{late:?}"
+        );
+        fair.tick(rq, 1_000 + (1 << 36)).unwrap();
+        assert!(fair.consistent(rq));
+    }
+}
+
+#[test]
+fn wrong_weights_and_groups_have_their_errors() {
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        let (mut fair, rq, group, [runs, ..]) = small(mode);
+        assert_eq!(fair.set_shares(group, 0, 2_000), Err(Error::ZeroWeight));
+        let load = (1 << 40) + 1;
+        let refused = fair.set_ext_load(group, rq, load);
+        assert_eq!(refused, Err(Error::LoadOutOfRange { load, max: 1 << 40 }));
+        let below = fair.create_group(Some(group)).unwrap();
+        for (g, parent) in [(group, group), (group, below)] {
+            let refused = fair.reparent_group(g, Some(parent));
+            assert_eq!(refused, Err(Error::GroupUnderItself(g)));
+        }
+        assert_eq!(
+            fair.reparent_group(group, None),
+            Err(Error::GroupBusy(group))
+        );
+        let refused = fair.move_task(runs, Some(below), 2_000);
+        assert_eq!(refused, Err(Error::GroupNotOnCpu { group: below, rq }));
+        fair.extend_group(below, rq).unwrap();
+        fair.move_task(runs, Some(below), 2_000).unwrap();
+        assert!(fair.consistent(rq));
+    }
+}
+
+#[test]
+fn attributes_out_of_range_have_their_errors() {
+    let (mut fair, _, _, [runs, ..]) = small(PickMode::Flat);
+    for slice_ns in [0, 1, 99_999, 100_000_001, u64::MAX] {
+        let attr = Attr {
+            slice_ns: Some(slice_ns),
+            ..Attr::default()
+        };
+        let (min_ns, max_ns) = (100_000, 100_000_000);
+        let refused = Error::SliceOutOfRange {
+            slice_ns,
+            min_ns,
+            max_ns,
+        };
+        assert_eq!(fair.create_task(attr, None), Err(refused));
+        assert_eq!(fair.set_attr(runs, attr, 2_000), Err(refused));
+    }
+    for nice in [-128, -21, 20, 127] {
+        let attr = Attr {
+            nice,
+            ..Attr::default()
+        };
+        assert_eq!(
+            fair.create_task(attr, None),
+            Err(Error::NiceOutOfRange(nice))
+        );
+        assert_eq!(
+            fair.set_nice(runs, nice, 2_000),
+            Err(Error::NiceOutOfRange(nice))
+        );
+    }
+}
+
+#[test]
+fn nothing_but_a_pick_follows_a_block() {
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        let (mut fair, rq, _, [runs, waits, _]) = small(mode);
+        fair.block(rq, Block::Exit, 2_000).unwrap();
+        assert_eq!(fair.tick(rq, 2_000), Err(Error::PickDue(rq)));
+        assert_eq!(fair.yield_task(rq, 2_000), Err(Error::PickDue(rq)));
+        assert_eq!(fair.detach(waits, 2_000), Err(Error::PickDue(rq)));
+        assert_eq!(fair.set_nice(waits, 3, 2_000), Err(Error::PickDue(rq)));
+        assert_eq!(fair.pick(rq, 2_000).unwrap().task, Some(waits));
+        // The id of one that has ended means nobody, also when its slot is used again.
+        let next = fair.create_task(Attr::default(), None).unwrap();
+        assert_eq!(next.slot(), runs.slot());
+        assert_eq!(fair.view(runs), Err(Error::NoSuchTask(runs)));
+        assert_eq!(fair.set_nice(runs, 1, 2_000), Err(Error::NoSuchTask(runs)));
     }
 }

@@ -1,7 +1,7 @@
 //! One pass over events: scripts.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
@@ -49,7 +49,7 @@ pub struct RecordedTask {
     /// Its exits: before which step, and the reason's number.
     pub exits: Vec<(usize, u32)>,
     /// Its script.
-    pub steps: Rc<[Step]>,
+    pub steps: Arc<[Step]>,
 }
 
 /// What a recording's tasks wanted.
@@ -352,7 +352,7 @@ impl Extractor {
                 switches_in: task.switches_in,
                 migrations: task.migrations,
                 exits: core::mem::take(&mut task.exits),
-                steps: Rc::from(core::mem::take(&mut task.steps)),
+                steps: Arc::from(core::mem::take(&mut task.steps)),
             });
         }
         tasks.retain(|task| !task.ran_on.is_empty());

@@ -19,9 +19,7 @@ impl Extractor {
         if let Some(hrtimer) = expiring {
             self.resolved.timers += 1;
             return match self.timers.expires_for(hrtimer, of) {
-                Some(expires) => Cause::Timer {
-                    expires: expires.saturating_sub(self.first),
-                },
+                Some(expires) => Cause::Timer { expires },
                 None => Cause::Known(Until::Time(at)),
             };
         }

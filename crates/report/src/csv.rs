@@ -79,6 +79,7 @@ const fn no_event() -> EventCount {
     EventCount {
         name: String::new(),
         count: 0,
+        today: None,
     }
 }
 

@@ -22,3 +22,14 @@ pub fn write(answers: &Answers, keys: &[Key], mut out: impl Write) -> io::Result
     serde_json::to_writer_pretty(&mut out, &value)?;
     out.write_all(b"\n")
 }
+
+/// Writes results of any other kind in the same form.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_any(results: &impl serde::Serialize, mut out: impl Write) -> io::Result<()> {
+    // By way of a value: its numbers and keys are written alike everywhere.
+    let value = serde_json::to_value(results)?;
+    serde_json::to_writer_pretty(&mut out, &value)?;
+    out.write_all(b"\n")
+}

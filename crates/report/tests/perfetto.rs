@@ -49,6 +49,7 @@ fn answers() -> Answers {
         events: vec![EventCount {
             name: "sched_switch".into(),
             count: 1,
+            today: None,
         }],
         vms: vec![Vm {
             vm: "vm-a".into(),

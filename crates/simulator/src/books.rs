@@ -21,10 +21,10 @@ pub struct TaskBooks {
     pub preempted_ns: u64,
     /// Asleep.
     pub sleep_ns: u64,
-    /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
-    pub(crate) run_delay_ns: u64,
     /// Not there yet, or ended.
     pub absent_ns: u64,
+    /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
+    pub(crate) run_delay_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

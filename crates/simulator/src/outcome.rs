@@ -1,7 +1,10 @@
 //! What a run gives.
 
+use stealtime_events::Tid;
+
 use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
 use crate::fault::Sim;
+use crate::ids::{Number, TaskNr, VmNr};
 use crate::machine::{Body, Machine};
 use crate::migration::ClockOutcome;
 use crate::script::ScriptOutcome;
@@ -12,6 +15,8 @@ use crate::stats::Stats;
 pub struct VcpuOutcome {
     /// Index within its VM.
     pub index: u32,
+    /// Its thread, as events show it.
+    pub tid: Tid,
     /// Its thread's time.
     pub task: TaskBooks,
     /// Its own.
@@ -27,6 +32,8 @@ pub struct VmOutcome {
     pub meter: usize,
     /// vCPUs.
     pub vcpus: Vec<VcpuOutcome>,
+    /// Its process's other threads: the emulator's main loop and the worker that does its I/O.
+    pub workers: Vec<TaskBooks>,
     /// What it saw of its clocks, if it was to be migrated.
     pub clocks: Option<ClockOutcome>,
 }
@@ -65,6 +72,7 @@ impl Machine<'_> {
                 let vcpu = &self.vcpus[self.vcpu_of(vm, index)];
                 VcpuOutcome {
                     index,
+                    tid: self.tasks[vcpu.task].tid,
                     task: self.tasks[vcpu.task].books,
                     vcpu: vcpu.books.clone(),
                 }
@@ -73,6 +81,7 @@ impl Machine<'_> {
                 name: v.cfg.name.clone(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
+                workers: self.workers_of(vm),
                 clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }
         });
@@ -101,6 +110,13 @@ impl Machine<'_> {
             scripts: scripts.collect(),
             stats: self.stats.clone(),
         }
+    }
+
+    fn workers_of(&self, vm: VmNr) -> Vec<TaskBooks> {
+        let io = self.io_workers.get(vm.index()).copied();
+        let main = io.map(|io| TaskNr(io.0 - 1));
+        let both = main.into_iter().chain(io);
+        both.map(|task| self.tasks[task].books).collect()
     }
 
     /// At the end: whether a guest's threads wait for each other.

@@ -57,17 +57,11 @@ fn check(config: &Config) {
     let mut exits: BTreeMap<String, u64> = BTreeMap::new();
     let mut seen = 0;
     for time in &answers.vcpus {
-        // Threads are made VM by VM, so that their ids tell which is whose.
-        let n = (time.tid
-            - 1000
-            - config
-                .host
-                .tasks
-                .iter()
-                .map(|t| t.count as i32)
-                .sum::<i32>()) as usize;
-        let vm = &outcome.vms[n / config.vms[0].vcpus as usize];
-        let vcpu = &vm.vcpus[n % config.vms[0].vcpus as usize];
+        let all = outcome
+            .vms
+            .iter()
+            .flat_map(|vm| vm.vcpus.iter().map(move |v| (vm, v)));
+        let (vm, vcpu) = all.into_iter().find(|(_, v)| v.tid.0 == time.tid).unwrap();
         assert_eq!(time.vcpu, vcpu.index);
         let books = (
             vcpu.task.run_ns,

@@ -30,11 +30,12 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// How to read it.
-    pub(crate) fn options(&self) -> stealtime_trace::Options {
+    /// How to read it; `only`: the tracepoints whose fields are wanted.
+    pub(crate) fn options(&self, only: Option<Vec<&'static str>>) -> stealtime_trace::Options {
         stealtime_trace::Options {
             tsc_khz: self.tsc_khz,
             formats_from: self.formats_from.clone(),
+            only,
         }
     }
 

@@ -92,16 +92,35 @@ pub(crate) enum CliError {
     /// A guest's clocks.
     #[error("{0}")]
     Clock(String),
+    /// A scenario that cannot be used: each problem with its line.
+    #[error("{0}")]
+    Scenario(String),
+    /// Knobs or variants of the command line.
+    #[error("{0}")]
+    Simulate(String),
+    /// Runs that gave nothing; the output is of the others.
+    #[error("{failed} of {all} runs failed")]
+    Runs {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        all: usize,
+    },
+    /// Ctrl-C; what was done until then was shown.
+    #[error("stopped")]
+    Stopped,
     /// What was asked to look for was found.
     #[error("{0}")]
     Found(String),
 }
 
 impl CliError {
-    /// The exit status: 1 for what was looked for and found, 2 for what cannot be done.
+    /// The exit status: 1 for what was looked for and found, 2 for what cannot be done, 130 for what
+    /// was stopped.
     pub(crate) const fn status(&self) -> u8 {
         match self {
             Self::Violations(_) | Self::Found(_) => 1,
+            Self::Stopped => 130,
             _ => 2,
         }
     }
@@ -118,6 +137,12 @@ impl CliError {
 
     /// The message, safe for a terminal: paths and names may hold anything.
     pub(crate) fn shown(&self) -> String {
-        escape::terminal(&self.to_string()).into_owned()
+        let text = self.to_string();
+        if !matches!(self, Self::Scenario(_)) {
+            return escape::terminal(&text).into_owned();
+        }
+        // Lines of a file are shown one below the other.
+        let lines: Vec<_> = text.lines().map(escape::terminal).collect();
+        format!("the scenario cannot be used\n{}", lines.join("\n"))
     }
 }

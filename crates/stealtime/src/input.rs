@@ -6,7 +6,7 @@ use std::path::Path;
 use stealtime_analysis::answers::Source;
 use stealtime_analysis::{Analysis, Answers, Options, Selection, Skip};
 use stealtime_events::Event;
-use stealtime_trace::{ClockUnit, EventSource, ReadError, SourceInfo};
+use stealtime_trace::{Ahead, ClockUnit, EventSource, ReadError, SourceInfo};
 
 use crate::args::{Recording, Window};
 use crate::error::CliError;
@@ -22,15 +22,25 @@ pub(crate) struct Analyzed {
     pub(crate) first_ns: u64,
 }
 
-/// Reads the recording at `path` once; `skip`: what is not to be shown.
+/// What is not to be shown, and so need not be found out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unwanted {
+    /// Tables.
+    pub(crate) skip: Skip,
+    /// Tracepoints but for these need only be counted.
+    pub(crate) only: Option<Vec<&'static str>>,
+}
+
+/// Reads the recording at `path` once.
 pub(crate) fn analyze(
     path: &Path,
     recording: &Recording,
     window: Option<Window>,
     selection: Selection,
-    skip: Skip,
+    unwanted: Unwanted,
 ) -> Result<Analyzed, CliError> {
-    let mut source = open(path, recording)?;
+    let Unwanted { skip, only } = unwanted;
+    let mut source = open(path, recording, only)?;
     let (before, first) = first_event(&mut *source)?;
     let first_ns = first.map_or(0, |event| event.time_ns);
     let after_first = |when: When| when.resolve(first_ns).saturating_sub(first_ns);
@@ -51,7 +61,18 @@ pub(crate) fn analyze(
         analysis.event(event, source.names());
         Ok(())
     })?;
+    for counted in &source.info().counted {
+        let name = source.names().id(&counted.name).unwrap_or_default();
+        let times = (counted.first_ns, counted.last_ns);
+        analysis.counted((name, counted.events), times, counted.last_cpu);
+    }
+    if let Some(late) = source.info().late {
+        analysis.set_out_of_order(late);
+    }
     let mut answers = analysis.finish(source.names());
+    for (today, recorded) in &source.info().renamed {
+        answers.rename_event(today, recorded);
+    }
     describe(&mut answers.source, recording, source.info(), cut.as_ref());
     Ok(Analyzed {
         answers,
@@ -60,9 +81,22 @@ pub(crate) fn analyze(
     })
 }
 
-/// Opens a recording.
-pub(crate) fn open(path: &Path, recording: &Recording) -> Result<Box<dyn EventSource>, CliError> {
-    stealtime_trace::open_with(path, &recording.options()).map_err(CliError::Open)
+/// Opens a recording, to be read by a thread of its own where there is a CPU for it; `only`: the
+/// tracepoints whose fields are wanted.
+pub(crate) fn open(
+    path: &Path,
+    recording: &Recording,
+    only: Option<Vec<&'static str>>,
+) -> Result<Box<dyn EventSource>, CliError> {
+    let source =
+        stealtime_trace::open_with(path, &recording.options(only)).map_err(CliError::Open)?;
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        return Ok(match Ahead::new(source) {
+            Ok(ahead) => Box::new(ahead),
+            Err((source, _)) => source,
+        });
+    }
+    Ok(source)
 }
 
 /// Everything up to the first event of the host, and that event: names may come before it.

@@ -30,6 +30,7 @@ Examples:
   stealtime analyze trace.dat.zst
   stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace
+  stealtime simulate scenarios/halt-polling.toml
   stealtime clock drill --times 1000
 
 Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input.")]

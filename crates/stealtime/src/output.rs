@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
@@ -11,9 +12,24 @@ use crate::error::CliError;
 /// A file that Ctrl-C must not leave behind.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
+/// Ctrl-C was pressed, and somebody looks at this ([`stop_by_interrupt`]).
+static STOP: AtomicBool = AtomicBool::new(false);
+/// Whether somebody does.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the first Ctrl-C only sets this: the caller ends its work. The second one ends the
+/// process as ever.
+pub(crate) fn stop_by_interrupt() -> &'static AtomicBool {
+    IS_WATCHED.store(true, Ordering::Relaxed);
+    &STOP
+}
+
 /// Ctrl-C ends the process with status 130 and takes an unfinished file with it.
 pub(crate) fn handle_interrupts() {
     let end = || {
+        if IS_WATCHED.load(Ordering::Relaxed) && !STOP.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let unfinished = UNFINISHED
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -60,6 +60,41 @@ impl Drop for Progress {
     }
 }
 
+/// A bar for runs, each of which takes a while.
+#[derive(Debug)]
+pub(crate) struct RunProgress(Option<ProgressBar>);
+
+impl RunProgress {
+    /// So many runs begin now.
+    pub(crate) fn new(doing: &'static str, runs: usize) -> Self {
+        if !stderr().is_terminal() || runs < 2 {
+            return Self(None);
+        }
+        let bar = ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr());
+        let template = "{prefix} {bar:30} {pos}/{len} runs, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(doing);
+        Self(Some(bar))
+    }
+
+    /// So many are done.
+    pub(crate) fn done(&self, runs: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(runs as u64);
+        }
+    }
+}
+
+impl Drop for RunProgress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn new_bar(doing: &'static str, total: Option<u64>) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
     let template = match total {

@@ -1,6 +1,7 @@
 //! `stealtime clock` as a user runs it; without a device unless there is one.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn clock(args: &[&str]) -> Output {
@@ -24,6 +25,196 @@ fn a_drill_without_a_device_keeps_every_promise() {
     assert_eq!(offset["beyond_bound"], 0);
     assert!(offset["tsc"]["max_abs"].as_u64().unwrap() <= 2);
     assert!(value["tsc"]["max_abs"].as_u64().unwrap() > 100_000);
+}
+
+/// Compares with `tests/snapshots/NAME`; `STEALTIME_SNAPSHOTS=write` writes it instead.
+fn snapshot(name: &str, text: &str) {
+    let long = text.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(long, None, "wider than 100 columns");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/snapshots")
+        .join(name);
+    if std::env::var_os("STEALTIME_SNAPSHOTS").is_some_and(|how| how == "write") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(text == expected, "{}: is now\n{text}", path.display());
+}
+
+fn stdout(args: &[&str], status: i32) -> String {
+    let output = clock(args);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The only numbers in it that are not of the seed are of this machine's speed.
+#[test]
+fn the_drill_s_table_is_as_it_was() {
+    let args = "drill --device fake --times 300 --load 0 --seed 7";
+    let table = stdout(&args.split(' ').collect::<Vec<_>>(), 0);
+    let steady = table.lines().map(|line| match line.contains(" took, us") {
+        true => format!("{}\n", line.split(':').next().unwrap_or_default()),
+        false => format!("{line}\n"),
+    });
+    snapshot("clock-drill-fake.txt", &steady.collect::<String>());
+}
+
+#[test]
+fn help_is_as_it_was() {
+    for verb in ["doctor", "drill", "save", "restore"] {
+        let help = stdout(&[verb, "--help"], 0);
+        snapshot(&format!("clock-{verb}-help.txt"), &help);
+    }
+}
+
+const STATES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../fuzz/corpus/fuzz_clock_state"
+);
+
+/// What each bad state is answered with: one line each, the reason and what to do.
+#[test]
+fn each_bad_state_is_answered_as_it_was() {
+    let state = |name: &str| std::fs::read(format!("{STATES}/{name}")).unwrap();
+    let (json, binary) = (state("x86-json"), state("x86-binary"));
+    let text = String::from_utf8(json.clone()).unwrap();
+    let swap = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1).into_bytes()
+    };
+    let mut flipped = binary.clone();
+    flipped[40] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    let mut answers = String::new();
+    for (what, contents) in [
+        ("nothing", Vec::new()),
+        ("something else", b"hello".to_vec()),
+        ("another version", swap("\"version\": 1", "\"version\": 2")),
+        (
+            "another version, binary",
+            [b"STGC\x02\x00", &binary[6..]].concat(),
+        ),
+        ("another architecture", state("arm64-json")),
+        ("an unknown architecture", swap("\"x86\"", "\"riscv\"")),
+        (
+            "an unknown architecture, binary",
+            [b"STGC\x01\x00\x09", &binary[7..]].concat(),
+        ),
+        ("truncated", json[..json.len() / 2].to_vec()),
+        ("truncated, binary", binary[..60].to_vec()),
+        ("longer, binary", [&binary[..], b"!"].concat()),
+        ("one bit flipped, binary", flipped),
+        (
+            "a forged frequency",
+            swap("\"tsc_khz\": 2", "\"tsc_khz\": 4294967295, \"x\": 2"),
+        ),
+        (
+            "no frequency",
+            swap("\"host_tsc_khz\": 2596120", "\"host_tsc_khz\": 0"),
+        ),
+        (
+            "no vCPUs",
+            (text.split("\"vcpus\"").next().unwrap().to_owned() + "\"vcpus\": []}}").into(),
+        ),
+    ] {
+        let file = dir.path().join("state");
+        std::fs::write(&file, contents).unwrap();
+        let output = clock(&["restore", file.to_str().unwrap()]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{what}: {error}");
+        assert!(output.stdout.is_empty(), "{what}");
+        let error = error.replace(dir.path().to_str().unwrap(), "DIR");
+        answers.push_str(&wrap(&format!("{what}: {error}")));
+    }
+    snapshot("clock-restore-errors.txt", &answers);
+}
+
+/// For the snapshot only: errors are one line each.
+fn wrap(line: &str) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for word in line.split_whitespace() {
+        if column + word.len() > 95 {
+            wrapped.push_str("\n   ");
+            column = 3;
+        }
+        wrapped.push_str(if column == 0 { "" } else { " " });
+        wrapped.push_str(word);
+        column += word.len() + 1;
+    }
+    wrapped + "\n"
+}
+
+/// Where there is no device, every verb that needs it says so, with status 2.
+#[test]
+fn without_permission_each_verb_says_what_to_do() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm");
+    if opened.is_err() {
+        println!("skipped: /dev/kvm is not there to be refused");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("stealtime");
+    std::fs::copy(env!("CARGO_BIN_EXE_stealtime"), &program).unwrap();
+    let all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), all).unwrap();
+    for args in [&["doctor"][..], &["save", "-"], &["drill", "--times", "1"]] {
+        let mut command = Command::new(&program);
+        command.arg("clock").args(args).uid(65534).gid(65534);
+        let Ok(output) = command.output() else {
+            println!("skipped: only root can become nobody");
+            return;
+        };
+        let error = String::from_utf8(output.stderr).unwrap();
+        let expected = "stealtime: no permission for /dev/kvm: join group kvm, or run as root\n";
+        assert_eq!((output.status.code(), error.as_str()), (Some(2), expected));
+    }
+}
+
+/// With a device: a state saved is restored, in either form, and both have JSON.
+#[test]
+fn what_is_saved_is_restored_and_shown_within_100_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("state");
+    let path = file.to_str().unwrap();
+    let first = clock(&["save", path, "--json"]);
+    if first.status.code() == Some(2) {
+        println!("skipped: {}", String::from_utf8_lossy(&first.stderr));
+        return;
+    }
+    let written: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(
+        (&written["vcpus"], &written["form"]),
+        (&2.into(), &"json".into())
+    );
+    let narrow = |text: &str| assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+    for form in ["json", "binary"] {
+        narrow(&stdout(&["save", path, "--vcpus", "8", "--form", form], 0));
+        let table = stdout(&["restore", path], 0);
+        assert!(table.contains("vCPUs 0 to 7: TSC offset"), "{table}");
+        narrow(&table);
+        let restored = stdout(&["restore", path, "--format", "json"], 0);
+        let restored: serde_json::Value = serde_json::from_str(&restored).unwrap();
+        assert_eq!(restored["seen"]["clock_back_ns"], 0);
+        assert_eq!(
+            restored["explanation"]["vcpus"].as_array().unwrap().len(),
+            8
+        );
+    }
+    // Exit status 1 where restores cannot be exact: shown all the same.
+    let doctor = clock(&["doctor", "--no-bench"]);
+    narrow(&String::from_utf8(doctor.stdout).unwrap());
+    let doctor = clock(&["doctor", "--no-bench", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let exact = found["exact"].as_bool().unwrap();
+    assert_eq!(doctor.status.code(), Some(i32::from(!exact)));
 }
 
 #[test]

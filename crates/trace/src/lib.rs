@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+mod ahead;
 mod error;
 mod input;
 mod names;
@@ -24,8 +25,9 @@ pub mod trace_dat;
 pub mod tracefs;
 pub mod write;
 
+pub use ahead::Ahead;
 pub use error::ReadError;
 pub use input::{Options, SPOOL_IN_MEMORY, open, open_read, open_with};
 pub use names::NameTable;
-pub use source::{Clock, ClockUnit, EventSource, Format, Lost, Note, SourceInfo};
+pub use source::{Clock, ClockUnit, Counted, EventSource, Format, Lost, Note, SourceInfo};
 pub use trace_dat::TraceDat;

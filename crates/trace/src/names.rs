@@ -27,6 +27,22 @@ impl NameTable {
     /// How many names are kept at the most.
     pub const MAX: usize = 1 << 18;
 
+    /// How many names there are, the empty one included.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The names behind the first `count`, in the order of their ids.
+    pub(crate) fn since(&self, count: usize) -> &[Box<str>] {
+        self.names.get(count..).unwrap_or_default()
+    }
+
+    /// The id of a name, if it is known.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<NameId> {
+        self.ids.get(name).copied()
+    }
+
     /// The id of a name, new or known.
     pub fn intern(&mut self, name: &str) -> NameId {
         if let Some(id) = self.ids.get(name) {

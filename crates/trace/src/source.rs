@@ -1,11 +1,11 @@
 //! What every reader gives: events in the order of time, and what is known of the recording.
 
-use stealtime_events::Event;
+use stealtime_events::{CpuId, Event};
 
 use crate::{NameTable, ReadError};
 
 /// A trace being read, CPUs merged by time.
-pub trait EventSource {
+pub trait EventSource: Send {
     /// The next event, or `None` at the end. Names of tasks come as events of their own
     /// ([`stealtime_events::Kind::Task`]) before the first event that needs them; losses as
     /// [`stealtime_events::Kind::Lost`] where they happened.
@@ -14,6 +14,20 @@ pub trait EventSource {
     /// What makes going on impossible. After an error the source gives no more events; what it gave
     /// before stays valid and the answer made of it is partial.
     fn next_event(&mut self) -> Result<Option<Event>, ReadError>;
+
+    /// Adds the next events, at most `most`, to `out`. Whether more may come.
+    ///
+    /// # Errors
+    /// As [`EventSource::next_event`]; `out` has what came before.
+    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+        for _ in 0..most {
+            match self.next_event()? {
+                Some(event) => out.push(event),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
 
     /// The table of names so far.
     fn names(&self) -> &NameTable;
@@ -83,6 +97,51 @@ pub struct Lost {
     pub uncounted_gaps: u64,
 }
 
+/// Events of a tracepoint that were counted and not given ([`crate::Options::only`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// The tracepoint.
+    pub name: String,
+    /// How many there were.
+    pub events: u64,
+    /// The earliest time, in units of the source's clock.
+    pub first_ns: u64,
+    /// The latest time.
+    pub last_ns: u64,
+    /// The highest number of a CPU.
+    pub last_cpu: CpuId,
+}
+
+impl Counted {
+    /// None yet.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            events: 0,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            last_cpu: CpuId(0),
+        }
+    }
+
+    /// One more.
+    #[inline]
+    pub(crate) fn add(&mut self, time_ns: u64, cpu: CpuId) {
+        self.events += 1;
+        self.first_ns = self.first_ns.min(time_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+        self.last_cpu = self.last_cpu.max(cpu);
+    }
+}
+
+/// Tracepoints that have been renamed: the name that they have today, by which their events are
+/// given, and the one that older kernels had. (`kvm_ple_window` gave way in 5.0, `hrtimer_init` in
+/// 6.15.)
+pub(crate) const RENAMED: [(&str, &str); 2] = [
+    ("kvm_ple_window_update", "kvm_ple_window"),
+    ("hrtimer_setup", "hrtimer_init"),
+];
+
 /// Something that a user must know of this recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
@@ -114,6 +173,13 @@ pub struct SourceInfo {
     /// Tracepoints that the recording has switched on (where the container says so): with these
     /// `0 events` means that nothing happened.
     pub recorded: Vec<String>,
+    /// Tracepoints whose name in the recording is an older one: today's name, and that one.
+    pub renamed: Vec<(&'static str, &'static str)>,
+    /// Events that were counted and not given; complete once the last event was read.
+    pub counted: Vec<Counted>,
+    /// Events, given or counted, whose time was before that of an event before them; `None` where
+    /// all were given, as the times of these tell.
+    pub late: Option<u64>,
     /// What a user must know. Bounded: repeated notes are merged.
     pub notes: Vec<Note>,
 }
@@ -131,7 +197,19 @@ impl SourceInfo {
             lost: Lost::default(),
             out_of_order: 0,
             recorded: Vec::new(),
+            renamed: Vec::new(),
+            counted: Vec::new(),
+            late: None,
             notes: Vec::new(),
+        }
+    }
+
+    /// Notes that the recording has a tracepoint of this name, if that is an older one.
+    pub(crate) fn note_name(&mut self, name: &str) {
+        if let Some(pair) = RENAMED.iter().find(|pair| pair.1 == name)
+            && !self.renamed.contains(pair)
+        {
+            self.renamed.push(*pair);
         }
     }
 

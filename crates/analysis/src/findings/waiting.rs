@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Weighted, ms, per_mille, percent};
 use crate::answers::{Answers, Ready};
+use crate::latency::Throttling;
 use crate::stats::total;
 use crate::tables::Tables;
 
@@ -22,6 +23,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
         .source
         .span_ns
         .saturating_mul(u64::from(answers.source.cpus));
+    limited(tables, answers, found);
     for vm in &answers.vms {
         let rows: Vec<&Ready> = answers.ready.iter().filter(|row| row.vm == vm.vm).collect();
         let waited = total(rows.iter().map(|row| row.ns));
@@ -86,6 +88,28 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
             ]));
         }
     }
+}
+
+/// A bandwidth limit that shows without telling whom it holds back. The slack timer is started only
+/// while a thread of its cgroup is throttled, and the cross-CPU call only for a throttled run queue.
+fn limited(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
+    let Throttling {
+        slack_starts,
+        unthrottled,
+    } = tables.analysis.throttling;
+    if slack_starts + unthrottled == 0 || answers.vcpus.is_empty() {
+        return;
+    }
+    found.push(Weighted::new("bandwidth_limit", "", 0, [
+        "A CPU bandwidth limit held back threads of some cgroup; where other threads kept the CPU \
+         busy meanwhile, the trace does not tell whose."
+            .to_owned(),
+        format!(
+            "{unthrottled} __cfsb_csd_unthrottle on other CPUs, {slack_starts} starts of \
+             sched_cfs_slack_timer"
+        ),
+        "Look at nr_throttled and throttled_usec in cpu.stat of the VMs' cgroups.".to_owned(),
+    ]));
 }
 
 /// The largest causes, as text.

@@ -28,6 +28,7 @@ pub use stats::Distribution;
 /// How a drill restores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Method {
     /// As most VMMs do: kvmclock and TSCs are computed, and written some time later.
     Value,
@@ -47,6 +48,7 @@ pub enum Device {
 
 /// What to drill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Drill {
     /// Where.
     pub device: Device,

@@ -16,6 +16,8 @@ const ROUNDS: u32 = 50;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Restored {
+    /// Only rounding is between the guest's clocks and the ideal.
+    pub exact: bool,
     /// What was done.
     pub explanation: Explanation,
     /// What the guest saw afterwards, the saved clocks counting as its latest readings.
@@ -52,6 +54,7 @@ pub fn restore_into_own_guest(saved: &Saved, options: &Options) -> Result<Restor
     let explanation = saved.restore(&guest.vm, &guest.vcpus, *options)?;
     guest.run(ROUNDS)?;
     Ok(Restored {
+        exact: explanation.is_exact(),
         explanation,
         seen: guest.seen(),
     })

@@ -1,7 +1,5 @@
 //! Where drills take place: the real device, or a host without one.
 
-use std::time::Duration;
-
 use crate::device::{TscMeans, Vcpu, Vm};
 use crate::fake::{FakeHost, FakeVcpu, FakeVm};
 
@@ -54,7 +52,7 @@ impl Stage for crate::guest::Guest {
     }
 
     fn lose_time(&self, ns: u64) {
-        std::thread::sleep(Duration::from_nanos(ns));
+        std::thread::sleep(std::time::Duration::from_nanos(ns));
     }
 
     fn watched(&self) -> Watched {

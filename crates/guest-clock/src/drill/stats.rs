@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// A distribution of errors, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Distribution {
     /// How many.
     pub count: usize,

@@ -6,7 +6,7 @@ use stealtime_hypervisor::counter::arm64::{Counter, CounterOffset, MergedVm, gue
 
 use super::FakeHost;
 use crate::arm64::Arm64Vm;
-use crate::device::Bracket;
+use crate::device::{Bracket, TscMeans};
 use crate::error::Errno;
 
 /// An arm64 VM on a [`FakeHost`], whose TSC stands for the host's counter.
@@ -15,6 +15,7 @@ pub struct FakeArm64Vm {
     host: FakeHost,
     vcpus: u32,
     busy: Option<u32>,
+    means: TscMeans,
     state: Arc<Mutex<MergedVm>>,
 }
 
@@ -30,6 +31,7 @@ impl FakeArm64Vm {
             host: host.clone(),
             vcpus,
             busy: None,
+            means: TscMeans::Offsets,
             state: Arc::new(Mutex::new(vm)),
         }
     }
@@ -37,6 +39,11 @@ impl FakeArm64Vm {
     /// This vCPU has an ioctl in flight.
     pub const fn set_busy(&mut self, vcpu: Option<u32>) {
         self.busy = vcpu;
+    }
+
+    /// A KVM with the offset, without it, or one that accepts and ignores it.
+    pub const fn set_means(&mut self, means: TscMeans) {
+        self.means = means;
     }
 
     fn state(&self) -> MutexGuard<'_, MergedVm> {
@@ -70,8 +77,17 @@ impl Arm64Vm for FakeArm64Vm {
         Ok(guest_count(now.tsc, self.state().offset(Counter::Virtual)))
     }
 
+    fn has_counter_offset(&self) -> bool {
+        self.means != TscMeans::Values
+    }
+
     fn set_counter_offset(&self, offset: u64) -> Result<(), Errno> {
         self.host.state().call("KVM_ARM_SET_COUNTER_OFFSET")?;
+        match self.means {
+            TscMeans::Offsets => {}
+            TscMeans::Values => return Err(Errno(libc::ENOTTY)),
+            TscMeans::Fixed => return Ok(()),
+        }
         let given = CounterOffset {
             counter_offset: offset,
             reserved: 0,

@@ -25,6 +25,8 @@ pub struct FakeHost(Arc<Mutex<HostState>>);
 pub(super) struct HostState {
     pub(super) facts: HostFacts,
     pub(super) tsc: HostTsc,
+    /// The instant that it is, if it is told instead of passing.
+    pub(super) told: Option<HostInstant>,
     /// The wall clock and the TSC can be read as one.
     pub(super) instants: bool,
     ns: u64,
@@ -42,6 +44,9 @@ pub(super) struct HostState {
 
 impl HostState {
     pub(super) fn now(&self) -> HostInstant {
+        if let Some(told) = self.told {
+            return told;
+        }
         let cycles = u128::from(self.ns) * u128::from(self.tsc.khz) / 1_000_000;
         let slew = i128::from(self.ns) * i128::from(self.slew_ppb) / 1_000_000_000;
         HostInstant {
@@ -104,6 +109,7 @@ impl FakeHost {
         Self(Arc::new(Mutex::new(HostState {
             facts,
             tsc: facts.host_tsc(),
+            told: None,
             instants: facts.clock_flags != 0,
             ns: 1_000_000_000,
             tsc_base: 77_000_000_000,
@@ -131,6 +137,11 @@ impl FakeHost {
     #[must_use]
     pub fn now(&self) -> HostInstant {
         self.state().now()
+    }
+
+    /// It is this instant, until another is told: time no longer passes by itself.
+    pub fn tell(&self, now: HostInstant) {
+        self.state().told = Some(now);
     }
 
     /// The wall clock is set forward or back.

@@ -5,6 +5,8 @@
 //! `tests/live.rs` holds it against the real device where there is one.
 
 mod arm64;
+#[cfg(test)]
+mod golden;
 mod host;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +16,12 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
 use crate::device::{
     Bracket, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE,
-    MSR_KVM_SYSTEM_TIME_NEW, TscMeans, Vcpu, Vm,
+    MSR_KVM_SYSTEM_TIME_NEW, NoAnswer, TscMeans, Vcpu, Vm,
 };
 use crate::error::{Errno, HostError};
 
 pub use arm64::FakeArm64Vm;
+use host::HostState;
 pub use host::{Disturbance, FakeHost};
 
 /// A VM of a [`FakeHost`].
@@ -46,12 +49,14 @@ struct VcpuModel {
     tsc: VcpuTsc,
     deadline: u64,
     kvmclock_on: bool,
+    has_adjust: bool,
     stopped: bool,
     running: bool,
 }
 
 /// What a guest sees on one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GuestReading {
     /// Its TSC.
     pub tsc: u64,
@@ -63,39 +68,97 @@ pub struct GuestReading {
     pub stopped: bool,
 }
 
+impl VcpuModel {
+    fn register(&mut self, index: u32, host: &HostState, now: &HostInstant) -> Option<u64> {
+        let tsc = self.tsc.read(&host.tsc, now);
+        // A deadline that has come reads 0.
+        if self.deadline <= tsc {
+            self.deadline = 0;
+        }
+        match index {
+            MSR_IA32_TSC => Some(tsc),
+            MSR_IA32_TSC_ADJUST => Some(self.tsc.ia32_tsc_adjust),
+            MSR_IA32_TSC_DEADLINE => Some(self.deadline),
+            MSR_KVM_SYSTEM_TIME_NEW => Some(u64::from(self.kvmclock_on)),
+            _ => None,
+        }
+    }
+
+    fn write_register(
+        &mut self,
+        vm: &mut VmTsc,
+        index: u32,
+        value: u64,
+        host: &HostState,
+        now: &HostInstant,
+    ) -> bool {
+        match index {
+            MSR_IA32_TSC => {
+                vm.host_write(&mut self.tsc, &host.tsc, now, value);
+            }
+            // Taken and ignored.
+            MSR_IA32_TSC_ADJUST if !self.has_adjust => {}
+            MSR_IA32_TSC_ADJUST => self.tsc.write_tsc_adjust(true, value),
+            // What is in the past by the TSC of this moment fires at once.
+            MSR_IA32_TSC_DEADLINE if value <= self.tsc.read(&host.tsc, now) => self.deadline = 0,
+            MSR_IA32_TSC_DEADLINE => self.deadline = value,
+            MSR_KVM_SYSTEM_TIME_NEW => self.kvmclock_on = value & 1 != 0,
+            _ => return false,
+        }
+        true
+    }
+}
+
 impl FakeHost {
     /// A new VM with this many vCPUs, each with its kvmclock enabled and its LAPIC in
     /// TSC-deadline mode.
     #[must_use]
     pub fn vm(&self, vcpus: usize) -> (FakeVm, Vec<FakeVcpu>) {
-        let mut host = self.state();
-        let now = host.now();
-        let mut tsc = VmTsc::new(&host.tsc, &now);
-        let khz = host.tsc.khz;
-        let fixed = host.facts.means == TscMeans::Fixed;
-        let models = (0..vcpus).map(|_| {
-            let (mut vcpu, _) = tsc.create_vcpu(&mut host.tsc, &now, 0, khz, false);
-            keep_fixed(&mut vcpu, fixed);
-            VcpuModel {
-                tsc: vcpu,
-                deadline: 0,
-                kvmclock_on: true,
-                stopped: false,
-                running: false,
-            }
-        });
-        let models = models.collect();
+        let host = self.state();
+        let tsc = VmTsc::new(&host.tsc, &host.now());
         drop(host);
         let vm = FakeVm {
             host: self.clone(),
-            state: Arc::new(Mutex::new(VmState { tsc, vcpus: models })),
+            state: Arc::new(Mutex::new(VmState {
+                tsc,
+                vcpus: Vec::new(),
+            })),
         };
-        let vcpus = (0..vcpus).map(|index| FakeVcpu {
-            vm: vm.clone(),
-            index,
-        });
-        let vcpus = vcpus.collect();
+        let vcpus = (0..vcpus).map(|_| vm.add_vcpu()).collect();
         (vm, vcpus)
+    }
+}
+
+impl FakeVm {
+    /// One vCPU more: `KVM_CREATE_VCPU`, at any time.
+    #[must_use]
+    pub fn add_vcpu(&self) -> FakeVcpu {
+        let khz = self.host.state().tsc.khz;
+        self.create_vcpu(0, khz, false)
+    }
+
+    fn create_vcpu(&self, cpu: u32, khz: u32, protected: bool) -> FakeVcpu {
+        let mut host = self.host.state();
+        let now = host.now();
+        let fixed = host.facts.means == TscMeans::Fixed;
+        let mut state = self.state();
+        let made = state
+            .tsc
+            .create_vcpu(&mut host.tsc, &now, cpu, khz, protected);
+        let (mut tsc, _) = made;
+        keep_fixed(&mut tsc, fixed);
+        state.vcpus.push(VcpuModel {
+            tsc,
+            deadline: 0,
+            kvmclock_on: true,
+            has_adjust: true,
+            stopped: false,
+            running: false,
+        });
+        FakeVcpu {
+            vm: self.clone(),
+            index: state.vcpus.len() - 1,
+        }
     }
 }
 
@@ -162,7 +225,7 @@ impl FakeVcpu {
     fn call<T>(
         &self,
         name: &'static str,
-        act: impl FnOnce(&mut VmTsc, &mut VcpuModel, &host::HostState, &HostInstant) -> Result<T, Errno>,
+        act: impl FnOnce(&mut VmTsc, &mut VcpuModel, &HostState, &HostInstant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut host = self.vm.host.state();
         let now = host.call(name)?;
@@ -212,6 +275,13 @@ impl FakeVcpu {
         }
     }
 
+    /// The vCPU's CPUID does not have `TSC_ADJUST`: writes of it are ignored.
+    pub fn hide_tsc_adjust(&self) {
+        if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
+            model.has_adjust = false;
+        }
+    }
+
     /// The vCPU is in `KVM_RUN`, or not.
     pub fn set_running(&self, running: bool) {
         if let Some(model) = self.vm.state().vcpus.get_mut(self.index) {
@@ -255,37 +325,28 @@ impl Vcpu for FakeVcpu {
 
     fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
         self.call("KVM_GET_MSRS", |_, model, host, now| {
-            let tsc = model.tsc.read(&host.tsc, now);
-            // A deadline that has come reads 0.
-            if model.deadline <= tsc {
-                model.deadline = 0;
-            }
-            Ok(match index {
-                MSR_IA32_TSC => Some(tsc),
-                MSR_IA32_TSC_ADJUST => Some(model.tsc.ia32_tsc_adjust),
-                MSR_IA32_TSC_DEADLINE => Some(model.deadline),
-                MSR_KVM_SYSTEM_TIME_NEW => Some(u64::from(model.kvmclock_on)),
-                _ => None,
-            })
+            Ok(model.register(index, host, now))
         })
     }
 
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         self.call("KVM_SET_MSRS", |vm, model, host, now| {
-            match index {
-                MSR_IA32_TSC => {
-                    vm.host_write(&mut model.tsc, &host.tsc, now, value);
-                }
-                MSR_IA32_TSC_ADJUST => model.tsc.write_tsc_adjust(true, value),
-                // What is in the past by the TSC of this moment fires at once.
-                MSR_IA32_TSC_DEADLINE if value <= model.tsc.read(&host.tsc, now) => {
-                    model.deadline = 0;
-                }
-                MSR_IA32_TSC_DEADLINE => model.deadline = value,
-                MSR_KVM_SYSTEM_TIME_NEW => model.kvmclock_on = value & 1 != 0,
-                _ => return Ok(false),
-            }
-            Ok(true)
+            Ok(model.write_register(vm, index, value, host, now))
+        })
+    }
+
+    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
+        self.call("KVM_GET_MSRS", |_, model, host, now| {
+            Ok(indices.map(|index| model.register(index, host, now)))
+        })
+    }
+
+    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+        self.call("KVM_SET_MSRS", |vm, model, host, now| {
+            let taken = registers
+                .into_iter()
+                .take_while(|(index, value)| model.write_register(vm, *index, *value, host, now));
+            Ok(taken.count())
         })
     }
 
@@ -299,13 +360,16 @@ impl Vcpu for FakeVcpu {
         })
     }
 
-    fn all_stopped(vcpus: &[Self], _: std::time::Duration) -> Result<(), usize> {
-        for (at, vcpu) in vcpus.iter().enumerate() {
-            let state = vcpu.vm.state();
-            if state.vcpus.get(vcpu.index).is_some_and(|v| v.running) {
-                return Err(at);
+    fn frequencies(vcpus: &[Self], _: std::time::Duration) -> Result<Vec<u32>, NoAnswer> {
+        let ask = |(vcpu, asked): (usize, &Self)| {
+            let state = asked.vm.state();
+            if state.vcpus.get(asked.index).is_some_and(|v| v.running) {
+                return Err(NoAnswer::Busy { vcpu });
             }
-        }
-        Ok(())
+            drop(state);
+            let khz = asked.tsc_khz();
+            khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
+        };
+        vcpus.iter().enumerate().map(ask).collect()
     }
 }

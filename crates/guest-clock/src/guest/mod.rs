@@ -3,6 +3,7 @@
 mod memory;
 pub mod program;
 mod readers;
+mod registers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +13,16 @@ use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
 use crate::device::{MSR_KVM_SYSTEM_TIME_NEW, Vcpu};
 use crate::error::{Errno, HostError, IoctlError};
+use crate::kvm::rdtsc;
 use crate::save::of;
 use program::{
-    BLOCK_BYTES, BLOCKS, Block, CODE, DONE_PORT, LATEST_CLOCK, LATEST_TSC, MEMORY_BYTES,
-    MOST_VCPUS, PAGE_BYTES, PAGES,
+    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, LATEST_CLOCK, LATEST_TSC,
+    MEMORY_BYTES, MOST_VCPUS, PAGE_BYTES, PAGES,
 };
 
 pub use memory::Memory;
 pub use readers::Reader;
+pub use registers::Registers;
 
 /// A guest could not be made or run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +35,7 @@ pub enum GuestError {
     #[error("a guest of our own: {0}")]
     Ioctl(#[from] IoctlError),
     /// Too many or too few vCPUs.
-    #[error("{given} vCPUs: from 1 to {most}")]
+    #[error("{given} vCPUs: a guest of our own has from 1 to {most}")]
     Vcpus {
         /// Asked for.
         given: usize,
@@ -57,6 +60,7 @@ pub enum GuestError {
 
 /// What the guest saw, over all its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Seen {
     /// Rounds of all vCPUs, each a reading of both clocks.
     pub rounds: u64,
@@ -168,6 +172,10 @@ impl Guest {
             self.memory
                 .write(field(at, Block::Rounds), u64::from(rounds));
         }
+        // One vCPU needs no thread of its own.
+        if let [vcpu] = self.vcpus.as_mut_slice() {
+            return run_one(0, vcpu);
+        }
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..)
                 .zip(&mut self.vcpus)
@@ -178,6 +186,61 @@ impl Guest {
             }
             Ok(())
         })
+    }
+
+    /// Runs all vCPUs for this long, over and over; each stops where it next leaves its program
+    /// for the VMM, and its [registers](Guest::registers) say where that is.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub fn run_for(&mut self, time: Duration) -> Result<(), GuestError> {
+        const BETWEEN_LOOKS: u32 = 8;
+        for at in 0..self.vcpus.len() as u64 {
+            let rounds = u64::from(BETWEEN_LOOKS);
+            self.memory.write(field(at, Block::Rounds), rounds);
+        }
+        let until = Instant::now() + time;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&mut self.vcpus)
+                .map(|(at, vcpu)| (at, scope.spawn(move || run_until(at, vcpu, until))))
+                .collect();
+            for (vcpu, thread) in threads {
+                thread.join().map_err(|_| GuestError::Thread { vcpu })??;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where each vCPU is in its program.
+    ///
+    /// # Errors
+    /// [`GuestError::Ioctl`].
+    pub fn registers(&self) -> Result<Vec<Registers>, GuestError> {
+        let read = |(at, vcpu): (usize, &VcpuFd)| {
+            let regs = vcpu.get_regs();
+            let regs = regs.map_err(|e| of("KVM_GET_REGS", Some(at))(errno(e)))?;
+            Ok(Registers::from(regs))
+        };
+        self.vcpus.iter().enumerate().map(read).collect()
+    }
+
+    /// Sets each vCPU to where it was.
+    ///
+    /// # Errors
+    /// [`GuestError`]; [`GuestError::Vcpus`] for another number of them.
+    pub fn set_registers(&self, registers: &[Registers]) -> Result<(), GuestError> {
+        if registers.len() != self.vcpus.len() {
+            return Err(GuestError::Vcpus {
+                given: registers.len(),
+                most: self.vcpus.len(),
+            });
+        }
+        for (at, (vcpu, registers)) in self.vcpus.iter().zip(registers).enumerate() {
+            let set = vcpu.set_regs(&registers.into());
+            set.map_err(|e| of("KVM_SET_REGS", Some(at))(errno(e)))?;
+        }
+        Ok(())
     }
 
     /// What the guest saw so far.
@@ -248,6 +311,22 @@ fn vcpu(vm: &VmFd, at: usize) -> Result<VcpuFd, GuestError> {
     Ok(fd)
 }
 
+/// Runs to the end of the rounds again and again, and leaves nothing half done: KVM finishes an
+/// `OUT` at the next entry, and only then are the registers behind it.
+fn run_until(at: usize, vcpu: &mut VcpuFd, until: Instant) -> Result<(), GuestError> {
+    while Instant::now() < until {
+        run_one(at, vcpu)?;
+    }
+    vcpu.set_kvm_immediate_exit(1);
+    let finished = vcpu.run().map(|exit| format!("{exit:?}"));
+    vcpu.set_kvm_immediate_exit(0);
+    match finished {
+        Err(error) if error.errno() == libc::EINTR => Ok(()),
+        Err(error) => Err(of("KVM_RUN", Some(at))(errno(error)).into()),
+        Ok(exit) => Err(GuestError::Exit { vcpu: at, exit }),
+    }
+}
+
 /// A vCPU that does not come back within this is stuck, not slow.
 const STUCK: Duration = Duration::from_secs(60);
 
@@ -256,6 +335,11 @@ fn run_one(at: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
     loop {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(DONE_PORT, _)) => return Ok(()),
+            Ok(VcpuExit::IoIn(COUNTER_PORT, data)) => {
+                for (to, from) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
+                    *to = from;
+                }
+            }
             // A signal, or nothing that concerns the program.
             Ok(VcpuExit::Intr) => {}
             Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}

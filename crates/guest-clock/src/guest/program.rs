@@ -38,6 +38,8 @@ pub const MEMORY_BYTES: usize = 0x10000;
 pub const MOST_VCPUS: usize = 128;
 /// Written to when the rounds are done.
 pub const DONE_PORT: u16 = 0x10;
+/// Reads the low half of the host's TSC, by the VMM.
+pub const COUNTER_PORT: u16 = 0x14;
 
 /// Fields of a block, as offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

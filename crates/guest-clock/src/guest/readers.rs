@@ -5,6 +5,7 @@
 
 /// What a guest reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reader {
     /// Nothing: what the loop itself costs.
     Nothing,
@@ -12,6 +13,8 @@ pub enum Reader {
     Rdtsc,
     /// `RDMSR` of `IA32_TIME_STAMP_COUNTER`, which a hypervisor may trap.
     Rdmsr,
+    /// `IN` from [`COUNTER_PORT`](super::program::COUNTER_PORT), which the VMM answers.
+    Port,
 }
 
 core::arch::global_asm!(
@@ -21,6 +24,7 @@ core::arch::global_asm!(
     .globl guest_clock_readers_begin
     .globl guest_clock_readers_rdtsc
     .globl guest_clock_readers_rdmsr
+    .globl guest_clock_readers_port
     .globl guest_clock_readers_end
     .code16
 guest_clock_readers_begin:
@@ -45,6 +49,13 @@ guest_clock_readers_rdmsr:
     jnz 31b
     outb %al, $0x10
     jmp 30b
+guest_clock_readers_port:
+40: movl (%di), %ebx
+41: inl $0x14, %eax
+    decl %ebx
+    jnz 41b
+    outb %al, $0x10
+    jmp 40b
 guest_clock_readers_end:
     .code64
     .popsection
@@ -58,6 +69,7 @@ unsafe extern "C" {
     static guest_clock_readers_begin: u8;
     static guest_clock_readers_rdtsc: u8;
     static guest_clock_readers_rdmsr: u8;
+    static guest_clock_readers_port: u8;
     static guest_clock_readers_end: u8;
 }
 
@@ -68,11 +80,13 @@ impl Reader {
         let begin = &raw const guest_clock_readers_begin;
         let rdtsc = &raw const guest_clock_readers_rdtsc;
         let rdmsr = &raw const guest_clock_readers_rdmsr;
+        let port = &raw const guest_clock_readers_port;
         let end = &raw const guest_clock_readers_end;
         let (from, to) = match self {
             Self::Nothing => (begin, rdtsc),
             Self::Rdtsc => (rdtsc, rdmsr),
-            Self::Rdmsr => (rdmsr, end),
+            Self::Rdmsr => (rdmsr, port),
+            Self::Port => (port, end),
         };
         let length = to.addr().saturating_sub(from.addr());
         // SAFETY: from label to label there are `length` bytes of initialised, read-only, never

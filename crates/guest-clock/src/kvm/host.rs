@@ -115,6 +115,10 @@ fn probe() -> Result<Host, HostError> {
         return Err(HostError::NoFrequency { khz });
     }
     let means = means(&vcpu, khz)?;
+    let fixed_offset = match means {
+        TscMeans::Fixed => fixed_offset(&vcpu)?,
+        TscMeans::Offsets | TscMeans::Values => None,
+    };
     // Refreshes the master clock, which a VM that never ran has not got yet.
     let data = KvmClockData::default();
     Vm::set_clock(&vm, &data).map_err(of("KVM_SET_CLOCK", None))?;
@@ -129,6 +133,7 @@ fn probe() -> Result<Host, HostError> {
             has_scaling: check_extension(&vm, KVM_CAP_TSC_CONTROL) > 0,
             tolerance_ppm: tolerance_ppm(),
             means,
+            fixed_offset,
             clock_flags: check_extension(&vm, KVM_CAP_ADJUST_CLOCK).cast_unsigned(),
         },
         witness: vm,
@@ -158,4 +163,23 @@ fn means(vcpu: &VcpuFd, khz: u32) -> Result<TscMeans, HostError> {
     } else {
         TscMeans::Fixed
     })
+}
+
+/// The offset that all vCPUs have where writes do not change it: if a second VM, made later, has
+/// it as well, offsets do not depend on when a VM was made either.
+fn fixed_offset(vcpu: &VcpuFd) -> Result<Option<u64>, HostError> {
+    let Ok(fixed) = vcpu.tsc_offset() else {
+        return Ok(None);
+    };
+    let vm = open()?.create_vm();
+    let vm = vm.map_err(|e| of("KVM_CREATE_VM", None)(errno(e)))?;
+    for id in 0..2 {
+        let vcpu = vm.create_vcpu(id);
+        let vcpu = vcpu.map_err(|e| of("KVM_CREATE_VCPU", Some(id as usize))(errno(e)))?;
+        let written = vcpu.set_tsc_offset(fixed.wrapping_sub(1 << 40));
+        if written.is_err() || vcpu.tsc_offset() != Ok(fixed) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(fixed))
 }

@@ -1,248 +1,35 @@
 //! The real device: `kvm-ioctls`' descriptors and raw ones.
 //!
-//! [`Vm`] and [`Vcpu`] are there for `kvm_ioctls::VmFd` and `VcpuFd`, whose types already keep a
-//! vCPU from running while it is borrowed, and for [`RawVm`] and [`RawVcpu`], which ask.
+//! On x86 [`Vm`](crate::device::Vm) and [`Vcpu`](crate::device::Vcpu) are there for
+//! `kvm_ioctls::VmFd` and `VcpuFd`, whose types already keep a vCPU from running while it is
+//! borrowed, and for [`RawVm`] and [`RawVcpu`], which ask. On arm64 `KvmArm64Vm` is both.
 
+#[cfg(target_arch = "aarch64")]
+mod arm64;
+#[cfg(target_arch = "x86_64")]
 mod host;
 mod ioctl;
-
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use kvm_ioctls::{VcpuFd, VmFd};
-use stealtime_hypervisor::counter::kvm_clock::{
-    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
-};
-
-use crate::device::{Bracket, HostFacts, Vcpu, Vm};
-use crate::error::{Errno, HostError};
-use ioctl::{ClockData, DeviceAttr, MsrEntry, OneMsr, TwoMsrs, by_number, by_structure};
-
-pub(crate) use host::open;
-pub use host::{Backend, Host, backend, clocksource, host};
-
-/// `KVM_VCPU_TSC_CTRL`.
-const TSC_CTRL: u32 = 0;
-/// `KVM_VCPU_TSC_OFFSET`.
-const TSC_OFFSET: u64 = 0;
-
-/// A VM by its descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct RawVm<'fd>(BorrowedFd<'fd>);
-
-/// A vCPU by its descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct RawVcpu<'fd>(BorrowedFd<'fd>);
-
-impl<'fd> RawVm<'fd> {
-    /// A VM of this process.
-    #[must_use]
-    pub const fn new(fd: BorrowedFd<'fd>) -> Self {
-        Self(fd)
-    }
-}
-
-impl<'fd> RawVcpu<'fd> {
-    /// A vCPU of this process, stopped. (A running one is reported, after a moment's patience.)
-    #[must_use]
-    pub const fn new(fd: BorrowedFd<'fd>) -> Self {
-        Self(fd)
-    }
-}
-
-fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
-    // SAFETY: the descriptor is open as long as its owner lives, and the borrow ends with the
-    // owner's. Needed: `kvm-ioctls`' types have no `AsFd`.
-    unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
-}
-
-/// The host's TSC, after all earlier instructions.
 #[cfg(target_arch = "x86_64")]
-#[must_use]
-pub fn rdtsc() -> u64 {
-    // SAFETY: both instructions are part of every x86-64 CPU and touch nothing but registers; a
-    // process that was forbidden RDTSC by prctl is ended by the kernel. Needed: an intrinsic.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-        core::arch::x86_64::_rdtsc()
-    }
-}
+mod x86;
 
-/// Wall clock between two readings of the TSC.
-#[must_use]
-pub fn bracket() -> Bracket {
-    let tsc_before = rdtsc();
-    // A wall clock before 1970 reads 0: then nothing has elapsed.
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[cfg(target_arch = "aarch64")]
+pub use arm64::KvmArm64Vm;
+#[cfg(target_arch = "x86_64")]
+pub use host::{Backend, Host, backend, clocksource, host};
+#[cfg(target_arch = "x86_64")]
+pub use x86::{RawVcpu, RawVm, bracket, rdtsc};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use host::open;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::check_extension;
+#[cfg(target_arch = "x86_64")]
+use x86::{borrow, instant};
+
+/// The wall clock, in ns since the epoch. Before 1970 it reads 0: then nothing has elapsed.
+fn real_ns() -> u64 {
     let real = SystemTime::now().duration_since(UNIX_EPOCH);
-    let realtime_ns = real.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-    Bracket {
-        tsc_before,
-        realtime_ns,
-        tsc_after: rdtsc(),
-    }
-}
-
-fn get_clock(fd: BorrowedFd<'_>) -> Result<KvmClockData, Errno> {
-    let mut data = ClockData::default();
-    by_structure(fd, ioctl::GET_CLOCK, &mut data)?;
-    Ok(KvmClockData {
-        clock_ns: data.clock,
-        flags: data.flags,
-        realtime_ns: data.realtime,
-        host_tsc: data.host_tsc,
-    })
-}
-
-fn set_clock(fd: BorrowedFd<'_>, data: &KvmClockData) -> Result<(), Errno> {
-    let mut data = ClockData {
-        clock: data.clock_ns,
-        flags: data.flags,
-        realtime: data.realtime_ns,
-        host_tsc: data.host_tsc,
-        ..ClockData::default()
-    };
-    by_structure(fd, ioctl::SET_CLOCK, &mut data).map(|_| ())
-}
-
-fn instant(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
-    let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
-    let data = get_clock(fd).ok()?;
-    (data.flags & needed == needed).then_some((data.realtime_ns, data.host_tsc))
-}
-
-fn tsc_offset(fd: BorrowedFd<'_>, request: u64, offset: &mut u64) -> Result<(), Errno> {
-    let mut attr = DeviceAttr {
-        flags: 0,
-        group: TSC_CTRL,
-        attr: TSC_OFFSET,
-        addr: std::ptr::from_mut(offset).expose_provenance() as u64,
-    };
-    by_structure(fd, request, &mut attr).map(|_| ())
-}
-
-fn msr(fd: BorrowedFd<'_>, request: u64, index: u32, data: u64) -> Result<Option<u64>, Errno> {
-    let mut one = OneMsr {
-        count: 1,
-        index,
-        data,
-        ..OneMsr::default()
-    };
-    let done = by_structure(fd, request, &mut one)?;
-    Ok((done == 1).then_some(one.data))
-}
-
-fn two_msrs(fd: BorrowedFd<'_>, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
-    let mut two = TwoMsrs {
-        count: 2,
-        entries: indices.map(|index| MsrEntry {
-            index,
-            ..MsrEntry::default()
-        }),
-        ..TwoMsrs::default()
-    };
-    if by_structure(fd, ioctl::GET_MSRS, &mut two)? == 2 {
-        return Ok(two.entries.map(|entry| Some(entry.data)));
-    }
-    // One is unknown here, and KVM stops at the first of those.
-    let [first, second] = indices.map(|index| msr(fd, ioctl::GET_MSRS, index, 0));
-    Ok([first?, second?])
-}
-
-macro_rules! vm_by_descriptor {
-    ($name:ty, $fd:expr) => {
-        impl Vm for $name {
-            fn host(&self) -> Result<HostFacts, HostError> {
-                host().map(|h| h.facts())
-            }
-            fn get_clock(&self) -> Result<KvmClockData, Errno> {
-                get_clock($fd(self))
-            }
-            fn set_clock(&self, data: &KvmClockData) -> Result<(), Errno> {
-                set_clock($fd(self), data)
-            }
-            fn host_instant(&self) -> Option<(u64, u64)> {
-                instant($fd(self)).or_else(|| host().ok()?.instant())
-            }
-            fn bracket(&self) -> Bracket {
-                bracket()
-            }
-        }
-    };
-}
-
-vm_by_descriptor!(VmFd, borrow);
-vm_by_descriptor!(RawVm<'_>, |vm: &Self| vm.0);
-
-macro_rules! vcpu_by_descriptor {
-    ($name:ty, $fd:expr $(, $all_stopped:item)?) => {
-        impl Vcpu for $name {
-            fn tsc_offset(&self) -> Result<u64, Errno> {
-                let mut offset = 0;
-                tsc_offset($fd(self), ioctl::GET_DEVICE_ATTR, &mut offset)?;
-                Ok(offset)
-            }
-            fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno> {
-                let mut offset = offset;
-                tsc_offset($fd(self), ioctl::SET_DEVICE_ATTR, &mut offset)
-            }
-            fn tsc_khz(&self) -> Result<u32, Errno> {
-                by_number($fd(self), ioctl::GET_TSC_KHZ, 0).map(i32::cast_unsigned)
-            }
-            fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno> {
-                by_number($fd(self), ioctl::SET_TSC_KHZ, u64::from(khz)).map(|_| ())
-            }
-            fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
-                msr($fd(self), ioctl::GET_MSRS, index, 0)
-            }
-            fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
-                two_msrs($fd(self), indices)
-            }
-            fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
-                msr($fd(self), ioctl::SET_MSRS, index, value).map(|done| done.is_some())
-            }
-            fn kvmclock_ctrl(&self) -> Result<(), Errno> {
-                by_number($fd(self), ioctl::KVMCLOCK_CTRL, 0).map(|_| ())
-            }
-            $($all_stopped)?
-        }
-    };
-}
-
-vcpu_by_descriptor!(VcpuFd, borrow);
-vcpu_by_descriptor!(
-    RawVcpu<'_>,
-    |vcpu: &Self| vcpu.0,
-    fn all_stopped(vcpus: &[Self], patience: Duration) -> Result<(), usize> {
-        all_answer(vcpus, patience)
-    }
-);
-
-/// A vCPU in `KVM_RUN` answers no ioctl until it leaves. So another thread asks, and is left
-/// waiting if there is no answer.
-fn all_answer(vcpus: &[RawVcpu<'_>], patience: Duration) -> Result<(), usize> {
-    let owned: Result<Vec<OwnedFd>, _> = vcpus.iter().map(|v| v.0.try_clone_to_owned()).collect();
-    // Without descriptors to spare there is no asking; the calls themselves will then wait.
-    let Ok(owned) = owned else { return Ok(()) };
-    let (answer, answers) = mpsc::channel();
-    std::thread::spawn(move || {
-        for fd in &owned {
-            // Any answer will do, an error as well.
-            let _ = by_number(borrow(fd), ioctl::GET_TSC_KHZ, 0);
-            if answer.send(()).is_err() {
-                return;
-            }
-        }
-    });
-    let until = Instant::now() + patience;
-    for at in 0..vcpus.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        answers.recv_timeout(left).map_err(|_| at)?;
-    }
-    Ok(())
-}
-
-/// `KVM_CHECK_EXTENSION` of a VM.
-pub(crate) fn check_extension<T: AsRawFd>(vm: &T, capability: u32) -> i32 {
-    by_number(borrow(vm), ioctl::CHECK_EXTENSION, u64::from(capability)).unwrap_or(0)
+    real.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -5,6 +5,7 @@ use super::enqueue::{Dequeue, Enqueue};
 use super::entity::{Attr, Policy};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::preempt::Arrival;
 use super::queue::Resched;
 use super::weights::{SLICE_MAX_NS, SLICE_MIN_NS};
 
@@ -61,7 +62,7 @@ impl Fair {
             return;
         }
         if !bracket.running {
-            self.check_preempt(e, false);
+            self.check_preempt(e, Arrival::PLAIN);
         } else if nice > old_nice {
             self.request(rq, Resched::Now);
         }
@@ -76,7 +77,11 @@ impl Fair {
             slice_ns: None,
         };
         self.ent[e].load = attr.weight();
-        self.rescale(e, attr.weight(), false);
+        // Under flat picking the share of the tree follows in one step when it is queued again.
+        let rq = self.ent[e].rq;
+        if rq.0 == u32::MAX || !self.is_flat(rq) {
+            self.rescale(e, attr.weight(), false);
+        }
     }
 
     /// Changes a task's nice value (`set_user_nice`). Nothing happens if it is the same.
@@ -212,6 +217,7 @@ impl Fair {
             self.groups[g].tasks += 1;
         }
         self.ent[e].task.group = group;
+        self.ent[e].task.homed = false;
         if on_cpu {
             self.rehome(e, rq)?;
         }
@@ -219,7 +225,7 @@ impl Fair {
         if bracket.running {
             self.request(rq, Resched::Now);
         } else if bracket.queued {
-            self.check_preempt(e, false);
+            self.check_preempt(e, Arrival::PLAIN);
         }
         Ok(())
     }

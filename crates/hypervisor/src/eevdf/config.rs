@@ -84,6 +84,9 @@ pub struct Config {
     pub base_slice_ns: u64,
     /// Protected time with RUN_TO_PARITY off, in ns, same range.
     pub normalized_base_slice_ns: u64,
+    /// Time in ns that a waker has to have run before a synchronous wakeup preempts it, with
+    /// NEXT_BUDDY on (`sysctl_sched_migration_cost`).
+    pub migration_cost_ns: u64,
     /// How a group's load on other CPUs is found.
     pub other_load: OtherLoad,
     /// What a group's shares mean on one CPU.
@@ -101,6 +104,7 @@ impl Config {
             tick_ns: 4_000_000,
             base_slice_ns: base_slice_ns(cpus),
             normalized_base_slice_ns: NORMALIZED_BASE_SLICE_NS,
+            migration_cost_ns: 500_000,
             other_load: OtherLoad::External,
             cgroup_mode: CgroupMode::Smp,
             lag_credit: LagCredit::SERIES_V3,

@@ -4,7 +4,7 @@ use super::Fair;
 use super::entity::Policy;
 use super::features::Feature;
 use super::ids::{Ent, Que};
-use super::queue::Queue;
+use super::queue::{Queue, Running};
 
 /// Why a task is enqueued (`ENQUEUE_*`).
 #[derive(Clone, Copy, Default)]
@@ -105,15 +105,21 @@ impl Fair {
     }
 
     /// `enqueue_task_fair`.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn enqueue_task(&mut self, task: Ent, flags: Enqueue) {
+        self.enqueue_here(task, flags);
+    }
+
+    /// [`Self::enqueue_task`], compiled into its caller: for wakeups and migrations.
+    #[inline(always)]
+    pub(crate) fn enqueue_here(&mut self, task: Ent, flags: Enqueue) {
         let ent = &self.ent[task];
         let (rq, q, parent) = (ent.rq, ent.queue, ent.parent);
         if self.is_flat(rq) {
             self.flat_enqueue(task, flags);
         } else {
             let mut count = self.enqueue_count(task, flags);
-            self.enqueue_entity(q, task, flags.initial, &mut count);
+            self.enqueue_entity::<false>(q, task, flags.initial, &mut count);
             if parent.is_some() {
                 self.enqueue_above(q, parent, count);
             }
@@ -135,7 +141,7 @@ impl Fair {
             let (q, parent) = (ent.queue, ent.parent);
             let ent = &mut self.ent[e];
             (ent.slice, ent.custom_slice) = (slice, true);
-            self.enqueue_entity(q, e, false, &mut count);
+            self.enqueue_entity::<true>(q, e, false, &mut count);
             slice = self.min_slice(q);
             e = parent;
         }
@@ -149,18 +155,34 @@ impl Fair {
         }
     }
 
-    /// `enqueue_entity`, and the counters of `q`.
-    #[inline]
-    fn enqueue_entity(&mut self, q: Que, e: Ent, initial: bool, count: &mut Count) {
-        if self.que[q].curr == e {
+    /// `enqueue_entity` of a group's entity or a task's, and the counters of `q`.
+    #[inline(always)]
+    fn enqueue_entity<const GROUP: bool>(
+        &mut self,
+        q: Que,
+        e: Ent,
+        initial: bool,
+        count: &mut Count,
+    ) {
+        let running = self.que[q].curr;
+        if running == e {
             self.enqueue_running(q, e, initial, count);
             return;
         }
-        self.update_curr(q);
-        self.refresh_weight(e);
-        let queue = &mut self.que[q];
-        let curr = queue.running(&self.ent);
-        let ent = &mut self.ent[e];
+        // Most that join find the running one charged, by what made them join.
+        let mut curr = match self.ent.at(running) {
+            Some(c) if self.now > c.exec_start => {
+                self.charge(q, running);
+                self.que[q].running(&self.ent)
+            }
+            Some(c) if c.on_rq => Some(Running::of(c)),
+            _ => None,
+        };
+        if GROUP {
+            self.refresh_weight(e);
+            curr = self.que[q].running(&self.ent);
+        }
+        let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         queue.place(curr, ent, &self.cfg, initial);
         queue.join(ent.load);
         queue.tree_insert(&mut self.pool, e, ent);
@@ -187,7 +209,7 @@ impl Fair {
 
     /// `dequeue_entity`, and the counters of `q`: the weight that is left there, or `None` if the
     /// entity stays, delayed.
-    #[inline]
+    #[inline(always)]
     fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> Option<u64> {
         self.update_curr(q);
         self.clear_buddies(q, e);
@@ -227,8 +249,14 @@ impl Fair {
     }
 
     /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn dequeue_task(&mut self, entity: Ent, flags: Dequeue) -> bool {
+        self.dequeue_here(entity, flags)
+    }
+
+    /// [`Self::dequeue_task`], compiled into its caller: for sleepers and migrations.
+    #[inline(always)]
+    pub(crate) fn dequeue_here(&mut self, entity: Ent, flags: Dequeue) -> bool {
         let ent = &self.ent[entity];
         let (q, parent, task) = (ent.queue, ent.parent, ent.is_task());
         if self.is_flat(ent.rq) {

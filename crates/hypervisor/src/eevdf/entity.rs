@@ -84,6 +84,8 @@ pub(crate) struct TaskPart {
     pub(crate) live: bool,
     /// Asleep while migrating: a delayed task was detached.
     pub(crate) asleep: bool,
+    /// Parent and queue are those of its group on its run queue.
+    pub(crate) homed: bool,
 }
 
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
@@ -149,6 +151,7 @@ impl Entity {
                 generation: 0,
                 live: false,
                 asleep: false,
+                homed: false,
             },
         }
     }

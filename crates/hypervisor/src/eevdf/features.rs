@@ -18,6 +18,8 @@ pub enum Feature {
     RunToParity,
     /// Let a wakeup with a shorter slice end the running entity's protection.
     PreemptShort,
+    /// Nominate a task that wakes up as buddy of the running one. Off in 7.2.
+    NextBuddy,
     /// Honour the buddy that a yield or a sleep has nominated, if it is eligible.
     PickBuddy,
     /// Leave a sleeper that is not eligible on the queue until it has paid its debt.
@@ -34,12 +36,13 @@ pub enum Feature {
 
 impl Feature {
     /// All features, in the order of their names' first appearance in the kernel.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PlaceLag,
         Self::PlaceDeadlineInitial,
         Self::PlaceRelDeadline,
         Self::RunToParity,
         Self::PreemptShort,
+        Self::NextBuddy,
         Self::PickBuddy,
         Self::DelayDequeue,
         Self::DelayZero,
@@ -56,6 +59,7 @@ impl Feature {
             Self::PlaceRelDeadline => "PLACE_REL_DEADLINE",
             Self::RunToParity => "RUN_TO_PARITY",
             Self::PreemptShort => "PREEMPT_SHORT",
+            Self::NextBuddy => "NEXT_BUDDY",
             Self::PickBuddy => "PICK_BUDDY",
             Self::DelayDequeue => "DELAY_DEQUEUE",
             Self::DelayZero => "DELAY_ZERO",
@@ -90,7 +94,7 @@ impl Features {
     /// Nothing on.
     pub const NONE: Self = Self(0);
 
-    /// The defaults of Linux 7.2 on x86-64: all of its own on, the lag credit off.
+    /// The defaults of Linux 7.2 on x86-64: all on but `NEXT_BUDDY`; the lag credit off.
     pub const LINUX_7_2: Self = {
         let mut set = Self::NONE;
         let mut i = 0;
@@ -98,7 +102,8 @@ impl Features {
             set = set.with(Feature::ALL[i]);
             i += 1;
         }
-        set.without(Feature::YieldToLagCredit)
+        set.without(Feature::NextBuddy)
+            .without(Feature::YieldToLagCredit)
     };
 
     /// The set with `feature` on.

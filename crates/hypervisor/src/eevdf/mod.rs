@@ -56,7 +56,7 @@ pub use features::{Feature, Features, UnknownFeature};
 pub use ids::{GroupId, RqId, TaskId};
 pub use pick::Picked;
 pub use queue::Resched;
-pub use task::Block;
+pub use task::{Block, WakeFlags};
 pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
@@ -74,7 +74,8 @@ pub const MAX_DEPTH: u32 = 32;
 pub struct Actions {
     /// Request now pending on the running task; [`Fair::pick`] clears it.
     pub resched: Resched,
-    /// When to call [`Fair::hrtick`], in ns; `None` for no timer. It replaces the last one.
+    /// When to call [`Fair::hrtick`]: a time in ns on the run queue's clock, not a distance; `None`
+    /// for no timer. It replaces the last one.
     pub hrtick: Option<u64>,
 }
 
@@ -140,7 +141,7 @@ impl Fair {
             mode,
             root,
             clock: 0,
-            accounted: 0,
+            unasked_until: 0,
             curr: Ent::NONE,
             resched: Resched::None,
             announced: false,

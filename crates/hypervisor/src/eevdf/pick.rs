@@ -6,7 +6,7 @@ use super::entity::{Entity, TaskState};
 use super::error::Error;
 use super::features::Feature;
 use super::ids::{Ent, Que, RqId, TaskId};
-use super::queue::{Queue, Resched, fits};
+use super::queue::{Queue, Resched, Running, fits};
 use super::weights::{before, earlier};
 use super::{Actions, Fair};
 
@@ -37,7 +37,7 @@ impl Fair {
                 self.leftmost(q)
             };
         }
-        let (sum, weight) = queue.sums(queue.running(&self.ent));
+        let (sum, weight) = queue.sums(curr.map(Running::of));
         // An entity that has left the queue is no longer its buddy: see `clear_buddies`.
         if protect
             && let Some(buddy) = self.ent.at(queue.next)
@@ -78,18 +78,21 @@ impl Fair {
                 return Ent::NONE;
             }
             loop {
-                if self.curr_on(q).is_some() {
-                    self.update_curr(q);
+                let curr = self.que[q].curr;
+                let ran = |c: &Entity| c.on_rq && self.now > c.exec_start;
+                if self.ent.at(curr).is_some_and(ran) {
+                    self.charge(q, curr);
                 }
                 let e = self.pick_eevdf(q, true);
-                if self.ent[e].delayed {
+                let ent = &self.ent[e];
+                if ent.delayed {
                     self.dequeue_task(e, FINAL);
                     continue 'again;
                 }
-                if self.ent[e].is_task() {
+                if ent.is_task() {
                     return e;
                 }
-                q = self.ent[e].my_q;
+                q = ent.my_q;
             }
         }
     }
@@ -110,11 +113,13 @@ impl Fair {
         let next = self.pick_task(rq);
         let switched = prev != next;
         if switched {
-            if prev.is_some() {
-                self.put_prev(prev, next);
-            }
-            if next.is_some() {
+            if prev.is_none() {
                 self.set_next(next, true);
+            } else if next.is_none() || !self.switch_siblings(prev, next) {
+                self.put_prev(prev, next);
+                if next.is_some() {
+                    self.set_next(next, true);
+                }
             }
             self.rqs[rq].curr = next;
         }
@@ -134,6 +139,32 @@ impl Fair {
             switched,
             actions: self.actions(rq),
         })
+    }
+
+    /// [`Self::put_prev`] and [`Self::set_next`] in one where both tasks are in one queue, which
+    /// the pick has charged. False, and nothing done, if they are not.
+    #[inline(always)]
+    fn switch_siblings(&mut self, prev: Ent, next: Ent) -> bool {
+        let (p, n) = (&self.ent[prev], &self.ent[next]);
+        let (q, rq) = (p.queue, p.rq);
+        if q != n.queue || !p.on_rq || self.is_flat(rq) {
+            return false;
+        }
+        self.clear_buddies(q, next);
+        let queue = &mut self.que[q];
+        queue.tree_exchange(
+            &mut self.pool,
+            (prev, &self.ent[prev]),
+            (next, &self.ent[next]),
+        );
+        queue.curr = next;
+        let ent = &mut self.ent[next];
+        ent.exec_start = self.now;
+        queue.set_protect(ent, &self.cfg);
+        if self.cfg.features.has(Feature::Hrtick) {
+            self.arm_hrtick(rq, next);
+        }
+        true
     }
 
     /// Puts the entities of `prev` back, from the task up to the queue that `next` shares.
@@ -240,7 +271,7 @@ impl Fair {
 
 impl Queue {
     /// `set_protect_slice`: until the deadline, or until a shorter slice that is queued.
-    #[inline]
+    #[inline(always)]
     fn set_protect(&self, ent: &mut Entity, cfg: &Config) {
         let mut slice = cfg.normalized_base_slice_ns;
         if cfg.features.has(Feature::RunToParity) {

@@ -11,19 +11,20 @@ use super::timeline::{Pool, Timeline};
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
 use crate::lag_credit::{CreditState, Tokens};
 
-/// One queue: the root's, or a group's on one CPU.
+/// One queue: the root's, or a group's on one CPU. What a pick looks at is in the first of its two
+/// cache lines.
 #[derive(Clone, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Queue {
     pub(crate) timeline: Timeline,
+    /// Running entity.
+    pub(crate) curr: Ent,
     /// Weight of the tree.
     pub(crate) sum_weight: u64,
     /// Sum of `(vruntime - zero_vruntime) * weight` over the tree.
     pub(crate) sum_w_vruntime: i64,
     /// Base of `sum_w_vruntime`, near the average.
     pub(crate) zero_vruntime: u64,
-    /// Running entity.
-    pub(crate) curr: Ent,
     /// Buddy: to be picked if eligible.
     pub(crate) next: Ent,
     /// Entities competing in it: those in the tree, and the running one if it is queued.
@@ -33,13 +34,13 @@ pub(crate) struct Queue {
     pub(crate) h_nr_queued: u32,
     pub(crate) h_nr_runnable: u32,
     pub(crate) h_nr_idle: u32,
-    /// Weight of all entities on it, the running one included.
-    pub(crate) load: u64,
-    /// It belongs to an idle group.
-    pub(crate) idle: bool,
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
     pub(crate) rq: RqId,
+    /// It belongs to an idle group.
+    pub(crate) idle: bool,
+    /// Weight of all entities on it, the running one included.
+    pub(crate) load: u64,
     /// Load of its group on other CPUs that the caller has told, unscaled.
     pub(crate) ext_load: u64,
     /// What lag credits may still take here.
@@ -52,6 +53,17 @@ pub(crate) struct Running {
     pub(crate) vruntime: u64,
     pub(crate) weight: u64,
     pub(crate) slice: u64,
+}
+
+impl Running {
+    #[inline]
+    pub(crate) fn of(curr: &Entity) -> Self {
+        Self {
+            vruntime: curr.vruntime,
+            weight: curr.weight,
+            slice: curr.slice,
+        }
+    }
 }
 
 impl Queue {
@@ -80,12 +92,7 @@ impl Queue {
     /// What the running entity adds, if it is a member.
     #[inline]
     pub(crate) fn running(&self, ent: &Arena<Entity>) -> Option<Running> {
-        let curr = ent.at(self.curr).filter(|c| c.on_rq)?;
-        Some(Running {
-            vruntime: curr.vruntime,
-            weight: curr.weight,
-            slice: curr.slice,
-        })
+        ent.at(self.curr).filter(|c| c.on_rq).map(Running::of)
     }
 
     /// Sums over all members, `curr` being the running one.
@@ -165,6 +172,28 @@ impl Queue {
         pool.remove(&mut self.timeline, e.0);
     }
 
+    /// [`Self::tree_insert`] of one and [`Self::tree_remove`] of another.
+    #[inline(always)]
+    pub(crate) fn tree_exchange(
+        &mut self,
+        pool: &mut Pool,
+        (come, new): (Ent, &Entity),
+        (go, old): (Ent, &Entity),
+    ) {
+        let plus = self.key(new.vruntime).wrapping_mul(new.weight as i64);
+        let minus = self.key(old.vruntime).wrapping_mul(old.weight as i64);
+        self.sum_w_vruntime = self.sum_w_vruntime.wrapping_add(plus).wrapping_sub(minus);
+        self.sum_weight = self.sum_weight + new.weight - old.weight;
+        let (deadline, vruntime, slice) = (new.deadline, new.vruntime, new.slice as u32);
+        pool.exchange(
+            &mut self.timeline,
+            (come.0, go.0),
+            deadline,
+            vruntime,
+            slice,
+        );
+    }
+
     /// `update_zero_vruntime`.
     #[inline]
     pub(crate) fn set_zero(&mut self, zero: u64) {
@@ -196,21 +225,22 @@ pub enum Resched {
     Now,
 }
 
-/// The run queue of a CPU.
+/// The run queue of a CPU. What each operation looks at is in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Rq {
-    pub(crate) mode: PickMode,
-    pub(crate) root: Que,
     pub(crate) clock: u64,
-    /// No entity that runs was accounted for before this time.
-    pub(crate) accounted: u64,
+    /// Up to this time no entity that runs can have gone unaccounted for too long.
+    pub(crate) unasked_until: u64,
+    /// Expiry of the slice timer; 0 for not armed.
+    pub(crate) hrtick: u64,
+    pub(crate) root: Que,
     /// Running task; none when idle.
     pub(crate) curr: Ent,
+    pub(crate) mode: PickMode,
     pub(crate) resched: Resched,
     /// A fair task has been announced to the idle task since the last pick.
     pub(crate) announced: bool,
-    /// Expiry of the slice timer; 0 for not armed.
-    pub(crate) hrtick: u64,
     /// The running task has blocked.
     pub(crate) pick_due: bool,
     pub(crate) credit: CreditState,

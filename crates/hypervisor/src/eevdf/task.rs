@@ -4,6 +4,7 @@ use super::enqueue::{Dequeue, Enqueue};
 use super::entity::{Attr, Entity, TaskState, TaskView};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::preempt::Arrival;
 use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
 use super::{Actions, Fair};
 
@@ -18,6 +19,15 @@ pub enum Block {
     Exit,
 }
 
+/// What a waker says of a wakeup. Only `NEXT_BUDDY` reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WakeFlags {
+    /// The waker is about to sleep (`WF_SYNC`).
+    pub sync: bool,
+    /// Both are on one CPU although the woken task could be elsewhere (`WF_RQ_SELECTED`).
+    pub rq_selected: bool,
+}
+
 impl Fair {
     /// Slot of a task that can still be operated on.
     pub(crate) fn task(&self, id: TaskId) -> Result<Ent, Error> {
@@ -26,6 +36,14 @@ impl Fair {
             return Err(Error::NoSuchTask(id));
         }
         Ok(e)
+    }
+
+    /// Slot of a task in a given state: one look answers for most calls.
+    #[inline(always)]
+    fn task_in(&self, id: TaskId, state: TaskState) -> Option<Ent> {
+        let task = &self.ent.0.get(id.index as usize)?.task;
+        let found = task.generation == id.generation && task.state == state && task.live;
+        found.then_some(Ent(id.index))
     }
 
     /// Slot of a task that may be exiting.
@@ -104,9 +122,8 @@ impl Fair {
     #[inline(always)]
     pub(crate) fn rehome(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
         let ent = &self.ent[e];
-        // Most tasks come back to where they were. Under flat picking weights differ by rule.
-        let owner = self.ent.at(ent.parent).and_then(|p| p.task.group);
-        if ent.rq == rq && owner == ent.task.group {
+        // Most tasks come back to where they were.
+        if ent.rq == rq && ent.task.homed {
             return Ok(());
         }
         self.rehome_anew(e, rq)
@@ -127,7 +144,7 @@ impl Fair {
         };
         let ent = &mut self.ent[e];
         (ent.parent, ent.queue, ent.arena) = (parent, queue, arena);
-        (ent.depth, ent.rq) = (depth, rq);
+        (ent.depth, ent.rq, ent.task.homed) = (depth, rq, true);
         if !self.is_flat(rq) && self.ent[e].weight != self.ent[e].load {
             let load = self.ent[e].load;
             self.rescale(e, load, false);
@@ -156,7 +173,7 @@ impl Fair {
                 wakeup: false,
             },
         );
-        self.check_preempt(e, true);
+        self.check_preempt(e, Arrival::FORK);
         Ok(self.actions(rq))
     }
 
@@ -168,6 +185,21 @@ impl Fair {
     /// [`Error::NotAsleep`], [`Error::DelayedElsewhere`], [`Error::NotAttached`], a group without
     /// a part on `rq`, or those of [`Self::tick`].
     pub fn wake(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.wake_with(id, rq, WakeFlags::default(), now_ns)
+    }
+
+    /// [`Self::wake`] with what the waker says of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wake`].
+    pub fn wake_with(
+        &mut self,
+        id: TaskId,
+        rq: RqId,
+        flags: WakeFlags,
+        now_ns: u64,
+    ) -> Result<Actions, Error> {
         let e = self.task(id)?;
         match self.ent[e].task.state {
             TaskState::Asleep => {}
@@ -192,7 +224,7 @@ impl Fair {
         } else {
             self.rehome(e, rq)?;
             self.set_clock(rq, now_ns);
-            self.enqueue_task(
+            self.enqueue_here(
                 e,
                 Enqueue {
                     initial: false,
@@ -201,7 +233,7 @@ impl Fair {
             );
         }
         self.ent[e].task.state = TaskState::Runnable;
-        self.check_preempt(e, false);
+        self.check_here(e, Arrival::woken(flags));
         Ok(self.actions(rq))
     }
 
@@ -230,7 +262,7 @@ impl Fair {
         }
         self.set_clock(rq, now_ns);
         let special = how != Block::Sleep;
-        self.dequeue_task(
+        self.dequeue_here(
             curr,
             Dequeue {
                 sleep: true,
@@ -265,7 +297,7 @@ impl Fair {
         }
         let rq = self.ent[e].rq;
         self.begin(rq, now_ns)?;
-        self.dequeue_task(e, Dequeue::default());
+        self.dequeue_here(e, Dequeue::default());
         let task = &mut self.ent[e].task;
         task.asleep = task.state == TaskState::Asleep;
         task.state = TaskState::Migrating;
@@ -279,10 +311,10 @@ impl Fair {
     /// [`Error::NotAttached`] if it was not detached, a group without a part on `rq`, or those of
     /// [`Self::tick`].
     pub fn attach(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
-        let e = self.task(id)?;
-        if self.ent[e].task.state != TaskState::Migrating {
+        let Some(e) = self.task_in(id, TaskState::Migrating) else {
+            self.task(id)?;
             return Err(Error::NotAttached(id));
-        }
+        };
         self.begin_check(rq, now_ns)?;
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
@@ -292,8 +324,8 @@ impl Fair {
         } else {
             TaskState::Runnable
         };
-        self.enqueue_task(e, Enqueue::default());
-        self.check_preempt(e, false);
+        self.enqueue_here(e, Enqueue::default());
+        self.check_here(e, Arrival::PLAIN);
         Ok(self.actions(rq))
     }
 

@@ -81,6 +81,40 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
+    /// Trees of one node, where an exchange is one pass over it.
+    #[test]
+    fn short_exchanges_agree_with_a_sorted_list(
+        zero in any::<u64>(),
+        steps in prop::collection::vec((0..20u32, 0..6i64, -5..5i64, 1..4u32, 0..3u8),
+            if cfg!(miri) { 100 } else { 400 }),
+    ) {
+        let mut pool = Pool::with_capacity(20);
+        let mut t = Timeline::EMPTY;
+        let mut list = List::default();
+        for (entity, deadline, vruntime, slice, what) in steps {
+            let deadline = zero.wrapping_add(deadline as u64);
+            let vruntime = zero.wrapping_add(vruntime as u64);
+            let first = list.0.get(usize::from(what)).map(|r| r.entity);
+            let row = Row { entity, deadline, vruntime, slice };
+            match first {
+                _ if pool.contains(entity) => {
+                    pool.remove(&mut t, entity);
+                    list.0.retain(|r| r.entity != entity);
+                }
+                Some(go) if entity % 2 == 0 => {
+                    pool.exchange(&mut t, (entity, go), deadline, vruntime, slice);
+                    list.insert(row);
+                    list.0.retain(|r| r.entity != go);
+                }
+                _ => {
+                    pool.insert(&mut t, entity, deadline, vruntime, slice);
+                    list.insert(row);
+                }
+            }
+            same(&pool, &t, &list, zero, &[-3, 0, 3]);
+        }
+    }
+
     #[test]
     fn agrees_with_a_sorted_list(
         zero in any::<u64>(),
@@ -105,11 +139,20 @@ proptest! {
             } else if *what < 6 || n % 1000 > 700 {
                 pool.remove(&mut t, *entity);
                 list.0.retain(|r| r.entity != *entity);
+            } else {
+                let come = (*entity + 1) % CAPACITY;
+                if !pool.contains(come) {
+                    let row = Row { entity: come, deadline, vruntime, slice: *slice };
+                    pool.exchange(&mut t, (come, *entity), deadline, vruntime, *slice);
+                    list.insert(row);
+                    list.0.retain(|r| r.entity != *entity);
+                }
             }
             if n % 7 == 0 {
                 same(&pool, &t, &list, zero, &[-51, -50, n as i64 % 50, 0, 49]);
             }
         }
+        same(&pool, &t, &list, zero, &[0]);
         for entity in 0..CAPACITY {
             if pool.contains(entity) {
                 pool.remove(&mut t, entity);

@@ -17,21 +17,24 @@ impl Fair {
     #[inline]
     pub(crate) fn check_clock(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
-        if now_ns < r.clock {
+        if now_ns >= r.clock && now_ns <= r.unasked_until {
+            return Ok(());
+        }
+        self.check_unaccounted(rq, now_ns)
+    }
+
+    /// Looks at each running entity of the chain, and remembers how long that need not be done.
+    #[cold]
+    #[inline(never)]
+    fn check_unaccounted(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
+        let clock_ns = self.rqs[rq].clock;
+        if now_ns < clock_ns {
             return Err(Error::ClockBack {
                 rq,
-                clock_ns: r.clock,
+                clock_ns,
                 now_ns,
             });
         }
-        if r.curr.is_some() && now_ns - r.accounted > MAX_UNACCOUNTED_NS / 2 {
-            self.check_unaccounted(rq, now_ns)?;
-        }
-        Ok(())
-    }
-
-    /// Looks at each running entity of the chain, and remembers the oldest account.
-    fn check_unaccounted(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
         let mut oldest = now_ns;
         let mut e = self.rqs[rq].curr;
         while e.is_some() {
@@ -44,7 +47,7 @@ impl Fair {
             let (ran_ns, max_ns) = (now_ns - oldest, MAX_UNACCOUNTED_NS);
             return Err(Error::TooLongUnaccounted { rq, ran_ns, max_ns });
         }
-        self.rqs[rq].accounted = oldest;
+        self.rqs[rq].unasked_until = oldest.saturating_add(MAX_UNACCOUNTED_NS / 2);
         Ok(())
     }
 
@@ -92,7 +95,7 @@ impl Fair {
     }
 
     #[inline(never)]
-    fn charge(&mut self, q: Que, curr: Ent) {
+    pub(crate) fn charge(&mut self, q: Que, curr: Ent) {
         let c = &mut self.ent[curr];
         let delta = self.now - c.exec_start;
         c.exec_start = self.now;
@@ -176,7 +179,14 @@ impl Fair {
             return;
         }
         let ent = &self.ent[e];
-        let ahead = (ent.deadline.wrapping_sub(ent.vruntime) as i64).max(0);
+        let ahead = ent.deadline.wrapping_sub(ent.vruntime) as i64;
+        if ahead < 0 {
+            // Late already, after a change of weight. The one that is being picked runs not yet.
+            if r.curr == e {
+                self.request(rq, Resched::Now);
+            }
+            return;
+        }
         let real = (u128::from(ent.weight) * ahead as u128) >> 20;
         let real = u64::try_from(real).unwrap_or(u64::MAX).max(FLOOR_NS);
         let expiry = r.clock.saturating_add(real);

@@ -43,7 +43,7 @@ impl Fair {
     }
 
     /// `clear_buddies`: if `e` is the buddy of `q`, neither it nor its nominated ancestors are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clear_buddies(&mut self, q: Que, e: Ent) {
         if self.que[q].next == e {
             self.clear_buddies_up(q, e);
@@ -91,10 +91,11 @@ impl Fair {
     ///
     /// As [`Self::tick`], and [`Error::Idle`] while the idle task runs.
     pub fn yield_task(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
-        self.begin(rq, now_ns)?;
+        self.begin_check(rq, now_ns)?;
         if self.rqs[rq].curr.is_none() {
             return Err(Error::Idle(rq));
         }
+        self.set_clock(rq, now_ns);
         self.yield_step(rq);
         Ok(self.actions(rq))
     }
@@ -137,7 +138,8 @@ impl Fair {
             self.check_clock(p_rq, now_ns)?;
         }
         self.set_clock(rq, now_ns);
-        let other = if queued { p_rq } else { rq };
+        // A sleeper's run queue is the one that it was on last (`task_rq`).
+        let other = if p_rq.0 == u32::MAX { rq } else { p_rq };
         if self.nr_queued(rq) == 1 && self.nr_queued(other) == 1 {
             return Ok(YieldTo::OnlyOne);
         }
@@ -180,7 +182,7 @@ impl Fair {
         Ok(Some(from))
     }
 
-    /// Makes `p` the buddy: on each level, or under flat picking in the one queue.
+    /// Makes `p`, a task or a group, the buddy: from its level up, or under flat picking in the one queue.
     pub(crate) fn nominate(&mut self, p: Ent) {
         if !self.is_flat(self.ent[p].rq) {
             self.set_next_buddy(p);

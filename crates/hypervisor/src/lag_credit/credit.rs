@@ -88,6 +88,10 @@ impl Fair {
         if protected {
             ent.vprot = ent.vprot.wrapping_sub(shift);
         }
+        // The base of the sums goes along with the average: a heavy entity beside light ones moves
+        // so far that its distance from the old base times its weight would not fit 64 bits.
+        let v = ent.vruntime.wrapping_add(target as u64);
+        self.que[q].set_zero(v);
         true
     }
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.zst", ".jsonl.gz"];
+
 /// One file of vectors: a header line and one sequence a line.
 pub(crate) struct VectorFile {
     /// Where it was found.
@@ -23,6 +25,11 @@ pub(crate) struct VectorFile {
 }
 
 impl VectorFile {
+    /// Whether it records the scheduler: those files say how their tuples are laid out.
+    pub(crate) fn of_scheduler(&self) -> bool {
+        self.header["entity"].is_array() && self.header["queue"].is_array()
+    }
+
     /// Reads the sequences one after the other (files are large, sequences are not).
     pub(crate) fn sequences(&self) -> impl Iterator<Item = Value> + use<> {
         let path = self.path.clone();
@@ -33,25 +40,26 @@ impl VectorFile {
     }
 }
 
-/// The directories with vectors: the crate's own small set, and `STEALTIME_GOLDEN` where set.
-fn roots() -> Vec<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
-    let further = std::env::var_os("STEALTIME_GOLDEN").map(PathBuf::from);
-    if let Some(dir) = &further {
-        assert!(
-            dir.is_dir(),
-            "STEALTIME_GOLDEN={}: no such directory",
-            dir.display()
-        );
-    }
-    [Some(own), further].into_iter().flatten().collect()
-}
-
-/// Every file of vectors, in the order of their paths.
+/// Every file of vectors: the crate's own small set, and what `STEALTIME_GOLDEN` names (a file or
+/// a directory) where set, in the order of their paths.
 pub(crate) fn all() -> Vec<VectorFile> {
     let mut found = Vec::new();
-    for root in roots() {
-        walk(&root, &mut found);
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
+    walk(&own, &mut found);
+    if let Some(further) = std::env::var_os("STEALTIME_GOLDEN").map(PathBuf::from) {
+        let own = found.len();
+        if further.is_dir() {
+            walk(&further, &mut found);
+        } else {
+            found.push(open(further.clone()));
+        }
+        // A path that is wrong must not pass for vectors that agree.
+        assert!(
+            found.len() > own,
+            "STEALTIME_GOLDEN={}: no file *{} in it",
+            further.display(),
+            ENDINGS.join(", *")
+        );
     }
     found
 }
@@ -77,7 +85,7 @@ fn walk(dir: &Path, found: &mut Vec<VectorFile>) {
             .into_owned();
         if path.is_dir() {
             walk(&path, found);
-        } else if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") {
+        } else if ENDINGS.iter().any(|e| name.ends_with(e)) {
             found.push(open(path));
         }
     }
@@ -89,10 +97,8 @@ fn open(path: PathBuf) -> VectorFile {
         .unwrap_or_else(|| panic!("{}: empty", path.display()));
     let header: Value =
         serde_json::from_str(&first).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let family = header["family"]
-        .as_str()
-        .unwrap_or_else(|| panic!("{}: the header names no family", path.display()))
-        .to_owned();
+    let named = header["family"].as_str().map(str::to_owned);
+    let family = named.unwrap_or_else(|| stem(&path));
     VectorFile {
         path,
         family,
@@ -100,12 +106,22 @@ fn open(path: PathBuf) -> VectorFile {
     }
 }
 
+/// The file's name up to the first dot.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
 fn lines(path: &Path) -> impl Iterator<Item = String> + use<> {
     let file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let reader: Box<dyn Read> = if path.extension().is_some_and(|e| e == "zst") {
-        Box::new(zstd::Decoder::new(file).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
-    } else {
-        Box::new(file)
+    let ending = path.extension().and_then(|e| e.to_str());
+    let reader: Box<dyn Read> = match ending {
+        Some("zst") => {
+            let decoder = zstd::Decoder::new(file);
+            Box::new(decoder.unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+        }
+        Some("gz") => Box::new(flate2::read::MultiGzDecoder::new(file)),
+        _ => Box::new(file),
     };
     let shown = path.display().to_string();
     BufReader::new(reader)

@@ -101,7 +101,7 @@ impl<W: Write> Exporter<W> {
             .collect();
         let has = |name: &str| {
             let mut events = answers.events.iter();
-            events.any(|event| event.name == name && event.count > 0)
+            events.any(|event| event.is(name) && event.count > 0)
         };
         let mut exporter = Self {
             sink: Sink::new(out, options.from_ns.unwrap_or(0)),

@@ -53,7 +53,7 @@ impl Roster {
             by_tid: HashMap::new(),
         };
         let mut events = answers.events.iter();
-        let changes = events.any(|event| event.name == "kvm_halt_poll_ns" && event.count > 0);
+        let changes = events.any(|event| event.is("kvm_halt_poll_ns") && event.count > 0);
         for vcpu in &answers.vcpus {
             let vm = roster.vm(&vcpu.vm, answers);
             let number = if vcpu.vcpu == VcpuId::UNKNOWN.0 {

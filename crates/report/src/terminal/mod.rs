@@ -3,12 +3,15 @@
 //! Rows of nothing are left out; a table without rows says why in a sentence. `-` is nothing, `?`
 //! what the recording cannot tell.
 
+pub mod compare;
 mod exits;
 mod grid;
 mod header;
+pub mod knobs;
 mod more;
 mod ready;
 mod time;
+pub mod timeline;
 
 use stealtime_analysis::Answers;
 
@@ -143,7 +146,7 @@ fn paragraph(
 
 /// How often a tracepoint fired in the selection.
 fn fired(answers: &Answers, tracepoint: &str) -> u64 {
-    let of_name = answers.events.iter().find(|event| event.name == tracepoint);
+    let of_name = answers.events.iter().find(|event| event.is(tracepoint));
     of_name.map_or(0, |event| event.count)
 }
 

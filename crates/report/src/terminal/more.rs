@@ -212,7 +212,11 @@ pub(super) fn interrupts(answers: &Answers) -> Section {
 pub(super) fn events(answers: &Answers) -> Section {
     let mut grid = Grid::new(&[("tracepoint", Side::Text), ("count", Side::Number)]);
     for event in &answers.events {
-        grid.row([event.name.clone(), count(event.count)]);
+        let name = match &event.today {
+            Some(today) => format!("{} (today {today})", event.name),
+            None => event.name.clone(),
+        };
+        grid.row([name, count(event.count)]);
     }
     Section {
         title: "Events".to_owned(),

@@ -96,6 +96,7 @@ fn count(name: &str, count: u64) -> EventCount {
     EventCount {
         name: name.into(),
         count,
+        today: None,
     }
 }
 

@@ -65,7 +65,7 @@ pub struct HostKnobs {
     pub isolcpus: Vec<u32>,
 }
 
-/// Xen's switches (ours: Xen has neither).
+/// Xen's switches (the names are ours: Xen always does both).
 #[derive(Clone, Debug, PartialEq)]
 pub struct XenKnobs {
     /// `xen.batch_wakeups`: when a multicast IPI opens a batch.
@@ -90,6 +90,10 @@ pub struct Knobs {
 impl Default for Knobs {
     /// Linux 7.2 and Xen 4.20 as they come, without what is not merged.
     fn default() -> Self {
+        let ipi = IpiKnobs {
+            ipi_tracking_enabled: false,
+            ..IpiKnobs::default()
+        };
         Self {
             kvm: KvmKnobs {
                 pi_inject_timer: -1,
@@ -97,11 +101,11 @@ impl Default for Knobs {
                 lapic_timer_advance: true,
                 halt_poll: HaltPollKnobs::default(),
                 ple: PleKnobs::VMX,
-                directed_yield: YieldKnobs::upstream(),
-                ipi_tracking: IpiKnobs {
-                    ipi_tracking_enabled: false,
-                    ..IpiKnobs::default()
+                directed_yield: YieldKnobs {
+                    ipi,
+                    ..YieldKnobs::upstream()
                 },
+                ipi_tracking: ipi,
                 suppress_notification: Suppression::Put,
                 enable_apicv: true,
                 enable_ipiv: true,
@@ -118,7 +122,7 @@ impl Default for Knobs {
             },
             host: HostKnobs::default(),
             xen: XenKnobs {
-                batch_wakeups: BatchPolicy::Off,
+                batch_wakeups: BatchPolicy::Form,
                 mwait_elision: true,
             },
         }

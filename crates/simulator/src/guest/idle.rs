@@ -1,6 +1,8 @@
 //! The guest's idle loop: polling before HLT (`drivers/cpuidle/governors/haltpoll.c`), MWAIT where
 //! the hypervisor lets the guest have it, and the wakeups that then need no IPI.
 
+use stealtime_hypervisor::eevdf::Resched;
+
 use super::{Micro, SpinOn};
 use crate::fault::Sim;
 use crate::ids::VcpuNr;
@@ -46,6 +48,7 @@ impl Machine<'_> {
         let max = u64::from(guest.guest_halt_poll_ns);
         let g = &mut self.vcpus[vcpu].guest;
         g.idle = true;
+        g.polling = true;
         if let Some(at) = g.halt_poll.halted_at.take() {
             g.halt_poll.adjust(now - at, max);
         }
@@ -73,8 +76,19 @@ impl Machine<'_> {
 
     /// `TIF_POLLING_NRFLAG`: the idle vCPU sees that it is wanted without an IPI.
     pub(crate) fn guest_polls(&self, vcpu: VcpuNr) -> bool {
-        let spin = self.vcpus[vcpu].guest.spin;
-        spin.is_some_and(|spin| matches!(spin.on, SpinOn::IdlePoll | SpinOn::Mwait))
+        let g = &self.vcpus[vcpu].guest;
+        g.polling && g.current.is_none()
+    }
+
+    /// HLT is next. The idle loop leaves it out if there is something to do
+    /// (`current_clr_polling_and_test`), and from here on wants IPIs.
+    pub(crate) fn guest_skips_halt(&mut self, vcpu: VcpuNr) -> bool {
+        let g = &mut self.vcpus[vcpu].guest;
+        if g.current.is_some() {
+            return false;
+        }
+        g.polling = false;
+        g.resched != Resched::None || !g.calls.is_empty()
     }
 
     /// On the way out of the idle loop (`flush_smp_call_function_queue`): what was asked for

@@ -183,6 +183,8 @@ pub(crate) struct GuestCpu {
     pub(crate) pv_unhalted: bool,
     /// In the idle loop.
     pub(crate) idle: bool,
+    /// `TIF_POLLING_NRFLAG`: the idle loop looks before it halts.
+    pub(crate) polling: bool,
     pub(crate) halt_poll: idle::GuestHaltPoll,
     pub(crate) clock: clock::TaskClock,
     /// Sleeping threads, the first to wake last.

@@ -94,6 +94,7 @@ impl Machine<'_> {
                     self.guest_stay(cpu, vcpu, micro, ns);
                     return Ok(());
                 }
+                Micro::Exit(Exit::Hlt) if self.guest_skips_halt(vcpu) => {}
                 Micro::Exit(exit) => {
                     if self.leaves_guest(cpu, vcpu, exit)? {
                         return self.vm_exit(cpu, vcpu, exit);

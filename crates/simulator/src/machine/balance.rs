@@ -17,6 +17,10 @@ const BUSY_FACTOR: u64 = 16;
 /// `SCHED_NR_MIGRATE_BREAK`: most tasks that are moved at once.
 const MOST_AT_ONCE: u32 = 8;
 
+/// Longest time between two attempts of idle CPUs that move nothing, in ns (the kernel's is
+/// between `sd->max_interval` and `MAX_PINNED_INTERVAL`).
+const MOST_IDLE_BALANCE_NS: u64 = 64_000_000;
+
 /// What a CPU keeps for balancing.
 #[derive(Clone, Debug)]
 pub(crate) struct Balance {
@@ -160,7 +164,8 @@ impl Machine<'_> {
         if self.cpus[idle].phase != Phase::Idle {
             return Ok(());
         }
-        self.next_idle_balance = self.now + self.tick_ns();
+        self.idle_balance_ns = self.idle_balance_ns.max(self.tick_ns());
+        self.next_idle_balance = self.now + self.idle_balance_ns;
         self.cpus[idle].balance.kicked = true;
         self.kick_idle(idle, cpu)
     }
@@ -169,6 +174,7 @@ impl Machine<'_> {
     pub(crate) fn balance_for_idle(&mut self, cpu: CpuNr) -> Sim {
         self.cpus[cpu].balance.kicked = false;
         let mut next = Some(cpu);
+        let mut moved = false;
         for _ in 0..MOST_AT_ONCE {
             let Some(idle) = next.filter(|_| self.domains.overloaded()) else {
                 break;
@@ -182,8 +188,15 @@ impl Machine<'_> {
             if !pulled {
                 break;
             }
+            moved = true;
             next = self.domains.any_idle(cpu);
         }
+        // What waits may be pinned, or warm.
+        self.idle_balance_ns = if moved {
+            0
+        } else {
+            (self.idle_balance_ns * 2).min(MOST_IDLE_BALANCE_NS)
+        };
         Ok(())
     }
 

@@ -79,6 +79,7 @@ impl<'a> Machine<'a> {
             cpus: Table::default(),
             domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
             next_idle_balance: 0,
+            idle_balance_ns: 0,
             fair,
             tasks: Table::default(),
             bandwidths: Vec::new(),
@@ -89,9 +90,9 @@ impl<'a> Machine<'a> {
             vms: Table::default(),
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
+            checks: super::Checks::new(cfg!(debug_assertions)),
             edges: vec![(false, None); cfg.scripts.edges as usize],
             finished: std::collections::BTreeMap::new(),
-            checks: super::Checks::new(cfg!(debug_assertions)),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
             names: NameList::default(),
@@ -493,10 +494,7 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if matches!(
-                self.tasks[task].body,
-                Body::Host(_) | Body::Vmm(_) | Body::Script(_)
-            ) {
+            if !matches!(self.tasks[task].body, Body::Vcpu(_) | Body::Worker(_)) {
                 let cpu = match self.tasks[task].body {
                     Body::Script(_) => self.tasks[task].cpu,
                     _ => self.least_loaded(task),

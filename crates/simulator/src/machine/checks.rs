@@ -105,6 +105,12 @@ impl Checks {
         self.on = on;
     }
 
+    /// A round is made after the next event.
+    #[cfg(test)]
+    pub(crate) fn now(&mut self) {
+        self.countdown = 0;
+    }
+
     /// A check found something. The run ends after the event at hand.
     pub(crate) fn fail(&mut self, check: &'static str, what: impl FnOnce() -> String) {
         if self.on && self.failed.is_none() {
@@ -283,8 +289,7 @@ impl Machine<'_> {
         let fine = match v.run {
             VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting(_) => state == TaskState::Running,
             VcpuRun::Blocked => true,
-            // Its VM is stopped.
-            VcpuRun::Ready if v.parked => true,
+            _ if v.parked => true,
             _ => state != TaskState::Blocked,
         };
         if !fine {

@@ -181,8 +181,8 @@ impl Machine<'_> {
         match self.tasks[task].body {
             Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
             Body::Host(_) => self.host_step(cpu, task),
-            Body::Script(_) => self.script_step(cpu, task),
             Body::Worker(_) => self.worker_step(cpu, task),
+            Body::Script(_) => self.script_step(cpu, task),
             Body::Vmm(_) => self.vmm_step(cpu, task),
         }
     }

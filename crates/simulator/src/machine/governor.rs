@@ -81,21 +81,19 @@ impl Governor {
         self.next = (self.next + 1) % INTERVALS as u8;
     }
 
-    /// What the last idle times have in common, without those that stand out
+    /// What the last idle times have in common, without those that stand out at either end
     /// (`get_typical_interval`); no bound if they have nothing in common.
     fn typical_ns(&self) -> u64 {
-        let mut limit = u64::MAX;
+        let (mut above, mut below) = (0, u64::MAX);
         loop {
-            let kept = self
-                .last_ns
-                .iter()
-                .map(|&ns| u64::from(ns))
-                .filter(|&ns| ns <= limit);
-            let (mut sum, mut n, mut most) = (0u64, 0u64, 0u64);
+            let all = self.last_ns.iter().map(|&ns| u64::from(ns));
+            let kept = all.filter(|&ns| (ns > above || above == 0) && ns < below);
+            let (mut sum, mut n, mut most, mut least) = (0u64, 0u64, 0u64, u64::MAX);
             for ns in kept.clone() {
-                (sum, n, most) = (sum + ns, n + 1, most.max(ns));
+                (sum, n) = (sum + ns, n + 1);
+                (most, least) = (most.max(ns), least.min(ns));
             }
-            if n == 0 {
+            if most == 0 {
                 return u64::MAX;
             }
             let mean = sum / n;
@@ -106,10 +104,18 @@ impl Governor {
             if (deviates_little && n * 4 >= INTERVALS as u64 * 3) || close {
                 return mean;
             }
-            if n * 4 <= INTERVALS as u64 * 3 || most == 0 {
-                return u64::MAX;
+            if n * 4 <= INTERVALS as u64 * 3 {
+                return if n * 2 >= INTERVALS as u64 {
+                    most
+                } else {
+                    u64::MAX
+                };
             }
-            limit = most - 1;
+            if mean - least > most - mean {
+                above = least.max(1);
+            } else {
+                below = most;
+            }
         }
     }
 }
@@ -161,7 +167,7 @@ mod tests {
             governor.learn(50_000, false, 4_000_000);
         }
         assert!(governor.predict(u64::MAX) < 100_000);
-        for _ in 0..4 {
+        for _ in 0..5 {
             governor.predict(u64::MAX);
             governor.learn(4_000_000, true, 4_000_000);
         }

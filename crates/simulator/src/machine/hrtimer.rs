@@ -16,10 +16,10 @@ pub(crate) enum Callback {
     Hrtick,
     /// A sleeper of the host (`hrtimer_wakeup`).
     Wakeup(TaskNr),
-    /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
-    Script(TaskNr),
     /// A limit's period (`sched_cfs_period_timer`).
     Period(u32),
+    /// A script's time has come (`hrtimer_wakeup` or `apic_timer_fn`).
+    Script(TaskNr),
     /// A vCPU's LAPIC timer (`apic_timer_fn`).
     LapicTimer(VcpuNr),
 }

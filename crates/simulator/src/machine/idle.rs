@@ -110,7 +110,11 @@ impl Machine<'_> {
     /// `from` wants an idle CPU to look at its run queue: by a store to the line that it monitors,
     /// or by an interrupt.
     pub(crate) fn kick_idle(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
-        if self.cpus[cpu].idle.kicked || cpu == from {
+        if cpu == from {
+            // Nobody's doing but its own: it is awake already.
+            return self.leave_idle(cpu);
+        }
+        if self.cpus[cpu].idle.kicked {
             return Ok(());
         }
         if self.cfg.host.idle == IdleMethod::Hlt && self.cpus[cpu].idle.state.is_some() {

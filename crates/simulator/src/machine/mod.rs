@@ -9,6 +9,8 @@ mod balance;
 mod bandwidth;
 mod build;
 mod checks;
+#[cfg(test)]
+mod checks_tests;
 mod cpu;
 mod domain;
 mod governor;
@@ -86,6 +88,8 @@ pub struct Machine<'a> {
     pub(crate) domains: domain::Domains,
     /// When an idle CPU may be woken next to balance for all of them, in ns.
     pub(crate) next_idle_balance: u64,
+    /// How long that is put off, in ns: longer while nothing can be moved.
+    pub(crate) idle_balance_ns: u64,
     pub(crate) fair: Fair,
     pub(crate) tasks: Table<TaskNr, Task>,
     /// Limits of groups (`cpu.max`).
@@ -99,11 +103,11 @@ pub struct Machine<'a> {
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
+    pub(crate) checks: Checks,
     /// Points of scripts: whether reached, and who waits.
     pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
     /// When scripts were through.
     pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
-    pub(crate) checks: Checks,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) names: NameList,

@@ -19,10 +19,10 @@ pub(crate) enum Body {
     Vcpu(VcpuNr),
     /// It runs a program.
     Host(HostTask),
-    /// It does what was recorded.
-    Script(Box<ScriptTask>),
     /// It does what a VM's emulator does beside its vCPUs.
     Worker(Box<super::Worker>),
+    /// It does what was recorded.
+    Script(Box<ScriptTask>),
     /// It migrates a guest.
     Vmm(Box<VmmThread>),
 }

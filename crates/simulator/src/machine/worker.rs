@@ -63,7 +63,7 @@ impl Machine<'_> {
                 {
                     self.start_device(vm, device, thread);
                 }
-                if self.next_job(task) {
+                if self.begin_request(task) {
                     return self.work(cpu, task, u64::from(self.costs.handle_userspace_ns));
                 }
             }
@@ -71,7 +71,7 @@ impl Machine<'_> {
         self.block_current(cpu)
     }
 
-    fn next_job(&mut self, task: TaskNr) -> bool {
+    fn begin_request(&mut self, task: TaskNr) -> bool {
         match &mut self.tasks[task].body {
             Body::Worker(worker) => match &mut **worker {
                 Worker::Io {

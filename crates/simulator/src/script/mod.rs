@@ -8,7 +8,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub use run::ScriptOutcome;
 pub(crate) use run::ScriptTask;
@@ -90,7 +90,7 @@ pub struct ScriptConfig {
     /// scheduler places and balances.
     pub moves: bool,
     /// What it does.
-    pub steps: Rc<[Step]>,
+    pub steps: Arc<[Step]>,
 }
 
 /// All scripts of a run.

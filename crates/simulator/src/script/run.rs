@@ -1,7 +1,7 @@
 //! Running scripts.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
@@ -26,7 +26,7 @@ enum State {
 /// A task that runs a script.
 #[derive(Debug)]
 pub(crate) struct ScriptTask {
-    steps: Rc<[Step]>,
+    steps: Arc<[Step]>,
     next: usize,
     state: State,
     timer: TimerNr,
@@ -70,7 +70,7 @@ pub struct ScriptOutcome {
 }
 
 impl ScriptTask {
-    pub(crate) fn new(steps: Rc<[Step]>, timer: TimerNr, index: usize) -> Self {
+    pub(crate) fn new(steps: Arc<[Step]>, timer: TimerNr, index: usize) -> Self {
         Self {
             steps,
             next: 0,

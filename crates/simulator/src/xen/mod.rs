@@ -167,7 +167,7 @@ impl Machine<'_> {
     pub(crate) fn xen_tickle(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
         if cpu == from {
             self.cpus[cpu].resched = Resched::Now;
-            return Ok(());
+            return self.leave_idle(cpu);
         }
         self.xen_raise(cpu, SCHEDULE, from)
     }

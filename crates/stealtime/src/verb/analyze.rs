@@ -9,7 +9,7 @@ use stealtime_report::{Key, csv, json, terminal};
 use super::pick;
 use crate::args::{Recording, Window};
 use crate::error::CliError;
-use crate::input::Analyzed;
+use crate::input::{Analyzed, Unwanted};
 use crate::when::When;
 use crate::{input, output};
 
@@ -118,8 +118,8 @@ impl Analyze {
             ..Selection::default()
         };
         let path = &self.recording.trace;
-        let (window, skip) = (Some(self.window()), skip(format, &keys));
-        let mut analyzed = input::analyze(path, &self.recording, window, selection, skip)?;
+        let (window, unwanted) = (Some(self.window()), self.unwanted(format, &keys));
+        let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         print(&analyzed.answers, format, &keys, csv_key)?;
@@ -152,11 +152,37 @@ impl Analyze {
         };
         let skip = Skip {
             keys: true,
-            ..Skip::default()
+            latencies: true,
         };
-        let all = input::analyze(&self.recording.trace, &self.recording, None, all, skip)?.answers;
+        let unwanted = Unwanted { skip, only: None };
+        let path = &self.recording.trace;
+        let all = input::analyze(path, &self.recording, None, all, unwanted)?.answers;
         pick::vms(&self.vm, &pick::names(&all))?;
         pick::vcpus(&self.vcpu, &pick::numbers(&all))
+    }
+
+    /// What need not be found out, because no table of `keys` shows it.
+    fn unwanted(&self, format: Format, keys: &[Key]) -> Unwanted {
+        let all = keys.is_empty() && format == Format::Json;
+        let shown = |of: &[Key]| all || of.iter().any(|key| keys.contains(key));
+        let keys_of_perf = [Key::Msr, Key::Ioport, Key::Mmio];
+        let skip = Skip {
+            keys: !shown(&keys_of_perf),
+            latencies: !(shown(&[Key::Latency, Key::Findings]) || keys.is_empty()),
+        };
+        // A selection names VMs, vCPUs or CPUs that some other event may tell of.
+        let whole = self.selected().is_none();
+        let of_exits = |key: &Key| {
+            matches!(key, Key::Exits | Key::ExitTotals | Key::Events) || keys_of_perf.contains(key)
+        };
+        let narrow = whole && !keys.is_empty() && keys.iter().all(of_exits);
+        let only = narrow.then(|| {
+            let exits = ["kvm_entry", "kvm_exit"];
+            let accesses = ["kvm_msr", "kvm_pio", "kvm_mmio"];
+            let accesses = accesses.into_iter().filter(|_| !skip.keys);
+            exits.into_iter().chain(accesses).collect()
+        });
+        Unwanted { skip, only }
     }
 
     fn window(&self) -> Window {
@@ -190,17 +216,6 @@ impl Analyze {
         }
         let asked = |key: &Key| self.key.contains(&KeyArg::One(*key));
         Key::ALL.into_iter().filter(asked).collect()
-    }
-}
-
-/// What need not be computed, because no table of `keys` shows it. Not latencies: which interrupt
-/// came from where also tells which vCPUs are one VM.
-fn skip(format: Format, keys: &[Key]) -> Skip {
-    let all = keys.is_empty() && format == Format::Json;
-    let shown = [Key::Msr, Key::Ioport, Key::Mmio];
-    Skip {
-        keys: !all && !shown.iter().any(|key| keys.contains(key)),
-        ..Skip::default()
     }
 }
 

@@ -77,7 +77,40 @@ impl Shown {
     }
 }
 
-/// An error of `guest-clock` as the command shows it.
+/// An error of `guest-clock` as the command shows it: what it calls options are options here.
 fn clock_error(error: impl std::fmt::Display) -> CliError {
-    CliError::Clock(error.to_string())
+    let options = [
+        ("Inexact::Accept", "--accept-inexact"),
+        ("Unequal::Highest", "--unequal highest"),
+        ("Unequal::Keep", "--unequal keep"),
+        ("Policy::AtMost", "--policy at-most"),
+        ("Policy::Stopped", "--policy stopped"),
+        ("allow more", "allow more with --limit"),
+    ];
+    let message = options
+        .iter()
+        .fold(error.to_string(), |text, (from, to)| text.replace(from, to));
+    CliError::Clock(message)
+}
+
+/// Columns of what is shown.
+const COLUMNS: usize = 100;
+
+/// Writes a line, broken between words where it is too long; what follows is indented.
+fn wrapped(out: &mut dyn Write, line: &str, indent: usize) -> std::io::Result<()> {
+    let lead = line.len() - line.trim_start().len();
+    let mut column = lead;
+    write!(out, "{:lead$}", "")?;
+    for (at, word) in line.trim_start().split(' ').enumerate() {
+        let width = word.chars().count();
+        if at > 0 && column + 1 + width > COLUMNS {
+            write!(out, "\n{:indent$}{word}", "")?;
+            column = indent + width;
+        } else {
+            let space = usize::from(at > 0);
+            write!(out, "{:space$}{word}", "")?;
+            column += space + width;
+        }
+    }
+    writeln!(out)
 }

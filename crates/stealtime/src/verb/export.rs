@@ -6,14 +6,14 @@ use std::io::{self, IsTerminal, Write, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use stealtime_analysis::{Selection, Skip};
+use stealtime_analysis::Selection;
 use stealtime_report::perfetto::{Exporter, Options};
 use stealtime_trace::ReadError;
 
 use super::pick;
 use crate::args::{Recording, Window};
 use crate::error::CliError;
-use crate::input::{self, Analyzed, Twice};
+use crate::input::{self, Analyzed, Twice, Unwanted};
 use crate::output;
 
 /// Write a recording for another tool
@@ -106,7 +106,7 @@ impl Export {
             &self.recording,
             None,
             Selection::default(),
-            Skip::default(),
+            Unwanted::default(),
         )?;
         pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
         pick::cpus(&self.cpu, &analyzed.answers)?;
@@ -130,7 +130,7 @@ impl Export {
             vms: self.vm.clone(),
         };
         let mut exporter = Exporter::new(out, &analyzed.answers, options).map_err(&failed)?;
-        let mut source = input::open(twice.path(), &self.recording)?;
+        let mut source = input::open(twice.path(), &self.recording, None)?;
         let cut = input::drive("exporting", &mut *source, |event, source| {
             exporter.event(event, source.names()).map_err(&failed)
         })?;

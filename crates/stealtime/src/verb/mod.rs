@@ -5,7 +5,9 @@ mod check;
 mod clock;
 mod completions;
 mod export;
+mod knobs;
 mod pick;
+mod simulate;
 
 use clap::Subcommand;
 
@@ -16,6 +18,8 @@ use crate::error::CliError;
 pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
+    Simulate(Box<simulate::Simulate>),
+    Knobs(knobs::Knobs),
     Check(Box<check::Check>),
     Clock(clock::Clock),
     Completions(completions::Completions),
@@ -27,6 +31,8 @@ impl Verb {
         match self {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
+            Self::Simulate(verb) => verb.run(),
+            Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),

@@ -5,6 +5,7 @@
 //! `tests/data/traces` are always checked.
 
 mod counts;
+mod narrow;
 mod perf_kvm;
 mod schedule;
 

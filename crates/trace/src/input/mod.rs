@@ -37,6 +37,10 @@ pub struct Options {
     /// A perf.data or trace.dat file of the same boot of the same kernel, whose event formats are
     /// used where a perf.data file has lost its own.
     pub formats_from: Option<PathBuf>,
+    /// The tracepoints whose events are wanted; `None`: all. Events of others a reader may count
+    /// ([`SourceInfo::counted`]) and not give, where it knows without them which process each vCPU's
+    /// thread is of. A reader that would gain nothing gives all.
+    pub only: Option<Vec<&'static str>>,
 }
 
 /// Notes that the frequency of a clock that counts nanoseconds is of no use.

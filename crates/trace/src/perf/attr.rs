@@ -77,6 +77,27 @@ impl Attr {
         self.flags >> 18 & 1 == 1
     }
 
+    /// Whether samples name their thread and its process.
+    pub(super) fn has_tid(&self) -> bool {
+        self.sample_type & bit::TID != 0
+    }
+
+    /// Time and CPU of a sample that holds all that it promises, where they lie at the same place in
+    /// each.
+    #[inline]
+    pub(super) fn time_and_cpu(&self, record: &[u8], endian: Endian) -> Option<(u64, Option<u32>)> {
+        let fixed = self.fixed.filter(|fixed| fixed.time != 0)?;
+        if fixed.has_raw {
+            let len = endian.u32(record, fixed.end)? as usize;
+            record.get(fixed.end + 4..)?.get(..len)?;
+        }
+        let time = endian.u64(record, fixed.time)?;
+        let cpu = (fixed.cpu != 0)
+            .then(|| endian.u32(record, fixed.cpu))
+            .flatten();
+        Some((time, cpu))
+    }
+
     /// The clock's name as trace-cmd calls them; `perf` is what perf uses when nothing is asked
     /// for.
     pub(super) fn clock(&self) -> &'static str {

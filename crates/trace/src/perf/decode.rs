@@ -6,13 +6,14 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
 use super::attr::Attr;
 use super::tracing_data::TracingData;
-use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
+use crate::tracefs::{Decoder, Endian, EventFormat, EventSink, Formats, Stamp};
 use crate::{NameTable, SourceInfo};
 
 /// A sample's place and bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw<'a> {
     pub(super) at: Stamp,
+    pub(super) pid: i32,
     pub(super) tid: i32,
     /// The tracepoint's record, where the sample has one.
     pub(super) bytes: Option<&'a [u8]>,
@@ -23,6 +24,8 @@ pub(super) struct Samples {
     decoder: Decoder,
     has_formats: bool,
     endian: Endian,
+    /// The tracepoint `kvm_entry`.
+    entry: Option<u16>,
     /// Samples of tracepoints without a format, by tracepoint.
     pub(super) without: BTreeMap<u16, u64>,
 }
@@ -35,7 +38,9 @@ impl Samples {
             Some(data) => (data.formats, data.symbols, data.endian),
             None => (Formats::default(), Default::default(), endian),
         };
+        let is_entry = |it: &&EventFormat| &*it.name == "kvm_entry";
         Self {
+            entry: formats.events().iter().find(is_entry).map(|it| it.id),
             decoder: Decoder::new(&formats, endian, symbols, names),
             has_formats,
             endian,
@@ -55,7 +60,7 @@ impl Samples {
         raw: Raw<'_>,
         names: &mut NameTable,
         info: &mut SourceInfo,
-        out: &mut EventQueue,
+        out: &mut impl EventSink,
     ) {
         let id = raw.bytes.and_then(|bytes| self.endian.u16(bytes, 0));
         let tracepoint = attr.and_then(Attr::tracepoint).or(id);
@@ -69,6 +74,11 @@ impl Samples {
         };
         let known = self.has_formats && self.decoder.event_name(tracepoint).is_some();
         if known && id == Some(tracepoint) {
+            if self.entry == id {
+                // Every sample names the process of its thread: for vCPUs that tells VMs apart.
+                let (tid, process) = (Tid(raw.tid), Tid(raw.pid));
+                self.decoder.task_of(tid, process, raw.at, names, out);
+            }
             self.decoder.decode(bytes, raw.at, names, info, out);
             return;
         }

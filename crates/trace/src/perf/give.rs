@@ -1,68 +1,108 @@
-//! Records whose time has come to events.
+//! Records to events.
 
 use stealtime_events::{Context, Event, Kind, Names, Tid};
 
-use super::attr;
+use super::attr::{self, Sample};
 use super::attrs::Attrs;
+use super::counted::Unwanted;
 use super::decode::{self, Raw, Samples};
 use super::notes::Tally;
+use super::sort::Sorter;
 use super::twins::Twins;
 use super::{kind, until_zero};
-use crate::tracefs::{Endian, EventQueue, Stamp};
+use crate::tracefs::{Endian, EventSink, Stamp};
 use crate::{NameTable, SourceInfo};
 
-/// What it takes to make events of a record.
+/// What it takes to make events of records.
 pub(super) struct Giver<'a> {
     pub(super) endian: Endian,
     pub(super) attrs: &'a mut Attrs,
     pub(super) samples: &'a mut Samples,
     pub(super) twins: &'a mut Twins,
-    pub(super) queue: &'a mut EventQueue,
+    pub(super) out: &'a mut Sorter,
     pub(super) names: &'a mut NameTable,
     pub(super) info: &'a mut SourceInfo,
     pub(super) tally: &'a mut Tally,
+    pub(super) unwanted: Option<&'a mut Unwanted>,
 }
 
 impl Giver<'_> {
-    /// Gives what a record tells; whether that is an event of the host.
-    pub(super) fn record(&mut self, bytes: &[u8], attr: Option<usize>, time_ns: u64) -> bool {
-        match self.endian.u32(bytes, 0) {
-            Some(kind::SAMPLE) => return self.sample(bytes, attr, time_ns).is_some(),
-            Some(kind::LOST) => self.lost(bytes, time_ns),
-            Some(kind::COMM) => self.task(bytes, time_ns).unwrap_or(()),
-            Some(kind::THREAD_MAP) => self.threads(bytes, time_ns),
+    /// Gives what a record tells that is no sample.
+    pub(super) fn record(&mut self, kind: u32, bytes: &[u8]) {
+        // What perf makes up itself ends in no sample_id.
+        let of_kernel = kind < kind::HEADER_ATTR;
+        let sample = if of_kernel {
+            self.attrs.sample_id(bytes, self.endian)
+        } else {
+            Some(Sample::default())
+        };
+        let Some(sample) = sample else {
+            self.tally.broken += 1;
+            return;
+        };
+        let at = Stamp {
+            time_ns: sample.time.filter(|time| *time != u64::MAX).unwrap_or(0),
+            cpu: decode::cpu(sample.cpu),
+        };
+        match kind {
+            kind::LOST => self.lost(bytes, at.time_ns, sample),
+            kind::COMM => self.task(bytes, at).unwrap_or(()),
+            kind::THREAD_MAP => self.threads(bytes, at.time_ns),
             _ => {}
         }
-        false
     }
 
-    fn sample(&mut self, bytes: &[u8], index: Option<usize>, time_ns: u64) -> Option<()> {
-        let all = self.attrs.all();
-        let attr = index.map_or_else(|| all.first(), |index| all.get(index))?;
-        let sample = attr::sample(bytes, attr, self.endian)?;
+    /// Gives the event of a sample.
+    #[inline]
+    pub(super) fn sample(&mut self, bytes: &[u8], misc: u16) {
+        /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the guest's kernel and user among its values.
+        const CPUMODE: u16 = 7;
+        const GUEST: std::ops::RangeInclusive<u16> = 4..=5;
+        let found = self.attrs.of_sample(bytes, self.endian);
+        let is_guest = u64::from(GUEST.contains(&(misc & CPUMODE)));
+        if let (Some(unwanted), Some((Some(index), attr))) = (&mut self.unwanted, found)
+            && let Some(time_ns) = unwanted.counts((index, attr), bytes, self.endian)
+        {
+            unwanted.note_late(self.out.passes(time_ns));
+            self.tally.samples += 1;
+            self.tally.guest += is_guest;
+            return;
+        }
+        let Some((index, sample)) =
+            found.and_then(|(index, attr)| Some((index, attr::sample(bytes, attr, self.endian)?)))
+        else {
+            self.tally.broken += 1;
+            return;
+        };
+        self.tally.samples += 1;
+        self.tally.untimed += u64::from(sample.time.is_none());
+        self.tally.guest += is_guest;
+        if let (Some(unwanted), Some(time_ns)) = (&mut self.unwanted, sample.time) {
+            unwanted.note_late(self.out.is_late(time_ns));
+        }
         let raw = sample
             .raw
             .and_then(|(start, len)| bytes.get(start..)?.get(..len));
         let cpu = sample.cpu.or_else(|| self.attrs.cpu_of(sample.id));
         let at = Stamp {
-            time_ns,
+            time_ns: sample.time.unwrap_or(0),
             cpu: decode::cpu(cpu),
         };
         if let (Some(index), Some(raw)) = (index, raw)
             && let Some(tracepoint) = self.twins.repeats(index, at.cpu, raw)
             && self.repeated(tracepoint, at, sample.tid)
         {
-            return Some(());
+            return;
         }
         let raw = Raw {
             at,
+            pid: sample.pid,
             tid: sample.tid,
             bytes: raw,
         };
         let attr = index.and_then(|index| self.attrs.all().get(index));
         self.samples
-            .event(attr, raw, self.names, self.info, self.queue);
-        Some(())
+            .event(attr, raw, self.names, self.info, self.out);
     }
 
     /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is given
@@ -77,7 +117,7 @@ impl Giver<'_> {
         if ["kvm_msr", "kvm_pio", "kvm_mmio"].contains(&self.names.name(name)) {
             return false;
         }
-        self.queue.push(Event {
+        self.out.push(Event {
             time_ns: at.time_ns,
             tid: Tid(tid),
             cpu: at.cpu,
@@ -87,17 +127,16 @@ impl Giver<'_> {
         true
     }
 
-    fn lost(&mut self, bytes: &[u8], time_ns: u64) {
+    fn lost(&mut self, bytes: &[u8], time_ns: u64, sample: Sample) {
         let Some(count) = self.endian.u64(bytes, 16) else {
             return;
         };
-        let sample = self.attrs.sample_id(bytes, self.endian).unwrap_or_default();
         let cpu = sample
             .cpu
             .or_else(|| self.attrs.cpu_of(self.endian.u64(bytes, 8)));
         self.tally.lost = self.tally.lost.saturating_add(count);
         self.info.lost.counted = self.tally.lost;
-        self.queue.push(Event {
+        self.out.push(Event {
             time_ns,
             tid: Tid(sample.tid),
             cpu: decode::cpu(cpu),
@@ -107,20 +146,12 @@ impl Giver<'_> {
     }
 
     /// `PERF_RECORD_COMM`: process, thread, name.
-    fn task(&mut self, bytes: &[u8], time_ns: u64) -> Option<()> {
+    fn task(&mut self, bytes: &[u8], at: Stamp) -> Option<()> {
         let process = Tid(self.endian.u32(bytes, 8)?.cast_signed());
         let tid = Tid(self.endian.u32(bytes, 12)?.cast_signed());
         let comm = until_zero(bytes.get(16..)?);
-        let cpu = self
-            .attrs
-            .sample_id(bytes, self.endian)
-            .and_then(|sample| sample.cpu);
-        let at = Stamp {
-            time_ns,
-            cpu: decode::cpu(cpu),
-        };
         let decoder = self.samples.decoder();
-        decoder.task_named(tid, Some(process), comm, at, self.names, self.queue);
+        decoder.task_named(tid, Some(process), comm, at, self.names, self.out);
         Some(())
     }
 
@@ -138,7 +169,7 @@ impl Giver<'_> {
                 .and_then(|tid| i32::try_from(tid).ok());
             if let (Some(tid), Some(comm)) = (tid.filter(|tid| *tid > 0), entry.get(8..)) {
                 let (comm, decoder) = (until_zero(comm), self.samples.decoder());
-                decoder.task_named(Tid(tid), None, comm, at, self.names, self.queue);
+                decoder.task_named(Tid(tid), None, comm, at, self.names, self.out);
             }
         }
     }

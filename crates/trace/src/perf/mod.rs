@@ -15,6 +15,7 @@
 mod attr;
 mod attrs;
 mod borrowed;
+mod counted;
 mod decode;
 mod features;
 mod give;
@@ -30,10 +31,11 @@ use std::io::{Read, Seek, SeekFrom};
 use stealtime_events::{Event, Tid};
 
 use crate::input::{Options, Progress, Stored, Stream, note_unused_khz};
-use crate::tracefs::{Endian, EventQueue, Stamp};
+use crate::tracefs::{Endian, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
-use attr::{Attr, Sample};
+use attr::Attr;
 use attrs::Attrs;
+use counted::Unwanted;
 use decode::Samples;
 use features::Features;
 use give::Giver;
@@ -47,7 +49,6 @@ use twins::Twins;
 mod kind {
     pub(super) const LOST: u32 = 2;
     pub(super) const COMM: u32 = 3;
-    pub(super) const FORK: u32 = 7;
     pub(super) const SAMPLE: u32 = 9;
     pub(super) const LOST_SAMPLES: u32 = 13;
     pub(super) const HEADER_ATTR: u32 = 64;
@@ -73,10 +74,13 @@ pub(crate) struct PerfSource {
     samples: Option<Samples>,
     twins: Option<Twins>,
     sorter: Sorter,
-    queue: EventQueue,
     names: NameTable,
     info: SourceInfo,
+    /// See [`Options::only`].
+    only: Option<Vec<&'static str>>,
+    unwanted: Option<Unwanted>,
     tally: Tally,
+    /// The time of what was given last.
     last_ns: u64,
     ended: bool,
     finished: bool,
@@ -113,6 +117,7 @@ impl PerfSource {
             Sources::File { len },
             info,
         );
+        source.only.clone_from(&options.only);
         source.attrs = header.attrs;
         source.features = header.features;
         source.borrow_formats(&mut file, data, options)?;
@@ -150,7 +155,9 @@ impl PerfSource {
                 "formats of another recording are not used for perf's pipe mode",
             );
         }
-        Ok(Self::new(name, endian, records, sources, info))
+        let mut source = Self::new(name, endian, records, sources, info);
+        source.only.clone_from(&options.only);
+        Ok(source)
     }
 
     fn new(
@@ -170,9 +177,10 @@ impl PerfSource {
             samples: None,
             twins: None,
             sorter: Sorter::default(),
-            queue: EventQueue::default(),
             names: NameTable::default(),
             info,
+            only: None,
+            unwanted: None,
             tally: Tally::default(),
             last_ns: 0,
             ended: false,
@@ -240,43 +248,44 @@ impl PerfSource {
         if let Some(attr) = self.attrs.all().first() {
             self.info.clock.name = attr.clock().to_owned();
         }
+        for format in tracing.iter().flat_map(|it| it.formats.events()) {
+            self.info.note_name(&format.name);
+        }
         let cmdlines = tracing
             .as_ref()
             .map(|it| it.cmdlines.clone())
             .unwrap_or_default();
         let mut samples = Samples::new(tracing, self.endian, &mut self.names);
+        if let Some(only) = &self.only {
+            let attrs = self.attrs.all();
+            self.unwanted = Some(Unwanted::new(attrs, only, &mut samples, &self.names));
+        }
         let at = Stamp {
-            time_ns: self.last_ns.max(self.sorter.origin_ns),
+            time_ns: 0,
             cpu: decode::cpu(None),
         };
         for (tid, comm) in cmdlines.split(|byte| *byte == b'\n').filter_map(saved_name) {
             let decoder = samples.decoder();
-            decoder.task_named(tid, None, comm, at, &mut self.names, &mut self.queue);
+            decoder.task_named(tid, None, comm, at, &mut self.names, &mut self.sorter);
         }
         self.samples = Some(samples);
     }
 
     /// Reads records until one was there that is no sample, or some can be given.
     fn step(&mut self) -> Result<(), ReadError> {
-        while let Some(record) = self.records.next_of(kind::SAMPLE) {
-            if !self.hold_sample(record) {
-                self.sorter.window();
-                return Ok(());
-            }
+        if self.samples.is_some() {
+            self.take_samples();
         }
-        let next = self.records.next();
-        self.take_full();
-        let record = match next {
+        if self.sorter.is_full() {
+            self.sorter.window();
+            return Ok(());
+        }
+        let record = match self.records.next() {
             Ok(record) => record,
             Err(stop) => return self.stop(stop),
         };
         match record.kind {
-            kind::SAMPLE => {
-                if !self.hold_sample(record) {
-                    self.sorter.window();
-                }
-            }
-            kind::LOST | kind::COMM | kind::FORK => self.hold(record),
+            kind::SAMPLE | kind::LOST | kind::COMM | kind::THREAD_MAP => self.take(record),
             kind::LOST_SAMPLES => {
                 /// Samples that a BPF filter did not want.
                 const BPF: u16 = 1 << 15;
@@ -298,6 +307,8 @@ impl PerfSource {
             Stop::Damaged(text) => self.info.note(true, text),
             Stop::Io(source) => {
                 self.ended = true;
+                self.finished = true;
+                self.finish();
                 let (input, offset) = (self.name.clone(), self.records.offset());
                 return Err(ReadError::Io {
                     input,
@@ -311,63 +322,55 @@ impl PerfSource {
         Ok(())
     }
 
-    /// Keeps a buffer that was read to its end as long as its records are held.
-    fn take_full(&mut self) {
-        let full = self.records.take_full(|| self.sorter.spare());
-        if let Some(full) = full {
-            self.sorter.full(full);
-        }
-    }
-
-    /// Holds a record back. Gives `false` if there is no more room.
-    #[inline]
-    fn push(&mut self, record: Record, time_ns: u64, attr: Option<usize>) -> bool {
-        if record.unpacked {
-            let bytes = self.records.bytes(record);
-            return self.sorter.push(bytes, time_ns, attr);
-        }
-        self.records.keep();
-        self.sorter.hold((record.start, record.len), time_ns, attr)
-    }
-
-    /// What it gives is as with [`Self::push`].
-    #[inline]
-    fn hold_sample(&mut self, record: Record) -> bool {
-        /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the guest's kernel and user among its values.
-        const CPUMODE: u16 = 7;
-        const GUEST: std::ops::RangeInclusive<u16> = 4..=5;
-        let bytes = self.records.bytes(record);
-        let found = self.attrs.of_sample(bytes, self.endian);
-        let sample =
-            found.and_then(|(index, attr)| Some((index, attr::sample(bytes, attr, self.endian)?)));
-        let Some((index, sample)) = sample else {
-            self.tally.broken += 1;
-            return true;
-        };
-        self.tally.samples += 1;
-        self.tally.untimed += u64::from(sample.time.is_none());
-        self.tally.guest += u64::from(GUEST.contains(&(record.misc & CPUMODE)));
-        self.push(record, sample.time.unwrap_or(0), index)
-    }
-
-    fn hold(&mut self, record: Record) {
-        let bytes = self.records.bytes(record);
-        // What perf makes up itself ends in no sample_id.
-        let of_kernel = record.kind < kind::HEADER_ATTR;
-        let sample = if of_kernel {
-            self.attrs.sample_id(bytes, self.endian)
-        } else {
-            Some(Sample::default())
-        };
-        match sample {
-            Some(sample) => {
-                let time_ns = sample.time.filter(|time| *time != u64::MAX).unwrap_or(0);
-                if !self.push(record, time_ns, None) {
-                    self.sorter.window();
-                }
+    /// Holds back what the next samples tell, as far as they were read already.
+    fn take_samples(&mut self) {
+        self.with_giver(|records, giver| {
+            while !giver.out.is_full()
+                && let Some(record) = records.next_of(kind::SAMPLE)
+            {
+                giver.sample(records.bytes(record), record.misc);
             }
-            None => self.tally.broken += 1,
+        });
+    }
+
+    /// Holds back what a record tells.
+    fn take(&mut self, record: Record) {
+        self.with_giver(|records, giver| {
+            let bytes = records.bytes(record);
+            match record.kind {
+                kind::SAMPLE => giver.sample(bytes, record.misc),
+                kind => giver.record(kind, bytes),
+            }
+        });
+    }
+
+    /// Calls with the records and what makes events of them.
+    fn with_giver(
+        &mut self,
+        call: impl FnOnce(&mut Records<Box<dyn Read + Send>>, &mut Giver<'_>),
+    ) {
+        if self.samples.is_none() {
+            self.open_decoder();
         }
+        let twins = self.twins.get_or_insert_with(|| {
+            let tracepoints: Vec<_> = self.attrs.all().iter().map(Attr::tracepoint).collect();
+            Twins::new(&tracepoints)
+        });
+        let Some(samples) = &mut self.samples else {
+            return;
+        };
+        let mut giver = Giver {
+            endian: self.endian,
+            attrs: &mut self.attrs,
+            samples,
+            twins,
+            out: &mut self.sorter,
+            names: &mut self.names,
+            info: &mut self.info,
+            tally: &mut self.tally,
+            unwanted: self.unwanted.as_mut(),
+        };
+        call(&mut self.records, &mut giver);
     }
 
     /// Records that say something of the recording.
@@ -419,7 +422,6 @@ impl PerfSource {
                     }
                 }
             }
-            kind::THREAD_MAP => self.hold(record),
             _ => {}
         }
     }
@@ -437,7 +439,6 @@ impl PerfSource {
         }
         let padded = (size as usize).next_multiple_of(8);
         let data = self.records.behind(padded);
-        self.take_full();
         let data = match data {
             Ok(data) => data,
             Err(stop) => return self.stop(stop),
@@ -449,67 +450,52 @@ impl PerfSource {
         self.open_decoder();
         Ok(())
     }
+}
 
-    /// Makes events of some records whose time has come. Events of several wait in the queue: what
-    /// has just been written in parts can be read as a whole only after a while.
-    fn give(&mut self) {
-        const BATCH: usize = 64;
-        if self.samples.is_none() {
-            self.open_decoder();
-        }
-        let twins = self.twins.get_or_insert_with(|| {
-            let tracepoints: Vec<_> = self.attrs.all().iter().map(Attr::tracepoint).collect();
-            Twins::new(&tracepoints)
-        });
-        let Some(samples) = &mut self.samples else {
-            return;
-        };
-        let mut giver = Giver {
-            endian: self.endian,
-            attrs: &mut self.attrs,
-            samples,
-            twins,
-            queue: &mut self.queue,
-            names: &mut self.names,
-            info: &mut self.info,
-            tally: &mut self.tally,
-        };
-        for _ in 0..BATCH {
-            let Some(held) = self.sorter.pop() else {
-                break;
-            };
-            let bytes = self.sorter.bytes(held, self.records.current());
-            let time_ns = if held.time_ns == 0 {
-                self.sorter.origin_ns.max(self.last_ns)
-            } else {
-                held.time_ns
-            };
-            if giver.record(bytes, held.attr(), time_ns) {
-                giver.info.out_of_order += u64::from(time_ns < self.last_ns);
-                self.last_ns = time_ns;
+impl PerfSource {
+    /// Gives at least one event and at most `most`. Whether there was one.
+    #[inline]
+    fn next(&mut self, most: usize, mut give: impl FnMut(Event)) -> Result<bool, ReadError> {
+        while self.sorter.ready().is_empty() {
+            if self.ended {
+                if !std::mem::replace(&mut self.finished, true) {
+                    self.finish();
+                }
+                return Ok(false);
             }
-            self.sorter.release(held);
+            self.step()?;
         }
+        let mut taken = 0;
+        for event in self.sorter.ready().iter().take(most) {
+            let mut event = *event;
+            event.time_ns = self.sorter.time_of(&event, self.last_ns);
+            if event.kind.is_host_event() {
+                self.info.out_of_order += u64::from(event.time_ns < self.last_ns);
+                self.last_ns = event.time_ns;
+            }
+            give(event);
+            taken += 1;
+        }
+        self.sorter.taken(taken);
+        Ok(true)
     }
 }
 
 impl EventSource for PerfSource {
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        loop {
-            if let Some(event) = self.queue.pop() {
-                return Ok(Some(event));
-            }
-            if self.sorter.is_ready() {
-                self.give();
-            } else if !self.ended {
-                self.step()?;
-            } else {
-                if !std::mem::replace(&mut self.finished, true) {
-                    self.finish();
-                }
-                return Ok(None);
+        let mut one = None;
+        self.next(1, |event| one = Some(event))?;
+        Ok(one)
+    }
+
+    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+        let wanted = out.len() + most;
+        while out.len() < wanted {
+            if !self.next(wanted - out.len(), |event| out.push(event))? {
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
     fn names(&self) -> &NameTable {

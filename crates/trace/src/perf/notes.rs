@@ -2,6 +2,7 @@
 
 use stealtime_events::Names;
 
+use super::counted::Unwanted;
 use super::{PerfSource, Sources};
 
 /// Sums that become notes.
@@ -27,6 +28,8 @@ impl PerfSource {
             untimed,
         } = self.tally;
         let info = &mut self.info;
+        info.counted = self.unwanted.iter().flat_map(Unwanted::counted).collect();
+        info.late = self.unwanted.as_ref().and_then(Unwanted::late);
         info.uname = self.features.uname();
         info.cpus = self.features.cpus;
         if let Sources::Pipe { damage, .. } = &self.progress

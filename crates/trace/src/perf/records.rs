@@ -9,8 +9,9 @@ use crate::tracefs::Endian;
 /// A record's length has 16 bits.
 const MAX_RECORD: usize = 1 << 16;
 
-/// Bytes of a buffer.
-pub(super) const BUFFER: usize = 1 << 20;
+/// Bytes of the buffer: few enough for a second-level cache, so that what was read is still there
+/// when it is looked at.
+const BUFFER: usize = 4 * MAX_RECORD;
 
 /// `PERF_RECORD_AUXTRACE`: data follow the record.
 const AUXTRACE: u32 = 71;
@@ -52,12 +53,6 @@ pub(super) struct Records<R> {
     /// Offset in the file of `buffer[start]`.
     offset: u64,
     unpacker: Option<Unpacker>,
-    /// Whether records of `buffer` are still needed when it has been read to its end.
-    keep: bool,
-    /// A buffer that was read to its end and is still needed.
-    full: Option<Vec<u8>>,
-    /// A buffer to be used next.
-    spare: Option<Vec<u8>>,
 }
 
 /// Packed data, and what was unpacked of them.
@@ -84,29 +79,7 @@ impl<R: Read> Records<R> {
             end: 0,
             offset,
             unpacker: None,
-            keep: false,
-            full: None,
-            spare: None,
         }
-    }
-
-    /// Says that the bytes of records given so far are needed until their buffer, in which they
-    /// stay where they are, is taken with [`Self::take_full`].
-    pub(super) fn keep(&mut self) {
-        self.keep = true;
-    }
-
-    /// The buffer that was read to its end, if records of it are needed. To be asked for after each
-    /// call that reads. In exchange it takes one to be used again.
-    pub(super) fn take_full(&mut self, spare: impl FnOnce() -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-        let full = self.full.take()?;
-        self.spare = spare().filter(|it| it.len() == BUFFER);
-        Some(full)
-    }
-
-    /// The buffer that is being read.
-    pub(super) fn current(&self) -> &[u8] {
-        &self.buffer
     }
 
     /// The next record, if it is of this kind (which must be none of those that are seen to here),
@@ -284,21 +257,10 @@ impl<R: Read> Records<R> {
 }
 
 impl<R> Records<R> {
-    /// Moves what is left to the start of the buffer, or of another where this one is needed.
+    /// Moves what is left to the start of the buffer.
     fn make_room(&mut self) {
-        let left = self.end - self.start;
-        if std::mem::take(&mut self.keep) {
-            let fresh = self.spare.take().unwrap_or_else(|| vec![0; BUFFER]);
-            let full = std::mem::replace(&mut self.buffer, fresh);
-            let from = full.get(self.start..self.end).unwrap_or_default();
-            if let Some(to) = self.buffer.get_mut(..left) {
-                to.copy_from_slice(from);
-            }
-            self.full = Some(full);
-        } else {
-            self.buffer.copy_within(self.start..self.end, 0);
-        }
-        (self.start, self.end) = (0, left);
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
     }
 }
 
@@ -320,9 +282,6 @@ impl<R: Read + Send + 'static> Records<R> {
             end,
             offset,
             unpacker,
-            keep,
-            full,
-            spare,
         } = self;
         Records {
             input: Box::new(input),
@@ -332,9 +291,6 @@ impl<R: Read + Send + 'static> Records<R> {
             end,
             offset,
             unpacker,
-            keep,
-            full,
-            spare,
         }
     }
 }

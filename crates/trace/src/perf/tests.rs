@@ -279,6 +279,18 @@ fn both_byte_orders_and_modes() {
 }
 
 #[test]
+fn nothing_is_left_out_where_entries_are_not_recorded() {
+    let file = LITTLE.file(&LITTLE.records());
+    let options = Options {
+        only: Some(vec!["kvm_exit"]),
+        ..Options::default()
+    };
+    let stored = Stored::from_bytes("test", &file);
+    let info = check(PerfSource::file(stored, &options).expect("a file"));
+    assert_eq!((info.counted, info.late), (Vec::new(), None));
+}
+
+#[test]
 fn packed_records_are_one_stream() {
     let records = LITTLE.records();
     let packed = zstd::encode_all(&records[..], 1).expect("memory");

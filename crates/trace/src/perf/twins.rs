@@ -5,30 +5,31 @@
 
 use stealtime_events::CpuId;
 
-/// How many records are compared with: those of all CPUs that may still wait for their twin.
-const MEMORY: usize = 64;
+/// How many passages of a CPU are remembered. The samples of one stand next to each other, but for
+/// those of interrupts that came between.
+const MEMORY: usize = 16;
 
-/// Finds samples that repeat another event's sample of the same passage.
+/// Finds samples that repeat another event's sample of the same passage. Samples of one CPU must
+/// come in the order of time.
 #[derive(Debug)]
 pub(super) struct Twins {
     /// For each attribute: its tracepoint, if another attribute has the same.
     shared: Vec<Option<u16>>,
-    /// A ring: `oldest` is the place of the oldest passage once all places are taken.
-    recent: Vec<Passage>,
-    oldest: usize,
-    /// A mark of each passage, to be compared before the passages themselves.
-    marks: [u32; MEMORY],
+    /// By CPU.
+    recent: Vec<Recent>,
     /// How many were found.
     pub(super) repeated: u64,
 }
 
-#[derive(Debug, Default)]
-struct Passage {
-    tracepoint: u16,
-    cpu: CpuId,
-    raw: Vec<u8>,
+/// The latest passages of a CPU, in a ring.
+#[derive(Debug, Clone, Default)]
+struct Recent {
+    /// A mark of each passage.
+    marks: [u64; MEMORY],
     /// The attributes that have told of it.
-    seen: Vec<usize>,
+    seen: [Vec<u32>; MEMORY],
+    /// The place of the oldest.
+    oldest: usize,
 }
 
 impl Twins {
@@ -50,8 +51,6 @@ impl Twins {
         Self {
             shared,
             recent: Vec::new(),
-            oldest: 0,
-            marks: [0; MEMORY],
             repeated: 0,
         }
     }
@@ -65,75 +64,69 @@ impl Twins {
     }
 
     /// The tracepoint, if this sample tells of what another attribute's sample told already.
+    #[inline]
     pub(super) fn repeats(&mut self, attr: usize, cpu: CpuId, raw: &[u8]) -> Option<u16> {
         let tracepoint = self.shared.get(attr).copied().flatten()?;
-        let mark = mark(tracepoint, cpu, raw);
-        // All marks are compared, without a branch for each: most often none is the same.
-        let any = self.marks.iter().fold(false, |any, it| any | (*it == mark));
-        if any && self.told_before(mark, (tracepoint, cpu, raw), attr) {
-            self.repeated += 1;
-            return Some(tracepoint);
+        let attr = u32::try_from(attr).ok()?;
+        let number = usize::from(cpu.0);
+        if self.recent.len() <= number {
+            self.recent.resize(number + 1, Recent::default());
         }
-        self.remember(mark, (tracepoint, cpu, raw), attr);
-        None
-    }
-
-    /// Whether a passage is known, though not from this attribute; then from now on it is.
-    fn told_before(&mut self, mark: u32, (tracepoint, cpu, raw): Said<'_>, attr: usize) -> bool {
-        // From the oldest to the newest.
-        for place in (self.oldest..MEMORY).chain(0..self.oldest) {
-            if self.marks.get(place) != Some(&mark) {
-                continue;
-            }
-            let same = self.recent.get_mut(place).filter(|it| {
-                it.tracepoint == tracepoint
-                    && it.cpu == cpu
-                    && it.raw == raw
-                    && !it.seen.contains(&attr)
-            });
-            if let Some(passage) = same {
-                passage.seen.push(attr);
-                return true;
-            }
-        }
-        false
-    }
-
-    fn remember(&mut self, mark: u32, (tracepoint, cpu, raw): Said<'_>, attr: usize) {
-        let place = if self.recent.len() < MEMORY {
-            self.recent.push(Passage::default());
-            self.recent.len() - 1
-        } else {
-            let place = self.oldest;
-            self.oldest = (place + 1) % MEMORY;
-            place
-        };
-        if let (Some(passage), Some(known)) =
-            (self.recent.get_mut(place), self.marks.get_mut(place))
-        {
-            *known = mark;
-            (passage.tracepoint, passage.cpu) = (tracepoint, cpu);
-            passage.raw.clear();
-            passage.raw.extend_from_slice(raw);
-            passage.seen.clear();
-            passage.seen.push(attr);
-        }
+        let told = self
+            .recent
+            .get_mut(number)?
+            .tell(mark(tracepoint, raw), attr);
+        self.repeated += u64::from(told);
+        told.then_some(tracepoint)
     }
 }
 
-/// A sample's tracepoint, CPU and record.
-type Said<'a> = (u16, CpuId, &'a [u8]);
+impl Recent {
+    /// Whether a passage is known, though not from this attribute. From now on it is.
+    fn tell(&mut self, mark: u64, attr: u32) -> bool {
+        // All marks are compared, without a branch for each: most often none is the same.
+        if self.marks.iter().fold(false, |any, it| any | (*it == mark)) {
+            // From the oldest to the newest.
+            for place in (self.oldest..MEMORY).chain(0..self.oldest) {
+                if self.marks.get(place) == Some(&mark)
+                    && let Some(seen) = self.seen.get_mut(place)
+                    && !seen.is_empty()
+                    && !seen.contains(&attr)
+                {
+                    seen.push(attr);
+                    return true;
+                }
+            }
+        }
+        let place = self.oldest;
+        self.oldest = (place + 1) % MEMORY;
+        if let (Some(known), Some(seen)) = (self.marks.get_mut(place), self.seen.get_mut(place)) {
+            *known = mark;
+            seen.clear();
+            seen.push(attr);
+        }
+        false
+    }
+}
 
-/// A mark that same passages share and different ones seldom do.
-fn mark(tracepoint: u16, cpu: CpuId, raw: &[u8]) -> u32 {
+/// A mark of a tracepoint's record, all of it, by which passages are held the same: of two different
+/// ones in a row 1 in 2^60 are.
+fn mark(tracepoint: u16, raw: &[u8]) -> u64 {
     /// An odd number with bits in no pattern (2^64 divided by the golden ratio).
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let start = u64::from(tracepoint) << 48 ^ u64::from(cpu.0) << 32 ^ raw.len() as u64;
-    let words = raw.as_chunks().0.iter().take(8);
-    let all = words.fold(start, |sum, word| {
-        (sum.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(SPREAD)
-    });
-    (all >> 32) as u32
+    let start = u64::from(tracepoint) << 48 ^ raw.len() as u64;
+    let (words, rest) = raw.as_chunks();
+    let mut last = [0; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    let mix = |sum: u64, word: &[u8; 8]| {
+        let product = u128::from(sum ^ u64::from_le_bytes(*word)) * u128::from(SPREAD);
+        ((product >> 64) as u64 ^ product as u64)
+            .rotate_left(23)
+            .wrapping_add(SPREAD)
+    };
+    mix(words.iter().fold(start, mix), &last)
 }
 
 /// Whether any tracepoint is there twice.
@@ -174,9 +167,29 @@ mod tests {
             .collect();
         // Each one that was forgotten makes another be forgotten.
         assert!(again.iter().all(|found| !found));
-        let newest = [99; 40];
-        assert_eq!(twins.repeats(0, CpuId(0), &newest), Some(5));
-        assert_eq!(twins.recent.len(), MEMORY);
+        assert_eq!(twins.repeats(0, CpuId(0), &[99; 40]), Some(5));
+    }
+
+    #[test]
+    fn other_cpus_make_nothing_be_forgotten() {
+        let mut twins = Twins::new(&[Some(5), Some(5)]);
+        assert_eq!(twins.repeats(0, CpuId(1), b"first"), None);
+        for raw in 0..100_u64 {
+            assert_eq!(twins.repeats(0, CpuId(0), &raw.to_le_bytes()), None);
+        }
+        assert_eq!(twins.repeats(1, CpuId(1), b"first"), Some(5));
+    }
+
+    #[test]
+    fn every_byte_of_a_record_counts() {
+        let raw: Vec<u8> = (0..45).collect();
+        for at in 0..raw.len() {
+            let mut other = raw.clone();
+            other[at] ^= 0x10;
+            assert_ne!(mark(5, &raw), mark(5, &other), "{at}");
+            assert_ne!(mark(5, &raw), mark(5, &raw[..at]), "{at}");
+        }
+        assert_ne!(mark(5, &raw), mark(6, &raw));
     }
 
     #[test]

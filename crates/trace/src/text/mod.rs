@@ -140,6 +140,7 @@ impl TextSource {
                     exits: &mut self.exits,
                     queue: &mut self.queue,
                     bodies: &mut self.counts.bodies,
+                    info: &mut self.info,
                 };
                 for (cpu, count) in self.lost.drain(..) {
                     teller.lost(cpu, count, time_ns);
@@ -266,6 +267,7 @@ struct Teller<'a> {
     exits: &'a mut kvm::Exits,
     queue: &'a mut VecDeque<Event>,
     bodies: &'a mut BTreeMap<String, (u64, String)>,
+    info: &'a mut SourceInfo,
 }
 
 impl Teller<'_> {
@@ -287,6 +289,13 @@ impl Teller<'_> {
                 None => (self.other(line), [None; 2]),
             },
         };
+        if matches!(
+            kind,
+            Kind::HrtimerSetup { .. } | Kind::KvmPleWindowUpdate { .. }
+        ) {
+            // Those that have been renamed.
+            self.info.note_name(&String::from_utf8_lossy(line.event));
+        }
         let make = |kind| Event {
             time_ns,
             tid: line.tid,

@@ -8,6 +8,7 @@ use super::compression::Compression;
 use super::input::Source;
 use super::options::TscToNs;
 use super::page::{PageLayout, Walk};
+use super::shift::Shift;
 use crate::{ReadError, SourceInfo};
 
 /// What the streams of all CPUs read from.
@@ -86,6 +87,8 @@ pub(super) struct Plan {
 /// One CPU's records, one after the other.
 pub(super) struct CpuStream {
     pub(super) plan: Plan,
+    /// From a guest's clock to its host's.
+    shift: Shift,
     supply: Supply,
     /// Position in the file of what is read next.
     at: u64,
@@ -107,7 +110,7 @@ pub(super) struct CpuStream {
 const MAX_RATIO: u64 = 1024;
 
 impl CpuStream {
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: Plan, shift: Shift) -> Self {
         let supply = match plan.compressed {
             false => Supply::Plain,
             true => Supply::Chunks {
@@ -118,6 +121,7 @@ impl CpuStream {
         };
         Self {
             plan,
+            shift,
             supply,
             at: plan.start,
             pages: Vec::new(),
@@ -148,7 +152,7 @@ impl CpuStream {
             match self.walk.next(page, self.plan.layout.endian) {
                 Ok(Some(record)) => {
                     self.record = record;
-                    self.time = self.plan.scale.apply(self.walk.time);
+                    self.time = self.plan.scale.apply(self.shift.apply(self.walk.time));
                     return Ok(true);
                 }
                 Ok(None) => {}

@@ -11,6 +11,7 @@ mod meta;
 mod open;
 mod options;
 mod page;
+mod shift;
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 
 use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
 
-use crate::tracefs::{Decoder, Endian, EventQueue, Formats, Stamp};
+use crate::tracefs::{Decoder, Endian, EventQueue, EventSink, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 pub use input::ReadAt;

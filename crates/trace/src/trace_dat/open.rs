@@ -64,6 +64,9 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
     info.recorded = events.map(|event| event.name.to_string()).collect();
     info.recorded.sort_unstable();
 
+    for format in meta.formats.events() {
+        info.note_name(&format.name);
+    }
     let mut names = NameTable::default();
     let symbols = Symbols::new(meta.kallsyms);
     let decoder = Decoder::new(&meta.formats, meta.endian, symbols, &mut names);
@@ -86,6 +89,11 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
             .map(|(vcpu, pid)| (vm, VcpuId(*vcpu), Tid(*pid)));
         preface.vcpus.extend(vcpus);
     }
+    let shifts = meta.options.shifts;
+    let stream = |plan: Plan| {
+        let shift = shifts.get(usize::from(plan.cpu.0)).cloned();
+        CpuStream::new(plan, shift.unwrap_or_default())
+    };
     TraceDat {
         feed: Feed {
             source,
@@ -95,7 +103,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
         info,
         names,
         decoder,
-        streams: plans.into_iter().map(CpuStream::new).collect(),
+        streams: plans.into_iter().map(stream).collect(),
         waiting: Default::default(),
         current: None,
         out: EventQueue::default(),

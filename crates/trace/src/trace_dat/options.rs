@@ -1,6 +1,7 @@
 //! Options: what a file says of the recording besides its events (trace-cmd.dat.v7(5)).
 
 use super::input::Sequence;
+use super::shift::Shift;
 use crate::tracefs::Endian;
 use crate::{ReadError, SourceInfo};
 
@@ -70,6 +71,8 @@ pub(super) struct Options {
     pub(super) uname: Option<String>,
     pub(super) cpus: Option<u32>,
     pub(super) tsc: Option<TscToNs>,
+    /// By CPU, of a guest's file.
+    pub(super) shifts: Vec<Shift>,
     pub(super) guests: Vec<Guest>,
     /// `saved_tgids` of tracefs: lines of a thread's and its process's id.
     pub(super) tgids: Vec<u8>,
@@ -137,10 +140,7 @@ impl Options {
             TRACECLOCK => self.clock = selected(&data.string(0).0),
             UNAME => self.uname = Some(data.string(0).0),
             CPUCOUNT => self.cpus = data.u32(0).or(self.cpus),
-            TIME_SHIFT => info.note(
-                false,
-                "recorded in a guest: times are the guest's own, not shifted to the host's clock",
-            ),
+            TIME_SHIFT => self.shift(data, info),
             GUEST => self.guests.extend(data.guest()),
             TSC2NSEC => self.tsc(data, info),
             HEADER_INFO..=CMDLINES => {
@@ -162,6 +162,20 @@ impl Options {
                 format!("option {option} is no number; times lack it"),
             ),
         }
+    }
+
+    fn shift(&mut self, data: &Data<'_>, info: &mut SourceInfo) {
+        let text = match Shift::parse(data.bytes, data.endian) {
+            Some(shifts) => {
+                self.shifts = shifts;
+                "recorded in a guest together with its host: times are shifted to the host's clock"
+            }
+            None => {
+                "option TIME_SHIFT cannot be understood: times are by the guest's clock, not shifted \
+                 to the host's"
+            }
+        };
+        info.note(false, text);
     }
 
     fn tsc(&mut self, data: &Data<'_>, info: &mut SourceInfo) {

@@ -9,7 +9,7 @@ use super::functions::{Functions, Symbols};
 use super::load::{Endian, Slot};
 use super::plan::{Body, MAX_FIELDS, Plan};
 use super::points::Point;
-use super::queue::EventQueue;
+use super::queue::EventSink;
 use super::tasks::{Tasks, comm_of};
 use crate::{NameTable, SourceInfo};
 
@@ -81,7 +81,7 @@ impl Decoder {
         at: Stamp,
         names: &mut NameTable,
         info: &mut SourceInfo,
-        out: &mut EventQueue,
+        out: &mut impl EventSink,
     ) {
         let endian = self.endian;
         let id = self.id.load(record, endian) as usize;
@@ -91,7 +91,7 @@ impl Decoder {
             .and_then(|plan| self.plans.get_mut(usize::from(*plan)))
         {
             Some(plan) if self.id.end() <= record.len() => plan,
-            _ => return self.unknown(id, record, at, names, info, out),
+            _ => return out.push(self.unknown(id, record, at, names, info)),
         };
         let mut event = Event {
             time_ns: at.time_ns,
@@ -103,7 +103,8 @@ impl Decoder {
         if let Body::Point(point) = plan.body
             && plan.min_len <= record.len()
         {
-            for comm in plan.comms.iter().flatten() {
+            for comm in &plan.comms {
+                let Some(comm) = comm else { break };
                 // The idle task's names are not told: a cheap test before the costlier ones.
                 let tid = plan
                     .slots
@@ -150,17 +151,27 @@ impl Decoder {
         comm: &[u8],
         at: Stamp,
         names: &mut NameTable,
-        out: &mut EventQueue,
+        out: &mut impl EventSink,
     ) {
         let process = process.map(|process| process.0);
         if let Some(kind) = self.tasks.named(tid.0, process, comm_of(comm), names) {
-            out.push(Event {
-                time_ns: at.time_ns,
-                tid: Tid::IDLE,
-                cpu: at.cpu,
-                context: Context::default(),
-                kind,
-            });
+            out.push(told(kind, at));
+        }
+    }
+
+    /// Notes that the container itself says which process a thread is of, and tells it if that is
+    /// new.
+    #[inline]
+    pub fn task_of(
+        &mut self,
+        tid: Tid,
+        process: Tid,
+        at: Stamp,
+        names: &mut NameTable,
+        out: &mut impl EventSink,
+    ) {
+        if let Some(kind) = self.tasks.of_process(tid.0, process.0, names) {
+            out.push(told(kind, at));
         }
     }
 
@@ -179,8 +190,7 @@ impl Decoder {
         at: Stamp,
         names: &mut NameTable,
         info: &mut SourceInfo,
-        out: &mut EventQueue,
-    ) {
+    ) -> Event {
         let name = if self.id.exists() && self.id.end() <= record.len() {
             info.note(
                 true,
@@ -191,13 +201,18 @@ impl Decoder {
             info.note(true, "records too short to say which event they are");
             names.intern("unknown")
         };
-        out.push(Event {
-            time_ns: at.time_ns,
-            tid: Tid::IDLE,
-            cpu: at.cpu,
-            context: Context::default(),
-            kind: Kind::Other { name },
-        });
+        told(Kind::Other { name }, at)
+    }
+}
+
+/// An event that no task is known for.
+fn told(kind: Kind, at: Stamp) -> Event {
+    Event {
+        time_ns: at.time_ns,
+        tid: Tid::IDLE,
+        cpu: at.cpu,
+        context: Context::default(),
+        kind,
     }
 }
 

@@ -17,7 +17,7 @@ pub use decoder::{Decoder, Stamp};
 pub use format::{EventFormat, Field, FormatError, Formats, Location};
 pub use functions::Symbols;
 pub use load::Endian;
-pub use queue::EventQueue;
+pub use queue::{EventQueue, EventSink};
 pub(crate) use tasks::{Comm, comm_of};
 
 #[cfg(test)]

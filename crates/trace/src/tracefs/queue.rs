@@ -2,6 +2,26 @@
 
 use stealtime_events::Event;
 
+/// What takes events in the order in which a file gives them.
+pub trait EventSink {
+    /// Adds an event behind the others.
+    fn push(&mut self, event: Event);
+}
+
+impl EventSink for EventQueue {
+    #[inline]
+    fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+impl EventSink for Vec<Event> {
+    #[inline]
+    fn push(&mut self, event: Event) {
+        self.push(event);
+    }
+}
+
 /// A short queue: a record gives one event and, now and then, names of tasks before it.
 #[derive(Debug, Default)]
 pub struct EventQueue {
@@ -10,12 +30,6 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Adds an event behind the others.
-    #[inline]
-    pub fn push(&mut self, event: Event) {
-        self.events.push(event);
-    }
-
     /// Takes the first event.
     #[inline]
     pub fn pop(&mut self) -> Option<Event> {

@@ -18,6 +18,18 @@ struct Known {
     process: i32,
 }
 
+impl Known {
+    fn told(self, tid: i32, names: &mut NameTable) -> Kind {
+        let end = self.comm.iter().position(|byte| *byte == 0);
+        let comm = self.comm.get(..end.unwrap_or(self.comm.len()));
+        Kind::Task {
+            tid: Tid(tid),
+            process: Tid(self.process),
+            name: names.intern_bytes(comm.unwrap_or_default()),
+        }
+    }
+}
+
 /// Tid to name and process: a radix table of two levels, so that a look-up costs two loads and memory
 /// is bounded by the largest possible tid (at the worst 80 MiB, in practice some hundred KiB).
 #[derive(Default)]
@@ -45,6 +57,29 @@ impl Tasks {
         self.learn(tid, process, comm, names)
     }
 
+    /// Notes that `tid` is a thread of `process`. Gives what is to be told: `None` if that was
+    /// known, and where there is no process.
+    #[inline]
+    pub(super) fn of_process(
+        &mut self,
+        tid: i32,
+        process: i32,
+        names: &mut NameTable,
+    ) -> Option<Kind> {
+        let known = self.known(tid).copied().unwrap_or_default();
+        if process <= 0 || known.process == process {
+            return None;
+        }
+        self.learn_process(tid, process, names)
+    }
+
+    #[cold]
+    fn learn_process(&mut self, tid: i32, process: i32, names: &mut NameTable) -> Option<Kind> {
+        let known = self.place(tid)?;
+        known.process = process;
+        Some(known.told(tid, names))
+    }
+
     #[inline]
     fn known(&self, tid: i32) -> Option<&Known> {
         let tid = usize::try_from(tid).ok()?;
@@ -59,12 +94,20 @@ impl Tasks {
         comm: Comm,
         names: &mut NameTable,
     ) -> Option<Kind> {
-        let at = usize::try_from(tid)
-            .ok()
-            .filter(|at| (1..MAX_TIDS).contains(at))?;
         if comm == Comm::default() {
             return None;
         }
+        let known = self.place(tid)?;
+        known.comm = comm;
+        known.process = process.unwrap_or(known.process);
+        Some(known.told(tid, names))
+    }
+
+    /// The place of a tid; `None` for one that no task has.
+    fn place(&mut self, tid: i32) -> Option<&mut Known> {
+        let at = usize::try_from(tid)
+            .ok()
+            .filter(|at| (1..MAX_TIDS).contains(at))?;
         if self.leaves.len() <= at / LEAF {
             self.leaves.resize_with(at / LEAF + 1, || None);
         }
@@ -72,18 +115,7 @@ impl Tasks {
             .leaves
             .get_mut(at / LEAF)?
             .get_or_insert_with(|| Box::new([Known::default(); LEAF]));
-        let known = leaf.get_mut(at % LEAF)?;
-        known.comm = comm;
-        known.process = process.unwrap_or(known.process);
-        let end = comm
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(comm.len());
-        Some(Kind::Task {
-            tid: Tid(tid),
-            process: Tid(known.process),
-            name: names.intern_bytes(comm.get(..end)?),
-        })
+        leaf.get_mut(at % LEAF)
     }
 
     /// Forgets a task that has ended: its tid may be given to another one.
@@ -117,6 +149,30 @@ mod tests {
     use stealtime_events::Names;
 
     use super::*;
+
+    #[test]
+    fn a_process_is_told_once() {
+        let mut names = NameTable::default();
+        let mut tasks = Tasks::default();
+        let mut of = |tid, process| match tasks.of_process(tid, process, &mut names)? {
+            Kind::Task { process, .. } => Some(process.0),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of(77, 70), Some(70));
+        assert_eq!([of(77, 70), of(77, 0), of(77, -1), of(0, 1)], [None; 4]);
+        assert_eq!(of(77, 71), Some(71));
+        let named = tasks.named(77, None, comm_of(b"CPU 0/KVM"), &mut names);
+        assert!(
+            matches!(
+                named,
+                Some(Kind::Task {
+                    process: Tid(71),
+                    ..
+                })
+            ),
+            "{named:?}"
+        );
+    }
 
     #[test]
     fn only_a_change_is_told() {

@@ -12,10 +12,11 @@ use crate::error::CliError;
 Examples:
   stealtime clock doctor
   stealtime clock doctor --json
+  stealtime clock doctor --no-bench
 
 Tries out what it reports, with small guests of its own. Exit status 1 if restores cannot be exact.")]
 pub(crate) struct Doctor {
-    /// Leave out the measurement of what reading the clocks costs
+    /// Leave out the measurements: what reading the clocks, and saving and restoring, costs
     #[arg(long)]
     no_bench: bool,
 
@@ -29,8 +30,9 @@ impl Doctor {
         let checkup: Checkup = examine(!self.no_bench).map_err(super::clock_error)?;
         self.shown.show(&checkup, |out| {
             for finding in &checkup.findings {
-                writeln!(out, "{:<18} {}", finding.what, finding.found)?;
-                writeln!(out, "{:<18}   {}", "", finding.meaning)?;
+                let found = format!("{:<18} {}", finding.what, finding.found);
+                super::wrapped(out, &found, 19)?;
+                super::wrapped(out, &format!("{:<20} {}", "", finding.meaning), 21)?;
             }
             Ok(())
         })?;

@@ -75,19 +75,15 @@ fn span(text: &str) -> Result<(usize, usize), String> {
 impl Drill {
     /// Drills.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let drill = drill::Drill {
-            device: match self.device {
-                Where::Kvm => Device::Kvm,
-                Where::Fake => Device::Fake,
-            },
-            least_vcpus: self.vcpus.0,
-            most_vcpus: self.vcpus.1,
-            times: self.times,
-            rounds: self.rounds,
-            load: self.load,
-            most_delay_ns: self.delay.saturating_mul(1000),
-            seed: self.seed,
+        let mut drill = drill::Drill::default();
+        drill.device = match self.device {
+            Where::Kvm => Device::Kvm,
+            Where::Fake => Device::Fake,
         };
+        (drill.least_vcpus, drill.most_vcpus) = self.vcpus;
+        (drill.times, drill.rounds, drill.load) = (self.times, self.rounds, self.load);
+        drill.most_delay_ns = self.delay.saturating_mul(1000);
+        drill.seed = self.seed;
         let bar = io::stderr().is_terminal().then(|| {
             let target = ProgressDrawTarget::stderr();
             ProgressBar::with_draw_target(Some(u64::from(self.times)), target)
@@ -128,8 +124,9 @@ fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
     if report.tsc_moves_by == "nothing" {
         writeln!(
             out,
-            "  this KVM accepts offsets and values and ignores both: the guest's TSC is the \
-             host's,\n  only the kvmclock shows what the methods do"
+            "  this KVM accepts TSC offsets and values and ignores both: the guest's TSC is the \
+             host's, by\n  either method, and only the kvmclock shows what they do. The stated \
+             bound has in it how far that\n  TSC is from where it should be"
         )?;
     }
     writeln!(out)?;
@@ -179,7 +176,7 @@ fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
 fn bound(method: &MethodReport, number: u64) -> String {
     match method.method {
         Method::Value => "-".to_owned(),
-        Method::Offset => number.to_string(),
+        _ => number.to_string(),
     }
 }
 

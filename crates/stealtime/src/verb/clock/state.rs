@@ -7,6 +7,9 @@ use clap::{Args, ValueEnum};
 use guest_clock::drill::rehearsal::{Restored, restore_into_own_guest, save_own_guest};
 use guest_clock::{Inexact, MAX_BYTES, Options, Policy, Saved, Unequal};
 
+use serde::Serialize;
+use stealtime_report::escape;
+
 use super::{Shown, clock_error};
 use crate::error::CliError;
 use crate::output;
@@ -17,6 +20,7 @@ use crate::output;
 Examples:
   stealtime clock save state.json
   stealtime clock save --vcpus 8 --form binary state.bin
+  stealtime clock save --json state.json     # the file, and on standard output what is in it
 
 KVM lets only the process that made a VM ask for its clocks, so a running VMM's cannot be saved from
 outside: call the library from it.")]
@@ -28,12 +32,26 @@ pub(crate) struct Save {
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     vcpus: u16,
 
-    /// JSON, or the compact binary form
+    /// The file's form: JSON, or the compact binary one
     #[arg(long, value_enum, default_value_t = Form::Json)]
     form: Form,
+
+    #[command(flatten)]
+    shown: Shown,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What was saved where.
+#[derive(Serialize)]
+struct Written<'a> {
+    file: &'a Path,
+    form: Form,
+    bytes: usize,
+    vcpus: usize,
+    saved: &'a Saved,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum Form {
     /// JSON
     Json,
@@ -46,7 +64,7 @@ impl Save {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let saved = save_own_guest(usize::from(self.vcpus)).map_err(clock_error)?;
         let bytes = match self.form {
-            Form::Json => saved.to_json().into_bytes(),
+            Form::Json => (saved.to_json() + "\n").into_bytes(),
             Form::Binary => saved.to_bytes(),
         };
         if self.file == Path::new("-") {
@@ -57,6 +75,22 @@ impl Save {
                 path: self.file.clone(),
                 source,
             })
+        })?;
+        let written = Written {
+            file: &self.file,
+            form: self.form,
+            bytes: bytes.len(),
+            vcpus: saved.vcpus(),
+            saved: &saved,
+        };
+        self.shown.show(&written, |out| {
+            let file = self.file.display().to_string();
+            let (file, vcpus) = (escape::terminal(&file), written.vcpus);
+            writeln!(
+                out,
+                "{file}: clocks of {vcpus} vCPUs, {} bytes",
+                bytes.len()
+            )
         })
     }
 }
@@ -67,6 +101,7 @@ impl Save {
 Examples:
   stealtime clock restore state.json
   stealtime clock restore --policy stopped state.bin
+  stealtime clock restore --json state.json
   stealtime clock restore --policy at-most --limit 5000000000 --accept-inexact state.json
 
 Reads either form, checked as hostile input. Exit status 2 with the reason if it was refused.")]
@@ -125,11 +160,13 @@ impl Restore {
         let restored = restore_into_own_guest(&saved, &options);
         let restored: Restored = restored.map_err(|error| self.error(error))?;
         self.shown.show(&restored, |out| {
-            writeln!(out, "{}", restored.explanation)?;
+            for line in restored.explanation.to_string().lines() {
+                super::wrapped(out, line, 2)?;
+            }
             let seen = &restored.seen;
             writeln!(
                 out,
-                "the guest read both clocks {} times: TSC back by {} cycles, kvmclock by {} ns, at most",
+                "the guest read both clocks {} times: TSC back by at most {} cycles, kvmclock by {} ns",
                 seen.rounds, seen.tsc_back, seen.clock_back_ns
             )
         })

@@ -14,7 +14,7 @@ use crate::input;
 impl Export {
     /// Reads once; writes at the end.
     pub(super) fn trace_dat(&self) -> Result<(), CliError> {
-        let mut source = input::open(&self.recording.trace, &self.recording)?;
+        let mut source = input::open(&self.recording.trace, &self.recording, None)?;
         let cut = self.output(|out, failed| {
             let failed = |error| match error {
                 WriteError::Io(source) => failed(source),

@@ -159,6 +159,23 @@ fn guests_and_times() {
 }
 
 #[test]
+fn a_guests_times_are_by_the_hosts_clock() {
+    // CPU 0 is 1000 ahead; CPU 1 was not measured.
+    let option = shift::option(0, &[&[(50, 1000, 1, 0), (150, 2000, 1, 0)]], true);
+    let recipe = two_cpus(Endian::Little, 8).option(12, &option);
+    for file in [recipe.v6(), recipe.v7("zstd")] {
+        let (events, source) = read(open(file));
+        let times: Vec<_> = summary(&events).iter().map(|it| (it.0, it.1)).collect();
+        assert_eq!(times, [(110, 1), (160, 1), (1100, 0), (1110, 0), (1205, 0)]);
+        let note = &source.info.notes[0];
+        assert!(note.text.contains("shifted to the host's clock") && !note.partial);
+    }
+    let (events, source) = read(open(two_cpus(Endian::Little, 8).option(12, &[1; 20]).v6()));
+    assert_eq!(summary(&events), MERGED);
+    assert!(source.info.notes[0].text.contains("not shifted"));
+}
+
+#[test]
 fn losses_come_before_the_event_after_them() {
     const MISSED: u32 = 1 << 31;
     const STORED: u32 = 1 << 30;

@@ -1,0 +1,495 @@
+//! Every finding: a trace in which it must appear, with its numbers, and one in which it must not.
+//!
+//! Those of losses, throttling beside an idle CPU and spurious notifications stand with their subjects.
+
+use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
+
+use super::build::{
+    EPT, HLT, INTERRUPT, MSR_WRITE, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace,
+};
+use crate::answers::Finding;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// The finding of this name.
+fn found(trace: &Trace, id: &str) -> Option<Finding> {
+    let answers = trace.answers();
+    let all: Vec<_> = answers
+        .findings
+        .into_iter()
+        .filter(|it| it.id == id)
+        .collect();
+    assert!(all.len() <= 1, "{all:?}");
+    all.into_iter().next()
+}
+
+/// What it rests on.
+fn evidence(trace: &Trace, id: &str) -> Option<String> {
+    found(trace, id).map(|finding| finding.evidence)
+}
+
+/// One vCPU, and tasks that are none.
+fn one() -> Trace {
+    Trace::new(&[(7, "CPU 0/KVM"), (32, "make")])
+}
+
+/// Two vCPUs of one process.
+fn pair() -> Trace {
+    let mut trace = Trace::new(&[]);
+    for (tid, name) in [(7, "CPU 0/KVM"), (8, "CPU 1/KVM")] {
+        let name = trace.name(name);
+        let (tid, process) = (Tid(tid), Tid(5));
+        trace.add(0, 0, 0, Kind::Task { tid, process, name });
+    }
+    trace
+}
+
+#[test]
+fn steal_from_a_twentieth_of_the_time_on() {
+    let waits = |ns: u64| {
+        let mut trace = one();
+        trace.entry(0, 0, 7, 0).exit(9 * MS, 0, 7, 0, EPT);
+        trace.switch(10 * MS - ns, 0, 7, 32, PREEMPTED);
+        trace.switch(10 * MS, 0, 32, 7, RUNNABLE);
+        found(&trace, "steal")
+    };
+    let steal = waits(500 * US).expect("5.0 %");
+    assert_eq!(steal.vm, "vm0");
+    assert!(
+        steal.what.contains("not running for 5.0 % of"),
+        "{}",
+        steal.what
+    );
+    assert_eq!(steal.evidence, "host_task (make) 0.500 ms");
+    assert_eq!(waits(500 * US - 1), None);
+}
+
+#[test]
+fn vcpus_stacked_while_another_cpu_is_idle() {
+    let shares = |other: i32| {
+        let mut trace = pair();
+        trace.entry(0, 0, 7, 0).switch(0, 1, 32, other, SLEEPS);
+        trace
+            .exit(4 * MS, 0, 7, 0, EPT)
+            .switch(5 * MS, 0, 7, 8, PREEMPTED);
+        trace.entry(5 * MS, 0, 8, 1).exit(9 * MS, 0, 8, 1, EPT);
+        trace
+            .switch(9 * MS, 0, 8, 7, SLEEPS)
+            .entry(10 * MS, 0, 7, 0);
+        found(&trace, "vcpus_stacked")
+    };
+    let stacked = shares(0).expect("CPU 1 is idle");
+    assert_eq!(
+        stacked.evidence,
+        "4.000 ms of waiting for vCPUs of the same VM, 50.0 % of the host's CPU time idle"
+    );
+    assert_eq!(shares(31), None, "CPU 1 is busy");
+}
+
+#[test]
+fn a_bandwidth_limit_that_does_not_tell_whom_it_holds() {
+    let mut trace = one();
+    trace.entry(0, 0, 7, 0);
+    let [period, slack, unthrottle] = [
+        "sched_cfs_period_timer",
+        "sched_cfs_slack_timer",
+        "__cfsb_csd_unthrottle",
+    ]
+    .map(|name| trace.name(name));
+    let starts = |function| Kind::HrtimerStart {
+        hrtimer: 1,
+        expires_ns: 9,
+        function,
+    };
+    trace
+        .irq(10, 0, 7, starts(period))
+        .irq(20, 0, 7, Kind::CsdFunctionEntry { func: period });
+    assert_eq!(
+        found(&trace, "bandwidth_limit"),
+        None,
+        "its period alone says nothing"
+    );
+    trace.irq(30, 0, 7, starts(slack));
+    for time in [40, 50] {
+        trace.irq(time, 0, 7, Kind::CsdFunctionEntry { func: unthrottle });
+    }
+    assert_eq!(
+        evidence(&trace, "bandwidth_limit").as_deref(),
+        Some("2 __cfsb_csd_unthrottle on other CPUs, 1 starts of sched_cfs_slack_timer")
+    );
+}
+
+/// Halts of 410 us, 50 us of which are polled in vain, after some that polling ended.
+fn halts(ended_by_polling: u64, slept: u64) -> Trace {
+    let mut trace = one();
+    let (vcpu, window) = (VcpuId(0), 200_000);
+    let change = Kind::KvmHaltPollNs {
+        grow: false,
+        vcpu,
+        new: window,
+        old: window,
+    };
+    trace.add(0, 0, 7, change);
+    for at in (0..ended_by_polling + slept).map(|halt| halt * MS) {
+        let waited = at >= ended_by_polling * MS;
+        trace.entry(at, 0, 7, 0).exit(at + 500 * US, 0, 7, 0, HLT);
+        if waited {
+            trace
+                .switch(at + 550 * US, 0, 7, 0, SLEEPS)
+                .wakeup(at + 900 * US, 0, 0, 7, 0);
+            trace.switch(at + 900 * US, 0, 0, 7, RUNNABLE);
+        }
+        let ns = if waited { 410 * US } else { 30 * US };
+        let end = Kind::KvmVcpuWakeup {
+            ns,
+            waited,
+            valid: true,
+        };
+        trace.add(at + 500 * US + ns, 0, 7, end);
+    }
+    trace
+}
+
+#[test]
+fn polls_wasted_if_most_are() {
+    assert_eq!(
+        evidence(&halts(30, 70), "polls_wasted").as_deref(),
+        Some("70 of 100 polls failed, 3.500 ms of CPU time spent on them")
+    );
+    assert_eq!(found(&halts(31, 69), "polls_wasted"), None, "69 %");
+    assert_eq!(found(&halts(0, 99), "polls_wasted"), None, "too few to say");
+}
+
+/// So many PAUSE exits, every second of them switched away to the other vCPU.
+fn pauses(count: u64, yields: bool) -> Trace {
+    let mut trace = pair();
+    trace
+        .entry(0, 1, 8, 1)
+        .exit(1, 1, 8, 1, EPT)
+        .switch(2, 1, 8, 0, SLEEPS);
+    for at in (0..count).map(|exit| 10 + 100 * exit) {
+        trace.entry(at, 0, 7, 0).exit(at + 50, 0, 7, 0, PAUSE);
+        if yields && at % 200 == 10 {
+            trace
+                .switch(at + 60, 0, 7, 8, RUNNABLE)
+                .switch(at + 70, 0, 8, 7, SLEEPS);
+        }
+    }
+    trace
+}
+
+#[test]
+fn spinning_with_what_became_of_it() {
+    let few = found(&pauses(100, false), "spinning").expect("a hundred");
+    // After the first PAUSE exit 99 times 50 ns outside and 50 ns in the guest: 9900 of 9960 ns of
+    // one vCPU and 2 ns of the other.
+    assert!(few.what.contains("spin for 99.3 % of"), "{}", few.what);
+    assert_eq!(
+        few.evidence,
+        "100 PAUSE exits, 0 switched to a vCPU of the same VM, 0 elsewhere"
+    );
+    assert!(
+        few.next.starts_with("Few PAUSE exits reach"),
+        "{}",
+        few.next
+    );
+    let reached = found(&pauses(100, true), "spinning").expect("a hundred");
+    assert_eq!(
+        reached.evidence,
+        "100 PAUSE exits, 50 switched to a vCPU of the same VM, 0 elsewhere"
+    );
+    assert!(reached.next.starts_with("Yields reach"), "{}", reached.next);
+    assert_eq!(found(&pauses(99, false), "spinning"), None);
+}
+
+/// Exits of VMX, each 1 us after 9 us in the guest.
+fn exits(codes: &[(u32, Option<u8>)]) -> Trace {
+    let mut trace = one();
+    for (at, (code, intr_vector)) in (0..).map(|exit| 10 * US * exit).zip(codes) {
+        trace.entry(at, 0, 7, 0);
+        let exit = Kind::KvmExit {
+            reason: ExitReason::vmx(*code),
+            vcpu: VcpuId(0),
+            intr_vector: *intr_vector,
+            info1: 0,
+        };
+        trace.add(at + 9 * US, 0, 7, exit);
+        if *code == MSR_WRITE {
+            let deadline = Kind::KvmMsr {
+                write: true,
+                exception: false,
+                ecx: 0x6e0,
+                data: 1,
+            };
+            trace.add(at + 9 * US + 1, 0, 7, deadline);
+        }
+    }
+    trace.entry(10 * US * codes.len() as u64, 0, 7, 0);
+    trace
+}
+
+#[test]
+fn timers_that_exit_where_interrupts_are_posted() {
+    let timer = [(PREEMPTION_TIMER, None), (MSR_WRITE, None)];
+    let other = [(EPT, None); 7];
+    let posts = [(INTERRUPT, Some(0xf2))];
+    let all = [&timer[..], &other, &posts].concat();
+    assert_eq!(
+        evidence(&exits(&all), "timer_exits").as_deref(),
+        Some("2 of 10 exits arm or deliver the timer, none was posted")
+    );
+    assert_eq!(
+        found(&exits(&all[..9]), "timer_exits"),
+        None,
+        "nothing is posted here"
+    );
+    let mut posted = exits(&all);
+    let function = posted.name("apic_timer_fn");
+    let (hrtimer, end) = (1, 200 * US);
+    let start = Kind::HrtimerStart {
+        hrtimer,
+        expires_ns: 5,
+        function,
+    };
+    posted.add(end, 0, 7, start);
+    let expire = Kind::HrtimerExpireEntry {
+        hrtimer,
+        now_ns: 5,
+        function,
+    };
+    let accept = Kind::KvmApicvAcceptIrq {
+        apicid: 0,
+        dm: 0,
+        tm: 0,
+        vec: 0xec,
+    };
+    posted
+        .irq(end + 10, 1, 0, expire)
+        .irq(end + 11, 1, 0, accept);
+    assert_eq!(found(&posted, "timer_exits"), None, "one was posted");
+    let fewer = [&all[..], &[(EPT, None)]].concat();
+    assert_eq!(found(&exits(&fewer), "timer_exits"), None, "2 of 11");
+}
+
+#[test]
+fn host_interrupts_from_a_thousand_a_second_on() {
+    let hits = |count: u64| {
+        let mut trace = one();
+        for at in (0..1000).map(|exit| exit * (MS + 1)) {
+            let reason = if at < count * (MS + 1) {
+                INTERRUPT
+            } else {
+                EPT
+            };
+            let exit = Kind::KvmExit {
+                reason: ExitReason::vmx(reason),
+                vcpu: VcpuId(0),
+                intr_vector: (reason == INTERRUPT).then_some(0xec),
+                info1: 0,
+            };
+            trace.entry(at, 0, 7, 0).add(at + MS, 0, 7, exit);
+        }
+        found(&trace, "host_interrupts")
+    };
+    let hit = hits(1000).expect("1000 in 1 s of guest time");
+    assert!(
+        hit.what.ends_with("1000 times a second of guest time."),
+        "{}",
+        hit.what
+    );
+    assert_eq!(hit.evidence, "1000 in all: local_timer 1000");
+    assert_eq!(hits(999), None);
+}
+
+#[test]
+fn a_tsc_that_counts_as_unstable() {
+    let rewrites = |writes: u64| {
+        let mut trace = one();
+        trace.entry(0, 0, 7, 0).exit(1, 0, 7, 0, EPT);
+        for (switch, at) in (0..100).map(|switch| (switch, 10 + 10 * switch)) {
+            trace
+                .switch(at, 0, 7, 32, PREEMPTED)
+                .switch(at + 5, 0, 32, 7, RUNNABLE);
+            if switch < writes {
+                let (vcpu, prev, next) = (VcpuId(0), switch, switch + 1);
+                trace.add(at + 6, 0, 7, Kind::KvmWriteTscOffset { vcpu, prev, next });
+            }
+        }
+        evidence(&trace, "tsc_unstable")
+    };
+    let expected = "50 kvm_write_tsc_offset in 100 switches to vCPUs";
+    assert_eq!(rewrites(50).as_deref(), Some(expected));
+    assert_eq!(rewrites(49), None);
+}
+
+#[test]
+fn a_master_clock_that_is_off_in_the_end() {
+    let update = |use_master_clock, offset_matched, host_clock| Kind::KvmUpdateMasterClock {
+        use_master_clock,
+        host_clock,
+        offset_matched,
+    };
+    let mut trace = one();
+    trace.entry(0, 0, 7, 0).add(10, 0, 7, update(true, true, 1));
+    assert_eq!(found(&trace, "master_clock_off"), None);
+    trace.add(20, 0, 7, update(false, false, 1));
+    let off = found(&trace, "master_clock_off").expect("off");
+    assert_eq!(
+        off.evidence,
+        "2 kvm_update_master_clock, the last without master clock, offsets not matching"
+    );
+    assert!(off.next.contains("KVM_VCPU_TSC_OFFSET"), "{}", off.next);
+    trace.add(30, 0, 7, update(false, true, 0));
+    let off = found(&trace, "master_clock_off").expect("off");
+    assert!(off.evidence.starts_with("3 ") && off.evidence.ends_with("offsets matching"));
+    assert!(off.next.contains("current_clocksource"), "{}", off.next);
+}
+
+#[test]
+fn tscs_that_do_not_match() {
+    let tracked = |matched| {
+        let mut trace = one();
+        let vcpu = VcpuId(0);
+        let (online, use_master_clock, host_clock) = (3, true, 1);
+        let track = Kind::KvmTrackTsc {
+            vcpu,
+            matched,
+            online,
+            use_master_clock,
+            host_clock,
+        };
+        trace
+            .entry(0, 0, 7, 0)
+            .add(10, 0, 7, track)
+            .add(20, 0, 7, track);
+        evidence(&trace, "tsc_not_matched")
+    };
+    assert_eq!(
+        tracked(1).as_deref(),
+        Some("2 times, last 1 beside the first of 3")
+    );
+    assert_eq!(
+        tracked(2),
+        None,
+        "the first is not counted among those that match it"
+    );
+}
+
+#[test]
+fn tsc_offsets_that_differ_within_a_vm() {
+    let offsets = |first: u64, second: u64| {
+        let mut trace = pair();
+        for (cpu, (tid, next)) in (0..).zip([(7, first), (8, second)]) {
+            let vcpu = VcpuId(u32::from(cpu));
+            trace
+                .entry(10, cpu, tid, vcpu.0)
+                .exit(20, cpu, tid, vcpu.0, EPT);
+            trace.add(
+                30,
+                cpu,
+                tid,
+                Kind::KvmWriteTscOffset {
+                    vcpu,
+                    prev: 0,
+                    next,
+                },
+            );
+        }
+        evidence(&trace, "tsc_offsets_differ")
+    };
+    let expected = "2 vCPUs' offsets seen, up to 77 ticks apart";
+    assert_eq!(offsets(1000, 1077).as_deref(), Some(expected));
+    assert_eq!(offsets(1000, 1000), None);
+}
+
+#[test]
+fn time_that_goes_back() {
+    let mut trace = one();
+    trace.entry(100, 0, 7, 0).exit(200, 0, 7, 0, EPT);
+    assert_eq!(found(&trace, "time_goes_back"), None);
+    assert_eq!(found(&trace, "lost_events"), None);
+    trace.entry(199, 0, 7, 0);
+    assert_eq!(
+        evidence(&trace, "time_goes_back").as_deref(),
+        Some("1 of 3 events")
+    );
+}
+
+#[test]
+fn events_that_were_not_recorded() {
+    let ids = ["no_exit_events", "no_sched_events", "no_wakeup_events"];
+    let all = |trace: &Trace| ids.map(|id| evidence(trace, id));
+    let mut exits = one();
+    exits.entry(0, 0, 7, 0).exit(10, 0, 7, 0, EPT);
+    let expected = [None, Some("2 events, no sched_switch".to_owned()), None];
+    assert_eq!(all(&exits), expected);
+    let mut switches = one();
+    let (vcpu, grow, new, old) = (VcpuId(0), true, 1, 0);
+    switches.add(
+        0,
+        0,
+        7,
+        Kind::KvmHaltPollNs {
+            grow,
+            vcpu,
+            new,
+            old,
+        },
+    );
+    switches.switch(10, 0, 7, 0, SLEEPS);
+    let [none, _, wakeups] = all(&switches);
+    assert_eq!(none.as_deref(), Some("1 vCPU threads, no kvm_exit"));
+    let expected = "1 sched_switch, no sched_waking or sched_wakeup";
+    assert_eq!(wakeups.as_deref(), Some(expected));
+    exits.switch(20, 0, 7, 0, SLEEPS).waking(30, 0, 0, 7, 0);
+    assert_eq!(all(&exits), [None, None, None]);
+}
+
+#[test]
+fn vms_that_are_guessed() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "CPU 1/KVM")]);
+    trace.entry(0, 0, 7, 0).entry(0, 1, 8, 1);
+    assert_eq!(
+        found(&trace, "vms_guessed"),
+        None,
+        "one VM cannot be taken for another"
+    );
+    trace.entry(1, 2, 9, 0);
+    assert_eq!(evidence(&trace, "vms_guessed").as_deref(), Some("vm0, vm1"));
+    let mut known = pair();
+    known.entry(0, 0, 7, 0).entry(0, 1, 8, 1);
+    let (tid, process, name) = (Tid(9), Tid(6), known.name("CPU 0/KVM"));
+    known
+        .add(0, 0, 0, Kind::Task { tid, process, name })
+        .entry(1, 2, 9, 0);
+    assert_eq!(found(&known, "vms_guessed"), None);
+}
+
+#[test]
+fn more_tasks_than_are_told_apart() {
+    const MOST: i32 = 1 << 20;
+    let tasks = |last: i32| {
+        let mut trace = Trace::new(&[]);
+        let name = trace.name("task");
+        for tid in 10..=last {
+            trace.add(
+                0,
+                0,
+                0,
+                Kind::Task {
+                    tid: Tid(tid),
+                    process: Tid(0),
+                    name,
+                },
+            );
+        }
+        trace.entry(1, 0, 7, 0);
+        evidence(&trace, "too_many_tasks")
+    };
+    assert_eq!(tasks(MOST - 100), None);
+    assert_eq!(
+        tasks(MOST + 100).as_deref(),
+        Some("more than 1048576 tasks")
+    );
+}

@@ -1,0 +1,36 @@
+//! What saving and restoring cost, and what reading a clock costs, on this host:
+//! `cargo bench -p guest-clock [-- VCPUS]`.
+//!
+//! Time in ioctls is measured around each call, so that it is told apart from this library's own;
+//! the median is of all repetitions, the least shows what the calls cost when nothing disturbs.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn main() {
+    // Cargo passes `--bench`.
+    let given = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
+    if let Err(error) = clocks::run(given.unwrap_or(64)) {
+        println!("skipped: {error}");
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn main() {
+    println!("skipped: guests of our own are x86-64 on Linux");
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod clocks {
+    use std::error::Error;
+
+    use guest_clock::bench::{costs, ioctls};
+
+    const REPETITIONS: u32 = 500;
+
+    /// Prints all of it.
+    pub(crate) fn run(vcpus: usize) -> Result<(), Box<dyn Error>> {
+        let times = ioctls(vcpus, REPETITIONS)?;
+        println!("{times}\n");
+        println!("{}", costs()?);
+        Ok(())
+    }
+}

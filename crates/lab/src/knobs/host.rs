@@ -1,0 +1,86 @@
+//! Knobs of the host's kernel and of Xen.
+
+use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
+use stealtime_simulator::config::IdleMethod;
+
+use super::Source::{Ours, Upstream};
+use super::kvm::{chosen, word, words};
+use super::value::{Kind, Value};
+use super::{Knob, knob};
+
+/// Ways of idle CPUs to wait, by name.
+pub(crate) const IDLE: [(&str, IdleMethod); 3] = [
+    ("mwait", IdleMethod::Mwait),
+    ("hlt", IdleMethod::Hlt),
+    ("poll", IdleMethod::Poll),
+];
+
+/// The least targets of a batch, where nobody says another number.
+const MIN_TARGETS: u32 = 8;
+
+const BATCH: [&str; 4] = ["off", "form", "threshold", "adaptive"];
+
+const fn batch_name(policy: &BatchPolicy) -> &'static str {
+    match policy {
+        BatchPolicy::Off => BATCH[0],
+        BatchPolicy::Form => BATCH[1],
+        BatchPolicy::Threshold { .. } => BATCH[2],
+        BatchPolicy::Adaptive => BATCH[3],
+    }
+}
+
+fn batch(old: BatchPolicy, value: &Value) -> Result<BatchPolicy, String> {
+    Ok(match (value.words()?, old) {
+        ("off", _) => BatchPolicy::Off,
+        ("form", _) => BatchPolicy::Form,
+        ("adaptive", _) => BatchPolicy::Adaptive,
+        (_, old @ BatchPolicy::Threshold { .. }) => old,
+        _ => BatchPolicy::Threshold {
+            min_targets: MIN_TARGETS,
+        },
+    })
+}
+
+pub(super) static KNOBS: &[Knob] = &[
+    knob!(Knobs "host.hz", Kind::Number { min: 100, max: 1000, unit: "Hz" },
+        Upstream("CONFIG_HZ"),
+        "The host's tick",
+        |k| Value::Number(k.sched.hz.into()),
+        |k, v| k.sched.hz = v.number()?),
+    knob!(Idle "host.idle", Kind::Choice(|| words(&IDLE)),
+        Upstream("boot parameter idle=, drivers intel_idle and acpi_idle"),
+        "How idle CPUs wait: a store wakes (mwait), an interrupt wakes (hlt), or they poll",
+        |idle| word(&IDLE, idle),
+        |idle, v| *idle = chosen(&IDLE, v)?),
+    knob!(Knobs "host.nohz_full", Kind::Cpus,
+        Upstream("boot parameter nohz_full="),
+        "CPUs without a tick while one task runs; the others do the housekeeping",
+        |k| Value::Cpus(k.host.nohz_full.clone()),
+        |k, v| k.host.nohz_full = v.cpus()?),
+    knob!(Knobs "host.isolcpus", Kind::Cpus,
+        Upstream("boot parameter isolcpus=domain,"),
+        "CPUs that load balancing leaves alone",
+        |k| Value::Cpus(k.host.isolcpus.clone()),
+        |k, v| k.host.isolcpus = v.cpus()?),
+    knob!(Knobs "xen.batch_wakeups", Kind::Choice(|| BATCH.to_vec()),
+        Ours("Xen batches always (form)"),
+        "Whether a multicast IPI gathers its wakeups in one batch",
+        |k| Value::Words(batch_name(&k.xen.batch_wakeups).to_owned()),
+        |k, v| k.xen.batch_wakeups = batch(k.xen.batch_wakeups, v)?),
+    knob!(Knobs "xen.batch_min_targets", Kind::Number { min: 1, max: 65_536, unit: "vCPUs" },
+    Ours("Xen batches always (form)"),
+    "The least targets of a batch, with xen.batch_wakeups=threshold",
+    |k| Value::Number(match k.xen.batch_wakeups {
+        BatchPolicy::Threshold { min_targets } => min_targets.into(),
+        _ => MIN_TARGETS.into(),
+    }),
+    |k, v| match &mut k.xen.batch_wakeups {
+        BatchPolicy::Threshold { min_targets } => *min_targets = v.number()?,
+        _ => return Err("only with xen.batch_wakeups=threshold".to_owned()),
+    }),
+    knob!(Knobs "xen.mwait_elision", Kind::Switch,
+        Ours("Xen does it always"),
+        "No IPI to a CPU that monitors its softirq word",
+        |k| Value::Switch(k.xen.mwait_elision),
+        |k, v| k.xen.mwait_elision = v.switch()?),
+];

@@ -1,0 +1,185 @@
+//! Knobs of kvm and `kvm_intel`.
+
+use stealtime_hypervisor::directed_yield::CandidateOrder;
+use stealtime_hypervisor::ipi_tracking::EoiRule;
+use stealtime_hypervisor::lapic_timer::TimerPolicy;
+use stealtime_hypervisor::posted_interrupt::Suppression;
+
+use super::Source::{Ours, Upstream};
+use super::value::{Kind, Value};
+use super::{Knob, knob};
+
+const U32: i64 = u32::MAX as i64;
+const ORDERS: [(&str, CandidateOrder); 2] = [
+    ("scan", CandidateOrder::Scan),
+    ("priority", CandidateOrder::Priority),
+];
+const EOI_RULES: [(&str, EoiRule); 2] = [
+    ("vector-matched", EoiRule::VectorMatched),
+    ("any-vector", EoiRule::AnyVector),
+];
+
+/// The value of a word in a table of words.
+pub(super) fn chosen<T: Copy>(table: &[(&'static str, T)], value: &Value) -> Result<T, String> {
+    let word = value.words()?;
+    let row = table.iter().find(|row| row.0 == word);
+    row.map(|row| row.1)
+        .ok_or_else(|| format!("{word:?} is not known"))
+}
+
+/// The word of a value in a table of words.
+pub(super) fn word<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> Value {
+    let row = table.iter().find(|row| row.1 == *value);
+    Value::Words(row.map_or("?", |row| row.0).to_owned())
+}
+
+/// The words of a table.
+pub(super) fn words<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
+    table.iter().map(|row| row.0).collect()
+}
+
+/// A count of `ns`.
+const fn ns(max: u64) -> Kind {
+    Kind::Time { min: 0, max }
+}
+
+const fn number(min: i64, max: i64, unit: &'static str) -> Kind {
+    Kind::Number { min, max, unit }
+}
+
+pub(super) static KNOBS: &[Knob] = &[
+    knob!(Knobs "kvm.pi_inject_timer", number(-1, 1, ""),
+        Upstream("module parameter kvm.pi_inject_timer"),
+        "Post expiries of guests' timers instead of leaving the guest: 0, 1, or -1 for 1 exactly where \
+         nohz_full gives housekeeping CPUs",
+        |k| Value::Number(k.kvm.pi_inject_timer.into()),
+        |k, v| k.kvm.pi_inject_timer = v.number()?),
+    knob!(Knobs "kvm.timer_policy",
+        Kind::Choice(|| TimerPolicy::ALL.iter().map(|policy| policy.name()).collect()),
+        Ours("the rules of Linux 5.3, of 2021 and of 7.2, and an adaptive one"),
+        "Which vCPUs' timers may be posted",
+        |k| Value::Words(k.kvm.timer_policy.name().to_owned()),
+        |k, v| k.kvm.timer_policy = v.words()?.parse::<TimerPolicy>().map_err(|e| e.to_string())?),
+    knob!(Knobs "kvm.lapic_timer_advance", Kind::Switch,
+        Upstream("module parameter kvm.lapic_timer_advance"),
+        "Let timers fire early by what their delivery takes",
+        |k| Value::Switch(k.kvm.lapic_timer_advance),
+        |k, v| k.kvm.lapic_timer_advance = v.switch()?),
+    knob!(Knobs "kvm.halt_poll_ns", ns(u32::MAX as u64),
+        Upstream("module parameter kvm.halt_poll_ns"),
+        "How long a halted vCPU polls for its wakeup at most; 0 switches polling off",
+        |k| Value::Ns(k.kvm.halt_poll.halt_poll_ns.into()),
+        |k, v| k.kvm.halt_poll.halt_poll_ns = v.number()?),
+    knob!(Knobs "kvm.halt_poll_ns_grow", number(0, U32, ""),
+        Upstream("module parameter kvm.halt_poll_ns_grow"),
+        "By what the polling window is multiplied after a wakeup that polling just missed; 0: never",
+        |k| Value::Number(k.kvm.halt_poll.grow.into()),
+        |k, v| k.kvm.halt_poll.grow = v.number()?),
+    knob!(Knobs "kvm.halt_poll_ns_grow_start", ns(u32::MAX as u64),
+        Upstream("module parameter kvm.halt_poll_ns_grow_start"),
+        "The polling window that growing begins with",
+        |k| Value::Ns(k.kvm.halt_poll.grow_start_ns.into()),
+        |k, v| k.kvm.halt_poll.grow_start_ns = v.number()?),
+    knob!(Knobs "kvm.halt_poll_ns_shrink", number(0, U32, ""),
+        Upstream("module parameter kvm.halt_poll_ns_shrink"),
+        "By what the polling window is divided after a long halt; 0: to nothing at once",
+        |k| Value::Number(k.kvm.halt_poll.shrink.into()),
+        |k, v| k.kvm.halt_poll.shrink = v.number()?),
+    knob!(Knobs "kvm.ple_gap", number(0, U32, "cycles"),
+        Upstream("module parameter kvm_intel.ple_gap"),
+        "PAUSEs farther apart do not belong to one loop; 0 switches pause-loop exiting off",
+        |k| Value::Number(k.kvm.ple.gap.into()),
+        |k, v| k.kvm.ple.gap = v.number()?),
+    knob!(Knobs "kvm.ple_window", number(1, U32, "cycles"),
+        Upstream("module parameter kvm_intel.ple_window"),
+        "How long a pause loop may spin before it leaves the guest, to begin with",
+        |k| Value::Number(k.kvm.ple.window.into()),
+        |k, v| k.kvm.ple.window = v.number()?),
+    knob!(Knobs "kvm.ple_window_grow", number(0, U32, ""),
+        Upstream("module parameter kvm_intel.ple_window_grow"),
+        "Factor of the window after a PAUSE exit (a step, if not below the window); 0 resets",
+        |k| Value::Number(k.kvm.ple.grow.into()),
+        |k, v| k.kvm.ple.grow = v.number()?),
+    knob!(Knobs "kvm.ple_window_shrink", number(0, U32, ""),
+        Upstream("module parameter kvm_intel.ple_window_shrink"),
+        "Divisor of the window after the vCPU was scheduled out (a step, if not below the window); 0 \
+         resets",
+        |k| Value::Number(k.kvm.ple.shrink.into()),
+        |k, v| k.kvm.ple.shrink = v.number()?),
+    knob!(Knobs "kvm.ple_window_max", number(1, U32, "cycles"),
+        Upstream("module parameter kvm_intel.ple_window_max"),
+        "The largest pause-loop window",
+        |k| Value::Number(k.kvm.ple.max.into()),
+        |k, v| k.kvm.ple.max = v.number()?),
+    knob!(Knobs "kvm.ipi_aware_yield", Kind::Switch,
+        Ours("the filter of the directed-yield series, version 3, as a whole"),
+        "Choose whom to yield to as the series does; off, as 7.2 does",
+        |k| Value::Switch(k.kvm.directed_yield.ipi_aware),
+        |k, v| k.kvm.directed_yield.ipi_aware = v.switch()?),
+    knob!(Knobs "kvm.ipi_tracking_enabled", Kind::Switch,
+    Upstream("module parameter of the directed-yield series, version 3; not merged"),
+    "Remember whom a vCPU sent its last IPI to, and yield to that one first",
+    |k| Value::Switch(k.kvm.ipi_tracking.ipi_tracking_enabled),
+    |k, v| {
+        k.kvm.ipi_tracking.ipi_tracking_enabled = v.switch()?;
+        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+    }),
+    knob!(Knobs "kvm.ipi_window_ns", ns(1_000_000_000),
+    Upstream("module parameter of the directed-yield series, version 3; not merged"),
+    "For how long a remembered IPI is believed",
+    |k| Value::Ns(k.kvm.ipi_tracking.ipi_window_ns),
+    |k, v| {
+        k.kvm.ipi_tracking.ipi_window_ns = v.ns()?;
+        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+    }),
+    knob!(Knobs "kvm.ipi_eoi_rule", Kind::Choice(|| words(&EOI_RULES)),
+    Ours("versions 3 and 2 of the directed-yield series"),
+    "What an EOI makes forget: the record of its vector, or everything",
+    |k| word(&EOI_RULES, &k.kvm.ipi_tracking.eoi_rule),
+    |k, v| {
+        k.kvm.ipi_tracking.eoi_rule = chosen(&EOI_RULES, v)?;
+        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+    }),
+    knob!(Knobs "kvm.guest_yield_hint", Kind::Switch,
+    Ours("a hypercall"),
+    "Let a guest name the vCPU that it waits for",
+    |k| Value::Switch(k.kvm.ipi_tracking.guest_yield_hint),
+    |k, v| {
+        k.kvm.ipi_tracking.guest_yield_hint = v.switch()?;
+        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+    }),
+    knob!(Knobs "kvm.enable_relaxed_boost", Kind::Switch,
+        Upstream("module parameter of the directed-yield series, version 3; not merged"),
+        "Look a second time for any preempted vCPU if the first look found none",
+        |k| Value::Switch(k.kvm.directed_yield.enable_relaxed_boost),
+        |k, v| k.kvm.directed_yield.enable_relaxed_boost = v.switch()?),
+    knob!(Knobs "kvm.yield_order", Kind::Choice(|| words(&ORDERS)),
+        Ours("the series scans; its text promises priorities"),
+        "Take the first candidate of a scan, or the one with the strongest reason",
+        |k| word(&ORDERS, &k.kvm.directed_yield.order),
+        |k, v| k.kvm.directed_yield.order = chosen(&ORDERS, v)?),
+    knob!(Knobs "kvm.suppress_notification",
+    Kind::Choice(|| Suppression::ALL.iter().map(|policy| policy.name()).collect()),
+    Ours("Linux before 2022 and 7.2, two posted versions, and a corrected one"),
+    "When posted interrupts are kept from notifying (SN)",
+    |k| Value::Words(k.kvm.suppress_notification.name().to_owned()),
+    |k, v| {
+        let policy = v.words()?.parse::<Suppression>();
+        k.kvm.suppress_notification = policy.map_err(|e| e.to_string())?;
+    }),
+    knob!(Knobs "kvm.enable_apicv", Kind::Switch,
+        Upstream("module parameter kvm_intel.enable_apicv"),
+        "Use APIC virtualization and posted interrupts, where the machine has them",
+        |k| Value::Switch(k.kvm.enable_apicv),
+        |k, v| k.kvm.enable_apicv = v.switch()?),
+    knob!(Knobs "kvm.enable_ipiv", Kind::Switch,
+        Upstream("module parameter kvm_intel.enable_ipiv"),
+        "Use IPI virtualization, where the machine has it",
+        |k| Value::Switch(k.kvm.enable_ipiv),
+        |k, v| k.kvm.enable_ipiv = v.switch()?),
+    knob!(Knobs "kvm.preemption_timer", Kind::Switch,
+        Upstream("module parameter kvm_intel.preemption_timer"),
+        "Use the VMX preemption timer for guests' timers, where the machine has it",
+        |k| Value::Switch(k.kvm.preemption_timer),
+        |k, v| k.kvm.preemption_timer = v.switch()?),
+];

@@ -1,0 +1,160 @@
+//! Knobs by their real names: one table of all, read, written and documented alike.
+//!
+//! ```
+//! use stealtime_lab::knobs;
+//! # use stealtime_simulator::config::*;
+//! # let machine = stealtime_lab::profile::builtin("skylake-sp").expect("it comes along");
+//! # let mut config = Config {
+//! #     host: HostConfig {
+//! #         profile: machine.profile,
+//! #         topology: Topology::flat(8),
+//! #         hypervisor: Hypervisor::Kvm,
+//! #         idle: IdleMethod::Mwait,
+//! #         tasks: vec![],
+//! #     },
+//! #     vms: vec![VmConfig { name: "web".into(), ..VmConfig::default() }],
+//! #     knobs: Knobs::default(),
+//! #     run: RunConfig::default(),
+//! #     scripts: Default::default(),
+//! # };
+//! knobs::set(&mut config, "kvm.halt_poll_ns", "50us")?;
+//! knobs::set(&mut config, "vm.web.cpu_weight", "50")?;
+//! assert_eq!(knobs::get(&config, "kvm.halt_poll_ns")?, "50us");
+//! let error = knobs::set(&mut config, "kvm.halt_pol_ns", "0").expect_err("no such knob");
+//! assert!(error.to_string().contains("kvm.halt_poll_ns"));
+//! # Ok::<(), knobs::KnobError>(())
+//! ```
+
+mod host;
+mod kvm;
+mod name;
+pub mod reference;
+mod sched;
+mod value;
+mod vm;
+
+use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
+
+pub use name::{KnobError, get, set};
+pub(crate) use name::{check_parameter, parameter_value, rank};
+pub use value::{Kind, Value};
+pub(crate) use vm::CLOCKS;
+
+/// Whose name a knob has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Upstream's: of this parameter, file or option.
+    Upstream(&'static str),
+    /// Ours, for what upstream has no name for.
+    Ours(&'static str),
+}
+
+/// How a knob is read and written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access {
+    /// One of all VMs and the host.
+    Knobs(
+        fn(&Knobs) -> Value,
+        fn(&mut Knobs, &Value) -> Result<(), String>,
+    ),
+    /// How idle CPUs of the host wait.
+    Idle(
+        fn(&IdleMethod) -> Value,
+        fn(&mut IdleMethod, &Value) -> Result<(), String>,
+    ),
+    /// One of a VM; its name is `vm.NAME.` and this knob's.
+    Vm(
+        fn(&VmConfig) -> Value,
+        fn(&mut VmConfig, &Value) -> Result<(), String>,
+    ),
+}
+
+/// A knob.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Its name; of a VM's knob, what stands behind `vm.NAME.`.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Whose name it is.
+    pub source: Source,
+    pub(crate) access: Access,
+}
+
+impl Knob {
+    /// Its name as one writes it (`vm.NAME.cpu_weight`).
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        match self.access {
+            Access::Vm(..) => format!("vm.NAME.{}", self.name),
+            _ => self.name.to_owned(),
+        }
+    }
+
+    /// Whether each VM has its own.
+    #[must_use]
+    pub fn is_per_vm(&self) -> bool {
+        matches!(self.access, Access::Vm(..))
+    }
+
+    /// The value without a scenario's say.
+    #[must_use]
+    pub fn default(&self) -> Value {
+        match self.access {
+            Access::Knobs(get, _) => get(&Knobs::default()),
+            Access::Idle(get, _) => get(&IdleMethod::default()),
+            Access::Vm(get, _) => get(&VmConfig::default()),
+        }
+    }
+
+    /// The value in a configuration; `None` for one that each VM has.
+    pub(crate) fn get(&self, config: &Config) -> Option<Value> {
+        match self.access {
+            Access::Knobs(get, _) => Some(get(&config.knobs)),
+            Access::Idle(get, _) => Some(get(&config.host.idle)),
+            Access::Vm(..) => None,
+        }
+    }
+}
+
+/// All knobs, in the order in which those that depend on each other are set.
+pub fn all() -> impl Iterator<Item = &'static Knob> {
+    let parts = [kvm::KNOBS, sched::KNOBS, host::KNOBS, vm::KNOBS];
+    parts.into_iter().flatten()
+}
+
+/// The VM's knob of this name (without `vm.NAME.`).
+pub(crate) fn of_vm(name: &str) -> Option<&'static Knob> {
+    vm::KNOBS.iter().find(|knob| knob.name == name)
+}
+
+/// Names of the VM's knobs.
+pub(crate) fn names_of_vm() -> impl Iterator<Item = &'static str> {
+    vm::KNOBS.iter().map(|knob| knob.name)
+}
+
+/// Makes a row of a table: getter and setter of one field.
+macro_rules! knob {
+    ($access:ident $name:expr, $kind:expr, $source:expr, $about:literal,
+     |$from:ident| $get:expr, |$to:ident, $value:ident| $set:expr) => {
+        $crate::knobs::Knob {
+            name: $name,
+            kind: $kind,
+            about: $about,
+            source: $source,
+            access: $crate::knobs::Access::$access(
+                |$from| $get,
+                |$to, $value| {
+                    $set;
+                    Ok(())
+                },
+            ),
+        }
+    };
+}
+pub(crate) use knob;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! From a name and a text to a changed configuration, and back.
+
+use stealtime_simulator::config::{Config, ParamValue, VmConfig};
+
+use super::{Access, Knob, all, names_of_vm, of_vm, vm};
+use crate::nearest::suggestion;
+use crate::units::{Plain, show_time, time};
+
+/// Why a knob cannot be read or set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KnobError {
+    /// There is none of this name.
+    #[error("there is no knob {name}; {help}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest name, or where names are listed.
+        help: String,
+    },
+    /// No VM of this name.
+    #[error("{name}: there is no such VM; {help}")]
+    NoVm {
+        /// The name.
+        name: String,
+        /// The nearest VM, or all.
+        help: String,
+    },
+    /// The value does not fit.
+    #[error("{name}: {problem}")]
+    Value {
+        /// The knob.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// What a name stands for.
+enum Target<'n> {
+    Whole(&'static Knob),
+    /// The VMs' name and the knob.
+    Vm(&'n str, &'static Knob),
+    /// The VMs' name and the parameter of the workload.
+    Workload(&'n str, &'n str),
+}
+
+/// The older name of a knob that [`Config::check`] uses.
+const ALIASES: [(&str, &str); 2] = [
+    ("sched.hz", "host.hz"),
+    ("sched.timer_migration", "kernel.timer_migration"),
+];
+
+/// Whether `name` is the knob `knob`, under its own or another name.
+fn matches(name: &str, knob: &str) -> bool {
+    name == knob || ALIASES.contains(&(name, knob))
+}
+
+fn target<'n>(vms: &[VmConfig], name: &'n str) -> Result<Target<'n>, KnobError> {
+    if let Some(rest) = name.strip_prefix("vm.") {
+        return target_of_vm(vms, name, rest);
+    }
+    let whole = |knob: &&Knob| !knob.is_per_vm() && matches(name, knob.name);
+    if let Some(knob) = all().find(whole) {
+        return Ok(Target::Whole(knob));
+    }
+    let names: Vec<&str> = all()
+        .filter(|knob| !knob.is_per_vm())
+        .map(|k| k.name)
+        .collect();
+    Err(KnobError::Unknown {
+        name: name.to_owned(),
+        help: help(name, &names),
+    })
+}
+
+fn help(name: &str, names: &[&str]) -> String {
+    match crate::nearest::nearest(name, names.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "`stealtime knobs` lists them".to_owned(),
+    }
+}
+
+/// `NAME.KNOB` or `NAME.workload.PARAMETER`; names of VMs may have dots.
+fn target_of_vm<'n>(
+    vms: &[VmConfig],
+    name: &'n str,
+    rest: &'n str,
+) -> Result<Target<'n>, KnobError> {
+    let dots = rest.match_indices('.').map(|(at, _)| rest.split_at(at));
+    let mut known = dots.filter(|(vm_name, _)| is_known(vms, vm_name));
+    let Some((vm_name, knob)) = known.next() else {
+        let mut names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+        names.dedup();
+        let wrong = rest.split('.').next().unwrap_or(rest);
+        return Err(KnobError::NoVm {
+            name: name.to_owned(),
+            help: suggestion(wrong, &names),
+        });
+    };
+    let knob = knob.trim_start_matches('.');
+    if let Some(parameter) = knob.strip_prefix("workload.") {
+        return Ok(Target::Workload(vm_name, parameter));
+    }
+    match of_vm(knob) {
+        Some(knob) => Ok(Target::Vm(vm_name, knob)),
+        None => {
+            let names: Vec<&str> = names_of_vm().chain(["workload.PARAMETER"]).collect();
+            Err(KnobError::Unknown {
+                name: name.to_owned(),
+                help: suggestion(knob, &names),
+            })
+        }
+    }
+}
+
+fn is_known(vms: &[VmConfig], name: &str) -> bool {
+    name == "*" || vms.iter().any(|vm| vm::belongs(vm, name))
+}
+
+/// Sets a knob. A name of a group of VMs (`vm.web.cpu_weight` for `web-1`, `web-2`…) sets it in
+/// each, `vm.*.` in all.
+///
+/// # Errors
+///
+/// [`KnobError`]; nothing is changed then.
+pub fn set(config: &mut Config, name: &str, text: &str) -> Result<(), KnobError> {
+    let wrong = |problem| KnobError::Value {
+        name: name.to_owned(),
+        problem,
+    };
+    match target(&config.vms, name)? {
+        Target::Whole(knob) => {
+            let value = knob.kind.read(text).map_err(wrong)?;
+            match knob.access {
+                Access::Knobs(_, set) => {
+                    let mut knobs = config.knobs.clone();
+                    set(&mut knobs, &value).map_err(wrong)?;
+                    config.knobs = knobs;
+                }
+                Access::Idle(_, set) => set(&mut config.host.idle, &value).map_err(wrong)?,
+                Access::Vm(..) => {}
+            }
+        }
+        Target::Vm(vm_name, knob) => {
+            let value = knob.kind.read(text).map_err(wrong)?;
+            let Access::Vm(_, set) = knob.access else {
+                return Ok(());
+            };
+            for vm in config.vms.iter_mut().filter(|vm| is_meant(vm, vm_name)) {
+                set(vm, &value).map_err(wrong)?;
+            }
+        }
+        Target::Workload(vm_name, parameter) => {
+            let value = parameter_value(text);
+            for vm in config.vms.iter().filter(|vm| is_meant(vm, vm_name)) {
+                check_parameter(&vm.workload.name, parameter, &value)
+                    .map_err(|(problem, _)| wrong(problem))?;
+            }
+            for vm in config.vms.iter_mut().filter(|vm| is_meant(vm, vm_name)) {
+                vm.workload
+                    .params
+                    .insert(parameter.to_owned(), value.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_meant(vm: &VmConfig, name: &str) -> bool {
+    name == "*" || vm::belongs(vm, name)
+}
+
+/// A workload's parameter from text: a number, a time, a switch or a word.
+pub(crate) fn parameter_value(text: &str) -> ParamValue {
+    if let Ok(number) = text.parse::<i64>() {
+        return ParamValue::Int(number);
+    }
+    if let Some(ns) = time(text, Plain::Refused)
+        .ok()
+        .and_then(|ns| i64::try_from(ns).ok())
+    {
+        return ParamValue::Int(ns);
+    }
+    match text {
+        "true" => ParamValue::Bool(true),
+        "false" => ParamValue::Bool(false),
+        _ => ParamValue::Text(text.to_owned()),
+    }
+}
+
+/// Whether a workload of the library takes this parameter: what is wrong, and what to do.
+pub(crate) fn check_parameter(
+    workload: &str,
+    name: &str,
+    value: &ParamValue,
+) -> Result<(), (String, Option<String>)> {
+    let Some(workload) = stealtime_simulator::workload::find(workload) else {
+        return Ok(());
+    };
+    let Some(doc) = workload.params.iter().find(|doc| doc.name == name) else {
+        let names: Vec<&str> = workload.params.iter().map(|doc| doc.name).collect();
+        let help = match names.is_empty() {
+            true => "it has none".to_owned(),
+            false => suggestion(name, &names),
+        };
+        let problem = format!("{} has no parameter {name}; {help}", workload.name);
+        return Err((problem, None));
+    };
+    let number = match value {
+        ParamValue::Int(number) => u64::try_from(*number).ok(),
+        ParamValue::Bool(on) => Some(u64::from(*on)),
+        ParamValue::Text(_) => None,
+    };
+    if number.is_some_and(|number| (doc.min..=doc.max).contains(&number)) {
+        return Ok(());
+    }
+    let range = match doc.unit {
+        "ns" => format!(
+            "a time within {} to {}",
+            show_time(doc.min),
+            show_time(doc.max)
+        ),
+        unit => format!("a whole number within {} to {} {unit}", doc.min, doc.max),
+    };
+    let help = format!("{name}: {}", doc.about);
+    Err((format!("must be {}", range.trim_end()), Some(help)))
+}
+
+/// Reads a knob as [`set`] writes it. Of several VMs, the first one's.
+///
+/// # Errors
+///
+/// [`KnobError`] for a name that is no knob's or no VM's.
+pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
+    let none = || KnobError::Unknown {
+        name: name.to_owned(),
+        help: "it has no value here".to_owned(),
+    };
+    match target(&config.vms, name)? {
+        Target::Whole(knob) => Ok(knob.get(config).ok_or_else(none)?.to_string()),
+        Target::Vm(vm_name, knob) => {
+            let vm = config
+                .vms
+                .iter()
+                .find(|vm| is_meant(vm, vm_name))
+                .ok_or_else(none)?;
+            match knob.access {
+                Access::Vm(get, _) => Ok(get(vm).to_string()),
+                _ => Err(none()),
+            }
+        }
+        Target::Workload(vm_name, parameter) => {
+            let vm = config
+                .vms
+                .iter()
+                .find(|vm| is_meant(vm, vm_name))
+                .ok_or_else(none)?;
+            match vm.workload.params.get(parameter).ok_or_else(none)? {
+                ParamValue::Int(number) => Ok(number.to_string()),
+                ParamValue::Text(text) => Ok(text.clone()),
+                ParamValue::Bool(on) => Ok(on.to_string()),
+            }
+        }
+    }
+}
+
+/// The place of a name in the order in which knobs are set: a knob after those it depends on.
+pub(crate) fn rank(name: &str) -> usize {
+    let of_vm = name.starts_with("vm.");
+    let is_it = |knob: &Knob| match knob.is_per_vm() {
+        false => matches(name, knob.name),
+        true => of_vm && name.ends_with(knob.name) && name.len() > knob.name.len() + 3,
+    };
+    all().position(is_it).unwrap_or(usize::MAX)
+}

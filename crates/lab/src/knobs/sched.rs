@@ -1,0 +1,237 @@
+//! Knobs of the scheduler.
+
+use stealtime_hypervisor::eevdf::{Feature, Features, PickMode, Preempt};
+use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
+
+use super::Source::{Ours, Upstream};
+use super::kvm::{chosen, word, words};
+use super::value::{Kind, Value, time_or};
+use super::{Knob, knob};
+use crate::nearest::suggestion;
+
+const PICKS: [(&str, PickMode); 2] = [
+    ("hierarchical", PickMode::Hierarchical),
+    ("flat", PickMode::Flat),
+];
+const PREEMPTS: [(&str, Preempt); 2] = [("lazy", Preempt::Lazy), ("full", Preempt::Full)];
+const LAG_CREDIT: super::Source = Ours("details of YIELD_TO_LAG_CREDIT");
+
+/// What differs from the defaults; all others stay.
+fn features(features: Features) -> Value {
+    let changed = Feature::ALL.into_iter().filter_map(|feature| {
+        let on = features.has(feature);
+        let no = if on { "" } else { "NO_" };
+        (on != Features::default().has(feature)).then(|| format!("{no}{}", feature.name()))
+    });
+    Value::Words(changed.collect::<Vec<_>>().join(","))
+}
+
+fn with_features(mut features: Features, value: &Value) -> Result<Features, String> {
+    let split = value.words()?.split([',', ' ']).map(str::trim);
+    for name in split.filter(|name| !name.is_empty()) {
+        features.set(name).map_err(|_| {
+            let names: Vec<&str> = Feature::ALL.iter().map(|f| f.name()).collect();
+            let known = name.strip_prefix("NO_").unwrap_or(name);
+            format!("no feature {name}; {}", suggestion(known, &names))
+        })?;
+    }
+    Ok(features)
+}
+
+fn method(credit: &LagCredit) -> &'static str {
+    match credit.method {
+        Method::Credit { .. } => "credit",
+        Method::Debooster => "debooster",
+    }
+}
+
+fn set_method(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
+    match (value.words()?, credit.method) {
+        ("credit", Method::Credit { .. }) => {}
+        ("credit", Method::Debooster) => credit.method = LagCredit::SERIES_V3.method,
+        _ => credit.method = Method::Debooster,
+    }
+    Ok(())
+}
+
+fn credit_parts(credit: &mut LagCredit) -> Result<(&mut u32, &mut bool), String> {
+    match &mut credit.method {
+        Method::Credit {
+            slices,
+            keep_request,
+        } => Ok((slices, keep_request)),
+        Method::Debooster => Err("only with sched.lag_credit.method=credit".to_owned()),
+    }
+}
+
+fn set_rate_limit(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
+    let interval_ns = interval(credit);
+    credit.rate_limit = match (value.words()?, credit.rate_limit) {
+        ("adaptive", kept @ RateLimit::Adaptive { .. }) => kept,
+        // Starts with the fixed interval at that gap, and may go up and down eightfold.
+        ("adaptive", RateLimit::Fixed { .. }) => RateLimit::Adaptive {
+            interval_ns,
+            gap_ns: 1_000_000,
+            min_ns: interval_ns / 8,
+            max_ns: interval_ns.saturating_mul(8),
+        },
+        _ => RateLimit::Fixed { interval_ns },
+    };
+    Ok(())
+}
+
+fn interval(credit: &LagCredit) -> u64 {
+    match credit.rate_limit {
+        RateLimit::Fixed { interval_ns } | RateLimit::Adaptive { interval_ns, .. } => interval_ns,
+    }
+}
+
+/// Gap, least and most of an adaptive limit; those it would start with, for a fixed one.
+fn adaptive(credit: &LagCredit) -> [u64; 3] {
+    match credit.rate_limit {
+        RateLimit::Adaptive {
+            gap_ns,
+            min_ns,
+            max_ns,
+            ..
+        } => [gap_ns, min_ns, max_ns],
+        RateLimit::Fixed { interval_ns } => {
+            [1_000_000, interval_ns / 8, interval_ns.saturating_mul(8)]
+        }
+    }
+}
+
+fn adaptive_part(credit: &mut LagCredit, part: usize, to: u64) -> Result<(), String> {
+    match (&mut credit.rate_limit, part) {
+        (RateLimit::Adaptive { gap_ns, .. }, 0) => *gap_ns = to,
+        (RateLimit::Adaptive { min_ns, .. }, 1) => *min_ns = to,
+        (RateLimit::Adaptive { max_ns, .. }, _) => *max_ns = to,
+        _ => return Err("only with sched.lag_credit.rate_limit=adaptive".to_owned()),
+    }
+    Ok(())
+}
+
+fn guard(credit: &LagCredit) -> Guard {
+    let none = Guard {
+        per_mille: 0,
+        burst_ns: 20_000_000,
+    };
+    credit
+        .guard
+        .or(LagCredit::GUARDED.guard.map(|guard| Guard {
+            per_mille: 0,
+            ..guard
+        }))
+        .unwrap_or(none)
+}
+
+const TIME: Kind = Kind::Time {
+    min: 0,
+    max: 1_000_000_000,
+};
+
+pub(super) static KNOBS: &[Knob] = &[
+    knob!(Knobs "sched.features", Kind::Words("NAME or NO_NAME, several with commas"),
+        Upstream("/sys/kernel/debug/sched/features, and YIELD_TO_LAG_CREDIT of the series"),
+        "Switch features of the fair class; those not named keep their defaults",
+        |k| features(k.sched.features),
+        |k, v| k.sched.features = with_features(k.sched.features, v)?),
+    knob!(Knobs "sched.base_slice_ns",
+        Kind::TimeOr { word: "auto", min: 100_000, max: 1_000_000_000 },
+        Upstream("/sys/kernel/debug/sched/base_slice_ns"),
+        "Slice of a task that has none of its own; auto: 0.7 ms times 1 + log2 of the CPUs (8 at most)",
+        |k| time_or(k.sched.base_slice_ns, "auto"),
+        |k, v| k.sched.base_slice_ns = v.ns_or()?),
+    knob!(Knobs "sched.pick", Kind::Choice(|| words(&PICKS)),
+        Ours("7.2's way, and the one merged for 7.3"),
+        "Pick the next task level by level of the cgroups, or from one queue",
+        |k| word(&PICKS, &k.sched.pick),
+        |k, v| k.sched.pick = chosen(&PICKS, v)?),
+    knob!(Knobs "sched.preempt", Kind::Choice(|| words(&PREEMPTS)),
+        Upstream("boot parameter preempt="),
+        "Let the fair class's requests to reschedule wait for the tick, or not",
+        |k| word(&PREEMPTS, &k.sched.preempt),
+        |k, v| k.sched.preempt = chosen(&PREEMPTS, v)?),
+    knob!(Knobs "sched.lag_credit.method", Kind::Choice(|| vec!["credit", "debooster"]),
+        LAG_CREDIT,
+        "What a directed yield does: the target is credited (version 3), or the yielder pays (version 2)",
+        |k| Value::Words(method(&k.sched.lag_credit).to_owned()),
+        |k, v| set_method(&mut k.sched.lag_credit, v)?),
+    knob!(Knobs "sched.lag_credit.slices", Kind::Number { min: 1, max: 16, unit: "slices" },
+        LAG_CREDIT,
+        "For how many of its slices a credited target stays eligible",
+        |k| match k.sched.lag_credit.method {
+            Method::Credit { slices, .. } => Value::Number(slices.into()),
+            Method::Debooster => Value::Words("-".to_owned()),
+        },
+        |k, v| *credit_parts(&mut k.sched.lag_credit)?.0 = v.number()?),
+    knob!(Knobs "sched.lag_credit.keep_request", Kind::Switch,
+        LAG_CREDIT,
+        "A queued target keeps the distance to its deadline",
+        |k| match k.sched.lag_credit.method {
+            Method::Credit { keep_request, .. } => Value::Switch(keep_request),
+            Method::Debooster => Value::Words("-".to_owned()),
+        },
+        |k, v| *credit_parts(&mut k.sched.lag_credit)?.1 = v.switch()?),
+    knob!(Knobs "sched.lag_credit.rate_limit", Kind::Choice(|| vec!["fixed", "adaptive"]),
+        LAG_CREDIT,
+        "How often a directed yield may force a reschedule: at fixed intervals, or by how many there are",
+        |k| Value::Words(match k.sched.lag_credit.rate_limit {
+            RateLimit::Fixed { .. } => "fixed".to_owned(),
+            RateLimit::Adaptive { .. } => "adaptive".to_owned(),
+        }),
+        |k, v| set_rate_limit(&mut k.sched.lag_credit, v)?),
+    knob!(Knobs "sched.lag_credit.interval_ns", TIME,
+    LAG_CREDIT,
+    "Shortest time between two forced reschedules of a run queue; 0 for no limit",
+    |k| Value::Ns(interval(&k.sched.lag_credit)),
+    |k, v| match &mut k.sched.lag_credit.rate_limit {
+        RateLimit::Fixed { interval_ns } | RateLimit::Adaptive { interval_ns, .. } => {
+            *interval_ns = v.ns()?;
+        }
+    }),
+    knob!(Knobs "sched.lag_credit.gap_ns", Kind::Time { min: 1, max: 1_000_000_000 },
+        LAG_CREDIT,
+        "With an adaptive limit, the gap between yields at which the interval holds",
+        |k| Value::Ns(adaptive(&k.sched.lag_credit)[0]),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 0, v.ns()?)?),
+    knob!(Knobs "sched.lag_credit.min_ns", TIME,
+        LAG_CREDIT,
+        "With an adaptive limit, the shortest interval",
+        |k| Value::Ns(adaptive(&k.sched.lag_credit)[1]),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 1, v.ns()?)?),
+    knob!(Knobs "sched.lag_credit.max_ns", TIME,
+        LAG_CREDIT,
+        "With an adaptive limit, the longest interval",
+        |k| Value::Ns(adaptive(&k.sched.lag_credit)[2]),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 2, v.ns()?)?),
+    knob!(Knobs "sched.lag_credit.across_run_queues", Kind::Switch,
+        LAG_CREDIT,
+        "Pull a target on another run queue to the yielder's, where it may run there",
+        |k| Value::Switch(k.sched.lag_credit.across_run_queues),
+        |k, v| k.sched.lag_credit.across_run_queues = v.switch()?),
+    knob!(Knobs "sched.lag_credit.guard_per_mille", Kind::Number { min: 0, max: 1000, unit: "‰" },
+    LAG_CREDIT,
+    "How much of the time credits may take from the others of a queue; 0 for no limit",
+    |k| Value::Number(guard(&k.sched.lag_credit).per_mille.into()),
+    |k, v| k.sched.lag_credit.guard = match v.number()? {
+        0 => None,
+        per_mille => Some(Guard { per_mille, ..guard(&k.sched.lag_credit) }),
+    }),
+    knob!(Knobs "sched.lag_credit.guard_burst_ns", TIME,
+    LAG_CREDIT,
+    "How much of that may be saved up",
+    |k| Value::Ns(guard(&k.sched.lag_credit).burst_ns),
+    |k, v| {
+        let burst_ns = v.ns()?;
+        match &mut k.sched.lag_credit.guard {
+            Some(guard) => guard.burst_ns = burst_ns,
+            None => return Err("only with sched.lag_credit.guard_per_mille above 0".to_owned()),
+        }
+    }),
+    knob!(Knobs "kernel.timer_migration", Kind::Switch,
+        Upstream("sysctl kernel.timer_migration"),
+        "Move timers of idle CPUs to busy ones",
+        |k| Value::Switch(k.sched.timer_migration),
+        |k, v| k.sched.timer_migration = v.switch()?),
+];

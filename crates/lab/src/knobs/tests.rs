@@ -1,0 +1,255 @@
+use super::*;
+use proptest::prelude::*;
+use stealtime_simulator::config::{
+    ClockMethod, HostClock, HostConfig, Hypervisor, MigrationConfig, RunConfig, Topology,
+    WorkloadConfig,
+};
+
+fn config() -> Config {
+    let vm = |name: &str| VmConfig {
+        name: name.to_owned(),
+        workload: WorkloadConfig::named("ticks"),
+        ..VmConfig::default()
+    };
+    Config {
+        host: HostConfig {
+            profile: crate::profile::builtin("skylake-sp")
+                .expect("it comes along")
+                .profile,
+            topology: Topology::flat(8),
+            hypervisor: Hypervisor::Kvm,
+            idle: IdleMethod::Mwait,
+            tasks: Vec::new(),
+        },
+        vms: vec![vm("web-1"), vm("web-2"), vm("db.eu")],
+        knobs: Knobs::default(),
+        run: RunConfig::default(),
+        scripts: stealtime_simulator::script::Scripts::default(),
+    }
+}
+
+/// A name that stands for a knob in [`config`].
+fn named(knob: &Knob) -> String {
+    knob.full_name().replace("NAME", "web")
+}
+
+#[test]
+fn names_are_there_once() {
+    let mut names: Vec<String> = all().map(Knob::full_name).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn the_default_of_every_knob_can_be_set_and_changes_nothing() {
+    for knob in all() {
+        let mut config = config();
+        let name = named(knob);
+        let before = get(&config, &name).expect("it is a knob");
+        assert_eq!(before, knob.default().to_string(), "{name}");
+        match set(&mut config, &name, &before) {
+            Ok(()) => assert_eq!(config, self::config(), "{name}"),
+            // A detail of what is off by default.
+            Err(KnobError::Value { problem, .. }) if problem.starts_with("only with") => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Another value than the default, where the kind says one.
+fn other(knob: &Knob) -> Option<String> {
+    let default = knob.default();
+    let value = match knob.kind {
+        Kind::Switch => (default == Value::Switch(false)).to_string(),
+        Kind::Number { min, max, .. } if default == Value::Number(max) => min.to_string(),
+        Kind::Number { max, .. } => max.to_string(),
+        Kind::Time { max, .. } | Kind::TimeOr { max, .. } => crate::units::show_time(max),
+        Kind::Cpus => "1-3,5".to_owned(),
+        Kind::Choice(words) => {
+            let words = words();
+            let other = words.iter().find(|word| **word != default.to_string());
+            (*other?).to_owned()
+        }
+        Kind::Words(_) => match knob.name {
+            "sched.features" => "NO_RUN_TO_PARITY,YIELD_TO_LAG_CREDIT".to_owned(),
+            "pinning" => "1:1 3,1-2".to_owned(),
+            "cpu_max" => "50ms 200ms".to_owned(),
+            _ => return None,
+        },
+    };
+    Some(value)
+}
+
+/// What must be on for a detail of it to be set.
+fn with_what_it_needs(name: &str) -> Config {
+    let mut config = config();
+    if name.ends_with("clock_method") {
+        let clock = HostClock::exact(1);
+        let migration = MigrationConfig {
+            at_ns: 1,
+            to_cpus: vec![1],
+            method: ClockMethod::default(),
+            transfer_ns: 1,
+            step_ns: 1,
+            source: clock,
+            destination: clock,
+        };
+        config.vms[0].migration = Some(migration.clone());
+        config.vms[1].migration = Some(migration);
+    }
+    let needs = match name {
+        "sched.lag_credit.gap_ns" | "sched.lag_credit.min_ns" | "sched.lag_credit.max_ns" => {
+            Some(("sched.lag_credit.rate_limit", "adaptive"))
+        }
+        "sched.lag_credit.guard_burst_ns" => Some(("sched.lag_credit.guard_per_mille", "125")),
+        "xen.batch_min_targets" => Some(("xen.batch_wakeups", "threshold")),
+        _ => None,
+    };
+    if let Some((name, value)) = needs {
+        set(&mut config, name, value).expect("a value");
+    }
+    config
+}
+
+#[test]
+fn every_knob_changes_what_it_reads() {
+    for knob in all() {
+        let name = named(knob);
+        let mut config = with_what_it_needs(&name);
+        let old = config.clone();
+        let value = other(knob).unwrap_or_else(|| panic!("no other value of {name}"));
+        set(&mut config, &name, &value).unwrap_or_else(|error| panic!("{error}"));
+        assert_ne!(config, old, "{name}");
+        assert_eq!(get(&config, &name).expect("it is a knob"), value, "{name}");
+        if knob.is_per_vm() {
+            assert_eq!(config.vms[2], old.vms[2], "{name}: only the group's");
+            assert_eq!(
+                get(&config, &name.replace("web", "web-2")).expect("a knob"),
+                value
+            );
+        }
+    }
+}
+
+#[test]
+fn the_two_copies_of_ipi_knobs_stay_one() {
+    let mut config = config();
+    set(&mut config, "kvm.ipi_tracking_enabled", "Y").expect("a switch");
+    set(&mut config, "kvm.ipi_window_ns", "1ms").expect("a time");
+    let kvm = &config.knobs.kvm;
+    assert!(kvm.ipi_tracking.ipi_tracking_enabled);
+    assert_eq!(kvm.directed_yield.ipi, kvm.ipi_tracking);
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused_and_change_nothing() {
+    for (name, value, says) in [
+        ("kvm.halt_poll_ns", "5 MB", "no unit of time"),
+        ("kvm.halt_poll_ns", "5s", "not within 0ns to 4294967295ns"),
+        ("kvm.halt_poll_ns", "-1", "no time"),
+        ("kvm.pi_inject_timer", "2", "not within -1 to 1"),
+        ("kvm.enable_apicv", "maybe", "no switch"),
+        ("kvm.timer_policy", "adaptiv", "did you mean `adaptive`?"),
+        (
+            "sched.features",
+            "RUN_TO_PARTY",
+            "did you mean `RUN_TO_PARITY`?",
+        ),
+        ("sched.pick", "flatt", "did you mean `flat`?"),
+        (
+            "sched.lag_credit.gap_ns",
+            "1ms",
+            "only with sched.lag_credit.rate_limit=adaptive",
+        ),
+        (
+            "xen.batch_min_targets",
+            "4",
+            "only with xen.batch_wakeups=threshold",
+        ),
+        ("host.nohz_full", "3-1", "ends before it begins"),
+        ("vm.web.pinning", "1:1", "no CPUs"),
+        ("vm.web.cpu_max", "1 2 3", "quota and a period"),
+        ("vm.web.cpu_max", "18446744073709551615", "too long"),
+        ("vm.web.cpu_weight", "0", "not within 1 to 10000"),
+        ("vm.web.cpu_wait", "1", "did you mean `cpu_weight`?"),
+        ("vm.web-9.cpu_weight", "1", "did you mean `web-1`?"),
+        ("vm.web", "1", "no such VM"),
+        ("vm.", "1", "no such VM"),
+        ("vm.web.workload.period", "1ms", "did you mean `period_ns`?"),
+        (
+            "vm.web.workload.period_ns",
+            "1ns",
+            "a time within 1us to 100s",
+        ),
+        (
+            "vm.web.workload.threads",
+            "many",
+            "a whole number within 0 to 65536",
+        ),
+        ("kvm.halt_poll", "1", "did you mean `kvm.halt_poll_ns`?"),
+        ("zzz", "1", "stealtime knobs"),
+    ] {
+        let mut config = config();
+        let error = set(&mut config, name, value).expect_err(name).to_string();
+        assert!(error.contains(says), "{name}={value}: {error}");
+        assert_eq!(config, self::config(), "{name}={value}");
+    }
+}
+
+#[test]
+fn values_have_several_forms() {
+    let mut config = config();
+    for (name, value, reads) in [
+        ("kvm.halt_poll_ns", "50000", "50us"),
+        ("kvm.halt_poll_ns", "0.05ms", "50us"),
+        ("kvm.enable_apicv", "N", "false"),
+        ("host.nohz_full", "5,1-3,2", "1-3,5"),
+        ("sched.base_slice_ns", "3ms", "3ms"),
+        ("sched.base_slice_ns", "auto", "auto"),
+        ("vm.web.cpu_max", "50000 100000", "50ms 100ms"),
+        ("vm.web.cpu_max", "20ms", "20ms 100ms"),
+        ("vm.web.cpu_max", "max", "max"),
+        ("vm.web.pinning", "1:1 0,0", "1:1 0,0"),
+        ("vm.web.pinning", "3,1,2", "1-3"),
+        ("vm.web.pinning", "none", "none"),
+        ("vm.db.eu.nice", "5", "5"),
+        ("vm.*.workload.threads", "4", "4"),
+        ("vm.web.workload.period_ns", "20us", "20000"),
+        ("sched.hz", "1000", "1000"),
+    ] {
+        set(&mut config, name, value).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(get(&config, name).expect("a knob"), reads, "{name}={value}");
+    }
+    assert!(get(&config, "vm.web.workload.nothing").is_err());
+}
+
+#[test]
+fn details_come_after_what_they_are_details_of() {
+    let order = |first, second| assert!(rank(first) < rank(second), "{first} {second}");
+    order("sched.lag_credit.rate_limit", "sched.lag_credit.gap_ns");
+    order("sched.lag_credit.method", "sched.lag_credit.slices");
+    order(
+        "sched.lag_credit.guard_per_mille",
+        "sched.lag_credit.guard_burst_ns",
+    );
+    order("xen.batch_wakeups", "xen.batch_min_targets");
+    order("vm.a.cpu_pm", "vm.a.hlt_in_guest");
+}
+
+proptest! {
+    #[test]
+    fn no_name_and_no_value_panics(name in "(kvm|sched|vm|host|xen)?[.a-z_*]{0,20}", value in "\\PC{0,12}") {
+        let mut config = config();
+        let _ = (set(&mut config, &name, &value), get(&config, &name));
+    }
+
+    #[test]
+    fn no_value_of_a_knob_panics(at in 0_usize..80, value in "[-0-9a-z:., ]{0,16}") {
+        let mut config = config();
+        if let Some(knob) = all().nth(at) && set(&mut config, &named(knob), &value).is_ok() {
+            prop_assert!(get(&config, &named(knob)).is_ok());
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Knobs that each VM has: of its guest's features, its VMM and its cgroup.
+
+use stealtime_simulator::config::{ClockMethod, GuestConfig, Pinning, VmConfig};
+
+use super::Source::{Ours, Upstream};
+use super::kvm::{chosen, word, words};
+use super::value::{Kind, Value};
+use super::{Knob, knob};
+use crate::units::{Plain, cpus, show_cpus, time};
+
+/// `cpu.max` without a period has this one, in ns (`default_bw_period_us` of the cgroup).
+const PERIOD_NS: u64 = 100_000_000;
+
+fn show_pinning(pinning: &Pinning) -> Value {
+    Value::Words(match pinning {
+        Pinning::None => "none".to_owned(),
+        Pinning::Pool(cpus) => show_cpus(cpus),
+        Pinning::OneToOne(cpus) => format!("1:1 {}", show_cpus(cpus)),
+    })
+}
+
+/// `none`, CPUs for all vCPUs together, or `1:1` and CPUs for one vCPU each.
+fn pinning(value: &Value) -> Result<Pinning, String> {
+    let text = value.words()?;
+    if text == "none" {
+        return Ok(Pinning::None);
+    }
+    let (one_to_one, list) = match text.strip_prefix("1:1") {
+        Some(list) => (true, list),
+        None => (false, text),
+    };
+    let mut cpus = cpus(list)?;
+    if cpus.is_empty() {
+        return Err("no CPUs: give 0-3, 1:1 0-3, or none".to_owned());
+    }
+    if one_to_one {
+        return Ok(Pinning::OneToOne(cpus));
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(Pinning::Pool(cpus))
+}
+
+fn show_cpu_max(limit: Option<(u64, u64)>) -> Value {
+    use crate::units::show_time;
+    Value::Words(match limit {
+        None => "max".to_owned(),
+        Some((quota, period)) => format!("{} {}", show_time(quota), show_time(period)),
+    })
+}
+
+/// `max`, or quota and period as the cgroup's file has them: numbers are in us.
+fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, String> {
+    let text = value.words()?;
+    let mut words = text.split([' ', '/', ',']).filter(|word| !word.is_empty());
+    let (quota, period) = (words.next().unwrap_or(""), words.next());
+    if words.next().is_some() {
+        return Err(format!(
+            "{text:?}: give a quota and a period, such as 50ms 100ms"
+        ));
+    }
+    let us = |word: &str| match word.parse::<u64>() {
+        Ok(us) => us
+            .checked_mul(1_000)
+            .ok_or_else(|| format!("{word} us is too long")),
+        Err(_) => time(word, Plain::Refused),
+    };
+    let period = period.map_or(Ok(PERIOD_NS), us)?;
+    if quota == "max" {
+        return Ok(None);
+    }
+    Ok(Some((us(quota)?, period)))
+}
+
+/// How a guest's clocks are carried over, by name.
+pub(crate) const CLOCKS: [(&str, ClockMethod); 3] = [
+    ("value", ClockMethod::Value),
+    ("documented", ClockMethod::Documented),
+    ("offset", ClockMethod::Offset),
+];
+
+const fn all_exits_off(guest: &GuestConfig) -> bool {
+    guest.mwait_in_guest && guest.hlt_in_guest && guest.pause_in_guest
+}
+
+macro_rules! switch {
+    ($field:ident, $source:expr, $about:literal) => {
+        knob!(Vm stringify!($field), Kind::Switch, $source, $about,
+            |vm| Value::Switch(vm.guest.$field),
+            |vm, v| vm.guest.$field = v.switch()?)
+    };
+}
+
+pub(super) static KNOBS: &[Knob] = &[
+    knob!(Vm "vcpus", Kind::Number { min: 1, max: 4096, unit: "vCPUs" },
+        Upstream("QEMU -smp"),
+        "How many vCPUs it has",
+        |vm| Value::Number(vm.vcpus.into()),
+        |vm, v| vm.vcpus = v.number()?),
+    knob!(Vm "pinning", Kind::Words("none, 0-3 (a pool), or 1:1 0-3 (a CPU each)"),
+        Upstream("libvirt <vcpupin>"),
+        "Where its vCPUs may run",
+        |vm| show_pinning(&vm.pinning),
+        |vm, v| vm.pinning = pinning(v)?),
+    knob!(Vm "cpu_weight", Kind::Number { min: 1, max: 10_000, unit: "" },
+        Upstream("cgroup file cpu.weight"),
+        "Weight of its scope under machine.slice",
+        |vm| Value::Number(vm.cpu_weight.into()),
+        |vm, v| vm.cpu_weight = v.number()?),
+    knob!(Vm "cpu_max", Kind::Words("max, or QUOTA PERIOD (50ms 100ms, or numbers of us)"),
+        Upstream("cgroup file cpu.max"),
+        "Bandwidth limit of its scope",
+        |vm| show_cpu_max(vm.cpu_max_ns),
+        |vm, v| vm.cpu_max_ns = cpu_max(v)?),
+    knob!(Vm "nice", Kind::Number { min: -20, max: 19, unit: "" },
+        Upstream("nice(2)"),
+        "Nice value of its threads",
+        |vm| Value::Number(vm.nice.into()),
+        |vm, v| vm.nice = v.number()?),
+    knob!(Vm "cpu_pm", Kind::Switch,
+    Upstream("QEMU -overcommit cpu-pm="),
+    "MWAIT, HLT and PAUSE do not leave the guest",
+    |vm| Value::Switch(all_exits_off(&vm.guest)),
+    |vm, v| {
+        let on = v.switch()?;
+        vm.guest.mwait_in_guest = on;
+        vm.guest.hlt_in_guest = on;
+        vm.guest.pause_in_guest = on;
+    }),
+    switch!(
+        mwait_in_guest,
+        Upstream("KVM_X86_DISABLE_EXITS_MWAIT"),
+        "MWAIT does not leave the guest"
+    ),
+    switch!(
+        hlt_in_guest,
+        Upstream("KVM_X86_DISABLE_EXITS_HLT"),
+        "HLT does not leave the guest"
+    ),
+    switch!(
+        pause_in_guest,
+        Upstream("KVM_X86_DISABLE_EXITS_PAUSE"),
+        "PAUSE does not leave the guest: no pause-loop exiting"
+    ),
+    switch!(
+        x2apic,
+        Upstream("QEMU -cpu x2apic="),
+        "Its LAPICs are in x2APIC mode"
+    ),
+    switch!(
+        pv_eoi,
+        Upstream("KVM_FEATURE_PV_EOI"),
+        "End of interrupt without an exit"
+    ),
+    switch!(
+        pv_send_ipi,
+        Upstream("KVM_FEATURE_PV_SEND_IPI"),
+        "IPIs to many by one hypercall"
+    ),
+    switch!(
+        pv_tlb_flush,
+        Upstream("KVM_FEATURE_PV_TLB_FLUSH"),
+        "TLB shootdowns spare vCPUs that do not run"
+    ),
+    switch!(
+        pv_spinlocks,
+        Upstream("KVM_FEATURE_PV_UNHALT"),
+        "Waiters for spinlocks halt"
+    ),
+    switch!(
+        pv_sched_yield,
+        Upstream("KVM_FEATURE_PV_SCHED_YIELD"),
+        "Who sends an IPI to a preempted vCPU yields to it"
+    ),
+    switch!(
+        steal_time,
+        Upstream("KVM_FEATURE_STEAL_TIME"),
+        "The guest's scheduler knows what was stolen"
+    ),
+    knob!(Vm "hz", Kind::Number { min: 24, max: 1000, unit: "Hz" },
+        Upstream("CONFIG_HZ of the guest"),
+        "The guest's tick",
+        |vm| Value::Number(vm.guest.hz.into()),
+        |vm, v| vm.guest.hz = v.number()?),
+    knob!(Vm "guest_halt_poll_ns", Kind::Time { min: 0, max: u32::MAX as u64 },
+        Upstream("module parameter haltpoll.guest_halt_poll_ns of the guest"),
+        "How long the guest's idle loop polls before HLT; 0: not",
+        |vm| Value::Ns(vm.guest.guest_halt_poll_ns.into()),
+        |vm, v| vm.guest.guest_halt_poll_ns = v.number()?),
+    knob!(Vm "assigned_device", Kind::Switch,
+        Upstream("VFIO"),
+        "A device is assigned whose interrupts the IOMMU may post",
+        |vm| Value::Switch(vm.assigned_device),
+        |vm, v| vm.assigned_device = v.switch()?),
+    knob!(Vm "start_ns", Kind::Time { min: 0, max: 1_000_000_000_000 },
+        Ours("when libvirt starts it"),
+        "When the guest starts",
+        |vm| Value::Ns(vm.start_ns),
+        |vm, v| vm.start_ns = v.ns()?),
+    knob!(Vm "clock_method", Kind::Choice(|| words(&CLOCKS)),
+    Ours("KVM_SET_MSRS of IA32_TSC, KVM_VCPU_TSC_OFFSET as documented, and with scaled counters"),
+    "How a migration carries its TSCs over",
+    |vm| word(&CLOCKS, &vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
+    |vm, v| match &mut vm.migration {
+        Some(migration) => migration.method = chosen(&CLOCKS, v)?,
+        None => return Err("only with [vm.migration]".to_owned()),
+    }),
+];
+
+/// Whether a VM of a configuration belongs to the group `name`: it is `name`, or `name-` and a
+/// number.
+pub(super) fn belongs(vm: &VmConfig, name: &str) -> bool {
+    match vm.name.strip_prefix(name) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix('-').is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+        }),
+        None => false,
+    }
+}

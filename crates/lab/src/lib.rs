@@ -1,0 +1,21 @@
+//! Experiments on simulated hosts.
+//!
+//! A [`Scenario`](scenario::Scenario) is a TOML file: a host by its machine [`profile`], guests,
+//! [`knobs`] by their real names, and variants that change some of them. [`run`] runs each variant
+//! with each seed on all cores, and [`compare`] says what the variants differ in, with confidence
+//! intervals.
+
+pub mod compare;
+mod document;
+mod error;
+pub mod knobs;
+pub mod metric;
+mod nearest;
+pub mod profile;
+pub mod run;
+pub mod scenario;
+pub mod simulate;
+pub mod stats;
+pub mod units;
+
+pub use error::{Diagnostic, LoadError};

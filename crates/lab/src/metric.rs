@@ -1,0 +1,97 @@
+//! What a run is judged by: a list of named numbers.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Which way a metric should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Less is better.
+    Lower,
+    /// More is better.
+    Higher,
+    /// Neither: it explains the others.
+    Neither,
+}
+
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Things.
+    Count,
+    /// Things a second of simulated time.
+    PerSecond,
+    /// Time in ns.
+    Ns,
+    /// Hundredths.
+    Percent,
+}
+
+impl Unit {
+    /// Whether a run that says nothing of such a metric means 0: nothing was counted.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        matches!(self, Self::Count | Self::PerSecond)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Count => "",
+            Self::PerSecond => "/s",
+            Self::Ns => "ns",
+            Self::Percent => "%",
+        })
+    }
+}
+
+/// Of whom a metric is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase", tag = "kind", content = "name")]
+pub enum Of {
+    /// The host and all on it.
+    Host,
+    /// A VM or a group of equal VMs.
+    Vm(String),
+    /// A task of the host or a group of them.
+    Task(String),
+}
+
+/// One number that a run gave.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Metric {
+    /// Its name (`throughput`, `exits HLT`).
+    pub name: String,
+    /// Of whom.
+    pub of: Of,
+    /// What it counts.
+    pub unit: Unit,
+    /// Which way is better.
+    pub better: Better,
+    /// The value; not a number means that there was nothing to measure.
+    pub value: f64,
+}
+
+impl Metric {
+    /// A metric of the host.
+    #[must_use]
+    pub fn host(name: impl Into<String>, unit: Unit, better: Better, value: f64) -> Self {
+        Self {
+            name: name.into(),
+            of: Of::Host,
+            unit,
+            better,
+            value,
+        }
+    }
+
+    /// The same of someone else.
+    #[must_use]
+    pub fn of(self, of: Of) -> Self {
+        Self { of, ..self }
+    }
+}

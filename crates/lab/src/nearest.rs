@@ -1,0 +1,56 @@
+//! The valid name that a wrong one probably stands for.
+
+/// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other.
+const ALIKE: f64 = 0.75;
+
+/// The candidate most like `name`, or `None` if none is. The first of equals.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let lower = name.to_ascii_lowercase().replace('-', "_");
+    let mut best: Option<(f64, &str)> = None;
+    for candidate in candidates {
+        let other = candidate.to_ascii_lowercase().replace('-', "_");
+        // The last part alone counts too: `halt_poll_ns` stands for `kvm.halt_poll_ns`.
+        let last = other.rsplit('.').next().unwrap_or(&other);
+        let alike = if last == lower {
+            1.0
+        } else {
+            strsim::jaro_winkler(&lower, &other)
+        };
+        if alike >= ALIKE && best.is_none_or(|(most, _)| alike > most) {
+            best = Some((alike, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// "did you mean `x`?", or what there is if nothing is like it.
+pub(crate) fn suggestion(name: &str, candidates: &[&str]) -> String {
+    match nearest(name, candidates.iter().copied()) {
+        Some(candidate) => format!("did you mean `{candidate}`?"),
+        None if candidates.len() <= 24 => format!("known are {}", candidates.join(", ")),
+        None => "see the list of names".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_names_are_recognized() {
+        let names = ["kvm.halt_poll_ns", "kvm.halt_poll_ns_grow", "kvm.ple_gap"];
+        for (wrong, right) in [
+            ("kvm.halt_pol_ns", "kvm.halt_poll_ns"),
+            ("halt_poll_ns", "kvm.halt_poll_ns"),
+            ("kvm.ple-gap", "kvm.ple_gap"),
+            ("KVM.PLE_GAP", "kvm.ple_gap"),
+        ] {
+            assert_eq!(nearest(wrong, names), Some(right), "{wrong}");
+        }
+        assert_eq!(nearest("zebra", names), None);
+        assert!(suggestion("zebra", &names).contains("kvm.ple_gap"));
+    }
+}

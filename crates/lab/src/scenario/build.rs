@@ -1,0 +1,151 @@
+//! From a scenario and a variant to one run's configuration.
+
+use std::ops::Range;
+
+use stealtime_simulator::config::{Config, ConfigError, Pinning, VmConfig};
+
+use super::{Scenario, Variant, settings};
+use crate::document::place;
+use crate::error::{LoadError, Problem};
+use crate::knobs::KnobError;
+
+/// The most vCPUs of a host.
+const MOST_VCPUS: u64 = 1 << 18;
+
+pub(super) fn config(
+    scenario: &Scenario,
+    variant: &Variant,
+    seed: u64,
+) -> Result<Config, LoadError> {
+    let mut config = scenario.template.clone();
+    let mut counts = scenario.counts.clone();
+    let at = |key: &str, problem: String| wrong(scenario, variant, key, problem);
+    for setting in &variant.settings {
+        let set = settings::apply(&mut config, &mut counts, &setting.knob, &setting.value);
+        set.map_err(|error| {
+            let problem = match error {
+                KnobError::Value { problem, .. } => problem,
+                other => other.to_string(),
+            };
+            at(&setting.knob, problem)
+        })?;
+    }
+    let vcpus = config.vms.iter().zip(&counts);
+    let vcpus: u64 = vcpus
+        .map(|(vm, count)| u64::from(vm.vcpus) * u64::from(*count))
+        .sum();
+    if vcpus > MOST_VCPUS {
+        return Err(at(
+            "vm",
+            format!("{vcpus} vCPUs in all: {MOST_VCPUS} at most"),
+        ));
+    }
+    let (vms, groups) = expand(&config.vms, &counts);
+    config.vms = vms;
+    config.run.seed = seed;
+    match config.check() {
+        Ok(()) => Ok(config),
+        Err(error) => Err(of_group(scenario, variant, &error, &groups)),
+    }
+}
+
+/// Each VM of each group, and which group each VM is of.
+fn expand(groups: &[VmConfig], counts: &[u32]) -> (Vec<VmConfig>, Vec<usize>) {
+    let mut vms = Vec::new();
+    let mut of = Vec::new();
+    for (at, (group, &count)) in groups.iter().zip(counts).enumerate() {
+        for n in 0..count {
+            let name = match count {
+                1 => group.name.clone(),
+                _ => format!("{}-{}", group.name, n + 1),
+            };
+            vms.push(VmConfig {
+                name,
+                pinning: part(&group.pinning, group.vcpus, n, count),
+                ..group.clone()
+            });
+            of.push(at);
+        }
+    }
+    (vms, of)
+}
+
+/// The pinning of the `n`th VM: a list long enough for all VMs of the group is dealt out.
+fn part(pinning: &Pinning, vcpus: u32, n: u32, count: u32) -> Pinning {
+    let each = vcpus as usize;
+    match pinning {
+        Pinning::OneToOne(cpus) if count > 1 && cpus.len() == each * count as usize => {
+            let part = cpus.iter().skip(n as usize * each).take(each);
+            Pinning::OneToOne(part.copied().collect())
+        }
+        pinning => pinning.clone(),
+    }
+}
+
+/// An error of [`Config::check`] under the names of the file.
+fn of_group(
+    scenario: &Scenario,
+    variant: &Variant,
+    error: &ConfigError,
+    groups: &[usize],
+) -> LoadError {
+    let rest = error
+        .key
+        .strip_prefix("vm.")
+        .and_then(|rest| rest.split_once('.'));
+    let named = rest.and_then(|(vm, key)| {
+        let group = *groups.get(vm.parse::<usize>().ok()?)?;
+        Some(format!(
+            "vm.{}.{key}",
+            scenario.template.vms.get(group)?.name
+        ))
+    });
+    let key = named.unwrap_or_else(|| error.key.clone());
+    wrong(scenario, variant, &key, error.problem.clone())
+}
+
+fn wrong(scenario: &Scenario, variant: &Variant, key: &str, problem: String) -> LoadError {
+    let (key, span) = find(scenario, variant, key);
+    let problem = Problem {
+        key,
+        span,
+        problem,
+        help: None,
+    };
+    LoadError::Wrong(vec![problem.at(&scenario.file, &scenario.text)])
+}
+
+/// Where the file sets what `key` stands for: in the variant, under `[knobs]`, or at its own place.
+fn find(scenario: &Scenario, variant: &Variant, key: &str) -> (String, Range<usize>) {
+    let places = &scenario.places;
+    let key = match key {
+        "run.duration_ns" => "run.duration",
+        "run.warmup_ns" => "run.warmup",
+        "sched.hz" => "host.hz",
+        key => key,
+    };
+    let in_variant = format!("variants.{}.{key}", variant.name);
+    for key in [in_variant, format!("knobs.{key}")] {
+        if let Some(span) = places.get(&key) {
+            return (key, span.clone());
+        }
+    }
+    let own = key.strip_prefix("vm.").and_then(|rest| {
+        let (name, rest) = rest.split_once('.')?;
+        let at = scenario
+            .template
+            .vms
+            .iter()
+            .position(|vm| vm.name == name)?;
+        Some(format!("vm.{at}.{rest}"))
+    });
+    let profile = key
+        .strip_prefix("profile.")
+        .map(|rest| format!("host.profile.{rest}"));
+    let own = own.or(profile).unwrap_or_else(|| key.to_owned());
+    let span = match (own.as_str(), places.get("host.cpus")) {
+        ("host.cores_per_llc", Some(span)) => span.clone(),
+        _ => place(places, &own),
+    };
+    (key.to_owned(), span)
+}

@@ -1,0 +1,110 @@
+use std::num::NonZeroUsize;
+
+use super::*;
+use crate::compare::compare;
+use crate::run::run;
+use crate::scenario::{Scenario, Variant};
+use crate::stats::Verdict;
+
+const TEXT: &str = r#"
+[host]
+profile = "skylake-sp"
+cpus = 2
+
+[[vm]]
+name = "web"
+count = 2
+vcpus = 2
+workload = "ticks"
+
+[[vm]]
+name = "batch"
+vcpus = 2
+workload = "busy"
+
+[[task]]
+name = "backup"
+workload = "busy"
+
+[variants.alike]
+[variants.slow]
+vm.web.workload.period_ns = "4ms"
+
+[run]
+duration = "50ms"
+warmup = "10ms"
+seeds = 3
+"#;
+
+fn compared(threads: usize) -> crate::compare::Comparison {
+    let scenario = Scenario::from_text("a.toml", TEXT).expect("a scenario");
+    let variants: Vec<&Variant> = scenario.variants.iter().collect();
+    let threads = NonZeroUsize::new(threads).expect("not 0");
+    let go = AtomicBool::new(false);
+    let runs = run(&Simulator, &scenario, &variants, threads, &go, &|_, _| {});
+    compare(&scenario, &runs.expect("it can be run"))
+}
+
+#[test]
+fn a_scenario_runs_and_its_variants_differ() {
+    let comparison = compared(1);
+    assert!(
+        comparison
+            .variants
+            .iter()
+            .all(|v| !v.partial && v.failures.is_empty())
+    );
+    let row = |of: Of, name: &str| {
+        let found = comparison
+            .rows
+            .iter()
+            .find(|row| row.of == of && row.name == name);
+        found.unwrap_or_else(|| panic!("no {name}"))
+    };
+    let verdict = |of: Of, name: &str| {
+        let cell = row(of, name).cells[1].expect("a cell");
+        cell.difference.expect("a difference").verdict
+    };
+    let web = || Of::Vm("web".into());
+    assert_eq!(verdict(web(), "throughput"), Verdict::Worse);
+    row(Of::Task("backup".into()), "throughput");
+    // Four threads that sleep 1 ms at a time.
+    let turns = row(web(), "throughput").cells[0]
+        .expect("a cell")
+        .estimate
+        .mean;
+    assert!((1_000.0..=4_000.0).contains(&turns), "{turns}");
+    row(Of::Vm("web".into()), "latency p99");
+    row(Of::Vm("web".into()), "interrupt response mean");
+    row(Of::Host, "exits HLT");
+    row(Of::Host, "share error");
+}
+
+#[test]
+fn the_same_bytes_on_one_thread_and_on_three() {
+    let json = |threads| serde_json::to_string(&compared(threads)).expect("JSON");
+    assert_eq!(json(1), json(3));
+}
+
+#[test]
+fn a_workload_that_is_not_there_is_a_failure_and_no_panic() {
+    let text = TEXT.replace("\"ticks\"", "{ name = \"ticks\", threads = 2 }");
+    let mut scenario = Scenario::from_text("a.toml", &text).expect("a scenario");
+    assert!(scenario.set("vm.web.workload.tread", "3").is_err());
+    assert!(scenario.set("vm.web.workload.threads", "-3").is_err());
+    scenario
+        .set("vm.web.workload.period_ns", "2ms")
+        .expect("a parameter");
+}
+
+#[test]
+fn numbers_of_a_group_are_not_its_name() {
+    for (name, group) in [
+        ("web-1", "web"),
+        ("web", "web"),
+        ("web-a", "web-a"),
+        ("-1", "-1"),
+    ] {
+        assert_eq!(group_of(name), group);
+    }
+}

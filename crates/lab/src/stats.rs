@@ -1,0 +1,259 @@
+//! Means, confidence intervals and differences, the same on every machine: only `+ - * /` and
+//! `sqrt` are used, which IEEE 754 fixes to the last bit, and sums run in the order of the seeds.
+
+use serde::Serialize;
+
+/// Two-sided 95 % quantiles of Student's t with 1 to 30 degrees of freedom.
+const T: [f64; 30] = [
+    12.706_204_736,
+    4.302_652_730,
+    3.182_446_305,
+    2.776_445_105,
+    2.570_581_836,
+    2.446_911_851,
+    2.364_624_252,
+    2.306_004_135,
+    2.262_157_163,
+    2.228_138_852,
+    2.200_985_160,
+    2.178_812_830,
+    2.160_368_656,
+    2.144_786_688,
+    2.131_449_546,
+    2.119_905_299,
+    2.109_815_578,
+    2.100_922_040,
+    2.093_024_054,
+    2.085_963_447,
+    2.079_613_845,
+    2.073_873_068,
+    2.068_657_610,
+    2.063_898_562,
+    2.059_538_553,
+    2.055_529_439,
+    2.051_830_516,
+    2.048_407_142,
+    2.045_229_642,
+    2.042_272_456,
+];
+
+/// The normal distribution's.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// The two-sided 95 % quantile of Student's t: `None` without a degree of freedom.
+///
+/// Beyond the table, the first three terms of the Cornish–Fisher expansion, which are right to six
+/// decimals there.
+#[must_use]
+pub fn t95(freedom: usize) -> Option<f64> {
+    if let Some(t) = T.get(freedom.checked_sub(1)?) {
+        return Some(*t);
+    }
+    let v = freedom as f64;
+    let (z3, z5, z7) = (Z * Z * Z, Z * Z * Z * Z * Z, Z * Z * Z * Z * Z * Z * Z);
+    let first = (z3 + Z) / (4.0 * v);
+    let second = (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * v * v);
+    let third = (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * Z) / (384.0 * v * v * v);
+    Some(Z + first + second + third)
+}
+
+/// A mean and how well it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width of its 95 % confidence interval; `None` for a single value.
+    pub half_width: Option<f64>,
+    /// How many values.
+    pub n: usize,
+}
+
+/// The mean of values; `None` of none.
+///
+/// ```
+/// use stealtime_lab::stats::estimate;
+/// let e = estimate(&[9.0, 10.0, 11.0]).expect("three values");
+/// assert_eq!(e.mean, 10.0);
+/// // 4.303 (2 degrees of freedom) * 1 (standard deviation) / sqrt(3)
+/// assert!((e.half_width.expect("more than one") - 2.484).abs() < 0.001);
+/// ```
+#[must_use]
+pub fn estimate(values: &[f64]) -> Option<Estimate> {
+    let n = values.len();
+    if n == 0 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    let squares: f64 = values
+        .iter()
+        .map(|value| (value - mean) * (value - mean))
+        .sum();
+    let half_width = t95(n - 1).map(|t| {
+        let variance = squares / (n - 1) as f64;
+        t * (variance / n as f64).sqrt()
+    });
+    Some(Estimate {
+        mean,
+        half_width,
+        n,
+    })
+}
+
+/// What a difference means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every pair is equal.
+    Same,
+    /// The interval of the difference includes 0.
+    WithinNoise,
+    /// It does not, and the metric went the right way.
+    Better,
+    /// It does not, and the metric went the wrong way.
+    Worse,
+    /// It does not, and the metric has no right way.
+    Different,
+    /// There is one pair only: nobody can say.
+    Unknown,
+}
+
+/// The difference between two variants, paired by seed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Mean difference and its interval.
+    pub estimate: Estimate,
+    /// The same in percent of the first variant's mean; `None` if that is 0.
+    pub percent: Option<f64>,
+    /// Half the width of the interval in percent.
+    pub percent_half_width: Option<f64>,
+    /// What it means.
+    pub verdict: Verdict,
+}
+
+/// The difference of pairs `(first, other)`; `None` without any.
+///
+/// Runs with the same seed share their random numbers: what chance adds to both falls out of the
+/// difference, so its interval is narrower than those of the two means.
+#[must_use]
+pub fn difference(pairs: &[(f64, f64)], better: crate::metric::Better) -> Option<Difference> {
+    let differences: Vec<f64> = pairs.iter().map(|(first, other)| other - first).collect();
+    let firsts: Vec<f64> = pairs.iter().map(|pair| pair.0).collect();
+    let estimate = self::estimate(&differences)?;
+    let base = self::estimate(&firsts)?.mean;
+    let percent = |value: f64| (base != 0.0).then(|| value / base.abs() * 100.0);
+    Some(Difference {
+        estimate,
+        percent: percent(estimate.mean),
+        percent_half_width: estimate.half_width.and_then(percent),
+        verdict: verdict(&estimate, &differences, better),
+    })
+}
+
+fn verdict(estimate: &Estimate, differences: &[f64], better: crate::metric::Better) -> Verdict {
+    use crate::metric::Better;
+    if differences.iter().all(|difference| *difference == 0.0) {
+        return Verdict::Same;
+    }
+    let Some(half_width) = estimate.half_width else {
+        return Verdict::Unknown;
+    };
+    if estimate.mean.abs() <= half_width {
+        return Verdict::WithinNoise;
+    }
+    match (better, estimate.mean > 0.0) {
+        (Better::Neither, _) => Verdict::Different,
+        (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
+        _ => Verdict::Worse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Better;
+    use proptest::prelude::*;
+
+    /// The share of Student's t within ±`t`, by Simpson's rule.
+    fn within(t: f64, freedom: usize) -> f64 {
+        let v = freedom as f64;
+        // The density's constant, by its recurrence in steps of two.
+        let pi = std::f64::consts::PI;
+        let (mut constant, mut at) = match freedom % 2 {
+            1 => (1.0 / pi, 1.0),
+            _ => (1.0 / (2.0 * 2.0_f64.sqrt()), 2.0),
+        };
+        while at < v {
+            constant *= (at + 1.0) / at * (at / (at + 2.0)).sqrt();
+            at += 2.0;
+        }
+        let density = |x: f64| constant * (1.0 + x * x / v).powf(-(v + 1.0) / 2.0);
+        let steps = 20_000;
+        let h = t / f64::from(steps);
+        let inner = (1..steps).map(|i| {
+            let weight = if i % 2 == 1 { 4.0 } else { 2.0 };
+            weight * density(f64::from(i) * h)
+        });
+        2.0 * h / 3.0 * (density(0.0) + density(t) + inner.sum::<f64>())
+    }
+
+    #[test]
+    fn the_quantiles_hold_95_percent() {
+        for freedom in (1..=60).chain([100, 1_000, 9_999]) {
+            let t = t95(freedom).expect("a degree of freedom");
+            let share = within(t, freedom);
+            assert!((share - 0.95).abs() < 2e-7, "{freedom}: {share}");
+        }
+        assert_eq!(t95(0), None);
+        assert!(t95(30) > t95(31));
+    }
+
+    #[test]
+    fn known_samples_have_their_known_intervals() {
+        // Mean 3, standard deviation sqrt(2.5), t(4) = 2.776.
+        let e = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).expect("values");
+        assert_eq!((e.mean, e.n), (3.0, 5));
+        assert!((e.half_width.expect("five") - 1.963_243).abs() < 1e-6);
+        assert_eq!(estimate(&[7.0]).expect("one").half_width, None);
+        assert_eq!(estimate(&[]), None);
+    }
+
+    #[test]
+    fn pairs_are_compared_by_their_differences() {
+        // Noise of 100 that both have, a difference of 1 that all pairs have.
+        let pairs = [(100.0, 101.0), (200.0, 201.1), (300.0, 300.9)];
+        let d = difference(&pairs, Better::Higher).expect("pairs");
+        assert_eq!(d.verdict, Verdict::Better);
+        assert!((d.percent.expect("a base") - 0.5).abs() < 1e-9);
+        let d = difference(&pairs, Better::Lower).expect("pairs");
+        assert_eq!(d.verdict, Verdict::Worse);
+        let d = difference(&pairs, Better::Neither).expect("pairs");
+        assert_eq!(d.verdict, Verdict::Different);
+        for (pairs, verdict) in [
+            (&[(1.0, 2.0), (2.0, 1.0)][..], Verdict::WithinNoise),
+            (&[(1.0, 1.0), (2.0, 2.0)], Verdict::Same),
+            (&[(1.0, 2.0)], Verdict::Unknown),
+            (&[(0.0, 2.0), (0.0, 2.0)], Verdict::Better),
+        ] {
+            let d = difference(pairs, Better::Higher).expect("pairs");
+            assert_eq!(d.verdict, verdict, "{pairs:?}");
+        }
+        assert_eq!(
+            difference(&[(0.0, 1.0), (0.0, 1.0)], Better::Higher)
+                .expect("pairs")
+                .percent,
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn an_interval_holds_its_mean(values in proptest::collection::vec(-1e6..1e6, 2..40)) {
+            let e = estimate(&values).expect("values");
+            let half = e.half_width.expect("two or more");
+            prop_assert!(half >= 0.0 && half.is_finite());
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            prop_assert!(least - 1e-6 <= e.mean && e.mean <= most + 1e-6);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The scenarios that come along, and the references that are written from code.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use stealtime_lab::knobs::reference;
+use stealtime_lab::run::run;
+use stealtime_lab::scenario::{Scenario, Variant};
+use stealtime_lab::simulate::Simulator;
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn scenarios() -> Vec<(PathBuf, String)> {
+    let folder = std::fs::read_dir(top().join("scenarios")).expect("a folder");
+    let mut paths: Vec<PathBuf> = folder
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.is_file())
+        .collect();
+    paths.sort();
+    let with_text = paths.into_iter().map(|path| {
+        let text = std::fs::read_to_string(&path).expect("a file");
+        (path, text)
+    });
+    with_text.collect()
+}
+
+#[test]
+fn every_scenario_can_be_read_and_says_what_it_shows() {
+    let all = scenarios();
+    assert!(all.len() >= 10);
+    for (path, text) in all {
+        let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(
+            text.starts_with("# "),
+            "{}: begins with what it shows",
+            path.display()
+        );
+        assert!(text.contains("What to look at:"), "{}", path.display());
+        assert!(
+            !scenario.about.is_empty() && scenario.variants.len() > 1,
+            "{}",
+            path.display()
+        );
+        assert!(
+            scenario.seeds.len() > 1,
+            "{}: one seed gives no interval",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_scenario_runs() {
+    for (path, _) in scenarios() {
+        let mut scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        scenario.set_duration_ns(2_000_000);
+        scenario.set_seeds(1);
+        let variants: Vec<&Variant> = scenario.variants.iter().collect();
+        let go = AtomicBool::new(false);
+        let threads = NonZeroUsize::new(2).expect("not 0");
+        let runs = run(&Simulator, &scenario, &variants, threads, &go, &|_, _| {});
+        for variant in runs.unwrap_or_else(|error| panic!("{error}")).variants {
+            for result in variant.runs {
+                let events = result.map(|output| output.events);
+                let ran = matches!(events, Ok(1..));
+                assert!(ran, "{}, {}: {events:?}", path.display(), variant.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reference_of_knobs_is_what_the_code_says() {
+    let path = top().join("docs/knobs.md");
+    let text = std::fs::read_to_string(path).expect("a file");
+    let now = reference::markdown(&reference::entries());
+    assert_eq!(
+        text, now,
+        "write it anew: stealtime knobs --format markdown > docs/knobs.md"
+    );
+}
+
+#[test]
+fn the_reference_of_workloads_is_what_the_code_says() {
+    let path = top().join("docs/workloads.md");
+    let text = std::fs::read_to_string(path).expect("a file");
+    let now = reference::workloads_markdown(&reference::workloads());
+    let command = "stealtime knobs --workloads --format markdown > docs/workloads.md";
+    assert_eq!(text, now, "write it anew: {command}");
+}

@@ -1,0 +1,193 @@
+//! How fast the simulator is, and how much memory a vCPU takes.
+//!
+//! `cargo bench -p stealtime-simulator --bench speed` prints a table: engine events a second of
+//! processor time on one core, simulated seconds a second of it, and what is allocated for each
+//! vCPU. `-- --only WORD` runs the rows whose name has the word.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use stealtime_simulator::Machine;
+use stealtime_simulator::config::{
+    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Pinning, Profile, RunConfig, Topology,
+    VmConfig, WorkloadConfig,
+};
+
+/// The system's allocator, counting what is held.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: each call goes to the system's allocator unchanged; counting touches no memory of it.
+// Needed to tell what a simulated vCPU takes.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: `at` came from `alloc` above with this layout, so from the system's allocator.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Processor time of this thread, in ns: other processes of the machine do not count.
+fn cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+fn topology(cpus: u32) -> Topology {
+    if cpus <= 64 {
+        return Topology::flat(cpus);
+    }
+    Topology {
+        sockets: cpus / 128,
+        llcs_per_socket: 8,
+        cores_per_llc: 8,
+        threads_per_core: 2,
+    }
+}
+
+fn config(cpus: u32, vms: u32, vcpus: u32, workload: &str, ms: u64) -> Config {
+    Config {
+        host: HostConfig {
+            profile: Profile::generic(),
+            topology: topology(cpus),
+            hypervisor: Hypervisor::Kvm,
+            idle: IdleMethod::Mwait,
+            tasks: Vec::new(),
+        },
+        vms: (0..vms)
+            .map(|n| VmConfig {
+                name: format!("vm{n}"),
+                vcpus,
+                workload: WorkloadConfig::named(workload),
+                pinning: Pinning::None,
+                ..VmConfig::default()
+            })
+            .collect(),
+        scripts: stealtime_simulator::script::Scripts::default(),
+        knobs: Knobs::default(),
+        run: RunConfig {
+            duration_ns: ms * 1_000_000,
+            warmup_ns: 0,
+            seed: 1,
+        },
+    }
+}
+
+/// Each VM on 16 CPUs of its own and its neighbours', as in a fleet.
+fn pooled(mut config: Config) -> Config {
+    let pools = config.host.topology.cpus() / 16;
+    for (n, vm) in config.vms.iter_mut().enumerate() {
+        let pool = n as u32 % pools;
+        vm.pinning = Pinning::Pool((pool * 16..pool * 16 + 16).collect());
+    }
+    config
+}
+
+fn run(name: &str, config: &Config) {
+    let mut sink = ();
+    let before = HELD.load(Relaxed);
+    let mut machine = match Machine::new(config, &mut sink) {
+        Ok(machine) => machine,
+        Err(fault) => return println!("{name}: {fault}"),
+    };
+    let start = cpu_ns();
+    let outcome = match machine.run(&|| false) {
+        Ok(outcome) => outcome,
+        Err(fault) => return println!("{name}: {fault}"),
+    };
+    let took = (cpu_ns() - start).max(1) as f64 / 1e9;
+    let held = HELD.load(Relaxed) - before;
+    let vcpus: u32 = config.vms.iter().map(|vm| vm.vcpus).sum();
+    let simulated = config.run.duration_ns as f64 / 1e9;
+    println!(
+        "| {name} | {} | {vcpus} | {} | {:.2} | {:.0} | {:.2} | {} |",
+        config.host.topology.cpus(),
+        outcome.stats.events,
+        outcome.stats.events as f64 / took / 1e6,
+        took * 1e9 / outcome.stats.events.max(1) as f64,
+        simulated / took,
+        held / vcpus as usize,
+    );
+}
+
+/// What a vCPU takes beyond its workload: guests without threads, run for a while.
+fn memory(name: &str, config: &Config) {
+    let hold = |config: &Config| {
+        let mut sink = ();
+        let before = HELD.load(Relaxed);
+        let mut machine = Machine::new(config, &mut sink).ok()?;
+        machine.run(&|| false).ok()?;
+        Some(HELD.load(Relaxed) - before)
+    };
+    let mut bare = config.clone();
+    bare.vms.truncate(1);
+    if let Some(vm) = bare.vms.first_mut() {
+        vm.vcpus = 1;
+    }
+    let (Some(full), Some(bare)) = (hold(config), hold(&bare)) else {
+        return println!("{name}: cannot run");
+    };
+    let vcpus: u32 = config.vms.iter().map(|vm| vm.vcpus).sum();
+    println!(
+        "{name}: {} bytes a vCPU",
+        (full - bare) / (vcpus - 1) as usize
+    );
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let only = words.iter().position(|word| word == "--only");
+    let only = only
+        .and_then(|at| words.get(at + 1))
+        .map_or("", String::as_str);
+    println!(
+        "| scenario | pCPUs | vCPUs | events | M events/s | ns/event | simulated s/s | bytes/vCPU |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    let row = |name: &str, config: Config| {
+        if name.contains(only) {
+            run(name, &config);
+        }
+    };
+    row("small", config(4, 2, 4, "ticks", 1000));
+    row(
+        "published: 2 x hackbench",
+        config(16, 2, 16, "hackbench", 200),
+    );
+    row(
+        "published: 4 x hackbench",
+        config(16, 4, 16, "hackbench", 200),
+    );
+    row("published: 4 x dedup", config(16, 4, 16, "dedup", 200));
+    row("published: 4 x dbench", config(16, 4, 16, "dbench", 200));
+    row("published: broadcast", config(64, 1, 64, "broadcast", 500));
+    for cpus in [16u32, 64, 256, 1024] {
+        let ms = (8192 / u64::from(cpus)).clamp(20, 500);
+        row("curve: ticks", config(cpus, cpus / 2, 16, "ticks", ms));
+        row(
+            "curve: ticks, pools",
+            pooled(config(cpus, cpus / 2, 16, "ticks", ms)),
+        );
+    }
+    if only.is_empty() || only == "memory" {
+        memory(
+            "memory: 64 x 16 vCPUs, 128 CPUs",
+            &pooled(config(128, 64, 16, "idle", 50)),
+        );
+        memory(
+            "memory: 512 x 16 vCPUs, 1024 CPUs",
+            &pooled(config(1024, 512, 16, "idle", 50)),
+        );
+    }
+}

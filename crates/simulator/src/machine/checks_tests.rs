@@ -1,0 +1,93 @@
+//! Checks that find nothing prove nothing: each is shown something broken.
+
+use super::Machine;
+use crate::config::{Config, Pinning, VmConfig, WorkloadConfig};
+use crate::fault::Fault;
+use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr};
+use crate::swarm;
+
+fn config() -> Config {
+    let mut config = swarm::scenario(1);
+    config.knobs = crate::config::Knobs::default();
+    config.host.topology = crate::config::Topology::flat(2);
+    config.host.tasks.clear();
+    config.vms = vec![VmConfig {
+        vcpus: 3,
+        workload: WorkloadConfig::named("busy"),
+        pinning: Pinning::Pool(vec![0, 1]),
+        ..VmConfig::default()
+    }];
+    config.run.duration_ns = 20_000_000;
+    config.run.warmup_ns = 0;
+    config
+}
+
+/// Runs, breaks something, runs on; the name of the check that noticed.
+fn noticed(breaks: impl FnOnce(&mut Machine<'_>)) -> String {
+    let config = config();
+    let mut sink = ();
+    let mut machine = Machine::new(&config, &mut sink).unwrap();
+    machine.set_checks(true);
+    machine.cfg.run.duration_ns = 10_000_000;
+    machine.run(&|| false).unwrap();
+    breaks(&mut machine);
+    machine.checks.now();
+    machine.cfg.run.duration_ns = 20_000_000;
+    match machine.run(&|| false) {
+        Err(Fault::Broken { what, .. }) => {
+            let rest = what.strip_prefix("check ").unwrap_or(&what);
+            rest.split(':').next().unwrap_or("").to_owned()
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_wrong_count_is_noticed() {
+    assert_eq!(
+        noticed(|m| m.cpus[CpuNr(0)].runnable += 1),
+        "runnable-count"
+    );
+}
+
+#[test]
+fn a_lost_interrupt_is_noticed() {
+    let lost = |m: &mut Machine<'_>| m.vcpus[VcpuNr(0)].books.accepted(m.now, 77);
+    assert_eq!(noticed(lost), "interrupt-lost");
+}
+
+#[test]
+fn an_interrupt_from_nowhere_is_noticed() {
+    let posts = |m: &mut Machine<'_>| {
+        m.vcpus[VcpuNr(0)].shared.desc.test_and_set_pir(99);
+    };
+    assert_eq!(noticed(posts), "interrupt-once");
+}
+
+#[test]
+fn a_forgotten_timer_is_noticed() {
+    let forgets = |m: &mut Machine<'_>| {
+        let armed = (0..m.timers.len() as u32).map(TimerNr);
+        let timer = armed.into_iter().find(|&t| m.timers[t].queued.is_some());
+        m.timers[timer.unwrap()].queued = None;
+    };
+    let name = noticed(forgets);
+    assert!(name == "timer-once" || name == "timer-early", "{name}");
+}
+
+#[test]
+fn time_counted_twice_is_noticed() {
+    assert_eq!(noticed(|m| m.books.cpus[1].busy_ns += 1), "time-once");
+}
+
+#[test]
+fn a_task_in_two_places_is_noticed() {
+    let moves = |m: &mut Machine<'_>| {
+        let waits = (0..m.tasks.len() as u32).map(TaskNr);
+        let task = waits
+            .into_iter()
+            .find(|&t| m.tasks[t].state == super::TaskState::Runnable);
+        m.tasks[task.unwrap()].state = super::TaskState::Running;
+    };
+    assert_eq!(noticed(moves), "one-place");
+}

@@ -1,0 +1,62 @@
+//! Equal seeds give equal runs: to the byte, whatever the build profile and however many threads.
+
+use std::fmt::Write;
+
+use stealtime_simulator::{Collected, run, swarm};
+
+/// Of runs of the scenarios with these seeds. A change to the simulator or a workload changes it;
+/// a change of the build profile must not.
+const SEEDS: core::ops::Range<u64> = 100..116;
+
+/// FNV-1a over everything that a run says.
+fn digest(seed: u64) -> u64 {
+    let config = swarm::scenario(seed);
+    let mut sink = Collected::default();
+    let outcome = run(&config, &mut sink).unwrap();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut text = String::new();
+    let mut add = |text: &mut String| {
+        for byte in text.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        text.clear();
+    };
+    for event in &sink.events {
+        write!(text, "{event:?}").unwrap();
+        add(&mut text);
+    }
+    write!(text, "{outcome:?}").unwrap();
+    add(&mut text);
+    hash
+}
+
+/// The same numbers in debug and in release, today and before: `tests/data/digests.txt`.
+#[test]
+fn runs_are_what_they_were() {
+    let known = include_str!("data/digests.txt");
+    let mut now = String::new();
+    for seed in SEEDS {
+        writeln!(now, "{seed} {:016x}", digest(seed)).unwrap();
+    }
+    if std::env::var_os("STEALTIME_BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/digests.txt");
+        std::fs::write(path, &now).unwrap();
+        return;
+    }
+    assert_eq!(
+        now, known,
+        "runs have changed: if they were meant to, run this with STEALTIME_BLESS=1"
+    );
+}
+
+#[test]
+fn threads_do_not_matter() {
+    let alone: Vec<u64> = SEEDS.map(digest).collect();
+    let together: Vec<u64> = std::thread::scope(|scope| {
+        let runs: Vec<_> = SEEDS
+            .map(|seed| scope.spawn(move || digest(seed)))
+            .collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(alone, together);
+}

@@ -1,0 +1,147 @@
+//! Function calls, TLB shootdowns and the IPIs that carry them.
+
+use stealtime_events::{ExitReason, Kind};
+use stealtime_simulator::config::Config;
+use stealtime_simulator::{Collected, GuestBuilder, Machine, Outcome, Sim};
+
+use super::{MS, config, latency, named, run_recipe};
+
+/// vCPU 0 shoots TLBs down; the other vCPUs compute, in the same process or in others.
+fn shooter(guest: &mut GuestBuilder, flush: bool, apart: bool) -> Sim {
+    guest.spawn("shooter", Some(0), move |thread| async move {
+        loop {
+            thread.compute(100_000).await;
+            let began = thread.now();
+            if flush {
+                thread.flush_tlbs().await;
+            } else {
+                thread.call_others().await;
+            }
+            // What follows the last answer.
+            thread.kernel(1).await;
+            thread.took(thread.now() - began);
+        }
+    })?;
+    for n in 1..guest.vcpus() {
+        if apart {
+            guest.new_process();
+        }
+        guest.spawn(&format!("busy/{n}"), Some(n), |thread| async move {
+            loop {
+                thread.compute(50_000).await;
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn shootdowns(cpus: u32, change: impl Fn(&mut Config)) -> Outcome {
+    let mut config = config(1, 4, cpus, named("idle"));
+    change(&mut config);
+    run_recipe(&config, |guest| shooter(guest, true, false)).unwrap()
+}
+
+fn without_pv(config: &mut Config) {
+    for vm in &mut config.vms {
+        vm.guest.pv_tlb_flush = false;
+        vm.guest.pv_sched_yield = false;
+    }
+}
+
+#[test]
+fn shootdowns_wait_for_vcpus_that_do_not_run() {
+    let (alone, shared) = (shootdowns(4, without_pv), shootdowns(3, without_pv));
+    assert!(latency(&alone) < 4_000, "{}", latency(&alone));
+    assert!(
+        latency(&shared) > 20 * latency(&alone),
+        "{} {}",
+        latency(&shared),
+        latency(&alone)
+    );
+}
+
+#[test]
+fn the_paravirtual_flush_spares_them() {
+    let (native, pv) = (shootdowns(3, without_pv), shootdowns(3, |_| {}));
+    assert!(pv.stats.flushes_spared > 0);
+    assert_eq!(native.stats.flushes_spared, 0);
+    assert!(
+        latency(&pv) * 2 < latency(&native),
+        "{} {}",
+        latency(&pv),
+        latency(&native)
+    );
+    // The guest knows who runs from the steal-time page alone.
+    let blind = shootdowns(3, |config| {
+        for vm in &mut config.vms {
+            vm.guest.steal_time = false;
+        }
+    });
+    assert_eq!(blind.stats.flushes_spared, 0);
+}
+
+#[test]
+fn a_flush_stays_within_its_process() {
+    let config = config(1, 4, 4, named("idle"));
+    let calls = |flush, apart| {
+        let outcome = run_recipe(&config, |guest| shooter(guest, flush, apart)).unwrap();
+        outcome.stats.function_calls
+    };
+    assert!(calls(true, false) > 100);
+    assert_eq!(calls(true, true), 0);
+    assert!(calls(false, true) > 100);
+}
+
+/// Exits that a broadcast takes: one by shorthand, by hypercall or for each cluster; in xAPIC mode
+/// one for each vCPU when not all are asked.
+#[test]
+fn ipis_take_as_many_exits_as_the_mode_needs() {
+    let exits = |vcpus: u32, all: bool, pv: bool, x2apic: bool| {
+        let mut config = config(1, vcpus, vcpus, named("idle"));
+        config.run.duration_ns = 20 * MS;
+        config.vms[0].guest.pv_send_ipi = pv;
+        config.vms[0].guest.x2apic = x2apic;
+        let mut sink = Collected::default();
+        let outcome = {
+            let mut recipe = |_: &_, guest: &mut GuestBuilder| {
+                guest.spawn("shooter", Some(0), |thread| async move {
+                    loop {
+                        thread.compute(1_000_000).await;
+                        thread.flush_tlbs().await;
+                    }
+                })?;
+                // All vCPUs but the last, or all, run threads of the process.
+                for n in 1..guest.vcpus() - u32::from(!all) {
+                    guest.spawn(&format!("busy/{n}"), Some(n), |thread| async move {
+                        loop {
+                            thread.compute(100_000).await;
+                        }
+                    })?;
+                }
+                Ok(())
+            };
+            let mut machine = Machine::with_recipes(&config, &mut sink, &mut recipe).unwrap();
+            machine.run(&|| false).unwrap()
+        };
+        let hypercalls = sink
+            .events
+            .iter()
+            .filter(|event| matches!(event.kind, Kind::KvmHypercall { nr: 10, .. }))
+            .count() as u64;
+        let icr = sink
+            .events
+            .iter()
+            .filter(|event| matches!(event.kind, Kind::KvmApicIpi { .. }))
+            .count() as u64;
+        let calls = outcome.stats.function_calls;
+        assert!(calls >= 15, "{calls}");
+        let near = |n: u64| ((n + calls / 2) / calls, n);
+        assert_eq!(ExitReason::vmx(18).code, 18);
+        (near(hypercalls).0, near(icr).0)
+    };
+    assert_eq!(exits(40, true, true, true), (1, 0));
+    assert_eq!(exits(40, false, true, true), (1, 0));
+    assert_eq!(exits(40, true, false, true), (0, 1));
+    assert_eq!(exits(40, false, false, true), (0, 3));
+    assert_eq!(exits(8, false, false, false), (0, 6));
+}

@@ -1,0 +1,195 @@
+//! Spinning: what oversubscription does to it, and what helps.
+
+use stealtime_simulator::config::Config;
+use stealtime_simulator::{GuestBuilder, Outcome, Sim};
+
+use super::{MS, config, done, named, pinned, run, run_recipe, spun};
+
+/// Threads, one a vCPU, that hold one spinlock a quarter of the time.
+fn contend(guest: &mut GuestBuilder) -> Sim {
+    let lock = guest.spinlock("lock");
+    for n in 0..guest.vcpus() {
+        guest.spawn(
+            &format!("contender/{n}"),
+            Some(n),
+            move |mut thread| async move {
+                loop {
+                    let ns = thread.random.exponential(12_000);
+                    thread.compute(ns).await;
+                    thread.lock(lock).await;
+                    thread.kernel(1_500).await;
+                    thread.unlock(lock).await;
+                    thread.done(1);
+                }
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// Guests of four vCPUs on as many CPUs or on fewer, where pause loops exit or not.
+fn contended(cpus: u32, pv: bool, ple: bool) -> Outcome {
+    let mut config = config(1, 4, cpus, named("idle"));
+    for vm in &mut config.vms {
+        vm.guest.pv_spinlocks = pv;
+        vm.guest.pause_in_guest = !ple;
+    }
+    run_recipe(&config, contend).unwrap()
+}
+
+/// Share of the guests' time on CPUs that was spent spinning, in tenths of a percent.
+fn spun_per_mille(outcome: &Outcome) -> u64 {
+    spun(outcome) * 1000 / super::sum(outcome, |vcpu| vcpu.vcpu.guest_ns)
+}
+
+#[test]
+fn lock_holders_are_preempted_when_cpus_are_short() {
+    let (enough, short) = (contended(4, false, true), contended(3, false, true));
+    let spun = [spun_per_mille(&enough), spun_per_mille(&short)];
+    assert!(enough.stats.lock_waits > 1000);
+    assert!(spun[0] < 60, "{spun:?}");
+    assert!(spun[1] > 4 * spun[0], "{spun:?}");
+    assert_eq!(enough.stats.directed_yields, 0);
+    assert!(short.stats.pause_exits > 100 * enough.stats.pause_exits);
+    assert!(short.stats.directed_yields > 1000);
+    assert!(short.stats.yields_to_awaited > 1000);
+    // Without pause-loop exiting, who spins keeps its CPU until the tick.
+    let blind = contended(3, false, false);
+    assert_eq!(blind.stats.pause_exits, 0);
+    assert!(spun_per_mille(&blind) > 800, "{}", spun_per_mille(&blind));
+    assert!(done(&blind) * 2 < done(&short));
+}
+
+#[test]
+fn paravirtual_locks_halt_instead_of_spinning() {
+    let (native, pv) = (contended(3, false, false), contended(3, true, false));
+    assert!(pv.stats.pv_waits > 0 && pv.stats.pv_kicks > 0);
+    assert_eq!((native.stats.pv_waits, native.stats.pv_kicks), (0, 0));
+    let spun = [spun_per_mille(&native), spun_per_mille(&pv)];
+    assert!(spun[1] * 4 < spun[0], "{spun:?}");
+    assert!(
+        done(&pv) > 4 * done(&native),
+        "{} {}",
+        done(&pv),
+        done(&native)
+    );
+}
+
+/// What does not exit on HLT cannot be kicked: the guest keeps native locks.
+#[test]
+fn no_paravirtual_locks_where_hlt_stays_in_the_guest() {
+    let mut config = config(1, 4, 4, named("idle"));
+    config.vms[0].guest.hlt_in_guest = true;
+    let outcome = run_recipe(&config, contend).unwrap();
+    assert!(outcome.stats.lock_waits > 1000);
+    assert_eq!(outcome.stats.pv_waits, 0);
+}
+
+/// Matched and pinned, a spinner's candidates all run: the knobs change nothing, as published.
+#[test]
+fn one_to_one_pinning_leaves_directed_yield_nothing_to_do() {
+    let of = |change: &dyn Fn(&mut Config)| {
+        let mut config = pinned(config(1, 8, 8, named("dbench")));
+        config.run.duration_ns = 100 * MS;
+        change(&mut config);
+        run(&config)
+    };
+    let plain = of(&|_| {});
+    assert!(spun(&plain) > 0);
+    for change in [
+        &(|config: &mut Config| config.knobs.kvm.ipi_tracking.ipi_tracking_enabled = true)
+            as &dyn Fn(&mut Config),
+        &|config| config.knobs.kvm.directed_yield.enable_relaxed_boost = true,
+    ] {
+        let other = of(change);
+        assert_eq!(done(&plain), done(&other));
+        assert_eq!(spun(&plain), spun(&other));
+    }
+}
+
+/// Threads that hold a mutex for a short while spin for it rather than sleep, as long as its
+/// owner runs; with two on a vCPU they must sleep.
+#[test]
+fn mutexes_spin_while_the_owner_runs() {
+    let of = |threads: u32, vcpus: u32| {
+        run_recipe(&config(1, vcpus, vcpus, named("idle")), |guest| {
+            let mutex = guest.mutex("mutex");
+            for n in 0..threads {
+                guest.spawn(
+                    &format!("thread/{n}"),
+                    Some(n),
+                    move |mut thread| async move {
+                        loop {
+                            let ns = thread.random.exponential(8_000);
+                            thread.compute(ns).await;
+                            thread.lock_mutex(mutex).await;
+                            thread.kernel(2_000).await;
+                            thread.unlock_mutex(mutex).await;
+                            thread.done(1);
+                        }
+                    },
+                )?;
+            }
+            Ok(())
+        })
+        .unwrap()
+    };
+    let apart = of(4, 4);
+    assert!(spun(&apart) > MS);
+    // A spinner gives up now and then: for a tick's reschedule.
+    assert!(
+        apart.stats.mutex_waits * 50 < done(&apart),
+        "{}",
+        apart.stats.mutex_waits
+    );
+    let together = of(2, 1);
+    assert_eq!(spun(&together), 0);
+}
+
+/// Mutual exclusion: what is read under a lock has not been written by another since.
+#[test]
+fn locks_exclude() {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    for (vms, pv) in [(1, false), (3, false), (3, true)] {
+        let mut config = config(vms, 4, 4, named("idle"));
+        config.vms[0].guest.pv_spinlocks = pv;
+        let taken = Rc::new(Cell::new(0u64));
+        run_recipe(&config, |guest| {
+            let (lock, mutex) = (guest.spinlock("lock"), guest.mutex("mutex"));
+            let inside = [Rc::new(Cell::new(0u32)), Rc::new(Cell::new(0u32))];
+            for n in 0..8 {
+                let (inside, taken) = (inside.clone(), Rc::clone(&taken));
+                guest.spawn(&format!("thread/{n}"), None, move |mut thread| async move {
+                    let [spins, sleeps] = inside;
+                    loop {
+                        let ns = thread.random.exponential(5_000);
+                        thread.compute(ns).await;
+                        thread.lock_mutex(mutex).await;
+                        sleeps.set(sleeps.get() + 1);
+                        thread.compute(1_000).await;
+                        assert_eq!(sleeps.get(), 1);
+                        thread.lock(lock).await;
+                        spins.set(spins.get() + 1);
+                        thread.kernel(500).await;
+                        assert_eq!(spins.get(), 1);
+                        spins.set(0);
+                        thread.unlock(lock).await;
+                        sleeps.set(0);
+                        thread.unlock_mutex(mutex).await;
+                        thread.lock(lock).await;
+                        spins.set(spins.get() + 1);
+                        thread.kernel(300).await;
+                        assert_eq!(spins.get(), 1);
+                        spins.set(0);
+                        thread.unlock(lock).await;
+                        taken.set(taken.get() + 1);
+                    }
+                })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(taken.get() > 1000, "{}", taken.get());
+    }
+}

@@ -1,0 +1,260 @@
+//! Reading on a thread of its own, ahead of whoever takes the events.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::thread::{self, JoinHandle};
+
+use stealtime_events::Event;
+
+use crate::{EventSource, NameTable, ReadError, SourceInfo};
+
+/// Events that are handed over at once: some ten kilobytes, that is, some hundred microseconds.
+const BATCH: usize = 1 << 11;
+/// Batches that may wait.
+const WAITING: usize = 4;
+
+/// What the thread hands over.
+struct Batch {
+    events: Vec<Event>,
+    /// Names that are new since the last batch, in the order of their ids.
+    names: Vec<Box<str>>,
+    progress: (u64, Option<u64>),
+    /// Whether there is nothing more to come, and what is known then.
+    end: Option<(SourceInfo, Option<ReadError>)>,
+}
+
+/// Gives what another source gives, read by a thread of its own. The events and their order are the
+/// same; [`EventSource::info`] is that of the beginning until the last event was given.
+pub struct Ahead {
+    batches: Receiver<Batch>,
+    /// Vectors on their way back.
+    emptied: Sender<Vec<Event>>,
+    reader: Option<JoinHandle<()>>,
+    events: Vec<Event>,
+    given: usize,
+    names: NameTable,
+    info: SourceInfo,
+    progress: (u64, Option<u64>),
+    /// What is told once the events of the last batch were given.
+    failed: Option<ReadError>,
+    ended: bool,
+}
+
+impl Ahead {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system gives no thread; the source comes back with its reason.
+    pub fn new(source: Box<dyn EventSource>) -> Result<Self, (Box<dyn EventSource>, io::Error)> {
+        let (to_taker, batches) = mpsc::sync_channel(WAITING);
+        let (emptied, from_taker) = mpsc::channel();
+        let (hand_over, source_there) = mpsc::sync_channel::<Box<dyn EventSource>>(1);
+        let (info, progress) = (source.info().clone(), source.progress());
+        let reading = move || {
+            if let Ok(mut source) = source_there.recv() {
+                read(&mut *source, &to_taker, &from_taker);
+            }
+        };
+        let reader = match thread::Builder::new()
+            .name("reader".to_owned())
+            .spawn(reading)
+        {
+            Ok(reader) => reader,
+            Err(error) => return Err((source, error)),
+        };
+        if let Err(mpsc::SendError(source)) = hand_over.send(source) {
+            return Err((source, io::Error::other("the thread ended at once")));
+        }
+        Ok(Self {
+            batches,
+            emptied,
+            reader: Some(reader),
+            events: Vec::new(),
+            given: 0,
+            names: NameTable::default(),
+            info,
+            progress,
+            failed: None,
+            ended: false,
+        })
+    }
+
+    /// Takes the next batch.
+    fn next_batch(&mut self) {
+        let Ok(batch) = self.batches.recv() else {
+            // Without a last word the thread has panicked: so does this one.
+            self.ended = true;
+            if let Some(Err(panic)) = self.reader.take().map(JoinHandle::join) {
+                std::panic::resume_unwind(panic);
+            }
+            return;
+        };
+        let empty = std::mem::replace(&mut self.events, batch.events);
+        // The thread may have ended: then no vector is needed.
+        drop(self.emptied.send(empty));
+        self.given = 0;
+        for name in batch.names {
+            self.names.intern(&name);
+        }
+        self.progress = batch.progress;
+        if let Some((info, failed)) = batch.end {
+            (self.info, self.failed, self.ended) = (info, failed, true);
+        }
+    }
+}
+
+/// Reads to the end, or until nobody takes what is read.
+fn read(source: &mut dyn EventSource, to: &SyncSender<Batch>, emptied: &Receiver<Vec<Event>>) {
+    let mut names = NameTable::default().len();
+    loop {
+        let mut events = emptied.try_recv().unwrap_or_default();
+        events.clear();
+        events.reserve(BATCH);
+        let end = match source.next_events(BATCH, &mut events) {
+            Ok(true) => None,
+            Ok(false) => Some(None),
+            Err(error) => Some(Some(error)),
+        };
+        let table = source.names();
+        let new = table.since(names).to_vec();
+        names = table.len();
+        let is_last = end.is_some();
+        let batch = Batch {
+            events,
+            names: new,
+            progress: source.progress(),
+            end: end.map(|failed| (source.info().clone(), failed)),
+        };
+        if to.send(batch).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+impl EventSource for Ahead {
+    #[inline]
+    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            if let Some(event) = self.events.get(self.given) {
+                self.given += 1;
+                return Ok(Some(*event));
+            }
+            if self.ended {
+                return self.failed.take().map_or(Ok(None), Err);
+            }
+            self.next_batch();
+        }
+    }
+
+    fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    fn info(&self) -> &SourceInfo {
+        &self.info
+    }
+
+    fn progress(&self) -> (u64, Option<u64>) {
+        self.progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_events::{Context, CpuId, Kind, NameId, Names, Tid};
+
+    use super::*;
+    use crate::Format;
+
+    /// Gives so many events, each with a name of its own, and then fails or panics.
+    struct Counting {
+        given: u64,
+        events: u64,
+        panics: bool,
+        names: NameTable,
+        info: SourceInfo,
+    }
+
+    impl EventSource for Counting {
+        fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+            assert!(!self.panics || self.given < self.events, "as it was told");
+            if self.given == self.events {
+                self.info.note(true, "cut");
+                return Err(ReadError::Empty {
+                    input: "counting".to_owned(),
+                });
+            }
+            self.given += 1;
+            let name = self.names.intern(&format!("name {}", self.given % 5000));
+            Ok(Some(Event {
+                time_ns: self.given,
+                tid: Tid(1),
+                cpu: CpuId(0),
+                context: Context::default(),
+                kind: Kind::Other { name },
+            }))
+        }
+
+        fn names(&self) -> &NameTable {
+            &self.names
+        }
+
+        fn info(&self) -> &SourceInfo {
+            &self.info
+        }
+
+        fn progress(&self) -> (u64, Option<u64>) {
+            (self.given, Some(self.events))
+        }
+    }
+
+    fn ahead(events: u64, panics: bool) -> Ahead {
+        let source = Counting {
+            given: 0,
+            events,
+            panics,
+            names: NameTable::default(),
+            info: SourceInfo::new(Format::Text),
+        };
+        Ahead::new(Box::new(source))
+            .map_err(|(_, error)| error)
+            .expect("a thread")
+    }
+
+    #[test]
+    fn events_names_and_errors_come_as_they_are() {
+        for events in [0, 1, BATCH as u64, 3 * BATCH as u64 + 1, 20_000] {
+            let mut ahead = ahead(events, false);
+            for at in 1..=events {
+                let event = ahead.next_event().expect("no error yet").expect("an event");
+                assert_eq!(event.time_ns, at);
+                let Kind::Other { name } = event.kind else {
+                    panic!("{event:?}");
+                };
+                assert_eq!(ahead.names().name(name), format!("name {}", at % 5000));
+            }
+            let error = ahead.next_event().expect_err("the source's error");
+            assert!(matches!(error, ReadError::Empty { .. }), "{error}");
+            assert!(ahead.next_event().expect("told once").is_none());
+            assert!(ahead.info().is_partial());
+            assert_eq!(ahead.progress(), (events, Some(events)));
+            assert_eq!(ahead.names().name(NameId(0)), "");
+        }
+    }
+
+    #[test]
+    fn whoever_stops_early_stops_the_thread() {
+        let mut ahead = ahead(u64::MAX, false);
+        assert!(ahead.next_event().expect("no error").is_some());
+        let reader = ahead.reader.take().expect("a thread");
+        drop(ahead);
+        reader.join().expect("it ended by itself");
+    }
+
+    #[test]
+    #[should_panic(expected = "as it was told")]
+    fn a_panic_is_not_an_end() {
+        let mut ahead = ahead(10, true);
+        while let Ok(Some(_)) = ahead.next_event() {}
+    }
+}
