@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         while let Some(event) = source.next_event()? { extractor.event(&event, source.names()); }
         let recording = extractor.finish();
         b.print("recorded");
-        let config = host::as_recorded(&recording, host::knobs(&recording), 1);
+        let config = host::as_recorded(&recording, host::knobs(&recording), &host::Assumed::default(), 0);
         let mut b = Busy::default();
         let _ = stealtime_simulator::run(&config, &mut b)?;
         b.print("replayed");

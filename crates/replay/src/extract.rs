@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{Event, Kind, Names};
+use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
 use crate::cpu::{Cpu, IdleWakes};
 use crate::polling::Polling;
 use crate::task::{Cause, State, Task};
 use crate::timers::{Timers, settle_timed};
+use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
 const PREEMPTED: u32 = 0x100;
@@ -46,8 +47,8 @@ pub struct RecordedTask {
     pub switches_in: u64,
     /// Times that it changed its CPU.
     pub migrations: u64,
-    /// Its exits: before which step, and the reason's number.
-    pub exits: Vec<(usize, u32)>,
+    /// Its exits: before which step, and why.
+    pub exits: Vec<(usize, ExitReason)>,
     /// Its script.
     pub steps: Arc<[Step]>,
 }
@@ -71,6 +72,14 @@ pub struct Recording {
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
     pub hz: Option<u32>,
+    /// Latencies of wakeups.
+    pub wakeups: WakeLatencies,
+    /// Switches to tasks.
+    pub switches: u64,
+    /// Tasks that were moved to another CPU.
+    pub migrations: u64,
+    /// Halts of vCPUs: exits that halt.
+    pub halts: u64,
 }
 
 /// Turns events into scripts.
@@ -87,6 +96,8 @@ pub struct Extractor {
     pub(crate) resolved: Resolved,
     pub(crate) timers: Timers,
     polling: Polling,
+    wakeups: WakeLatencies,
+    halts: u64,
     idle_wakes: IdleWakes,
     /// Names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, String>,
@@ -118,6 +129,8 @@ impl Extractor {
             resolved: Resolved::default(),
             timers: Timers::default(),
             polling: Polling::default(),
+            wakeups: WakeLatencies::default(),
+            halts: 0,
             idle_wakes: IdleWakes::default(),
             unseen: BTreeMap::new(),
         }
@@ -151,6 +164,7 @@ impl Extractor {
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
+        self.wakeups.take(event);
         self.dispatch(event, cpu, names);
     }
 
@@ -196,9 +210,10 @@ impl Extractor {
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
                 let halts = reason.class() == Class::Halt;
+                self.halts += u64::from(halts);
                 let task = self.task(event.tid.0);
                 task.settle(now);
-                task.exit(reason.code);
+                task.exit(reason);
                 task.spent = Spent::Exit(reason.code);
                 if halts {
                     task.begin_halt();
@@ -365,6 +380,10 @@ impl Extractor {
             idle_wake_ns: self.idle_wakes.median(),
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
+            wakeups: self.wakeups,
+            switches: self.tasks.values().map(|task| task.switches_in).sum(),
+            migrations: self.tasks.values().map(|task| task.migrations).sum(),
+            halts: self.halts,
         }
     }
 }

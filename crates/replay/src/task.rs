@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Spent, Step, Until};
 
 /// Whether a task runs.
@@ -67,7 +68,7 @@ pub(crate) struct Task {
     pub(crate) timed: Vec<Timed>,
     armed: Option<u64>,
     /// Exits: before which step, and why.
-    pub(crate) exits: Vec<(usize, u32)>,
+    pub(crate) exits: Vec<(usize, ExitReason)>,
     /// Woken at this time on an idle CPU, and not running yet.
     pub(crate) woken_idle: Option<u64>,
 }
@@ -194,7 +195,7 @@ impl Task {
     }
 
     /// The guest exits.
-    pub(crate) fn exit(&mut self, reason: u32) {
+    pub(crate) fn exit(&mut self, reason: ExitReason) {
         self.exits.push((self.steps.len(), reason));
     }
 
