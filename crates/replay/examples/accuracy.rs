@@ -2,7 +2,6 @@
 
 use stealtime_analysis::{Analysis, Options};
 use stealtime_replay::{Extractor, host};
-use stealtime_simulator::config::Knobs;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for path in std::env::args().skip(1) {
@@ -24,9 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             recording.cpus,
             recording.tasks.len(),
             recording.resolved,
-            recording.idle_wake_ns
+            (recording.idle_wake_ns, recording.halt_poll_ns, recording.hz)
         );
-        let config = host::as_recorded(&recording, Knobs::default(), 1);
+        let config = host::as_recorded(&recording, host::knobs(&recording), &host::Assumed::default(), 0);
         let start = std::time::Instant::now();
         let outcome = stealtime_simulator::run(&config, &mut ())?;
         let mut errors = Vec::new();
@@ -38,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let percent = |a: u64, b: u64| (a as f64 - b as f64) / span;
             let run = percent(script.books.run_ns, time.on_cpu_ns);
             let ready = percent(script.books.wait_ns, time.preempted_ns + time.wake_wait_ns);
-            let halted = percent(script.books.sleep_ns, time.halt_ns);
+            let halted = percent(script.books.sleep_ns, time.halt_ns + time.blocked_ns);
             println!(
                 "  {:>12} run {:5.1} % ({run:+.1}) ready {:5.1} % ({ready:+.1}) halted {:5.1} % ({halted:+.1}) poll {:.1} ({:.1}) steps {}/{}",
                 task.name,

@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use stealtime_analysis::{Analysis, Options};
 use stealtime_events::{Event, Kind};
 use stealtime_replay::{Extractor, host};
-use stealtime_simulator::config::Knobs;
 use stealtime_simulator::Sink;
 
 #[derive(Default)]
@@ -52,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         while let Some(event) = source.next_event()? { extractor.event(&event, source.names()); }
         let recording = extractor.finish();
         b.print("recorded");
-        let config = host::as_recorded(&recording, Knobs::default(), 1);
+        let config = host::as_recorded(&recording, host::knobs(&recording), &host::Assumed::default(), 0);
         let mut b = Busy::default();
         let _ = stealtime_simulator::run(&config, &mut b)?;
         b.print("replayed");

@@ -5,8 +5,8 @@
 pub(crate) struct Cpu {
     /// The task on it; 0 for the idle task, `None` before it is known.
     pub(crate) current: Option<i32>,
-    /// An hrtimer's callback runs.
-    pub(crate) in_hrtimer: bool,
+    /// The hrtimer whose callback runs.
+    pub(crate) expiring: Option<u64>,
 }
 
 /// Latencies from wakeups to running on CPUs that were idle.

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{Event, Kind, Names};
+use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
 use crate::cpu::{Cpu, IdleWakes};
-use crate::task::{State, Task};
+use crate::polling::Polling;
+use crate::task::{Cause, State, Task};
+use crate::timers::{Timers, settle_timed};
+use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
 const PREEMPTED: u32 = 0x100;
@@ -44,6 +47,8 @@ pub struct RecordedTask {
     pub switches_in: u64,
     /// Times that it changed its CPU.
     pub migrations: u64,
+    /// Its exits: before which step, and why.
+    pub exits: Vec<(usize, ExitReason)>,
     /// Its script.
     pub steps: Arc<[Step]>,
 }
@@ -63,6 +68,18 @@ pub struct Recording {
     pub resolved: Resolved,
     /// Median time from a wakeup on an idle CPU to running there, in ns.
     pub idle_wake_ns: Option<u64>,
+    /// `kvm.halt_poll_ns` as recorded, if that can be told.
+    pub halt_poll_ns: Option<u32>,
+    /// Ticks of the host a second, if they were recorded.
+    pub hz: Option<u32>,
+    /// Latencies of wakeups.
+    pub wakeups: WakeLatencies,
+    /// Switches to tasks.
+    pub switches: u64,
+    /// Tasks that were moved to another CPU.
+    pub migrations: u64,
+    /// Halts of vCPUs: exits that halt.
+    pub halts: u64,
 }
 
 /// Turns events into scripts.
@@ -77,6 +94,10 @@ pub struct Extractor {
     pub(crate) now: u64,
     begun: bool,
     pub(crate) resolved: Resolved,
+    pub(crate) timers: Timers,
+    polling: Polling,
+    wakeups: WakeLatencies,
+    halts: u64,
     idle_wakes: IdleWakes,
     /// Names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, String>,
@@ -106,6 +127,10 @@ impl Extractor {
             now: 0,
             begun: false,
             resolved: Resolved::default(),
+            timers: Timers::default(),
+            polling: Polling::default(),
+            wakeups: WakeLatencies::default(),
+            halts: 0,
             idle_wakes: IdleWakes::default(),
             unseen: BTreeMap::new(),
         }
@@ -139,6 +164,7 @@ impl Extractor {
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
+        self.wakeups.take(event);
         self.dispatch(event, cpu, names);
     }
 
@@ -169,11 +195,11 @@ impl Extractor {
             Kind::SchedWakeupNew { tid, .. } => {
                 let at = self.now - self.first;
                 let task = self.task_that_was(tid.0, State::Asleep { since: now });
-                task.wake(Until::Time(at));
+                task.wake(now, Cause::Known(Until::Time(at)));
             }
-            Kind::SchedMigrateTask { tid, .. } => {
+            Kind::SchedMigrateTask { tid, dest_cpu, .. } => {
                 if let Some(task) = self.tasks.get_mut(&tid.0) {
-                    task.migrations += 1;
+                    task.moves(dest_cpu);
                 }
             }
             Kind::KvmEntry { .. } if event.tid.0 != 0 => {
@@ -184,22 +210,43 @@ impl Extractor {
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
                 let halts = reason.class() == Class::Halt;
+                self.halts += u64::from(halts);
                 let task = self.task(event.tid.0);
                 task.settle(now);
+                task.exit(reason);
                 task.spent = Spent::Exit(reason.code);
                 if halts {
                     task.begin_halt();
                 }
             }
-            Kind::KvmVcpuWakeup { ns, .. } if event.tid.0 != 0 => {
+            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
+            Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
+                self.polling.halt(ns, waited);
                 let at = now - self.first;
                 self.task(event.tid.0).halt_over(now, ns, at);
             }
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
                 self.accepted(event, apicid);
             }
-            Kind::HrtimerExpireEntry { .. } => self.cpus[cpu].in_hrtimer = true,
-            Kind::HrtimerExpireExit { .. } => self.cpus[cpu].in_hrtimer = false,
+            Kind::HrtimerStart {
+                hrtimer,
+                expires_ns,
+                function,
+            } => {
+                let (name, tid) = (names.name(function), event.tid.0);
+                let own = self.timers.start(hrtimer, expires_ns, name, tid);
+                if own && event.context.in_task() {
+                    self.task(tid).arm(now);
+                }
+            }
+            Kind::HrtimerExpireEntry {
+                hrtimer, now_ns, ..
+            } => {
+                self.timers.expire(now, now_ns);
+                self.cpus[cpu].expiring = Some(hrtimer);
+                self.poll_expired(event, hrtimer);
+            }
+            Kind::HrtimerExpireExit { .. } => self.cpus[cpu].expiring = None,
             _ => {}
         }
     }
@@ -230,7 +277,7 @@ impl Extractor {
                 // It runs without a wakeup in the recording: the time is all that is known.
                 let at = now - self.first;
                 if let Some(task) = self.tasks.get_mut(&next) {
-                    task.wake(Until::Time(at));
+                    task.wake(now, Cause::Known(Until::Time(at)));
                 }
                 self.resolved.unknown += 1;
             }
@@ -254,13 +301,13 @@ impl Extractor {
         if !matches!(task.state, State::Asleep { .. }) {
             return;
         }
-        let until = self.cause(event, tid);
+        let cause = self.cause(event, tid);
         let idle = self
             .cpus
             .get(target as usize)
             .is_some_and(|cpu| cpu.current == Some(0));
         let task = self.task(tid);
-        task.wake(until);
+        task.wake(now, cause);
         task.woken_idle = idle.then_some(now);
     }
 
@@ -276,9 +323,23 @@ impl Extractor {
         if tid == event.tid.0 || !self.tasks.get(&tid).is_some_and(Task::polls) {
             return;
         }
-        let until = self.cause(event, tid);
+        self.poll_ended(event, tid);
+    }
+
+    /// A timer expires: if its vCPU polls, this is what ends it.
+    fn poll_expired(&mut self, event: &Event, hrtimer: u64) {
+        let Some(tid) = self.timers.owner(hrtimer) else {
+            return;
+        };
+        if self.tasks.get(&tid).is_some_and(Task::polls) {
+            self.poll_ended(event, tid);
+        }
+    }
+
+    fn poll_ended(&mut self, event: &Event, tid: i32) {
+        let (cause, now) = (self.cause(event, tid), self.now);
         if let Some(halting) = &mut self.task(tid).halting {
-            halting.interrupted.get_or_insert(until);
+            halting.interrupted.get_or_insert((cause, now));
         }
     }
 
@@ -290,6 +351,7 @@ impl Extractor {
         for (&tid, task) in &mut self.tasks {
             task.settle(now);
             task.halt_untold();
+            settle_timed(&mut task.steps, &task.timed, self.first);
             let nice = (task.prio - 120).clamp(-20, 19) as i8;
             let name = match task.name.is_empty() {
                 true => self.unseen.get(&tid).cloned().unwrap_or_default(),
@@ -304,6 +366,7 @@ impl Extractor {
                 first_cpu: task.first_cpu.unwrap_or(0),
                 switches_in: task.switches_in,
                 migrations: task.migrations,
+                exits: core::mem::take(&mut task.exits),
                 steps: Arc::from(core::mem::take(&mut task.steps)),
             });
         }
@@ -315,6 +378,12 @@ impl Extractor {
             edges: self.edges,
             resolved: self.resolved,
             idle_wake_ns: self.idle_wakes.median(),
+            halt_poll_ns: self.polling.halt_poll_ns(),
+            hz: self.timers.hz(),
+            wakeups: self.wakeups,
+            switches: self.tasks.values().map(|task| task.switches_in).sum(),
+            migrations: self.tasks.values().map(|task| task.migrations).sum(),
+            halts: self.halts,
         }
     }
 }

@@ -1,21 +1,72 @@
 //! The host as it was recorded, for the simulator.
 
+use std::sync::Arc;
+
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
 use stealtime_simulator::script::{ScriptConfig, Scripts};
 
 use crate::extract::{RecordedTask, Recording};
+use crate::jitter::jittered;
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
 
+/// The knobs that the recording tells, and defaults for the others.
+#[must_use]
+pub fn knobs(recording: &Recording) -> Knobs {
+    let mut knobs = Knobs::default();
+    if let Some(ns) = recording.halt_poll_ns {
+        knobs.kvm.halt_poll.halt_poll_ns = ns;
+    }
+    if let Some(hz) = recording.hz {
+        knobs.sched.hz = hz;
+    }
+    knobs
+}
+
+/// What a replay assumes beyond knobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assumed {
+    /// Each VM is in a cgroup of its own under machine.slice.
+    pub groups: bool,
+    /// Tasks are placed and balanced by the simulated scheduler rather than as recorded; `None`:
+    /// if they moved often in the recording.
+    pub placement: Option<Placement>,
+    /// CPUs of vCPUs, by index of the VM and number.
+    pub pins: Vec<((usize, u32), Vec<u32>)>,
+}
+
+/// Who says where tasks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// They move as they did in the recording, and no more.
+    Recorded,
+    /// The simulated scheduler.
+    Simulated,
+}
+
+/// With more moves than one in so many switches, tasks are placed by the simulated scheduler.
+const SELDOM: u64 = 50;
+
+/// Who says where tasks run if nobody asks for anything else.
+#[must_use]
+pub fn placement(recording: &Recording) -> Placement {
+    if recording.migrations.saturating_mul(SELDOM) <= recording.switches {
+        Placement::Recorded
+    } else {
+        Placement::Simulated
+    }
+}
+
 /// A host with the recording's CPUs on which its tasks do what they did.
 ///
 /// What switches, wakeups and interrupts cost is in the recorded times already, so that they cost
-/// nothing here; leaving idleness takes what it took in the recording.
+/// nothing here; leaving idleness takes what it took in the recording. `seed` 0 keeps all times as
+/// recorded; others move those that the recording does not explain.
 #[must_use]
-pub fn as_recorded(recording: &Recording, knobs: Knobs, seed: u64) -> Config {
+pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed: u64) -> Config {
     let mut profile = Profile::generic();
     profile.name = "as recorded".to_owned();
     profile.costs = Costs::FREE;
@@ -25,6 +76,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, seed: u64) -> Config {
         exit_latency_ns: exit.min(1_000_000),
         target_residency_ns: 0,
     }];
+    let kept = assumed.placement.unwrap_or_else(|| placement(recording)) == Placement::Recorded;
+    let script = |task| script(task, assumed, kept, seed);
     Config {
         host: HostConfig {
             profile,
@@ -37,7 +90,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, seed: u64) -> Config {
         scripts: Scripts {
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
-            groups: false,
+            groups: assumed.groups,
         },
         knobs,
         run: RunConfig {
@@ -48,17 +101,29 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, seed: u64) -> Config {
     }
 }
 
-fn script(task: &RecordedTask) -> ScriptConfig {
+fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> ScriptConfig {
+    let pin = assumed.pins.iter().find(|pin| Some(pin.0) == task.vcpu);
     let bound = task.ran_on.len() == 1 && task.migrations == 0 && task.switches_in >= BOUND_FROM;
+    let cpus = match pin {
+        Some(pin) => pin.1.clone(),
+        None if bound => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
+        None => Vec::new(),
+    };
+    let first = u32::from(task.first_cpu);
     ScriptConfig {
         name: task.name.clone(),
         nice: task.nice,
-        cpus: match bound {
-            true => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
-            false => Vec::new(),
+        first_cpu: match cpus.first() {
+            Some(&cpu) if !cpus.contains(&first) => cpu,
+            _ => first,
         },
-        first_cpu: u32::from(task.first_cpu),
+        cpus,
         vm: task.vcpu.map(|(vm, _)| vm as u32),
-        steps: task.steps.clone(),
+        // A pinned task may be balanced within its CPUs.
+        moves: kept && pin.is_none_or(|pin| pin.1.len() == 1),
+        steps: match seed {
+            0 => task.steps.clone(),
+            _ => Arc::from(jittered(&task.steps, seed, task.tid)),
+        },
     }
 }

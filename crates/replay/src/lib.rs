@@ -7,7 +7,13 @@
 mod cpu;
 mod extract;
 pub mod host;
+mod jitter;
+mod polling;
+pub mod predict;
 mod task;
+mod timers;
 mod wake;
+mod watch;
 
 pub use extract::{Extractor, RecordedTask, Recording, Resolved};
+pub use watch::WakeLatencies;

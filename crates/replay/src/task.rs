@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Spent, Step, Until};
 
 /// Whether a task runs.
@@ -12,6 +13,27 @@ pub(crate) enum State {
     Asleep { since: u64 },
 }
 
+/// What ended a wait, as far as it is known before the whole recording is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// This.
+    Known(Until),
+    /// The task's own timer, which was to expire at this time of the recording.
+    Timer { expires: u64 },
+}
+
+/// A wait that the task's own timer ended. What kind of timer it was is found at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) step: usize,
+    pub(crate) began: u64,
+    /// When the wakeup was.
+    pub(crate) woken: u64,
+    pub(crate) expires: u64,
+    /// When the task set a timer last.
+    pub(crate) armed: Option<u64>,
+}
+
 /// A halt that is going on. What of it was polling is known at its end only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Halting {
@@ -20,10 +42,11 @@ pub(crate) struct Halting {
     /// The same after it.
     after: Vec<(u64, u64)>,
     /// What ended the sleep.
-    pub(crate) slept_until: Option<Until>,
+    pub(crate) slept_until: Option<(Cause, u64)>,
     /// What made an interrupt pending while it did not sleep.
-    pub(crate) interrupted: Option<Until>,
+    pub(crate) interrupted: Option<(Cause, u64)>,
     slept: bool,
+    moved: Option<u32>,
 }
 
 /// A task.
@@ -41,6 +64,11 @@ pub(crate) struct Task {
     pub(crate) switches_in: u64,
     pub(crate) migrations: u64,
     pub(crate) prio: i16,
+    /// Waits that its own timer ended.
+    pub(crate) timed: Vec<Timed>,
+    armed: Option<u64>,
+    /// Exits: before which step, and why.
+    pub(crate) exits: Vec<(usize, ExitReason)>,
     /// Woken at this time on an idle CPU, and not running yet.
     pub(crate) woken_idle: Option<u64>,
 }
@@ -60,6 +88,9 @@ impl Task {
             switches_in: 0,
             migrations: 0,
             prio: 120,
+            timed: Vec::new(),
+            armed: None,
+            exits: Vec::new(),
             woken_idle: None,
         };
         if let State::Asleep { .. } = state {
@@ -111,15 +142,61 @@ impl Task {
     }
 
     /// It was woken, by this.
-    pub(crate) fn wake(&mut self, until: Until) {
+    pub(crate) fn wake(&mut self, now: u64, cause: Cause) {
+        let began = match self.state {
+            State::Asleep { since } => since,
+            _ => now,
+        };
         self.state = State::Runnable;
         if let Some(halting) = &mut self.halting {
-            halting.slept_until = Some(until);
-        } else if let Some(at) = self.open_sleep.take()
-            && let Some(step) = self.steps.get_mut(at)
-        {
-            *step = Step::Sleep(until);
+            halting.slept_until = Some((cause, now));
+        } else if let Some(at) = self.open_sleep.take() {
+            let until = self.until(at, began, now, cause);
+            if let Some(step) = self.steps.get_mut(at) {
+                *step = Step::Sleep(until);
+            }
         }
+    }
+
+    /// What a wait at this step waits for; that of a timer is told later.
+    fn until(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
+        match cause {
+            Cause::Known(until) => until,
+            Cause::Timer { expires } => {
+                self.timed.push(Timed {
+                    step,
+                    began,
+                    woken,
+                    expires,
+                    armed: self.armed,
+                });
+                Until::Time(0)
+            }
+        }
+    }
+
+    /// It sets a timer.
+    pub(crate) fn arm(&mut self, now: u64) {
+        if self.halting.is_some() {
+            return;
+        }
+        self.settle(now);
+        self.armed = Some(now);
+        self.steps.push(Step::Arm);
+    }
+
+    /// It moves to another CPU.
+    pub(crate) fn moves(&mut self, to: u32) {
+        self.migrations += 1;
+        match &mut self.halting {
+            Some(halting) => halting.moved = Some(to),
+            None => self.steps.push(Step::Move(to)),
+        }
+    }
+
+    /// The guest exits.
+    pub(crate) fn exit(&mut self, reason: ExitReason) {
+        self.exits.push((self.steps.len(), reason));
     }
 
     /// The guest has halted: what follows is the halt.
@@ -140,18 +217,11 @@ impl Task {
             return;
         };
         let began = now.saturating_sub(ns);
-        let until = halting
-            .slept_until
-            .or(halting.interrupted)
-            .unwrap_or(Until::Time(at));
-        let handled: u64 = halting
-            .before
-            .iter()
-            .map(|&(a, b)| b.min(began).saturating_sub(a))
-            .sum();
-        self.ran(handled);
-        self.steps.push(Step::Halt(until));
-        self.ran(halting.after.iter().map(|&(a, b)| b - a).sum());
+        let cause = halting.slept_until.or(halting.interrupted);
+        let (cause, woken) = cause.unwrap_or((Cause::Known(Until::Time(at)), now));
+        let before = |&(a, b): &(u64, u64)| b.min(began).saturating_sub(a);
+        self.ran(halting.before.iter().map(before).sum());
+        self.halts(&halting, began, woken, cause);
     }
 
     /// The guest is entered without KVM having told the end of a halt: there was nothing to wait
@@ -161,9 +231,19 @@ impl Task {
             return;
         };
         self.ran(halting.before.iter().map(|&(a, b)| b - a).sum());
-        if let Some(until) = halting.slept_until {
-            self.steps.push(Step::Halt(until));
+        match halting.slept_until {
+            Some((cause, woken)) => {
+                let began = halting.before.last().map_or(woken, |last| last.1);
+                self.halts(&halting, began, woken, cause);
+            }
+            None => self.ran(halting.after.iter().map(|&(a, b)| b - a).sum()),
         }
+    }
+
+    fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {
+        let until = self.until(self.steps.len(), began, woken, cause);
+        self.steps.push(Step::Halt(until));
+        self.steps.extend(halting.moved.map(Step::Move));
         self.ran(halting.after.iter().map(|&(a, b)| b - a).sum());
     }
 }

@@ -264,7 +264,7 @@ impl Machine<'_> {
             let t = &tasks[task];
             let hot = t.books.was_preempted() && now - t.books.changed_ns() < MIGRATION_COST_NS;
             let may = t.state == TaskState::Runnable && t.allowed.has(cpu) && (warm || !hot);
-            let may = may && !pairs(task);
+            let may = may && !t.kept && !pairs(task);
             if found.is_none() && may {
                 found = Some(task);
             }
@@ -272,6 +272,19 @@ impl Machine<'_> {
         let Some(task) = found else {
             return Ok(false);
         };
+        self.move_waiting(task, from, cpu, by)?;
+        Ok(true)
+    }
+
+    /// Moves a task that waits on `from` to `cpu`; `by` does it.
+    pub(crate) fn move_waiting(
+        &mut self,
+        task: TaskNr,
+        from: CpuNr,
+        cpu: CpuNr,
+        by: CpuNr,
+    ) -> Sim {
+        let now = self.now;
         let fair = self.tasks[task].fair;
         let actions = self.fair.detach(fair, now)?;
         self.act(from, actions, by)?;
@@ -294,7 +307,6 @@ impl Machine<'_> {
         self.make_part(task, cpu)?;
         let actions = self.fair.attach(fair, self.cpus[cpu].rq, now)?;
         self.act(cpu, actions, by)?;
-        self.need_tick(cpu, by)?;
-        Ok(true)
+        self.need_tick(cpu, by)
     }
 }

@@ -248,6 +248,8 @@ impl<'a> Machine<'a> {
             bandwidth: None,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
+            kept: false,
+            goes_to: None,
             prio: 120 + i16::from(nice),
             books: TaskBooks::default(),
         });
@@ -283,6 +285,7 @@ impl<'a> Machine<'a> {
             };
             let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
             let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].kept = config.moves;
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config.steps.clone(), timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));

@@ -36,6 +36,9 @@ impl Machine<'_> {
         if !t.allowed.has(prev) {
             return t.allowed.first();
         }
+        if t.kept {
+            return self.tasks[task].goes_to.take().unwrap_or(prev);
+        }
         if self.cpus[prev].isolated {
             return prev;
         }

@@ -89,7 +89,22 @@ impl Machine<'_> {
         c.phase = Phase::Switch;
         c.irqs_off = true;
         self.stay(cpu, cost);
-        Ok(())
+        match prev {
+            Some(task) if self.tasks[task].goes_to.is_some() => self.move_switched_out(cpu, task),
+            _ => Ok(()),
+        }
+    }
+
+    /// A task that was to move and has just lost its CPU moves now; one that sleeps does so as it
+    /// wakes.
+    fn move_switched_out(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        if self.tasks[task].state != TaskState::Runnable {
+            return Ok(());
+        }
+        match self.tasks[task].goes_to.take() {
+            Some(to) if to != cpu => self.move_waiting(task, cpu, to, cpu),
+            _ => Ok(()),
+        }
     }
 
     /// The switch is done: the new task runs.

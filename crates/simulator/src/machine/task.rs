@@ -122,6 +122,10 @@ pub(crate) struct Task {
     /// What is left of the segment that it was stopped in, in ns.
     pub(crate) left_ns: u64,
     pub(crate) body: Body,
+    /// It stays on its CPU but for `goes_to`: its moves are part of what it does.
+    pub(crate) kept: bool,
+    /// Where it moves when it does not run.
+    pub(crate) goes_to: Option<CpuNr>,
     /// `prio` as traces show it.
     pub(crate) prio: i16,
     pub(crate) books: crate::books::TaskBooks,

@@ -35,6 +35,18 @@ pub enum Until {
     Edge(Edge),
     /// A time of the run, in ns.
     Time(u64),
+    /// So many ns after this script's last [`Step::Arm`]: a timer that was set relative to what
+    /// its task had done.
+    Armed(u64),
+    /// A point of a grid in time that is not passed yet, as a tick's timer expires.
+    Grid {
+        /// A point of the grid, in ns of the run, taken modulo the period.
+        phase_ns: u32,
+        /// From point to point, in ns; 0 is no wait.
+        period_ns: u32,
+        /// The how many-th point after the wait begins, from 1.
+        nth: u32,
+    },
 }
 
 /// A step of a script.
@@ -53,6 +65,11 @@ pub enum Step {
     Sleep(Until),
     /// Halts: polls, then sleeps.
     Halt(Until),
+    /// Sets a timer: [`Until::Armed`] counts from here.
+    Arm,
+    /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose
+    /// [`ScriptConfig::moves`] says so.
+    Move(u32),
 }
 
 /// A task with its script.
@@ -69,6 +86,9 @@ pub struct ScriptConfig {
     /// Its VM, by a number of the caller's; tasks of one VM are in one group if
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,
+    /// It changes its CPU where [`Step::Move`] says so and nowhere else; otherwise as the host's
+    /// scheduler places and balances.
+    pub moves: bool,
     /// What it does.
     pub steps: Arc<[Step]>,
 }

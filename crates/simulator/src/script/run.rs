@@ -33,6 +33,10 @@ pub(crate) struct ScriptTask {
     halt_poll: HaltPoll,
     halt: Option<(Halt, u64, u64)>,
     turn: u32,
+    /// When its timer was set last, in ns.
+    armed: u64,
+    /// What the wait that goes on waits for: [`Until::Armed`] and [`Until::Grid`] have become times.
+    awaited: Until,
     /// Index among the scripts.
     index: usize,
     running: Option<(Spent, u64)>,
@@ -75,6 +79,8 @@ impl ScriptTask {
             halt_poll: HaltPoll::default(),
             halt: None,
             turn: 0,
+            armed: 0,
+            awaited: Until::Time(0),
             index,
             running: None,
             spent: BTreeMap::new(),
@@ -105,6 +111,17 @@ impl ScriptTask {
             sum.1 += 1;
         }
     }
+}
+
+/// The `nth` point of a grid after `now`.
+fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u32) -> u64 {
+    let period = u64::from(period_ns);
+    if period == 0 {
+        return now;
+    }
+    let phase = u64::from(phase_ns) % period;
+    let passed = (now + period - phase) / period;
+    (passed + u64::from(nth)) * period + phase - period
 }
 
 impl Machine<'_> {
@@ -143,12 +160,16 @@ impl Machine<'_> {
                     return self.run_task(cpu, task);
                 }
                 Step::Reach(edge) => self.reach(cpu, edge)?,
+                Step::Arm => self.script(task)?.armed = now,
+                Step::Move(to) => self.move_later(task, to),
                 Step::Sleep(until) => {
+                    let until = self.instant(task, until)?;
                     if !self.reached(until) {
                         return self.script_sleep(cpu, task, until);
                     }
                 }
                 Step::Halt(until) => {
+                    let until = self.instant(task, until)?;
                     if !self.reached(until) {
                         return self.script_halt(cpu, task, until);
                     }
@@ -161,7 +182,26 @@ impl Machine<'_> {
         match until {
             Until::Edge(edge) => self.edges.get(edge.0 as usize).is_none_or(|e| e.0),
             Until::Time(at) => at <= self.now,
+            // [`Self::instant`] has made times of them.
+            Until::Armed(_) | Until::Grid { .. } => true,
         }
+    }
+
+    /// A wait that begins now, with its time told.
+    fn instant(&mut self, task: TaskNr, until: Until) -> Sim<Until> {
+        let now = self.now;
+        let script = self.script(task)?;
+        let until = match until {
+            Until::Armed(ns) => Until::Time(script.armed.saturating_add(ns)),
+            Until::Grid {
+                phase_ns,
+                period_ns,
+                nth,
+            } => Until::Time(on_grid(now, phase_ns, period_ns, nth)),
+            other => other,
+        };
+        script.awaited = until;
+        Ok(until)
     }
 
     /// A script reaches a point: who waits there is woken.
@@ -184,7 +224,21 @@ impl Machine<'_> {
             self.post(at, Message::ScriptPollOver { task, turn });
             return Ok(());
         }
+        if let Some(&Step::Move(to)) = script.steps.get(script.next) {
+            script.next += 1;
+            self.move_later(task, to);
+        }
         self.wake(task, by).map(|_| ())
+    }
+
+    /// The task moves when it next waits for a CPU or wakes.
+    fn move_later(&mut self, task: TaskNr, to: u32) {
+        let to = CpuNr(to);
+        let there = (to.0 as usize) < self.cpus.len();
+        let t = &mut self.tasks[task];
+        if t.kept && there && t.allowed.has(to) {
+            t.goes_to = (t.cpu != to).then_some(to);
+        }
     }
 
     /// Says who is to be woken, and by what.
@@ -199,6 +253,7 @@ impl Machine<'_> {
                 let timer = self.script(task)?.timer;
                 self.start_pinned(timer, cpu, at);
             }
+            Until::Armed(_) | Until::Grid { .. } => {}
         }
         Ok(())
     }
@@ -237,9 +292,7 @@ impl Machine<'_> {
     fn script_poll_over(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         let now = self.now;
         let script = self.script(task)?;
-        let Some(Step::Halt(until)) = script.steps.get(script.next.wrapping_sub(1)).copied() else {
-            return self.broken("a script polls without a halt");
-        };
+        let until = script.awaited;
         if let Some((_, since, poll_ns)) = &mut script.halt {
             *poll_ns = now - *since;
             script.poll_ns += *poll_ns;

@@ -16,6 +16,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             cpus: Vec::new(),
             first_cpu: n as u32 % cpus,
             vm: Some(0),
+            moves: false,
             steps: Arc::from(steps),
         });
     let config = Config {

@@ -1,0 +1,177 @@
+//! A replay, and the recording, as numbers that can be compared.
+
+use std::collections::BTreeMap;
+
+use stealtime_analysis::Answers;
+use stealtime_events::ExitReason;
+use stealtime_simulator::config::Config;
+use stealtime_simulator::{Fault, run};
+
+use crate::extract::{RecordedTask, Recording};
+use crate::watch::WakeLatencies;
+
+/// The first thread id that the simulator gives to a task.
+const FIRST_TID: i32 = 1000;
+
+/// A vCPU's time and events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VcpuTimes {
+    /// Index of its VM among the answers'.
+    pub vm: usize,
+    /// Its number.
+    pub vcpu: u32,
+    /// On a CPU, in ns; polling in halts is part of it.
+    pub run_ns: u64,
+    /// Runnable without a CPU, in ns.
+    pub ready_ns: u64,
+    /// Asleep, in ns: halted, or blocked in the host.
+    pub halted_ns: u64,
+    /// Polling in halts, in ns.
+    pub poll_ns: u64,
+    /// Exits by reason.
+    pub exits: BTreeMap<ExitReason, u64>,
+    /// Latencies of its wakeups in ns, the shortest first.
+    pub wakeups: Vec<u64>,
+    /// Share of its demand that was done, in permille; 1000 for a recording.
+    pub done_permille: u64,
+}
+
+/// All vCPUs, in the order of VM and number.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Times {
+    /// The vCPUs.
+    pub vcpus: Vec<VcpuTimes>,
+}
+
+/// What the recording says.
+#[must_use]
+pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
+    let time_of = |tid: i32| answers.vcpus.iter().find(|time| time.tid == tid);
+    let vcpu = |task: &RecordedTask| {
+        let (vm, vcpu) = task.vcpu?;
+        let time = time_of(task.tid)?;
+        Some(VcpuTimes {
+            vm,
+            vcpu,
+            run_ns: time.on_cpu_ns,
+            ready_ns: time.preempted_ns + time.wake_wait_ns,
+            halted_ns: time.halt_ns + time.blocked_ns,
+            poll_ns: time.poll_ns.unwrap_or(0),
+            exits: exits_until(task, usize::MAX),
+            wakeups: sorted(recording.wakeups.samples.get(&task.tid)),
+            done_permille: 1000,
+        })
+    };
+    in_order(recording.tasks.iter().filter_map(vcpu).collect())
+}
+
+/// Replays on this host, which [`crate::host::as_recorded`] has made of the recording.
+///
+/// # Errors
+///
+/// The simulator's.
+pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
+    let mut watch = WakeLatencies::default();
+    let outcome = run(config, &mut watch)?;
+    let scripts = recording.tasks.iter().zip(&outcome.scripts).enumerate();
+    let vcpu = |(index, (task, script)): (usize, (&RecordedTask, _))| {
+        let script: &stealtime_simulator::script::ScriptOutcome = script;
+        let (vm, vcpu) = task.vcpu?;
+        let tid = FIRST_TID + i32::try_from(index).unwrap_or(i32::MAX - FIRST_TID);
+        Some(VcpuTimes {
+            vm,
+            vcpu,
+            run_ns: script.books.run_ns,
+            ready_ns: script.books.wait_ns,
+            halted_ns: script.books.sleep_ns,
+            poll_ns: script.poll_ns,
+            exits: exits_until(task, script.steps),
+            wakeups: sorted(watch.samples.get(&tid)),
+            done_permille: (script.steps as u64 * 1000)
+                .checked_div(script.of_steps as u64)
+                .unwrap_or(1000),
+        })
+    };
+    Ok(in_order(scripts.filter_map(vcpu).collect()))
+}
+
+fn in_order(mut vcpus: Vec<VcpuTimes>) -> Times {
+    vcpus.sort_by_key(|time| (time.vm, time.vcpu));
+    Times { vcpus }
+}
+
+fn exits_until(task: &RecordedTask, steps: usize) -> BTreeMap<ExitReason, u64> {
+    let mut exits = BTreeMap::new();
+    for &(_, reason) in task.exits.iter().take_while(|exit| exit.0 < steps) {
+        *exits.entry(reason).or_default() += 1;
+    }
+    exits
+}
+
+fn sorted(samples: Option<&Vec<u64>>) -> Vec<u64> {
+    let mut samples = samples.cloned().unwrap_or_default();
+    samples.sort_unstable();
+    samples
+}
+
+/// How far a replay is from the recording.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Errors {
+    /// |replayed - recorded| of running, ready and halted time of each vCPU in ppm of the span,
+    /// the least first.
+    pub of_span_ppm: Vec<u64>,
+    /// |replayed - recorded| of the exits of each reason that had 100 or more, in ppm of the
+    /// recorded, the least first.
+    pub of_exits_ppm: Vec<u64>,
+}
+
+impl Errors {
+    /// Compares.
+    #[must_use]
+    pub fn between(recorded: &Times, replayed: &Times, span_ns: u64) -> Self {
+        let mut of_span_ppm = Vec::new();
+        let mut exits: BTreeMap<ExitReason, (u64, u64)> = BTreeMap::new();
+        for (was, is) in recorded.vcpus.iter().zip(&replayed.vcpus) {
+            let pairs = [
+                (was.run_ns, is.run_ns),
+                (was.ready_ns, is.ready_ns),
+                (was.halted_ns, is.halted_ns),
+            ];
+            of_span_ppm.extend(pairs.map(|(a, b)| ppm(a.abs_diff(b), span_ns)));
+            for (&reason, n) in &was.exits {
+                exits.entry(reason).or_default().0 += n;
+            }
+            for (&reason, n) in &is.exits {
+                exits.entry(reason).or_default().1 += n;
+            }
+        }
+        let often = exits.values().filter(|n| n.0 >= 100);
+        let mut of_exits_ppm: Vec<u64> = often.map(|n| ppm(n.0.abs_diff(n.1), n.0)).collect();
+        of_span_ppm.sort_unstable();
+        of_exits_ppm.sort_unstable();
+        Self {
+            of_span_ppm,
+            of_exits_ppm,
+        }
+    }
+
+    /// The value below which so many percent of the vCPUs' times are, in ppm of the span.
+    #[must_use]
+    pub fn percentile(&self, percent: usize) -> u64 {
+        let at = self.of_span_ppm.len() * percent / 100;
+        let last = self.of_span_ppm.len().saturating_sub(1);
+        self.of_span_ppm.get(at.min(last)).copied().unwrap_or(0)
+    }
+
+    /// The largest error of an exit reason's count, in ppm.
+    #[must_use]
+    pub fn worst_exits(&self) -> u64 {
+        self.of_exits_ppm.last().copied().unwrap_or(0)
+    }
+}
+
+fn ppm(part: u64, whole: u64) -> u64 {
+    let ppm = u128::from(part) * 1_000_000;
+    let ppm = ppm.checked_div(u128::from(whole)).unwrap_or(0);
+    u64::try_from(ppm).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,172 @@
+//! Whose an hrtimer is, and what kind of timer ended a wait.
+
+use std::collections::BTreeMap;
+
+use stealtime_simulator::script::{Step, Until};
+
+use crate::task::Timed;
+
+/// hrtimers of the host's own housekeeping, which a task only happens to set.
+const OF_THE_HOST: [&str; 6] = [
+    "tick_nohz_handler",
+    "tick_sched_timer",
+    "hrtick",
+    "dl_task_timer",
+    "sched_cfs_period_timer",
+    "watchdog_timer_fn",
+];
+
+/// Whether this function is a tick of the host.
+pub(crate) fn is_tick(function: &str) -> bool {
+    let name = bare(function);
+    name == "tick_nohz_handler" || name == "tick_sched_timer"
+}
+
+fn bare(function: &str) -> &str {
+    function.split(['/', '+']).next().unwrap_or(function)
+}
+
+/// hrtimers by address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timers {
+    armed: BTreeMap<u64, (i32, u64)>,
+    /// The recording's clock less that of the timers, in ns, as an expiry shows it.
+    offset: Option<i64>,
+    ticks: BTreeMap<u64, u64>,
+    /// Distances of ticks in microseconds, and how often each was seen.
+    distances: BTreeMap<u64, u64>,
+}
+
+impl Timers {
+    /// A timer is set. Whether it is one of the task's own.
+    pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, tid: i32) -> bool {
+        if is_tick(function) {
+            if let Some(last) = self.ticks.insert(hrtimer, expires)
+                && expires > last
+            {
+                let micros = (expires - last + 500) / 1_000;
+                *self.distances.entry(micros).or_default() += 1;
+            }
+            return false;
+        }
+        if tid == 0 || OF_THE_HOST.contains(&bare(function)) {
+            return false;
+        }
+        self.armed.insert(hrtimer, (tid, expires));
+        true
+    }
+
+    /// A timer expires at `time` of the recording, `now` of its own clock.
+    pub(crate) fn expire(&mut self, time: u64, now: u64) {
+        let offset = (time as i64).wrapping_sub(now as i64);
+        // The least is that of the shortest way from the clock's reading to the event.
+        self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
+    }
+
+    /// The task whose timer it is.
+    pub(crate) fn owner(&self, hrtimer: u64) -> Option<i32> {
+        self.armed.get(&hrtimer).map(|armed| armed.0)
+    }
+
+    /// When it was to expire, by the recording's clock, if it is this task's.
+    pub(crate) fn expires_for(&self, hrtimer: u64, tid: i32) -> Option<u64> {
+        let &(owner, expires) = self.armed.get(&hrtimer).filter(|armed| armed.0 == tid)?;
+        debug_assert_eq!(owner, tid);
+        (expires as i64)
+            .checked_add(self.offset?)
+            .and_then(|at| u64::try_from(at).ok())
+    }
+
+    /// Ticks a second, if ticks were seen.
+    pub(crate) fn hz(&self) -> Option<u32> {
+        let near = |micros: u64, hz: u64| micros.abs_diff(1_000_000 / hz) <= 2;
+        let rates = [1000u32, 300, 250, 100];
+        let seen = rates.map(|hz| {
+            let of = self.distances.iter();
+            of.filter(|d| near(*d.0, u64::from(hz)))
+                .map(|d| d.1)
+                .sum::<u64>()
+        });
+        let most = seen.iter().copied().max().filter(|&most| most > 0)?;
+        let at = seen.iter().position(|&n| n == most)?;
+        rates.get(at).copied()
+    }
+}
+
+/// Periods that guests' ticks have, in ns.
+const PERIODS: [u64; 3] = [1_000_000, 4_000_000, 10_000_000];
+/// How far a tick's expiry may be from its grid, in ns.
+const NEAR_NS: u64 = 30_000;
+/// From so late on something else than the timer told the end of the wait, in ns.
+const LATE_NS: u64 = 2_000_000;
+/// So many waits on a grid make one; fewer are chance.
+const LEAST: usize = 8;
+
+/// A grid in time on which timers of a task expire.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    phase: u64,
+    period: u64,
+}
+
+/// The shortest period at which half of the timers expire in phase.
+fn find_grid(timed: &[Timed]) -> Option<Grid> {
+    for period in PERIODS {
+        let mut phases: Vec<u64> = timed.iter().map(|t| t.expires % period).collect();
+        phases.sort_unstable();
+        let mut best = (0, 0);
+        let mut end = 0;
+        for (start, &from) in phases.iter().enumerate() {
+            while phases.get(end).is_some_and(|&p| p <= from + NEAR_NS) {
+                end += 1;
+            }
+            if end - start > best.0 {
+                best = (end - start, from + NEAR_NS / 2);
+            }
+        }
+        if best.0 >= LEAST && best.0 * 2 >= timed.len() {
+            let phase = best.1 % period;
+            return Some(Grid { phase, period });
+        }
+    }
+    None
+}
+
+/// Says for each wait that a timer ended whether the timer lay on a grid or was relative to what
+/// the task had done.
+pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
+    let grid = find_grid(timed);
+    for wait in timed {
+        let until = match grid {
+            Some(grid) if on(grid, wait.expires) && !late(wait) => of_grid(grid, wait, first),
+            _ => match wait.armed {
+                Some(armed) => Until::Armed(wait.woken.saturating_sub(armed)),
+                None => Until::Time(wait.woken - first),
+            },
+        };
+        match steps.get_mut(wait.step) {
+            Some(Step::Halt(at) | Step::Sleep(at)) => *at = until,
+            _ => {}
+        }
+    }
+}
+
+/// Whether the timer fired so late that its expiry says nothing of the wait.
+fn late(wait: &Timed) -> bool {
+    wait.woken.saturating_sub(wait.expires) > LATE_NS
+}
+
+fn on(grid: Grid, expires: u64) -> bool {
+    let off = (expires + grid.period - grid.phase) % grid.period;
+    off.min(grid.period - off) <= NEAR_NS
+}
+
+fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
+    let ahead = wait.expires.saturating_sub(wait.began);
+    let nth = ahead.div_ceil(grid.period).max(1);
+    Until::Grid {
+        phase_ns: ((grid.phase + grid.period - first % grid.period) % grid.period) as u32,
+        period_ns: grid.period as u32,
+        nth: u32::try_from(nth).unwrap_or(u32::MAX),
+    }
+}
