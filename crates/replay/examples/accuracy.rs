@@ -25,7 +25,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             recording.resolved,
             (recording.idle_wake_ns, recording.halt_poll_ns, recording.hz)
         );
-        let config = host::as_recorded(&recording, host::knobs(&recording), &host::Assumed::default(), 0);
+        let config = host::as_recorded(
+            &recording,
+            host::knobs(&recording),
+            &host::Assumed::default(),
+            0,
+        );
         let start = std::time::Instant::now();
         let outcome = stealtime_simulator::run(&config, &mut ())?;
         let mut errors = Vec::new();
