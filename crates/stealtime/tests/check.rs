@@ -99,7 +99,7 @@ fn what_is_unknown() {
     let folder = folder();
     let mut all = String::new();
     for asked in [
-        &["pi-notfy"] as &[&str],
+        &["pi-notif"] as &[&str],
         &["pi-notify", "--variant", "putt"],
         &["pi-notify", "--agents", "two-vcpu"],
         &["pi-notify", "--agents", "posters=1"],

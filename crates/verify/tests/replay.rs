@@ -52,7 +52,7 @@ fn what_is_unknown_is_named_with_what_there_is() {
         (Some("pi"), None, None, "pi-notify"),
         (Some("clock"), Some("put"), None, "odd-version"),
         (Some("pi-notify"), Some("put"), Some("x"), "two-vcpus"),
-        (Some("pi-notfy"), None, None, "did you mean \"pi-notify\"?"),
+        (Some("pi-notif"), None, None, "did you mean \"pi-notify\"?"),
         (
             Some("pi-notify"),
             Some("puts"),

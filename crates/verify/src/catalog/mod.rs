@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn letters_in_out_and_changed() {
         assert_eq!(distance("pi-notify", "pi-notify"), 0);
-        assert_eq!(distance("pi-notfy", "pi-notify"), 1);
+        assert_eq!(distance("pi-notif", "pi-notify"), 1);
         assert_eq!(distance("clok", "clock"), 1);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);
