@@ -7,6 +7,8 @@ pub(crate) struct Cpu {
     pub(crate) current: Option<i32>,
     /// The hrtimer whose callback runs.
     pub(crate) expiring: Option<u64>,
+    /// Time of its last event.
+    pub(crate) last: u64,
 }
 
 /// Latencies from wakeups to running on CPUs that were idle.

@@ -26,6 +26,8 @@ pub struct Resolved {
     pub timers: u64,
     /// By something else, kept as a time.
     pub unknown: u64,
+    /// Switches that the recording leaves out.
+    pub hidden_switches: u64,
 }
 
 /// A task of a recording, with what the recording says of it.
@@ -165,7 +167,28 @@ impl Extractor {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
         self.wakeups.take(event);
+        self.hidden_switch(event, cpu);
         self.dispatch(event, cpu, names);
+        if event.kind.is_host_event() {
+            self.cpus[cpu].last = self.now;
+        }
+    }
+
+    /// Another task runs here than the last switch said: a recording leaves out switches of threads
+    /// that it was told to leave out. The switch was after the last event of this CPU.
+    fn hidden_switch(&mut self, event: &Event, cpu: usize) {
+        let tid = event.tid.0;
+        let Some(was) = self.cpus[cpu].current.filter(|&was| was != tid) else {
+            return;
+        };
+        if tid < 0 || !event.kind.is_host_event() {
+            return;
+        }
+        self.resolved.hidden_switches += 1;
+        let now = core::mem::replace(&mut self.now, self.cpus[cpu].last);
+        let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
+        self.switch(cpu, was, tid, false, prio);
+        self.now = now;
     }
 
     fn dispatch(&mut self, event: &Event, cpu: usize, names: &dyn Names) {
@@ -349,8 +372,7 @@ impl Extractor {
         let now = self.now;
         let mut tasks = Vec::new();
         for (&tid, task) in &mut self.tasks {
-            task.settle(now);
-            task.halt_untold();
+            task.finish(now);
             settle_timed(&mut task.steps, &task.timed, self.first);
             let nice = (task.prio - 120).clamp(-20, 19) as i8;
             let name = match task.name.is_empty() {

@@ -240,6 +240,21 @@ impl Task {
         }
     }
 
+    /// The recording is over.
+    pub(crate) fn finish(&mut self, now: u64) {
+        self.settle(now);
+        if let (State::Asleep { since }, Some(halting)) = (self.state, &self.halting)
+            && halting.slept_until.is_none()
+        {
+            let never = Cause::Known(Until::Time(u64::MAX));
+            let halting = halting.clone();
+            self.halting = None;
+            self.ran(halting.before.iter().map(|&(a, b)| b - a).sum());
+            self.halts(&halting, since, now, never);
+        }
+        self.halt_untold();
+    }
+
     fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {
         let until = self.until(self.steps.len(), began, woken, cause);
         self.steps.push(Step::Halt(until));
