@@ -8,7 +8,7 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
-use crate::cpu::{Cpu, IdleWakes};
+use crate::cpu::{Cpu, Wakes};
 use crate::polling::Polling;
 use crate::task::{Cause, State, Task};
 use crate::timers::{Timers, settle_timed};
@@ -70,6 +70,8 @@ pub struct Recording {
     pub resolved: Resolved,
     /// Median time from a wakeup on an idle CPU to running there, in ns.
     pub idle_wake_ns: Option<u64>,
+    /// From a wakeup on a busy CPU to running there at the soonest (5th percentile), in ns.
+    pub wake_ns: Option<u64>,
     /// `kvm.halt_poll_ns` as recorded, if that can be told.
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
@@ -100,7 +102,8 @@ pub struct Extractor {
     polling: Polling,
     wakeups: WakeLatencies,
     halts: u64,
-    idle_wakes: IdleWakes,
+    idle_wakes: Wakes,
+    busy_wakes: Wakes,
     /// Names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, String>,
 }
@@ -133,7 +136,8 @@ impl Extractor {
             polling: Polling::default(),
             wakeups: WakeLatencies::default(),
             halts: 0,
-            idle_wakes: IdleWakes::default(),
+            idle_wakes: Wakes::default(),
+            busy_wakes: Wakes::default(),
             unseen: BTreeMap::new(),
         }
     }
@@ -310,8 +314,10 @@ impl Extractor {
             task.first_cpu.get_or_insert(cpu as u16);
             task.switches_in += 1;
             task.prio = next_prio;
-            if let Some(woken) = task.woken_idle.take() {
-                self.idle_wakes.add(now - woken);
+            match task.woken.take() {
+                Some((woken, true)) => self.idle_wakes.add(now - woken),
+                Some((woken, false)) => self.busy_wakes.add(now - woken),
+                None => {}
             }
         }
         self.cpus[cpu].current = Some(next);
@@ -331,7 +337,7 @@ impl Extractor {
             .is_some_and(|cpu| cpu.current == Some(0));
         let task = self.task(tid);
         task.wake(now, cause);
-        task.woken_idle = idle.then_some(now);
+        task.woken = Some((now, idle));
     }
 
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
@@ -399,7 +405,8 @@ impl Extractor {
             tasks,
             edges: self.edges,
             resolved: self.resolved,
-            idle_wake_ns: self.idle_wakes.median(),
+            idle_wake_ns: self.idle_wakes.percentile(50),
+            wake_ns: self.busy_wakes.percentile(5),
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
             wakeups: self.wakeups,

@@ -47,6 +47,15 @@ pub enum Placement {
     Simulated,
 }
 
+/// Longest way of a wakeup through the kernel that is believed, in ns.
+const LONGEST_WAKE_NS: u64 = 1_000_000;
+
+/// From what ends a sleep to competing for a CPU, in ns.
+#[must_use]
+pub fn wake_ns(recording: &Recording) -> u32 {
+    recording.wake_ns.unwrap_or(0).min(LONGEST_WAKE_NS) as u32
+}
+
 /// With more moves than one in so many switches, tasks are placed by the simulated scheduler.
 const SELDOM: u64 = 50;
 
@@ -70,7 +79,9 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     let mut profile = Profile::generic();
     profile.name = "as recorded".to_owned();
     profile.costs = Costs::FREE;
-    let exit = u32::try_from(recording.idle_wake_ns.unwrap_or(2_000)).unwrap_or(u32::MAX);
+    let wake = wake_ns(recording);
+    let idle = recording.idle_wake_ns.unwrap_or(2_000);
+    let exit = u32::try_from(idle).unwrap_or(u32::MAX).saturating_sub(wake);
     profile.cstates = vec![CState {
         name: "idle".to_owned(),
         exit_latency_ns: exit.min(1_000_000),
@@ -91,6 +102,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
             groups: assumed.groups,
+            wake_ns: wake,
         },
         knobs,
         run: RunConfig {

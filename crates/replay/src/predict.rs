@@ -86,7 +86,10 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             halted_ns: script.books.sleep_ns,
             poll_ns: script.poll_ns,
             exits: exits_until(task, script.steps),
-            wakeups: sorted(watch.samples.get(&tid)),
+            wakeups: sorted(watch.samples.get(&tid))
+                .iter()
+                .map(|ns| ns + u64::from(config.scripts.wake_ns))
+                .collect(),
             done_permille: (script.steps as u64 * 1000)
                 .checked_div(script.of_steps as u64)
                 .unwrap_or(1000),

@@ -69,8 +69,8 @@ pub(crate) struct Task {
     armed: Option<u64>,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
-    /// Woken at this time on an idle CPU, and not running yet.
-    pub(crate) woken_idle: Option<u64>,
+    /// Woken at this time, whether on an idle CPU, and not running yet.
+    pub(crate) woken: Option<(u64, bool)>,
 }
 
 impl Task {
@@ -91,7 +91,7 @@ impl Task {
             timed: Vec::new(),
             armed: None,
             exits: Vec::new(),
-            woken_idle: None,
+            woken: None,
         };
         if let State::Asleep { .. } = state {
             task.open();

@@ -102,4 +102,7 @@ pub struct Scripts {
     pub edges: u32,
     /// Each VM is in a scope of its own under machine.slice.
     pub groups: bool,
+    /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
+    /// kernel. It counts as waiting.
+    pub wake_ns: u32,
 }
