@@ -76,6 +76,8 @@ pub struct Recording {
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
     pub hz: Option<u32>,
+    /// Whether slices end by timers (`HRTICK`), if timers were recorded.
+    pub hrtick: Option<bool>,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -234,6 +236,7 @@ impl Extractor {
                 task.settle(now);
                 task.halt_untold();
                 task.spent = Spent::Guest;
+                task.spins = false;
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
                 let halts = reason.class() == Class::Halt;
@@ -241,6 +244,7 @@ impl Extractor {
                 let task = self.task(event.tid.0);
                 task.settle(now);
                 task.exit(reason);
+                task.spins = reason.class() == Class::Pause;
                 task.spent = Spent::Exit(reason.code);
                 if halts {
                     task.begin_halt();
@@ -292,6 +296,9 @@ impl Extractor {
             task.first_cpu.get_or_insert(cpu as u16);
             if runnable {
                 task.settle(now);
+                if task.spins {
+                    task.steps.push(Step::Yield);
+                }
                 task.state = State::Runnable;
             } else {
                 task.sleep(now);
@@ -409,6 +416,7 @@ impl Extractor {
             wake_ns: self.busy_wakes.percentile(5),
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
+            hrtick: self.timers.hrtick(),
             wakeups: self.wakeups,
             switches: self.tasks.values().map(|task| task.switches_in).sum(),
             migrations: self.tasks.values().map(|task| task.migrations).sum(),

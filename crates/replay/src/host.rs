@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stealtime_hypervisor::eevdf::Feature;
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -23,16 +24,22 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if let Some(hz) = recording.hz {
         knobs.sched.hz = hz;
     }
+    if let Some(on) = recording.hrtick {
+        let features = knobs.sched.features;
+        knobs.sched.features = match on {
+            true => features.with(Feature::Hrtick),
+            false => features.without(Feature::Hrtick),
+        };
+    }
     knobs
 }
 
 /// What a replay assumes beyond knobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assumed {
-    /// Each VM is in a cgroup of its own under machine.slice.
-    pub groups: bool,
-    /// Tasks are placed and balanced by the simulated scheduler rather than as recorded; `None`:
-    /// if they moved often in the recording.
+    /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
+    pub groups: Option<bool>,
+    /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
@@ -101,7 +108,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         scripts: Scripts {
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
-            groups: assumed.groups,
+            groups: assumed.groups.unwrap_or(false),
             wake_ns: wake,
         },
         knobs,

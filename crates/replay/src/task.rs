@@ -67,6 +67,8 @@ pub(crate) struct Task {
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
     armed: Option<u64>,
+    /// It handles an exit by PAUSE: if it loses the CPU, it has yielded it.
+    pub(crate) spins: bool,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
     /// Woken at this time, whether on an idle CPU, and not running yet.
@@ -90,6 +92,7 @@ impl Task {
             prio: 120,
             timed: Vec::new(),
             armed: None,
+            spins: false,
             exits: Vec::new(),
             woken: None,
         };

@@ -117,6 +117,12 @@ pub(crate) enum CliError {
     Found(String),
 }
 
+impl From<stealtime_simulator::Fault> for CliError {
+    fn from(fault: stealtime_simulator::Fault) -> Self {
+        Self::WhatIf(fault.to_string())
+    }
+}
+
 impl CliError {
     /// The exit status: 1 for what was looked for and found, 2 for what cannot be done, 130 for what
     /// was stopped.

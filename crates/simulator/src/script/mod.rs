@@ -65,6 +65,8 @@ pub enum Step {
     Sleep(Until),
     /// Halts: polls, then sleeps.
     Halt(Until),
+    /// Yields its CPU.
+    Yield,
     /// Sets a timer: [`Until::Armed`] counts from here.
     Arm,
     /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose

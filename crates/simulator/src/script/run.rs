@@ -171,6 +171,11 @@ impl Machine<'_> {
                     return self.run_task(cpu, task);
                 }
                 Step::Reach(edge) => self.reach(cpu, edge)?,
+                Step::Yield => {
+                    let rq = self.cpus[cpu].rq;
+                    self.fair.yield_task(rq, now)?;
+                    return self.schedule(cpu);
+                }
                 Step::Arm => self.script(task)?.armed = now,
                 Step::Move(to) => self.move_later(task, to),
                 Step::Sleep(until) => {

@@ -182,11 +182,10 @@ impl WhatIf {
             Some(file) => ask::host_file(file, &mut assumed)?,
             None => Vec::new(),
         };
-        let knobs = host::knobs(&recording);
-        let mut config = host::as_recorded(&recording, knobs, &assumed, 0);
-        ask::apply(&mut config, &settings)?;
         let recorded = predict::recorded(&recording, &answers);
-        let replayed = replay(&recording, &config)?;
+        let tell = |config: &mut Config| ask::apply(config, &settings);
+        let (assumed, config, replayed) =
+            predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
             answers,
             recording,
@@ -339,13 +338,14 @@ fn assumptions(base: &Base) -> Vec<String> {
             knobs.sched.hz,
             from(recording.hz.is_some(), "its tick")
         ),
+        format!("sched.preempt={} (fits best, unless told)", preempt_name(base)),
         format!("sched.features={}", knobs.sched.features),
-        match assumed.groups {
-            true => "each VM in a cgroup of its own".to_owned(),
-            false => "no cgroups (groups = true in --host FILE for libvirt's)".to_owned(),
+        match assumed.groups == Some(true) {
+            true => "each VM in a cgroup of its own (fits best, unless told)".to_owned(),
+            false => "no cgroups (fits best, unless told)".to_owned(),
         },
         format!(
-            "{placement} ({} moves in {} switches)",
+            "{placement} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
         ),
         match recording.idle_wake_ns {
@@ -353,6 +353,10 @@ fn assumptions(base: &Base) -> Vec<String> {
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         },
     ]
+}
+
+fn preempt_name(base: &Base) -> String {
+    stealtime_lab::knobs::get(&base.config, "sched.preempt").unwrap_or_default()
 }
 
 fn print(text: &str) -> Result<(), CliError> {

@@ -175,8 +175,8 @@ pub(super) fn host_file(
         let unquoted = |text: &str| text.trim().trim_matches('"').to_owned();
         let (key, value) = (unquoted(key), unquoted(value));
         match (key.as_str(), value.as_str()) {
-            ("groups", "true") => assumed.groups = true,
-            ("groups", "false") => assumed.groups = false,
+            ("groups", "true") => assumed.groups = Some(true),
+            ("groups", "false") => assumed.groups = Some(false),
             ("groups", _) => return Err(wrong(n + 1, "groups is true or false")),
             ("placement", "recorded") => assumed.placement = Some(Placement::Recorded),
             ("placement", "simulated") => assumed.placement = Some(Placement::Simulated),
