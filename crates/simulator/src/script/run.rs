@@ -158,7 +158,8 @@ impl Machine<'_> {
                 self.finished.insert(task, now);
                 return self.block_current(cpu);
             };
-            let to_user = matches!(step, Step::Run { spent, .. } if !matches!(spent, Spent::Exit(_)));
+            let to_user =
+                matches!(step, Step::Run { spent, .. } if !matches!(spent, Spent::Exit(_)));
             if to_user && resched {
                 return self.schedule(cpu);
             }

@@ -184,8 +184,7 @@ impl WhatIf {
         };
         let recorded = predict::recorded(&recording, &answers);
         let tell = |config: &mut Config| ask::apply(config, &settings);
-        let (assumed, config, replayed) =
-            predict::nearest(&recording, &recorded, &assumed, tell)?;
+        let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
             answers,
             recording,
@@ -248,7 +247,10 @@ impl WhatIf {
             }
         }
         if asked.is_empty() {
-            return Err(CliError::WhatIf(format!("not answerable: {}", not.join("; "))));
+            return Err(CliError::WhatIf(format!(
+                "not answerable: {}",
+                not.join("; ")
+            )));
         }
         asked.retain(|variant| !variant.is_empty() || !self.pin.is_empty());
         Ok((asked, not))
@@ -322,7 +324,9 @@ fn assumptions(base: &Base) -> Vec<String> {
         true => format!("as {how} shows"),
         false => "the default; --host FILE tells".to_owned(),
     };
-    let placed = assumed.placement.unwrap_or_else(|| host::placement(recording));
+    let placed = assumed
+        .placement
+        .unwrap_or_else(|| host::placement(recording));
     let placement = match placed {
         Placement::Recorded => "tasks move between CPUs as recorded",
         Placement::Simulated => "tasks are placed by the simulated scheduler",
@@ -338,7 +342,10 @@ fn assumptions(base: &Base) -> Vec<String> {
             knobs.sched.hz,
             from(recording.hz.is_some(), "its tick")
         ),
-        format!("sched.preempt={} (fits best, unless told)", preempt_name(base)),
+        format!(
+            "sched.preempt={} (fits best, unless told)",
+            preempt_name(base)
+        ),
         format!("sched.features={}", knobs.sched.features),
         match assumed.groups == Some(true) {
             true => "each VM in a cgroup of its own (fits best, unless told)".to_owned(),

@@ -154,10 +154,7 @@ fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
 
 /// What a file about the host says: lines of `KEY = VALUE`, where KEY is a knob, `groups` (whether
 /// VMs are in cgroups of their own: true, false) or `placement` (recorded, simulated).
-pub(super) fn host_file(
-    path: &Path,
-    assumed: &mut Assumed,
-) -> Result<Vec<Setting>, CliError> {
+pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Setting>, CliError> {
     let wrong = |line: usize, problem: &str| {
         CliError::WhatIf(format!("{}:{line}: {problem}", path.display()))
     };
@@ -240,4 +237,3 @@ pub(super) fn lacks(answers: &Answers) -> Vec<String> {
     }
     lacks
 }
-

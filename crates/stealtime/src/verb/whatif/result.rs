@@ -13,7 +13,9 @@ fn percent(part: u64, whole: u64) -> f64 {
 /// The sample below which so many percent are, in ns.
 pub(super) fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
     let last = sorted.len().checked_sub(1)?;
-    sorted.get((sorted.len() * percent / 100).min(last)).copied()
+    sorted
+        .get((sorted.len() * percent / 100).min(last))
+        .copied()
 }
 
 /// A vCPU's time in percent of the span, and its wakeups.
@@ -122,13 +124,26 @@ pub(super) struct Variant {
     pub(super) verdict: String,
 }
 
-type Quantity = (&'static str, &'static str, Better, fn(&[&VcpuTimes], f64) -> f64);
+type Quantity = (
+    &'static str,
+    &'static str,
+    Better,
+    fn(&[&VcpuTimes], f64) -> f64,
+);
 
 const QUANTITIES: [Quantity; 6] = [
-    ("running", "ms/s", Better::Neither, |vm, span| of_span(vm, span, |t| t.run_ns)),
-    ("ready", "ms/s", Better::Lower, |vm, span| of_span(vm, span, |t| t.ready_ns)),
-    ("halted", "ms/s", Better::Neither, |vm, span| of_span(vm, span, |t| t.halted_ns)),
-    ("polling", "ms/s", Better::Neither, |vm, span| of_span(vm, span, |t| t.poll_ns)),
+    ("running", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.run_ns)
+    }),
+    ("ready", "ms/s", Better::Lower, |vm, span| {
+        of_span(vm, span, |t| t.ready_ns)
+    }),
+    ("halted", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.halted_ns)
+    }),
+    ("polling", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.poll_ns)
+    }),
     ("wakeup p50", "us", Better::Lower, |vm, _| wakeups(vm, 50)),
     ("wakeup p99", "us", Better::Lower, |vm, _| wakeups(vm, 99)),
 ];

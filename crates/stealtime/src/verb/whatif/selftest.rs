@@ -69,8 +69,7 @@ fn row(verb: &WhatIf, folder: &Path, path: &Path) -> Row {
 }
 
 fn find(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), CliError> {
-    let failed =
-        |error: std::io::Error| CliError::WhatIf(format!("{}: {error}", folder.display()));
+    let failed = |error: std::io::Error| CliError::WhatIf(format!("{}: {error}", folder.display()));
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path.is_dir() {
