@@ -7,15 +7,17 @@ pub(crate) struct Cpu {
     pub(crate) current: Option<i32>,
     /// The hrtimer whose callback runs.
     pub(crate) expiring: Option<u64>,
+    /// Time of its last event.
+    pub(crate) last: u64,
 }
 
-/// Latencies from wakeups to running on CPUs that were idle.
+/// Latencies from wakeups to running.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct IdleWakes {
+pub(crate) struct Wakes {
     samples: Vec<u64>,
 }
 
-impl IdleWakes {
+impl Wakes {
     /// No more than this many are kept.
     const MOST: usize = 100_000;
 
@@ -25,10 +27,13 @@ impl IdleWakes {
         }
     }
 
-    /// The median; `None` without samples.
-    pub(crate) fn median(&self) -> Option<u64> {
+    /// The latency below which so many percent are; `None` with fewer than 20.
+    pub(crate) fn percentile(&self, percent: usize) -> Option<u64> {
+        if self.samples.len() < 20 {
+            return None;
+        }
         let mut sorted = self.samples.clone();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
+        sorted.get(sorted.len() * percent / 100).copied()
     }
 }

@@ -8,7 +8,7 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
-use crate::cpu::{Cpu, IdleWakes};
+use crate::cpu::{Cpu, Wakes};
 use crate::polling::Polling;
 use crate::task::{Cause, State, Task};
 use crate::timers::{Timers, settle_timed};
@@ -26,6 +26,8 @@ pub struct Resolved {
     pub timers: u64,
     /// By something else, kept as a time.
     pub unknown: u64,
+    /// Switches that the recording leaves out.
+    pub hidden_switches: u64,
 }
 
 /// A task of a recording, with what the recording says of it.
@@ -68,10 +70,14 @@ pub struct Recording {
     pub resolved: Resolved,
     /// Median time from a wakeup on an idle CPU to running there, in ns.
     pub idle_wake_ns: Option<u64>,
+    /// From a wakeup on a busy CPU to running there at the soonest (5th percentile), in ns.
+    pub wake_ns: Option<u64>,
     /// `kvm.halt_poll_ns` as recorded, if that can be told.
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
     pub hz: Option<u32>,
+    /// Whether slices end by timers (`HRTICK`), if timers were recorded.
+    pub hrtick: Option<bool>,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -98,7 +104,8 @@ pub struct Extractor {
     polling: Polling,
     wakeups: WakeLatencies,
     halts: u64,
-    idle_wakes: IdleWakes,
+    idle_wakes: Wakes,
+    busy_wakes: Wakes,
     /// Names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, String>,
 }
@@ -131,7 +138,8 @@ impl Extractor {
             polling: Polling::default(),
             wakeups: WakeLatencies::default(),
             halts: 0,
-            idle_wakes: IdleWakes::default(),
+            idle_wakes: Wakes::default(),
+            busy_wakes: Wakes::default(),
             unseen: BTreeMap::new(),
         }
     }
@@ -165,7 +173,28 @@ impl Extractor {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
         self.wakeups.take(event);
+        self.hidden_switch(event, cpu);
         self.dispatch(event, cpu, names);
+        if event.kind.is_host_event() {
+            self.cpus[cpu].last = self.now;
+        }
+    }
+
+    /// Another task runs here than the last switch said: a recording leaves out switches of threads
+    /// that it was told to leave out. The switch was after the last event of this CPU.
+    fn hidden_switch(&mut self, event: &Event, cpu: usize) {
+        let tid = event.tid.0;
+        let Some(was) = self.cpus[cpu].current.filter(|&was| was != tid) else {
+            return;
+        };
+        if tid < 0 || !event.kind.is_host_event() {
+            return;
+        }
+        self.resolved.hidden_switches += 1;
+        let now = core::mem::replace(&mut self.now, self.cpus[cpu].last);
+        let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
+        self.switch(cpu, was, tid, false, prio);
+        self.now = now;
     }
 
     fn dispatch(&mut self, event: &Event, cpu: usize, names: &dyn Names) {
@@ -207,6 +236,7 @@ impl Extractor {
                 task.settle(now);
                 task.halt_untold();
                 task.spent = Spent::Guest;
+                task.spins = false;
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
                 let halts = reason.class() == Class::Halt;
@@ -214,6 +244,7 @@ impl Extractor {
                 let task = self.task(event.tid.0);
                 task.settle(now);
                 task.exit(reason);
+                task.spins = reason.class() == Class::Pause;
                 task.spent = Spent::Exit(reason.code);
                 if halts {
                     task.begin_halt();
@@ -265,6 +296,9 @@ impl Extractor {
             task.first_cpu.get_or_insert(cpu as u16);
             if runnable {
                 task.settle(now);
+                if task.spins {
+                    task.steps.push(Step::Yield);
+                }
                 task.state = State::Runnable;
             } else {
                 task.sleep(now);
@@ -287,8 +321,10 @@ impl Extractor {
             task.first_cpu.get_or_insert(cpu as u16);
             task.switches_in += 1;
             task.prio = next_prio;
-            if let Some(woken) = task.woken_idle.take() {
-                self.idle_wakes.add(now - woken);
+            match task.woken.take() {
+                Some((woken, true)) => self.idle_wakes.add(now - woken),
+                Some((woken, false)) => self.busy_wakes.add(now - woken),
+                None => {}
             }
         }
         self.cpus[cpu].current = Some(next);
@@ -308,7 +344,7 @@ impl Extractor {
             .is_some_and(|cpu| cpu.current == Some(0));
         let task = self.task(tid);
         task.wake(now, cause);
-        task.woken_idle = idle.then_some(now);
+        task.woken = Some((now, idle));
     }
 
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
@@ -349,8 +385,7 @@ impl Extractor {
         let now = self.now;
         let mut tasks = Vec::new();
         for (&tid, task) in &mut self.tasks {
-            task.settle(now);
-            task.halt_untold();
+            task.finish(now);
             settle_timed(&mut task.steps, &task.timed, self.first);
             let nice = (task.prio - 120).clamp(-20, 19) as i8;
             let name = match task.name.is_empty() {
@@ -377,9 +412,11 @@ impl Extractor {
             tasks,
             edges: self.edges,
             resolved: self.resolved,
-            idle_wake_ns: self.idle_wakes.median(),
+            idle_wake_ns: self.idle_wakes.percentile(50),
+            wake_ns: self.busy_wakes.percentile(5),
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
+            hrtick: self.timers.hrtick(),
             wakeups: self.wakeups,
             switches: self.tasks.values().map(|task| task.switches_in).sum(),
             migrations: self.tasks.values().map(|task| task.migrations).sum(),

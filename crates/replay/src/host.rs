@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stealtime_hypervisor::eevdf::Feature;
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -23,16 +24,22 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if let Some(hz) = recording.hz {
         knobs.sched.hz = hz;
     }
+    if let Some(on) = recording.hrtick {
+        let features = knobs.sched.features;
+        knobs.sched.features = match on {
+            true => features.with(Feature::Hrtick),
+            false => features.without(Feature::Hrtick),
+        };
+    }
     knobs
 }
 
 /// What a replay assumes beyond knobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assumed {
-    /// Each VM is in a cgroup of its own under machine.slice.
-    pub groups: bool,
-    /// Tasks are placed and balanced by the simulated scheduler rather than as recorded; `None`:
-    /// if they moved often in the recording.
+    /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
+    pub groups: Option<bool>,
+    /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
@@ -45,6 +52,15 @@ pub enum Placement {
     Recorded,
     /// The simulated scheduler.
     Simulated,
+}
+
+/// Longest way of a wakeup through the kernel that is believed, in ns.
+const LONGEST_WAKE_NS: u64 = 1_000_000;
+
+/// From what ends a sleep to competing for a CPU, in ns.
+#[must_use]
+pub fn wake_ns(recording: &Recording) -> u32 {
+    recording.wake_ns.unwrap_or(0).min(LONGEST_WAKE_NS) as u32
 }
 
 /// With more moves than one in so many switches, tasks are placed by the simulated scheduler.
@@ -70,7 +86,9 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     let mut profile = Profile::generic();
     profile.name = "as recorded".to_owned();
     profile.costs = Costs::FREE;
-    let exit = u32::try_from(recording.idle_wake_ns.unwrap_or(2_000)).unwrap_or(u32::MAX);
+    let wake = wake_ns(recording);
+    let idle = recording.idle_wake_ns.unwrap_or(2_000);
+    let exit = u32::try_from(idle).unwrap_or(u32::MAX).saturating_sub(wake);
     profile.cstates = vec![CState {
         name: "idle".to_owned(),
         exit_latency_ns: exit.min(1_000_000),
@@ -90,7 +108,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         scripts: Scripts {
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
-            groups: assumed.groups,
+            groups: assumed.groups.unwrap_or(false),
+            wake_ns: wake,
         },
         knobs,
         run: RunConfig {

@@ -22,9 +22,12 @@ impl Draws {
 
     /// `ns` more or less by up to `most`.
     fn near(&mut self, ns: u64, most: u64) -> u64 {
-        let width = (2 * most).min(2 * ns) + 1;
+        if ns == u64::MAX {
+            return ns;
+        }
+        let width = 2 * most.min(ns) + 1;
         let by = ((u128::from(self.next()) * u128::from(width)) >> 64) as u64;
-        (ns + by).saturating_sub(width / 2)
+        ns.saturating_add(by).saturating_sub(width / 2)
     }
 }
 

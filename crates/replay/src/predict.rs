@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
+use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
+use crate::host::{Assumed, Placement};
 use crate::watch::WakeLatencies;
 
 /// The first thread id that the simulator gives to a task.
@@ -55,7 +57,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             vcpu,
             run_ns: time.on_cpu_ns,
             ready_ns: time.preempted_ns + time.wake_wait_ns,
-            halted_ns: time.halt_ns + time.blocked_ns,
+            halted_ns: time.halt_ns,
             poll_ns: time.poll_ns.unwrap_or(0),
             exits: exits_until(task, usize::MAX),
             wakeups: sorted(recording.wakeups.samples.get(&task.tid)),
@@ -86,13 +88,69 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             halted_ns: script.books.sleep_ns,
             poll_ns: script.poll_ns,
             exits: exits_until(task, script.steps),
-            wakeups: sorted(watch.samples.get(&tid)),
+            wakeups: sorted(watch.samples.get(&tid))
+                .iter()
+                .map(|ns| ns + u64::from(config.scripts.wake_ns))
+                .collect(),
             done_permille: (script.steps as u64 * 1000)
                 .checked_div(script.of_steps as u64)
                 .unwrap_or(1000),
         })
     };
     Ok(in_order(scripts.filter_map(vcpu).collect()))
+}
+
+/// Replays as recorded under each way in which the host may have placed tasks, grouped VMs and
+/// preempted, as far as `assumed` leaves it open, and gives the one that comes nearest to the
+/// recording. `tell` sets what the user knows of the host.
+///
+/// # Errors
+///
+/// Those of `tell` and of the simulator.
+pub fn nearest<E: From<Fault>>(
+    recording: &Recording,
+    recorded: &Times,
+    assumed: &Assumed,
+    tell: impl Fn(&mut Config) -> Result<(), E>,
+) -> Result<(Assumed, Config, Times), E> {
+    let placements = match assumed.placement {
+        Some(placement) => vec![placement],
+        None => vec![Placement::Recorded, Placement::Simulated],
+    };
+    let groups = match assumed.groups {
+        Some(groups) => vec![groups],
+        None => vec![false, true],
+    };
+    let mut best: Option<(u64, (Assumed, Config, Times))> = None;
+    for &placement in &placements {
+        for &groups in &groups {
+            for preempt in [Preempt::Lazy, Preempt::Full] {
+                let assumed = Assumed {
+                    placement: Some(placement),
+                    groups: Some(groups),
+                    pins: assumed.pins.clone(),
+                };
+                let mut knobs = crate::host::knobs(recording);
+                knobs.sched.preempt = preempt;
+                let mut config = crate::host::as_recorded(recording, knobs, &assumed, 0);
+                tell(&mut config)?;
+                let times = replay(recording, &config)?;
+                let errors = Errors::between(recorded, &times, recording.span_ns);
+                let off = errors.of_span_ppm.iter().sum::<u64>();
+                // A tie goes to what comes first.
+                if best.as_ref().is_none_or(|best| off < best.0) {
+                    best = Some((off, (assumed, config, times)));
+                }
+            }
+        }
+    }
+    match best {
+        Some((_, best)) => Ok(best),
+        None => Err(E::from(Fault::Broken {
+            at_ns: 0,
+            what: "no way to replay was tried".to_owned(),
+        })),
+    }
 }
 
 fn in_order(mut vcpus: Vec<VcpuTimes>) -> Times {

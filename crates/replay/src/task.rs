@@ -67,10 +67,12 @@ pub(crate) struct Task {
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
     armed: Option<u64>,
+    /// It handles an exit by PAUSE: if it loses the CPU, it has yielded it.
+    pub(crate) spins: bool,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
-    /// Woken at this time on an idle CPU, and not running yet.
-    pub(crate) woken_idle: Option<u64>,
+    /// Woken at this time, whether on an idle CPU, and not running yet.
+    pub(crate) woken: Option<(u64, bool)>,
 }
 
 impl Task {
@@ -90,8 +92,9 @@ impl Task {
             prio: 120,
             timed: Vec::new(),
             armed: None,
+            spins: false,
             exits: Vec::new(),
-            woken_idle: None,
+            woken: None,
         };
         if let State::Asleep { .. } = state {
             task.open();
@@ -238,6 +241,21 @@ impl Task {
             }
             None => self.ran(halting.after.iter().map(|&(a, b)| b - a).sum()),
         }
+    }
+
+    /// The recording is over.
+    pub(crate) fn finish(&mut self, now: u64) {
+        self.settle(now);
+        if let (State::Asleep { since }, Some(halting)) = (self.state, &self.halting)
+            && halting.slept_until.is_none()
+        {
+            let never = Cause::Known(Until::Time(u64::MAX));
+            let halting = halting.clone();
+            self.halting = None;
+            self.ran(halting.before.iter().map(|&(a, b)| b - a).sum());
+            self.halts(&halting, since, now, never);
+        }
+        self.halt_untold();
     }
 
     fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {

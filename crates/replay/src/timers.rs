@@ -33,6 +33,7 @@ pub(crate) struct Timers {
     /// The recording's clock less that of the timers, in ns, as an expiry shows it.
     offset: Option<i64>,
     ticks: BTreeMap<u64, u64>,
+    hrticks: u64,
     /// Distances of ticks in microseconds, and how often each was seen.
     distances: BTreeMap<u64, u64>,
 }
@@ -40,6 +41,7 @@ pub(crate) struct Timers {
 impl Timers {
     /// A timer is set. Whether it is one of the task's own.
     pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, tid: i32) -> bool {
+        self.hrticks += u64::from(bare(function) == "hrtick");
         if is_tick(function) {
             if let Some(last) = self.ticks.insert(hrtimer, expires)
                 && expires > last
@@ -75,6 +77,11 @@ impl Timers {
         (expires as i64)
             .checked_add(self.offset?)
             .and_then(|at| u64::try_from(at).ok())
+    }
+
+    /// Whether slices end by timers, if timers were recorded.
+    pub(crate) fn hrtick(&self) -> Option<bool> {
+        (!self.ticks.is_empty()).then_some(self.hrticks > 0)
     }
 
     /// Ticks a second, if ticks were seen.
@@ -144,9 +151,8 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
                 None => Until::Time(wait.woken - first),
             },
         };
-        match steps.get_mut(wait.step) {
-            Some(Step::Halt(at) | Step::Sleep(at)) => *at = until,
-            _ => {}
+        if let Some(Step::Halt(at) | Step::Sleep(at)) = steps.get_mut(wait.step) {
+            *at = until;
         }
     }
 }

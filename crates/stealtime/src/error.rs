@@ -89,6 +89,9 @@ pub(crate) enum CliError {
     /// Standard input cannot be kept for a second reading.
     #[error("standard input: {0}; give a file instead")]
     Spool(io::Error),
+    /// `whatif`: what was asked cannot be answered.
+    #[error("whatif: {0}")]
+    WhatIf(String),
     /// A guest's clocks.
     #[error("{0}")]
     Clock(String),
@@ -112,6 +115,12 @@ pub(crate) enum CliError {
     /// What was asked to look for was found.
     #[error("{0}")]
     Found(String),
+}
+
+impl From<stealtime_simulator::Fault> for CliError {
+    fn from(fault: stealtime_simulator::Fault) -> Self {
+        Self::WhatIf(fault.to_string())
+    }
 }
 
 impl CliError {

@@ -154,7 +154,11 @@ impl Machine<'_> {
         let c = &self.cpus[cpu];
         match c.resched {
             Resched::None => false,
-            Resched::Lazy => !matches!(self.tasks[task].body, Body::Vcpu(_)),
+            Resched::Lazy => match &self.tasks[task].body {
+                Body::Vcpu(_) => false,
+                Body::Script(script) => !script.in_kernel(),
+                _ => true,
+            },
             Resched::Now => !c.preempt_off,
         }
     }

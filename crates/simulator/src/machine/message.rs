@@ -34,6 +34,8 @@ pub(crate) enum Message {
     PollOver { vcpu: VcpuNr, turn: u32 },
     /// A polling script sees what it waits for.
     ScriptPollOver { task: TaskNr, turn: u32 },
+    /// What wakes a script has done its work: the task is runnable.
+    ScriptWake { task: TaskNr, by: CpuNr },
     /// A VM starts.
     Start { vm: VmNr },
     /// Runtime that came back to a limit is handed out.
@@ -82,6 +84,7 @@ impl Machine<'_> {
             Message::Request { vm, source } => self.request_arrived(vm, source),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
+            Message::ScriptWake { task, by } => self.wake(task, by).map(|_| ()),
             Message::Start { vm } => self.start_vm(vm),
             Message::Slack { limit } => self.hand_out_slack(limit),
             Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),

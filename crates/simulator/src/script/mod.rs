@@ -65,6 +65,8 @@ pub enum Step {
     Sleep(Until),
     /// Halts: polls, then sleeps.
     Halt(Until),
+    /// Yields its CPU.
+    Yield,
     /// Sets a timer: [`Until::Armed`] counts from here.
     Arm,
     /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose
@@ -102,4 +104,7 @@ pub struct Scripts {
     pub edges: u32,
     /// Each VM is in a scope of its own under machine.slice.
     pub groups: bool,
+    /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
+    /// kernel. It counts as waiting.
+    pub wake_ns: u32,
 }

@@ -10,7 +10,7 @@ use super::{Edge, Spent, Step, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
-use crate::machine::{Body, Machine, Message};
+use crate::machine::{Body, Machine, Message, TaskState};
 
 /// Where a script is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,11 @@ impl ScriptTask {
         }
     }
 
+    /// It handles an exit.
+    pub(crate) const fn in_kernel(&self) -> bool {
+        matches!(self.running, Some((Spent::Exit(_), _)))
+    }
+
     fn over(&mut self) {
         if let Some((spent, ns)) = self.running.take() {
             let sum = self.spent.entry(spent).or_default();
@@ -144,13 +149,20 @@ impl Machine<'_> {
         }
         loop {
             let now = self.now;
+            // On the way to user mode or into the guest a request counts, a lazy one too.
+            let resched = self.cpus[cpu].resched != Resched::None;
             let script = self.script(task)?;
             script.over();
             let Some(&step) = script.steps.get(script.next) else {
-                self.tasks[task].state = crate::machine::TaskState::Dead;
+                self.tasks[task].state = TaskState::Dead;
                 self.finished.insert(task, now);
                 return self.block_current(cpu);
             };
+            let to_user =
+                matches!(step, Step::Run { spent, .. } if !matches!(spent, Spent::Exit(_)));
+            if to_user && resched {
+                return self.schedule(cpu);
+            }
             script.next += 1;
             match step {
                 Step::Run { ns: 0, .. } => {}
@@ -160,6 +172,11 @@ impl Machine<'_> {
                     return self.run_task(cpu, task);
                 }
                 Step::Reach(edge) => self.reach(cpu, edge)?,
+                Step::Yield => {
+                    let rq = self.cpus[cpu].rq;
+                    self.fair.yield_task(rq, now)?;
+                    return self.schedule(cpu);
+                }
                 Step::Arm => self.script(task)?.armed = now,
                 Step::Move(to) => self.move_later(task, to),
                 Step::Sleep(until) => {
@@ -228,7 +245,15 @@ impl Machine<'_> {
             script.next += 1;
             self.move_later(task, to);
         }
-        self.wake(task, by).map(|_| ())
+        let wake_ns = u64::from(self.cfg.scripts.wake_ns);
+        if wake_ns == 0 {
+            return self.wake(task, by).map(|_| ());
+        }
+        // It waits from now on, though it does not compete yet.
+        let now = self.now;
+        self.tasks[task].books.enter(TaskState::Runnable, now);
+        self.post(now + wake_ns, Message::ScriptWake { task, by });
+        Ok(())
     }
 
     /// The task moves when it next waits for a CPU or wakes.

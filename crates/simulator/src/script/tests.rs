@@ -32,6 +32,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             tasks: tasks.collect(),
             edges,
             groups: true,
+            wake_ns: 0,
         },
         knobs: Knobs::default(),
         run: RunConfig {

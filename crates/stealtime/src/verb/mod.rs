@@ -8,6 +8,7 @@ mod export;
 mod knobs;
 mod pick;
 mod simulate;
+mod whatif;
 
 use clap::Subcommand;
 
@@ -18,6 +19,8 @@ use crate::error::CliError;
 pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
+    #[command(name = "whatif")]
+    WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
@@ -31,6 +34,7 @@ impl Verb {
         match self {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
+            Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),

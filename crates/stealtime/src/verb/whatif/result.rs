@@ -1,0 +1,233 @@
+//! Results, as JSON has them.
+
+use serde::Serialize;
+use stealtime_lab::metric::Better;
+use stealtime_lab::stats::{Difference, Verdict, difference};
+use stealtime_replay::predict::{Errors, Times, VcpuTimes};
+
+/// A percentage with three decimals.
+fn percent(part: u64, whole: u64) -> f64 {
+    (part as f64 / whole.max(1) as f64 * 100_000.0).round() / 1_000.0
+}
+
+/// The sample below which so many percent are, in ns.
+pub(super) fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted
+        .get((sorted.len() * percent / 100).min(last))
+        .copied()
+}
+
+/// A vCPU's time in percent of the span, and its wakeups.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Shares {
+    pub(super) run_percent: f64,
+    pub(super) ready_percent: f64,
+    pub(super) halted_percent: f64,
+    pub(super) poll_percent: f64,
+    pub(super) wakeups: usize,
+    pub(super) wakeup_p50_ns: Option<u64>,
+    pub(super) wakeup_p99_ns: Option<u64>,
+}
+
+impl Shares {
+    pub(super) fn of(time: &VcpuTimes, span: u64) -> Self {
+        Self {
+            run_percent: percent(time.run_ns, span),
+            ready_percent: percent(time.ready_ns, span),
+            halted_percent: percent(time.halted_ns, span),
+            poll_percent: percent(time.poll_ns, span),
+            wakeups: time.wakeups.len(),
+            wakeup_p50_ns: quantile(&time.wakeups, 50),
+            wakeup_p99_ns: quantile(&time.wakeups, 99),
+        }
+    }
+}
+
+/// A vCPU, recorded and replayed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Both {
+    pub(super) vm: String,
+    pub(super) vcpu: u32,
+    pub(super) recorded: Shares,
+    pub(super) replayed: Shares,
+    /// Share of its demand that the replay got done.
+    pub(super) done_percent: f64,
+}
+
+/// How far the replay is from the recording, in percent.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Error {
+    pub(super) median_percent: f64,
+    pub(super) p90_percent: f64,
+    pub(super) worst_percent: f64,
+    pub(super) exits_worst_percent: f64,
+}
+
+impl Error {
+    pub(super) fn of(errors: &Errors) -> Self {
+        let percent = |ppm: u64| (ppm as f64 / 10.0).round() / 1_000.0;
+        Self {
+            median_percent: percent(errors.percentile(50)),
+            p90_percent: percent(errors.percentile(90)),
+            worst_percent: percent(errors.percentile(100)),
+            exits_worst_percent: percent(errors.worst_exits()),
+        }
+    }
+
+    /// Whether it is within what predictions are good for.
+    pub(super) fn is_close(&self) -> bool {
+        self.median_percent <= 3.0 && self.p90_percent <= 8.0
+    }
+}
+
+/// Waits by what ended them.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Waits {
+    pub(super) edges: u64,
+    pub(super) timers: u64,
+    pub(super) unknown: u64,
+    pub(super) resolved_percent: f64,
+}
+
+impl Waits {
+    pub(super) fn of(resolved: stealtime_replay::Resolved) -> Self {
+        let known = resolved.edges + resolved.timers;
+        Self {
+            edges: resolved.edges,
+            timers: resolved.timers,
+            unknown: resolved.unknown,
+            resolved_percent: percent(known, known + resolved.unknown),
+        }
+    }
+}
+
+/// A quantity of a VM that a variant changes.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Change {
+    pub(super) vm: String,
+    pub(super) quantity: &'static str,
+    pub(super) unit: &'static str,
+    /// Mean over the replays under the recorded knobs.
+    pub(super) before: f64,
+    pub(super) after: f64,
+    pub(super) difference: Difference,
+    /// Smaller than what the replay itself is off for this quantity.
+    pub(super) below_error: bool,
+}
+
+/// A variant.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    pub(super) changes: Vec<Change>,
+    pub(super) verdict: String,
+}
+
+type Quantity = (
+    &'static str,
+    &'static str,
+    Better,
+    fn(&[&VcpuTimes], f64) -> f64,
+);
+
+const QUANTITIES: [Quantity; 6] = [
+    ("running", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.run_ns)
+    }),
+    ("ready", "ms/s", Better::Lower, |vm, span| {
+        of_span(vm, span, |t| t.ready_ns)
+    }),
+    ("halted", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.halted_ns)
+    }),
+    ("polling", "ms/s", Better::Neither, |vm, span| {
+        of_span(vm, span, |t| t.poll_ns)
+    }),
+    ("wakeup p50", "us", Better::Lower, |vm, _| wakeups(vm, 50)),
+    ("wakeup p99", "us", Better::Lower, |vm, _| wakeups(vm, 99)),
+];
+
+fn of_span(vm: &[&VcpuTimes], span_ns: f64, of: fn(&VcpuTimes) -> u64) -> f64 {
+    vm.iter().map(|time| of(time) as f64).sum::<f64>() / span_ns * 1_000.0
+}
+
+fn wakeups(vm: &[&VcpuTimes], percent: usize) -> f64 {
+    let mut all: Vec<u64> = vm.iter().flat_map(|t| t.wakeups.iter().copied()).collect();
+    all.sort_unstable();
+    quantile(&all, percent).unwrap_or(0) as f64 / 1_000.0
+}
+
+fn of_vm(times: &Times, vm: usize) -> Vec<&VcpuTimes> {
+    times.vcpus.iter().filter(|time| time.vm == vm).collect()
+}
+
+/// What a variant changes, from replays with equal seeds: of each quantity of each VM the
+/// difference. `recorded` and `base` say how far the replay is off by itself.
+pub(super) fn changes(
+    vms: &[String],
+    span_ns: u64,
+    recorded: &Times,
+    before: &[Times],
+    after: &[Times],
+) -> Vec<Change> {
+    let span = span_ns.max(1) as f64;
+    let mut changes = Vec::new();
+    for (vm, name) in vms.iter().enumerate() {
+        for (quantity, unit, better, of) in QUANTITIES {
+            let value = |times: &Times| of(&of_vm(times, vm), span);
+            let pairs: Vec<(f64, f64)> = before
+                .iter()
+                .zip(after)
+                .map(|(a, b)| (value(a), value(b)))
+                .collect();
+            let Some(difference) = difference(&pairs, better) else {
+                continue;
+            };
+            let n = pairs.len() as f64;
+            let mean = pairs.iter().map(|pair| pair.0).sum::<f64>() / n;
+            let off = (mean - value(recorded)).abs();
+            changes.push(Change {
+                vm: name.clone(),
+                quantity,
+                unit,
+                before: mean,
+                after: pairs.iter().map(|pair| pair.1).sum::<f64>() / n,
+                below_error: difference.estimate.mean.abs() < off,
+                difference,
+            });
+        }
+    }
+    changes
+}
+
+/// What a variant means for the VMs, in words.
+pub(super) fn verdict(changes: &[Change], close: bool) -> String {
+    let mut parts = Vec::new();
+    let mut vms: Vec<&str> = changes.iter().map(|change| change.vm.as_str()).collect();
+    vms.dedup();
+    for vm in vms {
+        let told = |quantity: &str| {
+            let of_vm = changes.iter().filter(|change| change.vm == vm);
+            of_vm
+                .filter(|change| !change.below_error)
+                .find(|change| change.quantity == quantity)
+                .map(|change| change.difference.verdict)
+        };
+        let judged = ["ready", "wakeup p99"].map(told);
+        let is = |verdict: Verdict| judged.contains(&Some(verdict));
+        let word = match (is(Verdict::Better), is(Verdict::Worse)) {
+            (true, false) => "better",
+            (false, true) => "worse",
+            (true, true) => "better in one thing and worse in another",
+            (false, false) => "within noise",
+        };
+        parts.push(format!("{vm}: {word}"));
+    }
+    let trust = if close {
+        ""
+    } else {
+        "; the replay itself is too far from the recording to trust sizes"
+    };
+    format!("{}{trust}", parts.join(", "))
+}

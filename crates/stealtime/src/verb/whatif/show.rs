@@ -1,0 +1,145 @@
+//! Results as tables.
+
+use std::fmt::Write as _;
+
+use stealtime_lab::stats::Verdict;
+use stealtime_report::escape;
+
+use super::Report;
+use super::result::{Both, Change, Variant};
+use super::selftest::Row;
+
+/// All of it.
+pub(super) fn report(report: &Report) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{}: {:.3} s, {} CPUs, {} events",
+        escape::terminal(&report.path),
+        report.span_ns as f64 / 1e9,
+        report.cpus,
+        report.events
+    );
+    let waits = &report.waits;
+    let _ = writeln!(
+        out,
+        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} by nobody known)",
+        waits.resolved_percent, waits.edges, waits.timers, waits.unknown
+    );
+    list(&mut out, "Assumed", &report.assumed);
+    list(&mut out, "Lacking", &report.lacks);
+    list(&mut out, "Not answerable", &report.not_answerable);
+    out.push_str("\nReplay under the recorded knobs (recorded > replayed, % of the span)\n");
+    let head = "  VM            vCPU      running         ready        halted       polling";
+    let _ = writeln!(out, "{head}  wakeup p50 us   p99 us");
+    for vcpu in &report.vcpus {
+        vcpu_row(&mut out, vcpu);
+    }
+    let error = &report.error;
+    let _ = writeln!(
+        out,
+        "  error: median {:.1}%, p90 {:.1}%, worst {:.1}% of the span; exits by reason within {:.1}%",
+        error.median_percent, error.p90_percent, error.worst_percent, error.exits_worst_percent
+    );
+    for one in &report.variants {
+        variant(&mut out, one);
+    }
+    out
+}
+
+fn list(out: &mut String, title: &str, lines: &[String]) {
+    for line in lines {
+        let _ = writeln!(out, "{title}: {}", escape::terminal(line));
+    }
+}
+
+fn vcpu_row(out: &mut String, vcpu: &Both) {
+    let (was, is) = (&vcpu.recorded, &vcpu.replayed);
+    let pair = |a: f64, b: f64| format!("{a:5.1} >{b:5.1}");
+    let micros = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| (ns / 1_000).to_string());
+    let _ = writeln!(
+        out,
+        "  {:<13.13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>13} {:>8}",
+        escape::terminal(&vcpu.vm),
+        vcpu.vcpu,
+        pair(was.run_percent, is.run_percent),
+        pair(was.ready_percent, is.ready_percent),
+        pair(was.halted_percent, is.halted_percent),
+        pair(was.poll_percent, is.poll_percent),
+        format!("{}>{}", micros(was.wakeup_p50_ns), micros(is.wakeup_p50_ns)),
+        format!("{}>{}", micros(was.wakeup_p99_ns), micros(is.wakeup_p99_ns)),
+    );
+}
+
+fn variant(out: &mut String, variant: &Variant) {
+    let _ = writeln!(out, "\n{}", escape::terminal(&variant.name));
+    out.push_str("  VM            quantity          before      after          difference\n");
+    for change in &variant.changes {
+        change_row(out, change);
+    }
+    let _ = writeln!(out, "  verdict: {}", escape::terminal(&variant.verdict));
+}
+
+fn change_row(out: &mut String, change: &Change) {
+    let estimate = &change.difference.estimate;
+    let word = match change.difference.verdict {
+        _ if change.below_error => "less than the replay is off by itself",
+        Verdict::Same => "the same",
+        Verdict::WithinNoise => "within noise",
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Different => "different",
+        Verdict::Unknown => "one replay only",
+    };
+    let _ = writeln!(
+        out,
+        "  {:<13.13} {:<10} {:<5}{:>9.1} {:>10.1} {:>+9.1} ±{:<8.1} {word}",
+        escape::terminal(&change.vm),
+        change.quantity,
+        change.unit,
+        change.before,
+        change.after,
+        estimate.mean,
+        estimate.half_width.unwrap_or(0.0),
+    );
+}
+
+/// The table of `--self-test`.
+pub(super) fn self_test(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "  recording                                  span s vCPUs  waits  median    p90  worst  exits\n",
+    );
+    for row in rows {
+        let name = escape::terminal(&row.path);
+        match (&row.error, &row.waits) {
+            (Some(error), Some(waits)) => {
+                let _ = writeln!(
+                    out,
+                    "  {:<42.42} {:>6.2} {:>5} {:>5.1}% {:>6.1}% {:>5.1}% {:>5.1}% {:>5.1}%{}",
+                    name,
+                    row.span_ns as f64 / 1e9,
+                    row.vcpus,
+                    waits.resolved_percent,
+                    error.median_percent,
+                    error.p90_percent,
+                    error.worst_percent,
+                    error.exits_worst_percent,
+                    if row.lost > 0 { "  events lost" } else { "" },
+                );
+            }
+            _ => {
+                let why = row.problem.as_deref().unwrap_or_default();
+                let _ = writeln!(out, "  {name:<42.42} {why}");
+            }
+        }
+    }
+    let replayed = rows.iter().filter_map(|row| row.error.as_ref());
+    let good = replayed.clone().filter(|error| error.is_close()).count();
+    let _ = writeln!(
+        out,
+        "\n  {good} of {} within bounds (median 3%, p90 8% of the span over running, ready and \
+         halted time of each vCPU)",
+        replayed.count()
+    );
+    out
+}
