@@ -151,9 +151,8 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
                 None => Until::Time(wait.woken - first),
             },
         };
-        match steps.get_mut(wait.step) {
-            Some(Step::Halt(at) | Step::Sleep(at)) => *at = until,
-            _ => {}
+        if let Some(Step::Halt(at) | Step::Sleep(at)) = steps.get_mut(wait.step) {
+            *at = until;
         }
     }
 }
