@@ -277,13 +277,7 @@ impl Machine<'_> {
     }
 
     /// Moves a task that waits on `from` to `cpu`; `by` does it.
-    pub(crate) fn move_waiting(
-        &mut self,
-        task: TaskNr,
-        from: CpuNr,
-        cpu: CpuNr,
-        by: CpuNr,
-    ) -> Sim {
+    pub(crate) fn move_waiting(&mut self, task: TaskNr, from: CpuNr, cpu: CpuNr, by: CpuNr) -> Sim {
         let now = self.now;
         let fair = self.tasks[task].fair;
         let actions = self.fair.detach(fair, now)?;
