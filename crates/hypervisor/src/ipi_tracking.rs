@@ -395,6 +395,27 @@ pub fn withdraw_hint<W: AtomicWord>(
     Ok(context(contexts, waiter)?.settle(|outgoing| outgoing & FROM_GUEST != 0))
 }
 
+/// `vcpu` is destroyed: its context is reset, and no other context names it any more, so that no
+/// later hint does.
+///
+/// To be called when nothing can be delivered to `vcpu` any more and deliveries under way have
+/// ended (the kernel's grace period): one that ends later would record it again. Upstream resets
+/// only the context itself, and a sender's hint names the vCPU that is gone for a window more.
+///
+/// # Errors
+/// [`NoSuchVcpu`].
+pub fn forget<W: AtomicWord>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<(), NoSuchVcpu> {
+    context(contexts, vcpu)?.reset();
+    for other in contexts {
+        // A record made meanwhile is of another vCPU: nothing can be sent to this one.
+        other.settle(|outgoing| named(outgoing) == Some(vcpu));
+        let (gone, nobody) = (u64::from(vcpu), NOBODY);
+        let (ok, fail) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = other.sender.compare_exchange(gone, nobody, ok, fail);
+    }
+    Ok(())
+}
+
 /// Whom `sender` waits for, if that is recent enough to believe. Costs two loads.
 #[must_use]
 pub fn confirmed_receiver<W: AtomicWord>(

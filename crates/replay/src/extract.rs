@@ -222,7 +222,7 @@ impl Extractor {
                 tid, target_cpu, ..
             } => self.waking(event, tid.0, target_cpu),
             Kind::SchedWakeupNew { tid, .. } => {
-                let at = self.now - self.first;
+                let at = self.now.saturating_sub(self.first);
                 let task = self.task_that_was(tid.0, State::Asleep { since: now });
                 task.wake(now, Cause::Known(Until::Time(at)));
             }
@@ -253,7 +253,7 @@ impl Extractor {
             Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
-                let at = now - self.first;
+                let at = now.saturating_sub(self.first);
                 self.task(event.tid.0).halt_over(now, ns, at);
             }
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
@@ -309,7 +309,7 @@ impl Extractor {
             task.settle(now);
             if let State::Asleep { .. } = task.state {
                 // It runs without a wakeup in the recording: the time is all that is known.
-                let at = now - self.first;
+                let at = now.saturating_sub(self.first);
                 if let Some(task) = self.tasks.get_mut(&next) {
                     task.wake(now, Cause::Known(Until::Time(at)));
                 }
@@ -322,8 +322,8 @@ impl Extractor {
             task.switches_in += 1;
             task.prio = next_prio;
             match task.woken.take() {
-                Some((woken, true)) => self.idle_wakes.add(now - woken),
-                Some((woken, false)) => self.busy_wakes.add(now - woken),
+                Some((woken, true)) => self.idle_wakes.add(now.saturating_sub(woken)),
+                Some((woken, false)) => self.busy_wakes.add(now.saturating_sub(woken)),
                 None => {}
             }
         }
@@ -407,7 +407,7 @@ impl Extractor {
         }
         tasks.retain(|task| !task.ran_on.is_empty());
         Recording {
-            span_ns: now - self.first,
+            span_ns: now.saturating_sub(self.first),
             cpus: self.cpus.len() as u32,
             tasks,
             edges: self.edges,

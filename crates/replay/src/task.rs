@@ -114,7 +114,7 @@ impl Task {
         match &mut self.halting {
             Some(halting) if halting.slept => halting.after.push((since, now)),
             Some(halting) => halting.before.push((since, now)),
-            None => self.ran(now - since),
+            None => self.ran(now.saturating_sub(since)),
         }
     }
 
@@ -233,13 +233,25 @@ impl Task {
         let Some(halting) = self.halting.take() else {
             return;
         };
-        self.ran(halting.before.iter().map(|&(a, b)| b - a).sum());
+        self.ran(
+            halting
+                .before
+                .iter()
+                .map(|&(a, b)| b.saturating_sub(a))
+                .sum(),
+        );
         match halting.slept_until {
             Some((cause, woken)) => {
                 let began = halting.before.last().map_or(woken, |last| last.1);
                 self.halts(&halting, began, woken, cause);
             }
-            None => self.ran(halting.after.iter().map(|&(a, b)| b - a).sum()),
+            None => self.ran(
+                halting
+                    .after
+                    .iter()
+                    .map(|&(a, b)| b.saturating_sub(a))
+                    .sum(),
+            ),
         }
     }
 
@@ -252,7 +264,13 @@ impl Task {
             let never = Cause::Known(Until::Time(u64::MAX));
             let halting = halting.clone();
             self.halting = None;
-            self.ran(halting.before.iter().map(|&(a, b)| b - a).sum());
+            self.ran(
+                halting
+                    .before
+                    .iter()
+                    .map(|&(a, b)| b.saturating_sub(a))
+                    .sum(),
+            );
             self.halts(&halting, since, now, never);
         }
         self.halt_untold();
@@ -262,6 +280,12 @@ impl Task {
         let until = self.until(self.steps.len(), began, woken, cause);
         self.steps.push(Step::Halt(until));
         self.steps.extend(halting.moved.map(Step::Move));
-        self.ran(halting.after.iter().map(|&(a, b)| b - a).sum());
+        self.ran(
+            halting
+                .after
+                .iter()
+                .map(|&(a, b)| b.saturating_sub(a))
+                .sum(),
+        );
     }
 }

@@ -11,7 +11,7 @@ impl Extractor {
     /// whose context it happened, a timer of its own, or else the time.
     pub(crate) fn cause(&mut self, event: &Event, of: i32) -> Cause {
         let from = event.tid.0;
-        let at = self.now - self.first;
+        let at = self.now.saturating_sub(self.first);
         let expiring = self
             .cpus
             .get(event.cpu.0 as usize)

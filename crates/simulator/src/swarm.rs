@@ -2,7 +2,9 @@
 //!
 //! A scenario is a pure function of its seed, so that a seed is a whole report of a failure.
 
+use stealtime_hypervisor::eevdf::PickMode;
 use stealtime_hypervisor::posted_interrupt::Suppression;
+use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
 use crate::config::{
     CState, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning,
@@ -135,6 +137,9 @@ fn knobs(r: &mut Random, cpus: u32) -> Knobs {
     sched.hz = [100, 250, 300, 1000][r.below(4) as usize];
     sched.timer_migration = r.chance(700);
     if r.chance(300) {
+        sched.pick = PickMode::Flat;
+    }
+    if r.chance(300) {
         sched.base_slice_ns = Some(r.between(100_000, 10_000_000));
     }
     for word in [
@@ -155,6 +160,11 @@ fn knobs(r: &mut Random, cpus: u32) -> Knobs {
         knobs.host.isolcpus = (1..cpus).filter(|_| r.chance(300)).collect();
     }
     knobs.xen.mwait_elision = r.chance(500);
+    knobs.xen.batch_wakeups = match r.below(3) {
+        0 => BatchPolicy::Off,
+        1 => BatchPolicy::Adaptive,
+        _ => BatchPolicy::Form,
+    };
     knobs
 }
 

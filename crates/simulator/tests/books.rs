@@ -1,5 +1,7 @@
 //! What the analysis says of a run's events is what the simulator's own books say.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 
 use stealtime_analysis::{Analysis, Answers, Options};

@@ -1,5 +1,7 @@
 //! Equal seeds give equal runs: to the byte, whatever the build profile and however many threads.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fmt::Write;
 
 use stealtime_simulator::{Collected, run, swarm};

@@ -1,5 +1,8 @@
 //! Where theory knows the answer: queues, shares, break-even points, sums and maxima.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 use stealtime_simulator::config::{
     CState, Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, Profile,
     RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
@@ -156,6 +159,7 @@ fn broadcast(mwait_elision: bool) -> Outcome {
         exit_latency_ns: WAKE_NS,
         target_residency_ns: 1_000,
     }];
+    config.knobs.xen.batch_wakeups = BatchPolicy::Off;
     config.knobs.xen.mwait_elision = mwait_elision;
     run(&config, &mut ()).unwrap()
 }

@@ -10,13 +10,18 @@
 
 mod catalog;
 mod clock;
+mod clock_restore;
+mod fingerprint;
+mod ipi_lifecycle;
 mod ipi_tracking;
 mod model;
 mod pi_notify;
+mod pi_timer;
 mod search;
 mod trace;
 mod wakeup_batch;
 mod word;
+mod yields;
 
 pub use catalog::{Case, PROTOCOLS, Protocol, Unknown, Variant, cases};
 pub use model::{Choice, Violation};

@@ -1,8 +1,8 @@
 //! What a model is: shared words, agents with operations under way, and a state of its own.
 
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 
-use crate::word::{self, Buffered, Layout, Made, Run, SLOTS};
+use crate::word::{self, Layout, Made, SLOTS};
 
 /// Most agents of a model.
 pub(crate) const AGENTS: usize = 7;
@@ -13,24 +13,98 @@ pub(crate) type Op = u8;
 /// No operation.
 pub(crate) const IDLE: Op = 0;
 
-/// One agent's part of the state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// One agent's part of the state; its words lie in the state's [`Tail`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agent {
     /// What it does, [`IDLE`] between operations.
     pub(crate) op: Op,
-    /// What it has read since the operation's start.
-    log: Vec<u64>,
     /// What it did when it was preempted.
     pub(crate) suspended: Op,
-    suspended_log: Vec<u64>,
-    /// Stores that nobody else sees yet.
-    buffer: Vec<Buffered>,
+    /// How many words it has read since the operation's start.
+    log: u8,
+    suspended_log: u8,
+    /// How many stores nobody else sees yet.
+    buffer: u8,
+}
+
+impl Hash for Agent {
+    /// All in one number, which is 0 for most agents.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let bytes = [
+            self.op,
+            self.suspended,
+            self.log,
+            self.suspended_log,
+            self.buffer,
+        ];
+        let packed = bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
+        state.write_u64(packed);
+    }
 }
 
 impl Agent {
     /// Between operations, with nothing under way and all stores visible.
     pub(crate) fn is_idle(&self) -> bool {
-        self.op == IDLE && self.suspended == IDLE && self.buffer.is_empty()
+        self.op == IDLE && self.suspended == IDLE && self.buffer == 0
+    }
+
+    fn words(&self) -> usize {
+        usize::from(self.log) + usize::from(self.suspended_log) + 2 * usize::from(self.buffer)
+    }
+}
+
+/// Words of a tail that need no memory of their own.
+const INLINE: usize = 14;
+
+/// What agents have read and not yet made visible: for each agent the words of its log, of its
+/// suspended log, and slot and value of each buffered store.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    len: u8,
+    inline: [u64; INLINE],
+    /// All of them, if they are more than fit.
+    more: Vec<u64>,
+}
+
+impl Tail {
+    const EMPTY: Self = Self {
+        len: 0,
+        inline: [0; INLINE],
+        more: Vec::new(),
+    };
+
+    fn words(&self) -> &[u64] {
+        if self.more.is_empty() {
+            &self.inline[..usize::from(self.len)]
+        } else {
+            &self.more
+        }
+    }
+
+    fn set(&mut self, words: &[u64]) {
+        self.more.clear();
+        if let Some(inline) = self.inline.get_mut(..words.len()) {
+            inline.copy_from_slice(words);
+            self.len = words.len() as u8;
+        } else {
+            self.more.extend_from_slice(words);
+        }
+    }
+}
+
+impl PartialEq for Tail {
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl Eq for Tail {}
+
+impl Hash for Tail {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for &word in self.words() {
+            state.write_u64(word);
+        }
     }
 }
 
@@ -39,7 +113,24 @@ impl Agent {
 pub(crate) struct State<L> {
     pub(crate) mem: [u64; SLOTS],
     pub(crate) agents: [Agent; AGENTS],
+    tail: Tail,
     pub(crate) local: L,
+}
+
+impl<L: Clone> State<L> {
+    fn copy_but_tail(&mut self, from: &Self) {
+        self.mem = from.mem;
+        self.agents = from.agents;
+        self.local.clone_from(&from.local);
+    }
+}
+
+impl<L> State<L> {
+    /// Where the agent's words begin.
+    fn start(&self, agent: u8) -> usize {
+        let before = self.agents.iter().take(usize::from(agent));
+        before.map(Agent::words).sum()
+    }
 }
 
 /// What goes wrong in a state.
@@ -63,6 +154,15 @@ pub(crate) trait Model: Sync {
     /// Stores are buffered as on x86.
     fn tso(&self) -> bool {
         true
+    }
+    /// Changes of the model's own state count with each step, not at an operation's end: all
+    /// of them are made in [`word::call`]s.
+    fn keeps_each_step(&self) -> bool {
+        false
+    }
+    /// Memory that a state has beside its own size, about.
+    fn heap_bytes(&self) -> usize {
+        0
     }
     /// Names of the agents.
     fn agents(&self) -> Vec<&'static str>;
@@ -114,65 +214,79 @@ impl Choice {
     pub const FLUSH: u8 = u8::MAX;
 }
 
-/// A step and where it leads.
-pub(crate) struct Successor<L> {
-    pub(crate) choice: Choice,
-    pub(crate) state: State<L>,
-    pub(crate) made: Option<Made>,
+/// What one step needs beside the states: kept from step to step, so that nothing is allocated.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    ops: Vec<Op>,
+    step: word::Run,
+    /// The tail as it becomes.
+    tail: Vec<u64>,
+    suspended: Vec<u64>,
 }
 
-/// All steps that may come next, in a fixed order.
+/// Visits all steps that may come next, in a fixed order; whether all words were used as their
+/// classes say.
 pub(crate) fn successors<M: Model>(
     model: &M,
     state: &State<M::Local>,
-    ops: &mut Vec<Op>,
-    out: &mut Vec<Successor<M::Local>>,
+    scratch: &mut Scratch,
+    visit: &mut impl FnMut(Choice, &State<M::Local>, Option<Made>),
 ) -> bool {
     let mut sound = true;
+    let mut next = state.clone();
     for agent in 0..AGENTS as u8 {
-        let own = &state.agents[usize::from(agent)];
-        if !own.buffer.is_empty() {
-            out.push(flush(state, agent));
+        let own = state.agents[usize::from(agent)];
+        if own.buffer > 0 {
+            let op = Choice::FLUSH;
+            flush(state, agent, scratch, &mut next);
+            visit(Choice { agent, op }, &next, None);
         }
         if !model.runs(state, agent) {
             continue;
         }
-        let mut begin = |op, from: &State<M::Local>| {
+        let next = &mut next;
+        let mut begin = |op, scratch: &mut Scratch| {
             let choice = Choice { agent, op };
-            let (next, misuse) = take(model, from, choice);
+            let (made, misuse) = take(model, state, choice, scratch, next);
             sound &= !misuse;
-            out.push(next);
+            visit(choice, next, made);
         };
         if own.op != IDLE {
-            begin(Choice::CONTINUE, state);
+            begin(Choice::CONTINUE, scratch);
             if own.suspended == IDLE
                 && let Some(op) = model.preempts(state, agent)
             {
-                begin(op, state);
+                begin(op, scratch);
             }
         } else if own.suspended != IDLE && model.resumes(&state.local, agent) {
-            begin(Choice::CONTINUE, state);
+            begin(Choice::CONTINUE, scratch);
         } else {
+            let mut ops = core::mem::take(&mut scratch.ops);
             ops.clear();
-            model.choices(state, agent, ops);
-            for &op in ops.iter() {
-                begin(op, state);
+            model.choices(state, agent, &mut ops);
+            for &op in &ops {
+                begin(op, scratch);
             }
+            scratch.ops = ops;
         }
     }
     sound
 }
 
-fn flush<L: Clone>(state: &State<L>, agent: u8) -> Successor<L> {
-    let mut next = state.clone();
-    let (slot, value) = next.agents[usize::from(agent)].buffer.remove(0);
-    next.mem[usize::from(slot)] = value;
-    let op = Choice::FLUSH;
-    Successor {
-        choice: Choice { agent, op },
-        state: next,
-        made: None,
-    }
+/// The oldest buffered store becomes visible.
+fn flush<L: Clone>(state: &State<L>, agent: u8, scratch: &mut Scratch, next: &mut State<L>) {
+    next.copy_but_tail(state);
+    let own = &mut next.agents[usize::from(agent)];
+    let logs = usize::from(own.log) + usize::from(own.suspended_log);
+    own.buffer -= 1;
+    let at = state.start(agent) + logs;
+    let words = state.tail.words();
+    let (slot, value) = (words[at], words[at + 1]);
+    scratch.tail.clear();
+    scratch.tail.extend_from_slice(&words[..at]);
+    scratch.tail.extend_from_slice(&words[at + 2..]);
+    next.tail.set(&scratch.tail);
+    next.mem[slot as usize] = value;
 }
 
 /// Takes one step; also whether a word was used against its class.
@@ -180,51 +294,62 @@ fn take<M: Model>(
     model: &M,
     state: &State<M::Local>,
     choice: Choice,
-) -> (Successor<M::Local>, bool) {
-    let mut next = state.clone();
-    let own = &mut next.agents[usize::from(choice.agent)];
+    scratch: &mut Scratch,
+    next: &mut State<M::Local>,
+) -> (Option<Made>, bool) {
+    let Scratch {
+        step,
+        tail,
+        suspended,
+        ..
+    } = scratch;
+    let words = state.tail.words();
+    let mut own = state.agents[usize::from(choice.agent)];
+    let start = state.start(choice.agent);
+    let (log, rest) = words[start..].split_at(usize::from(own.log));
+    let (was_suspended, rest) = rest.split_at(usize::from(own.suspended_log));
+    let (buffer, after) = rest.split_at(2 * usize::from(own.buffer));
+    suspended.clear();
+    suspended.extend_from_slice(was_suspended);
+    step.log.clear();
     if choice.op != Choice::CONTINUE {
         if own.op != IDLE {
             own.suspended = own.op;
-            own.suspended_log = core::mem::take(&mut own.log);
+            suspended.clear();
+            suspended.extend_from_slice(log);
         }
         own.op = choice.op;
     } else if own.op == IDLE {
         own.op = core::mem::replace(&mut own.suspended, IDLE);
-        own.log = core::mem::take(&mut own.suspended_log);
+        step.log.append(suspended);
+    } else {
+        step.log.extend_from_slice(log);
     }
-    let op = own.op;
-    let mut run = Run {
-        mem: next.mem,
-        log: core::mem::take(&mut own.log),
-        buffer: core::mem::take(&mut own.buffer),
-        ended: false,
-        misuse: false,
-        made: None,
-    };
-    let local = &mut next.local;
-    word::step(&mut run, choice.agent, false, || {
+    step.set_buffer(buffer);
+    next.copy_but_tail(state);
+    let (local, op) = (&mut next.local, own.op);
+    word::step(&mut next.mem, step, choice.agent, false, || {
         model.execute(local, choice.agent, op);
     });
-    next.mem = run.mem;
-    let own = &mut next.agents[usize::from(choice.agent)];
-    own.buffer = run.buffer;
-    own.log = run.log;
-    if run.ended {
+    if step.ended {
         own.op = IDLE;
-    } else {
+    } else if !model.keeps_each_step() {
         next.local = state.local.clone();
     }
-    let made = run.made;
-    let state = next;
-    (
-        Successor {
-            choice,
-            state,
-            made,
-        },
-        run.misuse,
-    )
+    own.log = step.log.len() as u8;
+    own.suspended_log = suspended.len() as u8;
+    own.buffer = step.buffer.len() as u8;
+    next.agents[usize::from(choice.agent)] = own;
+    tail.clear();
+    tail.extend_from_slice(&words[..start]);
+    tail.extend_from_slice(&step.log);
+    tail.extend_from_slice(suspended);
+    step.buffer
+        .iter()
+        .for_each(|(slot, value)| tail.extend([u64::from(*slot), *value]));
+    tail.extend_from_slice(after);
+    next.tail.set(tail);
+    (step.made, step.misuse)
 }
 
 /// A state with nothing under way.
@@ -232,22 +357,14 @@ pub(crate) fn at_rest<L>(mem: [u64; SLOTS], local: L) -> State<L> {
     State {
         mem,
         agents: Default::default(),
+        tail: Tail::EMPTY,
         local,
     }
 }
 
 /// Runs `body` to its end, as `agent` alone on the machine.
 pub(crate) fn run_free<L, R>(state: &mut State<L>, agent: u8, body: impl FnOnce(&mut L) -> R) -> R {
-    let mut run = Run {
-        mem: state.mem,
-        log: Vec::new(),
-        buffer: Vec::new(),
-        ended: false,
-        misuse: false,
-        made: None,
-    };
     let local = &mut state.local;
-    let result = word::step(&mut run, agent, true, || body(local));
-    state.mem = run.mem;
-    result
+    let mut run = word::Run::default();
+    word::step(&mut state.mem, &mut run, agent, true, || body(local))
 }

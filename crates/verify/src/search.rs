@@ -3,11 +3,11 @@
 //! Levels are cut into pieces that all cores expand; what they find is merged in the order of the
 //! pieces. The result therefore does not depend on the number of cores or on their timing.
 
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::model::{Choice, Model, State, Successor, Violation, successors};
+use crate::fingerprint::{Fingerprint, Visited};
+use crate::model::{Choice, Model, Scratch, State, Violation, successors};
 use crate::word;
 
 /// How far a search may go.
@@ -84,116 +84,22 @@ const PIECE: usize = 256;
 /// States expanded between two merges.
 const BATCH: usize = 32 * 1024;
 
-/// 128 bits of a state: two of the states ever explored are confused with a chance below 1e-20.
-#[derive(Debug, Default)]
-struct Fingerprint(u64, u64);
-
-const K0: u64 = 0x9e37_79b9_7f4a_7c15;
-const K1: u64 = 0xd6e8_feb8_6659_fd93;
-
-fn mix(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
+/// States of one level, with their nodes.
+struct Level<L> {
+    nodes: Vec<u32>,
+    states: Vec<State<L>>,
 }
 
-impl Fingerprint {
-    fn of(value: &impl Hash) -> [u64; 2] {
-        let mut hasher = Self(K0, K1);
-        value.hash(&mut hasher);
-        let Self(a, b) = hasher;
-        // Zero marks an empty place of the table.
-        [mix(a ^ K1, K0 ^ b.rotate_left(32)) | 1, mix(b ^ K0, K1 ^ a)]
-    }
-    #[inline]
-    fn word(&mut self, word: u64) {
-        self.0 = mix(self.0 ^ word, K1);
-        self.1 = mix(self.1.rotate_left(23) ^ word, K0).wrapping_add(word);
-    }
-}
-
-impl Hasher for Fingerprint {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.1
-    }
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        let mut words = bytes.chunks_exact(8);
-        for word in &mut words {
-            let mut raw = [0; 8];
-            raw.copy_from_slice(word);
-            self.word(u64::from_le_bytes(raw));
-        }
-        let rest = words.remainder();
-        if !rest.is_empty() {
-            let mut raw = [0; 8];
-            raw[..rest.len()].copy_from_slice(rest);
-            self.word(u64::from_le_bytes(raw) ^ (rest.len() as u64) << 56);
-        }
-    }
-    #[inline]
-    fn write_u8(&mut self, n: u8) {
-        self.word(u64::from(n));
-    }
-    #[inline]
-    fn write_u64(&mut self, n: u64) {
-        self.word(n);
-    }
-    #[inline]
-    fn write_usize(&mut self, n: usize) {
-        self.word(n as u64);
-    }
-}
-
-/// A set of fingerprints.
-#[derive(Debug)]
-struct Visited {
-    places: Vec<[u64; 2]>,
-    used: usize,
-}
-
-impl Visited {
-    fn new() -> Self {
+impl<L> Level<L> {
+    const fn new() -> Self {
         Self {
-            places: vec![[0; 2]; 1 << 16],
-            used: 0,
+            nodes: Vec::new(),
+            states: Vec::new(),
         }
     }
-    fn place(&self, print: [u64; 2]) -> (usize, bool) {
-        let mask = self.places.len() - 1;
-        let mut at = (print[1] as usize) & mask;
-        loop {
-            let there = self.places[at];
-            if there == print {
-                return (at, true);
-            }
-            if there == [0; 2] {
-                return (at, false);
-            }
-            at = (at + 1) & mask;
-        }
-    }
-    fn contains(&self, print: [u64; 2]) -> bool {
-        self.place(print).1
-    }
-    fn insert(&mut self, print: [u64; 2]) -> bool {
-        let (at, known) = self.place(print);
-        if known {
-            return false;
-        }
-        self.places[at] = print;
-        self.used += 1;
-        if self.used * 3 > self.places.len() * 2 {
-            let larger = vec![[0; 2]; self.places.len() * 2];
-            let old = core::mem::replace(&mut self.places, larger);
-            for print in old.into_iter().filter(|p| *p != [0; 2]) {
-                let (at, _) = self.place(print);
-                self.places[at] = print;
-            }
-        }
-        true
-    }
-    fn bytes(&self) -> u64 {
-        (self.places.len() * 16) as u64
+    fn clear(&mut self) {
+        self.nodes.clear();
+        self.states.clear();
     }
 }
 
@@ -202,7 +108,6 @@ struct Candidate<L> {
     parent: u32,
     choice: Choice,
     state: State<L>,
-    violation: Option<Violation>,
 }
 
 /// What one piece of a level led to.
@@ -216,104 +121,107 @@ struct Search<'m, M: Model> {
     model: &'m M,
     limits: Limits,
     visited: Visited,
+    /// Of each state, by its node: the one it comes from, and how.
     nodes: Vec<(u32, Choice)>,
-    outcome: Outcome,
+    transitions: u64,
+    sound: bool,
+    findings: Vec<Finding>,
 }
 
 /// Explores a model.
 pub(crate) fn explore<M: Model>(model: &M, limits: Limits) -> Outcome {
     word::install(model.layout(), model.tso());
-    let initial = model.initial();
     let mut search = Search {
         model,
         limits,
         visited: Visited::new(),
         nodes: Vec::new(),
-        outcome: Outcome {
-            states: 0,
-            transitions: 0,
-            depth: 0,
-            findings: Vec::new(),
-            end: End::Exhausted,
-        },
+        transitions: 0,
+        sound: true,
+        findings: Vec::new(),
     };
+    let initial = model.initial();
+    let mut level = Level::new();
+    let print = Fingerprint::of(&initial);
     let (agent, op) = (0, 0);
-    let first = Candidate {
-        print: Fingerprint::of(&initial),
-        parent: 0,
-        choice: Choice { agent, op },
-        violation: model.check(&initial),
-        state: initial,
-    };
-    let mut level = Vec::new();
-    search.add(first, &mut level);
-    search.run(level);
-    search.outcome.states = search.nodes.len() as u64;
-    search.outcome
+    search.add(print, 0, Choice { agent, op }, &initial, &mut level);
+    let (depth, end) = search.run(level);
+    Outcome {
+        states: search.nodes.len() as u64,
+        transitions: search.transitions,
+        depth,
+        findings: search.findings,
+        end,
+    }
 }
 
 impl<M: Model> Search<'_, M> {
-    fn run(&mut self, mut level: Vec<(u32, State<M::Local>)>) {
-        while !level.is_empty() {
-            if self.limits.first_only && !self.outcome.findings.is_empty() {
-                self.outcome.end = End::FirstFinding;
-                return;
+    fn run(&mut self, mut level: Level<M::Local>) -> (u32, End) {
+        let mut depth = 0;
+        let mut next = Level::new();
+        while !level.states.is_empty() {
+            if self.limits.first_only && !self.findings.is_empty() {
+                return (depth, End::FirstFinding);
             }
-            let steps = self.outcome.depth;
+            let steps = depth;
             if self.limits.steps == Some(steps) {
-                self.outcome.end = End::Bound { steps };
-                return;
+                return (depth, End::Bound { steps });
             }
-            let mut next = Vec::new();
-            for batch in level.chunks(BATCH) {
-                for expanded in self.expand(batch) {
-                    self.outcome.transitions += expanded.transitions;
-                    assert!(
-                        expanded.sound,
-                        "a word of the model is used against its class"
-                    );
-                    for candidate in expanded.new {
-                        self.add(candidate, &mut next);
-                    }
-                }
-                if self.bytes(level.len() + next.len()) > self.limits.memory_mib << 20 {
+            let batches = level.nodes.chunks(BATCH).zip(level.states.chunks(BATCH));
+            for (nodes, states) in batches {
+                self.expand(nodes, states, &mut next);
+                assert!(self.sound, "a word of the model is used against its class");
+                if self.bytes(level.states.len() + next.states.len()) > self.limits.memory_mib << 20
+                {
                     let limit_mib = self.limits.memory_mib;
-                    self.outcome.end = End::Memory { steps, limit_mib };
-                    return;
+                    return (depth, End::Memory { steps, limit_mib });
                 }
             }
-            level = next;
-            if !level.is_empty() {
-                self.outcome.depth += 1;
-            }
+            core::mem::swap(&mut level, &mut next);
+            next.clear();
+            depth += u32::from(!level.states.is_empty());
         }
+        (depth, End::Exhausted)
     }
 
     fn bytes(&self, live: usize) -> u64 {
-        let state = size_of::<State<M::Local>>() + 128;
+        let state = size_of::<State<M::Local>>() + self.model.heap_bytes();
         let table = self.visited.bytes();
-        // A growing table exists twice for a moment.
-        table + table / 2 + (self.nodes.capacity() * 8 + live * state) as u64
+        // A growing table exists twice for a moment, and so do the lists.
+        table + table / 2 + (self.nodes.capacity() * 8 + live * state * 3 / 2) as u64
     }
 
     /// Adds a state unless it is known.
-    fn add(&mut self, candidate: Candidate<M::Local>, next: &mut Vec<(u32, State<M::Local>)>) {
-        if !self.visited.insert(candidate.print) {
+    fn add(
+        &mut self,
+        print: [u64; 2],
+        parent: u32,
+        choice: Choice,
+        state: &State<M::Local>,
+        next: &mut Level<M::Local>,
+    ) {
+        if !self.visited.insert(print) {
             return;
         }
         let node = self.nodes.len() as u32;
-        self.nodes.push((candidate.parent, candidate.choice));
-        match candidate.violation {
-            None => next.push((node, candidate.state)),
-            Some(violation) => {
-                let same = |f: &Finding| {
-                    f.violation.property == violation.property && f.violation.flaw == violation.flaw
-                };
-                if !self.outcome.findings.iter().any(same) {
-                    let path = self.path(node);
-                    self.outcome.findings.push(Finding { violation, path });
-                }
+        self.nodes.push((parent, choice));
+        match self.model.check(state) {
+            None => {
+                next.nodes.push(node);
+                next.states.push(state.clone());
             }
+            Some(violation) => self.found(violation, node),
+        }
+    }
+
+    /// A violation ends its path; the first of each kind is kept.
+    fn found(&mut self, violation: Violation, node: u32) {
+        let same = |f: &Finding| {
+            f.violation.property == violation.property && f.violation.flaw == violation.flaw
+        };
+        if !self.findings.iter().any(same) {
+            let path = self.path(node);
+            self.findings.push(Finding { violation, path });
         }
     }
 
@@ -328,11 +236,44 @@ impl<M: Model> Search<'_, M> {
         path
     }
 
-    fn expand(&self, batch: &[(u32, State<M::Local>)]) -> Vec<Expanded<M::Local>> {
-        let pieces: Vec<_> = batch.chunks(PIECE).collect();
-        if pieces.len() < 2 || self.limits.threads < 2 {
-            return pieces.into_iter().map(|piece| self.piece(piece)).collect();
+    /// Takes all steps from some states of a level.
+    fn expand(&mut self, nodes: &[u32], states: &[State<M::Local>], next: &mut Level<M::Local>) {
+        if states.len() <= PIECE || self.limits.threads < 2 {
+            self.expand_alone(nodes, states, next);
+            return;
         }
+        for expanded in self.expand_together(nodes, states) {
+            self.transitions += expanded.transitions;
+            self.sound &= expanded.sound;
+            for new in expanded.new {
+                self.add(new.print, new.parent, new.choice, &new.state, next);
+            }
+        }
+    }
+
+    fn expand_alone(
+        &mut self,
+        nodes: &[u32],
+        states: &[State<M::Local>],
+        next: &mut Level<M::Local>,
+    ) {
+        let model = self.model;
+        let mut scratch = Scratch::default();
+        for (&node, state) in nodes.iter().zip(states) {
+            let sound = successors(model, state, &mut scratch, &mut |choice, state, _| {
+                self.transitions += 1;
+                self.add(Fingerprint::of(state), node, choice, state, next);
+            });
+            self.sound &= sound;
+        }
+    }
+
+    fn expand_together(
+        &self,
+        nodes: &[u32],
+        states: &[State<M::Local>],
+    ) -> Vec<Expanded<M::Local>> {
+        let pieces: Vec<_> = nodes.chunks(PIECE).zip(states.chunks(PIECE)).collect();
         let done: Vec<Mutex<Option<Expanded<M::Local>>>> =
             pieces.iter().map(|_| Mutex::new(None)).collect();
         let turn = AtomicUsize::new(0);
@@ -342,10 +283,11 @@ impl<M: Model> Search<'_, M> {
                     word::install(self.model.layout(), self.model.tso());
                     loop {
                         let n = turn.fetch_add(1, Ordering::Relaxed);
-                        let (Some(piece), Some(place)) = (pieces.get(n), done.get(n)) else {
+                        let (Some((nodes, states)), Some(place)) = (pieces.get(n), done.get(n))
+                        else {
                             return;
                         };
-                        let expanded = self.piece(piece);
+                        let expanded = self.piece(nodes, states);
                         *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(expanded);
                     }
                 });
@@ -357,30 +299,29 @@ impl<M: Model> Search<'_, M> {
             .collect()
     }
 
-    fn piece(&self, piece: &[(u32, State<M::Local>)]) -> Expanded<M::Local> {
+    fn piece(&self, nodes: &[u32], states: &[State<M::Local>]) -> Expanded<M::Local> {
         let mut expanded = Expanded {
             new: Vec::new(),
             transitions: 0,
             sound: true,
         };
-        let (mut ops, mut out) = (Vec::new(), Vec::new());
-        for (node, state) in piece {
-            expanded.sound &= successors(self.model, state, &mut ops, &mut out);
-            expanded.transitions += out.len() as u64;
-            for Successor { choice, state, .. } in out.drain(..) {
-                let print = Fingerprint::of(&state);
-                if self.visited.contains(print) {
-                    continue;
+        let mut scratch = Scratch::default();
+        let mut sound = true;
+        for (&parent, state) in nodes.iter().zip(states) {
+            sound &= successors(self.model, state, &mut scratch, &mut |choice, next, _| {
+                expanded.transitions += 1;
+                let print = Fingerprint::of(next);
+                if !self.visited.contains(print) {
+                    expanded.new.push(Candidate {
+                        print,
+                        parent,
+                        choice,
+                        state: next.clone(),
+                    });
                 }
-                expanded.new.push(Candidate {
-                    print,
-                    parent: *node,
-                    choice,
-                    violation: self.model.check(&state),
-                    state,
-                });
-            }
+            });
         }
+        expanded.sound = sound;
         expanded
     }
 }

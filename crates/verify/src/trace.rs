@@ -2,11 +2,11 @@
 
 use core::fmt::{self, Write as _};
 
-use crate::model::{Choice, Model, State, Violation, successors};
+use crate::model::{Choice, Model, Scratch, State, Violation, successors};
 use crate::word::{self, Access, Made};
 
 /// Raised whenever a model changes so that an old path means something else.
-pub const MODEL_VERSION: u32 = 1;
+pub const MODEL_VERSION: u32 = 2;
 
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,17 +58,21 @@ pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuch
     word::install(model.layout(), model.tso());
     let mut state = model.initial();
     let mut rows = Vec::new();
-    let (mut ops, mut out) = (Vec::new(), Vec::new());
+    let mut scratch = Scratch::default();
     for (step, &choice) in path.iter().enumerate() {
-        successors(model, &state, &mut ops, &mut out);
-        let found = out.drain(..).find(|s| s.choice == choice);
-        let next = found.ok_or(NoSuchStep { step, choice })?;
+        let mut found = None;
+        successors(model, &state, &mut scratch, &mut |there, next, made| {
+            if there == choice {
+                found = Some((next.clone(), made));
+            }
+        });
+        let (next, made) = found.ok_or(NoSuchStep { step, choice })?;
         rows.push(Row {
             agent: usize::from(choice.agent),
-            text: text(model, &state, &next.state, choice, next.made),
-            changes: changes(model, &state, &next.state),
+            text: text(model, &state, &next, choice, made),
+            changes: changes(model, &state, &next),
         });
-        state = next.state;
+        state = next;
     }
     let all = model.agents();
     let there: Vec<usize> = (0..all.len())
@@ -114,6 +118,7 @@ fn text<M: Model>(
             Access::LineOwned => write!(text, ": line owned"),
             Access::Ahead => write!(text, ": loads done ahead"),
             Access::List => write!(text, ": {name}"),
+            Access::Call => Ok(()),
         };
     }
     if to.agents[usize::from(choice.agent)].op == 0 && choice.op == Choice::CONTINUE {
@@ -139,29 +144,112 @@ fn changes<M: Model>(model: &M, from: &State<M::Local>, to: &State<M::Local>) ->
     all
 }
 
+/// Most columns of a line of the table.
+const LINE: usize = 100;
+/// The fewest that an agent gets.
+const NARROWEST: usize = 8;
+const STEP: usize = 4;
+
+impl Trace {
+    /// Widths of the agents' columns and of the last one, so that a line fits.
+    fn widths(&self) -> Vec<usize> {
+        let longest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+        let of_agent = |agent: usize| {
+            let rows = self.rows.iter().filter(|row| row.agent == agent);
+            let texts = longest(&mut rows.map(|row| row.text.chars().count()));
+            texts.max(self.agents[agent].chars().count())
+        };
+        let mut widths: Vec<usize> = (0..self.agents.len()).map(of_agent).collect();
+        let changes = self.rows.iter().map(|row| changes_of(row).chars().count());
+        widths.push(longest(&mut { changes }).max("changes".len()));
+        let room = LINE.saturating_sub(STEP + 2 * widths.len());
+        while widths.iter().sum::<usize>() > room {
+            let widest = widths.iter_mut().max();
+            match widest.filter(|width| **width > NARROWEST) {
+                Some(width) => *width -= 1,
+                None => break,
+            }
+        }
+        widths
+    }
+}
+
+fn changes_of(row: &Row) -> String {
+    row.changes.join(", ")
+}
+
+/// Breaks a text at blanks, and within words that are too long.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut rest: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().map(|l| l.chars().count()).unwrap_or(0);
+            let gap = usize::from(line > 0);
+            if line + gap + rest.len() <= width {
+                push(&mut lines, gap, &rest);
+                break;
+            }
+            if line > 0 {
+                lines.push(String::new());
+                continue;
+            }
+            let tail = rest.split_off(width);
+            push(&mut lines, 0, &rest);
+            rest = tail;
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+fn push(lines: &mut [String], gap: usize, word: &[char]) {
+    if let Some(line) = lines.last_mut() {
+        line.extend(core::iter::repeat_n(' ', gap));
+        line.extend(word);
+    }
+}
+
+/// One row of the table, on as many lines as its cells need.
+fn write_row(
+    f: &mut fmt::Formatter<'_>,
+    step: &str,
+    cells: &[&str],
+    widths: &[usize],
+) -> fmt::Result {
+    let cells: Vec<Vec<String>> = cells
+        .iter()
+        .zip(widths)
+        .map(|(cell, width)| wrapped(cell, *width))
+        .collect();
+    let height = cells.iter().map(Vec::len).max().unwrap_or(1);
+    for n in 0..height {
+        let mut line = format!("{:>STEP$}", if n == 0 { step } else { "" });
+        for (cell, width) in cells.iter().zip(widths) {
+            let text = cell.get(n).map_or("", String::as_str);
+            // Writing to a String cannot fail.
+            let _ = write!(line, "  {text:width$}");
+        }
+        writeln!(f, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |agent: usize| {
-            let rows = self.rows.iter().filter(|row| row.agent == agent);
-            let longest = rows.map(|row| row.text.chars().count()).max();
-            longest.unwrap_or(0).max(self.agents[agent].chars().count())
-        };
-        let widths: Vec<usize> = (0..self.agents.len()).map(width).collect();
-        write!(f, "{:>4}", "step")?;
-        for (agent, width) in self.agents.iter().zip(&widths) {
-            write!(f, "  {agent:width$}")?;
-        }
-        writeln!(f, "  changes")?;
+        let widths = self.widths();
+        let mut head = self.agents.clone();
+        head.push("changes");
+        write_row(f, "step", &head, &widths)?;
         for (n, row) in self.rows.iter().enumerate() {
-            let mut line = format!("{:>4}", n + 1);
-            for (agent, width) in widths.iter().enumerate() {
-                let text = if row.agent == agent { &row.text } else { "" };
-                // Writing to a String cannot fail.
-                let _ = write!(line, "  {text:width$}");
+            let changes = changes_of(row);
+            let mut cells = vec![""; self.agents.len()];
+            if let Some(cell) = cells.get_mut(row.agent) {
+                *cell = &row.text;
             }
-            let changes = row.changes.join(", ");
-            let _ = write!(line, "  {changes}");
-            writeln!(f, "{}", line.trim_end())?;
+            cells.push(&changes);
+            write_row(f, &(n + 1).to_string(), &cells, &widths)?;
         }
         Ok(())
     }

@@ -99,6 +99,8 @@ pub(crate) enum Access {
     LineOwned,
     Ahead,
     List,
+    /// A call under a lock: see [`call`].
+    Call,
 }
 
 /// One access, for the table of a counterexample.
@@ -177,10 +179,9 @@ pub(crate) fn install(layout: &Layout, tso: bool) {
     });
 }
 
-/// The state that an operation runs on, and what it became.
-#[derive(Debug)]
+/// What an operation has behind it, and what became of it.
+#[derive(Debug, Default)]
 pub(crate) struct Run {
-    pub(crate) mem: [u64; SLOTS],
     pub(crate) log: Vec<u64>,
     pub(crate) buffer: Vec<Buffered>,
     /// The operation came to its end.
@@ -190,14 +191,30 @@ pub(crate) struct Run {
     pub(crate) made: Option<Made>,
 }
 
+impl Run {
+    /// Takes the buffered stores, as slot and value of each.
+    pub(crate) fn set_buffer(&mut self, words: &[u64]) {
+        let pairs = words.chunks_exact(2);
+        self.buffer.clear();
+        self.buffer
+            .extend(pairs.map(|pair| (pair[0] as u8, pair[1])));
+    }
+}
+
 /// Runs `body` as `agent` up to and including its next shared access after those in `run.log`;
 /// `free`: to its end.
-pub(crate) fn step<R>(run: &mut Run, agent: u8, free: bool, body: impl FnOnce() -> R) -> R {
+pub(crate) fn step<R>(
+    mem: &mut [u64; SLOTS],
+    run: &mut Run,
+    agent: u8,
+    free: bool,
+    body: impl FnOnce() -> R,
+) -> R {
     CONTEXT.with(|c| {
         let c = &mut *c.borrow_mut();
-        c.mem = run.mem;
-        c.log = core::mem::take(&mut run.log);
-        c.buffer = core::mem::take(&mut run.buffer);
+        c.mem = *mem;
+        core::mem::swap(&mut c.log, &mut run.log);
+        core::mem::swap(&mut c.buffer, &mut run.buffer);
         c.at = 0;
         c.agent = agent;
         c.left = 1;
@@ -215,9 +232,9 @@ pub(crate) fn step<R>(run: &mut Run, agent: u8, free: bool, body: impl FnOnce() 
     let result = body();
     CONTEXT.with(|c| {
         let c = &mut *c.borrow_mut();
-        run.mem = c.mem;
-        run.log = core::mem::take(&mut c.log);
-        run.buffer = core::mem::take(&mut c.buffer);
+        *mem = c.mem;
+        core::mem::swap(&mut c.log, &mut run.log);
+        core::mem::swap(&mut c.buffer, &mut run.buffer);
         run.ended = !c.stopped;
         run.misuse = c.misuse;
         run.made = c.made;
@@ -250,6 +267,27 @@ pub(crate) fn peek(slot: usize) -> u64 {
         let c = c.borrow();
         c.waiting(slot as u8).unwrap_or(c.mem[slot])
     })
+}
+
+/// A call under a lock, as one step: `body` runs once, and what it returns is what the operation
+/// is told each time that it is run again. It may change the model's own state, in a model that
+/// keeps that with each step.
+pub(crate) fn call(body: impl FnOnce() -> u64) -> u64 {
+    let gate = CONTEXT.with(|c| c.borrow_mut().gate(true));
+    match gate {
+        Gate::Stop => 0,
+        Gate::Replay(value) => value,
+        Gate::Live => {
+            let value = body();
+            CONTEXT.with(|c| {
+                let c = &mut *c.borrow_mut();
+                // Taking a lock is a locked instruction.
+                c.drain();
+                c.done(Access::Call, 0, value, true);
+            });
+            value
+        }
+    }
 }
 
 enum Gate {

@@ -13,7 +13,9 @@ fn limits(steps: Option<u32>) -> Limits {
 }
 
 fn pick(protocol: &str, variant: &str, scene: Option<&str>) -> Case {
-    cases(Some(protocol), Some(variant), scene).unwrap()[0]
+    cases(Some(protocol), Some(variant), scene)
+        .unwrap()
+        .swap_remove(0)
 }
 
 /// Explores up to `steps`; the trace of the finding wanted must end in the same violation.
@@ -215,6 +217,79 @@ fn eoi_of_another_vector() {
     );
 }
 
+/// The fault of a variant is found, as a violation of the property.
+fn caught(protocol: &str, variant: &str, property: &str) {
+    find(&pick(protocol, variant, None), property, None, 60);
+}
+
+#[test]
+fn timer_armed_anew_while_its_callback_runs() {
+    caught("pi-timer", "cancel-not-awaited", "timer-not-early");
+}
+#[test]
+fn timer_expiry_not_looked_for_after_the_request() {
+    caught("pi-timer", "looks-too-early", "timer-fires");
+    caught("pi-timer", "looks-too-early", "no-blocked-for-ever");
+}
+#[test]
+fn timer_expiry_posted_and_injected() {
+    caught("pi-timer", "both-ways", "timer-once");
+}
+#[test]
+fn timer_expiry_without_a_request() {
+    caught("pi-timer", "no-request", "no-blocked-for-ever");
+}
+#[test]
+fn preemption_timer_of_a_blocked_vcpu() {
+    caught("pi-timer", "hv-while-blocking", "no-blocked-for-ever");
+}
+#[test]
+fn timer_posted_in_advance() {
+    caught("pi-timer", "no-spin", "timer-not-early");
+}
+/// What the wait at entry does in Linux 7.2, and here: it is cut to an advance that has just been
+/// made smaller by an eighth of the difference.
+#[test]
+fn timer_early_by_the_cut_of_the_wait_at_entry() {
+    caught("pi-timer", "entry-wait", "timer-not-early");
+}
+#[test]
+fn credit_in_place() {
+    caught("yield", "in-place", "sums-agree");
+}
+#[test]
+fn credit_beyond_the_bound() {
+    caught("yield", "unbounded", "lag-in-bounds");
+}
+#[test]
+fn every_yield_forces() {
+    caught("yield", "unlimited", "forced-once");
+}
+#[test]
+fn clock_restored_while_vcpus_may_enter() {
+    caught("clock", "entry-not-blocked", "no-time-travel");
+}
+#[test]
+fn clock_restored_while_vcpus_are_in_the_guest() {
+    caught("clock", "exits-not-awaited", "no-time-travel");
+}
+#[test]
+fn clock_restored_and_vcpus_told_too_late() {
+    caught("clock", "unblocked-too-early", "no-time-travel");
+}
+#[test]
+fn destroyed_vcpu_named_by_others() {
+    caught("ipi-tracking", "own-context-only", "hint-exists");
+}
+#[test]
+fn vcpu_destroyed_while_an_ipi_is_recorded() {
+    caught("ipi-tracking", "no-grace-period", "hint-exists");
+}
+#[test]
+fn tracking_switched_off_and_still_believed() {
+    caught("ipi-tracking", "knob-at-record", "disabled-at-once");
+}
+
 fn passes(protocol: &str, variant: &str, scene: &str, steps: Option<u32>) {
     let case = pick(protocol, variant, Some(scene));
     let outcome = case.explore(limits(steps));
@@ -232,7 +307,13 @@ fn passes(protocol: &str, variant: &str, scene: &str, steps: Option<u32>) {
 fn sound_protocols_pass() {
     passes("wakeup-batch", "in-word", "four-cpus", None);
     passes("clock", "odd-version", "two-updates", None);
+    passes("clock", "odd-version", "restore", None);
+    passes("clock", "odd-version", "master-clock", None);
     passes("ipi-tracking", "vector-matched", "three-vcpus", None);
+    passes("ipi-tracking", "vector-matched", "life-and-death", None);
+    passes("pi-timer", "preemption-timer", "deadlines", None);
+    passes("pi-timer", "posted", "advance", None);
+    passes("yield", "lag-credit", "one-cpu", None);
 }
 #[test]
 fn sound_policies_pass_one_vcpu() {
@@ -250,10 +331,19 @@ fn sound_policies_pass_at_reduced_bounds() {
     }
 }
 #[test]
+fn sound_timers_and_yields_pass_at_reduced_bounds() {
+    for variant in ["hrtimer", "posted", "switching"] {
+        passes("pi-timer", variant, "deadlines", Some(30));
+    }
+    for scene in ["migration", "two-spinners"] {
+        passes("yield", "lag-credit", scene, Some(14));
+    }
+}
+#[test]
 #[ignore = "minutes; run with --release: the full bounds"]
 fn sound_variants_pass_exhaustively() {
     for case in cases(None, None, None).unwrap() {
-        passes(case.protocol, case.variant, case.scene, None);
+        passes(case.protocol, case.variant, &case.scene, None);
     }
 }
 

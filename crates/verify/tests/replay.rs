@@ -52,6 +52,22 @@ fn what_is_unknown_is_named_with_what_there_is() {
         (Some("pi"), None, None, "pi-notify"),
         (Some("clock"), Some("put"), None, "odd-version"),
         (Some("pi-notify"), Some("put"), Some("x"), "two-vcpus"),
+        (Some("pi-notif"), None, None, "did you mean \"pi-notify\"?"),
+        (
+            Some("pi-notify"),
+            Some("puts"),
+            None,
+            "did you mean \"put\"?",
+        ),
+        (
+            Some("pi-notify"),
+            None,
+            Some("devices=1"),
+            "did you mean \"device\"?",
+        ),
+        (Some("pi-notify"), None, Some("device=5"), "from 0 to 4"),
+        (Some("pi-notify"), None, Some("preempt=2"), "from 0 to 1"),
+        (Some("clock"), None, Some("device=1"), "no count"),
     ] {
         let error = cases(protocol, variant, scene).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
@@ -65,5 +81,22 @@ fn every_variant_has_a_case() {
             let all = cases(Some(protocol.name), Some(variant.name), None).unwrap();
             assert!(all.iter().all(|case| case.sound == variant.sound));
         }
+    }
+}
+
+#[test]
+fn counts_are_part_of_the_agents_name() {
+    let list = "two-vcpus, plain-apicv,device=1,poster=2";
+    let all = cases(Some("pi-notify"), Some("put"), Some(list)).unwrap();
+    let names: Vec<&str> = all.iter().map(|case| case.scene.as_str()).collect();
+    assert_eq!(
+        names,
+        ["plain-apicv,device=1,poster=2", "two-vcpus,poster=2"]
+    );
+    for case in all {
+        assert!(case.counts().contains(&("poster", 2)), "{case:?}");
+        let again = cases(Some("pi-notify"), Some("put"), Some(&case.scene)).unwrap();
+        assert_eq!(again.len(), 1, "a replay file names it so");
+        assert_eq!(again[0].counts(), case.counts());
     }
 }

@@ -16,7 +16,7 @@ pub enum Preempt {
 }
 
 /// How a run queue picks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PickMode {
     /// Level by level from the root (Linux 7.2).
     #[default]

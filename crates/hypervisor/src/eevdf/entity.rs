@@ -8,7 +8,7 @@ use super::weights::{
 };
 
 /// Scheduling policy of a fair task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// `SCHED_OTHER`.
     #[default]
@@ -58,7 +58,7 @@ impl Attr {
 }
 
 /// What a task is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
     /// Created, not forked.
     New,
@@ -73,7 +73,7 @@ pub enum TaskState {
 }
 
 /// What only tasks have.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct TaskPart {
     pub(crate) policy: Policy,
     pub(crate) nice: i8,
@@ -89,7 +89,7 @@ pub(crate) struct TaskPart {
 }
 
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 #[repr(align(64))]
 pub(crate) struct Entity {
     pub(crate) vruntime: u64,

@@ -14,7 +14,7 @@ use super::weights::{
 use super::{Fair, MAX_DEPTH};
 
 /// A group (`struct task_group`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Group {
     pub(crate) parent: Option<GroupId>,
     pub(crate) depth: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Group {
 }
 
 /// A group's part on one CPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Part {
     pub(crate) rq: RqId,
     pub(crate) ent: Ent,

@@ -69,7 +69,7 @@ plain_id!(
 );
 
 /// An entity (task, or a group on one CPU) in the arena; `NONE` for none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ent(pub(crate) u32);
 
 impl Ent {
@@ -87,7 +87,7 @@ impl Ent {
 }
 
 /// A queue (`struct cfs_rq`) in the arena; `NONE` for none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Que(pub(crate) u32);
 
 impl Que {

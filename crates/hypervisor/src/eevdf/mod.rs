@@ -30,6 +30,7 @@ use alloc::vec::Vec;
 mod attr;
 mod check;
 mod config;
+mod digest;
 mod enqueue;
 mod entity;
 mod error;
@@ -60,6 +61,7 @@ pub use task::{Block, WakeFlags};
 pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
+use crate::lag_credit::CreditFault;
 use entity::Entity;
 use group::Group;
 pub(crate) use ids::{Arena, Ent, Que};
@@ -92,6 +94,7 @@ pub struct Fair {
     pub(crate) now: u64,
     free_tasks: Vec<Ent>,
     pub(crate) self_check: bool,
+    pub(crate) credit_fault: CreditFault,
 }
 
 impl Fair {
@@ -112,6 +115,7 @@ impl Fair {
             now: 0,
             free_tasks: Vec::new(),
             self_check: true,
+            credit_fault: CreditFault::None,
         })
     }
 
@@ -121,6 +125,11 @@ impl Fair {
     /// of a large simulation may not want. Release builds never check.
     pub fn set_self_check(&mut self, on: bool) {
         self.self_check = on;
+    }
+
+    /// With a fault in its lag credit, for a checker to find.
+    pub fn set_credit_fault(&mut self, fault: CreditFault) {
+        self.credit_fault = fault;
     }
 
     /// The configuration that it was made with.

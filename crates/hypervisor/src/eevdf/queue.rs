@@ -214,7 +214,7 @@ pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
 }
 
 /// Request to reschedule that is pending on a running task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Resched {
     /// None.
     #[default]
@@ -226,7 +226,7 @@ pub enum Resched {
 }
 
 /// The run queue of a CPU. What each operation looks at is in its first cache line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 #[repr(C, align(64))]
 pub(crate) struct Rq {
     pub(crate) clock: u64,

@@ -55,6 +55,21 @@ pub struct Guard {
     pub burst_ns: u64,
 }
 
+/// A fault that a checker puts into the credit, to see that it is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CreditFault {
+    /// As it should be.
+    #[default]
+    None,
+    /// A queued target is edited where it is in the tree, without taking it out: the queue's
+    /// sums no longer say what its members do.
+    InPlace,
+    /// The lag aimed at is not kept within the bound of any entity's lag.
+    Unbounded,
+    /// Forcing is limited by each yield's own time, not by the last forced one: each is forced.
+    Unlimited,
+}
+
 /// Options of the lag credit. They matter with `YIELD_TO_LAG_CREDIT` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LagCredit {

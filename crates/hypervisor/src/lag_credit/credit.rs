@@ -1,6 +1,6 @@
 //! The credit: one level, and the walk along the nominated chain.
 
-use super::config::{LagCredit, Method};
+use super::config::{CreditFault, LagCredit, Method};
 use crate::eevdf::{Ent, Fair, Que, RqId};
 
 /// What a directed yield did for its hint.
@@ -25,8 +25,11 @@ impl Fair {
         }
         let vslice = u128::from(self.ent[e].vtime(self.cfg.base_slice_ns));
         let margin = vslice * u128::from(slices) * (n - 1) / n;
-        let bound = self.lag_bound(q, e);
-        Some(i64::try_from(margin).unwrap_or(i64::MAX).min(bound))
+        let margin = i64::try_from(margin).unwrap_or(i64::MAX);
+        if self.credit_fault == CreditFault::Unbounded {
+            return Some(margin);
+        }
+        Some(margin.min(self.lag_bound(q, e)))
     }
 
     /// `eevdf_credit_entity_vlag`: makes `e` eligible in `q` with the lag aimed at. False if it
@@ -44,6 +47,12 @@ impl Fair {
         };
         if self.que[q].curr == e {
             return self.credit_running(q, e, target);
+        }
+        if self.credit_fault == CreditFault::InPlace {
+            let average = self.average(q);
+            self.ent[e].vlag = target;
+            self.ent[e].vruntime = average.wrapping_sub(target as u64);
+            return true;
         }
         let ent = &mut self.ent[e];
         ent.vlag = target;

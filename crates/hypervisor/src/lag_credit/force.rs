@@ -1,13 +1,13 @@
 //! Forcing the yielder's CPU to reschedule, and how often.
 
-use super::config::RateLimit;
+use super::config::{CreditFault, RateLimit};
 use crate::eevdf::{Ent, Fair, Resched, RqId};
 
 /// Weight of one yield in the average gap: an eighth.
 const GAP_SHIFT: u32 = 3;
 
 /// What a run queue remembers of its directed yields.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct CreditState {
     /// When a reschedule was last forced, in ns.
     forced_at: Option<u64>,
@@ -64,7 +64,11 @@ impl Fair {
     pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
         let r = &mut self.rqs[rq];
         let interval = interval_ns(limit, r.credit.gap_ns);
-        let due = r.credit.forced_at.is_none_or(|at| r.clock - at >= interval);
+        let last = r
+            .credit
+            .forced_at
+            .filter(|_| self.credit_fault != CreditFault::Unlimited);
+        let due = last.is_none_or(|at| r.clock - at >= interval);
         if due {
             r.credit.forced_at = Some(r.clock);
         }

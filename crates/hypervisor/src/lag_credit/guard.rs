@@ -4,7 +4,7 @@ use super::config::Guard;
 use crate::eevdf::weights::NICE_0_LOAD;
 
 /// What may still be taken, in ns of nice-0 service.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct Tokens {
     ns: u64,
     /// When it was last filled up, in ns; `None` before the first credit, which finds it full.

@@ -38,7 +38,7 @@ mod debooster;
 mod force;
 mod guard;
 
-pub use config::{Guard, LagCredit, Method, RateLimit};
+pub use config::{CreditFault, Guard, LagCredit, Method, RateLimit};
 pub use credit::Credited;
 pub(crate) use force::CreditState;
 pub(crate) use guard::Tokens;

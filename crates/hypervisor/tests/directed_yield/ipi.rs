@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use stealtime_hypervisor::ipi_tracking::{
     Awaited, Delivery, EoiRule, HintSource, IpiContext, IpiKnobs, NoSuchVcpu, NotRecorded,
-    confirmed_receiver, eoi, guest_hint, is_ipi_receiver, record, withdraw_hint,
+    confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, withdraw_hint,
 };
 
 type Contexts = Vec<IpiContext<Cell<u64>>>;
@@ -279,4 +279,18 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_vcpu_that_is_gone_is_named_by_nobody() {
+    let all = contexts(4);
+    send(&all, 0, 2, 0x41, NOW);
+    send(&all, 1, 3, 0x42, NOW);
+    send(&all, 2, 3, 0x43, NOW);
+    forget(&all, 2).unwrap();
+    assert_eq!(waits(&all, 0, NOW), None);
+    assert_eq!(waits(&all, 1, NOW), Some(3), "another's stays");
+    assert_eq!(waits(&all, 2, NOW), None);
+    assert_eq!(all[3].last_sender(), None, "it sent the last one");
+    assert_eq!(forget(&all, 4), Err(NoSuchVcpu { vcpu: 4, vcpus: 4 }));
 }

@@ -19,7 +19,7 @@ pub struct Features {
     pub apicv: bool,
     /// IPI virtualization.
     pub ipiv: bool,
-    /// VMX preemption timer; its shift (IA32_VMX_MISC[4:0]), `None` without it.
+    /// VMX preemption timer; its shift (`IA32_VMX_MISC[4:0]`), `None` without it.
     pub hv_timer_shift: Option<u32>,
     /// Pause-loop exiting.
     pub ple: bool,

@@ -43,15 +43,13 @@ impl GuestHaltPoll {
 impl Machine<'_> {
     /// Nothing to run: polls, or stops the tick and halts.
     pub(crate) fn guest_idles(&mut self, vcpu: VcpuNr) {
+        self.guest_halted(vcpu);
         let now = self.now;
         let guest = self.vms[self.vcpus[vcpu].vm].cfg.guest;
         let max = u64::from(guest.guest_halt_poll_ns);
         let g = &mut self.vcpus[vcpu].guest;
         g.idle = true;
         g.polling = true;
-        if let Some(at) = g.halt_poll.halted_at.take() {
-            g.halt_poll.adjust(now - at, max);
-        }
         if guest.mwait_in_guest {
             g.base.push_back(Micro::Spin(SpinOn::Mwait));
             self.guest_stop_tick(vcpu);
@@ -66,6 +64,15 @@ impl Machine<'_> {
         poll.halted_at = Some(now);
         g.base.push_back(Micro::Exit(Exit::Hlt));
         self.guest_stop_tick(vcpu);
+    }
+
+    /// If HLT has just ended: the governor learns how long it took (`haltpoll_reflect`).
+    pub(crate) fn guest_halted(&mut self, vcpu: VcpuNr) {
+        let v = &mut self.vcpus[vcpu];
+        let max = u64::from(self.vms[v.vm].cfg.guest.guest_halt_poll_ns);
+        if let Some(at) = v.guest.halt_poll.halted_at.take() {
+            v.guest.halt_poll.adjust(self.now - at, max);
+        }
     }
 
     /// Polling in the idle loop took so long.

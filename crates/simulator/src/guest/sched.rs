@@ -29,6 +29,7 @@ impl Machine<'_> {
             return Ok(());
         }
         self.owner_off_cpu(vcpu);
+        self.guest_halted(vcpu);
         let v = &mut self.vcpus[vcpu];
         let kernel = &mut self.vms[vm].kernel;
         if let Some(thread) = prev {

@@ -78,6 +78,8 @@ impl<'a> Machine<'a> {
             streams: Streams::new(cfg.run.seed),
             cpus: Table::default(),
             domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
+            timer_views: Vec::new(),
+            nearest: Vec::new(),
             next_idle_balance: 0,
             idle_balance_ns: 0,
             fair,
@@ -109,6 +111,7 @@ impl<'a> Machine<'a> {
             end: machine.names.add("stealtime_end"),
         };
         machine.add_cpus(cpus)?;
+        machine.begin_timer_views();
         machine.start_remote_ticks();
         machine.add_tasks()?;
         machine.add_vms(recipe)?;

@@ -3,7 +3,7 @@
 use stealtime_events::Kind;
 use stealtime_hypervisor::lapic_timer::{CpuTimers, TimerRequest, place_hrtimer};
 
-use super::{Machine, Phase};
+use super::Machine;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr, TimerNr, VcpuNr};
 
@@ -76,17 +76,11 @@ impl Machine<'_> {
             callback_running: false,
             migration: self.cfg.knobs.sched.timer_migration,
         };
-        let cpus: Vec<CpuTimers> = self
-            .cpus
-            .iter()
-            .map(|c| CpuTimers {
-                housekeeping: c.housekeeping,
-                idle: c.phase == Phase::Idle,
-                next_event_ns: c.hrtimers.last().map(|t| t.0 as i64),
-            })
-            .collect();
-        let nearest = self.nearest(from);
-        let place = place_hrtimer(&request, &cpus, &nearest, &self.stats.mechanisms);
+        if self.nearest[from.index()].is_empty() {
+            self.nearest[from.index()] = self.nearest_to(from);
+        }
+        let nearest = &self.nearest[from.index()];
+        let place = place_hrtimer(&request, &self.timer_views, nearest, &self.stats.mechanisms);
         let Ok(place) = place else {
             return self.broken("a timer was placed on a CPU that is not there");
         };
@@ -101,12 +95,33 @@ impl Machine<'_> {
         Ok(place.refused)
     }
 
+    /// Where timers may be placed changes with what idles; nobody asks without isolation.
+    pub(crate) fn note_idle(&mut self, cpu: CpuNr, idle: bool) {
+        if let Some(view) = self.timer_views.get_mut(cpu.index()) {
+            view.idle = idle;
+        }
+    }
+
+    /// What the placement of timers looks at, for all CPUs: kept only where it is asked.
+    pub(crate) fn begin_timer_views(&mut self) {
+        if !self.has_isolation() {
+            return;
+        }
+        let view = |c: &super::Cpu| CpuTimers {
+            housekeeping: c.housekeeping,
+            idle: true,
+            next_event_ns: None,
+        };
+        self.timer_views = self.cpus.iter().map(view).collect();
+        self.nearest = vec![Vec::new(); self.cpus.len()];
+    }
+
     fn has_isolation(&self) -> bool {
         !self.cfg.knobs.host.nohz_full.is_empty()
     }
 
     /// The other CPUs, those of the same cache first, then the same socket.
-    pub(crate) fn nearest(&self, cpu: CpuNr) -> Vec<usize> {
+    fn nearest_to(&self, cpu: CpuNr) -> Vec<usize> {
         let t = self.cfg.host.topology;
         let mut others: Vec<usize> = (0..self.cpus.len()).filter(|&c| c != cpu.index()).collect();
         others.sort_by_key(|&c| {
@@ -172,6 +187,9 @@ impl Machine<'_> {
     /// Programs the clock event device to the first timer.
     fn program(&mut self, cpu: CpuNr) {
         let c = &self.cpus[cpu];
+        if let Some(view) = self.timer_views.get_mut(cpu.index()) {
+            view.next_event_ns = c.hrtimers.last().map(|t| t.0 as i64);
+        }
         let slot = c.clock_event;
         match c.hrtimers.last() {
             Some(&(at, ..)) => {

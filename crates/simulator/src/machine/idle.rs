@@ -35,6 +35,7 @@ impl Machine<'_> {
         c.idle.since_ns = now;
         c.idle.kicked = false;
         c.balance.idles(now);
+        self.note_idle(cpu, true);
         if !self.cpus[cpu].pending.is_empty() || !self.xen_idle_enter(cpu) {
             return self.leave_idle(cpu);
         }
@@ -99,6 +100,7 @@ impl Machine<'_> {
         let stayed = now - c.idle.since_ns;
         c.idle.governor.learn(stayed, by_tick, tick_ns);
         c.phase = Phase::IdleExit;
+        self.note_idle(cpu, false);
         self.stay(cpu, exit);
         self.xen_idle_leave(cpu);
         if self.keeps_tick(cpu) {

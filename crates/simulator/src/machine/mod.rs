@@ -86,6 +86,10 @@ pub struct Machine<'a> {
     pub(crate) streams: Streams,
     pub(crate) cpus: Table<CpuNr, Cpu>,
     pub(crate) domains: domain::Domains,
+    /// What the placement of timers looks at; empty without isolated CPUs.
+    pub(crate) timer_views: Vec<stealtime_hypervisor::lapic_timer::CpuTimers>,
+    /// All other CPUs, the nearest first, of CPUs that have asked.
+    pub(crate) nearest: Vec<Vec<usize>>,
     /// When an idle CPU may be woken next to balance for all of them, in ns.
     pub(crate) next_idle_balance: u64,
     /// How long that is put off, in ns: longer while nothing can be moved.

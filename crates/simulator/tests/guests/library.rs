@@ -89,7 +89,7 @@ fn throughput_scales_where_nothing_is_shared() {
         let (one, four) = (on(1), on(4));
         let percent = four * 100 / one;
         assert!(percent >= least_percent, "{}: {percent} %", workload.name);
-        assert!(percent <= 460, "{}: {percent} %", workload.name);
+        assert!(percent <= 500, "{}: {percent} %", workload.name);
     }
 }
 

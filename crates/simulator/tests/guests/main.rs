@@ -1,4 +1,5 @@
 //! Guests and their workloads.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod calls;
 mod deadlock;

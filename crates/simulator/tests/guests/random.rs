@@ -77,8 +77,9 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
     let disk = guest.device("disk", 20_000, 50, 0);
     let card = guest.source(
         "card",
-        Arrivals::Open {
-            mean_gap_ns: 30_000,
+        Arrivals::Closed {
+            clients: 2,
+            think_ns: 30_000,
         },
         1,
     );

@@ -78,7 +78,11 @@ fn polling_guests_are_woken_without_ipis() {
             "{}",
             other.stats.guest_ipis
         );
-        assert!(latency(other) * 2 < latency(&halting), "{}", latency(other));
+        assert!(
+            latency(other) * 3 < latency(&halting) * 2,
+            "{}",
+            latency(other)
+        );
     }
     assert!(
         mwaiting.vms[0]
@@ -127,15 +131,18 @@ fn stolen_time_is_nobodys() {
     }
 }
 
-/// An idle guest's vCPUs do nothing at all: no ticks, no events.
+/// An idle guest's vCPUs do nothing at all: no ticks, no events. What goes on is the VMM's own
+/// thread, once a second, however many vCPUs there are.
 #[test]
 fn idle_vcpus_cost_nothing() {
-    let of = |seconds: u64| {
-        let mut config = config(4, 16, 16, named("idle"));
+    let of = |vcpus, seconds: u64| {
+        let mut config = config(4, vcpus, 16, named("idle"));
         config.run.duration_ns = seconds * 1000 * MS;
         run(&config).stats.events
     };
-    assert_eq!(of(1), of(50));
+    let (one, sixteen) = (of(1, 50) - of(1, 2), of(16, 50) - of(16, 2));
+    assert_eq!(one, sixteen);
+    assert!(one < 48 * 4 * 12, "{one}");
 }
 
 #[test]

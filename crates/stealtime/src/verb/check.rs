@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use stealtime_verify::{Case, End, Finding, Limits, Outcome, PROTOCOLS, Replay, Trace, cases};
+use stealtime_verify::{
+    Case, End, Finding, Limits, Outcome, PROTOCOLS, Protocol, Replay, Trace, cases,
+};
 
 use crate::error::CliError;
 use crate::output;
@@ -20,6 +22,7 @@ use crate::output;
 Examples:
   stealtime check
   stealtime check pi-notify --variant as-posted-v1
+  stealtime check pi-notify --variant put --agents two-vcpus,device=2 --bound 40
   stealtime check --list")]
 pub(crate) struct Check {
     /// The protocol; without it all of them
@@ -30,8 +33,9 @@ pub(crate) struct Check {
     #[arg(long, value_name = "V")]
     variant: Option<String>,
 
-    /// The agents around it, by the name of their set (see --list); without it every set
-    #[arg(long, value_name = "SET")]
+    /// The agents around it: names of sets, and counts as NAME=NUMBER that each set gets, as a
+    /// list with commas (see --list); without it every set as it is
+    #[arg(long, value_name = "LIST")]
     agents: Option<String>,
 
     /// Explore only paths of up to so many steps
@@ -82,11 +86,16 @@ impl Check {
         )
         .map_err(|error| CliError::Check(error.to_string()))?;
         if self.list {
-            return print(&list());
+            return print(&list(&chosen));
         }
         let mut found = 0;
-        for case in chosen {
-            found += self.explore(&case)?;
+        for (n, case) in chosen.iter().enumerate() {
+            found += self.explore(case)?;
+            let next = chosen.get(n + 1).map(|next| next.protocol);
+            if self.format == Format::Text && next != Some(case.protocol) {
+                let (protocol, left_out) = (case.protocol, case.left_out());
+                print(&format!("{protocol}: not explored: {left_out}\n\n"))?;
+            }
         }
         if found > 0 {
             return Err(CliError::Violations(found));
@@ -154,7 +163,7 @@ impl Check {
             "check-{}-{}-{}-{}{}.replay",
             case.protocol,
             case.variant,
-            case.scene.replace('+', "-"),
+            case.scene.replace(['+', ',', '='], "-"),
             finding.violation.property,
             flaw.unwrap_or_default()
         );
@@ -162,7 +171,7 @@ impl Check {
         let replay = Replay {
             protocol: case.protocol.to_owned(),
             variant: case.variant.to_owned(),
-            scene: case.scene.to_owned(),
+            scene: case.scene.clone(),
             path: finding.path.clone(),
         };
         let failed = |source| CliError::Write {
@@ -193,6 +202,13 @@ fn extent(end: End) -> String {
     }
 }
 
+/// Counts that may be chosen, as they are.
+fn bounds(case: &Case) -> String {
+    let counts = case.counts();
+    let counts = counts.iter().map(|(name, n)| format!("{name}={n}"));
+    counts.collect::<Vec<_>>().join(",")
+}
+
 fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
     let verdict = match (kept.len(), outcome.end) {
         (0, End::Exhausted) => "passes",
@@ -210,6 +226,10 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
         took.as_secs_f64(),
         extent(outcome.end)
     );
+    let bounds = bounds(case);
+    if !bounds.is_empty() {
+        let _ = writeln!(text, "    bounds: {bounds}");
+    }
     for (finding, trace, file) in kept {
         let violation = &finding.violation;
         let flaw = violation.flaw.map(|flaw| format!(" (flaw {flaw})"));
@@ -245,6 +265,8 @@ fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) 
         "states": outcome.states,
         "steps_taken": outcome.transitions,
         "longest_path": outcome.depth,
+        "bounds": case.counts().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "not_explored": case.left_out(),
         "partial": outcome.end != End::Exhausted,
         "extent": extent(outcome.end),
         "seconds": took.as_secs_f64(),
@@ -253,21 +275,25 @@ fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) 
     format!("{line}\n")
 }
 
-fn list() -> String {
+fn list(chosen: &[Case]) -> String {
     let mut text = String::new();
-    for protocol in PROTOCOLS {
+    let asked = |protocol: &&Protocol| chosen.iter().any(|c| c.protocol == protocol.name);
+    for protocol in PROTOCOLS.iter().filter(asked) {
         let _ = writeln!(text, "{}: {}\n  variants", protocol.name, protocol.about);
         for variant in protocol.variants {
             let verdict = if variant.sound { "must pass" } else { "faulty" };
             let known = cases(Some(protocol.name), Some(variant.name), None);
             let known = known.unwrap_or_default();
-            let sets: Vec<&str> = known.iter().map(|case| case.scene).collect();
             let (name, about) = (variant.name, variant.about);
-            let _ = writeln!(
-                text,
-                "    {name:24} {verdict:9}  {about} [{}]",
-                sets.join(", ")
-            );
+            let _ = writeln!(text, "    {name:24} {verdict:9}  {about}");
+            let sets: Vec<&str> = known.iter().map(|case| case.scene.as_str()).collect();
+            let _ = writeln!(text, "    {:24} agents     {}", "", sets.join(", "));
+        }
+        let counted = chosen.iter().find(|case| case.protocol == protocol.name);
+        let counts = counted.map(Case::counts).unwrap_or_default();
+        let names: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            let _ = writeln!(text, "  counts\n    {}", names.join(", "));
         }
         let _ = writeln!(text, "  properties");
         for (name, says) in protocol.properties {

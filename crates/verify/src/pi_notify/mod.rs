@@ -17,7 +17,9 @@ use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
 use crate::model::{IDLE, Model, Op, State, Violation, at_rest, run_free};
 use crate::word::{self, Class, Layout, Word, WordInfo};
 
-pub(crate) use config::{Barrier, Config};
+pub(crate) use config::{Barrier, Config, PLAIN_HOST};
+pub(crate) use show::value;
+pub(crate) use thread::destination;
 use thread::{Pc, Vcpu, op as thread_op};
 
 /// Agents by number.
@@ -95,7 +97,7 @@ pub(crate) struct PiNotify {
     layout: Layout,
 }
 
-fn info(n: usize) -> WordInfo {
+pub(crate) fn info(n: usize) -> WordInfo {
     // Four words of PIR, control, three reserved, four of IRR and its hint, mode, requests,
     // APICv, CPU, wait; twice; then the lists.
     const WORDS: usize = 18;

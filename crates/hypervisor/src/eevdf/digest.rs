@@ -1,0 +1,72 @@
+//! A scheduler's state as a checker of interleavings compares it.
+
+use core::hash::{Hash, Hasher};
+
+use super::Fair;
+use super::queue::Queue;
+
+/// All that decides what the scheduler does from here on, but for its configuration: entities,
+/// queues with their members in order, run queues, groups. How a queue's tree is laid out in
+/// memory does not count.
+impl Hash for Fair {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.now.hash(state);
+        self.ent.0.hash(state);
+        self.rqs.0.hash(state);
+        self.groups.0.hash(state);
+        for queue in &self.que.0 {
+            queue.hash_sums(state);
+            self.pool.for_each(&queue.timeline, &mut |e| e.hash(state));
+            // Ends the list: no entity has this number.
+            u32::MAX.hash(state);
+        }
+    }
+}
+
+impl Queue {
+    fn hash_sums<H: Hasher>(&self, state: &mut H) {
+        let sums = (self.sum_weight, self.sum_w_vruntime, self.zero_vruntime);
+        let counts = (self.members, self.nr_queued, self.h_nr_queued);
+        (sums, counts, self.h_nr_runnable, self.h_nr_idle).hash(state);
+        (self.curr, self.next, self.load, self.idle).hash(state);
+        (self.ext_load, self.tokens).hash(state);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail")]
+mod tests {
+    extern crate std;
+
+    use core::hash::{Hash, Hasher};
+    use std::hash::DefaultHasher;
+    use std::vec;
+
+    use crate::eevdf::{Attr, Config, Fair, PickMode};
+
+    fn digest(fair: &Fair) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        fair.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    #[test]
+    fn what_happens_shows_and_a_copy_is_alike() {
+        let mut fair = Fair::new(Config::linux_7_2(2)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let mut seen = vec![digest(&fair)];
+        for at in 0..3 {
+            let task = fair.create_task(Attr::default(), None).unwrap();
+            fair.fork(task, rq, at).unwrap();
+            seen.push(digest(&fair));
+        }
+        fair.pick(rq, 3).unwrap();
+        seen.push(digest(&fair));
+        fair.tick(rq, 4).unwrap();
+        seen.push(digest(&fair));
+        assert_eq!(digest(&fair.clone()), digest(&fair));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 6);
+    }
+}
