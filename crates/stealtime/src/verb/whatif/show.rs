@@ -107,7 +107,7 @@ fn change_row(out: &mut String, change: &Change) {
 /// The table of `--self-test`.
 pub(super) fn self_test(rows: &[Row]) -> String {
     let mut out = String::from(
-        "  recording                                  span s vCPUs  waits  median    p90  worst  exits\n",
+        "  recording                                            span s vCPUs  waits  median    p90  worst  exits\n",
     );
     for row in rows {
         let name = escape::terminal(&row.path);
@@ -115,7 +115,7 @@ pub(super) fn self_test(rows: &[Row]) -> String {
             (Some(error), Some(waits)) => {
                 let _ = writeln!(
                     out,
-                    "  {:<42.42} {:>6.2} {:>5} {:>5.1}% {:>6.1}% {:>5.1}% {:>5.1}% {:>5.1}%{}",
+                    "  {:<52} {:>6.2} {:>5} {:>5.1}% {:>6.1}% {:>5.1}% {:>5.1}% {:>5.1}%{}",
                     name,
                     row.span_ns as f64 / 1e9,
                     row.vcpus,
@@ -129,7 +129,7 @@ pub(super) fn self_test(rows: &[Row]) -> String {
             }
             _ => {
                 let why = row.problem.as_deref().unwrap_or_default();
-                let _ = writeln!(out, "  {name:<42.42} {why}");
+                let _ = writeln!(out, "  {name:<52} {why}");
             }
         }
     }
