@@ -7,6 +7,7 @@ mod completions;
 mod export;
 mod knobs;
 mod pick;
+mod reproduce;
 mod simulate;
 
 use clap::Subcommand;
@@ -19,6 +20,7 @@ pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
     Simulate(Box<simulate::Simulate>),
+    Reproduce(reproduce::Reproduce),
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
     Clock(clock::Clock),
@@ -32,6 +34,7 @@ impl Verb {
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
+            Self::Reproduce(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
