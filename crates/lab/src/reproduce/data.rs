@@ -236,6 +236,8 @@ pub struct Figure {
 pub enum Expect {
     /// Equal to the last bit.
     Same,
+    /// Not to be told apart.
+    Unchanged,
     /// Lower.
     Lower,
     /// Higher.

@@ -118,11 +118,7 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
     let nothing = || ReproduceError::Data(format!("claim {:?}: nothing was run", claim.says));
     let difference = difference(&pairs, Better::Neither).ok_or_else(nothing)?;
     let mean = |values: &[f64]| estimate(values).map(|estimate| estimate.mean);
-    let holds = holds(
-        claim.expect,
-        difference.verdict,
-        difference.estimate.mean,
-    );
+    let holds = holds(claim.expect, difference.verdict, difference.estimate.mean);
     Ok(ClaimRow {
         says: claim.says.clone(),
         base: mean(&base).ok_or_else(nothing)?,

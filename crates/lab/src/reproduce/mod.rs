@@ -288,8 +288,9 @@ fn orders(result: &PublishedResult, rows: &[FigureRow]) -> Vec<OrderRow> {
 /// Whether a verdict is what the words say.
 const fn holds(expect: Expect, verdict: Verdict, change: f64) -> bool {
     match (expect, verdict) {
-        (Expect::Same, Verdict::Same) => true,
-        (Expect::Same, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
+        (Expect::Same, Verdict::Same)
+        | (Expect::Unchanged, Verdict::Same | Verdict::WithinNoise) => true,
+        (Expect::Same | Expect::Unchanged, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
         (Expect::Lower, _) => change < 0.0,
         (Expect::Higher, _) => change > 0.0,
     }

@@ -59,19 +59,29 @@ fn every_figure_names_what_there_is() {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), result.figure.len(), "{}: names", result.name);
-        let of_figures = result.figure.iter().map(|f| (&f.scenario, &f.variant, &f.base));
+        let of_figures = result
+            .figure
+            .iter()
+            .map(|f| (&f.scenario, &f.variant, &f.base));
         for (scenario, variant, base) in of_figures {
             let part = result.scenario.iter().find(|p| p.name == *scenario);
             let part = part.unwrap_or_else(|| panic!("no scenario {scenario:?}"));
             let variants = part.load(true).expect("a scenario").variants;
             for name in std::iter::once(variant).chain(base) {
-                assert!(variants.iter().any(|v| v.name == *name), "{scenario}: {name}");
+                assert!(
+                    variants.iter().any(|v| v.name == *name),
+                    "{scenario}: {name}"
+                );
             }
         }
         for figure in &result.figure {
             let is_effect = figure.effect != Effect::None;
             assert_eq!(figure.base.is_some(), is_effect, "{}", figure.name);
-            assert!(!(is_effect && figure.side == Side::Without), "{}", figure.name);
+            assert!(
+                !(is_effect && figure.side == Side::Without),
+                "{}",
+                figure.name
+            );
         }
     }
 }
@@ -83,7 +93,12 @@ impl Runner for Fake {
     fn run(&self, config: &Config, _stop: &AtomicBool) -> Result<RunOutput, RunError> {
         let off = format!("{:?}", config.knobs.kvm.suppress_notification) == "Off";
         let us = if off { 8.0 } else { 7.0 } + config.run.seed as f64 / 1_000.0;
-        let mut metrics = vec![Metric::host("notifications", Unit::PerSecond, Better::Neither, 5.0)];
+        let mut metrics = vec![Metric::host(
+            "notifications",
+            Unit::PerSecond,
+            Better::Neither,
+            5.0,
+        )];
         for vm in ["pipe", "loop"] {
             let of = Of::Vm(vm.to_owned());
             let throughput = Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e6 / us);
@@ -116,7 +131,10 @@ fn errors_are_of_what_was_published() {
     };
     let without = row("pipe, without");
     assert!((without.simulated - 8.002).abs() < 1e-9, "{without:?}");
-    assert!((without.error_percent + 1.453_2).abs() < 1e-3, "{without:?}");
+    assert!(
+        (without.error_percent + 1.453_2).abs() < 1e-3,
+        "{without:?}"
+    );
     assert!(without.within && without.fitted && without.miss.is_none());
     // 12.5 % faster, 8.1 % published: the right sign, half as much again.
     let gain = row("gain of pipe, version 3");
@@ -142,13 +160,18 @@ fn a_wide_tolerance_leaves_no_misses() {
 fn results_are_asked_for_by_name() {
     assert_eq!(chosen(&[]).expect("all").len(), 5);
     let error = chosen(&["posted".to_owned()]).expect_err("no such result");
-    assert!(error.to_string().contains("posted-timer, wakeup-batching"), "{error}");
+    assert!(
+        error.to_string().contains("posted-timer, wakeup-batching"),
+        "{error}"
+    );
 }
 
 #[test]
 fn words_hold_by_interval_and_not_by_chance() {
     assert!(holds(Expect::Same, Verdict::Same, 0.0));
     assert!(!holds(Expect::Same, Verdict::WithinNoise, 0.1));
+    assert!(holds(Expect::Unchanged, Verdict::WithinNoise, 0.1));
+    assert!(!holds(Expect::Unchanged, Verdict::Different, 0.1));
     assert!(holds(Expect::Lower, Verdict::Different, -1.0));
     assert!(!holds(Expect::Lower, Verdict::WithinNoise, -1.0));
     assert!(!holds(Expect::Higher, Verdict::Different, -1.0));

@@ -1,8 +1,6 @@
 //! Published results beside simulated ones, for a terminal.
 
-use stealtime_lab::reproduce::{
-    Bound, ClaimRow, FigureRow, OrderRow, Reproduced, Side, Sign,
-};
+use stealtime_lab::reproduce::{Bound, ClaimRow, FigureRow, OrderRow, Reproduced, Side, Sign};
 
 use super::Style;
 use crate::units::wrap;
@@ -107,7 +105,7 @@ fn order(row: &OrderRow, style: Style, out: &mut String) {
     let line = match row.same {
         true => format!("Order of {}: as published.", row.group),
         false => format!(
-            "Order of {}: published {}; simulated {}.",
+            "Order of {}: published {}; simulated otherwise: {}.",
             row.group,
             row.published.join(" < "),
             row.simulated.join(" < ")
@@ -119,7 +117,10 @@ fn order(row: &OrderRow, style: Style, out: &mut String) {
 fn claim(row: &ClaimRow, style: Style, out: &mut String) {
     let (base, simulated) = (bare(row.base), bare(row.simulated));
     let verdict = if row.holds { "holds" } else { "does not hold" };
-    let line = format!("In words: {}: {verdict} ({base}, then {simulated}).", row.says);
+    let line = format!(
+        "In words: {}: {verdict} ({base}, then {simulated}).",
+        row.says
+    );
     text(&line, 2, style, out);
     if let Some(miss) = &row.miss {
         text(miss, INDENT, style, out);
@@ -168,6 +169,9 @@ mod tests {
     fn three_digits_say_enough() {
         let shown: Vec<String> = [8.123, 81.23, 812.3, -0.004].map(bare).into();
         assert_eq!(shown, ["8.12", "81.2", "812", "-0.00"]);
-        assert_eq!([error(0.01), error(-3.25), error(250.4)].join(" "), "0 % -3.2 % +250 %");
+        assert_eq!(
+            [error(0.01), error(-3.25), error(250.4)].join(" "),
+            "0 % -3.2 % +250 %"
+        );
     }
 }

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stealtime_lab::reproduce::{
-    ReproduceError, Reproduced, Request, chosen, reproduce, runs_of,
-};
+use stealtime_lab::reproduce::{ReproduceError, Reproduced, Request, chosen, reproduce, runs_of};
 use stealtime_lab::run::RunError;
 use stealtime_lab::simulate::Simulator;
 use stealtime_report::terminal::Style;
