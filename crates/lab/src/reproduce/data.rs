@@ -39,6 +39,10 @@ const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/published/directed-yield-inert.toml"),
     ),
     (
+        "directed-yield-inert-dbench",
+        include_str!("../../../../scenarios/published/directed-yield-inert-dbench.toml"),
+    ),
+    (
         "notification-suppression",
         include_str!("../../../../scenarios/published/notification-suppression.toml"),
     ),

@@ -1,11 +1,14 @@
 //! From runs to a row beside a published figure.
 
 use super::{
-    Bound, Claim, ClaimRow, Effect, Figure, FigureRow, Measure, ReproduceError, Sign, holds,
+    Bound, Claim, ClaimRow, Effect, Expect, Figure, FigureRow, Measure, ReproduceError, Sign, holds,
 };
 use crate::metric::{Better, Metric, Of};
 use crate::run::{RunOutput, Runs};
-use crate::stats::{Difference, Estimate, difference, estimate};
+use crate::stats::{Difference, Estimate, Verdict, difference, estimate};
+
+/// Half the widest interval, in percent, that can show that nothing changes.
+const WIDEST_UNCHANGED: f64 = 5.0;
 
 /// The runs of a scenario.
 pub(super) fn scenario<'r>(
@@ -118,7 +121,13 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
     let nothing = || ReproduceError::Data(format!("claim {:?}: nothing was run", claim.says));
     let difference = difference(&pairs, Better::Neither).ok_or_else(nothing)?;
     let mean = |values: &[f64]| estimate(values).map(|estimate| estimate.mean);
-    let holds = holds(claim.expect, difference.verdict, difference.estimate.mean);
+    // A wide interval holds everything: it is no sign that nothing changes.
+    let is_narrow = difference.verdict == Verdict::Same
+        || difference
+            .percent_half_width
+            .is_some_and(|half| half <= WIDEST_UNCHANGED);
+    let holds = holds(claim.expect, difference.verdict, difference.estimate.mean)
+        && (claim.expect != Expect::Unchanged || is_narrow);
     Ok(ClaimRow {
         says: claim.says.clone(),
         base: mean(&base).ok_or_else(nothing)?,
