@@ -12,6 +12,7 @@ pub mod knobs;
 pub mod metric;
 mod nearest;
 pub mod profile;
+pub mod reproduce;
 pub mod run;
 pub mod scenario;
 pub mod simulate;

@@ -31,6 +31,7 @@ Examples:
   stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace
   stealtime simulate scenarios/halt-polling.toml
+  stealtime reproduce --quick
   stealtime clock drill --times 1000
 
 Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input.")]

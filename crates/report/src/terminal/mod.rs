@@ -10,6 +10,7 @@ mod header;
 pub mod knobs;
 mod more;
 mod ready;
+pub mod reproduce;
 mod time;
 pub mod timeline;
 

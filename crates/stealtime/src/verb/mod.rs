@@ -7,6 +7,7 @@ mod completions;
 mod export;
 mod knobs;
 mod pick;
+mod reproduce;
 mod simulate;
 mod whatif;
 
@@ -22,6 +23,7 @@ pub(crate) enum Verb {
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
+    Reproduce(reproduce::Reproduce),
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
     Clock(clock::Clock),
@@ -36,6 +38,7 @@ impl Verb {
             Self::Export(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
+            Self::Reproduce(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),

@@ -1,0 +1,182 @@
+//! From runs to a row beside a published figure.
+
+use super::{
+    Bound, Claim, ClaimRow, Effect, Expect, Figure, FigureRow, Measure, ReproduceError, Sign, holds,
+};
+use crate::metric::{Better, Metric, Of};
+use crate::run::{RunOutput, Runs};
+use crate::stats::{Difference, Estimate, Verdict, difference, estimate};
+
+/// Half the widest interval, in percent, that can show that nothing changes.
+const WIDEST_UNCHANGED: f64 = 5.0;
+
+/// The runs of a scenario.
+pub(super) fn scenario<'r>(
+    all: &'r [(&str, Runs)],
+    name: &str,
+) -> Result<&'r Runs, ReproduceError> {
+    let found = all.iter().find(|(known, _)| *known == name);
+    found
+        .map(|(_, runs)| runs)
+        .ok_or_else(|| ReproduceError::Data(format!("published results: {name:?} is not run")))
+}
+
+/// A figure's row; `tolerance` in percent of what was published.
+pub(super) fn figure(
+    figure: &Figure,
+    runs: &Runs,
+    tolerance: f64,
+    fitted: bool,
+) -> Result<FigureRow, ReproduceError> {
+    let read = |variant: &str| values(figure, runs, variant);
+    let with = read(&figure.variant)?;
+    let (simulated, half_width) = match (figure.effect, &figure.base) {
+        (Effect::None, _) => of_values(&with, &figure.unit),
+        (effect, Some(base)) => of_effect(&read(base)?, &with, effect),
+        (_, None) => None,
+    }
+    .ok_or_else(|| {
+        let Figure { name, metric, .. } = figure;
+        ReproduceError::Data(format!("figure {name:?}: {metric:?} cannot be compared"))
+    })?;
+    let error_percent = error(figure.bound, figure.value, simulated);
+    let within = error_percent.abs() <= tolerance;
+    Ok(FigureRow {
+        name: figure.name.clone(),
+        side: figure.side,
+        unit: figure.unit.clone(),
+        published: figure.value,
+        bound: figure.bound,
+        simulated,
+        half_width,
+        error_percent,
+        within,
+        fitted,
+        sign: (figure.effect != Effect::None).then(|| sign(figure.value, simulated, half_width)),
+        miss: (!within).then(|| figure.miss.clone()),
+    })
+}
+
+/// How far off, in percent of what was published.
+fn error(bound: Bound, published: f64, simulated: f64) -> f64 {
+    let kept = match bound {
+        Bound::Value => false,
+        Bound::AtMost => simulated <= published,
+        Bound::AtLeast => simulated >= published,
+    };
+    match kept {
+        true => 0.0,
+        false => (simulated - published) / published.abs() * 100.0,
+    }
+}
+
+fn sign(published: f64, simulated: f64, half_width: Option<f64>) -> Sign {
+    // One seed has no interval: nobody can say.
+    if half_width.is_none_or(|half| simulated.abs() <= half) {
+        return Sign::Unclear;
+    }
+    match (simulated > 0.0) == (published > 0.0) {
+        true => Sign::Right,
+        false => Sign::Wrong,
+    }
+}
+
+/// Mean and interval in the figure's unit.
+fn of_values(values: &[f64], unit: &str) -> Option<(f64, Option<f64>)> {
+    let Estimate {
+        mean, half_width, ..
+    } = estimate(values)?;
+    let scale = match unit {
+        "us" => 1_000.0,
+        _ => 1.0,
+    };
+    Some((mean / scale, half_width.map(|half| half / scale)))
+}
+
+/// Effect and interval in percent of the base.
+fn of_effect(base: &[f64], with: &[f64], effect: Effect) -> Option<(f64, Option<f64>)> {
+    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(with.iter().copied()).collect();
+    let Difference {
+        percent,
+        percent_half_width,
+        ..
+    } = difference(&pairs, Better::Neither)?;
+    let percent = match effect {
+        Effect::Decrease => -percent?,
+        _ => percent?,
+    };
+    Some((percent, percent_half_width))
+}
+
+/// The row of something published in words.
+pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceError> {
+    let read = |variant: &str| {
+        let outputs = outputs(runs, variant)?;
+        let of = of(claim.vm.as_deref());
+        let each = outputs.iter().map(|run| value(run, &claim.metric, &of));
+        each.collect::<Result<Vec<f64>, _>>()
+    };
+    let (base, with) = (read(&claim.base)?, read(&claim.variant)?);
+    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(with.iter().copied()).collect();
+    let nothing = || ReproduceError::Data(format!("claim {:?}: nothing was run", claim.says));
+    let difference = difference(&pairs, Better::Neither).ok_or_else(nothing)?;
+    let mean = |values: &[f64]| estimate(values).map(|estimate| estimate.mean);
+    // A wide interval holds everything: it is no sign that nothing changes.
+    let is_narrow = difference.verdict == Verdict::Same
+        || difference
+            .percent_half_width
+            .is_some_and(|half| half <= WIDEST_UNCHANGED);
+    let holds = holds(claim.expect, difference.verdict, difference.estimate.mean)
+        && (claim.expect != Expect::Unchanged || is_narrow);
+    Ok(ClaimRow {
+        says: claim.says.clone(),
+        base: mean(&base).ok_or_else(nothing)?,
+        simulated: mean(&with).ok_or_else(nothing)?,
+        holds,
+        miss: (!holds).then(|| claim.miss.clone()),
+    })
+}
+
+/// The figure's measure of each run of a variant.
+fn values(figure: &Figure, runs: &Runs, variant: &str) -> Result<Vec<f64>, ReproduceError> {
+    let of = of(figure.vm.as_deref());
+    let measured = |run: &&RunOutput| {
+        let value = value(run, &figure.metric, &of)?;
+        Ok(match figure.measure {
+            Measure::Value => value,
+            Measure::PerOperation => 1e9 / value,
+            Measure::OfExits => value / exits(run) * 100.0,
+        })
+    };
+    outputs(runs, variant)?.iter().map(measured).collect()
+}
+
+fn of(vm: Option<&str>) -> Of {
+    vm.map_or(Of::Host, |vm| Of::Vm(vm.to_owned()))
+}
+
+fn outputs<'r>(runs: &'r Runs, variant: &str) -> Result<Vec<&'r RunOutput>, ReproduceError> {
+    let found = runs.variants.iter().find(|known| known.name == variant);
+    found
+        .map(|variant| variant.runs.iter().flatten().collect())
+        .ok_or_else(|| ReproduceError::Data(format!("published results: no variant {variant:?}")))
+}
+
+/// A metric's value; what a run counts and does not name is 0.
+fn value(run: &RunOutput, name: &str, of: &Of) -> Result<f64, ReproduceError> {
+    let mut there = run.metrics.iter();
+    let found = there.find(|metric| metric.name == name && metric.of == *of);
+    match found {
+        Some(Metric { value, .. }) => Ok(*value),
+        None if name.starts_with("exits ") => Ok(0.0),
+        None => Err(ReproduceError::Data(format!(
+            "published results: a run has no metric {name:?}"
+        ))),
+    }
+}
+
+/// All exits of guests a second.
+fn exits(run: &RunOutput) -> f64 {
+    let is_exit = |metric: &&Metric| metric.of == Of::Host && metric.name.starts_with("exits ");
+    run.metrics.iter().filter(is_exit).map(|m| m.value).sum()
+}

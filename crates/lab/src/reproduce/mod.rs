@@ -1,0 +1,300 @@
+//! Published results beside what the simulated host makes of the same experiments.
+//!
+//! A figure of a machine *without* the mechanism may have been fitted by a parameter that no
+//! publication gives; what the mechanism changes is predicted. A figure that is off by more than
+//! the tolerance is shown with the reason.
+
+mod data;
+mod measure;
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+
+use crate::error::LoadError;
+use crate::run::{RunError, Runner, Runs, run};
+use crate::scenario::Variant;
+use crate::stats::Verdict;
+
+pub use data::{
+    Bound, Claim, Effect, Expect, Figure, Fitted, LeftOut, Measure, Part, PublishedResult, Side,
+    published,
+};
+
+/// Why results cannot be reproduced.
+#[derive(Debug, thiserror::Error)]
+pub enum ReproduceError {
+    /// The data that comes along contradicts itself: a defect.
+    #[error("{0}")]
+    Data(String),
+    /// A scenario cannot be run: a defect.
+    #[error("{0}")]
+    Scenario(#[from] LoadError),
+    /// A run gave nothing.
+    #[error("scenario {scenario}, variant {variant}: {error}")]
+    Run {
+        /// The scenario.
+        scenario: String,
+        /// The variant.
+        variant: String,
+        /// What happened.
+        error: RunError,
+    },
+    /// No result has this name.
+    #[error("no published result {asked:?}; there are {there}")]
+    NoResult {
+        /// The name given.
+        asked: String,
+        /// The names there are.
+        there: String,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Few seeds and short runs.
+    pub quick: bool,
+    /// How far a figure may be off, in percent of what was published.
+    pub tolerance: f64,
+    /// How many runs at a time.
+    pub threads: NonZeroUsize,
+}
+
+/// How a figure's sign compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sign {
+    /// The same as published, and not chance.
+    Right,
+    /// The other one, and not chance.
+    Wrong,
+    /// The interval includes 0.
+    Unclear,
+}
+
+/// A figure, published and simulated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FigureRow {
+    /// Its name.
+    pub name: String,
+    /// Without or with the mechanism.
+    pub side: Side,
+    /// The unit of the values.
+    pub unit: String,
+    /// What was published.
+    pub published: f64,
+    /// Whether that is a limit.
+    pub bound: Bound,
+    /// What the simulation gives.
+    pub simulated: f64,
+    /// Half the width of its 95 % interval; `None` for one seed.
+    pub half_width: Option<f64>,
+    /// How far off it is, in percent of what was published; 0 within a limit.
+    pub error_percent: f64,
+    /// Not further off than the tolerance.
+    pub within: bool,
+    /// Whether a parameter was fitted to it.
+    pub fitted: bool,
+    /// Its sign, of an effect.
+    pub sign: Option<Sign>,
+    /// Why it is off, if it is.
+    pub miss: Option<String>,
+}
+
+/// Something published in words, and whether it came out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClaimRow {
+    /// The words.
+    pub says: String,
+    /// The metric's mean without.
+    pub base: f64,
+    /// The metric's mean with.
+    pub simulated: f64,
+    /// Whether it came out.
+    pub holds: bool,
+    /// Why not, if not.
+    pub miss: Option<String>,
+}
+
+/// Figures whose order was published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OrderRow {
+    /// What they are figures of.
+    pub group: String,
+    /// Figures by what was published, lowest first.
+    pub published: Vec<String>,
+    /// The same by what the simulation gives.
+    pub simulated: Vec<String>,
+    /// Whether both are the same.
+    pub same: bool,
+}
+
+/// A result, published and simulated.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reproduced {
+    /// Its name.
+    pub name: String,
+    /// The document with the figures.
+    pub document: String,
+    /// The machine.
+    pub host: String,
+    /// What ran.
+    pub workload: String,
+    /// Seeds of each of its simulations.
+    pub seeds: Vec<usize>,
+    /// Parameters that were fitted.
+    pub fitted: Vec<Fitted>,
+    /// Figures.
+    pub figures: Vec<FigureRow>,
+    /// Orders.
+    pub orders: Vec<OrderRow>,
+    /// Words.
+    pub claims: Vec<ClaimRow>,
+    /// What is not simulated.
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Reproduced {
+    /// Figures and claims that did not come out.
+    #[must_use]
+    pub fn misses(&self) -> usize {
+        let figures = self.figures.iter().filter(|row| !row.within).count();
+        figures + self.claims.iter().filter(|row| !row.holds).count()
+    }
+}
+
+/// The results of these names, all without any.
+///
+/// # Errors
+///
+/// [`ReproduceError::NoResult`].
+pub fn chosen(names: &[String]) -> Result<Vec<PublishedResult>, ReproduceError> {
+    let all = published()?;
+    for name in names {
+        if !all.iter().any(|result| result.name == *name) {
+            let there: Vec<&str> = all.iter().map(|result| result.name.as_str()).collect();
+            return Err(ReproduceError::NoResult {
+                asked: name.clone(),
+                there: there.join(", "),
+            });
+        }
+    }
+    let is_chosen = |result: &PublishedResult| names.is_empty() || names.contains(&result.name);
+    Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+/// How many runs a result takes.
+///
+/// # Errors
+///
+/// [`ReproduceError`] for a scenario that cannot be read.
+pub fn runs_of(result: &PublishedResult, quick: bool) -> Result<usize, ReproduceError> {
+    let mut runs = 0;
+    for part in &result.scenario {
+        let scenario = part.load(quick)?;
+        runs += scenario.seeds.len() * scenario.variants.len();
+    }
+    Ok(runs)
+}
+
+/// Runs a result's scenarios and compares; `progress` is told after each run.
+///
+/// # Errors
+///
+/// [`ReproduceError`].
+pub fn reproduce(
+    runner: &dyn Runner,
+    result: &PublishedResult,
+    request: Request,
+    stop: &AtomicBool,
+    progress: &(dyn Fn() + Sync),
+) -> Result<Reproduced, ReproduceError> {
+    let mut all: Vec<(&str, Runs)> = Vec::new();
+    for part in &result.scenario {
+        let scenario = part.load(request.quick)?;
+        let variants: Vec<&Variant> = scenario.variants.iter().collect();
+        let told = |_, _| progress();
+        let runs = run(runner, &scenario, &variants, request.threads, stop, &told)?;
+        check(&part.name, &runs)?;
+        all.push((&part.name, runs));
+    }
+    let mut figures = Vec::new();
+    for figure in &result.figure {
+        let fitted = result.fitted.iter().any(|fitted| fitted.to == figure.name);
+        let runs = measure::scenario(&all, &figure.scenario)?;
+        figures.push(measure::figure(figure, runs, request.tolerance, fitted)?);
+    }
+    let claims = result.claim.iter().map(|claim| {
+        let runs = measure::scenario(&all, &claim.scenario)?;
+        measure::claim(claim, runs)
+    });
+    Ok(Reproduced {
+        name: result.name.clone(),
+        document: result.document.clone(),
+        host: result.host.clone(),
+        workload: result.workload.clone(),
+        seeds: all.iter().map(|(_, runs)| runs.seeds.len()).collect(),
+        fitted: result.fitted.clone(),
+        orders: orders(result, &figures),
+        figures,
+        claims: claims.collect::<Result<_, _>>()?,
+        left_out: result.left_out.clone(),
+    })
+}
+
+/// The first run that gave nothing ends all: half a comparison is none.
+fn check(scenario: &str, runs: &Runs) -> Result<(), ReproduceError> {
+    for variant in &runs.variants {
+        if let Some(error) = variant.runs.iter().find_map(|run| run.as_ref().err()) {
+            return Err(ReproduceError::Run {
+                scenario: scenario.to_owned(),
+                variant: variant.name.clone(),
+                error: error.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn orders(result: &PublishedResult, rows: &[FigureRow]) -> Vec<OrderRow> {
+    let mut groups: Vec<(&str, Vec<&FigureRow>)> = Vec::new();
+    for (figure, row) in result.figure.iter().zip(rows) {
+        let Some(group) = &figure.group else { continue };
+        match groups.iter_mut().find(|(known, _)| known == group) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((group, vec![row])),
+        }
+    }
+    let sorted = |rows: &[&FigureRow], value: fn(&FigureRow) -> f64| {
+        let mut rows = rows.to_vec();
+        rows.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>()
+    };
+    let row = |(group, rows): (&str, Vec<&FigureRow>)| {
+        let published = sorted(&rows, |row| row.published);
+        let simulated = sorted(&rows, |row| row.simulated);
+        OrderRow {
+            group: group.to_owned(),
+            same: published == simulated,
+            published,
+            simulated,
+        }
+    };
+    groups.into_iter().map(row).collect()
+}
+
+/// Whether a verdict is what the words say.
+const fn holds(expect: Expect, verdict: Verdict, change: f64) -> bool {
+    match (expect, verdict) {
+        (Expect::Same, Verdict::Same)
+        | (Expect::Unchanged, Verdict::Same | Verdict::WithinNoise) => true,
+        (Expect::Same | Expect::Unchanged, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
+        (Expect::Lower, _) => change < 0.0,
+        (Expect::Higher, _) => change > 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

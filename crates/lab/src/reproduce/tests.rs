@@ -1,0 +1,178 @@
+use super::*;
+use crate::metric::{Better, Metric, Of, Unit};
+use crate::run::RunOutput;
+use stealtime_simulator::config::Config;
+
+/// Where `parameter` leads to: tables by key, elements of lists by `name`.
+fn parameter(scenario: &toml::Table, parameter: &str) -> Option<toml::Value> {
+    let mut at = toml::Value::Table(scenario.clone());
+    for key in parameter.split('.') {
+        at = match &at {
+            toml::Value::Table(table) => table.get(key)?.clone(),
+            toml::Value::Array(list) => {
+                let is_it = |element: &&toml::Value| {
+                    element.get("name").and_then(toml::Value::as_str) == Some(key)
+                };
+                list.iter().find(is_it)?.clone()
+            }
+            _ => return None,
+        };
+    }
+    Some(at)
+}
+
+#[test]
+fn nothing_is_fitted_to_what_must_be_predicted() {
+    for result in published().expect("data") {
+        for fitted in &result.fitted {
+            let figure = result.figure.iter().find(|f| f.name == fitted.to);
+            let figure = figure.unwrap_or_else(|| panic!("no figure {:?}", fitted.to));
+            assert_eq!(figure.side, Side::Without, "{}", fitted.to);
+            assert_eq!(figure.scenario, fitted.scenario, "{}", fitted.to);
+            let part = result.scenario.iter().find(|p| p.name == fitted.scenario);
+            let text = part.expect("its scenario").text().expect("a text");
+            let table: toml::Table = toml::from_str(text).expect("TOML");
+            let there = parameter(&table, &fitted.parameter);
+            let there = there.unwrap_or_else(|| panic!("no {:?}", fitted.parameter));
+            assert_eq!(there.as_str(), Some(fitted.value.as_str()));
+            assert!(text.contains(&format!("# Fitted to \"{}\".", fitted.to)));
+        }
+    }
+}
+
+#[test]
+fn a_scenario_is_fitted_only_where_the_data_says_so() {
+    for result in published().expect("data") {
+        for part in &result.scenario {
+            let said = part.text().expect("a text").matches("# Fitted to ").count();
+            let listed = result.fitted.iter().filter(|f| f.scenario == part.name);
+            assert_eq!(said, listed.count(), "{}", part.name);
+        }
+    }
+}
+
+#[test]
+fn every_figure_names_what_there_is() {
+    for result in published().expect("data") {
+        assert!(!result.figure.is_empty() || !result.claim.is_empty());
+        let mut names: Vec<&str> = result.figure.iter().map(|f| f.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), result.figure.len(), "{}: names", result.name);
+        let of_figures = result
+            .figure
+            .iter()
+            .map(|f| (&f.scenario, &f.variant, &f.base));
+        for (scenario, variant, base) in of_figures {
+            let part = result.scenario.iter().find(|p| p.name == *scenario);
+            let part = part.unwrap_or_else(|| panic!("no scenario {scenario:?}"));
+            let variants = part.load(true).expect("a scenario").variants;
+            for name in std::iter::once(variant).chain(base) {
+                assert!(
+                    variants.iter().any(|v| v.name == *name),
+                    "{scenario}: {name}"
+                );
+            }
+        }
+        for figure in &result.figure {
+            let is_effect = figure.effect != Effect::None;
+            assert_eq!(figure.base.is_some(), is_effect, "{}", figure.name);
+            assert!(
+                !(is_effect && figure.side == Side::Without),
+                "{}",
+                figure.name
+            );
+        }
+    }
+}
+
+/// A pipe whose operations take 8 us without, 7 us with either version.
+struct Fake;
+
+impl Runner for Fake {
+    fn run(&self, config: &Config, _stop: &AtomicBool) -> Result<RunOutput, RunError> {
+        let off = format!("{:?}", config.knobs.kvm.suppress_notification) == "Off";
+        let us = if off { 8.0 } else { 7.0 } + config.run.seed as f64 / 1_000.0;
+        let mut metrics = vec![Metric::host(
+            "notifications",
+            Unit::PerSecond,
+            Better::Neither,
+            5.0,
+        )];
+        for vm in ["pipe", "loop"] {
+            let of = Of::Vm(vm.to_owned());
+            let throughput = Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e6 / us);
+            metrics.push(throughput.of(of));
+        }
+        Ok(RunOutput {
+            metrics,
+            ..RunOutput::default()
+        })
+    }
+}
+
+fn faked(tolerance: f64) -> Reproduced {
+    let results = chosen(&["notification-suppression".to_owned()]).expect("a result");
+    let request = Request {
+        quick: true,
+        tolerance,
+        threads: NonZeroUsize::MIN,
+    };
+    let stop = AtomicBool::new(false);
+    reproduce(&Fake, &results[0], request, &stop, &|| {}).expect("it runs")
+}
+
+#[test]
+fn errors_are_of_what_was_published() {
+    let result = faked(25.0);
+    let row = |name: &str| {
+        let found = result.figures.iter().find(|row| row.name == name);
+        found.unwrap_or_else(|| panic!("{name}")).clone()
+    };
+    let without = row("pipe, without");
+    assert!((without.simulated - 8.002).abs() < 1e-9, "{without:?}");
+    assert!(
+        (without.error_percent + 1.453_2).abs() < 1e-3,
+        "{without:?}"
+    );
+    assert!(without.within && without.fitted && without.miss.is_none());
+    // 12.5 % faster, 8.1 % published: the right sign, half as much again.
+    let gain = row("gain of pipe, version 3");
+    assert!((gain.simulated - 12.497).abs() < 1e-2, "{gain:?}");
+    assert_eq!((gain.sign, gain.within), (Some(Sign::Right), false));
+    assert!(gain.miss.is_some() && !gain.fitted);
+    // A loss was published.
+    let loss = row("loss of the CPUID loop, version 3");
+    assert_eq!(loss.sign, Some(Sign::Wrong));
+    let limit = row("notifications a second, version 3");
+    assert_eq!((limit.error_percent, limit.within), (0.0, true));
+    let order = result.orders.iter().find(|order| order.group == "pipe");
+    assert!(order.expect("an order").same);
+}
+
+#[test]
+fn a_wide_tolerance_leaves_no_misses() {
+    assert_eq!(faked(2_000.0).misses(), 0);
+    assert!(faked(1.0).misses() > 2);
+}
+
+#[test]
+fn results_are_asked_for_by_name() {
+    assert_eq!(chosen(&[]).expect("all").len(), 5);
+    let error = chosen(&["posted".to_owned()]).expect_err("no such result");
+    assert!(
+        error.to_string().contains("posted-timer, wakeup-batching"),
+        "{error}"
+    );
+}
+
+#[test]
+fn words_hold_by_interval_and_not_by_chance() {
+    assert!(holds(Expect::Same, Verdict::Same, 0.0));
+    assert!(!holds(Expect::Same, Verdict::WithinNoise, 0.1));
+    assert!(holds(Expect::Unchanged, Verdict::WithinNoise, 0.1));
+    assert!(!holds(Expect::Unchanged, Verdict::Different, 0.1));
+    assert!(holds(Expect::Lower, Verdict::Different, -1.0));
+    assert!(!holds(Expect::Lower, Verdict::WithinNoise, -1.0));
+    assert!(!holds(Expect::Higher, Verdict::Different, -1.0));
+}

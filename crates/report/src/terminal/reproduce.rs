@@ -1,0 +1,177 @@
+//! Published results beside simulated ones, for a terminal.
+
+use stealtime_lab::reproduce::{Bound, ClaimRow, FigureRow, OrderRow, Reproduced, Side, Sign};
+
+use super::Style;
+use crate::units::wrap;
+
+/// Columns of a figure's name.
+const NAME: usize = 41;
+/// Columns that explanations are indented by.
+const INDENT: usize = 4;
+
+/// The results, one after the other; `tolerance` in percent.
+#[must_use]
+pub fn render(results: &[Reproduced], tolerance: f64, style: Style) -> String {
+    let mut out = String::new();
+    for result in results {
+        one(result, style, &mut out);
+        out.push('\n');
+    }
+    let figures: usize = results.iter().map(|result| result.figures.len()).sum();
+    let claims: usize = results.iter().map(|result| result.claims.len()).sum();
+    let misses: usize = results.iter().map(Reproduced::misses).sum();
+    let all = figures + claims;
+    let summary = format!(
+        "{} of {all} published figures and claims come out, figures within {tolerance} % of what was \
+         published; fitted ones among them are marked.",
+        all - misses
+    );
+    text(&summary, 0, style, &mut out);
+    out
+}
+
+fn one(result: &Reproduced, style: Style, out: &mut String) {
+    out.push_str(&style.bold(&result.name));
+    out.push('\n');
+    let from = format!("{}: {}; {}.", result.document, result.workload, result.host);
+    text(&from, 2, style, out);
+    for fitted in &result.fitted {
+        let line = format!(
+            "Fitted to \"{}\": {} = {} ({}).",
+            fitted.to, fitted.parameter, fitted.value, fitted.scenario
+        );
+        text(&line, 2, style, out);
+    }
+    if !result.figures.is_empty() {
+        let head = format!(
+            "  {:<NAME$} {:>11} {:>19} {:>8}  is",
+            "figure", "published", "simulated", "error"
+        );
+        out.push_str(&style.dim(&head));
+        out.push('\n');
+    }
+    for row in &result.figures {
+        figure(row, style, out);
+    }
+    for row in &result.orders {
+        order(row, style, out);
+    }
+    for row in &result.claims {
+        claim(row, style, out);
+    }
+    for left_out in &result.left_out {
+        text(&format!("Not simulated: {}.", left_out.what), 2, style, out);
+        text(&left_out.why, INDENT, style, out);
+    }
+}
+
+fn figure(row: &FigureRow, style: Style, out: &mut String) {
+    let limit = match row.bound {
+        Bound::Value => "",
+        Bound::AtMost => "≤ ",
+        Bound::AtLeast => "≥ ",
+    };
+    let published = format!("{limit}{}", number(row.published, &row.unit));
+    let simulated = match row.half_width {
+        Some(half) => format!("{} ±{}", number(row.simulated, &row.unit), bare(half)),
+        None => number(row.simulated, &row.unit),
+    };
+    let what = match (row.fitted, row.within, row.side) {
+        (true, true, _) => "fitted",
+        (true, false, _) => "fitted, off",
+        (_, true, Side::With) => "predicted",
+        (_, true, Side::Without) => "as it is",
+        (_, false, _) => "off",
+    };
+    let sign = match row.sign {
+        Some(Sign::Wrong) => ", wrong sign",
+        Some(Sign::Unclear) => ", sign unclear",
+        Some(Sign::Right) | None => "",
+    };
+    let line = format!(
+        "  {:<NAME$} {published:>11} {simulated:>19} {:>8}  {what}{sign}",
+        row.name,
+        error(row.error_percent)
+    );
+    out.push_str(&if row.within { line } else { style.warn(&line) });
+    out.push('\n');
+    if let Some(miss) = &row.miss {
+        text(miss, INDENT, style, out);
+    }
+}
+
+fn order(row: &OrderRow, style: Style, out: &mut String) {
+    let line = match row.same {
+        true => format!("Order of {}: as published.", row.group),
+        false => format!(
+            "Order of {}: published {}; simulated otherwise: {}.",
+            row.group,
+            row.published.join(" < "),
+            row.simulated.join(" < ")
+        ),
+    };
+    text(&line, 2, style, out);
+}
+
+fn claim(row: &ClaimRow, style: Style, out: &mut String) {
+    let (base, simulated) = (bare(row.base), bare(row.simulated));
+    let verdict = if row.holds { "holds" } else { "does not hold" };
+    let line = format!(
+        "In words: {}: {verdict} ({base}, then {simulated}).",
+        row.says
+    );
+    text(&line, 2, style, out);
+    if let Some(miss) = &row.miss {
+        text(miss, INDENT, style, out);
+    }
+}
+
+fn text(text: &str, indent: usize, style: Style, out: &mut String) {
+    for line in wrap(text, style.width.saturating_sub(indent)) {
+        out.push_str(&" ".repeat(indent));
+        let dim = indent >= INDENT;
+        out.push_str(&if dim { style.dim(&line) } else { line });
+        out.push('\n');
+    }
+}
+
+fn number(value: f64, unit: &str) -> String {
+    match unit {
+        "percent" => format!("{} %", bare(value)),
+        "per second" => format!("{} /s", bare(value)),
+        unit => format!("{} {unit}", bare(value)),
+    }
+}
+
+/// Three digits that say something.
+fn bare(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn error(percent: f64) -> String {
+    match percent.abs() {
+        size if size < 0.05 => "0 %".to_owned(),
+        size if size >= 10.0 => format!("{percent:+.0} %"),
+        _ => format!("{percent:+.1} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_say_enough() {
+        let shown: Vec<String> = [8.123, 81.23, 812.3, -0.004].map(bare).into();
+        assert_eq!(shown, ["8.12", "81.2", "812", "-0.00"]);
+        assert_eq!(
+            [error(0.01), error(-3.25), error(250.4)].join(" "),
+            "0 % -3.2 % +250 %"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! `stealtime reproduce`: published results beside simulated ones.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stealtime_lab::reproduce::{ReproduceError, Reproduced, Request, chosen, reproduce, runs_of};
+use stealtime_lab::run::RunError;
+use stealtime_lab::simulate::Simulator;
+use stealtime_report::terminal::Style;
+use stealtime_report::{json, terminal};
+
+use crate::error::CliError;
+use crate::output;
+use crate::progress::RunProgress;
+
+/// Run the experiments of published results on the simulated host, and compare.
+///
+/// Figures of machines without a mechanism may be fitted, by the parameters that are shown; what
+/// the mechanism changes is predicted. Exit status 1: something published does not come out.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime reproduce
+  stealtime reproduce notification-suppression --quick
+  stealtime reproduce wakeup-batching --tolerance 10
+  stealtime reproduce --format json")]
+pub(crate) struct Reproduce {
+    /// Only these: posted-timer, wakeup-batching, counter-offsets, directed-yield,
+    /// notification-suppression
+    #[arg(value_name = "RESULT")]
+    results: Vec<String>,
+
+    /// Fewer seeds and shorter runs: wider intervals
+    #[arg(long)]
+    quick: bool,
+
+    /// How far a figure may be off, in percent of what was published
+    #[arg(long, value_name = "PERCENT", default_value_t = 25.0, value_parser = percent)]
+    tolerance: f64,
+
+    /// How many runs at a time; without it, as many as there are CPUs
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// How to write the result
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+/// How to write the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Table,
+    /// One JSON object
+    Json,
+}
+
+#[derive(Debug, Serialize)]
+struct Output<'r> {
+    quick: bool,
+    tolerance_percent: f64,
+    results: &'r [Reproduced],
+}
+
+impl Reproduce {
+    /// Does it.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let chosen = chosen(&self.results).map_err(failed)?;
+        let mut runs = 0;
+        for result in &chosen {
+            runs += runs_of(result, self.quick).map_err(failed)?;
+        }
+        let jobs = self
+            .jobs
+            .or_else(|| std::thread::available_parallelism().ok());
+        let request = Request {
+            quick: self.quick,
+            tolerance: self.tolerance,
+            threads: jobs.unwrap_or(NonZeroUsize::MIN),
+        };
+        let bar = RunProgress::new("reproduce", runs);
+        let done = AtomicUsize::new(0);
+        let told = || bar.done(done.fetch_add(1, Ordering::Relaxed) + 1);
+        let stop = output::stop_by_interrupt();
+        let mut all = Vec::new();
+        for result in &chosen {
+            all.push(reproduce(&Simulator, result, request, stop, &told).map_err(failed)?);
+        }
+        drop(bar);
+        self.show(&all)?;
+        match all.iter().map(Reproduced::misses).sum() {
+            0 => Ok(()),
+            misses => Err(CliError::Found(format!(
+                "reproduce: {misses} published figures or claims do not come out"
+            ))),
+        }
+    }
+
+    fn show(&self, results: &[Reproduced]) -> Result<(), CliError> {
+        output::to_stdout(|out| {
+            if self.json || self.format == Format::Json {
+                let output = Output {
+                    quick: self.quick,
+                    tolerance_percent: self.tolerance,
+                    results,
+                };
+                return json::write_any(&output, out);
+            }
+            let style = Style::new(output::color());
+            let text = terminal::reproduce::render(results, self.tolerance, style);
+            out.write_all(text.as_bytes())
+        })
+    }
+}
+
+fn failed(error: ReproduceError) -> CliError {
+    match error {
+        ReproduceError::Run {
+            error: RunError::Stopped,
+            ..
+        } => CliError::Stopped,
+        error => CliError::Simulate(error.to_string()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=1000.0).contains(&value) => Ok(value),
+        _ => Err("must be a number within 0 and 1000".to_owned()),
+    }
+}
