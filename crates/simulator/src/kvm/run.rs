@@ -36,6 +36,7 @@ impl Machine<'_> {
 
     /// `vcpu_enter_guest`, up to the VM entry.
     fn vcpu_enter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        self.end_spin_loop(vcpu);
         self.inject_timer(cpu, vcpu)?;
         let v = &mut self.vcpus[vcpu];
         v.shared.take(Requests(u64::MAX));

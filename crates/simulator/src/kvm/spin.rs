@@ -1,7 +1,7 @@
 //! Pause-loop exits and directed yield (`handle_pause`, `kvm_vcpu_on_spin`).
 
 use stealtime_events::{Kind, VcpuId};
-use stealtime_hypervisor::directed_yield::{YieldHost, YieldState, YieldTo};
+use stealtime_hypervisor::directed_yield::{YieldFlags, YieldHost, YieldState, YieldTo};
 use stealtime_hypervisor::eevdf;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::posted_interrupt::Requests;
@@ -143,9 +143,32 @@ impl Machine<'_> {
             self.stats.yields_to_awaited += u64::from(waits_for == Some(target));
         }
         if yielded {
+            // The thread is switched out within `kvm_vcpu_on_spin`: until it runs again others see
+            // that it spins.
+            let v = &mut self.vcpus[vcpu];
+            v.yields
+                .restore(v.yields.flags().with(YieldFlags::IN_SPIN_LOOP));
+            v.in_spin_loop = true;
             self.schedule(cpu)?;
         }
         Ok(yielded)
+    }
+
+    /// The thread is back from `kvm_vcpu_on_spin`.
+    pub(crate) fn end_spin_loop(&mut self, vcpu: VcpuNr) {
+        let v = &mut self.vcpus[vcpu];
+        if !core::mem::take(&mut v.in_spin_loop) {
+            return;
+        }
+        let flags = v.yields.flags();
+        let kept = [
+            YieldFlags::READY,
+            YieldFlags::PREEMPTED,
+            YieldFlags::PREEMPTED_IN_KERNEL,
+        ];
+        let kept = kept.into_iter().filter(|&flag| flags.has(flag));
+        v.yields
+            .restore(kept.fold(YieldFlags::default(), YieldFlags::with));
     }
 
     /// `KVM_HC_SCHED_YIELD`.
