@@ -192,7 +192,7 @@ impl<W: AtomicWord> DirectedYield<W> {
                 vcpu: me,
                 vcpus: online as usize,
             })?
-            .set(YieldFlags::IN_SPIN_LOOP);
+            .begin_spin();
         let mut spin = Spin {
             host,
             knobs,
@@ -211,7 +211,7 @@ impl<W: AtomicWord> DirectedYield<W> {
                 .store(u64::from(vcpu), Ordering::Relaxed);
         }
         if let Some(spinner) = host.state(me) {
-            spinner.clear(YieldFlags::IN_SPIN_LOOP.with(YieldFlags::DY_ELIGIBLE));
+            spinner.end_spin();
         }
         events.spin(me, outcome.yields, outcome.looked_at, outcome.relaxed);
         if let Some((vcpu, reason)) = outcome.boosted {

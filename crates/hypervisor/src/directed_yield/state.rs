@@ -24,7 +24,7 @@ impl YieldFlags {
     pub const PREEMPTED: Self = Self(1 << 1);
     /// … with the guest at CPL 0, or protected from such questions.
     pub const PREEMPTED_IN_KERNEL: Self = Self(1 << 2);
-    /// In [`on_spin`](super::DirectedYield::on_spin) itself.
+    /// Between [`begin_spin`](YieldState::begin_spin) and [`end_spin`](YieldState::end_spin).
     pub const IN_SPIN_LOOP: Self = Self(1 << 3);
     /// The next time that it is asked while spinning, it is eligible.
     pub const DY_ELIGIBLE: Self = Self(1 << 4);
@@ -77,11 +77,23 @@ impl<W: AtomicWord> YieldState<W> {
         self.flags.store(flags.0, Ordering::Relaxed);
     }
 
-    pub(super) fn set(&self, flags: YieldFlags) {
+    /// The vCPU looks for one to yield to (`kvm_vcpu_set_in_spin_loop`).
+    /// [`on_spin`](super::DirectedYield::on_spin) does it itself; a simulation whose thread
+    /// switches out only afterwards says it again, since upstream's is still inside the loop then.
+    pub fn begin_spin(&self) {
+        self.set(YieldFlags::IN_SPIN_LOOP);
+    }
+
+    /// … and is done with it: nobody's question is remembered either.
+    pub fn end_spin(&self) {
+        self.clear(YieldFlags::IN_SPIN_LOOP.with(YieldFlags::DY_ELIGIBLE));
+    }
+
+    fn set(&self, flags: YieldFlags) {
         self.flags.fetch_or(flags.0, Ordering::Relaxed);
     }
 
-    pub(super) fn clear(&self, flags: YieldFlags) {
+    fn clear(&self, flags: YieldFlags) {
         self.flags.fetch_and(!flags.0, Ordering::Relaxed);
     }
 

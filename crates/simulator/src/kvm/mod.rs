@@ -76,8 +76,6 @@ pub(crate) struct Vcpu {
     pub(crate) window: bool,
     /// Its VM is stopped, and its thread sleeps until it runs again.
     pub(crate) parked: bool,
-    /// Its thread has yielded within `kvm_vcpu_on_spin` and has not run since.
-    pub(crate) in_spin_loop: bool,
     pub(crate) guest: GuestCpu,
     /// When the step in progress in the guest ends by itself.
     pub(crate) step_ends: u64,

@@ -36,7 +36,7 @@ impl Machine<'_> {
 
     /// `vcpu_enter_guest`, up to the VM entry.
     fn vcpu_enter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        self.end_spin_loop(vcpu);
+        self.vcpus[vcpu].yields.end_spin();
         self.inject_timer(cpu, vcpu)?;
         let v = &mut self.vcpus[vcpu];
         v.shared.take(Requests(u64::MAX));
@@ -48,7 +48,7 @@ impl Machine<'_> {
         if self.throttle(cpu)? {
             return Ok(());
         }
-        if self.vms[self.vcpus[vcpu].vm].paused_by.is_some() && self.park(cpu, vcpu)? {
+        if self.park(cpu, vcpu)? {
             return Ok(());
         }
         self.cpus[cpu].irqs_off = true;

@@ -96,7 +96,28 @@ impl YieldHost for Asked<'_, '_> {
     }
 }
 
-impl Machine<'_> {
+impl<'a> Machine<'a> {
+    /// Puts a question to the vCPUs of `vm`: the answer, and whether `cpu` is given away by it.
+    fn ask<T>(
+        &mut self,
+        cpu: CpuNr,
+        vm: VmNr,
+        question: impl FnOnce(&mut Asked<'_, 'a>) -> T,
+    ) -> Sim<(T, bool)> {
+        let mut asked = Asked {
+            machine: self,
+            cpu,
+            vm,
+            yielded: false,
+            failed: None,
+        };
+        let answer = question(&mut asked);
+        match asked.failed {
+            Some(error) => Err(error.into()),
+            None => Ok((answer, asked.yielded)),
+        }
+    }
+
     /// The guest spun longer than its window. Whether the CPU was given away.
     pub(crate) fn vcpu_on_spin(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
         let v = &mut self.vcpus[vcpu];
@@ -118,20 +139,12 @@ impl Machine<'_> {
         let search = core::mem::take(&mut self.vms[vm].directed_yield);
         let knobs = self.cfg.knobs.kvm.directed_yield;
         let now = self.now;
-        let mechanisms = self.stats.mechanisms.clone();
-        let mut asked = Asked {
-            machine: self,
-            cpu,
-            vm,
-            yielded: false,
-            failed: None,
-        };
-        let outcome = search.on_spin(&mut asked, &knobs, index, true, now, &mechanisms);
-        let (yielded, failed) = (asked.yielded, asked.failed.take());
+        // The outcome says all that the events would.
+        let asked = self.ask(cpu, vm, |vcpus| {
+            search.on_spin(vcpus, &knobs, index, true, now, &())
+        });
         self.vms[vm].directed_yield = search;
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
+        let (outcome, yielded) = asked?;
         let Ok(outcome) = outcome else {
             return self.broken("a spinning vCPU is not of its VM");
         };
@@ -143,32 +156,12 @@ impl Machine<'_> {
             self.stats.yields_to_awaited += u64::from(waits_for == Some(target));
         }
         if yielded {
-            // The thread is switched out within `kvm_vcpu_on_spin`: until it runs again others see
-            // that it spins.
-            let v = &mut self.vcpus[vcpu];
-            v.yields
-                .restore(v.yields.flags().with(YieldFlags::IN_SPIN_LOOP));
-            v.in_spin_loop = true;
+            // The thread is switched out within `kvm_vcpu_on_spin`: until it is back, on its way
+            // into the guest, others see that it spins.
+            self.vcpus[vcpu].yields.begin_spin();
             self.schedule(cpu)?;
         }
         Ok(yielded)
-    }
-
-    /// The thread is back from `kvm_vcpu_on_spin`.
-    pub(crate) fn end_spin_loop(&mut self, vcpu: VcpuNr) {
-        let v = &mut self.vcpus[vcpu];
-        if !core::mem::take(&mut v.in_spin_loop) {
-            return;
-        }
-        let flags = v.yields.flags();
-        let kept = [
-            YieldFlags::READY,
-            YieldFlags::PREEMPTED,
-            YieldFlags::PREEMPTED_IN_KERNEL,
-        ];
-        let kept = kept.into_iter().filter(|&flag| flags.has(flag));
-        v.yields
-            .restore(kept.fold(YieldFlags::default(), YieldFlags::with));
     }
 
     /// `KVM_HC_SCHED_YIELD`.
@@ -181,24 +174,12 @@ impl Machine<'_> {
                 a0: u64::from(target),
             },
         );
-        let mut asked = Asked {
-            machine: self,
-            cpu,
-            vm,
-            yielded: false,
-            failed: None,
-        };
-        let ready = asked.state(target).is_some_and(|s| {
-            s.flags()
-                .has(stealtime_hypervisor::directed_yield::YieldFlags::READY)
-        });
-        if ready {
-            asked.yield_to(target);
-        }
-        let (yielded, failed) = (asked.yielded, asked.failed.take());
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
+        let ((), yielded) = self.ask(cpu, vm, |vcpus| {
+            let state = vcpus.state(target);
+            if state.is_some_and(|state| state.flags().has(YieldFlags::READY)) {
+                vcpus.yield_to(target);
+            }
+        })?;
         if yielded {
             self.schedule(cpu)?;
         }

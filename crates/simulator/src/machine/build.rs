@@ -462,7 +462,6 @@ impl<'a> Machine<'a> {
             window: false,
             guest: GuestCpu::default(),
             parked: false,
-            in_spin_loop: false,
             step_ends: 0,
             turn: 0,
             books: VcpuBooks::default(),
