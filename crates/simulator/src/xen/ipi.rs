@@ -1,10 +1,8 @@
 //! `vlapic_ipi`: the loop over a guest's vCPUs, and the batch around it.
 
-use stealtime_hypervisor::wakeup_batch::Cpus;
 use stealtime_hypervisor::wakeup_batch::multicast::GuestIpi;
 use stealtime_hypervisor::wakeup_batch::policy::BroadcastCost;
 
-use super::Xen;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::kvm::{IpiTo, VcpuRun};
@@ -104,31 +102,16 @@ impl Machine<'_> {
     }
 
     fn xen_finish(&mut self, cpu: CpuNr) -> Sim {
-        let context = self.xen_context(cpu);
-        let Some(mut xen) = self.xen.take() else {
+        let finish = self.on_batch(cpu, |batch, cpus, context, writes, events| {
+            batch.finish(cpus, context, &mut |w| writes.push(w), events)
+        });
+        let Some((finished, writes)) = finish else {
             return Ok(());
         };
-        let Xen {
-            words,
-            topology,
-            batches,
-            writes,
-            ..
-        } = &mut *xen;
-        let cpus = Cpus { words, topology };
-        let batch = &mut batches[cpu.0 as usize];
-        let done = batch.finish(
-            cpus,
-            context,
-            &mut |write| writes.push(write),
-            &self.stats.mechanisms,
-        );
-        let made = core::mem::take(writes);
-        self.xen = Some(xen);
-        match done {
+        match finished {
             Ok(finished) => {
                 self.stats.wakeups_noticed += u64::from(finished.noticed);
-                self.xen_write(cpu, made)
+                self.xen_write(cpu, writes)
             }
             Err(error) => self.broken(format!("batch: {error}")),
         }

@@ -20,21 +20,23 @@ use crate::fault::Sim;
 use crate::ids::CpuNr;
 use crate::kvm::Word;
 use crate::machine::{Irq, Machine, Message, Phase};
+use crate::stats::Mechanisms;
 
 /// `SCHEDULE_SOFTIRQ`.
 const SCHEDULE: u32 = 2;
 /// `VCPU_KICK_SOFTIRQ`.
 pub(crate) const VCPU_KICK: u32 = 5;
 
+type XenBatch = Batch<Vec<u64>>;
+type XenCpus<'a> = Cpus<'a, Word, Vec<CpuApic>>;
+
 /// What Xen keeps beside what the host does anyway.
 #[derive(Debug)]
 pub(crate) struct Xen {
     words: Vec<SoftirqWord<Word>>,
     topology: Topology<Vec<CpuApic>>,
-    batches: Vec<Batch<Vec<u64>>>,
+    batches: Vec<XenBatch>,
     pub(crate) decider: BatchDecider,
-    /// ICR writes that are to be made, in order.
-    writes: Vec<IcrWrite>,
 }
 
 impl Xen {
@@ -63,7 +65,6 @@ impl Xen {
                 .map(|cpu| Batch::new(cpu, storage.clone()))
                 .collect(),
             decider: BatchDecider::new(cfg.knobs.xen.batch_wakeups),
-            writes: Vec::new(),
         })))
     }
 }
@@ -78,42 +79,43 @@ impl Machine<'_> {
         }
     }
 
+    /// Lets the batch of `cpu` do something: what came of it, and the ICR writes to be made, in
+    /// order. `None` without Xen.
+    fn on_batch<T>(
+        &mut self,
+        cpu: CpuNr,
+        act: impl FnOnce(&mut XenBatch, XenCpus<'_>, Context, &mut Vec<IcrWrite>, &Mechanisms) -> T,
+    ) -> Option<(T, Vec<IcrWrite>)> {
+        let context = self.xen_context(cpu);
+        let xen = self.xen.as_deref_mut()?;
+        let cpus = Cpus {
+            words: &xen.words,
+            topology: &xen.topology,
+        };
+        let mut writes = Vec::new();
+        let batch = &mut xen.batches[cpu.0 as usize];
+        let done = act(batch, cpus, context, &mut writes, &self.stats.mechanisms);
+        Some((done, writes))
+    }
+
     /// Raises a softirq on `cpu`, as `from` does it (`cpu_raise_softirq`).
     pub(crate) fn xen_raise(&mut self, cpu: CpuNr, nr: u32, from: CpuNr) -> Sim {
-        let context = self.xen_context(from);
-        let Some(mut xen) = self.xen.take() else {
+        let raise = self.on_batch(from, |batch, cpus, context, writes, events| {
+            batch.raise(cpus, context, cpu.0, nr, &mut |w| writes.push(w), events)
+        });
+        let Some((raised, writes)) = raise else {
             return Ok(());
         };
-        let locked = self.costs.locked_shared_ns;
-        let Xen {
-            words,
-            topology,
-            batches,
-            writes,
-            ..
-        } = &mut *xen;
-        let cpus = Cpus { words, topology };
-        let batch = &mut batches[from.0 as usize];
-        let raised = batch.raise(
-            cpus,
-            context,
-            cpu.0,
-            nr,
-            &mut |write| writes.push(write),
-            &self.stats.mechanisms,
-        );
-        let made = core::mem::take(writes);
-        self.xen = Some(xen);
         if let Err(error) = raised {
             return self.broken(format!("softirq: {error}"));
         }
-        self.charge(from, locked);
+        self.charge(from, self.costs.locked_shared_ns);
         if cpu != from && self.monitors(cpu) {
             // The store itself ends MWAIT, IPI or not.
             let at = self.now + self.cpus[from].debt_ns + u64::from(self.costs.cache_line_ns);
             self.post(at, Message::FlagWritten { cpu });
         }
-        self.xen_write(from, made)
+        self.xen_write(from, writes)
     }
 
     /// The CPU is idle and watches its softirq word.
