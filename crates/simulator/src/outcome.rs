@@ -4,7 +4,7 @@ use stealtime_events::Tid;
 
 use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
 use crate::fault::Sim;
-use crate::ids::{Number, TaskNr, VmNr};
+use crate::ids::{Number, VmNr};
 use crate::machine::{Body, Machine};
 use crate::migration::ClockOutcome;
 use crate::script::ScriptOutcome;
@@ -113,9 +113,8 @@ impl Machine<'_> {
     }
 
     fn workers_of(&self, vm: VmNr) -> Vec<TaskBooks> {
-        let io = self.io_workers.get(vm.index()).copied();
-        let main = io.map(|io| TaskNr(io.0 - 1));
-        let both = main.into_iter().chain(io);
+        let workers = self.workers.get(vm.index());
+        let both = workers.into_iter().flat_map(|w| [w.main_loop, w.io]);
         both.map(|task| self.tasks[task].books).collect()
     }
 

@@ -86,27 +86,23 @@ impl Machine<'_> {
         self.vcpus[vcpu].books.accepted(self.now, vector);
         let v = &self.vcpus[vcpu];
         let delivery = deliver(&v.shared, vector, own, policy, &self.stats.mechanisms);
-        if delivery == Delivery::ApicvInactive {
-            self.emit(
-                cpu,
-                Kind::KvmApicAcceptIrq {
-                    apicid,
-                    dm: 0,
-                    tm: 0,
-                    vec: vector,
-                },
-            );
+        let (dm, tm, vec) = (0, 0, vector);
+        let kind = if delivery == Delivery::ApicvInactive {
+            Kind::KvmApicAcceptIrq {
+                apicid,
+                dm,
+                tm,
+                vec,
+            }
         } else {
-            self.emit(
-                cpu,
-                Kind::KvmApicvAcceptIrq {
-                    apicid,
-                    dm: 0,
-                    tm: 0,
-                    vec: vector,
-                },
-            );
-        }
+            Kind::KvmApicvAcceptIrq {
+                apicid,
+                dm,
+                tm,
+                vec,
+            }
+        };
+        self.emit(cpu, kind);
         match delivery {
             Delivery::ApicvInactive => {
                 let kick = deliver_through_irr(&self.vcpus[vcpu].shared, vector);
@@ -241,23 +237,8 @@ impl Machine<'_> {
 
     /// The CPU that takes the interrupts of a VM's devices.
     fn device_cpu(&self, vm: VmNr) -> CpuNr {
-        let n = self.cpus.len() as u32;
-        let start = vm.0 % n.max(1);
-        let housekeeping = (0..n)
-            .map(|k| CpuNr((start + k) % n))
-            .find(|&c| self.cpus[c].housekeeping);
-        housekeeping.unwrap_or(CpuNr(start))
-    }
-
-    /// The guest asks a device for something (ioeventfd).
-    pub(crate) fn submit_io(
-        &mut self,
-        cpu: CpuNr,
-        vcpu: VcpuNr,
-        device: crate::program::DeviceId,
-        thread: crate::ids::ThreadNr,
-    ) -> Sim {
-        self.request_io(self.vcpus[vcpu].vm, device, thread, cpu)
+        let start = CpuNr(vm.0 % self.cpus.len().max(1) as u32);
+        self.housekeeper(start).unwrap_or(start)
     }
 
     /// `KVM_HC_KICK_CPU`.

@@ -248,7 +248,10 @@ impl Machine<'_> {
             Exit::TscDeadline { at_ns } => self.write_tsc_deadline(cpu, vcpu, at_ns)?,
             Exit::PreemptionTimer => self.hv_timer_fired(cpu, vcpu)?,
             Exit::Eoi => self.emulate_eoi(cpu, vcpu)?,
-            Exit::Io { device, thread } => self.submit_io(cpu, vcpu, device, thread)?,
+            Exit::Io { device, thread } => {
+                // ioeventfd
+                self.request_io(self.vcpus[vcpu].vm, device, thread, cpu)?;
+            }
             Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
         }
         Ok(false)

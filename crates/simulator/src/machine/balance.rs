@@ -282,18 +282,7 @@ impl Machine<'_> {
         let fair = self.tasks[task].fair;
         let actions = self.fair.detach(fair, now)?;
         self.act(from, actions, by)?;
-        let (tid, prio) = (self.tasks[task].tid, i32::from(self.tasks[task].prio));
-        self.emit(
-            by,
-            stealtime_events::Kind::SchedMigrateTask {
-                tid,
-                prio,
-                orig_cpu: from.0,
-                dest_cpu: cpu.0,
-            },
-        );
-        self.stats.migrations += 1;
-        self.charge(by, self.costs.migrate_ns);
+        self.migrated(task, from, cpu, by);
         self.tasks[task].cpu = cpu;
         self.tasks[task].moved_ns = now;
         self.one_less(from);

@@ -14,7 +14,7 @@ use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcp
 use super::task::{CpuSet, HostTask};
 use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
-    Worker,
+    Worker, Workers,
 };
 use crate::books::{Books, TaskBooks, VcpuBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
@@ -85,7 +85,7 @@ impl<'a> Machine<'a> {
             fair,
             tasks: Table::default(),
             bandwidths: Vec::new(),
-            io_workers: Vec::new(),
+            workers: Vec::new(),
             by_slot: Vec::new(),
             timers: Table::default(),
             messages: super::message::Messages::default(),
@@ -173,10 +173,8 @@ impl<'a> Machine<'a> {
             .filter(|&cpu| !self.cpus[cpu].housekeeping)
             .collect::<Vec<_>>()
         {
-            self.post(
-                1_000_000_000 + u64::from(cpu.0),
-                Message::RemoteTick { cpu },
-            );
+            let at = super::sched::REMOTE_TICK_NS + u64::from(cpu.0);
+            self.post(at, Message::RemoteTick { cpu });
         }
     }
 
@@ -368,7 +366,7 @@ impl<'a> Machine<'a> {
             )?;
             let sleep = self.sleep_timer(task);
             self.tasks[task].body =
-                Body::Vmm(Box::new(VmmThread::new(vm, migration.clone(), sleep)));
+                Body::Vmm(Some(Box::new(VmmThread::new(vm, migration.clone(), sleep))));
         }
         Ok(())
     }
@@ -377,23 +375,23 @@ impl<'a> Machine<'a> {
     fn add_workers(&mut self, vm: VmNr, config: &VmConfig, group: GroupId, process: Tid) -> Sim {
         let allowed = self.unpinned();
         let main = "qemu-system-x86";
-        let task = self.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
-        let sleep = self.sleep_timer(task);
+        let main_loop = self.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
+        let sleep = self.sleep_timer(main_loop);
         let body = Worker::MainLoop { sleep, done: false };
-        self.tasks[task].body = Body::Worker(Box::new(body));
-        self.tasks[task].state = TaskState::New;
+        self.tasks[main_loop].body = Body::Worker(Box::new(body));
+        self.tasks[main_loop].state = TaskState::New;
         let at = config.start_ns + super::worker::MAIN_LOOP_START_NS;
-        self.post(at, Message::StartWorker { task });
+        self.post(at, Message::StartWorker { task: main_loop });
         let name = format!("vhost-{}", process.0);
-        let task = self.add_task(&name, Some(group), 0, allowed, Some(process))?;
+        let io = self.add_task(&name, Some(group), 0, allowed, Some(process))?;
         let body = Worker::Io {
             vm,
             requests: std::collections::VecDeque::new(),
             works: false,
         };
-        self.tasks[task].body = Body::Worker(Box::new(body));
-        self.tasks[task].state = TaskState::New;
-        self.io_workers.push(task);
+        self.tasks[io].body = Body::Worker(Box::new(body));
+        self.tasks[io].state = TaskState::New;
+        self.workers.push(Workers { main_loop, io });
         Ok(())
     }
 

@@ -238,7 +238,7 @@ impl Machine<'_> {
             Callback::Wakeup(task) => self.wake(task, cpu).map(|_| ()),
             Callback::Period(limit) => self.period_over(cpu, limit, at),
             Callback::LapicTimer(vcpu) => self.lapic_hrtimer_fired(cpu, vcpu),
-            Callback::Script(task) => self.script_timer(cpu, task),
+            Callback::Script(task) => self.script_wake(task, cpu),
         }
     }
 

@@ -128,8 +128,4 @@ impl Machine<'_> {
         self.post(at, Message::FlagWritten { cpu });
         Ok(())
     }
-
-    pub(crate) fn flag_written(&mut self, cpu: CpuNr) -> Sim {
-        self.leave_idle(cpu)
-    }
 }

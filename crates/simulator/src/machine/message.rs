@@ -78,7 +78,7 @@ impl Machine<'_> {
         self.messages.free.push(number);
         match message {
             Message::Irq { cpu, irq } => self.raise(cpu, irq),
-            Message::FlagWritten { cpu } => self.flag_written(cpu),
+            Message::FlagWritten { cpu } => self.leave_idle(cpu),
             Message::Device { vm, device, thread } => self.device_done(vm, device, thread),
             Message::SpinOver { vcpu } => self.spin_noticed(vcpu),
             Message::Request { vm, source } => self.request_arrived(vm, source),

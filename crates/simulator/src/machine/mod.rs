@@ -35,7 +35,7 @@ pub(crate) use hrtimer::{Callback, Hrtimer};
 pub(crate) use irq::Irq;
 pub(crate) use message::{DeviceIrq, Message};
 pub(crate) use task::{Body, CpuSet, Task, TaskState};
-pub(crate) use worker::Worker;
+pub(crate) use worker::{Worker, Workers};
 
 use crate::books::Books;
 use crate::config::{Config, Costs};
@@ -98,8 +98,8 @@ pub struct Machine<'a> {
     pub(crate) tasks: Table<TaskNr, Task>,
     /// Limits of groups (`cpu.max`).
     pub(crate) bandwidths: Vec<bandwidth::Bandwidth>,
-    /// The task that does each VM's I/O.
-    pub(crate) io_workers: Vec<TaskNr>,
+    /// By VM.
+    pub(crate) workers: Vec<Workers>,
     /// Tasks by the slot of their scheduler id.
     pub(crate) by_slot: Vec<TaskNr>,
     pub(crate) timers: Table<TimerNr, Hrtimer>,

@@ -11,7 +11,7 @@ use crate::ids::{CpuNr, Number, TaskNr};
 const INTERRUPTIBLE: u32 = 1;
 const DEAD: u32 = 0x10;
 /// How often the tick of a `nohz_full` CPU is made up for elsewhere, in ns.
-const REMOTE_TICK_NS: u64 = 1_000_000_000;
+pub(crate) const REMOTE_TICK_NS: u64 = 1_000_000_000;
 
 impl Machine<'_> {
     /// `schedule()`: picks, and switches if that is another task.
@@ -160,17 +160,7 @@ impl Machine<'_> {
         );
         self.charge(by, self.costs.wakeup_ns);
         if target != was {
-            self.charge(by, self.costs.migrate_ns);
-            self.stats.migrations += 1;
-            self.emit(
-                by,
-                Kind::SchedMigrateTask {
-                    tid,
-                    prio,
-                    orig_cpu: was.0,
-                    dest_cpu: target.0,
-                },
-            );
+            self.migrated(task, was, target, by);
         }
         self.make_part(task, target)?;
         let now = self.now;
@@ -193,6 +183,20 @@ impl Machine<'_> {
         );
         self.act(target, actions, by)?;
         Ok(true)
+    }
+
+    /// A task that waits or wakes goes to another CPU (`set_task_cpu`), as `by` does it.
+    pub(crate) fn migrated(&mut self, task: TaskNr, from: CpuNr, to: CpuNr, by: CpuNr) {
+        let t = &self.tasks[task];
+        let kind = Kind::SchedMigrateTask {
+            tid: t.tid,
+            prio: i32::from(t.prio),
+            orig_cpu: from.0,
+            dest_cpu: to.0,
+        };
+        self.emit(by, kind);
+        self.stats.migrations += 1;
+        self.charge(by, self.costs.migrate_ns);
     }
 
     /// A new task joins.
@@ -291,20 +295,17 @@ impl Machine<'_> {
         if self.cpus[cpu].current.is_none() || !stopped {
             return Ok(());
         }
-        let by = self.housekeeper(cpu);
+        let by = self.housekeeper(cpu).unwrap_or(CpuNr(0));
         self.charge(by, self.costs.tick_ns);
         let actions = self.fair.tick(self.cpus[cpu].rq, self.now)?;
         self.act(cpu, actions, by)
     }
 
-    /// The first CPU that does housekeeping, from `near` on.
-    pub(crate) fn housekeeper(&self, near: CpuNr) -> CpuNr {
+    /// The first CPU that does housekeeping, from `near` on; `None` if none does.
+    pub(crate) fn housekeeper(&self, near: CpuNr) -> Option<CpuNr> {
         let n = self.cpus.len() as u32;
-        let others = (0..n).map(|step| CpuNr((near.0 + step) % n));
-        let mut found = others
-            .into_iter()
-            .filter(|&cpu| self.cpus[cpu].housekeeping);
-        found.next().unwrap_or(CpuNr(0))
+        let mut from_near = (0..n).map(|step| CpuNr((near.0 + step) % n));
+        from_near.find(|&cpu| self.cpus[cpu].housekeeping)
     }
 
     pub(crate) fn tick_ns(&self) -> u64 {

@@ -23,8 +23,8 @@ pub(crate) enum Body {
     Worker(Box<super::Worker>),
     /// It does what was recorded.
     Script(Box<ScriptTask>),
-    /// It migrates a guest.
-    Vmm(Box<VmmThread>),
+    /// It migrates a guest; taken out while it acts.
+    Vmm(Option<Box<VmmThread>>),
 }
 
 /// A program on the host.

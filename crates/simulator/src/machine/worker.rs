@@ -15,6 +15,13 @@ const MAIN_LOOP_WORK_NS: u64 = 20_000;
 /// It first wakes so long after the guest has started, in ns.
 pub(crate) const MAIN_LOOP_START_NS: u64 = 10_000_000;
 
+/// A VM's threads that are no vCPUs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workers {
+    pub(crate) main_loop: TaskNr,
+    pub(crate) io: TaskNr,
+}
+
 /// What a thread of the emulator does.
 #[derive(Clone, Debug)]
 pub(crate) enum Worker {
@@ -99,7 +106,7 @@ impl Machine<'_> {
         thread: ThreadNr,
         by: CpuNr,
     ) -> Sim {
-        let Some(&task) = self.io_workers.get(vm.0 as usize) else {
+        let Some(&Workers { io: task, .. }) = self.workers.get(vm.0 as usize) else {
             return self.broken("a VM without a worker does I/O");
         };
         if self.vms[vm].cfg.assigned_device {

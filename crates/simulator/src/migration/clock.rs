@@ -63,29 +63,41 @@ impl HostClock {
     }
 }
 
+/// A VM that is created on the host `key` of the migration at `now`; `khz` is what its guest sees.
+fn vm_on(
+    key: &str,
+    clock: &HostClock,
+    now: u64,
+    vcpus: u32,
+    khz: u32,
+) -> Result<(HostTsc, VmTsc, Vec<VcpuTsc>), ConfigError> {
+    let mut host = HostTsc::new(clock.tsc_khz, RatioFormat::VMX);
+    let instant = clock.instant(now);
+    let mut vm = VmTsc::new(&host, &instant);
+    let mut all = Vec::new();
+    for n in 0..vcpus {
+        let (vcpu, rate) = vm.create_vcpu(&mut host, &instant, n, khz, false);
+        rate.map_err(|error| ConfigError {
+            key: format!("migration.{key}.tsc_khz"),
+            problem: error.to_string(),
+        })?;
+        all.push(vcpu);
+    }
+    Ok((host, vm, all))
+}
+
 impl GuestClock {
     /// A guest that boots at 0 on the source.
     pub(crate) fn new(cfg: &MigrationConfig, vcpus: u32) -> Result<Self, ConfigError> {
-        let mut host = HostTsc::new(cfg.source.tsc_khz, RatioFormat::VMX);
-        let now = cfg.source.instant(0);
-        let mut vm = VmTsc::new(&host, &now);
         let khz = cfg.source.tsc_khz;
-        let mut all = Vec::new();
-        for n in 0..vcpus {
-            let (vcpu, rate) = vm.create_vcpu(&mut host, &now, n, khz, false);
-            rate.map_err(|error| ConfigError {
-                key: "migration.source.tsc_khz".to_owned(),
-                problem: error.to_string(),
-            })?;
-            all.push(vcpu);
-        }
-        vm.refresh_master_clock(&host, &now);
-        let first_offset = all.first().map_or(0, |vcpu| vcpu.l1_tsc_offset);
+        let (host, mut vm, vcpus) = vm_on("source", &cfg.source, 0, vcpus, khz)?;
+        vm.refresh_master_clock(&host, &cfg.source.instant(0));
+        let first_offset = vcpus.first().map_or(0, |vcpu| vcpu.l1_tsc_offset);
         Ok(Self {
             host,
             real: cfg.source,
             vm,
-            vcpus: all,
+            vcpus,
             khz,
             first: cfg.source,
             first_offset,
@@ -96,23 +108,13 @@ impl GuestClock {
 
     /// A new VM with as many vCPUs on the destination, created at `now`.
     pub(super) fn created_on(&self, clock: &HostClock, now: u64) -> Result<Self, ConfigError> {
-        let mut host = HostTsc::new(clock.tsc_khz, RatioFormat::VMX);
-        let instant = clock.instant(now);
-        let mut vm = VmTsc::new(&host, &instant);
-        let mut all = Vec::new();
-        for n in 0..self.vcpus.len() as u32 {
-            let (vcpu, rate) = vm.create_vcpu(&mut host, &instant, n, self.khz, false);
-            rate.map_err(|error| ConfigError {
-                key: "migration.destination.tsc_khz".to_owned(),
-                problem: error.to_string(),
-            })?;
-            all.push(vcpu);
-        }
+        let vcpus = self.vcpus.len() as u32;
+        let (host, vm, vcpus) = vm_on("destination", clock, now, vcpus, self.khz)?;
         Ok(Self {
             host,
             real: *clock,
             vm,
-            vcpus: all,
+            vcpus,
             khz: self.khz,
             first: self.first,
             first_offset: self.first_offset,

@@ -71,19 +71,16 @@ impl VmmThread {
 impl Machine<'_> {
     /// What the VMM's thread did is over: the next thing.
     pub(crate) fn vmm_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
-        let Body::Vmm(vmm) = &mut self.tasks[task].body else {
+        let Body::Vmm(slot) = &mut self.tasks[task].body else {
             return self.broken("a task that is no VMM migrates a guest");
         };
-        let taken = core::mem::replace(&mut vmm.step, Step::Over);
-        // The thread is put back at once: what follows needs the whole machine.
-        let mut vmm = core::mem::replace(
-            vmm,
-            Box::new(VmmThread::new(VmNr(0), vmm.cfg.clone(), vmm.sleep)),
-        );
-        vmm.step = taken;
+        // Taken out while it acts: that needs the whole machine.
+        let Some(mut vmm) = slot.take() else {
+            return self.broken("a VMM's thread acts within its own step");
+        };
         let step_ns = vmm.cfg.step_ns;
         let next = self.vmm_do(cpu, task, &mut vmm)?;
-        self.tasks[task].body = Body::Vmm(vmm);
+        self.tasks[task].body = Body::Vmm(Some(vmm));
         match next {
             Next::Works => {
                 self.tasks[task].left_ns = step_ns.max(1);
@@ -95,7 +92,7 @@ impl Machine<'_> {
 
     fn vmm_do(&mut self, cpu: CpuNr, task: TaskNr, vmm: &mut VmmThread) -> Sim<Next> {
         let now = self.now;
-        let (vm, cfg) = (vmm.vm, vmm.cfg.clone());
+        let (vm, cfg) = (vmm.vm, &vmm.cfg);
         match vmm.step {
             Step::Begin => {
                 self.start_pinned(vmm.sleep, cpu, cfg.at_ns.max(now + 1));
@@ -141,7 +138,7 @@ impl Machine<'_> {
             Step::Send => {
                 self.start_pinned(vmm.sleep, cpu, now + cfg.transfer_ns.max(1));
                 vmm.step = Step::Arrive;
-                self.move_vm(vm, task, &cfg);
+                self.move_vm(vm, task, cfg);
                 return Ok(Next::Sleeps);
             }
             Step::Arrive => {

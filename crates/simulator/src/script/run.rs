@@ -233,7 +233,8 @@ impl Machine<'_> {
         }
     }
 
-    fn script_wake(&mut self, task: TaskNr, by: CpuNr) -> Sim {
+    /// What a script waits for has come: its poll ends, or its sleep.
+    pub(crate) fn script_wake(&mut self, task: TaskNr, by: CpuNr) -> Sim {
         let script = self.script(task)?;
         if script.state == State::Polls {
             let turn = script.turn;
@@ -355,11 +356,6 @@ impl Machine<'_> {
             script.halt_poll.end(&knobs, &halt, &end, &());
         }
         Ok(())
-    }
-
-    /// A timer or a message ends a script's poll, or its sleep.
-    pub(crate) fn script_timer(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
-        self.script_wake(task, cpu)
     }
 
     pub(crate) fn script_polls(&self, task: TaskNr) -> Option<u32> {
