@@ -117,20 +117,16 @@ impl Model for Clock {
         let torn = state.local.readers.iter().flatten();
         let mut torn = torn.filter(|f| f[0] != f[1] || f[0] != f[2]);
         if let Some(f) = torn.next() {
-            return Some(Violation {
-                property: "no-torn-read",
-                flaw: None,
-                sentence: format!(
-                    "a reading took tsc_timestamp of update {}, system_time of update {} and the \
-                     scale of update {}",
-                    f[0], f[1], f[2]
-                ),
-            });
+            let sentence = format!(
+                "a reading took tsc_timestamp of update {}, system_time of update {} and the \
+                 scale of update {}",
+                f[0], f[1], f[2]
+            );
+            return Some(Violation::new("no-torn-read", sentence));
         }
-        state.local.back.then(|| Violation {
-            property: "no-time-travel",
-            flaw: None,
-            sentence: "a vCPU read an older update after a newer one".to_owned(),
+        state.local.back.then(|| {
+            let sentence = "a vCPU read an older update after a newer one".to_owned();
+            Violation::new("no-time-travel", sentence)
         })
     }
 

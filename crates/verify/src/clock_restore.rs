@@ -313,11 +313,8 @@ impl Model for ClockRestore {
 
     fn check(&self, state: &State<Local>) -> Option<Violation> {
         let (vcpu, ns, latest) = state.local.back?;
-        Some(Violation {
-            property: "no-time-travel",
-            flaw: None,
-            sentence: format!("vCPU {vcpu} reads {ns} ns after a vCPU has read {latest} ns"),
-        })
+        let sentence = format!("vCPU {vcpu} reads {ns} ns after a vCPU has read {latest} ns");
+        Some(Violation::new("no-time-travel", sentence))
     }
 
     fn describe(&self, agent: u8, op: Op) -> &'static str {

@@ -7,10 +7,10 @@ use stealtime_hypervisor::ipi_tracking::{
 };
 use stealtime_hypervisor::word::AtomicWord;
 
+use crate::ipi_tracking::{CONTEXT_WORDS, VCPUS};
 use crate::model::{IDLE, Model, Op, State, Violation, at_rest};
 use crate::word::{self, Class, Layout, Word, WordInfo};
 
-const VCPUS: usize = 3;
 /// The vCPU that goes and comes.
 const GONE: u32 = 1;
 /// vCPU 0 sends to these, in this order: receiver, vector, time.
@@ -75,24 +75,12 @@ pub(crate) struct IpiLifecycle {
 
 impl IpiLifecycle {
     pub(crate) fn new(fault: Fault) -> Self {
-        const NAMES: [&str; 10] = [
-            "outgoing.0",
-            "time.0",
-            "sender.0",
-            "outgoing.1",
-            "time.1",
-            "sender.1",
-            "outgoing.2",
-            "time.2",
-            "sender.2",
-            "enabled",
-        ];
         let make = || {
             let contexts = (0..VCPUS).map(|_| IpiContext::new()).collect();
             (contexts, Word::new(1))
         };
         let ((contexts, knob), layout) = word::allocate(make, |n| WordInfo {
-            name: NAMES[n % NAMES.len()],
+            name: CONTEXT_WORDS.get(n).copied().unwrap_or("enabled"),
             class: Class::Shared,
         });
         Self {
@@ -261,12 +249,7 @@ impl Model for IpiLifecycle {
                 "a hint was given after tracking had been switched off".to_owned(),
             ),
         };
-        let flaw = None;
-        Some(Violation {
-            property,
-            flaw,
-            sentence,
-        })
+        Some(Violation::new(property, sentence))
     }
 
     fn describe(&self, agent: u8, op: Op) -> &'static str {

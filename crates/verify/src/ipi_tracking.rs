@@ -7,7 +7,19 @@ use stealtime_hypervisor::ipi_tracking::{
 use crate::model::{Model, Op, State, Violation, at_rest};
 use crate::word::{self, Class, Layout, Word, WordInfo};
 
-const VCPUS: usize = 3;
+pub(crate) const VCPUS: usize = 3;
+/// The words of the vCPUs' contexts, in the order of their creation.
+pub(crate) const CONTEXT_WORDS: [&str; 3 * VCPUS] = [
+    "outgoing.0",
+    "time.0",
+    "sender.0",
+    "outgoing.1",
+    "time.1",
+    "sender.1",
+    "outgoing.2",
+    "time.2",
+    "sender.2",
+];
 /// The two records of vCPU 0: receiver, vector, time.
 const RECORDS: [(u32, u8, u64); 2] = [(1, 0x41, 100), (1, 0x52, 200)];
 /// The time of every question: both records are recent.
@@ -44,20 +56,9 @@ pub(crate) struct IpiTracking {
 
 impl IpiTracking {
     pub(crate) fn new(vector_matched: bool) -> Self {
-        let names = [
-            "outgoing.0",
-            "time.0",
-            "sender.0",
-            "outgoing.1",
-            "time.1",
-            "sender.1",
-            "outgoing.2",
-            "time.2",
-            "sender.2",
-        ];
         let make = || (0..VCPUS).map(|_| IpiContext::new()).collect();
         let (contexts, layout) = word::allocate(make, |n| WordInfo {
-            name: names[n % 9],
+            name: CONTEXT_WORDS[n % CONTEXT_WORDS.len()],
             class: Class::Shared,
         });
         let eoi_rule = if vector_matched {
@@ -152,14 +153,7 @@ impl Model for IpiTracking {
 
     fn check(&self, state: &State<Local>) -> Option<Violation> {
         let local = &state.local;
-        let say = |property, sentence| {
-            let flaw = None;
-            Some(Violation {
-                property,
-                flaw,
-                sentence,
-            })
-        };
+        let say = |property, sentence| Some(Violation::new(property, sentence));
         match local.wrong {
             Some(Wrong::Nobody(vcpu)) => {
                 return say(

@@ -144,6 +144,17 @@ pub struct Violation {
     pub sentence: String,
 }
 
+impl Violation {
+    /// One that is no flaw of the specification's list.
+    pub(crate) const fn new(property: &'static str, sentence: String) -> Self {
+        Self {
+            property,
+            flaw: None,
+            sentence,
+        }
+    }
+}
+
 /// A protocol with the world around it.
 pub(crate) trait Model: Sync {
     /// Hardware, scheduler and what the properties need to remember.

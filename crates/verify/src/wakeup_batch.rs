@@ -250,15 +250,10 @@ impl Model for WakeupBatch {
 
     fn check(&self, state: &State<Local>) -> Option<Violation> {
         let local = &state.local;
-        let flaw = None;
         if let Some(cpu) = [0, 3].into_iter().find(|&cpu| local.ipi[cpu]) {
-            return Some(Violation {
-                property: "no-stray-ipi",
-                flaw,
-                sentence: format!(
-                    "CPU {cpu} was sent an IPI, though nobody raised a softirq on it"
-                ),
-            });
+            let sentence =
+                format!("CPU {cpu} was sent an IPI, though nobody raised a softirq on it");
+            return Some(Violation::new("no-stray-ipi", sentence));
         }
         let senders = [SENDER, REMOTE, IRQ];
         let quiet = local.at == STEPS
@@ -267,14 +262,11 @@ impl Model for WakeupBatch {
                 .all(|a| state.agents[usize::from(*a)].op == IDLE);
         let asleep = |cpu: usize| !Self::awake(state, cpu) && state.agents[cpu].op == IDLE;
         let cpu = (1..3).find(|&cpu| quiet && asleep(cpu) && state.mem[cpu] as u32 != 0)?;
-        Some(Violation {
-            property: "softirq-seen",
-            flaw,
-            sentence: format!(
-                "CPU {cpu} idles with softirqs {:#x} raised, and no IPI is on its way",
-                state.mem[cpu] as u32
-            ),
-        })
+        let sentence = format!(
+            "CPU {cpu} idles with softirqs {:#x} raised, and no IPI is on its way",
+            state.mem[cpu] as u32
+        );
+        Some(Violation::new("softirq-seen", sentence))
     }
 
     fn describe(&self, agent: u8, op: Op) -> &'static str {

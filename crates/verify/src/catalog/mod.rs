@@ -4,6 +4,8 @@ mod kind;
 mod list;
 mod scenes;
 
+use strsim::levenshtein;
+
 use crate::model::Choice;
 use crate::search::{Limits, Outcome};
 use crate::trace::{NoSuchStep, Trace};
@@ -68,27 +70,10 @@ impl core::error::Error for Unknown {}
 /// The name that most resembles `asked`, if any does.
 fn nearest<'a>(asked: &str, there: &'a [String]) -> Option<&'a String> {
     let far = asked.chars().count() / 3 + 1;
-    let near = there.iter().map(|name| (distance(asked, name), name));
+    let near = there.iter().map(|name| (levenshtein(asked, name), name));
     near.filter(|(d, _)| *d <= far)
         .min_by_key(|(d, _)| *d)
         .map(|(_, name)| name)
-}
-
-/// How many letters must be put in, taken out or changed.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut last = i + 1;
-        let mut next = vec![last];
-        for ((y, above), diagonal) in b.iter().zip(row.iter().skip(1)).zip(&row) {
-            let changed = diagonal + usize::from(x != *y);
-            last = changed.min(above + 1).min(last + 1);
-            next.push(last);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 /// The cases asked for: of all protocols or one, of the sound variants or one, with all sets of
@@ -204,7 +189,7 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
-    use super::distance;
+    use strsim::levenshtein as distance;
 
     #[test]
     fn letters_in_out_and_changed() {

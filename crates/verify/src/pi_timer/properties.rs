@@ -15,14 +15,7 @@ pub(crate) mod name {
 impl PiTimer {
     pub(crate) fn violation(&self, state: &State<Local>) -> Option<Violation> {
         let local = &state.local;
-        let say = |property, sentence| {
-            let flaw = None;
-            Some(Violation {
-                property,
-                flaw,
-                sentence,
-            })
-        };
+        let say = |property, sentence| Some(Violation::new(property, sentence));
         if let Some((now, early)) = local.wrong {
             return match early {
                 Some(deadline) => say(

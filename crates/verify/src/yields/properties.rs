@@ -26,12 +26,7 @@ pub(super) fn violation(local: &Local) -> Option<Violation> {
             format!("vCPU {by} yields to vCPU {named} of {VCPUS}"),
         ),
     };
-    let flaw = None;
-    Some(Violation {
-        property,
-        flaw,
-        sentence,
-    })
+    Some(Violation::new(property, sentence))
 }
 
 fn name(task: Option<u8>) -> String {
