@@ -205,7 +205,8 @@ impl Extractor {
                 if let Some(task) = self.tasks.get_mut(&tid.0) {
                     task.name = name;
                 } else {
-                    self.names_later(tid.0, name);
+                    // The task has not done anything yet.
+                    self.unseen.insert(tid.0, name);
                 }
             }
             Kind::SchedSwitch {
@@ -280,11 +281,6 @@ impl Extractor {
             Kind::HrtimerExpireExit { .. } => self.cpus[cpu].expiring = None,
             _ => {}
         }
-    }
-
-    /// A name that comes before the task does anything.
-    fn names_later(&mut self, tid: i32, name: String) {
-        self.unseen.insert(tid, name);
     }
 
     fn switch(&mut self, cpu: usize, prev: i32, next: i32, runnable: bool, next_prio: i16) {

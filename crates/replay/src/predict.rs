@@ -6,14 +6,12 @@ use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
 use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::config::Config;
+use stealtime_simulator::script::ScriptOutcome;
 use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
 use crate::host::{Assumed, Placement};
 use crate::watch::WakeLatencies;
-
-/// The first thread id that the simulator gives to a task.
-const FIRST_TID: i32 = 1000;
 
 /// A vCPU's time and events.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,11 +73,9 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
 pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     let mut watch = WakeLatencies::default();
     let outcome = run(config, &mut watch)?;
-    let scripts = recording.tasks.iter().zip(&outcome.scripts).enumerate();
-    let vcpu = |(index, (task, script)): (usize, (&RecordedTask, _))| {
-        let script: &stealtime_simulator::script::ScriptOutcome = script;
+    let scripts = recording.tasks.iter().zip(&outcome.scripts);
+    let vcpu = |(task, script): (&RecordedTask, &ScriptOutcome)| {
         let (vm, vcpu) = task.vcpu?;
-        let tid = FIRST_TID + i32::try_from(index).unwrap_or(i32::MAX - FIRST_TID);
         Some(VcpuTimes {
             vm,
             vcpu,
@@ -88,7 +84,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             halted_ns: script.books.sleep_ns,
             poll_ns: script.poll_ns,
             exits: exits_until(task, script.steps),
-            wakeups: sorted(watch.samples.get(&tid))
+            wakeups: sorted(watch.samples.get(&script.tid.0))
                 .iter()
                 .map(|ns| ns + u64::from(config.scripts.wake_ns))
                 .collect(),

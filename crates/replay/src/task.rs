@@ -49,6 +49,11 @@ pub(crate) struct Halting {
     moved: Option<u32>,
 }
 
+fn total(stretches: &[(u64, u64)]) -> u64 {
+    let lengths = stretches.iter().map(|&(from, to)| to.saturating_sub(from));
+    lengths.sum()
+}
+
 /// A task.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -233,25 +238,13 @@ impl Task {
         let Some(halting) = self.halting.take() else {
             return;
         };
-        self.ran(
-            halting
-                .before
-                .iter()
-                .map(|&(a, b)| b.saturating_sub(a))
-                .sum(),
-        );
+        self.ran(total(&halting.before));
         match halting.slept_until {
             Some((cause, woken)) => {
                 let began = halting.before.last().map_or(woken, |last| last.1);
                 self.halts(&halting, began, woken, cause);
             }
-            None => self.ran(
-                halting
-                    .after
-                    .iter()
-                    .map(|&(a, b)| b.saturating_sub(a))
-                    .sum(),
-            ),
+            None => self.ran(total(&halting.after)),
         }
     }
 
@@ -264,13 +257,7 @@ impl Task {
             let never = Cause::Known(Until::Time(u64::MAX));
             let halting = halting.clone();
             self.halting = None;
-            self.ran(
-                halting
-                    .before
-                    .iter()
-                    .map(|&(a, b)| b.saturating_sub(a))
-                    .sum(),
-            );
+            self.ran(total(&halting.before));
             self.halts(&halting, since, now, never);
         }
         self.halt_untold();
@@ -280,12 +267,6 @@ impl Task {
         let until = self.until(self.steps.len(), began, woken, cause);
         self.steps.push(Step::Halt(until));
         self.steps.extend(halting.moved.map(Step::Move));
-        self.ran(
-            halting
-                .after
-                .iter()
-                .map(|&(a, b)| b.saturating_sub(a))
-                .sum(),
-        );
+        self.ran(total(&halting.after));
     }
 }

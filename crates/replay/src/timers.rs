@@ -72,8 +72,7 @@ impl Timers {
 
     /// When it was to expire, by the recording's clock, if it is this task's.
     pub(crate) fn expires_for(&self, hrtimer: u64, tid: i32) -> Option<u64> {
-        let &(owner, expires) = self.armed.get(&hrtimer).filter(|armed| armed.0 == tid)?;
-        debug_assert_eq!(owner, tid);
+        let &(_, expires) = self.armed.get(&hrtimer).filter(|armed| armed.0 == tid)?;
         (expires as i64)
             .checked_add(self.offset?)
             .and_then(|at| u64::try_from(at).ok())

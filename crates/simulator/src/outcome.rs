@@ -5,7 +5,7 @@ use stealtime_events::Tid;
 use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
 use crate::fault::Sim;
 use crate::ids::{Number, VmNr};
-use crate::machine::{Body, Machine};
+use crate::machine::{Body, Machine, Task};
 use crate::migration::ClockOutcome;
 use crate::script::ScriptOutcome;
 use crate::stats::Stats;
@@ -95,10 +95,13 @@ impl Machine<'_> {
         let scripts = self
             .tasks
             .numbers()
-            .filter_map(|task| match &self.tasks[task].body {
-                Body::Script(script) => {
-                    let finished = self.finished.get(&task).copied();
-                    Some(script.outcome(self.tasks[task].books, finished))
+            .filter_map(|number| match &self.tasks[number] {
+                task @ Task {
+                    body: Body::Script(script),
+                    ..
+                } => {
+                    let finished = self.finished.get(&number).copied();
+                    Some(script.outcome(task.tid, task.books, finished))
                 }
                 _ => None,
             });

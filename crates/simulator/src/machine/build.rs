@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
             ..Attr::default()
         };
         let fair = self.fair.create_task(attr, group)?;
-        let tid = Tid(1000 + self.tasks.len() as i32);
+        let tid = self.next_tid();
         let name = self.names.add_new(name.to_owned());
         let cpu = allowed.first();
         let task = self.tasks.add(Task {
@@ -256,6 +256,11 @@ impl<'a> Machine<'a> {
         }
         self.by_slot[fair.slot()] = task;
         Ok(task)
+    }
+
+    /// The thread id of the task that is added next.
+    fn next_tid(&self) -> Tid {
+        Tid(1000 + self.tasks.len() as i32)
     }
 
     /// Tasks that do what was recorded.
@@ -344,7 +349,7 @@ impl<'a> Machine<'a> {
             paused_by: None,
             running: config.vcpus,
         });
-        let process = Tid(1000 + self.tasks.len() as i32);
+        let process = self.next_tid();
         let first = TaskNr::from_index(self.tasks.len());
         let emulator = self.fair.create_group(Some(group))?;
         self.add_workers(vm, config, emulator, process)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stealtime_events::Tid;
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
@@ -51,6 +52,8 @@ pub(crate) struct ScriptTask {
 pub struct ScriptOutcome {
     /// Index among the scripts.
     pub index: usize,
+    /// Its task, as events name it.
+    pub tid: Tid,
     /// Its time. Polling is part of `run_ns`.
     pub books: TaskBooks,
     /// Time on a CPU and number of stretches, by what it was for.
@@ -90,9 +93,15 @@ impl ScriptTask {
         }
     }
 
-    pub(crate) fn outcome(&self, books: TaskBooks, finished_ns: Option<u64>) -> ScriptOutcome {
+    pub(crate) fn outcome(
+        &self,
+        tid: Tid,
+        books: TaskBooks,
+        finished_ns: Option<u64>,
+    ) -> ScriptOutcome {
         ScriptOutcome {
             index: self.index,
+            tid,
             books,
             spent: self.spent.clone(),
             poll_ns: self.poll_ns,
