@@ -203,6 +203,7 @@ fn guest(r: &mut Random) -> GuestConfig {
         pv_send_ipi: r.chance(500),
         pv_tlb_flush: r.chance(500),
         pv_spinlocks: r.chance(500),
+        nopvspin: r.chance(200),
         pv_sched_yield: r.chance(500),
         steal_time: r.chance(500),
         hz: [100, 250, 1000][r.below(3) as usize],

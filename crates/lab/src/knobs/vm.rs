@@ -165,7 +165,12 @@ pub(super) static KNOBS: &[Knob] = &[
     switch!(
         pv_spinlocks,
         Upstream("KVM_FEATURE_PV_UNHALT"),
-        "Waiters for spinlocks halt"
+        "Waiters for spinlocks halt; without it whoever comes first takes a free lock"
+    ),
+    switch!(
+        nopvspin,
+        Upstream("boot parameter nopvspin of the guest"),
+        "Spinlocks pass from waiter to waiter in order, as on bare metal"
     ),
     switch!(
         pv_sched_yield,

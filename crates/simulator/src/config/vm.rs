@@ -33,8 +33,11 @@ pub struct GuestConfig {
     pub pv_send_ipi: bool,
     /// KVM_FEATURE_PV_TLB_FLUSH.
     pub pv_tlb_flush: bool,
-    /// KVM_FEATURE_PV_UNHALT: paravirtual spinlocks.
+    /// KVM_FEATURE_PV_UNHALT: paravirtual spinlocks. Without it whoever comes first takes a free
+    /// lock (`virt_spin_lock`).
     pub pv_spinlocks: bool,
+    /// The guest was booted with `nopvspin`: queued spinlocks as on bare metal.
+    pub nopvspin: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: IPIs to preempted vCPUs yield to them.
     pub pv_sched_yield: bool,
     /// KVM_FEATURE_STEAL_TIME: the guest's scheduler knows what was stolen.
@@ -56,6 +59,7 @@ impl Default for GuestConfig {
             pv_send_ipi: true,
             pv_tlb_flush: true,
             pv_spinlocks: true,
+            nopvspin: false,
             pv_sched_yield: true,
             steal_time: true,
             hz: 250,

@@ -89,8 +89,9 @@ impl Machine<'_> {
     }
 
     /// Sends a vector to several vCPUs, in ascending order: all others by shorthand; else by
-    /// hypercalls for 128 at a time, in x2APIC mode by one write for each cluster, in xAPIC mode
-    /// by one for each.
+    /// hypercalls for 128 at a time, or by one write for each. Without interrupt remapping, which
+    /// guests seldom have, Linux addresses x2APICs physically (`try_to_enable_x2apic`); Windows on
+    /// Xen addresses clusters.
     pub(crate) fn guest_send_ipis(&mut self, vcpu: VcpuNr, vector: u8, to: &[u32]) {
         let v = &self.vcpus[vcpu];
         let (vm, own) = (&self.vms[v.vm], v.index);
@@ -104,7 +105,7 @@ impl Machine<'_> {
             vec![IpiTo::Others]
         } else if pv {
             masks(to, |index| index, PV_IPI_SPAN)
-        } else if vm.cfg.guest.x2apic {
+        } else if vm.cfg.guest.x2apic && self.xen.is_some() {
             masks(to, |index| index / CLUSTER * CLUSTER, CLUSTER)
         } else {
             to.iter().copied().map(IpiTo::One).collect()

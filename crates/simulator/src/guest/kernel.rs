@@ -81,7 +81,7 @@ pub(crate) struct Waiter {
     pub(crate) halted: bool,
 }
 
-/// A queued spinlock: its owner and those who wait, in order.
+/// A spinlock: its owner and those who wait, in the order in which they came.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpinLock {
     pub(crate) name: String,

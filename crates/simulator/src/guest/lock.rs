@@ -1,11 +1,15 @@
-//! Queued spinlocks, native and paravirtual (`kernel/locking/qspinlock.c`,
-//! `qspinlock_paravirt.h`).
+//! Spinlocks of the three kinds that a guest can have (`kernel/locking/qspinlock.c`,
+//! `qspinlock_paravirt.h`, `virt_spin_lock`).
 //!
-//! Without the paravirtual kind a guest has what it has under `nopvspin`: waiters spin in the order
-//! in which they came, and the lock goes to the first of them, even if its vCPU does not run. With
-//! it, a waiter that has spun long enough halts, and so does one whose predecessor has halted; the
-//! one who unlocks kicks the first waiter if that has halted, and until it has woken up anybody may
-//! take the lock.
+//! | kind | where | who gets a free lock |
+//! |---|---|---|
+//! | paravirtual | the hypervisor offers the kick (`KVM_FEATURE_PV_UNHALT`) | the first waiter |
+//! | test and set | it does not | whoever looks first |
+//! | native | `nopvspin`, or one vCPU | the first waiter, even if its vCPU does not run |
+//!
+//! A waiter for a paravirtual lock that has spun long enough halts, and so does one whose
+//! predecessor has halted; the one who unlocks kicks the first waiter if that has halted, and until
+//! it has woken up anybody may take the lock.
 
 use super::kernel::{Holder, Waiter};
 use super::spin::Look;
@@ -16,13 +20,35 @@ use crate::kvm::Exit;
 use crate::machine::Machine;
 use crate::program::SpinId;
 
+/// How a guest's spinlocks work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `pv_queued_spin_lock_slowpath`.
+    Paravirtual,
+    /// `virt_spin_lock`.
+    TestAndSet,
+    /// `native_queued_spin_lock_slowpath`.
+    Native,
+}
+
 impl Machine<'_> {
-    /// Whether the guest's locks are paravirtual (`kvm_spinlock_init`): KVM does not offer the
-    /// kick where HLT does not exit, and one vCPU has nobody to wait for.
-    pub(crate) fn has_pv_spinlocks(&self, vm: VmNr) -> bool {
+    /// `native_pv_lock_init`, `kvm_spinlock_init`: KVM does not offer the kick where HLT does not
+    /// exit, and one vCPU has nobody to wait for.
+    fn lock_kind(&self, vm: VmNr) -> Kind {
         let vm = &self.vms[vm];
         let guest = &vm.cfg.guest;
-        guest.pv_spinlocks && !guest.hlt_in_guest && !guest.mwait_in_guest && vm.vcpus > 1
+        if guest.nopvspin || vm.vcpus == 1 {
+            Kind::Native
+        } else if guest.pv_spinlocks && !guest.hlt_in_guest && !guest.mwait_in_guest {
+            Kind::Paravirtual
+        } else {
+            Kind::TestAndSet
+        }
+    }
+
+    /// Whether waiters for the guest's locks halt.
+    pub(crate) fn has_pv_spinlocks(&self, vm: VmNr) -> bool {
+        self.lock_kind(vm) == Kind::Paravirtual
     }
 
     /// `queued_spin_lock`: taken, or waits its turn.
@@ -35,13 +61,15 @@ impl Machine<'_> {
             ns: locked,
             kernel: true,
         });
+        let unfair = self.lock_kind(vm) == Kind::TestAndSet;
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         if l.owner.is_some_and(|owner| owner.vcpu == index) {
             let what = format!("takes spinlock {}, which its vCPU holds already", l.name);
             return self.wrong_program(vcpu, &what);
         }
         // A first waiter that does not look leaves the pending bit clear: the lock can be stolen.
-        let free = l.owner.is_none() && l.waiters.front().is_none_or(|first| first.halted);
+        let next = l.waiters.front();
+        let free = l.owner.is_none() && (unfair || next.is_none_or(|first| first.halted));
         if free {
             l.owner = Some(Holder {
                 vcpu: index,
@@ -72,6 +100,7 @@ impl Machine<'_> {
         }
         l.owner = None;
         let first = l.waiters.front().copied();
+        let unfair = self.lock_kind(vm) == Kind::TestAndSet;
         let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
         v.guest.push_next(Micro::CheckResched);
@@ -81,6 +110,7 @@ impl Machine<'_> {
                 let kick = Exit::KickCpu { vcpu: first.vcpu };
                 v.guest.push_next(Micro::Exit(kick));
             }
+            Some(_) if unfair => self.poke_waiters(vm, lock),
             Some(first) => {
                 self.give_lock(vm, lock);
                 self.poke(self.vcpu_of(vm, first.vcpu));
@@ -92,6 +122,17 @@ impl Machine<'_> {
             kernel: true,
         });
         Ok(())
+    }
+
+    /// All who wait for a lock see that it is free.
+    fn poke_waiters(&mut self, vm: VmNr, lock: SpinId) {
+        for place in 0.. {
+            let l = &self.vms[vm].kernel.spinlocks[lock.0 as usize];
+            let Some(index) = l.waiters.get(place).map(|waiter| waiter.vcpu) else {
+                return;
+            };
+            self.poke(self.vcpu_of(vm, index));
+        }
     }
 
     /// The first waiter gets a free lock; the next one becomes the first, with new patience.
@@ -117,15 +158,24 @@ impl Machine<'_> {
     pub(crate) fn look_at_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Look {
         let v = &self.vcpus[vcpu];
         let (vm, index) = (v.vm, v.index);
+        let kind = self.lock_kind(vm);
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == index) else {
             return Look::Over;
         };
+        if kind == Kind::TestAndSet {
+            if l.owner.is_some() {
+                return Look::Wait;
+            }
+            let taker = l.waiters.remove(place);
+            l.owner = taker.map(|Waiter { vcpu, thread, .. }| Holder { vcpu, thread });
+            return Look::Over;
+        }
         if place == 0 && l.owner.is_none() {
             self.give_lock(vm, lock);
             return Look::Over;
         }
-        if !self.has_pv_spinlocks(vm) {
+        if kind == Kind::Native {
             return Look::Wait;
         }
         let patience = self.spin_threshold_ns();
@@ -155,7 +205,9 @@ impl Machine<'_> {
         let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == v.index) else {
             return true;
         };
+        let kind = self.lock_kind(v.vm);
+        let first = place == 0 || kind == Kind::TestAndSet;
         let behind_halted = place > 0 && l.waiters[place - 1].halted;
-        (place == 0 && l.owner.is_none()) || (behind_halted && self.has_pv_spinlocks(v.vm))
+        (first && l.owner.is_none()) || (behind_halted && kind == Kind::Paravirtual)
     }
 }

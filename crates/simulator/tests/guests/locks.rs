@@ -27,11 +27,20 @@ fn contend(guest: &mut GuestBuilder) -> Sim {
     Ok(())
 }
 
+/// How a guest's spinlocks work.
+#[derive(Clone, Copy, PartialEq)]
+enum Locks {
+    Paravirtual,
+    TestAndSet,
+    Native,
+}
+
 /// Guests of four vCPUs on as many CPUs or on fewer, where pause loops exit or not.
-fn contended(cpus: u32, pv: bool, ple: bool) -> Outcome {
+fn contended(cpus: u32, locks: Locks, ple: bool) -> Outcome {
     let mut config = config(1, 4, cpus, named("idle"));
     for vm in &mut config.vms {
-        vm.guest.pv_spinlocks = pv;
+        vm.guest.pv_spinlocks = locks == Locks::Paravirtual;
+        vm.guest.nopvspin = locks == Locks::Native;
         vm.guest.pause_in_guest = !ple;
     }
     run_recipe(&config, contend).unwrap()
@@ -44,7 +53,10 @@ fn spun_per_mille(outcome: &Outcome) -> u64 {
 
 #[test]
 fn lock_holders_are_preempted_when_cpus_are_short() {
-    let (enough, short) = (contended(4, false, true), contended(3, false, true));
+    let (enough, short) = (
+        contended(4, Locks::Native, true),
+        contended(3, Locks::Native, true),
+    );
     let spun = [spun_per_mille(&enough), spun_per_mille(&short)];
     assert!(enough.stats.lock_waits > 1000);
     assert!(spun[0] < 60, "{spun:?}");
@@ -54,7 +66,7 @@ fn lock_holders_are_preempted_when_cpus_are_short() {
     assert!(short.stats.directed_yields > 1000);
     assert!(short.stats.yields_to_awaited > 1000);
     // Without pause-loop exiting, who spins keeps its CPU until the tick.
-    let blind = contended(3, false, false);
+    let blind = contended(3, Locks::Native, false);
     assert_eq!(blind.stats.pause_exits, 0);
     assert!(spun_per_mille(&blind) > 800, "{}", spun_per_mille(&blind));
     assert!(done(&blind) * 2 < done(&short));
@@ -62,7 +74,8 @@ fn lock_holders_are_preempted_when_cpus_are_short() {
 
 #[test]
 fn paravirtual_locks_halt_instead_of_spinning() {
-    let (native, pv) = (contended(3, false, false), contended(3, true, false));
+    let native = contended(3, Locks::Native, false);
+    let pv = contended(3, Locks::Paravirtual, false);
     assert!(pv.stats.pv_waits > 0 && pv.stats.pv_kicks > 0);
     assert_eq!((native.stats.pv_waits, native.stats.pv_kicks), (0, 0));
     let spun = [spun_per_mille(&native), spun_per_mille(&pv)];
@@ -75,7 +88,21 @@ fn paravirtual_locks_halt_instead_of_spinning() {
     );
 }
 
-/// What does not exit on HLT cannot be kicked: the guest keeps native locks.
+/// A lock that whoever comes first takes is not passed to a waiter that does not run, with which
+/// the lock would wait for a CPU.
+#[test]
+fn test_and_set_locks_do_not_wait_for_preempted_waiters() {
+    let (fair, unfair) = (
+        contended(3, Locks::Native, true),
+        contended(3, Locks::TestAndSet, true),
+    );
+    let spun = [spun_per_mille(&fair), spun_per_mille(&unfair)];
+    assert!(spun[1] * 3 < spun[0] * 2, "{spun:?}");
+    assert!(done(&unfair) > done(&fair));
+    assert_eq!(unfair.stats.pv_waits, 0);
+}
+
+/// What does not exit on HLT cannot be kicked: whoever comes first has the lock.
 #[test]
 fn no_paravirtual_locks_where_hlt_stays_in_the_guest() {
     let mut config = config(1, 4, 4, named("idle"));
@@ -151,9 +178,12 @@ fn mutexes_spin_while_the_owner_runs() {
 fn locks_exclude() {
     use std::cell::Cell;
     use std::rc::Rc;
-    for (vms, pv) in [(1, false), (3, false), (3, true)] {
+    let kinds = [Locks::Native, Locks::TestAndSet, Locks::Paravirtual];
+    let guests = kinds.map(|locks| (3, locks)).into_iter();
+    for (vms, locks) in guests.chain([(1, Locks::Native), (1, Locks::TestAndSet)]) {
         let mut config = config(vms, 4, 4, named("idle"));
-        config.vms[0].guest.pv_spinlocks = pv;
+        config.vms[0].guest.pv_spinlocks = locks == Locks::Paravirtual;
+        config.vms[0].guest.nopvspin = locks == Locks::Native;
         let taken = Rc::new(Cell::new(0u64));
         run_recipe(&config, |guest| {
             let (lock, mutex) = (guest.spinlock("lock"), guest.mutex("mutex"));
