@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ReproduceError;
+use crate::error::LoadError;
 use crate::scenario::Scenario;
 
 /// The file.
@@ -73,9 +74,6 @@ pub struct PublishedResult {
     pub workload: String,
     /// Simulations, by the names of files under `scenarios/published`.
     pub scenario: Vec<Part>,
-    /// Parameters that were chosen so that a figure is met.
-    #[serde(default)]
-    pub fitted: Vec<Fitted>,
     /// Numbers that were published.
     #[serde(default)]
     pub figure: Vec<Figure>,
@@ -121,19 +119,32 @@ impl Part {
     ///
     /// [`ReproduceError`].
     pub fn load(&self, quick: bool) -> Result<Scenario, ReproduceError> {
-        let file = format!("scenarios/published/{}.toml", self.name);
-        let mut scenario = Scenario::from_text(&file, self.text()?)?;
+        let mut scenario = self.read(self.text()?)?;
         if quick {
             scenario.set_seeds(self.quick_seeds);
             scenario.set_duration_ns(self.quick_ms.saturating_mul(1_000_000));
         }
         Ok(scenario)
     }
+
+    /// The name of its scenario's file.
+    #[must_use]
+    pub fn file(&self) -> String {
+        format!("{}.toml", self.name)
+    }
+
+    /// A text of its scenario.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]: all that is wrong, with its lines.
+    pub fn read(&self, text: &str) -> Result<Scenario, LoadError> {
+        Scenario::from_text(&format!("scenarios/published/{}", self.file()), text)
+    }
 }
 
-/// A parameter that was fitted.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+/// A parameter that was fitted, as its scenario has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fitted {
     /// The scenario.
     pub scenario: String,
@@ -143,6 +154,39 @@ pub struct Fitted {
     pub value: String,
     /// The figure that it was fitted to: one of a machine *without* the mechanism.
     pub to: String,
+    /// When, as `YYYY-MM-DD`; `None` if the value was never fitted.
+    pub date: Option<String>,
+    /// How far off the fit was, in percent of what was published.
+    pub residual_percent: Option<f64>,
+    /// By how many percent the figure changes if the parameter grows by one.
+    pub slope: Option<f64>,
+}
+
+impl PublishedResult {
+    /// The parameters of its scenarios that are fitted.
+    ///
+    /// # Errors
+    ///
+    /// [`ReproduceError`] for a scenario that cannot be read.
+    pub fn fitted(&self) -> Result<Vec<Fitted>, ReproduceError> {
+        let mut all = Vec::new();
+        for part in &self.scenario {
+            let calibrations = part.load(false)?.calibrations;
+            all.extend(calibrations.into_iter().map(|calibration| {
+                let record = calibration.fitted;
+                Fitted {
+                    scenario: part.name.clone(),
+                    value: calibration.kind.show(calibration.value),
+                    parameter: calibration.parameter,
+                    to: calibration.to,
+                    residual_percent: record.as_ref().map(|record| record.residual_percent),
+                    slope: record.as_ref().map(|record| record.slope),
+                    date: record.map(|record| record.date),
+                }
+            }));
+        }
+        Ok(all)
+    }
 }
 
 /// On which side of the change a figure was measured.

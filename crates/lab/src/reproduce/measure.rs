@@ -86,11 +86,16 @@ fn of_values(values: &[f64], unit: &str) -> Option<(f64, Option<f64>)> {
     let Estimate {
         mean, half_width, ..
     } = estimate(values)?;
-    let scale = match unit {
+    let scale = scale(unit);
+    Some((mean / scale, half_width.map(|half| half / scale)))
+}
+
+/// How much of a metric's own unit a figure's unit is.
+pub(super) fn scale(unit: &str) -> f64 {
+    match unit {
         "us" => 1_000.0,
         _ => 1.0,
-    };
-    Some((mean / scale, half_width.map(|half| half / scale)))
+    }
 }
 
 /// Effect and interval in percent of the base.
@@ -138,7 +143,11 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
 }
 
 /// The figure's measure of each run of a variant.
-fn values(figure: &Figure, runs: &Runs, variant: &str) -> Result<Vec<f64>, ReproduceError> {
+pub(super) fn values(
+    figure: &Figure,
+    runs: &Runs,
+    variant: &str,
+) -> Result<Vec<f64>, ReproduceError> {
     let of = of(figure.vm.as_deref());
     let measured = |run: &&RunOutput| {
         let value = value(run, &figure.metric, &of)?;

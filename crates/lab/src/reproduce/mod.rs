@@ -4,6 +4,7 @@
 //! publication gives; what the mechanism changes is predicted. A figure that is off by more than
 //! the tolerance is shown with the reason.
 
+pub mod calibrate;
 mod data;
 mod measure;
 
@@ -220,9 +221,10 @@ pub fn reproduce(
         check(&part.name, &runs)?;
         all.push((&part.name, runs));
     }
+    let all_fitted = result.fitted()?;
     let mut figures = Vec::new();
     for figure in &result.figure {
-        let fitted = result.fitted.iter().any(|fitted| fitted.to == figure.name);
+        let fitted = all_fitted.iter().any(|fitted| fitted.to == figure.name);
         let runs = measure::scenario(&all, &figure.scenario)?;
         figures.push(measure::figure(figure, runs, request.tolerance, fitted)?);
     }
@@ -236,7 +238,7 @@ pub fn reproduce(
         host: result.host.clone(),
         workload: result.workload.clone(),
         seeds: all.iter().map(|(_, runs)| runs.seeds.len()).collect(),
-        fitted: result.fitted.clone(),
+        fitted: all_fitted,
         orders: orders(result, &figures),
         figures,
         claims: claims.collect::<Result<_, _>>()?,

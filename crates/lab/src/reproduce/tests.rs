@@ -3,50 +3,14 @@ use crate::metric::{Better, Metric, Of, Unit};
 use crate::run::RunOutput;
 use stealtime_simulator::config::Config;
 
-/// Where `parameter` leads to: tables by key, elements of lists by `name`.
-fn parameter(scenario: &toml::Table, parameter: &str) -> Option<toml::Value> {
-    let mut at = toml::Value::Table(scenario.clone());
-    for key in parameter.split('.') {
-        at = match &at {
-            toml::Value::Table(table) => table.get(key)?.clone(),
-            toml::Value::Array(list) => {
-                let is_it = |element: &&toml::Value| {
-                    element.get("name").and_then(toml::Value::as_str) == Some(key)
-                };
-                list.iter().find(is_it)?.clone()
-            }
-            _ => return None,
-        };
-    }
-    Some(at)
-}
-
 #[test]
 fn nothing_is_fitted_to_what_must_be_predicted() {
     for result in published().expect("data") {
-        for fitted in &result.fitted {
+        for fitted in result.fitted().expect("scenarios") {
             let figure = result.figure.iter().find(|f| f.name == fitted.to);
             let figure = figure.unwrap_or_else(|| panic!("no figure {:?}", fitted.to));
             assert_eq!(figure.side, Side::Without, "{}", fitted.to);
             assert_eq!(figure.scenario, fitted.scenario, "{}", fitted.to);
-            let part = result.scenario.iter().find(|p| p.name == fitted.scenario);
-            let text = part.expect("its scenario").text().expect("a text");
-            let table: toml::Table = toml::from_str(text).expect("TOML");
-            let there = parameter(&table, &fitted.parameter);
-            let there = there.unwrap_or_else(|| panic!("no {:?}", fitted.parameter));
-            assert_eq!(there.as_str(), Some(fitted.value.as_str()));
-            assert!(text.contains(&format!("# Fitted to \"{}\".", fitted.to)));
-        }
-    }
-}
-
-#[test]
-fn a_scenario_is_fitted_only_where_the_data_says_so() {
-    for result in published().expect("data") {
-        for part in &result.scenario {
-            let said = part.text().expect("a text").matches("# Fitted to ").count();
-            let listed = result.fitted.iter().filter(|f| f.scenario == part.name);
-            assert_eq!(said, listed.count(), "{}", part.name);
         }
     }
 }

@@ -30,6 +30,7 @@
 //! The format is described in `docs/scenarios.md`.
 
 mod build;
+mod calibrate;
 mod guests;
 mod host;
 mod migration;
@@ -47,6 +48,7 @@ use crate::error::LoadError;
 use crate::knobs::KnobError;
 use crate::profile::Figure;
 
+pub use calibrate::{Calibration, FitRecord, ValueKind};
 pub use guests::workloads;
 pub use settings::Setting;
 
@@ -80,6 +82,8 @@ pub struct Scenario {
     pub seeds: Vec<u64>,
     /// Figures of the machine and where they come from.
     pub figures: Vec<Figure>,
+    /// Parameters that are fitted to published figures.
+    pub calibrations: Vec<Calibration>,
     /// A VM of this stands for `counts` of it.
     template: Config,
     counts: Vec<u32>,

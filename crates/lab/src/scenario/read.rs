@@ -4,9 +4,11 @@ use std::path::Path;
 
 use stealtime_simulator::config::{Config, Knobs, RunConfig};
 use stealtime_simulator::script::Scripts;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
-use super::{BASE, MOST_SEEDS, MOST_VARIANTS, Scenario, Variant, guests, host, settings};
+use super::{
+    BASE, MOST_SEEDS, MOST_VARIANTS, Scenario, Variant, calibrate, guests, host, settings,
+};
 use crate::document::{Item, Notes, Table, parse};
 use crate::error::LoadError;
 use crate::knobs::Kind;
@@ -19,7 +21,13 @@ pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, 
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    let read = whole(table, file, &Origin::File(path, 0), &mut notes)?;
+    let read = whole(
+        table,
+        parsed.get_ref(),
+        file,
+        &Origin::File(path, 0),
+        &mut notes,
+    )?;
     let (Some(mut scenario), true) = (read, notes.is_fine()) else {
         return Err(LoadError::Wrong(notes.diagnostics(file, text)));
     };
@@ -32,6 +40,7 @@ pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, 
 
 fn whole(
     mut table: Table<'_, '_>,
+    root: &DeTable<'_>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
@@ -66,6 +75,7 @@ fn whole(
     let knobs = table.table("knobs", notes);
     let variants = table.table("variants", notes);
     let (run, seeds) = run(table.table("run", notes), notes);
+    let calibrations = calibrate::all(table.tables("calibrate", notes), root, notes);
     table.finish(&[], notes);
     let Some(mut host) = host else {
         return Ok(None);
@@ -108,6 +118,7 @@ fn whole(
         variants,
         seeds,
         figures: host.machine.figures,
+        calibrations,
         template,
         counts,
         text: String::new(),

@@ -3,6 +3,7 @@
 //! Rows of nothing are left out; a table without rows says why in a sentence. `-` is nothing, `?`
 //! what the recording cannot tell.
 
+pub mod calibrate;
 pub mod compare;
 mod exits;
 mod grid;

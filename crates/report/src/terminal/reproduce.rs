@@ -37,10 +37,14 @@ fn one(result: &Reproduced, style: Style, out: &mut String) {
     let from = format!("{}: {}; {}.", result.document, result.workload, result.host);
     text(&from, 2, style, out);
     for fitted in &result.fitted {
-        let line = format!(
-            "Fitted to \"{}\": {} = {} ({}).",
+        let mut line = format!(
+            "Fitted to \"{}\": {} = {} ({}",
             fitted.to, fitted.parameter, fitted.value, fitted.scenario
         );
+        if let Some(slope) = fitted.slope {
+            line.push_str(&format!("; 1 % more changes it by {slope:+.2} %"));
+        }
+        line.push_str(").");
         text(&line, 2, style, out);
     }
     if !result.figures.is_empty() {
@@ -136,7 +140,7 @@ fn text(text: &str, indent: usize, style: Style, out: &mut String) {
     }
 }
 
-fn number(value: f64, unit: &str) -> String {
+pub(super) fn number(value: f64, unit: &str) -> String {
     match unit {
         "percent" => format!("{} %", bare(value)),
         "per second" => format!("{} /s", bare(value)),
@@ -145,7 +149,7 @@ fn number(value: f64, unit: &str) -> String {
 }
 
 /// Three digits that say something.
-fn bare(value: f64) -> String {
+pub(super) fn bare(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),

@@ -1,6 +1,7 @@
 //! The verbs, a file each.
 
 mod analyze;
+mod calibrate;
 mod check;
 mod clock;
 mod completions;
@@ -24,6 +25,7 @@ pub(crate) enum Verb {
     WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
     Reproduce(reproduce::Reproduce),
+    Calibrate(calibrate::Calibrate),
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
     Clock(clock::Clock),
@@ -39,6 +41,7 @@ impl Verb {
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
             Self::Reproduce(verb) => verb.run(),
+            Self::Calibrate(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
