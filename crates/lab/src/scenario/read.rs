@@ -15,11 +15,17 @@ use crate::profile::Origin;
 /// The longest run, in ns: what [`Config::check`] allows.
 const LONGEST_NS: u64 = 1_000_000_000_000_000;
 
-pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, LoadError> {
+/// Reads a file; `profile` is another machine than the one that it names.
+pub(super) fn scenario(
+    file: &str,
+    path: &Path,
+    text: &str,
+    profile: Option<&str>,
+) -> Result<Scenario, LoadError> {
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    let read = whole(table, file, &Origin::File(path, 0), &mut notes)?;
+    let read = whole(table, profile, file, &Origin::File(path, 0), &mut notes)?;
     let (Some(mut scenario), true) = (read, notes.is_fine()) else {
         return Err(LoadError::Wrong(notes.diagnostics(file, text)));
     };
@@ -32,13 +38,14 @@ pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, 
 
 fn whole(
     mut table: Table<'_, '_>,
+    profile: Option<&str>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Scenario>, LoadError> {
     let about = table.text("about", notes).unwrap_or_default().to_owned();
     let host = match table.table("host", notes) {
-        Some(table) => host::read(table, file, at, notes)?,
+        Some(table) => host::read(table, profile, file, at, notes)?,
         None => {
             let help = "add [host] with a profile and its cpus".to_owned();
             notes.push("host", 0..0, "there is no [host]".into(), Some(help));
@@ -110,6 +117,7 @@ fn whole(
         figures: host.machine.figures,
         template,
         counts,
+        sets: Vec::new(),
         text: String::new(),
         places: std::collections::BTreeMap::new(),
     }))

@@ -9,6 +9,7 @@ mod knobs;
 mod pick;
 mod reproduce;
 mod simulate;
+mod sweep;
 mod whatif;
 
 use clap::Subcommand;
@@ -23,6 +24,7 @@ pub(crate) enum Verb {
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
+    Sweep(Box<sweep::Sweep>),
     Reproduce(reproduce::Reproduce),
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
@@ -38,6 +40,7 @@ impl Verb {
             Self::Export(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
+            Self::Sweep(verb) => verb.run(),
             Self::Reproduce(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
