@@ -139,7 +139,7 @@ impl Scenario {
             // It could be set on the first machine; what a value may be does not depend on that.
             let _ = other.set(&set.knob, &set.value);
         }
-        other.template.run = self.template.run.clone();
+        other.template.run = self.template.run;
         other.seeds.clone_from(&self.seeds);
         Ok(other)
     }

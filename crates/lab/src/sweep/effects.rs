@@ -245,7 +245,7 @@ fn pairs(
     let seeds = plan.seeds.len();
     let mut sums = vec![(Mean::default(), Mean::default()); seeds];
     for (run, first) in values.of.iter().enumerate() {
-        if run / stride % count != 0 {
+        if !(run / stride).is_multiple_of(count) {
             continue;
         }
         let other = values
