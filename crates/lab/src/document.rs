@@ -334,7 +334,8 @@ impl<'t, 'a> Item<'t, 'a> {
     }
 }
 
-fn words(value: &DeValue<'_>, lists: bool) -> Option<String> {
+/// A value as text; `None` for a table, or a list within a list.
+pub(crate) fn words(value: &DeValue<'_>, lists: bool) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Boolean(value) => Some(value.to_string()),

@@ -3,7 +3,7 @@
 //! A [`Scenario`](scenario::Scenario) is a TOML file: a host by its machine [`profile`], guests,
 //! [`knobs`] by their real names, and variants that change some of them. [`run`] runs each variant
 //! with each seed on all cores, and [`compare`] says what the variants differ in, with confidence
-//! intervals.
+//! intervals. [`sweep`] runs grids that can be stopped and go on.
 
 pub mod compare;
 mod document;
@@ -17,6 +17,7 @@ pub mod run;
 pub mod scenario;
 pub mod simulate;
 pub mod stats;
+pub mod sweep;
 pub mod units;
 
 pub use error::{Diagnostic, LoadError};

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 /// Which way a metric should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     /// Less is better.
@@ -17,7 +17,7 @@ pub enum Better {
 }
 
 /// What a metric counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Things.

@@ -154,8 +154,17 @@ fn one(
 ) -> Result<RunOutput, RunError> {
     let config = scenario.config(variant, seed);
     let config = config.map_err(|error| RunError::Failed(error.to_string()))?;
+    guarded(runner, &config, stop)
+}
+
+/// Runs a configuration; a panic is an error.
+pub(crate) fn guarded(
+    runner: &dyn Runner,
+    config: &Config,
+    stop: &AtomicBool,
+) -> Result<RunOutput, RunError> {
     // A run shares nothing with others: what it leaves half-done is dropped with it.
-    let run = catch_unwind(AssertUnwindSafe(|| runner.run(&config, stop)));
+    let run = catch_unwind(AssertUnwindSafe(|| runner.run(config, stop)));
     run.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -101,6 +101,9 @@ pub(crate) enum CliError {
     /// Knobs or variants of the command line.
     #[error("{0}")]
     Simulate(String),
+    /// A sweep that cannot begin or go on.
+    #[error("{0}")]
+    Sweep(String),
     /// Runs that gave nothing; the output is of the others.
     #[error("{failed} of {all} runs failed")]
     Runs {
@@ -112,6 +115,9 @@ pub(crate) enum CliError {
     /// Ctrl-C; what was done until then was shown.
     #[error("stopped")]
     Stopped,
+    /// Ctrl-C in a sweep: how far it is and how it goes on.
+    #[error("{0}")]
+    StoppedSweep(String),
     /// What was asked to look for was found.
     #[error("{0}")]
     Found(String),
@@ -129,7 +135,7 @@ impl CliError {
     pub(crate) const fn status(&self) -> u8 {
         match self {
             Self::Violations(_) | Self::Found(_) => 1,
-            Self::Stopped => 130,
+            Self::Stopped | Self::StoppedSweep(_) => 130,
             _ => 2,
         }
     }
@@ -147,11 +153,17 @@ impl CliError {
     /// The message, safe for a terminal: paths and names may hold anything.
     pub(crate) fn shown(&self) -> String {
         let text = self.to_string();
-        if !matches!(self, Self::Scenario(_)) {
-            return escape::terminal(&text).into_owned();
+        // Lines of a file, and problems of a grid, are shown one below the other.
+        let lines = || {
+            text.lines()
+                .map(escape::terminal)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        match self {
+            Self::Scenario(_) => format!("the scenario cannot be used\n{}", lines()),
+            Self::Sweep(_) => lines(),
+            _ => escape::terminal(&text).into_owned(),
         }
-        // Lines of a file are shown one below the other.
-        let lines: Vec<_> = text.lines().map(escape::terminal).collect();
-        format!("the scenario cannot be used\n{}", lines.join("\n"))
     }
 }

@@ -79,6 +79,15 @@ impl RunProgress {
         Self(Some(bar))
     }
 
+    /// So many were done before it began: they say nothing of the time that is left.
+    pub(crate) fn resumed(self, runs: u64) -> Self {
+        if let Some(bar) = &self.0 {
+            bar.set_position(runs);
+            bar.reset_eta();
+        }
+        self
+    }
+
     /// So many are done.
     pub(crate) fn done(&self, runs: usize) {
         if let Some(bar) = &self.0 {

@@ -30,13 +30,14 @@ mod kvm;
 mod name;
 pub mod reference;
 mod sched;
+mod task;
 mod value;
 mod vm;
 
 use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
 pub use name::{KnobError, get, set};
-pub(crate) use name::{check_parameter, parameter_value, rank};
+pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};
 pub use value::{Kind, Value};
 pub(crate) use vm::CLOCKS;
 

@@ -2,7 +2,7 @@
 
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
-use super::{Access, Knob, all, names_of_vm, of_vm, vm};
+use super::{Access, Kind, Knob, all, names_of_vm, of_vm, task, vm};
 use crate::nearest::suggestion;
 use crate::units::{Plain, show_time, time};
 
@@ -15,6 +15,14 @@ pub enum KnobError {
         /// The name.
         name: String,
         /// The nearest name, or where names are listed.
+        help: String,
+    },
+    /// No task of this name.
+    #[error("{name}: there is no such task; {help}")]
+    NoTask {
+        /// The name.
+        name: String,
+        /// The nearest task, or all.
         help: String,
     },
     /// No VM of this name.
@@ -42,6 +50,7 @@ enum Target<'n> {
     Vm(&'n str, &'static Knob),
     /// The VMs' name and the parameter of the workload.
     Workload(&'n str, &'n str),
+    Task(task::Target<'n>),
 }
 
 /// The older name of a knob that [`Config::check`] uses.
@@ -55,7 +64,15 @@ fn matches(name: &str, knob: &str) -> bool {
     name == knob || ALIASES.contains(&(name, knob))
 }
 
-fn target<'n>(vms: &[VmConfig], name: &'n str) -> Result<Target<'n>, KnobError> {
+fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, KnobError> {
+    let vms = &config.vms;
+    if let Some(rest) = name.strip_prefix("task.") {
+        let found = task::target(&config.host.tasks, rest).map(Target::Task);
+        return found.map_err(|help| KnobError::NoTask {
+            name: name.to_owned(),
+            help,
+        });
+    }
     if let Some(rest) = name.strip_prefix("vm.") {
         return target_of_vm(vms, name, rest);
     }
@@ -128,7 +145,8 @@ pub fn set(config: &mut Config, name: &str, text: &str) -> Result<(), KnobError>
         name: name.to_owned(),
         problem,
     };
-    match target(&config.vms, name)? {
+    match target(config, name)? {
+        Target::Task(task) => task.set(&mut config.host.tasks, text).map_err(wrong)?,
         Target::Whole(knob) => {
             let value = knob.kind.read(text).map_err(wrong)?;
             match knob.access {
@@ -236,7 +254,8 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
         name: name.to_owned(),
         help: "it has no value here".to_owned(),
     };
-    match target(&config.vms, name)? {
+    match target(config, name)? {
+        Target::Task(task) => task.get(&config.host.tasks).ok_or_else(none),
         Target::Whole(knob) => Ok(knob.get(config).ok_or_else(none)?.to_string()),
         Target::Vm(vm_name, knob) => {
             let vm = config
@@ -261,6 +280,14 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
                 ParamValue::Bool(on) => Ok(on.to_string()),
             }
         }
+    }
+}
+
+/// What values a knob takes; `None` for what is none, or a parameter.
+pub(crate) fn kind_of(config: &Config, name: &str) -> Option<Kind> {
+    match target(config, name) {
+        Ok(Target::Whole(knob) | Target::Vm(_, knob)) => Some(knob.kind),
+        _ => None,
     }
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn from_text(file: &str, text: &str, at: &Origin<'_>) -> Result<Machi
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    match read::machine(table, file, at, &mut notes)? {
+    match read::machine(table, None, file, at, &mut notes)? {
         Some(machine) if notes.is_fine() => Ok(machine),
         _ => Err(LoadError::Wrong(notes.diagnostics(file, text))),
     }

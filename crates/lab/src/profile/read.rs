@@ -83,18 +83,23 @@ pub(crate) fn named(
 /// Those of its base's own file; what is wrong in this one is noted.
 pub(crate) fn machine(
     mut table: Table<'_, '_>,
+    other_base: Option<&str>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Machine>, LoadError> {
     let mut base = None;
     if let Some(item) = table.take("base")
-        && let Some(name) = item.text(notes)
+        && let Some(name) = other_base.or_else(|| item.text(notes))
     {
         base = named(&item, name, at, notes)?;
         if base.is_none() {
             return Ok(None);
         }
+    } else if other_base.is_some() {
+        let problem = "the machine stands here in full: no other can take its place".to_owned();
+        let place = notes.place(&table.key);
+        notes.problem(&table.key, place, problem);
     }
     let name = table.text("name", notes).map(str::to_owned);
     let about = table.text("about", notes).map(str::to_owned);

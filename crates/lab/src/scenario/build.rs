@@ -4,30 +4,71 @@ use std::ops::Range;
 
 use stealtime_simulator::config::{Config, ConfigError, Pinning, VmConfig};
 
-use super::{Scenario, Variant, settings};
+use super::{Scenario, Setting, Variant, vary};
 use crate::document::place;
 use crate::error::{LoadError, Problem};
-use crate::knobs::KnobError;
+use crate::knobs::{KnobError, rank};
 
 /// The most vCPUs of a host.
 const MOST_VCPUS: u64 = 1 << 18;
+
+/// Why a configuration cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {problem}")]
+pub struct Refused {
+    /// The setting at fault, under the names of the file.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// There is nothing of that name at all.
+    pub is_unknown: bool,
+}
+
+impl Refused {
+    /// What is wrong with a setting, or with the whole.
+    pub(crate) fn new(key: &str, problem: String) -> Self {
+        Self {
+            key: key.to_owned(),
+            problem,
+            is_unknown: false,
+        }
+    }
+}
 
 pub(super) fn config(
     scenario: &Scenario,
     variant: &Variant,
     seed: u64,
 ) -> Result<Config, LoadError> {
+    assembled(scenario, variant, &[], seed)
+        .map_err(|refused| wrong(scenario, variant, &refused.key, refused.problem))
+}
+
+pub(super) fn assembled(
+    scenario: &Scenario,
+    variant: &Variant,
+    more: &[Setting],
+    seed: u64,
+) -> Result<Config, Refused> {
     let mut config = scenario.template.clone();
     let mut counts = scenario.counts.clone();
-    let at = |key: &str, problem: String| wrong(scenario, variant, key, problem);
-    for setting in &variant.settings {
-        let set = settings::apply(&mut config, &mut counts, &setting.knob, &setting.value);
+    let mut settings: Vec<&Setting> = variant.settings.iter().chain(more).collect();
+    // Parameters after the workload that they are of.
+    settings.sort_by_key(|set| (rank(&set.knob), set.knob.contains(".workload.")));
+    for setting in settings {
+        let set = vary::apply(&mut config, &mut counts, &setting.knob, &setting.value);
         set.map_err(|error| {
-            let problem = match error {
-                KnobError::Value { problem, .. } => problem,
-                other => other.to_string(),
+            let (problem, is_unknown) = match error {
+                KnobError::Value { problem, .. } => (problem, false),
+                KnobError::Unknown { help, .. } => (format!("there is no such knob; {help}"), true),
+                KnobError::NoVm { help, .. } => (format!("there is no such VM; {help}"), true),
+                KnobError::NoTask { help, .. } => (format!("there is no such task; {help}"), true),
             };
-            at(&setting.knob, problem)
+            Refused {
+                key: setting.knob.clone(),
+                problem,
+                is_unknown,
+            }
         })?;
     }
     let vcpus = config.vms.iter().zip(&counts);
@@ -35,7 +76,7 @@ pub(super) fn config(
         .map(|(vm, count)| u64::from(vm.vcpus) * u64::from(*count))
         .sum();
     if vcpus > MOST_VCPUS {
-        return Err(at(
+        return Err(Refused::new(
             "vm",
             format!("{vcpus} vCPUs in all: {MOST_VCPUS} at most"),
         ));
@@ -45,7 +86,7 @@ pub(super) fn config(
     config.run.seed = seed;
     match config.check() {
         Ok(()) => Ok(config),
-        Err(error) => Err(of_group(scenario, variant, &error, &groups)),
+        Err(error) => Err(of_group(scenario, &error, &groups)),
     }
 }
 
@@ -83,12 +124,7 @@ fn part(pinning: &Pinning, vcpus: u32, n: u32, count: u32) -> Pinning {
 }
 
 /// An error of [`Config::check`] under the names of the file.
-fn of_group(
-    scenario: &Scenario,
-    variant: &Variant,
-    error: &ConfigError,
-    groups: &[usize],
-) -> LoadError {
+fn of_group(scenario: &Scenario, error: &ConfigError, groups: &[usize]) -> Refused {
     let rest = error
         .key
         .strip_prefix("vm.")
@@ -100,8 +136,7 @@ fn of_group(
             scenario.template.vms.get(group)?.name
         ))
     });
-    let key = named.unwrap_or_else(|| error.key.clone());
-    wrong(scenario, variant, &key, error.problem.clone())
+    Refused::new(named.as_ref().unwrap_or(&error.key), error.problem.clone())
 }
 
 fn wrong(scenario: &Scenario, variant: &Variant, key: &str, problem: String) -> LoadError {

@@ -23,14 +23,15 @@ pub(super) struct Read<'t, 'a> {
     pub(super) knobs: Vec<(String, Item<'t, 'a>)>,
 }
 
-/// Reads `[host]`.
+/// Reads `[host]`; `profile` takes the place of the one that it names, or of its `base`.
 pub(super) fn read<'t, 'a>(
     mut table: Table<'t, 'a>,
+    profile: Option<&str>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Read<'t, 'a>>, LoadError> {
-    let machine = machine(&mut table, file, at, notes)?;
+    let machine = machine(&mut table, profile, file, at, notes)?;
     let topology = topology(&mut table, notes);
     let hypervisor = hypervisor(&mut table, notes);
     let mut knobs = Vec::new();
@@ -58,6 +59,7 @@ pub(super) fn read<'t, 'a>(
 
 fn machine(
     table: &mut Table<'_, '_>,
+    other: Option<&str>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
@@ -75,11 +77,11 @@ fn machine(
     };
     if item.value.is_table() {
         return match item.table(notes) {
-            Some(table) => machine_in(table, file, at, notes),
+            Some(table) => machine_in(table, other, file, at, notes),
             None => Ok(None),
         };
     }
-    match item.text(notes) {
+    match other.or_else(|| item.text(notes)) {
         Some(name) => named(&item, name, at, notes),
         None => Ok(None),
     }

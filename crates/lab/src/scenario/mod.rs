@@ -36,6 +36,7 @@ mod host;
 mod migration;
 mod read;
 mod settings;
+mod vary;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,9 +49,11 @@ use crate::error::LoadError;
 use crate::knobs::KnobError;
 use crate::profile::Figure;
 
+pub use build::Refused;
 pub use calibrate::{Calibration, FitRecord, ValueKind};
 pub use guests::workloads;
 pub use settings::Setting;
+pub use vary::sizes;
 
 /// The most seeds of a run.
 pub const MOST_SEEDS: usize = 10_000;
@@ -87,6 +90,8 @@ pub struct Scenario {
     /// A VM of this stands for `counts` of it.
     template: Config,
     counts: Vec<u32>,
+    /// What [`Scenario::set`] has set, in this order.
+    sets: Vec<Setting>,
     text: String,
     places: BTreeMap<String, Range<usize>>,
 }
@@ -99,7 +104,7 @@ impl Scenario {
     /// [`LoadError`]: all that is wrong, with its lines.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         let text = read_text(path)?;
-        read::scenario(&path.display().to_string(), path, &text)
+        read::scenario(&path.display().to_string(), path, &text, None)
     }
 
     /// Reads a scenario from text; `file` is what messages call it and where machine profiles by
@@ -109,7 +114,7 @@ impl Scenario {
     ///
     /// As [`Scenario::load`].
     pub fn from_text(file: &str, text: &str) -> Result<Self, LoadError> {
-        read::scenario(file, Path::new(file), text)
+        read::scenario(file, Path::new(file), text, None)
     }
 
     /// Sets a knob for all variants that do not set it themselves.
@@ -118,7 +123,46 @@ impl Scenario {
     ///
     /// [`KnobError`]. Whether all variants can be run with it, [`Scenario::check`] says.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), KnobError> {
-        settings::apply(&mut self.template, &mut self.counts, name, value)
+        settings::apply(&mut self.template, &mut self.counts, name, value)?;
+        self.sets.push(Setting {
+            knob: name.to_owned(),
+            value: value.to_owned(),
+        });
+        Ok(())
+    }
+
+    /// The same on another machine: `name` takes the place of the profile that the file names, or of
+    /// its `base`; figures that the file changes in place stay changed.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]: there is no such profile, or the scenario does not work on that machine.
+    pub fn on_profile(&self, name: &str) -> Result<Self, LoadError> {
+        let mut other = read::scenario(&self.file, Path::new(&self.file), &self.text, Some(name))?;
+        for set in &self.sets {
+            // It could be set on the first machine; what a value may be does not depend on that.
+            let _ = other.set(&set.knob, &set.value);
+        }
+        other.template.run = self.template.run;
+        other.seeds.clone_from(&self.seeds);
+        Ok(other)
+    }
+
+    /// The configuration before any variant; a VM stands for its group.
+    pub(crate) const fn template(&self) -> &Config {
+        &self.template
+    }
+
+    /// The text of the file.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What [`Scenario::set`] has set, in this order.
+    #[must_use]
+    pub fn sets(&self) -> &[Setting] {
+        &self.sets
     }
 
     /// How long a run is measured, in ns.
@@ -158,6 +202,21 @@ impl Scenario {
     /// [`LoadError`] with the line of what cannot be run.
     pub fn config(&self, variant: &Variant, seed: u64) -> Result<Config, LoadError> {
         build::config(self, variant, seed)
+    }
+
+    /// The configuration of one run with more settings beside those of the variant: all knobs, and
+    /// what only a sweep varies ([`sizes`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: which setting, or what of the whole, cannot be run.
+    pub fn config_with(
+        &self,
+        variant: &Variant,
+        more: &[Setting],
+        seed: u64,
+    ) -> Result<Config, Refused> {
+        build::assembled(self, variant, more, seed)
     }
 
     /// Whether each variant can be run.

@@ -17,13 +17,20 @@ use crate::profile::Origin;
 /// The longest run, in ns: what [`Config::check`] allows.
 const LONGEST_NS: u64 = 1_000_000_000_000_000;
 
-pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, LoadError> {
+/// Reads a file; `profile` is another machine than the one that it names.
+pub(super) fn scenario(
+    file: &str,
+    path: &Path,
+    text: &str,
+    profile: Option<&str>,
+) -> Result<Scenario, LoadError> {
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
     let read = whole(
         table,
         parsed.get_ref(),
+        profile,
         file,
         &Origin::File(path, 0),
         &mut notes,
@@ -41,13 +48,14 @@ pub(super) fn scenario(file: &str, path: &Path, text: &str) -> Result<Scenario, 
 fn whole(
     mut table: Table<'_, '_>,
     root: &DeTable<'_>,
+    profile: Option<&str>,
     file: &str,
     at: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Scenario>, LoadError> {
     let about = table.text("about", notes).unwrap_or_default().to_owned();
     let host = match table.table("host", notes) {
-        Some(table) => host::read(table, file, at, notes)?,
+        Some(table) => host::read(table, profile, file, at, notes)?,
         None => {
             let help = "add [host] with a profile and its cpus".to_owned();
             notes.push("host", 0..0, "there is no [host]".into(), Some(help));
@@ -121,6 +129,7 @@ fn whole(
         calibrations,
         template,
         counts,
+        sets: Vec::new(),
         text: String::new(),
         places: std::collections::BTreeMap::new(),
     }))

@@ -95,6 +95,10 @@ pub(super) fn refused(error: KnobError, item: &Item<'_, '_>, notes: &mut Notes) 
             let problem = "there is no such knob".to_owned();
             notes.push(&item.key, item.key_span.clone(), problem, Some(help));
         }
+        KnobError::NoTask { help, .. } => {
+            let problem = "there is no such task".to_owned();
+            notes.push(&item.key, item.key_span.clone(), problem, Some(help));
+        }
         KnobError::NoVm { help, .. } => {
             let problem = "there is no such VM".to_owned();
             notes.push(&item.key, item.key_span.clone(), problem, Some(help));

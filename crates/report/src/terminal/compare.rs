@@ -1,6 +1,6 @@
 //! Variants side by side.
 
-mod number;
+pub(super) mod number;
 
 use std::fmt::Write as _;
 

@@ -12,6 +12,7 @@ pub mod knobs;
 mod more;
 mod ready;
 pub mod reproduce;
+pub mod sweep;
 mod time;
 pub mod timeline;
 

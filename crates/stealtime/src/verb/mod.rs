@@ -10,6 +10,7 @@ mod knobs;
 mod pick;
 mod reproduce;
 mod simulate;
+mod sweep;
 mod whatif;
 
 use clap::Subcommand;
@@ -24,6 +25,7 @@ pub(crate) enum Verb {
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
+    Sweep(Box<sweep::Sweep>),
     Reproduce(reproduce::Reproduce),
     Calibrate(calibrate::Calibrate),
     Knobs(knobs::Knobs),
@@ -40,6 +42,7 @@ impl Verb {
             Self::Export(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
+            Self::Sweep(verb) => verb.run(),
             Self::Reproduce(verb) => verb.run(),
             Self::Calibrate(verb) => verb.run(),
             Self::Knobs(verb) => verb.run(),

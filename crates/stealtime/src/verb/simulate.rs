@@ -132,9 +132,8 @@ impl Simulate {
         if let Some(seeds) = self.seeds {
             scenario.set_seeds(usize::try_from(seeds).unwrap_or(MOST_SEEDS));
         }
-        self.set_knobs(&mut scenario)?;
-        let variants = self.chosen(&scenario)?;
-        self.check_set(&variants)?;
+        set_knobs(&mut scenario, &self.set)?;
+        let variants = chosen(&scenario, &self.variant, &self.set)?;
         let closer = self.closer(&variants)?;
         let jobs = self
             .jobs
@@ -190,47 +189,6 @@ impl Simulate {
         }
     }
 
-    /// Applies `--set`.
-    fn set_knobs(&self, scenario: &mut Scenario) -> Result<(), CliError> {
-        for set in &self.set {
-            let (knob, value) = split(set)?;
-            let wrong = |error| CliError::Simulate(format!("--set {set}: {error}"));
-            scenario.set(knob, value).map_err(wrong)?;
-        }
-        Ok(())
-    }
-
-    /// The variants of `--variant`, or all, in the order of the file.
-    fn chosen<'s>(&self, scenario: &'s Scenario) -> Result<Vec<&'s Variant>, CliError> {
-        let all = &scenario.variants;
-        for name in &self.variant {
-            if !all.iter().any(|variant| variant.name == *name) {
-                let names: Vec<&str> = all.iter().map(|v| v.name.as_str()).collect();
-                let there = names.join(", ");
-                let problem = format!("--variant {name}: no such variant; there are {there}");
-                return Err(CliError::Simulate(problem));
-            }
-        }
-        let chosen = all
-            .iter()
-            .filter(|v| self.variant.is_empty() || self.variant.contains(&v.name));
-        Ok(chosen.collect())
-    }
-
-    /// A knob that every variant sets itself cannot be set for all.
-    fn check_set(&self, variants: &[&Variant]) -> Result<(), CliError> {
-        for set in &self.set {
-            let (knob, _) = split(set)?;
-            let own = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
-            if variants.iter().filter(own).count() == variants.len() {
-                let problem =
-                    format!("--set {set} changes nothing: each variant sets {knob} itself");
-                return Err(CliError::Simulate(problem));
-            }
-        }
-        Ok(())
-    }
-
     fn show(&self, comparison: &Comparison, speed: Option<Speed>) -> Result<(), CliError> {
         output::to_stdout(|out| {
             if self.json || self.format == Format::Json {
@@ -252,7 +210,7 @@ impl Simulate {
     }
 }
 
-fn load(path: &Path) -> Result<Scenario, CliError> {
+pub(super) fn load(path: &Path) -> Result<Scenario, CliError> {
     if path != Path::new("-") {
         return Scenario::load(path).map_err(unusable);
     }
@@ -265,7 +223,48 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
     Scenario::from_text("standard input", &text).map_err(unusable)
 }
 
-fn unusable(error: LoadError) -> CliError {
+/// Applies `--set`.
+pub(super) fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
+    for set in set {
+        let (knob, value) = split(set)?;
+        let wrong = |error| CliError::Simulate(format!("--set {set}: {error}"));
+        scenario.set(knob, value).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// The variants of `--variant`, or all, in the order of the file; `set` is what `--set` says.
+pub(super) fn chosen<'s>(
+    scenario: &'s Scenario,
+    names: &[String],
+    set: &[String],
+) -> Result<Vec<&'s Variant>, CliError> {
+    let all = &scenario.variants;
+    for name in names {
+        if !all.iter().any(|variant| variant.name == *name) {
+            let there: Vec<&str> = all.iter().map(|v| v.name.as_str()).collect();
+            let there = there.join(", ");
+            let problem = format!("--variant {name}: no such variant; there are {there}");
+            return Err(CliError::Simulate(problem));
+        }
+    }
+    let variants: Vec<&Variant> = all
+        .iter()
+        .filter(|v| names.is_empty() || names.contains(&v.name))
+        .collect();
+    // A knob that every variant sets itself cannot be set for all.
+    for set in set {
+        let (knob, _) = split(set)?;
+        let own = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
+        if variants.iter().filter(own).count() == variants.len() {
+            let problem = format!("--set {set} changes nothing: each variant sets {knob} itself");
+            return Err(CliError::Simulate(problem));
+        }
+    }
+    Ok(variants)
+}
+
+pub(super) fn unusable(error: LoadError) -> CliError {
     match error {
         LoadError::Wrong(_) => CliError::Scenario(error.to_string()),
         _ => CliError::Simulate(error.to_string()),
@@ -279,7 +278,7 @@ fn split(set: &str) -> Result<(&str, &str), CliError> {
         .ok_or_else(wrong)
 }
 
-fn duration(text: &str) -> Result<u64, String> {
+pub(super) fn duration(text: &str) -> Result<u64, String> {
     match time(text, Plain::Refused)? {
         ns @ 1_000..=1_000_000_000_000_000 => Ok(ns),
         _ => Err("must be within 1us and 1000000s".to_owned()),

@@ -1,0 +1,82 @@
+//! Knobs of the host's tasks: `task.NAME.count`, `task.NAME.nice`, `task.NAME.workload.PARAMETER`.
+
+use stealtime_simulator::config::{ParamValue, TaskConfig};
+
+use super::name::{check_parameter, parameter_value};
+use crate::nearest::suggestion;
+
+/// The most tasks of a name, as in `[[task]]`.
+const MOST: u32 = 65_536;
+
+/// What a name behind `task.` stands for.
+pub(super) struct Target<'n> {
+    task: &'n str,
+    key: &'n str,
+}
+
+/// Finds the task: names of tasks have no dots.
+///
+/// # Errors
+///
+/// The nearest task's name, or all.
+pub(super) fn target<'n>(tasks: &[TaskConfig], rest: &'n str) -> Result<Target<'n>, String> {
+    let (task, key) = rest.split_once('.').unwrap_or((rest, ""));
+    if tasks.iter().any(|known| known.name == task) {
+        return Ok(Target { task, key });
+    }
+    let names: Vec<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
+    Err(match names.is_empty() {
+        true => "there are no tasks".to_owned(),
+        false => suggestion(task, &names),
+    })
+}
+
+impl Target<'_> {
+    /// Sets it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, as a clause.
+    pub(super) fn set(&self, tasks: &mut [TaskConfig], text: &str) -> Result<(), String> {
+        let Some(task) = tasks.iter_mut().find(|task| task.name == self.task) else {
+            return Ok(());
+        };
+        let text = text.trim();
+        match self.key {
+            "count" => {
+                let count = text.parse::<u32>().ok();
+                let count = count.filter(|count| (1..=MOST).contains(count));
+                task.count = count.ok_or_else(|| format!("{text:?} is not within 1 to {MOST}"))?;
+            }
+            "nice" => {
+                let nice = text.parse::<i8>().ok();
+                let nice = nice.filter(|nice| (-20..=19).contains(nice));
+                task.nice = nice.ok_or_else(|| format!("{text:?} is not within -20 to 19"))?;
+            }
+            key => {
+                let Some(parameter) = key.strip_prefix("workload.") else {
+                    let help = suggestion(key, &["count", "nice", "workload.PARAMETER"]);
+                    return Err(format!("a task has no knob {key:?}; {help}"));
+                };
+                let value = parameter_value(text);
+                check_parameter(&task.workload.name, parameter, &value).map_err(|wrong| wrong.0)?;
+                task.workload.params.insert(parameter.to_owned(), value);
+            }
+        }
+        Ok(())
+    }
+
+    /// The value; `None` for what it has not, or has by default.
+    pub(super) fn get(&self, tasks: &[TaskConfig]) -> Option<String> {
+        let task = tasks.iter().find(|task| task.name == self.task)?;
+        match self.key {
+            "count" => Some(task.count.to_string()),
+            "nice" => Some(task.nice.to_string()),
+            key => match task.workload.params.get(key.strip_prefix("workload.")?)? {
+                ParamValue::Int(number) => Some(number.to_string()),
+                ParamValue::Text(text) => Some(text.clone()),
+                ParamValue::Bool(on) => Some(on.to_string()),
+            },
+        }
+    }
+}

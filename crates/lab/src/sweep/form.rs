@@ -1,0 +1,275 @@
+//! Rows as Parquet, CSV or JSON. The same rows are the same bytes.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::Type;
+
+use super::cell::{Cell, CellKind};
+use super::table::Column;
+
+/// Rows of a row group: what is held in memory at a time.
+const GROUP: usize = 8_192;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Apache Parquet, Snappy, a column for each knob and metric.
+    Parquet,
+    /// Commas, a head line; what is not there is empty.
+    Csv,
+    /// An array of objects, one a line.
+    Json,
+}
+
+impl Form {
+    /// The end of the file's name.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Csv => "csv",
+            Self::Json => "json",
+        }
+    }
+
+    /// A writer of rows with these columns.
+    pub(super) fn begin<'w>(
+        self,
+        columns: &'w [Column],
+        out: &'w mut (dyn Write + Send),
+    ) -> io::Result<Box<dyn Rows + 'w>> {
+        Ok(match self {
+            Self::Parquet => Box::new(ParquetRows::new(columns, out)?),
+            Self::Csv => Box::new(CsvRows::new(columns, out)?),
+            Self::Json => Box::new(JsonRows {
+                columns,
+                out,
+                rows: 0,
+            }),
+        })
+    }
+}
+
+/// Takes rows.
+pub(super) trait Rows {
+    fn row(&mut self, row: Vec<Cell>) -> io::Result<()>;
+    fn end(self: Box<Self>) -> io::Result<()>;
+}
+
+/// The operating system's error, where it is one.
+fn io_error(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(error) => match error.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(error) => io::Error::other(error),
+        },
+        error => io::Error::other(error),
+    }
+}
+
+struct ParquetRows<'w> {
+    writer: SerializedFileWriter<&'w mut (dyn Write + Send)>,
+    kinds: Vec<CellKind>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl<'w> ParquetRows<'w> {
+    fn new(columns: &[Column], out: &'w mut (dyn Write + Send)) -> io::Result<Self> {
+        let fields: Result<Vec<_>, ParquetError> = columns.iter().map(field).collect();
+        let fields = fields.map_err(io_error)?;
+        let schema = Type::group_type_builder("sweep")
+            .with_fields(fields)
+            .build()
+            .map_err(io_error)?;
+        let columns_text = serde_json::to_string(columns)?;
+        let notes = [
+            ("stealtime.version", env!("CARGO_PKG_VERSION")),
+            ("stealtime.columns", &columns_text),
+        ];
+        let notes = notes.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_key_value_metadata(Some(notes.to_vec()))
+            .build();
+        let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties));
+        Ok(Self {
+            writer: writer.map_err(io_error)?,
+            kinds: columns.iter().map(|column| column.kind).collect(),
+            rows: Vec::new(),
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), ParquetError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group()?;
+        for (at, kind) in self.kinds.iter().enumerate() {
+            let Some(mut writer) = group.next_column()? else {
+                break;
+            };
+            let cells = self
+                .rows
+                .iter()
+                .map(|row| row.get(at).unwrap_or(&Cell::Null));
+            write_column(&mut writer, *kind, cells)?;
+            writer.close()?;
+        }
+        group.close()?;
+        self.rows.clear();
+        Ok(())
+    }
+}
+
+fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
+    let physical = match column.kind {
+        CellKind::Switch => Physical::BOOLEAN,
+        CellKind::Integer => Physical::INT64,
+        CellKind::Number => Physical::DOUBLE,
+        CellKind::Text => Physical::BYTE_ARRAY,
+    };
+    let field = Type::primitive_type_builder(&column.name, physical)
+        .with_repetition(Repetition::OPTIONAL)
+        .with_logical_type((column.kind == CellKind::Text).then_some(LogicalType::String));
+    field.build().map(Arc::new)
+}
+
+/// Writes a column's values, and which of them there are.
+fn write_column<'c>(
+    writer: &mut SerializedColumnWriter<'_>,
+    kind: CellKind,
+    cells: impl Iterator<Item = &'c Cell> + Clone,
+) -> Result<usize, ParquetError> {
+    let there = |cell: &Cell| i16::from(*cell != Cell::Null);
+    let levels: Vec<i16> = cells.clone().map(there).collect();
+    let levels = Some(&levels[..]);
+    match kind {
+        CellKind::Switch => {
+            let values = cells.filter_map(|cell| match cell {
+                Cell::Switch(on) => Some(*on),
+                _ => None,
+            });
+            let values: Vec<bool> = values.collect();
+            writer
+                .typed::<BoolType>()
+                .write_batch(&values, levels, None)
+        }
+        CellKind::Integer => {
+            let values = cells.filter_map(|cell| match cell {
+                Cell::Integer(number) => Some(*number),
+                _ => None,
+            });
+            let values: Vec<i64> = values.collect();
+            writer
+                .typed::<Int64Type>()
+                .write_batch(&values, levels, None)
+        }
+        CellKind::Number => {
+            let values = cells.filter_map(|cell| match cell {
+                Cell::Number(number) => Some(*number),
+                _ => None,
+            });
+            let values: Vec<f64> = values.collect();
+            writer
+                .typed::<DoubleType>()
+                .write_batch(&values, levels, None)
+        }
+        CellKind::Text => {
+            let values = cells.filter_map(|cell| match cell {
+                Cell::Text(text) => Some(ByteArray::from(text.as_str())),
+                _ => None,
+            });
+            let values: Vec<ByteArray> = values.collect();
+            writer
+                .typed::<ByteArrayType>()
+                .write_batch(&values, levels, None)
+        }
+    }
+}
+
+impl Rows for ParquetRows<'_> {
+    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
+        self.rows.push(row);
+        match self.rows.len() {
+            GROUP => self.flush().map_err(io_error),
+            _ => Ok(()),
+        }
+    }
+
+    fn end(mut self: Box<Self>) -> io::Result<()> {
+        self.flush().map_err(io_error)?;
+        self.writer.finish().map_err(io_error)?;
+        self.writer.inner_mut().flush()
+    }
+}
+
+struct CsvRows<'w> {
+    out: &'w mut (dyn Write + Send),
+}
+
+/// A field, in quotes where it needs them.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+impl<'w> CsvRows<'w> {
+    fn new(columns: &[Column], out: &'w mut (dyn Write + Send)) -> io::Result<Self> {
+        let names: Vec<String> = columns.iter().map(|column| quoted(&column.name)).collect();
+        writeln!(out, "{}", names.join(","))?;
+        Ok(Self { out })
+    }
+}
+
+impl Rows for CsvRows<'_> {
+    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
+        let fields: Vec<String> = row.iter().map(|cell| quoted(&cell.to_string())).collect();
+        writeln!(self.out, "{}", fields.join(","))
+    }
+
+    fn end(self: Box<Self>) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+struct JsonRows<'w> {
+    columns: &'w [Column],
+    out: &'w mut (dyn Write + Send),
+    rows: u64,
+}
+
+impl Rows for JsonRows<'_> {
+    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
+        let (before, out) = (if self.rows == 0 { "[\n{" } else { ",\n{" }, &mut self.out);
+        out.write_all(before.as_bytes())?;
+        for (at, (column, cell)) in self.columns.iter().zip(row).enumerate() {
+            let name = serde_json::to_string(&column.name)?;
+            let value = match cell {
+                Cell::Null => "null".to_owned(),
+                Cell::Switch(on) => on.to_string(),
+                Cell::Integer(number) => number.to_string(),
+                Cell::Number(number) => serde_json::to_string(&number)?,
+                Cell::Text(text) => serde_json::to_string(&text)?,
+            };
+            let comma = if at == 0 { "" } else { "," };
+            write!(out, "{comma}{name}:{value}")?;
+        }
+        self.rows += 1;
+        out.write_all(b"}")
+    }
+
+    fn end(self: Box<Self>) -> io::Result<()> {
+        let end = if self.rows == 0 { "[]\n" } else { "\n]\n" };
+        self.out.write_all(end.as_bytes())?;
+        self.out.flush()
+    }
+}

@@ -1,0 +1,177 @@
+//! Columns and rows of the results.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::SweepError;
+use super::cell::{Cell, CellKind};
+use super::journal::Journal;
+use super::plan::Plan;
+use super::record::{Ended, MetricKind};
+use crate::metric::{Of, Unit};
+use crate::run::RunError;
+
+/// A column of the results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Column {
+    /// Its name, with the unit at its end.
+    pub name: String,
+    /// The metric, if it is one.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<MetricKind>,
+    /// Its type.
+    #[serde(skip)]
+    pub kind: CellKind,
+}
+
+/// The columns of some runs, and where the values of each list of metrics go.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    /// All columns in their order.
+    pub all: Vec<Column>,
+    /// How many stand before the first metric.
+    fixed: usize,
+    /// By list of the journal, by metric of the list, the column.
+    places: BTreeMap<u32, Vec<usize>>,
+}
+
+/// A metric's column: `vm.web.latency_p99_ns`.
+fn name_of(kind: &MetricKind) -> String {
+    let of = match &kind.of {
+        Of::Host => "host".to_owned(),
+        Of::Vm(name) => format!("vm.{name}"),
+        Of::Task(name) => format!("task.{name}"),
+    };
+    let unit = match kind.unit {
+        Unit::Count => "",
+        Unit::PerSecond => "_per_s",
+        Unit::Ns => "_ns",
+        Unit::Percent => "_percent",
+    };
+    format!("{of}.{}{unit}", kind.name.replace(' ', "_"))
+}
+
+impl Columns {
+    /// What the runs of a range need: the grid's columns, how each run ended, and every metric that
+    /// one of them has, in the order of the runs.
+    #[must_use]
+    pub fn of(plan: &Plan, journal: &Journal, runs: Range<u64>) -> Self {
+        let mut all = Vec::new();
+        let mut add = |name: &str, kind| {
+            all.push(Column {
+                name: name.to_owned(),
+                metric: None,
+                kind,
+            });
+        };
+        for dimension in &plan.dimensions {
+            match dimension.knob.as_str() {
+                time @ ("run.duration" | "run.warmup") => {
+                    add(&format!("{time}_ns"), dimension.kind)
+                }
+                knob => add(knob, dimension.kind),
+            }
+        }
+        add("variant", CellKind::Text);
+        add("seed", CellKind::Integer);
+        add("status", CellKind::Text);
+        add("fault", CellKind::Text);
+        add("events", CellKind::Integer);
+        let fixed = all.len();
+        let lists = journal.lists(runs);
+        let mut kinds: Vec<&MetricKind> = Vec::new();
+        for (_, list) in &lists {
+            let mut after = 0;
+            for kind in &list.0 {
+                match kinds.iter().position(|known| *known == kind) {
+                    Some(at) => after = at + 1,
+                    None => {
+                        kinds.insert(after, kind);
+                        after += 1;
+                    }
+                }
+            }
+        }
+        for kind in &kinds {
+            let mut name = name_of(kind);
+            while all.iter().any(|column| column.name == name) {
+                name.push('_');
+            }
+            all.push(Column {
+                name,
+                metric: Some((*kind).clone()),
+                kind: CellKind::Number,
+            });
+        }
+        let place = |kind: &MetricKind| {
+            let at = kinds.iter().position(|known| *known == kind);
+            fixed + at.unwrap_or(kinds.len())
+        };
+        let places = lists
+            .iter()
+            .map(|(number, list)| (*number, list.0.iter().map(place).collect()));
+        let places = places.collect();
+        Self { all, fixed, places }
+    }
+
+    /// The row of a run that has ended.
+    ///
+    /// # Errors
+    ///
+    /// The journal can no more be read.
+    pub fn row(
+        &self,
+        plan: &Plan,
+        journal: &Journal,
+        run: u64,
+    ) -> Result<Option<Vec<Cell>>, SweepError> {
+        let Some(ended) = journal.ended(run)? else {
+            return Ok(None);
+        };
+        let place = plan.place(run);
+        let mut row = Vec::with_capacity(self.all.len());
+        for (dimension, value) in plan.dimensions.iter().zip(&place.values) {
+            row.push(dimension.cells.get(*value).cloned().unwrap_or(Cell::Null));
+        }
+        let variant = plan.variants.get(place.variant);
+        row.push(variant.map_or(Cell::Null, |variant| Cell::Text(variant.name.clone())));
+        let seed = plan.seeds.get(place.seed).copied();
+        let integer = |number: u64| i64::try_from(number).map_or(Cell::Null, Cell::Integer);
+        row.push(seed.map_or(Cell::Null, integer));
+        match ended {
+            Ended::Done {
+                list,
+                events,
+                values,
+            } => {
+                row.extend([Cell::Text("done".to_owned()), Cell::Null, integer(events)]);
+                // Nothing counted is 0; a time that nobody measured is none.
+                row.extend(self.all.iter().skip(self.fixed).map(|column| {
+                    let unit = column.metric.as_ref().map(|metric| metric.unit);
+                    match unit.is_some_and(Unit::is_counted) {
+                        true => Cell::Number(0.0),
+                        false => Cell::Null,
+                    }
+                }));
+                let places = self.places.get(&list).map_or(&[][..], Vec::as_slice);
+                for (at, value) in places.iter().zip(values) {
+                    if let Some(cell) = row.get_mut(*at).filter(|_| value.is_finite()) {
+                        *cell = Cell::Number(value);
+                    }
+                }
+            }
+            Ended::Failed(error) => {
+                let status = match error {
+                    RunError::Panicked(_) => "panicked",
+                    _ => "failed",
+                };
+                let why = error.to_string();
+                row.extend([Cell::Text(status.to_owned()), Cell::Text(why), Cell::Null]);
+                row.resize(self.all.len(), Cell::Null);
+            }
+        }
+        Ok(Some(row))
+    }
+}

@@ -1,0 +1,228 @@
+//! What `--vary KNOB=VALUES` says.
+
+use crate::document::{Notes, Table, parse};
+use crate::units::{Plain, show_time, time};
+
+/// The most values of a dimension.
+const MOST: usize = 1_000_000;
+
+/// Reads `KNOB=VALUES`: values separated by commas (in quotes where they hold commas themselves), a
+/// TOML list, or ranges with both ends: `1..8`, `0..100+20`, `10us..640us*2`.
+///
+/// ```
+/// use stealtime_lab::sweep::vary;
+/// let (knob, values) = vary("kvm.halt_poll_ns=0,10us..80us*2").expect("five values");
+/// assert_eq!(knob, "kvm.halt_poll_ns");
+/// assert_eq!(values, ["0", "10us", "20us", "40us", "80us"]);
+/// assert_eq!(vary("host.nohz_full=[\"0-1,4\", \"none\"]").expect("a list").1, ["0-1,4", "none"]);
+/// ```
+///
+/// # Errors
+///
+/// What is wrong, as a clause.
+pub fn vary(text: &str) -> Result<(String, Vec<String>), String> {
+    let (knob, values) = text.split_once('=').ok_or("expected KNOB=VALUE,VALUE…")?;
+    let (knob, values) = (knob.trim(), values.trim());
+    if knob.is_empty() {
+        return Err("the knob's name is missing before `=`".to_owned());
+    }
+    let mut all = Vec::new();
+    if values.starts_with('[') {
+        all = list(values)?;
+    } else {
+        for (value, is_quoted) in split(values)? {
+            match is_quoted {
+                false if value.contains("..") => range(&value, &mut all)?,
+                _ => all.push(value),
+            }
+        }
+    }
+    match all.len() {
+        0 => Err("no values".to_owned()),
+        count if count > MOST => Err(format!("more than {MOST} values")),
+        _ => Ok((knob.to_owned(), all)),
+    }
+}
+
+/// A TOML list of values.
+fn list(text: &str) -> Result<Vec<String>, String> {
+    let document = format!("values = {text}\n");
+    let wrong = "not a TOML list of values, such as [\"0-3,8\", \"none\"]";
+    let parsed = parse("", &document).map_err(|_| wrong.to_owned())?;
+    let mut notes = Notes::default();
+    let mut table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
+    let item = table.take("values").ok_or(wrong)?;
+    let values = item.value.as_array().ok_or(wrong)?.iter();
+    let words = values.map(|value| crate::document::words(value.get_ref(), true));
+    let words: Option<Vec<String>> = words.collect();
+    match table.rest().is_empty() {
+        true => words.ok_or_else(|| wrong.to_owned()),
+        false => Err(wrong.to_owned()),
+    }
+}
+
+/// Parts between commas; what is within quotes is a part as it is.
+fn split(text: &str) -> Result<Vec<(String, bool)>, String> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start();
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let part = if let Some(quote) = quote {
+            let inner = rest.get(1..).unwrap_or_default();
+            let (inner, after) = inner
+                .split_once(quote)
+                .ok_or_else(|| format!("{rest}: the quote does not end"))?;
+            rest = after.trim_start();
+            if !rest.is_empty() && !rest.starts_with(',') {
+                return Err(format!("{rest:?} stands behind a value in quotes"));
+            }
+            parts.push((inner.to_owned(), true));
+            rest.strip_prefix(',')
+        } else {
+            let (part, after) = match rest.split_once(',') {
+                Some((part, after)) => (part, Some(after)),
+                None => (rest, None),
+            };
+            if part.trim().is_empty() {
+                return Err("a value is missing (an empty one is \"\")".to_owned());
+            }
+            parts.push((part.trim().to_owned(), false));
+            after
+        };
+        match part {
+            Some(after) => rest = after,
+            None => return Ok(parts),
+        }
+    }
+}
+
+/// How a range goes on.
+#[derive(Clone, Copy)]
+enum Step {
+    Add(i64),
+    Times(i64),
+}
+
+/// Adds the values of `FROM..TO`, `FROM..TO+STEP` or `FROM..TO*FACTOR`, both ends included.
+fn range(text: &str, all: &mut Vec<String>) -> Result<(), String> {
+    let help = || format!("{text:?} is no range: give 1..8, 0..100+20 or 10us..640us*2");
+    let (from, rest) = text.split_once("..").ok_or_else(help)?;
+    let (to, step) = match rest.find(['+', '*']) {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let is_time = to.trim().parse::<i64>().is_err();
+    let number = |text: &str| -> Result<i64, String> {
+        let text = text.trim();
+        // `0..100us+20us`: nothing has no unit.
+        if let Ok(number) = text.parse::<i64>()
+            && (!is_time || number == 0)
+        {
+            return Ok(number);
+        }
+        let ns = time(text, Plain::Refused).ok().filter(|_| is_time);
+        ns.and_then(|ns| i64::try_from(ns).ok()).ok_or_else(help)
+    };
+    let (from, to) = (number(from)?, number(to)?);
+    let step = match (step.get(..1), step.get(1..)) {
+        (Some("+"), Some(by)) => Step::Add(number(by)?),
+        (Some("*"), Some(by)) => Step::Times(by.trim().parse().map_err(|_| help())?),
+        _ if is_time => return Err(format!("{text:?}: how far apart? add +STEP or *FACTOR")),
+        _ => Step::Add(1),
+    };
+    match step {
+        _ if to < from => return Err(format!("{text:?} ends before it begins")),
+        Step::Add(by) if by < 1 => return Err(format!("{text:?}: the step must be above 0")),
+        Step::Times(by) if by < 2 || from < 1 => {
+            return Err(format!("{text:?}: from 1 on, and a factor of 2 or more"));
+        }
+        _ => {}
+    }
+    let mut at = Some(from);
+    while let Some(value) = at.filter(|at| *at <= to) {
+        if all.len() > MOST {
+            return Err(format!("{text:?}: more than {MOST} values"));
+        }
+        all.push(match u64::try_from(value) {
+            Ok(ns) if is_time => show_time(ns),
+            _ => value.to_string(),
+        });
+        at = match step {
+            Step::Add(by) => value.checked_add(by),
+            Step::Times(by) => value.checked_mul(by),
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_are_split_and_counted_out() {
+        for (text, values) in [
+            ("k=1", &["1"][..]),
+            ("k= a , b", &["a", "b"]),
+            ("k=\"0-3,8\",none", &["0-3,8", "none"]),
+            ("k='a,b' , \"\"", &["a,b", ""]),
+            ("k=[1, true, 'x,y', [0, 2]]", &["1", "true", "x,y", "0,2"]),
+            ("k=1..4", &["1", "2", "3", "4"]),
+            ("k=-2..1", &["-2", "-1", "0", "1"]),
+            ("k=0..100+40", &["0", "40", "80"]),
+            ("k=1..8*2,100", &["1", "2", "4", "8", "100"]),
+            ("k=100us..1ms*3", &["100us", "300us", "900us"]),
+            ("k=1ms..2ms+500us", &["1ms", "1500us", "2ms"]),
+            ("k=0..20us+10us", &["0ns", "10us", "20us"]),
+            ("k=\"1..4\"", &["1..4"]),
+        ] {
+            let (knob, found) = vary(text).expect(text);
+            assert_eq!(
+                (knob.as_str(), &found[..]),
+                (
+                    "k",
+                    &values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>()[..]
+                ),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, says) in [
+            ("k", "expected KNOB"),
+            ("=1", "name is missing"),
+            ("k=", "a value is missing"),
+            ("k=1,,2", "a value is missing"),
+            ("k=\"1", "does not end"),
+            ("k=\"1\"2", "behind a value"),
+            ("k=8..1", "ends before"),
+            ("k=1us..8us", "how far apart"),
+            ("k=0..8*2", "from 1 on"),
+            ("k=1..8*1", "factor of 2"),
+            ("k=1..8+0", "above 0"),
+            ("k=1..x", "is no range"),
+            ("k=..", "is no range"),
+            ("k=1us..5", "is no range"),
+            ("k=0..9223372036854775807", "more than"),
+            ("k=[1", "TOML list"),
+            ("k=[]", "no values"),
+            ("k=[1]\nx=2", "TOML list"),
+            ("k=[{a=1}]", "TOML list"),
+        ] {
+            let error = vary(text).expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[a-z0-9.,*+\\[\\]\"'= -]{0,24}") {
+            let _ = vary(&text);
+            let _ = vary(&format!("k={text}"));
+        }
+    }
+}

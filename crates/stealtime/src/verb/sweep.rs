@@ -1,0 +1,392 @@
+//! `stealtime sweep`: a grid of runs on all cores, to Parquet, that goes on where it was stopped.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stealtime_lab::scenario::{MOST_SEEDS, Variant};
+use stealtime_lab::simulate::Simulator;
+use stealtime_lab::sweep::{self, Estimate, Form, Plan, Summary, SweepError, Work};
+use stealtime_report::terminal::Style;
+use stealtime_report::{json, terminal};
+
+use super::simulate::{chosen, duration, load, set_knobs, unusable};
+use crate::error::CliError;
+use crate::output;
+use crate::progress::RunProgress;
+
+/// A sweep that takes longer than this asks for `--yes`, in seconds.
+const LONG: f64 = 3600.0;
+/// And so does one of so many runs.
+const MANY: u64 = 1_000_000;
+
+/// Run a grid of knobs, sizes, machines, variants and seeds on all cores, to Parquet.
+///
+/// The grid is every combination of the values of each --vary, of the scenario's variants and seeds.
+/// What is finished is kept in a folder: stopped or killed at any moment, the same command goes on,
+/// and the results are the same bytes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stealtime sweep scenarios/halt-polling.toml --vary kvm.halt_poll_ns=0,50us,200us --variant polling
+  stealtime sweep scenarios/shootdowns.toml --vary vm.dedup.count=1..4 --vary host.cpus=8,16
+  stealtime sweep a.toml --vary vm.web.workload.period_ns=10us..10ms*10 --vary run.seeds=20
+  stealtime sweep a.toml --vary host.profile=skylake-sp,sapphire-rapids --results parquet,csv
+  stealtime sweep a.toml --vary 'host.nohz_full=[\"2-7\", \"4-7\"]' --out nohz --metric host.exits_HLT_per_s")]
+pub(crate) struct Sweep {
+    /// A scenario file (see docs/scenarios.md); `-` is standard input
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+
+    /// What to vary (repeat for each): a knob, vm.NAME.count, vm.NAME.workload, host.cpus,
+    /// host.profile, run.seeds, run.duration… Values may be ranges: 1..8, 0..100+20, 10us..640us*2
+    #[arg(long, value_name = "KNOB=VALUE,VALUE…")]
+    vary: Vec<String>,
+
+    /// Set a knob in all variants that do not set it themselves (repeat for each knob)
+    #[arg(long, value_name = "KNOB=VALUE")]
+    set: Vec<String>,
+
+    /// Only these variants of the scenario
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    variant: Vec<String>,
+
+    /// How many seeds, instead of those of the scenario
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SEEDS as u64))]
+    seeds: Option<u64>,
+
+    /// How long each run is measured, such as 500ms or 10s, instead of what the scenario says
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    duration: Option<u64>,
+
+    /// The sweep's folder; without it the scenario's name with .sweep, in this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+
+    /// Throw away what the folder has of this or another sweep, and begin again
+    #[arg(long)]
+    restart: bool,
+
+    /// Files of results to write
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORM",
+        value_delimiter = ',',
+        default_value = "parquet"
+    )]
+    results: Vec<ResultsForm>,
+
+    /// Columns of the results to sum up (repeat, or separate by commas); without it throughput and
+    /// mean latency
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    metric: Vec<String>,
+
+    /// How many runs at a time; without it, as many as there are CPUs
+    #[arg(long, visible_alias = "threads", value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Begin even if it takes more than an hour, or has a million runs
+    #[arg(long)]
+    yes: bool,
+
+    /// How to write the summary
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
+    /// Say how busy the threads were
+    #[arg(long)]
+    stats: bool,
+}
+
+/// How to write the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Table,
+    /// One JSON object
+    Json,
+}
+
+/// A file of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ResultsForm {
+    /// results.parquet
+    Parquet,
+    /// results.csv
+    Csv,
+    /// results.json
+    Json,
+}
+
+impl From<ResultsForm> for Form {
+    fn from(form: ResultsForm) -> Self {
+        match form {
+            ResultsForm::Parquet => Self::Parquet,
+            ResultsForm::Csv => Self::Csv,
+            ResultsForm::Json => Self::Json,
+        }
+    }
+}
+
+/// How busy the threads were.
+#[derive(Debug, Serialize)]
+struct Busy {
+    runs: u64,
+    jobs: usize,
+    seconds: f64,
+    cpu_seconds: f64,
+    runs_per_second: f64,
+    busy_percent: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Output<'s> {
+    scenario: &'s str,
+    folder: &'s Path,
+    results: &'s [PathBuf],
+    seeds: &'s [u64],
+    vary: &'s [sweep::Dimension],
+    #[serde(flatten)]
+    summary: &'s Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Busy>,
+}
+
+impl Sweep {
+    /// Does it.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let plan = self.plan()?;
+        let jobs = self
+            .jobs
+            .or_else(|| std::thread::available_parallelism().ok());
+        let jobs = jobs.unwrap_or(NonZeroUsize::MIN);
+        let folder = self.folder()?;
+        plan.check(jobs).map_err(failed)?;
+        let stop = output::stop_by_interrupt();
+        let mut sweep = sweep::Sweep::open(&folder, plan, self.restart).map_err(failed)?;
+        self.go_on(&sweep, stop)?;
+        self.ask(&mut sweep, jobs, stop)?;
+        let (before, runs) = (sweep.journal().done(), sweep.plan.runs());
+        let work = {
+            let all = usize::try_from(runs).unwrap_or(usize::MAX);
+            let bar = RunProgress::new("sweep", all).resumed(before);
+            let mut told = |done: u64| bar.done(usize::try_from(done).unwrap_or(usize::MAX));
+            sweep
+                .run(&Simulator, jobs, stop, &mut told)
+                .map_err(failed)?
+        };
+        if !sweep.is_done() {
+            return Err(stopped(&sweep));
+        }
+        let mut results = Vec::new();
+        for form in &self.results {
+            let form = Form::from(*form);
+            if before < runs || !sweep.has_results(form) {
+                sweep.write(form).map_err(failed)?;
+            }
+            results.push(folder.join(format!("results.{}", form.extension())));
+        }
+        sweep.remove_parts().map_err(failed)?;
+        let summary = sweep.summary(&self.metric).map_err(failed)?;
+        let busy = self.stats.then(|| busy(&work));
+        self.show(&sweep, &summary, &results, busy)?;
+        match summary.failed {
+            0 => Ok(()),
+            failed => Err(CliError::Runs {
+                failed: usize::try_from(failed).unwrap_or(usize::MAX),
+                all: usize::try_from(runs).unwrap_or(usize::MAX),
+            }),
+        }
+    }
+
+    fn plan(&self) -> Result<Plan, CliError> {
+        let mut vary = Vec::new();
+        for text in &self.vary {
+            let wrong = |problem| CliError::Sweep(format!("--vary {text}: {problem}"));
+            vary.push(sweep::vary(text).map_err(wrong)?);
+        }
+        let mut scenario = load(&self.scenario)?;
+        if let Some(ns) = self.duration {
+            scenario.set_duration_ns(ns);
+        }
+        if let Some(seeds) = self.seeds {
+            scenario.set_seeds(usize::try_from(seeds).unwrap_or(MOST_SEEDS));
+        }
+        for (option, given, knob) in [
+            ("--seeds", self.seeds.is_some(), "run.seeds"),
+            ("--duration", self.duration.is_some(), "run.duration"),
+        ] {
+            if given && vary.iter().any(|(varied, _)| varied == knob) {
+                let problem = format!("{option} and --vary {knob} say two things: leave one out");
+                return Err(CliError::Sweep(problem));
+            }
+        }
+        set_knobs(&mut scenario, &self.set)?;
+        let variants = chosen(&scenario, &self.variant, &self.set)?;
+        let variants: Vec<Variant> = variants.into_iter().cloned().collect();
+        Plan::new(scenario, variants, vary).map_err(failed)
+    }
+
+    fn folder(&self) -> Result<PathBuf, CliError> {
+        if let Some(out) = &self.out {
+            return Ok(out.clone());
+        }
+        match self.scenario.file_stem() {
+            Some(name) if self.scenario != Path::new("-") => {
+                Ok(PathBuf::from(name).with_extension("sweep"))
+            }
+            _ => {
+                let problem = "the scenario has no name to call the sweep by: add --out FOLDER";
+                Err(CliError::Sweep(problem.to_owned()))
+            }
+        }
+    }
+
+    /// Says what is there already, and looks whether it is this build's.
+    fn go_on(&self, sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
+        let journal = sweep.journal();
+        let (done, runs) = (journal.done(), sweep.plan.runs());
+        let folder = sweep.path().display();
+        if journal.cut() > 0 {
+            let bytes = journal.cut();
+            eprintln!(
+                "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
+            );
+        }
+        if done == 0 {
+            return Ok(());
+        }
+        if done < runs {
+            eprintln!("{folder}: {done} of {runs} runs are there; going on");
+        }
+        sweep.verify(&Simulator, stop).map_err(failed)
+    }
+
+    /// A long sweep begins when the user knows that it is one.
+    fn ask(
+        &self,
+        sweep: &mut sweep::Sweep,
+        jobs: NonZeroUsize,
+        stop: &AtomicBool,
+    ) -> Result<(), CliError> {
+        if self.yes {
+            return Ok(());
+        }
+        let estimate = sweep.estimate(&Simulator, jobs, stop).map_err(failed)?;
+        let Some(Estimate {
+            left,
+            seconds,
+            at_least,
+        }) = estimate
+        else {
+            return Ok(());
+        };
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(stopped(sweep));
+        }
+        if seconds < LONG && sweep.plan.runs() < MANY {
+            return Ok(());
+        }
+        let about = if at_least { "more than" } else { "about" };
+        let text = format!(
+            "{left} runs are left, which take {about} {} with {jobs} at a time: add --yes to begin, or \
+             vary less\n{}: {} runs were tried and are kept",
+            long(seconds),
+            sweep.path().display(),
+            sweep.journal().done()
+        );
+        Err(CliError::Sweep(text))
+    }
+
+    fn show(
+        &self,
+        sweep: &sweep::Sweep,
+        summary: &Summary,
+        results: &[PathBuf],
+        stats: Option<Busy>,
+    ) -> Result<(), CliError> {
+        let scenario = sweep.plan.scenario();
+        output::to_stdout(|out| {
+            if self.json || self.format == Format::Json {
+                let output = Output {
+                    scenario: scenario.map_or("", |scenario| &scenario.file),
+                    folder: sweep.path(),
+                    results,
+                    seeds: &sweep.plan.seeds,
+                    vary: &sweep.plan.dimensions,
+                    summary,
+                    stats,
+                };
+                return json::write_any(&output, out);
+            }
+            let style = Style::new(output::color());
+            out.write_all(terminal::sweep::render(summary, style).as_bytes())?;
+            let files: Vec<String> = results.iter().map(|p| p.display().to_string()).collect();
+            let files = files.join(", ");
+            let files = stealtime_report::escape::terminal(&files);
+            writeln!(out, "\n{} runs: {files}", summary.finished)?;
+            match stats {
+                Some(busy) => writeln!(out, "{}", shown(&busy)),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+fn failed(error: SweepError) -> CliError {
+    match error {
+        SweepError::Load(error) => unusable(error),
+        error => CliError::Sweep(error.to_string()),
+    }
+}
+
+fn stopped(sweep: &sweep::Sweep) -> CliError {
+    let (done, runs) = (sweep.journal().done(), sweep.plan.runs());
+    let folder = sweep.path().display();
+    CliError::StoppedSweep(format!(
+        "stopped: {done} of {runs} runs are in {folder}; the same command goes on from there"
+    ))
+}
+
+/// A time that nobody waits for to the second.
+fn long(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} seconds"),
+        s if s < 7_200.0 => format!("{:.0} minutes", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} hours", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+fn busy(work: &Work) -> Busy {
+    let seconds = work.wall.as_secs_f64();
+    Busy {
+        runs: work.runs,
+        jobs: work.threads,
+        seconds,
+        cpu_seconds: work.cpu.as_secs_f64(),
+        // A run takes time, but a clock may be coarse.
+        runs_per_second: work.runs as f64 / seconds.max(1e-9),
+        busy_percent: work.busy() * 100.0,
+    }
+}
+
+fn shown(busy: &Busy) -> String {
+    format!(
+        "{} runs, {} at a time, in {:.2} s: {:.0} a second\nThe threads had work for {:.2} % of the \
+         time, and {:.2} s of CPU time.",
+        busy.runs,
+        busy.jobs,
+        busy.seconds,
+        busy.runs_per_second,
+        busy.busy_percent,
+        busy.cpu_seconds
+    )
+}
