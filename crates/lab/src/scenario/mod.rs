@@ -108,6 +108,12 @@ impl Scenario {
         read::scenario(file, Path::new(file), text)
     }
 
+    /// The text that it was read from.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Sets a knob for all variants that do not set it themselves.
     ///
     /// # Errors
