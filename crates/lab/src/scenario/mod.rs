@@ -117,6 +117,12 @@ impl Scenario {
         read::scenario(file, Path::new(file), text, None)
     }
 
+    /// The text that it was read from.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Sets a knob for all variants that do not set it themselves.
     ///
     /// # Errors
@@ -151,12 +157,6 @@ impl Scenario {
     /// The configuration before any variant; a VM stands for its group.
     pub(crate) const fn template(&self) -> &Config {
         &self.template
-    }
-
-    /// The text of the file.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
     }
 
     /// What [`Scenario::set`] has set, in this order.
