@@ -5,8 +5,8 @@
 
 use stealtime_events::CpuId;
 
-/// How many passages of a CPU are remembered: as many as a [`u16`] has bits. The samples of one stand next to each other, but for
-/// those of interrupts that came between.
+/// How many passages of a CPU are remembered: as many as a [`u16`] has bits. The samples of one stand
+/// next to each other, but for those of interrupts that came between.
 const MEMORY: usize = 16;
 
 /// Finds samples that repeat another event's sample of the same passage. Samples of one CPU must
