@@ -507,6 +507,7 @@ impl Analysis {
     }
 
     /// Makes the table of CPUs reach this one. CPU numbers are 16 bits, so it stays small.
+    #[inline]
     pub(crate) fn ensure_cpu(&mut self, number: u16) {
         let index = usize::from(number);
         if index >= self.cpus.len() {

@@ -5,7 +5,7 @@ use stealtime_events::{ExitReason, Isa, VcpuId};
 
 use crate::Analysis;
 use crate::hash::IntMap;
-use crate::vcpu::{Begun, Mode};
+use crate::vcpu::{Begun, Mode, Vcpu};
 
 /// Most different exit reasons; further ones share the last slot.
 const MAX_REASONS: usize = 1024;
@@ -17,7 +17,14 @@ pub(crate) const NO_EXIT: usize = 0;
 pub(crate) struct Reasons {
     list: Vec<(ExitReason, Class)>,
     by_code: IntMap<u64, usize>,
+    /// Keys that were looked for last, and their slots: in front of the map.
+    recent: [(u64, usize); RECENT],
 }
+
+/// Entries of the direct-mapped cache: few reasons make up most exits.
+const RECENT: usize = 32;
+/// What no reason has as key.
+const NO_KEY: (u64, usize) = (u64::MAX, NO_EXIT);
 
 impl Default for Reasons {
     fn default() -> Self {
@@ -28,14 +35,27 @@ impl Default for Reasons {
         Self {
             list: vec![(none, Class::Other)],
             by_code: IntMap::default(),
+            recent: [NO_KEY; RECENT],
         }
     }
 }
 
 impl Reasons {
     /// The slot of a reason, new or known.
+    #[inline]
     fn slot(&mut self, reason: ExitReason) -> usize {
         let key = (reason.isa as u64) << 32 | u64::from(reason.code);
+        let recent = self.recent[reason.code as usize % RECENT];
+        if recent.0 == key {
+            return recent.1;
+        }
+        let slot = self.look_up(key, reason);
+        self.recent[reason.code as usize % RECENT] = (key, slot);
+        slot
+    }
+
+    #[cold]
+    fn look_up(&mut self, key: u64, reason: ExitReason) -> usize {
         if let Some(&slot) = self.by_code.get(&key) {
             return slot;
         }
@@ -171,13 +191,19 @@ impl Analysis {
     }
 
     /// The number of a vCPU has shown in an event of its own.
+    #[inline]
     pub(crate) fn renumber(&mut self, index: u32, id: VcpuId) {
+        let is_news = |vcpu: &Vcpu| id != VcpuId::UNKNOWN && vcpu.id != id;
+        if self.vcpus.get(index as usize).is_some_and(is_news) {
+            self.change_number(index, id);
+        }
+    }
+
+    #[cold]
+    fn change_number(&mut self, index: u32, id: VcpuId) {
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
             return;
         };
-        if id == VcpuId::UNKNOWN || vcpu.id == id {
-            return;
-        }
         let old = std::mem::replace(&mut vcpu.id, id);
         self.links.renumber(index, old.0, id.0);
         if let Some(list) = self.by_id.get_mut(&old.0) {

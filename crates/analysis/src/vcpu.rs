@@ -215,6 +215,7 @@ impl Vcpu {
     }
 
     /// What was counted for the reason in this slot.
+    #[inline]
     pub(crate) fn slot(&mut self, slot: usize) -> &mut Slot {
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, Slot::default);
@@ -224,6 +225,7 @@ impl Vcpu {
 
     /// Accounts its time up to `now` to its present state; `cause` is who has the CPU that it waits
     /// for.
+    #[inline]
     pub(crate) fn settle(&mut self, window: &Window, now: u64, cause: Cause) {
         if now <= self.since {
             return;

@@ -120,14 +120,22 @@ pub(crate) fn drive(
     source: &mut dyn EventSource,
     mut take: impl FnMut(&Event, &dyn EventSource) -> Result<(), CliError>,
 ) -> Result<Option<ReadError>, CliError> {
+    /// Events that are taken at once.
+    const BATCH: usize = 1 << 11;
     let mut progress = Progress::new(doing);
+    let mut events = Vec::with_capacity(BATCH);
     loop {
-        match source.next_event() {
-            Ok(Some(event)) => take(&event, source)?,
-            Ok(None) => return Ok(None),
+        events.clear();
+        let read = source.next_events(BATCH, &mut events);
+        for event in &events {
+            take(event, source)?;
+        }
+        progress.events(events.len(), source);
+        match read {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
             Err(error) => return Ok(Some(error)),
         }
-        progress.event(source);
     }
 }
 

@@ -33,10 +33,11 @@ impl Progress {
         }
     }
 
-    /// Another event was read.
-    pub(crate) fn event(&mut self, source: &dyn EventSource) {
-        self.events += 1;
-        if self.shown && self.events.is_multiple_of(STRIDE) && self.started.elapsed() > LONG {
+    /// So many more events were read.
+    pub(crate) fn events(&mut self, count: usize, source: &dyn EventSource) {
+        let before = self.events / STRIDE;
+        self.events += count as u64;
+        if self.shown && self.events / STRIDE > before && self.started.elapsed() > LONG {
             self.draw(source.progress());
         }
     }

@@ -146,6 +146,27 @@ impl EventSource for Ahead {
         }
     }
 
+    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+        loop {
+            let waiting = self.events.get(self.given..).unwrap_or_default();
+            if !waiting.is_empty() && out.is_empty() && self.given == 0 && waiting.len() <= most {
+                // As a whole, without a copy.
+                std::mem::swap(out, &mut self.events);
+                return Ok(true);
+            }
+            if !waiting.is_empty() {
+                let part = waiting.get(..most).unwrap_or(waiting);
+                out.extend_from_slice(part);
+                self.given += part.len();
+                return Ok(true);
+            }
+            if self.ended {
+                return self.failed.take().map_or(Ok(false), Err);
+            }
+            self.next_batch();
+        }
+    }
+
     fn names(&self) -> &NameTable {
         &self.names
     }
@@ -239,6 +260,33 @@ mod tests {
             assert!(ahead.info().is_partial());
             assert_eq!(ahead.progress(), (events, Some(events)));
             assert_eq!(ahead.names().name(NameId(0)), "");
+        }
+    }
+
+    #[test]
+    fn several_events_are_those_that_come_one_by_one() {
+        for most in [1, 7, BATCH, 3 * BATCH] {
+            let (mut ahead, mut given) = (ahead(10_000, false), 0);
+            let error = loop {
+                let mut events = Vec::new();
+                // Now and then one by itself, so that batches are also taken from their middle.
+                events.extend(ahead.next_event().expect("no error yet"));
+                let more = ahead.next_events(most, &mut events);
+                assert!(events.len() <= most + 1);
+                let mut whole = Vec::new();
+                let rest = more.and_then(|_| ahead.next_events(most, &mut whole));
+                for event in events.into_iter().chain(whole) {
+                    given += 1;
+                    assert_eq!(event.time_ns, given);
+                }
+                match rest {
+                    Ok(more) => assert!(more),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(given, 10_000);
+            assert!(matches!(error, ReadError::Empty { .. }), "{error}");
+            assert!(matches!(ahead.next_events(1, &mut Vec::new()), Ok(false)));
         }
     }
 

@@ -98,6 +98,17 @@ impl Attr {
         Some((time, cpu))
     }
 
+    /// Which fields its samples have.
+    #[inline]
+    pub(super) const fn sample_type(&self) -> u64 {
+        self.sample_type
+    }
+
+    /// Places of the fields of its samples, where they are the same in each.
+    pub(super) fn fixed(&self) -> Option<Fixed> {
+        self.fixed
+    }
+
     /// The clock's name as trace-cmd calls them; `perf` is what perf uses when nothing is asked
     /// for.
     pub(super) fn clock(&self) -> &'static str {
@@ -133,14 +144,14 @@ pub(super) struct Sample {
 /// Places of the fields in each sample of an attribute, in bytes from the start of the record; 0
 /// (where the header is): there is no such field.
 #[derive(Debug, Clone, Copy, Default)]
-struct Fixed {
-    id: usize,
-    tid: usize,
-    time: usize,
-    cpu: usize,
-    has_raw: bool,
+pub(super) struct Fixed {
+    pub(super) id: usize,
+    pub(super) tid: usize,
+    pub(super) time: usize,
+    pub(super) cpu: usize,
+    pub(super) has_raw: bool,
     /// The end of the fields, where the length of the tracepoint's record stands.
-    end: usize,
+    pub(super) end: usize,
 }
 
 impl Fixed {

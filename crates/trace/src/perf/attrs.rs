@@ -8,50 +8,57 @@ use crate::tracefs::Endian;
 /// How many ids are kept: one an attribute and CPU.
 const MAX_IDS: usize = 1 << 20;
 
-/// Entries of the direct-mapped cache in front of the map: as many ids as a small host has.
-const RECENT: usize = 256;
+/// Ids from the first on that are found without the map: the kernel numbers counters in a row.
+const DENSE: u64 = 1 << 16;
 
 /// The attributes of a recording and their ids.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Attrs {
     all: Vec<Attr>,
     /// Where the id of a sample lies.
     id_at: Option<usize>,
-    by_id: HashMap<u64, usize>,
-    /// Ids that were looked for last, and what they belong to.
-    recent: [(u64, usize); RECENT],
+    /// The first id, and from it on, for each, one more than the index of its attribute, or 0.
+    first_id: u64,
+    dense: Vec<u32>,
+    /// All ids.
+    by_id: HashMap<u64, u32>,
     cpus: HashMap<u64, u32>,
-}
-
-/// No counter has this id.
-const NO_ID: (u64, usize) = (u64::MAX, 0);
-
-impl Default for Attrs {
-    fn default() -> Self {
-        Self {
-            all: Vec::new(),
-            id_at: None,
-            by_id: HashMap::new(),
-            recent: [NO_ID; RECENT],
-            cpus: HashMap::new(),
-        }
-    }
 }
 
 impl Attrs {
     /// Adds an attribute with the ids of its counters.
     pub(super) fn add(&mut self, attr: Attr, ids: impl IntoIterator<Item = u64>) {
-        let index = self.all.len();
+        let Ok(index) = u32::try_from(self.all.len()) else {
+            return;
+        };
         if index == 0 {
             self.id_at = attr::id_offset(&attr);
         }
         self.all.push(attr);
         for id in ids {
-            if self.by_id.len() < MAX_IDS {
-                self.by_id.insert(id, index);
+            if self.by_id.len() >= MAX_IDS {
+                break;
+            }
+            if self.by_id.is_empty() {
+                self.first_id = id;
+            }
+            self.by_id.insert(id, index);
+            if let Some(place) = self.place(id) {
+                if self.dense.len() <= place {
+                    self.dense.resize(place + 1, 0);
+                }
+                if let Some(known) = self.dense.get_mut(place) {
+                    *known = index + 1;
+                }
             }
         }
-        self.recent = [NO_ID; RECENT];
+    }
+
+    /// Where an id stands in `dense`, if it does.
+    #[inline]
+    fn place(&self, id: u64) -> Option<usize> {
+        let place = id.wrapping_sub(self.first_id);
+        (place < DENSE).then_some(place as usize)
     }
 
     /// An id's CPU, from `PERF_RECORD_ID_INDEX`.
@@ -75,24 +82,18 @@ impl Attrs {
         let attr = self
             .by_id
             .get(&id)
-            .and_then(|index| self.all.get_mut(*index));
+            .and_then(|index| self.all.get_mut(*index as usize));
         if let (Some(attr), false) = (attr, name.is_empty()) {
             attr.name.get_or_insert_with(|| name.to_owned());
         }
     }
 
+    /// The index of the attribute that an id is of.
     #[inline]
-    fn index(&mut self, id: u64) -> Option<usize> {
-        let slot = (id % RECENT as u64) as usize;
-        match self.recent.get(slot) {
-            Some((known, index)) if *known == id && id != NO_ID.0 => Some(*index),
-            _ => {
-                let index = *self.by_id.get(&id)?;
-                if let Some(recent) = self.recent.get_mut(slot) {
-                    *recent = (id, index);
-                }
-                Some(index)
-            }
+    pub(super) fn index(&self, id: u64) -> Option<usize> {
+        match self.place(id) {
+            Some(place) => (*self.dense.get(place)? as usize).checked_sub(1),
+            None => self.by_id.get(&id).map(|index| *index as usize),
         }
     }
 
@@ -100,7 +101,7 @@ impl Attrs {
     /// of them it is: then its index is `None`.
     #[inline]
     pub(super) fn of_sample(
-        &mut self,
+        &self,
         record: &[u8],
         endian: Endian,
     ) -> Option<(Option<usize>, &Attr)> {
@@ -122,8 +123,19 @@ impl Attrs {
             .is_some_and(|first| self.all.iter().all(|attr| attr.same_layout(first)))
     }
 
+    /// The first id, and for it and those that follow the index of the attribute, where there is one.
+    pub(super) fn dense(&self) -> (u64, impl Iterator<Item = Option<usize>>) {
+        let index = |known: &u32| (*known as usize).checked_sub(1);
+        (self.first_id, self.dense.iter().map(index))
+    }
+
+    /// Where the id of a sample lies.
+    pub(super) fn id_at(&self) -> Option<usize> {
+        self.id_at
+    }
+
     /// What the end of a record that is no sample says.
-    pub(super) fn sample_id(&mut self, record: &[u8], endian: Endian) -> Option<Sample> {
+    pub(super) fn sample_id(&self, record: &[u8], endian: Endian) -> Option<Sample> {
         let first = self.all.first()?;
         // The identifier is the last word of the record, whatever else its attribute puts there.
         let identified = attr::has_identifier(first) && first.sample_id_all();

@@ -67,7 +67,7 @@ pub(super) fn check(
     file: &mut Stored,
     data: Section,
     endian: Endian,
-    attrs: &mut Attrs,
+    attrs: &Attrs,
     tracing: &TracingData,
 ) -> Result<u64, ReadError> {
     let all: BTreeMap<u16, Expected> = tracing

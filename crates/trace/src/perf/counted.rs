@@ -4,6 +4,7 @@ use stealtime_events::Names;
 
 use super::attr::Attr;
 use super::decode::Samples;
+use super::swift::Found;
 use crate::tracefs::Endian;
 use crate::{Counted, NameTable};
 
@@ -72,6 +73,23 @@ impl Unwanted {
         }
         counted.add(time_ns, super::decode::cpu(cpu));
         Some(time_ns)
+    }
+
+    /// Where the samples of an attribute are counted, if they are.
+    pub(super) fn place(&self, attr: usize) -> Option<u16> {
+        self.places.get(attr).copied().flatten()
+    }
+
+    /// The same for a sample that is known to hold all: whether it was counted.
+    #[inline]
+    pub(super) fn counts_found(&mut self, found: &Found<'_>, time_ns: u64) -> bool {
+        match self.counted.get_mut(found.place()) {
+            Some(counted) if time_ns > 0 => {
+                counted.add(time_ns, super::decode::cpu(Some(found.cpu())));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A sample, counted here or not, is earlier than one before it, or not.

@@ -6,7 +6,7 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
 use super::attr::Attr;
 use super::tracing_data::TracingData;
-use crate::tracefs::{Decoder, Endian, EventFormat, EventSink, Formats, Stamp};
+use crate::tracefs::{Decoder, Endian, EventFormat, EventSink, Formats, PlanId, Stamp};
 use crate::{NameTable, SourceInfo};
 
 /// A sample's place and bytes.
@@ -26,6 +26,8 @@ pub(super) struct Samples {
     endian: Endian,
     /// The tracepoint `kvm_entry`.
     entry: Option<u16>,
+    /// For each attribute its tracepoint and how the records of that are read, where it has a format.
+    plans: Vec<Option<(u16, PlanId)>>,
     /// Samples of tracepoints without a format, by tracepoint.
     pub(super) without: BTreeMap<u16, u64>,
 }
@@ -44,6 +46,7 @@ impl Samples {
             decoder: Decoder::new(&formats, endian, symbols, names),
             has_formats,
             endian,
+            plans: Vec::new(),
             without: BTreeMap::new(),
         }
     }
@@ -53,8 +56,49 @@ impl Samples {
         &mut self.decoder
     }
 
-    /// Makes an event of a sample.
+    /// Takes up the attributes; to be called again when there are more.
+    pub(super) fn set_attrs(&mut self, attrs: &[Attr]) {
+        let plan = |attr: &Attr| {
+            let id = attr.tracepoint().filter(|_| self.has_formats)?;
+            Some((id, self.decoder.plan(id)?))
+        };
+        self.plans = attrs.iter().map(plan).collect();
+    }
+
+    /// Makes an event of a sample of the attribute with this index.
+    #[inline(always)]
     pub(super) fn event(
+        &mut self,
+        (index, attrs): (Option<usize>, &[Attr]),
+        raw: Raw<'_>,
+        (names, info): (&mut NameTable, &mut SourceInfo),
+        out: &mut impl EventSink,
+    ) {
+        let plan = index.and_then(|index| self.plans.get(index).copied().flatten());
+        if let (Some(bytes), Some((tracepoint, plan))) = (raw.bytes, plan)
+            && self.endian.u16(bytes, 0) == Some(tracepoint)
+        {
+            if self.entry == Some(tracepoint) {
+                self.tell_process(raw, names, out);
+            }
+            self.decoder
+                .decode_as(plan, bytes, raw.at, (names, info), out);
+            return;
+        }
+        let attr = index.and_then(|index| attrs.get(index));
+        self.seldom(attr, raw, names, info, out);
+    }
+
+    /// Every sample names the process of its thread: for vCPUs that tells VMs apart.
+    #[inline]
+    fn tell_process(&mut self, raw: Raw<'_>, names: &mut NameTable, out: &mut impl EventSink) {
+        let (tid, process) = (Tid(raw.tid), Tid(raw.pid));
+        self.decoder.task_of(tid, process, raw.at, names, out);
+    }
+
+    /// Makes an event of a sample that is none of a tracepoint with a format.
+    #[cold]
+    fn seldom(
         &mut self,
         attr: Option<&Attr>,
         raw: Raw<'_>,
@@ -75,9 +119,7 @@ impl Samples {
         let known = self.has_formats && self.decoder.event_name(tracepoint).is_some();
         if known && id == Some(tracepoint) {
             if self.entry == id {
-                // Every sample names the process of its thread: for vCPUs that tells VMs apart.
-                let (tid, process) = (Tid(raw.tid), Tid(raw.pid));
-                self.decoder.task_of(tid, process, raw.at, names, out);
+                self.tell_process(raw, names, out);
             }
             self.decoder.decode(bytes, raw.at, names, info, out);
             return;

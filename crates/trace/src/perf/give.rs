@@ -8,6 +8,7 @@ use super::counted::Unwanted;
 use super::decode::{self, Raw, Samples};
 use super::notes::Tally;
 use super::sort::Sorter;
+use super::swift::Swift;
 use super::twins::Twins;
 use super::{kind, until_zero};
 use crate::tracefs::{Endian, EventSink, Stamp};
@@ -16,7 +17,7 @@ use crate::{NameTable, SourceInfo};
 /// What it takes to make events of records.
 pub(super) struct Giver<'a> {
     pub(super) endian: Endian,
-    pub(super) attrs: &'a mut Attrs,
+    pub(super) attrs: &'a Attrs,
     pub(super) samples: &'a mut Samples,
     pub(super) twins: &'a mut Twins,
     pub(super) out: &'a mut Sorter,
@@ -24,6 +25,15 @@ pub(super) struct Giver<'a> {
     pub(super) info: &'a mut SourceInfo,
     pub(super) tally: &'a mut Tally,
     pub(super) unwanted: Option<&'a mut Unwanted>,
+    pub(super) swift: Option<&'a Swift>,
+}
+
+/// Whether a record bears the cpumode of a guest.
+#[inline]
+const fn is_guest(misc: u16) -> bool {
+    /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the guest's kernel and user among its values.
+    const CPUMODE: u16 = 7;
+    matches!(misc & CPUMODE, 4 | 5)
 }
 
 impl Giver<'_> {
@@ -52,20 +62,49 @@ impl Giver<'_> {
         }
     }
 
+    /// Gives the events of the samples with which `bytes` begin, as far as they can be taken the
+    /// short way; how many bytes they have.
+    pub(super) fn swift_samples(&mut self, bytes: &[u8]) -> usize {
+        let Some(swift) = self.swift else { return 0 };
+        let (mut at, mut samples, mut guest) = (0, 0, 0);
+        while let Some(rest) = bytes.get(at..)
+            && let Some(found) = swift.find(rest)
+        {
+            let time_ns = found.time();
+            if let Some(unwanted) = &mut self.unwanted
+                && unwanted.counts_found(&found, time_ns)
+            {
+                unwanted.note_late(self.out.passes(time_ns));
+                at += found.len;
+                samples += 1;
+                guest += u64::from(is_guest(found.misc));
+                continue;
+            }
+            if self.out.is_full() {
+                break;
+            }
+            if let Some(unwanted) = &mut self.unwanted {
+                unwanted.note_late(self.out.is_late(time_ns));
+            }
+            at += found.len;
+            samples += 1;
+            guest += u64::from(is_guest(found.misc));
+            self.wanted(Some(found.attr()), found.sample(), rest);
+        }
+        self.tally.samples += samples;
+        self.tally.guest += guest;
+        at
+    }
+
     /// Gives the event of a sample.
-    #[inline]
     pub(super) fn sample(&mut self, bytes: &[u8], misc: u16) {
-        /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the guest's kernel and user among its values.
-        const CPUMODE: u16 = 7;
-        const GUEST: std::ops::RangeInclusive<u16> = 4..=5;
         let found = self.attrs.of_sample(bytes, self.endian);
-        let is_guest = u64::from(GUEST.contains(&(misc & CPUMODE)));
         if let (Some(unwanted), Some((Some(index), attr))) = (&mut self.unwanted, found)
             && let Some(time_ns) = unwanted.counts((index, attr), bytes, self.endian)
         {
             unwanted.note_late(self.out.passes(time_ns));
             self.tally.samples += 1;
-            self.tally.guest += is_guest;
+            self.tally.guest += u64::from(is_guest(misc));
             return;
         }
         let Some((index, sample)) =
@@ -76,10 +115,16 @@ impl Giver<'_> {
         };
         self.tally.samples += 1;
         self.tally.untimed += u64::from(sample.time.is_none());
-        self.tally.guest += is_guest;
+        self.tally.guest += u64::from(is_guest(misc));
         if let (Some(unwanted), Some(time_ns)) = (&mut self.unwanted, sample.time) {
             unwanted.note_late(self.out.is_late(time_ns));
         }
+        self.wanted(index, sample, bytes);
+    }
+
+    /// Gives the event of a sample that is not only counted. `bytes` begin with it.
+    #[inline(always)]
+    fn wanted(&mut self, index: Option<usize>, sample: Sample, bytes: &[u8]) {
         let raw = sample
             .raw
             .and_then(|(start, len)| bytes.get(start..)?.get(..len));
@@ -100,9 +145,9 @@ impl Giver<'_> {
             tid: sample.tid,
             bytes: raw,
         };
-        let attr = index.and_then(|index| self.attrs.all().get(index));
+        let told = (&mut *self.names, &mut *self.info);
         self.samples
-            .event(attr, raw, self.names, self.info, self.out);
+            .event((index, self.attrs.all()), raw, told, self.out);
     }
 
     /// A sample that repeats another counts, as perf counts it, but it tells nothing new: it is given

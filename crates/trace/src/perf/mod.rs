@@ -23,6 +23,7 @@ mod header;
 mod notes;
 mod records;
 mod sort;
+mod swift;
 mod tracing_data;
 mod twins;
 
@@ -43,6 +44,7 @@ use header::Section;
 use notes::Tally;
 use records::{Record, Records, Stop};
 use sort::Sorter;
+use swift::Swift;
 use twins::Twins;
 
 /// Kinds of records (`enum perf_event_type` and `enum perf_user_event_type`).
@@ -73,6 +75,9 @@ pub(crate) struct PerfSource {
     features: Features,
     samples: Option<Samples>,
     twins: Option<Twins>,
+    /// Whether `samples` and `swift` know all attributes.
+    prepared: bool,
+    swift: Option<Swift>,
     sorter: Sorter,
     names: NameTable,
     info: SourceInfo,
@@ -176,6 +181,8 @@ impl PerfSource {
             features: Features::default(),
             samples: None,
             twins: None,
+            prepared: false,
+            swift: None,
             sorter: Sorter::default(),
             names: NameTable::default(),
             info,
@@ -211,7 +218,7 @@ impl PerfSource {
         let other = super::input::formats_of(path)?;
         // Addresses and names of tasks are those of another time, perhaps of another boot.
         let tracing = TracingData::of_formats(other.formats, other.endian);
-        let checked = borrowed::check(file, data, self.endian, &mut self.attrs, &tracing)?;
+        let checked = borrowed::check(file, data, self.endian, &self.attrs, &tracing)?;
         self.info.note(
             false,
             format!(
@@ -269,6 +276,7 @@ impl PerfSource {
             decoder.task_named(tid, None, comm, at, &mut self.names, &mut self.sorter);
         }
         self.samples = Some(samples);
+        self.prepared = false;
     }
 
     /// Reads records until one was there that is no sample, or some can be given.
@@ -325,10 +333,16 @@ impl PerfSource {
     /// Holds back what the next samples tell, as far as they were read already.
     fn take_samples(&mut self) {
         self.with_giver(|records, giver| {
-            while !giver.out.is_full()
-                && let Some(record) = records.next_of(kind::SAMPLE)
-            {
-                giver.sample(records.bytes(record), record.misc);
+            loop {
+                let swift = giver.swift_samples(records.held());
+                records.pass(swift);
+                if giver.out.is_full() {
+                    return;
+                }
+                match records.next_of(kind::SAMPLE) {
+                    Some(record) => giver.sample(records.bytes(record), record.misc),
+                    None => return,
+                }
             }
         });
     }
@@ -352,16 +366,21 @@ impl PerfSource {
         if self.samples.is_none() {
             self.open_decoder();
         }
-        let twins = self.twins.get_or_insert_with(|| {
-            let tracepoints: Vec<_> = self.attrs.all().iter().map(Attr::tracepoint).collect();
-            Twins::new(&tracepoints)
-        });
         let Some(samples) = &mut self.samples else {
             return;
         };
+        let attrs = self.attrs.all();
+        if !std::mem::replace(&mut self.prepared, true) {
+            samples.set_attrs(attrs);
+            self.swift = Swift::of(&self.attrs, self.unwanted.as_ref(), self.endian);
+        }
+        let twins = self.twins.get_or_insert_with(|| {
+            let tracepoints: Vec<_> = attrs.iter().map(Attr::tracepoint).collect();
+            Twins::new(&tracepoints)
+        });
         let mut giver = Giver {
             endian: self.endian,
-            attrs: &mut self.attrs,
+            attrs: &self.attrs,
             samples,
             twins,
             out: &mut self.sorter,
@@ -369,6 +388,7 @@ impl PerfSource {
             info: &mut self.info,
             tally: &mut self.tally,
             unwanted: self.unwanted.as_mut(),
+            swift: self.swift.as_ref(),
         };
         call(&mut self.records, &mut giver);
     }
@@ -395,6 +415,7 @@ impl PerfSource {
                 let ids = (0..ids.len() / 8).filter_map(|id| endian.u64(ids, 8 * id));
                 self.attrs.add(attr, ids);
                 self.twins = None;
+                self.prepared = false;
             }
             kind::ID_INDEX => {
                 let count = endian.u64(bytes, 8).unwrap_or(0);

@@ -108,6 +108,21 @@ impl<R: Read> Records<R> {
         Some(record)
     }
 
+    /// What was read and not yet taken: records as they lie in the file. Nothing where records come
+    /// packed.
+    #[inline]
+    pub(super) fn held(&self) -> &[u8] {
+        match self.unpacker {
+            Some(_) => &[],
+            None => self.buffer.get(self.start..self.end).unwrap_or_default(),
+        }
+    }
+
+    /// Goes on behind so many bytes of [`Self::held`], which must be whole records.
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.advance(bytes.min(self.end - self.start));
+    }
+
     /// Where the next record starts in the file.
     pub(super) fn offset(&self) -> u64 {
         self.offset

@@ -5,8 +5,8 @@
 
 use stealtime_events::CpuId;
 
-/// How many passages of a CPU are remembered. The samples of one stand next to each other, but for
-/// those of interrupts that came between.
+/// How many passages of a CPU are remembered: as many as a [`u16`] has bits. The samples of one stand
+/// next to each other, but for those of interrupts that came between.
 const MEMORY: usize = 16;
 
 /// Finds samples that repeat another event's sample of the same passage. Samples of one CPU must
@@ -84,19 +84,21 @@ impl Twins {
 impl Recent {
     /// Whether a passage is known, though not from this attribute. From now on it is.
     fn tell(&mut self, mark: u64, attr: u32) -> bool {
-        // All marks are compared, without a branch for each: most often none is the same.
-        if self.marks.iter().fold(false, |any, it| any | (*it == mark)) {
-            // From the oldest to the newest.
-            for place in (self.oldest..MEMORY).chain(0..self.oldest) {
-                if self.marks.get(place) == Some(&mark)
-                    && let Some(seen) = self.seen.get_mut(place)
-                    && !seen.is_empty()
-                    && !seen.contains(&attr)
-                {
-                    seen.push(attr);
-                    return true;
-                }
+        // All marks are compared, without a branch for each: most often none is the same. A bit for
+        // each that is, from the oldest to the newest.
+        let same = self.marks.iter().rev();
+        let same = same.fold(0_u16, |bits, it| bits << 1 | u16::from(*it == mark));
+        let mut same = same.rotate_right(self.oldest as u32);
+        while same != 0 {
+            let place = (self.oldest + same.trailing_zeros() as usize) % MEMORY;
+            if let Some(seen) = self.seen.get_mut(place)
+                && !seen.is_empty()
+                && !seen.contains(&attr)
+            {
+                seen.push(attr);
+                return true;
             }
+            same &= same - 1;
         }
         let place = self.oldest;
         self.oldest = (place + 1) % MEMORY;

@@ -6,7 +6,7 @@ use stealtime_events::{
 
 use super::format::Formats;
 use super::functions::{Functions, Symbols};
-use super::load::{Endian, Slot};
+use super::load::{Endian, Record, Slot};
 use super::plan::{Body, MAX_FIELDS, Plan};
 use super::points::Point;
 use super::queue::EventSink;
@@ -34,6 +34,10 @@ pub struct Decoder {
 }
 
 const NO_PLAN: u16 = u16::MAX;
+
+/// How the records of one event are read, in the [`Decoder`] that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanId(u16);
 
 impl Decoder {
     /// Compiles the descriptions. Only names of tracepoints are added to `names`.
@@ -83,40 +87,81 @@ impl Decoder {
         info: &mut SourceInfo,
         out: &mut impl EventSink,
     ) {
-        let endian = self.endian;
-        let id = self.id.load(record, endian) as usize;
-        let plan = match self
-            .by_id
-            .get(id)
-            .and_then(|plan| self.plans.get_mut(usize::from(*plan)))
-        {
-            Some(plan) if self.id.end() <= record.len() => plan,
-            _ => return out.push(self.unknown(id, record, at, names, info)),
+        let id = self.id.load(record, self.endian) as usize;
+        let plan = self.by_id.get(id).copied().unwrap_or(NO_PLAN);
+        if self.id.end() <= record.len() && usize::from(plan) < self.plans.len() {
+            self.decode_as(PlanId(plan), record, at, (names, info), out);
+        } else {
+            out.push(self.unknown(id, record, at, names, info));
+        }
+    }
+
+    /// The same for a record of which it is known which event it is.
+    #[inline(always)]
+    pub fn decode_as(
+        &mut self,
+        plan: PlanId,
+        record: &[u8],
+        at: Stamp,
+        (names, info): (&mut NameTable, &mut SourceInfo),
+        out: &mut impl EventSink,
+    ) {
+        let Some(least) = self.plans.get(usize::from(plan.0)).map(|plan| plan.min_len) else {
+            return;
+        };
+        let told = (names, info);
+        match Record::short(record, self.endian, least) {
+            Some(record) => self.decode_record(plan, record, at, told, out),
+            None => self.decode_any(plan, record, at, told, out),
+        }
+    }
+
+    /// Records of the other byte order, and those that are too short.
+    #[cold]
+    fn decode_any(
+        &mut self,
+        plan: PlanId,
+        record: &[u8],
+        at: Stamp,
+        told: (&mut NameTable, &mut SourceInfo),
+        out: &mut impl EventSink,
+    ) {
+        let record = Record::any(record, self.endian);
+        self.decode_record(plan, record, at, told, out);
+    }
+
+    #[inline(always)]
+    fn decode_record<const SHORT: bool>(
+        &mut self,
+        plan: PlanId,
+        record: Record<'_, SHORT>,
+        at: Stamp,
+        (names, info): (&mut NameTable, &mut SourceInfo),
+        out: &mut impl EventSink,
+    ) {
+        let Some(plan) = self.plans.get_mut(usize::from(plan.0)) else {
+            return;
         };
         let mut event = Event {
             time_ns: at.time_ns,
-            tid: Tid(plan.pid.load(record, endian) as i32),
+            tid: Tid(record.load(&plan.pid) as i32),
             cpu: at.cpu,
-            context: Context::from_bits(plan.flags.load(record, endian) as u8),
+            context: Context::from_bits(record.load(&plan.flags) as u8),
             kind: Kind::Other { name: plan.name },
         };
         if let Body::Point(point) = plan.body
-            && plan.min_len <= record.len()
+            && plan.min_len <= record.bytes.len()
         {
-            for comm in &plan.comms {
-                let Some(comm) = comm else { break };
+            for comm in plan.comms.iter().map_while(Option::as_ref) {
                 // The idle task's names are not told: a cheap test before the costlier ones.
-                let tid = plan
-                    .slots
-                    .get(comm.tid)
-                    .map_or(0, |slot| slot.load(record, endian));
+                let tid = plan.slots.get(comm.tid).map_or(0, |slot| record.load(slot));
                 let tid = match (tid as i32, point) {
                     // `task_rename` has no pid from 6.15 on: a task renames itself.
                     (0, Point::TaskRename) => event.tid.0,
                     (tid, _) => tid,
                 };
                 if tid != 0
-                    && let Some(comm) = comm.load(record, endian)
+                    && let Some(comm) = comm.load(record.bytes, record.endian)
                     && let Some(kind) = self.tasks.named(tid, None, comm, names)
                 {
                     out.push(Event { kind, ..event });
@@ -124,7 +169,6 @@ impl Decoder {
             }
             let fields = Fields {
                 record,
-                endian,
                 slots: &plan.slots,
             };
             if let Some(kind) = fields.kind(point, &mut self.functions, names) {
@@ -173,6 +217,15 @@ impl Decoder {
         if let Some(kind) = self.tasks.of_process(tid.0, process.0, names) {
             out.push(told(kind, at));
         }
+    }
+
+    /// How records that begin with this id are read; `None` where no description has it, or where
+    /// the descriptions have it elsewhere than at the beginning.
+    #[must_use]
+    pub fn plan(&self, id: u16) -> Option<PlanId> {
+        let plan = *self.by_id.get(usize::from(id))?;
+        let is_there = usize::from(plan) < self.plans.len() && self.id.is_first_half_word();
+        is_there.then_some(PlanId(plan))
     }
 
     /// The tracepoint's name for an id, or `None` where no description has it.
@@ -242,17 +295,16 @@ fn short(plan: &Plan, names: &NameTable, info: &mut SourceInfo) {
 }
 
 /// The fields of one record in the order of its specification.
-struct Fields<'a> {
-    record: &'a [u8],
-    endian: Endian,
+struct Fields<'a, const SHORT: bool> {
+    record: Record<'a, SHORT>,
     slots: &'a [Slot; MAX_FIELDS],
 }
 
-impl Fields<'_> {
+impl<const SHORT: bool> Fields<'_, SHORT> {
     #[inline(always)]
     fn get<const N: usize>(&self) -> u64 {
         const { assert!(N < MAX_FIELDS) };
-        self.slots[N].load(self.record, self.endian)
+        self.record.load(&self.slots[N])
     }
 
     #[inline(always)]
@@ -310,10 +362,61 @@ impl Fields<'_> {
             Point::VectorEntry(class) => self.vector(class, true),
             Point::VectorExit(class) => self.vector(class, false),
             Point::TaskRename => return None,
-            point => match self.timer(point, functions, names) {
-                Some(kind) => kind,
-                None => return self.sched(point).or_else(|| self.kvm(point)),
-            },
+            // A look at which group it is, and then at which of the group: two jumps. One group
+            // asked after the other would take as many loads as all of them together.
+            Point::HrtimerSetup
+            | Point::HrtimerStart
+            | Point::HrtimerCancel
+            | Point::HrtimerExpireEntry
+            | Point::HrtimerExpireExit
+            | Point::IpiSendCpu
+            | Point::IpiSendCpumask
+            | Point::CsdQueueCpu
+            | Point::CsdFunctionEntry
+            | Point::CsdFunctionExit => return self.timer(point, functions, names),
+            Point::SchedWaking
+            | Point::SchedWakeup
+            | Point::SchedWakeupNew
+            | Point::SchedMigrateTask
+            | Point::SchedStatRuntime
+            | Point::SchedStatWait
+            | Point::SchedProcessFork
+            | Point::SchedProcessExit
+            | Point::IrqHandlerEntry
+            | Point::IrqHandlerExit
+            | Point::SoftirqEntry
+            | Point::SoftirqExit
+            | Point::SoftirqRaise => return self.sched(point),
+            Point::KvmUserspaceExit
+            | Point::KvmHypercall
+            | Point::KvmPio
+            | Point::KvmMmio
+            | Point::KvmMsr
+            | Point::KvmCpuid
+            | Point::KvmPageFault
+            | Point::KvmApic => return self.kvm_access(point),
+            Point::KvmApicIpi
+            | Point::KvmApicAcceptIrq
+            | Point::KvmApicvAcceptIrq
+            | Point::KvmInjVirq
+            | Point::KvmInjException
+            | Point::KvmEoi
+            | Point::KvmPvEoi
+            | Point::KvmSetIrq
+            | Point::KvmMsiSetIrq
+            | Point::KvmPiIrteUpdate
+            | Point::KvmAvicIncompleteIpi
+            | Point::KvmApicvInhibitChanged => return self.kvm_interrupt(point),
+            Point::KvmVcpuWakeup
+            | Point::KvmHaltPollNs
+            | Point::KvmPleWindowUpdate
+            | Point::KvmHvTimerState
+            | Point::KvmWaitLapicExpire
+            | Point::KvmWriteTscOffset
+            | Point::KvmTrackTsc
+            | Point::KvmUpdateMasterClock
+            | Point::KvmPvclockUpdate
+            | Point::KvmPvTlbFlush => return self.kvm_time(point),
         })
     }
 

@@ -47,12 +47,29 @@ impl Endian {
 /// Where a number is: compiled from a [`Field`]. A size of 0 stands for a field that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Slot {
+    /// The bits of the number, and that of its sign (none of an unsigned one).
+    mask: u64,
+    sign: u64,
     offset: u16,
     size: u8,
-    signed: bool,
 }
 
 impl Slot {
+    const fn new(offset: u16, size: u8, signed: bool) -> Self {
+        let mask = match size {
+            0 => 0,
+            8.. => u64::MAX,
+            _ => (1 << (8 * size)) - 1,
+        };
+        let sign = if signed { mask ^ (mask >> 1) } else { 0 };
+        Self {
+            mask,
+            sign,
+            offset,
+            size,
+        }
+    }
+
     /// The slot of a field that holds one number; `None` where it holds something else.
     pub(super) fn of(field: &Field) -> Option<Self> {
         let number = matches!(field.size, 1 | 2 | 4 | 8) && field.location == Location::Here;
@@ -72,11 +89,12 @@ impl Slot {
             .offset
             .checked_add(field.size)
             .filter(|end| *end <= 0xffff)?;
-        Some(Self {
-            offset: u16::try_from(field.offset).ok()?,
-            size: u8::try_from(field.size).ok()?,
-            signed: field.signed,
-        })
+        let size = u8::try_from(field.size).ok()?;
+        Some(Self::new(
+            u16::try_from(field.offset).ok()?,
+            size,
+            field.signed,
+        ))
     }
 
     /// Whether the field is there.
@@ -84,44 +102,85 @@ impl Slot {
         self.size != 0
     }
 
+    /// Whether it is the first two bytes, and nothing else.
+    pub(super) const fn is_first_half_word(self) -> bool {
+        self.offset == 0 && self.size == 2 && self.sign == 0
+    }
+
     /// The offset behind the number.
     pub(super) const fn end(self) -> usize {
         self.offset as usize + self.size as usize
     }
 
-    /// The number, a signed one with its sign extended to 64 bits; 0 where the field or the record's
-    /// bytes are not there (whoever needs it has checked [`Self::end`] against the record).
+    /// The number in the low bits of a word.
     #[inline]
-    pub(super) fn load(self, record: &[u8], endian: Endian) -> u64 {
-        let at = self.offset as usize;
-        // One load for every size: which it is differs from event to event, and a branch on it would
-        // often be foretold wrongly.
-        if endian == Endian::Little
-            && self.size != 0
-            && let Some(word) = record.get(at..).and_then(<[u8]>::first_chunk)
-        {
-            let unused = u64::BITS - 8 * u32::from(self.size);
-            let high = u64::from_le_bytes(*word) << unused;
-            let signed = (high.cast_signed() >> unused).cast_unsigned();
-            return if self.signed { signed } else { high >> unused };
-        }
-        self.load_exactly(record, endian)
+    const fn extended(self, word: u64) -> u64 {
+        ((word & self.mask) ^ self.sign).wrapping_sub(self.sign)
     }
 
-    /// The same without a look at bytes behind the number.
-    fn load_exactly(self, record: &[u8], endian: Endian) -> u64 {
+    /// The number, a signed one with its sign extended to 64 bits; 0 where the field or the record's
+    /// bytes are not there.
+    pub(super) fn load(self, record: &[u8], endian: Endian) -> u64 {
         let at = self.offset as usize;
-        match (self.size, self.signed) {
-            (4, false) => endian.u32(record, at).map(u64::from),
-            (4, true) => endian.u32(record, at).map(|v| i64::from(v as i32) as u64),
-            (8, _) => endian.u64(record, at),
-            (1, false) => record.get(at).map(|v| u64::from(*v)),
-            (1, true) => record.get(at).map(|v| i64::from(*v as i8) as u64),
-            (2, false) => endian.u16(record, at).map(u64::from),
-            (2, true) => endian.u16(record, at).map(|v| i64::from(v as i16) as u64),
+        let word = match self.size {
+            8 => endian.u64(record, at),
+            4 => endian.u32(record, at).map(u64::from),
+            2 => endian.u16(record, at).map(u64::from),
+            1 => record.get(at).map(|value| u64::from(*value)),
             _ => None,
+        };
+        word.map_or(0, |word| self.extended(word))
+    }
+}
+
+/// A record whose numbers are loaded: of `SHORT`, in a way that knows no branches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record<'a, const SHORT: bool> {
+    pub(super) bytes: &'a [u8],
+    pub(super) endian: Endian,
+    /// Of `SHORT`: where its last eight bytes begin.
+    last: usize,
+}
+
+impl<'a> Record<'a, true> {
+    /// A little-endian record that holds all slots that end within `len` bytes, if it does.
+    #[inline]
+    pub(super) fn short(bytes: &'a [u8], endian: Endian, len: usize) -> Option<Self> {
+        let last = bytes.len().checked_sub(8)?;
+        (endian == Endian::Little && len <= bytes.len()).then_some(Self {
+            bytes,
+            endian,
+            last,
+        })
+    }
+}
+
+impl<'a> Record<'a, false> {
+    /// Any record.
+    pub(super) fn any(bytes: &'a [u8], endian: Endian) -> Self {
+        Self {
+            bytes,
+            endian,
+            last: 0,
         }
-        .unwrap_or(0)
+    }
+}
+
+impl<const SHORT: bool> Record<'_, SHORT> {
+    /// The number of a slot, as [`Slot::load`] gives it; of `SHORT` it must be there.
+    #[inline(always)]
+    pub(super) fn load(self, slot: &Slot) -> u64 {
+        if !SHORT {
+            return slot.load(self.bytes, self.endian);
+        }
+        // One load for every size and place: they differ from event to event, and a branch on them
+        // would often be foretold wrongly. Numbers at the record's end are shifted out of its last
+        // eight bytes.
+        let at = usize::from(slot.offset);
+        let from = at.min(self.last);
+        let word = self.bytes.get(from..from + 8).and_then(<[u8]>::first_chunk);
+        let word = word.map_or(0, |word| u64::from_le_bytes(*word));
+        slot.extended(word >> ((8 * (at - from)) & 63))
     }
 }
 
@@ -162,21 +221,26 @@ mod tests {
         for size in [1, 2, 4, 8] {
             for signed in [false, true] {
                 for offset in 0..16 {
-                    let slot = Slot {
-                        offset,
-                        size,
-                        signed,
-                    };
+                    let slot = Slot::new(offset, size, signed);
                     let end = usize::from(offset) + usize::from(size);
                     for endian in [Endian::Little, Endian::Big] {
-                        let exactly = slot.load_exactly(&record[..end], endian);
-                        assert_eq!(slot.load(&record, endian), exactly, "{slot:?} {endian:?}");
-                        assert_eq!(slot.load(&record[..end], endian), exactly);
+                        let number = slot.load(&record, endian);
+                        assert_eq!(slot.load(&record[..end], endian), number);
                         assert_eq!(slot.load(&record[..end - 1], endian), 0);
                     }
+                    let number = slot.load(&record, Endian::Little);
+                    for len in end.max(8)..=record.len() {
+                        let short = Record::short(&record[..len], Endian::Little, end);
+                        let short = short.map(|record| record.load(&slot));
+                        assert_eq!(short, Some(number), "{slot:?} of {len} bytes");
+                    }
+                    assert!(Record::short(&record[..end - 1], Endian::Little, end).is_none());
                 }
             }
         }
+        assert!(Record::short(&record, Endian::Big, 1).is_none());
+        let short = Record::short(&record, Endian::Little, 0).map(|it| it.load(&Slot::default()));
+        assert_eq!(short, Some(0));
         assert_eq!(Slot::default().load(&record, Endian::Little), 0);
     }
 

@@ -13,7 +13,7 @@ mod points;
 mod queue;
 mod tasks;
 
-pub use decoder::{Decoder, Stamp};
+pub use decoder::{Decoder, PlanId, Stamp};
 pub use format::{EventFormat, Field, FormatError, Formats, Location};
 pub use functions::Symbols;
 pub use load::Endian;

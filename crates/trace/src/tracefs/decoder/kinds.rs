@@ -4,7 +4,7 @@ use stealtime_events::Kind;
 
 use super::{Fields, Functions, NameTable, Point};
 
-impl Fields<'_> {
+impl<const SHORT: bool> Fields<'_, SHORT> {
     /// hrtimers and function calls: what carries the address of a function.
     #[inline]
     pub(super) fn timer(
@@ -13,21 +13,21 @@ impl Fields<'_> {
         functions: &mut Functions,
         names: &mut NameTable,
     ) -> Option<Kind> {
-        let hrtimer = self.get::<0>();
+        let hrtimer = || self.get::<0>();
         Some(match point {
-            Point::HrtimerSetup => Kind::HrtimerSetup { hrtimer },
+            Point::HrtimerSetup => Kind::HrtimerSetup { hrtimer: hrtimer() },
             Point::HrtimerStart => Kind::HrtimerStart {
-                hrtimer,
+                hrtimer: hrtimer(),
                 expires_ns: self.get::<1>(),
                 function: self.function::<2>(functions, names),
             },
-            Point::HrtimerCancel => Kind::HrtimerCancel { hrtimer },
+            Point::HrtimerCancel => Kind::HrtimerCancel { hrtimer: hrtimer() },
             Point::HrtimerExpireEntry => Kind::HrtimerExpireEntry {
-                hrtimer,
+                hrtimer: hrtimer(),
                 now_ns: self.get::<1>(),
                 function: self.function::<2>(functions, names),
             },
-            Point::HrtimerExpireExit => Kind::HrtimerExpireExit { hrtimer },
+            Point::HrtimerExpireExit => Kind::HrtimerExpireExit { hrtimer: hrtimer() },
             Point::IpiSendCpu => Kind::IpiSendCpu {
                 cpu: self.u32::<0>(),
                 callback: self.function::<1>(functions, names),
@@ -52,42 +52,48 @@ impl Fields<'_> {
     /// Scheduler and interrupt handlers of the host.
     #[inline]
     pub(super) fn sched(&self, point: Point) -> Option<Kind> {
-        let (tid, prio, target_cpu) = (self.tid::<0>(), self.i32::<1>(), self.u32::<2>());
         Some(match point {
-            Point::SchedWaking => Kind::SchedWaking {
-                tid,
-                prio,
-                target_cpu,
-            },
-            Point::SchedWakeup => Kind::SchedWakeup {
-                tid,
-                prio,
-                target_cpu,
-            },
-            Point::SchedWakeupNew => Kind::SchedWakeupNew {
-                tid,
-                prio,
-                target_cpu,
-            },
+            Point::SchedWaking | Point::SchedWakeup | Point::SchedWakeupNew => {
+                let (tid, prio, target_cpu) = (self.tid::<0>(), self.i32::<1>(), self.u32::<2>());
+                match point {
+                    Point::SchedWaking => Kind::SchedWaking {
+                        tid,
+                        prio,
+                        target_cpu,
+                    },
+                    Point::SchedWakeup => Kind::SchedWakeup {
+                        tid,
+                        prio,
+                        target_cpu,
+                    },
+                    _ => Kind::SchedWakeupNew {
+                        tid,
+                        prio,
+                        target_cpu,
+                    },
+                }
+            }
             Point::SchedMigrateTask => Kind::SchedMigrateTask {
-                tid,
-                prio,
+                tid: self.tid::<0>(),
+                prio: self.i32::<1>(),
                 orig_cpu: self.u32::<2>(),
                 dest_cpu: self.u32::<3>(),
             },
             Point::SchedStatRuntime => Kind::SchedStatRuntime {
-                tid,
+                tid: self.tid::<0>(),
                 runtime_ns: self.get::<1>(),
             },
             Point::SchedStatWait => Kind::SchedStatWait {
-                tid,
+                tid: self.tid::<0>(),
                 delay_ns: self.get::<1>(),
             },
             Point::SchedProcessFork => Kind::SchedProcessFork {
-                parent: tid,
+                parent: self.tid::<0>(),
                 child: self.tid::<1>(),
             },
-            Point::SchedProcessExit => Kind::SchedProcessExit { tid },
+            Point::SchedProcessExit => Kind::SchedProcessExit {
+                tid: self.tid::<0>(),
+            },
             Point::IrqHandlerEntry => Kind::IrqHandlerEntry {
                 irq: self.u32::<0>(),
             },
@@ -107,17 +113,9 @@ impl Fields<'_> {
         })
     }
 
-    /// KVM but for entry and exit.
-    #[inline]
-    pub(super) fn kvm(&self, point: Point) -> Option<Kind> {
-        self.kvm_access(point)
-            .or_else(|| self.kvm_interrupt(point))
-            .or_else(|| self.kvm_time(point))
-    }
-
     /// What the guest reached for.
     #[inline]
-    fn kvm_access(&self, point: Point) -> Option<Kind> {
+    pub(super) fn kvm_access(&self, point: Point) -> Option<Kind> {
         Some(match point {
             Point::KvmUserspaceExit => Kind::KvmUserspaceExit {
                 reason: self.u32::<0>(),
@@ -166,27 +164,31 @@ impl Fields<'_> {
 
     /// Interrupts on their way to the guest.
     #[inline]
-    fn kvm_interrupt(&self, point: Point) -> Option<Kind> {
-        let apicid = self.u32::<0>();
-        let (dm, tm) = (self.u32::<1>() as u16, self.u32::<2>() as u16);
-        let vec = self.u32::<3>() as u8;
+    pub(super) fn kvm_interrupt(&self, point: Point) -> Option<Kind> {
         Some(match point {
             Point::KvmApicIpi => Kind::KvmApicIpi {
                 icr_low: self.u32::<0>(),
                 dest_id: self.u32::<1>(),
             },
-            Point::KvmApicAcceptIrq => Kind::KvmApicAcceptIrq {
-                apicid,
-                dm,
-                tm,
-                vec,
-            },
-            Point::KvmApicvAcceptIrq => Kind::KvmApicvAcceptIrq {
-                apicid,
-                dm,
-                tm,
-                vec,
-            },
+            Point::KvmApicAcceptIrq | Point::KvmApicvAcceptIrq => {
+                let apicid = self.u32::<0>();
+                let (dm, tm) = (self.u32::<1>() as u16, self.u32::<2>() as u16);
+                let vec = self.u32::<3>() as u8;
+                match point {
+                    Point::KvmApicAcceptIrq => Kind::KvmApicAcceptIrq {
+                        apicid,
+                        dm,
+                        tm,
+                        vec,
+                    },
+                    _ => Kind::KvmApicvAcceptIrq {
+                        apicid,
+                        dm,
+                        tm,
+                        vec,
+                    },
+                }
+            }
             Point::KvmInjVirq => Kind::KvmInjVirq {
                 vector: self.u32::<0>(),
                 soft: self.bool::<1>(),
@@ -197,11 +199,11 @@ impl Fields<'_> {
                 error_code: self.u32::<1>(),
             },
             Point::KvmEoi => Kind::KvmEoi {
-                apicid,
+                apicid: self.u32::<0>(),
                 vector: self.i32::<1>(),
             },
             Point::KvmPvEoi => Kind::KvmPvEoi {
-                apicid,
+                apicid: self.u32::<0>(),
                 vector: self.i32::<1>(),
             },
             Point::KvmSetIrq => Kind::KvmSetIrq {
@@ -236,8 +238,7 @@ impl Fields<'_> {
 
     /// Halting, spinning, timers and clocks.
     #[inline]
-    fn kvm_time(&self, point: Point) -> Option<Kind> {
-        let vcpu = self.vcpu::<0>();
+    pub(super) fn kvm_time(&self, point: Point) -> Option<Kind> {
         Some(match point {
             Point::KvmVcpuWakeup => Kind::KvmVcpuWakeup {
                 ns: self.get::<0>(),
@@ -251,25 +252,25 @@ impl Fields<'_> {
                 old: self.u32::<3>(),
             },
             Point::KvmPleWindowUpdate => Kind::KvmPleWindowUpdate {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 new: self.u32::<1>(),
                 old: self.u32::<2>(),
             },
             Point::KvmHvTimerState => Kind::KvmHvTimerState {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 hv_timer_in_use: self.bool::<1>(),
             },
             Point::KvmWaitLapicExpire => Kind::KvmWaitLapicExpire {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 delta: self.get::<1>() as i64,
             },
             Point::KvmWriteTscOffset => Kind::KvmWriteTscOffset {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 prev: self.get::<1>(),
                 next: self.get::<2>(),
             },
             Point::KvmTrackTsc => Kind::KvmTrackTsc {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 matched: self.u32::<1>(),
                 online: self.u32::<2>(),
                 use_master_clock: self.bool::<3>(),
@@ -281,12 +282,12 @@ impl Fields<'_> {
                 offset_matched: self.bool::<2>(),
             },
             Point::KvmPvclockUpdate => Kind::KvmPvclockUpdate {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 tsc_timestamp: self.get::<1>(),
                 system_time: self.get::<2>(),
             },
             Point::KvmPvTlbFlush => Kind::KvmPvTlbFlush {
-                vcpu,
+                vcpu: self.vcpu::<0>(),
                 need_flush_tlb: self.bool::<1>(),
             },
             _ => return None,
