@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stealtime_events::ExitReason;
+use stealtime_simulator::books::TaskBooks;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{
-    Fault, Histogram, Machine, Meter, Outcome, Sink, VcpuOutcome, VmOutcome,
+    Fault, Histogram, Machine, Meter, Outcome, Sink, TaskOutcome, VcpuOutcome, VmOutcome,
 };
 
 use crate::metric::{Better, Metric, Of, Unit};
@@ -61,7 +62,14 @@ pub fn metrics(config: &Config, outcome: &Outcome) -> Vec<Metric> {
         of_group(&vms, outcome, seconds, Of::Vm(name), &mut metrics);
     }
     for (name, meters) in task_meters(outcome) {
-        of_meters(&meters, seconds, &Of::Task(name), &mut metrics);
+        let of = Of::Task(name);
+        of_meters(&meters, seconds, &of, &mut metrics);
+        let its = |task: &&TaskOutcome| {
+            let meter = outcome.stats.meters.get(task.meter);
+            matches!(&of, Of::Task(name) if meter.is_some_and(|meter| meter.name == *name))
+        };
+        let books = outcome.tasks.iter().filter(its).map(|task| &task.books);
+        worst_lag(books, &of, &mut metrics);
     }
     of_host(config, outcome, seconds, &mut metrics);
     metrics
@@ -106,6 +114,13 @@ fn task_meters(outcome: &Outcome) -> BTreeMap<String, Vec<&Meter>> {
         meters.entry(meter.name.clone()).or_default().push(meter);
     }
     meters
+}
+
+/// The most that one of these tasks was behind its fair share.
+fn worst_lag<'a>(books: impl Iterator<Item = &'a TaskBooks>, of: &Of, metrics: &mut Vec<Metric>) {
+    let worst = books.map(|books| books.worst_lag_ns).max().unwrap_or(0);
+    let metric = Metric::host("worst lag", Unit::Ns, Better::Lower, worst as f64);
+    metrics.push(metric.of(of.clone()));
 }
 
 /// Operations done and how long they took.
@@ -207,8 +222,14 @@ fn of_group(
     let halts: u64 = vcpus().map(|v| v.vcpu.halts).sum();
     add("halts", PerSecond, Neither, halts as f64 / seconds);
     let mut interrupts = Histogram::default();
-    vcpus().for_each(|v| interrupts.merge(&v.vcpu.irq_latency));
+    let mut ipis = Histogram::default();
+    for vm in vms {
+        interrupts.merge(&vm.answers.interrupts);
+        ipis.merge(&vm.answers.ipis);
+    }
     histogram("interrupt response", &interrupts, &of, metrics);
+    histogram("IPI response", &ipis, &of, metrics);
+    worst_lag(vcpus().map(|v| &v.task), &of, metrics);
     of_clocks(vms, &of, metrics);
 }
 

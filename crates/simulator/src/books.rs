@@ -25,6 +25,8 @@ pub struct TaskBooks {
     pub absent_ns: u64,
     /// `sched_info.run_delay`: all waiting since the task began, warm-up included.
     pub(crate) run_delay_ns: u64,
+    /// The most that it was behind its fair share when it got a CPU, on any level of its groups.
+    pub worst_lag_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +73,11 @@ impl TaskBooks {
         }
     }
 
+    /// It gets a CPU, and was owed so much, in ns.
+    pub(crate) fn was_behind(&mut self, lag_ns: i64) {
+        self.worst_lag_ns = self.worst_lag_ns.max(lag_ns.max(0) as u64);
+    }
+
     fn clear(&mut self, now: u64) {
         *self = Self {
             since_ns: now,
@@ -101,8 +108,6 @@ impl TaskBooks {
 /// A vCPU's time beyond its thread's, in ns, and what it did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VcpuBooks {
-    entered_ns: Option<u64>,
-    polling_since: Option<u64>,
     /// From entries to exits.
     pub guest_ns: u64,
     /// Polling in halts.
@@ -113,43 +118,152 @@ pub struct VcpuBooks {
     pub halts: u64,
     /// Exits by the number of their reason.
     pub exits: BTreeMap<u32, u64>,
-    /// The same while the run goes on: few reasons, the frequent ones soon in front.
-    counting: Vec<(u32, u64)>,
-    /// From an interrupt's acceptance until the guest takes it.
-    pub irq_latency: Histogram,
     /// Interrupts accepted, those for vectors that were pending included.
     pub irqs_accepted: u64,
     /// Of them: for vectors that were pending already.
     pub irqs_coalesced: u64,
     /// Interrupts that the guest took.
     pub irqs_taken: u64,
-    /// Accepted and not taken yet, and when.
-    outstanding: Vec<(u8, u64)>,
 }
 
-impl VcpuBooks {
+/// How soon a VM's vCPUs take interrupts, in ns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answers {
+    /// From an interrupt's acceptance until the guest takes it.
+    pub interrupts: Histogram,
+    /// From the instruction with which a vCPU sends an IPI until the receiver takes it.
+    pub ipis: Histogram,
+}
+
+/// The same while the run goes on, as small as it can be: there is one for each vCPU.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunningBooks {
+    entered_ns: Since,
+    polling_since: Since,
+    guest_ns: u64,
+    poll_ns: u64,
+    spin_ns: u64,
+    halts: u64,
+    /// Exits and the number of their reason: few reasons, the frequent ones soon in front.
+    exits: Vec<Exits>,
+    irqs_accepted: u64,
+    irqs_coalesced: u64,
+    irqs_taken: u64,
+    /// Vectors accepted and not taken yet, and when.
+    outstanding: Vec<Accepted>,
+    /// When it last began to send an IPI.
+    sends_ns: u64,
+    /// When those that it has not taken yet were sent, by vector.
+    sent: [Since; crate::guest::IPI_VECTORS.len()],
+}
+
+/// Exits for one reason: the reason in the high 16 bits, and how many.
+type Exits = u64;
+const ONE_REASON: u32 = 48;
+
+/// A vector in the low 8 bits, and when it was accepted.
+type Accepted = u64;
+
+fn ipi_of(vector: u8) -> Option<usize> {
+    crate::guest::IPI_VECTORS.iter().position(|&v| v == vector)
+}
+
+fn accepted_at(one: Accepted) -> u64 {
+    one >> 8
+}
+
+fn vector_of(one: Accepted) -> u8 {
+    one as u8
+}
+
+/// Since when something goes on, in ns; an `Option` in half the room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Since(u64);
+
+const NEVER: Since = Since(u64::MAX);
+
+impl Default for Since {
+    fn default() -> Self {
+        NEVER
+    }
+}
+
+impl Since {
+    fn get(self) -> Option<u64> {
+        (self != NEVER).then_some(self.0)
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        core::mem::take(self).get()
+    }
+
+    /// It goes on: what has passed of it, counted anew from now on.
+    fn spent(&mut self, now: u64) -> u64 {
+        match self.get() {
+            Some(at) => {
+                self.0 = now;
+                now - at
+            }
+            None => 0,
+        }
+    }
+}
+
+impl RunningBooks {
     pub(crate) fn entered(&mut self, now: u64) {
-        self.entered_ns = Some(now);
+        self.entered_ns = Since(now);
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
         if let Some(at) = self.entered_ns.take() {
             self.guest_ns += now - at;
         }
-        match self.counting.iter().position(|&(known, _)| known == reason) {
+        let reason = u64::from(reason);
+        match self.exits.iter().position(|e| e >> ONE_REASON == reason) {
             Some(at) => {
-                self.counting[at].1 += 1;
-                if at > 0 && self.counting[at - 1].1 < self.counting[at].1 {
-                    self.counting.swap(at - 1, at);
+                self.exits[at] += 1;
+                let count = |e: Exits| e & ((1 << ONE_REASON) - 1);
+                if at > 0 && count(self.exits[at - 1]) < count(self.exits[at]) {
+                    self.exits.swap(at - 1, at);
                 }
             }
-            None => self.counting.push((reason, 1)),
+            None => {
+                self.exits.reserve_exact(1);
+                self.exits.push(reason << ONE_REASON | 1);
+            }
         }
+    }
+
+    /// Its guest begins to send an IPI.
+    pub(crate) fn sends(&mut self, now: u64) {
+        self.sends_ns = now;
+    }
+
+    pub(crate) const fn sends_ns(&self) -> u64 {
+        self.sends_ns
+    }
+
+    /// An IPI that was sent at `at` comes to the vCPU.
+    pub(crate) fn was_sent(&mut self, at: u64, vector: u8) {
+        if let Some(n) = ipi_of(vector) {
+            // Of several in one, the first counts.
+            self.sent[n] = Since(self.sent[n].0.min(at));
+        }
+    }
+
+    /// How long ago the IPI that the guest takes was sent.
+    pub(crate) fn response(&mut self, now: u64, vector: u8) -> Option<u64> {
+        let at = self.sent[ipi_of(vector)?].take()?;
+        Some(now - at)
+    }
+
+    pub(crate) fn halted(&mut self) {
+        self.halts += 1;
     }
 
     pub(crate) fn polling(&mut self, now: u64, on: bool) {
         if on {
-            self.polling_since = Some(now);
+            self.polling_since = Since(now);
         } else if let Some(at) = self.polling_since.take() {
             self.poll_ns += now - at;
         }
@@ -162,61 +276,73 @@ impl VcpuBooks {
     /// An interrupt was accepted for the vCPU.
     pub(crate) fn accepted(&mut self, now: u64, vector: u8) {
         self.irqs_accepted += 1;
-        if self.outstanding.iter().any(|&(known, _)| known == vector) {
+        if self.outstanding.iter().any(|&o| vector_of(o) == vector) {
             self.irqs_coalesced += 1;
         } else {
-            self.outstanding.push((vector, now));
+            self.outstanding.reserve_exact(1);
+            self.outstanding.push(now << 8 | u64::from(vector));
         }
     }
 
     /// The guest takes an interrupt; `again` if the vector has been posted once more since it went
-    /// to the IRR. Whether it was outstanding.
-    pub(crate) fn taken(&mut self, now: u64, vector: u8, again: bool) -> bool {
-        let found = self.outstanding.iter().position(|o| o.0 == vector);
-        let Some(at) = found else {
-            return false;
-        };
+    /// to the IRR. How long it was outstanding, if it was.
+    pub(crate) fn taken(&mut self, now: u64, vector: u8, again: bool) -> Option<u64> {
+        let at = self
+            .outstanding
+            .iter()
+            .position(|&o| vector_of(o) == vector)?;
         self.irqs_taken += 1;
-        self.irq_latency.add(now - self.outstanding[at].1);
+        let waited = now - accepted_at(self.outstanding[at]);
         if again {
             // The acceptance that looked coalesced was not.
             self.irqs_coalesced = self.irqs_coalesced.saturating_sub(1);
-            self.outstanding[at].1 = now;
+            self.outstanding[at] = now << 8 | u64::from(vector);
         } else {
             self.outstanding.swap_remove(at);
         }
-        true
+        Some(waited)
     }
 
     /// Vectors that were accepted and not taken yet, and since when.
-    pub(crate) fn outstanding(&self) -> &[(u8, u64)] {
-        &self.outstanding
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = (u8, u64)> {
+        self.outstanding
+            .iter()
+            .map(|&one| (vector_of(one), accepted_at(one)))
     }
 
     /// When the guest was entered, if it runs.
-    pub(crate) const fn entered_at(&self) -> Option<u64> {
-        self.entered_ns
+    pub(crate) fn entered_at(&self) -> Option<u64> {
+        self.entered_ns.get()
     }
 
     fn settle(&mut self, now: u64) {
-        if let Some(at) = &mut self.entered_ns {
-            self.guest_ns += now - *at;
-            *at = now;
+        self.guest_ns += self.entered_ns.spent(now);
+        self.poll_ns += self.polling_since.spent(now);
+    }
+
+    pub(crate) fn so_far(&self) -> VcpuBooks {
+        let pair = |&e: &Exits| ((e >> ONE_REASON) as u32, e & ((1 << ONE_REASON) - 1));
+        VcpuBooks {
+            guest_ns: self.guest_ns,
+            poll_ns: self.poll_ns,
+            spin_ns: self.spin_ns,
+            halts: self.halts,
+            exits: self.exits.iter().map(pair).collect(),
+            irqs_accepted: self.irqs_accepted,
+            irqs_coalesced: self.irqs_coalesced,
+            irqs_taken: self.irqs_taken,
         }
-        if let Some(at) = &mut self.polling_since {
-            self.poll_ns += now - *at;
-            *at = now;
-        }
-        self.exits = self.counting.iter().copied().collect();
     }
 
     /// Interrupts that are outstanding count as accepted in what is measured.
     fn clear(&mut self, now: u64) {
         *self = Self {
-            entered_ns: self.entered_ns.map(|_| now),
-            polling_since: self.polling_since.map(|_| now),
+            entered_ns: self.entered_ns.get().map_or(NEVER, |_| Since(now)),
+            polling_since: self.polling_since.get().map_or(NEVER, |_| Since(now)),
             irqs_accepted: self.outstanding.len() as u64,
             outstanding: core::mem::take(&mut self.outstanding),
+            sends_ns: self.sends_ns,
+            sent: self.sent,
             ..Self::default()
         };
     }
@@ -308,6 +434,9 @@ impl Machine<'_> {
         }
         self.tasks.iter_mut().for_each(|task| task.books.clear(now));
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.books.clear(now));
+        self.vms
+            .iter_mut()
+            .for_each(|vm| vm.answers = Answers::default());
         self.books.measuring = true;
         self.books.since_ns = now;
         self.stats.clear();

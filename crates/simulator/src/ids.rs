@@ -62,8 +62,17 @@ impl<N, T> Default for Table<N, T> {
 impl<N: Number, T> Table<N, T> {
     /// Adds an item and gives it a number.
     pub fn add(&mut self, item: T) -> N {
+        if self.items.len() == self.items.capacity() {
+            // By a sixteenth: doubled tables of a large host would hold as much again in reserve.
+            self.items.reserve_exact((self.items.len() / 16).max(4));
+        }
         self.items.push(item);
         N::from_index(self.items.len() - 1)
+    }
+
+    /// Makes room for `more` items, and no more.
+    pub fn reserve(&mut self, more: usize) {
+        self.items.reserve_exact(more);
     }
 
     /// How many items there are.

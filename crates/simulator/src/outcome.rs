@@ -2,7 +2,7 @@
 
 use stealtime_events::Tid;
 
-use crate::books::{CpuBooks, TaskBooks, VcpuBooks};
+use crate::books::{Answers, CpuBooks, TaskBooks, VcpuBooks};
 use crate::fault::Sim;
 use crate::ids::{Number, VmNr};
 use crate::machine::{Body, Machine, Task};
@@ -32,6 +32,8 @@ pub struct VmOutcome {
     pub meter: usize,
     /// vCPUs.
     pub vcpus: Vec<VcpuOutcome>,
+    /// How soon its vCPUs take interrupts.
+    pub answers: Answers,
     /// Its process's other threads: the emulator's main loop and the worker that does its I/O.
     pub workers: Vec<TaskBooks>,
     /// What it saw of its clocks, if it was to be migrated.
@@ -74,13 +76,14 @@ impl Machine<'_> {
                     index,
                     tid: self.tasks[vcpu.task].tid,
                     task: self.tasks[vcpu.task].books,
-                    vcpu: vcpu.books.clone(),
+                    vcpu: vcpu.books.so_far(),
                 }
             });
             VmOutcome {
                 name: v.cfg.name.clone(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
+                answers: v.answers.clone(),
                 workers: self.workers_of(vm),
                 clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }

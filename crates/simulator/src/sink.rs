@@ -1,5 +1,7 @@
 //! Where events of a run go.
 
+use std::collections::BTreeMap;
+
 use stealtime_events::{Event, NameId, Names};
 
 /// Takes a run's events in order of time.
@@ -51,34 +53,46 @@ impl Sink for Collected {
 
 /// The names that events refer to.
 #[derive(Clone, Debug)]
-pub struct NameList(Vec<String>);
+pub struct NameList {
+    names: Vec<String>,
+    /// Of tasks.
+    tasks: BTreeMap<String, NameId>,
+}
 
 impl Default for NameList {
     fn default() -> Self {
-        Self(vec![String::new()])
+        Self {
+            names: vec![String::new()],
+            tasks: BTreeMap::new(),
+        }
     }
 }
 
 impl NameList {
     /// Adds a name, or finds it.
     pub fn add(&mut self, name: &str) -> NameId {
-        let at = self.0.iter().position(|known| known == name);
+        let at = self.names.iter().position(|known| known == name);
         let at = at.unwrap_or_else(|| {
-            self.0.push(name.to_owned());
-            self.0.len() - 1
+            self.names.push(name.to_owned());
+            self.names.len() - 1
         });
         NameId(at as u32)
     }
 
-    /// Adds a name that is known to be new.
-    pub fn add_new(&mut self, name: String) -> NameId {
-        self.0.push(name);
-        NameId(self.0.len() as u32 - 1)
+    /// Adds a name of a task, or finds it: a host has many vCPUs, of few numbers.
+    pub(crate) fn of_task(&mut self, name: &str) -> NameId {
+        if let Some(&known) = self.tasks.get(name) {
+            return known;
+        }
+        let id = NameId(self.names.len() as u32);
+        self.names.push(name.to_owned());
+        self.tasks.insert(name.to_owned(), id);
+        id
     }
 }
 
 impl Names for NameList {
     fn name(&self, id: NameId) -> &str {
-        self.0.get(id.0 as usize).map_or("", String::as_str)
+        self.names.get(id.0 as usize).map_or("", String::as_str)
     }
 }

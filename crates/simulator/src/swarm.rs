@@ -121,7 +121,7 @@ fn knobs(r: &mut Random, cpus: u32) -> Knobs {
     let kvm = &mut knobs.kvm;
     kvm.pi_inject_timer = r.between(0, 2) as i8 - 1;
     kvm.lapic_timer_advance = r.chance(500);
-    kvm.ipi_tracking.ipi_tracking_enabled = r.chance(300);
+    kvm.directed_yield.ipi.ipi_tracking_enabled = r.chance(300);
     kvm.enable_apicv = r.chance(800);
     kvm.enable_ipiv = r.chance(800);
     kvm.preemption_timer = r.chance(700);

@@ -217,7 +217,7 @@ impl Fair {
             self.groups[g].tasks += 1;
         }
         self.ent[e].task.group = group;
-        self.ent[e].task.homed = false;
+        self.unhome(e);
         if on_cpu {
             self.rehome(e, rq)?;
         }

@@ -13,6 +13,7 @@ impl Hash for Fair {
         self.now.hash(state);
         self.ent.0.hash(state);
         self.rqs.0.hash(state);
+        self.credits.0.hash(state);
         self.groups.0.hash(state);
         for queue in &self.que.0 {
             queue.hash_sums(state);

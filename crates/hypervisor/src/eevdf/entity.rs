@@ -117,6 +117,8 @@ pub(crate) struct Entity {
     /// The group's own queue; none for a task.
     pub(crate) my_q: Que,
     pub(crate) depth: u32,
+    /// Of a group's: tasks and groups that have their place below it.
+    pub(crate) users: u32,
     pub(crate) rq: RqId,
     pub(crate) task: TaskPart,
 }
@@ -142,6 +144,7 @@ impl Entity {
             parent: Ent::NONE,
             my_q: Que::NONE,
             depth: 0,
+            users: 0,
             rq: RqId(u32::MAX),
             task: TaskPart {
                 policy: Policy::Normal,

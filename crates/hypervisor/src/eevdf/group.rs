@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 
 use super::config::{CgroupMode, OtherLoad};
-use super::entity::NEW_GROUP_LOAD;
+use super::entity::{Entity, NEW_GROUP_LOAD};
 use super::error::Error;
+use super::fold::Folded;
 use super::ids::{Ent, GroupId, Que, RqId};
 use super::queue::Queue;
 use super::weights::{
@@ -28,6 +29,8 @@ pub(crate) struct Group {
     pub(crate) runnable: u32,
     /// Its part on each CPU where it has one, sorted by run queue.
     pub(crate) parts: Vec<Part>,
+    /// What it remembers of CPUs where its part is folded up, sorted by run queue.
+    pub(crate) folded: Vec<Folded>,
 }
 
 /// A group's part on one CPU.
@@ -71,6 +74,7 @@ impl Fair {
         if let Some(p) = parent {
             self.groups[p].children += 1;
         }
+        Self::make_room(self.lean, &mut self.groups.0);
         self.groups.0.push(Group {
             parent,
             depth,
@@ -81,6 +85,7 @@ impl Fair {
             load: 0,
             runnable: 0,
             parts: Vec::new(),
+            folded: Vec::new(),
         });
         Ok(GroupId(id))
     }
@@ -110,18 +115,36 @@ impl Fair {
             }
             None => (Ent::NONE, root),
         };
-        let e = self.new_entity(NEW_GROUP_LOAD)?;
-        let my_q = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
-        self.que.0.push(Queue::new(rq, e));
+        let (e, my_q) = self.new_part(rq)?;
         self.que[my_q].idle = self.groups[g].idle;
         let depth = self.groups[g].depth - 1;
+        self.used(parent, 1);
         let ent = &mut self.ent[e];
         (ent.parent, ent.queue, ent.arena, ent.my_q) = (parent, queue, queue, my_q);
         (ent.depth, ent.rq, ent.task.group) = (depth, rq, Some(g));
         let parts = &mut self.groups[g].parts;
         let at = parts.partition_point(|p| p.rq < rq);
+        Self::make_room(self.lean, parts);
         parts.insert(at, Part { rq, ent: e });
+        if let Some(folded) = self.take_folded(g, rq) {
+            self.unfold(e, &folded);
+        }
         Ok(())
+    }
+
+    /// An entity of a group, blank, and its queue.
+    fn new_part(&mut self, rq: RqId) -> Result<(Ent, Que), Error> {
+        if let Some(e) = self.free_parts.pop() {
+            let my_q = self.ent[e].my_q;
+            self.ent[e] = Entity::blank(NEW_GROUP_LOAD);
+            self.que[my_q] = Queue::new(rq, e);
+            return Ok((e, my_q));
+        }
+        let e = self.new_entity(NEW_GROUP_LOAD)?;
+        let my_q = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
+        Self::make_room(self.lean, &mut self.que.0);
+        self.que.0.push(Queue::new(rq, e));
+        Ok((e, my_q))
     }
 
     /// The group's entity on `rq`; none where it has no part.
@@ -190,7 +213,7 @@ impl Fair {
         let load = scale_load_down(own);
         let (tasks, cpus) = (
             u64::from(group.runnable.max(1)),
-            group.parts.len().max(1) as u64,
+            (group.parts.len() + group.folded.len()).max(1) as u64,
         );
         let shares = match self.cfg.cgroup_mode {
             CgroupMode::Up => return Some(group.shares),
@@ -350,6 +373,10 @@ impl Fair {
             self.check_clock(rq, now_ns)?;
             i += 1;
         }
+        for i in 0..self.groups[g].folded.len() {
+            let rq = self.groups[g].folded.get(i).map(|f| f.rq);
+            rq.map_or(Ok(()), |rq| self.check_clock(rq, now_ns))?;
+        }
         Ok(())
     }
 
@@ -359,13 +386,28 @@ impl Fair {
         }
         self.groups[g].shares = shares;
         let mut i = 0;
-        while let Some(Part { rq, ent: mut e }) = self.nth_part(g, i) {
+        while let Some(Part { rq, ent }) = self.nth_part(g, i) {
             i += 1;
-            self.set_clock(rq, now_ns);
-            while e.is_some() {
-                self.refresh_weight(e);
-                e = self.ent[e].parent;
+            self.refresh_chain(ent, rq, now_ns);
+        }
+        for i in 0..self.groups[g].folded.len() {
+            // A folded part has no weight to refresh; those above it may.
+            if let Some(rq) = self.groups[g].folded.get(i).map(|f| f.rq) {
+                let mut above = self.groups[g].parent;
+                let mut e = Ent::NONE;
+                while let Some(up) = above.filter(|_| e.is_none()) {
+                    (e, above) = (self.part(up, rq), self.groups[up].parent);
+                }
+                self.refresh_chain(e, rq, now_ns);
             }
+        }
+    }
+
+    fn refresh_chain(&mut self, mut e: Ent, rq: RqId, now_ns: u64) {
+        self.set_clock(rq, now_ns);
+        while e.is_some() {
+            self.refresh_weight(e);
+            e = self.ent[e].parent;
         }
     }
 

@@ -9,7 +9,8 @@
 //! Two ways to pick are there, chosen when a run queue is made ([`PickMode`]): level by level as
 //! in 7.2, and flat, with all tasks in one queue and groups for weight only.
 //!
-//! Nothing is allocated but by `new`, `create_*` and `extend_group`.
+//! Nothing is allocated but by `new`, `create_*` and `extend_group`, unless [`Fair::set_lean`] says
+//! otherwise.
 //!
 //! # Example
 //!
@@ -36,6 +37,7 @@ mod entity;
 mod error;
 mod features;
 mod flat;
+mod fold;
 mod group;
 mod ids;
 mod pick;
@@ -61,7 +63,7 @@ pub use task::{Block, WakeFlags};
 pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
-use crate::lag_credit::CreditFault;
+use crate::lag_credit::{CreditFault, CreditState};
 use entity::Entity;
 use group::Group;
 pub(crate) use ids::{Arena, Ent, Que};
@@ -88,11 +90,16 @@ pub struct Fair {
     pub(crate) ent: Arena<Entity>,
     pub(crate) que: Arena<Queue>,
     pub(crate) rqs: Arena<Rq>,
+    /// By run queue, if lag credits are given.
+    pub(crate) credits: Arena<CreditState>,
     pub(crate) groups: Arena<Group>,
     pub(crate) pool: Pool,
     /// Time of the operation at hand: the clock of each run queue that it acts on.
     pub(crate) now: u64,
     free_tasks: Vec<Ent>,
+    /// Entities of groups, each with its queue.
+    free_parts: Vec<Ent>,
+    pub(crate) lean: bool,
     pub(crate) self_check: bool,
     pub(crate) credit_fault: CreditFault,
 }
@@ -110,10 +117,13 @@ impl Fair {
             ent: Arena(Vec::new()),
             que: Arena(Vec::new()),
             rqs: Arena(Vec::new()),
+            credits: Arena(Vec::new()),
             groups: Arena(Vec::new()),
             pool: Pool::default(),
             now: 0,
             free_tasks: Vec::new(),
+            free_parts: Vec::new(),
+            lean: false,
             self_check: true,
             credit_fault: CreditFault::None,
         })
@@ -125,6 +135,20 @@ impl Fair {
     /// of a large simulation may not want. Release builds never check.
     pub fn set_self_check(&mut self, on: bool) {
         self.self_check = on;
+    }
+
+    /// From here on memory is allocated as it is used: by operations too, and with a sixteenth
+    /// in reserve at most. For hosts of thousands of CPUs, where what is allocated ahead is much.
+    pub fn set_lean(&mut self) {
+        self.lean = true;
+        self.pool.set_lean();
+    }
+
+    /// Room for one more in a table.
+    pub(crate) fn make_room<T>(lean: bool, table: &mut Vec<T>) {
+        if lean && table.len() == table.capacity() {
+            table.reserve_exact((table.len() / 16).max(1));
+        }
     }
 
     /// With a fault in its lag credit, for a checker to find.
@@ -145,6 +169,7 @@ impl Fair {
     pub fn create_rq(&mut self, mode: PickMode) -> Result<RqId, Error> {
         let rq = RqId(u32::try_from(self.rqs.0.len()).map_err(|_| Error::Full("run queues"))?);
         let root = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
+        Self::make_room(self.lean, &mut self.que.0);
         self.que.0.push(Queue::new(rq, Ent::NONE));
         self.rqs.0.push(Rq {
             mode,
@@ -156,19 +181,25 @@ impl Fair {
             announced: false,
             hrtick: 0,
             pick_due: false,
-            credit: Default::default(),
         });
+        if self.cfg.features.has(Feature::YieldToLagCredit) {
+            self.credits.0.push(CreditState::default());
+        }
         Ok(rq)
     }
 
     fn new_entity(&mut self, load: u64) -> Result<Ent, Error> {
         let index = u32::try_from(self.ent.0.len()).map_err(|_| Error::Full("entities"))?;
-        if index == u32::MAX {
+        if index as usize >= timeline::MOST {
             return Err(Error::Full("entities"));
         }
+        Self::make_room(self.lean, &mut self.ent.0);
         self.ent.0.push(Entity::blank(load));
-        // Reserve by doubling: the pool must never allocate while tasks run.
+        // As much as the entities have: the pool must never allocate while tasks run.
         self.pool.grow(self.ent.0.capacity());
+        if self.lean {
+            return Ok(Ent(index));
+        }
         let spare = self.ent.0.len().saturating_sub(self.free_tasks.len());
         self.free_tasks.reserve(spare);
         Ok(Ent(index))

@@ -87,6 +87,7 @@ impl Fair {
                 let ent = &self.ent[e];
                 if ent.delayed {
                     self.dequeue_task(e, FINAL);
+                    self.left_delayed(e, rq);
                     continue 'again;
                 }
                 if ent.is_task() {

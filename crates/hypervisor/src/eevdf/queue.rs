@@ -9,7 +9,7 @@ use super::entity::Entity;
 use super::ids::{Arena, Ent, Que, RqId};
 use super::timeline::{Pool, Timeline};
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
-use crate::lag_credit::{CreditState, Tokens};
+use crate::lag_credit::Tokens;
 
 /// One queue: the root's, or a group's on one CPU. What a pick looks at is in the first of its two
 /// cache lines.
@@ -19,6 +19,8 @@ pub(crate) struct Queue {
     pub(crate) timeline: Timeline,
     /// Running entity.
     pub(crate) curr: Ent,
+    /// Entities competing in it: those in the tree, and the running one if it is queued.
+    pub(crate) members: u32,
     /// Weight of the tree.
     pub(crate) sum_weight: u64,
     /// Sum of `(vruntime - zero_vruntime) * weight` over the tree.
@@ -27,8 +29,6 @@ pub(crate) struct Queue {
     pub(crate) zero_vruntime: u64,
     /// Buddy: to be picked if eligible.
     pub(crate) next: Ent,
-    /// Entities competing in it: those in the tree, and the running one if it is queued.
-    pub(crate) members: u32,
     /// Entities of this level: `members`, but under flat picking.
     pub(crate) nr_queued: u32,
     pub(crate) h_nr_queued: u32,
@@ -213,6 +213,9 @@ pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
     }
 }
 
+const _: () = assert!(size_of::<Queue>() == 128 && size_of::<Rq>() == 64);
+const _: () = assert!(size_of::<Entity>() == 128);
+
 /// Request to reschedule that is pending on a running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Resched {
@@ -225,7 +228,7 @@ pub enum Resched {
     Now,
 }
 
-/// The run queue of a CPU. What each operation looks at is in its first cache line.
+/// The run queue of a CPU: one cache line.
 #[derive(Clone, Debug, Hash)]
 #[repr(C, align(64))]
 pub(crate) struct Rq {
@@ -243,7 +246,6 @@ pub(crate) struct Rq {
     pub(crate) announced: bool,
     /// The running task has blocked.
     pub(crate) pick_due: bool,
-    pub(crate) credit: CreditState,
 }
 
 /// `floor(a / b)` for a positive `b`.

@@ -44,11 +44,15 @@ impl Fair {
         let mut i = 0;
         while let Some(Part { rq, ent }) = self.nth_part(g, i) {
             let (above, queue) = self.home(parent, rq)?;
+            self.used(self.ent[ent].parent, -1);
+            self.used(above, 1);
             let ent = &mut self.ent[ent];
             (ent.parent, ent.queue, ent.arena) = (above, queue, queue);
             ent.depth = depth - 1;
             i += 1;
         }
+        // What was owed under another parent is owed no more.
+        self.groups[g].folded.clear();
         self.groups[g].parent = parent;
         self.groups[g].depth = depth;
         if let Some(p) = old {

@@ -106,6 +106,7 @@ impl Fair {
     }
 
     pub(crate) fn free_task(&mut self, e: Ent) {
+        self.unhome(e);
         let task = &mut self.ent[e].task;
         task.live = false;
         if let Some(g) = task.group.take() {
@@ -142,6 +143,8 @@ impl Fair {
         } else {
             queue
         };
+        self.unhome(e);
+        self.used(parent, 1);
         let ent = &mut self.ent[e];
         (ent.parent, ent.queue, ent.arena) = (parent, queue, arena);
         (ent.depth, ent.rq, ent.task.homed) = (depth, rq, true);

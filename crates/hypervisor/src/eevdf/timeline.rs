@@ -3,8 +3,9 @@
 //! The kernel keeps an augmented red-black tree per queue (`cfs_rq->tasks_timeline`). This is a
 //! B+ tree with the same answers: entries in order of deadline, equal deadlines in order of
 //! insertion, and over each subtree the earliest virtual runtime and the shortest and longest
-//! slice. All trees share one pool of nodes. A queue of up to [`FANOUT`] entities is one node: a
-//! sorted array. `docs/eevdf.md` has the measurements that chose it.
+//! slice. All trees share one pool of nodes. A queue of one entity is in the [`Timeline`] itself, one
+//! of up to [`FANOUT`] is one node: a sorted array. `docs/eevdf.md` has the measurements that chose
+//! it.
 
 use alloc::vec::Vec;
 
@@ -15,6 +16,10 @@ use super::weights::{before, earlier};
 pub const FANOUT: usize = 16;
 
 const NONE: u32 = u32::MAX;
+/// In place of a node's number: the one entity of a tree, with this bit.
+const ALONE: u32 = 1 << 31;
+/// Entities are numbers below this.
+pub(super) const MOST: usize = ALONE as usize - 1;
 
 /// What an entry of a node says: of an entity in a leaf, of a subtree above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +200,10 @@ impl Node {
 /// One tree. Only with the [`Pool`] it was filled from does it mean anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
+    /// Of one entity that needs no node.
+    deadline: u64,
+    vruntime: u64,
+    /// The root's number, [`NONE`], or the one entity with [`ALONE`].
     root: u32,
     min_slice: u32,
     max_slice: u32,
@@ -203,10 +212,42 @@ pub struct Timeline {
 impl Timeline {
     /// A tree without entities.
     pub const EMPTY: Self = Self {
+        deadline: 0,
+        vruntime: 0,
         root: NONE,
         min_slice: u32::MAX,
         max_slice: 0,
     };
+
+    /// A tree of one entity.
+    #[inline]
+    fn alone(entry: &Entry) -> Self {
+        Self {
+            deadline: entry.deadline,
+            vruntime: entry.vruntime,
+            root: ALONE | entry.child,
+            min_slice: entry.min_slice,
+            max_slice: entry.max_slice,
+        }
+    }
+
+    /// Whether one entity is in it, without a node.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        self.root >= ALONE && self.root != NONE
+    }
+
+    /// The one entity, if [`Self::is_alone`].
+    #[inline]
+    fn entry(&self) -> Entry {
+        Entry {
+            deadline: self.deadline,
+            vruntime: self.vruntime,
+            min_slice: self.min_slice,
+            max_slice: self.max_slice,
+            child: self.root & !ALONE,
+        }
+    }
 
     /// Longest slice in it, in ns; 0 if it is empty.
     #[inline]
@@ -235,7 +276,10 @@ impl Timeline {
 pub struct Pool {
     nodes: Vec<Node>,
     free: Vec<u32>,
+    /// The leaf that an entity is in; [`ALONE`] if it is the one of its tree.
     leaf_of: Vec<u32>,
+    /// Nodes are allocated when they are needed.
+    lean: bool,
 }
 
 impl Pool {
@@ -246,9 +290,21 @@ impl Pool {
         pool
     }
 
-    /// Makes room for `capacity` entities: after this no insertion allocates.
+    /// From here on nodes are allocated when they are needed, a few at a time, instead of with
+    /// [`Self::grow`]: most queues are too short for one.
+    pub fn set_lean(&mut self) {
+        self.lean = true;
+    }
+
+    /// Makes room for `capacity` entities: after this no insertion allocates, unless
+    /// [`Self::set_lean`] was called.
     pub fn grow(&mut self, capacity: usize) {
         if capacity <= self.leaf_of.len() {
+            return;
+        }
+        if self.lean {
+            self.leaf_of.reserve_exact(capacity - self.leaf_of.len());
+            self.leaf_of.resize(capacity, NONE);
             return;
         }
         self.leaf_of.resize(capacity, NONE);
@@ -292,6 +348,14 @@ impl Pool {
             max_slice: slice,
             child: entity,
         };
+        if t.root == NONE {
+            *t = Timeline::alone(&entry);
+            self.leaf_of[entity as usize] = ALONE;
+            return;
+        }
+        if t.is_alone() {
+            self.second(t);
+        }
         t.min_slice = t.min_slice.min(slice);
         t.max_slice = t.max_slice.max(slice);
         // A short queue is one leaf.
@@ -307,14 +371,20 @@ impl Pool {
         self.descend(t, entry);
     }
 
+    /// Gives a tree of one entity a node, for a second to come.
+    #[inline(never)]
+    fn second(&mut self, t: &mut Timeline) {
+        let entry = t.entry();
+        t.root = self.node(true, NONE);
+        self.nodes[t.root as usize].put(0, entry);
+        self.leaf_of[entry.child as usize] = t.root;
+    }
+
     /// Inserts from the root down, where the root is no leaf with room.
     #[inline(never)]
     fn descend(&mut self, t: &mut Timeline, entry: Entry) {
         let (deadline, vruntime, entity) = (entry.deadline, entry.vruntime, entry.child);
         let slice = entry.min_slice;
-        if t.root == NONE {
-            t.root = self.node(true, NONE);
-        }
         let mut n = t.root;
         loop {
             let node = &mut self.nodes[n as usize];
@@ -347,6 +417,10 @@ impl Pool {
     pub fn remove(&mut self, t: &mut Timeline, entity: u32) {
         let n = self.leaf_of[entity as usize];
         self.leaf_of[entity as usize] = NONE;
+        if n == ALONE {
+            *t = Timeline::EMPTY;
+            return;
+        }
         let node = &mut self.nodes[n as usize];
         let i = node.position(entity);
         let gone = node.entries[i];
@@ -356,11 +430,8 @@ impl Pool {
                 self.shrunk(t, n, gone);
             }
         } else if node.len == 0 {
-            // The node stays: a queue that was in use soon is again.
-            *t = Timeline {
-                root: n,
-                ..Timeline::EMPTY
-            };
+            self.free.push(n);
+            *t = Timeline::EMPTY;
             return;
         }
         // Where all slices are the same, they still are.
@@ -387,6 +458,12 @@ impl Pool {
             max_slice: slice,
             child: come,
         };
+        if t.is_alone() {
+            *t = Timeline::alone(&entry);
+            self.leaf_of[go as usize] = NONE;
+            self.leaf_of[come as usize] = ALONE;
+            return;
+        }
         let Some(node) = self.nodes.get_mut(t.root as usize).filter(|n| n.leaf) else {
             self.insert(t, come, deadline, vruntime, slice);
             self.remove(t, go);
@@ -405,6 +482,10 @@ impl Pool {
     /// The slice of an entity in the tree has changed; its place has not.
     pub fn update_slice(&mut self, t: &mut Timeline, entity: u32, slice: u32) {
         let n = self.leaf_of[entity as usize];
+        if n == ALONE {
+            (t.min_slice, t.max_slice) = (slice, slice);
+            return;
+        }
         let node = &mut self.nodes[n as usize];
         let i = node.position(entity);
         let entry = &mut node.entries[i];
@@ -437,6 +518,10 @@ impl Pool {
         sum: i64,
         weight: u64,
     ) -> Option<(u32, u64)> {
+        if t.is_alone() {
+            let eligible = fits(sum, weight, t.vruntime.wrapping_sub(zero) as i64);
+            return eligible.then_some((t.root & !ALONE, t.deadline));
+        }
         let root = self.nodes.get(t.root as usize)?;
         if root.leaf {
             // A few products cost less than one division.
@@ -456,6 +541,9 @@ impl Pool {
         if t.root == NONE {
             return None;
         }
+        if t.is_alone() {
+            return fits(t.vruntime).then_some((t.root & !ALONE, t.deadline));
+        }
         let mut n = t.root;
         loop {
             let node = &self.nodes[n as usize];
@@ -469,7 +557,11 @@ impl Pool {
 
     /// Calls `f` with each entity in order of deadline.
     pub fn for_each(&self, t: &Timeline, f: &mut impl FnMut(u32)) {
-        self.visit(t.root, f);
+        if t.is_alone() {
+            f(t.root & !ALONE);
+        } else {
+            self.visit(t.root, f);
+        }
     }
 
     fn visit(&self, n: u32, f: &mut impl FnMut(u32)) {
@@ -491,6 +583,12 @@ impl Pool {
             let node = &mut self.nodes[n as usize];
             (node.len, node.leaf, node.parent) = (0, leaf, parent);
             return n;
+        }
+        if self.nodes.len() == self.nodes.capacity() {
+            // By an eighth: a node is too large to keep as many again in reserve.
+            let more = (self.nodes.len() / 8).max(4);
+            self.nodes.reserve_exact(more);
+            self.free.reserve(more);
         }
         self.nodes.push(Node::new(leaf, parent));
         self.nodes.len() as u32 - 1

@@ -160,7 +160,7 @@ proptest! {
             }
         }
         same(&pool, &t, &list, zero, &[0]);
-        // All but the root, which stays.
-        prop_assert_eq!(pool.free.len() + usize::from(t.root != NONE), pool.nodes.len());
+        prop_assert_eq!(t, Timeline::EMPTY);
+        prop_assert_eq!(pool.free.len(), pool.nodes.len());
     }
 }

@@ -4,6 +4,7 @@ use super::Fair;
 use super::entity::EntityView;
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId, TaskId};
+use super::weights::NICE_0_LOAD;
 
 /// What an entity stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,33 @@ impl Fair {
             return Some(Member::Task(ent.task_id(e)));
         }
         ent.task.group.map(Member::Group)
+    }
+
+    /// How far a task is behind its fair share on the level where it is furthest, in ns of CPU
+    /// time: what it, or the group that it is in, would have had at this weight beyond what it had
+    /// (`entity_lag`, unbounded). Negative if it is ahead on all.
+    ///
+    /// # Errors
+    ///
+    /// An unknown task.
+    pub fn lag_ns(&self, task: TaskId) -> Result<i64, Error> {
+        let mut e = self.task(task)?;
+        let mut most = i64::MIN;
+        while let Some(ent) = self.ent.at(e) {
+            let queue = &self.que[ent.arena];
+            // Alone it has all there is.
+            if ent.on_rq && queue.members > 1 {
+                let behind = self.average(ent.arena).wrapping_sub(ent.vruntime) as i64;
+                let real = i128::from(behind) * i128::from(ent.weight) / i128::from(NICE_0_LOAD);
+                most = most.max(i64::try_from(real).unwrap_or(i64::MAX));
+            }
+            if self.is_flat(ent.rq) {
+                // There is one level.
+                break;
+            }
+            e = ent.parent;
+        }
+        Ok(if most == i64::MIN { 0 } else { most })
     }
 
     /// The queue of `group` (`None`: the root) on `rq`.

@@ -53,14 +53,14 @@ impl Fair {
         let behind = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
         let need = behind.max(0) as u64;
         let recent = |(_, _, at): (Ent, Ent, u64)| now - at <= REVERSE_PAIR_NS;
-        let last = self.rqs[rq].credit.pair.filter(|pair| recent(*pair));
+        let last = self.credits[rq].pair.filter(|pair| recent(*pair));
         let reverse = last.is_some_and(|(from, to, _)| from == p && to == curr);
         let gran = self.ent[y].vtime(self.cfg.base_slice_ns);
         let paid = penalty(gran, need, reverse, self.que[q].h_nr_queued);
         let ent = &mut self.ent[y];
         ent.vruntime = ent.vruntime.wrapping_add(paid);
         ent.deadline = ent.vruntime.wrapping_add(ent.vtime(ent.slice));
-        self.rqs[rq].credit.pair = Some((curr, p, now));
+        self.credits[rq].pair = Some((curr, p, now));
     }
 }
 

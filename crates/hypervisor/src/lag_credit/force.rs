@@ -53,24 +53,23 @@ fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
 impl Fair {
     /// Counts a directed yield into the run queue's rate.
     pub(super) fn note_yield(&mut self, rq: RqId) {
-        let r = &mut self.rqs[rq];
-        if let Some(last) = r.credit.yielded_at {
-            r.credit.gap_ns = Some(averaged(r.credit.gap_ns, r.clock - last));
+        let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
+        if let Some(last) = credit.yielded_at {
+            credit.gap_ns = Some(averaged(credit.gap_ns, now - last));
         }
-        r.credit.yielded_at = Some(r.clock);
+        credit.yielded_at = Some(now);
     }
 
     /// Whether a reschedule may be forced now; if so, it is noted as done.
     pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
-        let r = &mut self.rqs[rq];
-        let interval = interval_ns(limit, r.credit.gap_ns);
-        let last = r
-            .credit
+        let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
+        let interval = interval_ns(limit, credit.gap_ns);
+        let last = credit
             .forced_at
             .filter(|_| self.credit_fault != CreditFault::Unlimited);
-        let due = last.is_none_or(|at| r.clock - at >= interval);
+        let due = last.is_none_or(|at| now - at >= interval);
         if due {
-            r.credit.forced_at = Some(r.clock);
+            credit.forced_at = Some(now);
         }
         due
     }

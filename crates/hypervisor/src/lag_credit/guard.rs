@@ -4,25 +4,33 @@ use super::config::Guard;
 use crate::eevdf::weights::NICE_0_LOAD;
 
 /// What may still be taken, in ns of nice-0 service.
-#[derive(Clone, Copy, Debug, Default, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tokens {
     ns: u64,
-    /// When it was last filled up, in ns; `None` before the first credit, which finds it full.
-    at: Option<u64>,
+    /// When it was last filled up, in ns; [`NEVER`] before the first credit, which finds it full.
+    at: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self { ns: 0, at: NEVER }
+    }
 }
 
 impl Tokens {
     /// Adds what the time since the last call has brought.
     fn fill(&mut self, guard: Guard, now: u64) {
         self.ns = match self.at {
-            None => guard.burst_ns,
-            Some(at) => {
+            NEVER => guard.burst_ns,
+            at => {
                 let earned = u128::from(now - at) * u128::from(guard.per_mille) / 1000;
                 let earned = u64::try_from(earned).unwrap_or(u64::MAX);
                 self.ns.saturating_add(earned).min(guard.burst_ns)
             }
         };
-        self.at = Some(now);
+        self.at = now;
     }
 
     /// The lag to credit to, of `aim`, for an entity of weight `weight` that has `lag`, and pays.

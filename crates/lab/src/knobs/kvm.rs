@@ -119,34 +119,30 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.ipi_tracking_enabled", Kind::Switch,
     Upstream("module parameter of the directed-yield series, version 3; not merged"),
     "Remember whom a vCPU sent its last IPI to, and yield to that one first",
-    |k| Value::Switch(k.kvm.ipi_tracking.ipi_tracking_enabled),
+    |k| Value::Switch(k.kvm.directed_yield.ipi.ipi_tracking_enabled),
     |k, v| {
-        k.kvm.ipi_tracking.ipi_tracking_enabled = v.switch()?;
-        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+        k.kvm.directed_yield.ipi.ipi_tracking_enabled = v.switch()?;
     }),
     knob!(Knobs "kvm.ipi_window_ns", ns(1_000_000_000),
     Upstream("module parameter of the directed-yield series, version 3; not merged"),
     "For how long a remembered IPI is believed",
-    |k| Value::Ns(k.kvm.ipi_tracking.ipi_window_ns),
+    |k| Value::Ns(k.kvm.directed_yield.ipi.ipi_window_ns),
     |k, v| {
-        k.kvm.ipi_tracking.ipi_window_ns = v.ns()?;
-        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+        k.kvm.directed_yield.ipi.ipi_window_ns = v.ns()?;
     }),
     knob!(Knobs "kvm.ipi_eoi_rule", Kind::Choice(|| words(&EOI_RULES)),
     Ours("versions 3 and 2 of the directed-yield series"),
     "What an EOI makes forget: the record of its vector, or everything",
-    |k| word(&EOI_RULES, &k.kvm.ipi_tracking.eoi_rule),
+    |k| word(&EOI_RULES, &k.kvm.directed_yield.ipi.eoi_rule),
     |k, v| {
-        k.kvm.ipi_tracking.eoi_rule = chosen(&EOI_RULES, v)?;
-        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+        k.kvm.directed_yield.ipi.eoi_rule = chosen(&EOI_RULES, v)?;
     }),
     knob!(Knobs "kvm.guest_yield_hint", Kind::Switch,
     Ours("a hypercall"),
     "Let a guest name the vCPU that it waits for",
-    |k| Value::Switch(k.kvm.ipi_tracking.guest_yield_hint),
+    |k| Value::Switch(k.kvm.directed_yield.ipi.guest_yield_hint),
     |k, v| {
-        k.kvm.ipi_tracking.guest_yield_hint = v.switch()?;
-        k.kvm.directed_yield.ipi = k.kvm.ipi_tracking;
+        k.kvm.directed_yield.ipi.guest_yield_hint = v.switch()?;
     }),
     knob!(Knobs "kvm.enable_relaxed_boost", Kind::Switch,
         Upstream("module parameter of the directed-yield series, version 3; not merged"),

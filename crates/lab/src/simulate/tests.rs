@@ -78,6 +78,12 @@ fn a_scenario_runs_and_its_variants_differ() {
     row(Of::Vm("web".into()), "interrupt response mean");
     row(Of::Host, "exits HLT");
     row(Of::Host, "share error");
+    // Two CPUs, three VMs and a task: somebody waits, and by less than all of the time.
+    for of in [Of::Vm("batch".into()), Of::Task("backup".into())] {
+        let lag = row(of, "worst lag").cells[0].expect("a cell");
+        let lag = lag.estimate.mean;
+        assert!(lag > 10_000.0 && lag < 50e6, "{lag} ns");
+    }
 }
 
 #[test]

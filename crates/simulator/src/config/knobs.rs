@@ -25,8 +25,6 @@ pub struct KvmKnobs {
     pub ple: PleKnobs,
     /// How a spinning vCPU looks for one to yield to (`kvm.enable_relaxed_boost` and ours).
     pub directed_yield: YieldKnobs,
-    /// `kvm.ipi_tracking_enabled`, `kvm.ipi_window_ns`.
-    pub ipi_tracking: IpiKnobs,
     /// `kvm.suppress_notification` (ours): when SN is set.
     pub suppress_notification: Suppression,
     /// `kvm_intel.enable_apicv`.
@@ -105,7 +103,6 @@ impl Default for Knobs {
                     ipi,
                     ..YieldKnobs::upstream()
                 },
-                ipi_tracking: ipi,
                 suppress_notification: Suppression::Put,
                 enable_apicv: true,
                 enable_ipiv: true,

@@ -48,7 +48,8 @@ impl GuestBuilder {
         let tick_ns = config.tick_ns;
         let mut fair = Fair::new(config)?;
         fair.set_self_check(false);
-        let mut rqs = Vec::new();
+        fair.set_lean();
+        let mut rqs = Vec::with_capacity(vcpus as usize);
         for _ in 0..vcpus {
             rqs.push(fair.create_rq(PickMode::Hierarchical)?);
         }

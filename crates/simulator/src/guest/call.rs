@@ -137,22 +137,19 @@ impl Machine<'_> {
 /// Groups ascending vCPUs into masks of up to `span` from where `start` says for the first one. A
 /// group of one is addressed by itself.
 fn masks(to: &[u32], start: impl Fn(u32) -> u32, span: u32) -> Vec<IpiTo> {
-    let mut groups: Vec<IpiMask> = Vec::new();
+    let mut groups: Vec<(u32, u128)> = Vec::new();
     for &index in to {
         match groups.last_mut() {
-            Some(mask) if index - mask.first < span => mask.bits |= 1 << (index - mask.first),
+            Some((first, bits)) if index - *first < span => *bits |= 1 << (index - *first),
             _ => {
                 let first = start(index);
-                groups.push(IpiMask {
-                    first,
-                    bits: 1 << (index - first),
-                });
+                groups.push((first, 1 << (index - first)));
             }
         }
     }
-    let one = |mask: IpiMask| match mask.bits.count_ones() {
-        1 => IpiTo::One(mask.first + mask.bits.trailing_zeros()),
-        _ => IpiTo::Some(mask),
+    let one = |(first, bits): (u32, u128)| match bits.count_ones() {
+        1 => IpiTo::One(first + bits.trailing_zeros()),
+        _ => IpiTo::Some(IpiMask::new(first, bits)),
     };
     groups.into_iter().map(one).collect()
 }
@@ -164,7 +161,7 @@ mod tests {
     #[test]
     fn clusters_of_sixteen_and_hypercalls_of_128() {
         let to = [1, 2, 17, 30, 33, 200];
-        let mask = |first, bits| IpiTo::Some(IpiMask { first, bits });
+        let mask = |first, bits| IpiTo::Some(IpiMask::new(first, bits));
         let clusters = masks(&to, |index| index / CLUSTER * CLUSTER, CLUSTER);
         let expected = [
             mask(0, 0b110),
@@ -180,10 +177,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_addressed_logically() {
-        let mask = IpiMask {
-            first: 16,
-            bits: 1 << 1 | 1 << 14,
-        };
+        let mask = IpiMask::new(16, 1 << 1 | 1 << 14);
         assert_eq!(IpiTo::Some(mask).icr(0xfb), (0x8fb, 1 << 16 | 0x4002));
         assert_eq!(mask.end(), 31);
     }

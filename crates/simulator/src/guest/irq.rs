@@ -21,10 +21,17 @@ impl Machine<'_> {
             return false;
         };
         let again = v.shared.desc.test_pir(vector) || v.shared.irr.snapshot().contains(vector);
-        if !v.books.taken(self.now, vector, again) {
-            self.checks.fail("interrupt-once", || {
+        match v.books.taken(self.now, vector, again) {
+            Some(waited) => {
+                let answers = &mut self.vms[v.vm].answers;
+                answers.interrupts.add(waited);
+                if let Some(response) = v.books.response(self.now, vector) {
+                    answers.ipis.add(response);
+                }
+            }
+            None => self.checks.fail("interrupt-once", || {
                 format!("vector {vector} is taken and was not accepted")
-            });
+            }),
         }
         let v = &mut self.vcpus[vcpu];
         let g = &mut v.guest;

@@ -49,6 +49,8 @@ pub(crate) const SOURCE_VECTOR: u8 = DEVICE_VECTOR + DEVICES as u8;
 pub(crate) const SOURCES: u32 = 16;
 /// The vector of [`crate::program::Op::Kick`].
 pub(crate) const KICK_VECTOR: u8 = 0xf5;
+/// Vectors of what vCPUs send each other.
+pub(crate) const IPI_VECTORS: [u8; 3] = [RESCHEDULE_VECTOR, CALL_FUNCTION_VECTOR, KICK_VECTOR];
 
 /// A guest.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ pub(crate) struct Vm {
     /// Entries of the PID-pointer table, by APIC id.
     pub(crate) pid_table: Vec<u64>,
     pub(crate) directed_yield: DirectedYield<Word>,
+    /// By vCPU, if it is kept who waits for whom.
     pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
     /// Index of its statistics.
     pub(crate) meter: usize,
@@ -67,6 +70,8 @@ pub(crate) struct Vm {
     pub(crate) clock: Option<Box<GuestClock>>,
     /// The VMM's thread that has stopped it.
     pub(crate) paused_by: Option<crate::ids::TaskNr>,
+    /// How soon its vCPUs take interrupts.
+    pub(crate) answers: crate::books::Answers,
     /// vCPUs that are not parked.
     pub(crate) running: u32,
 }

@@ -96,6 +96,9 @@ impl Machine<'_> {
                 }
                 Micro::Exit(Exit::Hlt) if self.guest_skips_halt(vcpu) => {}
                 Micro::Exit(exit) => {
+                    if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
+                        self.vcpus[vcpu].books.sends(self.now);
+                    }
                     if self.leaves_guest(cpu, vcpu, exit)? {
                         return self.vm_exit(cpu, vcpu, exit);
                     }

@@ -37,7 +37,7 @@ impl Machine<'_> {
         let bits = match to {
             IpiTo::One(_) => 1,
             IpiTo::Others => !(1u128 << (self.vcpus[from].index % 128)) as u64,
-            IpiTo::Some(mask) => mask.bits as u64,
+            IpiTo::Some(mask) => mask.bits() as u64,
         };
         self.emit(cpu, Kind::KvmHypercall { nr: 10, a0: bits });
         self.deliver_ipi(cpu, from, vector, to)
@@ -53,19 +53,19 @@ impl Machine<'_> {
         match to {
             IpiTo::One(index) => {
                 self.track_ipi(from, &[index], low)?;
-                self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
             }
             IpiTo::Others => {
                 for index in 0..self.vms[vm].vcpus {
                     if index != own {
-                        self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                        self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
                     }
                 }
             }
             IpiTo::Some(mask) => {
                 for index in mask.first..mask.end().min(self.vms[vm].vcpus) {
                     if mask.has(index) {
-                        self.accept(cpu, self.vcpu_of(vm, index), vector)?;
+                        self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
                     }
                 }
             }
@@ -75,6 +75,13 @@ impl Machine<'_> {
 
     pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
         VcpuNr(self.vms[vm].first_vcpu.0 + index)
+    }
+
+    /// Hands a vCPU a vector that another sends it.
+    pub(crate) fn accept_ipi(&mut self, cpu: CpuNr, from: VcpuNr, to: VcpuNr, vector: u8) -> Sim {
+        let at = self.vcpus[from].books.sends_ns();
+        self.vcpus[to].books.was_sent(at, vector);
+        self.accept(cpu, to, vector)
     }
 
     /// Hands a vector to a vCPU, as `cpu` does it (`vmx_deliver_interrupt`).

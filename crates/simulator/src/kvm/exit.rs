@@ -22,19 +22,35 @@ pub(crate) enum IpiTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpiMask {
     pub(crate) first: u32,
-    pub(crate) bits: u128,
+    /// The lowest first. Not one number: it would make each step of a vCPU half as large again.
+    words: [u32; 4],
 }
 
 impl IpiMask {
+    pub(crate) const fn new(first: u32, bits: u128) -> Self {
+        let words = [
+            bits as u32,
+            (bits >> 32) as u32,
+            (bits >> 64) as u32,
+            (bits >> 96) as u32,
+        ];
+        Self { first, words }
+    }
+
+    pub(crate) const fn bits(self) -> u128 {
+        let [a, b, c, d] = self.words;
+        a as u128 | (b as u128) << 32 | (c as u128) << 64 | (d as u128) << 96
+    }
+
     pub(crate) const fn has(self, index: u32) -> bool {
         index >= self.first
             && index - self.first < 128
-            && self.bits >> (index - self.first) & 1 == 1
+            && self.bits() >> (index - self.first) & 1 == 1
     }
 
     /// One beyond the last.
     pub(crate) const fn end(self) -> u32 {
-        self.first + 128 - self.bits.leading_zeros()
+        self.first + 128 - self.bits().leading_zeros()
     }
 }
 
@@ -55,7 +71,7 @@ impl IpiTo {
             Self::Others => (vector as u32 | 0xc_0000, 0),
             // Logical: cluster in the high half, members in the low one.
             Self::Some(mask) => {
-                let bits = (mask.bits << (mask.first % 16)) as u32 & 0xffff;
+                let bits = (mask.bits() << (mask.first % 16)) as u32 & 0xffff;
                 (vector as u32 | 0x800, ((mask.first / 16) << 16) | bits)
             }
         }

@@ -116,7 +116,7 @@ impl Machine<'_> {
                 .halt_poll
                 .end(knobs, &state.halt, &end, &self.stats.mechanisms);
             let (new, index) = (v.halt_poll.own_ns(), v.index);
-            v.books.halts += 1;
+            v.books.halted();
             if matches!(adaptation, Adaptation::Grown | Adaptation::Shrunk) {
                 let grow = adaptation == Adaptation::Grown;
                 self.emit(

@@ -38,7 +38,9 @@ impl Machine<'_> {
         let target = self.vcpu_of(vm, apic_id);
         self.stats.guest_ipis += 1;
         let now = self.now;
-        self.vcpus[target].books.accepted(now, vector);
+        let books = &mut self.vcpus[target].books;
+        books.accepted(now, vector);
+        books.was_sent(now, vector);
         let notify = post(
             &self.vcpus[target].shared.desc,
             vector,

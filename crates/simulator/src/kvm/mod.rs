@@ -67,7 +67,7 @@ pub(crate) struct Vcpu {
     pub(crate) hv_at: Option<u64>,
     pub(crate) halt_poll: HaltPoll,
     pub(crate) halt: Option<HaltState>,
-    pub(crate) sending: Option<crate::xen::Sending>,
+    pub(crate) sending: Option<Box<crate::xen::Sending>>,
     pub(crate) ple: PleWindow,
     pub(crate) yields: YieldState<Word>,
     /// A vector to be injected at the next entry, without APICv.
@@ -81,7 +81,7 @@ pub(crate) struct Vcpu {
     pub(crate) step_ends: u64,
     /// Counts spins and polls, so that late messages about old ones are known.
     pub(crate) turn: u32,
-    pub(crate) books: crate::books::VcpuBooks,
+    pub(crate) books: crate::books::RunningBooks,
 }
 
 /// A halt in progress.

@@ -10,12 +10,15 @@ impl Machine<'_> {
     /// The guest's vCPU `from` sent `icr_low`, which `to` accepted.
     pub(crate) fn track_ipi(&mut self, from: VcpuNr, to: &[u32], icr_low: u32) -> Sim {
         let v = &self.vcpus[from];
+        if self.vms[v.vm].ipi_contexts.is_empty() {
+            return Ok(());
+        }
         let mut delivery = Delivery::new(Some(v.index), icr_low);
         for &index in to {
             delivery.destination(index, 1);
         }
         let contexts = &self.vms[v.vm].ipi_contexts;
-        let knobs = &self.cfg.knobs.kvm.ipi_tracking;
+        let knobs = &self.cfg.knobs.kvm.directed_yield.ipi;
         match delivery.finish(contexts, knobs, self.now, &self.stats.mechanisms) {
             Ok(_) => Ok(()),
             Err(error) => self.broken(error.to_string()),
@@ -26,7 +29,10 @@ impl Machine<'_> {
     pub(crate) fn track_eoi(&mut self, vcpu: VcpuNr, vector: Option<u8>) -> Sim {
         let v = &self.vcpus[vcpu];
         let contexts = &self.vms[v.vm].ipi_contexts;
-        let knobs = &self.cfg.knobs.kvm.ipi_tracking;
+        if contexts.is_empty() {
+            return Ok(());
+        }
+        let knobs = &self.cfg.knobs.kvm.directed_yield.ipi;
         match eoi(
             contexts,
             knobs,

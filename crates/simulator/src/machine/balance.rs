@@ -289,6 +289,7 @@ impl Machine<'_> {
         self.one_more(cpu);
         self.make_part(task, cpu)?;
         let actions = self.fair.attach(fair, self.cpus[cpu].rq, now)?;
+        self.fair.fold_parts(fair)?;
         self.act(cpu, actions, by)?;
         self.need_tick(cpu, by)
     }

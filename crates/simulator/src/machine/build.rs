@@ -16,7 +16,7 @@ use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
     Worker, Workers,
 };
-use crate::books::{Books, TaskBooks, VcpuBooks};
+use crate::books::{Books, RunningBooks, TaskBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
 use crate::engine::{Queue, Streams};
 use crate::fault::{Fault, Sim};
@@ -69,6 +69,7 @@ impl<'a> Machine<'a> {
         let mut fair = Fair::new(fair_config)?;
         // The simulator checks its own sums; the scheduler's check is linear in its entities.
         fair.set_self_check(false);
+        fair.set_lean();
         let mut machine = Machine {
             now: 0,
             queue: Queue::new(),
@@ -194,12 +195,12 @@ impl<'a> Machine<'a> {
                 };
                 let task = self.add_task(&config.name, None, config.nice, allowed, None)?;
                 let sleep = self.sleep_timer(task);
-                self.tasks[task].body = Body::Host(HostTask {
+                self.tasks[task].body = Body::Host(Box::new(HostTask {
                     program,
                     sleep,
                     reply: 0,
                     meter,
-                });
+                }));
             }
         }
         Ok(())
@@ -231,7 +232,7 @@ impl<'a> Machine<'a> {
         };
         let fair = self.fair.create_task(attr, group)?;
         let tid = self.next_tid();
-        let name = self.names.add_new(name.to_owned());
+        let name = self.names.of_task(name);
         let cpu = allowed.first();
         let task = self.tasks.add(Task {
             tid,
@@ -301,6 +302,12 @@ impl<'a> Machine<'a> {
         if vms.is_empty() {
             return Ok(());
         }
+        let vcpus: usize = vms.iter().map(|vm| vm.vcpus as usize).sum();
+        self.vcpus.reserve(vcpus);
+        self.tasks.reserve(vcpus + 2 * vms.len());
+        self.timers.reserve(vcpus + vms.len());
+        self.by_slot.reserve_exact(vcpus + 2 * vms.len());
+        self.vms.reserve(vms.len());
         // machine.slice, a scope for each VM and in it groups for its threads, as libvirt lays
         // them out.
         let slice = self.fair.create_group(None)?;
@@ -330,6 +337,11 @@ impl<'a> Machine<'a> {
         let meter = self.stats.meters.len();
         self.stats.meters.push(Meter::named(&config.name));
         let first = VcpuNr::from_index(self.vcpus.len());
+        let hints = &self.cfg.knobs.kvm.directed_yield.ipi;
+        let hinted = hints.ipi_tracking_enabled || hints.guest_yield_hint;
+        let ipi_contexts = (0..if hinted { config.vcpus } else { 0 })
+            .map(|_| IpiContext::new())
+            .collect();
         let vm = self.vms.add(Vm {
             cfg: config.clone(),
             first_vcpu: first,
@@ -340,22 +352,27 @@ impl<'a> Machine<'a> {
                 .map(|index| u64::from(index) << 6 | 1)
                 .collect(),
             directed_yield: DirectedYield::new(),
-            ipi_contexts: (0..config.vcpus).map(|_| IpiContext::new()).collect(),
+            ipi_contexts,
             meter,
             clock: match &config.migration {
                 Some(migration) => Some(Box::new(GuestClock::new(migration, config.vcpus)?)),
                 None => None,
             },
             paused_by: None,
+            answers: crate::books::Answers::default(),
             running: config.vcpus,
         });
         let process = self.next_tid();
         let first = TaskNr::from_index(self.tasks.len());
         let emulator = self.fair.create_group(Some(group))?;
         self.add_workers(vm, config, emulator, process)?;
+        let allowed = match &config.pinning {
+            Pinning::None => self.unpinned(),
+            pinned => pool(pinned),
+        };
         for index in 0..config.vcpus {
             let own = self.fair.create_group(Some(group))?;
-            self.add_vcpu(vm, index, config, own, process)?;
+            self.add_vcpu(vm, index, config, own, (process, &allowed))?;
         }
         for task in first.index()..self.tasks.len() {
             self.tasks[TaskNr::from_index(task)].bandwidth = limit;
@@ -406,14 +423,13 @@ impl<'a> Machine<'a> {
         index: u32,
         config: &VmConfig,
         group: GroupId,
-        process: Tid,
+        (process, allowed): (Tid, &CpuSet),
     ) -> Sim {
         let allowed = match &config.pinning {
-            Pinning::None => self.unpinned(),
-            Pinning::Pool(cpus) => CpuSet::of(cpus),
             Pinning::OneToOne(cpus) => {
                 CpuSet::of(cpus.get(index as usize..=index as usize).unwrap_or(&[]))
             }
+            Pinning::None | Pinning::Pool(_) => allowed.clone(),
         };
         let name = format!("CPU {index}/KVM");
         let task = self.add_task(&name, Some(group), config.nice, allowed, Some(process))?;
@@ -467,7 +483,7 @@ impl<'a> Machine<'a> {
             parked: false,
             step_ends: 0,
             turn: 0,
-            books: VcpuBooks::default(),
+            books: RunningBooks::default(),
         });
         self.tasks[task].body = Body::Vcpu(vcpu);
         Ok(())

@@ -308,9 +308,9 @@ impl Machine<'_> {
         if let Some(vector) = v.inject {
             pending.insert(vector);
         }
-        let outstanding = v.books.outstanding();
+        let outstanding: Vec<(u8, u64)> = v.books.outstanding().collect();
         let mut oldest = u64::MAX;
-        for &(vector, at) in outstanding {
+        for &(vector, at) in &outstanding {
             oldest = oldest.min(at);
             if !pending.contains(vector) {
                 let what = format!("vCPU {}: vector {vector}, accepted at {at} ns", vcpu.0);
@@ -360,10 +360,10 @@ impl Machine<'_> {
             ran += t.books.run_ns;
             let mut fine = t.books.total_ns() == span;
             if let Body::Vcpu(vcpu) = t.body {
-                let v = &self.vcpus[vcpu].books;
+                let v = self.vcpus[vcpu].books.so_far();
+                let open = self.vcpus[vcpu].books.outstanding().count() as u64;
                 fine &= v.guest_ns <= t.books.run_ns
-                    && v.irqs_accepted
-                        == v.irqs_taken + v.irqs_coalesced + v.outstanding().len() as u64;
+                    && v.irqs_accepted == v.irqs_taken + v.irqs_coalesced + open;
             }
             if !fine {
                 let what = format!("{}: {:?} of {span} ns", self.task_name(task), t.books);

@@ -81,6 +81,7 @@ impl Machine<'_> {
             t.state = TaskState::Running;
             t.cpu = cpu;
             t.books.enter(TaskState::Running, now);
+            t.books.was_behind(self.fair.lag_ns(t.fair)?);
             if let Body::Vcpu(_) = t.body {
                 cost += u64::from(self.costs.vcpu_load_ns);
             }
@@ -167,6 +168,9 @@ impl Machine<'_> {
         let actions = self
             .fair
             .wake(self.tasks[task].fair, self.cpus[target].rq, now)?;
+        if target != was {
+            self.fold_parts(task)?;
+        }
         let t = &mut self.tasks[task];
         t.state = TaskState::Runnable;
         t.cpu = target;
@@ -239,6 +243,11 @@ impl Machine<'_> {
             self.fair.extend_group(group, self.cpus[cpu].rq)?;
         }
         Ok(())
+    }
+
+    /// What it leaves behind where it was is folded up.
+    fn fold_parts(&mut self, task: TaskNr) -> Sim {
+        Ok(self.fair.fold_parts(self.tasks[task].fair)?)
     }
 
     /// What the fair class wants done on `cpu`, at the request of `from`.

@@ -18,7 +18,7 @@ pub(crate) enum Body {
     /// It is the thread of a vCPU.
     Vcpu(VcpuNr),
     /// It runs a program.
-    Host(HostTask),
+    Host(Box<HostTask>),
     /// It does what a VM's emulator does beside its vCPUs.
     Worker(Box<super::Worker>),
     /// It does what was recorded.

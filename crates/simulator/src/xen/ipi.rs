@@ -45,7 +45,7 @@ impl Machine<'_> {
         if batched && xen.batches[cpu.0 as usize].begin().is_err() {
             return self.broken("batches nest without end");
         }
-        self.vcpus[vcpu].sending = Some(Sending {
+        self.vcpus[vcpu].sending = Some(Box::new(Sending {
             vector,
             to,
             next,
@@ -53,7 +53,7 @@ impl Machine<'_> {
             batched,
             began_ns: self.now,
             targets,
-        });
+        }));
         self.vcpus[vcpu].run = VcpuRun::Sending;
         // Xen is not preemptible here.
         self.cpus[cpu].preempt_off = true;
@@ -62,7 +62,7 @@ impl Machine<'_> {
 
     /// One more vCPU is told; after the last one the batch is finished.
     pub(crate) fn xen_send(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let Some(mut sending) = self.vcpus[vcpu].sending else {
+        let Some(mut sending) = self.vcpus[vcpu].sending.take() else {
             return self.broken("a vCPU sends nothing");
         };
         let own = self.vcpus[vcpu].index;
@@ -72,13 +72,13 @@ impl Machine<'_> {
         if sending.next < sending.end {
             let target = self.vcpu_of(self.vcpus[vcpu].vm, sending.next);
             sending.next += 1;
+            let vector = sending.vector;
             self.vcpus[vcpu].sending = Some(sending);
-            self.accept(cpu, target, sending.vector)?;
+            self.accept_ipi(cpu, vcpu, target, vector)?;
             // What that cost passes before the next one.
             self.stay(cpu, 0);
             return Ok(());
         }
-        self.vcpus[vcpu].sending = None;
         self.cpus[cpu].preempt_off = false;
         self.vcpus[vcpu].run = VcpuRun::Ready;
         if sending.batched {

@@ -124,7 +124,7 @@ fn one_to_one_pinning_leaves_directed_yield_nothing_to_do() {
     let plain = of(&|_| {});
     assert!(spun(&plain) > 0);
     for change in [
-        &(|config: &mut Config| config.knobs.kvm.ipi_tracking.ipi_tracking_enabled = true)
+        &(|config: &mut Config| config.knobs.kvm.directed_yield.ipi.ipi_tracking_enabled = true)
             as &dyn Fn(&mut Config),
         &|config| config.knobs.kvm.directed_yield.enable_relaxed_boost = true,
     ] {
