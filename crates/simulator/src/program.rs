@@ -58,6 +58,16 @@ pub enum Op {
     Wait(QueueId),
     /// Gives counts to a queue and wakes as many waiters.
     Wake(QueueId, u32),
+    /// One system call: takes a count of a queue or waits for it, does `ns` of kernel work, and
+    /// gives another a count.
+    Pass {
+        /// From where a count is taken.
+        take: QueueId,
+        /// Kernel work beyond the system call itself.
+        ns: u64,
+        /// Where one is given.
+        give: QueueId,
+    },
     /// Takes a spinlock.
     Lock(SpinId),
     /// Releases it.
@@ -153,6 +163,9 @@ impl Thread {
         sleep(ns: u64) => Op::Sleep(ns);
         /// Sleeps until a time of the run.
         sleep_until(at_ns: u64) => Op::SleepUntil(at_ns);
+        /// One system call: takes a count of a queue or waits for it, does `ns` of kernel work, and
+        /// gives another a count. What it takes to enter and leave the kernel counts behind the wait.
+        pass(take: QueueId, ns: u64, give: QueueId) => Op::Pass { take, ns, give };
         /// Waits for a count of a queue.
         wait(queue: QueueId) => Op::Wait(queue);
         /// Gives a queue counts.

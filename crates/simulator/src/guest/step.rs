@@ -236,6 +236,11 @@ impl Machine<'_> {
                 g.push(Micro::Wake(queue, n));
                 g.push(syscall);
             }
+            Op::Pass { take, ns, give } => {
+                g.push(Micro::Wait(take));
+                g.push(run(ns + u64::from(self.costs.guest_syscall_ns), true));
+                g.push(Micro::Wake(give, 1));
+            }
             Op::Lock(lock) => g.push(Micro::TryLock(lock)),
             Op::Unlock(lock) => g.push(Micro::Unlock(lock)),
             Op::LockMutex(mutex) => g.push(Micro::TryMutex(mutex)),

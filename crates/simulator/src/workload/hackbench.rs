@@ -57,8 +57,9 @@ pub(super) const HACKBENCH: Workload = Workload {
             min: 0,
             max: 1_000_000,
             unit: "ns",
-            about: "kernel work of a send beyond the system call, a receive the same (estimate: \
-                    AF_UNIX stream, skb allocated, queued and freed)",
+            about: "kernel work of a send beyond the system call, a receive the same (874 ns a side \
+                    with the system call, measured: 100 bytes over an AF_UNIX stream and back out in \
+                    one thread, Linux 6.18 in a VM on an AMD EPYC)",
         },
     ],
     build,
@@ -96,8 +97,7 @@ async fn sender(thread: Thread, to: Rc<[Channel]>, loops: u32, work: u64, runs: 
     loop {
         for _ in 0..loops {
             for socket in to.iter() {
-                thread.kernel(work).await;
-                socket.send(&thread).await;
+                socket.send_by_call(&thread, work).await;
             }
         }
         runs.end(&thread).await;
@@ -107,8 +107,7 @@ async fn sender(thread: Thread, to: Rc<[Channel]>, loops: u32, work: u64, runs: 
 async fn receiver(thread: Thread, from: Channel, messages: u32, work: u64, runs: Runs) {
     loop {
         for _ in 0..messages {
-            from.receive(&thread).await;
-            thread.kernel(work).await;
+            from.receive_by_call(&thread, work).await;
             thread.done(1);
         }
         runs.end(&thread).await;

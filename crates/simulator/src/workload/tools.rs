@@ -91,6 +91,16 @@ impl Channel {
         thread.wake(self.items, 1).await;
     }
 
+    /// Puts an item in, when there is room: one system call with `work` ns of kernel work.
+    pub(super) async fn send_by_call(&self, thread: &Thread, work: u64) {
+        thread.pass(self.room, work, self.items).await;
+    }
+
+    /// Takes an item out, when there is one: one system call with `work` ns of kernel work.
+    pub(super) async fn receive_by_call(&self, thread: &Thread, work: u64) {
+        thread.pass(self.items, work, self.room).await;
+    }
+
     /// Takes an item out, when there is one.
     pub(super) async fn receive(&self, thread: &Thread) {
         thread.wait(self.items).await;
