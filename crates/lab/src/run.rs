@@ -73,6 +73,18 @@ pub struct Runs {
     pub stopped: bool,
 }
 
+impl Runs {
+    /// Adds runs of the same variants with other seeds.
+    pub fn append(&mut self, more: Self) {
+        self.seeds.extend(more.seeds);
+        for (variant, new) in self.variants.iter_mut().zip(more.variants) {
+            debug_assert_eq!(variant.name, new.name);
+            variant.runs.extend(new.runs);
+        }
+        self.stopped |= more.stopped;
+    }
+}
+
 /// Runs these variants of a scenario with all its seeds, on so many threads.
 ///
 /// `progress` is told after each run how many are done of how many.

@@ -20,6 +20,10 @@ const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/published/wakeup-batching.toml"),
     ),
     (
+        "wakeup-batching-nehalem",
+        include_str!("../../../../scenarios/published/wakeup-batching-nehalem.toml"),
+    ),
+    (
         "counter-offsets",
         include_str!("../../../../scenarios/published/counter-offsets.toml"),
     ),

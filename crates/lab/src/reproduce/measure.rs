@@ -125,7 +125,10 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
     let pairs: Vec<(f64, f64)> = base.iter().copied().zip(with.iter().copied()).collect();
     let nothing = || ReproduceError::Data(format!("claim {:?}: nothing was run", claim.says));
     let difference = difference(&pairs, Better::Neither).ok_or_else(nothing)?;
-    let mean = |values: &[f64]| estimate(values).map(|estimate| estimate.mean);
+    let (of_base, of_with) = match (estimate(&base), estimate(&with)) {
+        (Some(base), Some(with)) => (base, with),
+        _ => return Err(nothing()),
+    };
     // A wide interval holds everything: it is no sign that nothing changes.
     let is_narrow = difference.verdict == Verdict::Same
         || difference
@@ -135,8 +138,10 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         && (claim.expect != Expect::Unchanged || is_narrow);
     Ok(ClaimRow {
         says: claim.says.clone(),
-        base: mean(&base).ok_or_else(nothing)?,
-        simulated: mean(&with).ok_or_else(nothing)?,
+        base: of_base.mean,
+        base_half_width: of_base.half_width,
+        simulated: of_with.mean,
+        half_width: of_with.half_width,
         holds,
         miss: (!holds).then(|| claim.miss.clone()),
     })

@@ -15,13 +15,18 @@ use serde::Serialize;
 
 use crate::error::LoadError;
 use crate::run::{RunError, Runner, Runs, run};
-use crate::scenario::Variant;
+use crate::scenario::{Scenario, Variant};
 use crate::stats::Verdict;
 
 pub use data::{
     Bound, Claim, Effect, Expect, Figure, Fitted, LeftOut, Measure, Part, PublishedResult, Side,
     published,
 };
+
+/// A full run repeats a scenario with up to this many times the seeds that it lists.
+const MOST_REPEATS: usize = 4;
+/// An interval of this part of the published effect needs not become smaller.
+const BEYOND_DOUBT: f64 = 10.0;
 
 /// Why results cannot be reproduced.
 #[derive(Debug, thiserror::Error)]
@@ -111,8 +116,12 @@ pub struct ClaimRow {
     pub says: String,
     /// The metric's mean without.
     pub base: f64,
+    /// Half the width of its 95 % interval; `None` for one seed.
+    pub base_half_width: Option<f64>,
     /// The metric's mean with.
     pub simulated: f64,
+    /// Half the width of its 95 % interval; `None` for one seed.
+    pub half_width: Option<f64>,
     /// Whether it came out.
     pub holds: bool,
     /// Why not, if not.
@@ -128,8 +137,21 @@ pub struct OrderRow {
     pub published: Vec<String>,
     /// The same by what the simulation gives.
     pub simulated: Vec<String>,
-    /// Whether both are the same.
-    pub same: bool,
+    /// How the two compare.
+    pub verdict: OrderVerdict,
+}
+
+/// How a simulated order compares with the published one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrderVerdict {
+    /// The same.
+    Same,
+    /// Means stand otherwise, but only where their intervals overlap: no pair is shown to be the
+    /// other way round.
+    WithinNoise,
+    /// Some pair is the other way round, beyond its intervals.
+    Otherwise,
 }
 
 /// A result, published and simulated.
@@ -186,7 +208,7 @@ pub fn chosen(names: &[String]) -> Result<Vec<PublishedResult>, ReproduceError> 
     Ok(all.into_iter().filter(is_chosen).collect())
 }
 
-/// How many runs a result takes.
+/// How many runs a result takes at least: a full run adds seeds where intervals are wide.
 ///
 /// # Errors
 ///
@@ -215,10 +237,14 @@ pub fn reproduce(
     let mut all: Vec<(&str, Runs)> = Vec::new();
     for part in &result.scenario {
         let scenario = part.load(request.quick)?;
-        let variants: Vec<&Variant> = scenario.variants.iter().collect();
-        let told = |_, _| progress();
-        let runs = run(runner, &scenario, &variants, request.threads, stop, &told)?;
-        check(&part.name, &runs)?;
+        let mut runs = repeat(runner, part, &scenario, request, stop, progress)?;
+        if !request.quick {
+            let most = scenario.seeds.len().saturating_mul(MOST_REPEATS);
+            while runs.seeds.len() < most && !is_enough(result, part, &runs, request)? {
+                let more = more_seeds(&scenario, &runs.seeds, most);
+                runs.append(repeat(runner, part, &more, request, stop, progress)?);
+            }
+        }
         all.push((&part.name, runs));
     }
     let all_fitted = result.fitted()?;
@@ -244,6 +270,52 @@ pub fn reproduce(
         claims: claims.collect::<Result<_, _>>()?,
         left_out: result.left_out.clone(),
     })
+}
+
+/// Runs a part's scenario with the seeds that it has.
+fn repeat(
+    runner: &dyn Runner,
+    part: &Part,
+    scenario: &Scenario,
+    request: Request,
+    stop: &AtomicBool,
+    progress: &(dyn Fn() + Sync),
+) -> Result<Runs, ReproduceError> {
+    let variants: Vec<&Variant> = scenario.variants.iter().collect();
+    let told = |_, _| progress();
+    let runs = run(runner, scenario, &variants, request.threads, stop, &told)?;
+    check(&part.name, &runs)?;
+    Ok(runs)
+}
+
+/// The scenario with as many new seeds as there were, up to `most` in all.
+fn more_seeds(scenario: &Scenario, seeds: &[u64], most: usize) -> Scenario {
+    let mut more = scenario.clone();
+    more.set_seeds((seeds.len() * 2).min(most));
+    more.seeds.retain(|seed| !seeds.contains(seed));
+    more
+}
+
+/// Whether more seeds would tell nothing more of a part: each effect's interval is a third of it at
+/// most, or so much smaller than the published effect that the difference to that is beyond doubt.
+fn is_enough(
+    result: &PublishedResult,
+    part: &Part,
+    runs: &Runs,
+    request: Request,
+) -> Result<bool, ReproduceError> {
+    let of_part = result.figure.iter().filter(|f| f.scenario == part.name);
+    for figure in of_part.filter(|figure| figure.effect != Effect::None) {
+        let row = measure::figure(figure, runs, request.tolerance, false)?;
+        let Some(half) = row.half_width else {
+            return Ok(false);
+        };
+        let third = row.simulated.abs() / 3.0;
+        if half > third.max(row.published.abs() / BEYOND_DOUBT) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The first run that gave nothing ends all: half a comparison is none.
@@ -277,14 +349,33 @@ fn orders(result: &PublishedResult, rows: &[FigureRow]) -> Vec<OrderRow> {
     let row = |(group, rows): (&str, Vec<&FigureRow>)| {
         let published = sorted(&rows, |row| row.published);
         let simulated = sorted(&rows, |row| row.simulated);
+        let verdict = if published == simulated {
+            OrderVerdict::Same
+        } else if is_contradicted(&rows) {
+            OrderVerdict::Otherwise
+        } else {
+            OrderVerdict::WithinNoise
+        };
         OrderRow {
             group: group.to_owned(),
-            same: published == simulated,
             published,
             simulated,
+            verdict,
         }
     };
     groups.into_iter().map(row).collect()
+}
+
+/// Whether the intervals of some pair, published the one way round, lie the other way round.
+fn is_contradicted(rows: &[&FigureRow]) -> bool {
+    let ends = |row: &FigureRow| {
+        // One seed has no interval: its value counts as it is.
+        let half = row.half_width.unwrap_or(0.0);
+        (row.simulated - half, row.simulated + half)
+    };
+    let reversed =
+        |a: &FigureRow, b: &FigureRow| a.published < b.published && ends(a).0 > ends(b).1;
+    rows.iter().any(|a| rows.iter().any(|b| reversed(a, b)))
 }
 
 /// Whether a verdict is what the words say.

@@ -1,6 +1,8 @@
 //! Published results beside simulated ones, for a terminal.
 
-use stealtime_lab::reproduce::{Bound, ClaimRow, FigureRow, OrderRow, Reproduced, Side, Sign};
+use stealtime_lab::reproduce::{
+    Bound, ClaimRow, FigureRow, OrderRow, OrderVerdict, Reproduced, Side, Sign,
+};
 
 use super::Style;
 use crate::units::wrap;
@@ -128,19 +130,29 @@ fn figure(row: &FigureRow, style: Style, out: &mut String) {
 
 /// Whether figures stand in the published order.
 pub(crate) fn order(row: &OrderRow) -> String {
-    match row.same {
-        true => format!("Order of {}: as published.", row.group),
-        false => format!(
-            "Order of {}: published {}; simulated otherwise: {}.",
-            row.group,
-            row.published.join(" < "),
-            row.simulated.join(" < ")
+    let published = row.published.join(" < ");
+    let simulated = row.simulated.join(" < ");
+    match row.verdict {
+        OrderVerdict::Same => format!("Order of {}: as published.", row.group),
+        OrderVerdict::WithinNoise => format!(
+            "Order of {}: nothing against the published {published}; means are {simulated}, with \
+             overlapping intervals where that differs.",
+            row.group
+        ),
+        OrderVerdict::Otherwise => format!(
+            "Order of {}: published {published}; simulated otherwise: {simulated}.",
+            row.group
         ),
     }
 }
 
 fn claim(row: &ClaimRow, style: Style, out: &mut String) {
-    let (base, simulated) = (bare(row.base), bare(row.simulated));
+    let known = |mean, half: Option<f64>| match half {
+        Some(half) => format!("{} ±{}", bare(mean), bare(half)),
+        None => bare(mean),
+    };
+    let base = known(row.base, row.base_half_width);
+    let simulated = known(row.simulated, row.half_width);
     let verdict = if row.holds { "holds" } else { "does not hold" };
     let line = format!(
         "In words: {}: {verdict} ({base}, then {simulated}).",

@@ -31,7 +31,7 @@ use crate::config::VmConfig;
 use crate::ids::{ThreadNr, VcpuNr};
 use crate::kvm::{Exit, Word};
 use crate::migration::GuestClock;
-use crate::program::{MutexId, QueueId, SourceId, SpinId};
+use crate::program::{DeviceId, MutexId, QueueId, SourceId, SpinId};
 
 /// The guest's timer vector.
 pub(crate) const LOCAL_TIMER_VECTOR: u8 = 0xec;
@@ -159,6 +159,10 @@ pub(crate) enum Micro {
     CallOver,
     /// The thread takes the next request of clients, which is there.
     TakeRequest(SourceId),
+    /// An assigned device gets a request of the thread.
+    Submit { device: DeviceId, thread: ThreadNr },
+    /// An assigned card gets the answer to a request.
+    Answer(SourceId),
     /// `sched_yield`.
     Yield,
     /// The thread ends.

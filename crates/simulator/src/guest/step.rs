@@ -207,6 +207,8 @@ impl Machine<'_> {
             kernel: true,
         };
         let now = self.now;
+        // The doorbell of an assigned device is mapped: a write to it does not leave the guest.
+        let assigned = self.vms[self.vcpus[vcpu].vm].cfg.assigned_device;
         let g = &mut self.vcpus[vcpu].guest;
         let run = |ns, kernel| Micro::Run { ns, kernel };
         match op {
@@ -256,7 +258,10 @@ impl Machine<'_> {
             Op::Io(device) => {
                 g.push(syscall);
                 g.push(Micro::ExpectDevice);
-                g.push(Micro::Exit(Exit::Io { device, thread }));
+                g.push(match assigned {
+                    true => Micro::Submit { device, thread },
+                    false => Micro::Exit(Exit::Io { device, thread }),
+                });
                 g.push(Micro::Block);
             }
             Op::KickOthers => self.spell_out_kicks(vcpu),
@@ -274,7 +279,11 @@ impl Machine<'_> {
                 }
             }
             Op::Respond(source) => {
-                for micro in [syscall, Micro::Exit(Exit::Notify { source }), syscall] {
+                let answer = match assigned {
+                    true => Micro::Answer(source),
+                    false => Micro::Exit(Exit::Notify { source }),
+                };
+                for micro in [syscall, answer, syscall] {
                     g.push(micro);
                 }
             }
@@ -321,6 +330,10 @@ impl Machine<'_> {
                 let at = self.guest_take_request(vcpu, source)?;
                 self.reply(vcpu, at);
             }
+            Micro::Submit { device, thread } => {
+                self.start_device(self.vcpus[vcpu].vm, device, thread);
+            }
+            Micro::Answer(source) => self.source_answered(vcpu, source),
             Micro::CallOver => {
                 let g = &mut self.vcpus[vcpu].guest;
                 g.preempt_off = g.preempt_off.saturating_sub(1);

@@ -14,8 +14,8 @@ pub(crate) struct IdleCpu {
     /// Since when, in ns.
     pub(crate) since_ns: u64,
     governor: Governor,
-    /// A write to its flag is on its way to it.
-    kicked: bool,
+    /// When a write to the line that it watches reaches it.
+    pub(crate) told_at: Option<u64>,
 }
 
 impl Machine<'_> {
@@ -33,7 +33,7 @@ impl Machine<'_> {
         c.debt_ns = 0;
         c.idle.state = state;
         c.idle.since_ns = now;
-        c.idle.kicked = false;
+        c.idle.told_at = None;
         c.balance.idles(now);
         self.note_idle(cpu, true);
         if !self.cpus[cpu].pending.is_empty() || !self.xen_idle_enter(cpu) {
@@ -116,16 +116,22 @@ impl Machine<'_> {
             // Nobody's doing but its own: it is awake already.
             return self.leave_idle(cpu);
         }
-        if self.cpus[cpu].idle.kicked {
+        if self.cpus[cpu].idle.told_at.is_some() {
             return Ok(());
         }
         if self.cfg.host.idle == IdleMethod::Hlt && self.cpus[cpu].idle.state.is_some() {
             self.send_ipi(from, cpu, Irq::Reschedule);
             return Ok(());
         }
-        self.cpus[cpu].idle.kicked = true;
-        let at = self.now + self.cpus[from].debt_ns + u64::from(self.costs.cache_line_ns);
-        self.post(at, Message::FlagWritten { cpu });
+        self.write_flag(cpu, from);
         Ok(())
+    }
+
+    /// `from` writes to the line that the idle `cpu` watches.
+    pub(crate) fn write_flag(&mut self, cpu: CpuNr, from: CpuNr) {
+        let at = self.now + self.cpus[from].debt_ns + u64::from(self.costs.cache_line_ns);
+        let told = &mut self.cpus[cpu].idle.told_at;
+        *told = Some(told.map_or(at, |before| before.min(at)));
+        self.post(at, Message::FlagWritten { cpu });
     }
 }

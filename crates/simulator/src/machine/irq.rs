@@ -89,23 +89,26 @@ impl Machine<'_> {
     }
 
     /// In xAPIC mode the ICR may be written again only when the last target has accepted
-    /// (`safe_apic_wait_icr_idle`), which one in a deep state does when it wakes.
+    /// (`safe_apic_wait_icr_idle`), which one in a deep state does when it wakes. A target that was
+    /// told before by a store to the line it monitors is on its way already.
     fn wait_icr_idle(&mut self, from: CpuNr, to: CpuNr) {
         let (now, flight) = (self.now, self.flight_ns(from, to));
-        let wakes = match self.cpus[to].phase {
-            Phase::Idle => self.idle_exit_ns(to),
-            Phase::IdleExit => {
-                let awake = self.queue.when(self.cpus[to].timer);
-                awake.map_or(0, |at| (at - now).saturating_sub(flight))
-            }
-            _ => 0,
-        };
         let cost = u64::from(self.costs.icr_xapic_ns);
         let c = &mut self.cpus[from];
         let wait = c.icr_idle_at.saturating_sub(now + c.debt_ns);
         c.debt_ns += wait + cost;
-        c.icr_idle_at = now + c.debt_ns + flight + wakes;
+        let arrives = now + c.debt_ns + flight;
         self.stats.icr_wait_ns += wait;
+        let target = &self.cpus[to];
+        let awake = match target.phase {
+            Phase::Idle => {
+                let told = target.idle.told_at.map_or(arrives, |at| at.min(arrives));
+                told + self.idle_exit_ns(to)
+            }
+            Phase::IdleExit => self.queue.when(target.timer).unwrap_or(arrives),
+            _ => arrives,
+        };
+        self.cpus[from].icr_idle_at = awake.max(arrives);
     }
 
     fn flight_ns(&self, from: CpuNr, to: CpuNr) -> u64 {

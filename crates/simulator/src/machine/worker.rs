@@ -98,7 +98,7 @@ impl Machine<'_> {
         self.run_task(cpu, task)
     }
 
-    /// A guest's request goes to its worker, or to the device itself if that is assigned to it.
+    /// A guest's request goes to its worker.
     pub(crate) fn request_io(
         &mut self,
         vm: VmNr,
@@ -109,10 +109,6 @@ impl Machine<'_> {
         let Some(&Workers { io: task, .. }) = self.workers.get(vm.0 as usize) else {
             return self.broken("a VM without a worker does I/O");
         };
-        if self.vms[vm].cfg.assigned_device {
-            self.start_device(vm, device, thread);
-            return Ok(());
-        }
         if let Body::Worker(worker) = &mut self.tasks[task].body
             && let Worker::Io { requests, .. } = &mut **worker
         {
@@ -122,7 +118,7 @@ impl Machine<'_> {
     }
 
     /// The device works on the request for as long as it takes.
-    fn start_device(&mut self, vm: VmNr, device: DeviceId, thread: ThreadNr) {
+    pub(crate) fn start_device(&mut self, vm: VmNr, device: DeviceId, thread: ThreadNr) {
         let at = self.now + self.vms[vm].kernel.device_latency(device.0);
         let device = device.0;
         self.post(at, Message::Device { vm, device, thread });

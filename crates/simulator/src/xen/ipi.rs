@@ -19,6 +19,8 @@ pub(crate) struct Sending {
     /// Beyond the last one.
     end: u32,
     batched: bool,
+    /// Its batch is finished: what is left are the ICR writes.
+    finished: bool,
     began_ns: u64,
     targets: u32,
 }
@@ -51,6 +53,7 @@ impl Machine<'_> {
             next,
             end,
             batched,
+            finished: false,
             began_ns: self.now,
             targets,
         }));
@@ -79,11 +82,21 @@ impl Machine<'_> {
             self.stay(cpu, 0);
             return Ok(());
         }
-        self.cpus[cpu].preempt_off = false;
-        self.vcpus[vcpu].run = VcpuRun::Ready;
-        if sending.batched {
+        if sending.batched && !sending.finished {
+            sending.finished = true;
             self.xen_finish(cpu)?;
         }
+        let flush = self.xen.as_mut();
+        let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
+        if let Some(write) = write {
+            // The wait for the last target passes before the next one is written to.
+            self.vcpus[vcpu].sending = Some(sending);
+            self.xen_write_one(cpu, write);
+            self.stay(cpu, 0);
+            return Ok(());
+        }
+        self.cpus[cpu].preempt_off = false;
+        self.vcpus[vcpu].run = VcpuRun::Ready;
         if sending.targets > 1 {
             let spent = self.now + self.cpus[cpu].debt_ns - sending.began_ns;
             self.stats.broadcasts += 1;
@@ -111,7 +124,11 @@ impl Machine<'_> {
         match finished {
             Ok(finished) => {
                 self.stats.wakeups_noticed += u64::from(finished.noticed);
-                self.xen_write(cpu, writes)
+                if let Some(xen) = &mut self.xen {
+                    let flush = &mut xen.flushes[cpu.0 as usize];
+                    flush.extend(writes.into_iter().rev());
+                }
+                Ok(())
             }
             Err(error) => self.broken(format!("batch: {error}")),
         }

@@ -19,11 +19,17 @@ use crate::config::{Config, ConfigError, Hypervisor, IdleMethod};
 use crate::fault::Sim;
 use crate::ids::CpuNr;
 use crate::kvm::Word;
-use crate::machine::{Irq, Machine, Message, Phase};
+use crate::machine::{Irq, Machine, Phase};
 use crate::stats::Mechanisms;
 
 /// `SCHEDULE_SOFTIRQ`.
 const SCHEDULE: u32 = 2;
+/// Cache lines that waking a vCPU on another CPU takes over from that CPU, beyond its softirq word:
+/// counted in Xen 4.4, from `vlapic_set_irq` by `vcpu_wake` to `__runq_tickle`. Two of the vLAPIC's
+/// page (TMR, IRR), two of the vCPU (state and pause flags; what it ran), one of its VMX part, the
+/// scheduler's data of the CPU and the lock in it, its run queue's head, the woken vCPU's credit, the
+/// idle vCPU's credit and the idle vCPU itself, the mask of idlers and that of CPUs in MWAIT.
+const WAKE_LINES: u32 = 13;
 /// `VCPU_KICK_SOFTIRQ`.
 pub(crate) const VCPU_KICK: u32 = 5;
 
@@ -36,6 +42,8 @@ pub(crate) struct Xen {
     words: Vec<SoftirqWord<Word>>,
     topology: Topology<Vec<CpuApic>>,
     batches: Vec<XenBatch>,
+    /// By CPU: ICR writes of a finished batch that are still to be made, the next one last.
+    flushes: Vec<Vec<IcrWrite>>,
     pub(crate) decider: BatchDecider,
 }
 
@@ -64,6 +72,7 @@ impl Xen {
             batches: (0..cpus)
                 .map(|cpu| Batch::new(cpu, storage.clone()))
                 .collect(),
+            flushes: vec![Vec::new(); cpus as usize],
             decider: BatchDecider::new(cfg.knobs.xen.batch_wakeups),
         })))
     }
@@ -112,8 +121,7 @@ impl Machine<'_> {
         self.charge(from, self.costs.locked_shared_ns);
         if cpu != from && self.monitors(cpu) {
             // The store itself ends MWAIT, IPI or not.
-            let at = self.now + self.cpus[from].debt_ns + u64::from(self.costs.cache_line_ns);
-            self.post(at, Message::FlagWritten { cpu });
+            self.write_flag(cpu, from);
         }
         self.xen_write(from, writes)
     }
@@ -126,32 +134,36 @@ impl Machine<'_> {
     /// Makes ICR writes, one after the other.
     fn xen_write(&mut self, from: CpuNr, writes: Vec<IcrWrite>) -> Sim {
         for write in writes {
-            self.stats.icr_writes += 1;
-            match write {
-                IcrWrite::Xapic { high, low } if low & 0x800 == 0 => {
-                    self.send_ipi(from, CpuNr(high >> 24), Irq::EventCheck);
-                }
-                IcrWrite::Xapic { high, .. } => {
-                    // Flat logical: a bit for each of at most eight CPUs.
-                    let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
-                    self.send_to_all(from, members.map(CpuNr).collect());
-                }
-                IcrWrite::X2apic(value) if value & 0x800 == 0 => {
-                    self.send_ipi(from, CpuNr((value >> 32) as u32), Irq::EventCheck);
-                }
-                IcrWrite::X2apic(value) => {
-                    let id = (value >> 32) as u32;
-                    let members = (0..16).filter(|bit| id >> bit & 1 == 1);
-                    let cpus = members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect();
-                    self.send_to_all(from, cpus);
-                }
-                IcrWrite::AllButSelf { .. } => {
-                    let others = self.cpus.numbers().filter(|&cpu| cpu != from).collect();
-                    self.send_to_all(from, others);
-                }
-            }
+            self.xen_write_one(from, write);
         }
         Ok(())
+    }
+
+    fn xen_write_one(&mut self, from: CpuNr, write: IcrWrite) {
+        self.stats.icr_writes += 1;
+        match write {
+            IcrWrite::Xapic { high, low } if low & 0x800 == 0 => {
+                self.send_ipi(from, CpuNr(high >> 24), Irq::EventCheck);
+            }
+            IcrWrite::Xapic { high, .. } => {
+                // Flat logical: a bit for each of at most eight CPUs.
+                let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
+                self.send_to_all(from, members.map(CpuNr).collect());
+            }
+            IcrWrite::X2apic(value) if value & 0x800 == 0 => {
+                self.send_ipi(from, CpuNr((value >> 32) as u32), Irq::EventCheck);
+            }
+            IcrWrite::X2apic(value) => {
+                let id = (value >> 32) as u32;
+                let members = (0..16).filter(|bit| id >> bit & 1 == 1);
+                let cpus = members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect();
+                self.send_to_all(from, cpus);
+            }
+            IcrWrite::AllButSelf { .. } => {
+                let others = self.cpus.numbers().filter(|&cpu| cpu != from).collect();
+                self.send_to_all(from, others);
+            }
+        }
     }
 
     /// One ICR write that reaches several CPUs.
@@ -171,6 +183,12 @@ impl Machine<'_> {
             self.cpus[cpu].resched = Resched::Now;
             return self.leave_idle(cpu);
         }
+        let topology = &self.cfg.host.topology;
+        let mut line = self.costs.cache_line_ns;
+        if topology.socket_of(cpu.0) != topology.socket_of(from.0) {
+            line += self.costs.ipi_cross_socket_ns;
+        }
+        self.charge(from, WAKE_LINES * line);
         self.xen_raise(cpu, SCHEDULE, from)
     }
 
