@@ -114,3 +114,26 @@ fn numbers_of_a_group_are_not_its_name() {
         assert_eq!(group_of(name), group);
     }
 }
+
+#[test]
+fn where_a_vcpu_runs_decides_whether_its_timers_are_posted_and_not_where_they_fire() {
+    // A guest that computes on isolated CPUs; its ticks fire on the housekeeping CPUs.
+    let text = "[host]\nprofile = \"skylake-sp\"\ncpus = 4\nnohz_full = \"2-3\"\nisolcpus = \"2-3\"\n\
+        [[vm]]\nname = \"rt\"\nvcpus = 2\npinning = \"1:1 2-3\"\ncpu_pm = true\nworkload = \"busy\"\n\
+        [[task]]\nname = \"keeper\"\nworkload = \"ticks\"\ncount = 2\ncpus = \"0-1\"\n\
+        [knobs]\nkvm.pi_inject_timer = 1\n[run]\nduration = \"100ms\"\nwarmup = \"20ms\"\n";
+    let exits = |policy: &str| {
+        let mut scenario = Scenario::from_text("a.toml", text).expect("a scenario");
+        scenario.set("kvm.timer_policy", policy).expect("a policy");
+        let config = scenario
+            .config(&scenario.variants[0], 1)
+            .expect("a configuration");
+        let run = Simulator
+            .run(&config, &AtomicBool::new(false))
+            .expect("a run");
+        let exits = run.metrics.iter().find(|metric| metric.name == "exits");
+        exits.expect("exits are counted").value
+    };
+    assert!(exits("always") < exits("off"));
+    assert_eq!(exits("isolated-only"), exits("always"));
+}

@@ -28,7 +28,7 @@ impl Machine<'_> {
         }
     }
 
-    fn timer_environment(&self, cpu: CpuNr, vcpu: VcpuNr) -> TimerEnvironment {
+    fn timer_environment(&self, vcpu: VcpuNr) -> TimerEnvironment {
         let v = &self.vcpus[vcpu];
         let guest = &self.vms[v.vm].cfg.guest;
         let knobs = &self.cfg.knobs;
@@ -43,14 +43,15 @@ impl Machine<'_> {
             mwait_in_guest: guest.mwait_in_guest,
             hlt_in_guest: guest.hlt_in_guest,
             hv_shift: hv.filter(|_| knobs.kvm.preemption_timer),
-            on_housekeeping_cpu: self.cpus[cpu].housekeeping,
+            // The vCPU's CPU: a posted timer fires on another.
+            on_housekeeping_cpu: self.cpus[self.tasks[v.task].cpu].housekeeping,
             wants_to_run: true,
         }
     }
 
     /// The guest writes IA32_TSC_DEADLINE.
     pub(crate) fn write_tsc_deadline(&mut self, cpu: CpuNr, vcpu: VcpuNr, at_ns: u64) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         // The first cycle that is not before the deadline.
         let deadline = if at_ns == 0 { 0 } else { self.tsc(at_ns) + 1 };
         let events = &self.stats.mechanisms;
@@ -62,7 +63,7 @@ impl Machine<'_> {
 
     /// The preemption timer made the guest exit.
     pub(crate) fn hv_timer_fired(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         let actions = self.vcpus[vcpu]
             .timer
             .hv_expired(now, &env, &self.stats.mechanisms);
@@ -71,7 +72,7 @@ impl Machine<'_> {
 
     /// The hrtimer fired, on whatever CPU.
     pub(crate) fn lapic_hrtimer_fired(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         let v = &mut self.vcpus[vcpu];
         let mode = v.shared.mode();
         let actions = v
@@ -81,7 +82,7 @@ impl Machine<'_> {
     }
 
     pub(crate) fn timer_begin_blocking(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         let actions = self.vcpus[vcpu]
             .timer
             .begin_blocking(now, &env, &self.stats.mechanisms);
@@ -89,7 +90,7 @@ impl Machine<'_> {
     }
 
     pub(crate) fn timer_end_blocking(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         let actions = self.vcpus[vcpu]
             .timer
             .end_blocking(now, &env, &self.stats.mechanisms);
@@ -97,7 +98,7 @@ impl Machine<'_> {
     }
 
     pub(crate) fn timer_cpu_changed(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let (now, env) = (self.timer_now(), self.timer_environment(cpu, vcpu));
+        let (now, env) = (self.timer_now(), self.timer_environment(vcpu));
         let actions = self.vcpus[vcpu]
             .timer
             .cpu_changed(now, &env, &self.stats.mechanisms);

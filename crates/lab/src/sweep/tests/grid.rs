@@ -88,7 +88,7 @@ fn what_cannot_be_varied_is_refused_before_anything_runs() {
         ("kvm.halt_pol_ns=0", "did you mean `kvm.halt_poll_ns`?"),
         ("vm.wep.vcpus=1", "there is no such VM; did you mean `web`?"),
         (
-            "task.othr.count=1",
+            "task.other2.count=1",
             "there is no such task; did you mean `other`?",
         ),
         ("kvm.ple_gap=0,1", "variant b sets it itself"),
