@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use stealtime_events::ExitReason;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::{Fault, Histogram, Machine, Meter, Outcome, Sink, VmOutcome};
+use stealtime_simulator::{
+    Fault, Histogram, Machine, Meter, Outcome, Sink, VcpuOutcome, VmOutcome,
+};
 
 use crate::metric::{Better, Metric, Of, Unit};
 use crate::run::{RunError, RunOutput, Runner};
@@ -162,6 +164,12 @@ fn of_group(
         share(vcpus().map(|v| v.vcpu.guest_ns).sum()),
     );
     add(
+        "in exits",
+        Percent,
+        Lower,
+        share(vcpus().map(|v| in_exits(v)).sum()),
+    );
+    add(
         "steal",
         Percent,
         Lower,
@@ -178,6 +186,12 @@ fn of_group(
         Percent,
         Lower,
         share(vcpus().map(|v| v.vcpu.poll_ns).sum()),
+    );
+    add(
+        "asleep",
+        Percent,
+        Neither,
+        share(vcpus().map(|v| v.task.sleep_ns).sum()),
     );
     let exits: u64 = vcpus().flat_map(|v| v.vcpu.exits.values()).sum();
     add("exits", PerSecond, Neither, exits as f64 / seconds);
@@ -196,6 +210,12 @@ fn of_group(
     vcpus().for_each(|v| interrupts.merge(&v.vcpu.irq_latency));
     histogram("interrupt response", &interrupts, &of, metrics);
     of_clocks(vms, &of, metrics);
+}
+
+/// Time of a vCPU's thread on a CPU, but neither in the guest nor polling.
+fn in_exits(v: &VcpuOutcome) -> u64 {
+    let elsewhere = v.vcpu.guest_ns.saturating_add(v.vcpu.poll_ns);
+    v.task.run_ns.saturating_sub(elsewhere)
 }
 
 /// What guests that were moved saw of their clocks: the worst of the group.

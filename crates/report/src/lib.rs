@@ -1,10 +1,11 @@
-//! Answers to terminal tables, JSON and CSV; events to Perfetto.
+//! Answers to terminal tables, HTML reports, JSON and CSV; events to Perfetto.
 //!
 //! Everything that comes out of a trace (names of tasks and guests) may hold anything: each form
 //! escapes it in its own way ([`escape`]).
 
 pub mod csv;
 pub mod escape;
+pub mod html;
 pub mod json;
 mod key;
 pub mod perfetto;

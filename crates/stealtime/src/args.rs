@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::when::When;
 
@@ -46,6 +46,34 @@ impl Recording {
             group.tids.iter().map(move |tid| (*tid, name.clone()))
         });
         pairs.collect()
+    }
+}
+
+/// How to write a result.
+#[derive(Debug, Args)]
+pub(crate) struct Form {
+    /// How to write the result
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+/// A form of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Table,
+    /// One JSON object
+    Json,
+}
+
+impl Form {
+    /// Whether the result is wanted as JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json || self.format == Format::Json
     }
 }
 

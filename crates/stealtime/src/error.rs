@@ -112,6 +112,9 @@ pub(crate) enum CliError {
         /// Of how many.
         all: usize,
     },
+    /// Two things that go to standard output.
+    #[error("--report - writes the report to standard output, and {0} would too: give a file")]
+    ReportToStdout(&'static str),
     /// Ctrl-C; what was done until then was shown.
     #[error("stopped")]
     Stopped,

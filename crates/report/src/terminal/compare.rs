@@ -1,6 +1,6 @@
 //! Variants side by side.
 
-pub(super) mod number;
+pub(crate) mod number;
 
 use std::fmt::Write as _;
 
@@ -23,6 +23,8 @@ const WIDEST_NAME: usize = 32;
 const WIDEST_HEAD: usize = 24;
 /// VMs, groups or tasks that are shown one by one; of more, only the host is.
 const MOST_SHOWN: usize = 8;
+/// What is to be known of a comparison that was stopped.
+pub(crate) const PARTIAL: &str = "Partial: stopped before all runs were finished.";
 
 /// The comparison as tables: as many variants beside the first as the width holds, then the rest
 /// below, each time with the first.
@@ -56,6 +58,20 @@ fn header(comparison: &Comparison, style: Style, out: &mut String) {
         out.push_str(&style.bold(&line));
         out.push('\n');
     }
+    for line in wrap(&how(comparison), style.width) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+    if comparison.partial {
+        let _ = writeln!(out, "{}", style.warn(PARTIAL));
+    }
+    if comparison.variants.len() > 1 {
+        variants(comparison, style, out);
+    }
+}
+
+/// How often and how long it ran.
+pub(crate) fn how(comparison: &Comparison) -> String {
     let seeds = comparison.seeds.len();
     let time = |ns| stealtime_lab::units::show_time(ns);
     let mut how = format!(
@@ -71,17 +87,7 @@ fn header(comparison: &Comparison, style: Style, out: &mut String) {
     if seeds > 1 && comparison.variants.len() > 1 {
         how.push_str(", differences paired by seed");
     }
-    for line in wrap(&how, style.width) {
-        out.push_str(&line);
-        out.push('\n');
-    }
-    if comparison.partial {
-        let text = "Partial: stopped before all runs were finished.";
-        let _ = writeln!(out, "{}", style.warn(text));
-    }
-    if comparison.variants.len() > 1 {
-        variants(comparison, style, out);
-    }
+    how
 }
 
 fn variants(comparison: &Comparison, style: Style, out: &mut String) {
@@ -93,18 +99,7 @@ fn variants(comparison: &Comparison, style: Style, out: &mut String) {
         .max();
     let indent = INDENT + widest.unwrap_or(0) + GAP;
     for variant in &comparison.variants {
-        let settings = variant
-            .settings
-            .iter()
-            .map(|s| format!("{}={}", s.knob, s.value));
-        let mut text = settings.collect::<Vec<_>>().join(" ");
-        if text.is_empty() {
-            text.push_str("the scenario as it is");
-        }
-        if variant.partial {
-            let of = comparison.seeds.len();
-            let _ = write!(text, " (partial: {} of {of} runs)", variant.finished);
-        }
+        let text = changes(comparison, variant);
         let name = head(variant);
         let lines = wrap(
             &escape::terminal(&text),
@@ -121,6 +116,23 @@ fn variants(comparison: &Comparison, style: Style, out: &mut String) {
             );
         }
     }
+}
+
+/// What a variant changes.
+pub(crate) fn changes(comparison: &Comparison, variant: &Column) -> String {
+    let settings = variant
+        .settings
+        .iter()
+        .map(|s| format!("{}={}", s.knob, s.value));
+    let mut text = settings.collect::<Vec<_>>().join(" ");
+    if text.is_empty() {
+        text.push_str("the scenario as it is");
+    }
+    if variant.partial {
+        let of = comparison.seeds.len();
+        let _ = write!(text, " (partial: {} of {of} runs)", variant.finished);
+    }
+    text
 }
 
 /// A variant's name as it stands above its column.
@@ -158,6 +170,24 @@ fn footer(comparison: &Comparison, rows: &[&Row], style: Style, out: &mut String
             "{parties} VMs and tasks: --format json has the metrics of each."
         ));
     }
+    notes.extend(failures(comparison));
+    if !notes.is_empty() {
+        out.push('\n');
+    }
+    for note in notes {
+        for line in note
+            .lines()
+            .flat_map(|line| wrap(&escape::terminal(line), style.width))
+        {
+            out.push_str(&line);
+            out.push('\n');
+        }
+    }
+}
+
+/// Runs that failed, and why.
+pub(crate) fn failures(comparison: &Comparison) -> Vec<String> {
+    let mut notes = Vec::new();
     for variant in &comparison.variants {
         // One reason for all seeds is one problem.
         let mut reasons: Vec<&str> = variant.failures.iter().map(|f| f.why.as_str()).collect();
@@ -182,18 +212,7 @@ fn footer(comparison: &Comparison, rows: &[&Row], style: Style, out: &mut String
             notes.push(format!("Variant {name}, {word} {few}{more} failed: {why}"));
         }
     }
-    if !notes.is_empty() {
-        out.push('\n');
-    }
-    for note in notes {
-        for line in note
-            .lines()
-            .flat_map(|line| wrap(&escape::terminal(line), style.width))
-        {
-            out.push_str(&line);
-            out.push('\n');
-        }
-    }
+    notes
 }
 
 /// Everything as text.
@@ -293,11 +312,7 @@ impl Table {
     }
 
     fn title(&self, of: &Of, columns: &[usize], style: Style, out: &mut String) {
-        let title = match of {
-            Of::Host => "Host".to_owned(),
-            Of::Vm(name) => format!("VM {name}"),
-            Of::Task(name) => format!("Task {name}"),
-        };
+        let title = party(of);
         let width = INDENT + self.name_width;
         let title = escape::fit(&escape::terminal(&title), width).into_owned();
         let blanks = width.saturating_sub(escape::width(&title));
@@ -334,6 +349,15 @@ impl Table {
         }
         out.push_str(line.trim_end());
         out.push('\n');
+    }
+}
+
+/// Whose metrics they are, as a title.
+pub(crate) fn party(of: &Of) -> String {
+    match of {
+        Of::Host => "Host".to_owned(),
+        Of::Vm(name) => format!("VM {name}"),
+        Of::Task(name) => format!("Task {name}"),
     }
 }
 

@@ -40,6 +40,14 @@ impl Grid {
         self.rows.push(cells.into_iter().map(escaped).collect());
     }
 
+    pub(super) fn columns(&self) -> &[(&'static str, Side)] {
+        &self.columns
+    }
+
+    pub(super) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Whether there is no row.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()

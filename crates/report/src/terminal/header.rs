@@ -1,6 +1,7 @@
 //! What the recording is, and what to look at in it.
 
 use stealtime_analysis::Answers;
+use stealtime_analysis::answers::Finding;
 
 use super::{Style, paragraph};
 use crate::escape;
@@ -9,33 +10,18 @@ use crate::units::{Times, count, counted};
 /// Notes shown; all of them are in the JSON.
 const NOTES: usize = 8;
 
+/// What is to be known of all numbers of a recording that was not read whole.
+pub(crate) const PARTIAL: &str = "Partial: less was read than was recorded; every number below is of \
+                                  what was read.";
+
 /// A line each for the recording, the host, the VMs and every note.
 pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
     let source = &answers.source;
-    let times = Times::of(&source.clock_unit);
     out.push_str(&style.bold(&escape::terminal(&source.path)));
     out.push('\n');
-
-    let mut facts = vec![source.format.clone()];
-    facts.extend(source.compression.clone());
-    if !source.clock.is_empty() {
-        facts.push(format!("clock {}", source.clock));
+    for fact in facts(answers) {
+        paragraph(&fact, "  ", style, str::to_owned, out);
     }
-    facts.push(format!(
-        "{} on {}",
-        times.show(source.span_ns),
-        counted(source.cpus.into(), "CPU")
-    ));
-    facts.push(counted(source.events, "event"));
-    facts.push(lost(answers));
-    // A unit of two columns is for tables only.
-    let line = facts.join(", ").replace("  s", " s");
-    paragraph(&line, "  ", style, str::to_owned, out);
-
-    if let Some(uname) = &source.uname {
-        paragraph(&format!("host: {uname}"), "  ", style, str::to_owned, out);
-    }
-    paragraph(&vms(answers), "  ", style, str::to_owned, out);
     for note in source.notes.iter().take(NOTES) {
         paragraph(
             &format!("note: {note}"),
@@ -50,10 +36,31 @@ pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
         paragraph(&more, "  ", style, |line| style.warn(line), out);
     }
     if source.partial {
-        let text = "Partial: less was read than was recorded; every number below is of what was \
-                    read.";
-        paragraph(text, "  ", style, |line| style.warn(line), out);
+        paragraph(PARTIAL, "  ", style, |line| style.warn(line), out);
     }
+}
+
+/// What the recording and its host are, and the VMs in it, a line each.
+pub(crate) fn facts(answers: &Answers) -> Vec<String> {
+    let source = &answers.source;
+    let times = Times::of(&source.clock_unit);
+    let mut facts = vec![source.format.clone()];
+    facts.extend(source.compression.clone());
+    if !source.clock.is_empty() {
+        facts.push(format!("clock {}", source.clock));
+    }
+    facts.push(format!(
+        "{} on {}",
+        times.show(source.span_ns),
+        counted(source.cpus.into(), "CPU")
+    ));
+    facts.push(counted(source.events, "event"));
+    facts.push(lost(answers));
+    // A unit of two columns is for tables only.
+    let mut lines = vec![facts.join(", ").replace("  s", " s")];
+    lines.extend(source.uname.iter().map(|uname| format!("host: {uname}")));
+    lines.push(vms(answers));
+    lines
 }
 
 fn lost(answers: &Answers) -> String {
@@ -92,25 +99,35 @@ fn vms(answers: &Answers) -> String {
     format!("VMs: {}; told apart by: {}", vms.join(", "), how.join(", "))
 }
 
+/// What stands instead of no findings.
+pub(crate) fn no_finding(answers: &Answers) -> &'static str {
+    if answers.vcpus.is_empty() {
+        "No vCPU was seen, so there was nothing to look into."
+    } else {
+        "Nothing that is known to cost guest time was found."
+    }
+}
+
+/// The VM that a finding is about, where it does not say so itself.
+pub(crate) fn about(finding: &Finding) -> String {
+    if finding.vm.is_empty() || finding.what.contains(&finding.vm) {
+        String::new()
+    } else {
+        format!("{}: ", finding.vm)
+    }
+}
+
 /// The findings, numbered.
 pub(super) fn findings(answers: &Answers, style: Style, out: &mut String) {
     out.push('\n');
     out.push_str(&style.bold("What to look at"));
     out.push('\n');
     if answers.findings.is_empty() {
-        out.push_str(if answers.vcpus.is_empty() {
-            "  No vCPU was seen, so there was nothing to look into.\n"
-        } else {
-            "  Nothing that is known to cost guest time was found.\n"
-        });
+        paragraph(no_finding(answers), "  ", style, str::to_owned, out);
         return;
     }
     for (i, finding) in answers.findings.iter().enumerate() {
-        let about = if finding.vm.is_empty() || finding.what.contains(&finding.vm) {
-            String::new()
-        } else {
-            format!("{}: ", finding.vm)
-        };
+        let about = about(finding);
         let head = format!("{}. {about}{} [{}]", i + 1, finding.what, finding.id);
         paragraph(&head, "  ", style, |line| style.warn(line), out);
         paragraph(&finding.evidence, "     ", style, str::to_owned, out);

@@ -7,19 +7,22 @@ pub mod calibrate;
 pub mod compare;
 mod exits;
 mod grid;
-mod header;
+pub(crate) mod header;
 pub mod knobs;
-mod more;
-mod ready;
+pub(crate) mod more;
+pub(crate) mod ready;
 pub mod reproduce;
 pub mod sweep;
-mod time;
+pub(crate) mod time;
 pub mod timeline;
 
 use stealtime_analysis::Answers;
 
 use crate::units::{Times, wrap};
 use crate::{Key, escape};
+
+/// Rows of a VM that are shown where there may be many; the rest is in JSON and CSV.
+const ROWS: usize = 8;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +81,7 @@ pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
     for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
         if key == Key::Findings {
             header::findings(answers, style, &mut out);
-        } else if let Some(section) = section(answers, key) {
+        } else if let Some(section) = section(answers, key, ROWS) {
             section.render(style, &mut out);
         }
     }
@@ -95,14 +98,16 @@ pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
     out
 }
 
-fn section(answers: &Answers, key: Key) -> Option<Section> {
+/// The table of a key, with at most so many rows of a VM where there may be many. [`Key::Findings`] are
+/// no table.
+pub(crate) fn section(answers: &Answers, key: Key, most: usize) -> Option<Section> {
     let times = Times::of(&answers.source.clock_unit);
     Some(match key {
         Key::Findings => return None,
         Key::Vms => more::vms(answers),
         Key::Time => time::split(answers, times),
-        Key::Handling => time::handling(answers, times),
-        Key::Ready => ready::section(answers, times),
+        Key::Handling => time::handling(answers, times, most),
+        Key::Ready => ready::section(answers, times, most),
         Key::Exits => exits::by_vm(answers, times),
         Key::ExitTotals => exits::totals(answers, times),
         Key::Msr => exits::msr(answers, times),
@@ -117,6 +122,32 @@ fn section(answers: &Answers, key: Key) -> Option<Section> {
 }
 
 impl Section {
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    pub(crate) const fn explain(&self) -> &'static str {
+        self.explain
+    }
+
+    /// Columns' titles, and whether they hold numbers.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let columns = self.grid.columns().iter();
+        columns.map(|(title, side)| (*title, *side == grid::Side::Number))
+    }
+
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        self.grid.rows()
+    }
+
+    pub(crate) fn empty(&self) -> &str {
+        &self.empty
+    }
+
+    pub(crate) fn foot(&self) -> &str {
+        &self.foot
+    }
+
     fn render(&self, style: Style, out: &mut String) {
         out.push('\n');
         out.push_str(&style.bold(&self.title));

@@ -96,7 +96,7 @@ pub(super) fn latencies(answers: &Answers, times: Times) -> Section {
     }
 }
 
-fn say_latency(kind: &str) -> &str {
+pub(crate) fn say_latency(kind: &str) -> &str {
     match kind {
         "wakeup" => "runnable to running",
         "ipi_accept" => "IPI: ICR write to IRR",

@@ -8,11 +8,8 @@ use super::grid::{Grid, Side};
 use super::{Section, nothing};
 use crate::units::{Times, share};
 
-/// Rows of a VM that are shown; the rest is in JSON and CSV.
-const ROWS: usize = 8;
-
-/// By VM, cause and culprit; vCPUs of a VM together.
-pub(super) fn section(answers: &Answers, times: Times) -> Section {
+/// By VM, cause and culprit; vCPUs of a VM together, at most `most` rows of each.
+pub(super) fn section(answers: &Answers, times: Times, most: usize) -> Section {
     let mut grid = Grid::new(&[
         ("VM", Side::Text),
         ("the CPU had", Side::Text),
@@ -29,8 +26,8 @@ pub(super) fn section(answers: &Answers, times: Times) -> Section {
             .iter()
             .fold(0_u64, |sum, row| sum.saturating_add(row.ns));
         let span = span(answers, vm);
-        left += rows.len().saturating_sub(ROWS);
-        for row in rows.into_iter().take(ROWS) {
+        left += rows.len().saturating_sub(most);
+        for row in rows.into_iter().take(most) {
             grid.row([
                 vm.to_owned(),
                 say(row.cause).to_owned(),
@@ -114,7 +111,7 @@ fn causes<'a>(answers: &'a Answers, vm: &str) -> Vec<Cause<'a>> {
 }
 
 /// A cause in words.
-fn say(cause: &str) -> &str {
+pub(crate) fn say(cause: &str) -> &str {
     match cause {
         "vcpu_same_vm" => "vCPU, same VM",
         "vcpu_other_vm" => "vCPU, other VM",

@@ -31,12 +31,10 @@ pub fn render(results: &[Reproduced], tolerance: f64, style: Style) -> String {
     out
 }
 
-fn one(result: &Reproduced, style: Style, out: &mut String) {
-    out.push_str(&style.bold(&result.name));
-    out.push('\n');
+/// Where a result is from, and what was fitted in its simulation, a line each.
+pub(crate) fn origin(result: &Reproduced) -> Vec<String> {
     let from = format!("{}: {}; {}.", result.document, result.workload, result.host);
-    text(&from, 2, style, out);
-    for fitted in &result.fitted {
+    let fitted = result.fitted.iter().map(|fitted| {
         let mut line = format!(
             "Fitted to \"{}\": {} = {} ({}",
             fitted.to, fitted.parameter, fitted.value, fitted.scenario
@@ -45,6 +43,15 @@ fn one(result: &Reproduced, style: Style, out: &mut String) {
             line.push_str(&format!("; 1 % more changes it by {slope:+.2} %"));
         }
         line.push_str(").");
+        line
+    });
+    std::iter::once(from).chain(fitted).collect()
+}
+
+fn one(result: &Reproduced, style: Style, out: &mut String) {
+    out.push_str(&style.bold(&result.name));
+    out.push('\n');
+    for line in origin(result) {
         text(&line, 2, style, out);
     }
     if !result.figures.is_empty() {
@@ -59,7 +66,7 @@ fn one(result: &Reproduced, style: Style, out: &mut String) {
         figure(row, style, out);
     }
     for row in &result.orders {
-        order(row, style, out);
+        text(&order(row), 2, style, out);
     }
     for row in &result.claims {
         claim(row, style, out);
@@ -70,17 +77,26 @@ fn one(result: &Reproduced, style: Style, out: &mut String) {
     }
 }
 
-fn figure(row: &FigureRow, style: Style, out: &mut String) {
+/// What was published: `≤ 310 us`.
+pub(crate) fn published(row: &FigureRow) -> String {
     let limit = match row.bound {
         Bound::Value => "",
         Bound::AtMost => "≤ ",
         Bound::AtLeast => "≥ ",
     };
-    let published = format!("{limit}{}", number(row.published, &row.unit));
-    let simulated = match row.half_width {
+    format!("{limit}{}", number(row.published, &row.unit))
+}
+
+/// What the simulation gives: `490 us ±55.7`.
+pub(crate) fn simulated(row: &FigureRow) -> String {
+    match row.half_width {
         Some(half) => format!("{} ±{}", number(row.simulated, &row.unit), bare(half)),
         None => number(row.simulated, &row.unit),
-    };
+    }
+}
+
+/// Whether it comes out: `off, wrong sign`.
+pub(crate) fn what(row: &FigureRow) -> String {
     let what = match (row.fitted, row.within, row.side) {
         (true, true, _) => "fitted",
         (true, false, _) => "fitted, off",
@@ -93,10 +109,17 @@ fn figure(row: &FigureRow, style: Style, out: &mut String) {
         Some(Sign::Unclear) => ", sign unclear",
         Some(Sign::Right) | None => "",
     };
+    format!("{what}{sign}")
+}
+
+fn figure(row: &FigureRow, style: Style, out: &mut String) {
     let line = format!(
-        "  {:<NAME$} {published:>11} {simulated:>19} {:>8}  {what}{sign}",
+        "  {:<NAME$} {:>11} {:>19} {:>8}  {}",
         row.name,
-        error(row.error_percent)
+        published(row),
+        simulated(row),
+        error(row.error_percent),
+        what(row)
     );
     out.push_str(&if row.within { line } else { style.warn(&line) });
     out.push('\n');
@@ -105,8 +128,9 @@ fn figure(row: &FigureRow, style: Style, out: &mut String) {
     }
 }
 
-fn order(row: &OrderRow, style: Style, out: &mut String) {
-    let line = match row.same {
+/// Whether figures stand in the published order.
+pub(crate) fn order(row: &OrderRow) -> String {
+    match row.same {
         true => format!("Order of {}: as published.", row.group),
         false => format!(
             "Order of {}: published {}; simulated otherwise: {}.",
@@ -114,8 +138,7 @@ fn order(row: &OrderRow, style: Style, out: &mut String) {
             row.published.join(" < "),
             row.simulated.join(" < ")
         ),
-    };
-    text(&line, 2, style, out);
+    }
 }
 
 fn claim(row: &ClaimRow, style: Style, out: &mut String) {
@@ -140,7 +163,7 @@ fn text(text: &str, indent: usize, style: Style, out: &mut String) {
     }
 }
 
-pub(super) fn number(value: f64, unit: &str) -> String {
+pub(crate) fn number(value: f64, unit: &str) -> String {
     match unit {
         "percent" => format!("{} %", bare(value)),
         "per second" => format!("{} /s", bare(value)),
@@ -149,7 +172,7 @@ pub(super) fn number(value: f64, unit: &str) -> String {
 }
 
 /// Three digits that say something.
-pub(super) fn bare(value: f64) -> String {
+pub(crate) fn bare(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -157,7 +180,7 @@ pub(super) fn bare(value: f64) -> String {
     }
 }
 
-fn error(percent: f64) -> String {
+pub(crate) fn error(percent: f64) -> String {
     match percent.abs() {
         size if size < 0.05 => "0 %".to_owned(),
         size if size >= 10.0 => format!("{percent:+.0} %"),

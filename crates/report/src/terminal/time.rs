@@ -55,7 +55,7 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
 }
 
 /// `?` for a vCPU that the trace does not number.
-pub(super) fn vcpu_number(vcpu: u32) -> String {
+pub(crate) fn vcpu_number(vcpu: u32) -> String {
     if vcpu == u32::MAX {
         "?".to_owned()
     } else {
@@ -80,11 +80,8 @@ fn without_split(vcpus: &[VcpuTime]) -> String {
     }
 }
 
-/// Rows of a VM that are shown; the rest is in JSON and CSV.
-const REASONS: usize = 8;
-
-/// On-CPU time outside the guest by reason, vCPUs of a VM together.
-pub(super) fn handling(answers: &Answers, times: Times) -> Section {
+/// On-CPU time outside the guest by reason, vCPUs of a VM together, at most `most` of each.
+pub(super) fn handling(answers: &Answers, times: Times, most: usize) -> Section {
     let mut grid = Grid::new(&[
         ("VM", Side::Text),
         ("exit reason", Side::Text),
@@ -95,8 +92,8 @@ pub(super) fn handling(answers: &Answers, times: Times) -> Section {
     ]);
     let mut left = 0;
     for (vm, total, reasons) in by_vm(&answers.vcpus) {
-        left += reasons.len().saturating_sub(REASONS);
-        for (reason, exits, ns) in reasons.into_iter().take(REASONS) {
+        left += reasons.len().saturating_sub(most);
+        for (reason, exits, ns) in reasons.into_iter().take(most) {
             let mean = ns.checked_div(exits);
             grid.row([
                 vm.to_owned(),
@@ -118,11 +115,11 @@ pub(super) fn handling(answers: &Answers, times: Times) -> Section {
     }
 }
 
-type Reasons<'a> = Vec<(&'a str, u64, u64)>;
+pub(crate) type Reasons<'a> = Vec<(&'a str, u64, u64)>;
 type Sums<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 /// VMs in the order of the answer; reasons by time, then name.
-fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
+pub(crate) fn by_vm(vcpus: &[VcpuTime]) -> Vec<(&str, u64, Reasons<'_>)> {
     let mut vms: Vec<(&str, Sums<'_>)> = Vec::new();
     for vcpu in vcpus {
         if vms.iter().all(|(vm, _)| *vm != vcpu.vm) {

@@ -4,12 +4,13 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use stealtime_analysis::{Answers, Selection, Skip};
 use stealtime_report::terminal::Style;
-use stealtime_report::{Key, csv, json, terminal};
+use stealtime_report::{Key, csv, html, json, terminal};
 
 use super::pick;
 use crate::args::{Recording, Window};
 use crate::error::CliError;
 use crate::input::{Analyzed, Unwanted};
+use crate::report::ReportTo;
 use crate::when::When;
 use crate::{input, output};
 
@@ -21,6 +22,7 @@ Examples:
   stealtime analyze trace.dat --vm vm0 --vcpu 0 --from 200ms --until 0.5s
   stealtime analyze perf.data --key exit-totals,msr,ioport
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
+  stealtime analyze trace.dat --report trace.html
   stealtime analyze trace.dat --format csv --key ready > ready.csv
   trace-cmd stream -e kvm -e sched | stealtime analyze -")]
 pub(crate) struct Analyze {
@@ -59,6 +61,9 @@ pub(crate) struct Analyze {
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
+
+    #[command(flatten)]
+    report: ReportTo,
 }
 
 /// Form of the output.
@@ -105,6 +110,7 @@ impl Analyze {
     /// Reads, analyzes, prints.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let format = if self.json { Format::Json } else { self.format };
+        self.report.check(format != Format::Table)?;
         let keys = self.keys();
         let csv_key = match (format, keys.as_slice()) {
             (Format::Csv, [key]) => Some(*key),
@@ -122,7 +128,11 @@ impl Analyze {
         let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
-        print(&analyzed.answers, format, &keys, csv_key)?;
+        if !self.report.is_stdout() {
+            print(&analyzed.answers, format, &keys, csv_key)?;
+        }
+        self.report
+            .write(|command| html::analyze::page(&analyzed.answers, command))?;
         analyzed
             .cut
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))
@@ -163,6 +173,9 @@ impl Analyze {
 
     /// What need not be found out, because no table of `keys` shows it.
     fn unwanted(&self, format: Format, keys: &[Key]) -> Unwanted {
+        if self.report.is_wanted() {
+            return Unwanted::default();
+        }
         let all = keys.is_empty() && format == Format::Json;
         let shown = |of: &[Key]| all || of.iter().any(|key| keys.contains(key));
         let keys_of_perf = [Key::Msr, Key::Ioport, Key::Mmio];

@@ -3,17 +3,19 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use stealtime_lab::reproduce::{ReproduceError, Reproduced, Request, chosen, reproduce, runs_of};
 use stealtime_lab::run::RunError;
 use stealtime_lab::simulate::Simulator;
 use stealtime_report::terminal::Style;
-use stealtime_report::{json, terminal};
+use stealtime_report::{html, json, terminal};
 
+use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
+use crate::report::ReportTo;
 
 /// Run the experiments of published results on the simulated host, and compare.
 ///
@@ -25,6 +27,7 @@ Examples:
   stealtime reproduce
   stealtime reproduce notification-suppression --quick
   stealtime reproduce wakeup-batching --tolerance 10
+  stealtime reproduce --report published.html
   stealtime reproduce --format json")]
 pub(crate) struct Reproduce {
     /// Only these: posted-timer, wakeup-batching, counter-offsets, directed-yield,
@@ -44,22 +47,11 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// How to write the result
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    form: Form,
 
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
-}
-
-/// How to write the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables
-    Table,
-    /// One JSON object
-    Json,
+    #[command(flatten)]
+    report: ReportTo,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,6 +64,7 @@ struct Output<'r> {
 impl Reproduce {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        self.report.check(self.form.is_json())?;
         let chosen = chosen(&self.results).map_err(failed)?;
         let mut runs = 0;
         for result in &chosen {
@@ -94,7 +87,11 @@ impl Reproduce {
             all.push(reproduce(&Simulator, result, request, stop, &told).map_err(failed)?);
         }
         drop(bar);
-        self.show(&all)?;
+        if !self.report.is_stdout() {
+            self.show(&all)?;
+        }
+        self.report
+            .write(|command| html::reproduce::page(&all, self.tolerance, self.quick, command))?;
         match all.iter().map(Reproduced::misses).sum() {
             0 => Ok(()),
             misses => Err(CliError::Found(format!(
@@ -105,7 +102,7 @@ impl Reproduce {
 
     fn show(&self, results: &[Reproduced]) -> Result<(), CliError> {
         output::to_stdout(|out| {
-            if self.json || self.format == Format::Json {
+            if self.form.is_json() {
                 let output = Output {
                     quick: self.quick,
                     tolerance_percent: self.tolerance,

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use stealtime_lab::LoadError;
 use stealtime_lab::compare::{Comparison, compare};
@@ -16,11 +16,13 @@ use stealtime_lab::scenario::{MOST_SEEDS, Scenario, Variant};
 use stealtime_lab::simulate::Simulator;
 use stealtime_lab::units::{Plain, time};
 use stealtime_report::terminal::Style;
-use stealtime_report::{json, terminal};
+use stealtime_report::{html, json, terminal};
 
+use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
+use crate::report::ReportTo;
 
 /// The most bytes of a scenario on standard input.
 const MOST_BYTES: u64 = 4 << 20;
@@ -37,6 +39,7 @@ Examples:
   stealtime simulate scenarios/halt-polling.toml --set kvm.halt_poll_ns=50us --variant polling
   stealtime simulate scenarios/halt-polling.toml --timeline 2ms --of off
   stealtime simulate scenarios/halt-polling.toml --trace polling.dat --of polling
+  stealtime simulate scenarios/halt-polling.toml --report polling.html
   stealtime simulate scenarios/halt-polling.toml --format json")]
 pub(crate) struct Simulate {
     /// A scenario file (see docs/scenarios.md); `-` is standard input
@@ -63,13 +66,11 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// How to write the result
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    form: Form,
 
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
+    #[command(flatten)]
+    report: ReportTo,
 
     /// Say how fast the simulation was
     #[arg(long)]
@@ -90,15 +91,6 @@ pub(crate) struct Simulate {
     /// The variant of --trace and --timeline; without it the first one
     #[arg(long, value_name = "VARIANT")]
     of: Option<String>,
-}
-
-/// How to write the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables
-    Table,
-    /// One JSON object
-    Json,
 }
 
 /// How fast the simulation was.
@@ -125,6 +117,8 @@ struct Output<'r> {
 impl Simulate {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        self.report
+            .check(self.form.is_json() || self.timeline.is_some())?;
         let mut scenario = load(&self.scenario)?;
         if let Some(ns) = self.duration {
             scenario.set_duration_ns(ns);
@@ -151,7 +145,11 @@ impl Simulate {
             .stats
             .then(|| speed(&runs, jobs.get(), begin.elapsed().as_secs_f64()));
         let comparison = compare(&scenario, &runs);
-        self.show(&comparison, speed)?;
+        if !self.report.is_stdout() {
+            self.show(&comparison, speed)?;
+        }
+        self.report
+            .write(|command| html::simulate::page(&comparison, scenario.text(), command))?;
         ended(&comparison)?;
         self.look(&scenario, closer)
     }
@@ -191,7 +189,7 @@ impl Simulate {
 
     fn show(&self, comparison: &Comparison, speed: Option<Speed>) -> Result<(), CliError> {
         output::to_stdout(|out| {
-            if self.json || self.format == Format::Json {
+            if self.form.is_json() {
                 return json::write_any(
                     &Output {
                         comparison,

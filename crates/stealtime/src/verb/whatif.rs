@@ -1,13 +1,14 @@
 //! `stealtime whatif`: a recording replayed as it was, and with knobs changed.
 
 mod ask;
+mod page;
 mod result;
 mod selftest;
 mod show;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use stealtime_analysis::{Answers, Selection, Skip};
 use stealtime_replay::host::{self, Assumed, Placement};
@@ -16,10 +17,11 @@ use stealtime_replay::{Extractor, Recording as Replayable};
 use stealtime_report::json;
 use stealtime_simulator::config::Config;
 
-use crate::args::{Recording, VmOf};
+use crate::args::{Form, Recording, VmOf};
 use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
+use crate::report::ReportTo;
 use result::{Both, Error, Shares, Variant, Waits};
 
 /// Replay a recording on a simulated host, as it was and with knobs changed.
@@ -35,6 +37,7 @@ Examples:
   stealtime whatif trace.dat --set kvm.halt_poll_ns=0
   stealtime whatif trace.dat --set sched.features=NO_WAKEUP_PREEMPTION --json
   stealtime whatif trace.dat --vary kvm.halt_poll_ns=0,50000,200000,1000000
+  stealtime whatif trace.dat --set sched.base_slice_ns=700us --report slice.html
   stealtime whatif trace.dat --pin vm0/0=0 --pin vm0/1=1
   stealtime whatif --self-test traces/")]
 pub(crate) struct WhatIf {
@@ -65,7 +68,7 @@ pub(crate) struct WhatIf {
     seeds: u64,
 
     /// Print how close replays are for each recording below this directory, and nothing else
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "set", "vary", "pin"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "set", "vary", "pin", "report"])]
     self_test: Option<PathBuf>,
 
     /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
@@ -76,22 +79,11 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "NAME=TID,TID…")]
     vm_of: Vec<VmOf>,
 
-    /// Form of the output
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    form: Form,
 
-    /// Short for --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
-}
-
-/// Form of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables for a terminal
-    Table,
-    /// One JSON object
-    Json,
+    #[command(flatten)]
+    report: ReportTo,
 }
 
 /// A recording made ready, and its replay under the recorded knobs.
@@ -128,12 +120,12 @@ struct Report {
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let format = if self.json { Format::Json } else { self.format };
+        self.report.check(self.form.is_json())?;
         if let Some(folder) = &self.self_test {
             let rows = selftest::rows(self, folder)?;
-            return match format {
-                Format::Json => output::to_stdout(|out| json::write_any(&rows, out)),
-                Format::Table => print(&show::self_test(&rows)),
+            return match self.form.is_json() {
+                true => output::to_stdout(|out| json::write_any(&rows, out)),
+                false => print(&show::self_test(&rows)),
             };
         }
         let Some(path) = &self.trace else {
@@ -142,10 +134,12 @@ impl WhatIf {
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
         let report = self.report(path, &base)?;
-        match format {
-            Format::Json => output::to_stdout(|out| json::write_any(&report, out)),
-            Format::Table => print(&show::report(&report)),
+        match self.form.is_json() {
+            _ if self.report.is_stdout() => {}
+            true => output::to_stdout(|out| json::write_any(&report, out))?,
+            false => print(&show::report(&report))?,
         }
+        self.report.write(|command| page::page(&report, command))
     }
 
     fn source(&self, path: &Path) -> Recording {

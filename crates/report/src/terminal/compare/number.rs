@@ -81,7 +81,7 @@ const fn is_clear(verdict: Verdict) -> bool {
 }
 
 /// `1,234 /s ±56`.
-pub(in crate::terminal) fn value(unit: Unit, estimate: &Estimate) -> String {
+pub(crate) fn value(unit: Unit, estimate: &Estimate) -> String {
     let scale = scale(unit, estimate.mean);
     let sign = if estimate.mean < 0.0 { "-" } else { "" };
     let (number, name) = (scale.show(estimate.mean), scale.unit);
@@ -92,7 +92,7 @@ pub(in crate::terminal) fn value(unit: Unit, estimate: &Estimate) -> String {
 }
 
 /// `+5.3 % ±1.1 better`.
-pub(in crate::terminal) fn difference(unit: Unit, difference: &Difference) -> String {
+pub(crate) fn difference(unit: Unit, difference: &Difference) -> String {
     let (number, half, name) = match (unit, difference.percent) {
         // Of a share, points: percent of percent mislead.
         (Unit::Percent, _) | (_, None) => {

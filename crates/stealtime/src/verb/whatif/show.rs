@@ -6,26 +6,15 @@ use stealtime_lab::stats::Verdict;
 use stealtime_report::escape;
 
 use super::Report;
-use super::result::{Both, Change, Variant};
+use super::result::{Both, Change, Error, Variant, Waits};
 use super::selftest::Row;
 
 /// All of it.
 pub(super) fn report(report: &Report) -> String {
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{}: {:.3} s, {} CPUs, {} events",
-        escape::terminal(&report.path),
-        report.span_ns as f64 / 1e9,
-        report.cpus,
-        report.events
-    );
-    let waits = &report.waits;
-    let _ = writeln!(
-        out,
-        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} by nobody known)",
-        waits.resolved_percent, waits.edges, waits.timers, waits.unknown
-    );
+    let path = escape::terminal(&report.path);
+    let _ = writeln!(out, "{path}: {}", facts(report));
+    let _ = writeln!(out, "{}", waits(&report.waits));
     list(&mut out, "Assumed", &report.assumed);
     list(&mut out, "Lacking", &report.lacks);
     list(&mut out, "Not answerable", &report.not_answerable);
@@ -35,16 +24,37 @@ pub(super) fn report(report: &Report) -> String {
     for vcpu in &report.vcpus {
         vcpu_row(&mut out, vcpu);
     }
-    let error = &report.error;
-    let _ = writeln!(
-        out,
-        "  error: median {:.1}%, p90 {:.1}%, worst {:.1}% of the span; exits by reason within {:.1}%",
-        error.median_percent, error.p90_percent, error.worst_percent, error.exits_worst_percent
-    );
+    let _ = writeln!(out, "  error: {}", errors(&report.error));
     for one in &report.variants {
         variant(&mut out, one);
     }
     out
+}
+
+/// What was recorded.
+pub(super) fn facts(report: &Report) -> String {
+    format!(
+        "{:.3} s, {} CPUs, {} events",
+        report.span_ns as f64 / 1e9,
+        report.cpus,
+        report.events
+    )
+}
+
+/// How many waits are understood.
+pub(super) fn waits(waits: &Waits) -> String {
+    format!(
+        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} by nobody known)",
+        waits.resolved_percent, waits.edges, waits.timers, waits.unknown
+    )
+}
+
+/// How far the replay is off.
+pub(super) fn errors(error: &Error) -> String {
+    format!(
+        "median {:.1}%, p90 {:.1}%, worst {:.1}% of the span; exits by reason within {:.1}%",
+        error.median_percent, error.p90_percent, error.worst_percent, error.exits_worst_percent
+    )
 }
 
 fn list(out: &mut String, title: &str, lines: &[String]) {
@@ -80,9 +90,9 @@ fn variant(out: &mut String, variant: &Variant) {
     let _ = writeln!(out, "  verdict: {}", escape::terminal(&variant.verdict));
 }
 
-fn change_row(out: &mut String, change: &Change) {
-    let estimate = &change.difference.estimate;
-    let word = match change.difference.verdict {
+/// What a difference means.
+pub(super) fn word(change: &Change) -> &'static str {
+    match change.difference.verdict {
         _ if change.below_error => "less than the replay is off by itself",
         Verdict::Same => "the same",
         Verdict::WithinNoise => "within noise",
@@ -90,7 +100,12 @@ fn change_row(out: &mut String, change: &Change) {
         Verdict::Worse => "worse",
         Verdict::Different => "different",
         Verdict::Unknown => "one replay only",
-    };
+    }
+}
+
+fn change_row(out: &mut String, change: &Change) {
+    let estimate = &change.difference.estimate;
+    let word = word(change);
     let _ = writeln!(
         out,
         "  {:<13.13} {:<10} {:<5}{:>9.1} {:>10.1} {:>+9.1} ±{:<8.1} {word}",

@@ -1,0 +1,467 @@
+//! The answers about a recording as a page.
+
+use std::collections::BTreeMap;
+
+use stealtime_analysis::Answers;
+use stealtime_analysis::answers::{KeyRow, VcpuTime};
+
+use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table};
+use crate::Key;
+use crate::terminal::time::{by_vm, vcpu_number};
+use crate::terminal::{self, header, more, ready};
+use crate::units::{Times, count};
+
+/// Bars for single vCPUs; of more there are bars of VMs.
+const MOST_VCPUS: usize = 64;
+/// Rows of the charts of exits.
+const MOST_REASONS: usize = 12;
+/// Rows of the chart of latencies.
+const MOST_LATENCIES: usize = 24;
+/// VMs that have a color each in a chart; the others are one.
+const MOST_COLORS: usize = 8;
+
+/// The page of a recording; `command` makes the answers again.
+#[must_use]
+pub fn page(answers: &Answers, command: &str) -> Page {
+    let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
+    header::facts(answers)
+        .into_iter()
+        .for_each(|fact| page.fact(fact));
+    if answers.source.partial {
+        page.warning(header::PARTIAL);
+    }
+    for note in &answers.source.notes {
+        page.warning(note.clone());
+    }
+    leads(answers, &mut page);
+    page.section("Where vCPU time went");
+    split(answers, &mut page);
+    page.section("Why ready vCPUs did not run");
+    waiting(answers, &mut page);
+    page.section("Exits");
+    handling(answers, &mut page);
+    durations(answers, &mut page);
+    page.section("Latencies");
+    latencies(answers, &mut page);
+    page.section("Tables");
+    for key in Key::ALL {
+        if let Some(section) = terminal::section(answers, key, usize::MAX) {
+            page.table(Table::of_terminal(&section));
+        }
+    }
+    page.section("The recording");
+    page.table(source(answers));
+    page
+}
+
+fn leads(answers: &Answers, page: &mut Page) {
+    let vcpus = &answers.vcpus;
+    let sum =
+        |of: fn(&VcpuTime) -> u64| vcpus.iter().map(|vcpu| u128::from(of(vcpu))).sum::<u128>();
+    let span = sum(|vcpu| vcpu.span_ns);
+    if span > 0 {
+        let share = |of: fn(&VcpuTime) -> u64| sum(of) as f64 / span as f64 * 100.0;
+        let waiting = share(|v| v.preempted_ns.saturating_add(v.wake_wait_ns));
+        let (on_cpu, asleep) = (share(|v| v.on_cpu_ns), share(|v| v.halt_ns));
+        let mut says = format!(
+            "{waiting:.1} % waiting for a CPU, {on_cpu:.1} % on a CPU, {asleep:.1} % asleep."
+        );
+        if vcpus.iter().all(|vcpu| vcpu.guest_ns.is_some()) {
+            let guest = share(|v| v.guest_ns.unwrap_or(0));
+            says = format!(
+                "{waiting:.1} % waiting for a CPU, {guest:.1} % in the guest, {:.1} % in exits and \
+                 polling, {asleep:.1} % asleep.",
+                on_cpu - guest
+            );
+        }
+        page.lead(Lead {
+            about: "Of all vCPUs' time:".to_owned(),
+            says,
+            more: Vec::new(),
+            mark: Mark::Plain,
+        });
+    }
+    for finding in &answers.findings {
+        let next = (!finding.next.is_empty()).then(|| format!("Next: {}", finding.next));
+        page.lead(Lead {
+            about: format!("{}{}", header::about(finding), finding.what),
+            says: String::new(),
+            more: [finding.evidence.clone()].into_iter().chain(next).collect(),
+            mark: if finding.vm.is_empty() {
+                Mark::Plain
+            } else {
+                Mark::Worse
+            },
+        });
+    }
+    if answers.findings.is_empty() {
+        page.lead(Lead {
+            about: String::new(),
+            says: header::no_finding(answers).to_owned(),
+            more: Vec::new(),
+            mark: Mark::Plain,
+        });
+    }
+}
+
+/// A state of a vCPU: its name, its color, and its time.
+type State = (&'static str, Color, fn(&VcpuTime) -> u64);
+
+const STATES: [State; 8] = [
+    ("in the guest", Color::Guest, |v| v.guest_ns.unwrap_or(0)),
+    (
+        "on a CPU (guest, exits, polling)",
+        Color::Guest,
+        |v| match v.guest_ns {
+            Some(_) => 0,
+            None => v.on_cpu_ns,
+        },
+    ),
+    ("handling exits", Color::Exits, |v| {
+        // Without a split all of it is in the part above.
+        v.guest_ns.and(v.exit_ns).unwrap_or(0)
+    }),
+    ("polling in halts", Color::Poll, |v| {
+        v.guest_ns.and(v.poll_ns).unwrap_or(0)
+    }),
+    ("preempted (steal)", Color::Preempted, |v| v.preempted_ns),
+    ("woken, waiting (steal)", Color::Waking, |v| v.wake_wait_ns),
+    ("halted", Color::Halted, |v| {
+        v.halt_ns.saturating_sub(v.blocked_ns)
+    }),
+    ("asleep in the VMM", Color::Blocked, |v| v.blocked_ns),
+];
+
+/// Bars: names, and the vCPUs of each.
+fn bars(answers: &Answers) -> Vec<(String, Vec<&VcpuTime>)> {
+    let vcpus = &answers.vcpus;
+    if vcpus.len() <= MOST_VCPUS {
+        let name = |vcpu: &VcpuTime| format!("{} vCPU {}", vcpu.vm, vcpu_number(vcpu.vcpu));
+        return vcpus.iter().map(|vcpu| (name(vcpu), vec![vcpu])).collect();
+    }
+    let mut bars: Vec<(String, Vec<&VcpuTime>)> = Vec::new();
+    for vcpu in vcpus {
+        match bars.iter_mut().find(|(vm, _)| *vm == vcpu.vm) {
+            Some((_, of)) => of.push(vcpu),
+            None => bars.push((vcpu.vm.clone(), vec![vcpu])),
+        }
+    }
+    bars
+}
+
+fn percent(part: u128, whole: u128) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    part as f64 / whole as f64 * 100.0
+}
+
+fn split(answers: &Answers, page: &mut Page) {
+    let bars = bars(answers);
+    let share = |of: &[&VcpuTime], time: fn(&VcpuTime) -> u64| {
+        let sum = |time: fn(&VcpuTime) -> u64| of.iter().map(|v| u128::from(time(v))).sum();
+        percent(sum(time), sum(|v| v.span_ns))
+    };
+    let parts = STATES.iter().map(|(name, color, time)| Part {
+        name: (*name).to_owned(),
+        color: *color,
+        values: bars.iter().map(|(_, of)| share(of, *time)).collect(),
+    });
+    let parts: Vec<Part> = parts
+        .filter(|part| part.values.iter().any(|value| *value > 0.0))
+        .collect();
+    let rows: Vec<String> = bars.iter().map(|(name, _)| name.clone()).collect();
+    let of = match answers.vcpus.len() > MOST_VCPUS {
+        true => "VM, all its vCPUs together",
+        false => "vCPU",
+    };
+    page.text(if rows.is_empty() {
+        "No vCPU was seen."
+    } else {
+        ""
+    });
+    page.chart(
+        format!("Time of each {of}"),
+        "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep; \
+         the table \"Where vCPU time went\" has the numbers.",
+        Chart::Stacked {
+            axis: Axis::plain("share of its time, %", " %"),
+            rows: rows.clone(),
+            parts,
+            most: Some(100.0),
+        },
+    );
+    let spinning: Vec<f64> = bars
+        .iter()
+        .map(|(_, of)| share(of, |v| v.spin_ns.unwrap_or(0)))
+        .collect();
+    if spinning.iter().any(|share| *share > 0.0) {
+        page.chart(
+            "Of it: spinning that ended in a PAUSE exit, and handling that",
+            "Bars of the share of time that went into spinning.",
+            Chart::Stacked {
+                axis: Axis::plain("share of its time, %", " %"),
+                rows,
+                parts: vec![Part {
+                    name: "spinning".to_owned(),
+                    color: Color::Spin,
+                    values: spinning,
+                }],
+                most: None,
+            },
+        );
+    }
+}
+
+/// The order of causes in bars.
+const CAUSES: [&str; 9] = [
+    "vcpu_other_vm",
+    "vcpu_same_vm",
+    "vmm_thread",
+    "host_task",
+    "kernel_thread",
+    "irq",
+    "throttled",
+    "idle",
+    "unknown",
+];
+
+fn waiting(answers: &Answers, page: &mut Page) {
+    let mut vms: Vec<(&str, u128)> = Vec::new();
+    for vcpu in &answers.vcpus {
+        let span = u128::from(vcpu.span_ns);
+        match vms.iter_mut().find(|(vm, _)| *vm == vcpu.vm) {
+            Some((_, all)) => *all += span,
+            None => vms.push((&vcpu.vm, span)),
+        }
+    }
+    let of = |vm: &str, cause: &str| -> u128 {
+        let rows = answers.ready.iter();
+        rows.filter(|row| row.vm == vm && row.cause == cause)
+            .map(|row| u128::from(row.ns))
+            .sum()
+    };
+    let parts = CAUSES.iter().enumerate().map(|(at, cause)| Part {
+        name: ready::say(cause).to_owned(),
+        color: match *cause {
+            "idle" => Color::Halted,
+            "unknown" => Color::Blocked,
+            _ => Color::Nth(at),
+        },
+        values: vms
+            .iter()
+            .map(|(vm, span)| percent(of(vm, cause), *span))
+            .collect(),
+    });
+    let parts: Vec<Part> = parts
+        .filter(|part| part.values.iter().any(|value| *value > 0.0))
+        .collect();
+    if parts.is_empty() {
+        let section = terminal::section(answers, Key::Ready, usize::MAX);
+        page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
+        return;
+    }
+    page.chart(
+        "Who had the CPU while a vCPU of the VM was ready to run",
+        "Bars of the share of each VM's time in which its vCPUs waited for a CPU, by who had it; the \
+         table \"Why ready vCPUs did not run\" has the numbers and names.",
+        Chart::Stacked {
+            axis: Axis::plain("share of the time of the VM's vCPUs, %", " %"),
+            rows: vms.iter().map(|(vm, _)| (*vm).to_owned()).collect(),
+            parts,
+            most: None,
+        },
+    );
+}
+
+/// On-CPU time outside the guest by reason, a part for each VM.
+fn handling(answers: &Answers, page: &mut Page) {
+    let of_vms = by_vm(&answers.vcpus);
+    let mut totals: BTreeMap<&str, u128> = BTreeMap::new();
+    for (_, _, reasons) in &of_vms {
+        for (reason, _, ns) in reasons {
+            *totals.entry(reason).or_default() += u128::from(*ns);
+        }
+    }
+    let mut order: Vec<(&str, u128)> = totals.into_iter().filter(|row| row.1 > 0).collect();
+    order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let all = order.len();
+    order.truncate(MOST_REASONS);
+    let span: u128 = answers.vcpus.iter().map(|v| u128::from(v.span_ns)).sum();
+    let mut parts: Vec<Part> = Vec::new();
+    for (at, (vm, _, reasons)) in of_vms.iter().enumerate() {
+        let time = |reason: &str| {
+            reasons
+                .iter()
+                .find(|row| row.0 == reason)
+                .map_or(0, |row| row.2)
+        };
+        let values = order
+            .iter()
+            .map(|(reason, _)| percent(u128::from(time(reason)), span));
+        let last = of_vms.len() > MOST_COLORS && at >= MOST_COLORS - 1;
+        match parts.get_mut(MOST_COLORS - 1) {
+            Some(others) if last => {
+                (others.values.iter_mut().zip(values)).for_each(|(sum, value)| *sum += value);
+            }
+            _ => parts.push(Part {
+                name: if last { "other VMs" } else { vm }.to_owned(),
+                color: Color::Nth(at),
+                values: values.collect(),
+            }),
+        }
+    }
+    page.chart(
+        format!("Time on a CPU outside the guest, by exit reason{}", of_all(order.len(), all)),
+        "Bars of the time that handling exits took, by reason, in percent of the time of all vCPUs; \
+         the table \"Handling exits\" has the numbers.",
+        Chart::Stacked {
+            axis: Axis::plain("share of the time of all vCPUs, %", " %"),
+            rows: order.iter().map(|(reason, _)| (*reason).to_owned()).collect(),
+            parts,
+            most: None,
+        },
+    );
+}
+
+/// ` (the first 12 of 30)`.
+fn of_all(shown: usize, all: usize) -> String {
+    match shown < all {
+        true => format!(" (the first {shown} of {all})"),
+        false => String::new(),
+    }
+}
+
+/// The axis of a distribution.
+fn log_axis(title: &str, times: Times) -> Axis {
+    match times {
+        Times::Ns => Axis::times(format!("{title}, logarithmic"), Scale::LogNs),
+        Times::Ticks => Axis::times(format!("{title}, ticks, logarithmic"), Scale::LogTicks),
+    }
+}
+
+/// How long exits took, by reason.
+fn durations(answers: &Answers, page: &mut Page) {
+    let times = Times::of(&answers.source.clock_unit);
+    let rows: Vec<&KeyRow> = answers
+        .exit_totals
+        .iter()
+        .filter(|row| row.samples > 0)
+        .collect();
+    if rows.is_empty() {
+        let section = terminal::section(answers, Key::ExitTotals, usize::MAX);
+        page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
+        return;
+    }
+    let shown = rows.len().min(MOST_REASONS);
+    let title = "From an exit to the next entry, sleep included, by reason, most time first";
+    page.chart(
+        format!("{title}{}", of_all(shown, rows.len())),
+        "Percentiles of the time from an exit to the next entry by reason; the table \"Exits of all \
+         VMs\" has the numbers.",
+        Chart::Ranges {
+            axis: log_axis("time of an exit", times),
+            points: vec!["p50", "p90", "p99", "p99.9"],
+            rows: rows
+                .iter()
+                .take(MOST_REASONS)
+                .map(|row| Range {
+                    name: row.reason.clone(),
+                    points: [row.p50_ns, row.p90_ns, row.p99_ns, row.p999_ns]
+                        .map(|ns| ns as f64)
+                        .to_vec(),
+                    says: format!(
+                        "{} exits, p50 {}, p99 {}",
+                        count(row.samples),
+                        shown_time(times, row.p50_ns),
+                        shown_time(times, row.p99_ns)
+                    ),
+                })
+                .collect(),
+        },
+    );
+}
+
+fn shown_time(times: Times, ns: u64) -> String {
+    times.show(ns).replace("  s", " s")
+}
+
+fn latencies(answers: &Answers, page: &mut Page) {
+    let times = Times::of(&answers.source.clock_unit);
+    let rows: Vec<_> = answers
+        .latencies
+        .iter()
+        .filter(|row| row.count > 0)
+        .collect();
+    if rows.is_empty() {
+        let section = terminal::section(answers, Key::Latency, usize::MAX);
+        page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
+        return;
+    }
+    let shown = rows.len().min(MOST_LATENCIES);
+    page.chart(
+        format!("Percentiles of latencies{}", of_all(shown, rows.len())),
+        "Percentiles of wakeup, IPI, timer and injection latencies of each VM; the table \"Latencies\" \
+         has the numbers.",
+        Chart::Ranges {
+            axis: log_axis("latency", times),
+            points: vec!["p50", "p90", "p99", "longest"],
+            rows: rows
+                .iter()
+                .take(MOST_LATENCIES)
+                .map(|row| {
+                    let detail = match row.detail.as_str() {
+                        "" => String::new(),
+                        detail => format!(" ({detail})"),
+                    };
+                    Range {
+                        name: format!("{} {}{detail}", row.vm, more::say_latency(&row.kind)),
+                        points: [row.p50_ns, row.p90_ns, row.p99_ns, row.max_ns]
+                            .map(|ns| ns as f64)
+                            .to_vec(),
+                        says: format!(
+                            "{} times, p50 {}, p99 {}",
+                            count(row.count),
+                            shown_time(times, row.p50_ns),
+                            shown_time(times, row.p99_ns)
+                        ),
+                    }
+                })
+                .collect(),
+        },
+    );
+}
+
+fn source(answers: &Answers) -> Table {
+    let source = &answers.source;
+    let mut table = Table::new("", &["", ""], 2);
+    let mut row = |name: &str, value: String| table.row([Cell::from(name), Cell::from(value)]);
+    row("file", source.path.clone());
+    let compression = source.compression.as_ref();
+    row(
+        "format",
+        match compression {
+            Some(compression) => format!("{}, {compression}", source.format),
+            None => source.format.clone(),
+        },
+    );
+    row("clock", format!("{} ({})", source.clock, source.clock_unit));
+    row(
+        "host",
+        source.uname.clone().unwrap_or_else(|| "?".to_owned()),
+    );
+    row("CPUs", source.cpus.to_string());
+    row(
+        "span",
+        shown_time(Times::of(&source.clock_unit), source.span_ns),
+    );
+    row("events", count(source.events));
+    row("events lost", count(source.lost));
+    row("gaps of unknown loss", count(source.lost_gaps));
+    row("events out of order", count(source.out_of_order));
+    row(
+        "read whole",
+        if source.partial { "no" } else { "yes" }.to_owned(),
+    );
+    table
+}

@@ -1,0 +1,348 @@
+//! Variants of a scenario, compared, as a page.
+
+use stealtime_lab::compare::{Comparison, Row};
+use stealtime_lab::metric::{Better, Of, Unit};
+use stealtime_lab::stats::{Difference, Verdict};
+
+use super::{Axis, Cell, Chart, Color, Interval, Lead, Mark, Page, Part, Table};
+use crate::terminal::compare::number::{difference, value};
+use crate::terminal::compare::{PARTIAL, changes, failures, how, party};
+
+/// VMs and tasks that have charts and sentences of their own.
+const MOST_PARTIES: usize = 8;
+/// Metrics of each of them that have a chart, in this order, if something changed in them.
+const CHARTED: [&str; 8] = [
+    "throughput",
+    "latency mean",
+    "latency p99",
+    "steal",
+    "spinning",
+    "interrupt response mean",
+    "largest step back",
+    "clocks are off by",
+];
+/// Metrics of each of them that are told at the top, in this order.
+const TOLD: [&str; 5] = [
+    "throughput",
+    "latency mean",
+    "latency p99",
+    "steal",
+    "clocks are off by",
+];
+
+/// The page of a comparison; `scenario` is the text of its file, `command` runs it again.
+#[must_use]
+pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
+    let title = match comparison.about.as_str() {
+        "" => comparison.scenario.clone(),
+        about => about.to_owned(),
+    };
+    let mut page = Page::new("simulate", title).made_by(command);
+    page.fact(format!("{}: {}.", comparison.scenario, how(comparison)));
+    if comparison.partial {
+        page.warning(PARTIAL);
+    }
+    for failure in failures(comparison) {
+        page.warning(failure);
+    }
+    leads(comparison, &mut page);
+    if comparison.variants.len() > 1 {
+        effects(comparison, &mut page);
+    }
+    page.section("Tables");
+    tables(comparison, &mut page);
+    page.section("Where vCPU time went");
+    time(comparison, &mut page);
+    fairness(comparison, &mut page);
+    page.section("The scenario");
+    page.text("Run it again with:");
+    page.lines(command);
+    page.lines(scenario);
+    page
+}
+
+/// VMs and tasks in the order of their rows.
+fn parties(comparison: &Comparison) -> Vec<&Of> {
+    let mut parties: Vec<&Of> = Vec::new();
+    for row in &comparison.rows {
+        if row.of != Of::Host && !parties.contains(&&row.of) {
+            parties.push(&row.of);
+        }
+    }
+    parties
+}
+
+fn row<'c>(comparison: &'c Comparison, of: &Of, name: &str) -> Option<&'c Row> {
+    let mut rows = comparison.rows.iter();
+    rows.find(|row| row.of == *of && row.name == name)
+}
+
+fn of_variant(row: &Row, variant: usize) -> Option<&Difference> {
+    row.cells.get(variant)?.as_ref()?.difference.as_ref()
+}
+
+/// Of each variant what it changes in what counts.
+fn leads(comparison: &Comparison, page: &mut Page) {
+    let parties = parties(comparison);
+    for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
+        let mut says = Vec::new();
+        let mut marks = Vec::new();
+        for of in parties.iter().take(MOST_PARTIES) {
+            for name in TOLD {
+                let Some(row) = row(comparison, of, name) else {
+                    continue;
+                };
+                let Some(change) = of_variant(row, at) else {
+                    continue;
+                };
+                // What is the same or noise is said of the first of these only.
+                let is_clear = matches!(change.verdict, Verdict::Better | Verdict::Worse);
+                if is_clear || name == TOLD[0] {
+                    let told = difference(row.unit, change);
+                    says.push(match parties.len() {
+                        1 => format!("{name} {told}"),
+                        _ => format!("{} {name} {told}", party(of)),
+                    });
+                    marks.push(Mark::from(change.verdict));
+                }
+            }
+        }
+        let mark = match (marks.contains(&Mark::Better), marks.contains(&Mark::Worse)) {
+            (true, false) => Mark::Better,
+            (false, true) => Mark::Worse,
+            (true, true) => Mark::Plain,
+            (false, false) => Mark::Noise,
+        };
+        page.lead(Lead {
+            about: format!("{}:", variant.name),
+            says: match says.is_empty() {
+                true => "nothing to compare.".to_owned(),
+                false => format!("{}.", says.join("; ")),
+            },
+            more: vec![changes(comparison, variant)],
+            mark,
+        });
+    }
+}
+
+/// The effect of each variant against the first.
+fn effects(comparison: &Comparison, page: &mut Page) {
+    let first = comparison.variants.first().map_or("", |v| v.name.as_str());
+    page.section(format!("What changes against {first}"));
+    page.note(
+        "Differences are paired by seed; a change is more than noise where its 95% interval leaves \
+         out 0.",
+    );
+    let parties = parties(comparison);
+    let mut drawn = 0;
+    for of in parties.iter().take(MOST_PARTIES) {
+        for name in CHARTED {
+            let Some(row) = row(comparison, of, name) else {
+                continue;
+            };
+            let moves = (1..comparison.variants.len())
+                .filter_map(|at| of_variant(row, at))
+                .any(|change| change.verdict != Verdict::Same);
+            if moves {
+                effect(comparison, row, first, page);
+                drawn += 1;
+            }
+        }
+    }
+    if drawn == 0 {
+        page.text("Nothing that is charted changes; the tables have all metrics.");
+    }
+    if parties.len() > MOST_PARTIES {
+        page.note(format!(
+            "Of {} VMs and tasks the first {MOST_PARTIES} have charts; the tables have all.",
+            parties.len()
+        ));
+    }
+}
+
+fn effect(comparison: &Comparison, row: &Row, first: &str, page: &mut Page) {
+    let better = match row.better {
+        Better::Lower => "; lower is better",
+        Better::Higher => "; higher is better",
+        Better::Neither => "",
+    };
+    let changes: Vec<(&str, Option<&Difference>)> = comparison
+        .variants
+        .iter()
+        .enumerate()
+        .skip(1)
+        .map(|(at, variant)| (variant.name.as_str(), of_variant(row, at)))
+        .collect();
+    // Of a share, points; of what was 0, the difference itself: there are no percent of nothing.
+    let in_percent = row.unit != Unit::Percent
+        && changes
+            .iter()
+            .all(|(_, change)| change.is_none_or(|change| change.percent.is_some()));
+    let axis = match (in_percent, row.unit) {
+        (true, _) => Axis::plain(format!("change against {first}, %"), " %"),
+        (false, Unit::Percent) => {
+            Axis::plain(format!("change against {first}, percentage points"), "")
+        }
+        (false, Unit::Ns) => Axis::times(format!("change against {first}, time"), super::Scale::Ns),
+        (false, unit) => Axis::plain(format!("change against {first}{}", behind(unit)), ""),
+    };
+    let rows = changes.into_iter().map(|(name, change)| {
+        let (number, half) = match change {
+            Some(change) if in_percent => (change.percent, change.percent_half_width),
+            Some(change) => (Some(change.estimate.mean), change.estimate.half_width),
+            None => (None, None),
+        };
+        Interval {
+            name: name.to_owned(),
+            value: number.unwrap_or(f64::NAN),
+            half_width: half,
+            published: None,
+            mark: change.map_or(Mark::Noise, |change| change.verdict.into()),
+            says: change.map_or_else(
+                || "not measured".to_owned(),
+                |change| difference(row.unit, change),
+            ),
+        }
+    });
+    page.chart(
+        format!("{}: {}{better}", party(&row.of), row.name),
+        format!(
+            "Change of {} of {} against {first}, with 95 % intervals, for each variant; the tables have \
+             the numbers.",
+            row.name,
+            party(&row.of)
+        ),
+        Chart::Intervals {
+            axis,
+            rows: rows.collect(),
+        },
+    );
+}
+
+fn behind(unit: Unit) -> &'static str {
+    match unit {
+        Unit::PerSecond => ", a second",
+        _ => "",
+    }
+}
+
+/// States of vCPUs that add up to all of their time.
+const STATES: [(&str, &str, Color); 6] = [
+    ("in guest", "in the guest", Color::Guest),
+    ("spinning", "spinning in the guest", Color::Spin),
+    ("in exits", "handling exits", Color::Exits),
+    ("halt polling", "polling in halts", Color::Poll),
+    ("steal", "waiting for a CPU (steal)", Color::Preempted),
+    ("asleep", "asleep", Color::Halted),
+];
+
+/// Where the time of each VM's vCPUs went, a bar for each variant.
+fn time(comparison: &Comparison, page: &mut Page) {
+    let names: Vec<String> = comparison.variants.iter().map(|v| v.name.clone()).collect();
+    let parties = parties(comparison);
+    for of in parties.iter().take(MOST_PARTIES) {
+        let mean = |name: &str, at: usize| {
+            let cell = row(comparison, of, name).and_then(|row| row.cells.get(at)?.as_ref());
+            cell.map_or(0.0, |cell| cell.estimate.mean)
+        };
+        let part = |(metric, name, color): (&str, &str, Color)| Part {
+            name: name.to_owned(),
+            color,
+            values: (0..names.len())
+                .map(|at| match metric {
+                    // Spinning is a part of it, and has one of its own here.
+                    "in guest" => (mean("in guest", at) - mean("spinning", at)).max(0.0),
+                    metric => mean(metric, at),
+                })
+                .collect(),
+        };
+        let parts: Vec<Part> = STATES
+            .map(part)
+            .into_iter()
+            .filter(|part| part.values.iter().any(|value| *value > 0.0))
+            .collect();
+        if parts.is_empty() {
+            continue;
+        }
+        page.chart(
+            format!("{}: time of its vCPUs", party(of)),
+            "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep, \
+             for each variant; the tables have the numbers.",
+            Chart::Stacked {
+                axis: Axis::plain("share of the vCPUs' time, %", " %"),
+                rows: names.clone(),
+                parts,
+                most: Some(100.0),
+            },
+        );
+    }
+}
+
+/// How far VMs are from what their weights give them.
+fn fairness(comparison: &Comparison, page: &mut Page) {
+    let Some(row) = row(comparison, &Of::Host, "share error") else {
+        return;
+    };
+    page.section("Fairness");
+    let cells = comparison.variants.iter().zip(&row.cells);
+    let rows = cells.filter_map(|(variant, cell)| {
+        let cell = cell.as_ref()?;
+        let told = cell.difference.as_ref();
+        let against = told.map_or_else(String::new, |told| {
+            format!(" ({})", difference(row.unit, told))
+        });
+        Some(Interval {
+            name: variant.name.clone(),
+            value: cell.estimate.mean,
+            half_width: cell.estimate.half_width,
+            published: None,
+            mark: told.map_or(Mark::Plain, |told| told.verdict.into()),
+            says: format!("{}{against}", value(row.unit, &cell.estimate)),
+        })
+    });
+    page.chart(
+        "Largest difference between what a VM has got and its share by weight; lower is better",
+        "Share error of each variant with 95 % intervals; the table of the host has the numbers.",
+        Chart::Intervals {
+            axis: Axis::plain("share error, % of all VMs' CPU time", " %"),
+            rows: rows.collect(),
+        },
+    );
+}
+
+/// Every metric that is not 0 in all variants, a table for each VM and task, and the host.
+fn tables(comparison: &Comparison, page: &mut Page) {
+    let mut heads = vec!["metric"];
+    heads.extend(comparison.variants.iter().map(|v| v.name.as_str()));
+    let mut all = parties(comparison);
+    all.push(&Of::Host);
+    for of in all {
+        let mut table = Table::new(party(of), &heads, 1);
+        let rows = comparison.rows.iter().filter(|row| {
+            let is_zero = row
+                .cells
+                .iter()
+                .flatten()
+                .all(|cell| cell.estimate.mean == 0.0);
+            row.of == *of && !is_zero
+        });
+        for row in rows {
+            let cells = row.cells.iter().map(|cell| match cell {
+                None => Cell::from("-"),
+                Some(cell) => Cell {
+                    text: value(row.unit, &cell.estimate),
+                    below: cell
+                        .difference
+                        .as_ref()
+                        .map_or_else(String::new, |told| difference(row.unit, told)),
+                    mark: cell.difference.as_ref().map(|told| told.verdict.into()),
+                },
+            });
+            table.row(std::iter::once(Cell::from(row.name.as_str())).chain(cells));
+        }
+        if !table.is_empty() {
+            page.table(table);
+        }
+    }
+    page.note("Metrics that are 0 in every variant are left out.");
+}

@@ -1,0 +1,237 @@
+//! Results as a page.
+
+use stealtime_lab::stats::Verdict;
+use stealtime_report::html::{Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Table};
+
+use super::Report;
+use super::result::{Both, Change, Variant};
+use super::show::word;
+
+/// vCPUs that have a row in the chart of the replay's errors.
+const MOST_VCPUS: usize = 64;
+
+/// All of it; `command` does it again.
+pub(super) fn page(report: &Report, command: &str) -> Page {
+    let mut page = Page::new("whatif", report.path.clone()).made_by(command);
+    page.fact(super::show::facts(report));
+    page.fact(super::show::waits(&report.waits));
+    for lack in &report.lacks {
+        page.warning(format!("Lacking: {lack}"));
+    }
+    for not in &report.not_answerable {
+        page.warning(format!("Not answerable: {not}"));
+    }
+    leads(report, &mut page);
+    closeness(report, &mut page);
+    for variant in &report.variants {
+        self::variant(variant, &mut page);
+    }
+    page.section("What was taken for true");
+    for assumed in &report.assumed {
+        page.text(assumed.clone());
+    }
+    page.section("Run it again");
+    page.lines(command);
+    page
+}
+
+fn leads(report: &Report, page: &mut Page) {
+    let close = report.error.is_close();
+    page.lead(Lead {
+        about: match close {
+            true => "The replay is close to the recording:",
+            false => "The replay is too far from the recording to trust sizes:",
+        }
+        .to_owned(),
+        says: super::show::errors(&report.error),
+        more: vec![
+            "Close is a median of at most 3 % and a 90th percentile of at most 8 % of the span, over \
+             running, ready and halted time of each vCPU."
+                .to_owned(),
+        ],
+        mark: if close { Mark::Better } else { Mark::Worse },
+    });
+    for variant in &report.variants {
+        let clear = |verdict| {
+            let judged = |change: &&Change| ["ready", "wakeup p99"].contains(&change.quantity);
+            let clear = variant.changes.iter().filter(|change| !change.below_error);
+            clear
+                .filter(judged)
+                .any(|change| change.difference.verdict == verdict)
+        };
+        page.lead(Lead {
+            about: format!("{}:", variant.name),
+            says: format!("{}.", variant.verdict),
+            more: Vec::new(),
+            mark: match (clear(Verdict::Better), clear(Verdict::Worse)) {
+                _ if !close => Mark::Plain,
+                (true, false) => Mark::Better,
+                (false, true) => Mark::Worse,
+                (true, true) => Mark::Plain,
+                (false, false) => Mark::Noise,
+            },
+        });
+    }
+}
+
+/// How close the replay is, vCPU by vCPU.
+fn closeness(report: &Report, page: &mut Page) {
+    page.section("How close the replay is");
+    let shown = || report.vcpus.iter().take(MOST_VCPUS);
+    let name = |both: &Both| format!("{} vCPU {}", both.vm, both.vcpu);
+    let dots = |name: &str, color, of: fn(&Both) -> f64| Dots {
+        name: name.to_owned(),
+        color,
+        values: shown().map(|both| Some(of(both))).collect(),
+    };
+    let title = match report.vcpus.len() {
+        all if all > MOST_VCPUS => format!(" (the first {MOST_VCPUS} of {all} vCPUs)"),
+        _ => String::new(),
+    };
+    page.chart(
+        format!("Error of the replay under the recorded knobs{title}"),
+        "Dots for each vCPU: replayed minus recorded time running, ready and halted, in percent of the \
+         span; the table has the numbers.",
+        Chart::Dots {
+            axis: Axis::plain("replayed minus recorded, % of the span", " %"),
+            rows: shown().map(name).collect(),
+            dots: vec![
+                dots("running", Color::Guest, |both| {
+                    both.replayed.run_percent - both.recorded.run_percent
+                }),
+                dots("ready", Color::Preempted, |both| {
+                    both.replayed.ready_percent - both.recorded.ready_percent
+                }),
+                dots("halted", Color::Blocked, |both| {
+                    both.replayed.halted_percent - both.recorded.halted_percent
+                }),
+            ],
+        },
+    );
+    page.table(vcpus(&report.vcpus));
+}
+
+fn vcpus(vcpus: &[Both]) -> Table {
+    let heads = [
+        "vCPU",
+        "running %",
+        "replayed",
+        "ready %",
+        "replayed",
+        "halted %",
+        "replayed",
+        "polling %",
+        "replayed",
+        "wakeup p50 us",
+        "replayed",
+        "p99 us",
+        "replayed",
+        "done %",
+    ];
+    let mut table = Table::new("Recorded and replayed", &heads, 1).explained(
+        "Shares of the span. Wakeup: from runnable to running. Done: the share of its demand that the \
+         replay got done.",
+    );
+    let micros = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| (ns / 1_000).to_string());
+    for both in vcpus {
+        let (was, is) = (&both.recorded, &both.replayed);
+        let shares = [
+            (was.run_percent, is.run_percent),
+            (was.ready_percent, is.ready_percent),
+            (was.halted_percent, is.halted_percent),
+            (was.poll_percent, is.poll_percent),
+        ];
+        let shares = shares.iter().flat_map(|(was, is)| [was, is]);
+        let wakeups = [
+            (was.wakeup_p50_ns, is.wakeup_p50_ns),
+            (was.wakeup_p99_ns, is.wakeup_p99_ns),
+        ];
+        let wakeups = wakeups.iter().flat_map(|(was, is)| [*was, *is]);
+        let cells = std::iter::once(format!("{} vCPU {}", both.vm, both.vcpu))
+            .chain(shares.map(|share| format!("{share:.1}")))
+            .chain(wakeups.map(micros))
+            .chain([format!("{:.1}", both.done_percent)]);
+        table.row(cells.map(Cell::from));
+    }
+    table
+}
+
+/// What a variant changes: a chart for each unit, and a table.
+fn variant(variant: &Variant, page: &mut Page) {
+    page.section(variant.name.clone());
+    page.text(format!("Verdict: {}.", variant.verdict));
+    page.note(
+        "With 95 % intervals over replays in which what the recording does not tell was moved by \
+         chance. A change that is smaller than what the replay is off by itself is no prediction.",
+    );
+    for (unit, title, axis) in [
+        ("ms/s", "time", "change of time, ms a second"),
+        ("us", "time from runnable to running", "change, us"),
+    ] {
+        let changes = variant.changes.iter().filter(|change| change.unit == unit);
+        let rows = changes.map(|change| Interval {
+            name: format!("{} {}", change.vm, change.quantity),
+            value: change.difference.estimate.mean,
+            half_width: change.difference.estimate.half_width,
+            published: None,
+            mark: match change.below_error {
+                true => Mark::Noise,
+                false => change.difference.verdict.into(),
+            },
+            says: says(change),
+        });
+        page.chart(
+            format!("Change of the VMs' {title}, in {unit}"),
+            format!(
+                "Change of each VM's {title} in {unit} with 95 % intervals under {}; the table has the \
+                 numbers.",
+                variant.name
+            ),
+            Chart::Intervals {
+                axis: Axis::plain(axis, ""),
+                rows: rows.collect(),
+            },
+        );
+    }
+    let heads = [
+        "VM",
+        "quantity",
+        "unit",
+        "before",
+        "after",
+        "difference",
+        "is",
+    ];
+    let mut table = Table::new("Before and after", &heads, 3);
+    for change in &variant.changes {
+        table.row([
+            change.vm.as_str().into(),
+            change.quantity.into(),
+            change.unit.into(),
+            format!("{:.1}", change.before).into(),
+            format!("{:.1}", change.after).into(),
+            difference(change).into(),
+            word(change).into(),
+        ]);
+    }
+    page.table(table);
+}
+
+fn difference(change: &Change) -> String {
+    let estimate = &change.difference.estimate;
+    match estimate.half_width {
+        Some(half) => format!("{:+.1} ±{half:.1}", estimate.mean),
+        None => format!("{:+.1}", estimate.mean),
+    }
+}
+
+fn says(change: &Change) -> String {
+    format!(
+        "{} {}",
+        difference(change),
+        match change.below_error {
+            true => "below the replay's error",
+            false => word(change),
+        }
+    )
+}
