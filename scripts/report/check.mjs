@@ -46,8 +46,24 @@ function examine() {
       }
     });
   });
-  for (const head of document.querySelectorAll('th button')) head.click();
   return { wrong, charts: charts.length };
+}
+
+// Runs in the page: each table is sorted by each of its columns, both ways, and keeps its rows.
+function sort() {
+  const wrong = [];
+  for (const table of document.querySelectorAll('table')) {
+    const rows = table.tBodies[0].rows.length;
+    for (const head of table.tHead.rows[0].cells) {
+      for (const way of [1, 2]) {
+        head.querySelector('button').click();
+        const sorted = head.getAttribute('aria-sort');
+        if (!['ascending', 'descending'].includes(sorted)) wrong.push(`"${head.textContent}" is not sorted (${way})`);
+      }
+    }
+    if (table.tBodies[0].rows.length !== rows) wrong.push('a table has lost rows by sorting');
+  }
+  return wrong;
 }
 
 // Runs in the page: the least contrast of texts in charts to what the page has behind them.
@@ -113,6 +129,7 @@ for (const report of reports) {
     }
     if (size === 'desk') {
       await page.hover('.chart svg').catch(() => {});
+      (await page.evaluate(sort)).forEach(tell);
       await page.pdf({ path: `${pictures}/${name}.pdf` });
     }
     await context.close();

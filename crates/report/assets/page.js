@@ -19,6 +19,12 @@
     return String(Number(value.toPrecision(3)));
   }
 
+  // One decimal, so that shares stand alike; more where that would be 0.
+  function share(value) {
+    const size = Math.abs(value);
+    return size === Math.round(size) || size >= 100 || size < 0.1 ? digits(value) : value.toFixed(1);
+  }
+
   function time(ns) {
     const size = Math.abs(ns);
     const fits = TIMES.find(([unit]) => size / unit < 999.5) || TIMES[3];
@@ -29,7 +35,7 @@
     switch (axis.scale) {
       case 'ns': case 'log_ns': return time;
       case 'log_ticks': return (value) => `${digits(value)} tk`;
-      default: return (value) => digits(value) + axis.unit;
+      default: return (value) => (axis.unit === ' %' ? share(value) : digits(value)) + axis.unit;
     }
   }
 
@@ -118,8 +124,10 @@
 
   const line = (x1, y1, x2, y2, stroke, lineWidth, extra) => (
     { type: 'line', shape: { x1, y1, x2, y2 }, style: { stroke, lineWidth, ...extra } });
-  const words = (text, x, y, fill, align) => (
-    { type: 'text', style: { text, x, y, fill, align, verticalAlign: 'middle', font: `${FONT}px ${family}` } });
+  // A line behind a text does not cross it: `halo` is the color around its letters.
+  const words = (text, x, y, fill, align, halo) => (
+    { type: 'text', style: { text, x, y, fill, align, verticalAlign: 'middle', font: `${FONT}px ${family}`,
+      ...(halo ? { stroke: halo, lineWidth: 4 } : {}) } });
 
   // ---- legends ----
 
@@ -217,9 +225,10 @@
         const told = says && says[at];
         const inkOf = marks ? color(marks[at] === 'plain' ? 'text' : marks[at]) : color('quiet');
         if (lay.narrow) {
-          const room = lay.width - 24;
-          children.push(words(fit(names[at], room), box.x, top + 10, ink, 'left'));
-          if (told) children.push(words(fit(told, room), box.x, top + 26, inkOf, 'left'));
+          const room = lay.width - 4;
+          const halo = color('ground');
+          children.push(words(fit(names[at], room), 2, top + 10, ink, 'left', halo));
+          if (told) children.push(words(fit(told, room), 2, top + 26, inkOf, 'left', halo));
         } else {
           children.push(words(fit(names[at], lay.left - 12), box.x - 10, y, ink, 'right'));
           if (told) children.push(words(fit(told, lay.right - 12), box.x + box.width + 10, y, inkOf, 'left'));
@@ -308,7 +317,7 @@
   function stacked(chart, of) {
     const { axis, rows, parts, most } = of;
     const lay = layout(chart, rows, undefined, rows.length > 24 ? 20 : 28);
-    const option = base(lay, axis, rows, { min: 0, ...(most === null ? {} : { max: most }) });
+    const option = base(lay, axis, rows, { min: 0, ...(most === null ? {} : { max: most, interval: most / 4 }) });
     const show = written(axis);
     const longest = most ?? Math.max(...rows.map((_, at) => parts.reduce((sum, part) => sum + (part.values[at] || 0), 0)));
     const room = (lay.width - lay.left - lay.right) / longest;
@@ -328,8 +337,8 @@
           const top = middle(lay, y) - high / 2;
           const children = [{ type: 'rect', shape: { x, y: top, width: Math.max(end - x, 0.5), height: high },
             style: { fill, stroke: color('ground'), lineWidth: end - x > 3 ? 1 : 0 } }];
-          const text = show(value);
-          if (high >= 13 && widthOf(text) + 8 < value * room) {
+          const text = [show(value), `${Math.round(value)}${axis.unit}`].find((text) => widthOf(text) + 6 < value * room);
+          if (text && high >= 13) {
             children.push(words(text, (x + end) / 2, middle(lay, y), inkOn(fill), 'center'));
           }
           return { type: 'group', children };
@@ -357,7 +366,7 @@
     const decade = (value, round) => 10 ** round(Math.log10(value));
     const option = base(lay, axis, names, { min: decade(Math.min(...all), Math.floor), max: decade(Math.max(...all), Math.ceil) });
     const show = written(axis);
-    const inkOf = (at) => (at === 0 ? color('guest') : at === points.length - 1 ? color('preempted') : color('exits'));
+    const inkOf = (at) => color(['guest', 'nth-2', 'exits', 'preempted'][at] || 'noise');
     option.series = [
       {
         type: 'custom', z: 2, encode: { x: [0], y: 1 }, data: rows.map((row, at) => [Math.max(row.points[0], 1), at]),
@@ -386,14 +395,15 @@
     const lay = layout(chart, rows, undefined, 24);
     const option = base(lay, axis, rows, {});
     const show = written(axis);
-    option.series = [zeroLine(), ...kinds.map((kind) => ({
-      type: 'scatter', z: 2, symbolSize: 10, data: kind.values.map((value, at) => [value === null ? '-' : value, at]),
+    const symbols = [['circle', 'better'], ['diamond', 'worse'], ['rect', 'part']];
+    option.series = [zeroLine(), ...kinds.map((kind, n) => ({
+      type: 'scatter', z: 2, symbol: symbols[n % 3][0], symbolSize: n % 3 === 1 ? 13 : 10, data: kind.values.map((value, at) => [value === null ? '-' : value, at]),
       symbolOffset: [0, lay.above / 2],
-      itemStyle: { color: partColor(kind.color), borderColor: color('ground'), borderWidth: 1 },
+      itemStyle: { color: partColor(kind.color), borderColor: color('ground'), borderWidth: 1, opacity: 1 },
     })), labels(lay, rows)];
     option.tooltip.formatter = ([{ dataIndex }]) => tip(rows[dataIndex], kinds
       .filter((kind) => kind.values[dataIndex] !== null).map((kind) => [kind.name, show(kind.values[dataIndex])]));
-    legend(chart, kinds.map((kind) => ['better', kind.name, partColor(kind.color)]));
+    legend(chart, kinds.map((kind, n) => [symbols[n % 3][1], kind.name, partColor(kind.color)]));
     return { option, lay, count: rows.length };
   }
 

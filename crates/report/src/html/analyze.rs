@@ -9,7 +9,7 @@ use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Tabl
 use crate::Key;
 use crate::terminal::time::{by_vm, vcpu_number};
 use crate::terminal::{self, header, more, ready};
-use crate::units::{Times, count};
+use crate::units::{Times, count, counted};
 
 /// Bars for single vCPUs; of more there are bars of VMs.
 const MOST_VCPUS: usize = 64;
@@ -371,8 +371,8 @@ fn durations(answers: &Answers, page: &mut Page) {
                         .map(|ns| ns as f64)
                         .to_vec(),
                     says: format!(
-                        "{} exits, p50 {}, p99 {}",
-                        count(row.samples),
+                        "{}, p50 {}, p99 {}",
+                        counted(row.samples, "exit"),
                         shown_time(times, row.p50_ns),
                         shown_time(times, row.p99_ns)
                     ),
@@ -420,8 +420,8 @@ fn latencies(answers: &Answers, page: &mut Page) {
                             .map(|ns| ns as f64)
                             .to_vec(),
                         says: format!(
-                            "{} times, p50 {}, p99 {}",
-                            count(row.count),
+                            "{}, p50 {}, p99 {}",
+                            counted(row.count, "time"),
                             shown_time(times, row.p50_ns),
                             shown_time(times, row.p99_ns)
                         ),

@@ -7,6 +7,7 @@
 
 pub mod analyze;
 mod chart;
+mod effect;
 mod page;
 pub mod reproduce;
 pub mod simulate;

@@ -120,7 +120,12 @@ fn chart(result: &Reproduced, unit: &str, page: &mut Page) {
             (true, false) => Mark::Better,
             (false, _) => Mark::Worse,
         },
-        says: format!("{} as {}: {}", simulated(row), published(row), what(row)),
+        says: format!(
+            "{}, published {}: {}",
+            simulated(row),
+            published(row),
+            what(row)
+        ),
     });
     page.chart(
         format!("{}: figures in {name}", result.name),
@@ -140,11 +145,6 @@ fn figures(result: &Reproduced) -> Table {
     let heads = ["figure", "published", "simulated", "error", "is"];
     let mut table = Table::new("Figures", &heads, 1);
     for row in &result.figures {
-        let is = Cell {
-            text: what(row),
-            below: String::new(),
-            mark: None,
-        };
         let name = Cell {
             text: row.name.clone(),
             below: row.miss.clone().unwrap_or_default(),
@@ -156,7 +156,7 @@ fn figures(result: &Reproduced) -> Table {
             published(row).into(),
             simulated,
             error(row.error_percent).into(),
-            is,
+            what(row).into(),
         ]);
     }
     table.with_foot("Error: in percent of what was published.")

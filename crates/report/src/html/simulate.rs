@@ -1,9 +1,10 @@
 //! Variants of a scenario, compared, as a page.
 
 use stealtime_lab::compare::{Comparison, Row};
-use stealtime_lab::metric::{Better, Of, Unit};
+use stealtime_lab::metric::Of;
 use stealtime_lab::stats::{Difference, Verdict};
 
+use super::effect::Effect;
 use super::{Axis, Cell, Chart, Color, Interval, Lead, Mark, Page, Part, Table};
 use crate::terminal::compare::number::{difference, value};
 use crate::terminal::compare::{PARTIAL, changes, failures, how, party};
@@ -161,69 +162,20 @@ fn effects(comparison: &Comparison, page: &mut Page) {
 }
 
 fn effect(comparison: &Comparison, row: &Row, first: &str, page: &mut Page) {
-    let better = match row.better {
-        Better::Lower => "; lower is better",
-        Better::Higher => "; higher is better",
-        Better::Neither => "",
-    };
-    let changes: Vec<(&str, Option<&Difference>)> = comparison
+    let changes = comparison
         .variants
         .iter()
         .enumerate()
         .skip(1)
-        .map(|(at, variant)| (variant.name.as_str(), of_variant(row, at)))
-        .collect();
-    // Of a share, points; of what was 0, the difference itself: there are no percent of nothing.
-    let in_percent = row.unit != Unit::Percent
-        && changes
-            .iter()
-            .all(|(_, change)| change.is_none_or(|change| change.percent.is_some()));
-    let axis = match (in_percent, row.unit) {
-        (true, _) => Axis::plain(format!("change against {first}, %"), " %"),
-        (false, Unit::Percent) => {
-            Axis::plain(format!("change against {first}, percentage points"), "")
-        }
-        (false, Unit::Ns) => Axis::times(format!("change against {first}, time"), super::Scale::Ns),
-        (false, unit) => Axis::plain(format!("change against {first}{}", behind(unit)), ""),
-    };
-    let rows = changes.into_iter().map(|(name, change)| {
-        let (number, half) = match change {
-            Some(change) if in_percent => (change.percent, change.percent_half_width),
-            Some(change) => (Some(change.estimate.mean), change.estimate.half_width),
-            None => (None, None),
-        };
-        Interval {
-            name: name.to_owned(),
-            value: number.unwrap_or(f64::NAN),
-            half_width: half,
-            published: None,
-            mark: change.map_or(Mark::Noise, |change| change.verdict.into()),
-            says: change.map_or_else(
-                || "not measured".to_owned(),
-                |change| difference(row.unit, change),
-            ),
-        }
-    });
-    page.chart(
-        format!("{}: {}{better}", party(&row.of), row.name),
-        format!(
-            "Change of {} of {} against {first}, with 95 % intervals, for each variant; the tables have \
-             the numbers.",
-            row.name,
-            party(&row.of)
-        ),
-        Chart::Intervals {
-            axis,
-            rows: rows.collect(),
-        },
-    );
-}
-
-fn behind(unit: Unit) -> &'static str {
-    match unit {
-        Unit::PerSecond => ", a second",
-        _ => "",
+        .map(|(at, variant)| (variant.name.clone(), of_variant(row, at)));
+    Effect {
+        what: format!("{}: {}", party(&row.of), row.name),
+        first,
+        unit: row.unit,
+        better: row.better,
+        changes: changes.collect(),
     }
+    .chart(page);
 }
 
 /// States of vCPUs that add up to all of their time.

@@ -10,6 +10,13 @@ use super::show::word;
 /// vCPUs that have a row in the chart of the replay's errors.
 const MOST_VCPUS: usize = 64;
 
+/// Variants that have charts of their own.
+const MOST_CHARTED: usize = 6;
+/// VMs that are in the overview.
+const MOST_OVERVIEW: usize = 8;
+/// Variants that are in the overview.
+const MOST_ROWS: usize = 60;
+
 /// All of it; `command` does it again.
 pub(super) fn page(report: &Report, command: &str) -> Page {
     let mut page = Page::new("whatif", report.path.clone()).made_by(command);
@@ -23,8 +30,12 @@ pub(super) fn page(report: &Report, command: &str) -> Page {
     }
     leads(report, &mut page);
     closeness(report, &mut page);
+    if report.variants.len() > 1 {
+        overview(report, &mut page);
+    }
+    let charted = report.variants.len() <= MOST_CHARTED;
     for variant in &report.variants {
-        self::variant(variant, &mut page);
+        self::variant(variant, charted, &mut page);
     }
     page.section("What was taken for true");
     for assumed in &report.assumed {
@@ -156,8 +167,62 @@ fn vcpus(vcpus: &[Both]) -> Table {
     table
 }
 
-/// What a variant changes: a chart for each unit, and a table.
-fn variant(variant: &Variant, page: &mut Page) {
+/// All variants side by side, in what they are judged by.
+fn overview(report: &Report, page: &mut Page) {
+    page.section("What each variant changes");
+    let mut vms: Vec<&str> = Vec::new();
+    for change in report.variants.iter().flat_map(|variant| &variant.changes) {
+        if !vms.contains(&change.vm.as_str()) {
+            vms.push(&change.vm);
+        }
+    }
+    for vm in vms.iter().take(MOST_OVERVIEW) {
+        for (quantity, unit) in [("ready", "ms a second"), ("wakeup p99", "us")] {
+            let of = |variant: &Variant| {
+                let is_it = |c: &&Change| c.vm == *vm && c.quantity == quantity;
+                let change = variant.changes.iter().find(is_it)?;
+                Some(interval(variant.name.clone(), change))
+            };
+            let rows = report.variants.iter().filter_map(of).take(MOST_ROWS);
+            changed(
+                format!("{vm}: {quantity}; lower is better"),
+                format!("change of {quantity} against the recorded knobs, {unit}"),
+                rows.collect(),
+                page,
+            );
+        }
+    }
+    if vms.len() > MOST_OVERVIEW || report.variants.len() > MOST_ROWS {
+        page.note(format!(
+            "Of {} VMs and {} variants at most {MOST_OVERVIEW} and {MOST_ROWS} are charted.",
+            vms.len(),
+            report.variants.len()
+        ));
+    }
+}
+
+fn interval(name: String, change: &Change) -> Interval {
+    Interval {
+        name,
+        value: change.difference.estimate.mean,
+        half_width: change.difference.estimate.half_width,
+        published: None,
+        mark: match change.below_error {
+            true => Mark::Noise,
+            false => change.difference.verdict.into(),
+        },
+        says: says(change),
+    }
+}
+
+fn changed(title: String, axis: String, rows: Vec<Interval>, page: &mut Page) {
+    let describes = format!("{title}: {axis}, with 95 % intervals; the tables have the numbers.");
+    let axis = Axis::plain(axis, "");
+    page.chart(title, describes, Chart::Intervals { axis, rows });
+}
+
+/// What a variant changes: a chart for each unit, if there are to be charts, and a table.
+fn variant(variant: &Variant, charted: bool, page: &mut Page) {
     page.section(variant.name.clone());
     page.text(format!("Verdict: {}.", variant.verdict));
     page.note(
@@ -165,33 +230,18 @@ fn variant(variant: &Variant, page: &mut Page) {
          chance. A change that is smaller than what the replay is off by itself is no prediction.",
     );
     for (unit, title, axis) in [
-        ("ms/s", "time", "change of time, ms a second"),
-        ("us", "time from runnable to running", "change, us"),
+        (
+            "ms/s",
+            "Time of the VMs' vCPUs",
+            "change of time, ms a second",
+        ),
+        ("us", "Time from runnable to running", "change, us"),
     ] {
         let changes = variant.changes.iter().filter(|change| change.unit == unit);
-        let rows = changes.map(|change| Interval {
-            name: format!("{} {}", change.vm, change.quantity),
-            value: change.difference.estimate.mean,
-            half_width: change.difference.estimate.half_width,
-            published: None,
-            mark: match change.below_error {
-                true => Mark::Noise,
-                false => change.difference.verdict.into(),
-            },
-            says: says(change),
-        });
-        page.chart(
-            format!("Change of the VMs' {title}, in {unit}"),
-            format!(
-                "Change of each VM's {title} in {unit} with 95 % intervals under {}; the table has the \
-                 numbers.",
-                variant.name
-            ),
-            Chart::Intervals {
-                axis: Axis::plain(axis, ""),
-                rows: rows.collect(),
-            },
-        );
+        let rows = changes
+            .filter(|_| charted)
+            .map(|change| interval(format!("{} {}", change.vm, change.quantity), change));
+        changed(title.to_owned(), axis.to_owned(), rows.collect(), page);
     }
     let heads = [
         "VM",
