@@ -167,7 +167,7 @@ fn of_group(
         "in exits",
         Percent,
         Lower,
-        share(vcpus().map(|v| in_exits(v)).sum()),
+        share(vcpus().map(in_exits).sum()),
     );
     add(
         "steal",
