@@ -10,8 +10,9 @@ use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
 use crate::cpu::{Cpu, Wakes};
 use crate::polling::Polling;
+use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::task::{Cause, State, Task};
-use crate::timers::{Timers, settle_timed};
+use crate::timers::{Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
@@ -78,6 +79,8 @@ pub struct Recording {
     pub hz: Option<u32>,
     /// Whether slices end by timers (`HRTICK`), if timers were recorded.
     pub hrtick: Option<bool>,
+    /// `cpu.max` of VMs that it stopped, by index: quota and period in ns.
+    pub limits: BTreeMap<usize, (u64, u64)>,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -102,6 +105,7 @@ pub struct Extractor {
     pub(crate) resolved: Resolved,
     pub(crate) timers: Timers,
     polling: Polling,
+    quotas: Quotas,
     wakeups: WakeLatencies,
     halts: u64,
     idle_wakes: Wakes,
@@ -136,6 +140,7 @@ impl Extractor {
             resolved: Resolved::default(),
             timers: Timers::default(),
             polling: Polling::default(),
+            quotas: Quotas::default(),
             wakeups: WakeLatencies::default(),
             halts: 0,
             idle_wakes: Wakes::default(),
@@ -174,6 +179,7 @@ impl Extractor {
         }
         self.wakeups.take(event);
         self.hidden_switch(event, cpu);
+        self.seen_again(event, cpu);
         self.dispatch(event, cpu, names);
         if event.kind.is_host_event() {
             self.cpus[cpu].last = self.now;
@@ -272,12 +278,18 @@ impl Extractor {
                 }
             }
             Kind::HrtimerExpireEntry {
-                hrtimer, now_ns, ..
+                hrtimer,
+                now_ns,
+                function,
             } => {
                 self.timers.expire(now, now_ns);
+                if bare(names.name(function)) == PERIOD_TIMER {
+                    self.period_over(hrtimer);
+                }
                 self.cpus[cpu].expiring = Some(hrtimer);
                 self.poll_expired(event, hrtimer);
             }
+            Kind::Lost { .. } => self.lost(cpu),
             Kind::HrtimerExpireExit { .. } => self.cpus[cpu].expiring = None,
             _ => {}
         }
@@ -290,6 +302,7 @@ impl Extractor {
             let task = self.task_that_was(prev, State::Running { since: first });
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
+            task.last_cpu = Some(cpu as u16);
             if runnable {
                 task.settle(now);
                 if task.spins {
@@ -315,6 +328,7 @@ impl Extractor {
             task.state = State::Running { since: now };
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
+            task.last_cpu = Some(cpu as u16);
             task.switches_in += 1;
             task.prio = next_prio;
             match task.woken.take() {
@@ -368,6 +382,55 @@ impl Extractor {
         }
     }
 
+    /// Events of this CPU were lost since its last one: what its tasks did since is not known, and
+    /// they wait until they are seen again.
+    fn lost(&mut self, cpu: usize) {
+        self.quotas.lost();
+        let (since, now) = (self.cpus[cpu].last, self.now);
+        for task in self.tasks.values_mut() {
+            if task.last_cpu == Some(cpu as u16) {
+                task.lost(since, now);
+            }
+        }
+        self.cpus[cpu].current = None;
+        self.cpus[cpu].expiring = None;
+    }
+
+    /// After a loss: the task that is seen first has got its CPU in the gap.
+    fn seen_again(&mut self, event: &Event, cpu: usize) {
+        let tid = event.tid.0;
+        let after_loss = self.cpus[cpu].current.is_none() && self.cpus[cpu].last > 0;
+        if !after_loss || tid <= 0 || !event.kind.is_host_event() {
+            return;
+        }
+        let asleep = |task: &Task| matches!(task.state, State::Asleep { .. });
+        if self.tasks.get(&tid).is_some_and(asleep) {
+            let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
+            self.switch(cpu, 0, tid, false, prio);
+        }
+    }
+
+    /// The runtime of a limit is handed out anew.
+    fn period_over(&mut self, hrtimer: u64) {
+        let now = self.now;
+        let mut vms: BTreeMap<usize, AtEnd> = BTreeMap::new();
+        for (tid, &(vm, _)) in &self.vcpus {
+            let Some(task) = self.tasks.get_mut(tid) else {
+                continue;
+            };
+            task.settle(now);
+            let at = vms.entry(vm).or_insert(AtEnd {
+                ran_ns: 0,
+                waits: false,
+                last_ran: 0,
+            });
+            at.ran_ns += task.ran_ns;
+            at.waits |= task.state == State::Runnable;
+            at.last_ran = at.last_ran.max(task.last_ran);
+        }
+        self.quotas.period_over(hrtimer, now, &vms);
+    }
+
     fn poll_ended(&mut self, event: &Event, tid: i32) {
         let (cause, now) = (self.cause(event, tid), self.now);
         if let Some(halting) = &mut self.task(tid).halting {
@@ -413,6 +476,7 @@ impl Extractor {
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
+            limits: self.quotas.limits(),
             wakeups: self.wakeups,
             switches: self.tasks.values().map(|task| task.switches_in).sum(),
             migrations: self.tasks.values().map(|task| task.migrations).sum(),

@@ -1,12 +1,13 @@
 //! The host as it was recorded, for the simulator.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stealtime_hypervisor::eevdf::Feature;
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
-use stealtime_simulator::script::{ScriptConfig, Scripts};
+use stealtime_simulator::script::{ScriptConfig, ScriptGroup, Scripts};
 
 use crate::extract::{RecordedTask, Recording};
 use crate::jitter::jittered;
@@ -39,6 +40,9 @@ pub fn knobs(recording: &Recording) -> Knobs {
 pub struct Assumed {
     /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
     pub groups: Option<bool>,
+    /// VMs, by index, that have a cgroup of their own beside tasks that have none. Those with a
+    /// limit have one anyway.
+    pub own_group: BTreeSet<usize>,
     /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
     /// CPUs of vCPUs, by index of the VM and number.
@@ -61,6 +65,26 @@ const LONGEST_WAKE_NS: u64 = 1_000_000;
 #[must_use]
 pub fn wake_ns(recording: &Recording) -> u32 {
     recording.wake_ns.unwrap_or(0).min(LONGEST_WAKE_NS) as u32
+}
+
+/// VMs of the recording: one more than the highest index.
+#[must_use]
+pub fn vms(recording: &Recording) -> usize {
+    let numbers = recording.tasks.iter().filter_map(|task| task.vcpu);
+    numbers.map(|vcpu| vcpu.0 + 1).max().unwrap_or(0)
+}
+
+fn groups(recording: &Recording, assumed: &Assumed) -> Vec<Option<ScriptGroup>> {
+    let all = assumed.groups == Some(true);
+    let group = |vm| {
+        let limit = recording.limits.get(&vm).copied();
+        let own = all || limit.is_some() || assumed.own_group.contains(&vm);
+        own.then_some(ScriptGroup {
+            cpu_max_ns: limit,
+            ..ScriptGroup::default()
+        })
+    };
+    (0..vms(recording)).map(group).collect()
 }
 
 /// With more moves than one in so many switches, tasks are placed by the simulated scheduler.
@@ -108,7 +132,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         scripts: Scripts {
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
-            groups: assumed.groups.unwrap_or(false),
+            groups: groups(recording, assumed),
+            slice: assumed.groups == Some(true),
             wake_ns: wake,
         },
         knobs,

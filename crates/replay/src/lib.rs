@@ -10,6 +10,7 @@ pub mod host;
 mod jitter;
 mod polling;
 pub mod predict;
+mod quota;
 mod task;
 mod timers;
 mod wake;

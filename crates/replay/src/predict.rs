@@ -26,6 +26,8 @@ pub struct VcpuTimes {
     pub ready_ns: u64,
     /// Asleep, in ns: halted, or blocked in the host.
     pub halted_ns: u64,
+    /// Of the span, in ns: what it did is not known, as events were lost. A replay waits there.
+    pub unknown_ns: u64,
     /// Polling in halts, in ns.
     pub poll_ns: u64,
     /// Exits by reason.
@@ -56,6 +58,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             run_ns: time.on_cpu_ns,
             ready_ns: time.preempted_ns + time.wake_wait_ns,
             halted_ns: time.halt_ns,
+            unknown_ns: time.unknown_ns,
             poll_ns: time.poll_ns.unwrap_or(0),
             exits: exits_until(task, usize::MAX),
             wakeups: sorted(recording.wakeups.samples.get(&task.tid)),
@@ -82,6 +85,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             run_ns: script.books.run_ns,
             ready_ns: script.books.wait_ns,
             halted_ns: script.books.sleep_ns,
+            unknown_ns: 0,
             poll_ns: script.poll_ns,
             exits: exits_until(task, script.steps),
             wakeups: sorted(watch.samples.get(&script.tid.0))
@@ -95,6 +99,12 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     };
     Ok(in_order(scripts.filter_map(vcpu).collect()))
 }
+
+/// A way to replay: how far off it is, and how it preempts.
+type Tried = (u64, Preempt, (Assumed, Config, Times));
+
+/// Of so many VMs it is tried whether each alone has a cgroup.
+const MOST_ALONE: usize = 8;
 
 /// Replays as recorded under each way in which the host may have placed tasks, grouped VMs and
 /// preempted, as far as `assumed` leaves it open, and gives the one that comes nearest to the
@@ -117,31 +127,54 @@ pub fn nearest<E: From<Fault>>(
         Some(groups) => vec![groups],
         None => vec![false, true],
     };
-    let mut best: Option<(u64, (Assumed, Config, Times))> = None;
+    let try_one = |assumed: Assumed, preempt| -> Result<Tried, E> {
+        let mut knobs = crate::host::knobs(recording);
+        knobs.sched.preempt = preempt;
+        let mut config = crate::host::as_recorded(recording, knobs, &assumed, 0);
+        tell(&mut config)?;
+        let times = replay(recording, &config)?;
+        let errors = Errors::between(recorded, &times, recording.span_ns);
+        let off = errors.of_span_ppm.iter().sum::<u64>();
+        Ok((off, preempt, (assumed, config, times)))
+    };
+    let mut best: Option<Tried> = None;
+    // A tie goes to what comes first.
+    let better =
+        |best: &Option<Tried>, tried: &Tried| best.as_ref().is_none_or(|best| tried.0 < best.0);
     for &placement in &placements {
         for &groups in &groups {
             for preempt in [Preempt::Lazy, Preempt::Full] {
-                let assumed = Assumed {
-                    placement: Some(placement),
-                    groups: Some(groups),
-                    pins: assumed.pins.clone(),
-                };
-                let mut knobs = crate::host::knobs(recording);
-                knobs.sched.preempt = preempt;
-                let mut config = crate::host::as_recorded(recording, knobs, &assumed, 0);
-                tell(&mut config)?;
-                let times = replay(recording, &config)?;
-                let errors = Errors::between(recorded, &times, recording.span_ns);
-                let off = errors.of_span_ppm.iter().sum::<u64>();
-                // A tie goes to what comes first.
-                if best.as_ref().is_none_or(|best| off < best.0) {
-                    best = Some((off, (assumed, config, times)));
+                let mut assumed = assumed.clone();
+                assumed.placement = Some(placement);
+                assumed.groups = Some(groups);
+                let tried = try_one(assumed, preempt)?;
+                if better(&best, &tried) {
+                    best = Some(tried);
                 }
             }
         }
     }
+    // One VM in a cgroup beside others that have none: what competes with it shows it.
+    let vms = match assumed.groups {
+        None => crate::host::vms(recording).min(MOST_ALONE),
+        Some(_) => 0,
+    };
+    for vm in 0..vms {
+        let Some((_, preempt, (before, ..))) = &best else {
+            continue;
+        };
+        let (preempt, mut assumed) = (*preempt, before.clone());
+        assumed.groups = Some(false);
+        if !assumed.own_group.remove(&vm) {
+            assumed.own_group.insert(vm);
+        }
+        let tried = try_one(assumed, preempt)?;
+        if better(&best, &tried) {
+            best = Some(tried);
+        }
+    }
     match best {
-        Some((_, best)) => Ok(best),
+        Some((_, _, best)) => Ok(best),
         None => Err(E::from(Fault::Broken {
             at_ns: 0,
             what: "no way to replay was tried".to_owned(),
@@ -189,7 +222,8 @@ impl Errors {
             let pairs = [
                 (was.run_ns, is.run_ns),
                 (was.ready_ns, is.ready_ns),
-                (was.halted_ns, is.halted_ns),
+                // Where the recording knows nothing, the replay waits.
+                (was.halted_ns, is.halted_ns.saturating_sub(was.unknown_ns)),
             ];
             of_span_ppm.extend(pairs.map(|(a, b)| ppm(a.abs_diff(b), span_ns)));
             for (&reason, n) in &was.exits {

@@ -66,6 +66,7 @@ pub(crate) struct Task {
     open_sleep: Option<usize>,
     pub(crate) cpus: BTreeSet<u16>,
     pub(crate) first_cpu: Option<u16>,
+    pub(crate) last_cpu: Option<u16>,
     pub(crate) switches_in: u64,
     pub(crate) migrations: u64,
     pub(crate) prio: i16,
@@ -76,6 +77,10 @@ pub(crate) struct Task {
     pub(crate) spins: bool,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
+    /// Its time on CPUs, in ns.
+    pub(crate) ran_ns: u64,
+    /// When it had a CPU last.
+    pub(crate) last_ran: u64,
     /// Woken at this time, whether on an idle CPU, and not running yet.
     pub(crate) woken: Option<(u64, bool)>,
 }
@@ -92,6 +97,7 @@ impl Task {
             open_sleep: None,
             cpus: BTreeSet::new(),
             first_cpu: None,
+            last_cpu: None,
             switches_in: 0,
             migrations: 0,
             prio: 120,
@@ -99,6 +105,8 @@ impl Task {
             armed: None,
             spins: false,
             exits: Vec::new(),
+            ran_ns: 0,
+            last_ran: 0,
             woken: None,
         };
         if let State::Asleep { .. } = state {
@@ -113,9 +121,11 @@ impl Task {
             return;
         };
         self.state = State::Running { since: now };
+        self.last_ran = now;
         if now == since {
             return;
         }
+        self.ran_ns += now.saturating_sub(since);
         match &mut self.halting {
             Some(halting) if halting.slept => halting.after.push((since, now)),
             Some(halting) => halting.before.push((since, now)),
@@ -141,6 +151,17 @@ impl Task {
         match &mut self.halting {
             Some(halting) => halting.slept = true,
             None => self.open(),
+        }
+    }
+
+    /// Events of its CPU were lost from `since` on: it waits until it is seen again.
+    pub(crate) fn lost(&mut self, since: u64, now: u64) {
+        if let State::Running { since: began } = self.state {
+            self.settle(since.max(began));
+        }
+        self.halt_untold();
+        if !matches!(self.state, State::Asleep { .. }) {
+            self.sleep(since.min(now));
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn is_tick(function: &str) -> bool {
     name == "tick_nohz_handler" || name == "tick_sched_timer"
 }
 
-fn bare(function: &str) -> &str {
+pub(crate) fn bare(function: &str) -> &str {
     function.split(['/', '+']).next().unwrap_or(function)
 }
 
@@ -103,8 +103,6 @@ impl Timers {
 const PERIODS: [u64; 3] = [1_000_000, 4_000_000, 10_000_000];
 /// How far a tick's expiry may be from its grid, in ns.
 const NEAR_NS: u64 = 30_000;
-/// From so late on something else than the timer told the end of the wait, in ns.
-const LATE_NS: u64 = 2_000_000;
 /// So many waits on a grid make one; fewer are chance.
 const LEAST: usize = 8;
 
@@ -144,7 +142,7 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
     let grid = find_grid(timed);
     for wait in timed {
         let until = match grid {
-            Some(grid) if on(grid, wait.expires) && !late(wait) => of_grid(grid, wait, first),
+            Some(grid) if on(grid, wait.expires) => of_grid(grid, wait, first),
             _ => match wait.armed {
                 Some(armed) => Until::Armed(wait.woken.saturating_sub(armed)),
                 None => Until::Time(wait.woken - first),
@@ -156,19 +154,17 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
     }
 }
 
-/// Whether the timer fired so late that its expiry says nothing of the wait.
-fn late(wait: &Timed) -> bool {
-    wait.woken.saturating_sub(wait.expires) > LATE_NS
-}
-
 fn on(grid: Grid, expires: u64) -> bool {
     let off = (expires + grid.period - grid.phase) % grid.period;
     off.min(grid.period - off) <= NEAR_NS
 }
 
 fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
-    let ahead = wait.expires.saturating_sub(wait.began);
-    let nth = ahead.div_ceil(grid.period).max(1);
+    // One that was due before is late.
+    let nth = wait
+        .expires
+        .saturating_sub(wait.began)
+        .div_ceil(grid.period);
     Until::Grid {
         phase_ns: ((grid.phase + grid.period - first % grid.period) % grid.period) as u32,
         period_ns: grid.period as u32,

@@ -89,13 +89,26 @@ impl Config {
         for n in 0..self.vms.len() {
             self.check_vm(n)?;
         }
+        self.check_scripts()?;
+        if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
+            return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
+        }
+        Ok(())
+    }
+
+    fn check_scripts(&self) -> Result<(), ConfigError> {
         for (n, script) in self.scripts.tasks.iter().enumerate() {
             self.check_cpus(&format!("script.{n}.cpus"), &script.cpus)?;
             self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
             check_nice(&format!("script.{n}.nice"), script.nice)?;
         }
-        if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
-            return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
+        for (n, group) in self.scripts.groups.iter().enumerate() {
+            let Some(group) = group else { continue };
+            let weight = u64::from(group.cpu_weight);
+            range(&format!("script.group.{n}.cpu_weight"), weight, 1, 10_000)?;
+            if let Some(limit) = group.cpu_max_ns {
+                check_cpu_max(&format!("script.group.{n}.cpu_max"), limit)?;
+            }
         }
         Ok(())
     }
@@ -145,9 +158,7 @@ impl Config {
             }
         }
         if let Some((quota, period)) = vm.cpu_max_ns {
-            let key = format!("vm.{n}.cpu_max");
-            range(&key, period, 1_000_000, 1_000_000_000)?;
-            range(&key, quota, 1_000_000, u64::from(u32::MAX) * 1000)?;
+            check_cpu_max(&format!("vm.{n}.cpu_max"), (quota, period))?;
         }
         if let Some(migration) = &vm.migration {
             let key = format!("vm.{n}.migration");
@@ -172,6 +183,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+fn check_cpu_max(key: &str, (quota, period): (u64, u64)) -> Result<(), ConfigError> {
+    range(key, period, 1_000_000, 1_000_000_000)?;
+    range(key, quota, 1_000_000, u64::from(u32::MAX) * 1000)
 }
 
 fn check_nice(key: &str, nice: i8) -> Result<(), ConfigError> {

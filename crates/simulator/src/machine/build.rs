@@ -24,7 +24,7 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
-use crate::script::ScriptTask;
+use crate::script::{ScriptTask, Scripts};
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -267,21 +267,10 @@ impl<'a> Machine<'a> {
     /// Tasks that do what was recorded.
     fn add_scripts(&mut self) -> Sim {
         let scripts = self.cfg.scripts.clone();
-        let mut groups: Vec<(u32, GroupId)> = Vec::new();
-        let slice = match scripts.groups {
-            true => Some(self.fair.create_group(None)?),
-            false => None,
-        };
+        let groups = self.add_script_groups(&scripts)?;
         for (index, config) in scripts.tasks.iter().enumerate() {
-            let known = groups.iter().find(|known| Some(known.0) == config.vm);
-            let group = match (slice, config.vm, known) {
-                (Some(slice), Some(vm), None) => {
-                    let group = self.fair.create_group(Some(slice))?;
-                    groups.push((vm, group));
-                    Some(group)
-                }
-                (_, _, known) => known.map(|known| known.1),
-            };
+            let own = config.vm.and_then(|vm| groups.get(vm as usize));
+            let (group, limit) = own.copied().unwrap_or_default();
             let allowed = if config.cpus.is_empty() {
                 CpuSet::ALL
             } else {
@@ -289,12 +278,37 @@ impl<'a> Machine<'a> {
             };
             let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
             let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
+            self.tasks[task].bandwidth = limit;
             self.tasks[task].kept = config.moves;
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config.steps.clone(), timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
         }
         Ok(())
+    }
+
+    /// The group of each VM of scripts and its limit.
+    fn add_script_groups(&mut self, scripts: &Scripts) -> Sim<Vec<(Option<GroupId>, Option<u32>)>> {
+        let any = scripts.groups.iter().any(Option::is_some);
+        let slice = match scripts.slice && any {
+            true => Some(self.fair.create_group(None)?),
+            false => None,
+        };
+        let mut groups = Vec::new();
+        for config in &scripts.groups {
+            let Some(config) = config else {
+                groups.push((None, None));
+                continue;
+            };
+            let group = self.fair.create_group(slice)?;
+            let shares = shares_of_cpu_weight(u64::from(config.cpu_weight));
+            self.fair.set_shares(group, shares, 0)?;
+            let limit = config
+                .cpu_max_ns
+                .map(|(quota, period)| self.limit(group, quota, period));
+            groups.push((Some(group), limit));
+        }
+        Ok(groups)
     }
 
     fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {

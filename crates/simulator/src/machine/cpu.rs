@@ -165,6 +165,11 @@ impl Machine<'_> {
 
     /// The current task goes on where it was.
     pub(crate) fn run_task(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        if matches!(&self.tasks[task].body, Body::Script(script) if !script.on_halt())
+            && self.throttle(cpu)?
+        {
+            return Ok(());
+        }
         self.cpus[cpu].phase = Phase::Run;
         let left = self.tasks[task].left_ns;
         if left > 0 {

@@ -44,7 +44,8 @@ pub enum Until {
         phase_ns: u32,
         /// From point to point, in ns; 0 is no wait.
         period_ns: u32,
-        /// The how many-th point after the wait begins, from 1.
+        /// The how many-th point after the wait begins, from 1; 0 is the last one before: a timer
+        /// that is due and late.
         nth: u32,
     },
 }
@@ -102,9 +103,29 @@ pub struct Scripts {
     pub tasks: Vec<ScriptConfig>,
     /// How many edges there are: all are below this.
     pub edges: u32,
-    /// Each VM is in a scope of its own under machine.slice.
-    pub groups: bool,
+    /// The cgroup of each VM, by its number; a VM without one competes task by task.
+    pub groups: Vec<Option<ScriptGroup>>,
+    /// The VMs' cgroups are under one parent, machine.slice, as libvirt has them.
+    pub slice: bool,
     /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
     /// kernel. It counts as waiting.
     pub wake_ns: u32,
+}
+
+/// The cgroup of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptGroup {
+    /// `cpu.weight`, [1, 10000]; 100 is the default.
+    pub cpu_weight: u32,
+    /// `cpu.max`: quota and period in ns; `None` without a limit.
+    pub cpu_max_ns: Option<(u64, u64)>,
+}
+
+impl Default for ScriptGroup {
+    fn default() -> Self {
+        Self {
+            cpu_weight: 100,
+            cpu_max_ns: None,
+        }
+    }
 }

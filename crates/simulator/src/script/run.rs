@@ -118,6 +118,12 @@ impl ScriptTask {
         matches!(self.running, Some((Spent::Exit(_), _)))
     }
 
+    /// It is in the kernel, to go on in a moment or to sleep: not where a task without runtime
+    /// left stops.
+    pub(crate) fn on_halt(&self) -> bool {
+        self.in_kernel() || self.state != State::Steps
+    }
+
     fn over(&mut self) {
         if let Some((spent, ns)) = self.running.take() {
             let sum = self.spent.entry(spent).or_default();
@@ -127,7 +133,7 @@ impl ScriptTask {
     }
 }
 
-/// The `nth` point of a grid after `now`.
+/// The `nth` point of a grid after `now`; the 0th is the last one before.
 fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u32) -> u64 {
     let period = u64::from(period_ns);
     if period == 0 {
@@ -135,7 +141,7 @@ fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u32) -> u64 {
     }
     let phase = u64::from(phase_ns) % period;
     let passed = (now + period - phase) / period;
-    (passed + u64::from(nth)) * period + phase - period
+    ((passed + u64::from(nth)) * period + phase).saturating_sub(period)
 }
 
 impl Machine<'_> {

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Edge, ScriptConfig, Scripts, Spent, Step, Until};
+use super::{Edge, ScriptConfig, ScriptGroup, Scripts, Spent, Step, Until};
 use crate::config::{
     Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -31,8 +31,9 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
         scripts: Scripts {
             tasks: tasks.collect(),
             edges,
-            groups: true,
-            wake_ns: 0,
+            groups: vec![Some(ScriptGroup::default())],
+            slice: true,
+            ..Scripts::default()
         },
         knobs: Knobs::default(),
         run: RunConfig {

@@ -341,10 +341,7 @@ fn assumptions(base: &Base) -> Vec<String> {
             preempt_name(base)
         ),
         format!("sched.features={}", knobs.sched.features),
-        match assumed.groups == Some(true) {
-            true => "each VM in a cgroup of its own (fits best, unless told)".to_owned(),
-            false => "no cgroups (fits best, unless told)".to_owned(),
-        },
+        groups(base),
         format!(
             "{placement} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
@@ -354,6 +351,34 @@ fn assumptions(base: &Base) -> Vec<String> {
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         },
     ]
+}
+
+fn groups(base: &Base) -> String {
+    if base.assumed.groups == Some(true) {
+        return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
+    }
+    let groups = base.config.scripts.groups.iter();
+    let own = groups.zip(&base.answers.vms).filter_map(|(group, vm)| {
+        let limit = group.as_ref()?.cpu_max_ns;
+        Some(match limit {
+            Some((quota, period)) => {
+                let (quota, period) = (quota / 1_000, period / 1_000);
+                format!(
+                    "{} with cpu.max {quota} {period} (as its stops show)",
+                    vm.vm
+                )
+            }
+            None => vm.vm.clone(),
+        })
+    });
+    let own: Vec<String> = own.collect();
+    match own.is_empty() {
+        true => "no cgroups (fits best, unless told)".to_owned(),
+        false => format!(
+            "in cgroups of their own (fits best, unless told): {}",
+            own.join(", ")
+        ),
+    }
 }
 
 fn preempt_name(base: &Base) -> String {

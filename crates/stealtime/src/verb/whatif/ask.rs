@@ -230,8 +230,9 @@ pub(super) fn lacks(answers: &Answers) -> Vec<String> {
     );
     if answers.source.lost > 0 || answers.source.lost_gaps > 0 {
         lacks.push(format!(
-            "events were lost ({} in {} gaps): tasks stand still over the gaps; a larger buffer \
-             (trace-cmd record -b, perf record -m) loses less",
+            "events were lost ({} in {} gaps): tasks wait over the gaps, and what nobody knows of \
+             is not part of the error; a larger buffer (trace-cmd record -b, perf record -m) loses \
+             less",
             answers.source.lost, answers.source.lost_gaps
         ));
     }

@@ -1,0 +1,248 @@
+//! Random simulated hosts, recorded, replayed, and predicted with a knob changed.
+//!
+//! `cargo test --release -p stealtime-replay --test scenarios -- --ignored --nocapture` tries 200 and
+//! prints what docs/replay-accuracy.md shows.
+
+use std::collections::BTreeMap;
+
+use stealtime_analysis::{Analysis, Options};
+use stealtime_hypervisor::eevdf::Feature;
+use stealtime_replay::host::{Assumed, as_recorded};
+use stealtime_replay::predict::{Errors, Times, nearest, recorded, replay};
+use stealtime_replay::{Extractor, Recording};
+use stealtime_simulator::config::{
+    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
+    WorkloadConfig,
+};
+use stealtime_simulator::script::ScriptGroup;
+use stealtime_simulator::{Collected, Fault, run};
+
+/// Changes in shares of the span count as equal when they are so near, in ppm.
+const NEAR_PPM: u64 = 50_000;
+
+const KNOBS: [&str; 6] = [
+    "kvm.halt_poll_ns=0",
+    "sched.base_slice_ns=6ms",
+    "sched.features=NO_WAKEUP_PREEMPTION",
+    "host.hz=1000",
+    "vm.vm0.cpu_weight=300",
+    "vm.vm0.cpu_max=30%",
+];
+
+/// SplitMix64, as a stream of choices.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// 1 to 3 CPUs, 2 or 3 VMs of 1 to 3 vCPUs, each with a workload of its own.
+fn scenario(seed: u64) -> Config {
+    let mut choices = Choices(seed);
+    let workloads = ["busy", "ticks", "cyclictest"];
+    let cpus = 1 + choices.below(3) as u32;
+    let vms = 2 + choices.below(2);
+    let vm = |n| VmConfig {
+        name: format!("vm{n}"),
+        vcpus: 1 + choices.below(3) as u32,
+        workload: WorkloadConfig::named(workloads[choices.below(3) as usize]),
+        ..VmConfig::default()
+    };
+    Config {
+        vms: (0..vms).map(vm).collect(),
+        host: HostConfig {
+            profile: Profile::generic(),
+            topology: Topology::flat(cpus),
+            hypervisor: Hypervisor::Kvm,
+            idle: IdleMethod::Mwait,
+            tasks: Vec::new(),
+        },
+        scripts: Default::default(),
+        knobs: Knobs::default(),
+        run: RunConfig {
+            duration_ns: 1_000_000_000,
+            warmup_ns: 0,
+            seed,
+        },
+    }
+}
+
+fn limit() -> (u64, u64) {
+    (30_000_000, 100_000_000)
+}
+
+/// The knob, in the simulated host and in the replayed one.
+fn change(config: &mut Config, knob: &str) {
+    let features = config.knobs.sched.features;
+    match knob {
+        "kvm.halt_poll_ns=0" => config.knobs.kvm.halt_poll.halt_poll_ns = 0,
+        "sched.base_slice_ns=6ms" => config.knobs.sched.base_slice_ns = Some(6_000_000),
+        "sched.features=NO_WAKEUP_PREEMPTION" => {
+            config.knobs.sched.features = features.without(Feature::WakeupPreemption);
+        }
+        "host.hz=1000" => config.knobs.sched.hz = 1000,
+        _ => {
+            let weight = knob == "vm.vm0.cpu_weight=300";
+            if let Some(vm) = config.vms.first_mut() {
+                match weight {
+                    true => vm.cpu_weight = 300,
+                    false => vm.cpu_max_ns = Some(limit()),
+                }
+            }
+            if let Some(group) = config.scripts.groups.first_mut() {
+                let group = group.get_or_insert_with(ScriptGroup::default);
+                match weight {
+                    true => group.cpu_weight = 300,
+                    false => group.cpu_max_ns = Some(limit()),
+                }
+            }
+        }
+    }
+}
+
+/// A run as a recording.
+fn record(config: &Config) -> (Recording, Times) {
+    let mut sink = Collected::default();
+    run(config, &mut sink).expect("a good configuration");
+    let mut analysis = Analysis::new(Options::default());
+    for event in &sink.events {
+        analysis.event(event, &sink.names);
+    }
+    let answers = analysis.finish(&sink.names);
+    let mut extractor = Extractor::new(&answers);
+    for event in &sink.events {
+        extractor.event(event, &sink.names);
+    }
+    let recording = extractor.finish();
+    let times = recorded(&recording, &answers);
+    (recording, times)
+}
+
+/// Shares of each VM: running, ready, halted, in ppm of a CPU's time, averaged over its vCPUs.
+fn shares(times: &Times, span: u64) -> Vec<i64> {
+    let mut vms: BTreeMap<usize, (i64, [i64; 3])> = BTreeMap::new();
+    for vcpu in &times.vcpus {
+        let vm = vms.entry(vcpu.vm).or_default();
+        vm.0 += 1;
+        for (sum, ns) in
+            vm.1.iter_mut()
+                .zip([vcpu.run_ns, vcpu.ready_ns, vcpu.halted_ns])
+        {
+            *sum += (u128::from(ns) * 1_000_000 / u128::from(span)) as i64;
+        }
+    }
+    let mean = |(n, sums): &(i64, [i64; 3])| sums.map(|sum| sum / n);
+    vms.values().flat_map(mean).collect()
+}
+
+/// Of a scenario: how far the replay is off, and how far each prediction is from the true effect.
+struct Found {
+    round_trip: Errors,
+    /// By knob: the worst of all VMs' shares, and the largest true effect, in ppm.
+    predictions: Vec<(&'static str, u64, u64)>,
+}
+
+fn try_one(seed: u64) -> Found {
+    let config = scenario(seed);
+    let (recording, was) = record(&config);
+    let untold = |_: &mut Config| Ok::<(), Fault>(());
+    let (assumed, base, times) =
+        nearest(&recording, &was, &Assumed::default(), untold).expect("it can be replayed");
+    let span = recording.span_ns;
+    let mut choices = Choices(seed ^ 0xfeed);
+    let knob = KNOBS[choices.below(KNOBS.len() as u64) as usize];
+    let mut turned = config.clone();
+    change(&mut turned, knob);
+    let (_, truth) = record(&turned);
+    let mut asked = as_recorded(&recording, base.knobs.clone(), &assumed, 0);
+    change(&mut asked, knob);
+    let predicted = replay(&recording, &asked).expect("it can be replayed");
+    let [was_shares, truth, before, after] =
+        [&was, &truth, &times, &predicted].map(|times| shares(times, span));
+    let mut worst = 0;
+    let mut effect = 0;
+    for n in 0..was_shares.len() {
+        let seen = truth[n] - was_shares[n];
+        let told = after[n] - before[n];
+        worst = worst.max(seen.abs_diff(told));
+        effect = effect.max(seen.unsigned_abs());
+    }
+    Found {
+        round_trip: Errors::between(&was, &times, span),
+        predictions: vec![(knob, worst, effect)],
+    }
+}
+
+fn percentile(values: &mut [u64], percent: usize) -> u64 {
+    values.sort_unstable();
+    let last = values.len().saturating_sub(1);
+    values
+        .get((values.len() * percent / 100).min(last))
+        .copied()
+        .unwrap_or(0)
+}
+
+/// Tries scenarios and prints a table; how many are near in the round trip and in the prediction.
+fn try_all(seeds: core::ops::Range<u64>) -> (usize, usize) {
+    let (mut medians, mut p90s) = (Vec::new(), Vec::new());
+    let mut by_knob: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for seed in seeds {
+        let found = try_one(seed);
+        medians.push(found.round_trip.percentile(50));
+        p90s.push(found.round_trip.percentile(90));
+        for (knob, off, effect) in found.predictions {
+            by_knob.entry(knob).or_default().push((off, effect));
+        }
+    }
+    let percent = |ppm: u64| ppm as f64 / 10_000.0;
+    let back = medians.iter().filter(|&&ppm| ppm <= 10_000).count();
+    println!(
+        "round trip: {back} of {} with a median error within 1%;",
+        medians.len()
+    );
+    println!(
+        "  medians: p50 {:.2}%, p90 {:.2}%; p90s: p50 {:.2}%, p90 {:.2}%",
+        percent(percentile(&mut medians, 50)),
+        percent(percentile(&mut medians, 90)),
+        percent(percentile(&mut p90s, 50)),
+        percent(percentile(&mut p90s, 90)),
+    );
+    let mut near = 0;
+    println!(
+        "  {:<36} {:>5} {:>9} {:>7} {:>7} {:>12}",
+        "knob", "runs", "within 5%", "p50", "p90", "effect p50"
+    );
+    for (knob, all) in &by_knob {
+        let mut off: Vec<u64> = all.iter().map(|one| one.0).collect();
+        let mut effect: Vec<u64> = all.iter().map(|one| one.1).collect();
+        let good = off.iter().filter(|&&ppm| ppm <= NEAR_PPM).count();
+        near += good;
+        println!(
+            "  {knob:<36} {:>5} {good:>9} {:>6.2}% {:>6.2}% {:>11.2}%",
+            all.len(),
+            percent(percentile(&mut off, 50)),
+            percent(percentile(&mut off, 90)),
+            percent(percentile(&mut effect, 50)),
+        );
+    }
+    (back, near)
+}
+
+#[test]
+fn most_scenarios_come_back_and_are_predicted() {
+    let (back, near) = try_all(0..12);
+    assert!(back >= 9 && near >= 9, "{back} {near}");
+}
+
+#[test]
+#[ignore = "two hundred runs: for docs/replay-accuracy.md"]
+fn two_hundred_scenarios() {
+    let (back, near) = try_all(0..200);
+    assert!(back >= 150 && near >= 150, "{back} {near}");
+}
