@@ -60,10 +60,12 @@ fn yields_of_7_2_take_nothing() {
 }
 
 /// The series' credit has no limit over time: such a pair starves its queue. Each yield credits a
-/// target that is not eligible because it has had more than its share.
+/// target that is not eligible because it has had more than its share. The pair must yield at least
+/// as often as a credit lasts.
 #[test]
 fn unguarded_credit_starves_a_third_party() {
-    for case in cases(Some(LagCredit::SERIES_V3)) {
+    let often = |case: &Case| case.spin_ns <= 50_000;
+    for case in cases(Some(LagCredit::SERIES_V3)).filter(often) {
         let out = measure(&case, TOTAL_NS).unwrap();
         assert!(out.least_ppm < 10_000, "{case:?}: {out:?}");
         assert!(out.honoured * 100 >= out.yields * 99, "{case:?}: {out:?}");

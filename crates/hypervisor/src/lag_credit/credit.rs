@@ -17,14 +17,13 @@ pub struct Credited {
 impl Fair {
     /// The lag that a credit on `q` aims at for `e`; none if it is alone there.
     ///
-    /// `slices * vs * (n - 1) / n`, at most the bound of `entity_lag`.
-    pub(crate) fn credit_target(&self, q: Que, e: Ent, slices: u32) -> Option<i64> {
+    /// `margin * (n - 1)` in its virtual time, at most the bound of `entity_lag`.
+    pub(crate) fn credit_target(&self, q: Que, e: Ent, margin_ns: u64) -> Option<i64> {
         let n = u128::from(self.que[q].members);
         if n <= 1 {
             return None;
         }
-        let vslice = u128::from(self.ent[e].vtime(self.cfg.base_slice_ns));
-        let margin = vslice * u128::from(slices) * (n - 1) / n;
+        let margin = u128::from(self.ent[e].vtime(margin_ns)) * (n - 1);
         let margin = i64::try_from(margin).unwrap_or(i64::MAX);
         if self.credit_fault == CreditFault::Unbounded {
             return Some(margin);
@@ -34,12 +33,12 @@ impl Fair {
 
     /// `eevdf_credit_entity_vlag`: makes `e` eligible in `q` with the lag aimed at. False if it
     /// is eligible already, or alone.
-    fn credit_level(&mut self, q: Que, e: Ent, slices: u32, keep_request: bool) -> bool {
+    fn credit_level(&mut self, q: Que, e: Ent, margin_ns: u64, keep_request: bool) -> bool {
         self.update_curr(q);
         if self.eligible(q, e) {
             return false;
         }
-        let Some(aim) = self.credit_target(q, e, slices) else {
+        let Some(aim) = self.credit_target(q, e, margin_ns) else {
             return false;
         };
         let Some(target) = self.guarded(q, e, aim) else {
@@ -105,13 +104,13 @@ impl Fair {
     }
 
     /// Credits each level of `p`'s chain that is not eligible, as far as it was nominated.
-    fn credit_chain(&mut self, p: Ent, slices: u32, keep_request: bool) -> u32 {
+    fn credit_chain(&mut self, p: Ent, margin_ns: u64, keep_request: bool) -> u32 {
         let flat = self.is_flat(self.ent[p].rq);
         let mut levels = 0;
         let mut e = p;
         while e.is_some() && self.ent[e].on_rq && !self.is_idle(e) {
             let q = self.ent[e].arena;
-            levels += u32::from(self.credit_level(q, e, slices, keep_request));
+            levels += u32::from(self.credit_level(q, e, margin_ns, keep_request));
             e = if flat { Ent::NONE } else { self.ent[e].parent };
         }
         levels
@@ -121,9 +120,9 @@ impl Fair {
     pub(super) fn credit_one(&mut self, q: Que, e: Ent) -> bool {
         match self.cfg.lag_credit.method {
             Method::Credit {
-                slices,
+                margin_ns,
                 keep_request,
-            } => self.credit_level(q, e, slices, keep_request),
+            } => self.credit_level(q, e, margin_ns, keep_request),
             Method::Debooster => false,
         }
     }
@@ -141,10 +140,10 @@ impl Fair {
         self.note_yield(rq);
         match method {
             Method::Credit {
-                slices,
+                margin_ns,
                 keep_request,
             } => {
-                done.levels = self.credit_chain(p, slices, keep_request);
+                done.levels = self.credit_chain(p, margin_ns, keep_request);
                 // Accounting for a shared ancestor on the way may have dropped its nomination.
                 self.nominate(p);
                 self.yield_step(rq);

@@ -5,16 +5,11 @@
 //! average. With the feature `YIELD_TO_LAG_CREDIT` the target is *credited*: on each level where
 //! it is not eligible its virtual runtime is set back to a small lag above zero.
 //!
-//! The lag aimed at is `slices * vs * (n - 1) / n`, within the bound that any entity's lag has,
-//! where `vs` is one base slice in the entity's virtual time and `n` the entities of the level.
-//! Running one slice of its own costs an entity of `n` equal ones `vs * (n - 1) / n` of lag: so
-//! the target stays eligible for that many slices, whatever the depth of the queue.
-//!
-//! | n, nice 0, base slice 2.8 ms, 2 slices | lag aimed at |
-//! |---|---|
-//! | 2 | 2.8 ms |
-//! | 4 | 4.2 ms |
-//! | 16 | 5.25 ms |
+//! The lag aimed at is `margin * (n - 1)`, within the bound that any entity's lag has, where
+//! `margin` is in the entity's virtual time and `n` the entities of the level. The series says that
+//! it is small, grows with the queue, and keeps the target eligible for several decisions of the
+//! scheduler; how large it is, it does not. While the target has it, no other entity of the queue
+//! may be eligible, and yields to them from other CPUs are lost: see `docs/eevdf.md`.
 //!
 //! How the credit is given:
 //! - an entity in the tree is taken out, placed with that lag as `place_entity` does, and put

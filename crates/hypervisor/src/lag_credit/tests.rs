@@ -164,7 +164,10 @@ impl Run {
                     self.seed
                 );
                 assert!(after >= was, "seed {}: a credit took lag", self.seed);
-                let aim = self.fair.credit_target(q, e, 2).unwrap();
+                let Method::Credit { margin_ns, .. } = self.fair.cfg.lag_credit.method else {
+                    panic!("no credit")
+                };
+                let aim = self.fair.credit_target(q, e, margin_ns).unwrap();
                 assert!(aim - after <= 1, "seed {}: {after} of {aim}", self.seed);
             } else {
                 assert_eq!(before, self.state_of(q, e), "seed {}", self.seed);
@@ -261,7 +264,7 @@ fn credits_stay_within_their_bounds_level_by_level() {
 #[test]
 fn credits_stay_within_their_bounds_in_one_queue() {
     let method = Method::Credit {
-        slices: 2,
+        margin_ns: 2_800_000,
         keep_request: true,
     };
     long_run(

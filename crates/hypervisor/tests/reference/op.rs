@@ -5,6 +5,9 @@ use stealtime_hypervisor::eevdf::{
 };
 use stealtime_hypervisor::lag_credit::Method;
 
+/// Lag that a credit aims at for each other entity, in ns.
+pub(crate) const MARGIN_NS: u64 = 1_400_000;
+
 /// What a scheduler is made with.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -43,7 +46,7 @@ impl Setup {
         config.other_load = self.other_load;
         config.cgroup_mode = self.cgroup_mode;
         config.lag_credit.method = Method::Credit {
-            slices: 2,
+            margin_ns: MARGIN_NS,
             keep_request: self.keep_request,
         };
         config

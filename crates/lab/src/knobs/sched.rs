@@ -54,12 +54,12 @@ fn set_method(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn credit_parts(credit: &mut LagCredit) -> Result<(&mut u32, &mut bool), String> {
+fn credit_parts(credit: &mut LagCredit) -> Result<(&mut u64, &mut bool), String> {
     match &mut credit.method {
         Method::Credit {
-            slices,
+            margin_ns,
             keep_request,
-        } => Ok((slices, keep_request)),
+        } => Ok((margin_ns, keep_request)),
         Method::Debooster => Err("only with sched.lag_credit.method=credit".to_owned()),
     }
 }
@@ -157,14 +157,14 @@ pub(super) static KNOBS: &[Knob] = &[
         "What a directed yield does: the target is credited (version 3), or the yielder pays (version 2)",
         |k| Value::Words(method(&k.sched.lag_credit).to_owned()),
         |k, v| set_method(&mut k.sched.lag_credit, v)?),
-    knob!(Knobs "sched.lag_credit.slices", Kind::Number { min: 1, max: 16, unit: "slices" },
+    knob!(Knobs "sched.lag_credit.margin_ns", Kind::Time { min: 1_000, max: 100_000_000 },
         LAG_CREDIT,
-        "For how many of its slices a credited target stays eligible",
+        "The lag that a credited target has, for each other entity of its queue",
         |k| match k.sched.lag_credit.method {
-            Method::Credit { slices, .. } => Value::Number(slices.into()),
+            Method::Credit { margin_ns, .. } => Value::Ns(margin_ns),
             Method::Debooster => Value::Words("-".to_owned()),
         },
-        |k, v| *credit_parts(&mut k.sched.lag_credit)?.0 = v.number()?),
+        |k, v| *credit_parts(&mut k.sched.lag_credit)?.0 = v.ns()?),
     knob!(Knobs "sched.lag_credit.keep_request", Kind::Switch,
         LAG_CREDIT,
         "A queued target keeps the distance to its deadline",

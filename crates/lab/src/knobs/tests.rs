@@ -228,7 +228,7 @@ fn values_have_several_forms() {
 fn details_come_after_what_they_are_details_of() {
     let order = |first, second| assert!(rank(first) < rank(second), "{first} {second}");
     order("sched.lag_credit.rate_limit", "sched.lag_credit.gap_ns");
-    order("sched.lag_credit.method", "sched.lag_credit.slices");
+    order("sched.lag_credit.method", "sched.lag_credit.margin_ns");
     order(
         "sched.lag_credit.guard_per_mille",
         "sched.lag_credit.guard_burst_ns",

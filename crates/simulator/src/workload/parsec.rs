@@ -1,5 +1,10 @@
-//! `dedup` and `vips`: a pipeline that unmaps memory, and threads that meet at barriers, after the
-//! programs of these names in PARSEC.
+//! `dedup` and `vips`: a pipeline of stages, and threads that compute tiles, after the programs of
+//! these names in PARSEC.
+//!
+//! Both give memory back to the kernel all the time, and that is where they wait in the kernel: TLBs
+//! are shot down, which takes milliseconds where vCPUs are preempted (Ouyang and others, VEE 2016:
+//! up to 64 % of a guest's CPU time; Ahn and others, EuroSys 2018: for dedup 28 us alone and 6.4 ms
+//! beside another guest, for vips 55 us and 14.9 ms).
 
 use core::cell::Cell;
 use std::rc::Rc;
@@ -9,13 +14,78 @@ use super::params::{ParamDoc, Params};
 use super::tools::{Barrier, Channel, Runs, THREADS, threads};
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
-use crate::program::{MutexId, Thread};
+use crate::program::{SpinId, Thread};
+
+/// Chunks of a batch, as they pass from stage to stage (`ITEM_PER_FETCH`).
+const BATCH: u64 = 20;
+
+const FAULT_NS: ParamDoc = ParamDoc {
+    name: "fault_ns",
+    default: 500,
+    min: 0,
+    max: 1_000_000,
+    unit: "ns",
+    about: "kernel work of a page fault, clearing the page included (estimate)",
+};
+
+const PAGE_LOCK_NS: ParamDoc = ParamDoc {
+    name: "page_lock_ns",
+    default: 15,
+    min: 0,
+    max: 100_000,
+    unit: "ns",
+    about: "time for each page for which the zone's lock, and that of its lists of pages, is held \
+            while pages are taken or given back together (estimate)",
+};
+
+/// The memory of a guest's process, and of the guest.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    zone: SpinId,
+    lists: SpinId,
+    fault_ns: u64,
+    page_lock_ns: u64,
+}
+
+impl Memory {
+    fn new(params: &Params, guest: &mut GuestBuilder) -> Self {
+        Self {
+            zone: guest.spinlock("zone->lock"),
+            lists: guest.spinlock("lru_lock"),
+            fault_ns: params.get("fault_ns"),
+            page_lock_ns: params.get("page_lock_ns"),
+        }
+    }
+
+    async fn hold(self, thread: &Thread, lock: SpinId, pages: u64) {
+        thread.lock(lock).await;
+        thread.kernel(self.page_lock_ns * pages).await;
+        thread.unlock(lock).await;
+    }
+
+    /// Pages are touched that are not mapped.
+    async fn touch(self, thread: &Thread, pages: u64) {
+        thread.kernel(self.fault_ns * pages / 2).await;
+        self.hold(thread, self.zone, pages).await;
+        thread.kernel(self.fault_ns * pages / 2).await;
+        self.hold(thread, self.lists, pages).await;
+    }
+
+    /// `madvise(MADV_DONTNEED)`, with which malloc gives back what is free at the end of a heap.
+    async fn give_back(self, thread: &Thread, pages: u64) {
+        // The page tables.
+        thread.kernel(400 + 20 * pages).await;
+        thread.flush_tlbs().await;
+        self.hold(thread, self.lists, pages).await;
+        self.hold(thread, self.zone, pages).await;
+    }
+}
 
 pub(super) const DEDUP: Workload = Workload {
     name: "dedup",
     about: "a pipeline of five stages over bounded queues, the middle three with threads of their \
-            own; buffers are mapped, touched and unmapped, so that TLBs are shot down; an \
-            operation is a chunk",
+            own; the compressor's memory is touched and given back for each chunk, so that TLBs \
+            are shot down; an operation is a batch of 20 chunks, as they pass from stage to stage",
     params: &[
         ParamDoc {
             name: "threads",
@@ -31,49 +101,69 @@ pub(super) const DEDUP: Workload = Workload {
             min: 1,
             max: 1_048_576,
             unit: "",
-            about: "chunks that fit between two stages (estimate)",
+            about: "batches that fit between two stages (estimate)",
         },
         ParamDoc {
             name: "fragment_ns",
-            default: 4_000,
+            default: 30_000,
             min: 0,
             max: 1_000_000_000,
             unit: "ns",
-            about: "mean work of the first stage and of the last, each a single thread (estimate)",
+            about: "mean work of the first stage for a batch, a single thread (2 % of 25 s of the \
+                    native input's 370 000 chunks)",
         },
         ParamDoc {
             name: "refine_ns",
-            default: 20_000,
+            default: 60_000,
             min: 0,
             max: 1_000_000_000,
             unit: "ns",
-            about: "mean work of the second stage, which looks for anchors (estimate)",
+            about: "mean work of the second stage for a batch, which looks for anchors (5 %)",
         },
         ParamDoc {
             name: "hash_ns",
-            default: 20_000,
+            default: 100_000,
             min: 0,
             max: 1_000_000_000,
             unit: "ns",
-            about: "mean work of the third stage, SHA-1 and a look into the table (estimate)",
+            about: "mean work of the third stage for a batch, SHA-1 and a look into the table (8 %)",
         },
         ParamDoc {
-            name: "compress_ns",
-            default: 80_000,
-            min: 0,
-            max: 1_000_000_000,
-            unit: "ns",
-            about: "mean work of the fourth stage, which compresses (estimate)",
-        },
-        ParamDoc {
-            name: "munmap_percent",
-            default: 50,
+            name: "unique_percent",
+            default: 45,
             min: 0,
             max: 100,
             unit: "%",
-            about: "chunks whose buffer is unmapped when it is done with, in the second and the \
-                    fourth stage (estimate: large ones, beyond malloc's threshold)",
+            about: "chunks that are not duplicates and so compressed (168 000 of 370 000)",
         },
+        ParamDoc {
+            name: "compress_ns",
+            default: 100_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "mean work of the fourth stage for a chunk, without its page faults (80 %)",
+        },
+        ParamDoc {
+            name: "pages",
+            default: 36,
+            min: 0,
+            max: 100_000,
+            unit: "pages",
+            about: "memory of the compressor that is touched, and given back, for each chunk \
+                    (estimate: zlib allocates 268 KB, most of it a table that it clears; glibc \
+                    trims a heap with 264 KB free at its end to 128 KB)",
+        },
+        ParamDoc {
+            name: "write_ns",
+            default: 60_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "mean work of the last stage for a batch, a single thread (5 %)",
+        },
+        FAULT_NS,
+        PAGE_LOCK_NS,
     ],
     build: build_dedup,
 };
@@ -83,7 +173,14 @@ struct Stage {
     from: Channel,
     to: Channel,
     work: u64,
-    unmaps_percent: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Compressor {
+    stage: Stage,
+    unique_percent: u64,
+    pages: u64,
+    memory: Memory,
 }
 
 fn build_dedup(params: &Params, guest: &mut GuestBuilder) -> Sim {
@@ -92,21 +189,19 @@ fn build_dedup(params: &Params, guest: &mut GuestBuilder) -> Sim {
     let mut channel = |name| Channel::new(guest, name, capacity);
     let (refine, hash) = (channel("refine"), channel("deduplicate"));
     let (compress, reorder) = (channel("compress"), channel("reorder"));
-    let munmap = params.get("munmap_percent");
-    let ends = params.get("fragment_ns");
+    let memory = Memory::new(params, guest);
+    let fragment_ns = params.get("fragment_ns");
     guest.spawn("fragment", None, move |thread| {
-        fragment(thread, refine, ends)
+        fragment(thread, refine, fragment_ns)
     })?;
-    let stage = |name: &str, from, to, unmaps_percent| Stage {
+    let stage = |name: &str, from, to| Stage {
         from,
         to,
         work: params.get(name),
-        unmaps_percent,
     };
     let stages = [
-        ("refine", stage("refine_ns", refine, hash, munmap)),
-        ("deduplicate", stage("hash_ns", hash, compress, 0)),
-        ("compress", stage("compress_ns", compress, reorder, munmap)),
+        ("refine", stage("refine_ns", refine, hash)),
+        ("deduplicate", stage("hash_ns", hash, compress)),
     ];
     for (name, stage) in stages {
         for k in 0..n {
@@ -115,8 +210,20 @@ fn build_dedup(params: &Params, guest: &mut GuestBuilder) -> Sim {
             })?;
         }
     }
+    let compressor = Compressor {
+        stage: stage("compress_ns", compress, reorder),
+        unique_percent: params.get("unique_percent"),
+        pages: params.get("pages"),
+        memory,
+    };
+    for k in 0..n {
+        guest.spawn(&format!("compress/{k}"), None, move |thread| {
+            compress_batches(thread, compressor)
+        })?;
+    }
+    let write_ns = params.get("write_ns");
     guest.spawn("reorder", None, move |thread| {
-        put_together(thread, reorder, ends)
+        put_together(thread, reorder, write_ns)
     })
 }
 
@@ -133,10 +240,22 @@ async fn work_at(mut thread: Thread, stage: Stage) {
         stage.from.receive(&thread).await;
         let ns = thread.random.exponential(stage.work);
         thread.compute(ns).await;
-        if thread.random.below(100) < stage.unmaps_percent {
-            // mmap_lock and the page tables.
-            thread.kernel(800).await;
-            thread.flush_tlbs().await;
+        stage.to.send(&thread).await;
+    }
+}
+
+async fn compress_batches(mut thread: Thread, compressor: Compressor) {
+    let Compressor { stage, memory, .. } = compressor;
+    loop {
+        stage.from.receive(&thread).await;
+        for _ in 0..BATCH {
+            if thread.random.below(100) >= compressor.unique_percent {
+                continue;
+            }
+            memory.touch(&thread, compressor.pages).await;
+            let ns = thread.random.exponential(stage.work);
+            thread.compute(ns).await;
+            memory.give_back(&thread, compressor.pages).await;
         }
         stage.to.send(&thread).await;
     }
@@ -153,17 +272,20 @@ async fn put_together(mut thread: Thread, from: Channel, work: u64) {
 
 pub(super) const VIPS: Workload = Workload {
     name: "vips",
-    about: "threads that compute tiles of an image, take turns at a shared buffer and meet at a \
-            barrier after each row of tiles; an operation is a tile, a latency is an image",
+    about: "threads that compute tiles of an image, each by a chain of operations whose buffers \
+            are touched and given back, and meet at the end of each strip; an operation is a tile, \
+            a latency is an image",
     params: &[
         THREADS,
         ParamDoc {
             name: "tile_ns",
-            default: 150_000,
+            default: 2_600_000,
             min: 1_000,
             max: 1_000_000_000,
             unit: "ns",
-            about: "mean work of a tile (estimate: 128 by 128 pixels through a chain of operations)",
+            about: "mean work of a tile (31 billion instructions for an image of 2662 by 5500 \
+                    pixels, Bienia and others, PACT 2008, in tiles of 64 by 64; 1.3 a cycle and \
+                    2.5 GHz are estimates)",
         },
         ParamDoc {
             name: "spread_percent",
@@ -174,29 +296,42 @@ pub(super) const VIPS: Workload = Workload {
             about: "by how much tiles differ (estimate)",
         },
         ParamDoc {
-            name: "row",
-            default: 4,
-            min: 1,
+            name: "buffers",
+            default: 3,
+            min: 0,
             max: 10_000,
             unit: "",
-            about: "tiles of each thread between two barriers (estimate)",
+            about: "buffers of a tile that are touched and given back (estimate: the same table \
+                    has 9.3 locks for each of 3612 tiles, 4 of them for the tile to be handed \
+                    out, and a buffer takes two)",
         },
         ParamDoc {
-            name: "rows",
-            default: 20,
+            name: "pages",
+            default: 12,
+            min: 0,
+            max: 100_000,
+            unit: "pages",
+            about: "size of a buffer (estimate: 64 by 64 pixels of three 4-byte numbers)",
+        },
+        ParamDoc {
+            name: "strip",
+            default: 84,
             min: 1,
             max: 100_000,
             unit: "",
-            about: "rows of an image (a size that short runs finish)",
+            about: "tiles of a strip; who is free takes the next one, and after the last all meet \
+                    (estimate: two rows of 42)",
         },
         ParamDoc {
-            name: "buffer_ns",
-            default: 2_000,
-            min: 0,
-            max: 1_000_000_000,
-            unit: "ns",
-            about: "time for which the buffer's mutex is held for a tile (estimate)",
+            name: "strips",
+            default: 4,
+            min: 1,
+            max: 100_000,
+            unit: "",
+            about: "strips of an image (a size that short runs finish)",
         },
+        FAULT_NS,
+        PAGE_LOCK_NS,
     ],
     build: build_vips,
 };
@@ -205,13 +340,15 @@ pub(super) const VIPS: Workload = Workload {
 struct Image {
     tile: u64,
     spread: u32,
-    row: u32,
-    rows: u32,
-    buffer_ns: u64,
-    buffer: MutexId,
-    line: Barrier,
+    buffers: u64,
+    pages: u64,
+    strip: u32,
+    strips: u32,
+    memory: Memory,
+    /// Tiles of the present strip that somebody has.
+    taken: Rc<Cell<u32>>,
+    end: Barrier,
     runs: Runs,
-    done: Rc<Cell<u64>>,
 }
 
 fn build_vips(params: &Params, guest: &mut GuestBuilder) -> Sim {
@@ -219,13 +356,14 @@ fn build_vips(params: &Params, guest: &mut GuestBuilder) -> Sim {
     let image = Image {
         tile: params.get("tile_ns"),
         spread: params.count("spread_percent"),
-        row: params.count("row"),
-        rows: params.count("rows"),
-        buffer_ns: params.get("buffer_ns"),
-        buffer: guest.mutex("buffer"),
-        line: Barrier::new(guest, "row", n),
+        buffers: params.get("buffers"),
+        pages: params.get("pages"),
+        strip: params.count("strip"),
+        strips: params.count("strips"),
+        memory: Memory::new(params, guest),
+        taken: Rc::default(),
+        end: Barrier::new(guest, "strip", n),
         runs: Runs::new(guest, n),
-        done: Rc::default(),
     };
     for k in 0..n {
         let image = image.clone();
@@ -238,18 +376,31 @@ fn build_vips(params: &Params, guest: &mut GuestBuilder) -> Sim {
 
 async fn tiles(mut thread: Thread, image: Image) {
     loop {
-        for _ in 0..image.rows {
-            for _ in 0..image.row {
-                let ns = thread.random.around(image.tile, image.spread);
-                thread.compute(ns).await;
-                thread.lock_mutex(image.buffer).await;
-                thread.compute(image.buffer_ns).await;
-                image.done.set(image.done.get() + 1);
-                thread.unlock_mutex(image.buffer).await;
+        for _ in 0..image.strips {
+            while image.taken.get() < image.strip {
+                image.taken.set(image.taken.get() + 1);
+                tile(&mut thread, &image).await;
                 thread.done(1);
             }
-            image.line.wait(&thread).await;
+            if image.end.others_are_here() {
+                image.taken.set(0);
+            }
+            image.end.wait(&thread).await;
         }
         image.runs.end(&thread).await;
+    }
+}
+
+async fn tile(thread: &mut Thread, image: &Image) {
+    let steps = image.buffers.max(1);
+    for _ in 0..steps {
+        if image.buffers > 0 {
+            image.memory.touch(thread, image.pages).await;
+        }
+        let ns = thread.random.around(image.tile / steps, image.spread);
+        thread.compute(ns).await;
+        if image.buffers > 0 {
+            image.memory.give_back(thread, image.pages).await;
+        }
     }
 }

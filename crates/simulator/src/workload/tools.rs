@@ -48,6 +48,11 @@ impl Barrier {
         }
     }
 
+    /// All but one have arrived: who waits next is the last.
+    pub(super) fn others_are_here(&self) -> bool {
+        self.arrived.get() + 1 == self.parties
+    }
+
     /// Waits for all others. The last one wakes them and is told so.
     pub(super) async fn wait(&self, thread: &Thread) -> bool {
         let [even, odd] = self.gates;
@@ -126,7 +131,7 @@ impl Runs {
     /// This thread's part of the run is over; the next run begins when all are here.
     pub(super) async fn end(&self, thread: &Thread) {
         // The last one sets the beginning before it wakes the others.
-        if self.all.arrived.get() + 1 == self.all.parties {
+        if self.all.others_are_here() {
             thread.lasted(thread.now() - self.began_ns.get());
             self.began_ns.set(thread.now());
         }

@@ -11,7 +11,8 @@ const SILENT: &[&str] = &["idle"];
 /// A second of the light ones, less of those that do a million things in it.
 fn duration_ns(workload: &str) -> u64 {
     match workload {
-        "cpuid-loop" | "dbench" | "dedup" | "hackbench" | "sched-pipe" => 30 * MS,
+        "cpuid-loop" | "dbench" | "hackbench" | "sched-pipe" => 30 * MS,
+        "dedup" => 100 * MS,
         "redis" | "vips" => 200 * MS,
         _ => 1000 * MS,
     }
@@ -74,11 +75,8 @@ fn throughput_scales_where_nothing_is_shared() {
         (named("cpuid-loop"), 395),
         (named("kernel-build"), 380),
         (named("vips"), 320),
-        (with("dedup", &[("fragment_ns", 100)]), 330),
-        (
-            with("dbench", &[("directories", 64), ("flush_ns", 1000)]),
-            250,
-        ),
+        (with("dedup", &[("fragment_ns", 100), ("queue", 1)]), 330),
+        (with("dbench", &[("flush_ns", 1000)]), 250),
         (with("hackbench", &[("groups", 4), ("loops", 10)]), 280),
     ] {
         let on = |vcpus| {

@@ -251,7 +251,7 @@ const PI_TIMER: &[Variant] = &[
 const YIELD: &[Variant] = &[
     sound(
         "lag-credit",
-        "version 3 of the series, with credits of four slices",
+        "version 3 of the series, with credits of up to four slices",
     ),
     faulty(
         "in-place",

@@ -11,8 +11,8 @@ use stealtime_hypervisor::lag_credit::{CreditFault, LagCredit, Method};
 use super::{STEP_NS, Switch, THIRD, VCPUS};
 use crate::fingerprint::Fingerprint;
 
-/// Slices that a credit is for: with two entities it must be cut to the bound of any lag.
-const SLICES: u32 = 4;
+/// Lag aimed at for each other entity: it must be cut to the bound of any lag.
+const MARGIN_NS: u64 = 11_200_000;
 const TICK_NS: u64 = 1_000_000;
 
 /// Run queues of two CPUs.
@@ -66,7 +66,7 @@ impl Sched {
             tick_ns: TICK_NS,
             lag_credit: LagCredit {
                 method: Method::Credit {
-                    slices: SLICES,
+                    margin_ns: MARGIN_NS,
                     keep_request: false,
                 },
                 ..LagCredit::SERIES_V3
