@@ -114,6 +114,7 @@ for (const report of reports) {
     const tell = (what) => problems.push(`${name}, ${size}: ${what}`);
     page.on('console', (message) => tell(`console ${message.type()}: ${message.text()}`));
     page.on('pageerror', (error) => tell(`error: ${error.message}`));
+    page.on('dialog', (dialog) => { tell(`runs what a name says: ${dialog.message()}`); dialog.dismiss(); });
     page.on('request', (request) => {
       if (!/^(file|data):/.test(request.url())) tell(`asks for ${request.url()}`);
     });

@@ -68,14 +68,16 @@
     return ruler.measureText(text).width;
   }
 
-  function fit(text, width) {
+  // The text, or as much of it as fits: names differ at their ends, so `end` characters stay there.
+  function fit(text, width, end = 0) {
     if (widthOf(text) <= width) return text;
-    let [low, high] = [0, text.length];
+    const tail = end && text.length > 2 * end ? text.slice(-end) : '';
+    let [low, high] = [0, text.length - tail.length];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (widthOf(`${text.slice(0, middle)}…`) <= width) low = middle; else high = middle - 1;
+      if (widthOf(`${text.slice(0, middle)}…${tail}`) <= width) low = middle; else high = middle - 1;
     }
-    return `${text.slice(0, low)}…`;
+    return `${text.slice(0, low)}…${tail}`;
   }
 
   // Elements are built node by node: no text of a report is ever read as HTML.
@@ -227,10 +229,10 @@
         if (lay.narrow) {
           const room = lay.width - 4;
           const halo = color('ground');
-          children.push(words(fit(names[at], room), 2, top + 10, ink, 'left', halo));
+          children.push(words(fit(names[at], room, 9), 2, top + 10, ink, 'left', halo));
           if (told) children.push(words(fit(told, room), 2, top + 26, inkOf, 'left', halo));
         } else {
-          children.push(words(fit(names[at], lay.left - 12), box.x - 10, y, ink, 'right'));
+          children.push(words(fit(names[at], lay.left - 12, 9), box.x - 10, y, ink, 'right'));
           if (told) children.push(words(fit(told, lay.right - 12), box.x + box.width + 10, y, inkOf, 'left'));
         }
         return { type: 'group', children };

@@ -184,10 +184,14 @@ fn overview(report: &Report, page: &mut Page) {
                 Some(interval(variant.name.clone(), change))
             };
             let rows = report.variants.iter().filter_map(of).take(MOST_ROWS);
+            let rows: Vec<Interval> = rows.collect();
+            if rows.iter().all(|row| row.value == 0.0) {
+                continue;
+            }
             changed(
                 format!("{vm}: {quantity}; lower is better"),
                 format!("change of {quantity} against the recorded knobs, {unit}"),
-                rows.collect(),
+                rows,
                 page,
             );
         }
