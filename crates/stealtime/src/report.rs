@@ -62,6 +62,9 @@ impl ReportTo {
     }
 }
 
+/// Options that say where a result goes, or how many run at a time.
+const NOT_OF_THE_RESULT: [&str; 3] = ["--report", "--jobs", "--threads"];
+
 /// The command line that gives the same result: without what only says where it goes, and how many
 /// run at a time.
 fn command(arguments: impl Iterator<Item = String>) -> String {
@@ -71,11 +74,9 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
         if std::mem::take(&mut is_value) {
             continue;
         }
-        if ["--report", "--jobs"].contains(&argument.as_str()) {
-            is_value = true;
-            continue;
-        }
-        if argument.starts_with("--report=") || argument.starts_with("--jobs=") {
+        let name = argument.split('=').next().unwrap_or_default();
+        if NOT_OF_THE_RESULT.contains(&name) {
+            is_value = !argument.contains('=');
             continue;
         }
         shown.push(' ');

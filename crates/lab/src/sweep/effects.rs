@@ -1,5 +1,7 @@
 //! What each thing that is varied does, and which points are best.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::SweepError;
@@ -82,6 +84,14 @@ pub struct BestPoint {
     pub settings: Vec<Setting>,
     /// Mean over the seeds.
     pub estimate: Estimate,
+}
+
+impl fmt::Display for BestPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "variant {}", self.variant)?;
+        let mut settings = self.settings.iter();
+        settings.try_for_each(|s| write!(f, " {}={}", s.knob, s.value))
+    }
 }
 
 /// A metric's values by run; not a number where there is none.

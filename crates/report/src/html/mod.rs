@@ -11,6 +11,7 @@ mod effect;
 mod page;
 pub mod reproduce;
 pub mod simulate;
+pub mod sweep;
 mod table;
 
 pub use chart::{Axis, Chart, Color, Dots, Interval, Mark, Part, Range, Scale};

@@ -12,6 +12,9 @@ use crate::units::{counted, wrap};
 
 /// Values of a knob that are shown one by one.
 const MOST_LEVELS: usize = 16;
+/// What means and differences of a sweep are.
+pub(crate) const MEANS: &str = "Means over the rest of the grid; differences to the first value, of points that have both, \
+     paired by seed, with 95% confidence intervals over the seeds.";
 
 /// The effects of what is varied, metric by metric, and the best points.
 #[must_use]
@@ -32,21 +35,25 @@ pub fn render(summary: &Summary, style: Style) -> String {
             "Nothing is varied, or no run has throughput or latency: add --metric COLUMN.\n",
         );
     } else if !summary.effects.is_empty() {
-        let text = "Means over the rest of the grid; differences to the first value, of points that \
-                    have both, paired by seed, with 95% confidence intervals over the seeds.";
         out.push('\n');
-        for line in wrap(text, style.width) {
+        for line in wrap(MEANS, style.width) {
             let _ = writeln!(out, "{line}");
         }
     }
-    if let Some(why) = &summary.first_failure {
-        let failed = counted(summary.failed, "run");
-        let text = format!("{failed} of {} failed, the first by: {why}", summary.runs);
+    if let Some(text) = failures(summary) {
         for line in wrap(&escape::terminal(&text), style.width) {
             let _ = writeln!(out, "{}", style.warn(&line));
         }
     }
     out
+}
+
+/// That runs failed, and why.
+pub(crate) fn failures(summary: &Summary) -> Option<String> {
+    let why = summary.first_failure.as_ref()?;
+    let failed = counted(summary.failed, "run");
+    let runs = summary.runs;
+    Some(format!("{failed} of {runs} failed, the first by: {why}"))
 }
 
 /// A blank line, but not at the beginning.
@@ -98,13 +105,7 @@ fn points(best: &Best, style: Style, out: &mut String) {
     let title = format!("Best {}", best.metric);
     let _ = writeln!(out, "{}", style.bold(&escape::terminal(&title)));
     for point in &best.points {
-        let settings = point
-            .settings
-            .iter()
-            .map(|s| format!(" {}={}", s.knob, s.value));
-        let settings: String = settings.collect();
-        let shown = value(best.unit, &point.estimate);
-        let text = format!("{shown}: variant {}{settings}", point.variant);
+        let text = format!("{}: {point}", value(best.unit, &point.estimate));
         for (at, line) in wrap(&escape::terminal(&text), style.width - 4)
             .iter()
             .enumerate()

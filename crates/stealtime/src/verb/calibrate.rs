@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -16,6 +16,7 @@ use stealtime_lab::simulate::Simulator;
 use stealtime_report::terminal::Style;
 use stealtime_report::{json, terminal};
 
+use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
 
@@ -53,22 +54,8 @@ pub(crate) struct Calibrate {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// How to write the result
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
-}
-
-/// How to write the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A table
-    Table,
-    /// One JSON object
-    Json,
+    #[command(flatten)]
+    form: Form,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,7 +116,7 @@ impl Calibrate {
 
     fn show(&self, fits: &[Fit], written: bool) -> Result<(), CliError> {
         output::to_stdout(|out| {
-            if self.json || self.format == Format::Json {
+            if self.form.is_json() {
                 return json::write_any(&Output { written, fits }, out);
             }
             let style = Style::new(output::color());

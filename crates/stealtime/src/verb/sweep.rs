@@ -8,14 +8,16 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stealtime_lab::scenario::{MOST_SEEDS, Variant};
 use stealtime_lab::simulate::Simulator;
-use stealtime_lab::sweep::{self, Estimate, Form, Plan, Summary, SweepError, Work};
+use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError, Work};
 use stealtime_report::terminal::Style;
-use stealtime_report::{json, terminal};
+use stealtime_report::{html, json, terminal};
 
 use super::simulate::{chosen, duration, load, set_knobs, unusable};
+use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
+use crate::report::ReportTo;
 
 /// A sweep that takes longer than this asks for `--yes`, in seconds.
 const LONG: f64 = 3600.0;
@@ -33,6 +35,7 @@ Examples:
   stealtime sweep scenarios/halt-polling.toml --vary kvm.halt_poll_ns=0,50us,200us --variant polling
   stealtime sweep scenarios/shootdowns.toml --vary vm.dedup.count=1..4 --vary host.cpus=8,16
   stealtime sweep a.toml --vary vm.web.workload.period_ns=10us..10ms*10 --vary run.seeds=20
+  stealtime sweep scenarios/halt-polling.toml --vary kvm.halt_poll_ns=0,50us,200us --report polling.html
   stealtime sweep a.toml --vary host.profile=skylake-sp,sapphire-rapids --results parquet,csv
   stealtime sweep a.toml --vary 'host.nohz_full=[\"2-7\", \"4-7\"]' --out nohz --metric host.exits_HLT_per_s")]
 pub(crate) struct Sweep {
@@ -92,26 +95,15 @@ pub(crate) struct Sweep {
     #[arg(long)]
     yes: bool,
 
-    /// How to write the summary
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    form: Form,
 
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
+    #[command(flatten)]
+    report: ReportTo,
 
     /// Say how busy the threads were
     #[arg(long)]
     stats: bool,
-}
-
-/// How to write the summary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables
-    Table,
-    /// One JSON object
-    Json,
 }
 
 /// A file of results.
@@ -125,7 +117,7 @@ enum ResultsForm {
     Json,
 }
 
-impl From<ResultsForm> for Form {
+impl From<ResultsForm> for sweep::Form {
     fn from(form: ResultsForm) -> Self {
         match form {
             ResultsForm::Parquet => Self::Parquet,
@@ -162,6 +154,7 @@ struct Output<'s> {
 impl Sweep {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        self.report.check(self.form.is_json())?;
         let plan = self.plan()?;
         let jobs = self
             .jobs
@@ -187,7 +180,7 @@ impl Sweep {
         }
         let mut results = Vec::new();
         for form in &self.results {
-            let form = Form::from(*form);
+            let form = sweep::Form::from(*form);
             if before < runs || !sweep.has_results(form) {
                 sweep.write(form).map_err(failed)?;
             }
@@ -196,7 +189,11 @@ impl Sweep {
         sweep.remove_parts().map_err(failed)?;
         let summary = sweep.summary(&self.metric).map_err(failed)?;
         let busy = self.stats.then(|| busy(&work));
-        self.show(&sweep, &summary, &results, busy)?;
+        if !self.report.is_stdout() {
+            self.show(&sweep, &summary, &results, busy)?;
+        }
+        self.report
+            .write(|command| page(&sweep.plan, &summary, command))?;
         match summary.failed {
             0 => Ok(()),
             failed => Err(CliError::Runs {
@@ -314,7 +311,7 @@ impl Sweep {
     ) -> Result<(), CliError> {
         let scenario = sweep.plan.scenario();
         output::to_stdout(|out| {
-            if self.json || self.format == Format::Json {
+            if self.form.is_json() {
                 let output = Output {
                     scenario: scenario.map_or("", |scenario| &scenario.file),
                     folder: sweep.path(),
@@ -338,6 +335,28 @@ impl Sweep {
             }
         })
     }
+}
+
+/// What was run and what came out, as a page.
+fn page(plan: &Plan, summary: &Summary, command: &str) -> html::Page {
+    let scenario = plan.scenario();
+    let name = scenario.map_or("", |scenario| match scenario.about.as_str() {
+        "" => &scenario.file,
+        about => about,
+    });
+    let mut facts: Vec<String> = Vec::new();
+    let file = scenario.map_or("", |scenario| &scenario.file);
+    facts.push(format!(
+        "{file}: {} runs of {} points, {} seeds.",
+        summary.finished,
+        plan.points(),
+        plan.seeds.len()
+    ));
+    for dimension in &plan.dimensions {
+        facts.push(format!("{}={}", dimension.knob, dimension.values.join(",")));
+    }
+    let text = scenario.map_or("", |scenario| scenario.text());
+    html::sweep::page(summary, (name, text), facts, command)
 }
 
 fn failed(error: SweepError) -> CliError {
