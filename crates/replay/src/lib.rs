@@ -10,10 +10,12 @@ pub mod host;
 mod jitter;
 mod polling;
 pub mod predict;
+mod retold;
 mod task;
 mod timers;
 mod wake;
 mod watch;
 
 pub use extract::{Extractor, RecordedTask, Recording, Resolved};
+pub use retold::retold;
 pub use watch::WakeLatencies;

@@ -94,6 +94,14 @@ impl Config {
             self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
             check_nice(&format!("script.{n}.nice"), script.nice)?;
         }
+        for &(vm, weight) in &self.scripts.weights {
+            range(
+                &format!("script.vm{vm}.cpu_weight"),
+                weight.into(),
+                1,
+                10_000,
+            )?;
+        }
         if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
             return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
         }

@@ -277,6 +277,10 @@ impl<'a> Machine<'a> {
             let group = match (slice, config.vm, known) {
                 (Some(slice), Some(vm), None) => {
                     let group = self.fair.create_group(Some(slice))?;
+                    let weight = scripts.weights.iter().find(|weight| weight.0 == vm);
+                    let weight = u64::from(weight.map_or(100, |weight| weight.1));
+                    self.fair
+                        .set_shares(group, shares_of_cpu_weight(weight), 0)?;
                     groups.push((vm, group));
                     Some(group)
                 }

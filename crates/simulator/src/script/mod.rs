@@ -104,7 +104,11 @@ pub struct Scripts {
     pub edges: u32,
     /// Each VM is in a scope of its own under machine.slice.
     pub groups: bool,
+    /// `cpu.weight` of VMs' scopes, [1, 10000], by the VM's number; the others have 100.
+    pub weights: Vec<(u32, u32)>,
     /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
     /// kernel. It counts as waiting.
     pub wake_ns: u32,
+    /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
+    pub tell: bool,
 }

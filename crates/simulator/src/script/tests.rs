@@ -7,6 +7,10 @@ use crate::config::{
 use crate::{Outcome, run};
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
+    run(&config(cpus, edges, scripts), &mut ()).unwrap()
+}
+
+fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
     let tasks = scripts
         .into_iter()
         .enumerate()
@@ -19,7 +23,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             moves: false,
             steps: Arc::from(steps),
         });
-    let config = Config {
+    Config {
         host: HostConfig {
             profile: Profile::generic(),
             topology: Topology::flat(cpus),
@@ -32,7 +36,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             tasks: tasks.collect(),
             edges,
             groups: true,
-            wake_ns: 0,
+            ..Scripts::default()
         },
         knobs: Knobs::default(),
         run: RunConfig {
@@ -40,8 +44,28 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             warmup_ns: 0,
             seed: 1,
         },
+    }
+}
+
+#[test]
+fn weights_share_a_cpu_between_vms() {
+    let mut config = config(1, 0, vec![vec![work(1_000_000_000)]; 2]);
+    config.scripts.tasks[1].vm = Some(1);
+    config.scripts.weights = vec![(1, 300)];
+    let ran = |config: &Config| {
+        let outcome = run(config, &mut ()).unwrap();
+        let ran: Vec<u64> = outcome.scripts.iter().map(|s| s.books.run_ns).collect();
+        assert!(ran.iter().sum::<u64>() > 99_000_000, "{ran:?}");
+        ran
     };
-    run(&config, &mut ()).unwrap()
+    let weighed = ran(&config);
+    // A quarter and three quarters of 100 ms, to within a slice.
+    assert!(weighed[0].abs_diff(25_000_000) < 3_000_000, "{weighed:?}");
+    config.scripts.weights.clear();
+    let even = ran(&config);
+    assert!(even[0].abs_diff(even[1]) < 6_000_000, "{even:?}");
+    config.scripts.weights = vec![(1, 0)];
+    assert!(run(&config, &mut ()).is_err());
 }
 
 const fn work(ns: u64) -> Step {
