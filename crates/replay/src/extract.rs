@@ -16,7 +16,7 @@ use crate::timers::{Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
-const PREEMPTED: u32 = 0x100;
+pub(crate) const PREEMPTED: u32 = 0x100;
 
 /// How wakeups were explained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::eevdf::{Feature, weights};
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -35,6 +35,21 @@ pub fn knobs(recording: &Recording) -> Knobs {
     knobs
 }
 
+/// The slice of tasks that have none of their own, in ns: what `sched.base_slice_ns` says, or what
+/// the kernel sets for so many CPUs.
+#[must_use]
+pub fn base_slice_ns(config: &Config) -> u64 {
+    let cpus = config.host.topology.cpus();
+    let set = config.knobs.sched.base_slice_ns;
+    set.unwrap_or_else(|| weights::base_slice_ns(cpus))
+}
+
+/// Whether a task ran on one CPU only, often enough to count as bound to it.
+#[must_use]
+pub fn is_bound(task: &RecordedTask) -> bool {
+    task.ran_on.len() == 1 && task.migrations == 0 && task.switches_in >= BOUND_FROM
+}
+
 /// What a replay assumes beyond knobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assumed {
@@ -47,6 +62,8 @@ pub struct Assumed {
     pub placement: Option<Placement>,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
+    /// CPUs of other tasks, by thread id.
+    pub task_pins: Vec<(i32, Vec<u32>)>,
 }
 
 /// Who says where tasks run.
@@ -135,6 +152,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             groups: groups(recording, assumed),
             slice: assumed.groups == Some(true),
             wake_ns: wake,
+            tell: false,
         },
         knobs,
         run: RunConfig {
@@ -146,11 +164,17 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
 }
 
 fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> ScriptConfig {
-    let pin = assumed.pins.iter().find(|pin| Some(pin.0) == task.vcpu);
-    let bound = task.ran_on.len() == 1 && task.migrations == 0 && task.switches_in >= BOUND_FROM;
+    // The last one asked for holds.
+    let vcpu = assumed.pins.iter().rev();
+    let vcpu = vcpu
+        .filter(|pin| Some(pin.0) == task.vcpu)
+        .map(|pin| &pin.1);
+    let other = assumed.task_pins.iter().rev();
+    let other = other.filter(|pin| task.vcpu.is_none() && pin.0 == task.tid);
+    let pin = vcpu.chain(other.map(|pin| &pin.1)).next();
     let cpus = match pin {
-        Some(pin) => pin.1.clone(),
-        None if bound => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
+        Some(pin) => pin.clone(),
+        None if is_bound(task) => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
         None => Vec::new(),
     };
     let first = u32::from(task.first_cpu);
@@ -164,7 +188,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         cpus,
         vm: task.vcpu.map(|(vm, _)| vm as u32),
         // A pinned task may be balanced within its CPUs.
-        moves: kept && pin.is_none_or(|pin| pin.1.len() == 1),
+        moves: kept && pin.is_none_or(|pin| pin.len() == 1),
         steps: match seed {
             0 => task.steps.clone(),
             _ => Arc::from(jittered(&task.steps, seed, task.tid)),

@@ -11,10 +11,12 @@ mod jitter;
 mod polling;
 pub mod predict;
 mod quota;
+mod retold;
 mod task;
 mod timers;
 mod wake;
 mod watch;
 
 pub use extract::{Extractor, RecordedTask, Recording, Resolved};
+pub use retold::retold;
 pub use watch::WakeLatencies;

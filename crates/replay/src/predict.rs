@@ -6,7 +6,7 @@ use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
 use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::ScriptOutcome;
+use stealtime_simulator::script::{ScriptOutcome, Step};
 use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
@@ -38,11 +38,22 @@ pub struct VcpuTimes {
     pub done_permille: u64,
 }
 
-/// All vCPUs, in the order of VM and number.
+/// All vCPUs, in the order of VM and number, and everything else.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times {
     /// The vCPUs.
     pub vcpus: Vec<VcpuTimes>,
+    /// Tasks that are no vCPUs: VMMs' other threads, tasks of the host and of its kernel.
+    pub others: OtherTimes,
+}
+
+/// Time of tasks that are no vCPUs, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherTimes {
+    /// On a CPU, in ns.
+    pub run_ns: u64,
+    /// Runnable without a CPU, in ns.
+    pub ready_ns: u64,
 }
 
 /// What the recording says.
@@ -65,7 +76,17 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             done_permille: 1000,
         })
     };
-    in_order(recording.tasks.iter().filter_map(vcpu).collect())
+    let mut others = OtherTimes::default();
+    for task in recording.tasks.iter().filter(|task| task.vcpu.is_none()) {
+        let computed = task.steps.iter().map(|step| match *step {
+            Step::Run { ns, .. } => ns,
+            _ => 0,
+        });
+        others.run_ns += computed.sum::<u64>();
+        let ready = recording.wakeups.ready_ns.get(&task.tid);
+        others.ready_ns += ready.copied().unwrap_or(0);
+    }
+    in_order(recording.tasks.iter().filter_map(vcpu).collect(), others)
 }
 
 /// Replays on this host, which [`crate::host::as_recorded`] has made of the recording.
@@ -97,7 +118,12 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
                 .unwrap_or(1000),
         })
     };
-    Ok(in_order(scripts.filter_map(vcpu).collect()))
+    let mut others = OtherTimes::default();
+    for (_, script) in scripts.clone().filter(|pair| pair.0.vcpu.is_none()) {
+        others.run_ns += script.books.run_ns;
+        others.ready_ns += script.books.wait_ns;
+    }
+    Ok(in_order(scripts.filter_map(vcpu).collect(), others))
 }
 
 /// A way to replay: how far off it is, and how it preempts.
@@ -182,9 +208,9 @@ pub fn nearest<E: From<Fault>>(
     }
 }
 
-fn in_order(mut vcpus: Vec<VcpuTimes>) -> Times {
+fn in_order(mut vcpus: Vec<VcpuTimes>, others: OtherTimes) -> Times {
     vcpus.sort_by_key(|time| (time.vm, time.vcpu));
-    Times { vcpus }
+    Times { vcpus, others }
 }
 
 fn exits_until(task: &RecordedTask, steps: usize) -> BTreeMap<ExitReason, u64> {

@@ -12,4 +12,6 @@ pub mod perfetto;
 pub mod terminal;
 mod units;
 
+pub use units::wrap;
+
 pub use key::Key;

@@ -117,9 +117,10 @@ pub(crate) fn counted(value: u64, one: &str) -> String {
     format!("{} {one}{plural}", count(value))
 }
 
-/// Text in lines of at most `width` columns, broken between words; a word longer than that is cut
+/// Text in lines of at most `width` columns of a terminal, broken between words; a longer word is cut
 /// into pieces.
-pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         match lines.last_mut() {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use stealtime_events::{CpuId, Event, Kind};
+use stealtime_trace::write::TraceDatWriter;
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces")
@@ -161,6 +163,324 @@ fn what_cannot_be_answered_is_said_before_the_run() {
         let error = complaint(arguments);
         assert!(error.contains(part), "{arguments:?}: {error}");
     }
+}
+
+/// A number in JSON.
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn changes_are_tried_and_ranked() {
+    let out = answer(&[HACKBENCH, "--auto", "--seeds", "3"]);
+    let auto = out.split_once("\nTried: ").expect("what was tried").1;
+    assert!(
+        auto.lines().all(|line| line.chars().count() <= 100),
+        "{out}"
+    );
+    insta::with_settings!({prepend_module_to_snapshot => false, snapshot_path => "snapshots"}, {
+        insta::assert_snapshot!("whatif-auto", out);
+    });
+}
+
+#[test]
+fn what_was_tried_is_what_its_arguments_ask_for() {
+    let asked = |jobs| {
+        let out = answer(&[
+            HACKBENCH, "--auto", "--seeds", "2", "--jobs", jobs, "--json",
+        ]);
+        serde_json::from_str::<Value>(&out).expect("JSON")
+    };
+    let json = asked("1");
+    assert_eq!(json, asked("5"));
+    let auto = &json["auto"];
+    let tried = auto["tried"].as_array().expect("what was tried");
+    let variants = json["variants"].as_array().expect("variants");
+    assert!((8..=24).contains(&tried.len()), "{}", tried.len());
+    assert_eq!(tried.len(), variants.len());
+    // Each, and the recorded knobs.
+    let replays = 2 * (tried.len() as u64 + 1);
+    assert_eq!(auto["replays"].as_u64(), Some(replays));
+    let classes = [
+        "better",
+        "mixed",
+        "less_cpu",
+        "same",
+        "within_noise",
+        "below_error",
+        "worse",
+    ];
+    for (one, variant) in tried.iter().zip(variants) {
+        assert_eq!(one["name"], variant["name"]);
+        assert!(
+            classes.contains(&one["outcome"].as_str().expect("a word")),
+            "{one}"
+        );
+        // Its VMs make up the whole.
+        let vms = one["vms"].as_array().expect("VMs");
+        let vcpus = [2.0, 2.0, 4.0];
+        let sum: f64 = vms
+            .iter()
+            .zip(vcpus)
+            .map(|(vm, n)| number(&vm["given_back"]["change"]["mean"]) * n)
+            .sum();
+        let all = number(&one["given_back"]["change"]["mean"]) * 8.0;
+        assert!((sum - all).abs() < 1e-6, "{one}");
+    }
+    let better = tried.iter().take_while(|one| one["outcome"] == "better");
+    let nets: Vec<f64> = better.map(|one| number(&one["net"])).collect();
+    assert!(nets.is_sorted_by(|a, b| a >= b), "{nets:?}");
+    // The first, the last and one with pins alone give the same by themselves.
+    let pinned = tried
+        .iter()
+        .position(|one| one["name"].to_string().contains("pin "));
+    for at in [0, tried.len() - 1, pinned.expect("a pin")] {
+        let arguments = tried[at]["arguments"].as_array().expect("arguments");
+        let mut alone = vec![HACKBENCH, "--seeds", "2", "--json"];
+        alone.extend(arguments.iter().map(|one| one.as_str().expect("a text")));
+        let json: Value = serde_json::from_str(&answer(&alone)).expect("JSON");
+        assert_eq!(json["variants"][0], variants[at], "{alone:?}");
+    }
+}
+
+#[test]
+fn what_is_set_comes_before_what_is_tried() {
+    let out = answer(&[
+        HACKBENCH,
+        "--auto",
+        "--set",
+        "host.hz=1000",
+        "--pin",
+        "vm0=0-1",
+        "--seeds",
+        "2",
+        "--json",
+    ]);
+    let json: Value = serde_json::from_str(&out).expect("JSON");
+    let auto = &json["auto"];
+    assert_eq!(auto["on_top_of"], "host.hz=1000 pin vm0=0-1");
+    let tried = auto["tried"].as_array().expect("what was tried");
+    // As recorded, with what was set, and with each change.
+    assert_eq!(auto["replays"].as_u64(), Some(2 * (tried.len() as u64 + 2)));
+    // 1000 is set already, and so not tried.
+    assert!(tried.iter().all(|one| one["name"] != "host.hz=1000"));
+    let refused = complaint(&[HACKBENCH, "--auto", "--vary", "host.hz=100,250"]);
+    assert!(refused.contains("cannot be used with"), "{refused}");
+}
+
+#[test]
+fn weight_and_pins_of_tasks_act() {
+    let changes = |arguments: &[&str]| {
+        let mut all = vec![HACKBENCH, "--seeds", "2", "--json"];
+        all.extend(arguments);
+        let json: Value = serde_json::from_str(&answer(&all)).expect("JSON");
+        json["variants"][0]["changes"].clone()
+    };
+    let ready = |changes: &Value, vm: &str| {
+        let mut of_vm = changes.as_array().expect("changes").iter();
+        let row = of_vm.find(|c| c["vm"] == vm && c["quantity"] == "ready");
+        number(&row.expect("a row")["difference"]["estimate"]["mean"])
+    };
+    let nice = changes(&["--set", "vm.vm0.nice=-10"]);
+    assert!(ready(&nice, "vm0") < -50.0, "{nice}");
+    let none = changes(&["--set", "vm.vm0.nice=0"]);
+    assert!(ready(&none, "vm0").abs() < 1e-9, "{none}");
+    // Emulators' threads on a CPU with vCPUs: those wait.
+    let pinned = changes(&["--pin", "task:qemu-system-x86=0"]);
+    assert!(
+        ready(&pinned, "vm0").abs() + ready(&pinned, "vm2").abs() > 1.0,
+        "{pinned}"
+    );
+    // A CPU for each vCPU in turn is what pins one by one say.
+    let turn = changes(&["--pin", "vm0=1:1 1,0"]);
+    let each = changes(&["--pin", "vm0/0=1", "--pin", "vm0/1=0"]);
+    assert_eq!(turn, each);
+    for (arguments, part) in [
+        (["--pin", "task:nobody=0"], "no task but vCPUs"),
+        (["--set", "vm.vm0.cpu_weight=300"], "vm.NAME.nice"),
+        (["--set", "vm.vm0.pv_eoi=false"], "of a VM act: nice"),
+        (["--set", "vm.vm7.nice=1"], "no such VM"),
+        (["--set", "vm.vm0.nice=77"], "vm.vm0.nice"),
+    ] {
+        let error = complaint(&[HACKBENCH, arguments[0], arguments[1]]);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn replays_are_written_for_other_tools() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let export = |name: &str| {
+        let to = format!("{}/{name}/", folder.path().display());
+        let asked = [
+            HACKBENCH,
+            "--set",
+            "vm.vm0.nice=-5",
+            "--seeds",
+            "2",
+            "--export",
+            &to,
+        ];
+        let out = answer(&asked);
+        let read = |file: &str| {
+            assert!(out.contains(&format!("Written: {to}{file}")), "{out}");
+            std::fs::read(folder.path().join(name).join(file)).expect("a file")
+        };
+        ["side-by-side.pftrace", "replayed.dat", "variant-1.dat"].map(read)
+    };
+    let files = export("a");
+    assert!(files == export("b"), "the same replays give the same files");
+    // The groups of tracks.
+    for name in ["recorded", "replayed", "variant vm.vm0.nice=-5"] {
+        let found = files[0]
+            .windows(name.len())
+            .filter(|part| *part == name.as_bytes());
+        assert_eq!(found.count(), 1, "{name}");
+    }
+    // A replay is a recording: with the VMs of the first, and the time that `whatif` says.
+    let analyzed = |file: &str| -> Value {
+        let path = folder.path().join("a").join(file);
+        let output = Command::new(env!("CARGO_BIN_EXE_stealtime"))
+            .args(["analyze", "--json"])
+            .arg(path)
+            .output()
+            .expect("the command runs");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let (replayed, variant) = (analyzed("replayed.dat"), analyzed("variant-1.dat"));
+    let vcpus = |json: &Value| {
+        let vms = json["vms"].as_array().expect("VMs").iter();
+        vms.map(|vm| vm["vcpus"].as_u64()).collect::<Vec<_>>()
+    };
+    assert_eq!(vcpus(&replayed), [Some(2), Some(2), Some(4)]);
+    let out = answer(&[
+        HACKBENCH,
+        "--set",
+        "vm.vm0.nice=-5",
+        "--seeds",
+        "2",
+        "--json",
+    ]);
+    let json: Value = serde_json::from_str(&out).expect("JSON");
+    let span = number(&json["span_ns"]);
+    for (said, told) in json["vcpus"]
+        .as_array()
+        .expect("vCPUs")
+        .iter()
+        .zip(replayed["vcpus"].as_array().expect("vCPUs"))
+    {
+        let told = number(&told["on_cpu_ns"]) / span * 100.0;
+        let said = number(&said["replayed"]["run_percent"]);
+        assert!((said - told).abs() < 0.5, "{said} {told}");
+    }
+    // The VM with the better nice value waits less in the file too.
+    let ready = |json: &Value| -> f64 {
+        let of_vm = json["vcpus"].as_array().expect("vCPUs").iter().take(2);
+        of_vm
+            .map(|vcpu| number(&vcpu["preempted_ns"]) + number(&vcpu["wake_wait_ns"]))
+            .sum()
+    };
+    assert!(ready(&variant) < 0.8 * ready(&replayed));
+    let many = [
+        "--vary",
+        "host.hz=100,200,250,300,500,600,700,800,1000",
+        "--export",
+        "x",
+    ];
+    let error = complaint(&[&[HACKBENCH][..], &many].concat());
+    assert!(error.contains("up to 8 variants"), "{error}");
+}
+
+/// The recording with only what `keep` keeps, told the time since its begin in ns, and a gap on CPU 1
+/// at `gap_ns`.
+fn cut(path: &Path, gap_ns: Option<u64>, keep: impl Fn(&Event, u64) -> bool) {
+    let source = traces().join(HACKBENCH);
+    let mut source = stealtime_trace::open_with(&source, &Default::default()).expect("opened");
+    let mut file = std::fs::File::create(path).expect("a file");
+    let mut writer = TraceDatWriter::new(&mut file, Default::default()).expect("a writer");
+    let (mut first, mut gap) = (None, gap_ns);
+    while let Some(event) = source.next_event().expect("read") {
+        let is_name = !event.kind.is_host_event();
+        let since = match is_name {
+            true => 0,
+            false => event.time_ns - *first.get_or_insert(event.time_ns),
+        };
+        if gap.is_some_and(|gap| since >= gap) {
+            gap = None;
+            writer.lost(CpuId(1), 7);
+        }
+        if is_name || keep(&event, since) {
+            writer.push(&event, source.names()).expect("written");
+        }
+    }
+    writer.finish().expect("a whole file");
+}
+
+#[test]
+fn what_a_recording_lacks_is_said_with_what_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cut.dat");
+    let asked = path.to_str().expect("UTF-8");
+    let lacks = |gap: Option<u64>, keep: &dyn Fn(&Event, u64) -> bool| {
+        cut(&path, gap, keep);
+        let out = answer(&[asked, "--set", "sched.base_slice_ns=3ms", "--seeds", "2"]);
+        let lines = out.lines().filter(|line| line.starts_with("Lacking: "));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        assert!(out.contains("verdict: "), "{out}");
+        lines.join("\n")
+    };
+    let name = |event: &Event| event.kind.tracepoint();
+    let without = |words: &'static [&'static str]| {
+        move |event: &Event, _: u64| !name(event).is_some_and(|name| words.contains(&name))
+    };
+    assert_eq!(lacks(None, &|_, _| true), "");
+    let cases: [(&'static [&'static str], &str); 4] = [
+        (&["sched_waking"], "no sched_waking"),
+        (
+            &["hrtimer_start", "hrtimer_expire_entry"],
+            "no hrtimer events",
+        ),
+        (
+            &["kvm_apic_accept_irq", "kvm_eoi", "kvm_apic_ipi"],
+            "no kvm_apic_accept_irq",
+        ),
+        (&["sched_migrate_task"], "no sched_migrate_task"),
+    ];
+    for (words, part) in cases {
+        let said = lacks(None, &without(words));
+        assert!(said.contains(part), "{words:?}: {said}");
+    }
+    // EOIs alone are missed by nobody.
+    assert_eq!(lacks(None, &without(&["kvm_eoi", "kvm_pv_eoi"])), "");
+    // Lost in the middle.
+    let said = lacks(Some(500_000_000), &|_, _| true);
+    assert!(said.contains("events were lost (7"), "{said}");
+    let of = |event: &Event, tids: &[i32]| {
+        let (prev, next) = match event.kind {
+            Kind::SchedSwitch { prev, next, .. } => (prev.0, next.0),
+            Kind::SchedWaking { tid, .. } | Kind::SchedWakeup { tid, .. } => (tid.0, tid.0),
+            _ => (event.tid.0, event.tid.0),
+        };
+        tids.contains(&prev) || tids.contains(&next)
+    };
+    // Nothing but what came before the first switch to a vCPU.
+    cut(&path, None, |event, _| {
+        !of(event, &[200, 201, 202, 203, 204, 205, 206, 207])
+    });
+    let error = complaint(&[asked]);
+    assert!(error.contains("no vCPU that ran"), "{error}");
+    // No exits: halts are not known, so that polling is not answered, and the scheduler is.
+    cut(&path, None, without(&["kvm_exit", "kvm_entry"]));
+    let error = complaint(&[asked, "--set", "kvm.halt_poll_ns=0"]);
+    assert!(error.contains("no halts of vCPUs"), "{error}");
+    let out = answer(&[asked, "--auto", "--seeds", "2"]);
+    assert!(out.contains("Lacking: no kvm_entry and kvm_exit"), "{out}");
+    assert!(
+        out.contains("Tried: ") && !out.contains("kvm.halt_poll_ns=0 "),
+        "{out}"
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use stealtime_events::{Event, Kind, NameId, Names, Tid};
 
+use super::cpu::Cpu;
 use super::ipi::Request;
 use super::packet::{Category, Mark, TrackKind};
 use super::track::Track;
@@ -136,7 +137,8 @@ impl<W: Write> Exporter<W> {
 
     fn ftrace(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
         let slot = self.cpus.get(usize::from(event.cpu.0));
-        if slot.and_then(Option::as_ref).is_none_or(|cpu| !cpu.shown()) {
+        let shown = slot.and_then(Option::as_ref).is_some_and(Cpu::shown);
+        if !shown || !self.is_first {
             return Ok(());
         }
         let tasks = &self.tasks;

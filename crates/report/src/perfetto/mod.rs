@@ -48,6 +48,19 @@ pub struct Options {
     pub cpus: Vec<u16>,
     /// Tracks of these VMs only; empty: of all.
     pub vms: Vec<String>,
+    /// This is one of several runs in one file.
+    pub run: Option<Run>,
+}
+
+/// One of several runs that stand under each other: files written one after the other into one make
+/// a trace of all. Only the first run has Perfetto's own tracks of CPUs and threads, which a trace
+/// has once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Which one, from 0; no two are alike.
+    pub number: u16,
+    /// The name of the group of its tracks.
+    pub name: String,
 }
 
 /// What was exported.
@@ -64,6 +77,8 @@ pub struct Summary {
 pub struct Exporter<W> {
     sink: Sink<W>,
     sched: Sched,
+    /// Whether Perfetto's own tracks are this run's.
+    is_first: bool,
     options: Options,
     /// Whether the recording has `sched_switch`: without it nobody knows what runs.
     has_switches: bool,
@@ -103,8 +118,10 @@ impl<W: Write> Exporter<W> {
             let mut events = answers.events.iter();
             events.any(|event| event.is(name) && event.count > 0)
         };
+        let run = options.run.as_ref().map_or(0, |run| run.number);
         let mut exporter = Self {
-            sink: Sink::new(out, options.from_ns.unwrap_or(0)),
+            sink: Sink::new(out, options.from_ns.unwrap_or(0), run),
+            is_first: run == 0,
             sched: Sched::default(),
             has_switches: has("sched_switch"),
             has_wakeups: has("sched_wakeup"),
@@ -127,13 +144,23 @@ impl<W: Write> Exporter<W> {
     /// Descriptors of everything that is known beforehand.
     fn describe(&mut self, answers: &Answers) -> io::Result<()> {
         let release = answers.source.uname.as_deref().and_then(roster::release);
-        self.sink.packets.system(release, answers.source.cpus)?;
+        let group = match &self.options.run {
+            Some(run) => {
+                let kind = TrackKind::Plain { name: &run.name };
+                self.sink.track(Track::Run, None, run.number.into(), kind)?;
+                Some(Track::Run)
+            }
+            None => None,
+        };
+        if self.is_first {
+            self.sink.packets.system(release, answers.source.cpus)?;
+        }
         let name = match answers.source.clock_unit.as_str() {
             "ticks" => "Host CPUs (all times are clock ticks, not ns)",
             _ => "Host CPUs",
         };
         self.sink
-            .track(Track::Cpus, None, 0, TrackKind::Plain { name })?;
+            .track(Track::Cpus, group, 0, TrackKind::Plain { name })?;
         let shown = |vm: u32| {
             let mut threads = self.roster.threads.iter().zip(&self.vcpus);
             threads.any(|(thread, vcpu)| thread.vm == vm && vcpu.shown())
@@ -144,11 +171,11 @@ impl<W: Write> Exporter<W> {
             }
             let name = vm.name.as_str();
             let kind = match vm.pid {
-                Some(pid) => TrackKind::Process { pid, name },
-                None => TrackKind::Plain { name },
+                Some(pid) if group.is_none() => TrackKind::Process { pid, name },
+                _ => TrackKind::Plain { name },
             };
             self.sink
-                .track(Track::Vm(i), None, i.saturating_add(1), kind)?;
+                .track(Track::Vm(i), group, i.saturating_add(1), kind)?;
         }
         let vcpus = self.roster.threads.iter().zip(&self.vcpus);
         for (i, (thread, vcpu)) in (0..).zip(vcpus) {
@@ -157,7 +184,8 @@ impl<W: Write> Exporter<W> {
             }
             let vm = Some(Track::Vm(thread.vm));
             let (tid, name) = (thread.tid.0, thread.task.as_str());
-            if let Some(pid) = self.roster.machine(thread.vm).and_then(|vm| vm.pid) {
+            let pid = self.roster.machine(thread.vm).and_then(|vm| vm.pid);
+            if let Some(pid) = pid.filter(|_| group.is_none()) {
                 let kind = TrackKind::Thread { pid, tid, name };
                 self.sink.track(Track::Thread(i), vm, i, kind)?;
             }

@@ -7,8 +7,10 @@ use std::io::{self, Write};
 
 use super::proto::Encoder;
 
-/// The one writer of track events in the file.
+/// The writer of the first run's track events; others follow.
 const SEQUENCE: u64 = 1;
+/// Where the number of the run is in the ids of tracks and flows.
+const RUN_SHIFT: u32 = 40;
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: nothing before this packet is referred to.
 const STATE_CLEARED: u64 = 1;
 /// `SEQ_NEEDS_INCREMENTAL_STATE`: refers to names of earlier packets.
@@ -100,6 +102,8 @@ pub(super) enum TrackKind<'a> {
 #[derive(Debug)]
 pub(super) struct Packets<W> {
     out: W,
+    /// The number of the run.
+    run: u64,
     packet: Encoder,
     names: HashMap<Box<str>, Name>,
     /// `InternedData` for the next packet that is written.
@@ -112,9 +116,10 @@ impl<W: Write> Packets<W> {
     const MAX_NAMES: usize = 1 << 18;
 
     /// Starts a trace.
-    pub(super) fn new(out: W) -> Self {
+    pub(super) fn new(out: W, run: u16) -> Self {
         let mut packets = Self {
             out,
+            run: run.into(),
             packet: Encoder::default(),
             names: HashMap::new(),
             new_names: Encoder::default(),
@@ -156,6 +161,11 @@ impl<W: Write> Packets<W> {
         new
     }
 
+    /// The id of a track among those of all runs: ids of one run are below 2^36.
+    const fn id(&self, track: u64) -> u64 {
+        track | self.run << RUN_SHIFT
+    }
+
     /// Tells of a track, in the group `parent`, at the place `rank` there.
     pub(super) fn track(
         &mut self,
@@ -164,6 +174,7 @@ impl<W: Write> Packets<W> {
         rank: u32,
         kind: TrackKind<'_>,
     ) -> io::Result<()> {
+        let (uuid, parent) = (self.id(uuid), parent.map(|parent| self.id(parent)));
         self.packet.message(60, |track| {
             track.uint(1, uuid);
             if let Some(parent) = parent {
@@ -200,6 +211,7 @@ impl<W: Write> Packets<W> {
 
     /// `TYPE_SLICE_END` of the track's innermost slice.
     pub(super) fn end(&mut self, time_ns: u64, track: u64) -> io::Result<()> {
+        let track = self.id(track);
         self.packet.message(11, |event| {
             event.uint(9, 2);
             event.uint(11, track);
@@ -214,6 +226,7 @@ impl<W: Write> Packets<W> {
 
     /// `TYPE_COUNTER`.
     pub(super) fn counter(&mut self, time_ns: u64, track: u64, value: u32) -> io::Result<()> {
+        let track = self.id(track);
         self.packet.message(11, |event| {
             event.uint(9, 4);
             event.uint(11, track);
@@ -232,6 +245,7 @@ impl<W: Write> Packets<W> {
         let known = CATEGORIES
             .iter()
             .position(|(category, _)| *category == mark.category);
+        let (track, run) = (self.id(track), self.run);
         self.packet.message(11, |event| {
             event.uint(3, known.map_or(0, |index| index as u64 + 1));
             for (name, value) in mark.args {
@@ -244,10 +258,10 @@ impl<W: Write> Packets<W> {
             event.uint(10, mark.name.0);
             event.uint(11, track);
             for flow in mark.flows {
-                event.fixed64(47, *flow);
+                event.fixed64(47, *flow | run << RUN_SHIFT);
             }
             for flow in mark.ends {
-                event.fixed64(48, *flow);
+                event.fixed64(48, *flow | run << RUN_SHIFT);
             }
         });
         self.send(Some(time_ns))
@@ -280,7 +294,7 @@ impl<W: Write> Packets<W> {
         if let Some(time_ns) = time_ns {
             self.packet.uint(8, time_ns.min(LATEST));
         }
-        self.packet.uint(10, SEQUENCE);
+        self.packet.uint(10, SEQUENCE + self.run);
         if !self.new_names.bytes().is_empty() {
             self.packet.raw(12, self.new_names.bytes());
             self.new_names.clear();

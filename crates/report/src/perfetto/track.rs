@@ -21,6 +21,8 @@ pub(super) enum Track {
     HaltPoll(u32),
     /// A vCPU's PLE window.
     PleWindow(u32),
+    /// The group of all that is of one run.
+    Run,
 }
 
 impl Track {
@@ -34,6 +36,7 @@ impl Track {
             Self::Thread(vcpu) => (5, vcpu),
             Self::HaltPoll(vcpu) => (6, vcpu),
             Self::PleWindow(vcpu) => (7, vcpu),
+            Self::Run => (8, 0),
         };
         (kind << 32) | u64::from(index)
     }
@@ -50,10 +53,10 @@ pub(super) struct Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// A sink that writes from `from_ns` on.
-    pub(super) fn new(out: W, from_ns: u64) -> Self {
+    /// A sink that writes from `from_ns` on, of the how many-th run of the file.
+    pub(super) fn new(out: W, from_ns: u64, run: u16) -> Self {
         Self {
-            packets: Packets::new(out),
+            packets: Packets::new(out, run),
             from_ns,
             open: from_ns == 0,
         }

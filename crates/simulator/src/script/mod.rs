@@ -110,6 +110,8 @@ pub struct Scripts {
     /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
     /// kernel. It counts as waiting.
     pub wake_ns: u32,
+    /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
+    pub tell: bool,
 }
 
 /// The cgroup of a VM.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stealtime_events::Tid;
+use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
@@ -41,6 +41,8 @@ pub(crate) struct ScriptTask {
     /// Index among the scripts.
     index: usize,
     running: Option<(Spent, u64)>,
+    /// An entry was told, and no exit since.
+    in_guest: bool,
     spent: BTreeMap<Spent, (u64, u64)>,
     poll_ns: u64,
     halts: u64,
@@ -86,6 +88,7 @@ impl ScriptTask {
             awaited: Until::Time(0),
             index,
             running: None,
+            in_guest: false,
             spent: BTreeMap::new(),
             poll_ns: 0,
             halts: 0,
@@ -182,6 +185,8 @@ impl Machine<'_> {
             match step {
                 Step::Run { ns: 0, .. } => {}
                 Step::Run { ns, spent } => {
+                    self.tell(cpu, task, spent)?;
+                    let script = self.script(task)?;
                     script.running = Some((spent, ns));
                     self.tasks[task].left_ns = ns;
                     return self.run_task(cpu, task);
@@ -208,6 +213,28 @@ impl Machine<'_> {
                 }
             }
         }
+    }
+
+    /// Tells that a vCPU enters or leaves the guest, if it does.
+    fn tell(&mut self, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
+        if !self.cfg.scripts.tell {
+            return Ok(());
+        }
+        let vcpu = VcpuId::UNKNOWN;
+        let script = self.script(task)?;
+        let kind = match (spent, script.in_guest) {
+            (Spent::Guest, false) => Kind::KvmEntry { vcpu },
+            (Spent::Exit(number), true) => Kind::KvmExit {
+                reason: ExitReason::vmx(number),
+                vcpu,
+                intr_vector: None,
+                info1: 0,
+            },
+            _ => return Ok(()),
+        };
+        script.in_guest = !script.in_guest;
+        self.emit(cpu, kind);
+        Ok(())
     }
 
     fn reached(&self, until: Until) -> bool {
@@ -369,6 +396,14 @@ impl Machine<'_> {
                 valid_wakeup: true,
             };
             script.halt_poll.end(&knobs, &halt, &end, &());
+            if self.cfg.scripts.tell {
+                let kind = Kind::KvmVcpuWakeup {
+                    ns: now - since,
+                    waited,
+                    valid: true,
+                };
+                self.emit(self.tasks[task].cpu, kind);
+            }
         }
         Ok(())
     }

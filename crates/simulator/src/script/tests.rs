@@ -7,6 +7,10 @@ use crate::config::{
 use crate::{Outcome, run};
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
+    run(&config(cpus, edges, scripts), &mut ()).unwrap()
+}
+
+fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
     let tasks = scripts
         .into_iter()
         .enumerate()
@@ -19,7 +23,7 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             moves: false,
             steps: Arc::from(steps),
         });
-    let config = Config {
+    Config {
         host: HostConfig {
             profile: Profile::generic(),
             topology: Topology::flat(cpus),
@@ -41,8 +45,34 @@ fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
             warmup_ns: 0,
             seed: 1,
         },
+    }
+}
+
+#[test]
+fn weights_share_a_cpu_between_vms() {
+    let mut config = config(1, 0, vec![vec![work(1_000_000_000)]; 2]);
+    config.scripts.tasks[1].vm = Some(1);
+    let weight = |cpu_weight| {
+        Some(ScriptGroup {
+            cpu_weight,
+            ..ScriptGroup::default()
+        })
     };
-    run(&config, &mut ()).unwrap()
+    config.scripts.groups = vec![weight(100), weight(300)];
+    let ran = |config: &Config| {
+        let outcome = run(config, &mut ()).unwrap();
+        let ran: Vec<u64> = outcome.scripts.iter().map(|s| s.books.run_ns).collect();
+        assert!(ran.iter().sum::<u64>() > 99_000_000, "{ran:?}");
+        ran
+    };
+    let weighed = ran(&config);
+    // A quarter and three quarters of 100 ms, to within a slice.
+    assert!(weighed[0].abs_diff(25_000_000) < 3_000_000, "{weighed:?}");
+    config.scripts.groups = vec![weight(100), weight(100)];
+    let even = ran(&config);
+    assert!(even[0].abs_diff(even[1]) < 6_000_000, "{even:?}");
+    config.scripts.groups = vec![weight(100), weight(0)];
+    assert!(run(&config, &mut ()).is_err());
 }
 
 const fn work(ns: u64) -> Step {

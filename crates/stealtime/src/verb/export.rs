@@ -128,6 +128,7 @@ impl Export {
             to_ns: self.window.until.map(|until| until.resolve(first)),
             cpus: self.cpu.clone(),
             vms: self.vm.clone(),
+            run: None,
         };
         let mut exporter = Exporter::new(out, &analyzed.answers, options).map_err(&failed)?;
         let mut source = input::open(twice.path(), &self.recording, None)?;

@@ -1,11 +1,19 @@
 //! `stealtime whatif`: a recording replayed as it was, and with knobs changed.
 
 mod ask;
+mod auto;
+mod candidates;
+mod export;
+mod facts;
 mod page;
+mod plan;
+mod replays;
 mod result;
 mod selftest;
 mod show;
+mod show_auto;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -22,7 +30,9 @@ use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
 use crate::report::ReportTo;
-use result::{Both, Error, Shares, Variant, Waits};
+use auto::Auto;
+use plan::Plan;
+use result::{Both, Error, Judged, Measured, Shares, Variant, Waits};
 
 /// Replay a recording on a simulated host, as it was and with knobs changed.
 ///
@@ -39,6 +49,9 @@ Examples:
   stealtime whatif trace.dat --vary kvm.halt_poll_ns=0,50000,200000,1000000
   stealtime whatif trace.dat --set sched.base_slice_ns=700us --report slice.html
   stealtime whatif trace.dat --pin vm0/0=0 --pin vm0/1=1
+  stealtime whatif trace.dat --auto
+  stealtime whatif trace.dat --auto --set host.hz=1000 --json
+  stealtime whatif trace.dat --set kvm.halt_poll_ns=0 --export both.pftrace
   stealtime whatif --self-test traces/")]
 pub(crate) struct WhatIf {
     /// A recording with scheduler, KVM and timer events: trace.dat, perf.data or ftrace text
@@ -53,22 +66,38 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "KNOB=A,B,C…")]
     vary: Vec<String>,
 
-    /// Let a vCPU, or all of a VM, run on these CPUs only (repeat for several)
+    /// Let a vCPU, all of a VM, or other tasks (task:NAME, task:TID) run on these CPUs only: 0,2-3;
+    /// `VM=1:1 0-3` gives each vCPU one of them in turn (repeat for several)
     #[arg(long, value_name = "VM[/VCPU]=CPUS")]
     pin: Vec<String>,
+
+    /// Try the changes that what `analyze` finds gives reason for, on top of --set and --pin, and rank
+    /// them by guest time given back
+    #[arg(long, conflicts_with = "vary")]
+    auto: bool,
 
     /// What the recorded host had: lines KEY = VALUE of knobs, `groups` (VMs in cgroups of their
     /// own: true, false) and `placement` (recorded, simulated)
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
 
+    /// Write the recording, its replay and each variant's as one Perfetto trace, under each other; into
+    /// a folder (there already, or ending in `/`) also each replay as a trace.dat. Of --auto the best
+    #[arg(long, value_name = "FILE|DIR")]
+    export: Option<PathBuf>,
+
     /// Replays of each variant
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u64).range(2..=1000))]
     seeds: u64,
 
+    /// How many replays at a time; without it, as many as there are CPUs
+    #[arg(long, value_name = "N", visible_alias = "threads")]
+    jobs: Option<NonZeroUsize>,
+
     /// Print how close replays are for each recording below this directory, and nothing else
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "set", "vary", "pin", "report"])]
+    #[arg(long, value_name = "DIR",
+        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report"])]
     self_test: Option<PathBuf>,
 
     /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
@@ -96,6 +125,15 @@ struct Base {
     config: Config,
     recorded: Times,
     replayed: Times,
+    /// Names of VMs, in the order of the answers.
+    vms: Vec<String>,
+}
+
+impl Base {
+    /// The recording as replays are measured.
+    fn measured(&self) -> Measured {
+        Measured::of(&self.recorded, self.vms.len(), self.recording.span_ns)
+    }
 }
 
 /// All that is printed.
@@ -115,6 +153,12 @@ struct Report {
     variants: Vec<Variant>,
     /// Knobs that were asked and cannot be answered.
     not_answerable: Vec<String>,
+    /// What `--auto` tried; its variants are in the order of the ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto: Option<Auto>,
+    /// Files that `--export` wrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exported: Vec<String>,
 }
 
 impl WhatIf {
@@ -133,7 +177,7 @@ impl WhatIf {
         };
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
-        let report = self.report(path, &base)?;
+        let report = self.report(path, twice.path(), &base)?;
         match self.form.is_json() {
             _ if self.report.is_stdout() => {}
             true => output::to_stdout(|out| json::write_any(&report, out))?,
@@ -177,7 +221,8 @@ impl WhatIf {
             None => Vec::new(),
         };
         let recorded = predict::recorded(&recording, &answers);
-        let tell = |config: &mut Config| ask::apply(config, &settings);
+        let vms: Vec<String> = answers.vms.iter().map(|vm| vm.vm.clone()).collect();
+        let tell = |config: &mut Config| ask::apply(config, &settings, &vms);
         let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
             answers,
@@ -186,15 +231,34 @@ impl WhatIf {
             config,
             recorded,
             replayed,
+            vms,
         })
     }
 
-    fn report(&self, path: &Path, base: &Base) -> Result<Report, CliError> {
+    fn report(&self, path: &Path, file: &Path, base: &Base) -> Result<Report, CliError> {
         let (asked, not_answerable) = self.asked(base)?;
         let span = base.recording.span_ns;
         let error = Error::of(&Errors::between(&base.recorded, &base.replayed, span));
-        let variants = self.variants(base, &asked, error.is_close())?;
-        let vm_name = |vm: usize| base.answers.vms.get(vm).map(|vm| vm.vm.clone());
+        let (auto, variants) = match self.auto {
+            true => {
+                let first = asked.first().cloned().unwrap_or_default();
+                let (auto, variants) = auto::run(self, base, &first, error.is_close())?;
+                (Some(auto), variants)
+            }
+            false => (None, self.variants(base, &asked, error.is_close())?),
+        };
+        let exported = match &self.export {
+            Some(to) => {
+                let best = auto.iter().flat_map(|auto| auto.best(&asked, export::BEST));
+                let plans: Vec<Plan> = match self.auto {
+                    true => best.collect(),
+                    false => asked,
+                };
+                export::write(self, base, file, &plans, to)?
+            }
+            None => Vec::new(),
+        };
+        let vm_name = |vm: usize| base.vms.get(vm).cloned();
         let pairs = base.recorded.vcpus.iter().zip(&base.replayed.vcpus);
         Ok(Report {
             path: path.display().to_string(),
@@ -216,28 +280,30 @@ impl WhatIf {
                 .collect(),
             variants,
             not_answerable,
+            auto,
+            exported: exported
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
         })
     }
 
     /// The variants that this recording can answer, and why it cannot answer others. It is an
     /// error if none is left.
-    fn asked(&self, base: &Base) -> Result<(Vec<Vec<ask::Setting>>, Vec<String>), CliError> {
+    fn asked(&self, base: &Base) -> Result<(Vec<Plan>, Vec<String>), CliError> {
         let mut not = Vec::new();
         let mut asked = Vec::new();
-        let all = ask::variants(&self.set, &self.vary)?;
-        for variant in all {
-            let mut trial = base.config.clone();
-            let mut problem = None;
-            for setting in &variant {
-                match ask::answerable(&setting.0, &base.recording) {
-                    Ok(()) => ask::apply(&mut trial, std::slice::from_ref(setting))?,
-                    Err(why) => problem = Some(why),
-                }
-            }
-            match problem {
+        for settings in ask::variants(&self.set, &self.vary)? {
+            let names = settings.iter().map(|setting| &setting.0);
+            let mut problems = names
+                .filter_map(|name| ask::answerable(name, &base.recording, &base.assumed).err());
+            match problems.next() {
                 Some(why) if not.contains(&why) => {}
                 Some(why) => not.push(why),
-                None => asked.push(variant),
+                None => asked.push(Plan {
+                    settings,
+                    pins: self.pin.clone(),
+                }),
             }
         }
         if asked.is_empty() {
@@ -246,68 +312,54 @@ impl WhatIf {
                 not.join("; ")
             )));
         }
-        asked.retain(|variant| !variant.is_empty() || !self.pin.is_empty());
+        for plan in &asked {
+            plan.prepare(base)?;
+        }
+        asked.retain(|plan| !plan.is_empty());
+        if self.export.is_some() && asked.len() > export::MOST {
+            let (have, most) = (asked.len(), export::MOST);
+            let problem = format!("--export is for up to {most} variants, not {have}");
+            return Err(CliError::WhatIf(problem));
+        }
         Ok((asked, not))
     }
 
-    fn variants(
-        &self,
-        base: &Base,
-        asked: &[Vec<ask::Setting>],
-        close: bool,
-    ) -> Result<Vec<Variant>, CliError> {
+    /// How many replays run at a time.
+    fn threads(&self) -> NonZeroUsize {
+        let all = || std::thread::available_parallelism().ok();
+        self.jobs.or_else(all).unwrap_or(NonZeroUsize::MIN)
+    }
+
+    fn variants(&self, base: &Base, asked: &[Plan], close: bool) -> Result<Vec<Variant>, CliError> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let mut pinned = base.assumed.clone();
-        for pin in &self.pin {
-            pinned
-                .pins
-                .extend(ask::pins(pin, &base.answers, base.recording.cpus)?);
-        }
-        let before = self.replays(base, &base.assumed, &[])?;
-        let vms: Vec<String> = base.answers.vms.iter().map(|vm| vm.vm.clone()).collect();
-        let mut variants = Vec::new();
-        for settings in asked {
-            let after = self.replays(base, &pinned, settings)?;
-            let span = base.recording.span_ns;
-            let changes = result::changes(&vms, span, &base.recorded, &before, &after);
-            let verdict = result::verdict(&changes, close);
-            variants.push(Variant {
-                name: self.name_of(settings),
-                changes,
-                verdict,
-            });
-        }
-        Ok(variants)
-    }
-
-    fn name_of(&self, settings: &[ask::Setting]) -> String {
-        let knobs = settings
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"));
-        let pins = self.pin.iter().map(|pin| format!("pin {pin}"));
-        knobs.chain(pins).collect::<Vec<_>>().join(" ")
-    }
-
-    fn replays(
-        &self,
-        base: &Base,
-        assumed: &Assumed,
-        settings: &[ask::Setting],
-    ) -> Result<Vec<Times>, CliError> {
-        let one = |seed| {
-            let knobs = base.config.knobs.clone();
-            let mut config = host::as_recorded(&base.recording, knobs, assumed, seed);
-            ask::apply(&mut config, settings)?;
-            replay(&base.recording, &config)
+        let zero = Plan::default();
+        let plans = std::iter::once(&zero).chain(asked);
+        let plans: Vec<_> = plans
+            .map(|plan| plan.prepare(base))
+            .collect::<Result<_, _>>()?;
+        let replays = replays::all(base, &plans, self.seeds, self.threads())?;
+        let recorded = base.measured();
+        let Some((before, after)) = replays.split_first() else {
+            return Ok(Vec::new());
         };
-        (1..=self.seeds).map(one).collect()
+        let variant = |(plan, after): (&Plan, &Vec<Measured>)| {
+            let judged = Judged {
+                recorded: &recorded,
+                base: before,
+                before,
+                after,
+            };
+            let changes = result::changes(&base.vms, judged);
+            Variant {
+                name: plan.name(),
+                verdict: result::verdict(&changes, close),
+                changes,
+            }
+        };
+        Ok(asked.iter().zip(after).map(variant).collect())
     }
-}
-
-fn replay(recording: &Replayable, config: &Config) -> Result<Times, CliError> {
-    predict::replay(recording, config).map_err(|fault| CliError::WhatIf(fault.to_string()))
 }
 
 /// What the replay takes for true, and where it is from.

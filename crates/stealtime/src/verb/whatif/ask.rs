@@ -6,7 +6,8 @@ use stealtime_analysis::Answers;
 use stealtime_lab::knobs;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, Placement};
-use stealtime_simulator::config::Config;
+use stealtime_simulator::config::{Config, VmConfig};
+use stealtime_simulator::script::Scripts;
 
 use crate::error::CliError;
 
@@ -22,6 +23,9 @@ const ACT: [&str; 9] = [
     "sched.preempt",
     "host.hz",
 ];
+
+/// Knobs of a VM (`vm.NAME.KNOB`) that change something in a replay.
+const ACT_OF_VM: [&str; 3] = ["nice", "cpu_weight", "cpu_max"];
 
 /// Most variants of one call.
 const MOST_VARIANTS: usize = 1_000;
@@ -73,11 +77,19 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
 }
 
 /// Whether this recording can say anything about a knob; if not, why, and what to do.
-pub(super) fn answerable(name: &str, recording: &Recording) -> Result<(), String> {
+pub(super) fn answerable(
+    name: &str,
+    recording: &Recording,
+    assumed: &Assumed,
+) -> Result<(), String> {
+    if let Some(knob) = knob_of_vm(name) {
+        return answerable_of_vm(name, knob, assumed.groups == Some(true));
+    }
     if !ACT.contains(&name) {
+        let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
         return Err(format!(
             "{name} does nothing in a replay yet, so this recording cannot answer it; \
-             knobs that act: {}. `stealtime simulate` has all knobs",
+             knobs that act: {}, {of_vm}. `stealtime simulate` has all knobs",
             ACT.join(", ")
         ));
     }
@@ -90,25 +102,118 @@ pub(super) fn answerable(name: &str, recording: &Recording) -> Result<(), String
     Ok(())
 }
 
-/// Sets knobs of a host.
-pub(super) fn apply(config: &mut Config, settings: &[Setting]) -> Result<(), CliError> {
+/// KNOB of `vm.NAME.KNOB`.
+fn knob_of_vm(name: &str) -> Option<&str> {
+    let (_, knob) = name.strip_prefix("vm.")?.rsplit_once('.')?;
+    Some(knob)
+}
+
+fn answerable_of_vm(name: &str, knob: &str, groups: bool) -> Result<(), String> {
+    match (knob, groups) {
+        ("nice", true) => Err(format!(
+            "{name}: each VM is taken to be in a cgroup of its own, where nice values act within \
+             the VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
+        )),
+        ("cpu_weight", false) => Err(format!(
+            "{name}: no cgroups are assumed, whose weight it is; set vm.NAME.nice, or say \
+             `groups = true` in a --host file"
+        )),
+        ("pinning", _) => Err(format!("{name}: say --pin NAME=CPUS")),
+        (knob, _) if ACT_OF_VM.contains(&knob) => Ok(()),
+        _ => Err(format!(
+            "{name} does nothing in a replay yet, so this recording cannot answer it; of a VM act: \
+             {}. `stealtime simulate` has all knobs",
+            ACT_OF_VM.join(", ")
+        )),
+    }
+}
+
+/// Sets knobs of a host with these VMs.
+pub(super) fn apply(
+    config: &mut Config,
+    settings: &[Setting],
+    vms: &[String],
+) -> Result<(), CliError> {
     for (name, value) in settings {
-        knobs::set(config, name, value).map_err(|error| CliError::WhatIf(error.to_string()))?;
+        let wrong = |error: knobs::KnobError| CliError::WhatIf(error.to_string());
+        match name.starts_with("vm.") {
+            true => apply_to_vms(config, name, value, vms).map_err(wrong)?,
+            false => knobs::set(config, name, value).map_err(wrong)?,
+        }
     }
     Ok(())
 }
 
-/// A pin: which vCPU may run on which CPUs.
-type Pin = ((usize, u32), Vec<u32>);
+/// Values that no knob gives, so that it shows which VMs a knob is for.
+const UNSET: (i8, u32) = (i8::MAX, u32::MAX);
+const UNSET_LIMIT: Option<(u64, u64)> = Some((u64::MAX, u64::MAX));
 
-/// `VM/VCPU=CPUS`, or `VM=CPUS` for all vCPUs of a VM; CPUs as `0,2-3`.
-pub(super) fn pins(text: &str, answers: &Answers, cpus: u32) -> Result<Vec<Pin>, CliError> {
+fn apply_to_vms(
+    config: &mut Config,
+    name: &str,
+    value: &str,
+    vms: &[String],
+) -> Result<(), knobs::KnobError> {
+    let stub = |name: &String| VmConfig {
+        name: name.clone(),
+        nice: UNSET.0,
+        cpu_weight: UNSET.1,
+        cpu_max_ns: UNSET_LIMIT,
+        ..VmConfig::default()
+    };
+    let mut trial = Config {
+        host: config.host.clone(),
+        vms: vms.iter().map(stub).collect(),
+        scripts: Scripts::default(),
+        knobs: config.knobs.clone(),
+        run: config.run,
+    };
+    knobs::set(&mut trial, name, value)?;
+    for (vm, set) in (0u32..).zip(&trial.vms) {
+        if set.nice != UNSET.0 {
+            let tasks = config.scripts.tasks.iter_mut();
+            for task in tasks.filter(|task| task.vm == Some(vm)) {
+                task.nice = set.nice;
+            }
+        }
+        if set.cpu_weight != UNSET.1 {
+            if let Some(Some(group)) = config.scripts.groups.get_mut(vm as usize) {
+                group.cpu_weight = set.cpu_weight;
+            }
+        }
+        if set.cpu_max_ns != UNSET_LIMIT {
+            // A limit is one of a cgroup.
+            if let Some(group) = config.scripts.groups.get_mut(vm as usize) {
+                group.get_or_insert_default().cpu_max_ns = set.cpu_max_ns;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a pin: `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in
+/// turn, or `task:NAME=CPUS` and `task:TID=CPUS` for tasks that are no vCPUs; CPUs as `0,2-3`.
+pub(super) fn pin(
+    text: &str,
+    answers: &Answers,
+    recording: &Recording,
+    assumed: &mut Assumed,
+) -> Result<(), CliError> {
     let wrong = |problem: String| CliError::WhatIf(format!("--pin {text}: {problem}"));
     let (who, list) = text
-        .split_once('=')
-        .ok_or_else(|| wrong("expected VM/VCPU=CPUS".to_owned()))?;
-    let list = cpu_list(list, cpus).map_err(wrong)?;
+        .rsplit_once('=')
+        .ok_or_else(|| wrong("expected VM/VCPU=CPUS, VM=CPUS or task:NAME=CPUS".to_owned()))?;
+    let each = list.trim_start().strip_prefix("1:1 ");
+    let mut list = cpu_list(each.unwrap_or(list), recording.cpus).map_err(wrong)?;
+    if each.is_none() {
+        list.sort_unstable();
+    }
     let whole = answers.vms.iter().position(|vm| vm.vm == who);
+    if let (None, Some(task)) = (whole, who.strip_prefix("task:")) {
+        let pins = task_pins(task, &list, recording).map_err(wrong)?;
+        assumed.task_pins.extend(pins);
+        return Ok(());
+    }
     let (name, number) = match who.rsplit_once('/') {
         Some((name, number)) if whole.is_none() => (name, Some(number)),
         _ => (who, None),
@@ -124,15 +229,35 @@ pub(super) fn pins(text: &str, answers: &Answers, cpus: u32) -> Result<Vec<Pin>,
         Some(Err(_)) => return Err(wrong("the vCPU is not a number".to_owned())),
     };
     let of_vm = answers.vcpus.iter().filter(|time| time.vm == name);
-    let found: Vec<Pin> = of_vm
-        .filter(|time| number.is_none_or(|number| number == time.vcpu))
-        .map(|time| ((vm, time.vcpu), list.clone()))
-        .collect();
-    if found.is_empty() {
+    let found = of_vm.filter(|time| number.is_none_or(|number| number == time.vcpu));
+    let before = assumed.pins.len();
+    for (at, time) in found.enumerate() {
+        let cpus = match each {
+            Some(_) => vec![list[at % list.len()]],
+            None => list.clone(),
+        };
+        assumed.pins.push(((vm, time.vcpu), cpus));
+    }
+    if assumed.pins.len() == before {
         return Err(wrong(format!("VM {name:?} has no such vCPU")));
     }
-    Ok(found)
+    Ok(())
 }
+
+/// Pins of tasks that are no vCPUs, by name or id.
+fn task_pins(who: &str, list: &[u32], recording: &Recording) -> Result<Vec<TaskPin>, String> {
+    let tid = who.parse::<i32>().ok();
+    let others = recording.tasks.iter().filter(|task| task.vcpu.is_none());
+    let found = others.filter(|task| task.name == who || Some(task.tid) == tid);
+    let pins: Vec<TaskPin> = found.map(|task| (task.tid, list.to_vec())).collect();
+    match pins.is_empty() {
+        true => Err(format!("no task but vCPUs has the name or id {who:?}")),
+        false => Ok(pins),
+    }
+}
+
+/// Where a task may run.
+type TaskPin = (i32, Vec<u32>);
 
 fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
     let mut list = Vec::new();
@@ -145,10 +270,12 @@ fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
         if from > to || to >= cpus {
             return Err(format!("{part}: the host has CPUs 0-{}", cpus - 1));
         }
-        list.extend(from..=to);
+        list.extend(
+            (from..=to)
+                .filter(|cpu| !list.contains(cpu))
+                .collect::<Vec<_>>(),
+        );
     }
-    list.sort_unstable();
-    list.dedup();
     Ok(list)
 }
 
@@ -227,6 +354,18 @@ pub(super) fn lacks(answers: &Answers) -> Vec<String> {
     note(
         !has("kvm_vcpu_wakeup"),
         "no kvm_vcpu_wakeup: where polling in halts ended is not known",
+    );
+    note(
+        !has("kvm_exit") || !has("kvm_entry"),
+        "no kvm_entry and kvm_exit: guests' time and exits are one, and no halts are known",
+    );
+    note(
+        has("kvm_vcpu_wakeup") && !has("kvm_apic_accept_irq"),
+        "no kvm_apic_accept_irq: a poll in a halt that an IPI ended keeps its recorded time",
+    );
+    note(
+        !has("sched_migrate_task"),
+        "no sched_migrate_task: tasks are where they next ran",
     );
     if answers.source.lost > 0 || answers.source.lost_gaps > 0 {
         lacks.push(format!(

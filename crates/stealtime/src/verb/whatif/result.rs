@@ -131,6 +131,12 @@ type Quantity = (
     fn(&[&VcpuTimes], f64) -> f64,
 );
 
+/// Places in [`QUANTITIES`].
+const RUNNING: usize = 0;
+const READY: usize = 1;
+const POLLING: usize = 3;
+const WAKEUP_P99: usize = 5;
+
 const QUANTITIES: [Quantity; 6] = [
     ("running", "ms/s", Better::Neither, |vm, span| {
         of_span(vm, span, |t| t.run_ns)
@@ -162,39 +168,138 @@ fn of_vm(times: &Times, vm: usize) -> Vec<&VcpuTimes> {
     times.vcpus.iter().filter(|time| time.vm == vm).collect()
 }
 
-/// What a variant changes, from replays with equal seeds: of each quantity of each VM the
-/// difference. `recorded` and `base` say how far the replay is off by itself.
-pub(super) fn changes(
-    vms: &[String],
-    span_ns: u64,
-    recorded: &Times,
-    before: &[Times],
-    after: &[Times],
-) -> Vec<Change> {
-    let span = span_ns.max(1) as f64;
+/// A replay, or the recording, as numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Measured {
+    /// Of each VM, [`QUANTITIES`] in their order.
+    vms: Vec<[f64; QUANTITIES.len()]>,
+    /// Waiting of tasks that are no vCPUs, in ms per second.
+    pub(super) others_ready: f64,
+    /// What they ran, in ms per second.
+    pub(super) others_work: f64,
+}
+
+impl Measured {
+    /// Of so many VMs.
+    pub(super) fn of(times: &Times, vms: usize, span_ns: u64) -> Self {
+        let span = span_ns.max(1) as f64;
+        let of_vm = |vm| {
+            let vcpus = of_vm(times, vm);
+            QUANTITIES.map(|quantity| quantity.3(&vcpus, span))
+        };
+        let rate = |ns: u64| ns as f64 / span * 1_000.0;
+        Self {
+            vms: (0..vms).map(of_vm).collect(),
+            others_ready: rate(times.others.ready_ns),
+            others_work: rate(times.others.run_ns),
+        }
+    }
+
+    /// What a VM ran without polling, in ms per second: work that it got done.
+    pub(super) fn work(&self, vm: usize) -> f64 {
+        self.value(vm, RUNNING) - self.value(vm, POLLING)
+    }
+
+    /// Work of all VMs and tasks, in ms per second.
+    pub(super) fn all_work(&self) -> f64 {
+        self.sum(Self::work) + self.others_work
+    }
+
+    /// CPU time of the whole host, in ms per second.
+    pub(super) fn host_cpu(&self) -> f64 {
+        self.sum(|all, vm| all.value(vm, RUNNING)) + self.others_work
+    }
+
+    fn sum(&self, of: impl Fn(&Self, usize) -> f64) -> f64 {
+        (0..self.vms.len()).map(|vm| of(self, vm)).sum()
+    }
+
+    /// A VM's waiting for a CPU, in ms per second.
+    pub(super) fn ready(&self, vm: usize) -> f64 {
+        self.value(vm, READY)
+    }
+
+    /// The 99th percentile of a VM's wakeups, in us.
+    pub(super) fn wakeup_p99(&self, vm: usize) -> f64 {
+        self.value(vm, WAKEUP_P99)
+    }
+
+    /// The waiting of all VMs, in ms per second.
+    pub(super) fn all_ready(&self) -> f64 {
+        self.sum(Self::ready)
+    }
+
+    fn value(&self, vm: usize, quantity: usize) -> f64 {
+        let values = self.vms.get(vm).and_then(|values| values.get(quantity));
+        values.copied().unwrap_or(0.0)
+    }
+}
+
+/// Replays that a variant is judged by: as recorded, without the variant, with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Judged<'r> {
+    pub(super) recorded: &'r Measured,
+    /// Replays under the recorded knobs: how far they are off by themselves.
+    pub(super) base: &'r [Measured],
+    /// Replays that the variant is compared with, with the seeds of those with it.
+    pub(super) before: &'r [Measured],
+    pub(super) after: &'r [Measured],
+}
+
+/// A quantity with and without a variant.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compared {
+    pub(super) before: f64,
+    pub(super) after: f64,
+    pub(super) difference: Difference,
+    /// Smaller than what the replay itself is off by.
+    pub(super) below_error: bool,
+}
+
+impl Judged<'_> {
+    /// What the variant changes in what `value` gives; `None` without replays.
+    pub(super) fn compare(
+        &self,
+        better: Better,
+        value: impl Fn(&Measured) -> f64,
+    ) -> Option<Compared> {
+        let pairs: Vec<(f64, f64)> = self
+            .before
+            .iter()
+            .zip(self.after)
+            .map(|(a, b)| (value(a), value(b)))
+            .collect();
+        let difference = difference(&pairs, better)?;
+        let mean = |values: &mut dyn ExactSizeIterator<Item = f64>| {
+            let n = values.len().max(1) as f64;
+            values.sum::<f64>() / n
+        };
+        let off = (mean(&mut self.base.iter().map(&value)) - value(self.recorded)).abs();
+        Some(Compared {
+            before: mean(&mut pairs.iter().map(|pair| pair.0)),
+            after: mean(&mut pairs.iter().map(|pair| pair.1)),
+            below_error: difference.estimate.mean.abs() < off,
+            difference,
+        })
+    }
+}
+
+/// What a variant changes: of each quantity of each VM the difference.
+pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
     let mut changes = Vec::new();
     for (vm, name) in vms.iter().enumerate() {
-        for (quantity, unit, better, of) in QUANTITIES {
-            let value = |times: &Times| of(&of_vm(times, vm), span);
-            let pairs: Vec<(f64, f64)> = before
-                .iter()
-                .zip(after)
-                .map(|(a, b)| (value(a), value(b)))
-                .collect();
-            let Some(difference) = difference(&pairs, better) else {
+        for (at, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
+            let Some(compared) = judged.compare(better, |replay| replay.value(vm, at)) else {
                 continue;
             };
-            let n = pairs.len() as f64;
-            let mean = pairs.iter().map(|pair| pair.0).sum::<f64>() / n;
-            let off = (mean - value(recorded)).abs();
             changes.push(Change {
                 vm: name.clone(),
                 quantity,
                 unit,
-                before: mean,
-                after: pairs.iter().map(|pair| pair.1).sum::<f64>() / n,
-                below_error: difference.estimate.mean.abs() < off,
-                difference,
+                before: compared.before,
+                after: compared.after,
+                difference: compared.difference,
+                below_error: compared.below_error,
             });
         }
     }

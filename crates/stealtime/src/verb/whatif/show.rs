@@ -8,6 +8,7 @@ use stealtime_report::escape;
 use super::Report;
 use super::result::{Both, Change, Error, Variant, Waits};
 use super::selftest::Row;
+use super::show_auto;
 
 /// All of it.
 pub(super) fn report(report: &Report) -> String {
@@ -25,8 +26,15 @@ pub(super) fn report(report: &Report) -> String {
         vcpu_row(&mut out, vcpu);
     }
     let _ = writeln!(out, "  error: {}", errors(&report.error));
-    for one in &report.variants {
-        variant(&mut out, one);
+    if let Some(auto) = &report.auto {
+        show_auto::auto(&mut out, auto);
+    } else {
+        for one in &report.variants {
+            variant(&mut out, one);
+        }
+    }
+    for path in &report.exported {
+        let _ = writeln!(out, "\nWritten: {}", escape::terminal(path));
     }
     out
 }

@@ -1,0 +1,527 @@
+//! `--auto`: which changes a recording gives reason to try.
+//!
+//! Each rule looks at what `analyze` found and names changes that act on it, with how much of
+//! vCPUs' time is at stake. What a replay cannot tell is named too, with what to do instead.
+
+use serde::Serialize;
+use stealtime_lab::knobs;
+use stealtime_replay::host;
+use stealtime_simulator::config::Config;
+
+use super::Base;
+use super::ask;
+use super::facts::{Facts, Vm, share};
+use super::plan::Plan;
+use crate::error::CliError;
+
+/// Most changes that one call tries.
+pub(super) const MOST: usize = 24;
+
+/// Why something is tried, and what.
+#[derive(Debug)]
+struct Rule {
+    why: String,
+    /// Time of vCPUs that it is about, in ns.
+    stake_ns: u64,
+    plans: Vec<Plan>,
+}
+
+/// A change to try.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) plan: Plan,
+    /// Place of its reason in [`Chosen::reasons`].
+    pub(super) reason: usize,
+}
+
+/// What was found but is not for a replay to answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Cannot {
+    /// Knobs or settings.
+    pub(super) what: String,
+    /// What was found, and why a replay does not tell.
+    pub(super) why: String,
+    /// What to do instead.
+    pub(super) instead: String,
+}
+
+/// What to try, those with most at stake first.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) reasons: Vec<String>,
+    pub(super) cannot: Vec<Cannot>,
+    /// Beyond [`MOST`].
+    pub(super) left_out: usize,
+}
+
+/// What is to be improved.
+struct Case<'b> {
+    base: &'b Base,
+    facts: Facts,
+    /// The host with what all changes come on top of.
+    config: Config,
+}
+
+/// Chooses changes to come on top of `first`.
+pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
+    let mut config = base.config.clone();
+    ask::apply(&mut config, &first.settings, &base.vms)?;
+    let case = Case {
+        base,
+        facts: Facts::of(&base.answers),
+        config,
+    };
+    let mut rules = vec![
+        polls_wasted(&case),
+        polls_too_short(&case),
+        after_wakeups(&case),
+        preempted(&case),
+        other_vms(&case),
+        stacked(&case),
+        weights(&case),
+        limits(&case),
+    ];
+    rules.extend(tasks(&case));
+    rules.sort_by_key(|rule| std::cmp::Reverse(rule.stake_ns));
+    let mut chosen = Chosen {
+        cannot: cannot(&case),
+        ..Chosen::default()
+    };
+    for rule in rules {
+        let reason = chosen.reasons.len();
+        let before = chosen.candidates.len();
+        for plan in rule.plans {
+            let known = chosen.candidates.iter().any(|known| known.plan == plan);
+            if known || !can_be_tried(&case, &plan) {
+                continue;
+            }
+            if chosen.candidates.len() == MOST {
+                chosen.left_out += 1;
+                continue;
+            }
+            chosen.candidates.push(Candidate { plan, reason });
+        }
+        if chosen.candidates.len() > before {
+            chosen.reasons.push(rule.why);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Whether it changes anything, and this recording can answer it.
+fn can_be_tried(case: &Case<'_>, plan: &Plan) -> bool {
+    let base = case.base;
+    let answers = |name: &str| ask::answerable(name, &base.recording, &base.assumed).is_ok();
+    let is_so = |(name, value): &(String, String)| {
+        let mut trial = case.config.clone();
+        knobs::set(&mut trial, name, value).is_ok() && trial.knobs == case.config.knobs
+    };
+    plan.settings.iter().all(|setting| answers(&setting.0))
+        && !(plan.pins.is_empty() && plan.settings.iter().all(is_so))
+        && plan.prepare(base).is_ok()
+}
+
+fn none() -> Rule {
+    Rule {
+        why: String::new(),
+        stake_ns: 0,
+        plans: Vec::new(),
+    }
+}
+
+/// The VMs for which something holds, as text.
+fn names(facts: &Facts, holds: impl Fn(&Vm) -> bool) -> String {
+    let vms = facts.vms.iter().filter(|vm| holds(vm));
+    vms.map(|vm| vm.name.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn polls_wasted(case: &Case<'_>) -> Rule {
+    let found = |vm: &Vm| {
+        let mut findings = case.base.answers.findings.iter();
+        findings.any(|finding| finding.id == "polls_wasted" && finding.vm == vm.name)
+    };
+    let wasted = case.facts.all(|vm| vm.wasted);
+    if !case.facts.vms.iter().any(found) && !case.facts.minds(wasted) {
+        return none();
+    }
+    let now = case.config.knobs.kvm.halt_poll.halt_poll_ns;
+    let values = [0, now / 2, now / 8].map(|ns| Plan::knob("kvm.halt_poll_ns", ns));
+    Rule {
+        why: format!(
+            "polling in halts costs {}, {} ms of it in vain",
+            case.facts.share(case.facts.all(|vm| vm.polled)),
+            wasted / 1_000_000
+        ),
+        stake_ns: case.facts.all(|vm| vm.polled),
+        plans: values.into(),
+    }
+}
+
+/// Waking an idle CPU costs time that a longer poll would not have slept.
+fn polls_too_short(case: &Case<'_>) -> Rule {
+    let idle = case.facts.all(|vm| vm.waited_for("idle"));
+    if !case.facts.minds(idle) {
+        return none();
+    }
+    let now = case.config.knobs.kvm.halt_poll.halt_poll_ns.max(100_000);
+    let values = [2, 4].map(|times| Plan::knob("kvm.halt_poll_ns", now.saturating_mul(times)));
+    Rule {
+        why: format!(
+            "vCPUs wait {} for idle CPUs to wake, which polling spares",
+            case.facts.share(idle)
+        ),
+        stake_ns: idle,
+        plans: values.into(),
+    }
+}
+
+fn after_wakeups(case: &Case<'_>) -> Rule {
+    let woken = case.facts.all(|vm| vm.woken);
+    let idle = case.facts.all(|vm| vm.waited_for("idle"));
+    let stake = woken.saturating_sub(idle);
+    if !case.facts.minds(stake) {
+        return none();
+    }
+    let slice = host::base_slice_ns(&case.config);
+    let mut plans: Vec<Plan> = [2, 4]
+        .map(|by| Plan::knob("sched.base_slice_ns", (slice / by).max(100_000)))
+        .into();
+    plans.extend(["NO_RUN_TO_PARITY", "NEXT_BUDDY"].map(|f| Plan::knob("sched.features", f)));
+    plans.push(Plan::knob("sched.preempt", "full"));
+    plans.push(Plan::knob("host.hz", 1_000));
+    Rule {
+        why: format!(
+            "woken vCPUs wait {} for busy CPUs: shorter slices and preemption bring them on sooner",
+            case.facts.share(stake)
+        ),
+        stake_ns: stake,
+        plans,
+    }
+}
+
+fn preempted(case: &Case<'_>) -> Rule {
+    let stake = case.facts.all(|vm| vm.preempted);
+    if !case.facts.minds(stake) {
+        return none();
+    }
+    let slice = host::base_slice_ns(&case.config);
+    let mut plans: Vec<Plan> = [2, 4]
+        .map(|by| Plan::knob("sched.base_slice_ns", slice.saturating_mul(by)))
+        .into();
+    plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
+    plans.push(Plan::knob("sched.preempt", "lazy"));
+    if case.base.assumed.groups == Some(true) {
+        plans.push(Plan::knob("sched.pick", "flat"));
+    }
+    Rule {
+        why: format!(
+            "vCPUs are off their CPUs, though they could run, for {}: longer slices and less \
+             preemption leave them there",
+            case.facts.share(stake)
+        ),
+        stake_ns: stake,
+        plans,
+    }
+}
+
+/// `0-2`, or `3`.
+fn range(from: u32, count: u32) -> String {
+    match count {
+        0 | 1 => from.to_string(),
+        _ => format!("{from}-{}", from + count - 1),
+    }
+}
+
+/// CPUs for each VM by what its vCPUs want to run, at least one.
+fn shares(cpus: u32, wants: &[u64]) -> Option<Vec<u32>> {
+    let n = u32::try_from(wants.len()).ok()?;
+    if n < 2 || n > cpus {
+        return None;
+    }
+    let mut counts = vec![1u32; wants.len()];
+    for _ in n..cpus {
+        // To the one that has most for each CPU; the first of equals.
+        let most = |a: &usize, b: &usize| {
+            let per = |at: usize, other: usize| {
+                let want = wants.get(at).copied().unwrap_or(0);
+                u128::from(want) * u128::from(counts.get(other).copied().unwrap_or(1))
+            };
+            per(*a, *b).cmp(&per(*b, *a)).then(b.cmp(a))
+        };
+        let to = (0..wants.len()).max_by(most)?;
+        *counts.get_mut(to)? += 1;
+    }
+    Some(counts)
+}
+
+/// CPUs of its own for each VM.
+fn other_vms(case: &Case<'_>) -> Rule {
+    let stake = case.facts.all(|vm| vm.waited_for("vcpu_other_vm"));
+    let wants: Vec<u64> = case
+        .facts
+        .vms
+        .iter()
+        .map(|vm| vm.on_cpu + vm.woken + vm.preempted)
+        .collect();
+    let Some(counts) = shares(case.base.recording.cpus, &wants).filter(|_| case.facts.minds(stake))
+    else {
+        return none();
+    };
+    let mut from = 0;
+    let mut pins = Vec::new();
+    for (vm, count) in case.facts.vms.iter().zip(counts) {
+        pins.push(format!("{}={}", vm.name, range(from, count)));
+        from += count;
+    }
+    Rule {
+        why: format!(
+            "vCPUs wait {} for vCPUs of other VMs: CPUs of its own for each VM, by how much it \
+             wants to run",
+            case.facts.share(stake)
+        ),
+        stake_ns: stake,
+        plans: vec![Plan::pins(pins)],
+    }
+}
+
+/// vCPUs of one VM on one CPU.
+fn stacked(case: &Case<'_>) -> Rule {
+    let stake = case.facts.all(|vm| vm.waited_for("vcpu_same_vm"));
+    let cpus = case.base.recording.cpus;
+    if !case.facts.minds(stake) || cpus < 2 {
+        return none();
+    }
+    let mut from = 0;
+    let mut each = Vec::new();
+    for vm in &case.facts.vms {
+        // From where the last VM ended, once around.
+        let list = match from {
+            0 => range(0, cpus),
+            from => format!("{},{}", range(from, cpus - from), range(0, from)),
+        };
+        each.push(format!("{}=1:1 {list}", vm.name));
+        from = (from + vm.vcpus) % cpus;
+    }
+    let mut plans = vec![Plan::pins(each)];
+    let all = range(0, cpus);
+    let mut vcpus = case
+        .base
+        .recording
+        .tasks
+        .iter()
+        .filter(|task| task.vcpu.is_some());
+    if vcpus.any(host::is_bound) {
+        let free = case.facts.vms.iter().map(|vm| format!("{}={all}", vm.name));
+        plans.push(Plan::pins(free.collect()));
+    }
+    Rule {
+        why: format!(
+            "vCPUs wait {} for vCPUs of their own VM: CPUs in turn for a VM's vCPUs, or all CPUs for all",
+            case.facts.share(stake)
+        ),
+        stake_ns: stake,
+        plans,
+    }
+}
+
+/// Most VMs that are tried with more weight.
+const MOST_WEIGHED: usize = 2;
+
+/// More weight for those who wait most.
+fn weights(case: &Case<'_>) -> Rule {
+    let waited = |vm: &Vm| vm.waited_for("vcpu_other_vm");
+    let mut vms: Vec<&Vm> = case
+        .facts
+        .vms
+        .iter()
+        .filter(|vm| vm.minds(waited(vm)))
+        .collect();
+    vms.sort_by_key(|vm| std::cmp::Reverse(waited(vm) / u64::from(vm.vcpus.max(1))));
+    vms.truncate(MOST_WEIGHED);
+    let stake = vms.iter().map(|vm| waited(vm)).sum();
+    let plan = |vm: &&Vm| match case.base.assumed.groups == Some(true) {
+        true => Plan::knob(&format!("vm.{}.cpu_weight", vm.name), 300),
+        false => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
+    };
+    let most = names(&case.facts, |vm| {
+        vms.iter().any(|most| most.name == vm.name)
+    });
+    Rule {
+        why: format!("{most}: waits most for other VMs' vCPUs; more weight takes it from those"),
+        stake_ns: stake,
+        plans: vms.iter().map(plan).collect(),
+    }
+}
+
+/// Twice the limit, and none, for VMs that one stops.
+fn limits(case: &Case<'_>) -> Rule {
+    let mut rule = none();
+    let groups = case.config.scripts.groups.iter();
+    for (group, vm) in groups.zip(&case.facts.vms) {
+        let limit = group.as_ref().and_then(|group| group.cpu_max_ns);
+        let (Some((quota, period)), true) = (limit, vm.minds(vm.waited_for("throttled"))) else {
+            continue;
+        };
+        let knob = format!("vm.{}.cpu_max", vm.name);
+        let twice = format!("{}ns {period}ns", quota.saturating_mul(2));
+        rule.plans
+            .extend([Plan::knob(&knob, twice), Plan::knob(&knob, "max")]);
+        rule.stake_ns += vm.waited_for("throttled");
+    }
+    let stopped = names(&case.facts, |vm| vm.minds(vm.waited_for("throttled")));
+    rule.why = format!("{stopped}: stopped by a cpu.max; a higher one, or none, lets it run on");
+    rule
+}
+
+/// Tasks that are no vCPUs, in vCPUs' way.
+fn tasks(case: &Case<'_>) -> Vec<Rule> {
+    let Some(last) = case
+        .base
+        .recording
+        .cpus
+        .checked_sub(1)
+        .filter(|last| *last > 0)
+    else {
+        return Vec::new();
+    };
+    let mut rules = Vec::new();
+    for ((cause, who), &stake) in &case.facts.by_task {
+        let what = match cause.as_str() {
+            "vmm_thread" => "a VMM's thread",
+            "host_task" => "a task of the host",
+            _ => continue,
+        };
+        // `=` would end the name.
+        if !case.facts.minds(stake) || who.contains('=') {
+            continue;
+        }
+        let away = format!("task:{who}={last}");
+        let vms = case.facts.vms.iter();
+        let rest = vms.map(|vm| format!("{}={}", vm.name, range(0, last)));
+        let apart = std::iter::once(away.clone()).chain(rest).collect();
+        rules.push(Rule {
+            why: format!(
+                "vCPUs wait {} for {who}, {what}: a CPU for it, shared with vCPUs or alone",
+                case.facts.share(stake)
+            ),
+            stake_ns: stake,
+            plans: vec![Plan::pins(vec![away]), Plan::pins(apart)],
+        });
+    }
+    rules
+}
+
+/// Findings that only `simulate` or the host itself can follow up: the finding, the knobs, why a
+/// replay does not tell, what to do.
+const BEYOND: [(&str, &str, &str, &str); 8] = [
+    (
+        "spinning",
+        "kvm.ple_gap, kvm.ple_window, kvm.enable_relaxed_boost, sched.features=YIELD_TO_LAG_CREDIT",
+        "how long a vCPU spins is part of its demand, whoever gets its CPU",
+        "stealtime simulate scenarios/lock-holder.toml",
+    ),
+    (
+        "timer_exits",
+        "kvm.pi_inject_timer",
+        "exits for timers are demand with the times that they had",
+        "stealtime simulate scenarios/posted-timers.toml",
+    ),
+    (
+        "host_interrupts",
+        "host.nohz_full, interrupt affinity",
+        "interrupts' time is part of what they interrupted",
+        "stealtime simulate scenarios/posted-timers.toml",
+    ),
+    (
+        "spurious_notifications",
+        "kvm.suppress_notification",
+        "the exits that notifications cause are demand",
+        "stealtime simulate scenarios/suppressed-notifications.toml",
+    ),
+    (
+        "throttled",
+        "vm.NAME.cpu_max",
+        "no limit can be read from this recording: it shows no period timer that stops a whole VM",
+        "stealtime simulate scenarios/throttled.toml",
+    ),
+    (
+        "bandwidth_limit",
+        "vm.NAME.cpu_max",
+        "no limit can be read from this recording: it shows no period timer that stops a whole VM",
+        "stealtime simulate scenarios/throttled.toml",
+    ),
+    (
+        "tsc_unstable",
+        "the host's clock source",
+        "guests' clocks are not replayed",
+        "stealtime clock doctor",
+    ),
+    (
+        "master_clock_off",
+        "the host's clock source, TSC offsets",
+        "guests' clocks are not replayed",
+        "stealtime clock doctor",
+    ),
+];
+
+fn cannot(case: &Case<'_>) -> Vec<Cannot> {
+    let mut list: Vec<Cannot> = Vec::new();
+    for finding in &case.base.answers.findings {
+        let Some((_, knob, why, instead)) = BEYOND.iter().find(|known| known.0 == finding.id)
+        else {
+            continue;
+        };
+        let limits = &case.base.recording.limits;
+        if knob.contains("cpu_max") && !limits.is_empty() {
+            continue;
+        }
+        let found = finding.what.trim_end_matches('.');
+        match list.iter_mut().find(|known| known.what == *knob) {
+            Some(known) => known.why = format!("{found}. {}", known.why),
+            None => list.push(Cannot {
+                what: (*knob).to_owned(),
+                why: format!("{found}. But {why}"),
+                instead: (*instead).to_owned(),
+            }),
+        }
+    }
+    let kernel: u64 = case.facts.all(|vm| vm.waited_for("kernel_thread"));
+    if case.facts.minds(kernel) {
+        list.push(Cannot {
+            what: "host.isolcpus, work queues' CPUs".to_owned(),
+            why: format!(
+                "vCPUs wait {} for threads of the kernel. But most of these belong to a CPU and do \
+                 what happens there",
+                share(kernel, case.facts.all(|vm| vm.lived))
+            ),
+            instead: "stealtime analyze --key ready names them".to_owned(),
+        });
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_shared_by_what_vms_want() {
+        assert_eq!(shares(2, &[5, 5]), Some(vec![1, 1]));
+        assert_eq!(shares(4, &[1, 1]), Some(vec![2, 2]));
+        assert_eq!(shares(4, &[3, 1]), Some(vec![3, 1]));
+        assert_eq!(shares(8, &[10, 20, 10]), Some(vec![2, 4, 2]));
+        assert_eq!(shares(3, &[0, 0]), Some(vec![2, 1]));
+        assert_eq!(shares(1, &[5, 5]), None);
+        assert_eq!(shares(4, &[5]), None);
+        assert_eq!(shares(4, &[u64::MAX, u64::MAX]), Some(vec![2, 2]));
+    }
+
+    #[test]
+    fn ranges_read_as_cpus() {
+        assert_eq!(range(2, 1), "2");
+        assert_eq!(range(0, 4), "0-3");
+    }
+}

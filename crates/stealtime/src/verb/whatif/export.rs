@@ -1,0 +1,197 @@
+//! `--export`: the recording and its replays for Perfetto, under each other on one axis of time, and
+//! each replay as a trace.dat.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use stealtime_analysis::Answers;
+use stealtime_analysis::answers::EventCount;
+use stealtime_events::Event;
+use stealtime_replay::retold;
+use stealtime_report::perfetto::{Exporter, Options, Run};
+use stealtime_simulator::config::Config;
+use stealtime_simulator::{NameList, Sink};
+use stealtime_trace::write::{self, TraceDatWriter, WriteError};
+
+use super::plan::Plan;
+use super::{Base, WhatIf};
+use crate::error::CliError;
+use crate::{input, output};
+
+/// Most variants in one export.
+pub(super) const MOST: usize = 8;
+/// Of what `--auto` tried, so many of the best.
+pub(super) const BEST: usize = 3;
+
+/// Writes the recording at `recorded`, the replay under the recorded knobs and these variants; says
+/// which files were written.
+pub(super) fn write(
+    verb: &WhatIf,
+    base: &Base,
+    recorded: &Path,
+    variants: &[Plan],
+    to: &Path,
+) -> Result<Vec<PathBuf>, CliError> {
+    let mut runs = vec![(
+        "replayed".to_owned(),
+        "replayed.dat".to_owned(),
+        Plan::default(),
+    )];
+    for (n, plan) in (1..).zip(variants) {
+        let name = format!("variant {}", plan.name());
+        runs.push((name, format!("variant-{n}.dat"), plan.clone()));
+    }
+    let mut configs = Vec::new();
+    for (name, file, plan) in runs {
+        // Seed 0: every time as it was recorded.
+        configs.push((name, file, plan.prepare(base)?.config(base, 0)?));
+    }
+    if !is_folder(to) {
+        perfetto(verb, base, recorded, &configs, to)?;
+        return Ok(vec![to.to_owned()]);
+    }
+    std::fs::create_dir_all(to).map_err(|source| CliError::Write {
+        path: to.to_owned(),
+        source,
+    })?;
+    let both = to.join("side-by-side.pftrace");
+    perfetto(verb, base, recorded, &configs, &both)?;
+    let mut written = vec![both];
+    for (_, file, config) in &configs {
+        let path = to.join(file);
+        trace_dat(base, config, &path)?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// A folder that is there, or one by its last character.
+fn is_folder(path: &Path) -> bool {
+    path.is_dir() || path.to_string_lossy().ends_with('/')
+}
+
+fn perfetto(
+    verb: &WhatIf,
+    base: &Base,
+    recorded: &Path,
+    configs: &[(String, String, Config)],
+    path: &Path,
+) -> Result<(), CliError> {
+    let failed = |source: io::Error| CliError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let options = |number: u16, name: &str| Options {
+        run: Some(Run {
+            number,
+            name: name.to_owned(),
+        }),
+        ..Options::default()
+    };
+    output::to_file(path, |mut out| {
+        let first = options(0, "recorded");
+        let mut exporter = Exporter::new(&mut out, &base.answers, first).map_err(failed)?;
+        let mut source = input::open(recorded, &verb.source(recorded), None)?;
+        input::drive("exporting", &mut *source, |event, source| {
+            exporter.event(event, source.names()).map_err(failed)
+        })?;
+        exporter.finish().map_err(failed)?;
+        let answers = of_a_replay(&base.answers);
+        for (number, (name, _, config)) in (1..).zip(configs) {
+            let run = options(number, name);
+            let mut sink = ToPerfetto {
+                exporter: Exporter::new(&mut out, &answers, run).map_err(failed)?,
+                names: NameList::default(),
+                failed: None,
+            };
+            retold(
+                &base.recording,
+                config,
+                base.answers.source.first_ns,
+                &mut sink,
+            )?;
+            if let Some(error) = sink.failed {
+                return Err(failed(error));
+            }
+            sink.exporter.finish().map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+/// What is known of a replay before it runs: the VMs and vCPUs of the recording, and which of the
+/// events that matter to the tracks it has.
+fn of_a_replay(answers: &Answers) -> Answers {
+    let mut answers = answers.clone();
+    let events = ["sched_switch", "sched_waking", "sched_wakeup"];
+    let event = |name: &str| EventCount {
+        name: name.to_owned(),
+        count: 1,
+        today: None,
+    };
+    answers.events = events.into_iter().map(event).collect();
+    answers.source.partial = false;
+    answers
+}
+
+struct ToPerfetto<W: Write> {
+    exporter: Exporter<W>,
+    names: NameList,
+    failed: Option<io::Error>,
+}
+
+impl<W: Write> Sink for ToPerfetto<W> {
+    fn begin(&mut self, names: &NameList, _cpus: u32) {
+        self.names = names.clone();
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.failed.is_none() {
+            self.failed = self.exporter.event(event, &self.names).err();
+        }
+    }
+}
+
+fn trace_dat(base: &Base, config: &Config, path: &Path) -> Result<(), CliError> {
+    let failed = |error: WriteError| CliError::WhatIf(format!("{}: {error}", path.display()));
+    output::to_file(path, |out| {
+        let options = write::Options {
+            cpus: base.recording.cpus,
+            ..write::Options::default()
+        };
+        let mut sink = ToTraceDat {
+            writer: TraceDatWriter::new(out, options).map_err(failed)?,
+            names: NameList::default(),
+            failed: None,
+        };
+        retold(
+            &base.recording,
+            config,
+            base.answers.source.first_ns,
+            &mut sink,
+        )?;
+        if let Some(error) = sink.failed {
+            return Err(failed(error));
+        }
+        sink.writer.finish().map_err(failed)?;
+        Ok(())
+    })
+}
+
+struct ToTraceDat<W: Write> {
+    writer: TraceDatWriter<W>,
+    names: NameList,
+    failed: Option<WriteError>,
+}
+
+impl<W: Write> Sink for ToTraceDat<W> {
+    fn begin(&mut self, names: &NameList, _cpus: u32) {
+        self.names = names.clone();
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.failed.is_none() {
+            self.failed = self.writer.push(event, &self.names).err();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a variant is: knobs and pins.
+
+use stealtime_replay::host::{self, Assumed};
+use stealtime_simulator::config::Config;
+
+use super::Base;
+use super::ask::{self, Setting};
+use crate::error::CliError;
+
+/// Knobs and pins that are changed together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) settings: Vec<Setting>,
+    /// As `--pin` has them.
+    pub(super) pins: Vec<String>,
+}
+
+impl Plan {
+    /// Nothing but this knob.
+    pub(super) fn knob(name: &str, value: impl ToString) -> Self {
+        Self {
+            settings: vec![(name.to_owned(), value.to_string())],
+            pins: Vec::new(),
+        }
+    }
+
+    /// Nothing but these pins.
+    pub(super) fn pins(pins: Vec<String>) -> Self {
+        Self {
+            settings: Vec::new(),
+            pins,
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.settings.is_empty() && self.pins.is_empty()
+    }
+
+    /// This after `first`.
+    pub(super) fn on_top_of(&self, first: &Self) -> Self {
+        let mut both = first.clone();
+        both.settings.extend(self.settings.iter().cloned());
+        both.pins.extend(self.pins.iter().cloned());
+        both
+    }
+
+    /// `KNOB=VALUE … pin VM=CPUS …`
+    pub(super) fn name(&self) -> String {
+        let knobs = self.settings.iter();
+        let knobs = knobs.map(|(name, value)| format!("{name}={value}"));
+        let pins = self.pins.iter().map(|pin| format!("pin {pin}"));
+        knobs.chain(pins).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The arguments of `whatif` that ask for it.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let knobs = self.settings.iter();
+        let knobs = knobs.flat_map(|(name, value)| ["--set".into(), format!("{name}={value}")]);
+        let pins = self.pins.iter();
+        let pins = pins.flat_map(|pin| ["--pin".into(), pin.clone()]);
+        knobs.chain(pins).collect()
+    }
+
+    /// The host as recorded with this changed; steps are left out, so that it is only good for
+    /// [`Plan::config`] and for finding out whether the plan can be used.
+    pub(super) fn prepare(&self, base: &Base) -> Result<Prepared, CliError> {
+        let mut assumed = base.assumed.clone();
+        for pin in &self.pins {
+            ask::pin(pin, &base.answers, &base.recording, &mut assumed)?;
+        }
+        let mut trial = base.config.clone();
+        ask::apply(&mut trial, &self.settings, &base.vms)?;
+        Ok(Prepared {
+            assumed,
+            settings: self.settings.clone(),
+        })
+    }
+}
+
+/// A plan that was found to be good.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    assumed: Assumed,
+    settings: Vec<Setting>,
+}
+
+impl Prepared {
+    /// The host for a replay with this seed.
+    pub(super) fn config(&self, base: &Base, seed: u64) -> Result<Config, CliError> {
+        let knobs = base.config.knobs.clone();
+        let mut config = host::as_recorded(&base.recording, knobs, &self.assumed, seed);
+        ask::apply(&mut config, &self.settings, &base.vms)?;
+        Ok(config)
+    }
+}
