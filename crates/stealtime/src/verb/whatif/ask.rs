@@ -176,10 +176,9 @@ fn apply_to_vms(
                 task.nice = set.nice;
             }
         }
-        if set.cpu_weight != UNSET.1 {
-            if let Some(Some(group)) = config.scripts.groups.get_mut(vm as usize) {
-                group.cpu_weight = set.cpu_weight;
-            }
+        let group = config.scripts.groups.get_mut(vm as usize);
+        if let (Some(Some(group)), true) = (group, set.cpu_weight != UNSET.1) {
+            group.cpu_weight = set.cpu_weight;
         }
         if set.cpu_max_ns != UNSET_LIMIT {
             // A limit is one of a cgroup.
