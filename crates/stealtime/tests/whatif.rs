@@ -271,7 +271,7 @@ fn what_is_set_comes_before_what_is_tried() {
 }
 
 #[test]
-fn weight_and_pins_of_tasks_act() {
+fn weights_limits_and_pins_of_tasks_act() {
     let changes = |arguments: &[&str]| {
         let mut all = vec![HACKBENCH, "--seeds", "2", "--json"];
         all.extend(arguments);
@@ -287,6 +287,13 @@ fn weight_and_pins_of_tasks_act() {
     assert!(ready(&nice, "vm0") < -50.0, "{nice}");
     let none = changes(&["--set", "vm.vm0.nice=0"]);
     assert!(ready(&none, "vm0").abs() < 1e-9, "{none}");
+    // A limit takes the CPU from the VM that computes, and gives it to those who wait for it.
+    let limited = changes(&["--set", "vm.vm1.cpu_max=20ms 100ms"]);
+    assert!(ready(&limited, "vm0") < -100.0, "{limited}");
+    let unlimited = changes(&["--set", "vm.vm1.cpu_max=max"]);
+    let rows = unlimited.as_array().expect("changes").iter();
+    let of_vm1 = rows.filter(|c| c["vm"] == "vm1" && c["quantity"] == "running");
+    assert_eq!(of_vm1.count(), 1, "{unlimited}");
     // Emulators' threads on a CPU with vCPUs: those wait.
     let pinned = changes(&["--pin", "task:qemu-system-x86=0"]);
     assert!(

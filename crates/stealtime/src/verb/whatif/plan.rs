@@ -62,8 +62,7 @@ impl Plan {
         knobs.chain(pins).collect()
     }
 
-    /// The host as recorded with this changed; steps are left out, so that it is only good for
-    /// [`Plan::config`] and for finding out whether the plan can be used.
+    /// The plan as [`Prepared::config`] takes it, if this recording and its host can be asked that.
     pub(super) fn prepare(&self, base: &Base) -> Result<Prepared, CliError> {
         let mut assumed = base.assumed.clone();
         for pin in &self.pins {
