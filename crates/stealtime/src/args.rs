@@ -1,6 +1,7 @@
 //! Options that several verbs have.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -47,6 +48,12 @@ impl Recording {
         });
         pairs.collect()
     }
+}
+
+/// How many runs at a time: so many, or as many as there are CPUs.
+pub(crate) fn threads(jobs: Option<NonZeroUsize>) -> NonZeroUsize {
+    jobs.or_else(|| std::thread::available_parallelism().ok())
+        .unwrap_or(NonZeroUsize::MIN)
 }
 
 /// How to write a result.

@@ -16,7 +16,7 @@ use stealtime_lab::simulate::Simulator;
 use stealtime_report::terminal::Style;
 use stealtime_report::{json, terminal};
 
-use crate::args::Form;
+use crate::args::{Form, threads};
 use crate::error::CliError;
 use crate::output;
 
@@ -68,12 +68,9 @@ impl Calibrate {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let chosen = chosen(&self.results).map_err(|error| failed(error.into()))?;
-        let jobs = self
-            .jobs
-            .or_else(|| std::thread::available_parallelism().ok());
         let request = CalibrateRequest {
             today: today()?,
-            threads: jobs.unwrap_or(NonZeroUsize::MIN),
+            threads: threads(self.jobs),
         };
         let mut fits = Vec::new();
         let mut changed: Vec<(PathBuf, String)> = Vec::new();

@@ -11,7 +11,7 @@ use stealtime_lab::simulate::Simulator;
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
-use crate::args::Form;
+use crate::args::{Form, threads};
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
@@ -70,13 +70,10 @@ impl Reproduce {
         for result in &chosen {
             runs += runs_of(result, self.quick).map_err(failed)?;
         }
-        let jobs = self
-            .jobs
-            .or_else(|| std::thread::available_parallelism().ok());
         let request = Request {
             quick: self.quick,
             tolerance: self.tolerance,
-            threads: jobs.unwrap_or(NonZeroUsize::MIN),
+            threads: threads(self.jobs),
         };
         let bar = RunProgress::new("reproduce", runs);
         let done = AtomicUsize::new(0);

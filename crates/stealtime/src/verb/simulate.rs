@@ -18,7 +18,7 @@ use stealtime_lab::units::{Plain, time};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
-use crate::args::Form;
+use crate::args::{Form, threads};
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
@@ -129,10 +129,7 @@ impl Simulate {
         set_knobs(&mut scenario, &self.set)?;
         let variants = chosen(&scenario, &self.variant, &self.set)?;
         let closer = self.closer(&variants)?;
-        let jobs = self
-            .jobs
-            .or_else(|| std::thread::available_parallelism().ok());
-        let jobs = jobs.unwrap_or(NonZeroUsize::MIN);
+        let jobs = threads(self.jobs);
         let begin = Instant::now();
         let bar = RunProgress::new("simulate", scenario.seeds.len() * variants.len());
         let stop = output::stop_by_interrupt();

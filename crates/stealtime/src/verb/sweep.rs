@@ -13,7 +13,7 @@ use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
 use super::simulate::{chosen, duration, load, set_knobs, unusable};
-use crate::args::Form;
+use crate::args::{Form, threads};
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
@@ -156,10 +156,7 @@ impl Sweep {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.report.check(self.form.is_json())?;
         let plan = self.plan()?;
-        let jobs = self
-            .jobs
-            .or_else(|| std::thread::available_parallelism().ok());
-        let jobs = jobs.unwrap_or(NonZeroUsize::MIN);
+        let jobs = threads(self.jobs);
         let folder = self.folder()?;
         plan.check(jobs).map_err(failed)?;
         let stop = output::stop_by_interrupt();

@@ -25,7 +25,7 @@ use stealtime_replay::{Extractor, Recording as Replayable};
 use stealtime_report::json;
 use stealtime_simulator::config::Config;
 
-use crate::args::{Form, Recording, VmOf};
+use crate::args::{self, Form, Recording, VmOf};
 use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
@@ -326,8 +326,7 @@ impl WhatIf {
 
     /// How many replays run at a time.
     fn threads(&self) -> NonZeroUsize {
-        let all = || std::thread::available_parallelism().ok();
-        self.jobs.or_else(all).unwrap_or(NonZeroUsize::MIN)
+        args::threads(self.jobs)
     }
 
     fn variants(&self, base: &Base, asked: &[Plan], close: bool) -> Result<Vec<Variant>, CliError> {

@@ -1,7 +1,7 @@
 //! `--export`: the recording and its replays for Perfetto, under each other on one axis of time, and
 //! each replay as a trace.dat.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use stealtime_analysis::Answers;
@@ -99,21 +99,11 @@ fn perfetto(
         let answers = of_a_replay(&base.answers);
         for (number, (name, _, config)) in (1..).zip(configs) {
             let run = options(number, name);
-            let mut sink = ToPerfetto {
-                exporter: Exporter::new(&mut out, &answers, run).map_err(failed)?,
-                names: NameList::default(),
-                failed: None,
-            };
-            retold(
-                &base.recording,
-                config,
-                base.answers.source.first_ns,
-                &mut sink,
-            )?;
-            if let Some(error) = sink.failed {
-                return Err(failed(error));
-            }
-            sink.exporter.finish().map_err(failed)?;
+            let mut exporter = Exporter::new(&mut out, &answers, run).map_err(failed)?;
+            forward(base, config, failed, |event, names| {
+                exporter.event(event, names)
+            })?;
+            exporter.finish().map_err(failed)?;
         }
         Ok(())
     })
@@ -134,22 +124,43 @@ fn of_a_replay(answers: &Answers) -> Answers {
     answers
 }
 
-struct ToPerfetto<W: Write> {
-    exporter: Exporter<W>,
+/// Hands a replay's events on, until that fails.
+struct Forward<F, E> {
+    to: F,
     names: NameList,
-    failed: Option<io::Error>,
+    failed: Option<E>,
 }
 
-impl<W: Write> Sink for ToPerfetto<W> {
+impl<F, E> Sink for Forward<F, E>
+where
+    F: FnMut(&Event, &NameList) -> Result<(), E>,
+{
     fn begin(&mut self, names: &NameList, _cpus: u32) {
         self.names = names.clone();
     }
 
     fn event(&mut self, event: &Event) {
         if self.failed.is_none() {
-            self.failed = self.exporter.event(event, &self.names).err();
+            self.failed = (self.to)(event, &self.names).err();
         }
     }
+}
+
+/// Replays, and gives every event to `to`; `failed` says what its errors are.
+fn forward<E>(
+    base: &Base,
+    config: &Config,
+    failed: impl Fn(E) -> CliError,
+    to: impl FnMut(&Event, &NameList) -> Result<(), E>,
+) -> Result<(), CliError> {
+    let mut sink = Forward {
+        to,
+        names: NameList::default(),
+        failed: None,
+    };
+    let first_ns = base.answers.source.first_ns;
+    retold(&base.recording, config, first_ns, &mut sink)?;
+    sink.failed.map_or(Ok(()), |error| Err(failed(error)))
 }
 
 fn trace_dat(base: &Base, config: &Config, path: &Path) -> Result<(), CliError> {
@@ -159,39 +170,11 @@ fn trace_dat(base: &Base, config: &Config, path: &Path) -> Result<(), CliError> 
             cpus: base.recording.cpus,
             ..write::Options::default()
         };
-        let mut sink = ToTraceDat {
-            writer: TraceDatWriter::new(out, options).map_err(failed)?,
-            names: NameList::default(),
-            failed: None,
-        };
-        retold(
-            &base.recording,
-            config,
-            base.answers.source.first_ns,
-            &mut sink,
-        )?;
-        if let Some(error) = sink.failed {
-            return Err(failed(error));
-        }
-        sink.writer.finish().map_err(failed)?;
+        let mut writer = TraceDatWriter::new(out, options).map_err(failed)?;
+        forward(base, config, failed, |event, names| {
+            writer.push(event, names)
+        })?;
+        writer.finish().map_err(failed)?;
         Ok(())
     })
-}
-
-struct ToTraceDat<W: Write> {
-    writer: TraceDatWriter<W>,
-    names: NameList,
-    failed: Option<WriteError>,
-}
-
-impl<W: Write> Sink for ToTraceDat<W> {
-    fn begin(&mut self, names: &NameList, _cpus: u32) {
-        self.names = names.clone();
-    }
-
-    fn event(&mut self, event: &Event) {
-        if self.failed.is_none() {
-            self.failed = self.writer.push(event, &self.names).err();
-        }
-    }
 }
