@@ -243,20 +243,23 @@ impl GuestCpu {
         }
     }
 
-    /// Takes the next step if it just takes time, in the same mode, and says how much.
-    pub(crate) fn take_run(&mut self, kernel: bool) -> Option<u64> {
-        let queue = if self.in_irq.is_some() {
-            &mut self.irq
-        } else {
-            &mut self.base
+    /// Takes the next steps as far as they just take time in one mode: how much, and whether at
+    /// CPL 0.
+    pub(crate) fn take_runs(&mut self) -> Option<(u64, bool)> {
+        let queue = match self.in_irq {
+            Some(_) => &mut self.irq,
+            None => &mut self.base,
         };
-        match queue.front() {
-            Some(&Micro::Run { ns, kernel: mode }) if mode == kernel => {
-                queue.pop_front();
-                Some(ns)
+        let mut runs: Option<(u64, bool)> = None;
+        while let Some(&Micro::Run { ns, kernel }) = queue.front() {
+            let (so_far, mode) = runs.unwrap_or((0, kernel));
+            if mode != kernel {
+                break;
             }
-            _ => None,
+            runs = Some((so_far + ns, kernel));
+            queue.pop_front();
         }
+        runs
     }
 
     /// Takes the next step.

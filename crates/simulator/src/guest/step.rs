@@ -71,9 +71,17 @@ impl Machine<'_> {
             if self.vcpus[vcpu].guest.takes_interrupts() && self.take_virtual_irq(vcpu) {
                 continue;
             }
-            let v = &self.vcpus[vcpu];
+            let v = &mut self.vcpus[vcpu];
             if v.window && v.guest.takes_interrupts() {
                 return self.vm_exit(cpu, vcpu, Exit::InterruptWindow);
+            }
+            // Steps of the same kind are one.
+            if let Some((ns, kernel)) = v.guest.take_runs() {
+                if ns > 0 {
+                    self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns);
+                    return Ok(());
+                }
+                continue;
             }
             let Some(micro) = self.vcpus[vcpu].guest.take() else {
                 if self.vcpus[vcpu].guest.in_irq.is_some() {
@@ -84,16 +92,6 @@ impl Machine<'_> {
                 continue;
             };
             match micro {
-                Micro::Run { ns: 0, .. } => {}
-                Micro::Run { mut ns, kernel } => {
-                    // Steps of the same kind are one.
-                    while let Some(more) = self.vcpus[vcpu].guest.take_run(kernel) {
-                        ns += more;
-                    }
-                    let micro = Micro::Run { ns, kernel };
-                    self.guest_stay(cpu, vcpu, micro, ns);
-                    return Ok(());
-                }
                 Micro::Exit(Exit::Hlt) if self.guest_skips_halt(vcpu) => {}
                 Micro::Exit(exit) => {
                     if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
