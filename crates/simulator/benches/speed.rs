@@ -190,6 +190,7 @@ fn main() {
         config(16, 4, 16, "hackbench", 200),
     );
     row("published: 4 x dedup", config(16, 4, 16, "dedup", 200));
+    row("published: 4 x vips", config(16, 4, 16, "vips", 200));
     row("published: 4 x dbench", config(16, 4, 16, "dbench", 200));
     row("published: broadcast", config(64, 1, 64, "broadcast", 500));
     for cpus in [16u32, 64, 256, 1024] {

@@ -11,9 +11,11 @@ use crate::ids::{CpuNr, VcpuNr};
 use crate::machine::{Body, Machine, Message, Phase};
 
 impl Machine<'_> {
-    /// The guest has executed HLT. Whether it halts: nothing waits for it.
+    /// The guest has executed HLT. Whether it halts: nothing waits for it. What does has been seen:
+    /// a kick of a paravirtual spinlock ends one HLT and no other (`__kvm_emulate_halt`).
     pub(crate) fn vcpu_halt(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
         if self.wanted(vcpu) {
+            self.vcpus[vcpu].guest.pv_unhalted = false;
             return Ok(false);
         }
         self.timer_begin_blocking(cpu, vcpu)?;
