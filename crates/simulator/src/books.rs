@@ -422,6 +422,7 @@ impl Machine<'_> {
     /// The warm-up is over: all books start anew.
     pub(crate) fn begin_measuring(&mut self) {
         let now = self.now;
+        self.cut_all();
         self.settle_books();
         for cpu in &mut self.books.cpus {
             *cpu = CpuBooks {

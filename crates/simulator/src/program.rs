@@ -58,20 +58,21 @@ pub enum Op {
     Wait(QueueId),
     /// Gives counts to a queue and wakes as many waiters.
     Wake(QueueId, u32),
-    /// One system call: takes a count of a queue or waits for it, does `ns` of kernel work, and
-    /// gives another a count.
-    Pass {
-        /// From where a count is taken.
-        take: QueueId,
-        /// Kernel work beyond the system call itself.
-        ns: u64,
-        /// Where one is given.
-        give: QueueId,
-    },
+    /// System calls in a row that each pass a count on.
+    Passes(Passes),
     /// Takes a spinlock.
     Lock(SpinId),
     /// Releases it.
     Unlock(SpinId),
+    /// A critical section: takes a spinlock, works in the kernel with it held, releases it, works on.
+    Section {
+        /// The spinlock.
+        lock: SpinId,
+        /// Work with it held, in ns.
+        held_ns: u64,
+        /// Work afterwards, in ns.
+        then_ns: u64,
+    },
     /// Takes a mutex.
     LockMutex(MutexId),
     /// Releases it.
@@ -104,6 +105,64 @@ pub enum Op {
     ReadClock,
     /// Ends.
     Exit,
+}
+
+/// System calls in a row: each takes a count of a queue or waits for it, does kernel work, and gives
+/// another queue a count. The queues are several pairs, one after the other and again from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// From where the first call takes a count.
+    pub take: QueueId,
+    /// Where it gives one.
+    pub give: QueueId,
+    /// Pairs of queues.
+    pub width: u32,
+    /// By how much the numbers of a pair's queues are above those of the pair before.
+    pub stride: u32,
+    /// How many calls.
+    pub passes: u32,
+    /// Kernel work of a call beyond the system call itself.
+    pub ns: u64,
+    /// Each call is an operation done.
+    pub counts: bool,
+}
+
+impl Passes {
+    /// Where the pass of this number, from 0, takes a count, and where it gives one.
+    #[must_use]
+    pub fn pass(&self, number: u32) -> (QueueId, QueueId) {
+        let by = number % self.width.max(1) * self.stride;
+        (QueueId(self.take.0 + by), QueueId(self.give.0 + by))
+    }
+
+    /// The same for all passes from a number on.
+    pub(crate) fn passes_from(&self, number: u32) -> impl Iterator<Item = (QueueId, QueueId)> {
+        let (width, stride) = (self.width.max(1), self.stride);
+        let (take, give) = (self.take.0, self.give.0);
+        let mut place = number % width;
+        core::iter::repeat_with(move || {
+            let by = place * stride;
+            place = if place + 1 == width { 0 } else { place + 1 };
+            (QueueId(take + by), QueueId(give + by))
+        })
+    }
+
+    /// Whether one of the `n` passes before the one of number `end` takes from a queue or gives to it.
+    pub(crate) fn touch(&self, n: u32, end: u32, queue: QueueId) -> bool {
+        let width = self.width.max(1);
+        [self.take, self.give].into_iter().any(|first| {
+            let Some(by) = queue.0.checked_sub(first.0) else {
+                return false;
+            };
+            let place = match self.stride {
+                0 if by == 0 => 0,
+                stride if stride > 0 && by % stride == 0 && by / stride < width => by / stride,
+                _ => return false,
+            };
+            let before_end = (end % width + width - 1 - place) % width;
+            before_end < n
+        })
+    }
 }
 
 /// What the simulator asks of a program.
@@ -163,9 +222,9 @@ impl Thread {
         sleep(ns: u64) => Op::Sleep(ns);
         /// Sleeps until a time of the run.
         sleep_until(at_ns: u64) => Op::SleepUntil(at_ns);
-        /// One system call: takes a count of a queue or waits for it, does `ns` of kernel work, and
-        /// gives another a count. What it takes to enter and leave the kernel counts behind the wait.
-        pass(take: QueueId, ns: u64, give: QueueId) => Op::Pass { take, ns, give };
+        /// Passes counts on, a system call each. What it takes to enter and leave the kernel counts
+        /// behind the wait.
+        passes(passes: Passes) => Op::Passes(passes);
         /// Waits for a count of a queue.
         wait(queue: QueueId) => Op::Wait(queue);
         /// Gives a queue counts.
@@ -174,6 +233,8 @@ impl Thread {
         lock(lock: SpinId) => Op::Lock(lock);
         /// Releases it.
         unlock(lock: SpinId) => Op::Unlock(lock);
+        /// Takes a spinlock, works with it held, releases it and works on in the kernel.
+        section(lock: SpinId, held_ns: u64, then_ns: u64) => Op::Section { lock, held_ns, then_ns };
         /// Takes a mutex.
         lock_mutex(mutex: MutexId) => Op::LockMutex(mutex);
         /// Releases it.

@@ -70,6 +70,7 @@ impl GuestBuilder {
                 sources: Vec::new(),
                 runnable: vec![0; vcpus as usize],
                 finished: Vec::new(),
+                passing: 0,
                 tick_ns,
             },
         })
@@ -201,6 +202,7 @@ impl GuestBuilder {
             reply: 0,
             process: self.process,
             holds: Vec::new(),
+            series: None,
             saved: VecDeque::new(),
         });
         debug_assert_eq!(fair.slot(), self.kernel.by_slot.len());

@@ -31,6 +31,7 @@ impl Machine<'_> {
             // A queue that is not empty has its interrupt on the way.
             let first = self.vcpus[other].guest.calls.is_empty();
             self.vcpus[other].guest.calls.push(own);
+            self.cut(other);
             if first && single && self.guest_polls(other) {
                 self.stats.guest_ipis_spared += 1;
                 self.poke(other);

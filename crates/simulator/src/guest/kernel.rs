@@ -42,6 +42,8 @@ pub(crate) struct Thread {
     pub(crate) process: u32,
     /// Mutexes that it holds.
     pub(crate) holds: Vec<MutexId>,
+    /// Passes that it is at.
+    pub(crate) series: Option<super::stretch::Series>,
     /// What was left of its steps when it was switched out.
     pub(crate) saved: VecDeque<super::Micro>,
 }
@@ -129,6 +131,8 @@ pub(crate) struct Kernel {
     pub(crate) runnable: Vec<u32>,
     /// Threads that wait for a device that has finished, until its interrupt is handled.
     pub(crate) finished: Vec<(u8, ThreadNr)>,
+    /// Stretches of passes that go on.
+    pub(crate) passing: u32,
     pub(crate) tick_ns: u64,
 }
 

@@ -53,8 +53,12 @@ impl Machine<'_> {
 
     /// `queued_spin_lock`: taken, or waits its turn.
     pub(crate) fn guest_try_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Sim {
-        let v = &mut self.vcpus[vcpu];
+        let v = &self.vcpus[vcpu];
         let (vm, index, thread) = (v.vm, v.index, v.guest.current);
+        if let Some(owner) = self.vms[vm].kernel.spinlocks[lock.0 as usize].owner {
+            self.cut(self.vcpu_of(vm, owner.vcpu));
+        }
+        let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off += 1;
         let locked = u64::from(self.costs.locked_shared_ns);
         v.guest.push_next(Micro::Run {

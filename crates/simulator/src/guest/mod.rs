@@ -16,6 +16,7 @@ mod sched;
 mod source;
 mod spin;
 mod step;
+mod stretch;
 mod timer;
 
 use std::collections::VecDeque;
@@ -137,6 +138,8 @@ pub(crate) enum Micro {
     Wait(QueueId),
     /// The thread gives counts.
     Wake(QueueId, u32),
+    /// The thread goes on with its series of passes.
+    Passes(ThreadNr),
     /// The thread sleeps until then.
     SleepUntil(u64),
     /// The thread will wait for a device, whose answer may come before it does.
@@ -185,6 +188,8 @@ pub(crate) struct GuestCpu {
     pub(crate) preempt_off: u32,
     /// The step in progress, whose end the CPU's timer says.
     pub(crate) running: Option<Micro>,
+    /// What it does beyond taking time.
+    pub(crate) stretch: stretch::Stretch,
     pub(crate) spin: Option<Spin>,
     pub(crate) current: Option<ThreadNr>,
     pub(crate) resched: Resched,

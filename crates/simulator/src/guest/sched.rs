@@ -53,6 +53,7 @@ impl Machine<'_> {
         let g = &mut self.vcpus[vcpu].guest;
         if g.resched != Resched::Now && resched != Resched::None {
             g.resched = resched;
+            self.cut(vcpu);
             self.poke(vcpu);
         }
     }
@@ -231,6 +232,9 @@ impl Machine<'_> {
     pub(crate) fn guest_wait(&mut self, vcpu: VcpuNr, queue: QueueId) -> Sim {
         let v = &self.vcpus[vcpu];
         let (vm, thread) = (v.vm, v.guest.current);
+        if self.vms[vm].kernel.queues[queue.0 as usize].counts == 0 {
+            self.cut_passes(vm, queue);
+        }
         let q = &mut self.vms[vm].kernel.queues[queue.0 as usize];
         if q.counts > 0 {
             q.counts -= 1;

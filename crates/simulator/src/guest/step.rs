@@ -1,5 +1,6 @@
 //! A vCPU in guest mode, step by step.
 
+use super::stretch::Series;
 use super::{Micro, SpinLimit, ThreadState};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
@@ -23,7 +24,9 @@ impl Machine<'_> {
             return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
         }
         let Some(Micro::Spin(_)) = v.guest.running else {
-            v.guest.running = None;
+            if let Some(Micro::Run { ns, .. }) = v.guest.running.take() {
+                self.settle(vcpu, ns, 0);
+            }
             return self.guest_go(cpu, vcpu);
         };
         let limit = v.guest.spin.map_or(SpinLimit::None, |spin| spin.limit);
@@ -47,9 +50,10 @@ impl Machine<'_> {
         match running {
             Micro::Run { ns, kernel } => {
                 // The CPU's timer may be set to an earlier end than the step's own.
-                let left = left.min(ns);
+                let left = self.settle(vcpu, ns, left.min(ns));
                 if left > 0 {
-                    v.guest.push_next(Micro::Run { ns: left, kernel });
+                    let run = Micro::Run { ns: left, kernel };
+                    self.vcpus[vcpu].guest.push_next(run);
                 }
             }
             Micro::Spin(_) => {
@@ -77,11 +81,15 @@ impl Machine<'_> {
             }
             // Steps of the same kind are one.
             if let Some((ns, kernel)) = v.guest.take_runs() {
-                if ns > 0 {
-                    self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns);
-                    return Ok(());
+                if ns == 0 {
+                    continue;
                 }
-                continue;
+                let ns = match kernel {
+                    true => self.stretch_section(vcpu, ns),
+                    false => ns,
+                };
+                self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns);
+                return Ok(());
             }
             let Some(micro) = self.vcpus[vcpu].guest.take() else {
                 if self.vcpus[vcpu].guest.in_irq.is_some() {
@@ -111,13 +119,18 @@ impl Machine<'_> {
                         return Ok(());
                     }
                 }
+                Micro::Passes(thread) => {
+                    if self.guest_passes(cpu, vcpu, thread) {
+                        return Ok(());
+                    }
+                }
                 other => self.guest_do(vcpu, other)?,
             }
         }
     }
 
     /// A step of the guest takes `ns`, or until the preemption timer fires.
-    fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
+    pub(crate) fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
         let debt = self.cpus[cpu].debt_ns;
         let ns = self.slowed(cpu, ns);
         let v = &mut self.vcpus[vcpu];
@@ -184,6 +197,10 @@ impl Machine<'_> {
     fn thread_step(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr) -> Sim {
         let now = self.now;
         let vm = self.vcpus[vcpu].vm;
+        if self.series_goes_on(vm, thread) {
+            self.vcpus[vcpu].guest.push(Micro::Passes(thread));
+            return Ok(());
+        }
         let measuring = self.books.measuring();
         let machine_vm = &mut self.vms[vm];
         let meter = &mut self.stats.meters[machine_vm.meter];
@@ -236,10 +253,21 @@ impl Machine<'_> {
                 g.push(Micro::Wake(queue, n));
                 g.push(syscall);
             }
-            Op::Pass { take, ns, give } => {
-                g.push(Micro::Wait(take));
-                g.push(run(ns + u64::from(self.costs.guest_syscall_ns), true));
-                g.push(Micro::Wake(give, 1));
+            Op::Passes(passes) if passes.passes > 0 => {
+                g.push(Micro::Passes(thread));
+                let vm = &mut self.vms[self.vcpus[vcpu].vm];
+                vm.kernel.threads[thread].series = Some(Series::new(passes));
+            }
+            Op::Passes(_) => {}
+            Op::Section {
+                lock,
+                held_ns,
+                then_ns,
+            } => {
+                g.push(Micro::TryLock(lock));
+                g.push(run(held_ns, true));
+                g.push(Micro::Unlock(lock));
+                g.push(run(then_ns, true));
             }
             Op::Lock(lock) => g.push(Micro::TryLock(lock)),
             Op::Unlock(lock) => g.push(Micro::Unlock(lock)),
@@ -346,7 +374,7 @@ impl Machine<'_> {
                     self.guest_schedule(vcpu)?;
                 }
             }
-            Micro::Run { .. } | Micro::Exit(_) | Micro::Spin(_) => {
+            Micro::Run { .. } | Micro::Exit(_) | Micro::Spin(_) | Micro::Passes(_) => {
                 return self.broken("a step that takes time is done at once");
             }
         }

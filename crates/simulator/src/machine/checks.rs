@@ -75,6 +75,10 @@ pub const CHECKS: &[(&str, &str)] = &[
         "who waits for runtime of a limit is listed, and a timer will bring more",
     ),
     (
+        "stretch-alone",
+        "nobody waits for what a vCPU does in one stretch",
+    ),
+    (
         "vcpu-state",
         "a vCPU is where the state of its thread and CPU says",
     ),
@@ -279,6 +283,10 @@ impl Machine<'_> {
                 continue;
             }
             self.check_vcpu_state(vcpu);
+            if let Some(what) = self.stretch_broken(vcpu) {
+                let what = format!("vCPU {} {what}", vcpu.0);
+                self.checks.fail("stretch-alone", || what);
+            }
             self.check_interrupts(vcpu);
         }
     }

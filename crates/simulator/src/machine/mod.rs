@@ -154,6 +154,7 @@ impl Machine<'_> {
         }
         self.check_deadlock()?;
         self.now = end;
+        self.cut_all();
         // As a marker that a user writes: the trace ends here, not at the last thing that happened.
         self.emit(
             CpuNr(0),

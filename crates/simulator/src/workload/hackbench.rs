@@ -1,13 +1,11 @@
 //! `hackbench`: groups of threads that send each other small messages.
 
-use std::rc::Rc;
-
 use super::Workload;
 use super::params::{ParamDoc, Params};
 use super::tools::{Channel, Runs};
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
-use crate::program::Thread;
+use crate::program::{Passes, Thread};
 
 /// What a socket holds of 100-byte messages: `net.core.wmem_default` is 212 992 bytes, and each
 /// message takes an skb of 768 bytes of it.
@@ -74,42 +72,38 @@ fn build(params: &Params, guest: &mut GuestBuilder) -> Sim {
     let work = params.get("send_ns") + params.get("size") / 16;
     let runs = Runs::new(guest, groups * fds * 2);
     for group in 0..groups {
-        let sockets: Rc<[Channel]> = (0..fds)
+        let sockets: Vec<Channel> = (0..fds)
             .map(|n| Channel::new(guest, &format!("socket/{group}/{n}"), SOCKET_MESSAGES))
             .collect();
+        let Some(messages) = Channel::sends_in_turns(&sockets, loops, work) else {
+            continue;
+        };
         for n in 0..fds {
-            let (to, runs) = (Rc::clone(&sockets), runs.clone());
+            let runs = runs.clone();
             guest.spawn(&format!("sender/{group}/{n}"), None, move |thread| {
-                sender(thread, to, loops, work, runs)
+                sender(thread, messages, runs)
             })?;
         }
-        for (n, &from) in sockets.iter().enumerate() {
-            let (messages, runs) = (loops * fds, runs.clone());
+        for (n, from) in sockets.iter().enumerate() {
+            let (messages, runs) = (from.receives(loops * fds, work), runs.clone());
             guest.spawn(&format!("receiver/{group}/{n}"), None, move |thread| {
-                receiver(thread, from, messages, work, runs)
+                receiver(thread, messages, runs)
             })?;
         }
     }
     Ok(())
 }
 
-async fn sender(thread: Thread, to: Rc<[Channel]>, loops: u32, work: u64, runs: Runs) {
+async fn sender(thread: Thread, messages: Passes, runs: Runs) {
     loop {
-        for _ in 0..loops {
-            for socket in to.iter() {
-                socket.send_by_call(&thread, work).await;
-            }
-        }
+        thread.passes(messages).await;
         runs.end(&thread).await;
     }
 }
 
-async fn receiver(thread: Thread, from: Channel, messages: u32, work: u64, runs: Runs) {
+async fn receiver(thread: Thread, messages: Passes, runs: Runs) {
     loop {
-        for _ in 0..messages {
-            from.receive_by_call(&thread, work).await;
-            thread.done(1);
-        }
+        thread.passes(messages).await;
         runs.end(&thread).await;
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::params::{ParamDoc, Params};
 use crate::guest::GuestBuilder;
-use crate::program::{QueueId, Thread};
+use crate::program::{Passes, QueueId, Thread};
 
 /// The number of threads, as most workloads take it.
 pub(super) const THREADS: ParamDoc = ParamDoc {
@@ -96,14 +96,39 @@ impl Channel {
         thread.wake(self.items, 1).await;
     }
 
-    /// Puts an item in, when there is room: one system call with `work` ns of kernel work.
-    pub(super) async fn send_by_call(&self, thread: &Thread, work: u64) {
-        thread.pass(self.room, work, self.items).await;
+    /// Items that are put in when there is room, one after the other: a system call each, with
+    /// `work` ns of kernel work.
+    pub(super) fn sends(self, items: u32, work: u64) -> Passes {
+        Passes {
+            take: self.room,
+            give: self.items,
+            width: 1,
+            stride: 0,
+            passes: items,
+            ns: work,
+            counts: false,
+        }
     }
 
-    /// Takes an item out, when there is one: one system call with `work` ns of kernel work.
-    pub(super) async fn receive_by_call(&self, thread: &Thread, work: u64) {
-        thread.pass(self.items, work, self.room).await;
+    /// Items that are taken out when there are any: the same, and each is an operation.
+    pub(super) fn receives(self, items: u32, work: u64) -> Passes {
+        Passes {
+            take: self.items,
+            give: self.room,
+            counts: true,
+            ..self.sends(items, work)
+        }
+    }
+
+    /// The same number for each of several channels that were made in a row, in turns.
+    pub(super) fn sends_in_turns(channels: &[Self], rounds: u32, work: u64) -> Option<Passes> {
+        let (first, second) = (channels.first()?, channels.get(1));
+        let sends = first.sends(rounds * channels.len() as u32, work);
+        Some(Passes {
+            width: channels.len() as u32,
+            stride: second.map_or(0, |second| second.room.0 - first.room.0),
+            ..sends
+        })
     }
 
     /// Takes an item out, when there is one.
