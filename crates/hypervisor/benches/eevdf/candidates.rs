@@ -26,24 +26,22 @@ trait Candidate {
     fn slices(&self) -> (u64, u64);
 }
 
-struct BPlus(Pool, Timeline);
+/// With deadline and virtual runtime of each entity beside it, as the scheduler has them.
+struct BPlus(Pool, Timeline, Vec<(u64, u64)>);
 
 impl Candidate for BPlus {
     fn insert(&mut self, i: Item) {
-        self.0.insert(
-            &mut self.1,
-            i.id as u32,
-            i.deadline,
-            i.vruntime,
-            i.slice as u32,
-        );
+        let Self(pool, tree, keys) = self;
+        keys[i.id] = (i.deadline, i.vruntime);
+        let keys = &|e| keys[e as usize];
+        pool.insert(tree, i.id as u32, i.slice as u32, keys);
     }
     fn remove(&mut self, id: usize) {
         self.0.remove(&mut self.1, id as u32);
     }
     fn first_eligible(&self, bound: u64) -> Option<usize> {
         self.0
-            .first_eligible(&self.1, bound, 0)
+            .first_eligible(&self.1, bound, 0, &|e| self.2[e as usize])
             .map(|(e, _)| e as usize)
     }
     fn slices(&self) -> (u64, u64) {
@@ -291,7 +289,7 @@ pub(crate) fn run() {
     println!("| entities | B+ tree | red-black tree | sorted array | implicit heap |");
     println!("|---|---|---|---|---|");
     for n in SIZES {
-        let pool = || BPlus(Pool::with_capacity(n), Timeline::EMPTY);
+        let pool = || BPlus(Pool::with_capacity(n), Timeline::EMPTY, vec![(0, 0); n]);
         let heap = || Heap {
             items: vec![],
             sums: vec![],

@@ -2,7 +2,7 @@
 
 use super::Fair;
 use super::enqueue::{Dequeue, Enqueue};
-use super::entity::{Attr, Policy};
+use super::entity::{Attr, Class, Policy};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
 use super::preempt::Arrival;
@@ -52,7 +52,7 @@ impl Fair {
 
     /// `prio_changed_fair`.
     fn prio_changed(&mut self, e: Ent, bracket: &Bracket, old_nice: i8) {
-        let nice = self.ent[e].task.nice;
+        let nice = self.ent[e].nice();
         if !bracket.queued || nice == old_nice {
             return;
         }
@@ -68,15 +68,19 @@ impl Fair {
         }
     }
 
+    fn note_nice(&mut self, e: Ent, nice: i8) {
+        let ent = &mut self.ent[e];
+        ent.class = Class::new(ent.policy(), nice);
+    }
+
     /// Gives a task that is off the queue the weight of its policy and nice value.
     fn set_load_weight(&mut self, e: Ent) {
-        let task = &self.ent[e].task;
         let attr = Attr {
-            policy: task.policy,
-            nice: task.nice,
+            policy: self.ent[e].policy(),
+            nice: self.ent[e].nice(),
             slice_ns: None,
         };
-        self.ent[e].load = attr.weight();
+        self.set_load(e, attr.weight());
         // Under flat picking the share of the tree follows in one step when it is queued again.
         let rq = self.ent[e].rq;
         if rq.0 == u32::MAX || !self.is_flat(rq) {
@@ -97,12 +101,12 @@ impl Fair {
         }
         .check()?;
         self.begin_change(e, now_ns)?;
-        let old = self.ent[e].task.nice;
+        let old = self.ent[e].nice();
         if nice == old {
             return Ok(());
         }
         let bracket = self.take_off(e);
-        self.ent[e].task.nice = nice;
+        self.note_nice(e, nice);
         self.set_load_weight(e);
         self.put_back(e, &bracket);
         self.prio_changed(e, &bracket, old);
@@ -152,22 +156,23 @@ impl Fair {
         .check()?;
         self.begin_change(e, now_ns)?;
         let ent = &self.ent[e];
-        let old = ent.task.nice;
-        let same_rest = policy == Policy::Idle || (nice == old && runtime_ns == ent.slice);
-        if policy == ent.task.policy && same_rest {
+        let old = ent.nice();
+        let same_rest = policy == Policy::Idle || (nice == old && runtime_ns == u64::from(ent.slice));
+        if policy == ent.policy() && same_rest {
             return Ok(false);
         }
         let bracket = self.take_off(e);
         let base = self.cfg.base_slice_ns;
         let ent = &mut self.ent[e];
-        ent.task.policy = policy;
+        ent.class = Class::new(policy, old);
         if policy != Policy::Idle {
-            ent.task.nice = nice;
+            ent.class = Class::new(policy, nice);
             ent.custom_slice = runtime_ns != 0;
-            ent.slice = match runtime_ns {
+            let slice_ns = match runtime_ns {
                 0 => base,
                 ns => ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS),
             };
+            ent.slice = slice_ns as u32;
         }
         self.set_load_weight(e);
         self.put_back(e, &bracket);
@@ -177,10 +182,10 @@ impl Fair {
     }
 
     fn prio_changed_to(&mut self, e: Ent, bracket: &Bracket, old: i8, asked: i8) {
-        let kept = self.ent[e].task.nice;
-        self.ent[e].task.nice = asked;
+        let kept = self.ent[e].nice();
+        self.note_nice(e, asked);
         self.prio_changed(e, bracket, old);
-        self.ent[e].task.nice = kept;
+        self.note_nice(e, kept);
     }
 
     /// Moves a task to another group (`sched_move_task`).
@@ -206,17 +211,17 @@ impl Fair {
             self.home(group, rq)?;
         }
         self.begin_change(e, now_ns)?;
-        if group == self.ent[e].task.group {
+        if group == self.ent[e].group() {
             return Ok(());
         }
         let bracket = self.take_off(e);
-        if let Some(g) = self.ent[e].task.group {
+        if let Some(g) = self.ent[e].group() {
             self.groups[g].tasks -= 1;
         }
         if let Some(g) = group {
             self.groups[g].tasks += 1;
         }
-        self.ent[e].task.group = group;
+        self.ent[e].set_group(group);
         self.unhome(e);
         if on_cpu {
             self.rehome(e, rq)?;

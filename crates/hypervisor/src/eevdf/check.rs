@@ -2,6 +2,7 @@
 
 use super::Fair;
 use super::config::PickMode;
+use super::entity::Marks;
 use super::ids::{Ent, Que, RqId};
 
 /// Sums over a queue's tree, recomputed.
@@ -32,7 +33,7 @@ impl Fair {
         let root = &self.que[r.root];
         let running = match r.curr {
             Ent::NONE => root.curr.is_none(),
-            curr => self.ent[curr].rq == rq && self.que[self.ent[curr].arena].curr == curr,
+            curr => self.ent[curr].rq == rq && self.que[self.arena(curr)].curr == curr,
         };
         running && self.check_queue(r.root, r.mode)
     }
@@ -64,7 +65,7 @@ impl Fair {
             sums.weight += ent.weight;
             let term = key.wrapping_mul(ent.weight as i64);
             sums.w_vruntime = sums.w_vruntime.wrapping_add(term);
-            fine &= ent.on_rq && ent.arena == q && e != queue.curr && !ent.rel_deadline;
+            fine &= ent.on_rq && self.arena(e) == q && e != queue.curr && !ent.rel_deadline;
             let order = last.is_none_or(|l| ent.deadline.wrapping_sub(l) as i64 >= 0);
             fine &= order;
             last = Some(ent.deadline);
@@ -75,7 +76,7 @@ impl Fair {
             fine &= mode == PickMode::Flat || self.check_entity(q, curr, mode, &mut sums);
         }
         let next = queue.next;
-        fine &= next.is_none() || (self.ent[next].on_rq && self.ent[next].arena == q);
+        fine &= next.is_none() || (self.ent[next].on_rq && self.arena(next) == q);
         let tree = sums.weight == queue.sum_weight && sums.w_vruntime == queue.sum_w_vruntime;
         fine &= tree && sums.entities == queue.members;
         fine && (mode == PickMode::Flat || self.counters_agree(q, &sums))
@@ -93,13 +94,13 @@ impl Fair {
     /// Adds a member to the sums of its level, and checks a group's own queue.
     fn check_entity(&self, q: Que, e: Ent, mode: PickMode, sums: &mut Sums) -> bool {
         let ent = &self.ent[e];
-        sums.load += ent.load;
+        sums.load += self.load(e);
         sums.nr_queued += 1;
         if ent.is_task() {
             sums.h_nr_queued += 1;
             sums.h_nr_runnable += u32::from(!ent.delayed);
             sums.h_nr_idle += u32::from(self.is_idle(e));
-            return ent.queue == q && ent.task.live && ent.load == ent.weight;
+            return ent.queue == q && ent.marks.has(Marks::LIVE) && self.load(e) == ent.weight;
         }
         let below = &self.que[ent.my_q];
         sums.h_nr_queued += below.h_nr_queued;

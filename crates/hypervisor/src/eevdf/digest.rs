@@ -3,6 +3,7 @@
 use core::hash::{Hash, Hasher};
 
 use super::Fair;
+use super::ids::Que;
 use super::queue::Queue;
 
 /// All that decides what the scheduler does from here on, but for its configuration: entities,
@@ -15,8 +16,11 @@ impl Hash for Fair {
         self.rqs.0.hash(state);
         self.credits.0.hash(state);
         self.groups.0.hash(state);
-        for queue in &self.que.0 {
+        self.flat.0.hash(state);
+        self.tokens.0.hash(state);
+        for (n, queue) in (0..).zip(&self.que.0) {
             queue.hash_sums(state);
+            self.ext_load(Que(n)).hash(state);
             self.pool.for_each(&queue.timeline, &mut |e| e.hash(state));
             // Ends the list: no entity has this number.
             u32::MAX.hash(state);
@@ -30,7 +34,6 @@ impl Queue {
         let counts = (self.members, self.nr_queued, self.h_nr_queued);
         (sums, counts, self.h_nr_runnable, self.h_nr_idle).hash(state);
         (self.curr, self.next, self.load, self.idle).hash(state);
-        (self.ext_load, self.tokens).hash(state);
     }
 }
 

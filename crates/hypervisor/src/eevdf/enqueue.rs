@@ -80,14 +80,14 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(ent.task.policy == Policy::Idle),
+            idle: u32::from(ent.policy() == Policy::Idle),
         }
     }
 
     /// `account_entity_enqueue` and its group's total.
     #[inline]
     pub(crate) fn account_load(&mut self, q: Que, e: Ent) {
-        let load = self.ent[e].load;
+        let load = self.load(e);
         let queue = &mut self.que[q];
         queue.load += load;
         queue.nr_queued += 1;
@@ -97,7 +97,7 @@ impl Fair {
     /// `account_entity_dequeue`.
     #[inline]
     pub(crate) fn unaccount_load(&mut self, q: Que, e: Ent) {
-        let load = self.ent[e].load;
+        let load = self.load(e);
         let queue = &mut self.que[q];
         queue.load -= load;
         queue.nr_queued -= 1;
@@ -114,12 +114,13 @@ impl Fair {
     #[inline(always)]
     pub(crate) fn enqueue_here(&mut self, task: Ent, flags: Enqueue) {
         let ent = &self.ent[task];
-        let (rq, q, parent) = (ent.rq, ent.queue, ent.parent);
+        let (rq, q) = (ent.rq, ent.queue);
         if self.is_flat(rq) {
             self.flat_enqueue(task, flags);
         } else {
             let mut count = self.enqueue_count(task, flags);
             self.enqueue_entity::<false>(q, task, flags.initial, &mut count);
+            let parent = self.que[q].owner;
             if parent.is_some() {
                 self.enqueue_above(q, parent, count);
             }
@@ -138,12 +139,12 @@ impl Fair {
                 }
                 break;
             }
-            let (q, parent) = (ent.queue, ent.parent);
+            let q = ent.queue;
             let ent = &mut self.ent[e];
-            (ent.slice, ent.custom_slice) = (slice, true);
+            (ent.slice, ent.custom_slice) = (slice as u32, true);
             self.enqueue_entity::<true>(q, e, false, &mut count);
             slice = self.min_slice(q);
-            e = parent;
+            e = self.que[q].owner;
         }
         while e.is_some() {
             let q = self.ent[e].queue;
@@ -151,7 +152,7 @@ impl Fair {
             self.set_queued_slice(e, slice);
             slice = self.min_slice(q);
             self.count_up(q, &mut count);
-            e = self.ent[e].parent;
+            e = self.que[q].owner;
         }
     }
 
@@ -182,15 +183,16 @@ impl Fair {
             self.refresh_weight(e);
             curr = self.que[q].running(&self.ent);
         }
+        let load = self.load(e);
         let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         queue.place(curr, ent, &self.cfg, initial);
-        queue.join(ent.load);
-        queue.tree_insert(&mut self.pool, e, ent);
         ent.on_rq = true;
+        queue.join(load);
+        queue.tree_insert(&mut self.pool, &self.ent, e);
         queue.count_up(count);
-        let (owner, load) = (queue.owner, ent.load as i64);
+        let owner = queue.owner;
         if owner.is_some() {
-            self.group_changed(owner, load, count.runnable as i32);
+            self.group_changed(owner, load as i64, count.runnable as i32);
         }
     }
 
@@ -215,6 +217,7 @@ impl Fair {
         self.clear_buddies(q, e);
         let may_stay = flags.sleep && !flags.special && !flags.last;
         let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
+        let load = self.load(e);
         let queue = &mut self.que[q];
         let curr = queue.running(&self.ent);
         let ent = &mut self.ent[e];
@@ -232,18 +235,17 @@ impl Fair {
             queue.tree_remove(&mut self.pool, e, ent);
         }
         ent.on_rq = false;
-        queue.leave(ent.load);
+        queue.leave(load);
         if flags.last {
-            let load = -(ent.load as i64);
-            self.group_load(q, load);
+            self.group_load(q, -(load as i64));
             self.clear_delayed(e);
             self.count_down(q, count);
             return Some(self.que[q].load);
         }
         queue.count_down(count);
-        let (left, owner, load) = (queue.load, queue.owner, ent.load as i64);
+        let (left, owner) = (queue.load, queue.owner);
         if owner.is_some() {
-            self.group_changed(owner, -load, -(count.runnable as i32));
+            self.group_changed(owner, -(load as i64), -(count.runnable as i32));
         }
         Some(left)
     }
@@ -258,7 +260,7 @@ impl Fair {
     #[inline(always)]
     pub(crate) fn dequeue_here(&mut self, entity: Ent, flags: Dequeue) -> bool {
         let ent = &self.ent[entity];
-        let (q, parent, task) = (ent.queue, ent.parent, ent.is_task());
+        let (q, task) = (ent.queue, ent.is_task());
         if self.is_flat(ent.rq) {
             return self.flat_dequeue(entity, flags);
         }
@@ -267,7 +269,7 @@ impl Fair {
         if left.is_none() && task {
             return false;
         }
-        if parent.is_some() {
+        if self.que[q].owner.is_some() {
             self.dequeue_above(q, entity, left, flags, count);
         }
         true
@@ -293,7 +295,7 @@ impl Fair {
                 // The kernel's second walk starts at this group itself.
                 break self.min_slice(q);
             };
-            e = self.ent[e].parent;
+            e = self.parent(e);
             let Some(ent) = self.ent.at(e) else {
                 return;
             };
@@ -308,12 +310,12 @@ impl Fair {
             left = self.dequeue_entity(q, e, level, &mut count);
         };
         while let Some(ent) = self.ent.at(e) {
-            let (q, parent) = (ent.queue, ent.parent);
+            let q = ent.queue;
             self.refresh_weight(e);
             self.set_queued_slice(e, slice);
             slice = self.min_slice(q);
             self.count_down(q, &mut count);
-            e = parent;
+            e = self.que[q].owner;
         }
     }
 
@@ -327,7 +329,7 @@ impl Fair {
         Count {
             queued: 1,
             runnable: u32::from(runnable),
-            idle: u32::from(ent.task.policy == Policy::Idle),
+            idle: u32::from(ent.policy() == Policy::Idle),
         }
     }
 }

@@ -72,56 +72,102 @@ pub enum TaskState {
     Exiting,
 }
 
-/// What only tasks have.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(crate) struct TaskPart {
-    pub(crate) policy: Policy,
-    pub(crate) nice: i8,
-    pub(crate) state: TaskState,
-    /// `NONE_GROUP` for the root group.
-    pub(crate) group: Option<GroupId>,
-    pub(crate) generation: u32,
-    pub(crate) live: bool,
-    /// Asleep while migrating: a delayed task was detached.
-    pub(crate) asleep: bool,
-    /// Parent and queue are those of its group on its run queue.
-    pub(crate) homed: bool,
+/// Policy and nice value of a task, in a byte.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Class(u8);
+
+impl Class {
+    pub(crate) const fn new(policy: Policy, nice: i8) -> Self {
+        Self((policy as u8) << 6 | (nice - NICE_MIN) as u8)
+    }
+
+    #[inline]
+    pub(crate) const fn policy(self) -> Policy {
+        match self.0 >> 6 {
+            0 => Policy::Normal,
+            1 => Policy::Batch,
+            _ => Policy::Idle,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn nice(self) -> i8 {
+        (self.0 & 63) as i8 + NICE_MIN
+    }
 }
 
+impl core::fmt::Debug for Class {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} {}", self.policy(), self.nice())
+    }
+}
+
+/// What is so of a task, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Marks(u8);
+
+impl Marks {
+    /// It has not ended.
+    pub(crate) const LIVE: Self = Self(1);
+    /// Asleep while migrating: a delayed task was detached.
+    pub(crate) const ASLEEP: Self = Self(2);
+    /// Its queue is that of its group on its run queue.
+    pub(crate) const HOMED: Self = Self(4);
+
+    #[inline]
+    pub(crate) const fn has(self, mark: Self) -> bool {
+        self.0 & mark.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, mark: Self, on: bool) {
+        self.0 = if on { self.0 | mark.0 } else { self.0 & !mark.0 };
+    }
+}
+
+/// No group, where a group's number stands.
+const NO_GROUP: u32 = u32::MAX;
+
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
+///
+/// A large host has several of them for each vCPU: what follows from others is not kept. The
+/// entity above it is the owner of its queue ([`Fair::parent`](super::Fair::parent)); where it
+/// competes and its weight on its own level differ from `queue` and `weight` under flat picking
+/// only, which keeps them beside ([`FlatPart`](super::flat::FlatPart)).
 #[derive(Clone, Debug, Hash)]
-#[repr(align(64))]
+#[repr(C, align(16))]
 pub(crate) struct Entity {
     pub(crate) vruntime: u64,
     pub(crate) deadline: u64,
-    /// Weight that virtual time runs at: `load`, but under flat picking the share of the tree.
+    /// Weight that virtual time runs at: that of its own level (`se->load.weight`), but under flat
+    /// picking the share of the tree.
     pub(crate) weight: u64,
-    /// Requested slice in ns.
-    pub(crate) slice: u64,
-    /// Queue in whose tree it competes: `queue`, but under flat picking the root.
-    pub(crate) arena: Que,
-    pub(crate) on_rq: bool,
-    pub(crate) delayed: bool,
-    pub(crate) rel_deadline: bool,
-    pub(crate) custom_slice: bool,
     /// End of the protected period, as a virtual time.
     pub(crate) vprot: u64,
     pub(crate) vlag: i64,
     pub(crate) exec_start: u64,
-    /// Weight on its own level (`se->load.weight`).
-    pub(crate) load: u64,
     /// Queue that counts it.
     pub(crate) queue: Que,
-    /// Group's entity above it.
-    pub(crate) parent: Ent,
+    pub(crate) on_rq: bool,
+    pub(crate) delayed: bool,
+    pub(crate) rel_deadline: bool,
+    pub(crate) custom_slice: bool,
+    /// Requested slice in ns: no slice is longer than the 4.2 s that fit.
+    pub(crate) slice: u32,
     /// The group's own queue; none for a task.
     pub(crate) my_q: Que,
-    pub(crate) depth: u32,
-    /// Of a group's: tasks and groups that have their place below it.
-    pub(crate) users: u32,
     pub(crate) rq: RqId,
-    pub(crate) task: TaskPart,
+    /// A group's own, or the one that a task is in.
+    group: u32,
+    /// Of a group: tasks and groups that have their place below it. Of a task: its generation.
+    pub(crate) count: u32,
+    pub(crate) depth: u8,
+    pub(crate) class: Class,
+    pub(crate) state: TaskState,
+    pub(crate) marks: Marks,
 }
+
+const _: () = assert!(size_of::<Entity>() == 80 && super::MAX_DEPTH <= u8::MAX as u32);
 
 impl Entity {
     /// An entity with all zero but the weight, on no queue.
@@ -130,33 +176,44 @@ impl Entity {
             vruntime: 0,
             deadline: 0,
             weight: load,
-            slice: 0,
-            arena: Que::NONE,
+            vprot: 0,
+            vlag: 0,
+            exec_start: 0,
+            queue: Que::NONE,
             on_rq: false,
             delayed: false,
             rel_deadline: false,
             custom_slice: false,
-            vprot: 0,
-            vlag: 0,
-            exec_start: 0,
-            load,
-            queue: Que::NONE,
-            parent: Ent::NONE,
+            slice: 0,
             my_q: Que::NONE,
-            depth: 0,
-            users: 0,
             rq: RqId(u32::MAX),
-            task: TaskPart {
-                policy: Policy::Normal,
-                nice: 0,
-                state: TaskState::New,
-                group: None,
-                generation: 0,
-                live: false,
-                asleep: false,
-                homed: false,
-            },
+            group: NO_GROUP,
+            count: 0,
+            depth: 0,
+            class: Class::new(Policy::Normal, 0),
+            state: TaskState::New,
+            marks: Marks::default(),
         }
+    }
+
+    /// The group that it stands for, or that the task is in; none for the root group.
+    #[inline]
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        (self.group != NO_GROUP).then_some(GroupId(self.group))
+    }
+
+    pub(crate) fn set_group(&mut self, group: Option<GroupId>) {
+        self.group = group.map_or(NO_GROUP, |g| g.0);
+    }
+
+    #[inline]
+    pub(crate) fn policy(&self) -> Policy {
+        self.class.policy()
+    }
+
+    #[inline]
+    pub(crate) fn nice(&self) -> i8 {
+        self.class.nice()
     }
 
     #[inline]
@@ -237,7 +294,8 @@ pub struct EntityView {
 }
 
 impl Entity {
-    pub(crate) fn view(&self) -> EntityView {
+    /// The entity as a caller sees it; `load` is its weight on its own level.
+    pub(crate) fn view(&self, load: u64) -> EntityView {
         EntityView {
             vruntime: self.vruntime,
             deadline: self.deadline,
@@ -245,8 +303,8 @@ impl Entity {
             on_rq: self.on_rq,
             delayed: self.delayed,
             vprot: self.vprot,
-            slice_ns: self.slice,
-            load: self.load,
+            slice_ns: u64::from(self.slice),
+            load,
             weight: self.weight,
             rel_deadline: self.rel_deadline,
         }
@@ -255,7 +313,7 @@ impl Entity {
     pub(crate) fn task_id(&self, e: Ent) -> TaskId {
         TaskId {
             index: e.0,
-            generation: self.task.generation,
+            generation: self.count,
         }
     }
 }

@@ -8,11 +8,65 @@
 use super::Fair;
 use super::enqueue::{Dequeue, Enqueue};
 use super::features::Feature;
-use super::ids::{Ent, RqId};
+use super::entity::Entity;
+use super::ids::{Ent, Que, RqId};
 use super::queue::Resched;
 use super::weights::{MIN_SHARES, NICE_0_LOAD};
 
+/// What flat picking keeps of an entity beyond the rest.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct FlatPart {
+    /// Weight on its own level (`se->load.weight`).
+    load: u64,
+    /// Queue in whose tree it competes: the root of its run queue, if it is a task there.
+    arena: Que,
+}
+
 impl Fair {
+    /// From here on a run queue picks flat: what it needs of entities is kept.
+    pub(crate) fn begin_flat(&mut self) {
+        let part = |e: &Entity| FlatPart {
+            load: e.weight,
+            arena: e.queue,
+        };
+        // Those that are there have competed level by level so far.
+        let missing = self.ent.0.get(self.flat.0.len()..).unwrap_or(&[]);
+        self.flat.0.extend(missing.iter().map(part));
+        self.keeps_flat = true;
+    }
+
+    /// Weight of an entity on its own level (`se->load.weight`).
+    #[inline]
+    pub(crate) fn load(&self, e: Ent) -> u64 {
+        match self.flat.at(e) {
+            Some(part) => part.load,
+            None => self.ent[e].weight,
+        }
+    }
+
+    /// Sets it. Without flat picking the weight that the entity competes at follows, or has.
+    pub(crate) fn set_load(&mut self, e: Ent, load: u64) {
+        if self.keeps_flat {
+            self.flat[e].load = load;
+        }
+    }
+
+    /// Queue in whose tree an entity competes: the one that counts it, but under flat picking the
+    /// root.
+    #[inline]
+    pub(crate) fn arena(&self, e: Ent) -> Que {
+        match self.flat.at(e) {
+            Some(part) => part.arena,
+            None => self.ent[e].queue,
+        }
+    }
+
+    pub(crate) fn set_arena(&mut self, e: Ent, arena: Que) {
+        if self.keeps_flat {
+            self.flat[e].arena = arena;
+        }
+    }
+
     /// Share of the tree that an entity that is counted on all its levels has (`h_load`).
     ///
     /// From the task up, each level multiplies by `load / queue load` and floors at 2; the top
@@ -22,14 +76,13 @@ impl Fair {
         let mut e = task;
         while e.is_some() {
             let ent = &self.ent[e];
-            let whole = if ent.parent.is_some() {
-                self.que[ent.queue].load
-            } else {
-                NICE_0_LOAD
+            let (parent, whole) = match &self.que[ent.queue] {
+                queue if queue.owner.is_some() => (queue.owner, queue.load),
+                root => (root.owner, NICE_0_LOAD),
             };
-            let part = u128::from(w) * u128::from(ent.load) / u128::from(whole.max(1));
+            let part = u128::from(w) * u128::from(self.load(e)) / u128::from(whole.max(1));
             w = u64::try_from(part).unwrap_or(u64::MAX).max(MIN_SHARES);
-            e = ent.parent;
+            e = parent;
         }
         w
     }
@@ -50,7 +103,7 @@ impl Fair {
                 self.ent[e].on_rq = e != task;
             }
             self.count_up(q, &mut count);
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
         let weight = self.flat_weight(task);
         self.rescale(task, weight, false);
@@ -65,7 +118,7 @@ impl Fair {
     /// False if the task stays, delayed.
     #[inline(never)]
     pub(crate) fn flat_dequeue(&mut self, task: Ent, flags: Dequeue) -> bool {
-        let root = self.ent[task].arena;
+        let root = self.arena(task);
         self.update_curr(root);
         self.clear_buddies(root, task);
         let may_stay = flags.sleep && !flags.special && !flags.last;
@@ -102,14 +155,14 @@ impl Fair {
                 self.refresh_weight(e);
             }
             self.count_down(q, &mut count);
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
         true
     }
 
     #[inline(never)]
     pub(crate) fn flat_put(&mut self, prev: Ent) {
-        let root = self.ent[prev].arena;
+        let root = self.arena(prev);
         if self.ent[prev].on_rq {
             self.update_curr(root);
             self.tree_insert(root, prev);
@@ -119,7 +172,7 @@ impl Fair {
 
     #[inline(never)]
     pub(crate) fn flat_set(&mut self, next: Ent, first: bool) {
-        let root = self.ent[next].arena;
+        let root = self.arena(next);
         self.set_next_entity(root, next, false);
         self.flat_reweight_curr(next);
         if first {
@@ -134,7 +187,7 @@ impl Fair {
         }
         let weight = self.flat_weight(curr);
         if weight != self.ent[curr].weight {
-            self.reweight_queued(self.ent[curr].arena, curr, weight);
+            self.reweight_queued(self.arena(curr), curr, weight);
         }
     }
 
@@ -144,10 +197,10 @@ impl Fair {
             return;
         }
         self.update_curr(root);
-        let mut e = self.ent[curr].parent;
+        let mut e = self.parent(curr);
         while e.is_some() {
             self.refresh_weight(e);
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
         self.flat_reweight_curr(curr);
         if timer {

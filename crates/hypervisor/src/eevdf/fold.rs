@@ -6,6 +6,7 @@
 
 use super::Fair;
 use super::error::Error;
+use super::entity::Marks;
 use super::group::Part;
 use super::ids::{Ent, GroupId, RqId, TaskId};
 use crate::lag_credit::Tokens;
@@ -35,14 +36,14 @@ impl Fair {
     /// An unknown task.
     pub fn fold_parts(&mut self, task: TaskId) -> Result<(), Error> {
         let e = self.task(task)?;
-        let Some(g) = self.ent[e].task.group else {
+        let Some(g) = self.ent[e].group() else {
             return Ok(());
         };
         for i in (0..self.groups[g].parts.len()).rev() {
             let Some(part) = self.nth_part(g, i) else {
                 break;
             };
-            let above = self.ent[part.ent].parent;
+            let above = self.parent(part.ent);
             if self.is_unused(part.ent) {
                 self.fold(g, i, part);
                 self.fold_chain(above, part.rq);
@@ -64,7 +65,7 @@ impl Fair {
     fn fold_chain(&mut self, mut e: Ent, rq: RqId) {
         while e.is_some() && self.is_unused(e) {
             let ent = &self.ent[e];
-            let (Some(g), above) = (ent.task.group, ent.parent) else {
+            let (Some(g), above) = (ent.group(), self.parent(e)) else {
                 return;
             };
             let Ok(at) = self.groups[g].parts.binary_search_by_key(&rq, |p| p.rq) else {
@@ -78,37 +79,41 @@ impl Fair {
     /// A task or a group has (1) or leaves (-1) its place below a group's entity.
     pub(crate) fn used(&mut self, e: Ent, by: i32) {
         if e.is_some() {
-            let users = &mut self.ent[e].users;
+            let users = &mut self.ent[e].count;
             *users = users.wrapping_add_signed(by);
         }
     }
 
     /// A task has its place nowhere.
     pub(crate) fn unhome(&mut self, e: Ent) {
-        if core::mem::take(&mut self.ent[e].task.homed) {
-            self.used(self.ent[e].parent, -1);
+        let marks = &mut self.ent[e].marks;
+        if marks.has(Marks::HOMED) {
+            marks.set(Marks::HOMED, false);
+            self.used(self.parent(e), -1);
         }
     }
 
     fn is_unused(&self, e: Ent) -> bool {
         let ent = &self.ent[e];
-        if ent.users > 0 || ent.on_rq {
+        if ent.count > 0 || ent.on_rq {
             return false;
         }
         let (own, above) = (&self.que[ent.my_q], &self.que[ent.queue]);
         let idle = own.curr.is_none() && own.next.is_none() && own.members == 0;
         let named = above.curr == e || above.next == e;
-        let plain = !ent.delayed && own.h_nr_queued == 0 && u32::try_from(ent.load).is_ok();
+        let plain = !ent.delayed && own.h_nr_queued == 0 && u32::try_from(self.load(e)).is_ok();
         // Nobody else has set anything there.
-        idle && !named && plain && own.ext_load == 0 && own.tokens == Tokens::default()
+        let tokens = self.tokens.0.get(ent.my_q.0 as usize);
+        let unspent = tokens.is_none_or(|tokens| *tokens == Tokens::default());
+        idle && !named && plain && self.ext_load(ent.my_q) == 0 && unspent
     }
 
     fn fold(&mut self, g: GroupId, at: usize, part: Part) {
         let ent = &self.ent[part.ent];
         let folded = Folded {
             rq: part.rq,
-            slice: ent.slice as u32,
-            load: ent.load as u32,
+            slice: ent.slice,
+            load: self.load(part.ent) as u32,
             vlag: ent.vlag,
             deadline: ent.deadline,
             vprot: ent.vprot,
@@ -122,8 +127,8 @@ impl Fair {
         let place = group.folded.partition_point(|f| f.rq < part.rq);
         Self::make_room(self.lean, &mut group.folded);
         group.folded.insert(place, folded);
-        self.used(self.ent[part.ent].parent, -1);
-        self.ent[part.ent].task.group = None;
+        self.used(self.parent(part.ent), -1);
+        self.ent[part.ent].set_group(None);
         Self::make_room(self.lean, &mut self.free_parts);
         self.free_parts.push(part.ent);
     }
@@ -138,11 +143,12 @@ impl Fair {
     /// Gives a new part what was remembered of its predecessor.
     pub(crate) fn unfold(&mut self, e: Ent, folded: &Folded) {
         let ent = &mut self.ent[e];
-        (ent.slice, ent.vlag) = (u64::from(folded.slice), folded.vlag);
+        (ent.slice, ent.vlag) = (folded.slice, folded.vlag);
         (ent.deadline, ent.rel_deadline) = (folded.deadline, folded.rel_deadline);
-        (ent.weight, ent.load) = (folded.weight, u64::from(folded.load));
+        ent.weight = folded.weight;
         ent.custom_slice = folded.custom_slice;
         ent.vprot = folded.vprot;
         self.que[ent.my_q].zero_vruntime = folded.zero_vruntime;
+        self.set_load(e, u64::from(folded.load));
     }
 }

@@ -115,13 +115,14 @@ impl Fair {
             }
             None => (Ent::NONE, root),
         };
-        let (e, my_q) = self.new_part(rq)?;
+        let (e, my_q) = self.new_part()?;
         self.que[my_q].idle = self.groups[g].idle;
         let depth = self.groups[g].depth - 1;
         self.used(parent, 1);
         let ent = &mut self.ent[e];
-        (ent.parent, ent.queue, ent.arena, ent.my_q) = (parent, queue, queue, my_q);
-        (ent.depth, ent.rq, ent.task.group) = (depth, rq, Some(g));
+        (ent.queue, ent.my_q, ent.depth, ent.rq) = (queue, my_q, depth as u8, rq);
+        ent.set_group(Some(g));
+        self.set_arena(e, queue);
         let parts = &mut self.groups[g].parts;
         let at = parts.partition_point(|p| p.rq < rq);
         Self::make_room(self.lean, parts);
@@ -133,17 +134,17 @@ impl Fair {
     }
 
     /// An entity of a group, blank, and its queue.
-    fn new_part(&mut self, rq: RqId) -> Result<(Ent, Que), Error> {
+    fn new_part(&mut self) -> Result<(Ent, Que), Error> {
         if let Some(e) = self.free_parts.pop() {
             let my_q = self.ent[e].my_q;
             self.ent[e] = Entity::blank(NEW_GROUP_LOAD);
-            self.que[my_q] = Queue::new(rq, e);
+            self.set_load(e, NEW_GROUP_LOAD);
+            self.que[my_q] = Queue::new(e);
             return Ok((e, my_q));
         }
         let e = self.new_entity(NEW_GROUP_LOAD)?;
         let my_q = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
-        Self::make_room(self.lean, &mut self.que.0);
-        self.que.0.push(Queue::new(rq, e));
+        self.push_queue(e);
         Ok((e, my_q))
     }
 
@@ -191,7 +192,7 @@ impl Fair {
 
     #[inline(never)]
     fn add_group_load(&mut self, owner: Ent, delta: i64) {
-        if let Some(g) = self.ent[owner].task.group {
+        if let Some(g) = self.ent[owner].group() {
             let load = &mut self.groups[g].load;
             *load = load.wrapping_add_signed(delta);
         }
@@ -200,13 +201,13 @@ impl Fair {
     /// `calc_group_shares`: the part of a group's shares that its load on this CPU is due.
     pub(crate) fn group_weight(&self, e: Ent) -> Option<u64> {
         let ent = &self.ent[e];
-        let g = ent.task.group?;
+        let g = ent.group()?;
         let own = self.que[ent.my_q].load;
         if own == 0 {
             return None;
         }
         let group = &self.groups[g];
-        let mut others = self.que[ent.my_q].ext_load;
+        let mut others = self.ext_load(ent.my_q);
         if self.cfg.other_load == OtherLoad::Instantaneous {
             others += (group.load - own) >> 10;
         }
@@ -234,7 +235,7 @@ impl Fair {
     /// Keeps both totals of the group with entity `owner`.
     #[inline(never)]
     pub(crate) fn group_changed(&mut self, owner: Ent, load: i64, runnable: i32) {
-        if let Some(g) = self.ent[owner].task.group {
+        if let Some(g) = self.ent[owner].group() {
             let group = &mut self.groups[g];
             group.load = group.load.wrapping_add_signed(load);
             group.runnable = group.runnable.wrapping_add_signed(runnable);
@@ -252,7 +253,7 @@ impl Fair {
 
     #[inline(never)]
     fn add_group_runnable(&mut self, owner: Ent, delta: i32) {
-        if let Some(g) = self.ent[owner].task.group {
+        if let Some(g) = self.ent[owner].group() {
             let runnable = &mut self.groups[g].runnable;
             *runnable = runnable.wrapping_add_signed(delta);
         }
@@ -271,7 +272,7 @@ impl Fair {
         let Some(weight) = self.group_weight(e) else {
             return;
         };
-        if weight == self.ent[e].load {
+        if weight == self.load(e) {
             return;
         }
         if self.is_flat(self.ent[e].rq) {
@@ -283,9 +284,9 @@ impl Fair {
 
     /// Changes an entity's own-level weight, and the sum above it if it is counted there.
     pub(crate) fn set_level_load(&mut self, e: Ent, load: u64) {
-        let ent = &mut self.ent[e];
-        let delta = load as i64 - ent.load as i64;
-        ent.load = load;
+        let delta = load as i64 - self.load(e) as i64;
+        self.set_load(e, load);
+        let ent = &self.ent[e];
         if ent.on_rq {
             let q = ent.queue;
             self.que[q].load = self.que[q].load.wrapping_add_signed(delta);
@@ -295,7 +296,7 @@ impl Fair {
 
     /// `reweight_entity`: keeps the entity's lag, deadline and protection in real time.
     pub(crate) fn reweight(&mut self, e: Ent, weight: u64) {
-        let q = self.ent[e].arena;
+        let q = self.arena(e);
         if !self.ent[e].on_rq {
             self.set_level_load(e, weight);
             self.rescale(e, weight, false);
@@ -407,7 +408,7 @@ impl Fair {
         self.set_clock(rq, now_ns);
         while e.is_some() {
             self.refresh_weight(e);
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
     }
 
@@ -423,8 +424,19 @@ impl Fair {
             return Err(Error::LoadOutOfRange { load, max: MAX });
         }
         let (_, q) = self.home(Some(g), rq)?;
-        self.que[q].ext_load = load;
+        if self.ext_loads.len() < self.que.0.len() {
+            self.ext_loads.resize(self.que.0.len(), 0);
+        }
+        if let Some(told) = self.ext_loads.get_mut(q.0 as usize) {
+            *told = load;
+        }
         Ok(())
+    }
+
+    /// What [`Self::set_ext_load`] said of the group that `q` belongs to.
+    #[inline]
+    pub(crate) fn ext_load(&self, q: Que) -> u64 {
+        self.ext_loads.get(q.0 as usize).copied().unwrap_or(0)
     }
 
     /// Makes a group idle or normal (`sched_group_set_idle`, `cpu.idle`). Its shares become those
@@ -460,7 +472,7 @@ impl Fair {
             if queue.idle {
                 return;
             }
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
     }
 }

@@ -9,8 +9,8 @@
 //! Two ways to pick are there, chosen when a run queue is made ([`PickMode`]): level by level as
 //! in 7.2, and flat, with all tasks in one queue and groups for weight only.
 //!
-//! Nothing is allocated but by `new`, `create_*` and `extend_group`, unless [`Fair::set_lean`] says
-//! otherwise.
+//! Nothing is allocated but by `new`, `create_*`, `extend_group` and `set_ext_load`, unless
+//! [`Fair::set_lean`] says otherwise.
 //!
 //! # Example
 //!
@@ -63,8 +63,9 @@ pub use task::{Block, WakeFlags};
 pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
-use crate::lag_credit::{CreditFault, CreditState};
+use crate::lag_credit::{CreditFault, CreditState, Tokens};
 use entity::Entity;
+use flat::FlatPart;
 use group::Group;
 pub(crate) use ids::{Arena, Ent, Que};
 use queue::{Queue, Rq};
@@ -92,6 +93,14 @@ pub struct Fair {
     pub(crate) rqs: Arena<Rq>,
     /// By run queue, if lag credits are given.
     pub(crate) credits: Arena<CreditState>,
+    /// By queue, if lag credits are given and guarded.
+    pub(crate) tokens: Arena<Tokens>,
+    /// Load on other CPUs that the caller has told of the groups that queues belong to, unscaled:
+    /// by queue, as far as any was told.
+    pub(crate) ext_loads: Vec<u64>,
+    /// By entity, if a run queue picks flat.
+    pub(crate) flat: Arena<FlatPart>,
+    pub(crate) keeps_flat: bool,
     pub(crate) groups: Arena<Group>,
     pub(crate) pool: Pool,
     /// Time of the operation at hand: the clock of each run queue that it acts on.
@@ -118,6 +127,10 @@ impl Fair {
             que: Arena(Vec::new()),
             rqs: Arena(Vec::new()),
             credits: Arena(Vec::new()),
+            tokens: Arena(Vec::new()),
+            ext_loads: Vec::new(),
+            flat: Arena(Vec::new()),
+            keeps_flat: false,
             groups: Arena(Vec::new()),
             pool: Pool::default(),
             now: 0,
@@ -169,8 +182,10 @@ impl Fair {
     pub fn create_rq(&mut self, mode: PickMode) -> Result<RqId, Error> {
         let rq = RqId(u32::try_from(self.rqs.0.len()).map_err(|_| Error::Full("run queues"))?);
         let root = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
-        Self::make_room(self.lean, &mut self.que.0);
-        self.que.0.push(Queue::new(rq, Ent::NONE));
+        self.push_queue(Ent::NONE);
+        if mode == PickMode::Flat {
+            self.begin_flat();
+        }
         self.rqs.0.push(Rq {
             mode,
             root,
@@ -188,6 +203,24 @@ impl Fair {
         Ok(rq)
     }
 
+    /// An empty queue that belongs to `owner`, behind all others.
+    fn push_queue(&mut self, owner: Ent) {
+        Self::make_room(self.lean, &mut self.que.0);
+        self.que.0.push(Queue::new(owner));
+        let credited = self.cfg.features.has(Feature::YieldToLagCredit);
+        if credited && self.cfg.lag_credit.guard.is_some() {
+            Self::make_room(self.lean, &mut self.tokens.0);
+            self.tokens.0.push(Tokens::default());
+        }
+    }
+
+    /// The entity of the group above an entity; none below the root.
+    #[inline]
+    pub(crate) fn parent(&self, e: Ent) -> Ent {
+        let queue = self.que.0.get(self.ent[e].queue.0 as usize);
+        queue.map_or(Ent::NONE, |queue| queue.owner)
+    }
+
     fn new_entity(&mut self, load: u64) -> Result<Ent, Error> {
         let index = u32::try_from(self.ent.0.len()).map_err(|_| Error::Full("entities"))?;
         if index as usize >= timeline::MOST {
@@ -195,6 +228,10 @@ impl Fair {
         }
         Self::make_room(self.lean, &mut self.ent.0);
         self.ent.0.push(Entity::blank(load));
+        if self.keeps_flat {
+            Self::make_room(self.lean, &mut self.flat.0);
+            self.begin_flat();
+        }
         // As much as the entities have: the pool must never allocate while tasks run.
         self.pool.grow(self.ent.0.capacity());
         if self.lean {

@@ -50,9 +50,11 @@ impl Fair {
         if protect && eligible.is_some_and(Entity::protected) {
             return running;
         }
+        let keys = &|e| self.ent.keys(e);
+        let zero = queue.zero_vruntime;
         let best = self
             .pool
-            .earliest_eligible(&queue.timeline, queue.zero_vruntime, sum, weight);
+            .earliest_eligible(&queue.timeline, zero, (sum, weight), keys);
         match (best, eligible) {
             (Some((_, deadline)), Some(c)) if before(c.deadline, deadline) => running,
             (Some((b, _)), _) => Ent(b),
@@ -131,7 +133,7 @@ impl Fair {
         r.resched = Resched::None;
         r.announced = false;
         r.pick_due = false;
-        if prev.is_some() && switched && self.ent[prev].task.state == TaskState::Exiting {
+        if prev.is_some() && switched && self.ent[prev].state == TaskState::Exiting {
             self.free_task(prev);
         }
         let task = next.is_some().then(|| self.ent[next].task_id(next));
@@ -153,11 +155,7 @@ impl Fair {
         }
         self.clear_buddies(q, next);
         let queue = &mut self.que[q];
-        queue.tree_exchange(
-            &mut self.pool,
-            (prev, &self.ent[prev]),
-            (next, &self.ent[next]),
-        );
+        queue.tree_exchange(&mut self.pool, &self.ent, (prev, next));
         queue.curr = next;
         let ent = &mut self.ent[next];
         ent.exec_start = self.now;
@@ -177,19 +175,19 @@ impl Fair {
         let shared = self.shared_queue(prev, next);
         let mut e = prev;
         while let Some(ent) = self.ent.at(e) {
-            let (q, parent) = (ent.queue, ent.parent);
+            let q = ent.queue;
             if ent.on_rq {
                 self.update_curr(q);
             }
-            let (queue, ent) = (&mut self.que[q], &self.ent[e]);
-            if ent.on_rq {
-                queue.tree_insert(&mut self.pool, e, ent);
+            let queue = &mut self.que[q];
+            if self.ent[e].on_rq {
+                queue.tree_insert(&mut self.pool, &self.ent, e);
             }
             queue.curr = Ent::NONE;
             if Some(q) == shared {
                 return;
             }
-            e = parent;
+            e = queue.owner;
         }
     }
 
@@ -215,14 +213,14 @@ impl Fair {
     #[inline(never)]
     fn cousins(&self, mut a: Ent, mut b: Ent) -> (Ent, Ent) {
         while self.ent[a].depth > self.ent[b].depth {
-            a = self.ent[a].parent;
+            a = self.parent(a);
         }
         while self.ent[b].depth > self.ent[a].depth {
-            b = self.ent[b].parent;
+            b = self.parent(b);
         }
         while self.ent[a].queue != self.ent[b].queue {
-            a = self.ent[a].parent;
-            b = self.ent[b].parent;
+            a = self.parent(a);
+            b = self.parent(b);
         }
         (a, b)
     }
@@ -236,12 +234,12 @@ impl Fair {
         } else {
             let mut e = next;
             while let Some(ent) = self.ent.at(e) {
-                let (q, parent) = (ent.queue, ent.parent);
+                let q = ent.queue;
                 if self.que[q].curr.is_some() {
                     break;
                 }
                 self.set_next_entity(q, e, first);
-                e = parent;
+                e = self.que[q].owner;
             }
         }
         if first && self.cfg.features.has(Feature::Hrtick) {
@@ -279,7 +277,7 @@ impl Queue {
             slice = u64::from(self.timeline.shortest());
         }
         let mut vprot = ent.deadline;
-        if slice < ent.slice {
+        if slice < u64::from(ent.slice) {
             vprot = earlier(vprot, ent.vruntime.wrapping_add(ent.vtime(slice)));
         }
         ent.vprot = vprot;

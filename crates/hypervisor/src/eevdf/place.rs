@@ -24,7 +24,7 @@ impl Queue {
         let features = cfg.features;
         let (v, load) = self.avg_vruntime(curr);
         if !ent.custom_slice {
-            ent.slice = cfg.base_slice_ns;
+            ent.slice = cfg.base_slice_ns as u32;
         }
         let (vlag, w) = (ent.vlag, ent.weight);
         let mut vruntime = v;
@@ -41,7 +41,7 @@ impl Queue {
             ent.rel_deadline = false;
             return;
         }
-        let mut vslice = ent.vtime(ent.slice);
+        let mut vslice = ent.vtime(u64::from(ent.slice));
         if features.has(Feature::PlaceDeadlineInitial) && initial {
             vslice /= 2;
         }
@@ -93,7 +93,7 @@ impl Fair {
 
     /// `requeue_delayed_entity`: a delayed entity becomes an ordinary one again.
     pub(crate) fn requeue_delayed(&mut self, e: Ent) {
-        let q = self.ent[e].arena;
+        let q = self.arena(e);
         self.update_curr(q);
         if self.update_lag(q, e) {
             self.replace(q, e);
@@ -131,11 +131,11 @@ impl Fair {
     fn count_runnable(&mut self, e: Ent, up: bool) {
         let mut e = if self.ent[e].is_task() { e } else { Ent::NONE };
         while e.is_some() {
-            let Entity { queue, parent, .. } = self.ent[e];
+            let queue = self.ent[e].queue;
             let n = &mut self.que[queue].h_nr_runnable;
             *n = if up { *n + 1 } else { *n - 1 };
             self.group_runnable(queue, if up { 1 } else { -1 });
-            e = parent;
+            e = self.que[queue].owner;
         }
     }
 }

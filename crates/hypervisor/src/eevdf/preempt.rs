@@ -44,7 +44,7 @@ impl Fair {
     pub(crate) fn is_idle(&self, e: Ent) -> bool {
         let ent = &self.ent[e];
         if ent.is_task() {
-            ent.task.policy == Policy::Idle
+            ent.policy() == Policy::Idle
         } else {
             self.que[ent.my_q].idle
         }
@@ -74,11 +74,11 @@ impl Fair {
         if !self.cfg.features.has(Feature::WakeupPreemption) {
             return;
         }
-        let (q, pe) = (c.arena, &self.ent[p]);
+        let (q, pe) = (self.arena(curr), &self.ent[p]);
         // Under flat picking this is always so: the tasks themselves compete. The queue has been
         // charged when the task joined it.
-        if q == pe.arena {
-            let (se_idle, policy) = (c.task.policy == Policy::Idle, pe.task.policy);
+        if q == self.arena(p) {
+            let (se_idle, policy) = (c.policy() == Policy::Idle, pe.policy());
             if se_idle && policy != Policy::Idle {
                 self.preempt_short(rq, q, curr);
             } else if policy == Policy::Normal {
@@ -96,14 +96,14 @@ impl Fair {
         let (se_idle, pse_idle) = (self.is_idle(se), self.is_idle(pse));
         if se_idle && !pse_idle {
             // The kernel looks for the buddy in the running task's own queue here.
-            let buddy_queue = self.ent[curr].arena;
+            let buddy_queue = self.arena(curr);
             self.preempt_short(rq, buddy_queue, se);
             return;
         }
-        if se_idle != pse_idle || self.ent[p].task.policy != Policy::Normal {
+        if se_idle != pse_idle || self.ent[p].policy() != Policy::Normal {
             return;
         }
-        let q = self.ent[se].arena;
+        let q = self.arena(se);
         self.update_curr(q);
         self.contest(rq, q, se, pse, how);
     }

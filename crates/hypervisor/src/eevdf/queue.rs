@@ -6,27 +6,28 @@
 use super::Fair;
 use super::config::PickMode;
 use super::entity::Entity;
-use super::ids::{Arena, Ent, Que, RqId};
+use super::ids::{Arena, Ent, Que};
 use super::timeline::{Pool, Timeline};
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
-use crate::lag_credit::Tokens;
 
-/// One queue: the root's, or a group's on one CPU. What a pick looks at is in the first of its two
-/// cache lines.
+/// One queue: the root's, or a group's on one CPU. A large host has several for each vCPU: what few
+/// have is kept beside them (`Fair::tokens`, `Fair::ext_loads`).
 #[derive(Clone, Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub(crate) struct Queue {
     pub(crate) timeline: Timeline,
     /// Running entity.
     pub(crate) curr: Ent,
-    /// Entities competing in it: those in the tree, and the running one if it is queued.
-    pub(crate) members: u32,
     /// Weight of the tree.
     pub(crate) sum_weight: u64,
     /// Sum of `(vruntime - zero_vruntime) * weight` over the tree.
     pub(crate) sum_w_vruntime: i64,
     /// Base of `sum_w_vruntime`, near the average.
     pub(crate) zero_vruntime: u64,
+    /// Weight of all entities on it, the running one included.
+    pub(crate) load: u64,
+    /// Entities competing in it: those in the tree, and the running one if it is queued.
+    pub(crate) members: u32,
     /// Buddy: to be picked if eligible.
     pub(crate) next: Ent,
     /// Entities of this level: `members`, but under flat picking.
@@ -36,15 +37,8 @@ pub(crate) struct Queue {
     pub(crate) h_nr_idle: u32,
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
-    pub(crate) rq: RqId,
     /// It belongs to an idle group.
     pub(crate) idle: bool,
-    /// Weight of all entities on it, the running one included.
-    pub(crate) load: u64,
-    /// Load of its group on other CPUs that the caller has told, unscaled.
-    pub(crate) ext_load: u64,
-    /// What lag credits may still take here.
-    pub(crate) tokens: Tokens,
 }
 
 /// The running entity of a queue, as far as sums and bounds need it.
@@ -61,13 +55,13 @@ impl Running {
         Self {
             vruntime: curr.vruntime,
             weight: curr.weight,
-            slice: curr.slice,
+            slice: u64::from(curr.slice),
         }
     }
 }
 
 impl Queue {
-    pub(crate) fn new(rq: RqId, owner: Ent) -> Self {
+    pub(crate) fn new(owner: Ent) -> Self {
         Self {
             timeline: Timeline::EMPTY,
             sum_weight: 0,
@@ -83,9 +77,6 @@ impl Queue {
             load: 0,
             idle: false,
             owner,
-            rq,
-            ext_load: 0,
-            tokens: Tokens::default(),
         }
     }
 
@@ -155,12 +146,13 @@ impl Queue {
 
     /// `__enqueue_entity`: into the tree.
     #[inline]
-    pub(crate) fn tree_insert(&mut self, pool: &mut Pool, e: Ent, ent: &Entity) {
+    pub(crate) fn tree_insert(&mut self, pool: &mut Pool, ents: &Arena<Entity>, e: Ent) {
+        let ent = &ents[e];
         let term = self.key(ent.vruntime).wrapping_mul(ent.weight as i64);
         self.sum_w_vruntime = self.sum_w_vruntime.wrapping_add(term);
         self.sum_weight += ent.weight;
-        let slice = ent.slice as u32;
-        pool.insert(&mut self.timeline, e.0, ent.deadline, ent.vruntime, slice);
+        let keys = &|e| ents.keys(e);
+        pool.insert(&mut self.timeline, e.0, ent.slice, keys);
     }
 
     /// `__dequeue_entity`: out of the tree.
@@ -177,21 +169,16 @@ impl Queue {
     pub(crate) fn tree_exchange(
         &mut self,
         pool: &mut Pool,
-        (come, new): (Ent, &Entity),
-        (go, old): (Ent, &Entity),
+        ents: &Arena<Entity>,
+        (come, go): (Ent, Ent),
     ) {
+        let (new, old) = (&ents[come], &ents[go]);
         let plus = self.key(new.vruntime).wrapping_mul(new.weight as i64);
         let minus = self.key(old.vruntime).wrapping_mul(old.weight as i64);
         self.sum_w_vruntime = self.sum_w_vruntime.wrapping_add(plus).wrapping_sub(minus);
         self.sum_weight = self.sum_weight + new.weight - old.weight;
-        let (deadline, vruntime, slice) = (new.deadline, new.vruntime, new.slice as u32);
-        pool.exchange(
-            &mut self.timeline,
-            (come.0, go.0),
-            deadline,
-            vruntime,
-            slice,
-        );
+        let keys = &|e| ents.keys(e);
+        pool.exchange(&mut self.timeline, (come.0, go.0), new.slice, keys);
     }
 
     /// `update_zero_vruntime`.
@@ -213,8 +200,7 @@ pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
     }
 }
 
-const _: () = assert!(size_of::<Queue>() == 128 && size_of::<Rq>() == 64);
-const _: () = assert!(size_of::<Entity>() == 128);
+const _: () = assert!(size_of::<Queue>() == 80 && size_of::<Rq>() == 40);
 
 /// Request to reschedule that is pending on a running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -228,9 +214,9 @@ pub enum Resched {
     Now,
 }
 
-/// The run queue of a CPU: one cache line.
+/// The run queue of a CPU.
 #[derive(Clone, Debug, Hash)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(crate) struct Rq {
     pub(crate) clock: u64,
     /// Up to this time no entity that runs can have gone unaccounted for too long.
@@ -257,6 +243,15 @@ pub(crate) fn floor_div(a: i64, b: i64) -> i64 {
     }
     let q = a / b;
     if a % b < 0 { q - 1 } else { q }
+}
+
+impl Arena<Entity> {
+    /// Deadline and virtual runtime of an entity, as the tree sorts and searches by them.
+    #[inline]
+    pub(crate) fn keys(&self, e: u32) -> (u64, u64) {
+        let ent = &self[Ent(e)];
+        (ent.deadline, ent.vruntime)
+    }
 }
 
 impl Fair {
@@ -313,7 +308,7 @@ impl Fair {
     /// [`Queue::tree_insert`].
     #[inline]
     pub(crate) fn tree_insert(&mut self, q: Que, e: Ent) {
-        self.que[q].tree_insert(&mut self.pool, e, &self.ent[e]);
+        self.que[q].tree_insert(&mut self.pool, &self.ent, e);
     }
 
     /// [`Queue::tree_remove`].
@@ -327,7 +322,7 @@ impl Fair {
     pub(crate) fn min_slice(&self, q: Que) -> u64 {
         let tree = u64::from(self.que[q].timeline.shortest());
         self.curr_on(q)
-            .map_or(tree, |c| tree.min(self.ent[c].slice))
+            .map_or(tree, |c| tree.min(u64::from(self.ent[c].slice)))
     }
 
     /// Longest slice among the members in ns (`cfs_rq_max_slice`); 0 without any.
@@ -335,17 +330,19 @@ impl Fair {
     pub(crate) fn max_slice(&self, q: Que) -> u64 {
         let tree = u64::from(self.que[q].timeline.longest());
         self.curr_on(q)
-            .map_or(tree, |c| tree.max(self.ent[c].slice))
+            .map_or(tree, |c| tree.max(u64::from(self.ent[c].slice)))
     }
 
     /// Sets the slice of an entity that is on its queue, in the tree or running.
     #[inline]
     pub(crate) fn set_queued_slice(&mut self, e: Ent, slice: u64) {
+        let slice = slice as u32;
         if self.ent[e].slice != slice {
             self.ent[e].slice = slice;
             if self.pool.contains(e.0) {
-                let timeline = &mut self.que[self.ent[e].arena].timeline;
-                self.pool.update_slice(timeline, e.0, slice as u32);
+                let q = self.arena(e);
+                let timeline = &mut self.que[q].timeline;
+                self.pool.update_slice(timeline, e.0, slice);
             }
         }
     }

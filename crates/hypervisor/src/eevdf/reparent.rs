@@ -44,11 +44,11 @@ impl Fair {
         let mut i = 0;
         while let Some(Part { rq, ent }) = self.nth_part(g, i) {
             let (above, queue) = self.home(parent, rq)?;
-            self.used(self.ent[ent].parent, -1);
+            self.used(self.parent(ent), -1);
             self.used(above, 1);
+            self.set_arena(ent, queue);
             let ent = &mut self.ent[ent];
-            (ent.parent, ent.queue, ent.arena) = (above, queue, queue);
-            ent.depth = depth - 1;
+            (ent.queue, ent.depth) = (queue, (depth - 1) as u8);
             i += 1;
         }
         // What was owed under another parent is owed no more.

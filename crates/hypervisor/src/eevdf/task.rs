@@ -1,9 +1,9 @@
 //! The life of a task: creation, fork, wake, sleep, exit, migration.
 
 use super::enqueue::{Dequeue, Enqueue};
-use super::entity::{Attr, Entity, TaskState, TaskView};
+use super::entity::{Attr, Class, Entity, Marks, TaskState, TaskView};
 use super::error::Error;
-use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::ids::{Ent, GroupId, Que, RqId, TaskId};
 use super::preempt::Arrival;
 use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
 use super::{Actions, Fair};
@@ -32,7 +32,7 @@ impl Fair {
     /// Slot of a task that can still be operated on.
     pub(crate) fn task(&self, id: TaskId) -> Result<Ent, Error> {
         let e = self.live_task(id)?;
-        if self.ent[e].task.state == TaskState::Exiting {
+        if self.ent[e].state == TaskState::Exiting {
             return Err(Error::NoSuchTask(id));
         }
         Ok(e)
@@ -41,15 +41,18 @@ impl Fair {
     /// Slot of a task in a given state: one look answers for most calls.
     #[inline(always)]
     fn task_in(&self, id: TaskId, state: TaskState) -> Option<Ent> {
-        let task = &self.ent.0.get(id.index as usize)?.task;
-        let found = task.generation == id.generation && task.state == state && task.live;
+        let ent = self.ent.0.get(id.index as usize)?;
+        let live = ent.marks.has(Marks::LIVE);
+        let found = ent.count == id.generation && ent.state == state && live;
         found.then_some(Ent(id.index))
     }
 
     /// Slot of a task that may be exiting.
     fn live_task(&self, id: TaskId) -> Result<Ent, Error> {
         match self.ent.0.get(id.index as usize) {
-            Some(ent) if ent.task.live && ent.task.generation == id.generation => Ok(Ent(id.index)),
+            Some(ent) if ent.marks.has(Marks::LIVE) && ent.count == id.generation => {
+                Ok(Ent(id.index))
+            }
             _ => Err(Error::NoSuchTask(id)),
         }
     }
@@ -68,14 +71,17 @@ impl Fair {
             Some(e) => e,
             None => self.new_entity(NICE_0_LOAD)?,
         };
-        let generation = self.ent[e].task.generation;
+        let generation = self.ent[e].count;
         let mut ent = Entity::blank(attr.weight());
-        ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns);
+        ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns) as u32;
         ent.custom_slice = attr.slice_ns.is_some();
-        let task = &mut ent.task;
-        (task.policy, task.nice, task.group) = (attr.policy, attr.nice, group);
-        (task.generation, task.live) = (generation, true);
+        ent.class = Class::new(attr.policy, attr.nice);
+        ent.set_group(group);
+        ent.count = generation;
+        ent.marks = Marks::LIVE;
         self.ent[e] = ent;
+        self.set_load(e, attr.weight());
+        self.set_arena(e, Que::NONE);
         if let Some(g) = group {
             self.groups[g].tasks += 1;
         }
@@ -107,14 +113,16 @@ impl Fair {
 
     pub(crate) fn free_task(&mut self, e: Ent) {
         self.unhome(e);
-        let task = &mut self.ent[e].task;
-        task.live = false;
-        if let Some(g) = task.group.take() {
+        let task = &mut self.ent[e];
+        task.marks.set(Marks::LIVE, false);
+        if let Some(g) = task.group() {
+            task.set_group(None);
             self.groups[g].tasks -= 1;
         }
+        let task = &mut self.ent[e];
         // The last generation retires the slot: an id never names two tasks.
-        if let Some(generation) = task.generation.checked_add(1) {
-            task.generation = generation;
+        if let Some(generation) = task.count.checked_add(1) {
+            task.count = generation;
             self.free_tasks.push(e);
         }
     }
@@ -124,7 +132,7 @@ impl Fair {
     pub(crate) fn rehome(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
         let ent = &self.ent[e];
         // Most tasks come back to where they were.
-        if ent.rq == rq && ent.task.homed {
+        if ent.rq == rq && ent.marks.has(Marks::HOMED) {
             return Ok(());
         }
         self.rehome_anew(e, rq)
@@ -132,7 +140,7 @@ impl Fair {
 
     #[inline(never)]
     fn rehome_anew(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
-        let (parent, queue) = self.home(self.ent[e].task.group, rq)?;
+        let (parent, queue) = self.home(self.ent[e].group(), rq)?;
         let depth = if parent.is_some() {
             self.ent[parent].depth + 1
         } else {
@@ -146,10 +154,11 @@ impl Fair {
         self.unhome(e);
         self.used(parent, 1);
         let ent = &mut self.ent[e];
-        (ent.parent, ent.queue, ent.arena) = (parent, queue, arena);
-        (ent.depth, ent.rq, ent.task.homed) = (depth, rq, true);
-        if !self.is_flat(rq) && self.ent[e].weight != self.ent[e].load {
-            let load = self.ent[e].load;
+        (ent.queue, ent.depth, ent.rq) = (queue, depth, rq);
+        ent.marks.set(Marks::HOMED, true);
+        self.set_arena(e, arena);
+        let load = self.load(e);
+        if !self.is_flat(rq) && self.ent[e].weight != load {
             self.rescale(e, load, false);
         }
         Ok(())
@@ -162,13 +171,13 @@ impl Fair {
     /// [`Error::AlreadyForked`], a group without a part on `rq`, or those of [`Self::tick`].
     pub fn fork(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
         let e = self.task(id)?;
-        if self.ent[e].task.state != TaskState::New {
+        if self.ent[e].state != TaskState::New {
             return Err(Error::AlreadyForked(id));
         }
         self.begin_check(rq, now_ns)?;
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
-        self.ent[e].task.state = TaskState::Runnable;
+        self.ent[e].state = TaskState::Runnable;
         self.enqueue_task(
             e,
             Enqueue {
@@ -204,7 +213,7 @@ impl Fair {
         now_ns: u64,
     ) -> Result<Actions, Error> {
         let e = self.task(id)?;
-        match self.ent[e].task.state {
+        match self.ent[e].state {
             TaskState::Asleep => {}
             TaskState::Runnable | TaskState::Exiting => return Err(Error::NotAsleep(id)),
             TaskState::New | TaskState::Migrating => return Err(Error::NotAttached(id)),
@@ -235,7 +244,7 @@ impl Fair {
                 },
             );
         }
-        self.ent[e].task.state = TaskState::Runnable;
+        self.ent[e].state = TaskState::Runnable;
         self.check_here(e, Arrival::woken(flags));
         Ok(self.actions(rq))
     }
@@ -247,7 +256,7 @@ impl Fair {
     /// [`Error::NoSuchTask`].
     pub fn delayed_on(&self, id: TaskId) -> Result<Option<RqId>, Error> {
         let ent = &self.ent[self.task(id)?];
-        let delayed = ent.on_rq && ent.task.state == TaskState::Asleep;
+        let delayed = ent.on_rq && ent.state == TaskState::Asleep;
         Ok(delayed.then_some(ent.rq))
     }
 
@@ -279,7 +288,7 @@ impl Fair {
         } else {
             TaskState::Asleep
         };
-        self.ent[curr].task.state = state;
+        self.ent[curr].state = state;
         self.rqs[rq].pick_due = true;
         Ok(self.actions(rq))
     }
@@ -301,8 +310,9 @@ impl Fair {
         let rq = self.ent[e].rq;
         self.begin(rq, now_ns)?;
         self.dequeue_here(e, Dequeue::default());
-        let task = &mut self.ent[e].task;
-        task.asleep = task.state == TaskState::Asleep;
+        let task = &mut self.ent[e];
+        let asleep = task.state == TaskState::Asleep;
+        task.marks.set(Marks::ASLEEP, asleep);
         task.state = TaskState::Migrating;
         Ok(self.actions(rq))
     }
@@ -321,8 +331,8 @@ impl Fair {
         self.begin_check(rq, now_ns)?;
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
-        let task = &mut self.ent[e].task;
-        task.state = if task.asleep {
+        let task = &mut self.ent[e];
+        task.state = if task.marks.has(Marks::ASLEEP) {
             TaskState::Asleep
         } else {
             TaskState::Runnable
@@ -340,20 +350,21 @@ impl Fair {
     pub fn view(&self, id: TaskId) -> Result<TaskView, Error> {
         let e = self.live_task(id)?;
         let ent = &self.ent[e];
-        let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&ent.slice);
-        let slice_ns = (ent.custom_slice && ranged).then_some(ent.slice);
+        let slice_ns = u64::from(ent.slice);
+        let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns);
+        let slice_ns = (ent.custom_slice && ranged).then_some(slice_ns);
         Ok(TaskView {
-            state: ent.task.state,
+            state: ent.state,
             attr: Attr {
-                policy: ent.task.policy,
-                nice: ent.task.nice,
+                policy: ent.policy(),
+                nice: ent.nice(),
                 slice_ns,
             },
-            group: ent.task.group,
+            group: ent.group(),
             rq: (ent.rq.0 != u32::MAX).then_some(ent.rq),
             running: self.is_running(e),
             delayed: ent.delayed,
-            entity: ent.view(),
+            entity: ent.view(self.load(e)),
         })
     }
 }

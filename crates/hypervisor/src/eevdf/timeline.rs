@@ -43,6 +43,18 @@ impl Entry {
         max_slice: 0,
         child: NONE,
     };
+
+    /// Of an entity with its deadline and virtual runtime.
+    #[inline]
+    const fn of(entity: u32, slice: u32, (deadline, vruntime): (u64, u64)) -> Self {
+        Self {
+            deadline,
+            vruntime,
+            min_slice: slice,
+            max_slice: slice,
+            child: entity,
+        }
+    }
 }
 
 /// The head stands before the entries: a short queue is one or two cache lines.
@@ -200,9 +212,6 @@ impl Node {
 /// One tree. Only with the [`Pool`] it was filled from does it mean anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Of one entity that needs no node.
-    deadline: u64,
-    vruntime: u64,
     /// The root's number, [`NONE`], or the one entity with [`ALONE`].
     root: u32,
     min_slice: u32,
@@ -212,8 +221,6 @@ pub struct Timeline {
 impl Timeline {
     /// A tree without entities.
     pub const EMPTY: Self = Self {
-        deadline: 0,
-        vruntime: 0,
         root: NONE,
         min_slice: u32::MAX,
         max_slice: 0,
@@ -221,13 +228,11 @@ impl Timeline {
 
     /// A tree of one entity.
     #[inline]
-    fn alone(entry: &Entry) -> Self {
+    const fn alone(entity: u32, slice: u32) -> Self {
         Self {
-            deadline: entry.deadline,
-            vruntime: entry.vruntime,
-            root: ALONE | entry.child,
-            min_slice: entry.min_slice,
-            max_slice: entry.max_slice,
+            root: ALONE | entity,
+            min_slice: slice,
+            max_slice: slice,
         }
     }
 
@@ -239,14 +244,8 @@ impl Timeline {
 
     /// The one entity, if [`Self::is_alone`].
     #[inline]
-    fn entry(&self) -> Entry {
-        Entry {
-            deadline: self.deadline,
-            vruntime: self.vruntime,
-            min_slice: self.min_slice,
-            max_slice: self.max_slice,
-            child: self.root & !ALONE,
-        }
+    fn only(&self) -> u32 {
+        self.root & !ALONE
     }
 
     /// Longest slice in it, in ns; 0 if it is empty.
@@ -331,31 +330,27 @@ impl Pool {
 
     /// Inserts an entity behind those with the same deadline.
     ///
-    /// `slice` is in ns; the longest that the scheduler allows fits 32 bits.
+    /// `slice` is in ns; the longest that the scheduler allows fits 32 bits. `keys` says deadline
+    /// and virtual runtime of this entity and of those in the tree, which must stay as they are
+    /// while they are in it: of a tree of one entity nothing is kept here but its slice.
     #[inline(always)]
     pub fn insert(
         &mut self,
         t: &mut Timeline,
         entity: u32,
-        deadline: u64,
-        vruntime: u64,
         slice: u32,
+        keys: &impl Fn(u32) -> (u64, u64),
     ) {
-        let entry = Entry {
-            deadline,
-            vruntime,
-            min_slice: slice,
-            max_slice: slice,
-            child: entity,
-        };
         if t.root == NONE {
-            *t = Timeline::alone(&entry);
+            *t = Timeline::alone(entity, slice);
             self.leaf_of[entity as usize] = ALONE;
             return;
         }
         if t.is_alone() {
-            self.second(t);
+            self.second(t, keys(t.only()));
         }
+        let entry = Entry::of(entity, slice, keys(entity));
+        let deadline = entry.deadline;
         t.min_slice = t.min_slice.min(slice);
         t.max_slice = t.max_slice.max(slice);
         // A short queue is one leaf.
@@ -373,8 +368,8 @@ impl Pool {
 
     /// Gives a tree of one entity a node, for a second to come.
     #[inline(never)]
-    fn second(&mut self, t: &mut Timeline) {
-        let entry = t.entry();
+    fn second(&mut self, t: &mut Timeline, keys: (u64, u64)) {
+        let entry = Entry::of(t.only(), t.min_slice, keys);
         t.root = self.node(true, NONE);
         self.nodes[t.root as usize].put(0, entry);
         self.leaf_of[entry.child as usize] = t.root;
@@ -447,28 +442,21 @@ impl Pool {
         &mut self,
         t: &mut Timeline,
         (come, go): (u32, u32),
-        deadline: u64,
-        vruntime: u64,
         slice: u32,
+        keys: &impl Fn(u32) -> (u64, u64),
     ) {
-        let entry = Entry {
-            deadline,
-            vruntime,
-            min_slice: slice,
-            max_slice: slice,
-            child: come,
-        };
         if t.is_alone() {
-            *t = Timeline::alone(&entry);
+            *t = Timeline::alone(come, slice);
             self.leaf_of[go as usize] = NONE;
             self.leaf_of[come as usize] = ALONE;
             return;
         }
         let Some(node) = self.nodes.get_mut(t.root as usize).filter(|n| n.leaf) else {
-            self.insert(t, come, deadline, vruntime, slice);
+            self.insert(t, come, slice, keys);
             self.remove(t, go);
             return;
         };
+        let entry = Entry::of(come, slice, keys(come));
         self.leaf_of[come as usize] = t.root;
         self.leaf_of[go as usize] = NONE;
         let gone = node.swap(go, entry);
@@ -498,13 +486,20 @@ impl Pool {
 
     /// Entity with the earliest deadline.
     pub fn first(&self, t: &Timeline) -> Option<u32> {
-        self.first_where(t, |_| true).map(|(e, _)| e)
+        // Its keys are not asked: any is right.
+        self.first_where(t, |_| true, &|_| (0, 0)).map(|(e, _)| e)
     }
 
     /// Entity with the earliest deadline of those that have `vruntime - zero <= bound`, and that
     /// deadline.
-    pub fn first_eligible(&self, t: &Timeline, zero: u64, bound: i64) -> Option<(u32, u64)> {
-        self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound)
+    pub fn first_eligible(
+        &self,
+        t: &Timeline,
+        zero: u64,
+        bound: i64,
+        keys: &impl Fn(u32) -> (u64, u64),
+    ) -> Option<(u32, u64)> {
+        self.first_where(t, |v| v.wrapping_sub(zero) as i64 <= bound, keys)
     }
 
     /// Entity with the earliest deadline of those that are eligible, and that deadline.
@@ -515,12 +510,13 @@ impl Pool {
         &self,
         t: &Timeline,
         zero: u64,
-        sum: i64,
-        weight: u64,
+        (sum, weight): (i64, u64),
+        keys: &impl Fn(u32) -> (u64, u64),
     ) -> Option<(u32, u64)> {
         if t.is_alone() {
-            let eligible = fits(sum, weight, t.vruntime.wrapping_sub(zero) as i64);
-            return eligible.then_some((t.root & !ALONE, t.deadline));
+            let (deadline, vruntime) = keys(t.only());
+            let eligible = fits(sum, weight, vruntime.wrapping_sub(zero) as i64);
+            return eligible.then_some((t.only(), deadline));
         }
         let root = self.nodes.get(t.root as usize)?;
         if root.leaf {
@@ -533,16 +529,22 @@ impl Pool {
         }
         // `sum >= key * weight` is `key <= floor(sum / weight)` for whole keys: one division
         // instead of a product at each entity looked at.
-        self.first_eligible(t, zero, floor_div(sum, weight.max(1) as i64))
+        self.first_eligible(t, zero, floor_div(sum, weight.max(1) as i64), keys)
     }
 
     #[inline]
-    fn first_where(&self, t: &Timeline, fits: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
+    fn first_where(
+        &self,
+        t: &Timeline,
+        fits: impl Fn(u64) -> bool,
+        keys: &impl Fn(u32) -> (u64, u64),
+    ) -> Option<(u32, u64)> {
         if t.root == NONE {
             return None;
         }
         if t.is_alone() {
-            return fits(t.vruntime).then_some((t.root & !ALONE, t.deadline));
+            let (deadline, vruntime) = keys(t.only());
+            return fits(vruntime).then_some((t.only(), deadline));
         }
         let mut n = t.root;
         loop {

@@ -29,6 +29,12 @@ impl List {
         let fits = |r: &&Row| r.vruntime.wrapping_sub(zero) as i64 <= bound;
         self.0.iter().find(fits).map(|r| r.entity)
     }
+
+    /// Deadline and virtual runtime of one that is in it.
+    fn keys(&self, entity: u32) -> (u64, u64) {
+        let row = self.0.iter().find(|r| r.entity == entity);
+        row.map_or((0, 0), |r| (r.deadline, r.vruntime))
+    }
 }
 
 /// Each entry of an inner node says what is below, and the node below knows it.
@@ -62,11 +68,12 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
     for bound in bounds {
         let fraction = bound.saturating_mul(3).saturating_add(2);
         assert_eq!(
-            pool.earliest_eligible(t, zero, fraction, 3),
-            pool.first_eligible(t, zero, *bound)
+            pool.earliest_eligible(t, zero, (fraction, 3), &|e| list.keys(e)),
+            pool.first_eligible(t, zero, *bound, &|e| list.keys(e))
         );
+        let found = pool.first_eligible(t, zero, *bound, &|e| list.keys(e));
         assert_eq!(
-            pool.first_eligible(t, zero, *bound).map(|f| f.0),
+            found.map(|f| f.0),
             list.first_eligible(zero, *bound)
         );
     }
@@ -102,13 +109,13 @@ proptest! {
                     list.0.retain(|r| r.entity != entity);
                 }
                 Some(go) if entity % 2 == 0 => {
-                    pool.exchange(&mut t, (entity, go), deadline, vruntime, slice);
                     list.insert(row);
+                    pool.exchange(&mut t, (entity, go), slice, &|e| list.keys(e));
                     list.0.retain(|r| r.entity != go);
                 }
                 _ => {
-                    pool.insert(&mut t, entity, deadline, vruntime, slice);
                     list.insert(row);
+                    pool.insert(&mut t, entity, slice, &|e| list.keys(e));
                 }
             }
             same(&pool, &t, &list, zero, &[-3, 0, 3]);
@@ -130,8 +137,8 @@ proptest! {
             let vruntime = zero.wrapping_add(*vruntime as u64);
             if !pool.contains(*entity) {
                 let row = Row { entity: *entity, deadline, vruntime, slice: *slice };
-                pool.insert(&mut t, *entity, deadline, vruntime, *slice);
                 list.insert(row);
+                pool.insert(&mut t, *entity, *slice, &|e| list.keys(e));
             } else if *what == 0 {
                 pool.update_slice(&mut t, *entity, *slice);
                 let row = list.0.iter_mut().find(|r| r.entity == *entity);
@@ -143,8 +150,8 @@ proptest! {
                 let come = (*entity + 1) % CAPACITY;
                 if !pool.contains(come) {
                     let row = Row { entity: come, deadline, vruntime, slice: *slice };
-                    pool.exchange(&mut t, (come, *entity), deadline, vruntime, *slice);
                     list.insert(row);
+                    pool.exchange(&mut t, (come, *entity), *slice, &|e| list.keys(e));
                     list.0.retain(|r| r.entity != *entity);
                 }
             }

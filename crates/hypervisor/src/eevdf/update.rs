@@ -38,10 +38,10 @@ impl Fair {
         let mut oldest = now_ns;
         let mut e = self.rqs[rq].curr;
         while e.is_some() {
-            if self.que[self.ent[e].arena].curr == e {
+            if self.que[self.arena(e)].curr == e {
                 oldest = oldest.min(self.ent[e].exec_start);
             }
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
         if now_ns - oldest > MAX_UNACCOUNTED_NS {
             let (ran_ns, max_ns) = (now_ns - oldest, MAX_UNACCOUNTED_NS);
@@ -78,9 +78,9 @@ impl Fair {
             return false;
         }
         if !ent.custom_slice {
-            ent.slice = base;
+            ent.slice = base as u32;
         }
-        ent.deadline = ent.vruntime.wrapping_add(ent.vtime(ent.slice));
+        ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));
         self.avg_vruntime(q);
         true
     }
@@ -97,14 +97,14 @@ impl Fair {
     #[inline(never)]
     pub(crate) fn charge(&mut self, q: Que, curr: Ent) {
         let c = &mut self.ent[curr];
-        let delta = self.now - c.exec_start;
+        let (delta, rq) = (self.now - c.exec_start, c.rq);
         c.exec_start = self.now;
         c.vruntime = c.vruntime.wrapping_add(c.vtime(delta));
         let (runs_on, protected) = (before(c.vruntime, c.deadline), c.protected());
         let expired = !runs_on && self.update_deadline(q, curr);
         let queue = &self.que[q];
         if queue.members != 1 && (expired || !protected) {
-            self.request(queue.rq, Resched::Lazy);
+            self.request(rq, Resched::Lazy);
             self.clear_buddies(q, curr);
         }
     }
@@ -152,7 +152,7 @@ impl Fair {
             if timer {
                 self.request(rq, Resched::Now);
             }
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
     }
 
@@ -165,7 +165,7 @@ impl Fair {
         self.begin(rq, now_ns)?;
         let curr = self.rqs[rq].curr;
         if curr.is_some() {
-            self.update_curr(self.ent[curr].arena);
+            self.update_curr(self.arena(curr));
         }
         Ok(self.actions(rq))
     }

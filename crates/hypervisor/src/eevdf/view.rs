@@ -64,7 +64,7 @@ impl Fair {
         if ent.is_task() {
             return Some(Member::Task(ent.task_id(e)));
         }
-        ent.task.group.map(Member::Group)
+        ent.group().map(Member::Group)
     }
 
     /// How far a task is behind its fair share on the level where it is furthest, in ns of CPU
@@ -78,10 +78,11 @@ impl Fair {
         let mut e = self.task(task)?;
         let mut most = i64::MIN;
         while let Some(ent) = self.ent.at(e) {
-            let queue = &self.que[ent.arena];
+            let arena = self.arena(e);
+            let queue = &self.que[arena];
             // Alone it has all there is.
             if ent.on_rq && queue.members > 1 {
-                let behind = self.average(ent.arena).wrapping_sub(ent.vruntime) as i64;
+                let behind = self.average(arena).wrapping_sub(ent.vruntime) as i64;
                 let real = i128::from(behind) * i128::from(ent.weight) / i128::from(NICE_0_LOAD);
                 most = most.max(i64::try_from(real).unwrap_or(i64::MAX));
             }
@@ -89,7 +90,7 @@ impl Fair {
                 // There is one level.
                 break;
             }
-            e = ent.parent;
+            e = self.parent(e);
         }
         Ok(if most == i64::MIN { 0 } else { most })
     }
@@ -128,7 +129,7 @@ impl Fair {
     /// As [`Self::queue`].
     pub fn group_entity(&self, rq: RqId, group: GroupId) -> Result<EntityView, Error> {
         let (e, _) = self.home(Some(group), rq)?;
-        Ok(self.ent[e].view())
+        Ok(self.ent[e].view(self.load(e)))
     }
 
     /// A group as it is.
@@ -209,7 +210,7 @@ impl Fair {
             return Err(Error::NotQueued(id));
         }
         while e.is_some() {
-            let q = self.ent[e].arena;
+            let q = self.arena(e);
             level(
                 self.eligible(q, e),
                 self.average(q).wrapping_sub(self.ent[e].vruntime) as i64,
@@ -217,7 +218,7 @@ impl Fair {
             if self.is_flat(self.ent[e].rq) {
                 return Ok(());
             }
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Fair {
             }
             let q = self.ent[e].queue;
             self.que[q].next = e;
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
     }
 
@@ -53,14 +53,14 @@ impl Fair {
     #[inline(never)]
     fn clear_buddies_up(&mut self, q: Que, e: Ent) {
         self.que[q].next = Ent::NONE;
-        let mut e = self.ent[e].parent;
+        let mut e = self.parent(e);
         while e.is_some() {
             let q = self.ent[e].queue;
             if self.que[q].next != e {
                 return;
             }
             self.que[q].next = Ent::NONE;
-            e = self.ent[e].parent;
+            e = self.parent(e);
         }
     }
 
@@ -71,7 +71,7 @@ impl Fair {
         if self.que[root].h_nr_queued == 1 {
             return;
         }
-        let q = self.ent[curr].arena;
+        let q = self.arena(curr);
         self.clear_buddies(q, curr);
         self.update_curr(q);
         self.forfeit(q, curr);
@@ -143,7 +143,7 @@ impl Fair {
         if self.nr_queued(rq) == 1 && self.nr_queued(other) == 1 {
             return Ok(YieldTo::OnlyOne);
         }
-        if !queued || self.is_running(p) || self.ent[p].task.state != TaskState::Runnable {
+        if !queued || self.is_running(p) || self.ent[p].state != TaskState::Runnable {
             return Ok(YieldTo::Refused);
         }
         self.set_clock(p_rq, now_ns);
@@ -173,7 +173,7 @@ impl Fair {
     /// Moves a queued task to another run queue, if its group has a part there.
     fn pull(&mut self, p: Ent, to: RqId) -> Result<Option<RqId>, Error> {
         let from = self.ent[p].rq;
-        if self.home(self.ent[p].task.group, to).is_err() {
+        if self.home(self.ent[p].group(), to).is_err() {
             return Ok(None);
         }
         self.dequeue_task(p, Dequeue::default());
@@ -187,7 +187,7 @@ impl Fair {
         if !self.is_flat(self.ent[p].rq) {
             self.set_next_buddy(p);
         } else if !self.is_idle(p) {
-            let q = self.ent[p].arena;
+            let q = self.arena(p);
             self.que[q].next = p;
         }
     }

@@ -73,7 +73,7 @@ impl Fair {
         let ent = &self.ent[e];
         let (now, weight) = (self.rqs[ent.rq].clock, ent.weight);
         let lag = self.average(q).wrapping_sub(ent.vruntime) as i64;
-        self.que[q].tokens.spend(guard, now, (lag, aim), weight)
+        self.tokens[q].spend(guard, now, (lag, aim), weight)
     }
 
     /// Shifts the running entity of `q` back, with its deadline and protection.
@@ -109,9 +109,9 @@ impl Fair {
         let mut levels = 0;
         let mut e = p;
         while e.is_some() && self.ent[e].on_rq && !self.is_idle(e) {
-            let q = self.ent[e].arena;
+            let q = self.arena(e);
             levels += u32::from(self.credit_level(q, e, margin_ns, keep_request));
-            e = if flat { Ent::NONE } else { self.ent[e].parent };
+            e = if flat { Ent::NONE } else { self.parent(e) };
         }
         levels
     }

@@ -48,7 +48,7 @@ impl Fair {
         } else {
             self.siblings(curr, p)
         };
-        let q = self.ent[y].arena;
+        let q = self.arena(y);
         self.update_curr(q);
         let behind = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
         let need = behind.max(0) as u64;
@@ -59,7 +59,7 @@ impl Fair {
         let paid = penalty(gran, need, reverse, self.que[q].h_nr_queued);
         let ent = &mut self.ent[y];
         ent.vruntime = ent.vruntime.wrapping_add(paid);
-        ent.deadline = ent.vruntime.wrapping_add(ent.vtime(ent.slice));
+        ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));
         self.credits[rq].pair = Some((curr, p, now));
     }
 }

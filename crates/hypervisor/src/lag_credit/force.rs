@@ -83,11 +83,11 @@ impl Fair {
         let flat = self.is_flat(rq);
         let mut e = self.rqs[rq].curr;
         while e.is_some() {
-            let q = self.ent[e].arena;
+            let q = self.arena(e);
             if self.que[q].next != e {
                 self.ent[e].cancel_protect();
             }
-            e = if flat { Ent::NONE } else { self.ent[e].parent };
+            e = if flat { Ent::NONE } else { self.parent(e) };
         }
         self.request(rq, Resched::Now);
     }

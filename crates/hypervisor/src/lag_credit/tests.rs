@@ -148,7 +148,7 @@ impl Run {
         let flat = self.fair.is_flat(self.rq);
         let mut e = p;
         while e.is_some() {
-            let q = self.fair.ent[e].arena;
+            let q = self.fair.arena(e);
             self.running_levels += u64::from(self.fair.que[q].curr == e);
             self.fair.update_curr(q);
             let before = self.state_of(q, e);
@@ -180,7 +180,7 @@ impl Run {
             e = if flat {
                 Ent::NONE
             } else {
-                self.fair.ent[e].parent
+                self.fair.parent(e)
             };
         }
     }
@@ -306,8 +306,8 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
     // The group overruns: at the root it is not eligible, while the target below it is.
     fair.tick(rq, 2_000_000).unwrap();
     let p = fair.task(b).unwrap();
-    let group = fair.ent[p].parent;
-    let root = fair.ent[group].arena;
+    let group = fair.parent(p);
+    let root = fair.arena(group);
     assert!(!fair.eligible(root, group));
     let before = fair.ent[group].clone();
     assert!(before.protected());
@@ -422,8 +422,8 @@ fn idle_group_stops_nomination_and_credit() {
     let group = fair.view(b).unwrap().group.unwrap();
     fair.set_idle(group, true, 0).unwrap();
     let p = fair.task(b).unwrap();
-    let above = fair.ent[p].parent;
-    let root = fair.ent[above].arena;
+    let above = fair.parent(p);
+    let root = fair.arena(above);
     let vruntime = fair.ent[above].vruntime;
     fair.yield_to(rq, b, 0).unwrap();
     assert_eq!(fair.que[root].next, Ent::NONE);
