@@ -157,7 +157,8 @@ impl Fair {
         self.begin_change(e, now_ns)?;
         let ent = &self.ent[e];
         let old = ent.nice();
-        let same_rest = policy == Policy::Idle || (nice == old && runtime_ns == u64::from(ent.slice));
+        let same_rest =
+            policy == Policy::Idle || (nice == old && runtime_ns == u64::from(ent.slice));
         if policy == ent.policy() && same_rest {
             return Ok(false);
         }

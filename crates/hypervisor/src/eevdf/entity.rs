@@ -121,7 +121,11 @@ impl Marks {
 
     #[inline]
     pub(crate) fn set(&mut self, mark: Self, on: bool) {
-        self.0 = if on { self.0 | mark.0 } else { self.0 & !mark.0 };
+        self.0 = if on {
+            self.0 | mark.0
+        } else {
+            self.0 & !mark.0
+        };
     }
 }
 

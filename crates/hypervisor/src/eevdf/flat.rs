@@ -7,8 +7,8 @@
 
 use super::Fair;
 use super::enqueue::{Dequeue, Enqueue};
-use super::features::Feature;
 use super::entity::Entity;
+use super::features::Feature;
 use super::ids::{Ent, Que, RqId};
 use super::queue::Resched;
 use super::weights::{MIN_SHARES, NICE_0_LOAD};

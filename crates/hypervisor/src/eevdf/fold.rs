@@ -5,8 +5,8 @@
 //! a migration made relative, and the queue's base.
 
 use super::Fair;
-use super::error::Error;
 use super::entity::Marks;
+use super::error::Error;
 use super::group::Part;
 use super::ids::{Ent, GroupId, RqId, TaskId};
 use crate::lag_credit::Tokens;

@@ -72,10 +72,7 @@ fn same(pool: &Pool, t: &Timeline, list: &List, zero: u64, bounds: &[i64]) {
             pool.first_eligible(t, zero, *bound, &|e| list.keys(e))
         );
         let found = pool.first_eligible(t, zero, *bound, &|e| list.keys(e));
-        assert_eq!(
-            found.map(|f| f.0),
-            list.first_eligible(zero, *bound)
-        );
+        assert_eq!(found.map(|f| f.0), list.first_eligible(zero, *bound));
     }
 }
 

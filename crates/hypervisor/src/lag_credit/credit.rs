@@ -8,7 +8,7 @@ use crate::eevdf::{Ent, Fair, Que, RqId};
 pub struct Credited {
     /// Levels of the target's chain that were not eligible and have been credited.
     pub levels: u32,
-    /// The yielder was moved back (version 2).
+    /// The yielder was moved back (versions 1 and 2).
     pub deboosted: bool,
     /// Slice protection was ended and a reschedule forced.
     pub forced: bool,
@@ -133,26 +133,26 @@ impl Fair {
             method, rate_limit, ..
         } = self.cfg.lag_credit;
         let mut done = Credited::default();
-        if self.ent[p].rq != rq {
-            self.yield_step(rq);
-            return done;
-        }
-        self.note_yield(rq);
+        let here = self.ent[p].rq == rq;
         match method {
             Method::Credit {
                 margin_ns,
                 keep_request,
-            } => {
+            } if here => {
+                self.note_yield(rq);
                 done.levels = self.credit_chain(p, margin_ns, keep_request);
                 // Accounting for a shared ancestor on the way may have dropped its nomination.
                 self.nominate(p);
                 self.yield_step(rq);
                 done.forced = self.may_force(rq, rate_limit);
             }
+            Method::Credit { .. } => self.yield_step(rq),
             Method::Debooster => {
-                if self.may_force(rq, rate_limit) {
-                    self.deboost(rq, p);
-                    (done.deboosted, done.forced) = (true, true);
+                self.note_yield(rq);
+                // The limit is asked before anybody looks where the target is: a yield to another
+                // run queue uses it up.
+                if self.may_force(rq, rate_limit) && here {
+                    done.deboosted = self.deboost(rq, p);
                 }
                 self.yield_step(rq);
             }

@@ -1,4 +1,8 @@
-//! Version 2 of the series, for comparison: the yielder is moved back instead.
+//! Versions 1 and 2 of the series, for comparison: the yielder is moved back instead.
+//!
+//! No reschedule is forced and no protection ended. What the yielder has run since it was last
+//! accounted for is not in its virtual time yet, as in `yield_to_deboost`, which accounts only for
+//! an entity that does not run.
 
 use crate::eevdf::{Ent, Fair, RqId};
 
@@ -40,8 +44,9 @@ fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
 }
 
 impl Fair {
-    /// Moves the yielder back where its chain and the target's meet.
-    pub(super) fn deboost(&mut self, rq: RqId, p: Ent) {
+    /// Moves the yielder back where its chain and the target's meet. False if nobody else is
+    /// queued there.
+    pub(super) fn deboost(&mut self, rq: RqId, p: Ent) -> bool {
         let (curr, now) = (self.rqs[rq].curr, self.rqs[rq].clock);
         let (y, t) = if self.is_flat(rq) {
             (curr, p)
@@ -49,18 +54,22 @@ impl Fair {
             self.siblings(curr, p)
         };
         let q = self.arena(y);
-        self.update_curr(q);
+        let tasks = self.que[q].h_nr_queued;
+        if tasks <= 1 {
+            return false;
+        }
         let behind = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
         let need = behind.max(0) as u64;
         let recent = |(_, _, at): (Ent, Ent, u64)| now - at <= REVERSE_PAIR_NS;
         let last = self.credits[rq].pair.filter(|pair| recent(*pair));
         let reverse = last.is_some_and(|(from, to, _)| from == p && to == curr);
         let gran = self.ent[y].vtime(self.cfg.base_slice_ns);
-        let paid = penalty(gran, need, reverse, self.que[q].h_nr_queued);
+        let paid = penalty(gran, need, reverse, tasks);
         let ent = &mut self.ent[y];
         ent.vruntime = ent.vruntime.wrapping_add(paid);
         ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));
         self.credits[rq].pair = Some((curr, p, now));
+        true
     }
 }
 

@@ -9,7 +9,7 @@ const GAP_SHIFT: u32 = 3;
 /// What a run queue remembers of its directed yields.
 #[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct CreditState {
-    /// When a reschedule was last forced, in ns.
+    /// When a reschedule was last forced, or with [`RateLimit::Quiet`] asked for, in ns.
     forced_at: Option<u64>,
     /// When the last directed yield was, in ns.
     yielded_at: Option<u64>,
@@ -31,7 +31,7 @@ fn averaged(average: Option<u64>, gap: u64) -> u64 {
 /// Shortest time between two forced reschedules at an average gap between yields.
 fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
     match limit {
-        RateLimit::Fixed { interval_ns } => interval_ns,
+        RateLimit::Fixed { interval_ns } | RateLimit::Quiet { interval_ns } => interval_ns,
         RateLimit::Adaptive {
             interval_ns,
             gap_ns,
@@ -60,7 +60,8 @@ impl Fair {
         credit.yielded_at = Some(now);
     }
 
-    /// Whether a reschedule may be forced now; if so, it is noted as done.
+    /// Whether a reschedule may be forced now, or the yielder moved back; if so, it is noted as
+    /// done.
     pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
         let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
         let interval = interval_ns(limit, credit.gap_ns);
@@ -68,7 +69,7 @@ impl Fair {
             .forced_at
             .filter(|_| self.credit_fault != CreditFault::Unlimited);
         let due = last.is_none_or(|at| now - at >= interval);
-        if due {
+        if due || matches!(limit, RateLimit::Quiet { .. }) {
             credit.forced_at = Some(now);
         }
         due

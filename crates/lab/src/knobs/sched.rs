@@ -69,12 +69,13 @@ fn set_rate_limit(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
     credit.rate_limit = match (value.words()?, credit.rate_limit) {
         ("adaptive", kept @ RateLimit::Adaptive { .. }) => kept,
         // Starts with the fixed interval at that gap, and may go up and down eightfold.
-        ("adaptive", RateLimit::Fixed { .. }) => RateLimit::Adaptive {
+        ("adaptive", RateLimit::Fixed { .. } | RateLimit::Quiet { .. }) => RateLimit::Adaptive {
             interval_ns,
             gap_ns: 1_000_000,
             min_ns: interval_ns / 8,
             max_ns: interval_ns.saturating_mul(8),
         },
+        ("quiet", _) => RateLimit::Quiet { interval_ns },
         _ => RateLimit::Fixed { interval_ns },
     };
     Ok(())
@@ -82,7 +83,9 @@ fn set_rate_limit(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
 
 fn interval(credit: &LagCredit) -> u64 {
     match credit.rate_limit {
-        RateLimit::Fixed { interval_ns } | RateLimit::Adaptive { interval_ns, .. } => interval_ns,
+        RateLimit::Fixed { interval_ns }
+        | RateLimit::Quiet { interval_ns }
+        | RateLimit::Adaptive { interval_ns, .. } => interval_ns,
     }
 }
 
@@ -95,7 +98,7 @@ fn adaptive(credit: &LagCredit) -> [u64; 3] {
             max_ns,
             ..
         } => [gap_ns, min_ns, max_ns],
-        RateLimit::Fixed { interval_ns } => {
+        RateLimit::Fixed { interval_ns } | RateLimit::Quiet { interval_ns } => {
             [1_000_000, interval_ns / 8, interval_ns.saturating_mul(8)]
         }
     }
@@ -154,7 +157,7 @@ pub(super) static KNOBS: &[Knob] = &[
         |k, v| k.sched.preempt = chosen(&PREEMPTS, v)?),
     knob!(Knobs "sched.lag_credit.method", Kind::Choice(|| vec!["credit", "debooster"]),
         LAG_CREDIT,
-        "What a directed yield does: the target is credited (version 3), or the yielder pays (version 2)",
+        "What a directed yield does: the target is credited (version 3), or the yielder pays (versions 1 and 2)",
         |k| Value::Words(method(&k.sched.lag_credit).to_owned()),
         |k, v| set_method(&mut k.sched.lag_credit, v)?),
     knob!(Knobs "sched.lag_credit.margin_ns", Kind::Time { min: 1_000, max: 100_000_000 },
@@ -173,11 +176,12 @@ pub(super) static KNOBS: &[Knob] = &[
             Method::Debooster => Value::Words("-".to_owned()),
         },
         |k, v| *credit_parts(&mut k.sched.lag_credit)?.1 = v.switch()?),
-    knob!(Knobs "sched.lag_credit.rate_limit", Kind::Choice(|| vec!["fixed", "adaptive"]),
+    knob!(Knobs "sched.lag_credit.rate_limit", Kind::Choice(|| vec!["fixed", "quiet", "adaptive"]),
         LAG_CREDIT,
-        "How often a directed yield may force a reschedule: at fixed intervals, or by how many there are",
+        "How often a directed yield may force a reschedule, or make the yielder pay: at fixed intervals, after an interval without a directed yield (version 1), or by how many there are",
         |k| Value::Words(match k.sched.lag_credit.rate_limit {
             RateLimit::Fixed { .. } => "fixed".to_owned(),
+            RateLimit::Quiet { .. } => "quiet".to_owned(),
             RateLimit::Adaptive { .. } => "adaptive".to_owned(),
         }),
         |k, v| set_rate_limit(&mut k.sched.lag_credit, v)?),
@@ -186,7 +190,9 @@ pub(super) static KNOBS: &[Knob] = &[
     "Shortest time between two forced reschedules of a run queue; 0 for no limit",
     |k| Value::Ns(interval(&k.sched.lag_credit)),
     |k, v| match &mut k.sched.lag_credit.rate_limit {
-        RateLimit::Fixed { interval_ns } | RateLimit::Adaptive { interval_ns, .. } => {
+        RateLimit::Fixed { interval_ns }
+        | RateLimit::Quiet { interval_ns }
+        | RateLimit::Adaptive { interval_ns, .. } => {
             *interval_ns = v.ns()?;
         }
     }),
