@@ -190,6 +190,7 @@ fn vm(r: &mut Random, n: u64, cpus: u32) -> VmConfig {
         assigned_device: r.chance(400),
         migration: None,
         start_ns: if r.chance(200) { r.below(3_000_000) } else { 0 },
+        vcpu_cgroups: r.chance(700),
     }
 }
 

@@ -81,6 +81,9 @@ pub struct VmConfig {
     pub guest: GuestConfig,
     /// What runs in it.
     pub workload: WorkloadConfig,
+    /// A cgroup for each vCPU and one for the other threads, as libvirt lays them out; without, all
+    /// threads are in the scope itself.
+    pub vcpu_cgroups: bool,
     /// `cpu.weight` of its scope, [1, 10000]; 100 is the default.
     pub cpu_weight: u32,
     /// `cpu.max`: quota and period in ns; `None` without a limit.
@@ -103,6 +106,7 @@ impl Default for VmConfig {
             pinning: Pinning::None,
             guest: GuestConfig::default(),
             workload: WorkloadConfig::named("idle"),
+            vcpu_cgroups: true,
             cpu_weight: 100,
             cpu_max_ns: None,
             nice: 0,

@@ -322,8 +322,8 @@ impl<'a> Machine<'a> {
         self.timers.reserve(vcpus + vms.len());
         self.by_slot.reserve_exact(vcpus + 2 * vms.len());
         self.vms.reserve(vms.len());
-        // machine.slice, a scope for each VM and in it groups for its threads, as libvirt lays
-        // them out.
+        // machine.slice, a scope for each VM and in it, unless told otherwise, groups for its
+        // threads, as libvirt lays them out.
         let slice = self.fair.create_group(None)?;
         for config in &vms {
             let group = self.fair.create_group(Some(slice))?;
@@ -332,8 +332,11 @@ impl<'a> Machine<'a> {
             let limit = config
                 .cpu_max_ns
                 .map(|(quota, period)| self.limit(group, quota, period));
-            let libvirt = self.fair.create_group(Some(group))?;
-            self.add_vm(config, libvirt, limit, recipe)?;
+            let threads = match config.vcpu_cgroups {
+                true => self.fair.create_group(Some(group))?,
+                false => group,
+            };
+            self.add_vm(config, threads, limit, recipe)?;
         }
         Ok(())
     }
@@ -378,14 +381,18 @@ impl<'a> Machine<'a> {
         });
         let process = self.next_tid();
         let first = TaskNr::from_index(self.tasks.len());
-        let emulator = self.fair.create_group(Some(group))?;
+        let own_group = |fair: &mut Fair| match config.vcpu_cgroups {
+            true => fair.create_group(Some(group)),
+            false => Ok(group),
+        };
+        let emulator = own_group(&mut self.fair)?;
         self.add_workers(vm, config, emulator, process)?;
         let allowed = match &config.pinning {
             Pinning::None => self.unpinned(),
             pinned => pool(pinned),
         };
         for index in 0..config.vcpus {
-            let own = self.fair.create_group(Some(group))?;
+            let own = own_group(&mut self.fair)?;
             self.add_vcpu(vm, index, config, own, (process, &allowed))?;
         }
         for task in first.index()..self.tasks.len() {

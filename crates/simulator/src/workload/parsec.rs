@@ -273,8 +273,8 @@ async fn put_together(mut thread: Thread, from: Channel, work: u64) {
 pub(super) const VIPS: Workload = Workload {
     name: "vips",
     about: "threads that compute tiles of an image, each by a chain of operations whose buffers \
-            are touched and given back, and meet at the end of each strip; an operation is a tile, \
-            a latency is an image",
+            are touched, and given back after the tile, and meet at the end of each strip; an \
+            operation is a tile, a latency is an image",
     params: &[
         THREADS,
         ParamDoc {
@@ -301,9 +301,10 @@ pub(super) const VIPS: Workload = Workload {
             min: 0,
             max: 10_000,
             unit: "",
-            about: "buffers of a tile that are touched and given back (estimate: the same table \
-                    has 9.3 locks for each of 3612 tiles, 4 of them for the tile to be handed \
-                    out, and a buffer takes two)",
+            about: "buffers of a tile that are touched, and given back together after it: glibc \
+                    gives the end of a heap back when 128 KB more are free there than it keeps \
+                    (estimate: the same table has 9.3 locks for each of 3612 tiles, 4 of them for \
+                    the tile to be handed out, and a buffer takes two)",
         },
         ParamDoc {
             name: "pages",
@@ -391,6 +392,8 @@ async fn tiles(mut thread: Thread, image: Image) {
     }
 }
 
+/// A buffer of 48 KB is not given back by itself: `heap_trim` looks when 64 KB come together in a
+/// free chunk, and trims when the heap's end has `M_TRIM_THRESHOLD`, 128 KB, more than it keeps.
 async fn tile(thread: &mut Thread, image: &Image) {
     let steps = image.buffers.max(1);
     for _ in 0..steps {
@@ -399,8 +402,9 @@ async fn tile(thread: &mut Thread, image: &Image) {
         }
         let ns = thread.random.around(image.tile / steps, image.spread);
         thread.compute(ns).await;
-        if image.buffers > 0 {
-            image.memory.give_back(thread, image.pages).await;
-        }
+    }
+    if image.buffers > 0 {
+        let pages = image.buffers * image.pages;
+        image.memory.give_back(thread, pages).await;
     }
 }
