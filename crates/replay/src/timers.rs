@@ -159,14 +159,16 @@ fn on(grid: Grid, expires: u64) -> bool {
     off.min(grid.period - off) <= NEAR_NS
 }
 
+/// The grid as this timer has it: its own phase, so that what it is off the grid's stays.
 fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
     // One that was due before is late.
     let nth = wait
         .expires
         .saturating_sub(wait.began)
         .div_ceil(grid.period);
+    let phase = (wait.expires + grid.period - first % grid.period) % grid.period;
     Until::Grid {
-        phase_ns: ((grid.phase + grid.period - first % grid.period) % grid.period) as u32,
+        phase_ns: phase as u32,
         period_ns: grid.period as u32,
         nth: u32::try_from(nth).unwrap_or(u32::MAX),
     }

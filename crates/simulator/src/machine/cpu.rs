@@ -150,7 +150,7 @@ impl Machine<'_> {
 
     /// Whether the task gives way to a request, back from an interrupt. A lazy one counts on the
     /// way to user mode; for a vCPU that is the way into the guest, which looks itself.
-    fn gives_way(&self, cpu: CpuNr, task: TaskNr) -> bool {
+    pub(crate) fn gives_way(&self, cpu: CpuNr, task: TaskNr) -> bool {
         let c = &self.cpus[cpu];
         match c.resched {
             Resched::None => false,

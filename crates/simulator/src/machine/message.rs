@@ -84,7 +84,7 @@ impl Machine<'_> {
             Message::Request { vm, source } => self.request_arrived(vm, source),
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
-            Message::ScriptWake { task, by } => self.wake(task, by).map(|_| ()),
+            Message::ScriptWake { task, by } => self.script_woken(task, by),
             Message::Start { vm } => self.start_vm(vm),
             Message::Slack { limit } => self.hand_out_slack(limit),
             Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),

@@ -11,7 +11,7 @@ use super::{Edge, Spent, Step, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
-use crate::machine::{Body, Machine, Message, TaskState};
+use crate::machine::{Body, Machine, Message, Phase, TaskState};
 
 /// Where a script is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,6 +299,22 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends
+    /// here too: on its way back a lazy request counts.
+    pub(crate) fn script_woken(&mut self, task: TaskNr, by: CpuNr) -> Sim {
+        self.wake(task, by)?;
+        let c = &self.cpus[by];
+        let Some(current) = c.current else {
+            return Ok(());
+        };
+        if c.phase != Phase::Run || !self.gives_way(by, current) {
+            return Ok(());
+        }
+        let left = self.interrupted(by);
+        self.tasks[current].left_ns = self.work_in(by, left);
+        self.schedule(by)
+    }
+
     /// The task moves when it next waits for a CPU or wakes.
     fn move_later(&mut self, task: TaskNr, to: u32) {
         let to = CpuNr(to);
@@ -422,7 +438,7 @@ impl Machine<'_> {
         let cpu = self.tasks[task].cpu;
         self.tasks[task].left_ns = 0;
         if self.cpus[cpu].current == Some(task)
-            && self.cpus[cpu].phase == crate::machine::Phase::Run
+            && self.cpus[cpu].phase == Phase::Run
         {
             self.interrupted(cpu);
             return self.script_poll_over(cpu, task);
