@@ -15,6 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// `SeqCst`, a store `Relaxed`, `Release` or `SeqCst`. This crate only passes those; another
 /// caller that does not gets the panic which `core` documents.
 pub trait AtomicWord: Debug {
+    /// What structures of these words that hardware reads are aligned as: [`CacheLine`], or `()`
+    /// where no hardware reads them.
+    type Line: Clone + Debug + PartialEq + Eq + core::hash::Hash;
     /// A word that holds `value`.
     fn new(value: u64) -> Self;
     /// Reads the word.
@@ -58,8 +61,14 @@ pub trait AtomicWord: Debug {
     }
 }
 
+/// Aligns what it stands in as a cache line; of no size in an empty array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
+pub struct CacheLine;
+
 /// Production: the hardware's atomics.
 impl AtomicWord for AtomicU64 {
+    type Line = CacheLine;
     #[inline]
     fn new(value: u64) -> Self {
         AtomicU64::new(value)
@@ -118,6 +127,7 @@ impl AtomicWord for AtomicU64 {
 
 /// One thread, as in a discrete-event simulator: cloneable, and nothing to order.
 impl AtomicWord for Cell<u64> {
+    type Line = ();
     fn new(value: u64) -> Self {
         Cell::new(value)
     }

@@ -4,38 +4,15 @@
 //! processor time on one core, simulated seconds a second of it, and what is allocated for each
 //! vCPU. `-- --only WORD` runs the rows whose name has the word.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+#[path = "../tests/common/counting.rs"]
+mod counting;
 
+use counting::held;
 use stealtime_simulator::Machine;
 use stealtime_simulator::config::{
     Config, HostConfig, Hypervisor, IdleMethod, Knobs, Pinning, Profile, RunConfig, Topology,
     VmConfig, WorkloadConfig,
 };
-
-/// The system's allocator, counting what is held.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each call goes to the system's allocator unchanged; counting touches no memory of it.
-// Needed to tell what a simulated vCPU takes.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout, so from the system's allocator.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Processor time of this thread, in ns: other processes of the machine do not count.
 fn cpu_ns() -> u64 {
@@ -96,7 +73,7 @@ fn pooled(mut config: Config) -> Config {
 
 fn run(name: &str, config: &Config) {
     let mut sink = ();
-    let before = HELD.load(Relaxed);
+    let before = held();
     let mut machine = match Machine::new(config, &mut sink) {
         Ok(machine) => machine,
         Err(fault) => return println!("{name}: {fault}"),
@@ -107,7 +84,7 @@ fn run(name: &str, config: &Config) {
         Err(fault) => return println!("{name}: {fault}"),
     };
     let took = (cpu_ns() - start).max(1) as f64 / 1e9;
-    let held = HELD.load(Relaxed) - before;
+    let bytes = held() - before;
     let vcpus: u32 = config.vms.iter().map(|vm| vm.vcpus).sum();
     let simulated = config.run.duration_ns as f64 / 1e9;
     println!(
@@ -117,7 +94,7 @@ fn run(name: &str, config: &Config) {
         outcome.stats.events as f64 / took / 1e6,
         took * 1e9 / outcome.stats.events.max(1) as f64,
         simulated / took,
-        held / vcpus as usize,
+        bytes / vcpus as usize,
     );
 }
 
@@ -136,11 +113,11 @@ fn resident() -> usize {
 fn memory(name: &str, config: &Config) {
     let hold = |config: &Config| {
         let mut sink = ();
-        let before = (HELD.load(Relaxed), resident());
+        let before = (held(), resident());
         let mut machine = Machine::new(config, &mut sink).ok()?;
         machine.run(&|| false).ok()?;
         Some((
-            HELD.load(Relaxed) - before.0,
+            held() - before.0,
             resident().saturating_sub(before.1),
         ))
     };

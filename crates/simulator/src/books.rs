@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::at::At;
 use crate::ids::{CpuNr, Number, TaskNr};
 use crate::machine::{Machine, TaskState};
 use crate::stats::Histogram;
@@ -138,8 +139,8 @@ pub struct Answers {
 /// The same while the run goes on, as small as it can be: there is one for each vCPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunningBooks {
-    entered_ns: Since,
-    polling_since: Since,
+    entered_ns: At,
+    polling_since: At,
     guest_ns: u64,
     poll_ns: u64,
     spin_ns: u64,
@@ -154,7 +155,7 @@ pub(crate) struct RunningBooks {
     /// When it last began to send an IPI.
     sends_ns: u64,
     /// When those that it has not taken yet were sent, by vector.
-    sent: [Since; crate::guest::IPI_VECTORS.len()],
+    sent: [At; crate::guest::IPI_VECTORS.len()],
 }
 
 /// Exits for one reason: the reason in the high 16 bits, and how many.
@@ -176,42 +177,20 @@ fn vector_of(one: Accepted) -> u8 {
     one as u8
 }
 
-/// Since when something goes on, in ns; an `Option` in half the room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Since(u64);
-
-const NEVER: Since = Since(u64::MAX);
-
-impl Default for Since {
-    fn default() -> Self {
-        NEVER
-    }
-}
-
-impl Since {
-    fn get(self) -> Option<u64> {
-        (self != NEVER).then_some(self.0)
-    }
-
-    fn take(&mut self) -> Option<u64> {
-        core::mem::take(self).get()
-    }
-
-    /// It goes on: what has passed of it, counted anew from now on.
-    fn spent(&mut self, now: u64) -> u64 {
-        match self.get() {
-            Some(at) => {
-                self.0 = now;
-                now - at
-            }
-            None => 0,
+/// What has passed of something that goes on; it is counted anew from now on.
+fn spent(since: &mut At, now: u64) -> u64 {
+    match since.get() {
+        Some(at) => {
+            *since = At::ns(now);
+            now - at
         }
+        None => 0,
     }
 }
 
 impl RunningBooks {
     pub(crate) fn entered(&mut self, now: u64) {
-        self.entered_ns = Since(now);
+        self.entered_ns = At::ns(now);
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
@@ -247,7 +226,7 @@ impl RunningBooks {
     pub(crate) fn was_sent(&mut self, at: u64, vector: u8) {
         if let Some(n) = ipi_of(vector) {
             // Of several in one, the first counts.
-            self.sent[n] = Since(self.sent[n].0.min(at));
+            self.sent[n] = self.sent[n].earlier(at);
         }
     }
 
@@ -263,7 +242,7 @@ impl RunningBooks {
 
     pub(crate) fn polling(&mut self, now: u64, on: bool) {
         if on {
-            self.polling_since = Since(now);
+            self.polling_since = At::ns(now);
         } else if let Some(at) = self.polling_since.take() {
             self.poll_ns += now - at;
         }
@@ -316,8 +295,8 @@ impl RunningBooks {
     }
 
     fn settle(&mut self, now: u64) {
-        self.guest_ns += self.entered_ns.spent(now);
-        self.poll_ns += self.polling_since.spent(now);
+        self.guest_ns += spent(&mut self.entered_ns, now);
+        self.poll_ns += spent(&mut self.polling_since, now);
     }
 
     pub(crate) fn so_far(&self) -> VcpuBooks {
@@ -337,8 +316,8 @@ impl RunningBooks {
     /// Interrupts that are outstanding count as accepted in what is measured.
     fn clear(&mut self, now: u64) {
         *self = Self {
-            entered_ns: self.entered_ns.get().map_or(NEVER, |_| Since(now)),
-            polling_since: self.polling_since.get().map_or(NEVER, |_| Since(now)),
+            entered_ns: self.entered_ns.get().map_or(At::NEVER, |_| At::ns(now)),
+            polling_since: self.polling_since.get().map_or(At::NEVER, |_| At::ns(now)),
             irqs_accepted: self.outstanding.len() as u64,
             outstanding: core::mem::take(&mut self.outstanding),
             sends_ns: self.sends_ns,

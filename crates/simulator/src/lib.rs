@@ -4,6 +4,7 @@
 //! happens comes out as the events that traces of real hosts hold. A run is a pure function of its
 //! [`Config`](config::Config).
 
+mod at;
 pub mod books;
 pub mod config;
 pub mod engine;

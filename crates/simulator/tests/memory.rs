@@ -1,38 +1,15 @@
 //! What a vCPU takes in memory, and that idle ones make nothing happen.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+#[path = "common/counting.rs"]
+mod counting;
 
+use counting::held;
 use stealtime_simulator::Machine;
 use stealtime_simulator::config::{
     Config, HostConfig, Hypervisor, IdleMethod, Knobs, Pinning, Profile, RunConfig, Topology,
     VmConfig, WorkloadConfig,
 };
-
-/// The system's allocator, counting what is held: reserves too.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each call goes to the system's allocator unchanged; counting touches no memory of it.
-// Needed to tell what a simulated vCPU takes.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: `at` came from `alloc` above with this layout, so from the system's allocator.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Guests of 16 vCPUs without threads, each on 16 CPUs that it shares with its neighbours.
 fn idle(cpus: u32, vms: u32, ms: u64) -> Config {
@@ -74,12 +51,12 @@ fn idle(cpus: u32, vms: u32, ms: u64) -> Config {
 
 /// What the machine holds when it has run, and the events that it took.
 fn run(config: &Config) -> (usize, u64) {
-    let before = HELD.load(Relaxed);
+    let before = held();
     let mut sink = ();
     let mut machine = Machine::new(config, &mut sink).unwrap();
     machine.set_checks(false);
     let events = machine.run(&|| false).unwrap().stats.events;
-    (HELD.load(Relaxed) - before, events)
+    (held() - before, events)
 }
 
 /// What each vCPU of a large host takes beyond its threads, with its guest's kernel (docs/simulator.md

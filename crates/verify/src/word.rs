@@ -483,6 +483,7 @@ impl Word {
 }
 
 impl AtomicWord for Word {
+    type Line = ();
     fn new(value: u64) -> Self {
         CONTEXT.with(|c| {
             let mut c = c.borrow_mut();

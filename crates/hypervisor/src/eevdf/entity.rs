@@ -130,7 +130,7 @@ impl Marks {
 }
 
 /// No group, where a group's number stands.
-const NO_GROUP: u32 = u32::MAX;
+pub(super) const NO_GROUP: u32 = u32::MAX;
 
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
 ///

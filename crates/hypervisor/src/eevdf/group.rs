@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::config::{CgroupMode, OtherLoad};
-use super::entity::{Entity, NEW_GROUP_LOAD};
+use super::entity::{Entity, NEW_GROUP_LOAD, NO_GROUP};
 use super::error::Error;
 use super::fold::Folded;
 use super::ids::{Ent, GroupId, Que, RqId};
@@ -17,10 +17,10 @@ use super::{Fair, MAX_DEPTH};
 /// A group (`struct task_group`).
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Group {
-    pub(crate) parent: Option<GroupId>,
-    pub(crate) depth: u32,
-    pub(crate) shares: u64,
-    pub(crate) idle: bool,
+    /// `NO_GROUP` under the root group.
+    parent: u32,
+    /// At most [`SHARES_MAX`].
+    shares: u32,
     pub(crate) tasks: u32,
     pub(crate) children: u32,
     /// Weight on all its queues.
@@ -31,6 +31,25 @@ pub(crate) struct Group {
     pub(crate) parts: Vec<Part>,
     /// What it remembers of CPUs where its part is folded up, sorted by run queue.
     pub(crate) folded: Vec<Folded>,
+    pub(crate) depth: u8,
+    pub(crate) idle: bool,
+}
+
+const _: () = assert!(SHARES_MAX <= u32::MAX as u64 && size_of::<Group>() == 80);
+
+impl Group {
+    /// The group above; `None` for the root group.
+    pub(crate) fn parent(&self) -> Option<GroupId> {
+        (self.parent != NO_GROUP).then_some(GroupId(self.parent))
+    }
+
+    pub(crate) fn set_parent(&mut self, parent: Option<GroupId>) {
+        self.parent = parent.map_or(NO_GROUP, |g| g.0);
+    }
+
+    pub(crate) fn shares(&self) -> u64 {
+        u64::from(self.shares)
+    }
 }
 
 /// A group's part on one CPU.
@@ -61,7 +80,7 @@ impl Fair {
     /// An unknown parent, or [`Error::TooDeep`].
     pub fn create_group(&mut self, parent: Option<GroupId>) -> Result<GroupId, Error> {
         let depth = match parent {
-            Some(p) => self.group(p)?.depth + 1,
+            Some(p) => u32::from(self.group(p)?.depth) + 1,
             None => 1,
         };
         if depth > MAX_DEPTH {
@@ -76,9 +95,9 @@ impl Fair {
         }
         Self::make_room(self.lean, &mut self.groups.0);
         self.groups.0.push(Group {
-            parent,
-            depth,
-            shares: NICE_0_LOAD,
+            parent: parent.map_or(NO_GROUP, |g| g.0),
+            depth: depth as u8,
+            shares: NICE_0_LOAD as u32,
             idle: false,
             tasks: 0,
             children: 0,
@@ -107,7 +126,7 @@ impl Fair {
         if self.part(g, rq).is_some() {
             return Ok(());
         }
-        let (parent, queue) = match self.groups[g].parent {
+        let (parent, queue) = match self.groups[g].parent() {
             Some(above) => {
                 self.extend_group(above, rq)?;
                 let e = self.part(above, rq);
@@ -120,7 +139,7 @@ impl Fair {
         let depth = self.groups[g].depth - 1;
         self.used(parent, 1);
         let ent = &mut self.ent[e];
-        (ent.queue, ent.my_q, ent.depth, ent.rq) = (queue, my_q, depth as u8, rq);
+        (ent.queue, ent.my_q, ent.depth, ent.rq) = (queue, my_q, depth, rq);
         ent.set_group(Some(g));
         self.set_arena(e, queue);
         let parts = &mut self.groups[g].parts;
@@ -217,11 +236,11 @@ impl Fair {
             (group.parts.len() + group.folded.len()).max(1) as u64,
         );
         let shares = match self.cfg.cgroup_mode {
-            CgroupMode::Up => return Some(group.shares),
-            CgroupMode::Smp => group.shares,
-            CgroupMode::Concur => group.shares * tasks.min(cpus),
-            CgroupMode::Max => group.shares * cpus,
-            CgroupMode::Tasks => group.shares * tasks,
+            CgroupMode::Up => return Some(group.shares()),
+            CgroupMode::Smp => group.shares(),
+            CgroupMode::Concur => group.shares() * tasks.min(cpus),
+            CgroupMode::Max => group.shares() * cpus,
+            CgroupMode::Tasks => group.shares() * tasks,
         };
         let cap = match self.cfg.cgroup_mode {
             CgroupMode::Max => weight_of_nice(NICE_MIN),
@@ -382,10 +401,10 @@ impl Fair {
     }
 
     fn apply_shares(&mut self, g: GroupId, shares: u64, now_ns: u64) {
-        if self.groups[g].shares == shares {
+        if self.groups[g].shares() == shares {
             return;
         }
-        self.groups[g].shares = shares;
+        self.groups[g].shares = shares as u32;
         let mut i = 0;
         while let Some(Part { rq, ent }) = self.nth_part(g, i) {
             i += 1;
@@ -394,10 +413,10 @@ impl Fair {
         for i in 0..self.groups[g].folded.len() {
             // A folded part has no weight to refresh; those above it may.
             if let Some(rq) = self.groups[g].folded.get(i).map(|f| f.rq) {
-                let mut above = self.groups[g].parent;
+                let mut above = self.groups[g].parent();
                 let mut e = Ent::NONE;
                 while let Some(up) = above.filter(|_| e.is_none()) {
-                    (e, above) = (self.part(up, rq), self.groups[up].parent);
+                    (e, above) = (self.part(up, rq), self.groups[up].parent());
                 }
                 self.refresh_chain(e, rq, now_ns);
             }

@@ -16,9 +16,9 @@ impl Fair {
     /// is still queued, [`Error::TooDeep`], or a parent without a part where the group has one.
     pub fn reparent_group(&mut self, g: GroupId, parent: Option<GroupId>) -> Result<(), Error> {
         let group = self.group(g)?;
-        let (busy, old) = (group.tasks + group.children > 0, group.parent);
+        let (busy, old) = (group.tasks + group.children > 0, group.parent());
         let depth = match parent {
-            Some(p) => self.group(p)?.depth + 1,
+            Some(p) => u32::from(self.group(p)?.depth) + 1,
             None => 1,
         };
         let mut above = parent;
@@ -26,7 +26,7 @@ impl Fair {
             if p == g {
                 return Err(Error::GroupUnderItself(g));
             }
-            above = self.groups[p].parent;
+            above = self.groups[p].parent();
         }
         if depth > MAX_DEPTH {
             return Err(Error::TooDeep {
@@ -53,8 +53,8 @@ impl Fair {
         }
         // What was owed under another parent is owed no more.
         self.groups[g].folded.clear();
-        self.groups[g].parent = parent;
-        self.groups[g].depth = depth;
+        self.groups[g].set_parent(parent);
+        self.groups[g].depth = depth as u8;
         if let Some(p) = old {
             self.groups[p].children -= 1;
         }

@@ -140,8 +140,8 @@ impl Fair {
     pub fn group_view(&self, group: GroupId) -> Result<GroupView, Error> {
         let g = self.group(group)?;
         Ok(GroupView {
-            parent: g.parent,
-            shares: g.shares,
+            parent: g.parent(),
+            shares: g.shares(),
             idle: g.idle,
             tasks: g.tasks,
         })

@@ -4,19 +4,28 @@
 //! (when an event is requested, what RVI and SVI hold): `isr_count`, `highest_isr_cache` and,
 //! beside the IRR, `irr_pending`.
 
+use alloc::boxed::Box;
+
 use super::irr::{InterruptSource, Irr, Merged};
 use super::vector_set::VectorSet;
 use crate::word::AtomicWord;
+
+/// What few LAPICs need: that of level-triggered interrupts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct LevelTriggered {
+    /// Trigger-mode register: vectors last accepted as level-triggered.
+    pub(super) tmr: VectorSet,
+    /// Vectors whose EOI leaves the guest.
+    pub(super) eoi_exit: VectorSet,
+}
 
 /// The part of a LAPIC that only the vCPU's own thread, or the processor that runs it, touches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lapic {
     /// In-service register.
     pub(super) isr: VectorSet,
-    /// Trigger-mode register: vectors last accepted as level-triggered.
-    pub(super) tmr: VectorSet,
-    /// Vectors whose EOI leaves the guest.
-    pub(super) eoi_exit: VectorSet,
+    /// What level-triggered interrupts need; none came yet otherwise.
+    pub(super) level: Option<Box<LevelTriggered>>,
     pub(super) tpr: u8,
     pub(super) ppr: u8,
     pub(super) apicv: bool,
@@ -41,8 +50,7 @@ impl Lapic {
     pub fn new(apicv: bool) -> Self {
         Self {
             isr: VectorSet::EMPTY,
-            tmr: VectorSet::EMPTY,
-            eoi_exit: VectorSet::EMPTY,
+            level: None,
             tpr: 0,
             ppr: 0,
             apicv,

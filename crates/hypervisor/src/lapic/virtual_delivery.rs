@@ -24,28 +24,31 @@ impl Lapic {
     /// and TMR): a level-triggered one has its EOI intercepted, an edge-triggered one not.
     pub fn note_trigger(&mut self, vector: u8, level_triggered: bool) {
         if level_triggered {
-            self.tmr.insert(vector);
-            self.eoi_exit.insert(vector);
-        } else {
-            self.tmr.remove(vector);
+            let level = self.level.get_or_insert_default();
+            level.tmr.insert(vector);
+            level.eoi_exit.insert(vector);
+        } else if let Some(level) = &mut self.level {
+            level.tmr.remove(vector);
         }
     }
 
     /// Vectors last accepted as level-triggered.
     #[must_use]
     pub fn tmr(&self) -> VectorSet {
-        self.tmr
+        self.level.as_ref().map_or(VectorSet::EMPTY, |l| l.tmr)
     }
 
     /// Vectors whose EOI leaves the guest.
     #[must_use]
     pub fn eoi_exit_bitmap(&self) -> VectorSet {
-        self.eoi_exit
+        self.level.as_ref().map_or(VectorSet::EMPTY, |l| l.eoi_exit)
     }
 
     /// Loads the EOI-exit bitmap, from a scan of the I/O APIC.
     pub fn load_eoi_exit_bitmap(&mut self, vectors: VectorSet) {
-        self.eoi_exit = vectors;
+        if self.level.is_some() || !vectors.is_empty() {
+            self.level.get_or_insert_default().eoi_exit = vectors;
+        }
     }
 
     /// PPR virtualization.
@@ -97,7 +100,7 @@ impl Lapic {
         self.isr.remove(vector);
         self.svi = self.isr.highest().unwrap_or(0);
         self.virtualize_ppr();
-        let exits = self.eoi_exit.contains(vector);
+        let exits = self.level.as_ref().is_some_and(|l| l.eoi_exit.contains(vector));
         events.eoi(vector, exits);
         VirtualEoi { vector, exits }
     }

@@ -75,11 +75,12 @@ pub const fn ndst(apic_id: u32, x2apic: bool) -> u32 {
 /// turns ON from 0 to 1 is the only one obliged to notify. SN breaks that: with SN = 1 PIR may
 /// be filled while ON = 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[repr(C, align(64))]
-pub struct Descriptor<W> {
+#[repr(C)]
+pub struct Descriptor<W: AtomicWord> {
     pir: [W; 4],
     control: W,
     reserved: [W; 3],
+    line: [W::Line; 0],
 }
 
 const _: () = {
@@ -105,6 +106,7 @@ impl<W: AtomicWord> Descriptor<W> {
             pir: [p0, p1, p2, p3].map(W::new),
             control: W::new(control),
             reserved: [r0, r1, r2].map(W::new),
+            line: [],
         }
     }
 

@@ -58,7 +58,7 @@ const WAITING: u64 = 1;
 
 /// The part of a vCPU that other CPUs and hardware touch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SharedVcpu<W> {
+pub struct SharedVcpu<W: AtomicWord> {
     /// The posted-interrupt descriptor.
     pub desc: Descriptor<W>,
     /// The interrupt request register of its LAPIC.

@@ -93,7 +93,7 @@ impl PostedVcpu {
 
 /// An [`InterruptSource`] that synchronizes PIR to IRR whenever it is asked.
 #[derive(Debug)]
-pub struct Synchronized<'a, W, E> {
+pub struct Synchronized<'a, W: AtomicWord, E> {
     own: &'a PostedVcpu,
     vcpu: &'a SharedVcpu<W>,
     events: &'a E,

@@ -64,6 +64,7 @@ impl Logged {
 }
 
 impl AtomicWord for Logged {
+    type Line = ();
     fn new(value: u64) -> Self {
         Self(Cell::new(value))
     }

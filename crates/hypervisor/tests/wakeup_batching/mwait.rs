@@ -49,6 +49,7 @@ fn wakeup_sloppy_13_a_bit_set_before_monitor_is_seen() {
 struct Leaves(Cell<u64>);
 
 impl AtomicWord for Leaves {
+    type Line = ();
     fn new(value: u64) -> Self {
         Self(Cell::new(value))
     }

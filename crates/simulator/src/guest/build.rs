@@ -203,7 +203,7 @@ impl GuestBuilder {
             process: self.process,
             holds: Vec::new(),
             series: None,
-            saved: VecDeque::new(),
+            saved: super::Steps::default(),
         });
         debug_assert_eq!(fair.slot(), self.kernel.by_slot.len());
         self.kernel.by_slot.push(thread);

@@ -4,6 +4,7 @@
 use stealtime_hypervisor::eevdf::Resched;
 
 use super::{Micro, SpinOn};
+use crate::at::At;
 use crate::fault::Sim;
 use crate::ids::VcpuNr;
 use crate::kvm::Exit;
@@ -22,7 +23,7 @@ pub(crate) struct GuestHaltPoll {
     limit_ns: u64,
     /// The last poll ended by its limit.
     in_vain: bool,
-    halted_at: Option<u64>,
+    halted_at: At,
 }
 
 impl GuestHaltPoll {
@@ -61,7 +62,7 @@ impl Machine<'_> {
             g.base.push_back(Micro::Spin(SpinOn::IdlePoll));
             return;
         }
-        poll.halted_at = Some(now);
+        poll.halted_at = At::ns(now);
         g.base.push_back(Micro::Exit(Exit::Hlt));
         self.guest_stop_tick(vcpu);
     }

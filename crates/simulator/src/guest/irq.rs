@@ -44,9 +44,8 @@ impl Machine<'_> {
             ns: u64::from(self.costs.guest_irq_ns / 2),
             kernel: true,
         };
-        g.irq.clear();
-        g.irq
-            .extend([half, Micro::Exit(Exit::Eoi), Micro::Handle(vector), half]);
+        let handler = [half, Micro::Exit(Exit::Eoi), Micro::Handle(vector), half];
+        g.irq.replace(handler);
         self.stats.guest_irqs += 1;
         true
     }

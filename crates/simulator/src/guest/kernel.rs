@@ -45,7 +45,7 @@ pub(crate) struct Thread {
     /// Passes that it is at.
     pub(crate) series: Option<super::stretch::Series>,
     /// What was left of its steps when it was switched out.
-    pub(crate) saved: VecDeque<super::Micro>,
+    pub(crate) saved: super::Steps,
 }
 
 impl core::fmt::Debug for Thread {

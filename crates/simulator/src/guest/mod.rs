@@ -16,10 +16,9 @@ mod sched;
 mod source;
 mod spin;
 mod step;
+mod steps;
 mod stretch;
 mod timer;
-
-use std::collections::VecDeque;
 
 use stealtime_hypervisor::directed_yield::DirectedYield;
 use stealtime_hypervisor::eevdf::Resched;
@@ -27,7 +26,9 @@ use stealtime_hypervisor::ipi_tracking::IpiContext;
 
 pub use build::{Arrivals, GuestBuilder};
 pub(crate) use kernel::{Kernel, ThreadState};
+pub(crate) use steps::Steps;
 
+use crate::at::At;
 use crate::config::VmConfig;
 use crate::ids::{ThreadNr, VcpuNr};
 use crate::kvm::{Exit, Word};
@@ -98,7 +99,7 @@ pub(crate) struct Spin {
     pub(crate) on: SpinOn,
     pub(crate) since_ns: u64,
     /// Since when the present stretch of it goes on, while it does.
-    pub(crate) running_since: Option<u64>,
+    pub(crate) running_since: At,
     /// Time spent in it on a CPU since it began or, for a paravirtual lock, since the vCPU last
     /// halted or became the first to wait.
     pub(crate) spun_ns: u64,
@@ -178,9 +179,9 @@ pub(crate) enum Micro {
 #[derive(Debug, Default)]
 pub(crate) struct GuestCpu {
     /// Steps of the thread, or of the idle loop.
-    pub(crate) base: VecDeque<Micro>,
+    pub(crate) base: Steps,
     /// Steps of the interrupt's handler.
-    pub(crate) irq: VecDeque<Micro>,
+    pub(crate) irq: Steps,
     pub(crate) in_irq: Option<u8>,
     /// CLI.
     pub(crate) irqs_off: bool,
@@ -203,9 +204,9 @@ pub(crate) struct GuestCpu {
     pub(crate) clock: clock::TaskClock,
     /// Sleeping threads, the first to wake last.
     pub(crate) sleepers: Vec<(u64, ThreadNr)>,
-    pub(crate) tick_at: Option<u64>,
+    pub(crate) tick_at: At,
     /// What the LAPIC timer is programmed to.
-    pub(crate) programmed: Option<u64>,
+    pub(crate) programmed: At,
     /// vCPUs whose function is to be called here.
     pub(crate) calls: Vec<u32>,
     /// Answers that this vCPU's function call waits for.

@@ -1,6 +1,7 @@
 //! Spinning: what ends it, and what limits it.
 
 use super::{Micro, Spin, SpinLimit, SpinOn};
+use crate::at::At;
 use crate::fault::{Fault, Sim};
 use crate::ids::{CpuNr, ThreadNr, VcpuNr};
 use crate::kvm::{Exit, VcpuRun};
@@ -32,7 +33,7 @@ impl Machine<'_> {
         let spin = self.vcpus[vcpu].guest.spin.get_or_insert(Spin {
             on,
             since_ns: now,
-            running_since: None,
+            running_since: At::NEVER,
             spun_ns: 0,
             limit: SpinLimit::None,
         });
@@ -111,9 +112,9 @@ impl Machine<'_> {
         v.guest.running = Some(Micro::Spin(on));
         if let Some(spin) = &mut v.guest.spin {
             spin.limit = limit;
-            spin.running_since = Some(now);
+            spin.running_since = At::ns(now);
         }
-        let hv = v.hv_at.map(|at| at.saturating_sub(now));
+        let hv = v.hv_at.get().map(|at| at.saturating_sub(now));
         let until = match (until, hv) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -19,7 +19,7 @@ impl Machine<'_> {
     /// The guest's step in progress is over, or the preemption timer or the PLE window is.
     pub(crate) fn guest_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let v = &mut self.vcpus[vcpu];
-        if v.hv_at.is_some_and(|at| at <= self.now) {
+        if v.hv_at.get().is_some_and(|at| at <= self.now) {
             self.stop_guest(cpu, vcpu);
             return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
         }
@@ -136,7 +136,7 @@ impl Machine<'_> {
         let v = &mut self.vcpus[vcpu];
         v.guest.running = Some(micro);
         v.step_began(self.now + debt, ns);
-        let until = match v.hv_at {
+        let until = match v.hv_at.get() {
             Some(at) => ns.min(at.saturating_sub(self.now + debt)),
             None => ns,
         };
@@ -146,7 +146,7 @@ impl Machine<'_> {
     fn guest_halts(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
         let v = &mut self.vcpus[vcpu];
         v.guest.running = Some(micro);
-        if let Some(at) = v.hv_at {
+        if let Some(at) = v.hv_at.get() {
             let ns = at.saturating_sub(self.now);
             self.stay(cpu, ns);
         }

@@ -1,6 +1,7 @@
 //! The guest's timers: sleepers, the tick, and what the LAPIC is programmed to.
 
 use super::{Micro, ThreadState};
+use crate::at::At;
 use crate::fault::Sim;
 use crate::ids::VcpuNr;
 use crate::kvm::Exit;
@@ -28,7 +29,7 @@ impl Machine<'_> {
     fn guest_next_timer(&self, vcpu: VcpuNr) -> Option<u64> {
         let g = &self.vcpus[vcpu].guest;
         let sleeper = g.sleepers.last().map(|sleeper| sleeper.0);
-        match (sleeper, g.tick_at) {
+        match (sleeper, g.tick_at.get()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -39,10 +40,10 @@ impl Machine<'_> {
         let want = self.guest_next_timer(vcpu);
         let now = self.now;
         let g = &mut self.vcpus[vcpu].guest;
-        if g.programmed == want {
+        if g.programmed.get() == want {
             return;
         }
-        g.programmed = want;
+        g.programmed = want.into();
         let at_ns = want.map_or(0, |at| at.max(now + 1));
         g.push_next(Micro::Exit(Exit::TscDeadline { at_ns }));
     }
@@ -50,7 +51,7 @@ impl Machine<'_> {
     /// The timer interrupt: wakes who has slept enough, and ticks.
     pub(crate) fn guest_timer(&mut self, vcpu: VcpuNr) -> Sim {
         let now = self.now;
-        self.vcpus[vcpu].guest.programmed = None;
+        self.vcpus[vcpu].guest.programmed = At::NEVER;
         while let Some(&(at, thread)) = self.vcpus[vcpu].guest.sleepers.last() {
             if at > now {
                 break;
@@ -58,7 +59,7 @@ impl Machine<'_> {
             self.vcpus[vcpu].guest.sleepers.pop();
             self.guest_wake(vcpu, thread)?;
         }
-        if self.vcpus[vcpu].guest.tick_at.is_some_and(|at| at <= now) {
+        if self.vcpus[vcpu].guest.tick_at.get().is_some_and(|at| at <= now) {
             self.guest_tick(vcpu)?;
         }
         self.guest_program(vcpu);
@@ -79,7 +80,7 @@ impl Machine<'_> {
         }
         let cost = u64::from(self.costs.tick_ns);
         let g = &mut self.vcpus[vcpu].guest;
-        g.tick_at = Some(next);
+        g.tick_at = At::ns(next);
         g.push(Micro::Run {
             ns: cost,
             kernel: true,
@@ -92,8 +93,8 @@ impl Machine<'_> {
         let tick = self.vms[self.vcpus[vcpu].vm].kernel.tick_ns;
         let next = (self.now / tick + 1) * tick;
         let g = &mut self.vcpus[vcpu].guest;
-        if g.tick_at.is_none() {
-            g.tick_at = Some(next);
+        if !g.tick_at.is_some() {
+            g.tick_at = At::ns(next);
             self.guest_program(vcpu);
         }
     }

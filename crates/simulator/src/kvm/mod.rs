@@ -21,6 +21,7 @@ use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
 
 pub(crate) use exit::{Exit, IpiMask, IpiTo};
 
+use crate::at::At;
 use crate::guest::GuestCpu;
 use crate::ids::{TaskNr, TimerNr, VmNr};
 
@@ -64,7 +65,7 @@ pub(crate) struct Vcpu {
     pub(crate) timer: LapicTimer,
     pub(crate) hrtimer: TimerNr,
     /// Host time at which the preemption timer fires, while in the guest.
-    pub(crate) hv_at: Option<u64>,
+    pub(crate) hv_at: At,
     pub(crate) halt_poll: HaltPoll,
     pub(crate) halt: Option<HaltState>,
     pub(crate) sending: Option<Box<crate::xen::Sending>>,

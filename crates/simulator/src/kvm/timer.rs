@@ -6,6 +6,7 @@ use stealtime_hypervisor::lapic_timer::{Action, Actions, Now, TimerEnvironment};
 use stealtime_hypervisor::posted_interrupt::{Requests, kick};
 
 use super::VcpuRun;
+use crate::at::At;
 use crate::fault::Sim;
 use crate::guest::LOCAL_TIMER_VECTOR;
 use crate::ids::{CpuNr, VcpuNr};
@@ -118,14 +119,14 @@ impl Machine<'_> {
     pub(crate) fn prepare_timer(&mut self, vcpu: VcpuNr) -> u64 {
         let tsc = self.tsc(self.now);
         let v = &mut self.vcpus[vcpu];
-        v.hv_at = None;
+        v.hv_at = At::NEVER;
         if let Some(shift) = self.cfg.host.profile.features.hv_timer_shift
             && let Some(armed) = v.timer.hv()
             && v.timer.hv_value_at_entry(tsc, shift, false).is_some()
         {
             let deadline = armed.host_deadline;
             let at = self.ns_of_tsc(deadline).max(self.now);
-            self.vcpus[vcpu].hv_at = Some(at);
+            self.vcpus[vcpu].hv_at = At::ns(at);
         }
         let v = &mut self.vcpus[vcpu];
         let requested = if v.shared.apicv() {
@@ -163,7 +164,7 @@ impl Machine<'_> {
                 }
                 Action::ArmHv { .. } => self.trace_hv(cpu, vcpu, true),
                 Action::CancelHv => {
-                    self.vcpus[vcpu].hv_at = None;
+                    self.vcpus[vcpu].hv_at = At::NEVER;
                     self.trace_hv(cpu, vcpu, false);
                 }
                 Action::Inject { vector } | Action::Post { vector } => {

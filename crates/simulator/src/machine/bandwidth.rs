@@ -238,7 +238,7 @@ impl Machine<'_> {
     /// What is wrong with the limits, if anything: who waits is waited for by a timer.
     pub(crate) fn limits_broken(&self) -> Option<String> {
         for (n, b) in self.bandwidths.iter().enumerate() {
-            let armed = self.timers[b.timer].queued.is_some();
+            let armed = self.timers[b.timer].queued().is_some();
             if b.active != armed || (!b.throttled.is_empty() && !armed) {
                 return Some(format!(
                     "the period timer of limit {n}, active: {}",

@@ -16,6 +16,7 @@ use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
     Worker, Workers,
 };
+use crate::at::At;
 use crate::books::{Books, RunningBooks, TaskBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
 use crate::engine::{Queue, Streams};
@@ -312,7 +313,8 @@ impl<'a> Machine<'a> {
     }
 
     fn add_vms(&mut self, recipe: Recipe<'_>) -> Sim {
-        let vms = self.cfg.vms.clone();
+        // Each VM keeps its own.
+        let vms = core::mem::take(&mut self.cfg.vms);
         if vms.is_empty() {
             return Ok(());
         }
@@ -492,7 +494,7 @@ impl<'a> Machine<'a> {
             lapic: Lapic::new(apicv),
             timer,
             hrtimer,
-            hv_at: None,
+            hv_at: At::NEVER,
             halt_poll: HaltPoll::default(),
             halt: None,
             sending: None,

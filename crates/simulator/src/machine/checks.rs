@@ -253,7 +253,7 @@ impl Machine<'_> {
                 .windows(2)
                 .all(|w| (w[0].0, w[0].1) > (w[1].0, w[1].1));
             for &(at, _, timer) in &c.hrtimers {
-                fine &= self.timers[timer].queued == Some((cpu, at));
+                fine &= self.timers[timer].queued() == Some((cpu, at));
             }
             // The device is set, or its interrupt is on its way through.
             let first = c.hrtimers.last().map(|t| t.0);
@@ -270,7 +270,7 @@ impl Machine<'_> {
                     .fail("timer-once", || format!("hrtimers of CPU {}", cpu.0));
             }
         }
-        let armed = self.timers.iter().filter(|t| t.queued.is_some()).count();
+        let armed = self.timers.iter().filter(|t| t.queued().is_some()).count();
         if armed != listed {
             self.checks
                 .fail("timer-once", || format!("{armed} armed, {listed} listed"));

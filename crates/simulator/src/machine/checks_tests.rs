@@ -68,8 +68,8 @@ fn an_interrupt_from_nowhere_is_noticed() {
 fn a_forgotten_timer_is_noticed() {
     let forgets = |m: &mut Machine<'_>| {
         let armed = (0..m.timers.len() as u32).map(TimerNr);
-        let timer = armed.into_iter().find(|&t| m.timers[t].queued.is_some());
-        m.timers[timer.unwrap()].queued = None;
+        let timer = armed.into_iter().find(|&t| m.timers[t].queued().is_some());
+        m.timers[timer.unwrap()].take_off();
     };
     let name = noticed(forgets);
     assert!(name == "timer-once" || name == "timer-early", "{name}");

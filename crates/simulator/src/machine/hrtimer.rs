@@ -4,6 +4,7 @@ use stealtime_events::Kind;
 use stealtime_hypervisor::lapic_timer::{CpuTimers, TimerRequest, place_hrtimer};
 
 use super::Machine;
+use crate::at::At;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr, TimerNr, VcpuNr};
 
@@ -28,19 +29,39 @@ pub(crate) enum Callback {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hrtimer {
     pub(crate) callback: Callback,
-    /// Where it is queued, and when it expires.
-    pub(crate) queued: Option<(CpuNr, u64)>,
-    /// The CPU where it was last.
-    last: Option<CpuNr>,
+    /// When it expires, if it is queued.
+    expires: At,
+    /// Where it is queued, or was last.
+    cpu: CpuNr,
 }
+
+/// The CPU of a timer that was on none yet.
+const NOWHERE: CpuNr = CpuNr(u32::MAX);
 
 impl Hrtimer {
     pub(crate) const fn new(callback: Callback) -> Self {
         Self {
             callback,
-            queued: None,
-            last: None,
+            expires: At::NEVER,
+            cpu: NOWHERE,
         }
+    }
+
+    /// Where it is queued, and when it expires.
+    pub(crate) fn queued(&self) -> Option<(CpuNr, u64)> {
+        self.expires.get().map(|at| (self.cpu, at))
+    }
+
+    /// The CPU where it is queued or was last.
+    fn last(&self) -> Option<CpuNr> {
+        (self.cpu != NOWHERE).then_some(self.cpu)
+    }
+
+    /// It is no longer queued. Where it was, and when it would have expired.
+    pub(crate) fn take_off(&mut self) -> Option<(CpuNr, u64)> {
+        let was = self.queued();
+        self.expires = At::NEVER;
+        was
     }
 }
 
@@ -54,7 +75,7 @@ impl Machine<'_> {
     /// Starts a timer that may go where housekeeping is done (`HRTIMER_MODE_ABS`). Whether the
     /// place that would have been chosen refused it.
     pub(crate) fn start_unpinned(&mut self, timer: TimerNr, from: CpuNr, at: u64) -> Sim<bool> {
-        let was = self.timers[timer].queued;
+        let was = self.timers[timer].queued();
         let first = was
             .is_some_and(|(cpu, _)| self.cpus[cpu].hrtimers.last().is_some_and(|t| t.2 == timer));
         self.unqueue(timer);
@@ -67,10 +88,7 @@ impl Machine<'_> {
         let request = TimerRequest {
             at_ns: at as i64,
             from: from.index(),
-            queued_on: was
-                .map(|(cpu, _)| cpu)
-                .or(self.timers[timer].last)
-                .map(Number::index),
+            queued_on: self.timers[timer].last().map(Number::index),
             first_in_queue: first,
             pinned: false,
             callback_running: false,
@@ -138,7 +156,7 @@ impl Machine<'_> {
 
     /// Takes a timer off its queue. Whether it was on one.
     pub(crate) fn cancel_timer(&mut self, timer: TimerNr, cpu: CpuNr) -> bool {
-        let was = self.timers[timer].queued.is_some();
+        let was = self.timers[timer].queued().is_some();
         if was {
             self.emit(
                 cpu,
@@ -152,10 +170,9 @@ impl Machine<'_> {
     }
 
     fn unqueue(&mut self, timer: TimerNr) {
-        let Some((cpu, _)) = self.timers[timer].queued.take() else {
+        let Some((cpu, _)) = self.timers[timer].take_off() else {
             return;
         };
-        self.timers[timer].last = Some(cpu);
         let list = &mut self.cpus[cpu].hrtimers;
         if let Some(at) = list.iter().rposition(|t| t.2 == timer) {
             list.remove(at);
@@ -164,7 +181,8 @@ impl Machine<'_> {
     }
 
     fn enqueue_timer(&mut self, timer: TimerNr, cpu: CpuNr, at: u64) {
-        self.timers[timer].queued = Some((cpu, at));
+        let t = &mut self.timers[timer];
+        (t.cpu, t.expires) = (cpu, At::ns(at));
         self.stats.timers_started += 1;
         let order = self.stats.timers_started;
         let list = &mut self.cpus[cpu].hrtimers;
@@ -209,11 +227,10 @@ impl Machine<'_> {
                 break;
             }
             self.cpus[cpu].hrtimers.pop();
-            if self.timers[timer].queued.take() != Some((cpu, at)) {
+            if self.timers[timer].take_off() != Some((cpu, at)) {
                 self.checks
                     .fail("timer-early", || format!("timer {} was not armed", timer.0));
             }
-            self.timers[timer].last = Some(cpu);
             let hrtimer = self.timer_address(timer);
             let function = self.timer_function(timer);
             self.emit(

@@ -49,7 +49,7 @@ impl Machine<'_> {
         let tick = c.tick;
         let first = c.hrtimers.iter().rev().find(|t| t.2 != tick);
         let timer_ns = first.map_or(u64::MAX, |t| t.0.saturating_sub(now));
-        let tick_at = self.timers[tick].queued.map(|(_, at)| at);
+        let tick_at = self.timers[tick].queued().map(|(_, at)| at);
         let predicted = self.cpus[cpu].idle.governor.predict(timer_ns);
         let mut limit = predicted;
         match tick_at {

@@ -103,7 +103,7 @@ impl Machine<'_> {
     /// A second task on a CPU without a tick (`tick_nohz_full_kick_cpu`): it must have one again.
     pub(crate) fn need_tick(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
         let c = &self.cpus[cpu];
-        if c.housekeeping || c.runnable < 2 || self.timers[c.tick].queued.is_some() {
+        if c.housekeeping || c.runnable < 2 || self.timers[c.tick].queued().is_some() {
             return Ok(());
         }
         if c.phase == super::Phase::Idle {

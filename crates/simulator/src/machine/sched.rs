@@ -261,12 +261,12 @@ impl Machine<'_> {
         match at {
             Some(at) => {
                 let at = at.max(self.now);
-                if self.timers[timer].queued != Some((cpu, at)) {
+                if self.timers[timer].queued() != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }
             }
             None => {
-                if self.timers[timer].queued.is_some() {
+                if self.timers[timer].queued().is_some() {
                     self.cancel_timer(timer, cpu);
                 }
             }
@@ -300,7 +300,7 @@ impl Machine<'_> {
     pub(crate) fn tick_remote(&mut self, cpu: CpuNr) -> Sim {
         let next = self.now + REMOTE_TICK_NS;
         self.post(next, super::Message::RemoteTick { cpu });
-        let stopped = self.timers[self.cpus[cpu].tick].queued.is_none();
+        let stopped = self.timers[self.cpus[cpu].tick].queued().is_none();
         if self.cpus[cpu].current.is_none() || !stopped {
             return Ok(());
         }
@@ -329,7 +329,7 @@ impl Machine<'_> {
 
     pub(crate) fn stop_tick(&mut self, cpu: CpuNr) {
         let timer = self.cpus[cpu].tick;
-        if self.timers[timer].queued.is_some() {
+        if self.timers[timer].queued().is_some() {
             self.cancel_timer(timer, cpu);
         }
     }
@@ -337,7 +337,7 @@ impl Machine<'_> {
     /// The tick goes on at its own phase.
     pub(crate) fn start_tick(&mut self, cpu: CpuNr) {
         let timer = self.cpus[cpu].tick;
-        if self.timers[timer].queued.is_some() {
+        if self.timers[timer].queued().is_some() {
             return;
         }
         let tick = self.tick_ns();

@@ -51,7 +51,7 @@ impl Machine<'_> {
         if let Some(vcpu) = self.guest_on(sibling) {
             let v = &mut self.vcpus[vcpu];
             v.step_ends = until;
-            end = v.hv_at.map_or(until, |at| at.min(until));
+            end = v.hv_at.get().map_or(until, |at| at.min(until));
         }
         let timer = self.cpus[sibling].timer;
         self.queue.arm(timer, end.max(self.now));
