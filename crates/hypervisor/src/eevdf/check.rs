@@ -42,10 +42,10 @@ impl Fair {
     fn groups_agree(&self) -> bool {
         self.groups.0.iter().all(|group| {
             let (mut load, mut runnable) = (0, 0);
-            for part in &group.parts {
-                let queue = &self.que[self.ent[part.ent].my_q];
-                load += queue.load;
-                runnable += queue.h_nr_runnable;
+            for part in group.parts.all() {
+                let q = self.ent[part.ent].my_q;
+                load += self.level_load(q);
+                runnable += self.que[q].h_nr_runnable;
             }
             (load, runnable) == (group.load, group.runnable)
         })
@@ -84,11 +84,11 @@ impl Fair {
 
     fn counters_agree(&self, q: Que, sums: &Sums) -> bool {
         let queue = &self.que[q];
-        sums.load == queue.load
-            && sums.nr_queued == queue.nr_queued
+        sums.load == self.level_load(q)
+            && sums.nr_queued == self.level_queued(q)
             && sums.h_nr_queued == queue.h_nr_queued
             && sums.h_nr_runnable == queue.h_nr_runnable
-            && sums.h_nr_idle == queue.h_nr_idle
+            && sums.h_nr_idle == queue.h_nr_idle()
     }
 
     /// Adds a member to the sums of its level, and checks a group's own queue.
@@ -105,10 +105,10 @@ impl Fair {
         let below = &self.que[ent.my_q];
         sums.h_nr_queued += below.h_nr_queued;
         sums.h_nr_runnable += below.h_nr_runnable;
-        sums.h_nr_idle += if below.idle {
+        sums.h_nr_idle += if below.is_idle() {
             below.h_nr_queued
         } else {
-            below.h_nr_idle
+            below.h_nr_idle()
         };
         // Only a delayed group may be queued without anything in it.
         let filled = ent.delayed == (below.members == 0);

@@ -17,6 +17,7 @@ impl Hash for Fair {
         self.credits.0.hash(state);
         self.groups.0.hash(state);
         self.flat.0.hash(state);
+        self.flat_queues.0.hash(state);
         self.tokens.0.hash(state);
         for (n, queue) in (0..).zip(&self.que.0) {
             queue.hash_sums(state);
@@ -31,9 +32,9 @@ impl Hash for Fair {
 impl Queue {
     fn hash_sums<H: Hasher>(&self, state: &mut H) {
         let sums = (self.sum_weight, self.sum_w_vruntime, self.zero_vruntime);
-        let counts = (self.members, self.nr_queued, self.h_nr_queued);
-        (sums, counts, self.h_nr_runnable, self.h_nr_idle).hash(state);
-        (self.curr, self.next, self.load, self.idle).hash(state);
+        let counts = (self.members, self.h_nr_queued);
+        (sums, counts, self.h_nr_runnable, self.h_nr_idle()).hash(state);
+        (self.curr, self.next, self.is_idle()).hash(state);
     }
 }
 

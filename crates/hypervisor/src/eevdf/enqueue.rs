@@ -40,8 +40,8 @@ impl Queue {
     fn count_up(&mut self, count: &mut Count) {
         self.h_nr_queued += count.queued;
         self.h_nr_runnable += count.runnable;
-        self.h_nr_idle += count.idle;
-        if self.idle {
+        self.add_idle(count.idle as i32);
+        if self.is_idle() {
             count.idle = count.queued;
         }
     }
@@ -51,8 +51,8 @@ impl Queue {
     fn count_down(&mut self, count: &mut Count) {
         self.h_nr_queued -= count.queued;
         self.h_nr_runnable -= count.runnable;
-        self.h_nr_idle -= count.idle;
-        if self.idle {
+        self.add_idle(-(count.idle as i32));
+        if self.is_idle() {
             count.idle = count.queued;
         }
     }
@@ -88,9 +88,7 @@ impl Fair {
     #[inline]
     pub(crate) fn account_load(&mut self, q: Que, e: Ent) {
         let load = self.load(e);
-        let queue = &mut self.que[q];
-        queue.load += load;
-        queue.nr_queued += 1;
+        self.count_level(q, load as i64, 1);
         self.group_load(q, load as i64);
     }
 
@@ -98,9 +96,7 @@ impl Fair {
     #[inline]
     pub(crate) fn unaccount_load(&mut self, q: Que, e: Ent) {
         let load = self.load(e);
-        let queue = &mut self.que[q];
-        queue.load -= load;
-        queue.nr_queued -= 1;
+        self.count_level(q, -(load as i64), -1);
         self.group_load(q, -(load as i64));
     }
 
@@ -187,10 +183,11 @@ impl Fair {
         let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         queue.place(curr, ent, &self.cfg, initial);
         ent.on_rq = true;
-        queue.join(load);
+        queue.members += 1;
         queue.tree_insert(&mut self.pool, &self.ent, e);
         queue.count_up(count);
         let owner = queue.owner;
+        self.count_level(q, load as i64, 1);
         if owner.is_some() {
             self.group_changed(owner, load as i64, count.runnable as i32);
         }
@@ -235,19 +232,21 @@ impl Fair {
             queue.tree_remove(&mut self.pool, e, ent);
         }
         ent.on_rq = false;
-        queue.leave(load);
+        queue.members -= 1;
+        self.count_level(q, -(load as i64), -1);
         if flags.last {
             self.group_load(q, -(load as i64));
             self.clear_delayed(e);
             self.count_down(q, count);
-            return Some(self.que[q].load);
+            return Some(self.level_load(q));
         }
+        let queue = &mut self.que[q];
         queue.count_down(count);
-        let (left, owner) = (queue.load, queue.owner);
+        let owner = queue.owner;
         if owner.is_some() {
             self.group_changed(owner, -(load as i64), -(count.runnable as i32));
         }
-        Some(left)
+        Some(self.level_load(q))
     }
 
     /// `dequeue_entities` for a task, or for a group that was delayed: false if a task stays.

@@ -22,8 +22,17 @@ pub(crate) struct FlatPart {
     arena: Que,
 }
 
+/// What flat picking keeps of a queue beyond the rest.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct FlatQueue {
+    /// Weight of all entities of its level, the running one included.
+    load: u64,
+    /// Entities of its level.
+    nr_queued: u32,
+}
+
 impl Fair {
-    /// From here on a run queue picks flat: what it needs of entities is kept.
+    /// From here on a run queue picks flat: what it needs of entities and queues is kept.
     pub(crate) fn begin_flat(&mut self) {
         let part = |e: &Entity| FlatPart {
             load: e.weight,
@@ -32,6 +41,11 @@ impl Fair {
         // Those that are there have competed level by level so far.
         let missing = self.ent.0.get(self.flat.0.len()..).unwrap_or(&[]);
         self.flat.0.extend(missing.iter().map(part));
+        for q in self.flat_queues.0.len()..self.que.0.len() {
+            let q = Que(q as u32);
+            let (load, nr_queued) = (self.weight(q), self.que[q].members);
+            self.flat_queues.0.push(FlatQueue { load, nr_queued });
+        }
         self.keeps_flat = true;
     }
 
@@ -48,6 +62,30 @@ impl Fair {
     pub(crate) fn set_load(&mut self, e: Ent, load: u64) {
         if self.keeps_flat {
             self.flat[e].load = load;
+        }
+    }
+
+    /// Weight of all entities of a queue's level, the running one included.
+    #[inline]
+    pub(crate) fn level_load(&self, q: Que) -> u64 {
+        let kept = self.flat_queues.0.get(q.0 as usize);
+        kept.map_or_else(|| self.weight(q), |kept| kept.load)
+    }
+
+    /// Entities of a queue's level.
+    pub(crate) fn level_queued(&self, q: Que) -> u32 {
+        let kept = self.flat_queues.0.get(q.0 as usize);
+        kept.map_or(self.que[q].members, |kept| kept.nr_queued)
+    }
+
+    /// An entity of weight `load` comes to a queue's level or, below 0, leaves it; or its weight
+    /// there changes by `load`.
+    #[inline]
+    pub(crate) fn count_level(&mut self, q: Que, load: i64, entities: i32) {
+        if self.keeps_flat {
+            let kept = &mut self.flat_queues[q];
+            kept.load = kept.load.wrapping_add_signed(load);
+            kept.nr_queued = kept.nr_queued.wrapping_add_signed(entities);
         }
     }
 
@@ -77,7 +115,7 @@ impl Fair {
         while e.is_some() {
             let ent = &self.ent[e];
             let (parent, whole) = match &self.que[ent.queue] {
-                queue if queue.owner.is_some() => (queue.owner, queue.load),
+                queue if queue.owner.is_some() => (queue.owner, self.level_load(ent.queue)),
                 root => (root.owner, NICE_0_LOAD),
             };
             let part = u128::from(w) * u128::from(self.load(e)) / u128::from(whole.max(1));
@@ -150,7 +188,7 @@ impl Fair {
             if leaves {
                 self.unaccount_load(q, e);
                 self.ent[e].on_rq = false;
-                leaves = self.que[q].load == 0;
+                leaves = self.level_load(q) == 0;
             } else {
                 self.refresh_weight(e);
             }

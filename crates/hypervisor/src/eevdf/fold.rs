@@ -7,7 +7,7 @@
 use super::Fair;
 use super::entity::Marks;
 use super::error::Error;
-use super::group::Part;
+use super::parts::Part;
 use super::ids::{Ent, GroupId, RqId, TaskId};
 use crate::lag_credit::Tokens;
 
@@ -39,7 +39,7 @@ impl Fair {
         let Some(g) = self.ent[e].group() else {
             return Ok(());
         };
-        for i in (0..self.groups[g].parts.len()).rev() {
+        for i in (0..self.groups[g].parts.all().len()).rev() {
             let Some(part) = self.nth_part(g, i) else {
                 break;
             };
@@ -68,7 +68,7 @@ impl Fair {
             let (Some(g), above) = (ent.group(), self.parent(e)) else {
                 return;
             };
-            let Ok(at) = self.groups[g].parts.binary_search_by_key(&rq, |p| p.rq) else {
+            let Some(at) = self.groups[g].parts.place(rq) else {
                 return;
             };
             self.fold(g, at, Part { rq, ent: e });
@@ -122,22 +122,11 @@ impl Fair {
             rel_deadline: ent.rel_deadline,
             custom_slice: ent.custom_slice,
         };
-        let group = &mut self.groups[g];
-        group.parts.remove(at);
-        let place = group.folded.partition_point(|f| f.rq < part.rq);
-        Self::make_room(self.lean, &mut group.folded);
-        group.folded.insert(place, folded);
+        self.groups[g].parts.fold(self.lean, at, folded);
         self.used(self.parent(part.ent), -1);
         self.ent[part.ent].set_group(None);
         Self::make_room(self.lean, &mut self.free_parts);
         self.free_parts.push(part.ent);
-    }
-
-    /// What a group remembers of a run queue, taken out.
-    pub(crate) fn take_folded(&mut self, g: GroupId, rq: RqId) -> Option<Folded> {
-        let folded = &mut self.groups[g].folded;
-        let at = folded.binary_search_by_key(&rq, |f| f.rq).ok()?;
-        Some(folded.remove(at))
     }
 
     /// Gives a new part what was remembered of its predecessor.

@@ -1,12 +1,10 @@
 //! Groups: their entities on each CPU, their shares, and what changes an entity's weight.
 
-use alloc::vec::Vec;
-
 use super::config::{CgroupMode, OtherLoad};
-use super::entity::{Entity, NEW_GROUP_LOAD, NO_GROUP};
+use super::entity::{Entity, Marks, NEW_GROUP_LOAD, NO_GROUP};
 use super::error::Error;
-use super::fold::Folded;
-use super::ids::{Ent, GroupId, Que, RqId};
+use super::ids::{Ent, GroupId, Que, RqId, TaskId};
+use super::parts::{Part, Parts};
 use super::queue::Queue;
 use super::weights::{
     MIN_SHARES, NICE_0_LOAD, NICE_MIN, SHARES_MAX, SHARES_MIN, WEIGHT_IDLEPRIO, mul_div,
@@ -27,15 +25,12 @@ pub(crate) struct Group {
     pub(crate) load: u64,
     /// Runnable tasks at and below it on all CPUs.
     pub(crate) runnable: u32,
-    /// Its part on each CPU where it has one, sorted by run queue.
-    pub(crate) parts: Vec<Part>,
-    /// What it remembers of CPUs where its part is folded up, sorted by run queue.
-    pub(crate) folded: Vec<Folded>,
+    pub(crate) parts: Parts,
     pub(crate) depth: u8,
     pub(crate) idle: bool,
 }
 
-const _: () = assert!(SHARES_MAX <= u32::MAX as u64 && size_of::<Group>() == 80);
+const _: () = assert!(SHARES_MAX <= u32::MAX as u64 && size_of::<Group>() == 56);
 
 impl Group {
     /// The group above; `None` for the root group.
@@ -50,13 +45,6 @@ impl Group {
     pub(crate) fn shares(&self) -> u64 {
         u64::from(self.shares)
     }
-}
-
-/// A group's part on one CPU.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(crate) struct Part {
-    pub(crate) rq: RqId,
-    pub(crate) ent: Ent,
 }
 
 /// `scale_load_down`: at least 2 unless 0.
@@ -103,8 +91,7 @@ impl Fair {
             children: 0,
             load: 0,
             runnable: 0,
-            parts: Vec::new(),
-            folded: Vec::new(),
+            parts: Parts::EMPTY,
         });
         Ok(GroupId(id))
     }
@@ -135,7 +122,8 @@ impl Fair {
             None => (Ent::NONE, root),
         };
         let (e, my_q) = self.new_part()?;
-        self.que[my_q].idle = self.groups[g].idle;
+        let idle = self.groups[g].idle;
+        self.que[my_q].set_idle(idle);
         let depth = self.groups[g].depth - 1;
         self.used(parent, 1);
         let ent = &mut self.ent[e];
@@ -143,13 +131,25 @@ impl Fair {
         ent.set_group(Some(g));
         self.set_arena(e, queue);
         let parts = &mut self.groups[g].parts;
-        let at = parts.partition_point(|p| p.rq < rq);
-        Self::make_room(self.lean, parts);
-        parts.insert(at, Part { rq, ent: e });
-        if let Some(folded) = self.take_folded(g, rq) {
+        parts.add(self.lean, Part { rq, ent: e });
+        if let Some(folded) = parts.take_folded(rq) {
             self.unfold(e, &folded);
         }
         Ok(())
+    }
+
+    /// Gives the group that a task is in its part on a CPU, as [`Self::extend_group`] does.
+    ///
+    /// # Errors
+    ///
+    /// An unknown task or run queue.
+    pub fn extend_for(&mut self, task: TaskId, rq: RqId) -> Result<(), Error> {
+        let ent = &self.ent[self.task(task)?];
+        match ent.group() {
+            Some(_) if ent.rq == rq && ent.marks.has(Marks::HOMED) => Ok(()),
+            Some(group) => self.extend_group(group, rq),
+            None => Ok(()),
+        }
     }
 
     /// An entity of a group, blank, and its queue.
@@ -170,15 +170,13 @@ impl Fair {
     /// The group's entity on `rq`; none where it has no part.
     pub(crate) fn part(&self, g: GroupId, rq: RqId) -> Ent {
         let parts = &self.groups[g].parts;
-        let found = parts.binary_search_by_key(&rq, |p| p.rq).ok();
-        found
-            .and_then(|i| parts.get(i))
-            .map_or(Ent::NONE, |p| p.ent)
+        let found = parts.place(rq).and_then(|at| parts.all().get(at));
+        found.map_or(Ent::NONE, |part| part.ent)
     }
 
     /// The `i`-th part of a group; none beyond the last. For walks that change things.
     pub(crate) fn nth_part(&self, g: GroupId, i: usize) -> Option<Part> {
-        self.groups[g].parts.get(i).copied()
+        self.groups[g].parts.all().get(i).copied()
     }
 
     /// Where a task of `group` goes on `rq`: the entity above it and the queue.
@@ -221,7 +219,7 @@ impl Fair {
     pub(crate) fn group_weight(&self, e: Ent) -> Option<u64> {
         let ent = &self.ent[e];
         let g = ent.group()?;
-        let own = self.que[ent.my_q].load;
+        let own = self.level_load(ent.my_q);
         if own == 0 {
             return None;
         }
@@ -233,7 +231,7 @@ impl Fair {
         let load = scale_load_down(own);
         let (tasks, cpus) = (
             u64::from(group.runnable.max(1)),
-            (group.parts.len() + group.folded.len()).max(1) as u64,
+            group.parts.cpus().max(1) as u64,
         );
         let shares = match self.cfg.cgroup_mode {
             CgroupMode::Up => return Some(group.shares()),
@@ -308,7 +306,7 @@ impl Fair {
         let ent = &self.ent[e];
         if ent.on_rq {
             let q = ent.queue;
-            self.que[q].load = self.que[q].load.wrapping_add_signed(delta);
+            self.count_level(q, delta, 0);
             self.group_load(q, delta);
         }
     }
@@ -393,8 +391,8 @@ impl Fair {
             self.check_clock(rq, now_ns)?;
             i += 1;
         }
-        for i in 0..self.groups[g].folded.len() {
-            let rq = self.groups[g].folded.get(i).map(|f| f.rq);
+        for i in 0..self.groups[g].parts.folded().len() {
+            let rq = self.groups[g].parts.folded().get(i).map(|f| f.rq);
             rq.map_or(Ok(()), |rq| self.check_clock(rq, now_ns))?;
         }
         Ok(())
@@ -410,9 +408,9 @@ impl Fair {
             i += 1;
             self.refresh_chain(ent, rq, now_ns);
         }
-        for i in 0..self.groups[g].folded.len() {
+        for i in 0..self.groups[g].parts.folded().len() {
             // A folded part has no weight to refresh; those above it may.
-            if let Some(rq) = self.groups[g].folded.get(i).map(|f| f.rq) {
+            if let Some(rq) = self.groups[g].parts.folded().get(i).map(|f| f.rq) {
                 let mut above = self.groups[g].parent();
                 let mut e = Ent::NONE;
                 while let Some(up) = above.filter(|_| e.is_none()) {
@@ -482,13 +480,12 @@ impl Fair {
 
     fn mark_idle(&mut self, mut e: Ent, idle: bool) {
         let queue = &mut self.que[self.ent[e].my_q];
-        queue.idle = idle;
-        let tasks = queue.h_nr_queued - queue.h_nr_idle;
+        queue.set_idle(idle);
+        let tasks = (queue.h_nr_queued - queue.h_nr_idle()) as i32;
         while e.is_some() && self.ent[e].on_rq {
             let queue = &mut self.que[self.ent[e].queue];
-            let n = queue.h_nr_idle;
-            queue.h_nr_idle = if idle { n + tasks } else { n - tasks };
-            if queue.idle {
+            queue.add_idle(if idle { tasks } else { -tasks });
+            if queue.is_idle() {
                 return;
             }
             e = self.parent(e);

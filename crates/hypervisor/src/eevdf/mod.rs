@@ -40,6 +40,7 @@ mod flat;
 mod fold;
 mod group;
 mod ids;
+mod parts;
 mod pick;
 mod place;
 mod preempt;
@@ -65,7 +66,7 @@ pub use yields::YieldTo;
 
 use crate::lag_credit::{CreditFault, CreditState, Tokens};
 use entity::Entity;
-use flat::FlatPart;
+use flat::{FlatPart, FlatQueue};
 use group::Group;
 pub(crate) use ids::{Arena, Ent, Que};
 use queue::{Queue, Rq};
@@ -100,6 +101,8 @@ pub struct Fair {
     pub(crate) ext_loads: Vec<u64>,
     /// By entity, if a run queue picks flat.
     pub(crate) flat: Arena<FlatPart>,
+    /// By queue, likewise.
+    pub(crate) flat_queues: Arena<FlatQueue>,
     pub(crate) keeps_flat: bool,
     pub(crate) groups: Arena<Group>,
     pub(crate) pool: Pool,
@@ -130,6 +133,7 @@ impl Fair {
             tokens: Arena(Vec::new()),
             ext_loads: Vec::new(),
             flat: Arena(Vec::new()),
+            flat_queues: Arena(Vec::new()),
             keeps_flat: false,
             groups: Arena(Vec::new()),
             pool: Pool::default(),
@@ -207,6 +211,9 @@ impl Fair {
     fn push_queue(&mut self, owner: Ent) {
         Self::make_room(self.lean, &mut self.que.0);
         self.que.0.push(Queue::new(owner));
+        if self.keeps_flat {
+            self.begin_flat();
+        }
         let credited = self.cfg.features.has(Feature::YieldToLagCredit);
         if credited && self.cfg.lag_credit.guard.is_some() {
             Self::make_room(self.lean, &mut self.tokens.0);

@@ -46,7 +46,7 @@ impl Fair {
         if ent.is_task() {
             ent.policy() == Policy::Idle
         } else {
-            self.que[ent.my_q].idle
+            self.que[ent.my_q].is_idle()
         }
     }
 

@@ -10,10 +10,12 @@ use super::ids::{Arena, Ent, Que};
 use super::timeline::{Pool, Timeline};
 use super::weights::{NICE_0_LOAD, calc_delta_fair, earlier};
 
-/// One queue: the root's, or a group's on one CPU. A large host has several for each vCPU: what few
-/// have is kept beside them (`Fair::tokens`, `Fair::ext_loads`).
+/// One queue: the root's, or a group's on one CPU. It is one cache line, and a large host has several
+/// for each vCPU: what few have is kept beside them (`Fair::tokens`, `Fair::ext_loads`), and so are
+/// weight and number of its entities under flat picking (`Fair::flat_queues`); level by level they
+/// are those of its members.
 #[derive(Clone, Debug)]
-#[repr(C, align(16))]
+#[repr(C, align(64))]
 pub(crate) struct Queue {
     pub(crate) timeline: Timeline,
     /// Running entity.
@@ -24,22 +26,20 @@ pub(crate) struct Queue {
     pub(crate) sum_w_vruntime: i64,
     /// Base of `sum_w_vruntime`, near the average.
     pub(crate) zero_vruntime: u64,
-    /// Weight of all entities on it, the running one included.
-    pub(crate) load: u64,
     /// Entities competing in it: those in the tree, and the running one if it is queued.
     pub(crate) members: u32,
     /// Buddy: to be picked if eligible.
     pub(crate) next: Ent,
-    /// Entities of this level: `members`, but under flat picking.
-    pub(crate) nr_queued: u32,
-    pub(crate) h_nr_queued: u32,
-    pub(crate) h_nr_runnable: u32,
-    pub(crate) h_nr_idle: u32,
     /// Its group's entity; none for the root.
     pub(crate) owner: Ent,
-    /// It belongs to an idle group.
-    pub(crate) idle: bool,
+    pub(crate) h_nr_queued: u32,
+    pub(crate) h_nr_runnable: u32,
+    /// `h_nr_idle`, and with the highest bit that it belongs to an idle group.
+    idle: u32,
 }
+
+/// There are fewer entities than this.
+const IDLE_GROUP: u32 = 1 << 31;
 
 /// The running entity of a queue, as far as sums and bounds need it.
 #[derive(Clone, Copy)]
@@ -70,14 +70,32 @@ impl Queue {
             curr: Ent::NONE,
             next: Ent::NONE,
             members: 0,
-            nr_queued: 0,
             h_nr_queued: 0,
             h_nr_runnable: 0,
-            h_nr_idle: 0,
-            load: 0,
-            idle: false,
+            idle: 0,
             owner,
         }
+    }
+
+    /// Tasks at and below this level that are idle, by policy or by a group below it.
+    #[inline]
+    pub(crate) fn h_nr_idle(&self) -> u32 {
+        self.idle & !IDLE_GROUP
+    }
+
+    #[inline]
+    pub(crate) fn add_idle(&mut self, tasks: i32) {
+        self.idle = self.idle.wrapping_add_signed(tasks);
+    }
+
+    /// Whether it belongs to an idle group.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle >= IDLE_GROUP
+    }
+
+    pub(crate) fn set_idle(&mut self, idle: bool) {
+        self.idle = self.h_nr_idle() | if idle { IDLE_GROUP } else { 0 };
     }
 
     /// What the running entity adds, if it is a member.
@@ -126,22 +144,6 @@ impl Queue {
             self.set_zero(self.zero_vruntime.wrapping_add(delta as u64));
         }
         (self.zero_vruntime, weight)
-    }
-
-    /// `account_entity_enqueue` for an entity that competes here.
-    #[inline]
-    pub(crate) fn join(&mut self, load: u64) {
-        self.load += load;
-        self.nr_queued += 1;
-        self.members += 1;
-    }
-
-    /// `account_entity_dequeue` for an entity that competes here.
-    #[inline]
-    pub(crate) fn leave(&mut self, load: u64) {
-        self.load -= load;
-        self.nr_queued -= 1;
-        self.members -= 1;
     }
 
     /// `__enqueue_entity`: into the tree.
@@ -200,7 +202,7 @@ pub(crate) fn fits(sum: i64, weight: u64, key: i64) -> bool {
     }
 }
 
-const _: () = assert!(size_of::<Queue>() == 80 && size_of::<Rq>() == 40);
+const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Rq>() == 40);
 
 /// Request to reschedule that is pending on a running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,8 +1,8 @@
 //! Moving an empty group under another.
 
 use super::error::Error;
-use super::group::Part;
 use super::ids::GroupId;
+use super::parts::Part;
 use super::{Fair, MAX_DEPTH};
 
 impl Fair {
@@ -34,11 +34,11 @@ impl Fair {
                 max: MAX_DEPTH,
             });
         }
-        let queued = group.parts.iter().any(|part| self.ent[part.ent].on_rq);
+        let queued = group.parts.all().iter().any(|part| self.ent[part.ent].on_rq);
         if busy || queued {
             return Err(Error::GroupBusy(g));
         }
-        for part in &group.parts {
+        for part in group.parts.all() {
             self.home(parent, part.rq)?;
         }
         let mut i = 0;
@@ -52,7 +52,7 @@ impl Fair {
             i += 1;
         }
         // What was owed under another parent is owed no more.
-        self.groups[g].folded.clear();
+        self.groups[g].parts.forget_folded();
         self.groups[g].set_parent(parent);
         self.groups[g].depth = depth as u8;
         if let Some(p) = old {

@@ -108,11 +108,11 @@ impl Fair {
     fn queue_view(&self, q: Que) -> QueueView {
         let queue = &self.que[q];
         QueueView {
-            nr_queued: queue.nr_queued,
+            nr_queued: self.level_queued(q),
             h_nr_queued: queue.h_nr_queued,
             h_nr_runnable: queue.h_nr_runnable,
-            h_nr_idle: queue.h_nr_idle,
-            load: queue.load,
+            h_nr_idle: queue.h_nr_idle(),
+            load: self.level_load(q),
             avg_vruntime: self.average(q),
             zero_vruntime: queue.zero_vruntime,
             sum_weight: queue.sum_weight,

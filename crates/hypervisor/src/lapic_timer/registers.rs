@@ -1,9 +1,11 @@
 //! What the guest does to its timer, and what the vCPU's thread does: block and move.
 
+use alloc::sync::Arc;
+
 use super::actions::Actions;
 use super::arithmetic;
 use super::policy::TimerEnvironment;
-use super::timer::{LapicTimer, Now, TimerMode};
+use super::timer::{Common, LapicTimer, Now, TimerMode};
 use super::tsc::GuestTsc;
 use crate::events::Events;
 
@@ -40,7 +42,7 @@ impl LapicTimer {
         }
         self.mode = mode;
         if mode == TimerMode::Periodic && self.period_ns != 0 {
-            let floor = u64::from(self.parameters.min_period_us) * 1000;
+            let floor = u64::from(self.common.parameters.min_period_us) * 1000;
             self.period_ns = self.period_ns.max(floor);
         }
         actions
@@ -94,7 +96,7 @@ impl LapicTimer {
         self.clear_pending();
         if self.mode != TimerMode::TscDeadline {
             let rate = self.rate();
-            let tsc = self.tsc;
+            let tsc = self.common.tsc;
             let start =
                 arithmetic::target_from_start(&tsc, now, self.mode, &rate, self.tmict, tmcct);
             let Some(target) = start else {
@@ -126,7 +128,7 @@ impl LapicTimer {
         self.cancel_hrtimer(&mut actions);
         let rate = self.rate();
         let target = arithmetic::target_from_divisor(
-            &self.tsc,
+            &self.common.tsc,
             now.ns,
             self.mode,
             &rate,
@@ -188,7 +190,8 @@ impl LapicTimer {
         events: &impl Events,
     ) -> Actions {
         let mut actions = Actions::NONE;
-        self.tsc = tsc;
+        let parameters = self.common.parameters;
+        self.common = Arc::new(Common { parameters, tsc });
         if self.mode == TimerMode::TscDeadline && self.tscdeadline != 0 {
             self.cancel_hrtimer(&mut actions);
             self.restart(now, env, events, &mut actions);

@@ -1,5 +1,7 @@
 //! The timer of one vCPU: arming, expiry, injection.
 
+use alloc::sync::Arc;
+
 use super::actions::{Action, Actions};
 use super::advance::{self, Spin, Wait};
 use super::arithmetic::{self, Rate, SwDeadline};
@@ -64,12 +66,18 @@ pub enum Expiry {
     VcpuThread,
 }
 
+/// What the timers of a VM have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Common {
+    pub(super) parameters: TimerParameters,
+    pub(super) tsc: GuestTsc,
+}
+
 /// The timer of one vCPU. Its owner serializes the calls: the hrtimer's callback runs on another
 /// CPU, but never during a call of the vCPU's thread that cancels it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LapicTimer {
-    pub(super) parameters: TimerParameters,
-    pub(super) tsc: GuestTsc,
+    pub(super) common: Arc<Common>,
     pub(super) mode: TimerMode,
     pub(super) vector: u8,
     pub(super) masked: bool,
@@ -95,8 +103,7 @@ impl LapicTimer {
     #[must_use]
     pub fn new(parameters: TimerParameters, tsc: GuestTsc) -> Self {
         Self {
-            parameters,
-            tsc,
+            common: Arc::new(Common { parameters, tsc }),
             mode: TimerMode::OneShot,
             vector: 0,
             masked: true,
@@ -117,6 +124,16 @@ impl LapicTimer {
             hrtimer_at: None,
             hv_lent: false,
             observed: Observed::default(),
+        }
+    }
+
+    /// A new timer with the parameters and the TSC of another: both are kept once, as a VM's are the
+    /// same.
+    #[must_use]
+    pub fn like(other: &Self) -> Self {
+        Self {
+            common: Arc::clone(&other.common),
+            ..Self::new(other.common.parameters, other.common.tsc)
         }
     }
 
@@ -163,7 +180,7 @@ impl LapicTimer {
     /// Whether expiries may be posted.
     #[must_use]
     pub fn can_post(&self, env: &TimerEnvironment) -> bool {
-        self.parameters.policy.can_post(env, &self.observed)
+        self.common.parameters.policy.can_post(env, &self.observed)
     }
 
     /// Whether the preemption timer may be used (`kvm_can_use_hv_timer`).
@@ -174,9 +191,9 @@ impl LapicTimer {
 
     pub(super) fn rate(&self) -> Rate {
         Rate {
-            bus_cycle_ns: self.parameters.bus_cycle_ns,
+            bus_cycle_ns: self.common.parameters.bus_cycle_ns,
             divisor: self.divisor,
-            min_period_us: self.parameters.min_period_us,
+            min_period_us: self.common.parameters.min_period_us,
         }
     }
 
@@ -215,7 +232,7 @@ impl LapicTimer {
             return false;
         }
         let set = hv_timer::set(
-            &self.tsc,
+            &self.common.tsc,
             now.host_tsc,
             self.advance_ns,
             shift,
@@ -258,7 +275,7 @@ impl LapicTimer {
             return;
         }
         if self.mode == TimerMode::TscDeadline {
-            match arithmetic::sw_deadline(&self.tsc, now, self.advance_ns, self.tscdeadline) {
+            match arithmetic::sw_deadline(&self.common.tsc, now, self.advance_ns, self.tscdeadline) {
                 SwDeadline::Disarmed => {}
                 SwDeadline::At(at_ns) => self.start_hrtimer(at_ns, events, actions),
                 SwDeadline::Expired => self.expire(Expiry::VcpuThread, now, env, events, actions),
@@ -309,7 +326,7 @@ impl LapicTimer {
     fn advance_period(&mut self, now: Now, events: &impl Events) {
         let due = self.target_ns.saturating_add_unsigned(self.period_ns);
         let (deadline, target) =
-            arithmetic::next_period(&self.tsc, now, self.period_ns, self.target_ns);
+            arithmetic::next_period(&self.common.tsc, now, self.period_ns, self.target_ns);
         let late = now.ns.saturating_sub(due).max(0).unsigned_abs();
         if let Some(dropped) = late.checked_div(self.period_ns).filter(|&n| n > 0) {
             events.timer_periods_dropped(dropped);
@@ -359,7 +376,7 @@ impl LapicTimer {
     /// An hrtimer found the vCPU in guest mode. Ours asks no more than that: that an hrtimer is
     /// in use was decided when it was armed.
     fn posts_now(&self, env: &TimerEnvironment) -> bool {
-        if self.parameters.policy == TimerPolicy::Adaptive {
+        if self.common.parameters.policy == TimerPolicy::Adaptive {
             env.pi_inject_timer && env.apicv
         } else {
             self.can_post(env)
@@ -369,7 +386,7 @@ impl LapicTimer {
     fn post(&mut self, now: Now, events: &impl Events, actions: &mut Actions) {
         if self.expired_tscdeadline != 0 && self.advance_ns != 0 {
             let deadline = self.expired_tscdeadline;
-            let wait = advance::wait_to_post(&self.tsc, now.host_tsc, deadline, self.advance_ns);
+            let wait = advance::wait_to_post(&self.common.tsc, now.host_tsc, deadline, self.advance_ns);
             let spin = self.adapt(wait, events);
             if spin != Spin::None {
                 actions.push(Action::Spin(spin));
@@ -494,7 +511,7 @@ impl LapicTimer {
         if deadline == 0 || self.advance_ns == 0 || !vector_requested {
             return Spin::None;
         }
-        let wait = advance::wait(&self.tsc, host_tsc, deadline, self.advance_ns);
+        let wait = advance::wait(&self.common.tsc, host_tsc, deadline, self.advance_ns);
         self.adapt(wait, events)
     }
 }

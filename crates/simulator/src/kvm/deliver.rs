@@ -63,7 +63,7 @@ impl Machine<'_> {
                 }
             }
             IpiTo::Some(mask) => {
-                for index in mask.first..mask.end().min(self.vms[vm].vcpus) {
+                for index in mask.first()..mask.end().min(self.vms[vm].vcpus) {
                     if mask.has(index) {
                         self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
                     }

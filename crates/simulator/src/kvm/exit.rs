@@ -21,36 +21,49 @@ pub(crate) enum IpiTo {
 /// a write to the ICR in x2APIC mode reaches them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpiMask {
-    pub(crate) first: u32,
-    /// The lowest first. Not one number: it would make each step of a vCPU half as large again.
-    words: [u32; 4],
+    /// A VM has 4096 vCPUs at most.
+    first: u16,
+    /// The lowest first. Not one number, nor larger ones: they would make each step of a vCPU a
+    /// third larger.
+    words: [u16; 8],
 }
+
+const _: () = assert!(size_of::<Exit>() == 24);
 
 impl IpiMask {
     pub(crate) const fn new(first: u32, bits: u128) -> Self {
-        let words = [
-            bits as u32,
-            (bits >> 32) as u32,
-            (bits >> 64) as u32,
-            (bits >> 96) as u32,
-        ];
+        let mut words = [0; 8];
+        let mut n = 0;
+        while n < words.len() {
+            words[n] = (bits >> (16 * n)) as u16;
+            n += 1;
+        }
+        let first = first as u16;
         Self { first, words }
     }
 
+    /// The vCPU of the lowest bit.
+    pub(crate) const fn first(self) -> u32 {
+        self.first as u32
+    }
+
     pub(crate) const fn bits(self) -> u128 {
-        let [a, b, c, d] = self.words;
-        a as u128 | (b as u128) << 32 | (c as u128) << 64 | (d as u128) << 96
+        let (mut bits, mut n) = (0, 0);
+        while n < self.words.len() {
+            bits |= (self.words[n] as u128) << (16 * n);
+            n += 1;
+        }
+        bits
     }
 
     pub(crate) const fn has(self, index: u32) -> bool {
-        index >= self.first
-            && index - self.first < 128
-            && self.bits() >> (index - self.first) & 1 == 1
+        let first = self.first();
+        index >= first && index - first < 128 && self.bits() >> (index - first) & 1 == 1
     }
 
     /// One beyond the last.
     pub(crate) const fn end(self) -> u32 {
-        self.first + 128 - self.bits().leading_zeros()
+        self.first() + 128 - self.bits().leading_zeros()
     }
 }
 
@@ -71,8 +84,8 @@ impl IpiTo {
             Self::Others => (vector as u32 | 0xc_0000, 0),
             // Logical: cluster in the high half, members in the low one.
             Self::Some(mask) => {
-                let bits = (mask.bits() << (mask.first % 16)) as u32 & 0xffff;
-                (vector as u32 | 0x800, ((mask.first / 16) << 16) | bits)
+                let bits = (mask.bits() << (mask.first() % 16)) as u32 & 0xffff;
+                (vector as u32 | 0x800, ((mask.first() / 16) << 16) | bits)
             }
         }
     }

@@ -67,7 +67,7 @@ impl Machine<'_> {
 
     fn limit_of(&self, cpu: CpuNr) -> Option<usize> {
         let task = self.cpus[cpu].current?;
-        self.tasks[task].bandwidth.map(|b| b as usize)
+        self.tasks[task].bandwidth().map(|b| b as usize)
     }
 
     /// A task under a limit begins to run (`check_enqueue_throttle`).
@@ -139,7 +139,7 @@ impl Machine<'_> {
 
     /// A limited task sleeps: what its CPU does not need goes back (`return_cfs_rq_runtime`).
     pub(crate) fn return_runtime(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
-        let Some(n) = self.tasks[task].bandwidth.map(|b| b as usize) else {
+        let Some(n) = self.tasks[task].bandwidth().map(|b| b as usize) else {
             return Ok(());
         };
         let queue = self
@@ -229,7 +229,7 @@ impl Machine<'_> {
 
     /// Whether a task may not be moved between these CPUs (`throttled_lb_pair`).
     pub(crate) fn throttled_pair(&self, task: TaskNr, a: CpuNr, b: CpuNr) -> bool {
-        self.tasks[task].bandwidth.is_some_and(|n| {
+        self.tasks[task].bandwidth().is_some_and(|n| {
             let local = &self.bandwidths[n as usize].local;
             local[a.index()].throttled || local[b.index()].throttled
         })

@@ -11,7 +11,7 @@ use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::{GuestTsc, LapicTimer, TimerParameters};
 use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcpu};
 
-use super::task::{CpuSet, HostTask};
+use super::task::{CpuSet, HostTask, NO_LIMIT, NOWHERE};
 use super::{
     Body, Callback, Cpu, Functions, Hrtimer, Irq, Machine, Message, Phase, Task, TaskState, What,
     Worker, Workers,
@@ -240,16 +240,15 @@ impl<'a> Machine<'a> {
             process: process.unwrap_or(tid),
             name,
             fair,
-            group,
             allowed,
             cpu,
             state: TaskState::Blocked,
             moved_ns: 0,
-            bandwidth: None,
+            limit: NO_LIMIT,
             left_ns: 0,
             body: Body::Vcpu(VcpuNr(u32::MAX)),
             kept: false,
-            goes_to: None,
+            goes_to: NOWHERE,
             prio: 120 + i16::from(nice),
             books: TaskBooks::default(),
         });
@@ -279,7 +278,7 @@ impl<'a> Machine<'a> {
             };
             let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
             let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
-            self.tasks[task].bandwidth = limit;
+            self.tasks[task].set_bandwidth(limit);
             self.tasks[task].kept = config.moves;
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config.steps.clone(), timer, index);
@@ -361,13 +360,14 @@ impl<'a> Machine<'a> {
         let ipi_contexts = (0..if hinted { config.vcpus } else { 0 })
             .map(|_| IpiContext::new())
             .collect();
+        let ipiv = self.cfg.host.profile.features.ipiv && self.cfg.knobs.kvm.enable_ipiv;
         let vm = self.vms.add(Vm {
             cfg: config.clone(),
             first_vcpu: first,
             vcpus: config.vcpus,
             kernel: builder.finish(),
             // Addresses are of no matter: the entry's place says which descriptor it is.
-            pid_table: (0..config.vcpus)
+            pid_table: (0..if ipiv { config.vcpus } else { 0 })
                 .map(|index| u64::from(index) << 6 | 1)
                 .collect(),
             directed_yield: DirectedYield::new(),
@@ -398,7 +398,7 @@ impl<'a> Machine<'a> {
             self.add_vcpu(vm, index, config, own, (process, &allowed))?;
         }
         for task in first.index()..self.tasks.len() {
-            self.tasks[TaskNr::from_index(task)].bandwidth = limit;
+            self.tasks[TaskNr::from_index(task)].set_bandwidth(limit);
         }
         if let Some(migration) = &config.migration {
             let allowed = pool(&config.pinning);
@@ -478,7 +478,11 @@ impl<'a> Machine<'a> {
             advance: kvm.lapic_timer_advance,
             ..TimerParameters::default()
         };
-        let mut timer = LapicTimer::new(parameters, tsc);
+        let first = self.vms[vm].first_vcpu;
+        let mut timer = match index {
+            0 => LapicTimer::new(parameters, tsc),
+            _ => LapicTimer::like(&self.vcpus[first].timer),
+        };
         let lvt = u32::from(crate::guest::LOCAL_TIMER_VECTOR) | 2 << 17;
         // Nothing is armed yet, so that there is nothing to do.
         let _ = timer.write_lvt(lvt);

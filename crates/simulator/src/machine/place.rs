@@ -37,7 +37,7 @@ impl Machine<'_> {
             return t.allowed.first();
         }
         if t.kept {
-            return self.tasks[task].goes_to.take().unwrap_or(prev);
+            return self.tasks[task].take_goes_to().unwrap_or(prev);
         }
         if self.cpus[prev].isolated {
             return prev;

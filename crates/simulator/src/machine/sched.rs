@@ -91,7 +91,7 @@ impl Machine<'_> {
         c.irqs_off = true;
         self.stay(cpu, cost);
         match prev {
-            Some(task) if self.tasks[task].goes_to.is_some() => self.move_switched_out(cpu, task),
+            Some(task) if self.tasks[task].goes() => self.move_switched_out(cpu, task),
             _ => Ok(()),
         }
     }
@@ -102,7 +102,7 @@ impl Machine<'_> {
         if self.tasks[task].state != TaskState::Runnable {
             return Ok(());
         }
-        match self.tasks[task].goes_to.take() {
+        match self.tasks[task].take_goes_to() {
             Some(to) if to != cpu => self.move_waiting(task, cpu, to, cpu),
             _ => Ok(()),
         }
@@ -239,10 +239,9 @@ impl Machine<'_> {
 
     /// A task's group gets its part on a CPU when it first needs one.
     pub(crate) fn make_part(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
-        if let Some(group) = self.tasks[task].group {
-            self.fair.extend_group(group, self.cpus[cpu].rq)?;
-        }
-        Ok(())
+        Ok(self
+            .fair
+            .extend_for(self.tasks[task].fair, self.cpus[cpu].rq)?)
     }
 
     /// What it leaves behind where it was is folded up.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use stealtime_events::Tid;
-use stealtime_hypervisor::eevdf::{GroupId, TaskId};
+use stealtime_hypervisor::eevdf::TaskId;
 
 use super::{Callback, Machine};
 use crate::fault::Sim;
@@ -61,26 +61,39 @@ pub(crate) enum TaskState {
 
 /// CPUs that a task may run on.
 #[derive(Clone, Debug)]
-pub(crate) struct CpuSet(Option<Rc<[u64]>>);
+pub(crate) struct CpuSet(Option<Rc<Words>>);
+
+/// Bits of CPUs, from the first word on that has any.
+#[derive(Debug)]
+struct Words {
+    first: usize,
+    words: Box<[u64]>,
+}
+
+impl Words {
+    fn get(&self, word: usize) -> u64 {
+        let at = word.wrapping_sub(self.first);
+        self.words.get(at).copied().unwrap_or(0)
+    }
+}
 
 impl CpuSet {
     pub(crate) const ALL: Self = Self(None);
 
     pub(crate) fn of(cpus: &[u32]) -> Self {
-        let words = cpus.iter().max().map_or(0, |&most| most as usize / 64 + 1);
-        let mut set = vec![0u64; words];
+        let first = cpus.iter().min().map_or(0, |&least| least as usize / 64);
+        let end = cpus.iter().max().map_or(0, |&most| most as usize / 64 + 1);
+        let mut words = vec![0u64; end - first].into_boxed_slice();
         for &cpu in cpus {
-            set[cpu as usize / 64] |= 1 << (cpu % 64);
+            words[cpu as usize / 64 - first] |= 1 << (cpu % 64);
         }
-        Self(Some(set.into()))
+        Self(Some(Rc::new(Words { first, words })))
     }
 
     pub(crate) fn has(&self, cpu: CpuNr) -> bool {
         match &self.0 {
             None => true,
-            Some(words) => words
-                .get(cpu.0 as usize / 64)
-                .is_some_and(|word| word >> (cpu.0 % 64) & 1 == 1),
+            Some(words) => words.get(cpu.0 as usize / 64) >> (cpu.0 % 64) & 1 == 1,
         }
     }
 
@@ -88,7 +101,7 @@ impl CpuSet {
     pub(crate) fn word(&self, word: usize) -> u64 {
         match &self.0 {
             None => u64::MAX,
-            Some(words) => words.get(word).copied().unwrap_or(0),
+            Some(words) => words.get(word),
         }
     }
 
@@ -97,9 +110,10 @@ impl CpuSet {
         let Some(words) = &self.0 else {
             return CpuNr(0);
         };
-        let at = words.iter().position(|&word| word != 0).unwrap_or(0);
-        let word = words.get(at).copied().unwrap_or(1);
-        CpuNr(at as u32 * 64 + word.trailing_zeros())
+        match words.words.first() {
+            Some(word) => CpuNr(words.first as u32 * 64 + word.trailing_zeros()),
+            None => CpuNr(0),
+        }
     }
 }
 
@@ -110,9 +124,8 @@ pub(crate) struct Task {
     pub(crate) process: Tid,
     pub(crate) name: stealtime_events::NameId,
     pub(crate) fair: TaskId,
-    pub(crate) group: Option<GroupId>,
-    /// The limit that it is under.
-    pub(crate) bandwidth: Option<u32>,
+    /// The limit that it is under, or [`NO_LIMIT`].
+    pub(super) limit: u32,
     pub(crate) allowed: CpuSet,
     /// Where it runs, waits or ran last.
     pub(crate) cpu: CpuNr,
@@ -124,11 +137,43 @@ pub(crate) struct Task {
     pub(crate) body: Body,
     /// It stays on its CPU but for `goes_to`: its moves are part of what it does.
     pub(crate) kept: bool,
-    /// Where it moves when it does not run.
-    pub(crate) goes_to: Option<CpuNr>,
+    /// Where it moves when it does not run, or [`NOWHERE`].
+    pub(super) goes_to: CpuNr,
     /// `prio` as traces show it.
     pub(crate) prio: i16,
     pub(crate) books: crate::books::TaskBooks,
+}
+
+/// No limit, where a limit's number stands.
+pub(super) const NO_LIMIT: u32 = u32::MAX;
+/// No CPU, where a CPU's number stands.
+pub(super) const NOWHERE: CpuNr = CpuNr(u32::MAX);
+
+impl Task {
+    /// The limit that it is under.
+    pub(crate) fn bandwidth(&self) -> Option<u32> {
+        (self.limit != NO_LIMIT).then_some(self.limit)
+    }
+
+    pub(crate) fn set_bandwidth(&mut self, limit: Option<u32>) {
+        self.limit = limit.unwrap_or(NO_LIMIT);
+    }
+
+    /// Whether it moves when it does not run.
+    pub(crate) fn goes(&self) -> bool {
+        self.goes_to != NOWHERE
+    }
+
+    /// It moves there when it does not run.
+    pub(crate) fn send_to(&mut self, cpu: Option<CpuNr>) {
+        self.goes_to = cpu.unwrap_or(NOWHERE);
+    }
+
+    /// Where it moves now that it does not run.
+    pub(crate) fn take_goes_to(&mut self) -> Option<CpuNr> {
+        let to = core::mem::replace(&mut self.goes_to, NOWHERE);
+        (to != NOWHERE).then_some(to)
+    }
 }
 
 impl Machine<'_> {

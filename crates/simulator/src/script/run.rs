@@ -321,7 +321,7 @@ impl Machine<'_> {
         let there = (to.0 as usize) < self.cpus.len();
         let t = &mut self.tasks[task];
         if t.kept && there && t.allowed.has(to) {
-            t.goes_to = (t.cpu != to).then_some(to);
+            t.send_to((t.cpu != to).then_some(to));
         }
     }
 

@@ -35,7 +35,7 @@ impl Machine<'_> {
         let (next, end) = match to {
             IpiTo::One(index) => (index, index + 1),
             IpiTo::Others => (0, n),
-            IpiTo::Some(mask) => (mask.first, mask.end().min(n)),
+            IpiTo::Some(mask) => (mask.first(), mask.end().min(n)),
         };
         let high = if x2apic { dest } else { dest << 24 };
         let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
