@@ -146,7 +146,7 @@ pub(crate) struct RunningBooks {
     spin_ns: u64,
     halts: u64,
     /// Exits and the number of their reason: few reasons, the frequent ones soon in front.
-    exits: Vec<Exits>,
+    exits: Box<[Exits]>,
     irqs_accepted: u64,
     irqs_coalesced: u64,
     irqs_taken: u64,
@@ -207,8 +207,8 @@ impl RunningBooks {
                 }
             }
             None => {
-                self.exits.reserve_exact(1);
-                self.exits.push(reason << ONE_REASON | 1);
+                let known = self.exits.iter().copied();
+                self.exits = known.chain([reason << ONE_REASON | 1]).collect();
             }
         }
     }

@@ -80,7 +80,7 @@ impl Machine<'_> {
                 }
             });
             VmOutcome {
-                name: v.cfg.name.clone(),
+                name: v.cfg.name.to_string(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
                 answers: v.answers.clone(),

@@ -66,6 +66,9 @@ pub enum Expiry {
     VcpuThread,
 }
 
+/// No time at all; an hrtimer of that time is started one ns later.
+const NOT_STARTED: i64 = i64::MIN;
+
 /// What the timers of a VM have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Common {
@@ -92,7 +95,8 @@ pub struct LapicTimer {
     pending: u32,
     hv: Option<Armed>,
     soft_disabled: bool,
-    hrtimer_at: Option<i64>,
+    /// When the hrtimer expires, or [`NOT_STARTED`].
+    hrtimer_at: i64,
     /// Blocking took the preemption timer away: it comes back afterwards.
     pub(super) hv_lent: bool,
     observed: Observed,
@@ -121,7 +125,7 @@ impl LapicTimer {
             pending: 0,
             hv: None,
             soft_disabled: false,
-            hrtimer_at: None,
+            hrtimer_at: NOT_STARTED,
             hv_lent: false,
             observed: Observed::default(),
         }
@@ -160,7 +164,7 @@ impl LapicTimer {
     /// When the hrtimer fires, if it is active.
     #[must_use]
     pub fn hrtimer_at(&self) -> Option<i64> {
-        self.hrtimer_at
+        (self.hrtimer_at != NOT_STARTED).then_some(self.hrtimer_at)
     }
     /// Length of a period in ns; 0: no period.
     #[must_use]
@@ -296,19 +300,24 @@ impl LapicTimer {
     }
 
     fn start_hrtimer(&mut self, at_ns: i64, events: &impl Events, actions: &mut Actions) {
-        self.hrtimer_at = Some(at_ns);
+        self.hrtimer_at = at_ns.max(NOT_STARTED + 1);
         actions.push(Action::StartHrtimer { at_ns });
         events.timer_armed_sw();
     }
 
     pub(super) fn move_hrtimer(&mut self, at_ns: i64, actions: &mut Actions) {
         self.cancel_hrtimer(actions);
-        self.hrtimer_at = Some(at_ns);
+        self.hrtimer_at = at_ns.max(NOT_STARTED + 1);
         actions.push(Action::StartHrtimer { at_ns });
     }
 
+    /// The hrtimer is no longer started. Whether it was.
+    fn take_hrtimer(&mut self) -> bool {
+        core::mem::replace(&mut self.hrtimer_at, NOT_STARTED) != NOT_STARTED
+    }
+
     pub(super) fn cancel_hrtimer(&mut self, actions: &mut Actions) {
-        if self.hrtimer_at.take().is_some() {
+        if self.take_hrtimer() {
             actions.push(Action::CancelHrtimer);
         }
     }
@@ -436,7 +445,7 @@ impl LapicTimer {
         events: &impl Events,
     ) -> Actions {
         let mut actions = Actions::NONE;
-        if self.hrtimer_at.take().is_none() {
+        if !self.take_hrtimer() {
             // Cancelled at the last moment.
             return actions;
         }

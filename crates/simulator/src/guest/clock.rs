@@ -6,7 +6,7 @@ use crate::machine::Machine;
 /// A run queue's clock without the time that was stolen from its vCPU (`rq->clock_task`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TaskClock {
-    ns: u64,
+    /// When it was last read. It shows that less what was stolen.
     read_ns: u64,
     /// Stolen time that has been taken off.
     stolen_ns: u64,
@@ -20,8 +20,7 @@ impl TaskClock {
         let stolen = (stolen_in_all - self.stolen_ns).min(passed);
         self.stolen_ns += stolen;
         self.read_ns = now;
-        self.ns += passed - stolen;
-        self.ns
+        self.read_ns - self.stolen_ns
     }
 }
 

@@ -51,7 +51,7 @@ impl Machine<'_> {
             })
             .collect();
         Err(Fault::Deadlock {
-            vm: self.vms[vm].cfg.name.clone(),
+            vm: self.vms[vm].cfg.name.to_string(),
             waits: lines,
         })
     }

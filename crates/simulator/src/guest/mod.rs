@@ -29,7 +29,7 @@ pub(crate) use kernel::{Kernel, ThreadState};
 pub(crate) use steps::Steps;
 
 use crate::at::At;
-use crate::config::VmConfig;
+use crate::config::{GuestConfig, VmConfig};
 use crate::ids::{ThreadNr, VcpuNr};
 use crate::kvm::{Exit, Word};
 use crate::migration::GuestClock;
@@ -54,10 +54,30 @@ pub(crate) const KICK_VECTOR: u8 = 0xf5;
 /// Vectors of what vCPUs send each other.
 pub(crate) const IPI_VECTORS: [u8; 3] = [RESCHEDULE_VECTOR, CALL_FUNCTION_VECTOR, KICK_VECTOR];
 
+/// What of a guest's configuration is asked for while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct VmSettings {
+    pub(crate) name: Box<str>,
+    pub(crate) guest: GuestConfig,
+    pub(crate) assigned_device: bool,
+    pub(crate) start_ns: u64,
+}
+
+impl VmSettings {
+    pub(crate) fn of(cfg: &VmConfig) -> Self {
+        Self {
+            name: cfg.name.as_str().into(),
+            guest: cfg.guest,
+            assigned_device: cfg.assigned_device,
+            start_ns: cfg.start_ns,
+        }
+    }
+}
+
 /// A guest.
 #[derive(Debug)]
 pub(crate) struct Vm {
-    pub(crate) cfg: VmConfig,
+    pub(crate) cfg: VmSettings,
     pub(crate) first_vcpu: VcpuNr,
     pub(crate) vcpus: u32,
     pub(crate) kernel: Kernel,

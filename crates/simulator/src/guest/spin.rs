@@ -231,7 +231,7 @@ impl Machine<'_> {
             vm.kernel.threads[thread].name.as_str()
         });
         Err(Fault::Workload {
-            vm: vm.cfg.name.clone(),
+            vm: vm.cfg.name.to_string(),
             what: format!("{thread} {what}"),
         })
     }

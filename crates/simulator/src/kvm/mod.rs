@@ -38,11 +38,11 @@ pub(crate) enum VcpuRun {
     /// In the guest.
     Guest,
     /// On the way out of the guest, interrupts off.
-    Exiting(Exit),
+    Exiting,
     /// An exit is handled with interrupts off, and the guest is entered again.
-    Fast(Exit),
+    Fast,
     /// An exit is handled.
-    Handling(Exit),
+    Handling,
     /// An IPI of the guest is sent, one receiver after the other (Xen).
     Sending,
     /// Halted, polling.
@@ -59,6 +59,8 @@ pub(crate) struct Vcpu {
     pub(crate) index: u32,
     pub(crate) task: TaskNr,
     pub(crate) run: VcpuRun,
+    /// The exit that is being taken or handled, or was last.
+    pub(crate) exit: Exit,
     pub(crate) shared: SharedVcpu<Word>,
     pub(crate) posted: PostedVcpu,
     pub(crate) lapic: Lapic,

@@ -12,16 +12,17 @@ use crate::machine::{Irq, Machine};
 impl Machine<'_> {
     /// What the vCPU's thread was doing is over: the next thing.
     pub(crate) fn vcpu_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        let exit = self.vcpus[vcpu].exit;
         match self.vcpus[vcpu].run {
             VcpuRun::Ready => self.vcpu_enter(cpu, vcpu),
             VcpuRun::Entering => self.vcpu_entered(cpu, vcpu),
             VcpuRun::Guest => self.guest_step(cpu, vcpu),
-            VcpuRun::Exiting(exit) => self.vcpu_exited(cpu, vcpu, exit),
-            VcpuRun::Fast(exit) => {
+            VcpuRun::Exiting => self.vcpu_exited(cpu, vcpu, exit),
+            VcpuRun::Fast => {
                 self.handle_exit(cpu, vcpu, exit)?;
                 self.reenter(cpu, vcpu)
             }
-            VcpuRun::Handling(exit) => {
+            VcpuRun::Handling => {
                 self.vcpus[vcpu].run = VcpuRun::Ready;
                 if self.handle_exit(cpu, vcpu, exit)? {
                     return Ok(());
@@ -143,7 +144,8 @@ impl Machine<'_> {
 
     /// The guest is left, for `exit`. What it was doing has been stopped.
     pub(crate) fn vm_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
-        self.vcpus[vcpu].run = VcpuRun::Exiting(exit);
+        let v = &mut self.vcpus[vcpu];
+        (v.run, v.exit) = (VcpuRun::Exiting, exit);
         self.cpus[cpu].irqs_off = true;
         self.stay(cpu, u64::from(self.costs.vmexit_ns));
         Ok(())
@@ -167,12 +169,12 @@ impl Machine<'_> {
         self.trace_exit(cpu, exit);
         let handler = u64::from(exit.handler_ns(&self.costs));
         if exit.is_fast() && self.xen.is_none() {
-            self.vcpus[vcpu].run = VcpuRun::Fast(exit);
+            self.vcpus[vcpu].run = VcpuRun::Fast;
             self.stay(cpu, handler);
             return Ok(());
         }
         self.leave_guest_mode(cpu, vcpu);
-        self.vcpus[vcpu].run = VcpuRun::Handling(exit);
+        self.vcpus[vcpu].run = VcpuRun::Handling;
         let task = self.vcpus[vcpu].task;
         self.tasks[task].left_ns = handler.max(1);
         self.next(cpu)

@@ -21,9 +21,9 @@ use crate::books::{Books, RunningBooks, TaskBooks};
 use crate::config::{Config, ConfigError, Pinning, VmConfig};
 use crate::engine::{Queue, Streams};
 use crate::fault::{Fault, Sim};
-use crate::guest::{GuestBuilder, GuestCpu, Vm};
+use crate::guest::{GuestBuilder, GuestCpu, Vm, VmSettings};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
-use crate::kvm::{Vcpu, VcpuRun};
+use crate::kvm::{Exit, Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
 use crate::script::{ScriptTask, Scripts};
 use crate::sink::{NameList, Sink};
@@ -89,6 +89,7 @@ impl<'a> Machine<'a> {
             bandwidths: Vec::new(),
             workers: Vec::new(),
             by_slot: Vec::new(),
+            processes: Vec::new(),
             timers: Table::default(),
             messages: super::message::Messages::default(),
             vms: Table::default(),
@@ -237,7 +238,6 @@ impl<'a> Machine<'a> {
         let cpu = allowed.first();
         let task = self.tasks.add(Task {
             tid,
-            process: process.unwrap_or(tid),
             name,
             fair,
             allowed,
@@ -252,6 +252,7 @@ impl<'a> Machine<'a> {
             prio: 120 + i16::from(nice),
             books: TaskBooks::default(),
         });
+        self.processes.push(process.unwrap_or(tid));
         if self.by_slot.len() <= fair.slot() {
             self.by_slot.resize(fair.slot() + 1, task);
         }
@@ -362,7 +363,7 @@ impl<'a> Machine<'a> {
             .collect();
         let ipiv = self.cfg.host.profile.features.ipiv && self.cfg.knobs.kvm.enable_ipiv;
         let vm = self.vms.add(Vm {
-            cfg: config.clone(),
+            cfg: VmSettings::of(config),
             first_vcpu: first,
             vcpus: config.vcpus,
             kernel: builder.finish(),
@@ -493,6 +494,7 @@ impl<'a> Machine<'a> {
             index,
             task,
             run: VcpuRun::Ready,
+            exit: Exit::ExternalInterrupt,
             shared: SharedVcpu::new(apicv),
             posted,
             lapic: Lapic::new(apicv),
@@ -518,14 +520,15 @@ impl<'a> Machine<'a> {
 
     /// Tells the sink who is who.
     fn introduce(&mut self) {
+        let processes = core::mem::take(&mut self.processes);
         if !self.tracing {
             return;
         }
-        for task in self.tasks.numbers() {
+        for (task, process) in self.tasks.numbers().zip(processes) {
             let t = &self.tasks[task];
             let kind = stealtime_events::Kind::Task {
                 tid: t.tid,
-                process: t.process,
+                process,
                 name: t.name,
             };
             self.emit(CpuNr(0), kind);

@@ -295,7 +295,7 @@ impl Machine<'_> {
         let v = &self.vcpus[vcpu];
         let state = self.tasks[v.task].state;
         let fine = match v.run {
-            VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting(_) => state == TaskState::Running,
+            VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting => state == TaskState::Running,
             VcpuRun::Blocked => true,
             _ if v.parked => true,
             _ => state != TaskState::Blocked,

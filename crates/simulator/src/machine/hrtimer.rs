@@ -187,6 +187,10 @@ impl Machine<'_> {
         let order = self.stats.timers_started;
         let list = &mut self.cpus[cpu].hrtimers;
         let place = list.partition_point(|t| (t.0, t.1) > (at, order));
+        if list.len() == list.capacity() {
+            // Most CPUs have one or two: not four at once, as a vector would begin with.
+            list.reserve_exact(list.len().max(2));
+        }
         list.insert(place, (at, order, timer));
         self.program(cpu);
         if self.tracing {

@@ -102,6 +102,8 @@ pub struct Machine<'a> {
     pub(crate) workers: Vec<Workers>,
     /// Tasks by the slot of their scheduler id.
     pub(crate) by_slot: Vec<TaskNr>,
+    /// The processes that tasks belong to, until the sink is told.
+    processes: Vec<Tid>,
     pub(crate) timers: Table<TimerNr, Hrtimer>,
     pub(crate) messages: message::Messages,
     pub(crate) vms: Table<VmNr, Vm>,

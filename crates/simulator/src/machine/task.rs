@@ -121,7 +121,6 @@ impl CpuSet {
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) tid: Tid,
-    pub(crate) process: Tid,
     pub(crate) name: stealtime_events::NameId,
     pub(crate) fair: TaskId,
     /// The limit that it is under, or [`NO_LIMIT`].
