@@ -68,6 +68,13 @@ plain_id!(
     "run queue"
 );
 
+impl RqId {
+    /// The run queue that was made as the `n`-th, from 0. Operations refuse it if there is none.
+    pub const fn nth(n: u32) -> Self {
+        Self(n)
+    }
+}
+
 /// An entity (task, or a group on one CPU) in the arena; `NONE` for none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ent(pub(crate) u32);

@@ -11,9 +11,9 @@ const STOP: u32 = 9;
 /// So many refusals among the last eight placements stop posting.
 const REFUSALS: u32 = 4;
 /// Expiries until placement is tried again after refusals; doubles each time.
-const FIRST_RETRY: u32 = 64;
+const FIRST_RETRY: u16 = 64;
 /// The longest such pause.
-const LAST_RETRY: u32 = 4096;
+const LAST_RETRY: u16 = 4096;
 
 /// Whether the vCPU was in guest mode when its timer expired, and whether the housekeeping CPU
 /// took its timers: both must hold for posting to save an exit.
@@ -25,12 +25,13 @@ const LAST_RETRY: u32 = 4096;
 pub struct Observed {
     /// The newest expiry is bit 0; 1: in guest mode.
     in_guest: u16,
-    expiries: u32,
+    /// More than [`WINDOW`] are as good as that many.
+    expiries: u8,
     /// The newest placement is bit 0; 1: refused.
     refused: u8,
     /// Expiries until posting may be tried again.
-    pause: u32,
-    next_pause: u32,
+    pause: u16,
+    next_pause: u16,
     posting: bool,
 }
 
@@ -46,7 +47,7 @@ impl Observed {
         self.in_guest = self.in_guest << 1 | u16::from(in_guest);
         self.expiries = self.expiries.saturating_add(1);
         self.pause = self.pause.saturating_sub(1);
-        let seen = self.expiries.min(WINDOW);
+        let seen = u32::from(self.expiries).min(WINDOW);
         let hits = self.in_guest.count_ones();
         // Of a window that is not full yet, the same shares.
         if hits * WINDOW < STOP * seen {

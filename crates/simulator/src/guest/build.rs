@@ -49,9 +49,8 @@ impl GuestBuilder {
         let mut fair = Fair::new(config)?;
         fair.set_self_check(false);
         fair.set_lean();
-        let mut rqs = Vec::with_capacity(vcpus as usize);
         for _ in 0..vcpus {
-            rqs.push(fair.create_rq(PickMode::Hierarchical)?);
+            fair.create_rq(PickMode::Hierarchical)?;
         }
         Ok(Self {
             name: name.to_owned(),
@@ -60,7 +59,6 @@ impl GuestBuilder {
             streams,
             kernel: Kernel {
                 fair,
-                rqs,
                 threads: Table::default(),
                 by_slot: Vec::new(),
                 queues: Vec::new(),

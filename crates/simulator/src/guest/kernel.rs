@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use stealtime_hypervisor::eevdf::{Fair, RqId, TaskId};
+use stealtime_hypervisor::eevdf::{Fair, TaskId};
 
 use super::source::Source;
 use crate::engine::Random;
@@ -117,8 +117,8 @@ pub(crate) struct Device {
 /// A guest's kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    /// Its run queues are the vCPUs', in their order.
     pub(crate) fair: Fair,
-    pub(crate) rqs: Vec<RqId>,
     pub(crate) threads: Table<ThreadNr, Thread>,
     /// Threads by the slot of their scheduler id.
     pub(crate) by_slot: Vec<ThreadNr>,

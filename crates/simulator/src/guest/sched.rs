@@ -1,6 +1,6 @@
 //! The guest's scheduler: a fair class of its own, a run queue for each vCPU.
 
-use stealtime_hypervisor::eevdf::{Block, Resched};
+use stealtime_hypervisor::eevdf::{Block, Resched, RqId};
 
 use super::{Micro, RESCHEDULE_VECTOR, ThreadState};
 use crate::fault::Sim;
@@ -16,7 +16,7 @@ impl Machine<'_> {
         let (vm, index, prev) = (v.vm, v.index, v.guest.current);
         let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
-        let rq = kernel.rqs[index as usize];
+        let rq = RqId::nth(index);
         let mut picked = kernel.fair.pick(rq, clock)?;
         if picked.task.is_none() && self.guest_pull(vm, index)? {
             let clock = self.guest_clock(vm, index);
@@ -81,7 +81,7 @@ impl Machine<'_> {
         } else {
             Block::Sleep
         };
-        kernel.fair.block(kernel.rqs[index as usize], how, clock)?;
+        kernel.fair.block(RqId::nth(index), how, clock)?;
         self.guest_schedule(vcpu)
     }
 
@@ -129,7 +129,7 @@ impl Machine<'_> {
         };
         let clock = self.guest_clock(vm, target);
         let kernel = &mut self.vms[vm].kernel;
-        let rq = kernel.rqs[target as usize];
+        let rq = RqId::nth(target);
         let t = &mut kernel.threads[thread];
         t.state = ThreadState::Runnable;
         t.off_queue = false;
@@ -199,7 +199,7 @@ impl Machine<'_> {
         let kernel = &mut self.vms[vm].kernel;
         let (by_slot, threads) = (&kernel.by_slot, &kernel.threads);
         let mut found: Option<ThreadNr> = None;
-        let rq = kernel.rqs[from as usize];
+        let rq = RqId::nth(from);
         kernel.fair.for_each_waiting(rq, &mut |id| {
             let t = &threads[by_slot[id.slot()]];
             if found.is_none() && t.state == ThreadState::Runnable && !t.off_queue && !t.pinned {
@@ -211,7 +211,7 @@ impl Machine<'_> {
         };
         let fair = kernel.threads[thread].fair;
         kernel.fair.detach(fair, clock)?;
-        kernel.fair.attach(fair, kernel.rqs[index as usize], own)?;
+        kernel.fair.attach(fair, RqId::nth(index), own)?;
         kernel.threads[thread].vcpu = index;
         kernel.runnable[from as usize] -= 1;
         kernel.runnable[index as usize] += 1;
@@ -224,7 +224,7 @@ impl Machine<'_> {
         let (vm, index) = (v.vm, v.index);
         let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
-        kernel.fair.yield_task(kernel.rqs[index as usize], clock)?;
+        kernel.fair.yield_task(RqId::nth(index), clock)?;
         self.guest_schedule(vcpu)
     }
 

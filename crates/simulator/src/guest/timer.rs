@@ -72,7 +72,7 @@ impl Machine<'_> {
         let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
         let tick = kernel.tick_ns;
-        let rq = kernel.rqs[index as usize];
+        let rq = stealtime_hypervisor::eevdf::RqId::nth(index);
         let next = (self.now / tick + 1) * tick;
         if !idle {
             let actions = kernel.fair.tick(rq, clock)?;

@@ -4,7 +4,9 @@ use stealtime_events::Tid;
 use stealtime_hypervisor::directed_yield::ple::PleWindow;
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
 use stealtime_hypervisor::eevdf::weights::shares_of_cpu_weight;
-use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched};
+use stealtime_hypervisor::eevdf::{
+    Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched, RqId,
+};
 use stealtime_hypervisor::halt_poll::HaltPoll;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::lapic::Lapic;
@@ -564,7 +566,7 @@ impl<'a> Machine<'a> {
         let kernel = &mut self.vms[vm].kernel;
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];
-            let rq = kernel.rqs[t.vcpu as usize];
+            let rq = RqId::nth(t.vcpu);
             kernel.runnable[t.vcpu as usize] += 1;
             kernel.fair.fork(t.fair, rq, now)?;
         }
