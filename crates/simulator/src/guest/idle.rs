@@ -11,16 +11,17 @@ use crate::kvm::Exit;
 use crate::machine::Machine;
 
 /// `guest_halt_poll_grow_start`.
-const GROW_START_NS: u64 = 50_000;
+const GROW_START_NS: u32 = 50_000;
 /// `guest_halt_poll_grow`.
-const GROW: u64 = 2;
+const GROW: u32 = 2;
 /// `guest_halt_poll_shrink`.
-const SHRINK: u64 = 2;
+const SHRINK: u32 = 2;
 
 /// The state of the governor on a vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GuestHaltPoll {
-    limit_ns: u64,
+    /// At most `guest_halt_poll_ns`.
+    limit_ns: u32,
     /// The last poll ended by its limit.
     in_vain: bool,
     halted_at: At,
@@ -28,14 +29,16 @@ pub(crate) struct GuestHaltPoll {
 
 impl GuestHaltPoll {
     pub(crate) const fn limit_ns(&self) -> u64 {
-        self.limit_ns
+        self.limit_ns as u64
     }
 
     /// `adjust_poll_limit`, after a halt of `halt_ns`. `max_ns` is `guest_halt_poll_ns`.
-    fn adjust(&mut self, halt_ns: u64, max_ns: u64) {
-        if halt_ns > self.limit_ns && halt_ns <= max_ns {
-            self.limit_ns = (self.limit_ns * GROW).max(GROW_START_NS).min(max_ns);
-        } else if halt_ns > max_ns {
+    fn adjust(&mut self, halt_ns: u64, max_ns: u32) {
+        let max = u64::from(max_ns);
+        if halt_ns > u64::from(self.limit_ns) && halt_ns <= max {
+            let grown = self.limit_ns.saturating_mul(GROW);
+            self.limit_ns = grown.max(GROW_START_NS).min(max_ns);
+        } else if halt_ns > max {
             self.limit_ns /= SHRINK;
         }
     }
@@ -47,7 +50,7 @@ impl Machine<'_> {
         self.guest_halted(vcpu);
         let now = self.now;
         let guest = self.vms[self.vcpus[vcpu].vm].cfg.guest;
-        let max = u64::from(guest.guest_halt_poll_ns);
+        let max = guest.guest_halt_poll_ns;
         let g = &mut self.vcpus[vcpu].guest;
         g.idle = true;
         g.polling = true;
@@ -70,7 +73,7 @@ impl Machine<'_> {
     /// If HLT has just ended: the governor learns how long it took (`haltpoll_reflect`).
     pub(crate) fn guest_halted(&mut self, vcpu: VcpuNr) {
         let v = &mut self.vcpus[vcpu];
-        let max = u64::from(self.vms[v.vm].cfg.guest.guest_halt_poll_ns);
+        let max = self.vms[v.vm].cfg.guest.guest_halt_poll_ns;
         if let Some(at) = v.guest.halt_poll.halted_at.take() {
             v.guest.halt_poll.adjust(self.now - at, max);
         }
@@ -79,7 +82,7 @@ impl Machine<'_> {
     /// Polling in the idle loop took so long.
     pub(crate) fn guest_polled(&mut self, vcpu: VcpuNr, ns: u64) {
         let poll = &mut self.vcpus[vcpu].guest.halt_poll;
-        poll.in_vain = ns >= poll.limit_ns;
+        poll.in_vain = ns >= poll.limit_ns();
     }
 
     /// `TIF_POLLING_NRFLAG`: the idle vCPU sees that it is wanted without an IPI.

@@ -123,14 +123,13 @@ pub(crate) struct Spin {
     /// Time spent in it on a CPU since it began or, for a paravirtual lock, since the vCPU last
     /// halted or became the first to wait.
     pub(crate) spun_ns: u64,
-    /// What ends the present stretch, if that is not the awaited.
-    pub(crate) limit: SpinLimit,
 }
 
 /// What ends a stretch of spinning, if nothing else does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SpinLimit {
     /// Nothing.
+    #[default]
     None,
     /// The window of pause-loop exiting.
     Ple,
@@ -212,6 +211,8 @@ pub(crate) struct GuestCpu {
     /// What it does beyond taking time.
     pub(crate) stretch: stretch::Stretch,
     pub(crate) spin: Option<Spin>,
+    /// What ends the present stretch of it, if that is not the awaited.
+    pub(crate) spin_limit: SpinLimit,
     pub(crate) current: Option<ThreadNr>,
     pub(crate) resched: Resched,
     /// A paravirtual spinlock was passed on to this vCPU while it was halted.

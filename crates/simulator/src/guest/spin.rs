@@ -35,7 +35,6 @@ impl Machine<'_> {
             since_ns: now,
             running_since: At::NEVER,
             spun_ns: 0,
-            limit: SpinLimit::None,
         });
         let since = spin.since_ns;
         match self.look(vcpu, on)? {
@@ -110,8 +109,8 @@ impl Machine<'_> {
         };
         let v = &mut self.vcpus[vcpu];
         v.guest.running = Some(Micro::Spin(on));
+        v.guest.spin_limit = limit;
         if let Some(spin) = &mut v.guest.spin {
-            spin.limit = limit;
             spin.running_since = At::ns(now);
         }
         let hv = v.hv_at.get().map(|at| at.saturating_sub(now));

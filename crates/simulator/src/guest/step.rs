@@ -29,7 +29,7 @@ impl Machine<'_> {
             }
             return self.guest_go(cpu, vcpu);
         };
-        let limit = v.guest.spin.map_or(SpinLimit::None, |spin| spin.limit);
+        let limit = v.guest.spin_limit;
         self.stop_guest(cpu, vcpu);
         match limit {
             SpinLimit::Ple => self.vm_exit(cpu, vcpu, Exit::Pause),

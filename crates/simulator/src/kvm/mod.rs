@@ -70,7 +70,6 @@ pub(crate) struct Vcpu {
     pub(crate) hv_at: At,
     pub(crate) halt_poll: HaltPoll,
     pub(crate) halt: Option<HaltState>,
-    pub(crate) sending: Option<Box<crate::xen::Sending>>,
     pub(crate) ple: PleWindow,
     pub(crate) yields: YieldState<Word>,
     /// A vector to be injected at the next entry, without APICv.

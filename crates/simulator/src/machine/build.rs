@@ -505,7 +505,6 @@ impl<'a> Machine<'a> {
             hv_at: At::NEVER,
             halt_poll: HaltPoll::default(),
             halt: None,
-            sending: None,
             ple,
             yields: YieldState::new(),
             inject: None,

@@ -47,7 +47,7 @@ impl Machine<'_> {
         if batched && xen.batches[cpu.0 as usize].begin().is_err() {
             return self.broken("batches nest without end");
         }
-        self.vcpus[vcpu].sending = Some(Box::new(Sending {
+        xen.sending[cpu.0 as usize] = Some(Sending {
             vector,
             to,
             next,
@@ -56,19 +56,26 @@ impl Machine<'_> {
             finished: false,
             began_ns: self.now,
             targets,
-        }));
+        });
         self.vcpus[vcpu].run = VcpuRun::Sending;
         // Xen is not preemptible here.
         self.cpus[cpu].preempt_off = true;
         self.xen_send(cpu, vcpu)
     }
 
+    fn xen_sends_on(&mut self, cpu: CpuNr, sending: Sending) {
+        if let Some(xen) = &mut self.xen {
+            xen.sending[cpu.0 as usize] = Some(sending);
+        }
+    }
+
     /// One more vCPU is told; after the last one the batch is finished.
     pub(crate) fn xen_send(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let Some(mut sending) = self.vcpus[vcpu].sending.take() else {
+        let own = self.vcpus[vcpu].index;
+        let sends = self.xen.as_mut();
+        let Some(mut sending) = sends.and_then(|xen| xen.sending[cpu.0 as usize].take()) else {
             return self.broken("a vCPU sends nothing");
         };
-        let own = self.vcpus[vcpu].index;
         while sending.next < sending.end && !sending.to.has(sending.next, own) {
             sending.next += 1;
         }
@@ -76,7 +83,7 @@ impl Machine<'_> {
             let target = self.vcpu_of(self.vcpus[vcpu].vm, sending.next);
             sending.next += 1;
             let vector = sending.vector;
-            self.vcpus[vcpu].sending = Some(sending);
+            self.xen_sends_on(cpu, sending);
             self.accept_ipi(cpu, vcpu, target, vector)?;
             // What that cost passes before the next one.
             self.stay(cpu, 0);
@@ -90,7 +97,7 @@ impl Machine<'_> {
         let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
         if let Some(write) = write {
             // The wait for the last target passes before the next one is written to.
-            self.vcpus[vcpu].sending = Some(sending);
+            self.xen_sends_on(cpu, sending);
             self.xen_write_one(cpu, write);
             self.stay(cpu, 0);
             return Ok(());

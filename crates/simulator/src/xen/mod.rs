@@ -44,6 +44,8 @@ pub(crate) struct Xen {
     batches: Vec<XenBatch>,
     /// By CPU: ICR writes of a finished batch that are still to be made, the next one last.
     flushes: Vec<Vec<IcrWrite>>,
+    /// By CPU: the IPI of a guest that is being sent, which nothing preempts.
+    sending: Vec<Option<Sending>>,
     pub(crate) decider: BatchDecider,
 }
 
@@ -73,6 +75,7 @@ impl Xen {
                 .map(|cpu| Batch::new(cpu, storage.clone()))
                 .collect(),
             flushes: vec![Vec::new(); cpus as usize],
+            sending: (0..cpus).map(|_| None).collect(),
             decider: BatchDecider::new(cfg.knobs.xen.batch_wakeups),
         })))
     }
