@@ -19,6 +19,9 @@ use crate::program::{SpinId, Thread};
 /// Chunks of a batch, as they pass from stage to stage (`ITEM_PER_FETCH`).
 const BATCH: u64 = 20;
 
+/// What deflate allocates beside its state: the window, two hash tables, pending output.
+const BUFFERS: u64 = 4;
+
 const FAULT_NS: ParamDoc = ParamDoc {
     name: "fault_ns",
     default: 500,
@@ -34,14 +37,17 @@ const PAGE_LOCK_NS: ParamDoc = ParamDoc {
     min: 0,
     max: 100_000,
     unit: "ns",
-    about: "time for each page for which the zone's lock, and that of its lists of pages, is held \
-            while pages are taken or given back together (estimate)",
+    about: "time for each page for which the lock of the lists of pages is held while pages are \
+            taken or given back together (estimate)",
 };
 
 /// The memory of a guest's process, and of the guest.
+///
+/// Pages come from the list of the CPU, and go back to it: who takes as many as it gives back leaves
+/// the zone's lock alone (`rmqueue_pcplist`). Its lists of pages in use have a lock that is taken for
+/// a batch (`folio_batch_move_lru`, `folios_put_refs`).
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    zone: SpinId,
     lists: SpinId,
     fault_ns: u64,
     page_lock_ns: u64,
@@ -50,7 +56,6 @@ struct Memory {
 impl Memory {
     fn new(params: &Params, guest: &mut GuestBuilder) -> Self {
         Self {
-            zone: guest.spinlock("zone->lock"),
             lists: guest.spinlock("lru_lock"),
             fault_ns: params.get("fault_ns"),
             page_lock_ns: params.get("page_lock_ns"),
@@ -65,9 +70,7 @@ impl Memory {
 
     /// Pages are touched that are not mapped.
     async fn touch(self, thread: &Thread, pages: u64) {
-        thread.kernel(self.fault_ns * pages / 2).await;
-        self.hold(thread, self.zone, pages).await;
-        thread.kernel(self.fault_ns * pages / 2).await;
+        thread.kernel(self.fault_ns * pages).await;
         self.hold(thread, self.lists, pages).await;
     }
 
@@ -77,7 +80,44 @@ impl Memory {
         thread.kernel(400 + 20 * pages).await;
         thread.flush_tlbs().await;
         self.hold(thread, self.lists, pages).await;
-        self.hold(thread, self.zone, pages).await;
+    }
+}
+
+/// Pages that glibc keeps at the end of a thread's heap (`M_TOP_PAD`, 128 KB).
+const KEPT_PAGES: u64 = 32;
+
+/// A thread's heap, as far as its end goes: who frees last what was allocated last, as deflate's and
+/// vips' buffers are, gives memory back again and again. A free that reaches the end gives back what
+/// is there beyond [`KEPT_PAGES`] (`heap_trim`), and the next allocation touches it anew.
+struct Heap {
+    memory: Memory,
+    /// Free pages at the end that are mapped.
+    end: u64,
+}
+
+impl Heap {
+    fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            end: KEPT_PAGES,
+        }
+    }
+
+    async fn take(&mut self, thread: &Thread, pages: u64) {
+        let mapped = self.end.min(pages);
+        self.end -= mapped;
+        if pages > mapped {
+            self.memory.touch(thread, pages - mapped).await;
+        }
+    }
+
+    async fn free(&mut self, thread: &Thread, pages: u64) {
+        self.end += pages;
+        if self.end > KEPT_PAGES {
+            let beyond = self.end - KEPT_PAGES;
+            self.end = KEPT_PAGES;
+            self.memory.give_back(thread, beyond).await;
+        }
     }
 }
 
@@ -146,13 +186,13 @@ pub(super) const DEDUP: Workload = Workload {
         },
         ParamDoc {
             name: "pages",
-            default: 36,
+            default: 16,
             min: 0,
             max: 100_000,
             unit: "pages",
-            about: "memory of the compressor that is touched, and given back, for each chunk \
-                    (estimate: zlib allocates 268 KB, most of it a table that it clears; glibc \
-                    trims a heap with 264 KB free at its end to 128 KB)",
+            about: "size of each of the compressor's four buffers, allocated for each chunk and \
+                    freed in the opposite order (zlib's deflateInit: 64 KB each; what is free at \
+                    the heap's end beyond 128 KB is given back at each free)",
         },
         ParamDoc {
             name: "write_ns",
@@ -245,17 +285,25 @@ async fn work_at(mut thread: Thread, stage: Stage) {
 }
 
 async fn compress_batches(mut thread: Thread, compressor: Compressor) {
-    let Compressor { stage, memory, .. } = compressor;
+    let Compressor {
+        stage,
+        memory,
+        pages,
+        ..
+    } = compressor;
+    let mut heap = Heap::new(memory);
     loop {
         stage.from.receive(&thread).await;
         for _ in 0..BATCH {
             if thread.random.below(100) >= compressor.unique_percent {
                 continue;
             }
-            memory.touch(&thread, compressor.pages).await;
+            heap.take(&thread, BUFFERS * pages).await;
             let ns = thread.random.exponential(stage.work);
             thread.compute(ns).await;
-            memory.give_back(&thread, compressor.pages).await;
+            for _ in 0..BUFFERS {
+                heap.free(&thread, pages).await;
+            }
         }
         stage.to.send(&thread).await;
     }
@@ -301,10 +349,10 @@ pub(super) const VIPS: Workload = Workload {
             min: 0,
             max: 10_000,
             unit: "",
-            about: "buffers of a tile that are touched, and given back together after it: glibc \
-                    gives the end of a heap back when 128 KB more are free there than it keeps \
-                    (estimate: the same table has 9.3 locks for each of 3612 tiles, 4 of them for \
-                    the tile to be handed out, and a buffer takes two)",
+            about: "buffers of a tile, allocated one after the other and freed after the tile; what \
+                    is free at the heap's end beyond 128 KB is given back at each free (estimate: \
+                    the same table has 9.3 locks for each of 3612 tiles, 4 of them for the tile to \
+                    be handed out, and a buffer takes two)",
         },
         ParamDoc {
             name: "pages",
@@ -376,11 +424,12 @@ fn build_vips(params: &Params, guest: &mut GuestBuilder) -> Sim {
 }
 
 async fn tiles(mut thread: Thread, image: Image) {
+    let mut heap = Heap::new(image.memory);
     loop {
         for _ in 0..image.strips {
             while image.taken.get() < image.strip {
                 image.taken.set(image.taken.get() + 1);
-                tile(&mut thread, &image).await;
+                tile(&mut thread, &mut heap, &image).await;
                 thread.done(1);
             }
             if image.end.others_are_here() {
@@ -392,19 +441,16 @@ async fn tiles(mut thread: Thread, image: Image) {
     }
 }
 
-/// A buffer of 48 KB is not given back by itself: `heap_trim` looks when 64 KB come together in a
-/// free chunk, and trims when the heap's end has `M_TRIM_THRESHOLD`, 128 KB, more than it keeps.
-async fn tile(thread: &mut Thread, image: &Image) {
+async fn tile(thread: &mut Thread, heap: &mut Heap, image: &Image) {
     let steps = image.buffers.max(1);
     for _ in 0..steps {
         if image.buffers > 0 {
-            image.memory.touch(thread, image.pages).await;
+            heap.take(thread, image.pages).await;
         }
         let ns = thread.random.around(image.tile / steps, image.spread);
         thread.compute(ns).await;
     }
-    if image.buffers > 0 {
-        let pages = image.buffers * image.pages;
-        image.memory.give_back(thread, pages).await;
+    for _ in 0..image.buffers {
+        heap.free(thread, image.pages).await;
     }
 }
