@@ -127,6 +127,26 @@ fn yield_sloppy_07_only_an_eligible_leaf_forfeits() {
     assert_eq!(seen, [true, false], "both cases");
 }
 
+/// Before commit 79104becf42b: eligible or not, the deadline is put off, and nothing is given up.
+#[test]
+fn a_yielder_of_6_18_only_puts_its_deadline_off() {
+    for runs_ns in [0, 2_000_000] {
+        let old = Config {
+            yield_forfeits: false,
+            ..config(false)
+        };
+        let (mut fair, rq, tasks) = host(old, &[Some(0), Some(0), None]);
+        let yielder = fair.running(rq).unwrap().unwrap();
+        let target = tasks[if yielder == tasks[0] { 1 } else { 0 }];
+        fair.account(rq, runs_ns).unwrap();
+        let before = fair.view(yielder).unwrap().entity;
+        fair.yield_to(rq, target, runs_ns).unwrap();
+        let after = fair.view(yielder).unwrap().entity;
+        assert_eq!(after.vruntime, before.vruntime);
+        assert_eq!(after.deadline, before.deadline + 2_800_000);
+    }
+}
+
 #[test]
 fn yield_sloppy_08_an_ineligible_groups_buddy_is_dropped_without_credit_and_honoured_with_it() {
     for credit in [false, true] {

@@ -91,6 +91,9 @@ pub struct Config {
     pub other_load: OtherLoad,
     /// What a group's shares mean on one CPU.
     pub cgroup_mode: CgroupMode,
+    /// A yield moves an eligible yielder to its deadline (Linux 6.19, commit 79104becf42b). Before,
+    /// it only put the deadline off by a slice, and the yielder stayed eligible.
+    pub yield_forfeits: bool,
     /// How directed yield credits lag, with `YIELD_TO_LAG_CREDIT` on.
     pub lag_credit: LagCredit,
 }
@@ -107,6 +110,7 @@ impl Config {
             migration_cost_ns: 500_000,
             other_load: OtherLoad::External,
             cgroup_mode: CgroupMode::Smp,
+            yield_forfeits: true,
             lag_credit: LagCredit::SERIES_V3,
         }
     }

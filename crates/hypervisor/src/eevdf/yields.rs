@@ -77,9 +77,13 @@ impl Fair {
         self.forfeit(q, curr);
     }
 
-    /// Moves an eligible entity to the end of its request; one that is not loses nothing.
+    /// Moves an eligible entity to the end of its request; one that is not loses nothing. Before 6.19
+    /// any has its deadline put off by a slice.
     fn forfeit(&mut self, q: Que, e: Ent) {
-        if self.eligible(q, e) {
+        if !self.cfg.yield_forfeits {
+            let ent = &mut self.ent[e];
+            ent.deadline = ent.deadline.wrapping_add(ent.vtime(ent.slice.into()));
+        } else if self.eligible(q, e) {
             self.ent[e].vruntime = self.ent[e].deadline;
             self.update_deadline(q, e);
         }

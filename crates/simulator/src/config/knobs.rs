@@ -40,6 +40,8 @@ pub struct KvmKnobs {
 pub struct SchedKnobs {
     /// `sched.features`.
     pub features: Features,
+    /// `sched.yield_forfeits`: a yielder gives up the rest of its request, as since Linux 6.19.
+    pub yield_forfeits: bool,
     /// `sched.base_slice_ns`; `None`: by the number of CPUs, as the kernel does.
     pub base_slice_ns: Option<u64>,
     /// `sched.pick` (ours): level by level, or flat as merged for 7.3.
@@ -110,6 +112,7 @@ impl Default for Knobs {
             },
             sched: SchedKnobs {
                 features: Features::LINUX_7_2,
+                yield_forfeits: true,
                 base_slice_ns: None,
                 pick: PickMode::Hierarchical,
                 preempt: Preempt::Lazy,

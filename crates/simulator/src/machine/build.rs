@@ -65,6 +65,7 @@ impl<'a> Machine<'a> {
         fair_config.preempt = cfg.knobs.sched.preempt;
         fair_config.tick_ns = 1_000_000_000 / u64::from(cfg.knobs.sched.hz);
         fair_config.lag_credit = cfg.knobs.sched.lag_credit;
+        fair_config.yield_forfeits = cfg.knobs.sched.yield_forfeits;
         fair_config.other_load = OtherLoad::Instantaneous;
         if let Some(ns) = cfg.knobs.sched.base_slice_ns {
             fair_config.base_slice_ns = ns;
