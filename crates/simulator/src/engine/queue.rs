@@ -33,6 +33,15 @@ impl Entry {
     }
 }
 
+/// The lesser of two keys with what belongs to it. Which it is cannot be predicted.
+fn lesser(a: (u128, usize), b: (u128, usize)) -> (u128, usize) {
+    let first = a.0 < b.0;
+    (
+        core::hint::select_unpredictable(first, a.0, b.0),
+        core::hint::select_unpredictable(first, a.1, b.1),
+    )
+}
+
 /// A four-ary heap that knows where each timer is, so that arming again and cancelling cost a
 /// path of the heap and leave nothing behind.
 ///
@@ -169,18 +178,22 @@ impl Queue {
     fn sink(&mut self, mut place: usize, entry: Entry) {
         loop {
             let first = place * 4 + 1;
-            let last = (first + 4).min(self.heap.len());
-            let Some((&(mut child), others)) =
-                self.heap.get(first..last).and_then(<[Entry]>::split_first)
-            else {
-                break;
-            };
-            let mut least = first;
-            for (other, at) in others.iter().zip(first + 1..) {
-                if other.before(&child) {
-                    (child, least) = (*other, at);
+            let least = match self.heap.get(first..first + 4) {
+                Some(&[a, b, c, d]) => {
+                    let (left, one) = lesser((a.key(), 0), (b.key(), 1));
+                    let (right, other) = lesser((c.key(), 2), (d.key(), 3));
+                    first + lesser((left, one), (right, other)).1
                 }
-            }
+                _ => {
+                    let some = self.heap.get(first..).unwrap_or_default();
+                    let least = (first..).zip(some).min_by_key(|(_, child)| child.key());
+                    match least {
+                        Some((at, _)) => at,
+                        None => break,
+                    }
+                }
+            };
+            let child = self.heap[least];
             if !child.before(&entry) {
                 break;
             }
