@@ -116,10 +116,7 @@ fn memory(name: &str, config: &Config) {
         let before = (held(), resident());
         let mut machine = Machine::new(config, &mut sink).ok()?;
         machine.run(&|| false).ok()?;
-        Some((
-            held() - before.0,
-            resident().saturating_sub(before.1),
-        ))
+        Some((held() - before.0, resident().saturating_sub(before.1)))
     };
     let mut bare = config.clone();
     bare.vms.truncate(1);

@@ -7,8 +7,8 @@
 use super::Fair;
 use super::entity::Marks;
 use super::error::Error;
-use super::parts::Part;
 use super::ids::{Ent, GroupId, RqId, TaskId};
+use super::parts::Part;
 use crate::lag_credit::Tokens;
 
 /// What remains of a part.

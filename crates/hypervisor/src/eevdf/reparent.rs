@@ -34,7 +34,11 @@ impl Fair {
                 max: MAX_DEPTH,
             });
         }
-        let queued = group.parts.all().iter().any(|part| self.ent[part.ent].on_rq);
+        let queued = group
+            .parts
+            .all()
+            .iter()
+            .any(|part| self.ent[part.ent].on_rq);
         if busy || queued {
             return Err(Error::GroupBusy(g));
         }

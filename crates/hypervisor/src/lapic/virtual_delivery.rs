@@ -100,7 +100,10 @@ impl Lapic {
         self.isr.remove(vector);
         self.svi = self.isr.highest().unwrap_or(0);
         self.virtualize_ppr();
-        let exits = self.level.as_ref().is_some_and(|l| l.eoi_exit.contains(vector));
+        let exits = self
+            .level
+            .as_ref()
+            .is_some_and(|l| l.eoi_exit.contains(vector));
         events.eoi(vector, exits);
         VirtualEoi { vector, exits }
     }

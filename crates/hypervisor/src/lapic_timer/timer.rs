@@ -279,7 +279,8 @@ impl LapicTimer {
             return;
         }
         if self.mode == TimerMode::TscDeadline {
-            match arithmetic::sw_deadline(&self.common.tsc, now, self.advance_ns, self.tscdeadline) {
+            match arithmetic::sw_deadline(&self.common.tsc, now, self.advance_ns, self.tscdeadline)
+            {
                 SwDeadline::Disarmed => {}
                 SwDeadline::At(at_ns) => self.start_hrtimer(at_ns, events, actions),
                 SwDeadline::Expired => self.expire(Expiry::VcpuThread, now, env, events, actions),
@@ -395,7 +396,8 @@ impl LapicTimer {
     fn post(&mut self, now: Now, events: &impl Events, actions: &mut Actions) {
         if self.expired_tscdeadline != 0 && self.advance_ns != 0 {
             let deadline = self.expired_tscdeadline;
-            let wait = advance::wait_to_post(&self.common.tsc, now.host_tsc, deadline, self.advance_ns);
+            let wait =
+                advance::wait_to_post(&self.common.tsc, now.host_tsc, deadline, self.advance_ns);
             let spin = self.adapt(wait, events);
             if spin != Spin::None {
                 actions.push(Action::Spin(spin));

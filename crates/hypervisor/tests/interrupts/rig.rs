@@ -73,7 +73,7 @@ impl Events for Counts {
 }
 
 #[derive(Debug)]
-pub(crate) struct Rig<W = Cell<u64>> {
+pub(crate) struct Rig<W: AtomicWord = Cell<u64>> {
     pub(crate) own: PostedVcpu,
     pub(crate) shared: Rc<SharedVcpu<W>>,
     pub(crate) lapic: Lapic,

@@ -1,5 +1,7 @@
 //! The guest's timers: sleepers, the tick, and what the LAPIC is programmed to.
 
+use stealtime_hypervisor::eevdf::RqId;
+
 use super::{Micro, ThreadState};
 use crate::at::At;
 use crate::fault::Sim;
@@ -59,7 +61,12 @@ impl Machine<'_> {
             self.vcpus[vcpu].guest.sleepers.pop();
             self.guest_wake(vcpu, thread)?;
         }
-        if self.vcpus[vcpu].guest.tick_at.get().is_some_and(|at| at <= now) {
+        if self.vcpus[vcpu]
+            .guest
+            .tick_at
+            .get()
+            .is_some_and(|at| at <= now)
+        {
             self.guest_tick(vcpu)?;
         }
         self.guest_program(vcpu);
@@ -72,7 +79,7 @@ impl Machine<'_> {
         let clock = self.guest_clock(vm, index);
         let kernel = &mut self.vms[vm].kernel;
         let tick = kernel.tick_ns;
-        let rq = stealtime_hypervisor::eevdf::RqId::nth(index);
+        let rq = RqId::nth(index);
         let next = (self.now / tick + 1) * tick;
         if !idle {
             let actions = kernel.fair.tick(rq, clock)?;

@@ -437,9 +437,7 @@ impl Machine<'_> {
         }
         let cpu = self.tasks[task].cpu;
         self.tasks[task].left_ns = 0;
-        if self.cpus[cpu].current == Some(task)
-            && self.cpus[cpu].phase == Phase::Run
-        {
+        if self.cpus[cpu].current == Some(task) && self.cpus[cpu].phase == Phase::Run {
             self.interrupted(cpu);
             return self.script_poll_over(cpu, task);
         }
