@@ -18,6 +18,11 @@ use crate::watch::WakeLatencies;
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
 pub(crate) const PREEMPTED: u32 = 0x100;
 
+/// MSRs that set the LAPIC's timer: IA32_TSC_DEADLINE, and x2APIC's initial count.
+const SETS_TIMER: [u32; 2] = [0x6e0, 0x838];
+/// The initial count in xAPIC mode.
+const TMICT: u32 = 0x380;
+
 /// How wakeups were explained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
@@ -257,6 +262,16 @@ impl Extractor {
                     task.begin_halt();
                 }
             }
+            Kind::KvmMsr {
+                write: true, ecx, ..
+            } if event.tid.0 != 0 && SETS_TIMER.contains(&ecx) => {
+                self.task(event.tid.0).guest_arms(now);
+            }
+            Kind::KvmApic {
+                write: true,
+                reg: TMICT,
+                ..
+            } if event.tid.0 != 0 => self.task(event.tid.0).guest_arms(now),
             Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
@@ -272,8 +287,9 @@ impl Extractor {
                 function,
             } => {
                 let (name, tid) = (names.name(function), event.tid.0);
-                let own = self.timers.start(hrtimer, expires_ns, name, tid);
-                if own && event.context.in_task() {
+                let in_task = event.context.in_task();
+                let own = self.timers.start(hrtimer, expires_ns, name, (tid, in_task));
+                if own && in_task {
                     self.task(tid).arm(now);
                 }
             }

@@ -73,6 +73,8 @@ pub(crate) struct Task {
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
     armed: Option<u64>,
+    /// The recording has its guest's writes to the LAPIC's timer: those set it, and nothing else.
+    timer_told: bool,
     /// It handles an exit by PAUSE: if it loses the CPU, it has yielded it.
     pub(crate) spins: bool,
     /// Exits: before which step, and why.
@@ -103,6 +105,7 @@ impl Task {
             prio: 120,
             timed: Vec::new(),
             armed: None,
+            timer_told: false,
             spins: false,
             exits: Vec::new(),
             ran_ns: 0,
@@ -204,11 +207,21 @@ impl Task {
         }
     }
 
-    /// It sets a timer.
+    /// Its guest sets its LAPIC's timer.
+    pub(crate) fn guest_arms(&mut self, now: u64) {
+        self.timer_told = true;
+        self.arms(now);
+    }
+
+    /// It sets a timer of the host. For a vCPU that is its guest's, if nothing else tells of that;
+    /// KVM sets it anew at halts and after migrations.
     pub(crate) fn arm(&mut self, now: u64) {
-        if self.halting.is_some() {
-            return;
+        if !self.timer_told && self.halting.is_none() {
+            self.arms(now);
         }
+    }
+
+    fn arms(&mut self, now: u64) {
         self.settle(now);
         self.armed = Some(now);
         self.steps.push(Step::Arm);

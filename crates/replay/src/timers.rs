@@ -39,8 +39,15 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// A timer is set. Whether it is one of the task's own.
-    pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, tid: i32) -> bool {
+    /// A timer is set by the task, or in an interrupt that it happens to take. Whether it is one of
+    /// a task's own.
+    pub(crate) fn start(
+        &mut self,
+        hrtimer: u64,
+        expires: u64,
+        function: &str,
+        (tid, in_task): (i32, bool),
+    ) -> bool {
         self.hrticks += u64::from(bare(function) == "hrtick");
         if is_tick(function) {
             if let Some(last) = self.ticks.insert(hrtimer, expires)
@@ -51,10 +58,16 @@ impl Timers {
             }
             return false;
         }
-        if tid == 0 || OF_THE_HOST.contains(&bare(function)) {
+        if (tid == 0 && in_task) || OF_THE_HOST.contains(&bare(function)) {
             return false;
         }
-        self.armed.insert(hrtimer, (tid, expires));
+        match self.armed.get_mut(&hrtimer) {
+            // A periodic one that its own callback sets again stays whose it was.
+            Some(known) if !in_task => known.1 = expires,
+            _ => {
+                self.armed.insert(hrtimer, (tid, expires));
+            }
+        }
         true
     }
 
