@@ -1,5 +1,7 @@
 //! What a CPU of the recording does.
 
+use stealtime_simulator::script::Late;
+
 /// A CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cpu {
@@ -9,6 +11,37 @@ pub(crate) struct Cpu {
     pub(crate) expiring: Option<u64>,
     /// Time of its last event.
     pub(crate) last: u64,
+    /// When the slice timer that expired last should have, if its task has the CPU still.
+    pub(crate) slice_over: Option<u64>,
+    /// Ends of slices: when they were due, by how much they were late, in ns.
+    pub(crate) late: Vec<(u64, u32)>,
+}
+
+impl Cpu {
+    /// The slice timer expires, `late` ns after it should have.
+    pub(crate) fn slice_ends(&mut self, now: u64, late: u64) {
+        self.slice_over = Some(now.saturating_sub(late));
+    }
+
+    /// The next slice begins: a timer was set for it, or the task has lost the CPU. If the one before
+    /// ended by its timer, it was so late.
+    pub(crate) fn next_slice(&mut self, now: u64) {
+        if let Some(due) = self.slice_over.take() {
+            let late = now.saturating_sub(due);
+            self.late
+                .push((due, u32::try_from(late).unwrap_or(u32::MAX)));
+        }
+    }
+
+    /// How late slices ended, in a replay whose time 0 is `first`.
+    pub(crate) fn late_since(&self, first: u64) -> Late {
+        let mut late = self.late.clone();
+        for entry in &mut late {
+            entry.0 = entry.0.saturating_sub(first);
+        }
+        late.sort_unstable();
+        Late(late.into())
+    }
 }
 
 /// Latencies from wakeups to running.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
-use stealtime_simulator::script::{Edge, Spent, Step, Until};
+use stealtime_simulator::script::{Edge, Late, Spent, Step, Until};
 
 use crate::cpu::{Cpu, Wakes};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::task::{Cause, State, Task};
-use crate::timers::{Timers, bare, settle_timed};
+use crate::timers::{Timers, bare, is_hrtick, settle_timed};
 use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
@@ -86,6 +86,8 @@ pub struct Recording {
     pub hrtick: Option<bool>,
     /// `cpu.max` of VMs that it stopped, by index: quota and period in ns.
     pub limits: BTreeMap<usize, (u64, u64)>,
+    /// How late slices ended, by CPU: when they were due and by how much, in ns.
+    pub late: Vec<Late>,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -287,6 +289,9 @@ impl Extractor {
                 function,
             } => {
                 let (name, tid) = (names.name(function), event.tid.0);
+                if is_hrtick(name) {
+                    self.cpus[cpu].next_slice(now);
+                }
                 let in_task = event.context.in_task();
                 let own = self.timers.start(hrtimer, expires_ns, name, (tid, in_task));
                 if own && in_task {
@@ -302,6 +307,9 @@ impl Extractor {
                 if bare(names.name(function)) == PERIOD_TIMER {
                     self.period_over(hrtimer);
                 }
+                if let Some(late) = self.timers.slice_late(hrtimer, now_ns) {
+                    self.cpus[cpu].slice_ends(now, late);
+                }
                 self.cpus[cpu].expiring = Some(hrtimer);
                 self.poll_expired(event, hrtimer);
             }
@@ -313,6 +321,10 @@ impl Extractor {
 
     fn switch(&mut self, cpu: usize, prev: i32, next: i32, runnable: bool, next_prio: i16) {
         let now = self.now;
+        match prev != 0 && runnable {
+            true => self.cpus[cpu].next_slice(now),
+            false => self.cpus[cpu].slice_over = None,
+        }
         if prev != 0 {
             let first = self.first;
             let task = self.task_that_was(prev, State::Running { since: first });
@@ -493,6 +505,7 @@ impl Extractor {
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
+            late: self.cpus.iter().map(|cpu| cpu.late_since(self.first)).collect(),
             wakeups: self.wakeups,
             switches: self.tasks.values().map(|task| task.switches_in).sum(),
             migrations: self.tasks.values().map(|task| task.migrations).sum(),

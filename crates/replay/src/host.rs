@@ -152,6 +152,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             groups: groups(recording, assumed),
             slice: assumed.groups == Some(true),
             wake_ns: wake,
+            late: recording.late.clone(),
             tell: false,
         },
         knobs,

@@ -7,10 +7,9 @@ use stealtime_simulator::script::{Step, Until};
 use crate::task::Timed;
 
 /// hrtimers of the host's own housekeeping, which a task only happens to set.
-const OF_THE_HOST: [&str; 6] = [
+const OF_THE_HOST: [&str; 5] = [
     "tick_nohz_handler",
     "tick_sched_timer",
-    "hrtick",
     "dl_task_timer",
     "sched_cfs_period_timer",
     "watchdog_timer_fn",
@@ -20,6 +19,11 @@ const OF_THE_HOST: [&str; 6] = [
 pub(crate) fn is_tick(function: &str) -> bool {
     let name = bare(function);
     name == "tick_nohz_handler" || name == "tick_sched_timer"
+}
+
+/// Whether this function ends slices.
+pub(crate) fn is_hrtick(function: &str) -> bool {
+    bare(function) == "hrtick"
 }
 
 pub(crate) fn bare(function: &str) -> &str {
@@ -34,6 +38,8 @@ pub(crate) struct Timers {
     offset: Option<i64>,
     ticks: BTreeMap<u64, u64>,
     hrticks: u64,
+    /// When slice timers are to expire.
+    slices: BTreeMap<u64, u64>,
     /// Distances of ticks in microseconds, and how often each was seen.
     distances: BTreeMap<u64, u64>,
 }
@@ -48,7 +54,11 @@ impl Timers {
         function: &str,
         (tid, in_task): (i32, bool),
     ) -> bool {
-        self.hrticks += u64::from(bare(function) == "hrtick");
+        if is_hrtick(function) {
+            self.hrticks += 1;
+            self.slices.insert(hrtimer, expires);
+            return false;
+        }
         if is_tick(function) {
             if let Some(last) = self.ticks.insert(hrtimer, expires)
                 && expires > last
@@ -76,6 +86,12 @@ impl Timers {
         let offset = (time as i64).wrapping_sub(now as i64);
         // The least is that of the shortest way from the clock's reading to the event.
         self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
+    }
+
+    /// By how much a slice timer that expires at `now` of its own clock is late.
+    pub(crate) fn slice_late(&mut self, hrtimer: u64, now: u64) -> Option<u64> {
+        let expires = self.slices.remove(&hrtimer)?;
+        Some(now.saturating_sub(expires))
     }
 
     /// The task whose timer it is.

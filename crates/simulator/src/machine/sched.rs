@@ -259,7 +259,8 @@ impl Machine<'_> {
         let timer = self.cpus[cpu].hrtick;
         match at {
             Some(at) => {
-                let at = at.max(self.now);
+                let late = self.cfg.scripts.late.get(cpu.index());
+                let at = at.max(self.now) + late.map_or(0, |late| late.at(at));
                 if self.timers[timer].queued() != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }
