@@ -57,6 +57,8 @@ pub struct RecordedTask {
     pub migrations: u64,
     /// Its exits: before which step, and why.
     pub exits: Vec<(usize, ExitReason)>,
+    /// What its guest computes for a timer that has nothing else to do, in ns.
+    pub alarm_ns: u32,
     /// Its script.
     pub steps: Arc<[Step]>,
 }
@@ -297,6 +299,7 @@ impl Extractor {
                 if own && in_task {
                     self.task(tid).arm(now);
                 }
+                self.timer_set(hrtimer, own);
             }
             Kind::HrtimerExpireEntry {
                 hrtimer,
@@ -312,7 +315,9 @@ impl Extractor {
                 }
                 self.cpus[cpu].expiring = Some(hrtimer);
                 self.poll_expired(event, hrtimer);
+                self.timer_unset(hrtimer);
             }
+            Kind::HrtimerCancel { hrtimer } => self.timer_unset(hrtimer),
             Kind::Lost { .. } => self.lost(cpu),
             Kind::HrtimerExpireExit { .. } => self.cpus[cpu].expiring = None,
             _ => {}
@@ -383,6 +388,26 @@ impl Extractor {
         let task = self.task(tid);
         task.wake(now, cause);
         task.woken = Some((now, idle));
+    }
+
+    /// A timer of a task is set: if that is a vCPU, it is its guest's.
+    fn timer_set(&mut self, hrtimer: u64, own: bool) {
+        let owner = self.timers.owner(hrtimer).filter(|_| own);
+        let Some(tid) = owner.filter(|tid| self.vcpus.contains_key(tid)) else {
+            return;
+        };
+        let expires = self.timers.expires_for(hrtimer, tid);
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.timer = expires;
+        }
+    }
+
+    /// It is cancelled, or expires.
+    fn timer_unset(&mut self, hrtimer: u64) {
+        let owner = self.timers.owner(hrtimer);
+        if let Some(task) = owner.and_then(|tid| self.tasks.get_mut(&tid)) {
+            task.timer = None;
+        }
     }
 
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
@@ -473,7 +498,8 @@ impl Extractor {
         let mut tasks = Vec::new();
         for (&tid, task) in &mut self.tasks {
             task.finish(now);
-            settle_timed(&mut task.steps, &task.timed, self.first);
+            let alarm_ns = task.alarm_ns();
+            settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
             let nice = (task.prio - 120).clamp(-20, 19) as i8;
             let name = match task.name.is_empty() {
                 true => self.unseen.get(&tid).cloned().unwrap_or_default(),
@@ -489,6 +515,7 @@ impl Extractor {
                 switches_in: task.switches_in,
                 migrations: task.migrations,
                 exits: core::mem::take(&mut task.exits),
+                alarm_ns,
                 steps: Arc::from(core::mem::take(&mut task.steps)),
             });
         }

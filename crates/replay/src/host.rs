@@ -189,6 +189,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         cpus,
         vm: task.vcpu.map(|(vm, _)| vm as u32),
         // A pinned task may be balanced within its CPUs.
+        alarm_ns: task.alarm_ns,
         moves: kept && pin.is_none_or(|pin| pin.len() == 1),
         steps: match seed {
             0 => task.steps.clone(),

@@ -72,6 +72,10 @@ pub(crate) struct Task {
     pub(crate) prio: i16,
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
+    /// Alarms of waits that something else ended before.
+    pub(crate) alarms: Vec<Timed>,
+    /// When its guest's timer is to expire, by the recording's clock.
+    pub(crate) timer: Option<u64>,
     armed: Option<u64>,
     /// The recording has its guest's writes to the LAPIC's timer: those set it, and nothing else.
     timer_told: bool,
@@ -104,6 +108,8 @@ impl Task {
             migrations: 0,
             prio: 120,
             timed: Vec::new(),
+            alarms: Vec::new(),
+            timer: None,
             armed: None,
             timer_told: false,
             spins: false,
@@ -169,6 +175,7 @@ impl Task {
     }
 
     fn open(&mut self) {
+        self.alarm();
         self.open_sleep = Some(self.steps.len());
         self.steps.push(Step::Sleep(Until::Time(u64::MAX)));
     }
@@ -184,9 +191,36 @@ impl Task {
             halting.slept_until = Some((cause, now));
         } else if let Some(at) = self.open_sleep.take() {
             let until = self.until(at, began, now, cause);
+            if matches!(until, Until::Edge(_)) {
+                self.alarmed(at, began, now);
+            }
             if let Some(step) = self.steps.get_mut(at) {
                 *step = Step::Sleep(until);
             }
+        }
+    }
+
+    /// Its guest's timer may end the wait that comes next; when is told later.
+    fn alarm(&mut self) {
+        if self.timer.is_some() {
+            self.steps.push(Step::Alarm(Until::Time(u64::MAX)));
+        }
+    }
+
+    /// The wait at this step was ended by another task before the guest's timer expired.
+    fn alarmed(&mut self, step: usize, began: u64, woken: u64) {
+        let timer = self.timer.filter(|&expires| expires > woken);
+        let (Some(expires), Some(alarm)) = (timer, step.checked_sub(1)) else {
+            return;
+        };
+        if let Some(Step::Alarm(_)) = self.steps.get(alarm) {
+            self.alarms.push(Timed {
+                step: alarm,
+                began,
+                woken: expires,
+                expires,
+                armed: self.armed,
+            });
         }
     }
 
@@ -282,6 +316,24 @@ impl Task {
         }
     }
 
+    /// What it computes for a timer that has nothing else to do: from a wait that a timer ended to
+    /// the next one, at the least tenth.
+    pub(crate) fn alarm_ns(&self) -> u32 {
+        let mut worked = Vec::new();
+        for wait in &self.timed {
+            let after = self.steps.iter().skip(wait.step + 1);
+            let waits = |step: &&Step| !matches!(step, Step::Sleep(_) | Step::Halt(_));
+            let runs = after.take_while(waits).map(|step| match *step {
+                Step::Run { ns, .. } => ns,
+                _ => 0,
+            });
+            worked.push(runs.sum::<u64>());
+        }
+        worked.sort_unstable();
+        let least = worked.get(worked.len() / 10).copied().unwrap_or(0);
+        u32::try_from(least).unwrap_or(u32::MAX)
+    }
+
     /// The recording is over.
     pub(crate) fn finish(&mut self, now: u64) {
         self.settle(now);
@@ -298,7 +350,12 @@ impl Task {
     }
 
     fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {
-        let until = self.until(self.steps.len(), began, woken, cause);
+        self.alarm();
+        let at = self.steps.len();
+        let until = self.until(at, began, woken, cause);
+        if matches!(until, Until::Edge(_)) {
+            self.alarmed(at, began, woken);
+        }
         self.steps.push(Step::Halt(until));
         self.steps.extend(halting.moved.map(Step::Move));
         self.ran(total(&halting.after));

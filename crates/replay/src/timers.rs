@@ -165,11 +165,11 @@ fn find_grid(timed: &[Timed]) -> Option<Grid> {
     None
 }
 
-/// Says for each wait that a timer ended whether the timer lay on a grid or was relative to what
+/// Says for each wait that a timer ended, or would have, whether the timer lay on a grid or was relative to what
 /// the task had done.
-pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
+pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], alarms: &[Timed], first: u64) {
     let grid = find_grid(timed);
-    for wait in timed {
+    for wait in timed.iter().chain(alarms) {
         let until = match grid {
             Some(grid) if on(grid, wait.expires) => of_grid(grid, wait, first),
             _ => match wait.armed {
@@ -177,7 +177,7 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], first: u64) {
                 None => Until::Time(wait.woken - first),
             },
         };
-        if let Some(Step::Halt(at) | Step::Sleep(at)) = steps.get_mut(wait.step) {
+        if let Some(Step::Halt(at) | Step::Sleep(at) | Step::Alarm(at)) = steps.get_mut(wait.step) {
             *at = until;
         }
     }

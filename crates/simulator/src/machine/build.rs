@@ -285,7 +285,7 @@ impl<'a> Machine<'a> {
             self.tasks[task].set_bandwidth(limit);
             self.tasks[task].kept = config.moves;
             self.tasks[task].cpu = CpuNr(config.first_cpu);
-            let script = ScriptTask::new(config.steps.clone(), timer, index);
+            let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
         }
         Ok(())

@@ -66,6 +66,9 @@ pub enum Step {
     Sleep(Until),
     /// Halts: polls, then sleeps.
     Halt(Until),
+    /// If the next step waits for [`Until::Edge`] and this comes first, the script wakes, works for
+    /// [`ScriptConfig::alarm_ns`] and waits again: a guest's timer that was set when it halted.
+    Alarm(Until),
     /// Yields its CPU.
     Yield,
     /// Sets a timer: [`Until::Armed`] counts from here.
@@ -92,6 +95,8 @@ pub struct ScriptConfig {
     /// It changes its CPU where [`Step::Move`] says so and nowhere else; otherwise as the host's
     /// scheduler places and balances.
     pub moves: bool,
+    /// What a [`Step::Alarm`] takes, in ns of computing.
+    pub alarm_ns: u32,
     /// What it does.
     pub steps: Arc<[Step]>,
 }

@@ -7,7 +7,7 @@ use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
-use super::{Edge, Spent, Step, Until};
+use super::{Edge, ScriptConfig, Spent, Step, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
@@ -36,6 +36,9 @@ pub(crate) struct ScriptTask {
     turn: u32,
     /// When its timer was set last, in ns.
     armed: u64,
+    /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
+    alarm: Option<u64>,
+    alarm_ns: u32,
     /// What the wait that goes on waits for: [`Until::Armed`] and [`Until::Grid`] have become times.
     awaited: Until,
     /// Index among the scripts.
@@ -75,9 +78,11 @@ pub struct ScriptOutcome {
 }
 
 impl ScriptTask {
-    pub(crate) fn new(steps: Arc<[Step]>, timer: TimerNr, index: usize) -> Self {
+    pub(crate) fn new(config: &ScriptConfig, timer: TimerNr, index: usize) -> Self {
         Self {
-            steps,
+            steps: config.steps.clone(),
+            alarm_ns: config.alarm_ns,
+            alarm: None,
             next: 0,
             state: State::Steps,
             timer,
@@ -162,7 +167,12 @@ impl Machine<'_> {
     pub(crate) fn script_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         match self.script(task)?.state {
             State::Polls => return self.script_poll_over(cpu, task),
-            State::Sleeps => self.script_awake(task)?,
+            State::Sleeps => {
+                self.script_awake(task)?;
+                if self.alarmed(task)? {
+                    return self.run_task(cpu, task);
+                }
+            }
             State::Steps => {}
         }
         loop {
@@ -199,17 +209,25 @@ impl Machine<'_> {
                 }
                 Step::Arm => self.script(task)?.armed = now,
                 Step::Move(to) => self.move_later(task, to),
+                Step::Alarm(until) => {
+                    let until = self.instant(task, until)?;
+                    if let Until::Time(at) = until {
+                        self.script(task)?.alarm = Some(at).filter(|&at| at > now);
+                    }
+                }
                 Step::Sleep(until) => {
                     let until = self.instant(task, until)?;
                     if !self.reached(until) {
                         return self.script_sleep(cpu, task, until);
                     }
+                    self.script(task)?.alarm = None;
                 }
                 Step::Halt(until) => {
                     let until = self.instant(task, until)?;
                     if !self.reached(until) {
                         return self.script_halt(cpu, task, until);
                     }
+                    self.script(task)?.alarm = None;
                 }
             }
         }
@@ -269,10 +287,33 @@ impl Machine<'_> {
             return Ok(());
         };
         entry.0 = true;
-        match entry.1.take() {
-            Some(task) => self.script_wake(task, cpu),
-            None => Ok(()),
+        let Some(task) = entry.1.take() else {
+            return Ok(());
+        };
+        if self.script(task)?.alarm.take().is_some() {
+            let timer = self.script(task)?.timer;
+            self.cancel_timer(timer, cpu);
         }
+        self.script_wake(task, cpu)
+    }
+
+    /// A script has woken: if by its alarm, it is to work for that, and then to wait again.
+    fn alarmed(&mut self, task: TaskNr) -> Sim<bool> {
+        let script = self.script(task)?;
+        let Until::Edge(edge) = script.awaited else {
+            return Ok(false);
+        };
+        if script.alarm.take().is_none() {
+            return Ok(false);
+        }
+        let work = u64::from(script.alarm_ns).max(1);
+        script.next -= 1;
+        script.running = Some((Spent::Guest, work));
+        if let Some(entry) = self.edges.get_mut(edge.0 as usize) {
+            entry.1 = None;
+        }
+        self.tasks[task].left_ns = work;
+        Ok(true)
     }
 
     /// What a script waits for has come: its poll ends, or its sleep.
@@ -284,7 +325,14 @@ impl Machine<'_> {
             self.post(at, Message::ScriptPollOver { task, turn });
             return Ok(());
         }
-        if let Some(&Step::Move(to)) = script.steps.get(script.next) {
+        // Its alarm and what it waits for may both come before it runs.
+        if self.tasks[task].state != TaskState::Blocked {
+            return Ok(());
+        }
+        let script = self.script(task)?;
+        if script.alarm.is_none()
+            && let Some(&Step::Move(to)) = script.steps.get(script.next)
+        {
             script.next += 1;
             self.move_later(task, to);
         }
@@ -332,9 +380,15 @@ impl Machine<'_> {
                 if let Some(entry) = self.edges.get_mut(edge.0 as usize) {
                     entry.1 = Some(task);
                 }
+                let script = self.script(task)?;
+                if let (timer, Some(at)) = (script.timer, script.alarm) {
+                    self.start_pinned(timer, cpu, at);
+                }
             }
             Until::Time(at) => {
-                let timer = self.script(task)?.timer;
+                let script = self.script(task)?;
+                script.alarm = None;
+                let timer = script.timer;
                 self.start_pinned(timer, cpu, at);
             }
             Until::Armed(_) | Until::Grid { .. } => {}
@@ -389,6 +443,13 @@ impl Machine<'_> {
             self.cancel_timer(timer, cpu);
             self.script(task)?.state = State::Steps;
             return self.script_step(cpu, task);
+        }
+        let alarm = self.script(task)?.alarm;
+        if alarm.is_some_and(|at| at <= now) {
+            self.script_halt_over(task, false)?;
+            self.script(task)?.state = State::Steps;
+            self.alarmed(task)?;
+            return self.run_task(cpu, task);
         }
         self.script(task)?.state = State::Sleeps;
         self.block_current(cpu)
