@@ -12,7 +12,7 @@ use crate::cpu::{Cpu, Wakes};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::task::{Cause, State, Task};
-use crate::timers::{Timers, bare, is_hrtick, settle_timed};
+use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
@@ -186,6 +186,10 @@ impl Extractor {
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
+        if event.kind.is_host_event() && event.context.in_task() {
+            // Recordings may have the begin of a timer's callback only.
+            self.cpus[cpu].expiring = None;
+        }
         self.wakeups.take(event);
         self.hidden_switch(event, cpu);
         self.seen_again(event, cpu);
@@ -291,11 +295,16 @@ impl Extractor {
                 function,
             } => {
                 let (name, tid) = (names.name(function), event.tid.0);
-                if is_hrtick(name) {
+                let in_task = event.context.in_task();
+                let by = Setter {
+                    tid,
+                    in_task,
+                    in_callback: self.cpus[cpu].expiring == Some(hrtimer),
+                };
+                let own = self.timers.start(hrtimer, expires_ns, name, by);
+                if self.timers.ends_slices(hrtimer) {
                     self.cpus[cpu].next_slice(now);
                 }
-                let in_task = event.context.in_task();
-                let own = self.timers.start(hrtimer, expires_ns, name, (tid, in_task));
                 if own && in_task {
                     self.task(tid).arm(now);
                 }

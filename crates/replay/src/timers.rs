@@ -7,27 +7,73 @@ use stealtime_simulator::script::{Step, Until};
 use crate::task::Timed;
 
 /// hrtimers of the host's own housekeeping, which a task only happens to set.
-const OF_THE_HOST: [&str; 5] = [
-    "tick_nohz_handler",
-    "tick_sched_timer",
+const OF_THE_HOST: [&str; 3] = [
     "dl_task_timer",
     "sched_cfs_period_timer",
     "watchdog_timer_fn",
 ];
 
-/// Whether this function is a tick of the host.
-pub(crate) fn is_tick(function: &str) -> bool {
-    let name = bare(function);
-    name == "tick_nohz_handler" || name == "tick_sched_timer"
-}
-
-/// Whether this function ends slices.
-pub(crate) fn is_hrtick(function: &str) -> bool {
-    bare(function) == "hrtick"
-}
-
 pub(crate) fn bare(function: &str) -> &str {
     function.split(['/', '+']).next().unwrap_or(function)
+}
+
+/// Who sets a timer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setter {
+    /// The task, or the one that happens to be interrupted.
+    pub(crate) tid: i32,
+    pub(crate) in_task: bool,
+    /// The timer's own callback does.
+    pub(crate) in_callback: bool,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// It ends slices.
+    Slice,
+    /// A tick of the host.
+    Tick,
+    /// Some other housekeeping.
+    Host,
+    /// A task set it for itself.
+    Own,
+}
+
+/// Timers of a function whose name is not known.
+#[derive(Clone, Debug, Default)]
+struct Unnamed {
+    /// Which task set it last, by the timer's address.
+    set_by: BTreeMap<u64, i32>,
+    /// How often a task set one, and how often another one than before.
+    sets: u32,
+    shared: u32,
+    /// How often a callback set its own timer again.
+    again: u32,
+}
+
+impl Unnamed {
+    /// After so many sets it is known whose it is: a timer that another task sets one time in four
+    /// is no task's own.
+    const SETS_FROM: u32 = 20;
+
+    fn set(&mut self, hrtimer: u64, by: Setter) -> Sort {
+        if by.in_callback {
+            self.again += 1;
+        } else if by.in_task && by.tid != 0 {
+            self.sets += 1;
+            let before = self.set_by.insert(hrtimer, by.tid);
+            self.shared += u32::from(before.is_some_and(|tid| tid != by.tid));
+        }
+        let shared = self.sets >= Self::SETS_FROM && self.shared * 4 >= self.sets;
+        match (shared, self.again > 0) {
+            (true, false) => Sort::Slice,
+            (true, true) => Sort::Host,
+            (false, true) if self.set_by.is_empty() => Sort::Tick,
+            (false, _) if by.in_task && by.tid == 0 => Sort::Host,
+            (false, _) => Sort::Own,
+        }
+    }
 }
 
 /// hrtimers by address.
@@ -38,6 +84,8 @@ pub(crate) struct Timers {
     offset: Option<i64>,
     ticks: BTreeMap<u64, u64>,
     hrticks: u64,
+    /// By function, where it has no name.
+    unnamed: BTreeMap<String, Unnamed>,
     /// When slice timers are to expire.
     slices: BTreeMap<u64, u64>,
     /// Distances of ticks in microseconds, and how often each was seen.
@@ -45,40 +93,49 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// A timer is set by the task, or in an interrupt that it happens to take. Whether it is one of
-    /// a task's own.
-    pub(crate) fn start(
-        &mut self,
-        hrtimer: u64,
-        expires: u64,
-        function: &str,
-        (tid, in_task): (i32, bool),
-    ) -> bool {
-        if is_hrtick(function) {
-            self.hrticks += 1;
-            self.slices.insert(hrtimer, expires);
-            return false;
-        }
-        if is_tick(function) {
-            if let Some(last) = self.ticks.insert(hrtimer, expires)
-                && expires > last
-            {
-                let micros = (expires - last + 500) / 1_000;
-                *self.distances.entry(micros).or_default() += 1;
+    /// A timer is set. Whether it is one of a task's own.
+    pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> bool {
+        match self.sort(hrtimer, function, by) {
+            Sort::Slice => {
+                self.hrticks += 1;
+                self.slices.insert(hrtimer, expires);
+                return false;
             }
-            return false;
-        }
-        if (tid == 0 && in_task) || OF_THE_HOST.contains(&bare(function)) {
-            return false;
+            Sort::Tick => {
+                if let Some(last) = self.ticks.insert(hrtimer, expires)
+                    && expires > last
+                {
+                    let micros = (expires - last + 500) / 1_000;
+                    *self.distances.entry(micros).or_default() += 1;
+                }
+                return false;
+            }
+            Sort::Host => return false,
+            Sort::Own => {}
         }
         match self.armed.get_mut(&hrtimer) {
             // A periodic one that its own callback sets again stays whose it was.
-            Some(known) if !in_task => known.1 = expires,
+            Some(known) if !by.in_task => known.1 = expires,
             _ => {
-                self.armed.insert(hrtimer, (tid, expires));
+                self.armed.insert(hrtimer, (by.tid, expires));
             }
         }
         true
+    }
+
+    /// What a timer is for. Where functions have no names, it shows by who sets it.
+    fn sort(&mut self, hrtimer: u64, function: &str, by: Setter) -> Sort {
+        let name = bare(function);
+        if name.starts_with("0x") {
+            let unnamed = self.unnamed.entry(name.to_owned()).or_default();
+            return unnamed.set(hrtimer, by);
+        }
+        match name {
+            "hrtick" => Sort::Slice,
+            "tick_nohz_handler" | "tick_sched_timer" => Sort::Tick,
+            _ if (by.tid == 0 && by.in_task) || OF_THE_HOST.contains(&name) => Sort::Host,
+            _ => Sort::Own,
+        }
     }
 
     /// A timer expires at `time` of the recording, `now` of its own clock.
@@ -86,6 +143,11 @@ impl Timers {
         let offset = (time as i64).wrapping_sub(now as i64);
         // The least is that of the shortest way from the clock's reading to the event.
         self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
+    }
+
+    /// Whether it is a slice timer that is set.
+    pub(crate) fn ends_slices(&self, hrtimer: u64) -> bool {
+        self.slices.contains_key(&hrtimer)
     }
 
     /// By how much a slice timer that expires at `now` of its own clock is late.
