@@ -45,6 +45,8 @@ pub struct RecordedTask {
     pub name: String,
     /// Index of its VM and its number there, if it is a vCPU.
     pub vcpu: Option<(usize, u32)>,
+    /// Index of the VM whose vCPU it is, or for which its process works.
+    pub vm: Option<usize>,
     /// Nice value; real-time tasks count as -20.
     pub nice: i8,
     /// CPUs where it ran.
@@ -105,7 +107,9 @@ pub struct Recording {
 pub struct Extractor {
     pub(crate) cpus: Vec<Cpu>,
     tasks: BTreeMap<i32, Task>,
-    vcpus: BTreeMap<i32, (usize, u32)>,
+    pub(crate) vcpus: BTreeMap<i32, (usize, u32)>,
+    /// Wakeups between tasks that are no vCPUs and vCPUs, by VM.
+    pub(crate) met: BTreeMap<i32, BTreeMap<usize, u32>>,
     by_number: BTreeMap<(usize, u32), i32>,
     edges: u32,
     pub(crate) first: u64,
@@ -141,6 +145,7 @@ impl Extractor {
             cpus: Vec::new(),
             tasks: BTreeMap::new(),
             vcpus,
+            met: BTreeMap::new(),
             by_number,
             edges: 0,
             first: 0,
@@ -505,6 +510,12 @@ impl Extractor {
     pub fn finish(mut self) -> Recording {
         let now = self.now;
         let mut tasks = Vec::new();
+        let of_vm = |tid| self.works_for(tid);
+        let vms: BTreeMap<i32, usize> = self
+            .met
+            .keys()
+            .filter_map(|&tid| Some((tid, of_vm(tid)?)))
+            .collect();
         for (&tid, task) in &mut self.tasks {
             task.finish(now);
             let alarm_ns = task.alarm_ns();
@@ -518,6 +529,7 @@ impl Extractor {
                 tid,
                 name,
                 vcpu: self.vcpus.get(&tid).copied(),
+                vm: self.vcpus.get(&tid).map(|vcpu| vcpu.0).or(vms.get(&tid).copied()),
                 nice,
                 ran_on: task.cpus.iter().copied().collect(),
                 first_cpu: task.first_cpu.unwrap_or(0),

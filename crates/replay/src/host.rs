@@ -187,7 +187,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
             _ => first,
         },
         cpus,
-        vm: task.vcpu.map(|(vm, _)| vm as u32),
+        vm: task.vm.map(|vm| vm as u32),
         // A pinned task may be balanced within its CPUs.
         alarm_ns: task.alarm_ns,
         moves: kept && pin.is_none_or(|pin| pin.len() == 1),
