@@ -15,6 +15,8 @@ pub(crate) struct Cpu {
     pub(crate) slice_over: Option<u64>,
     /// Ends of slices: when they were due, by how much they were late, in ns.
     pub(crate) late: Vec<(u64, u32)>,
+    /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
+    pub(crate) idle_late: Vec<(u64, u32)>,
 }
 
 impl Cpu {
@@ -33,15 +35,20 @@ impl Cpu {
         }
     }
 
-    /// How late slices ended, in a replay whose time 0 is `first`.
-    pub(crate) fn late_since(&self, first: u64) -> Late {
-        let mut late = self.late.clone();
-        for entry in &mut late {
-            entry.0 = entry.0.saturating_sub(first);
-        }
-        late.sort_unstable();
-        Late(late.into())
+    /// It has switched from idleness to a task that was woken at this time.
+    pub(crate) fn idle_woken(&mut self, woken: u64, now: u64) {
+        let late = now.saturating_sub(woken);
+        self.idle_late
+            .push((woken, u32::try_from(late).unwrap_or(u32::MAX)));
     }
+}
+
+/// Recorded latencies less what of them is counted elsewhere, in a replay whose time 0 is `first`.
+pub(crate) fn late_since(late: &[(u64, u32)], first: u64, less: u32) -> Late {
+    let since = |&(at, ns): &(u64, u32)| (at.saturating_sub(first), ns.saturating_sub(less));
+    let mut late: Vec<_> = late.iter().map(since).collect();
+    late.sort_unstable();
+    Late(late.into())
 }
 
 /// Latencies from wakeups to running.

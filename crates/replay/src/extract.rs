@@ -8,7 +8,7 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Late, Spent, Step, Until};
 
-use crate::cpu::{Cpu, Wakes};
+use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::task::{Cause, State, Task};
@@ -92,6 +92,8 @@ pub struct Recording {
     pub limits: BTreeMap<usize, (u64, u64)>,
     /// How late slices ended, by CPU: when they were due and by how much, in ns.
     pub late: Vec<Late>,
+    /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
+    pub idle_late: Vec<Late>,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -379,7 +381,12 @@ impl Extractor {
             task.switches_in += 1;
             task.prio = next_prio;
             match task.woken.take() {
-                Some((woken, true)) => self.idle_wakes.add(now.saturating_sub(woken)),
+                Some((woken, true)) => {
+                    self.idle_wakes.add(now.saturating_sub(woken));
+                    if prev == 0 {
+                        self.cpus[cpu].idle_woken(woken, now);
+                    }
+                }
                 Some((woken, false)) => self.busy_wakes.add(now.saturating_sub(woken)),
                 None => {}
             }
@@ -540,6 +547,10 @@ impl Extractor {
                 steps: Arc::from(core::mem::take(&mut task.steps)),
             });
         }
+        let wake_ns = self.busy_wakes.percentile(5);
+        let less = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
+        let idle_late = self.cpus.iter();
+        let idle_late = idle_late.map(|cpu| late_since(&cpu.idle_late, self.first, less));
         tasks.retain(|task| !task.ran_on.is_empty());
         Recording {
             span_ns: now.saturating_sub(self.first),
@@ -548,12 +559,13 @@ impl Extractor {
             edges: self.edges,
             resolved: self.resolved,
             idle_wake_ns: self.idle_wakes.percentile(50),
-            wake_ns: self.busy_wakes.percentile(5),
+            wake_ns,
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
-            late: self.cpus.iter().map(|cpu| cpu.late_since(self.first)).collect(),
+            late: self.cpus.iter().map(|cpu| late_since(&cpu.late, self.first, 0)).collect(),
+            idle_late: idle_late.collect(),
             wakeups: self.wakeups,
             switches: self.tasks.values().map(|task| task.switches_in).sum(),
             migrations: self.tasks.values().map(|task| task.migrations).sum(),

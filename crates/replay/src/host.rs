@@ -153,6 +153,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             slice: assumed.groups == Some(true),
             wake_ns: wake,
             late: recording.late.clone(),
+            idle_late: recording.idle_late.clone(),
             tell: false,
         },
         knobs,

@@ -4,7 +4,7 @@ use super::governor::Governor;
 use super::{Irq, Machine, Message, Phase};
 use crate::config::IdleMethod;
 use crate::fault::Sim;
-use crate::ids::CpuNr;
+use crate::ids::{CpuNr, Number};
 
 /// What an idle CPU, or its governor, knows.
 #[derive(Clone, Debug, Default)]
@@ -87,12 +87,21 @@ impl Machine<'_> {
         state.map_or(0, |s| u64::from(s.exit_latency_ns))
     }
 
+    /// The time from a wakeup on an idle CPU until it switches, as recorded.
+    fn recorded_exit_ns(&self, cpu: CpuNr) -> Option<u64> {
+        self.cfg.scripts.idle_late.get(cpu.index())?.at(self.now)
+    }
+
     /// The CPU wakes up.
     pub(crate) fn leave_idle(&mut self, cpu: CpuNr) -> Sim {
         if self.cpus[cpu].phase != Phase::Idle {
             return Ok(());
         }
-        let exit = self.idle_exit_ns(cpu);
+        let exit = match self.cpus[cpu].pending.is_empty() {
+            true => self.recorded_exit_ns(cpu),
+            false => None,
+        };
+        let exit = exit.unwrap_or_else(|| self.idle_exit_ns(cpu));
         let (now, tick_ns) = (self.now, self.tick_ns());
         let c = &mut self.cpus[cpu];
         let first = c.hrtimers.last().map(|t| t.2);

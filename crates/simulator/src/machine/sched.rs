@@ -260,7 +260,7 @@ impl Machine<'_> {
         match at {
             Some(at) => {
                 let late = self.cfg.scripts.late.get(cpu.index());
-                let at = at.max(self.now) + late.map_or(0, |late| late.at(at));
+                let at = at.max(self.now) + late.and_then(|late| late.at(at)).unwrap_or(0);
                 if self.timers[timer].queued() != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }

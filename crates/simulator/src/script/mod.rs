@@ -117,12 +117,15 @@ pub struct Scripts {
     pub wake_ns: u32,
     /// How late ends of slices come, by CPU: see [`Late`]. CPUs without an entry have them in time.
     pub late: Vec<Late>,
+    /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
+    /// idle state as the profile says.
+    pub idle_late: Vec<Late>,
     /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
     pub tell: bool,
 }
 
-/// How late a CPU's slice timer took its task off: times of the run and by how much, both in ns, the
-/// earliest first. An end of a slice is as late as that which is nearest to it.
+/// How late a CPU was with something: times of the run and by how much, both in ns, the earliest first.
+/// What is due at some time is as late as that which is nearest to it.
 ///
 /// Interrupts' ways through the kernel are in it, and times at which the host, if it is a virtual
 /// machine itself, did not run.
@@ -130,8 +133,8 @@ pub struct Scripts {
 pub struct Late(pub Arc<[(u64, u32)]>);
 
 impl Late {
-    /// By how much a timer that is due at `at` is late, in ns.
-    pub(crate) fn at(&self, at: u64) -> u64 {
+    /// By how much what is due at `at` is late, in ns; `None` if that is not known.
+    pub(crate) fn at(&self, at: u64) -> Option<u64> {
         let next = self.0.partition_point(|entry| entry.0 < at);
         let near = |n: usize| self.0.get(n).copied();
         let (before, after) = (next.checked_sub(1).and_then(near), near(next));
@@ -139,9 +142,9 @@ impl Late {
             (Some(b), Some(a)) if at - b.0 < a.0 - at => b.1,
             (_, Some(a)) => a.1,
             (Some(b), None) => b.1,
-            (None, None) => 0,
+            (None, None) => return None,
         };
-        u64::from(late)
+        Some(u64::from(late))
     }
 }
 
