@@ -60,6 +60,8 @@ pub struct Assumed {
     pub own_group: BTreeSet<usize>,
     /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
+    /// No two CPUs share a cache, as virtual machines have them whose CPUs are sockets.
+    pub own_caches: bool,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
     /// CPUs of other tasks, by thread id.
@@ -140,7 +142,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     Config {
         host: HostConfig {
             profile,
-            topology: Topology::flat(recording.cpus.max(1)),
+            topology: topology(recording.cpus.max(1), assumed.own_caches),
             hypervisor: Hypervisor::Kvm,
             idle: IdleMethod::Mwait,
             tasks: Vec::new(),
@@ -162,6 +164,17 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             warmup_ns: 0,
             seed,
         },
+    }
+}
+
+fn topology(cpus: u32, own_caches: bool) -> Topology {
+    match own_caches {
+        true => Topology {
+            sockets: cpus,
+            cores_per_llc: 1,
+            ..Topology::flat(cpus)
+        },
+        false => Topology::flat(cpus),
     }
 }
 

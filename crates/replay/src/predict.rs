@@ -180,6 +180,21 @@ pub fn nearest<E: From<Fault>>(
             }
         }
     }
+    // Caches matter to the simulated scheduler alone.
+    if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
+        for &groups in &groups {
+            for preempt in [Preempt::Lazy, Preempt::Full] {
+                let mut assumed = assumed.clone();
+                assumed.placement = Some(Placement::Simulated);
+                assumed.groups = Some(groups);
+                assumed.own_caches = true;
+                let tried = try_one(assumed, preempt)?;
+                if better(&best, &tried) {
+                    best = Some(tried);
+                }
+            }
+        }
+    }
     // One VM in a cgroup beside others that have none: what competes with it shows it.
     let vms = match assumed.groups {
         None => crate::host::vms(recording).min(MOST_ALONE),
