@@ -59,6 +59,8 @@ pub struct RecordedTask {
     pub migrations: u64,
     /// Its exits: before which step, and why.
     pub exits: Vec<(usize, ExitReason)>,
+    /// A vCPU that never waited for anything but a CPU: it would compute on if it got more.
+    pub endless: bool,
     /// What its guest computes for a timer that has nothing else to do, in ns.
     pub alarm_ns: u32,
     /// Its script.
@@ -543,6 +545,7 @@ impl Extractor {
                 switches_in: task.switches_in,
                 migrations: task.migrations,
                 exits: core::mem::take(&mut task.exits),
+                endless: self.vcpus.contains_key(&tid) && task.never_waits(self.first, now),
                 alarm_ns,
                 steps: Arc::from(core::mem::take(&mut task.steps)),
             });

@@ -203,6 +203,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         cpus,
         vm: task.vm.map(|vm| vm as u32),
         // A pinned task may be balanced within its CPUs.
+        endless: task.endless,
         alarm_ns: task.alarm_ns,
         moves: kept && pin.is_none_or(|pin| pin.len() == 1),
         steps: match seed {

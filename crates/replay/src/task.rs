@@ -334,6 +334,18 @@ impl Task {
         u32::try_from(least).unwrap_or(u32::MAX)
     }
 
+    /// Whether it always ran or could have, but for a moment at the beginning, and is seen to the end.
+    pub(crate) fn never_waits(&self, first: u64, now: u64) -> bool {
+        const BEGINNING_NS: u64 = 1_000_000;
+        let waits = self.steps.iter().any(|step| match *step {
+            Step::Sleep(Until::Time(at)) => at > BEGINNING_NS,
+            Step::Sleep(_) | Step::Halt(_) => true,
+            _ => false,
+        });
+        let seen = now.saturating_sub(self.last_ran) < now.saturating_sub(first) / 10;
+        !waits && seen && self.switches_in > 0
+    }
+
     /// The recording is over.
     pub(crate) fn finish(&mut self, now: u64) {
         self.settle(now);

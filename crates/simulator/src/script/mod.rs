@@ -95,6 +95,8 @@ pub struct ScriptConfig {
     /// It changes its CPU where [`Step::Move`] says so and nowhere else; otherwise as the host's
     /// scheduler places and balances.
     pub moves: bool,
+    /// When its steps are done it goes on computing in the guest, instead of ending.
+    pub endless: bool,
     /// What a [`Step::Alarm`] takes, in ns of computing.
     pub alarm_ns: u32,
     /// What it does.

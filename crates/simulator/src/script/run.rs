@@ -13,6 +13,9 @@ use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
 use crate::machine::{Body, Machine, Message, Phase, TaskState};
 
+/// What an endless script computes at once when its steps are done, in ns.
+const MORE_NS: u64 = 10_000_000;
+
 /// Where a script is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -39,6 +42,7 @@ pub(crate) struct ScriptTask {
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     alarm: Option<u64>,
     alarm_ns: u32,
+    endless: bool,
     /// What the wait that goes on waits for: [`Until::Armed`] and [`Until::Grid`] have become times.
     awaited: Until,
     /// Index among the scripts.
@@ -82,6 +86,7 @@ impl ScriptTask {
         Self {
             steps: config.steps.clone(),
             alarm_ns: config.alarm_ns,
+            endless: config.endless,
             alarm: None,
             next: 0,
             state: State::Steps,
@@ -182,6 +187,9 @@ impl Machine<'_> {
             let script = self.script(task)?;
             script.over();
             let Some(&step) = script.steps.get(script.next) else {
+                if script.endless {
+                    return self.script_goes_on(cpu, task);
+                }
                 self.tasks[task].state = TaskState::Dead;
                 self.finished.insert(task, now);
                 return self.block_current(cpu);
@@ -231,6 +239,19 @@ impl Machine<'_> {
                 }
             }
         }
+    }
+
+    /// The steps are done, the work is not.
+    fn script_goes_on(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let now = self.now;
+        self.finished.entry(task).or_insert(now);
+        if self.cpus[cpu].resched != Resched::None {
+            return self.schedule(cpu);
+        }
+        self.tell(cpu, task, Spent::Guest)?;
+        self.script(task)?.running = Some((Spent::Guest, MORE_NS));
+        self.tasks[task].left_ns = MORE_NS;
+        self.run_task(cpu, task)
     }
 
     /// Tells that a vCPU enters or leaves the guest, if it does.

@@ -21,6 +21,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             first_cpu: n as u32 % cpus,
             vm: Some(0),
             moves: false,
+            endless: false,
             alarm_ns: 10_000,
             steps: Arc::from(steps),
         });
