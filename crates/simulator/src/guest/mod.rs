@@ -131,7 +131,9 @@ pub(crate) enum SpinLimit {
     /// Nothing.
     #[default]
     None,
-    /// The window of pause-loop exiting.
+    /// The window of pause-loop exiting, and the way out of the guest after it.
+    PleAndExit,
+    /// The window of pause-loop exiting, unless the preemption timer comes first.
     Ple,
     /// The spinner's own patience.
     Own,

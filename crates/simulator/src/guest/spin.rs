@@ -115,12 +115,37 @@ impl Machine<'_> {
         }
         let hv = v.hv_at.get().map(|at| at.saturating_sub(now));
         let until = match (until, hv) {
+            (Some(ns), hv) if limit == SpinLimit::Ple && hv.is_none_or(|hv| ns < hv) => {
+                // Nobody but the vCPU has to do with its exit: the window and the way out of the
+                // guest pass as one.
+                v.step_ends = now + ns;
+                v.guest.spin_limit = SpinLimit::PleAndExit;
+                Some(ns + u64::from(self.costs.vmexit_ns))
+            }
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
         if let Some(ns) = until {
             self.stay(cpu, ns);
         }
+    }
+
+    /// A spinner whose window is over by now is on its way out of the guest.
+    pub(crate) fn spin_left(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
+        let v = &mut self.vcpus[vcpu];
+        if !matches!(v.guest.running, Some(Micro::Spin(_)))
+            || v.guest.spin_limit != SpinLimit::PleAndExit
+            || self.now < v.step_ends
+        {
+            return;
+        }
+        if let Some(spin) = v.guest.running.take() {
+            v.guest.push_next(spin);
+        }
+        let at = v.step_ends;
+        (v.run, v.exit) = (VcpuRun::Exiting, Exit::Pause);
+        self.cpus[cpu].irqs_off = true;
+        self.spin_stretch_over(vcpu, at);
     }
 
     fn ple_window_ns(&self, vcpu: VcpuNr) -> u64 {
@@ -152,15 +177,14 @@ impl Machine<'_> {
         self.ns_of_cycles(SPIN_THRESHOLD * PAUSE_CYCLES).max(1)
     }
 
-    /// The stretch of spinning ended, for whatever reason.
-    pub(crate) fn spin_stretch_over(&mut self, vcpu: VcpuNr) {
-        let now = self.now;
+    /// The stretch of spinning ended at `at`, for whatever reason.
+    pub(crate) fn spin_stretch_over(&mut self, vcpu: VcpuNr, at: u64) {
         let v = &mut self.vcpus[vcpu];
         let Some(spin) = &mut v.guest.spin else {
             return;
         };
         if let Some(since) = spin.running_since.take() {
-            let spent = now.saturating_sub(since);
+            let spent = at.saturating_sub(since);
             spin.spun_ns += spent;
             if !matches!(spin.on, SpinOn::IdlePoll | SpinOn::Mwait) {
                 v.books.spun(spent);
@@ -179,7 +203,8 @@ impl Machine<'_> {
 
     fn spins_now(&self, vcpu: VcpuNr) -> bool {
         let v = &self.vcpus[vcpu];
-        v.run == VcpuRun::Guest && matches!(v.guest.running, Some(Micro::Spin(_)))
+        let left = v.guest.spin_limit == SpinLimit::PleAndExit && self.now >= v.step_ends;
+        v.run == VcpuRun::Guest && !left && matches!(v.guest.running, Some(Micro::Spin(_)))
     }
 
     /// The line has reached a spinner.

@@ -4,7 +4,7 @@ use super::stretch::Series;
 use super::{Micro, SpinLimit, ThreadState};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
-use crate::kvm::Exit;
+use crate::kvm::{Exit, VcpuRun};
 use crate::machine::Machine;
 use crate::program::Op;
 
@@ -18,7 +18,11 @@ impl Machine<'_> {
 
     /// The guest's step in progress is over, or the preemption timer or the PLE window is.
     pub(crate) fn guest_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
+        self.spin_left(cpu, vcpu);
         let v = &mut self.vcpus[vcpu];
+        if v.run == VcpuRun::Exiting {
+            return self.vcpu_exited(cpu, vcpu, Exit::Pause);
+        }
         if v.hv_at.get().is_some_and(|at| at <= self.now) {
             self.stop_guest(cpu, vcpu);
             return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
@@ -58,7 +62,7 @@ impl Machine<'_> {
             }
             Micro::Spin(_) => {
                 v.guest.push_next(running);
-                self.spin_stretch_over(vcpu);
+                self.spin_stretch_over(vcpu, self.now);
             }
             other => v.guest.push_next(other),
         }
@@ -85,7 +89,7 @@ impl Machine<'_> {
                     continue;
                 }
                 let ns = match kernel {
-                    true => self.stretch_section(vcpu, ns),
+                    true => self.stretch(vcpu, ns),
                     false => ns,
                 };
                 self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns);
@@ -264,10 +268,9 @@ impl Machine<'_> {
                 held_ns,
                 then_ns,
             } => {
-                g.push(Micro::TryLock(lock));
-                g.push(run(held_ns, true));
-                g.push(Micro::Unlock(lock));
-                g.push(run(then_ns, true));
+                let (held, then) = (run(held_ns, true), run(then_ns, true));
+                let steps = [Micro::TryLock(lock), held, Micro::Unlock(lock), then];
+                g.base.replace(steps);
             }
             Op::Lock(lock) => g.push(Micro::TryLock(lock)),
             Op::Unlock(lock) => g.push(Micro::Unlock(lock)),

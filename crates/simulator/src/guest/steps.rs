@@ -17,6 +17,11 @@ impl Steps {
         self.list.last()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Takes the next step.
     pub(crate) fn pop_front(&mut self) -> Option<Micro> {
         self.list.pop()

@@ -10,6 +10,7 @@
 use stealtime_hypervisor::eevdf::Resched;
 
 use super::Micro;
+use super::kernel::WaitQueue;
 use crate::ids::{CpuNr, ThreadNr, VcpuNr, VmNr};
 use crate::machine::Machine;
 use crate::program::{Passes, QueueId, Record, SpinId};
@@ -25,8 +26,9 @@ pub(crate) enum Stretch {
     None,
     /// It releases a spinlock after so much of it, in ns of work.
     Section { lock: SpinId, until_ns: u64 },
-    /// It is so many passes of the thread's series. The counts that they take are reserved.
-    Passes { n: u32 },
+    /// After `lead_ns`, also in ns of work, it is `n` passes of the thread's series. The counts that
+    /// they take are reserved. `gives`: the lead is the end of the pass before, which gives a count.
+    Passes { n: u32, lead_ns: u32, gives: bool },
 }
 
 /// A series of passes that a thread is at.
@@ -49,20 +51,45 @@ impl Series {
     }
 }
 
+/// Whether nobody waits for the queues of a pass.
+fn is_quiet(queues: &[WaitQueue], (take, give): (QueueId, QueueId)) -> bool {
+    [take, give]
+        .iter()
+        .all(|queue| queues[queue.0 as usize].waiters.is_empty())
+}
+
+/// Counts that were reserved for passes are there again.
+fn give_back(queues: &mut [WaitQueue], what: &Passes, first: u32, n: u32) {
+    for (take, _) in what.passes_from(first).take(n as usize) {
+        queues[take.0 as usize].counts += 1;
+    }
+}
+
 impl Machine<'_> {
-    /// A vCPU is about to run for `ns` at CPL 0, with a spinlock held that it will then release:
-    /// goes on beyond that if nobody waits for the lock. How long it runs now.
-    pub(crate) fn stretch_section(&mut self, vcpu: VcpuNr, ns: u64) -> u64 {
-        let v = &mut self.vcpus[vcpu];
-        let (vm, g) = (v.vm, &mut v.guest);
-        let Some(&Micro::Unlock(lock)) = g.base.front() else {
-            return ns;
-        };
-        let l = &self.vms[vm].kernel.spinlocks[lock.0 as usize];
-        let own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
-        if g.in_irq.is_some() || g.resched != Resched::None || !own || !l.waiters.is_empty() {
+    /// A vCPU is about to run for `ns` at CPL 0: goes on beyond that as far as nobody looks. How long
+    /// it runs now.
+    pub(crate) fn stretch(&mut self, vcpu: VcpuNr, ns: u64) -> u64 {
+        let v = &self.vcpus[vcpu];
+        let g = &v.guest;
+        if g.in_irq.is_some() || g.resched != Resched::None {
             return ns;
         }
+        match g.base.front() {
+            Some(&Micro::Unlock(lock)) => self.stretch_section(vcpu, lock, ns),
+            Some(&Micro::Wake(_, 1)) if g.base.len() == 1 => self.stretch_passes(vcpu, ns, true),
+            None => self.stretch_passes(vcpu, ns, false),
+            _ => ns,
+        }
+    }
+
+    /// The vCPU holds a spinlock that it will then release: goes on if nobody waits for it.
+    fn stretch_section(&mut self, vcpu: VcpuNr, lock: SpinId, ns: u64) -> u64 {
+        let v = &mut self.vcpus[vcpu];
+        let l = &self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
+        if l.owner.is_none_or(|owner| owner.vcpu != v.index) || !l.waiters.is_empty() {
+            return ns;
+        }
+        let g = &mut v.guest;
         g.base.pop_front();
         let then = match g.base.front() {
             Some(Micro::Run { kernel: true, .. }) => g.take_runs().map_or(0, |(then, _)| then),
@@ -72,43 +99,77 @@ impl Machine<'_> {
         ns + u64::from(self.costs.locked_own_ns) + then
     }
 
-    /// The thread's next passes: as many in one stretch as find counts and wake nobody, else one,
-    /// step by step. Whether time passes.
-    pub(crate) fn guest_passes(&mut self, cpu: CpuNr, vcpu: VcpuNr, thread: ThreadNr) -> bool {
+    /// The vCPU's thread goes on with its series, after `lead_ns`: with passes that find counts and
+    /// wake nobody.
+    fn stretch_passes(&mut self, vcpu: VcpuNr, lead_ns: u64, gives: bool) -> u64 {
         let v = &mut self.vcpus[vcpu];
-        let kernel = &mut self.vms[v.vm].kernel;
-        let Some(series) = &mut kernel.threads[thread].series else {
-            return false;
+        let machine_vm = &mut self.vms[v.vm];
+        let kernel = &mut machine_vm.kernel;
+        let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
+        let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
+            return lead_ns;
         };
-        let what = series.what;
-        let ns = what.ns + u64::from(self.costs.guest_syscall_ns);
+        let (what, begun) = (series.what, series.begun);
+        let each = what.ns + u64::from(self.costs.guest_syscall_ns);
+        let Ok(lead) = u32::try_from(lead_ns) else {
+            return lead_ns;
+        };
+        if each == 0 || (gives && !is_quiet(&kernel.queues, what.pass(begun - 1))) {
+            return lead_ns;
+        }
+        let most = (what.passes - begun).min(MOST_PASSES);
         let mut n = 0;
-        if v.guest.resched == Resched::None && ns > 0 {
-            let most = (what.passes - series.begun).min(MOST_PASSES);
-            for (take, give) in what.passes_from(series.begun).take(most as usize) {
-                let wakes = !kernel.queues[give.0 as usize].waiters.is_empty();
-                let from = &mut kernel.queues[take.0 as usize];
-                if wakes || from.counts == 0 {
-                    break;
-                }
-                from.counts -= 1;
-                n += 1;
+        for (take, give) in what.passes_from(begun).take(most as usize) {
+            let wakes = !kernel.queues[give.0 as usize].waiters.is_empty();
+            let from = &mut kernel.queues[take.0 as usize];
+            if wakes || from.counts == 0 {
+                break;
+            }
+            from.counts -= 1;
+            n += 1;
+        }
+        if n == 0 {
+            return lead_ns;
+        }
+        series.begun += n;
+        let over = core::mem::replace(&mut series.open, true) && !gives;
+        if over && what.counts && self.books.measuring() {
+            self.stats.meters[machine_vm.meter].record(Record::Done(1));
+        }
+        kernel.passing += 1;
+        let g = &mut v.guest;
+        if gives {
+            g.base.pop_front();
+        }
+        g.stretch = Stretch::Passes {
+            n,
+            lead_ns: lead,
+            gives,
+        };
+        lead_ns + each * u64::from(n)
+    }
+
+    /// The thread's next passes: as many in one stretch as can be, else one, step by step. Whether
+    /// time passes.
+    pub(crate) fn guest_passes(&mut self, cpu: CpuNr, vcpu: VcpuNr, thread: ThreadNr) -> bool {
+        if self.vcpus[vcpu].guest.resched == Resched::None {
+            let ns = self.stretch_passes(vcpu, 0, false);
+            if ns > 0 {
+                self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel: true }, ns);
+                return true;
             }
         }
-        series.open = true;
-        if n > 0 {
-            series.begun += n;
-            kernel.passing += 1;
-            v.guest.stretch = Stretch::Passes { n };
-            let ns = ns * u64::from(n);
-            self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel: true }, ns);
-            return true;
+        let v = &mut self.vcpus[vcpu];
+        let kernel = &mut self.vms[v.vm].kernel;
+        if let Some(series) = &mut kernel.threads[thread].series {
+            let (take, give) = series.what.pass(series.begun);
+            let ns = series.what.ns + u64::from(self.costs.guest_syscall_ns);
+            series.begun += 1;
+            series.open = true;
+            v.guest.push(Micro::Wait(take));
+            v.guest.push(Micro::Run { ns, kernel: true });
+            v.guest.push(Micro::Wake(give, 1));
         }
-        let (take, give) = what.pass(series.begun);
-        series.begun += 1;
-        v.guest.push(Micro::Wait(take));
-        v.guest.push(Micro::Run { ns, kernel: true });
-        v.guest.push(Micro::Wake(give, 1));
         false
     }
 
@@ -137,7 +198,9 @@ impl Machine<'_> {
             Stretch::Section { lock, until_ns } => {
                 self.settle_section(vcpu, lock, until_ns, ns, left)
             }
-            Stretch::Passes { n } => self.settle_passes(vcpu, n, ns, left),
+            Stretch::Passes { n, lead_ns, gives } => {
+                self.settle_passes(vcpu, (n, lead_ns.into(), gives), ns, left)
+            }
         }
     }
 
@@ -171,7 +234,13 @@ impl Machine<'_> {
         }
     }
 
-    fn settle_passes(&mut self, vcpu: VcpuNr, n: u32, ns: u64, left: u64) -> u64 {
+    fn settle_passes(
+        &mut self,
+        vcpu: VcpuNr,
+        (n, lead, gives): (u32, u64, bool),
+        ns: u64,
+        left: u64,
+    ) -> u64 {
         let v = &mut self.vcpus[vcpu];
         let machine_vm = &mut self.vms[v.vm];
         let kernel = &mut machine_vm.kernel;
@@ -180,27 +249,36 @@ impl Machine<'_> {
         let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
             return left;
         };
-        let each = ns / u64::from(n);
-        let done = ns - left;
-        // The last one ends with the stretch: what it gives is a step of its own.
-        let over = ((done / each) as u32).min(n - 1);
-        let first = series.begun - n;
-        series.begun = first + over + 1;
         let what = series.what;
-        for (_, give) in what.passes_from(first).take(over as usize) {
-            kernel.queues[give.0 as usize].counts += 1;
+        let queues = &mut kernel.queues;
+        let first = series.begun - n;
+        let done = ns - left;
+        if done < lead {
+            give_back(queues, &what, first, n);
+            series.begun = first;
+            series.open = gives;
+            if gives {
+                let (_, give) = what.pass(first - 1);
+                v.guest.push_next(Micro::Wake(give, 1));
+            }
+            return lead - done;
         }
-        let undone = n - over - 1;
-        let next = first + over + 1;
-        for (take, _) in what.passes_from(next).take(undone as usize) {
-            kernel.queues[take.0 as usize].counts += 1;
+        let each = (ns - lead) / u64::from(n);
+        // The last one ends with the stretch: what it gives is a step of its own.
+        let over = (((done - lead) / each) as u32).min(n - 1);
+        series.begun = first + over + 1;
+        let given = first - u32::from(gives)..first + over;
+        let count = given.len() as u32;
+        for (_, give) in what.passes_from(given.start).take(given.len()) {
+            queues[give.0 as usize].counts += 1;
         }
-        if what.counts && over > 0 && self.books.measuring() {
-            self.stats.meters[machine_vm.meter].record(Record::Done(over.into()));
+        give_back(queues, &what, first + over + 1, n - over - 1);
+        if what.counts && count > 0 && self.books.measuring() {
+            self.stats.meters[machine_vm.meter].record(Record::Done(count.into()));
         }
         let (_, give) = what.pass(first + over);
         v.guest.push_next(Micro::Wake(give, 1));
-        each * u64::from(over + 1) - done
+        lead + each * u64::from(over + 1) - done
     }
 
     /// Somebody looks at what a vCPU's stretch touches: what should have happened has, and the rest
@@ -244,7 +322,9 @@ impl Machine<'_> {
         let threads = &self.vms[v.vm].kernel.threads;
         let series = v.guest.current.and_then(|thread| threads[thread].series);
         match (v.guest.stretch, series) {
-            (Stretch::Passes { n }, Some(series)) => series.what.touch(n, series.begun, queue),
+            (Stretch::Passes { n, gives, .. }, Some(series)) => {
+                series.what.touch(n + u32::from(gives), series.begun, queue)
+            }
             _ => false,
         }
     }

@@ -151,7 +151,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn vcpu_exited(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
+    pub(crate) fn vcpu_exited(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
         self.stats.exits += 1;
         let v = &mut self.vcpus[vcpu];
         v.books.exited(self.now, exit.reason().code);

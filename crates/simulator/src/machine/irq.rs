@@ -131,6 +131,9 @@ impl Machine<'_> {
     /// An interrupt reaches a CPU.
     pub(crate) fn raise(&mut self, cpu: CpuNr, irq: Irq) -> Sim {
         self.cpus[cpu].pending.insert(irq);
+        if let Some(vcpu) = self.guest_on(cpu) {
+            self.spin_left(cpu, vcpu);
+        }
         match self.cpus[cpu].phase {
             Phase::Idle => self.leave_idle(cpu),
             Phase::Run if !self.cpus[cpu].irqs_off => match self.guest_on(cpu) {

@@ -214,11 +214,10 @@ async fn client(mut thread: Thread, disk: Disk, directories: Rc<[MutexId]>, work
     }
 }
 
-async fn hold(thread: &mut Thread, lock: SpinId, locked: u64) {
+/// A spinlock is held for a while; `then_ns` of kernel work follow.
+async fn hold(thread: &mut Thread, lock: SpinId, locked: u64, then_ns: u64) {
     let ns = thread.random.exponential(locked);
-    thread.lock(lock).await;
-    thread.kernel(ns).await;
-    thread.unlock(lock).await;
+    thread.section(lock, ns, then_ns).await;
 }
 
 /// Names are looked up, and pages found, under RCU.
@@ -228,16 +227,17 @@ async fn look(thread: &mut Thread, work: Work) {
 }
 
 async fn write(thread: &mut Thread, disk: &Disk, work: Work) {
-    change(thread, disk, BUFFERS_OF_WRITE, work).await;
+    let ns = thread.random.exponential(work.update) / u64::from(BUFFERS_OF_WRITE);
+    thread.kernel(ns).await;
+    change(thread, disk, BUFFERS_OF_WRITE, ns, work).await;
 }
 
 /// Each buffer is filed with the running transaction as it comes up
-/// (`jbd2_journal_get_write_access`).
-async fn change(thread: &mut Thread, disk: &Disk, buffers: u32, work: Work) {
-    let ns = thread.random.exponential(work.update);
-    for _ in 0..buffers {
-        thread.kernel(ns / u64::from(buffers)).await;
-        hold(thread, disk.buffers, work.locked).await;
+/// (`jbd2_journal_get_write_access`), after `ns` of work, which for the first one is done.
+async fn change(thread: &mut Thread, disk: &Disk, buffers: u32, ns: u64, work: Work) {
+    for next in (0..buffers).rev() {
+        let then = if next > 0 { ns } else { 0 };
+        hold(thread, disk.buffers, work.locked, then).await;
         let filed = &disk.journal.filed;
         filed.set(filed.get() + 1);
     }
@@ -245,8 +245,10 @@ async fn change(thread: &mut Thread, disk: &Disk, buffers: u32, work: Work) {
 
 async fn update(thread: &mut Thread, disk: &Disk, directory: MutexId, work: Work) {
     thread.lock_mutex(directory).await;
-    hold(thread, disk.inodes, work.locked).await;
-    change(thread, disk, BUFFERS_OF_UPDATE, work).await;
+    let inode = thread.random.exponential(work.locked);
+    let ns = thread.random.exponential(work.update) / u64::from(BUFFERS_OF_UPDATE);
+    thread.section(disk.inodes, inode, ns).await;
+    change(thread, disk, BUFFERS_OF_UPDATE, ns, work).await;
     thread.unlock_mutex(directory).await;
 }
 
@@ -257,9 +259,13 @@ async fn commit(mut thread: Thread, disk: Disk, device: DeviceId, work: Work) {
         thread.wait(journal.asked).await;
         let (waiting, gate) = (journal.waiting.take(), journal.next());
         journal.commits.set(journal.commits.get() + 1);
-        for _ in 0..journal.filed.take() {
+        let filed = journal.filed.take();
+        if filed > 0 {
             thread.kernel(work.locked).await;
-            hold(&mut thread, disk.buffers, work.locked).await;
+        }
+        for next in (0..filed).rev() {
+            let then = if next > 0 { work.locked } else { 0 };
+            hold(&mut thread, disk.buffers, work.locked, then).await;
         }
         thread.io(device).await;
         thread.wake(gate, waiting).await;

@@ -63,9 +63,7 @@ impl Memory {
     }
 
     async fn hold(self, thread: &Thread, lock: SpinId, pages: u64) {
-        thread.lock(lock).await;
-        thread.kernel(self.page_lock_ns * pages).await;
-        thread.unlock(lock).await;
+        thread.section(lock, self.page_lock_ns * pages, 0).await;
     }
 
     /// Pages are touched that are not mapped.
