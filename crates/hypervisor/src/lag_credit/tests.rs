@@ -464,7 +464,7 @@ fn paid(credit: LagCredit, yields: &[(u64, bool)]) -> Vec<bool> {
 }
 
 /// As `yield_deboost_validate_tasks` asks: the limit first, and then whether the target is on this
-/// run queue. Once the other way round, nine in ten of the simulated guests' penalties were too many.
+/// run queue. The other way round yielders paid so often that dedup in simulated guests fell to a fourth.
 #[test]
 fn yields_to_other_queues_use_up_the_debooster_s_limit() {
     let here: Vec<_> = (1..=8).map(|n| (2_000 * n, true)).collect();
