@@ -225,6 +225,9 @@ impl Analysis {
                 tid, target_cpu, ..
             } => {
                 self.lacks_wakeups = false;
+                if let Kind::SchedWakeupNew { .. } = event.kind {
+                    self.on_birth(tid, Tid(0), now);
+                }
                 let thread = self.threads.find(tid);
                 if let Some(woken) = self.threads.get(thread).vcpu {
                     self.on_wakeup(event, now, woken, target_cpu);
@@ -236,17 +239,10 @@ impl Analysis {
                     self.on_migrate(vcpu, now, dest_cpu);
                 }
             }
-            Kind::SchedProcessFork { parent, child } => {
-                self.threads.born(child, parent);
-            }
+            Kind::SchedProcessFork { parent, child } => self.on_birth(child, parent, now),
             Kind::SchedProcessExit { tid } => {
                 let thread = self.threads.find(tid);
-                if let Some(vcpu) = self.threads.get(thread).vcpu {
-                    self.on_vcpu_exit(vcpu, now);
-                }
-                if let Some(thread) = self.threads.get_mut(thread).filter(|_| thread > OVERFLOW) {
-                    thread.dead = true;
-                }
+                self.on_death(thread, now);
             }
             _ => {}
         }

@@ -61,6 +61,7 @@ mod tests;
 
 pub use answers::Answers;
 pub use options::{Options, Selection, Skip};
+pub use threads::vcpu_in_name;
 
 use hash::IntMap;
 

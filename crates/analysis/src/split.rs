@@ -6,7 +6,7 @@ use crate::Analysis;
 use crate::cpu::NO_VCPU;
 use crate::latency::Waker;
 use crate::ready::Cause;
-use crate::threads::ThreadId;
+use crate::threads::{OVERFLOW, ThreadId};
 use crate::vcpu::{Mode, Run};
 
 /// `TASK_REPORT_MAX` since Linux 4.14 (`__trace_sched_switch_state`): set if the task was
@@ -16,10 +16,17 @@ const PREEMPTED: u32 = 0x100;
 const PREEMPTED_OLD: u32 = 0x1000;
 /// The states that `sched_switch` reports, `TASK_REPORT | TASK_REPORT_IDLE`.
 const REPORTED: u32 = 0xff;
+/// `EXIT_DEAD | EXIT_ZOMBIE`: the task does not come back.
+const GONE: u32 = 0x30;
 
 /// Whether a task that was switched out is still runnable.
 pub(crate) const fn is_runnable(prev_state: u32) -> bool {
     prev_state & REPORTED == 0 || prev_state & (PREEMPTED | PREEMPTED_OLD) != 0
+}
+
+/// Whether a task that was switched out has exited.
+pub(crate) const fn is_gone(prev_state: u32) -> bool {
+    !is_runnable(prev_state) && prev_state & GONE != 0
 }
 
 impl Analysis {
@@ -235,6 +242,9 @@ impl Analysis {
         if let Some(out) = out {
             self.switch_out(out, number, now, next_id, state);
         }
+        if is_gone(state) {
+            self.on_death(prev, now);
+        }
         let vcpu = self.threads.get(next_id).vcpu.unwrap_or(NO_VCPU);
         if let Some(cpu) = self.cpus.get_mut(usize::from(number)) {
             cpu.switch(&self.window, number, now, (next_id, next.0, vcpu));
@@ -433,8 +443,29 @@ impl Analysis {
         }
     }
 
-    /// `sched_process_exit` of a vCPU's thread, in its own context.
-    pub(crate) fn on_vcpu_exit(&mut self, index: u32, now: u64) {
+    /// A task begins: before, it was not there, whatever is known of it by name.
+    pub(crate) fn on_birth(&mut self, child: Tid, parent: Tid, now: u64) {
+        let thread = self.threads.born(child, parent);
+        let index = self.threads.get(thread).vcpu;
+        if let Some(vcpu) = index.and_then(|index| self.vcpus.get_mut(index as usize))
+            && std::mem::take(&mut vcpu.is_unborn)
+        {
+            vcpu.since = vcpu.since.max(now);
+        }
+    }
+
+    /// A task has ended, and its id may be given out again.
+    pub(crate) fn on_death(&mut self, thread: ThreadId, now: u64) {
+        if let Some(vcpu) = self.threads.get(thread).vcpu {
+            self.on_vcpu_exit(vcpu, now);
+        }
+        if let Some(thread) = self.threads.get_mut(thread).filter(|_| thread > OVERFLOW) {
+            thread.dead = true;
+        }
+    }
+
+    /// The end of a vCPU's thread.
+    fn on_vcpu_exit(&mut self, index: u32, now: u64) {
         self.settle(index, now);
         self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {

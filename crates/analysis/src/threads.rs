@@ -133,7 +133,8 @@ impl Threads {
 
 /// The vCPU number in the name of a thread, as VMMs name them: QEMU `CPU 3/KVM`, Firecracker
 /// `fc_vcpu 3`, Cloud Hypervisor `vcpu3`, crosvm `crosvm_vcpu3`.
-pub(crate) fn vcpu_in_name(name: &str) -> Option<VcpuId> {
+#[must_use]
+pub fn vcpu_in_name(name: &str) -> Option<VcpuId> {
     let digits = if let Some(rest) = name.strip_prefix("CPU ") {
         rest.strip_suffix("/KVM")
             .or_else(|| rest.strip_suffix("/TCG"))?

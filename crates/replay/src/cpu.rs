@@ -7,6 +7,8 @@ use stealtime_simulator::script::Late;
 pub(crate) struct Cpu {
     /// The task on it; 0 for the idle task, `None` before it is known.
     pub(crate) current: Option<i32>,
+    /// It has been idle.
+    pub(crate) idled: bool,
     /// The hrtimer whose callback runs.
     pub(crate) expiring: Option<u64>,
     /// Time of its last event.

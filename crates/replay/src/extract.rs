@@ -1,6 +1,6 @@
 //! One pass over events: scripts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stealtime_analysis::Answers;
@@ -11,12 +11,16 @@ use stealtime_simulator::script::{Edge, Late, Spent, Step, Until};
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
-use crate::task::{Cause, State, Task};
+use crate::task::{Birth, Cause, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
 /// Bits of `prev_state` that mean the task can still run: none, or preempted.
 pub(crate) const PREEMPTED: u32 = 0x100;
+/// `EXIT_DEAD | EXIT_ZOMBIE`.
+const EXITED: u32 = 0x30;
+/// `TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE`.
+const ASLEEP: u32 = 0x3;
 
 /// MSRs that set the LAPIC's timer: IA32_TSC_DEADLINE, and x2APIC's initial count.
 const SETS_TIMER: [u32; 2] = [0x6e0, 0x838];
@@ -36,6 +40,27 @@ pub struct Resolved {
     pub hidden_switches: u64,
 }
 
+/// The begin of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begins {
+    /// When, in ns of the recording.
+    pub at_ns: u64,
+    /// Whether the recording has its fork. Without it the task was first seen then, on a CPU that had
+    /// been idle: it cannot have waited since the recording began.
+    pub is_seen: bool,
+}
+
+/// A thread of which the recording has the name and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// Thread id.
+    pub tid: i32,
+    /// The process that it is of; 0 if that is not known.
+    pub process: i32,
+    /// Name.
+    pub name: String,
+}
+
 /// A task of a recording, with what the recording says of it.
 #[derive(Clone, Debug)]
 pub struct RecordedTask {
@@ -53,6 +78,10 @@ pub struct RecordedTask {
     pub ran_on: Vec<u16>,
     /// Where it was first.
     pub first_cpu: u16,
+    /// When it began, in ns of the recording, if that was in its middle.
+    pub begins: Option<Begins>,
+    /// When it ended, in ns of the recording, if it did.
+    pub ends_ns: Option<u64>,
     /// Times that it got a CPU.
     pub switches_in: u64,
     /// Times that it changed its CPU.
@@ -76,6 +105,10 @@ pub struct Recording {
     pub cpus: u32,
     /// Tasks in the order of their ids.
     pub tasks: Vec<RecordedTask>,
+    /// vCPUs, by the index of the VM and number, that never got a CPU: they are no tasks.
+    pub never_ran: Vec<(usize, u32)>,
+    /// Threads without events, in the order of their ids.
+    pub unseen: Vec<Unseen>,
     /// Edges between them.
     pub edges: u32,
     /// How wakeups were explained.
@@ -104,6 +137,36 @@ pub struct Recording {
     pub migrations: u64,
     /// Halts of vCPUs: exits that halt.
     pub halts: u64,
+    /// Ends of halts that KVM tells of, and with them how long was polled.
+    pub halts_told: u64,
+}
+
+/// A task that is seen within this time after the begin of a recording, in ns, has waited since then.
+const LONG_NS: u64 = 10_000_000;
+
+/// Index of its VM and number of a thread that is a vCPU.
+type Vcpu = Option<(usize, u32)>;
+
+/// How a task leaves its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Runnable,
+    Asleep,
+    Gone,
+    /// Neither asleep nor gone by the states of today: gone if it was exiting.
+    Otherwise,
+}
+
+impl Left {
+    /// By `prev_state` of the switch.
+    fn by(prev_state: u32) -> Self {
+        match prev_state {
+            state if state & 0xff == 0 || state & PREEMPTED != 0 => Self::Runnable,
+            state if state & EXITED != 0 => Self::Gone,
+            state if state & ASLEEP != 0 => Self::Asleep,
+            _ => Self::Otherwise,
+        }
+    }
 }
 
 /// Turns events into scripts.
@@ -111,7 +174,11 @@ pub struct Recording {
 pub struct Extractor {
     pub(crate) cpus: Vec<Cpu>,
     tasks: BTreeMap<i32, Task>,
+    /// Tasks that ended before another was given their id, and which vCPU they were.
+    past: Vec<(i32, Vcpu, Task)>,
     pub(crate) vcpus: BTreeMap<i32, (usize, u32)>,
+    /// vCPUs whose threads have an id that was another's before, the first one last.
+    later: BTreeMap<i32, Vec<(usize, u32)>>,
     /// Wakeups between tasks that are no vCPUs and vCPUs, by VM.
     pub(crate) met: BTreeMap<i32, BTreeMap<usize, u32>>,
     by_number: BTreeMap<(usize, u32), i32>,
@@ -125,10 +192,15 @@ pub struct Extractor {
     quotas: Quotas,
     wakeups: WakeLatencies,
     halts: u64,
+    halts_told: u64,
     idle_wakes: Wakes,
     busy_wakes: Wakes,
-    /// Names of tasks that have not done anything yet.
-    unseen: BTreeMap<i32, String>,
+    /// Processes and names of tasks that have not done anything yet.
+    unseen: BTreeMap<i32, (i32, String)>,
+    /// Events were lost.
+    lossy: bool,
+    /// Tasks that were moved before anything else was seen of them.
+    moved_first: BTreeSet<i32>,
 }
 
 impl Extractor {
@@ -138,17 +210,22 @@ impl Extractor {
     pub fn new(answers: &Answers) -> Self {
         let vm_of = |name: &str| answers.vms.iter().position(|vm| vm.vm == name);
         let mut vcpus = BTreeMap::new();
+        let mut later: BTreeMap<i32, Vec<(usize, u32)>> = BTreeMap::new();
         let mut by_number = BTreeMap::new();
-        for time in &answers.vcpus {
+        for time in answers.vcpus.iter().rev() {
             if let Some(vm) = vm_of(&time.vm) {
-                vcpus.insert(time.tid, (vm, time.vcpu));
+                if let Some(other) = vcpus.insert(time.tid, (vm, time.vcpu)) {
+                    later.entry(time.tid).or_default().push(other);
+                }
                 by_number.insert((vm, time.vcpu), time.tid);
             }
         }
         Self {
             cpus: Vec::new(),
             tasks: BTreeMap::new(),
+            past: Vec::new(),
             vcpus,
+            later,
             met: BTreeMap::new(),
             by_number,
             edges: 0,
@@ -161,9 +238,12 @@ impl Extractor {
             quotas: Quotas::default(),
             wakeups: WakeLatencies::default(),
             halts: 0,
+            halts_told: 0,
             idle_wakes: Wakes::default(),
             busy_wakes: Wakes::default(),
             unseen: BTreeMap::new(),
+            lossy: false,
+            moved_first: BTreeSet::new(),
         }
     }
 
@@ -221,20 +301,20 @@ impl Extractor {
         self.resolved.hidden_switches += 1;
         let now = core::mem::replace(&mut self.now, self.cpus[cpu].last);
         let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
-        self.switch(cpu, was, tid, false, prio);
+        self.switch(cpu, was, tid, Left::Asleep, prio);
         self.now = now;
     }
 
     fn dispatch(&mut self, event: &Event, cpu: usize, names: &dyn Names) {
         let now = self.now;
         match event.kind {
-            Kind::Task { tid, name, .. } if tid.0 != 0 => {
+            Kind::Task { tid, process, name } if tid.0 != 0 => {
                 let name = names.name(name).to_owned();
                 if let Some(task) = self.tasks.get_mut(&tid.0) {
                     task.name = name;
                 } else {
                     // The task has not done anything yet.
-                    self.unseen.insert(tid.0, name);
+                    self.unseen.insert(tid.0, (process.0, name));
                 }
             }
             Kind::SchedSwitch {
@@ -244,22 +324,26 @@ impl Extractor {
                 next_prio,
                 ..
             } => {
-                let runnable = prev_state & 0xff == 0 || prev_state & PREEMPTED != 0;
-                self.switch(cpu, prev.0, next.0, runnable, next_prio);
+                self.switch(cpu, prev.0, next.0, Left::by(prev_state), next_prio);
             }
             Kind::SchedWaking {
                 tid, target_cpu, ..
             } => self.waking(event, tid.0, target_cpu),
-            Kind::SchedWakeupNew { tid, .. } => {
-                let at = self.now.saturating_sub(self.first);
-                let task = self.task_that_was(tid.0, State::Asleep { since: now });
-                task.wake(now, Cause::Known(Until::Time(at)));
-            }
-            Kind::SchedMigrateTask { tid, dest_cpu, .. } => {
+            Kind::SchedWakeupNew {
+                tid, target_cpu, ..
+            } => self.birth(tid.0, u16::try_from(target_cpu).ok()),
+            Kind::SchedProcessFork { child, .. } => self.birth(child.0, None),
+            Kind::SchedProcessExit { tid } => {
                 if let Some(task) = self.tasks.get_mut(&tid.0) {
-                    task.moves(dest_cpu);
+                    task.exits_now = true;
                 }
             }
+            Kind::SchedMigrateTask { tid, dest_cpu, .. } => match self.tasks.get_mut(&tid.0) {
+                Some(task) => task.moves(dest_cpu),
+                None => {
+                    self.moved_first.insert(tid.0);
+                }
+            },
             Kind::KvmEntry { .. } if event.tid.0 != 0 => {
                 let task = self.task(event.tid.0);
                 task.settle(now);
@@ -292,6 +376,7 @@ impl Extractor {
             Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
+                self.halts_told += 1;
                 let at = now.saturating_sub(self.first);
                 self.task(event.tid.0).halt_over(now, ns, at);
             }
@@ -342,30 +427,35 @@ impl Extractor {
         }
     }
 
-    fn switch(&mut self, cpu: usize, prev: i32, next: i32, runnable: bool, next_prio: i16) {
+    fn switch(&mut self, cpu: usize, prev: i32, next: i32, left: Left, next_prio: i16) {
         let now = self.now;
-        match prev != 0 && runnable {
+        match prev != 0 && left == Left::Runnable {
             true => self.cpus[cpu].next_slice(now),
             false => self.cpus[cpu].slice_over = None,
         }
+        self.cpus[cpu].idled |= prev == 0;
         if prev != 0 {
             let first = self.first;
             let task = self.task_that_was(prev, State::Running { since: first });
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
             task.last_cpu = Some(cpu as u16);
-            if runnable {
-                task.settle(now);
-                if task.spins {
-                    task.steps.push(Step::Yield);
+            match left {
+                Left::Runnable => {
+                    task.settle(now);
+                    if task.spins {
+                        task.steps.push(Step::Yield);
+                    }
+                    task.state = State::Runnable;
                 }
-                task.state = State::Runnable;
-            } else {
-                task.sleep(now);
+                Left::Gone => task.ends(now),
+                Left::Otherwise if task.exits_now => task.ends(now),
+                Left::Asleep | Left::Otherwise => task.sleep(now),
             }
         }
         if next != 0 {
-            let task = self.task_that_was(next, State::Runnable);
+            self.come_on(cpu, next);
+            let task = self.task(next);
             task.settle(now);
             if let State::Asleep { .. } = task.state {
                 // It runs without a wakeup in the recording: the time is all that is known.
@@ -394,6 +484,55 @@ impl Extractor {
             }
         }
         self.cpus[cpu].current = Some(next);
+        self.cpus[cpu].idled |= next == 0;
+    }
+
+    /// A task begins, on this CPU if that is told.
+    fn birth(&mut self, tid: i32, cpu: Option<u16>) {
+        let at = self.now;
+        self.bury(tid);
+        let task = self
+            .tasks
+            .entry(tid)
+            .or_insert_with(|| Task::born(Birth { at, seen: true }));
+        if task.switches_in == 0 && task.born.is_some() {
+            task.first_cpu = cpu.or(task.first_cpu);
+        }
+    }
+
+    /// The task that had this id and ended makes room for another one.
+    fn bury(&mut self, tid: i32) {
+        let gone = |task: &Task| task.state == State::Gone;
+        if !self.tasks.get(&tid).is_some_and(gone) {
+            return;
+        }
+        let Some(task) = self.tasks.remove(&tid) else {
+            return;
+        };
+        let mut was = None;
+        if !task.exits.is_empty() {
+            was = self.vcpus.remove(&tid);
+            let next = self.later.get_mut(&tid).and_then(Vec::pop);
+            self.vcpus.extend(next.map(|next| (tid, next)));
+        }
+        self.past.push((tid, was, task));
+    }
+
+    /// A task gets a CPU: if it was not seen before, it has waited since the recording began, unless
+    /// that CPU was idle meanwhile and nothing was lost.
+    fn come_on(&mut self, cpu: usize, tid: i32) {
+        self.bury(tid);
+        if self.tasks.contains_key(&tid) {
+            return;
+        }
+        let at = self.now;
+        let long = at.saturating_sub(self.first) >= LONG_NS;
+        let told = !self.lossy && !self.moved_first.contains(&tid);
+        let task = match long && told && self.cpus[cpu].idled {
+            true => Task::born(Birth { at, seen: false }),
+            false => Task::new(State::Runnable),
+        };
+        self.tasks.insert(tid, task);
     }
 
     fn waking(&mut self, event: &Event, tid: i32, target: u32) {
@@ -462,6 +601,7 @@ impl Extractor {
     /// they wait until they are seen again.
     fn lost(&mut self, cpu: usize) {
         self.quotas.lost();
+        self.lossy = true;
         let (since, now) = (self.cpus[cpu].last, self.now);
         for task in self.tasks.values_mut() {
             if task.last_cpu == Some(cpu as u16) {
@@ -482,7 +622,7 @@ impl Extractor {
         let asleep = |task: &Task| matches!(task.state, State::Asleep { .. });
         if self.tasks.get(&tid).is_some_and(asleep) {
             let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
-            self.switch(cpu, 0, tid, false, prio);
+            self.switch(cpu, 0, tid, Left::Asleep, prio);
         }
     }
 
@@ -518,47 +658,42 @@ impl Extractor {
     #[must_use]
     pub fn finish(mut self) -> Recording {
         let now = self.now;
-        let mut tasks = Vec::new();
         let of_vm = |tid| self.works_for(tid);
         let vms: BTreeMap<i32, usize> = self
             .met
             .keys()
             .filter_map(|&tid| Some((tid, of_vm(tid)?)))
             .collect();
-        for (&tid, task) in &mut self.tasks {
-            task.finish(now);
-            let alarm_ns = task.alarm_ns();
-            settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
-            let nice = (task.prio - 120).clamp(-20, 19) as i8;
-            let name = match task.name.is_empty() {
-                true => self.unseen.get(&tid).cloned().unwrap_or_default(),
-                false => task.name.clone(),
-            };
-            tasks.push(RecordedTask {
-                tid,
-                name,
-                vcpu: self.vcpus.get(&tid).copied(),
-                vm: self.vcpus.get(&tid).map(|vcpu| vcpu.0).or(vms.get(&tid).copied()),
-                nice,
-                ran_on: task.cpus.iter().copied().collect(),
-                first_cpu: task.first_cpu.unwrap_or(0),
-                switches_in: task.switches_in,
-                migrations: task.migrations,
-                exits: core::mem::take(&mut task.exits),
-                endless: self.vcpus.contains_key(&tid) && task.never_waits(self.first, now),
-                alarm_ns,
-                steps: Arc::from(core::mem::take(&mut task.steps)),
-            });
-        }
         let wake_ns = self.busy_wakes.percentile(5);
         let less = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
         let idle_late = self.cpus.iter();
         let idle_late = idle_late.map(|cpu| late_since(&cpu.idle_late, self.first, less));
-        tasks.retain(|task| !task.ran_on.is_empty());
+        let idle_late = idle_late.collect();
+        let mut all = core::mem::take(&mut self.past);
+        // Who was given an id again comes behind who had it.
+        let last = core::mem::take(&mut self.tasks).into_iter();
+        all.extend(last.map(|(tid, task)| (tid, self.vcpus.get(&tid).copied(), task)));
+        all.sort_by_key(|task| task.0);
+        let switches = all.iter().map(|task| task.2.switches_in).sum();
+        let migrations = all.iter().map(|task| task.2.migrations).sum();
+        let tasks = all.into_iter().map(|task| self.recorded(task, &vms));
+        let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
+        let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
+        let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
+        never_ran.retain(|vcpu| !ran.contains(vcpu));
+        never_ran.sort_unstable();
+        let seen: BTreeSet<i32> = tasks.iter().map(|task| task.tid).collect();
+        let unseen = self
+            .unseen
+            .into_iter()
+            .filter(|(tid, _)| !seen.contains(tid));
+        let unseen = unseen.map(|(tid, (process, name))| Unseen { tid, process, name });
         Recording {
             span_ns: now.saturating_sub(self.first),
             cpus: self.cpus.len() as u32,
             tasks,
+            never_ran,
+            unseen: unseen.collect(),
             edges: self.edges,
             resolved: self.resolved,
             idle_wake_ns: self.idle_wakes.percentile(50),
@@ -567,12 +702,58 @@ impl Extractor {
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
-            late: self.cpus.iter().map(|cpu| late_since(&cpu.late, self.first, 0)).collect(),
-            idle_late: idle_late.collect(),
+            late: self
+                .cpus
+                .iter()
+                .map(|cpu| late_since(&cpu.late, self.first, 0))
+                .collect(),
+            idle_late,
             wakeups: self.wakeups,
-            switches: self.tasks.values().map(|task| task.switches_in).sum(),
-            migrations: self.tasks.values().map(|task| task.migrations).sum(),
+            switches,
+            migrations,
             halts: self.halts,
+            halts_told: self.halts_told,
+        }
+    }
+
+    /// A task as it was seen to the end.
+    fn recorded(
+        &self,
+        (tid, vcpu, mut task): (i32, Vcpu, Task),
+        vms: &BTreeMap<i32, usize>,
+    ) -> RecordedTask {
+        task.finish(self.now);
+        let alarm_ns = task.alarm_ns();
+        settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
+        let name = match task.name.is_empty() {
+            true => self.unseen.get(&tid).map(|unseen| unseen.1.clone()),
+            false => Some(core::mem::take(&mut task.name)),
+        };
+        let after = |at: u64| at.saturating_sub(self.first);
+        RecordedTask {
+            tid,
+            name: name.unwrap_or_default(),
+            vcpu,
+            vm: vcpu.map(|vcpu| vcpu.0).or(vms.get(&tid).copied()),
+            nice: (task.prio - 120).clamp(-20, 19) as i8,
+            ran_on: task.cpus.iter().copied().collect(),
+            first_cpu: task.first_cpu.unwrap_or(0),
+            begins: task
+                .born
+                .filter(|birth| birth.at > self.first)
+                .map(|birth| Begins {
+                    at_ns: after(birth.at),
+                    is_seen: birth.seen,
+                }),
+            ends_ns: task.died.map(after),
+            switches_in: task.switches_in,
+            migrations: task.migrations,
+            endless: vcpu.is_some()
+                && task.died.is_none()
+                && task.never_waits(self.first, self.now),
+            alarm_ns,
+            exits: task.exits,
+            steps: Arc::from(task.steps),
         }
     }
 }

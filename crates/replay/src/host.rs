@@ -200,6 +200,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
             Some(&cpu) if !cpus.contains(&first) => cpu,
             _ => first,
         },
+        starts_ns: task.begins.map_or(0, |begins| begins.at_ns),
         cpus,
         vm: task.vm.map(|vm| vm as u32),
         // A pinned task may be balanced within its CPUs.

@@ -17,6 +17,6 @@ mod timers;
 mod wake;
 mod watch;
 
-pub use extract::{Extractor, RecordedTask, Recording, Resolved};
+pub use extract::{Begins, Extractor, RecordedTask, Recording, Resolved, Unseen};
 pub use retold::retold;
 pub use watch::WakeLatencies;

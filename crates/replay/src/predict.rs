@@ -59,17 +59,25 @@ pub struct OtherTimes {
 /// What the recording says.
 #[must_use]
 pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
-    let time_of = |tid: i32| answers.vcpus.iter().find(|time| time.tid == tid);
+    let time_of = |tid: i32, (vm, vcpu): (usize, u32)| {
+        let vm = answers.vms.get(vm).map(|vm| vm.vm.as_str());
+        let of_vm = answers.vcpus.iter().filter(|t| Some(t.vm.as_str()) == vm);
+        of_vm.into_iter().find(|t| t.tid == tid && t.vcpu == vcpu)
+    };
     let vcpu = |task: &RecordedTask| {
         let (vm, vcpu) = task.vcpu?;
-        let time = time_of(task.tid)?;
+        let time = time_of(task.tid, (vm, vcpu))?;
         Some(VcpuTimes {
             vm,
             vcpu,
             run_ns: time.on_cpu_ns,
             ready_ns: time.preempted_ns + time.wake_wait_ns,
             halted_ns: time.halt_ns,
-            unknown_ns: time.unknown_ns,
+            // What was before its first sign is no part of its life in a replay either.
+            unknown_ns: match task.begins {
+                Some(begins) if !begins.is_seen => time.unknown_ns.saturating_sub(begins.at_ns),
+                _ => time.unknown_ns,
+            },
             poll_ns: time.poll_ns.unwrap_or(0),
             exits: exits_until(task, usize::MAX),
             wakeups: sorted(recording.wakeups.samples.get(&task.tid)),

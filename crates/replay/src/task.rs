@@ -8,9 +8,25 @@ use stealtime_simulator::script::{Spent, Step, Until};
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    Running { since: u64 },
+    Running {
+        since: u64,
+    },
     Runnable,
-    Asleep { since: u64 },
+    Asleep {
+        since: u64,
+    },
+    /// It has ended.
+    Gone,
+}
+
+/// When a task began, where that was in the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Birth {
+    /// By the recording's clock, in ns.
+    pub(crate) at: u64,
+    /// The recording has its fork; otherwise it was first seen then, where it cannot have waited
+    /// since the recording began.
+    pub(crate) seen: bool,
 }
 
 /// What ended a wait, as far as it is known before the whole recording is.
@@ -89,6 +105,12 @@ pub(crate) struct Task {
     pub(crate) last_ran: u64,
     /// Woken at this time, whether on an idle CPU, and not running yet.
     pub(crate) woken: Option<(u64, bool)>,
+    /// It began in the recording.
+    pub(crate) born: Option<Birth>,
+    /// It is exiting: when it next leaves its CPU for good, it has ended.
+    pub(crate) exits_now: bool,
+    /// When it ended, if it did.
+    pub(crate) died: Option<u64>,
 }
 
 impl Task {
@@ -117,11 +139,30 @@ impl Task {
             ran_ns: 0,
             last_ran: 0,
             woken: None,
+            born: None,
+            exits_now: false,
+            died: None,
         };
         if let State::Asleep { .. } = state {
             task.open();
         }
         task
+    }
+
+    /// A task that begins.
+    pub(crate) fn born(birth: Birth) -> Self {
+        Self {
+            born: Some(birth),
+            ..Self::new(State::Runnable)
+        }
+    }
+
+    /// It ends.
+    pub(crate) fn ends(&mut self, now: u64) {
+        self.settle(now);
+        self.halt_untold();
+        self.state = State::Gone;
+        self.died = Some(now);
     }
 
     /// Adds what it has run until now.
@@ -169,7 +210,7 @@ impl Task {
             self.settle(since.max(began));
         }
         self.halt_untold();
-        if !matches!(self.state, State::Asleep { .. }) {
+        if !matches!(self.state, State::Asleep { .. } | State::Gone) {
             self.sleep(since.min(now));
         }
     }

@@ -1,6 +1,6 @@
 //! Where one vCPU's time goes.
 
-use stealtime_events::{Kind, VcpuId};
+use stealtime_events::{Kind, Tid, VcpuId};
 
 use super::build::{EPT, HLT, PAUSE, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid};
 
@@ -296,6 +296,48 @@ fn a_thread_that_is_named_like_a_vcpu_only_is_none() {
         .switch(1000, 0, 0, VCPU, RUNNABLE)
         .switch(1500, 0, VCPU, 0, SLEEPS);
     assert!(trace.answers().vcpus.is_empty());
+}
+
+#[test]
+fn a_vcpu_that_begins_and_ends_in_the_middle_has_only_the_time_between() {
+    // `EXIT_DEAD`, with which the last switch of a thread shows.
+    const DEAD: u32 = 0x10;
+    let new = |target_cpu| Kind::SchedWakeupNew {
+        tid: Tid(VCPU),
+        prio: 120,
+        target_cpu,
+    };
+    let run = |how: &dyn Fn(&mut Trace)| {
+        let mut trace = Trace::new(&[(VCPU, "CPU 0/KVM"), (50, "qemu-system-x86")]);
+        trace.switch(1_000, 0, 0, 50, RUNNABLE);
+        trace.add(4_000, 0, 50, new(0));
+        trace
+            .switch(5_000, 0, 50, VCPU, SLEEPS)
+            .entry(5_100, 0, VCPU, 0)
+            .exit(6_000, 0, VCPU, 0, EPT);
+        how(&mut trace);
+        trace.switch(20_000, 0, 0, 50, RUNNABLE);
+        of_tid(&trace.answers(), VCPU).clone()
+    };
+    let by_switch = run(&|trace| {
+        trace.switch(7_000, 0, VCPU, 0, DEAD);
+    });
+    assert_eq!(
+        (by_switch.span_ns, by_switch.halt_ns, by_switch.unknown_ns),
+        (3_000, 0, 0)
+    );
+    assert_eq!(
+        (by_switch.wake_wait_ns, by_switch.on_cpu_ns),
+        (1_000, 2_000)
+    );
+    // With the event of its own it is over a little earlier.
+    let by_event = run(&|trace| {
+        let tid = Tid(VCPU);
+        trace
+            .add(6_500, 0, VCPU, Kind::SchedProcessExit { tid })
+            .switch(7_000, 0, VCPU, 0, 64);
+    });
+    assert_eq!((by_event.span_ns, by_event.halt_ns), (2_500, 0));
 }
 
 #[test]

@@ -287,6 +287,10 @@ impl<'a> Machine<'a> {
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
+            if config.starts_ns > 0 {
+                self.tasks[task].state = TaskState::New;
+                self.post(config.starts_ns, Message::StartScript { task });
+            }
         }
         Ok(())
     }
@@ -548,7 +552,8 @@ impl<'a> Machine<'a> {
             }
         }
         for task in self.tasks.numbers() {
-            if !matches!(self.tasks[task].body, Body::Vcpu(_) | Body::Worker(_)) {
+            let later = self.tasks[task].state == TaskState::New;
+            if !later && !matches!(self.tasks[task].body, Body::Vcpu(_) | Body::Worker(_)) {
                 let cpu = match self.tasks[task].body {
                     Body::Script(_) => self.tasks[task].cpu,
                     _ => self.least_loaded(task),

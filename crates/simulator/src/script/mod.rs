@@ -87,8 +87,11 @@ pub struct ScriptConfig {
     pub nice: i8,
     /// CPUs that it may run on; empty for all.
     pub cpus: Vec<u32>,
-    /// Where it is when the run begins.
+    /// Where it is when it begins.
     pub first_cpu: u32,
+    /// When it begins, in ns of the run: before that there is no such task. It ends with its last
+    /// step.
+    pub starts_ns: u64,
     /// Its VM, by a number of the caller's; tasks of one VM are in one group if
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,

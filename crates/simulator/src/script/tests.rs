@@ -19,6 +19,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             nice: 0,
             cpus: Vec::new(),
             first_cpu: n as u32 % cpus,
+            starts_ns: 0,
             vm: Some(0),
             moves: false,
             endless: false,
@@ -111,6 +112,23 @@ fn a_wait_ends_when_the_other_gets_there() {
             .iter()
             .all(|s| s.spent[&Spent::Guest].0 >= 3_000_000)
     );
+}
+
+#[test]
+fn a_task_that_begins_later_is_not_there_before_and_not_after_its_last_step() {
+    let mut config = config(1, 0, vec![vec![work(30_000_000)], vec![work(10_000_000)]]);
+    config.scripts.tasks[1].starts_ns = 40_000_000;
+    let outcome = run(&config, &mut ()).unwrap();
+    let books = |n: usize| outcome.scripts[n].books;
+    // Interrupts on its CPU take time of it.
+    assert!((10_000_000..10_020_000).contains(&books(1).run_ns));
+    assert_eq!(books(1).sleep_ns, 0);
+    // The CPU had to be woken for it.
+    assert!(books(1).wait_ns < 200_000, "{:?}", books(1));
+    assert_eq!(books(1).total_ns(), 100_000_000);
+    let ended = outcome.scripts[1].finished_ns.unwrap();
+    assert!((50_000_000..50_300_000).contains(&ended), "{ended}");
+    assert!((30_000_000..30_050_000).contains(&books(0).run_ns));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Function calls, TLB shootdowns and the IPIs that carry them.
 
 use stealtime_events::{ExitReason, Kind};
-use stealtime_simulator::config::Config;
+use stealtime_simulator::config::{Config, Costs};
 use stealtime_simulator::{Collected, GuestBuilder, Machine, Outcome, Sim};
 
-use super::{MS, config, latency, named, run_recipe};
+use super::{MS, config, latency, named, pinned, run_recipe};
 
 /// vCPU 0 shoots TLBs down; the other vCPUs compute, in the same process or in others.
 fn shooter(guest: &mut GuestBuilder, flush: bool, apart: bool) -> Sim {
@@ -46,6 +46,37 @@ fn without_pv(config: &mut Config) {
         vm.guest.pv_tlb_flush = false;
         vm.guest.pv_sched_yield = false;
     }
+}
+
+/// Mean time from sending an IPI to its being taken, with two vCPUs on CPUs of their own that always
+/// compute, where nothing costs anything but what `change` says.
+fn response(change: impl Fn(&mut Costs)) -> u64 {
+    let mut config = pinned(config(1, 2, 2, named("idle")));
+    config.host.profile.costs = Costs::FREE;
+    without_pv(&mut config);
+    change(&mut config.host.profile.costs);
+    let outcome = run_recipe(&config, |guest| shooter(guest, false, false)).unwrap();
+    let ipis = &outcome.vms[0].answers.ipis;
+    assert!(ipis.count > 1_000, "{}", ipis.count);
+    ipis.mean().unwrap()
+}
+
+/// The sender exits, KVM posts the interrupt, a notification flies, and the receiver takes it without
+/// leaving the guest.
+#[test]
+fn the_response_to_an_ipi_is_the_sum_of_its_way() {
+    // The step in which the guest sends takes a nanosecond at the least.
+    let least = response(|_| {});
+    assert!(least <= 1, "{least}");
+    let is = |change: &dyn Fn(&mut Costs), way: u64| {
+        assert_eq!(response(change), least + way);
+    };
+    is(&|costs| costs.ipi_flight_ns = 700, 700);
+    is(&|costs| costs.vmexit_ns = 400, 400);
+    is(
+        &|costs| (costs.vmexit_ns, costs.ipi_flight_ns) = (400, 700),
+        1_100,
+    );
 }
 
 #[test]
