@@ -10,10 +10,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use stealtime_lab::compare::compare;
+use stealtime_lab::metric::Of;
 use stealtime_lab::run::run;
 use stealtime_lab::scenario::Scenario;
 use stealtime_lab::simulate::Simulator;
-use stealtime_report::html::{Axis, Chart, Interval, Lead, Mark, Page, Table, analyze, simulate};
+use stealtime_lab::sweep::{Summary, Time};
+use stealtime_report::html::{
+    Axis, Chart, Interval, Lead, Mark, Page, Table, analyze, simulate, sweep,
+};
 
 /// What a page may weigh without what was measured.
 const MOST_BYTES: usize = 1 << 20;
@@ -295,4 +299,63 @@ fn a_comparison_answers_first() {
         let sum: f64 = parts.filter_map(|part| part["values"][bar].as_f64()).sum();
         assert!((sum - 100.0).abs() < 0.01, "{sum}");
     }
+}
+
+#[test]
+fn a_sweep_shows_where_time_went_by_each_value() {
+    let mut summary = Summary {
+        runs: 6,
+        finished: 6,
+        failed: 0,
+        first_failure: None,
+        effects: Vec::new(),
+        best: Vec::new(),
+        times: vec![Time {
+            of: Of::Vm("web".to_owned()),
+            knob: "kvm.halt_poll_ns".to_owned(),
+            levels: ["0", "50us"].map(str::to_owned).into(),
+            states: vec![
+                ("in guest", vec![Some(30.0), Some(40.0)]),
+                ("spinning", vec![Some(10.0), Some(0.0)]),
+                ("halt polling", vec![Some(0.0), Some(20.0)]),
+                ("asleep", vec![Some(70.0), None]),
+                ("steal", vec![Some(0.0), Some(0.0)]),
+            ],
+        }],
+    };
+    let page = |summary: &Summary| {
+        let scenario = ("a small one", "[host]\n");
+        text(&sweep::page(
+            summary,
+            scenario,
+            Vec::new(),
+            "stealtime sweep small.toml",
+        ))
+    };
+    let given = page(&summary);
+    assert!(given.contains("Where vCPU time went</h2>"));
+    assert!(
+        given.contains("VM web: time of its vCPUs by kvm.halt_poll_ns"),
+        "a title"
+    );
+    let charts = data(&given);
+    assert_eq!(charts[0]["kind"], "stacked");
+    assert_eq!(charts[0]["rows"], serde_json::json!(["0", "50us"]));
+    let parts = charts[0]["parts"].as_array().expect("parts");
+    let told: Vec<_> = parts
+        .iter()
+        .map(|part| (part["name"].as_str().unwrap_or(""), &part["values"]))
+        .collect();
+    // Spinning is apart from the rest of the guest's time; what is 0 everywhere is left out.
+    assert_eq!(
+        told,
+        [
+            ("in the guest", &serde_json::json!([20.0, 40.0])),
+            ("spinning in the guest", &serde_json::json!([10.0, 0.0])),
+            ("polling in halts", &serde_json::json!([0.0, 20.0])),
+            ("asleep", &serde_json::json!([70.0, 0.0])),
+        ]
+    );
+    summary.times.clear();
+    assert!(!page(&summary).contains("Where vCPU time went"));
 }

@@ -9,6 +9,7 @@ use super::cell::Cell;
 use super::journal::Journal;
 use super::plan::Plan;
 use super::table::{Column, Columns};
+use super::time::{Time, state, times};
 use crate::metric::{Better, Unit};
 use crate::nearest::suggestion;
 use crate::scenario::Setting;
@@ -36,6 +37,9 @@ pub struct Summary {
     pub effects: Vec<Effect>,
     /// By metric that has a right way.
     pub best: Vec<Best>,
+    /// By VM, then by what is varied. The results have these metrics of each run.
+    #[serde(skip)]
+    pub times: Vec<Time>,
 }
 
 /// What one thing that is varied does to a metric.
@@ -95,8 +99,8 @@ impl fmt::Display for BestPoint {
 }
 
 /// A metric's values by run; not a number where there is none.
-struct Values<'c> {
-    column: &'c Column,
+pub(super) struct Values<'c> {
+    pub(super) column: &'c Column,
     of: Vec<f64>,
 }
 
@@ -106,7 +110,14 @@ pub(super) fn summary(
     metrics: &[String],
 ) -> Result<Summary, SweepError> {
     let columns = Columns::of(plan, journal, 0..plan.runs());
-    let chosen = chosen(&columns.all, metrics)?;
+    let mut chosen = chosen(&columns.all, metrics)?;
+    let asked = chosen.len();
+    let states = columns.all.iter().enumerate();
+    chosen.extend(
+        states
+            .filter(|(_, column)| state(column).is_some())
+            .map(|(at, _)| at),
+    );
     let none = || vec![f64::NAN; usize::try_from(plan.runs()).unwrap_or(0)];
     let mut values: Vec<Values<'_>> = chosen
         .iter()
@@ -132,13 +143,15 @@ pub(super) fn summary(
             }
         }
     }
+    let (told, states) = values.split_at(asked);
     Ok(Summary {
         runs: plan.runs(),
         finished: journal.done(),
         failed,
         first_failure,
-        effects: values.iter().flat_map(|v| effects(plan, v)).collect(),
-        best: values.iter().filter_map(|v| best(plan, v)).collect(),
+        effects: told.iter().flat_map(|v| effects(plan, v)).collect(),
+        best: told.iter().filter_map(|v| best(plan, v)).collect(),
+        times: times(plan, states),
     })
 }
 
@@ -171,7 +184,7 @@ fn chosen(columns: &[Column], names: &[String]) -> Result<Vec<usize>, SweepError
 }
 
 /// Something varied: its name, its values' texts, how far runs of neighbouring values are apart.
-fn axes(plan: &Plan) -> Vec<(String, Vec<String>, usize)> {
+pub(super) fn axes(plan: &Plan) -> Vec<(String, Vec<String>, usize)> {
     let mut axes = Vec::new();
     let mut stride = plan.seeds.len();
     let variants = plan.variants.iter().map(|v| v.name.clone()).collect();
@@ -229,7 +242,13 @@ impl Mean {
 }
 
 /// By seed, the mean of all runs with the value number `at`.
-fn means(plan: &Plan, values: &Values<'_>, stride: usize, count: usize, at: usize) -> Vec<f64> {
+pub(super) fn means(
+    plan: &Plan,
+    values: &Values<'_>,
+    stride: usize,
+    count: usize,
+    at: usize,
+) -> Vec<f64> {
     let seeds = plan.seeds.len();
     let mut sums = vec![Mean::default(); seeds];
     for (run, value) in values.of.iter().enumerate() {

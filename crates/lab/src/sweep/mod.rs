@@ -14,6 +14,7 @@ mod journal;
 mod plan;
 mod record;
 mod table;
+mod time;
 mod values;
 mod work;
 
@@ -30,6 +31,7 @@ pub use journal::Journal;
 pub use plan::{Dimension, MOST_RUNS, Place, Plan};
 pub use record::{Ended, MetricKind};
 pub use table::{Column, Columns};
+pub use time::Time;
 pub use values::vary;
 pub use work::Work;
 

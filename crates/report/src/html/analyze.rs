@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
-use stealtime_analysis::answers::{KeyRow, VcpuTime};
+use stealtime_analysis::answers::VcpuTime;
 
 use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table};
 use crate::Key;
@@ -342,94 +342,107 @@ fn log_axis(title: &str, times: Times) -> Axis {
 
 /// How long exits took, by reason.
 fn durations(answers: &Answers, page: &mut Page) {
-    let times = Times::of(&answers.source.clock_unit);
-    let rows: Vec<&KeyRow> = answers
-        .exit_totals
-        .iter()
-        .filter(|row| row.samples > 0)
-        .collect();
-    if rows.is_empty() {
-        let section = terminal::section(answers, Key::ExitTotals, usize::MAX);
-        page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
-        return;
+    let rows = answers.exit_totals.iter().filter(|row| row.samples > 0);
+    let rows = rows.map(|row| Distribution {
+        name: row.reason.clone(),
+        points: [row.p50_ns, row.p90_ns, row.p99_ns, row.p999_ns],
+        count: (row.samples, "exit"),
+    });
+    Distributions {
+        key: Key::ExitTotals,
+        title: "From an exit to the next entry, sleep included, by reason, most time first",
+        describes: "Percentiles of the time from an exit to the next entry by reason; the table \"Exits \
+                    of all VMs\" has the numbers.",
+        axis: "time of an exit",
+        points: ["p50", "p90", "p99", "p99.9"],
+        most: MOST_REASONS,
+        rows: rows.collect(),
     }
-    let shown = rows.len().min(MOST_REASONS);
-    let title = "From an exit to the next entry, sleep included, by reason, most time first";
-    page.chart(
-        format!("{title}{}", of_all(shown, rows.len())),
-        "Percentiles of the time from an exit to the next entry by reason; the table \"Exits of all \
-         VMs\" has the numbers.",
-        Chart::Ranges {
-            axis: log_axis("time of an exit", times),
-            points: vec!["p50", "p90", "p99", "p99.9"],
-            rows: rows
-                .iter()
-                .take(MOST_REASONS)
-                .map(|row| Range {
-                    name: row.reason.clone(),
-                    points: [row.p50_ns, row.p90_ns, row.p99_ns, row.p999_ns]
-                        .map(|ns| ns as f64)
-                        .to_vec(),
-                    says: format!(
-                        "{}, p50 {}, p99 {}",
-                        counted(row.samples, "exit"),
-                        shown_time(times, row.p50_ns),
-                        shown_time(times, row.p99_ns)
-                    ),
-                })
-                .collect(),
-        },
-    );
+    .chart(answers, page);
+}
+
+fn latencies(answers: &Answers, page: &mut Page) {
+    let rows = answers.latencies.iter().filter(|row| row.count > 0);
+    let rows = rows.map(|row| {
+        let detail = match row.detail.as_str() {
+            "" => String::new(),
+            detail => format!(" ({detail})"),
+        };
+        Distribution {
+            name: format!("{} {}{detail}", row.vm, more::say_latency(&row.kind)),
+            points: [row.p50_ns, row.p90_ns, row.p99_ns, row.max_ns],
+            count: (row.count, "time"),
+        }
+    });
+    Distributions {
+        key: Key::Latency,
+        title: "Percentiles of latencies",
+        describes: "Percentiles of wakeup, IPI, timer and injection latencies of each VM; the table \
+                    \"Latencies\" has the numbers.",
+        axis: "latency",
+        points: ["p50", "p90", "p99", "longest"],
+        most: MOST_LATENCIES,
+        rows: rows.collect(),
+    }
+    .chart(answers, page);
+}
+
+/// Percentiles of something, and of how many of what they are.
+struct Distribution {
+    name: String,
+    points: [u64; 4],
+    count: (u64, &'static str),
+}
+
+/// Distributions that are one chart.
+struct Distributions {
+    /// The table that has the numbers, or says why there are none.
+    key: Key,
+    title: &'static str,
+    describes: &'static str,
+    axis: &'static str,
+    points: [&'static str; 4],
+    /// The chart's rows; the table has all.
+    most: usize,
+    rows: Vec<Distribution>,
+}
+
+impl Distributions {
+    fn chart(self, answers: &Answers, page: &mut Page) {
+        if self.rows.is_empty() {
+            let section = terminal::section(answers, self.key, usize::MAX);
+            page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
+            return;
+        }
+        let times = Times::of(&answers.source.clock_unit);
+        let shown = self.rows.len().min(self.most);
+        let row = |row: &Distribution| {
+            let [p50, _, p99, _] = row.points;
+            Range {
+                name: row.name.clone(),
+                points: row.points.map(|ns| ns as f64).to_vec(),
+                says: format!(
+                    "{}, p50 {}, p99 {}",
+                    counted(row.count.0, row.count.1),
+                    shown_time(times, p50),
+                    shown_time(times, p99)
+                ),
+            }
+        };
+        page.chart(
+            format!("{}{}", self.title, of_all(shown, self.rows.len())),
+            self.describes,
+            Chart::Ranges {
+                axis: log_axis(self.axis, times),
+                points: self.points.to_vec(),
+                rows: self.rows.iter().take(self.most).map(row).collect(),
+            },
+        );
+    }
 }
 
 fn shown_time(times: Times, ns: u64) -> String {
     times.show(ns).replace("  s", " s")
-}
-
-fn latencies(answers: &Answers, page: &mut Page) {
-    let times = Times::of(&answers.source.clock_unit);
-    let rows: Vec<_> = answers
-        .latencies
-        .iter()
-        .filter(|row| row.count > 0)
-        .collect();
-    if rows.is_empty() {
-        let section = terminal::section(answers, Key::Latency, usize::MAX);
-        page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
-        return;
-    }
-    let shown = rows.len().min(MOST_LATENCIES);
-    page.chart(
-        format!("Percentiles of latencies{}", of_all(shown, rows.len())),
-        "Percentiles of wakeup, IPI, timer and injection latencies of each VM; the table \"Latencies\" \
-         has the numbers.",
-        Chart::Ranges {
-            axis: log_axis("latency", times),
-            points: vec!["p50", "p90", "p99", "longest"],
-            rows: rows
-                .iter()
-                .take(MOST_LATENCIES)
-                .map(|row| {
-                    let detail = match row.detail.as_str() {
-                        "" => String::new(),
-                        detail => format!(" ({detail})"),
-                    };
-                    Range {
-                        name: format!("{} {}{detail}", row.vm, more::say_latency(&row.kind)),
-                        points: [row.p50_ns, row.p90_ns, row.p99_ns, row.max_ns]
-                            .map(|ns| ns as f64)
-                            .to_vec(),
-                        says: format!(
-                            "{}, p50 {}, p99 {}",
-                            counted(row.count, "time"),
-                            shown_time(times, row.p50_ns),
-                            shown_time(times, row.p99_ns)
-                        ),
-                    }
-                })
-                .collect(),
-        },
-    );
 }
 
 fn source(answers: &Answers) -> Table {

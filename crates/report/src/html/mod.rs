@@ -13,6 +13,7 @@ pub mod reproduce;
 pub mod simulate;
 pub mod sweep;
 mod table;
+mod time;
 
 pub use chart::{Axis, Chart, Color, Dots, Interval, Mark, Part, Range, Scale};
 pub use page::{Lead, Page, Section};

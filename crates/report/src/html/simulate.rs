@@ -5,7 +5,7 @@ use stealtime_lab::metric::Of;
 use stealtime_lab::stats::{Difference, Verdict};
 
 use super::effect::Effect;
-use super::{Axis, Cell, Chart, Color, Interval, Lead, Mark, Page, Part, Table};
+use super::{Axis, Cell, Chart, Interval, Lead, Mark, Page, Table, time};
 use crate::terminal::compare::number::{difference, value};
 use crate::terminal::compare::{PARTIAL, changes, failures, how, party};
 
@@ -53,7 +53,7 @@ pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
     page.section("Tables");
     tables(comparison, &mut page);
     page.section("Where vCPU time went");
-    time(comparison, &mut page);
+    times(comparison, &mut page);
     fairness(comparison, &mut page);
     page.section("The scenario");
     page.text("Run it again with:");
@@ -178,54 +178,21 @@ fn effect(comparison: &Comparison, row: &Row, first: &str, page: &mut Page) {
     .chart(page);
 }
 
-/// States of vCPUs that add up to all of their time.
-const STATES: [(&str, &str, Color); 6] = [
-    ("in guest", "in the guest", Color::Guest),
-    ("spinning", "spinning in the guest", Color::Spin),
-    ("in exits", "handling exits", Color::Exits),
-    ("halt polling", "polling in halts", Color::Poll),
-    ("steal", "waiting for a CPU (steal)", Color::Preempted),
-    ("asleep", "asleep", Color::Halted),
-];
-
 /// Where the time of each VM's vCPUs went, a bar for each variant.
-fn time(comparison: &Comparison, page: &mut Page) {
+fn times(comparison: &Comparison, page: &mut Page) {
     let names: Vec<String> = comparison.variants.iter().map(|v| v.name.clone()).collect();
-    let parties = parties(comparison);
-    for of in parties.iter().take(MOST_PARTIES) {
+    for of in parties(comparison).iter().take(MOST_PARTIES) {
         let mean = |name: &str, at: usize| {
             let cell = row(comparison, of, name).and_then(|row| row.cells.get(at)?.as_ref());
             cell.map_or(0.0, |cell| cell.estimate.mean)
         };
-        let part = |(metric, name, color): (&str, &str, Color)| Part {
-            name: name.to_owned(),
-            color,
-            values: (0..names.len())
-                .map(|at| match metric {
-                    // Spinning is a part of it, and has one of its own here.
-                    "in guest" => (mean("in guest", at) - mean("spinning", at)).max(0.0),
-                    metric => mean(metric, at),
-                })
-                .collect(),
-        };
-        let parts: Vec<Part> = STATES
-            .map(part)
-            .into_iter()
-            .filter(|part| part.values.iter().any(|value| *value > 0.0))
-            .collect();
-        if parts.is_empty() {
-            continue;
-        }
-        page.chart(
+        time::chart(
             format!("{}: time of its vCPUs", party(of)),
             "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep, \
              for each variant; the tables have the numbers.",
-            Chart::Stacked {
-                axis: Axis::plain("share of the vCPUs' time, %", " %"),
-                rows: names.clone(),
-                parts,
-                most: Some(100.0),
-            },
+            names.clone(),
+            mean,
+            page,
         );
     }
 }

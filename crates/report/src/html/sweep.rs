@@ -3,8 +3,9 @@
 use stealtime_lab::sweep::{Effect as Varied, Summary};
 
 use super::effect::Effect;
-use super::{Cell, Lead, Mark, Page, Table};
+use super::{Cell, Lead, Mark, Page, Table, time};
 use crate::terminal::compare::number::{difference, value};
+use crate::terminal::compare::party;
 use crate::terminal::sweep::{MEANS, failures};
 
 /// The page of a sweep of `scenario` (its name and text); `facts` say what was varied, `command` runs
@@ -29,6 +30,7 @@ pub fn page(summary: &Summary, scenario: (&str, &str), facts: Vec<String>, comma
         });
     }
     effects(summary, &mut page);
+    times(summary, &mut page);
     page.section("Tables");
     tables(summary, &mut page);
     page.section("The scenario");
@@ -58,6 +60,50 @@ fn effects(summary: &Summary, page: &mut Page) {
                 .collect(),
         }
         .chart(page);
+    }
+}
+
+/// Rows of a chart of times; the results have all.
+const MOST_LEVELS: usize = 60;
+/// Charts of times.
+const MOST_TIMES: usize = 12;
+
+/// Where vCPUs' time went, a bar for each value of what is varied.
+fn times(summary: &Summary, page: &mut Page) {
+    if summary.times.is_empty() {
+        return;
+    }
+    page.section("Where vCPU time went");
+    page.note("Means over the rest of the grid and all seeds; the results have each run's.");
+    for split in summary.times.iter().take(MOST_TIMES) {
+        let of = |metric: &str| split.states.iter().find(|state| state.0 == metric);
+        let mean = |metric: &str, at: usize| {
+            let value = of(metric).and_then(|state| *state.1.get(at)?);
+            value.unwrap_or(0.0)
+        };
+        let more = match split.levels.len() {
+            all if all > MOST_LEVELS => format!(" (the first {MOST_LEVELS} of {all})"),
+            _ => String::new(),
+        };
+        let levels = split.levels.iter().take(MOST_LEVELS);
+        time::chart(
+            format!(
+                "{}: time of its vCPUs by {}{more}",
+                party(&split.of),
+                split.knob
+            ),
+            "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep, \
+             for each value; the results have the numbers.",
+            levels.cloned().collect(),
+            mean,
+            page,
+        );
+    }
+    if summary.times.len() > MOST_TIMES {
+        page.note(format!(
+            "The first {MOST_TIMES} of {} are charted.",
+            summary.times.len()
+        ));
     }
 }
 

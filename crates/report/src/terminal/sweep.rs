@@ -164,6 +164,7 @@ mod tests {
                 unit: Unit::PerSecond,
                 points: vec![point; 3],
             }],
+            times: Vec::new(),
         };
         let out = render(&summary, Style::new(false));
         assert!(out.lines().all(|line| escape::width(line) <= 100), "{out}");

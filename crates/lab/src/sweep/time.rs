@@ -1,0 +1,66 @@
+//! Where the time of vCPUs went, by each value of what is varied.
+
+use super::effects::{Values, axes, means};
+use super::plan::Plan;
+use super::table::Column;
+use crate::metric::Of;
+use crate::stats::estimate;
+
+/// Metrics that say where vCPUs' time went.
+const STATES: [&str; 6] = [
+    "in guest",
+    "spinning",
+    "in exits",
+    "halt polling",
+    "steal",
+    "asleep",
+];
+
+/// The time of a VM's vCPUs, by the values of one thing that is varied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Time {
+    /// The VM, or the group of equal ones.
+    pub of: Of,
+    /// What is varied.
+    pub knob: String,
+    /// Its values.
+    pub levels: Vec<String>,
+    /// By metric: its name, and of each value the mean over the rest of the grid and all seeds, in
+    /// percent; `None` where no run has ended with it.
+    pub states: Vec<(&'static str, Vec<Option<f64>>)>,
+}
+
+/// Which of [`STATES`] a column is, if it is one of a VM.
+pub(super) fn state(column: &Column) -> Option<(&Of, &'static str)> {
+    let metric = column.metric.as_ref()?;
+    let name = STATES.into_iter().find(|name| *name == metric.name)?;
+    matches!(metric.of, Of::Vm(_)).then_some((&metric.of, name))
+}
+
+/// Of each VM and each thing that is varied.
+pub(super) fn times(plan: &Plan, values: &[Values<'_>]) -> Vec<Time> {
+    let mut times: Vec<Time> = Vec::new();
+    for values in values {
+        let Some((of, name)) = state(values.column) else {
+            continue;
+        };
+        for (knob, levels, stride) in axes(plan) {
+            let count = levels.len();
+            if count < 2 {
+                continue;
+            }
+            let mean = |at| estimate(&means(plan, values, stride, count, at)).map(|e| e.mean);
+            let row = (name, (0..count).map(mean).collect());
+            match times.iter_mut().find(|t| t.of == *of && t.knob == knob) {
+                Some(time) => time.states.push(row),
+                None => times.push(Time {
+                    of: of.clone(),
+                    knob,
+                    levels,
+                    states: vec![row],
+                }),
+            }
+        }
+    }
+    times
+}
