@@ -56,31 +56,91 @@ pub(crate) fn threads(jobs: Option<NonZeroUsize>) -> NonZeroUsize {
         .unwrap_or(NonZeroUsize::MIN)
 }
 
-/// How to write a result.
+/// How to write a result, in one of the forms that its verb has.
 #[derive(Debug, Args)]
-pub(crate) struct Form {
+pub(crate) struct Form<F: Forms = Format> {
     /// How to write the result
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = F::TABLE)]
+    format: F,
 
     /// The same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }
 
-/// A form of a result.
+/// Forms of a result.
+pub(crate) trait Forms: ValueEnum + PartialEq + Send + Sync + 'static {
+    /// What is written if nothing is asked for.
+    const TABLE: Self;
+    /// What `--json` is short for.
+    const JSON: Self;
+}
+
+/// Forms that every verb has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(crate) enum Format {
     /// Tables
     Table,
     /// One JSON object
     Json,
 }
 
-impl Form {
+impl Forms for Format {
+    const TABLE: Self = Self::Table;
+    const JSON: Self = Self::Json;
+}
+
+impl<F: Forms> Form<F> {
+    /// The form that is asked for.
+    pub(crate) fn get(&self) -> F {
+        if self.json {
+            F::JSON
+        } else {
+            self.format.clone()
+        }
+    }
+
     /// Whether the result is wanted as JSON.
     pub(crate) fn is_json(&self) -> bool {
-        self.json || self.format == Format::Json
+        self.get() == F::JSON
+    }
+}
+
+/// CPUs as options take them: `3`, `0-3`; several are separated by commas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CpuRange {
+    first: u16,
+    last: u16,
+}
+
+impl CpuRange {
+    /// The numbers of all of these, each once, in the order given.
+    pub(crate) fn numbers(ranges: &[Self]) -> Vec<u16> {
+        let mut numbers = Vec::new();
+        for cpu in ranges.iter().flat_map(|range| range.first..=range.last) {
+            if !numbers.contains(&cpu) {
+                numbers.push(cpu);
+            }
+        }
+        numbers
+    }
+}
+
+impl std::str::FromStr for CpuRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.trim().parse::<u16>();
+        match (number(first), number(last)) {
+            (Ok(first), Ok(last)) if first <= last => Ok(Self { first, last }),
+            (Ok(first), Ok(last)) => Err(format!(
+                "the range {first}-{last} goes backwards: give {last}-{first}"
+            )),
+            _ => Err(format!(
+                "{text:?} is no CPU and no range of CPUs: give 3, 0-3 or 0-3,8"
+            )),
+        }
     }
 }
 
@@ -125,6 +185,19 @@ impl std::str::FromStr for VmOf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_numbers_and_ranges() {
+        let of = |texts: &[&str]| {
+            let ranges: Result<Vec<CpuRange>, String> = texts.iter().map(|t| t.parse()).collect();
+            ranges.map(|ranges| CpuRange::numbers(&ranges))
+        };
+        assert_eq!(of(&["0-3", "8", "2-4"]), Ok(vec![0, 1, 2, 3, 8, 4]));
+        assert_eq!(of(&[" 5 "]), Ok(vec![5]));
+        for wrong in ["", "-", "1-", "-1", "x", "1-2-3", "65536", "3-1", "NaN"] {
+            assert!(of(&[wrong]).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn threads_are_given_to_a_vm() {

@@ -89,6 +89,17 @@ pub(crate) enum CliError {
     /// Standard input cannot be kept for a second reading.
     #[error("standard input: {0}; give a file instead")]
     Spool(io::Error),
+    /// A pipe or device cannot be kept for a second reading.
+    #[error("{path}: {source}; give a file instead")]
+    Keep {
+        /// What was given.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Standard input, a pipe or a device had nothing in it.
+    #[error("{0}: empty; was the recording stopped before anything was written?")]
+    Nothing(PathBuf),
     /// `whatif`: what was asked cannot be answered.
     #[error("whatif: {0}")]
     WhatIf(String),

@@ -174,18 +174,31 @@ pub(crate) enum Twice {
 impl Twice {
     /// Makes the recording readable twice.
     pub(crate) fn new(path: &Path) -> Result<Self, CliError> {
-        let plain = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
-        if path.as_os_str() != "-" && !plain(path) {
+        // Files are read twice, and readers say what is wrong with a directory.
+        let is_stream = |path: &Path| {
+            let meta = path.metadata();
+            meta.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+        };
+        let is_stdin = path.as_os_str() == "-";
+        if !is_stdin && !is_stream(path) {
             return Ok(Self::File(path.to_owned()));
         }
         let mut spool = tempfile::NamedTempFile::new().map_err(CliError::Spool)?;
-        if path.as_os_str() == "-" {
-            io::copy(&mut io::stdin().lock(), &mut spool).map_err(CliError::Spool)?;
-        } else {
-            let mut file = std::fs::File::open(path).map_err(CliError::Spool)?;
-            io::copy(&mut file, &mut spool).map_err(CliError::Spool)?;
+        let kept = match is_stdin {
+            true => io::copy(&mut io::stdin().lock(), &mut spool).map_err(CliError::Spool)?,
+            false => {
+                let failed = |source| CliError::Keep {
+                    path: path.to_owned(),
+                    source,
+                };
+                let mut file = std::fs::File::open(path).map_err(failed)?;
+                io::copy(&mut file, &mut spool).map_err(failed)?
+            }
+        };
+        match kept {
+            0 => Err(CliError::Nothing(path.to_owned())),
+            _ => Ok(Self::Spooled(spool)),
         }
-        Ok(Self::Spooled(spool))
     }
 
     /// Where it lies.

@@ -52,6 +52,37 @@ pub(crate) fn color() -> bool {
     io::stdout().is_terminal() && !refused && !dumb
 }
 
+/// A line on standard error, which may have no reader any more: then nobody wants it.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Refuses, before anything takes its time, a file that could not be written at its end.
+pub(crate) fn check(path: &Path) -> Result<(), CliError> {
+    let failed = |source: io::Error| {
+        Err(CliError::Write {
+            path: path.to_owned(),
+            source,
+        })
+    };
+    if path.is_dir() {
+        return failed(io::ErrorKind::IsADirectory.into());
+    }
+    match folder(path).metadata() {
+        Ok(meta) if !meta.is_dir() => failed(io::ErrorKind::NotADirectory.into()),
+        Ok(_) => Ok(()),
+        Err(error) => failed(error),
+    }
+}
+
+/// The folder that a file is in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 /// Writes to standard output by `write`.
 pub(crate) fn to_stdout(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -71,13 +102,7 @@ pub(crate) fn to_file<T>(
         path: path.to_owned(),
         source,
     };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    if path.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
-    }
+    check(path)?;
     // Not a plain file (a device, a pipe): nothing to put in its place.
     if path.exists() && !path.is_file() {
         let file = std::fs::File::create(path).map_err(failed)?;
@@ -86,8 +111,8 @@ pub(crate) fn to_file<T>(
     let file = tempfile::Builder::new()
         .prefix(".stealtime-")
         .permissions(permissions())
-        .tempfile_in(folder)
-        .map_err(failed)?;
+        .tempfile_in(folder(path))
+        .map_err(|error| failed(own(error)))?;
     unfinished(Some(file.path().to_owned()));
     let result = write_all(file, write).and_then(|(file, result)| {
         file.persist(path).map_err(|error| failed(error.error))?;
@@ -95,6 +120,18 @@ pub(crate) fn to_file<T>(
     });
     unfinished(None);
     result
+}
+
+/// What the operating system said, without the name of the temporary file.
+fn own(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|inner| inner.source());
+    match cause.and_then(|cause| cause.downcast_ref::<io::Error>()) {
+        Some(cause) => match cause.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => cause.kind().into(),
+        },
+        None => error,
+    }
 }
 
 fn write_all<T>(

@@ -11,6 +11,19 @@ const LONG: Duration = Duration::from_millis(700);
 /// Events between looks at the clock.
 const STRIDE: u64 = 1 << 16;
 
+/// Work that takes longer than this is asked for with `--yes`, in seconds.
+pub(crate) const LONG_SECONDS: f64 = 3600.0;
+
+/// A time that nobody waits for to the second.
+pub(crate) fn long(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} seconds"),
+        s if s < 7_200.0 => format!("{:.0} minutes", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} hours", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
 /// A progress bar that appears when the work is long.
 #[derive(Debug)]
 pub(crate) struct Progress {

@@ -28,11 +28,15 @@ impl ReportTo {
         self.report.as_deref() == Some(Path::new("-"))
     }
 
-    /// Refuses two results on standard output: `other`, whether something beside tables goes there.
+    /// Refuses a report that could not be written, and two results on standard output: `other`,
+    /// whether something beside tables goes there.
     pub(crate) fn check(&self, other: bool) -> Result<(), CliError> {
-        match other && self.is_stdout() {
-            true => Err(CliError::ReportToStdout("another form of the result")),
-            false => Ok(()),
+        if other && self.is_stdout() {
+            return Err(CliError::ReportToStdout("another form of the result"));
+        }
+        match &self.report {
+            Some(path) if !self.is_stdout() => output::check(path),
+            _ => Ok(()),
         }
     }
 
@@ -57,7 +61,7 @@ impl ReportTo {
             })
         })?;
         let shown = path.display().to_string();
-        eprintln!("report: {}", escape::terminal(&shown));
+        output::note(&format!("report: {}", escape::terminal(&shown)));
         Ok(())
     }
 }

@@ -1,21 +1,12 @@
 //! `calibrate` as a user has it, and whether the scenarios hold what it gives.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn calibrate(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_stealtime"))
-        .arg("calibrate")
-        .args(arguments)
-        .output()
-        .expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    common::run(common::stealtime(&["calibrate"]).args(arguments))
 }
 
 fn scenarios() -> PathBuf {

@@ -3,11 +3,14 @@
 #[path = "../../report/tests/common/mod.rs"]
 mod perfetto;
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::{run, stealtime};
 use serde_json::Value;
 
 fn trace(name: &str) -> PathBuf {
@@ -17,22 +20,6 @@ fn trace(name: &str) -> PathBuf {
 
 fn hackbench() -> PathBuf {
     trace("svm-hackbench-cyclictest-hog/trace.dat.zst")
-}
-
-fn stealtime(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
-
-fn run(command: &mut Command) -> (Option<i32>, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (status.code(), text(stdout), text(stderr))
 }
 
 /// What `analyze` prints; it must succeed.
@@ -367,4 +354,46 @@ fn examples_of_the_help_work() {
         }
     }
     assert!(tried >= 8, "{tried}");
+}
+
+#[test]
+fn cpus_are_chosen_by_ranges() {
+    let by_range = analyze(&["--cpu", "0-1,3", "--json"]);
+    assert_eq!(by_range, analyze(&["--cpu", "0", "--cpu", "1,3", "--json"]));
+    for (asked, part) in [
+        ("3-1", "the range 3-1 goes backwards"),
+        ("x", "no CPU and no range"),
+        ("0-99", "no such CPU"),
+    ] {
+        let (status, out, error) = run(stealtime(&["analyze", "--cpu", asked]).arg(hackbench()));
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{asked}");
+        assert!(error.contains(part), "{asked}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_recording_is_named_as_it_was_given() {
+    for verb in [
+        &["whatif"][..],
+        &["export", "--to", "perfetto", "-o", "/dev/null"],
+    ] {
+        for (given, part) in [
+            ("/dev/null", "/dev/null: empty"),
+            ("/tmp", "/tmp: is a directory"),
+        ] {
+            let (status, _, error) = run(stealtime(verb).arg(given));
+            assert_eq!(status, Some(2), "{verb:?} {given}");
+            assert!(error.contains(part), "{verb:?} {given}: {error}");
+        }
+    }
+}
+
+#[test]
+fn nobody_has_to_read_the_errors() {
+    let sh = format!(
+        "exec 2>&-; {} simulate /dev/null >/dev/null",
+        env!("CARGO_BIN_EXE_stealtime")
+    );
+    let (status, ..) = run(Command::new("sh").args(["-c", &sh]));
+    assert_eq!(status, Some(2));
 }

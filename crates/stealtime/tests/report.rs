@@ -178,10 +178,13 @@ fn a_prediction_says_first_how_close_the_replay_is() {
     assert!(at("How close the replay is</h2>") < at("Before and after"));
     // The verdict is the terminal's.
     let shown = text(&output.stdout);
-    let verdict = shown
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("verdict: "));
-    assert!(page.contains(&format!("Verdict: {}.", verdict.expect("a verdict"))));
+    let (_, verdict) = shown.split_once("verdict: ").expect("a verdict");
+    let verdict = verdict.split("\n\n").next().unwrap_or_default();
+    let verdict: Vec<&str> = verdict.split_whitespace().collect();
+    assert!(page.contains(&stealtime_escaped(&format!(
+        "Verdict: {}.",
+        verdict.join(" ")
+    ))));
 }
 
 #[test]
@@ -203,4 +206,71 @@ fn a_published_figure_stands_beside_the_simulated_one() {
     );
     let page = text(&std::fs::read(&report).expect("a report"));
     assert!(page.contains("<b>counter-offsets:</b>") && page.contains("Claims</h3>"));
+}
+
+#[test]
+fn what_was_tried_is_charted_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("out.html");
+    let asked = [
+        "whatif",
+        TRACE,
+        "--auto",
+        "--seeds",
+        "2",
+        "--report",
+        shown(&report),
+    ];
+    let output = stealtime(&asked);
+    assert_eq!(output.status.code(), Some(0));
+    let page = text(&std::fs::read(&report).expect("a report"));
+    let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("no {what}"));
+    assert!(at("What was tried, the best first</h2>") < at("How close the replay is</h2>"));
+    assert!(at("Waiting given back to all VMs; higher is better") < at("Ranking</h3>"));
+    // The first of the terminal's ranking is the first of the page's.
+    let told = text(&output.stdout);
+    let first = told
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("1  "));
+    let first = first.expect("a row").split("  ").next().expect("a name");
+    assert!(page.contains(&format!("1. {first}")), "{first}");
+}
+
+#[test]
+fn a_sweep_shows_where_time_went() {
+    let (folder, scenario, report) = scenario();
+    let out = folder.path().join("sweep");
+    let asked = [
+        "sweep",
+        &scenario,
+        "--vary",
+        "host.hz=250,1000",
+        "--out",
+        shown(&out),
+        "--report",
+        shown(&report),
+    ];
+    let output = stealtime(&asked);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = text(&std::fs::read(&report).expect("a report"));
+    let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("no {what}"));
+    assert!(at("What each value changes</h2>") < at("Where vCPU time went</h2>"));
+    for part in [
+        "VM web: time of its vCPUs by host.hz",
+        "VM web: time of its vCPUs by variant",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_the_runs() {
+    let failed = stealtime(&["whatif", TRACE, "--auto", "--report", "no/such/out.html"]);
+    assert_eq!((failed.status.code(), failed.stdout.len()), (Some(2), 0));
+    assert!(text(&failed.stderr).contains("No such file"));
+}
+
+/// Text as a page has it.
+fn stealtime_escaped(text: &str) -> String {
+    text.replace('\'', "&#39;")
 }

@@ -1,19 +1,9 @@
 //! `reproduce` as a user has it.
 
-use std::process::Command;
+mod common;
 
 fn reproduce(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_stealtime"))
-        .arg("reproduce")
-        .args(arguments)
-        .output()
-        .expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    common::run(common::stealtime(&["reproduce"]).args(arguments))
 }
 
 #[test]

@@ -247,8 +247,14 @@ fn a_run_becomes_a_recording_that_analyze_reads() {
     let span = answers["source"]["span_ns"].as_u64().expect("a number");
     assert!((20_000_000..=25_000_000).contains(&span), "{span}");
     assert_eq!(answers["vcpus"][0]["poll_ns"], 0);
-    let error = complaint(&["--trace", "/nonexistent/x.dat", "--of", "none"], SMALL);
+    let error = complaint(&["--trace", file, "--of", "none"], SMALL);
     assert!(error.contains("--of none: no such variant"), "{error}");
+    // What could not be written is refused before the runs.
+    let error = complaint(&["--trace", "/nonexistent/x.dat"], SMALL);
+    assert!(
+        error.contains("/nonexistent/x.dat: No such file"),
+        "{error}"
+    );
     let error = complaint(&["--of", "off"], SMALL);
     assert!(error.contains("add one of them"), "{error}");
 }

@@ -7,7 +7,7 @@ use stealtime_report::terminal::Style;
 use stealtime_report::{Key, csv, html, json, terminal};
 
 use super::pick;
-use crate::args::{Recording, Window};
+use crate::args::{CpuRange, Form, Forms, Recording, Window};
 use crate::error::CliError;
 use crate::input::{Analyzed, Unwanted};
 use crate::report::ReportTo;
@@ -45,22 +45,17 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     vcpu: Vec<u32>,
 
-    /// Only what happened on this host CPU (repeat, or separate by commas)
+    /// Only what happened on these host CPUs, such as 0-3,8 (repeat for more)
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    cpu: Vec<u16>,
+    cpu: Vec<CpuRange>,
 
     /// Tables to give (repeat, or separate by commas) [default for tables: findings, time, ready,
     /// exits, latency, poll; for JSON: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     key: Vec<KeyArg>,
 
-    /// Form of the output
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-
-    /// Short for --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
+    #[command(flatten)]
+    form: Form<Format>,
 
     #[command(flatten)]
     report: ReportTo,
@@ -75,6 +70,11 @@ enum Format {
     Json,
     /// One table as CSV; needs --key
     Csv,
+}
+
+impl Forms for Format {
+    const TABLE: Self = Self::Table;
+    const JSON: Self = Self::Json;
 }
 
 /// A table, or all of them.
@@ -109,7 +109,7 @@ impl ValueEnum for KeyArg {
 impl Analyze {
     /// Reads, analyzes, prints.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let format = if self.json { Format::Json } else { self.format };
+        let format = self.form.get();
         self.report.check(format != Format::Table)?;
         let keys = self.keys();
         let csv_key = match (format, keys.as_slice()) {
@@ -120,7 +120,7 @@ impl Analyze {
         let selection = Selection {
             vms: self.vm.clone(),
             vcpus: self.vcpu.clone(),
-            cpus: self.cpu.clone(),
+            cpus: CpuRange::numbers(&self.cpu),
             ..Selection::default()
         };
         let path = &self.recording.trace;
@@ -140,7 +140,7 @@ impl Analyze {
 
     /// Whether what was picked is there.
     fn check(&self, analyzed: &Analyzed) -> Result<(), CliError> {
-        pick::cpus(&self.cpu, &analyzed.answers)?;
+        pick::cpus(&CpuRange::numbers(&self.cpu), &analyzed.answers)?;
         pick::window(self.window(), analyzed)?;
         let answers = &analyzed.answers;
         let vms = pick::vms(&self.vm, &pick::names(answers));
@@ -211,7 +211,8 @@ impl Analyze {
             (!values.is_empty()).then(|| format!("{option} {}", values.join(",")))
         };
         let numbers = |values: &[u32]| values.iter().map(u32::to_string).collect();
-        let cpus: Vec<_> = self.cpu.iter().map(|cpu| u32::from(*cpu)).collect();
+        let cpus = CpuRange::numbers(&self.cpu).into_iter().map(u32::from);
+        let cpus: Vec<_> = cpus.collect();
         let parts = [
             list("--vm", self.vm.clone()),
             list("--vcpu", numbers(&self.vcpu)),

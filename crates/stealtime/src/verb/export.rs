@@ -11,7 +11,7 @@ use stealtime_report::perfetto::{Exporter, Options};
 use stealtime_trace::ReadError;
 
 use super::pick;
-use crate::args::{Recording, Window};
+use crate::args::{CpuRange, Recording, Window};
 use crate::error::CliError;
 use crate::input::{self, Analyzed, Twice, Unwanted};
 use crate::output;
@@ -49,7 +49,7 @@ pub(crate) struct Export {
 
     /// Only this host CPU's tracks, or events (repeat, or separate by commas)
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    cpu: Vec<u16>,
+    cpu: Vec<CpuRange>,
 
     /// Compress a trace.dat: version 7 with zstd, for trace-cmd 3.1 and later
     #[arg(long)]
@@ -109,7 +109,7 @@ impl Export {
             Unwanted::default(),
         )?;
         pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
-        pick::cpus(&self.cpu, &analyzed.answers)?;
+        pick::cpus(&CpuRange::numbers(&self.cpu), &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;
         let cut = self.output(|out, failed| self.write(out, &twice, &analyzed, failed))?;
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
@@ -126,7 +126,7 @@ impl Export {
         let options = Options {
             from_ns: self.window.from.map(|from| from.resolve(first)),
             to_ns: self.window.until.map(|until| until.resolve(first)),
-            cpus: self.cpu.clone(),
+            cpus: CpuRange::numbers(&self.cpu),
             vms: self.vm.clone(),
             run: None,
         };

@@ -7,6 +7,7 @@ use stealtime_lab::knobs::reference::{
 use stealtime_report::terminal::Style;
 use stealtime_report::{json, terminal};
 
+use crate::args::{Form, Forms};
 use crate::error::CliError;
 use crate::output;
 
@@ -26,13 +27,8 @@ pub(crate) struct Knobs {
     #[arg(long)]
     workloads: bool,
 
-    /// How to write them
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
+    #[command(flatten)]
+    form: Form<Format>,
 }
 
 /// How to write the reference.
@@ -44,6 +40,11 @@ enum Format {
     Json,
     /// docs/knobs.md, docs/workloads.md
     Markdown,
+}
+
+impl Forms for Format {
+    const TABLE: Self = Self::Table;
+    const JSON: Self = Self::Json;
 }
 
 impl Knobs {
@@ -61,7 +62,7 @@ impl Knobs {
             let problem = format!("no knob has {part:?} in its name; `stealtime knobs` lists all");
             return Err(CliError::Simulate(problem));
         }
-        output::to_stdout(|out| match self.form() {
+        output::to_stdout(|out| match self.form.get() {
             Format::Table => {
                 let style = Style::new(output::color());
                 out.write_all(terminal::knobs::render(&found, style).as_bytes())
@@ -71,10 +72,6 @@ impl Knobs {
         })
     }
 
-    const fn form(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
-    }
-
     fn list_workloads(&self) -> Result<(), CliError> {
         let part = self.part.as_deref().unwrap_or_default();
         let found: Vec<WorkloadEntry> = workloads()
@@ -82,10 +79,12 @@ impl Knobs {
             .filter(|entry| entry.name.contains(part))
             .collect();
         if found.is_empty() {
-            let problem = format!("no workload has {part:?} in its name");
+            let problem = format!(
+                "no workload has {part:?} in its name; `stealtime knobs --workloads` lists all"
+            );
             return Err(CliError::Simulate(problem));
         }
-        output::to_stdout(|out| match self.form() {
+        output::to_stdout(|out| match self.form.get() {
             Format::Table => {
                 let style = Style::new(output::color());
                 out.write_all(terminal::knobs::render_workloads(&found, style).as_bytes())

@@ -9,6 +9,7 @@ mod export;
 mod knobs;
 mod pick;
 mod reproduce;
+mod run_args;
 mod simulate;
 mod sweep;
 mod whatif;

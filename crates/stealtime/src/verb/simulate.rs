@@ -2,30 +2,24 @@
 
 mod one;
 
-use std::io::Read as _;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use stealtime_lab::LoadError;
 use stealtime_lab::compare::{Comparison, compare};
 use stealtime_lab::run::{Runs, run};
-use stealtime_lab::scenario::{MOST_SEEDS, Scenario, Variant};
+use stealtime_lab::scenario::{Scenario, Variant};
 use stealtime_lab::simulate::Simulator;
-use stealtime_lab::units::{Plain, time};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
-use crate::args::{Form, threads};
+use super::run_args::{RunArgs, duration, unusable};
+use crate::args::{CpuRange, Form};
 use crate::error::CliError;
 use crate::output;
 use crate::progress::RunProgress;
 use crate::report::ReportTo;
-
-/// The most bytes of a scenario on standard input.
-const MOST_BYTES: u64 = 4 << 20;
 
 /// Run a scenario's variants on the simulated host, side by side.
 ///
@@ -42,29 +36,8 @@ Examples:
   stealtime simulate scenarios/halt-polling.toml --report polling.html
   stealtime simulate scenarios/halt-polling.toml --format json")]
 pub(crate) struct Simulate {
-    /// A scenario file (see docs/scenarios.md); `-` is standard input
-    #[arg(value_name = "SCENARIO")]
-    scenario: PathBuf,
-
-    /// Set a knob in all variants that do not set it themselves (repeat for each knob)
-    #[arg(long, value_name = "KNOB=VALUE")]
-    set: Vec<String>,
-
-    /// Only these variants; the first one in the file is what the others are compared with
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    variant: Vec<String>,
-
-    /// How many seeds, instead of those of the scenario
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SEEDS as u64))]
-    seeds: Option<u64>,
-
-    /// How long each run is measured, such as 500ms or 10s, instead of what the scenario says
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    duration: Option<u64>,
-
-    /// How many runs at a time; without it, as many as there are CPUs
-    #[arg(long, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    #[command(flatten)]
+    runs: RunArgs,
 
     #[command(flatten)]
     form: Form,
@@ -84,9 +57,9 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["json", "format"])]
     timeline: Option<u64>,
 
-    /// The CPUs to draw (repeat, or separate by commas); without it the first 16
+    /// The CPUs to draw, such as 0-3,8; without it the first 16
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "timeline")]
-    cpu: Vec<u16>,
+    cpu: Vec<CpuRange>,
 
     /// The variant of --trace and --timeline; without it the first one
     #[arg(long, value_name = "VARIANT")]
@@ -119,17 +92,13 @@ impl Simulate {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.report
             .check(self.form.is_json() || self.timeline.is_some())?;
-        let mut scenario = load(&self.scenario)?;
-        if let Some(ns) = self.duration {
-            scenario.set_duration_ns(ns);
+        if let Some(path) = &self.trace {
+            output::check(path)?;
         }
-        if let Some(seeds) = self.seeds {
-            scenario.set_seeds(usize::try_from(seeds).unwrap_or(MOST_SEEDS));
-        }
-        set_knobs(&mut scenario, &self.set)?;
-        let variants = chosen(&scenario, &self.variant, &self.set)?;
+        let scenario = self.runs.scenario()?;
+        let variants = self.runs.variants(&scenario)?;
         let closer = self.closer(&variants)?;
-        let jobs = threads(self.jobs);
+        let jobs = self.runs.jobs();
         let begin = Instant::now();
         let bar = RunProgress::new("simulate", scenario.seeds.len() * variants.len());
         let stop = output::stop_by_interrupt();
@@ -175,7 +144,7 @@ impl Simulate {
         };
         let stop = output::stop_by_interrupt();
         if let Some(ns) = self.timeline {
-            let text = one::timeline(scenario, variant, ns, &self.cpu, stop)?;
+            let text = one::timeline(scenario, variant, ns, &CpuRange::numbers(&self.cpu), stop)?;
             output::to_stdout(|out| out.write_all(text.as_bytes()))?;
         }
         match &self.trace {
@@ -202,81 +171,6 @@ impl Simulate {
                 None => Ok(()),
             }
         })
-    }
-}
-
-pub(super) fn load(path: &Path) -> Result<Scenario, CliError> {
-    if path != Path::new("-") {
-        return Scenario::load(path).map_err(unusable);
-    }
-    let mut text = String::new();
-    let read = std::io::stdin()
-        .lock()
-        .take(MOST_BYTES)
-        .read_to_string(&mut text);
-    read.map_err(CliError::Spool)?;
-    Scenario::from_text("standard input", &text).map_err(unusable)
-}
-
-/// Applies `--set`.
-pub(super) fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
-    for set in set {
-        let (knob, value) = split(set)?;
-        let wrong = |error| CliError::Simulate(format!("--set {set}: {error}"));
-        scenario.set(knob, value).map_err(wrong)?;
-    }
-    Ok(())
-}
-
-/// The variants of `--variant`, or all, in the order of the file; `set` is what `--set` says.
-pub(super) fn chosen<'s>(
-    scenario: &'s Scenario,
-    names: &[String],
-    set: &[String],
-) -> Result<Vec<&'s Variant>, CliError> {
-    let all = &scenario.variants;
-    for name in names {
-        if !all.iter().any(|variant| variant.name == *name) {
-            let there: Vec<&str> = all.iter().map(|v| v.name.as_str()).collect();
-            let there = there.join(", ");
-            let problem = format!("--variant {name}: no such variant; there are {there}");
-            return Err(CliError::Simulate(problem));
-        }
-    }
-    let variants: Vec<&Variant> = all
-        .iter()
-        .filter(|v| names.is_empty() || names.contains(&v.name))
-        .collect();
-    // A knob that every variant sets itself cannot be set for all.
-    for set in set {
-        let (knob, _) = split(set)?;
-        let own = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
-        if variants.iter().filter(own).count() == variants.len() {
-            let problem = format!("--set {set} changes nothing: each variant sets {knob} itself");
-            return Err(CliError::Simulate(problem));
-        }
-    }
-    Ok(variants)
-}
-
-pub(super) fn unusable(error: LoadError) -> CliError {
-    match error {
-        LoadError::Wrong(_) => CliError::Scenario(error.to_string()),
-        _ => CliError::Simulate(error.to_string()),
-    }
-}
-
-fn split(set: &str) -> Result<(&str, &str), CliError> {
-    let wrong = || CliError::Simulate(format!("--set {set}: expected KNOB=VALUE"));
-    set.split_once('=')
-        .map(|(knob, value)| (knob.trim(), value.trim()))
-        .ok_or_else(wrong)
-}
-
-pub(super) fn duration(text: &str) -> Result<u64, String> {
-    match time(text, Plain::Refused)? {
-        ns @ 1_000..=1_000_000_000_000_000 => Ok(ns),
-        _ => Err("must be within 1us and 1000000s".to_owned()),
     }
 }
 

@@ -6,22 +6,20 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stealtime_lab::scenario::{MOST_SEEDS, Variant};
+use stealtime_lab::scenario::Variant;
 use stealtime_lab::simulate::Simulator;
 use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError, Work};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
-use super::simulate::{chosen, duration, load, set_knobs, unusable};
-use crate::args::{Form, threads};
+use super::run_args::{RunArgs, unusable};
+use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
-use crate::progress::RunProgress;
+use crate::progress::{LONG_SECONDS, RunProgress, long};
 use crate::report::ReportTo;
 
-/// A sweep that takes longer than this asks for `--yes`, in seconds.
-const LONG: f64 = 3600.0;
-/// And so does one of so many runs.
+/// A sweep of so many runs asks for `--yes`.
 const MANY: u64 = 1_000_000;
 
 /// Run a grid of knobs, sizes, machines, variants and seeds on all cores, to Parquet.
@@ -39,30 +37,13 @@ Examples:
   stealtime sweep a.toml --vary host.profile=skylake-sp,sapphire-rapids --results parquet,csv
   stealtime sweep a.toml --vary 'host.nohz_full=[\"2-7\", \"4-7\"]' --out nohz --metric host.exits_HLT_per_s")]
 pub(crate) struct Sweep {
-    /// A scenario file (see docs/scenarios.md); `-` is standard input
-    #[arg(value_name = "SCENARIO")]
-    scenario: PathBuf,
+    #[command(flatten)]
+    runs: RunArgs,
 
     /// What to vary (repeat for each): a knob, vm.NAME.count, vm.NAME.workload, host.cpus,
     /// host.profile, run.seeds, run.duration… Values may be ranges: 1..8, 0..100+20, 10us..640us*2
     #[arg(long, value_name = "KNOB=VALUE,VALUE…")]
     vary: Vec<String>,
-
-    /// Set a knob in all variants that do not set it themselves (repeat for each knob)
-    #[arg(long, value_name = "KNOB=VALUE")]
-    set: Vec<String>,
-
-    /// Only these variants of the scenario
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    variant: Vec<String>,
-
-    /// How many seeds, instead of those of the scenario
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SEEDS as u64))]
-    seeds: Option<u64>,
-
-    /// How long each run is measured, such as 500ms or 10s, instead of what the scenario says
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    duration: Option<u64>,
 
     /// The sweep's folder; without it the scenario's name with .sweep, in this folder
     #[arg(long, value_name = "FOLDER")]
@@ -86,10 +67,6 @@ pub(crate) struct Sweep {
     /// mean latency
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     metric: Vec<String>,
-
-    /// How many runs at a time; without it, as many as there are CPUs
-    #[arg(long, visible_alias = "threads", value_name = "N")]
-    jobs: Option<NonZeroUsize>,
 
     /// Begin even if it takes more than an hour, or has a million runs
     #[arg(long)]
@@ -156,7 +133,7 @@ impl Sweep {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.report.check(self.form.is_json())?;
         let plan = self.plan()?;
-        let jobs = threads(self.jobs);
+        let jobs = self.runs.jobs();
         let folder = self.folder()?;
         plan.check(jobs).map_err(failed)?;
         let stop = output::stop_by_interrupt();
@@ -206,24 +183,17 @@ impl Sweep {
             let wrong = |problem| CliError::Sweep(format!("--vary {text}: {problem}"));
             vary.push(sweep::vary(text).map_err(wrong)?);
         }
-        let mut scenario = load(&self.scenario)?;
-        if let Some(ns) = self.duration {
-            scenario.set_duration_ns(ns);
-        }
-        if let Some(seeds) = self.seeds {
-            scenario.set_seeds(usize::try_from(seeds).unwrap_or(MOST_SEEDS));
-        }
         for (option, given, knob) in [
-            ("--seeds", self.seeds.is_some(), "run.seeds"),
-            ("--duration", self.duration.is_some(), "run.duration"),
+            ("--seeds", self.runs.seeds.is_some(), "run.seeds"),
+            ("--duration", self.runs.duration.is_some(), "run.duration"),
         ] {
             if given && vary.iter().any(|(varied, _)| varied == knob) {
                 let problem = format!("{option} and --vary {knob} say two things: leave one out");
                 return Err(CliError::Sweep(problem));
             }
         }
-        set_knobs(&mut scenario, &self.set)?;
-        let variants = chosen(&scenario, &self.variant, &self.set)?;
+        let scenario = self.runs.scenario()?;
+        let variants = self.runs.variants(&scenario)?;
         let variants: Vec<Variant> = variants.into_iter().cloned().collect();
         Plan::new(scenario, variants, vary).map_err(failed)
     }
@@ -232,8 +202,8 @@ impl Sweep {
         if let Some(out) = &self.out {
             return Ok(out.clone());
         }
-        match self.scenario.file_stem() {
-            Some(name) if self.scenario != Path::new("-") => {
+        match self.runs.scenario.file_stem() {
+            Some(name) if self.runs.scenario != Path::new("-") => {
                 Ok(PathBuf::from(name).with_extension("sweep"))
             }
             _ => {
@@ -250,15 +220,17 @@ impl Sweep {
         let folder = sweep.path().display();
         if journal.cut() > 0 {
             let bytes = journal.cut();
-            eprintln!(
+            output::note(&format!(
                 "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
-            );
+            ));
         }
         if done == 0 {
             return Ok(());
         }
         if done < runs {
-            eprintln!("{folder}: {done} of {runs} runs are there; going on");
+            output::note(&format!(
+                "{folder}: {done} of {runs} runs are there; going on"
+            ));
         }
         sweep.verify(&Simulator, stop).map_err(failed)
     }
@@ -285,7 +257,7 @@ impl Sweep {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(stopped(sweep));
         }
-        if seconds < LONG && sweep.plan.runs() < MANY {
+        if seconds < LONG_SECONDS && sweep.plan.runs() < MANY {
             return Ok(());
         }
         let about = if at_least { "more than" } else { "about" };
@@ -369,16 +341,6 @@ fn stopped(sweep: &sweep::Sweep) -> CliError {
     CliError::StoppedSweep(format!(
         "stopped: {done} of {runs} runs are in {folder}; the same command goes on from there"
     ))
-}
-
-/// A time that nobody waits for to the second.
-fn long(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} seconds"),
-        s if s < 7_200.0 => format!("{:.0} minutes", s / 60.0),
-        s if s < 172_800.0 => format!("{:.1} hours", s / 3600.0),
-        s => format!("{:.1} days", s / 86_400.0),
-    }
 }
 
 fn busy(work: &Work) -> Busy {

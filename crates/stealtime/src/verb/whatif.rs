@@ -1,26 +1,32 @@
 //! `stealtime whatif`: a recording replayed as it was, and with knobs changed.
 
 mod ask;
+mod assumed;
 mod auto;
+mod before;
 mod candidates;
 mod export;
 mod facts;
+mod gain;
 mod page;
+mod page_gain;
 mod plan;
 mod replays;
 mod result;
 mod selftest;
 mod show;
-mod show_auto;
+mod show_gain;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
 use stealtime_analysis::{Answers, Selection, Skip};
-use stealtime_replay::host::{self, Assumed, Placement};
-use stealtime_replay::predict::{self, Errors, Times};
+use stealtime_replay::host::Assumed;
+use stealtime_replay::predict::{self, Errors, Times, VcpuTimes};
 use stealtime_replay::{Extractor, Recording as Replayable};
 use stealtime_report::json;
 use stealtime_simulator::config::Config;
@@ -29,10 +35,17 @@ use crate::args::{self, Form, Recording, VmOf};
 use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
+use crate::progress;
 use crate::report::ReportTo;
 use auto::Auto;
+use before::{Lack, Presence};
 use plan::Plan;
-use result::{Both, Error, Judged, Measured, Shares, Variant, Waits};
+use result::{Both, Error, Exits, Judged, Measured, Shares, Variant, Waits};
+
+/// More variants ask for `--yes`.
+const MANY: usize = 1_000;
+/// So few replays are not worth looking how long one takes.
+const FEW: f64 = 200.0;
 
 /// Replay a recording on a simulated host, as it was and with knobs changed.
 ///
@@ -91,6 +104,10 @@ pub(crate) struct WhatIf {
         value_parser = clap::value_parser!(u64).range(2..=1000))]
     seeds: u64,
 
+    /// Begin even if it takes more than an hour, or has more than 1,000 variants
+    #[arg(long)]
+    yes: bool,
+
     /// How many replays at a time; without it, as many as there are CPUs
     #[arg(long, value_name = "N", visible_alias = "threads")]
     jobs: Option<NonZeroUsize>,
@@ -147,9 +164,17 @@ struct Report {
     /// What was taken for true, and where it is from.
     assumed: Vec<String>,
     /// What the recording lacks.
-    lacks: Vec<String>,
+    lacks: Vec<Lack>,
+    /// Who is not there all the time.
+    presence: Presence,
     error: Error,
     vcpus: Vec<Both>,
+    exits: Vec<Exits>,
+    /// What to record where a verdict is `not answerable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+    /// It was stopped: variants that are not here were not replayed.
+    partial: bool,
     variants: Vec<Variant>,
     /// Knobs that were asked and cannot be answered.
     not_answerable: Vec<String>,
@@ -175,15 +200,35 @@ impl WhatIf {
         let Some(path) = &self.trace else {
             return Err(CliError::WhatIf("no recording was given".to_owned()));
         };
+        if let Some(to) = &self.export {
+            export::check(to)?;
+        }
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
-        let report = self.report(path, twice.path(), &base)?;
-        match self.form.is_json() {
-            _ if self.report.is_stdout() => {}
-            true => output::to_stdout(|out| json::write_any(&report, out))?,
-            false => print(&show::report(&report))?,
+        let (asked, not_answerable) = self.asked(&base)?;
+        self.ask(&base, asked.len())?;
+        let mut report = report(path, &base, not_answerable);
+        // What is known before the run is said before it.
+        let tables = !self.form.is_json() && !self.report.is_stdout();
+        if tables {
+            print(&show::before(&report))?;
         }
-        self.report.write(|command| page::page(&report, command))
+        let stop = output::stop_by_interrupt();
+        self.replay(&base, &asked, &mut report, stop)?;
+        if !report.partial {
+            self.export(&base, twice.path(), &asked, &mut report)?;
+        }
+        if self.form.is_json() {
+            output::to_stdout(|out| json::write_any(&report, out))?;
+        }
+        if tables {
+            print(&show::after(&report))?;
+        }
+        self.report.write(|command| page::page(&report, command))?;
+        match report.partial {
+            true => Err(CliError::Stopped),
+            false => Ok(()),
+        }
     }
 
     fn source(&self, path: &Path) -> Recording {
@@ -207,7 +252,7 @@ impl WhatIf {
         };
         let analyzed = input::analyze(path, &from, None, Selection::default(), unwanted)?;
         let answers = analyzed.answers;
-        ask::replayable(&answers)?;
+        before::replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);
         let mut source = input::open(path, &from, None)?;
         input::drive("reading again", &mut *source, |event, source| {
@@ -235,57 +280,70 @@ impl WhatIf {
         })
     }
 
-    fn report(&self, path: &Path, file: &Path, base: &Base) -> Result<Report, CliError> {
-        let (asked, not_answerable) = self.asked(base)?;
-        let span = base.recording.span_ns;
-        let error = Error::of(&Errors::between(&base.recorded, &base.replayed, span));
-        let (auto, variants) = match self.auto {
-            true => {
-                let first = asked.first().cloned().unwrap_or_default();
-                let (auto, variants) = auto::run(self, base, &first, error.is_close())?;
-                (Some(auto), variants)
-            }
-            false => (None, self.variants(base, &asked, error.is_close())?),
+    /// Replays what is asked, or what `--auto` chooses.
+    fn replay(
+        &self,
+        base: &Base,
+        asked: &[Plan],
+        report: &mut Report,
+        stop: &AtomicBool,
+    ) -> Result<(), CliError> {
+        let close = report.error.is_close();
+        if self.auto {
+            let first = asked.first().cloned().unwrap_or_default();
+            let (auto, variants, partial) = auto::run(self, base, &first, close, stop)?;
+            report.auto = Some(auto);
+            (report.variants, report.partial) = (variants, partial);
+        } else {
+            (report.variants, report.partial) = self.variants(base, asked, close, stop)?;
+        }
+        let unanswered = report.variants.iter().any(Variant::is_unanswered);
+        report.advice = unanswered.then(|| before::advice(&report.lacks));
+        Ok(())
+    }
+
+    fn export(
+        &self,
+        base: &Base,
+        file: &Path,
+        asked: &[Plan],
+        report: &mut Report,
+    ) -> Result<(), CliError> {
+        let Some(to) = &self.export else {
+            return Ok(());
         };
-        let exported = match &self.export {
-            Some(to) => {
-                let best = auto.iter().flat_map(|auto| auto.best(&asked, export::BEST));
-                let plans: Vec<Plan> = match self.auto {
-                    true => best.collect(),
-                    false => asked,
-                };
-                export::write(self, base, file, &plans, to)?
-            }
-            None => Vec::new(),
-        };
-        let vm_name = |vm: usize| base.vms.get(vm).cloned();
-        let pairs = base.recorded.vcpus.iter().zip(&base.replayed.vcpus);
-        Ok(Report {
-            path: path.display().to_string(),
-            span_ns: span,
-            cpus: base.recording.cpus,
-            events: base.answers.source.events,
-            waits: Waits::of(base.recording.resolved),
-            assumed: assumptions(base),
-            lacks: ask::lacks(&base.answers),
-            error,
-            vcpus: pairs
-                .map(|(was, is)| Both {
-                    vm: vm_name(was.vm).unwrap_or_default(),
-                    vcpu: was.vcpu,
-                    recorded: Shares::of(was, span),
-                    replayed: Shares::of(is, span),
-                    done_percent: is.done_permille as f64 / 10.0,
-                })
-                .collect(),
-            variants,
-            not_answerable,
-            auto,
-            exported: exported
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect(),
-        })
+        let best = report
+            .auto
+            .as_ref()
+            .map(|auto| auto.best(asked, export::BEST));
+        let plans = best.unwrap_or_else(|| asked.to_vec());
+        let written = export::write(self, base, file, &plans, to)?;
+        report.exported = written
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        Ok(())
+    }
+
+    /// A large grid begins when the user knows that it is one.
+    fn ask(&self, base: &Base, variants: usize) -> Result<(), CliError> {
+        let replays = (variants as f64 + 1.0) * self.seeds as f64;
+        if self.yes || replays < FEW {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        predict::replay(&base.recording, &base.config)?;
+        let seconds = replays * begin.elapsed().as_secs_f64() / self.threads().get() as f64;
+        if seconds < progress::LONG_SECONDS && variants <= MANY {
+            return Ok(());
+        }
+        Err(CliError::WhatIf(format!(
+            "{variants} variants, {} replays of each, take about {} with {} at a time: add --yes to \
+             begin, or vary less",
+            self.seeds,
+            progress::long(seconds),
+            self.threads()
+        )))
     }
 
     /// The variants that this recording can answer, and why it cannot answer others. It is an
@@ -295,8 +353,7 @@ impl WhatIf {
         let mut asked = Vec::new();
         for settings in ask::variants(&self.set, &self.vary)? {
             let names = settings.iter().map(|setting| &setting.0);
-            let mut problems = names
-                .filter_map(|name| ask::answerable(name, &base.recording, &base.assumed).err());
+            let mut problems = names.filter_map(|name| ask::answerable(name, base).err());
             match problems.next() {
                 Some(why) if not.contains(&why) => {}
                 Some(why) => not.push(why),
@@ -329,111 +386,81 @@ impl WhatIf {
         args::threads(self.jobs)
     }
 
-    fn variants(&self, base: &Base, asked: &[Plan], close: bool) -> Result<Vec<Variant>, CliError> {
+    /// Replays variants; whether it was stopped.
+    fn variants(
+        &self,
+        base: &Base,
+        asked: &[Plan],
+        close: bool,
+        stop: &AtomicBool,
+    ) -> Result<(Vec<Variant>, bool), CliError> {
         if asked.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), false));
         }
         let zero = Plan::default();
         let plans = std::iter::once(&zero).chain(asked);
         let plans: Vec<_> = plans
             .map(|plan| plan.prepare(base))
             .collect::<Result<_, _>>()?;
-        let replays = replays::all(base, &plans, self.seeds, self.threads())?;
+        let replays = replays::all(base, &plans, self.seeds, self.threads(), stop)?;
         let recorded = base.measured();
-        let Some((before, after)) = replays.split_first() else {
-            return Ok(Vec::new());
+        let Some(before) = replays.of_plan(0) else {
+            return Ok((Vec::new(), true));
         };
-        let variant = |(plan, after): (&Plan, &Vec<Measured>)| {
+        let variant = |(at, plan): (usize, &Plan)| {
             let judged = Judged {
                 recorded: &recorded,
                 base: before,
                 before,
-                after,
+                after: replays.of_plan(at)?,
             };
-            let changes = result::changes(&base.vms, judged);
-            Variant {
-                name: plan.name(),
-                verdict: result::verdict(&changes, close),
-                changes,
-            }
+            result::variant(base, plan.name(), judged, close)
         };
-        Ok(asked.iter().zip(after).map(variant).collect())
+        let variants = (1..).zip(asked).filter_map(variant).collect();
+        Ok((variants, replays.is_stopped()))
     }
 }
 
-/// What the replay takes for true, and where it is from.
-fn assumptions(base: &Base) -> Vec<String> {
-    let knobs = &base.config.knobs;
-    let (recording, assumed) = (&base.recording, &base.assumed);
-    let from = |told: bool, how: &str| match told {
-        true => format!("as {how} shows"),
-        false => "the default; --host FILE tells".to_owned(),
+/// All that is known before variants are replayed.
+fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
+    let span = base.recording.span_ns;
+    let vm_name = |vm: usize| base.vms.get(vm).cloned().unwrap_or_default();
+    let task_of = |vm: usize, vcpu: u32| {
+        let mut tasks = base.recording.tasks.iter();
+        tasks.find(|task| task.vcpu == Some((vm, vcpu)))
     };
-    let placed = assumed
-        .placement
-        .unwrap_or_else(|| host::placement(recording));
-    let placement = match placed {
-        Placement::Recorded => "tasks move between CPUs as recorded",
-        Placement::Simulated => "tasks are placed by the simulated scheduler",
+    let pairs = base.recorded.vcpus.iter().zip(&base.replayed.vcpus);
+    let both = |(was, is): (&VcpuTimes, &VcpuTimes)| {
+        let task = task_of(was.vm, was.vcpu);
+        Both {
+            vm: vm_name(was.vm),
+            vcpu: was.vcpu,
+            from_ns: task.and_then(|task| task.begins).map(|begins| begins.at_ns),
+            to_ns: task.and_then(|task| task.ends_ns),
+            recorded: Shares::of(was, span),
+            replayed: Shares::of(is, span),
+            done_percent: is.done_permille as f64 / 10.0,
+        }
     };
-    vec![
-        format!(
-            "kvm.halt_poll_ns={} ({})",
-            knobs.kvm.halt_poll.halt_poll_ns,
-            from(recording.halt_poll_ns.is_some(), "its polling")
-        ),
-        format!(
-            "host.hz={} ({})",
-            knobs.sched.hz,
-            from(recording.hz.is_some(), "its tick")
-        ),
-        format!(
-            "sched.preempt={} (fits best, unless told)",
-            preempt_name(base)
-        ),
-        format!("sched.features={}", knobs.sched.features),
-        groups(base),
-        format!(
-            "{placement} (fits best, unless told; {} moves in {} switches)",
-            recording.migrations, recording.switches
-        ),
-        match recording.idle_wake_ns {
-            Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
-            None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
-        },
-    ]
-}
-
-fn groups(base: &Base) -> String {
-    if base.assumed.groups == Some(true) {
-        return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
+    Report {
+        path: path.display().to_string(),
+        span_ns: span,
+        cpus: base.recording.cpus,
+        events: base.answers.source.events,
+        waits: Waits::of(base.recording.resolved),
+        assumed: assumed::lines(base),
+        lacks: before::lacks(&base.answers),
+        presence: Presence::of(base),
+        error: Error::of(&Errors::between(&base.recorded, &base.replayed, span)),
+        vcpus: pairs.map(both).collect(),
+        exits: Exits::of(&base.recorded, &base.replayed),
+        advice: None,
+        partial: false,
+        variants: Vec::new(),
+        not_answerable,
+        auto: None,
+        exported: Vec::new(),
     }
-    let groups = base.config.scripts.groups.iter();
-    let own = groups.zip(&base.answers.vms).filter_map(|(group, vm)| {
-        let limit = group.as_ref()?.cpu_max_ns;
-        Some(match limit {
-            Some((quota, period)) => {
-                let (quota, period) = (quota / 1_000, period / 1_000);
-                format!(
-                    "{} with cpu.max {quota} {period} (as its stops show)",
-                    vm.vm
-                )
-            }
-            None => vm.vm.clone(),
-        })
-    });
-    let own: Vec<String> = own.collect();
-    match own.is_empty() {
-        true => "no cgroups (fits best, unless told)".to_owned(),
-        false => format!(
-            "in cgroups of their own (fits best, unless told): {}",
-            own.join(", ")
-        ),
-    }
-}
-
-fn preempt_name(base: &Base) -> String {
-    stealtime_lab::knobs::get(&base.config, "sched.preempt").unwrap_or_default()
 }
 
 fn print(text: &str) -> Result<(), CliError> {

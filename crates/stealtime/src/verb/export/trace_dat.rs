@@ -8,8 +8,9 @@ use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, Writ
 use stealtime_trace::{EventSource, ReadError};
 
 use super::{Export, pick};
+use crate::args::CpuRange;
 use crate::error::CliError;
-use crate::input;
+use crate::{input, output};
 
 impl Export {
     /// Reads once; writes at the end.
@@ -24,7 +25,7 @@ impl Export {
         })?;
         // The new file is whole, and cannot say that the recording was not.
         for note in source.info().notes.iter().filter(|note| note.partial) {
-            eprintln!("stealtime: {}", escape::terminal(&note.text));
+            output::note(&format!("stealtime: {}", escape::terminal(&note.text)));
         }
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
@@ -41,12 +42,13 @@ impl Export {
         let from = self.window.from.map_or(0, resolve);
         let until = self.window.until.map(resolve);
         let mut writer = TraceDatWriter::new(out, self.options()).map_err(failed)?;
+        let chosen = CpuRange::numbers(&self.cpu);
         let (mut last_ns, mut cpus) = (first_ns, 0);
         let mut take = |event: &Event, source: &dyn EventSource| {
             last_ns = last_ns.max(event.time_ns);
             cpus = cpus.max(u32::from(event.cpu.0) + 1);
             let in_time = from <= event.time_ns && until.is_none_or(|end| event.time_ns < end);
-            let on_cpu = self.cpu.is_empty() || self.cpu.contains(&event.cpu.0);
+            let on_cpu = chosen.is_empty() || chosen.contains(&event.cpu.0);
             if is_name(event.kind) || in_time && on_cpu {
                 writer.push(event, source.names()).map_err(failed)?;
             }
@@ -56,7 +58,7 @@ impl Export {
             take(event, source)?;
         }
         let cut = input::drive("exporting", source, take)?;
-        pick::cpus_of(&self.cpu, cpus.max(source.info().cpus.unwrap_or(0)))?;
+        pick::cpus_of(&chosen, cpus.max(source.info().cpus.unwrap_or(0)))?;
         pick::window_of(self.window, first_ns, last_ns, writer.stats().events)?;
         writer.describe(source.info());
         writer.finish().map_err(failed)?;

@@ -14,7 +14,7 @@ use stealtime_simulator::config::Config;
 use stealtime_simulator::{NameList, Sink};
 use stealtime_trace::write::{Options, TraceDatWriter, WriteError};
 
-use super::unusable;
+use super::super::run_args::unusable;
 use crate::error::CliError;
 use crate::output;
 

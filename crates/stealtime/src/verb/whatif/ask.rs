@@ -9,6 +9,8 @@ use stealtime_replay::host::{Assumed, Placement};
 use stealtime_simulator::config::{Config, VmConfig};
 use stealtime_simulator::script::Scripts;
 
+use super::Base;
+use crate::args::CpuRange;
 use crate::error::CliError;
 
 /// Knobs that change something in a replay.
@@ -28,7 +30,7 @@ const ACT: [&str; 9] = [
 const ACT_OF_VM: [&str; 3] = ["nice", "cpu_weight", "cpu_max"];
 
 /// Most variants of one call.
-const MOST_VARIANTS: usize = 1_000;
+const MOST_VARIANTS: usize = 100_000;
 
 /// A knob and the value that it is to have.
 pub(super) type Setting = (String, String);
@@ -77,20 +79,18 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
 }
 
 /// Whether this recording can say anything about a knob; if not, why, and what to do.
-pub(super) fn answerable(
-    name: &str,
-    recording: &Recording,
-    assumed: &Assumed,
-) -> Result<(), String> {
-    if let Some(knob) = knob_of_vm(name) {
-        return answerable_of_vm(name, knob, assumed.groups == Some(true));
+pub(super) fn answerable(name: &str, base: &Base) -> Result<(), String> {
+    let recording = &base.recording;
+    if let Some((vm, knob)) = knob_of_vm(name) {
+        return answerable_of_vm(name, knob, &grouped(vm, base));
     }
     if !ACT.contains(&name) {
         let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
         return Err(format!(
             "{name} does nothing in a replay yet, so this recording cannot answer it; \
-             knobs that act: {}, {of_vm}. `stealtime simulate` has all knobs",
-            ACT.join(", ")
+             knobs that act: {}, {of_vm}. {}",
+            ACT.join(", "),
+            elsewhere(name)
         ));
     }
     if name.starts_with("kvm.halt_poll") && recording.halts == 0 {
@@ -99,31 +99,81 @@ pub(super) fn answerable(
              kvm:kvm_vcpu_wakeup on a host whose guests halt (no cpu_pm, no idle=poll)"
         ));
     }
+    if name.starts_with("kvm.halt_poll") && recording.halts_told == 0 {
+        return Err(format!(
+            "{name}: the recording does not tell polling in halts from other work; record \
+             kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns too"
+        ));
+    }
+    if name == "sched.pick" && !grouped("*", base).contains(&true) {
+        return Err(format!(
+            "{name}: no cgroups are assumed, without which both ways to pick are one; say \
+             `groups = true` in a --host file if the host has them"
+        ));
+    }
     Ok(())
 }
 
-/// KNOB of `vm.NAME.KNOB`.
-fn knob_of_vm(name: &str) -> Option<&str> {
-    let (_, knob) = name.strip_prefix("vm.")?.rsplit_once('.')?;
-    Some(knob)
+/// Scenarios that show what a knob does which a replay cannot tell of, by how its name begins.
+const SHOWN_BY: [(&str, &str); 9] = [
+    ("kvm.ple", "lock-holder.toml"),
+    ("kvm.enable_relaxed_boost", "lock-holder.toml"),
+    ("kvm.ipi", "lock-holder.toml"),
+    ("sched.lag_credit", "lock-holder.toml"),
+    ("kvm.pi_inject_timer", "posted-timers.toml"),
+    ("kvm.timer", "posted-timers.toml"),
+    ("host.nohz_full", "posted-timers.toml"),
+    ("kvm.suppress_notification", "suppressed-notifications.toml"),
+    ("xen.", "xen-broadcast.toml"),
+];
+
+/// Where a knob is answered that a replay cannot tell of.
+fn elsewhere(name: &str) -> String {
+    let shown = SHOWN_BY.iter().find(|known| name.starts_with(known.0));
+    match shown {
+        Some((_, scenario)) => {
+            format!("Instead: `stealtime simulate scenarios/{scenario}`, with the host's figures")
+        }
+        None => "`stealtime simulate` has all knobs".to_owned(),
+    }
 }
 
-fn answerable_of_vm(name: &str, knob: &str, groups: bool) -> Result<(), String> {
-    match (knob, groups) {
-        ("nice", true) => Err(format!(
-            "{name}: each VM is taken to be in a cgroup of its own, where nice values act within \
-             the VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
+/// NAME and KNOB of `vm.NAME.KNOB`.
+fn knob_of_vm(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("vm.")?.rsplit_once('.')
+}
+
+/// Of the VM of this name, or of all (`*`), whether it is taken to have a cgroup of its own.
+pub(super) fn grouped(name: &str, base: &Base) -> Vec<bool> {
+    let own = |vm: usize| {
+        let groups = &base.config.scripts.groups;
+        groups.get(vm).is_some_and(Option::is_some)
+    };
+    let vms = base.vms.iter().enumerate();
+    let named = vms.filter(|(_, vm)| name == "*" || *vm == name);
+    named.map(|(vm, _)| own(vm)).collect()
+}
+
+/// `grouped`: of each VM that is meant, whether it has a cgroup of its own.
+fn answerable_of_vm(name: &str, knob: &str, grouped: &[bool]) -> Result<(), String> {
+    let all = !grouped.is_empty() && grouped.iter().all(|own| *own);
+    let any = grouped.contains(&true);
+    match knob {
+        "nice" if all => Err(format!(
+            "{name}: the VM is taken to be in a cgroup of its own, where nice values act within the \
+             VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
         )),
-        ("cpu_weight", false) => Err(format!(
-            "{name}: no cgroups are assumed, whose weight it is; set vm.NAME.nice, or say \
+        "cpu_weight" if !any && !grouped.is_empty() => Err(format!(
+            "{name}: no cgroup is assumed for the VM, whose weight it is; set vm.NAME.nice, or say \
              `groups = true` in a --host file"
         )),
-        ("pinning", _) => Err(format!("{name}: say --pin NAME=CPUS")),
-        (knob, _) if ACT_OF_VM.contains(&knob) => Ok(()),
+        "pinning" => Err(format!("{name}: say --pin NAME=CPUS")),
+        knob if ACT_OF_VM.contains(&knob) => Ok(()),
         _ => Err(format!(
             "{name} does nothing in a replay yet, so this recording cannot answer it; of a VM act: \
-             {}. `stealtime simulate` has all knobs",
-            ACT_OF_VM.join(", ")
+             {}. {}",
+            ACT_OF_VM.join(", "),
+            elsewhere(name)
         )),
     }
 }
@@ -259,23 +309,18 @@ fn task_pins(who: &str, list: &[u32], recording: &Recording) -> Result<Vec<TaskP
 type TaskPin = (i32, Vec<u32>);
 
 fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
-    let mut list = Vec::new();
-    for part in text.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<u32>();
-        let (Ok(from), Ok(to)) = (number(from), number(to)) else {
-            return Err(format!("{part:?} is no CPU and no range of CPUs"));
-        };
-        if from > to || to >= cpus {
-            return Err(format!("{part}: the host has CPUs 0-{}", cpus - 1));
-        }
-        list.extend(
-            (from..=to)
-                .filter(|cpu| !list.contains(cpu))
-                .collect::<Vec<_>>(),
-        );
+    let ranges: Vec<CpuRange> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let numbers: Vec<u32> = CpuRange::numbers(&ranges)
+        .into_iter()
+        .map(u32::from)
+        .collect();
+    match numbers.iter().find(|cpu| **cpu >= cpus) {
+        Some(cpu) => Err(format!(
+            "{cpu}: the host has CPUs 0-{}",
+            cpus.saturating_sub(1)
+        )),
+        None => Ok(numbers),
     }
-    Ok(list)
 }
 
 /// What a file about the host says: lines of `KEY = VALUE`, where KEY is a knob, `groups` (whether
@@ -310,69 +355,4 @@ pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Settin
         }
     }
     Ok(settings)
-}
-
-/// Why a recording cannot be replayed at all.
-pub(super) fn replayable(answers: &Answers) -> Result<(), CliError> {
-    let has = |name: &str| answers.events.iter().any(|event| event.is(name));
-    if !has("sched_switch") {
-        return Err(CliError::WhatIf(
-            "the recording has no sched_switch events, so nothing can be replayed; record \
-             sched:sched_switch, sched:sched_waking, sched:sched_migrate_task, kvm and \
-             timer:hrtimer_* events. `stealtime analyze` answers what it can of this one"
-                .to_owned(),
-        ));
-    }
-    if answers.vcpus.is_empty() {
-        return Err(CliError::WhatIf(
-            "the recording has no vCPU that ran; record kvm:kvm_entry and kvm:kvm_exit while the \
-             guests run"
-                .to_owned(),
-        ));
-    }
-    Ok(())
-}
-
-/// What the recording lacks, which makes a replay worse.
-pub(super) fn lacks(answers: &Answers) -> Vec<String> {
-    let has = |name: &str| answers.events.iter().any(|event| event.is(name));
-    let mut lacks = Vec::new();
-    let mut note = |missing: bool, text: &str| {
-        if missing {
-            lacks.push(text.to_owned());
-        }
-    };
-    note(
-        !has("sched_waking"),
-        "no sched_waking: nobody knows who woke whom, so that all waits end at recorded times",
-    );
-    note(
-        !has("hrtimer_start") || !has("hrtimer_expire_entry"),
-        "no hrtimer events: waits that timers end keep their recorded times",
-    );
-    note(
-        !has("kvm_vcpu_wakeup"),
-        "no kvm_vcpu_wakeup: where polling in halts ended is not known",
-    );
-    note(
-        !has("kvm_exit") || !has("kvm_entry"),
-        "no kvm_entry and kvm_exit: guests' time and exits are one, and no halts are known",
-    );
-    note(
-        has("kvm_vcpu_wakeup") && !has("kvm_apic_accept_irq"),
-        "no kvm_apic_accept_irq: a poll in a halt that an IPI ended keeps its recorded time",
-    );
-    note(
-        !has("sched_migrate_task"),
-        "no sched_migrate_task: tasks are where they next ran",
-    );
-    if answers.source.lost > 0 || answers.source.lost_gaps > 0 {
-        lacks.push(format!(
-            "events were lost ({} in {} gaps): tasks wait over the gaps, and what nobody knows of \
-             is not part of the error; a larger buffer (trace-cmd record -b, perf record -m) loses \
-             less",
-            answers.source.lost, answers.source.lost_gaps
-        ));
-    }
-    lacks
 }

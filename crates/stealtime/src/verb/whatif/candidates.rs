@@ -112,7 +112,7 @@ pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
 /// Whether it changes anything, and this recording can answer it.
 fn can_be_tried(case: &Case<'_>, plan: &Plan) -> bool {
     let base = case.base;
-    let answers = |name: &str| ask::answerable(name, &base.recording, &base.assumed).is_ok();
+    let answers = |name: &str| ask::answerable(name, base).is_ok();
     let is_so = |(name, value): &(String, String)| {
         let mut trial = case.config.clone();
         knobs::set(&mut trial, name, value).is_ok() && trial.knobs == case.config.knobs
@@ -213,7 +213,7 @@ fn preempted(case: &Case<'_>) -> Rule {
         .into();
     plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
     plans.push(Plan::knob("sched.preempt", "lazy"));
-    if case.base.assumed.groups == Some(true) {
+    if ask::grouped("*", case.base).contains(&true) {
         plans.push(Plan::knob("sched.pick", "flat"));
     }
     Rule {
@@ -342,7 +342,7 @@ fn weights(case: &Case<'_>) -> Rule {
     vms.sort_by_key(|vm| std::cmp::Reverse(waited(vm) / u64::from(vm.vcpus.max(1))));
     vms.truncate(MOST_WEIGHED);
     let stake = vms.iter().map(|vm| waited(vm)).sum();
-    let plan = |vm: &&Vm| match case.base.assumed.groups == Some(true) {
+    let plan = |vm: &&Vm| match ask::grouped(&vm.name, case.base).contains(&true) {
         true => Plan::knob(&format!("vm.{}.cpu_weight", vm.name), 300),
         false => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
     };

@@ -50,10 +50,6 @@ pub(super) fn write(
         perfetto(verb, base, recorded, &configs, to)?;
         return Ok(vec![to.to_owned()]);
     }
-    std::fs::create_dir_all(to).map_err(|source| CliError::Write {
-        path: to.to_owned(),
-        source,
-    })?;
     let both = to.join("side-by-side.pftrace");
     perfetto(verb, base, recorded, &configs, &both)?;
     let mut written = vec![both];
@@ -63,6 +59,17 @@ pub(super) fn write(
         written.push(path);
     }
     Ok(written)
+}
+
+/// Refuses, before anything is replayed, what could not be written.
+pub(super) fn check(to: &Path) -> Result<(), CliError> {
+    match is_folder(to) {
+        true => std::fs::create_dir_all(to).map_err(|source| CliError::Write {
+            path: to.to_owned(),
+            source,
+        }),
+        false => output::check(to),
+    }
 }
 
 /// A folder that is there, or one by its last character.

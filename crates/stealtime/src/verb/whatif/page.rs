@@ -1,17 +1,22 @@
 //! Results as a page.
 
-use stealtime_lab::stats::Verdict;
-use stealtime_report::html::{Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Table};
+use stealtime_report::html::{
+    Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table,
+};
 
-use super::Report;
-use super::result::{Both, Change, Variant};
+use super::result::{Both, Change, Shares, Variant};
 use super::show::word;
+use super::{Report, page_gain};
 
 /// vCPUs that have a row in the chart of the replay's errors.
 const MOST_VCPUS: usize = 64;
 
 /// Variants that have charts of their own.
 const MOST_CHARTED: usize = 6;
+/// Variants that have a table of their own.
+const MOST_TABLES: usize = 60;
+/// Variants that are told at the top.
+const MOST_LEADS: usize = 8;
 /// VMs that are in the overview.
 const MOST_OVERVIEW: usize = 8;
 /// Variants that are in the overview.
@@ -22,20 +27,38 @@ pub(super) fn page(report: &Report, command: &str) -> Page {
     let mut page = Page::new("whatif", report.path.clone()).made_by(command);
     page.fact(super::show::facts(report));
     page.fact(super::show::waits(&report.waits));
+    if let Some(advice) = &report.advice {
+        page.fact(advice.clone());
+    }
+    if report.partial {
+        page.warning(super::show::PARTIAL);
+    }
     for lack in &report.lacks {
-        page.warning(format!("Lacking: {lack}"));
+        page.warning(format!("Lacking: {}", lack.shown()));
+    }
+    for line in report.presence.lines() {
+        page.fact(format!("In part: {line}."));
     }
     for not in &report.not_answerable {
         page.warning(format!("Not answerable: {not}"));
     }
     leads(report, &mut page);
-    closeness(report, &mut page);
-    if report.variants.len() > 1 {
+    if let Some(auto) = &report.auto {
+        page_gain::auto(auto, &mut page);
+    } else if report.variants.len() > 1 {
+        page_gain::grid(&report.variants, &mut page);
         overview(report, &mut page);
     }
+    closeness(report, &mut page);
     let charted = report.variants.len() <= MOST_CHARTED;
-    for variant in &report.variants {
+    for variant in report.variants.iter().take(MOST_TABLES) {
         self::variant(variant, charted, &mut page);
+    }
+    if report.variants.len() > MOST_TABLES {
+        page.note(format!(
+            "Of {} variants the first {MOST_TABLES} have tables of their own; --json has all.",
+            report.variants.len()
+        ));
     }
     page.section("What was taken for true");
     for assumed in &report.assumed {
@@ -62,24 +85,14 @@ fn leads(report: &Report, page: &mut Page) {
         ],
         mark: if close { Mark::Better } else { Mark::Worse },
     });
-    for variant in &report.variants {
-        let clear = |verdict| {
-            let judged = |change: &&Change| ["ready", "wakeup p99"].contains(&change.quantity);
-            let clear = variant.changes.iter().filter(|change| !change.below_error);
-            clear
-                .filter(judged)
-                .any(|change| change.difference.verdict == verdict)
-        };
+    for variant in report.variants.iter().take(MOST_LEADS) {
         page.lead(Lead {
             about: format!("{}:", variant.name),
             says: format!("{}.", variant.verdict),
-            more: Vec::new(),
-            mark: match (clear(Verdict::Better), clear(Verdict::Worse)) {
-                _ if !close => Mark::Plain,
-                (true, false) => Mark::Better,
-                (false, true) => Mark::Worse,
-                (true, true) => Mark::Plain,
-                (false, false) => Mark::Noise,
+            more: vec![page_gain::sentence(&variant.gain)],
+            mark: match close {
+                true => page_gain::outcome_mark(variant.gain.outcome),
+                false => Mark::Plain,
             },
         });
     }
@@ -120,6 +133,60 @@ fn closeness(report: &Report, page: &mut Page) {
         },
     );
     page.table(vcpus(&report.vcpus));
+    latencies(&report.vcpus, page);
+    let mut table = Table::new("Exits by reason", &["reason", "recorded", "replayed"], 1);
+    for exit in &report.exits {
+        table.row([
+            exit.reason.as_str().into(),
+            exit.recorded.to_string().into(),
+            exit.replayed.to_string().into(),
+        ]);
+    }
+    if !table.is_empty() {
+        page.table(table);
+    }
+}
+
+/// From runnable to running, recorded and replayed.
+fn latencies(vcpus: &[Both], page: &mut Page) {
+    let range = |both: &Both, what: &str, shares: &Shares| {
+        let points = [
+            shares.wakeup_p50_ns?,
+            shares.wakeup_p90_ns?,
+            shares.wakeup_p99_ns?,
+            shares.wakeup_max_ns?,
+        ];
+        Some(Range {
+            name: format!("{} vCPU {}, {what}", both.vm, both.vcpu),
+            points: points.map(|ns| ns as f64).to_vec(),
+            says: format!(
+                "{} wakeups, p50 {} us, p99 {} us",
+                shares.wakeups,
+                points[0] / 1_000,
+                points[2] / 1_000
+            ),
+        })
+    };
+    let both = |both: &Both| {
+        [
+            range(both, "recorded", &both.recorded),
+            range(both, "replayed", &both.replayed),
+        ]
+    };
+    let rows = vcpus.iter().take(MOST_VCPUS / 2).flat_map(both).flatten();
+    let rows: Vec<Range> = rows.collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.chart(
+        "From runnable to running, recorded and replayed",
+        "Percentiles of wakeup latencies of each vCPU, recorded and replayed; the table has the numbers.",
+        Chart::Ranges {
+            axis: Axis::times("wakeup latency, logarithmic", Scale::LogNs),
+            points: vec!["p50", "p90", "p99", "longest"],
+            rows,
+        },
+    );
 }
 
 fn vcpus(vcpus: &[Both]) -> Table {
@@ -280,12 +347,5 @@ fn difference(change: &Change) -> String {
 }
 
 fn says(change: &Change) -> String {
-    format!(
-        "{} {}",
-        difference(change),
-        match change.below_error {
-            true => "below the replay's error",
-            false => word(change),
-        }
-    )
+    format!("{} {}", difference(change), word(change))
 }

@@ -1,7 +1,7 @@
 //! Many replays on all cores. What comes out does not depend on how many threads there are.
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use stealtime_replay::predict;
@@ -12,13 +12,40 @@ use super::result::Measured;
 use crate::error::CliError;
 use crate::progress::RunProgress;
 
-/// Replays each plan with the seeds 1 to `seeds`, and gives what was measured, plan by plan.
+/// What was measured.
+#[derive(Debug, Default)]
+pub(super) struct Replays {
+    /// By plan; fewer than were asked for where it was stopped.
+    plans: Vec<Vec<Measured>>,
+    each: usize,
+}
+
+impl Replays {
+    /// The replays of a plan, if all of them were run.
+    pub(super) fn of_plan(&self, at: usize) -> Option<&[Measured]> {
+        let of_plan = self.plans.get(at)?;
+        (of_plan.len() == self.each).then_some(of_plan)
+    }
+
+    /// Whether some were not run.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.plans.iter().any(|of_plan| of_plan.len() < self.each)
+    }
+
+    /// How many were run.
+    pub(super) fn done(&self) -> usize {
+        self.plans.iter().map(Vec::len).sum()
+    }
+}
+
+/// Replays each plan with the seeds 1 to `seeds`, plan by plan, until `stop` is set.
 pub(super) fn all(
     base: &Base,
     plans: &[Prepared],
     seeds: u64,
     jobs: NonZeroUsize,
-) -> Result<Vec<Vec<Measured>>, CliError> {
+    stop: &AtomicBool,
+) -> Result<Replays, CliError> {
     let each = usize::try_from(seeds).unwrap_or(usize::MAX).max(1);
     let total = plans.len().saturating_mul(each);
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -26,7 +53,7 @@ pub(super) fn all(
     let slots: Vec<Mutex<Option<Result<Measured, CliError>>>> =
         (0..total).map(|_| Mutex::new(None)).collect();
     let work = || {
-        loop {
+        while !stop.load(Ordering::Relaxed) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let (Some(slot), Some(plan)) = (slots.get(at), plans.get(at / each)) else {
                 return;
@@ -47,17 +74,18 @@ pub(super) fn all(
         }
         work();
     });
-    let mut measured = Vec::with_capacity(total);
-    for slot in slots {
+    let mut measured: Vec<Vec<Measured>> = plans.iter().map(|_| Vec::new()).collect();
+    for (at, slot) in slots.into_iter().enumerate() {
         let result = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Some(result) => measured.push(result?),
-            None => return Err(CliError::WhatIf("a replay was not run".to_owned())),
+        let of_plan = measured.get_mut(at / each);
+        if let (Some(result), Some(of_plan)) = (result, of_plan) {
+            of_plan.push(result?);
         }
     }
-    let mut measured = measured.into_iter();
-    let of_plan = |_| measured.by_ref().take(each).collect();
-    Ok(plans.iter().map(of_plan).collect())
+    Ok(Replays {
+        plans: measured,
+        each,
+    })
 }
 
 fn one(base: &Base, plan: &Prepared, seed: u64) -> Result<Measured, CliError> {

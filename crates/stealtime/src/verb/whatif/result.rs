@@ -1,9 +1,15 @@
 //! Results, as JSON has them.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
+use stealtime_events::ExitReason;
 use stealtime_lab::metric::Better;
 use stealtime_lab::stats::{Difference, Verdict, difference};
 use stealtime_replay::predict::{Errors, Times, VcpuTimes};
+
+use super::Base;
+use super::gain::Gain;
 
 /// A percentage with three decimals.
 fn percent(part: u64, whole: u64) -> f64 {
@@ -27,7 +33,9 @@ pub(super) struct Shares {
     pub(super) poll_percent: f64,
     pub(super) wakeups: usize,
     pub(super) wakeup_p50_ns: Option<u64>,
+    pub(super) wakeup_p90_ns: Option<u64>,
     pub(super) wakeup_p99_ns: Option<u64>,
+    pub(super) wakeup_max_ns: Option<u64>,
 }
 
 impl Shares {
@@ -39,7 +47,9 @@ impl Shares {
             poll_percent: percent(time.poll_ns, span),
             wakeups: time.wakeups.len(),
             wakeup_p50_ns: quantile(&time.wakeups, 50),
+            wakeup_p90_ns: quantile(&time.wakeups, 90),
             wakeup_p99_ns: quantile(&time.wakeups, 99),
+            wakeup_max_ns: quantile(&time.wakeups, 100),
         }
     }
 }
@@ -49,6 +59,11 @@ impl Shares {
 pub(super) struct Both {
     pub(super) vm: String,
     pub(super) vcpu: u32,
+    /// When it began and ended, in ns of the recording, if that was in its middle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) from_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) to_ns: Option<u64>,
     pub(super) recorded: Shares,
     pub(super) replayed: Shares,
     /// Share of its demand that the replay got done.
@@ -79,6 +94,46 @@ impl Error {
     pub(super) fn is_close(&self) -> bool {
         self.median_percent <= 3.0 && self.p90_percent <= 8.0
     }
+}
+
+/// Exits for one reason, of all vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Exits {
+    pub(super) reason: String,
+    pub(super) recorded: u64,
+    pub(super) replayed: u64,
+}
+
+impl Exits {
+    /// By reason, the most frequent first.
+    pub(super) fn of(recorded: &Times, replayed: &Times) -> Vec<Self> {
+        let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for vcpu in &recorded.vcpus {
+            for (reason, n) in &vcpu.exits {
+                by_name.entry(shown(*reason)).or_default().0 += n;
+            }
+        }
+        for vcpu in &replayed.vcpus {
+            for (reason, n) in &vcpu.exits {
+                by_name.entry(shown(*reason)).or_default().1 += n;
+            }
+        }
+        let exits = by_name.into_iter();
+        let mut exits: Vec<Self> = exits
+            .map(|(reason, (recorded, replayed))| Self {
+                reason,
+                recorded,
+                replayed,
+            })
+            .collect();
+        exits.sort_by_key(|exit| std::cmp::Reverse(exit.recorded));
+        exits
+    }
+}
+
+fn shown(reason: ExitReason) -> String {
+    let name = reason.name().map(str::to_owned);
+    name.unwrap_or_else(|| format!("{:#x}", reason.code))
 }
 
 /// Waits by what ended them.
@@ -122,6 +177,25 @@ pub(super) struct Variant {
     pub(super) name: String,
     pub(super) changes: Vec<Change>,
     pub(super) verdict: String,
+    #[serde(flatten)]
+    pub(super) gain: Gain,
+}
+
+/// A variant that was replayed; `close`: whether the replay as recorded is near the recording. `None`
+/// without replays.
+pub(super) fn variant(
+    base: &Base,
+    name: String,
+    judged: Judged<'_>,
+    close: bool,
+) -> Option<Variant> {
+    let changes = changes(&base.vms, judged);
+    Some(Variant {
+        name,
+        verdict: verdict(&changes, close),
+        changes,
+        gain: Gain::of(base, judged)?,
+    })
 }
 
 type Quantity = (
@@ -203,6 +277,11 @@ impl Measured {
     /// Work of all VMs and tasks, in ms per second.
     pub(super) fn all_work(&self) -> f64 {
         self.sum(Self::work) + self.others_work
+    }
+
+    /// Polling in halts of all VMs, in ms per second.
+    pub(super) fn all_polling(&self) -> f64 {
+        self.sum(|all, vm| all.value(vm, POLLING))
     }
 
     /// CPU time of the whole host, in ms per second.
@@ -306,25 +385,36 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
     changes
 }
 
+/// Of a VM whose changes are all smaller than the replay's own error.
+const NOT_ANSWERABLE: &str = "not answerable (below the replay's error)";
+
+impl Variant {
+    /// Whether this recording cannot say what it does to some VM.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.verdict.contains(NOT_ANSWERABLE)
+    }
+}
+
 /// What a variant means for the VMs, in words.
 pub(super) fn verdict(changes: &[Change], close: bool) -> String {
     let mut parts = Vec::new();
     let mut vms: Vec<&str> = changes.iter().map(|change| change.vm.as_str()).collect();
     vms.dedup();
     for vm in vms {
-        let told = |quantity: &str| {
-            let of_vm = changes.iter().filter(|change| change.vm == vm);
-            of_vm
-                .filter(|change| !change.below_error)
-                .find(|change| change.quantity == quantity)
-                .map(|change| change.difference.verdict)
+        let of_vm = changes.iter().filter(|change| change.vm == vm);
+        let judged = of_vm.filter(|change| ["ready", "wakeup p99"].contains(&change.quantity));
+        let (below, told): (Vec<&Change>, Vec<&Change>) =
+            judged.partition(|change| change.below_error);
+        let has = |changes: &[&Change], verdict: Verdict| {
+            let mut verdicts = changes.iter().map(|change| change.difference.verdict);
+            verdicts.any(|one| one == verdict)
         };
-        let judged = ["ready", "wakeup p99"].map(told);
-        let is = |verdict: Verdict| judged.contains(&Some(verdict));
-        let word = match (is(Verdict::Better), is(Verdict::Worse)) {
+        let moves = has(&below, Verdict::Better) || has(&below, Verdict::Worse);
+        let word = match (has(&told, Verdict::Better), has(&told, Verdict::Worse)) {
             (true, false) => "better",
             (false, true) => "worse",
             (true, true) => "better in one thing and worse in another",
+            (false, false) if moves => NOT_ANSWERABLE,
             (false, false) => "within noise",
         };
         parts.push(format!("{vm}: {word}"));

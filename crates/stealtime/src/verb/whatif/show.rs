@@ -6,37 +6,112 @@ use stealtime_lab::stats::Verdict;
 use stealtime_report::escape;
 
 use super::Report;
-use super::result::{Both, Change, Error, Variant, Waits};
+use super::result::{Both, Change, Error, Exits, Variant, Waits};
 use super::selftest::Row;
-use super::show_auto;
+use super::show_gain::{self, paragraph};
 
-/// All of it.
-pub(super) fn report(report: &Report) -> String {
+/// What is known before variants are replayed.
+pub(super) fn before(report: &Report) -> String {
     let mut out = String::new();
     let path = escape::terminal(&report.path);
     let _ = writeln!(out, "{path}: {}", facts(report));
     let _ = writeln!(out, "{}", waits(&report.waits));
-    list(&mut out, "Assumed", &report.assumed);
-    list(&mut out, "Lacking", &report.lacks);
-    list(&mut out, "Not answerable", &report.not_answerable);
+    for line in &report.assumed {
+        paragraph(&mut out, "", &format!("Assumed: {line}"));
+    }
+    for lack in &report.lacks {
+        paragraph(&mut out, "", &format!("Lacking: {}", lack.shown()));
+    }
+    for line in report.presence.lines() {
+        paragraph(&mut out, "", &format!("In part: {line}"));
+    }
+    for line in &report.not_answerable {
+        paragraph(&mut out, "", &format!("Not answerable: {line}"));
+    }
     out.push_str("\nReplay under the recorded knobs (recorded > replayed, % of the span)\n");
     let head = "  VM            vCPU      running         ready        halted       polling";
-    let _ = writeln!(out, "{head}  wakeup p50 us   p99 us");
+    let _ = writeln!(out, "{head}  wakeups p50     p99, us");
     for vcpu in &report.vcpus {
         vcpu_row(&mut out, vcpu);
     }
     let _ = writeln!(out, "  error: {}", errors(&report.error));
+    if let Some(worst) = worst(&report.vcpus) {
+        let _ = writeln!(out, "  most off: {}", escape::terminal(&worst));
+    }
+    if !report.exits.is_empty() {
+        paragraph(&mut out, "  ", &exits(&report.exits));
+    }
+    out
+}
+
+/// What variants do.
+pub(super) fn after(report: &Report) -> String {
+    let mut out = String::new();
     if let Some(auto) = &report.auto {
-        show_auto::auto(&mut out, auto);
+        show_gain::auto(&mut out, auto);
     } else {
-        for one in &report.variants {
-            variant(&mut out, one);
+        if report.variants.len() > 1 {
+            show_gain::grid(&mut out, &report.variants);
         }
+        if report.variants.len() <= MOST_DETAILED {
+            for one in &report.variants {
+                variant(&mut out, one);
+            }
+        }
+    }
+    if let Some(advice) = &report.advice {
+        out.push('\n');
+        paragraph(&mut out, "", advice);
+    }
+    if report.partial {
+        out.push('\n');
+        out.push_str(PARTIAL);
+        out.push('\n');
     }
     for path in &report.exported {
         let _ = writeln!(out, "\nWritten: {}", escape::terminal(path));
     }
     out
+}
+
+/// What a result is that was stopped.
+pub(super) const PARTIAL: &str =
+    "Partial: stopped before all variants were replayed; those above were, with all seeds.";
+
+/// More variants are in one table, a row each.
+const MOST_DETAILED: usize = 6;
+
+/// The largest error of a vCPU's time.
+fn worst(vcpus: &[Both]) -> Option<String> {
+    let off = |both: &Both| {
+        let (was, is) = (&both.recorded, &both.replayed);
+        [
+            ("running", is.run_percent - was.run_percent),
+            ("ready", is.ready_percent - was.ready_percent),
+            ("halted", is.halted_percent - was.halted_percent),
+        ]
+    };
+    let all = vcpus
+        .iter()
+        .flat_map(|both| off(both).map(|off| (both, off)));
+    let (both, (what, by)) = all.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
+    Some(format!(
+        "{} vCPU {} is {} for {by:+.1}% of the span",
+        both.vm, both.vcpu, what
+    ))
+}
+
+/// Reasons that are named; the others are counted.
+const MOST_REASONS: usize = 8;
+
+/// Exits by reason.
+pub(super) fn exits(exits: &[Exits]) -> String {
+    let one = |exit: &Exits| format!("{} {} > {}", exit.reason, exit.recorded, exit.replayed);
+    let mut shown: Vec<String> = exits.iter().take(MOST_REASONS).map(one).collect();
+    if exits.len() > MOST_REASONS {
+        shown.push(format!("{} more reasons", exits.len() - MOST_REASONS));
+    }
+    format!("exits: {}", shown.join(", "))
 }
 
 /// What was recorded.
@@ -65,19 +140,13 @@ pub(super) fn errors(error: &Error) -> String {
     )
 }
 
-fn list(out: &mut String, title: &str, lines: &[String]) {
-    for line in lines {
-        let _ = writeln!(out, "{title}: {}", escape::terminal(line));
-    }
-}
-
 fn vcpu_row(out: &mut String, vcpu: &Both) {
     let (was, is) = (&vcpu.recorded, &vcpu.replayed);
     let pair = |a: f64, b: f64| format!("{a:5.1} >{b:5.1}");
     let micros = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| (ns / 1_000).to_string());
     let _ = writeln!(
         out,
-        "  {:<13.13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>13} {:>8}",
+        "  {:<13.13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>11} {:>11}",
         escape::terminal(&vcpu.vm),
         vcpu.vcpu,
         pair(was.run_percent, is.run_percent),
@@ -95,13 +164,13 @@ fn variant(out: &mut String, variant: &Variant) {
     for change in &variant.changes {
         change_row(out, change);
     }
-    let _ = writeln!(out, "  verdict: {}", escape::terminal(&variant.verdict));
+    paragraph(out, "  ", &format!("verdict: {}", variant.verdict));
 }
 
 /// What a difference means.
 pub(super) fn word(change: &Change) -> &'static str {
     match change.difference.verdict {
-        _ if change.below_error => "less than the replay is off by itself",
+        _ if change.below_error => "below the replay's error",
         Verdict::Same => "the same",
         Verdict::WithinNoise => "within noise",
         Verdict::Better => "better",

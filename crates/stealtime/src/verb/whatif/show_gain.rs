@@ -1,95 +1,127 @@
-//! What `--auto` found, as tables.
+//! Variants by what they give and take, as tables.
 
 use std::fmt::Write as _;
 
 use stealtime_report::escape;
 use stealtime_report::wrap;
 
-use super::auto::{Auto, Effect, Outcome, Tried, VmEffect, Word};
+use super::auto::Auto;
+use super::gain::{Effect, Gain, Outcome, VmEffect, Word};
+use super::result::Variant;
 
 /// Columns of a terminal.
 const WIDTH: usize = 100;
 /// Columns for the name of a change.
-const NAME: usize = 31;
+const NAME: usize = 27;
+/// Rows of a grid; all are in the JSON and the first ones in a report.
+const MOST_ROWS: usize = 60;
 
-/// All of it.
+/// What `--auto` found.
 pub(super) fn auto(out: &mut String, auto: &Auto) {
     if auto.tried.is_empty() {
         out.push_str(
             "\nNothing to try: no time of 1% or more is lost to what a replay can change\n",
         );
     } else {
-        ranking(out, auto);
+        let title = format!(
+            "Tried: {} changes, each alone{}, {} replays of each ({} replays in all)",
+            auto.tried.len(),
+            match auto.on_top_of.is_empty() {
+                true => String::new(),
+                false => format!(" on top of {}", auto.on_top_of),
+            },
+            auto.seeds,
+            auto.replays
+        );
+        let tried = auto.tried.iter();
+        let rows: Vec<(&str, &Gain)> = tried.map(|one| (one.name.as_str(), &one.gain)).collect();
+        ranking(out, &title, &rows);
+        if auto.left_out > 0 {
+            let _ = writeln!(out, "  {} more were left out", auto.left_out);
+        }
         by_vm(out, auto);
         reasons(out, auto);
     }
     cannot(out, auto);
 }
 
-fn ranking(out: &mut String, auto: &Auto) {
-    let title = format!(
-        "Tried: {} changes, each alone{}, {} replays of each ({} replays in all)",
-        auto.tried.len(),
-        match auto.on_top_of.is_empty() {
-            true => String::new(),
-            false => format!(" on top of {}", auto.on_top_of),
-        },
-        auto.seeds,
-        auto.replays
-    );
+/// All variants of a grid, the best first.
+pub(super) fn grid(out: &mut String, variants: &[Variant]) {
+    let mut ranked: Vec<&Variant> = variants.iter().collect();
+    ranked.sort_by(|a, b| a.gain.by_rank(&b.gain));
+    let rows: Vec<(&str, &Gain)> = ranked
+        .iter()
+        .take(MOST_ROWS)
+        .map(|one| (one.name.as_str(), &one.gain))
+        .collect();
+    let title = format!("{} variants, the best first", variants.len());
+    ranking(out, &title, &rows);
+    if variants.len() > MOST_ROWS {
+        let more = variants.len() - MOST_ROWS;
+        let _ = writeln!(
+            out,
+            "  {more} more give less; --json has all, in the order of the grid"
+        );
+    }
+}
+
+/// What the columns are.
+pub(super) const LEGEND: &str = "All in ms per second. Given back: waiting for a CPU that the vCPUs of \
+    all VMs are spared. CPU freed: CPU time of the host that is not spent on polling any more. Loses \
+    most: the VM, or the host's tasks with VMMs' other threads among them, by waiting longer or by \
+    getting less done. Undone: what all get less done of what was recorded. Ranked by what is given back \
+    and freed, less what is undone and what the host's tasks wait longer.";
+
+fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)]) {
     out.push('\n');
-    paragraph(out, "", &title);
-    let legend = "Given back: waiting for a CPU that vCPUs are spared, in ms per second of all vCPUs' \
-        time. Loses most: the VM (in ms per second of its vCPUs' time) or the host's tasks, VMMs' other \
-        threads among them (ms/s), by waiting longer or by getting less done. Undone: what all get less \
-        done of what was recorded, ms/s. Host CPU: what the host spends more, ms/s.";
-    paragraph(out, "  ", legend);
+    paragraph(out, "", title);
+    paragraph(out, "  ", LEGEND);
     let _ = writeln!(
         out,
-        "   #  {:<NAME$}  {:>13}  {:<17}  {:>7}  {:>8}  means",
-        "change", "given back", "loses most", "undone", "host CPU"
+        "   #  {:<NAME$}  {:>13}  {:>13}  {:<17}  {:>6}  means",
+        "change", "given back", "CPU freed", "loses most", "undone"
     );
-    for (at, tried) in auto.tried.iter().enumerate() {
-        row(out, at + 1, tried);
-    }
-    if auto.left_out > 0 {
-        let _ = writeln!(out, "  {} more were left out", auto.left_out);
+    for (at, (name, gain)) in (1..).zip(rows) {
+        row(out, at, name, gain);
     }
     let noise = "noise: the 95% interval includes 0. < error: less than the replay as recorded is off \
         by itself.";
     paragraph(out, "  ", noise);
 }
 
-fn row(out: &mut String, rank: usize, tried: &Tried) {
-    let lost = tried.most_lost().map_or("-".to_owned(), |lost| {
+fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
+    let lost = gain.most_lost().map_or("-".to_owned(), |lost| {
         let who = escape::terminal(&lost.who).into_owned();
         format!("{who:<10.10} {:>6.1}", -lost.change.mean)
     });
     // A pin stays in one piece.
-    let name = escape::terminal(&tried.name).replace("pin ", "pin\u{a0}");
+    let name = escape::terminal(name).replace("pin ", "pin\u{a0}");
     let lines = wrap(&name, NAME).into_iter();
     let mut lines = lines.map(|line| line.replace('\u{a0}', " "));
     let _ = writeln!(
         out,
-        "  {rank:>2}  {:<NAME$}  {:>13}  {lost:<17}  {:>7}  {:>8}  {}",
+        " {rank:>3}  {:<NAME$}  {:>13}  {:>13}  {lost:<17}  {:>6}  {}",
         lines.next().unwrap_or_default(),
-        interval(&tried.given_back),
-        signed(-tried.work.change.mean),
-        signed(tried.host_cpu.change.mean),
-        word(tried.outcome),
+        interval(&gain.given_back),
+        interval(&gain.cpu_freed),
+        signed(-gain.work.change.mean),
+        word(gain.outcome),
     );
     for line in lines {
         let _ = writeln!(out, "        {line}");
     }
 }
 
-fn interval(effect: &Effect) -> String {
-    let half = effect.change.half_width.unwrap_or(0.0);
-    format!("{} ±{half:.1}", signed(effect.change.mean))
+/// A change with its interval.
+pub(super) fn interval(effect: &Effect) -> String {
+    match effect.change.half_width {
+        Some(half) => format!("{} ±{half:.1}", signed(effect.change.mean)),
+        None => signed(effect.change.mean),
+    }
 }
 
 /// With its sign, and no sign where nothing shows.
-fn signed(value: f64) -> String {
+pub(super) fn signed(value: f64) -> String {
     let text = format!("{value:+.1}");
     match text.trim_start_matches(['+', '-']) {
         "0.0" => "0.0".to_owned(),
@@ -97,7 +129,8 @@ fn signed(value: f64) -> String {
     }
 }
 
-const fn word(outcome: Outcome) -> &'static str {
+/// What a variant means, in a word.
+pub(super) const fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Better => "better",
         Outcome::Mixed => "mixed",
@@ -121,7 +154,7 @@ fn by_vm(out: &mut String, auto: &Auto) {
     if !auto
         .tried
         .iter()
-        .any(|tried| tried.vms.iter().any(stands_out))
+        .any(|tried| tried.gain.vms.iter().any(stands_out))
     {
         out.push_str("\nNo VM gains or loses more than noise and than what the replay is off by\n");
         return;
@@ -135,7 +168,7 @@ fn by_vm(out: &mut String, auto: &Auto) {
         "VM", "waits, ms/s", "given back", "", "work", "", "p99 wakeup, us"
     );
     for (at, tried) in auto.tried.iter().enumerate() {
-        for vm in tried.vms.iter().filter(|vm| stands_out(vm)) {
+        for vm in tried.gain.vms.iter().filter(|vm| stands_out(vm)) {
             vm_row(out, at + 1, vm);
         }
     }
@@ -178,17 +211,8 @@ const fn meaning(word: Word) -> &'static str {
 
 fn reasons(out: &mut String, auto: &Auto) {
     out.push_str("\nTried because\n");
-    let mut told: Vec<&str> = Vec::new();
-    for tried in &auto.tried {
-        if told.contains(&tried.why.as_str()) {
-            continue;
-        }
-        told.push(&tried.why);
-        let places = (1..)
-            .zip(&auto.tried)
-            .filter(|(_, other)| other.why == tried.why);
-        let places: Vec<String> = places.map(|(at, _): (usize, _)| at.to_string()).collect();
-        paragraph(out, "  ", &format!("{}: {}", places.join(", "), tried.why));
+    for (ranks, why) in auto.reasons() {
+        paragraph(out, "  ", &format!("{ranks}: {why}"));
     }
 }
 
@@ -204,7 +228,7 @@ fn cannot(out: &mut String, auto: &Auto) {
 }
 
 /// Text that goes on under itself.
-fn paragraph(out: &mut String, indent: &str, text: &str) {
+pub(super) fn paragraph(out: &mut String, indent: &str, text: &str) {
     let text = escape::terminal(text).into_owned();
     let mut hang = "";
     for line in wrap(&text, WIDTH - indent.len() - 2) {

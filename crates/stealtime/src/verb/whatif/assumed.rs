@@ -1,0 +1,80 @@
+//! What a replay takes for true, and where it is from.
+
+use stealtime_replay::host::{self, Placement};
+
+use super::Base;
+
+/// As sentences.
+pub(super) fn lines(base: &Base) -> Vec<String> {
+    let knobs = &base.config.knobs;
+    let (recording, assumed) = (&base.recording, &base.assumed);
+    let from = |told: bool, how: &str| match told {
+        true => format!("as {how} shows"),
+        false => "the default; --host FILE tells".to_owned(),
+    };
+    let placed = assumed
+        .placement
+        .unwrap_or_else(|| host::placement(recording));
+    let placement = match placed {
+        Placement::Recorded => "tasks move between CPUs as recorded",
+        Placement::Simulated => "tasks are placed by the simulated scheduler",
+    };
+    vec![
+        format!(
+            "kvm.halt_poll_ns={} ({})",
+            knobs.kvm.halt_poll.halt_poll_ns,
+            from(recording.halt_poll_ns.is_some(), "its polling")
+        ),
+        format!(
+            "host.hz={} ({})",
+            knobs.sched.hz,
+            from(recording.hz.is_some(), "its tick")
+        ),
+        format!(
+            "sched.preempt={} (fits best, unless told)",
+            preempt_name(base)
+        ),
+        format!("sched.features={}", knobs.sched.features),
+        groups(base),
+        format!(
+            "{placement} (fits best, unless told; {} moves in {} switches)",
+            recording.migrations, recording.switches
+        ),
+        match recording.idle_wake_ns {
+            Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
+            None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
+        },
+    ]
+}
+
+fn groups(base: &Base) -> String {
+    if base.assumed.groups == Some(true) {
+        return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
+    }
+    let groups = base.config.scripts.groups.iter();
+    let own = groups.zip(&base.answers.vms).filter_map(|(group, vm)| {
+        let limit = group.as_ref()?.cpu_max_ns;
+        Some(match limit {
+            Some((quota, period)) => {
+                let (quota, period) = (quota / 1_000, period / 1_000);
+                format!(
+                    "{} with cpu.max {quota} {period} (as its stops show)",
+                    vm.vm
+                )
+            }
+            None => vm.vm.clone(),
+        })
+    });
+    let own: Vec<String> = own.collect();
+    match own.is_empty() {
+        true => "no cgroups (fits best, unless told)".to_owned(),
+        false => format!(
+            "in cgroups of their own (fits best, unless told): {}",
+            own.join(", ")
+        ),
+    }
+}
+
+fn preempt_name(base: &Base) -> String {
+    stealtime_lab::knobs::get(&base.config, "sched.preempt").unwrap_or_default()
+}

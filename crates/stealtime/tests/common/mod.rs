@@ -1,0 +1,21 @@
+//! What tests of the command share.
+
+use std::process::{Command, Stdio};
+
+/// The command with these arguments, and nothing on its standard input.
+pub fn stealtime(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Its exit status, standard output and standard error.
+pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().expect("the command runs");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
