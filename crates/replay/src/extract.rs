@@ -329,21 +329,10 @@ impl Extractor {
             Kind::SchedWaking {
                 tid, target_cpu, ..
             } => self.waking(event, tid.0, target_cpu),
-            Kind::SchedWakeupNew {
-                tid, target_cpu, ..
-            } => self.birth(tid.0, u16::try_from(target_cpu).ok()),
-            Kind::SchedProcessFork { child, .. } => self.birth(child.0, None),
-            Kind::SchedProcessExit { tid } => {
-                if let Some(task) = self.tasks.get_mut(&tid.0) {
-                    task.exits_now = true;
-                }
-            }
-            Kind::SchedMigrateTask { tid, dest_cpu, .. } => match self.tasks.get_mut(&tid.0) {
-                Some(task) => task.moves(dest_cpu),
-                None => {
-                    self.moved_first.insert(tid.0);
-                }
-            },
+            Kind::SchedWakeupNew { .. }
+            | Kind::SchedProcessFork { .. }
+            | Kind::SchedProcessExit { .. }
+            | Kind::SchedMigrateTask { .. } => self.life(event.kind),
             Kind::KvmEntry { .. } if event.tid.0 != 0 => {
                 let task = self.task(event.tid.0);
                 task.settle(now);
@@ -383,6 +372,15 @@ impl Extractor {
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
                 self.accepted(event, apicid);
             }
+            Kind::Lost { .. } => self.lost(cpu),
+            _ => self.timer(event, cpu, names),
+        }
+    }
+
+    /// What an hrtimer does.
+    fn timer(&mut self, event: &Event, cpu: usize, names: &dyn Names) {
+        let now = self.now;
+        match event.kind {
             Kind::HrtimerStart {
                 hrtimer,
                 expires_ns,
@@ -421,8 +419,29 @@ impl Extractor {
                 self.timer_unset(hrtimer);
             }
             Kind::HrtimerCancel { hrtimer } => self.timer_unset(hrtimer),
-            Kind::Lost { .. } => self.lost(cpu),
             Kind::HrtimerExpireExit { .. } => self.cpus[cpu].expiring = None,
+            _ => {}
+        }
+    }
+
+    /// A task begins, is about to end, or moves.
+    fn life(&mut self, kind: Kind) {
+        match kind {
+            Kind::SchedWakeupNew {
+                tid, target_cpu, ..
+            } => self.birth(tid.0, u16::try_from(target_cpu).ok()),
+            Kind::SchedProcessFork { child, .. } => self.birth(child.0, None),
+            Kind::SchedProcessExit { tid } => {
+                if let Some(task) = self.tasks.get_mut(&tid.0) {
+                    task.exits_now = true;
+                }
+            }
+            Kind::SchedMigrateTask { tid, dest_cpu, .. } => match self.tasks.get_mut(&tid.0) {
+                Some(task) => task.moves(dest_cpu),
+                None => {
+                    self.moved_first.insert(tid.0);
+                }
+            },
             _ => {}
         }
     }
