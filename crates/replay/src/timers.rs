@@ -227,8 +227,8 @@ fn find_grid(timed: &[Timed]) -> Option<Grid> {
     None
 }
 
-/// Says for each wait that a timer ended, or would have, whether the timer lay on a grid or was relative to what
-/// the task had done.
+/// Says for each wait that a timer ended, or would have, whether the timer lay on a grid or was relative
+/// to what the task had done.
 pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], alarms: &[Timed], first: u64) {
     let grid = find_grid(timed);
     for wait in timed.iter().chain(alarms) {

@@ -181,6 +181,10 @@ impl Machine<'_> {
     }
 
     fn enqueue_timer(&mut self, timer: TimerNr, cpu: CpuNr, at: u64) {
+        if !At::ns(at).is_some() {
+            // The last time of all is none: it never expires.
+            return;
+        }
         let t = &mut self.timers[timer];
         (t.cpu, t.expires) = (cpu, At::ns(at));
         self.stats.timers_started += 1;

@@ -406,8 +406,6 @@ impl Machine<'_> {
                     self.start_pinned(timer, cpu, at);
                 }
             }
-            // Nothing ends it within the run.
-            Until::Time(u64::MAX) => {}
             Until::Time(at) => {
                 let script = self.script(task)?;
                 script.alarm = None;

@@ -330,6 +330,28 @@ pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
         );
     }
     without(
+        &["sched_migrate_task"],
+        Lack::new(
+            "no sched_migrate_task",
+            "tasks are where they next ran",
+            "everything; where tasks waited before they moved is not known",
+            "sched:sched_migrate_task",
+        ),
+    );
+    lacks.extend(interrupts(&has));
+    lacks.extend(losses(answers));
+    lacks
+}
+
+/// What is missing of guests' interrupts, which no replay needs.
+fn interrupts(has: &Has<'_>) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    let mut without = |names: &[&str], lack: Lack| {
+        if !has.any(names) {
+            lacks.push(lack);
+        }
+    };
+    without(
         &["kvm_apic_ipi", "kvm_pv_send_ipi"],
         Lack::new(
             "no kvm_apic_ipi",
@@ -347,16 +369,6 @@ pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
             "kvm:kvm_eoi, kvm:kvm_pv_eoi",
         ),
     );
-    without(
-        &["sched_migrate_task"],
-        Lack::new(
-            "no sched_migrate_task",
-            "tasks are where they next ran",
-            "everything; where tasks waited before they moved is not known",
-            "sched:sched_migrate_task",
-        ),
-    );
-    lacks.extend(losses(answers));
     lacks
 }
 
