@@ -19,7 +19,7 @@ pub trait Events {
     fn post_wakes(&self, _vector: u8) {}
     /// Software posted from the CPU that the target is loaded on: seen at re-entry.
     fn post_to_self(&self, _vector: u8) {}
-    /// Software posted and returned because SN is set (the faulty policy `as-posted-v1` only).
+    /// Software posted and returned because SN is set (faulty policies as posted only).
     fn post_dropped_by_sn(&self, _vector: u8) {}
     /// Software could not post since APICv is inactive; the caller sets the IRR.
     fn post_apicv_inactive(&self, _vector: u8) {}

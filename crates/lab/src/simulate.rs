@@ -59,7 +59,11 @@ pub fn metrics(config: &Config, outcome: &Outcome) -> Vec<Metric> {
     let mut metrics = Vec::new();
     let seconds = outcome.measured_ns as f64 / 1e9;
     for (name, vms) in groups(outcome) {
-        of_group(&vms, outcome, seconds, Of::Vm(name), &mut metrics);
+        let of = Of::Vm(name);
+        if reads_counters(config, &vms) {
+            of_spread(&vms, outcome, &of, &mut metrics);
+        }
+        of_group(&vms, outcome, seconds, of, &mut metrics);
     }
     for (name, meters) in task_meters(outcome) {
         let of = Of::Task(name);
@@ -86,6 +90,33 @@ fn groups(outcome: &Outcome) -> Vec<(String, Vec<&VmOutcome>)> {
         }
     }
     groups
+}
+
+/// Whether these VMs are there to show how their latencies spread.
+fn reads_counters(config: &Config, vms: &[&VmOutcome]) -> bool {
+    let named = |vm: &&VmOutcome| config.vms.iter().find(|known| known.name == vm.name);
+    let mut workloads = vms.iter().filter_map(named).map(|vm| &vm.workload.name);
+    workloads.any(|name| name == "counter-read")
+}
+
+/// How latencies spread.
+fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, of: &Of, metrics: &mut Vec<Metric>) {
+    let mut latency = Histogram::default();
+    for meter in vms
+        .iter()
+        .filter_map(|vm| outcome.stats.meters.get(vm.meter))
+    {
+        latency.merge(&meter.latency);
+    }
+    let parts = [
+        ("latency p95", latency.quantile(950)),
+        ("latency deviation", latency.deviation()),
+    ];
+    for (name, value) in parts {
+        if let Some(value) = value {
+            metrics.push(Metric::host(name, Unit::Ns, Better::Lower, value as f64).of(of.clone()));
+        }
+    }
 }
 
 /// The name without the number that a VM of a group has.
@@ -322,6 +353,10 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("host interrupts", Neither, s.host_irqs);
     rate("host ticks", Neither, s.ticks);
     histogram("broadcast", &s.broadcast_ns, &Of::Host, metrics);
+    if s.broadcast_ns.count > 0 {
+        let longest = s.broadcast_ns.max as f64;
+        metrics.push(Metric::host("broadcast max", Unit::Ns, Lower, longest));
+    }
     let busy: u64 = outcome.cpus.iter().map(|cpu| cpu.busy_ns).sum();
     let time = outcome.measured_ns as f64 * outcome.cpus.len() as f64;
     let busy = busy as f64 / time * 100.0;

@@ -103,6 +103,9 @@ pub enum Op {
     Cpuid,
     /// Reads the clock; the answer is guest time in ns.
     ReadClock,
+    /// arm64: reads the physical counter between barriers, which takes so many ns where it does not
+    /// trap; the answer is the count.
+    ReadCounter(u64),
     /// Ends.
     Exit,
 }
@@ -261,6 +264,8 @@ impl Thread {
         cpuid() => Op::Cpuid;
         /// Reads the clock.
         read_clock() => Op::ReadClock;
+        /// Reads the physical counter of an arm64 machine.
+        read_counter(ns: u64) => Op::ReadCounter(ns);
     }
 
     fn step(&self, op: Op) -> Step {

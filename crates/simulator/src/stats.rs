@@ -19,6 +19,8 @@ pub struct Histogram {
     pub sum: u128,
     /// The largest.
     pub max: u64,
+    /// The sum of their squares.
+    squares: u128,
 }
 
 impl Histogram {
@@ -47,6 +49,7 @@ impl Histogram {
         self.count += 1;
         self.sum += u128::from(value);
         self.max = self.max.max(value);
+        self.squares += u128::from(value) * u128::from(value);
     }
 
     /// A bucket holds 2^32 - 1 values at most; more of them still count in `count` and `sum`.
@@ -75,6 +78,17 @@ impl Histogram {
         self.count += other.count;
         self.sum += other.sum;
         self.max = self.max.max(other.max);
+        self.squares += other.squares;
+    }
+
+    /// Standard deviation, rounded down; `None` without values.
+    #[must_use]
+    pub fn deviation(&self) -> Option<u64> {
+        let n = u128::from(self.count);
+        // n times the sum of squares is no less than the square of the sum.
+        let of_squares = self.squares.checked_mul(n)?;
+        let variance = of_squares.checked_sub(self.sum.checked_mul(self.sum)?)?;
+        (n > 0).then(|| (variance.isqrt() / n) as u64)
     }
 
     /// Mean, rounded down; `None` without values.
@@ -204,6 +218,8 @@ pub struct Stats {
     pub broadcasts: u64,
     /// How long they took their sender, in ns.
     pub broadcast_ns: Histogram,
+    /// Reads of a guest's counter that were served at EL2 (arm64).
+    pub counter_traps: u64,
     pub lock_waits: u64,
     /// Halts of vCPUs that waited for a paravirtual spinlock.
     pub pv_waits: u64,

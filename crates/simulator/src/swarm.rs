@@ -187,6 +187,7 @@ fn vm(r: &mut Random, n: u64, cpus: u32) -> VmConfig {
             (r.between(1_000_000, period * 4), period)
         }),
         nice: nice(r),
+        physical_counter_offset: 0,
         assigned_device: r.chance(400),
         migration: None,
         start_ns: if r.chance(200) { r.below(3_000_000) } else { 0 },

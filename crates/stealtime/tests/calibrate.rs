@@ -35,14 +35,12 @@ fn a_value_that_is_not_fitted_is_found_and_mended() {
     }
     let file = folder.path().join("notification-suppression.toml");
     let good = fs::read_to_string(&file).expect("a scenario");
-    let line = good
-        .lines()
-        .find(|line| line.contains("copy_ns = "))
+    let value = good
+        .split_once("copy_ns = \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(value, _)| value)
         .expect("a parameter");
-    let bad = good.replace(
-        line,
-        "workload = { name = \"sched-pipe\", copy_ns = \"5ns\" }",
-    );
+    let bad = good.replace(&format!("copy_ns = \"{value}\""), "copy_ns = \"5ns\"");
     fs::write(&file, &bad).expect("it is written");
     let at = folder.path().to_str().expect("UTF-8");
     let only = ["notification-suppression", "--scenarios", at];

@@ -82,6 +82,16 @@ fn flaw_5_plain_apicv_host() {
     );
 }
 #[test]
+fn flaw_5_plain_apicv_host_v2() {
+    found(
+        "as-posted-v2",
+        Some("plain-apicv"),
+        "no-blocked-for-ever",
+        Some(5),
+        14,
+    );
+}
+#[test]
 fn flaw_1_on_test_in_the_wakeup_path_v3() {
     found(
         "as-posted-v3",

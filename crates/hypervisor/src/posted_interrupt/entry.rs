@@ -40,6 +40,7 @@ impl PostedVcpu {
         vcpu.fence();
         self.sync(vcpu, lapic, events);
         if !must_leave(vcpu, lapic) {
+            self.switch_to_guest(vcpu, lapic, events);
             return Entry::Run;
         }
         events.entry_cancelled();
@@ -54,7 +55,7 @@ impl PostedVcpu {
 
     /// The VM exit itself, with interrupts still off.
     pub fn vm_exit<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, events: &impl Events) {
-        if self.policy() == Suppression::AsPostedV1 && vcpu.apicv() {
+        if self.policy().suppresses_at_exit() && vcpu.apicv() {
             vcpu.desc.set_sn();
             events.sn_set();
         }
@@ -71,9 +72,22 @@ impl PostedVcpu {
     ) -> Entry {
         self.sync(vcpu, lapic, events);
         if must_leave(vcpu, lapic) {
-            Entry::Cancelled
-        } else {
-            Entry::Run
+            return Entry::Cancelled;
+        }
+        self.switch_to_guest(vcpu, lapic, events);
+        Entry::Run
+    }
+
+    /// Right before the VM entry. The second posting clears SN here; what was posted since the
+    /// synchronization, unnoticed under SN, is taken over.
+    fn switch_to_guest<W: AtomicWord>(
+        &self,
+        vcpu: &SharedVcpu<W>,
+        lapic: &mut Lapic,
+        events: &impl Events,
+    ) {
+        if self.policy() == Suppression::AsPostedV2 && unsuppress(vcpu, events) {
+            self.sync(vcpu, lapic, events);
         }
     }
 

@@ -197,7 +197,7 @@ impl PostedVcpu {
     fn sn_when_loaded(&self) -> Option<bool> {
         match self.policy {
             Suppression::Off | Suppression::Put => Some(false),
-            Suppression::AsPostedV1 => Some(true),
+            Suppression::AsPostedV1 | Suppression::AsPostedV2 => Some(true),
             Suppression::AsPostedV3 => None,
             // A blocker must be notified even if it was preempted before it got to sleep.
             Suppression::Corrected => Some(!self.blocking),
@@ -305,7 +305,7 @@ impl PostedVcpu {
             Some(if clears_sn { new.with_sn(false) } else { new })
         });
         let mut self_ipi = won.is_some_and(Control::on);
-        if self.policy == Suppression::Corrected {
+        if self.policy.wakeup_tests_pir() {
             // A post under SN = 1 left ON clear, and the handler wakes only those with ON set.
             vcpu.desc.fence_after_rmw();
             self_ipi |= recompute_on(vcpu);

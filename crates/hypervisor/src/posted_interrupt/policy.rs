@@ -15,6 +15,13 @@ pub enum Suppression {
     /// The first posting (June 2022): SN from each VM exit to the next synchronization in guest
     /// mode; software posters return early on SN. **Faulty**: flaws 1, 2, 3 and 5.
     AsPostedV1,
+    /// The second posting (September 2022): SN around the world switch itself, cleared right before
+    /// the VM entry and set right after the exit; blocking tests PIR and sets ON. Software posters
+    /// still return early on SN. **Faulty**: flaw 5.
+    ///
+    /// What that posting did about a vector that comes between the last synchronization and the
+    /// switch is not known here: this one takes it over at the switch.
+    AsPostedV2,
     /// The third posting (September 2022): SN with the vCPU's mode and with blocking.
     /// **Faulty**: flaws 1, 2, 8 and 9.
     AsPostedV3,
@@ -40,10 +47,11 @@ impl core::error::Error for UnknownSuppression {}
 
 impl Suppression {
     /// All policies.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Off,
         Self::Put,
         Self::AsPostedV1,
+        Self::AsPostedV2,
         Self::AsPostedV3,
         Self::Corrected,
     ];
@@ -55,6 +63,7 @@ impl Suppression {
             Self::Off => "off",
             Self::Put => "put",
             Self::AsPostedV1 => "as-posted-v1",
+            Self::AsPostedV2 => "as-posted-v2",
             Self::AsPostedV3 => "as-posted-v3",
             Self::Corrected => "corrected",
         }
@@ -65,6 +74,7 @@ impl Suppression {
     pub const fn flaws(self) -> &'static [u8] {
         match self {
             Self::AsPostedV1 => &[1, 2, 3, 5],
+            Self::AsPostedV2 => &[5],
             Self::AsPostedV3 => &[1, 2, 8, 9],
             _ => &[],
         }
@@ -72,11 +82,23 @@ impl Suppression {
 
     /// Software posters leave when SN is set (flaw 5).
     pub(super) const fn software_honours_sn(self) -> bool {
-        matches!(self, Self::AsPostedV1)
+        matches!(self, Self::AsPostedV1 | Self::AsPostedV2)
     }
     /// Synchronization looks at PIR when SN is set, even if ON is not.
     pub(super) const fn syncs_under_sn(self) -> bool {
-        matches!(self, Self::AsPostedV1 | Self::AsPostedV3 | Self::Corrected)
+        matches!(
+            self,
+            Self::AsPostedV1 | Self::AsPostedV2 | Self::AsPostedV3 | Self::Corrected
+        )
+    }
+    /// Synchronization clears ON without looking whether it is set.
+    pub(super) const fn clears_on_unseen(self) -> bool {
+        matches!(self, Self::AsPostedV1 | Self::AsPostedV2 | Self::AsPostedV3)
+    }
+    /// SN is set by each VM exit, also by one that is handled with interrupts off.
+    #[must_use]
+    pub const fn suppresses_at_exit(self) -> bool {
+        matches!(self, Self::AsPostedV1 | Self::AsPostedV2)
     }
     /// SN follows the vCPU's mode and its blocking.
     #[must_use]
@@ -93,7 +115,11 @@ impl Suppression {
     }
     /// The switch to the wakeup vector clears SN.
     pub(super) const fn wakeup_clears_sn(self) -> bool {
-        matches!(self, Self::AsPostedV1 | Self::Corrected)
+        matches!(self, Self::AsPostedV1 | Self::AsPostedV2 | Self::Corrected)
+    }
+    /// Arming the wakeup vector tests PIR, and not ON alone.
+    pub(super) const fn wakeup_tests_pir(self) -> bool {
+        matches!(self, Self::AsPostedV2 | Self::Corrected)
     }
 }
 

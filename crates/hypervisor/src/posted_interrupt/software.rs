@@ -16,8 +16,8 @@ pub enum Delivery {
     Coalesced,
     /// Nothing: a notification is outstanding.
     OnAlreadySet,
-    /// Nothing, by the faulty policy `as-posted-v1`: SN is set. ON stays clear and nobody wakes
-    /// the vCPU (flaw 5).
+    /// Nothing, by the faulty policies `as-posted-v1` and `as-posted-v2`: SN is set. ON stays clear
+    /// and nobody wakes the vCPU (flaw 5).
     DroppedBySn,
     /// Nothing: the target is loaded on this very CPU, whose re-entry synchronizes.
     ToSelf,
@@ -35,7 +35,7 @@ pub enum Delivery {
 /// Posts `vector`. `on_loaded_cpu`: the sender's CPU is the one that runs this vCPU's thread
 /// (a fast-path exit handler that posts to its own vCPU).
 ///
-/// SN is not consulted, except by the faulty policy: that a notification is suppressed does not
+/// SN is not consulted, except by these two: that a notification is suppressed does not
 /// say that the vCPU needs no wakeup. Setting ON under SN = 1 helps those who look only at ON.
 #[inline]
 pub fn deliver<W: AtomicWord>(

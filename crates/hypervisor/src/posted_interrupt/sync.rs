@@ -62,7 +62,7 @@ impl PostedVcpu {
             return highest;
         }
         // A clear ON can only be left alone: clearing it once more costs a locked operation.
-        if control.on() || policy == Suppression::AsPostedV1 || policy == Suppression::AsPostedV3 {
+        if control.on() || policy.clears_on_unseen() {
             vcpu.desc.clear_on();
         }
         if policy == Suppression::AsPostedV1 && vcpu.mode() == VcpuMode::InGuest {

@@ -60,6 +60,7 @@ fn posted_interrupts_flaw_02_wakeup_path_sets_on_for_the_handler() {
 fn posted_interrupts_flaw_03_cancelled_entry_suppresses_again() {
     for (policy, sn) in [
         (Suppression::AsPostedV1, false),
+        (Suppression::AsPostedV2, true),
         (Suppression::Corrected, true),
     ] {
         let mut rig = Rig::new(IPIV_HOST, policy);
@@ -127,7 +128,7 @@ fn posted_interrupts_flaw_05_software_post_ignores_sn() {
         assert!(rig.wait());
         let _ = rig.put(SLEEPS);
         rig.shared.desc.set_sn();
-        let expected = if policy == Suppression::AsPostedV1 {
+        let expected = if matches!(policy, Suppression::AsPostedV1 | Suppression::AsPostedV2) {
             Delivery::DroppedBySn
         } else {
             Delivery::Wake
@@ -139,7 +140,11 @@ fn posted_interrupts_flaw_05_software_post_ignores_sn() {
 
 #[test]
 fn posted_interrupts_flaw_06_fast_path_reentry_does_not_toggle() {
-    for (policy, toggles) in [(Suppression::AsPostedV1, 2), (Suppression::Corrected, 0)] {
+    for (policy, toggles) in [
+        (Suppression::AsPostedV1, 2),
+        (Suppression::AsPostedV2, 2),
+        (Suppression::Corrected, 0),
+    ] {
         let mut rig = Rig::new(IPIV_HOST, policy);
         assert_eq!(rig.enter(), Entry::Run);
         let before = rig.counts.sn_toggles.get();
@@ -217,6 +222,7 @@ fn posted_interrupts_flaw_10_suppression_costs_two_locked_operations_a_round_tri
         3,
         "and clears ON"
     );
+    assert_eq!(locked_per_round_trip(Suppression::AsPostedV2), 3, "as well");
 }
 
 #[test]

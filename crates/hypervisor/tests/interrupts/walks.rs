@@ -324,6 +324,7 @@ fn faulty_policies_leave_a_vcpu_asleep() {
     for (policy, hardware_posts) in [
         (Suppression::AsPostedV1, true),
         (Suppression::AsPostedV1, false),
+        (Suppression::AsPostedV2, false),
         (Suppression::AsPostedV3, true),
     ] {
         let seed = first_break(policy, hardware_posts, "I1");

@@ -1,9 +1,11 @@
 //! Knobs of kvm and `kvm_intel`.
 
+use stealtime_hypervisor::counter::arm64::traps::Mode;
 use stealtime_hypervisor::directed_yield::CandidateOrder;
 use stealtime_hypervisor::ipi_tracking::EoiRule;
 use stealtime_hypervisor::lapic_timer::TimerPolicy;
 use stealtime_hypervisor::posted_interrupt::Suppression;
+use stealtime_simulator::config::L1dFlush;
 
 use super::Source::{Ours, Upstream};
 use super::value::{Kind, Value};
@@ -14,6 +16,12 @@ const ORDERS: [(&str, CandidateOrder); 2] = [
     ("scan", CandidateOrder::Scan),
     ("priority", CandidateOrder::Priority),
 ];
+const FLUSHES: [(&str, L1dFlush); 3] = [
+    ("never", L1dFlush::Never),
+    ("cond", L1dFlush::Cond),
+    ("always", L1dFlush::Always),
+];
+const MODES: [(&str, Mode); 2] = [("vhe", Mode::Vhe), ("nvhe", Mode::Nvhe)];
 const EOI_RULES: [(&str, EoiRule); 2] = [
     ("vector-matched", EoiRule::VectorMatched),
     ("any-vector", EoiRule::AnyVector),
@@ -173,9 +181,20 @@ pub(super) static KNOBS: &[Knob] = &[
         "Use IPI virtualization, where the machine has it",
         |k| Value::Switch(k.kvm.enable_ipiv),
         |k, v| k.kvm.enable_ipiv = v.switch()?),
+    knob!(Knobs "kvm.vmentry_l1d_flush", Kind::Choice(|| words(&FLUSHES)),
+        Upstream("module parameter kvm_intel.vmentry_l1d_flush"),
+        "Empty the L1 data cache before VM entries: never, cond (Linux's default where there is L1TF), or \
+         always",
+        |k| word(&FLUSHES, &k.kvm.vmentry_l1d_flush),
+        |k, v| k.kvm.vmentry_l1d_flush = chosen(&FLUSHES, v)?),
     knob!(Knobs "kvm.preemption_timer", Kind::Switch,
         Upstream("module parameter kvm_intel.preemption_timer"),
         "Use the VMX preemption timer for guests' timers, where the machine has it",
         |k| Value::Switch(k.kvm.preemption_timer),
         |k, v| k.kvm.preemption_timer = v.switch()?),
+    knob!(Knobs "kvm_arm.mode", Kind::Choice(|| words(&MODES)),
+        Upstream("kernel parameter kvm-arm.mode"),
+        "arm64: whether the host's kernel runs at EL2",
+        |k| word(&MODES, &k.kvm.arm_mode),
+        |k, v| k.kvm.arm_mode = chosen(&MODES, v)?),
 ];

@@ -92,6 +92,7 @@ fn with_what_it_needs(name: &str) -> Config {
             to_cpus: vec![1],
             method: ClockMethod::default(),
             transfer_ns: 1,
+            load_ns: 0,
             step_ns: 1,
             source: clock,
             destination: clock,

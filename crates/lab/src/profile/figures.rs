@@ -20,7 +20,9 @@ macro_rules! fields {
 fields! {
     /// Fields of [`Costs`].
     COSTS, costs, Costs, u32:
-    tsc_khz vmexit_ns vmentry_ns handle_external_interrupt_ns handle_hlt_ns handle_icr_ns
+    tsc_khz vmexit_ns vmentry_ns l1d_flush_ns counter_trap_ns handle_external_interrupt_ns
+    handle_hlt_ns handle_wake_ns
+    halt_poll_turn_ns handle_icr_ns
     handle_tsc_deadline_ns handle_msr_ns handle_eoi_ns handle_cpuid_ns handle_pause_ns
     yield_candidate_ns handle_hypercall_ns handle_io_ns handle_userspace_ns
     handle_preemption_timer_ns handle_ept_violation_ns handle_interrupt_window_ns icr_x2apic_ns
@@ -49,5 +51,5 @@ impl From<Ability> for Option<u32> {
 fields! {
     /// Fields of [`Features`].
     FEATURES, features, Features, Ability:
-    apicv ipiv hv_timer_shift ple vtd_posting x2apic x2apic_cluster tsc_scaling
+    apicv ipiv hv_timer_shift ple vtd_posting x2apic x2apic_cluster tsc_scaling ecv_cntpoff
 }

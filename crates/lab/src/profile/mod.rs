@@ -21,13 +21,14 @@ use crate::error::LoadError;
 pub(crate) use read::{Origin, machine as machine_in, named};
 
 /// The files that come along: name and text.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("nehalem-ep", include_str!("../../profiles/nehalem-ep.toml")),
     (
         "ivybridge-ep",
         include_str!("../../profiles/ivybridge-ep.toml"),
     ),
     ("skylake-sp", include_str!("../../profiles/skylake-sp.toml")),
+    ("altra", include_str!("../../profiles/altra.toml")),
     (
         "sapphire-rapids",
         include_str!("../../profiles/sapphire-rapids.toml"),

@@ -28,6 +28,14 @@ const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/published/counter-offsets.toml"),
     ),
     (
+        "counter-reads-nvhe",
+        include_str!("../../../../scenarios/published/counter-reads-nvhe.toml"),
+    ),
+    (
+        "counter-reads-vhe",
+        include_str!("../../../../scenarios/published/counter-reads-vhe.toml"),
+    ),
+    (
         "directed-yield-dbench",
         include_str!("../../../../scenarios/published/directed-yield-dbench.toml"),
     ),

@@ -58,7 +58,7 @@ impl Runner for Fake {
         let off = format!("{:?}", config.knobs.kvm.suppress_notification) == "Off";
         let us = if off { 8.0 } else { 7.0 } + config.run.seed as f64 / 1_000.0;
         let mut metrics = vec![Metric::host(
-            "notifications",
+            "spurious notifications",
             Unit::PerSecond,
             Better::Neither,
             5.0,
@@ -108,7 +108,7 @@ fn errors_are_of_what_was_published() {
     // A loss was published.
     let loss = row("loss of the CPUID loop, version 3");
     assert_eq!(loss.sign, Some(Sign::Wrong));
-    let limit = row("notifications a second, version 3");
+    let limit = row("notifications that the host took, version 3");
     assert_eq!((limit.error_percent, limit.within), (0.0, true));
     let order = result.orders.iter().find(|order| order.group == "pipe");
     assert_eq!(order.expect("an order").verdict, OrderVerdict::Same);
@@ -169,7 +169,8 @@ impl Runner for Noisy {
             let of = Of::Vm(name.to_owned());
             Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e6 / us).of(of)
         };
-        let per_second = Metric::host("notifications", Unit::PerSecond, Better::Neither, 5.0);
+        let taken = "spurious notifications";
+        let per_second = Metric::host(taken, Unit::PerSecond, Better::Neither, 5.0);
         Ok(RunOutput {
             metrics: vec![
                 throughput("pipe", us + noise),

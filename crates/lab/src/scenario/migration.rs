@@ -42,6 +42,7 @@ pub(super) fn read(
     }
     let method = method(&mut table, notes);
     let transfer_ns = time(&mut table, "transfer", notes).unwrap_or(50_000_000);
+    let load_ns = time(&mut table, "load", notes).unwrap_or(0);
     let step_ns = time(&mut table, "step", notes).unwrap_or(2_000);
     let source = clock(&mut table, "source", khz, notes);
     let destination = clock(&mut table, "destination", khz, notes);
@@ -51,6 +52,7 @@ pub(super) fn read(
         to_cpus: to_cpus?,
         method,
         transfer_ns,
+        load_ns,
         step_ns,
         source,
         destination,

@@ -128,6 +128,12 @@ impl Config {
         let Some(vm) = self.vms.get(n) else {
             return Ok(());
         };
+        if vm.physical_counter_offset != 0 && self.host.profile.costs.counter_trap_ns == 0 {
+            return wrong(
+                &format!("vm.{n}.physical_counter_offset"),
+                "the machine is no arm64 one: its costs.counter_trap_ns is 0",
+            );
+        }
         range(&format!("vm.{n}.vcpus"), vm.vcpus.into(), 1, 4096)?;
         range(
             &format!("vm.{n}.cpu_weight"),

@@ -1,5 +1,6 @@
 //! What a user of a real host could switch, by its real name.
 
+use stealtime_hypervisor::counter::arm64::traps::Mode;
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::directed_yield::ple::PleKnobs;
 use stealtime_hypervisor::eevdf::{Features, PickMode, Preempt};
@@ -9,6 +10,18 @@ use stealtime_hypervisor::lag_credit::LagCredit;
 use stealtime_hypervisor::lapic_timer::TimerPolicy;
 use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
+
+/// When the L1 data cache is emptied before a VM entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L1dFlush {
+    /// Never: the machine need not, or the guests are trusted.
+    #[default]
+    Never,
+    /// After what may have brought secrets in: interrupts of the host, another task, page faults.
+    Cond,
+    /// Before each entry.
+    Always,
+}
 
 /// Module parameters of kvm and `kvm_intel`, and the switches of what is not merged.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +46,10 @@ pub struct KvmKnobs {
     pub enable_ipiv: bool,
     /// `kvm_intel.preemption_timer`.
     pub preemption_timer: bool,
+    /// `kvm_intel.vmentry_l1d_flush`.
+    pub vmentry_l1d_flush: L1dFlush,
+    /// `kvm-arm.mode`: whether the host's kernel runs at EL2.
+    pub arm_mode: Mode,
 }
 
 /// The scheduler's switches.
@@ -109,6 +126,8 @@ impl Default for Knobs {
                 enable_apicv: true,
                 enable_ipiv: true,
                 preemption_timer: true,
+                vmentry_l1d_flush: L1dFlush::Never,
+                arm_mode: Mode::Vhe,
             },
             sched: SchedKnobs {
                 features: Features::LINUX_7_2,

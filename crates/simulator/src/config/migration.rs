@@ -50,6 +50,9 @@ pub struct MigrationConfig {
     pub method: ClockMethod,
     /// How long the state is under way, in ns.
     pub transfer_ns: u64,
+    /// CPU time in which the VMM restores the machine's other state on the other host. What is to be
+    /// written to counters is known before it, from what came over, and written after it.
+    pub load_ns: u64,
     /// CPU time of the VMM for each ioctl and what is around it, in ns.
     pub step_ns: u64,
     /// The source's clocks.

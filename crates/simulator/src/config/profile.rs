@@ -31,6 +31,8 @@ pub struct Features {
     pub x2apic_cluster: bool,
     /// TSC scaling.
     pub tsc_scaling: bool,
+    /// arm64: `FEAT_ECV` with `CNTPOFF_EL2`.
+    pub ecv_cntpoff: bool,
 }
 
 /// What things cost, in ns unless said otherwise. Ranges are [0, 10^9]; `tsc_khz` is at least 1.
@@ -45,14 +47,23 @@ pub struct Costs {
     pub vmexit_ns: u32,
     /// From the decision to enter to the first guest instruction.
     pub vmentry_ns: u32,
+    /// Emptying the L1 data cache before an entry, and what its refill costs the guest; 0 where the
+    /// machine need not.
+    pub l1d_flush_ns: u32,
     /// Handlers, beyond exit and entry: a host interrupt.
     pub handle_external_interrupt_ns: u32,
     /// HLT, until polling or blocking starts.
     pub handle_hlt_ns: u32,
+    /// From the end of a halt's poll or sleep to where the entry turns interrupts off.
+    pub handle_wake_ns: u32,
+    /// A turn of the halt-polling loop, at whose end it looks.
+    pub halt_poll_turn_ns: u32,
     /// Writes to the ICR, beyond what sending costs.
     pub handle_icr_ns: u32,
     /// Writes to IA32_TSC_DEADLINE on the fast path.
     pub handle_tsc_deadline_ns: u32,
+    /// arm64: a trapped read of a counter, served at EL2; 0 on other machines.
+    pub counter_trap_ns: u32,
     /// Other MSRs.
     pub handle_msr_ns: u32,
     /// End of interrupt.

@@ -90,6 +90,8 @@ pub struct VmConfig {
     pub cpu_max_ns: Option<(u64, u64)>,
     /// Nice value of its threads, [-20, 19].
     pub nice: i8,
+    /// arm64: what the VMM has set the physical counter back by, in counts.
+    pub physical_counter_offset: u64,
     /// A device is assigned whose interrupts may be posted (VT-d).
     pub assigned_device: bool,
     /// When the guest starts, in ns.
@@ -110,6 +112,7 @@ impl Default for VmConfig {
             cpu_weight: 100,
             cpu_max_ns: None,
             nice: 0,
+            physical_counter_offset: 0,
             assigned_device: false,
             start_ns: 0,
             migration: None,

@@ -6,6 +6,7 @@
 mod build;
 mod call;
 mod clock;
+mod counter;
 mod deadlock;
 mod idle;
 mod irq;
@@ -60,6 +61,7 @@ pub(crate) struct VmSettings {
     pub(crate) name: Box<str>,
     pub(crate) guest: GuestConfig,
     pub(crate) assigned_device: bool,
+    pub(crate) physical_counter_offset: u64,
     pub(crate) start_ns: u64,
 }
 
@@ -69,6 +71,7 @@ impl VmSettings {
             name: cfg.name.as_str().into(),
             guest: cfg.guest,
             assigned_device: cfg.assigned_device,
+            physical_counter_offset: cfg.physical_counter_offset,
             start_ns: cfg.start_ns,
         }
     }
@@ -156,6 +159,8 @@ pub(crate) enum Micro {
     Handle(u8),
     /// The time is the answer to the thread's step.
     ReadClock,
+    /// The physical counter is the answer to the thread's step.
+    ReadCounter,
     /// The thread takes a count of a queue, or waits for it.
     Wait(QueueId),
     /// The thread gives counts.

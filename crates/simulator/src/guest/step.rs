@@ -6,7 +6,7 @@ use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::kvm::{Exit, VcpuRun};
 use crate::machine::Machine;
-use crate::program::Op;
+use crate::program::{Op, SourceId};
 
 impl Machine<'_> {
     /// The guest runs on from where it was.
@@ -240,6 +240,7 @@ impl Machine<'_> {
             }
             Op::Cpuid => g.push(Micro::Exit(Exit::Cpuid)),
             Op::ReadClock => g.push(Micro::ReadClock),
+            Op::ReadCounter(ns) => self.spell_out_counter(vcpu, ns),
             Op::Sleep(ns) => {
                 g.push(syscall);
                 g.push(Micro::SleepUntil(now + ns));
@@ -294,19 +295,7 @@ impl Machine<'_> {
                 g.push(Micro::Block);
             }
             Op::KickOthers => self.spell_out_kicks(vcpu),
-            Op::Receive(source) => {
-                let kernel = &self.vms[self.vcpus[vcpu].vm].kernel;
-                let queue = kernel.sources[source.0 as usize].queue;
-                let g = &mut self.vcpus[vcpu].guest;
-                for micro in [
-                    syscall,
-                    Micro::Wait(queue),
-                    Micro::TakeRequest(source),
-                    syscall,
-                ] {
-                    g.push(micro);
-                }
-            }
+            Op::Receive(source) => self.spell_out_receive(vcpu, source, syscall),
             Op::Respond(source) => {
                 let answer = match assigned {
                     true => Micro::Answer(source),
@@ -322,6 +311,15 @@ impl Machine<'_> {
                 g.push(Micro::Yield);
             }
             Op::Exit => g.push(Micro::End),
+        }
+    }
+
+    fn spell_out_receive(&mut self, vcpu: VcpuNr, source: SourceId, syscall: Micro) {
+        let kernel = &self.vms[self.vcpus[vcpu].vm].kernel;
+        let queue = kernel.sources[source.0 as usize].queue;
+        let (wait, take) = (Micro::Wait(queue), Micro::TakeRequest(source));
+        for micro in [syscall, wait, take, syscall] {
+            self.vcpus[vcpu].guest.push(micro);
         }
     }
 
@@ -344,6 +342,10 @@ impl Machine<'_> {
             Micro::ReadClock => {
                 let ns = self.read_guest_clock(vcpu);
                 self.reply(vcpu, ns);
+            }
+            Micro::ReadCounter => {
+                let count = self.read_guest_counter(vcpu)?;
+                self.reply(vcpu, count);
             }
             Micro::Wait(queue) => self.guest_wait(vcpu, queue)?,
             Micro::Wake(queue, n) => self.guest_give(vcpu, queue, n)?,

@@ -141,6 +141,11 @@ impl Machine<'_> {
             );
         }
         self.timer_end_blocking(cpu, vcpu)?;
+        // KVM's way back to where the entry turns interrupts off. Xen has none: it switches to the vCPU.
+        if self.xen.is_none() {
+            let task = self.vcpus[vcpu].task;
+            self.tasks[task].left_ns = u64::from(self.costs.handle_wake_ns);
+        }
         self.next(cpu)
     }
 
@@ -149,8 +154,12 @@ impl Machine<'_> {
         let v = &self.vcpus[vcpu];
         if v.run == VcpuRun::Polling {
             let turn = v.turn;
-            let at = self.now + self.cpus[by].debt_ns + u64::from(self.costs.cache_line_ns);
-            self.post(at, Message::PollOver { vcpu, turn });
+            let since = v.halt.as_ref().map_or(self.now, |halt| halt.since_ns);
+            let seen = self.now + self.cpus[by].debt_ns + u64::from(self.costs.cache_line_ns);
+            // The loop looks once in each of its turns.
+            let turns = seen.saturating_sub(since);
+            let at = since + turns.next_multiple_of(u64::from(self.costs.halt_poll_turn_ns.max(1)));
+            self.post(at.max(seen), Message::PollOver { vcpu, turn });
             return Ok(());
         }
         let woken = wake_up(&v.shared);

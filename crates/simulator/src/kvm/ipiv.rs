@@ -46,14 +46,17 @@ impl Machine<'_> {
             vector,
             &self.stats.mechanisms,
         );
+        // The processor's operations on the target's descriptor, whose line the target had.
+        self.charge(cpu, self.costs.locked_shared_ns + self.costs.locked_own_ns);
+        self.seen_by_poll(target, cpu)?;
         if let Some(notification) = notify {
+            self.charge(cpu, self.costs.icr_x2apic_ns);
             self.notify(cpu, notification);
         }
-        self.seen_by_poll(target, cpu)?;
         Ok(false)
     }
 
-    /// Hardware sends a notification. It costs the sender no instruction.
+    /// Hardware sends a notification.
     pub(crate) fn notify(&mut self, from: CpuNr, notification: NotificationIpi) {
         self.stats.notifications += 1;
         let x2apic = self.cfg.host.profile.features.x2apic;

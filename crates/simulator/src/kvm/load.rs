@@ -13,6 +13,7 @@ impl Machine<'_> {
     pub(crate) fn vcpu_load(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let v = &mut self.vcpus[vcpu];
         let moved = v.shared.cpu() != Some(cpu.0);
+        self.cpus[cpu].l1d_unsafe = true;
         v.yields.sched_in();
         v.ple.shrink(&self.cfg.knobs.kvm.ple);
         v.posted.load(

@@ -2,9 +2,10 @@
 
 use stealtime_events::{Kind, VcpuId};
 use stealtime_hypervisor::eevdf::Resched;
-use stealtime_hypervisor::posted_interrupt::{Entry, Requests};
+use stealtime_hypervisor::posted_interrupt::{Entry, Requests, Suppression};
 
 use super::{Exit, VcpuRun};
+use crate::config::L1dFlush;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::machine::{Irq, Machine};
@@ -53,7 +54,8 @@ impl Machine<'_> {
             return Ok(());
         }
         self.cpus[cpu].irqs_off = true;
-        self.charge_suppression(cpu);
+        let sn = self.cfg.knobs.kvm.suppress_notification;
+        self.charge_suppression(cpu, entering(sn));
         let v = &mut self.vcpus[vcpu];
         let entry = v
             .posted
@@ -70,6 +72,10 @@ impl Machine<'_> {
     /// After a fast handler: enters again unless something came up.
     fn reenter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let resched = self.cpus[cpu].resched != Resched::None || self.xen_pending(cpu);
+        let sn = self.cfg.knobs.kvm.suppress_notification;
+        if sn.suppresses_at_exit() {
+            self.charge_suppression(cpu, entering(sn));
+        }
         let v = &mut self.vcpus[vcpu];
         let entry = v
             .posted
@@ -95,9 +101,19 @@ impl Machine<'_> {
         let v = &mut self.vcpus[vcpu];
         v.run = VcpuRun::Entering;
         v.books.entered(self.now);
-        let ns = u64::from(self.costs.vmentry_ns) + wait;
+        let ns = u64::from(self.costs.vmentry_ns + self.flush_l1d(cpu)) + wait;
         self.stay(cpu, ns);
         Ok(())
+    }
+
+    /// `vmx_l1d_flush`, behind the entry's tracepoint: what it costs now.
+    fn flush_l1d(&mut self, cpu: CpuNr) -> u32 {
+        let was_unsafe = core::mem::take(&mut self.cpus[cpu].l1d_unsafe);
+        match self.cfg.knobs.kvm.vmentry_l1d_flush {
+            L1dFlush::Always => self.costs.l1d_flush_ns,
+            L1dFlush::Cond if was_unsafe => self.costs.l1d_flush_ns,
+            L1dFlush::Never | L1dFlush::Cond => 0,
+        }
     }
 
     /// Without APICv: the vector for the VM-entry interruption field, or an exit when the guest
@@ -135,6 +151,7 @@ impl Machine<'_> {
         if self.vcpus[vcpu].shared.apicv() && self.cpus[cpu].pending.remove(Irq::PostedIntr) {
             // It came in the window with interrupts off: guest mode consumes it, no exit.
             self.process_notification(vcpu);
+            self.charge(cpu, self.costs.posted_interrupt_ns);
         }
         if !self.cpus[cpu].pending.is_empty() {
             return self.vm_exit(cpu, vcpu, Exit::ExternalInterrupt);
@@ -153,6 +170,15 @@ impl Machine<'_> {
 
     pub(crate) fn vcpu_exited(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
         self.stats.exits += 1;
+        if self
+            .cfg
+            .knobs
+            .kvm
+            .suppress_notification
+            .suppresses_at_exit()
+        {
+            self.charge_suppression(cpu, (1, 0));
+        }
         let v = &mut self.vcpus[vcpu];
         v.books.exited(self.now, exit.reason().code);
         v.posted.vm_exit(&v.shared, &self.stats.mechanisms);
@@ -196,15 +222,17 @@ impl Machine<'_> {
 
     fn leave_guest_mode(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
         self.cpus[cpu].irqs_off = false;
-        self.charge_suppression(cpu);
+        if self.cfg.knobs.kvm.suppress_notification.follows_mode() {
+            self.charge_suppression(cpu, (1, 0));
+        }
         let v = &self.vcpus[vcpu];
         v.posted.leave(&v.shared, &self.stats.mechanisms);
     }
 
-    /// Two locked operations a round trip, and the scan of PIR, where SN follows the mode.
-    fn charge_suppression(&mut self, cpu: CpuNr) {
-        if self.cfg.knobs.kvm.suppress_notification.follows_mode() {
-            let ns = self.costs.locked_own_ns + self.costs.pir_scan_ns / 2;
+    /// Locked operations on the descriptor, and looks at PIR, that suppression adds.
+    fn charge_suppression(&mut self, cpu: CpuNr, (locked, scans): (u32, u32)) {
+        let ns = locked * self.costs.locked_own_ns + scans * self.costs.pir_scan_ns;
+        if ns > 0 {
             self.charge(cpu, ns);
         }
     }
@@ -240,7 +268,8 @@ impl Machine<'_> {
     /// halts, sends for a while, or has given its CPU away.
     fn handle_exit(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim<bool> {
         match exit {
-            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid | Exit::EptViolation => {}
+            Exit::ExternalInterrupt | Exit::InterruptWindow | Exit::Cpuid => {}
+            Exit::EptViolation => self.cpus[cpu].l1d_unsafe = true,
             Exit::Hlt => return self.vcpu_halt(cpu, vcpu),
             Exit::Icr { vector, to } => return self.guest_ipi(cpu, vcpu, vector, to),
             Exit::SendIpi { vector, to } => return self.pv_send_ipi(cpu, vcpu, vector, to),
@@ -257,5 +286,17 @@ impl Machine<'_> {
             Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
         }
         Ok(false)
+    }
+}
+
+/// Locked operations and looks at PIR that suppression adds to an entry. As posted first and second,
+/// the synchronization finds SN set: it clears ON and looks at PIR each time. Then SN is cleared, and
+/// in all but the first PIR looked at for what was posted unnoticed.
+const fn entering(policy: Suppression) -> (u32, u32) {
+    match policy {
+        Suppression::Off | Suppression::Put => (0, 0),
+        Suppression::AsPostedV1 => (2, 1),
+        Suppression::AsPostedV2 => (2, 2),
+        Suppression::AsPostedV3 | Suppression::Corrected => (1, 1),
     }
 }

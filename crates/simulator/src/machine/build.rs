@@ -151,6 +151,7 @@ impl<'a> Machine<'a> {
                 debt_ns: 0,
                 pending: Irq::default(),
                 irqs_off: false,
+                l1d_unsafe: false,
                 preempt_off: false,
                 resched: Resched::None,
                 current: None,

@@ -184,6 +184,7 @@ impl Machine<'_> {
     /// The handler's end: does what it is for.
     pub(crate) fn irq_over(&mut self, cpu: CpuNr, irq: Irq) -> Sim {
         self.stats.host_irqs += 1;
+        self.cpus[cpu].l1d_unsafe = true;
         match irq {
             Irq::LocalTimer => self.expire_hrtimers(cpu)?,
             Irq::PostedIntr => self.stats.spurious_notifications += 1,

@@ -1,6 +1,6 @@
 //! Where tasks wake (`select_task_rq_fair`).
 
-use super::Machine;
+use super::{CpuSet, Machine};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr};
 
@@ -34,7 +34,7 @@ impl Machine<'_> {
         let t = &self.tasks[task];
         let prev = t.cpu;
         if !t.allowed.has(prev) {
-            return t.allowed.first();
+            return self.least_busy(&t.allowed);
         }
         if t.kept {
             return self.tasks[task].take_goes_to().unwrap_or(prev);
@@ -49,6 +49,15 @@ impl Machine<'_> {
             prev
         };
         self.idle_sibling(task, prev, target).unwrap_or(target)
+    }
+
+    /// Where a task begins that may no longer run where it was: the first CPU of those with the fewest
+    /// tasks.
+    fn least_busy(&self, allowed: &CpuSet) -> CpuNr {
+        let cpus = (0..self.cpus.len() as u32).map(CpuNr);
+        cpus.filter(|&cpu| allowed.has(cpu))
+            .min_by_key(|&cpu| self.cpus[cpu].runnable)
+            .unwrap_or_else(|| allowed.first())
     }
 
     /// `wake_affine_idle`, then `wake_affine_weight` with numbers of tasks for loads.

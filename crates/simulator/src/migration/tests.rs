@@ -39,6 +39,7 @@ fn migrated_with(
                 to_cpus: vec![4, 5, 6, 7],
                 method,
                 transfer_ns: 5_000_000,
+                load_ns: 0,
                 step_ns,
                 source: HostClock::exact(2_500_000),
                 destination,

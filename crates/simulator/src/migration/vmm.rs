@@ -20,9 +20,10 @@ enum Step {
     ReadVcpu(usize),
     Send,
     Arrive,
+    Load,
     SetClock,
     ReadBack,
-    Compute(usize),
+    Compute,
     WriteVcpu(usize),
     Run,
     Over,
@@ -43,7 +44,7 @@ pub(crate) struct VmmThread {
     /// The wall clock when each of them was read, in ns.
     saved_at: Vec<u64>,
     /// By value: what will be written.
-    value: u64,
+    values: Vec<u64>,
     /// The clock of the VM on the destination, until the guest runs there.
     restored: Option<GuestClock>,
     read_back: KvmClockData,
@@ -61,7 +62,7 @@ impl VmmThread {
             ratio: 0,
             saved: Vec::new(),
             saved_at: Vec::new(),
-            value: 0,
+            values: Vec::new(),
             restored: None,
             read_back: KvmClockData::default(),
         }
@@ -78,12 +79,16 @@ impl Machine<'_> {
         let Some(mut vmm) = slot.take() else {
             return self.broken("a VMM's thread acts within its own step");
         };
-        let step_ns = vmm.cfg.step_ns;
+        let (step_ns, load_ns) = (vmm.cfg.step_ns, vmm.cfg.load_ns);
         let next = self.vmm_do(cpu, task, &mut vmm)?;
         self.tasks[task].body = Body::Vmm(Some(vmm));
         match next {
             Next::Works => {
                 self.tasks[task].left_ns = step_ns.max(1);
+                self.run_task(cpu, task)
+            }
+            Next::Loads => {
+                self.tasks[task].left_ns = load_ns.max(1);
                 self.run_task(cpu, task)
             }
             Next::Sleeps => self.block_current(cpu),
@@ -149,7 +154,11 @@ impl Machine<'_> {
                 vmm.restored = Some(created);
                 vmm.step = Step::SetClock;
             }
-            Step::SetClock | Step::ReadBack | Step::Compute(_) | Step::WriteVcpu(_) => {
+            Step::Load => {
+                vmm.step = Step::WriteVcpu(0);
+                return Ok(Next::Loads);
+            }
+            Step::SetClock | Step::ReadBack | Step::Compute | Step::WriteVcpu(_) => {
                 self.vmm_restore(vmm)?;
             }
             Step::Run => {
@@ -182,18 +191,23 @@ impl Machine<'_> {
                     Ok(data) => vmm.read_back = data,
                     Err(error) => return self.broken(error.to_string()),
                 }
-                vmm.step = Step::Compute(0);
+                vmm.step = Step::Compute;
             }
-            Step::Compute(n) => {
-                // The time that passed by the wall clocks is added now; whatever delays the write
+            Step::Compute => {
+                // The time that passed by the wall clocks is added now; whatever delays the writes
                 // after this is the guest's loss.
-                let (saved, at) = (vmm.saved.get(n), vmm.saved_at.get(n));
-                if let (Some(saved), Some(at)) = (saved, at) {
+                let khz = clock.khz;
+                let both = vmm.saved.iter().zip(&vmm.saved_at);
+                let values = both.map(|(saved, at)| {
                     let elapsed = instant.real_ns.saturating_sub(*at);
-                    let added = u128::from(elapsed) * u128::from(clock.khz) / 1_000_000;
-                    vmm.value = saved.wrapping_add(added as u64);
-                }
-                vmm.step = Step::WriteVcpu(n);
+                    let added = u128::from(elapsed) * u128::from(khz) / 1_000_000;
+                    saved.wrapping_add(added as u64)
+                });
+                vmm.values = values.collect();
+                vmm.step = match vmm.cfg.load_ns {
+                    0 => Step::WriteVcpu(0),
+                    _ => Step::Load,
+                };
             }
             Step::WriteVcpu(n) => {
                 let Some(&saved) = vmm.saved.get(n) else {
@@ -205,10 +219,7 @@ impl Machine<'_> {
                 if let Some(clock) = &mut vmm.restored {
                     clock.seen.bound_ns = clock.seen.bound_ns.max(bound);
                 }
-                vmm.step = match vmm.cfg.method {
-                    ClockMethod::Value => Step::Compute(n + 1),
-                    ClockMethod::Documented | ClockMethod::Offset => Step::WriteVcpu(n + 1),
-                };
+                vmm.step = Step::WriteVcpu(n + 1);
             }
             _ => {}
         }
@@ -242,7 +253,8 @@ impl Machine<'_> {
         };
         let done = match vmm.cfg.method {
             ClockMethod::Value => {
-                clock.vm.host_write(vcpu, &clock.host, &instant, vmm.value);
+                let value = vmm.values.get(n).copied().unwrap_or(saved);
+                clock.vm.host_write(vcpu, &clock.host, &instant, value);
                 Ok(0)
             }
             ClockMethod::Documented => {
@@ -336,5 +348,6 @@ impl Machine<'_> {
 /// How the thread goes on.
 enum Next {
     Works,
+    Loads,
     Sleeps,
 }

@@ -3,6 +3,7 @@
 //! Each says what it does, which parameters it takes and where their defaults come from.
 
 mod build;
+mod counter;
 mod dbench;
 mod hackbench;
 mod params;
@@ -38,6 +39,7 @@ pub const LIBRARY: &[Workload] = &[
     timer::BROADCAST,
     simple::BUSY,
     simple::CLOCK_READER,
+    counter::COUNTER_READ,
     pipe::CPUID_LOOP,
     timer::CYCLICTEST,
     dbench::DBENCH,

@@ -3,6 +3,7 @@
 use super::Workload;
 use super::params::{ParamDoc, Params};
 use super::tools::{THREADS, threads};
+use crate::engine::Random;
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
 use crate::program::{QueueId, Thread};
@@ -37,12 +38,23 @@ pub(super) const SCHED_PIPE: Workload = Workload {
             unit: "ns",
             about: "kernel work of a read or a write of 4 bytes beyond the system call (estimate)",
         },
+        ParamDoc {
+            name: "jitter_percent",
+            default: 0,
+            min: 0,
+            max: 100,
+            unit: "%",
+            about: "by how much of itself that work varies to either side (caches, branches)",
+        },
     ],
     build: build_pipe,
 };
 
 fn build_pipe(params: &Params, guest: &mut GuestBuilder) -> Sim {
-    let copy = params.get("copy_ns");
+    let copy = Work {
+        ns: params.get("copy_ns"),
+        jitter: params.get("jitter_percent"),
+    };
     let pinned = params.get("pinned") == 1;
     for pair in 0..params.count("pairs") {
         let there = guest.queue(&format!("pipe/{pair}/there"), 0);
@@ -58,30 +70,50 @@ fn build_pipe(params: &Params, guest: &mut GuestBuilder) -> Sim {
     Ok(())
 }
 
-async fn ping(thread: Thread, there: QueueId, back: QueueId, copy: u64) {
+/// The kernel's work for a read or a write.
+#[derive(Clone, Copy)]
+struct Work {
+    ns: u64,
+    /// In percent.
+    jitter: u64,
+}
+
+impl Work {
+    fn draw(self, random: &mut Random) -> u64 {
+        let around = self.ns * self.jitter / 100;
+        match around {
+            0 => self.ns,
+            around => self.ns - around + random.below(2 * around + 1),
+        }
+    }
+}
+
+async fn ping(mut thread: Thread, there: QueueId, back: QueueId, copy: Work) {
     loop {
         let began = thread.now();
-        write(&thread, there, copy).await;
-        read(&thread, back, copy).await;
+        write(&mut thread, there, copy).await;
+        read(&mut thread, back, copy).await;
         thread.took(thread.now() - began);
     }
 }
 
-async fn pong(thread: Thread, there: QueueId, back: QueueId, copy: u64) {
+async fn pong(mut thread: Thread, there: QueueId, back: QueueId, copy: Work) {
     loop {
-        read(&thread, there, copy).await;
-        write(&thread, back, copy).await;
+        read(&mut thread, there, copy).await;
+        write(&mut thread, back, copy).await;
     }
 }
 
-async fn write(thread: &Thread, pipe: QueueId, copy: u64) {
-    thread.kernel(copy).await;
+async fn write(thread: &mut Thread, pipe: QueueId, copy: Work) {
+    let ns = copy.draw(&mut thread.random);
+    thread.kernel(ns).await;
     thread.wake(pipe, 1).await;
 }
 
-async fn read(thread: &Thread, pipe: QueueId, copy: u64) {
+async fn read(thread: &mut Thread, pipe: QueueId, copy: Work) {
     thread.wait(pipe).await;
-    thread.kernel(copy).await;
+    let ns = copy.draw(&mut thread.random);
+    thread.kernel(ns).await;
 }
 
 pub(super) const CPUID_LOOP: Workload = Workload {

@@ -11,7 +11,7 @@ const SILENT: &[&str] = &["idle"];
 /// A second of the light ones, less of those that do a million things in it.
 fn duration_ns(workload: &str) -> u64 {
     match workload {
-        "cpuid-loop" | "dbench" | "hackbench" | "sched-pipe" => 30 * MS,
+        "counter-read" | "cpuid-loop" | "dbench" | "hackbench" | "sched-pipe" => 30 * MS,
         "dedup" => 100 * MS,
         "redis" | "vips" => 200 * MS,
         _ => 1000 * MS,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod calls;
+mod counters;
 mod deadlock;
 mod library;
 mod locks;

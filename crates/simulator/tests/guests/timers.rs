@@ -20,6 +20,7 @@ fn cyclictest_measures_what_a_timer_costs() {
         costs.wakeup_ns,
         costs.context_switch_ns,
         costs.vcpu_load_ns,
+        costs.handle_wake_ns,
         costs.vmentry_ns,
         costs.guest_irq_ns,
         costs.guest_wakeup_ns,

@@ -178,6 +178,7 @@ const PI_NOTIFY: &[Variant] = &[
         "as-posted-v1-half-repair",
         "the same with the PIR test of its review: flaw 2",
     ),
+    faulty("as-posted-v2", "the second posting: flaw 5"),
     faulty("as-posted-v3", "the third posting: flaws 1, 8, 9"),
     faulty(
         "put-plain-apicv",

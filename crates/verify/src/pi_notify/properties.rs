@@ -98,7 +98,7 @@ impl PiNotify {
                 let flaw = match self.config.policy {
                     Suppression::AsPostedV1 => Some(3),
                     Suppression::AsPostedV3 => Some(9),
-                    Suppression::Corrected => None,
+                    Suppression::AsPostedV2 | Suppression::Corrected => None,
                     _ => return None,
                 };
                 let sentence = format!(
@@ -193,7 +193,7 @@ impl PiNotify {
             Suppression::AsPostedV1 | Suppression::AsPostedV3 if own.missed_at_arming => {
                 Some(if self.config.half_repair { 2 } else { 1 })
             }
-            Suppression::AsPostedV1 if control.sn() => Some(5),
+            Suppression::AsPostedV1 | Suppression::AsPostedV2 if control.sn() => Some(5),
             Suppression::AsPostedV3 if control.sn() => Some(8),
             _ => None,
         };
