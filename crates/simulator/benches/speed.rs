@@ -157,15 +157,15 @@ fn main() {
     row("small", config(4, 2, 4, "ticks", 1000));
     row(
         "published: 2 x hackbench",
-        config(16, 2, 16, "hackbench", 200),
+        config(16, 2, 16, "hackbench", 1000),
     );
     row(
         "published: 4 x hackbench",
-        config(16, 4, 16, "hackbench", 200),
+        config(16, 4, 16, "hackbench", 1000),
     );
-    row("published: 4 x dedup", config(16, 4, 16, "dedup", 200));
-    row("published: 4 x vips", config(16, 4, 16, "vips", 200));
-    row("published: 4 x dbench", config(16, 4, 16, "dbench", 200));
+    row("published: 4 x dedup", config(16, 4, 16, "dedup", 1000));
+    row("published: 4 x vips", config(16, 4, 16, "vips", 1000));
+    row("published: 4 x dbench", config(16, 4, 16, "dbench", 1000));
     row("published: broadcast", config(64, 1, 64, "broadcast", 500));
     for cpus in [16u32, 64, 256, 1024] {
         let ms = (8192 / u64::from(cpus)).clamp(20, 500);
