@@ -19,6 +19,10 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         Placement::Recorded => "tasks move between CPUs as recorded",
         Placement::Simulated => "tasks are placed by the simulated scheduler",
     };
+    let caches = match assumed.own_caches {
+        true => ", each CPU with a cache of its own",
+        false => "",
+    };
     vec![
         format!(
             "kvm.halt_poll_ns={} ({})",
@@ -37,7 +41,7 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         format!("sched.features={}", knobs.sched.features),
         groups(base),
         format!(
-            "{placement} (fits best, unless told; {} moves in {} switches)",
+            "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
         ),
         match recording.idle_wake_ns {
