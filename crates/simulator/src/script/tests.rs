@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Edge, ScriptConfig, ScriptGroup, Scripts, Spent, Step, Until};
+use super::{Edge, Late, ScriptConfig, ScriptGroup, Scripts, Spent, Step, Until};
 use crate::config::{
     Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -146,4 +146,67 @@ fn short_halts_are_polled_and_long_ones_slept() {
     }
     let long = &go(1, 0, vec![steps]).scripts[0];
     assert!(long.halts >= 45 && long.polled == 0, "{long:?}");
+}
+
+#[test]
+fn an_alarm_ends_a_wait_for_a_while() {
+    let edge = Edge(0);
+    let waits = |alarm: Option<Step>| {
+        let mut steps = vec![work(10_000)];
+        steps.extend(alarm);
+        steps.extend([Step::Halt(Until::Edge(edge)), work(1_000_000)]);
+        let reaches = vec![work(20_000_000), Step::Reach(edge)];
+        go(2, 1, vec![reaches, steps]).scripts[1].clone()
+    };
+    let (plain, woken) = (
+        waits(None),
+        waits(Some(Step::Alarm(Until::Time(8_000_000)))),
+    );
+    assert_eq!((plain.halts, woken.halts), (1, 2));
+    let more = woken.spent[&Spent::Guest].0 - plain.spent[&Spent::Guest].0;
+    assert_eq!(more, 10_000, "what an alarm takes");
+    let ends = [plain, woken].map(|script| script.finished_ns.unwrap());
+    assert!(ends[0].abs_diff(ends[1]) < 200_000, "{ends:?}");
+    // One that comes after what is waited for does nothing.
+    let late = waits(Some(Step::Alarm(Until::Time(80_000_000))));
+    assert_eq!((late.halts, late.spent[&Spent::Guest].0), (1, 1_010_000));
+}
+
+#[test]
+fn an_endless_script_computes_on() {
+    let mut config = config(1, 0, vec![vec![work(1_000_000)]]);
+    let run_ns = |config: &Config| run(config, &mut ()).unwrap().scripts[0].books.run_ns;
+    assert!(run_ns(&config) < 2_000_000);
+    config.scripts.tasks[0].endless = true;
+    assert!(run_ns(&config) > 99_000_000);
+}
+
+#[test]
+fn a_wakeup_on_its_way_back_preempts() {
+    let mut sleeper = Vec::new();
+    for n in 1..9u64 {
+        let at = n * 10_000_000 + 500_000;
+        sleeper.extend([Step::Sleep(Until::Time(at)), work(10_000)]);
+    }
+    let mut config = config(1, 0, vec![vec![work(1_000_000_000)], sleeper]);
+    config.scripts.wake_ns = 100_000;
+    let waited = run(&config, &mut ()).unwrap().scripts[1].books.wait_ns;
+    // Eight wakeups take 0.1 ms each, and the first may wait for a slice; the next tick would be
+    // 1.5 ms away.
+    assert!((800_000..3_500_000).contains(&waited), "{waited}");
+}
+
+#[test]
+fn slices_end_as_late_as_they_are_said_to() {
+    let late = |entries: &[(u64, u32)]| Late(Arc::from(entries));
+    let near = late(&[(1_000, 5), (2_000, 9)]);
+    let at = [0, 1_400, 1_600, 9_000].map(|at| near.at(at));
+    assert_eq!(at, [Some(5), Some(5), Some(9), Some(9)]);
+    assert_eq!(late(&[]).at(7), None);
+    let mut config = config(1, 0, vec![vec![work(1_000_000_000)]; 2]);
+    let switches = |config: &Config| run(config, &mut ()).unwrap().stats.context_switches;
+    let in_time = switches(&config);
+    config.scripts.late = vec![late(&[(0, 1_000_000)])];
+    let (few, many) = (switches(&config), in_time);
+    assert!(few * 4 < many * 3, "{few} {many}");
 }
