@@ -6,7 +6,7 @@ use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::kvm::{Exit, VcpuRun};
 use crate::machine::Machine;
-use crate::program::{Op, SourceId};
+use crate::program::{Op, SourceId, SpinId};
 
 impl Machine<'_> {
     /// The guest runs on from where it was.
@@ -258,21 +258,16 @@ impl Machine<'_> {
                 g.push(Micro::Wake(queue, n));
                 g.push(syscall);
             }
-            Op::Passes(passes) if passes.passes > 0 => {
+            Op::Passes(passes) => {
                 g.push(Micro::Passes(thread));
                 let vm = &mut self.vms[self.vcpus[vcpu].vm];
                 vm.kernel.threads[thread].series = Some(Series::new(passes));
             }
-            Op::Passes(_) => {}
             Op::Section {
                 lock,
                 held_ns,
                 then_ns,
-            } => {
-                let (held, then) = (run(held_ns, true), run(then_ns, true));
-                let steps = [Micro::TryLock(lock), held, Micro::Unlock(lock), then];
-                g.base.replace(steps);
-            }
+            } => g.base.replace(section(lock, held_ns, then_ns)),
             Op::Lock(lock) => g.push(Micro::TryLock(lock)),
             Op::Unlock(lock) => g.push(Micro::Unlock(lock)),
             Op::LockMutex(mutex) => g.push(Micro::TryMutex(mutex)),
@@ -392,6 +387,17 @@ impl Machine<'_> {
             self.vms[v.vm].kernel.threads[thread].reply = reply;
         }
     }
+}
+
+/// The steps of a critical section.
+fn section(lock: SpinId, held_ns: u64, then_ns: u64) -> [Micro; 4] {
+    let run = |ns| Micro::Run { ns, kernel: true };
+    [
+        Micro::TryLock(lock),
+        run(held_ns),
+        Micro::Unlock(lock),
+        run(then_ns),
+    ]
 }
 
 impl crate::kvm::Vcpu {

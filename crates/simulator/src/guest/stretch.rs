@@ -161,7 +161,9 @@ impl Machine<'_> {
         }
         let v = &mut self.vcpus[vcpu];
         let kernel = &mut self.vms[v.vm].kernel;
-        if let Some(series) = &mut kernel.threads[thread].series {
+        if let Some(series) = &mut kernel.threads[thread].series
+            && series.begun < series.what.passes
+        {
             let (take, give) = series.what.pass(series.begun);
             let ns = series.what.ns + u64::from(self.costs.guest_syscall_ns);
             series.begun += 1;
