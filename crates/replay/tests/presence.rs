@@ -35,6 +35,8 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
         starts_ns: from,
         vm: Some(vm),
         moves: false,
+        endless: false,
+        alarm_ns: 0,
         steps: Arc::from(steps),
     }
 }

@@ -108,7 +108,7 @@ fn errors_are_of_what_was_published() {
     // A loss was published.
     let loss = row("loss of the CPUID loop, version 3");
     assert_eq!(loss.sign, Some(Sign::Wrong));
-    let limit = row("notifications that the host took, version 3");
+    let limit = row("notifications taken, version 3");
     assert_eq!((limit.error_percent, limit.within), (0.0, true));
     let order = result.orders.iter().find(|order| order.group == "pipe");
     assert_eq!(order.expect("an order").verdict, OrderVerdict::Same);

@@ -130,7 +130,7 @@ impl Config {
         };
         if vm.physical_counter_offset != 0 && self.host.profile.costs.counter_trap_ns == 0 {
             return wrong(
-                &format!("vm.{n}.physical_counter_offset"),
+                format!("vm.{n}.physical_counter_offset"),
                 "the machine is no arm64 one: its costs.counter_trap_ns is 0",
             );
         }

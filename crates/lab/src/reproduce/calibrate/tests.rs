@@ -129,7 +129,7 @@ fn only_values_without_the_mechanism_may_be_fitted() {
     let to = |name: &str| refused(&with(&LINES.replace("pipe, without", name)));
     assert!(to("pipe, version 1").contains("must be predicted"));
     assert!(to("gain of pipe, version 1").contains("must be predicted"));
-    assert!(to("notifications that the host took, without, at most").contains("it is a limit"));
+    assert!(to("notifications taken, without, most").contains("it is a limit"));
     let unknown = to("pipe without");
     assert!(
         unknown.contains("which notification-suppression does not have"),
