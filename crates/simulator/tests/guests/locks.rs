@@ -88,6 +88,45 @@ fn paravirtual_locks_halt_instead_of_spinning() {
     );
 }
 
+/// Threads that take one spinlock and sleep now and then, so that vCPUs idle.
+fn nap(guest: &mut GuestBuilder) -> Sim {
+    let lock = guest.spinlock("lock");
+    for n in 0..guest.vcpus() {
+        let name = format!("contender/{n}");
+        guest.spawn(&name, Some(n), move |mut thread| async move {
+            loop {
+                for _ in 0..300 {
+                    let ns = thread.random.exponential(4_000);
+                    thread.compute(ns).await;
+                    thread.lock(lock).await;
+                    thread.kernel(1_500).await;
+                    thread.unlock(lock).await;
+                }
+                thread.sleep(300_000).await;
+                thread.done(1);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// A kick that comes before its vCPU has halted ends that one HLT. Once it ended all that came
+/// after: an idle vCPU then left the guest without pause.
+#[test]
+fn an_early_kick_ends_one_halt() {
+    let mut config = config(1, 4, 2, named("idle"));
+    for vm in &mut config.vms {
+        vm.guest.pv_spinlocks = true;
+        vm.guest.pause_in_guest = true;
+    }
+    let outcome = run_recipe(&config, nap).unwrap();
+    let stats = &outcome.stats;
+    assert!(stats.pv_kicks > 100, "{}", stats.pv_kicks);
+    // Naps, waits and kicks, each with a timer, a halt and an interrupt at the most; not 168 000.
+    let reasons = done(&outcome) + stats.pv_waits + stats.pv_kicks;
+    assert!(stats.exits < 10 * reasons, "{} {reasons}", stats.exits);
+}
+
 /// A lock that whoever comes first takes is not passed to a waiter that does not run, with which
 /// the lock would wait for a CPU.
 #[test]
