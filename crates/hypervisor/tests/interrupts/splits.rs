@@ -12,7 +12,7 @@ use stealtime_hypervisor::posted_interrupt::{
     Delivery, Entry, POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR, SharedVcpu, Suppression,
     deliver, ipi_virtualization, vtd, wake_up,
 };
-use stealtime_hypervisor::word::AtomicWord;
+use stealtime_hypervisor::word::{AtomicWord, CacheLine};
 
 use crate::rig::{IPIV_HOST, PREEMPTED, Rig, SLEEPS, SOUND};
 
@@ -64,7 +64,7 @@ impl Logged {
 }
 
 impl AtomicWord for Logged {
-    type Line = ();
+    type Line = CacheLine;
     fn new(value: u64) -> Self {
         Self(Cell::new(value))
     }
