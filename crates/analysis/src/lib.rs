@@ -61,6 +61,7 @@ mod tests;
 
 pub use answers::Answers;
 pub use options::{Options, Selection, Skip};
+pub use split::{is_gone, is_runnable};
 pub use threads::vcpu_in_name;
 
 use hash::IntMap;

@@ -19,13 +19,15 @@ const REPORTED: u32 = 0xff;
 /// `EXIT_DEAD | EXIT_ZOMBIE`: the task does not come back.
 const GONE: u32 = 0x30;
 
-/// Whether a task that was switched out is still runnable.
-pub(crate) const fn is_runnable(prev_state: u32) -> bool {
+/// Whether a task that was switched out is still runnable, by `prev_state` of `sched_switch`.
+#[must_use]
+pub const fn is_runnable(prev_state: u32) -> bool {
     prev_state & REPORTED == 0 || prev_state & (PREEMPTED | PREEMPTED_OLD) != 0
 }
 
-/// Whether a task that was switched out has exited.
-pub(crate) const fn is_gone(prev_state: u32) -> bool {
+/// Whether a task that was switched out has exited, by the same.
+#[must_use]
+pub const fn is_gone(prev_state: u32) -> bool {
     !is_runnable(prev_state) && prev_state & GONE != 0
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stealtime_analysis::Answers;
+use stealtime_analysis::{Answers, is_gone, is_runnable};
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Late, Spent, Step, Until};
@@ -15,10 +15,6 @@ use crate::task::{Birth, Cause, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
-/// Bits of `prev_state` that mean the task can still run: none, or preempted.
-pub(crate) const PREEMPTED: u32 = 0x100;
-/// `EXIT_DEAD | EXIT_ZOMBIE`.
-const EXITED: u32 = 0x30;
 /// `TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE`.
 const ASLEEP: u32 = 0x3;
 
@@ -161,8 +157,8 @@ impl Left {
     /// By `prev_state` of the switch.
     fn by(prev_state: u32) -> Self {
         match prev_state {
-            state if state & 0xff == 0 || state & PREEMPTED != 0 => Self::Runnable,
-            state if state & EXITED != 0 => Self::Gone,
+            state if is_runnable(state) => Self::Runnable,
+            state if is_gone(state) => Self::Gone,
             state if state & ASLEEP != 0 => Self::Asleep,
             _ => Self::Otherwise,
         }
@@ -677,17 +673,14 @@ impl Extractor {
     #[must_use]
     pub fn finish(mut self) -> Recording {
         let now = self.now;
-        let of_vm = |tid| self.works_for(tid);
-        let vms: BTreeMap<i32, usize> = self
-            .met
-            .keys()
-            .filter_map(|&tid| Some((tid, of_vm(tid)?)))
-            .collect();
         let wake_ns = self.busy_wakes.percentile(5);
         let less = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
-        let idle_late = self.cpus.iter();
-        let idle_late = idle_late.map(|cpu| late_since(&cpu.idle_late, self.first, less));
-        let idle_late = idle_late.collect();
+        let late = |of: fn(&Cpu) -> &[(u64, u32)], less| {
+            let cpus = self.cpus.iter();
+            cpus.map(|cpu| late_since(of(cpu), self.first, less))
+                .collect()
+        };
+        let (slices, idle_late) = (late(|cpu| &cpu.late, 0), late(|cpu| &cpu.idle_late, less));
         let mut all = core::mem::take(&mut self.past);
         // Who was given an id again comes behind who had it.
         let last = core::mem::take(&mut self.tasks).into_iter();
@@ -695,7 +688,7 @@ impl Extractor {
         all.sort_by_key(|task| task.0);
         let switches = all.iter().map(|task| task.2.switches_in).sum();
         let migrations = all.iter().map(|task| task.2.migrations).sum();
-        let tasks = all.into_iter().map(|task| self.recorded(task, &vms));
+        let tasks = all.into_iter().map(|task| self.recorded(task));
         let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
         let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
         let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
@@ -721,11 +714,7 @@ impl Extractor {
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
-            late: self
-                .cpus
-                .iter()
-                .map(|cpu| late_since(&cpu.late, self.first, 0))
-                .collect(),
+            late: slices,
             idle_late,
             wakeups: self.wakeups,
             switches,
@@ -736,11 +725,7 @@ impl Extractor {
     }
 
     /// A task as it was seen to the end.
-    fn recorded(
-        &self,
-        (tid, vcpu, mut task): (i32, Vcpu, Task),
-        vms: &BTreeMap<i32, usize>,
-    ) -> RecordedTask {
+    fn recorded(&self, (tid, vcpu, mut task): (i32, Vcpu, Task)) -> RecordedTask {
         task.finish(self.now);
         let alarm_ns = task.alarm_ns();
         settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
@@ -753,7 +738,7 @@ impl Extractor {
             tid,
             name: name.unwrap_or_default(),
             vcpu,
-            vm: vcpu.map(|vcpu| vcpu.0).or(vms.get(&tid).copied()),
+            vm: vcpu.map(|vcpu| vcpu.0).or_else(|| self.works_for(tid)),
             nice: (task.prio - 120).clamp(-20, 19) as i8,
             ran_on: task.cpus.iter().copied().collect(),
             first_cpu: task.first_cpu.unwrap_or(0),

@@ -61,8 +61,8 @@ pub struct OtherTimes {
 pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
     let time_of = |tid: i32, (vm, vcpu): (usize, u32)| {
         let vm = answers.vms.get(vm).map(|vm| vm.vm.as_str());
-        let of_vm = answers.vcpus.iter().filter(|t| Some(t.vm.as_str()) == vm);
-        of_vm.into_iter().find(|t| t.tid == tid && t.vcpu == vcpu)
+        let mut all = answers.vcpus.iter();
+        all.find(|t| t.tid == tid && t.vcpu == vcpu && Some(t.vm.as_str()) == vm)
     };
     let vcpu = |task: &RecordedTask| {
         let (vm, vcpu) = task.vcpu?;
@@ -175,27 +175,21 @@ pub fn nearest<E: From<Fault>>(
     // A tie goes to what comes first.
     let better =
         |best: &Option<Tried>, tried: &Tried| best.as_ref().is_none_or(|best| tried.0 < best.0);
-    for &placement in &placements {
+    let mut ways: Vec<_> = placements
+        .iter()
+        .map(|one| (*one, assumed.own_caches))
+        .collect();
+    // Caches matter to the simulated scheduler alone.
+    if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
+        ways.push((Placement::Simulated, true));
+    }
+    for (placement, own_caches) in ways {
         for &groups in &groups {
             for preempt in [Preempt::Lazy, Preempt::Full] {
                 let mut assumed = assumed.clone();
                 assumed.placement = Some(placement);
                 assumed.groups = Some(groups);
-                let tried = try_one(assumed, preempt)?;
-                if better(&best, &tried) {
-                    best = Some(tried);
-                }
-            }
-        }
-    }
-    // Caches matter to the simulated scheduler alone.
-    if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
-        for &groups in &groups {
-            for preempt in [Preempt::Lazy, Preempt::Full] {
-                let mut assumed = assumed.clone();
-                assumed.placement = Some(Placement::Simulated);
-                assumed.groups = Some(groups);
-                assumed.own_caches = true;
+                assumed.own_caches = own_caches;
                 let tried = try_one(assumed, preempt)?;
                 if better(&best, &tried) {
                     best = Some(tried);

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use stealtime_analysis::is_runnable;
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Tid, VcpuId};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{Fault, NameList, Sink, run};
 
-use crate::extract::{PREEMPTED, RecordedTask, Recording};
+use crate::extract::{RecordedTask, Recording};
 
 /// Replays, and gives every event to `sink` with the thread ids and at the times of the recording,
 /// which began at `first_ns`.
@@ -134,7 +135,7 @@ impl Sink for Retold<'_> {
                 ..
             } => {
                 let (was, will) = (*prev, *next);
-                let preempted = *prev_state & 0xff == 0 || *prev_state & PREEMPTED != 0;
+                let preempted = is_runnable(*prev_state);
                 (*prev, *next) = (self.tid_of(was), self.tid_of(will));
                 let switch = event;
                 if preempted {

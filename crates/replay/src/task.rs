@@ -232,9 +232,6 @@ impl Task {
             halting.slept_until = Some((cause, now));
         } else if let Some(at) = self.open_sleep.take() {
             let until = self.until(at, began, now, cause);
-            if matches!(until, Until::Edge(_)) {
-                self.alarmed(at, began, now);
-            }
             if let Some(step) = self.steps.get_mut(at) {
                 *step = Step::Sleep(until);
             }
@@ -265,10 +262,16 @@ impl Task {
         }
     }
 
-    /// What a wait at this step waits for; that of a timer is told later.
+    /// What a wait at this step waits for; that of a timer is told later, and so is the alarm of one
+    /// that another task ended.
     fn until(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
         match cause {
-            Cause::Known(until) => until,
+            Cause::Known(until) => {
+                if let Until::Edge(_) = until {
+                    self.alarmed(step, began, woken);
+                }
+                until
+            }
             Cause::Timer { expires } => {
                 self.timed.push(Timed {
                     step,
@@ -406,9 +409,6 @@ impl Task {
         self.alarm();
         let at = self.steps.len();
         let until = self.until(at, began, woken, cause);
-        if matches!(until, Until::Edge(_)) {
-            self.alarmed(at, began, woken);
-        }
         self.steps.push(Step::Halt(until));
         self.steps.extend(halting.moved.map(Step::Move));
         self.ran(total(&halting.after));

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use stealtime_analysis::is_runnable;
 use stealtime_events::{Event, Kind};
 use stealtime_simulator::Sink;
-
-use crate::extract::PREEMPTED;
 
 /// Times from the wakeup of a task to its getting a CPU.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +30,7 @@ impl WakeLatencies {
                 prev_state,
                 ..
             } => {
-                if prev.0 != 0 && (prev_state & 0xff == 0 || prev_state & PREEMPTED != 0) {
+                if prev.0 != 0 && is_runnable(prev_state) {
                     self.preempted.insert(prev.0, event.time_ns);
                 }
                 let woken = self.woken.remove(&next.0);
