@@ -103,8 +103,7 @@ impl Machine<'_> {
     /// wake nobody.
     fn stretch_passes(&mut self, vcpu: VcpuNr, lead_ns: u64, gives: bool) -> u64 {
         let v = &mut self.vcpus[vcpu];
-        let machine_vm = &mut self.vms[v.vm];
-        let kernel = &mut machine_vm.kernel;
+        let kernel = &mut self.vms[v.vm].kernel;
         let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
         let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
             return lead_ns;
@@ -133,9 +132,6 @@ impl Machine<'_> {
         }
         series.begun += n;
         let over = core::mem::replace(&mut series.open, true) && !gives;
-        if over && what.counts && self.books.measuring() {
-            self.stats.meters[machine_vm.meter].record(Record::Done(1));
-        }
         kernel.passing += 1;
         let g = &mut v.guest;
         if gives {
@@ -146,6 +142,8 @@ impl Machine<'_> {
             lead_ns: lead,
             gives,
         };
+        let vm = v.vm;
+        self.passes_over(vm, &what, u32::from(over));
         lead_ns + each * u64::from(n)
     }
 
@@ -177,19 +175,24 @@ impl Machine<'_> {
 
     /// The thread is at a series: its last pass is over. Whether there is another one.
     pub(crate) fn series_goes_on(&mut self, vm: VmNr, thread: ThreadNr) -> bool {
-        let machine_vm = &mut self.vms[vm];
-        let t = &mut machine_vm.kernel.threads[thread];
+        let t = &mut self.vms[vm].kernel.threads[thread];
         let Some(series) = &mut t.series else {
             return false;
         };
         let (what, begun) = (series.what, series.begun);
-        if core::mem::take(&mut series.open) && what.counts && self.books.measuring() {
-            self.stats.meters[machine_vm.meter].record(Record::Done(1));
-        }
+        let over = core::mem::take(&mut series.open);
         if begun == what.passes {
             t.series = None;
         }
+        self.passes_over(vm, &what, u32::from(over));
         begun < what.passes
+    }
+
+    /// So many passes are over: if they count, they are operations done.
+    fn passes_over(&mut self, vm: VmNr, what: &Passes, n: u32) {
+        if what.counts && n > 0 && self.books.measuring() {
+            self.stats.meters[self.vms[vm].meter].record(Record::Done(n.into()));
+        }
     }
 
     /// Of a step of `ns`, `left` are left: does what the stretch should have done by now. What is
@@ -244,8 +247,7 @@ impl Machine<'_> {
         left: u64,
     ) -> u64 {
         let v = &mut self.vcpus[vcpu];
-        let machine_vm = &mut self.vms[v.vm];
-        let kernel = &mut machine_vm.kernel;
+        let kernel = &mut self.vms[v.vm].kernel;
         kernel.passing -= 1;
         let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
         let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
@@ -275,11 +277,10 @@ impl Machine<'_> {
             queues[give.0 as usize].counts += 1;
         }
         give_back(queues, &what, first + over + 1, n - over - 1);
-        if what.counts && count > 0 && self.books.measuring() {
-            self.stats.meters[machine_vm.meter].record(Record::Done(count.into()));
-        }
         let (_, give) = what.pass(first + over);
         v.guest.push_next(Micro::Wake(give, 1));
+        let vm = v.vm;
+        self.passes_over(vm, &what, count);
         lead + each * u64::from(over + 1) - done
     }
 

@@ -54,8 +54,7 @@ impl Machine<'_> {
             return Ok(());
         }
         self.cpus[cpu].irqs_off = true;
-        let sn = self.cfg.knobs.kvm.suppress_notification;
-        self.charge_suppression(cpu, entering(sn));
+        self.charge_suppression(cpu, entering(self.suppression()));
         let v = &mut self.vcpus[vcpu];
         let entry = v
             .posted
@@ -72,9 +71,8 @@ impl Machine<'_> {
     /// After a fast handler: enters again unless something came up.
     fn reenter(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
         let resched = self.cpus[cpu].resched != Resched::None || self.xen_pending(cpu);
-        let sn = self.cfg.knobs.kvm.suppress_notification;
-        if sn.suppresses_at_exit() {
-            self.charge_suppression(cpu, entering(sn));
+        if self.suppression().suppresses_at_exit() {
+            self.charge_suppression(cpu, entering(self.suppression()));
         }
         let v = &mut self.vcpus[vcpu];
         let entry = v
@@ -170,13 +168,7 @@ impl Machine<'_> {
 
     pub(crate) fn vcpu_exited(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim {
         self.stats.exits += 1;
-        if self
-            .cfg
-            .knobs
-            .kvm
-            .suppress_notification
-            .suppresses_at_exit()
-        {
+        if self.suppression().suppresses_at_exit() {
             self.charge_suppression(cpu, (1, 0));
         }
         let v = &mut self.vcpus[vcpu];
@@ -222,11 +214,16 @@ impl Machine<'_> {
 
     fn leave_guest_mode(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
         self.cpus[cpu].irqs_off = false;
-        if self.cfg.knobs.kvm.suppress_notification.follows_mode() {
+        if self.suppression().follows_mode() {
             self.charge_suppression(cpu, (1, 0));
         }
         let v = &self.vcpus[vcpu];
         v.posted.leave(&v.shared, &self.stats.mechanisms);
+    }
+
+    /// When notifications are kept away.
+    const fn suppression(&self) -> Suppression {
+        self.cfg.knobs.kvm.suppress_notification
     }
 
     /// Locked operations on the descriptor, and looks at PIR, that suppression adds.

@@ -4,6 +4,7 @@ use stealtime_events::Kind;
 use stealtime_hypervisor::lapic_timer::{CpuTimers, TimerRequest, place_hrtimer};
 
 use super::Machine;
+use super::task::NOWHERE;
 use crate::at::At;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr, TimerNr, VcpuNr};
@@ -31,12 +32,9 @@ pub(crate) struct Hrtimer {
     pub(crate) callback: Callback,
     /// When it expires, if it is queued.
     expires: At,
-    /// Where it is queued, or was last.
+    /// Where it is queued, or was last; [`NOWHERE`] before that.
     cpu: CpuNr,
 }
-
-/// The CPU of a timer that was on none yet.
-const NOWHERE: CpuNr = CpuNr(u32::MAX);
 
 impl Hrtimer {
     pub(crate) const fn new(callback: Callback) -> Self {
