@@ -1,5 +1,7 @@
 //! The discrete-event engine: a queue of timers ordered by (time, sequence) and random streams.
 
+mod few;
+mod heap;
 mod queue;
 #[cfg(test)]
 mod queue_tests;

@@ -1,8 +1,12 @@
 //! Timers, cancellable and ordered by (time, sequence).
 
+use super::few::Few;
+use super::heap::Heap;
+use crate::at::At;
+
 /// A timer of the queue. It is armed for one time at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(u32);
+pub struct Slot(pub(super) u32);
 
 impl Slot {
     /// Dense number from 0, in order of creation.
@@ -12,199 +16,121 @@ impl Slot {
     }
 }
 
-/// The timer is not armed.
-const OUT: u32 = u32::MAX;
+/// Most timers of a sorted list.
+const MOST_LISTED: usize = 192;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    at_ns: u64,
-    sequence: u64,
-    slot: u32,
+/// Armed timers. Once there are many they stay in a heap.
+#[derive(Clone, Debug)]
+enum Armed {
+    Few(Few),
+    Many(Heap),
 }
 
-impl Entry {
-    /// One number to compare: that takes no branch.
-    const fn key(&self) -> u128 {
-        (self.at_ns as u128) << 64 | self.sequence as u128
-    }
-
-    const fn before(&self, other: &Self) -> bool {
-        self.key() < other.key()
-    }
-}
-
-/// The lesser of two keys with what belongs to it. Which it is cannot be predicted.
-fn lesser(a: (u128, usize), b: (u128, usize)) -> (u128, usize) {
-    let first = a.0 < b.0;
-    (
-        core::hint::select_unpredictable(first, a.0, b.0),
-        core::hint::select_unpredictable(first, a.1, b.1),
-    )
-}
-
-/// A four-ary heap that knows where each timer is, so that arming again and cancelling cost a
-/// path of the heap and leave nothing behind.
-///
-/// What fires mostly arms a timer, its own or another's. So the root stays a hole after [`pop`]:
-/// the next timer to be armed goes there, which is one path instead of two.
-///
-/// [`pop`]: Self::pop
-#[derive(Clone, Debug, Default)]
+/// Timers, armed for a time or not. They fire in the order of their times, and those of one time
+/// in the order in which they were armed.
+#[derive(Clone, Debug)]
 pub struct Queue {
-    heap: Vec<Entry>,
-    place: Vec<u32>,
-    sequence: u64,
-    /// The entry at the root has fired. It is before all others as long as it lies there.
-    hole: bool,
+    armed: Armed,
+    /// By slot.
+    times: Vec<At>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Queue {
     /// A queue without timers.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            armed: Armed::Few(Few::default()),
+            times: Vec::new(),
+        }
     }
 
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
-        let slot = u32::try_from(self.place.len()).unwrap_or(OUT);
-        self.place.push(OUT);
+        let slot = u32::try_from(self.times.len()).unwrap_or(u32::MAX);
+        self.times.push(At::NEVER);
         Slot(slot)
     }
 
     /// Arms a timer, or moves it if it is armed. Of two timers at one time the one that was armed
     /// first fires first.
     pub fn arm(&mut self, slot: Slot, at_ns: u64) {
-        self.sequence += 1;
-        let entry = Entry {
-            at_ns,
-            sequence: self.sequence,
-            slot: slot.0,
-        };
-        let place = self.place[slot.index()];
-        if place == OUT {
-            if self.hole {
-                self.hole = false;
-                return self.sink(0, entry);
+        let was = core::mem::replace(&mut self.times[slot.index()], At::ns(at_ns));
+        match &mut self.armed {
+            Armed::Few(few) => {
+                if was.get().is_some() {
+                    few.cancel(slot);
+                }
+                few.arm(slot, at_ns);
+                if few.armed() > MOST_LISTED {
+                    self.grow();
+                }
             }
-            let last = self.heap.len();
-            self.heap.push(entry);
-            self.rise(last, entry);
-            return;
-        }
-        let place = place as usize;
-        let earlier = entry.before(&self.heap[place]);
-        if earlier {
-            self.rise(place, entry);
-        } else {
-            self.sink(place, entry);
+            Armed::Many(heap) => heap.arm(slot, at_ns),
         }
     }
 
     /// Disarms a timer; nothing happens if it is not armed.
     pub fn cancel(&mut self, slot: Slot) {
-        let place = self.place[slot.index()];
-        if place != OUT {
-            self.place[slot.index()] = OUT;
-            self.take_out(place as usize);
+        if self.times[slot.index()].take().is_none() {
+            return;
+        }
+        match &mut self.armed {
+            Armed::Few(few) => few.cancel(slot),
+            Armed::Many(heap) => heap.cancel(slot),
         }
     }
 
     /// When a timer will fire.
     #[must_use]
     pub fn when(&self, slot: Slot) -> Option<u64> {
-        let place = *self.place.get(slot.index())?;
-        self.heap.get(place as usize).map(|entry| entry.at_ns)
+        self.times.get(slot.index())?.get()
     }
 
     /// When the next timer will fire.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        if self.hole {
-            let below = self.heap.iter().take(5).skip(1);
-            return below.map(|entry| entry.at_ns).min();
+        match &self.armed {
+            Armed::Few(few) => few.next(),
+            Armed::Many(heap) => heap.next(),
         }
-        self.heap.first().map(|entry| entry.at_ns)
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
     pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
-        if core::mem::take(&mut self.hole) {
-            self.take_out(0);
-        }
-        let first = *self.heap.first()?;
-        if first.at_ns > until_ns {
-            return None;
-        }
-        self.place[first.slot as usize] = OUT;
-        self.hole = true;
-        Some((first.at_ns, Slot(first.slot)))
+        let (at_ns, slot) = match &mut self.armed {
+            Armed::Few(few) => few.pop(until_ns),
+            Armed::Many(heap) => heap.pop(until_ns),
+        }?;
+        self.times[slot.index()] = At::NEVER;
+        Some((at_ns, slot))
     }
 
     /// Armed timers.
     #[must_use]
     pub fn armed(&self) -> usize {
-        self.heap.len() - usize::from(self.hole)
+        match &self.armed {
+            Armed::Few(few) => few.armed(),
+            Armed::Many(heap) => heap.armed(),
+        }
     }
 
-    /// Closes the gap at `place` with the last entry.
-    fn take_out(&mut self, place: usize) {
-        let Some(last) = self.heap.pop() else {
+    /// From the list to the heap.
+    #[cold]
+    fn grow(&mut self) {
+        let Armed::Few(few) = &mut self.armed else {
             return;
         };
-        if place == self.heap.len() {
-            return;
+        let mut heap = Heap::default();
+        while let Some((at_ns, slot)) = few.pop(u64::MAX) {
+            heap.arm(slot, at_ns);
         }
-        if place > 0 && last.before(&self.heap[(place - 1) / 4]) {
-            self.rise(place, last);
-        } else {
-            self.sink(place, last);
-        }
-    }
-
-    fn rise(&mut self, mut place: usize, entry: Entry) {
-        while place > 0 {
-            let above = (place - 1) / 4;
-            let parent = self.heap[above];
-            if !entry.before(&parent) {
-                break;
-            }
-            self.put(place, parent);
-            place = above;
-        }
-        self.put(place, entry);
-    }
-
-    fn sink(&mut self, mut place: usize, entry: Entry) {
-        loop {
-            let first = place * 4 + 1;
-            let least = match self.heap.get(first..first + 4) {
-                Some(&[a, b, c, d]) => {
-                    let (left, one) = lesser((a.key(), 0), (b.key(), 1));
-                    let (right, other) = lesser((c.key(), 2), (d.key(), 3));
-                    first + lesser((left, one), (right, other)).1
-                }
-                _ => {
-                    let some = self.heap.get(first..).unwrap_or_default();
-                    let least = (first..).zip(some).min_by_key(|(_, child)| child.key());
-                    match least {
-                        Some((at, _)) => at,
-                        None => break,
-                    }
-                }
-            };
-            let child = self.heap[least];
-            if !child.before(&entry) {
-                break;
-            }
-            self.put(place, child);
-            place = least;
-        }
-        self.put(place, entry);
-    }
-
-    fn put(&mut self, place: usize, entry: Entry) {
-        self.place[entry.slot as usize] = place as u32;
-        self.heap[place] = entry;
+        self.armed = Armed::Many(heap);
     }
 }

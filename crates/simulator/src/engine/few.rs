@@ -1,0 +1,44 @@
+//! Few timers in order: a sorted list.
+
+use super::queue::Slot;
+
+/// Timers as they fire, the next one last.
+///
+/// A new timer mostly fires soon. So its place is a few steps from the end, and to find it and to move what
+/// comes after it takes less than a path of a heap, whose every step is a branch that cannot be
+/// predicted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Few {
+    list: Vec<(u64, Slot)>,
+}
+
+impl Few {
+    /// Arms a timer that is not armed: it fires after those that were armed for the same time.
+    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64) {
+        let sooner = self.list.iter().rev().take_while(|&&(at, _)| at <= at_ns);
+        let place = self.list.len() - sooner.count();
+        self.list.insert(place, (at_ns, slot));
+    }
+
+    /// Disarms a timer that is armed.
+    pub(super) fn cancel(&mut self, slot: Slot) {
+        if let Some(place) = self.list.iter().rposition(|&(_, other)| other == slot) {
+            self.list.remove(place);
+        }
+    }
+
+    /// When the next timer will fire.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.list.last().map(|&(at_ns, _)| at_ns)
+    }
+
+    /// Takes the next timer, if it fires at `until_ns` or before.
+    pub(super) fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
+        self.list.pop_if(|&mut (at_ns, _)| at_ns <= until_ns)
+    }
+
+    /// Armed timers.
+    pub(super) const fn armed(&self) -> usize {
+        self.list.len()
+    }
+}
