@@ -567,6 +567,18 @@ fn the_self_test_has_a_row_for_each_recording() {
 }
 
 #[test]
+fn the_self_test_knows_recordings_by_what_they_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = " CPU 0/KVM-11 [000] 1.000001: kvm_exit: vcpu 0 reason HLT rip 0x1 info 0 0\n";
+    std::fs::write(folder.path().join("last-night"), line.repeat(3)).expect("written");
+    std::fs::write(folder.path().join("notes.txt"), "slow since Monday\n").expect("written");
+    std::fs::write(folder.path().join("empty"), "").expect("written");
+    let out = answer(&["--self-test", folder.path().to_str().expect("UTF-8")]);
+    assert!(out.contains("last-night"), "{out}");
+    assert!(!out.contains("notes.txt") && !out.contains("empty"), "{out}");
+}
+
+#[test]
 fn a_file_about_the_host_is_believed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("host.toml");

@@ -27,7 +27,7 @@ pub mod write;
 
 pub use ahead::Ahead;
 pub use error::ReadError;
-pub use input::{Options, SPOOL_IN_MEMORY, open, open_read, open_with};
+pub use input::{Options, SPOOL_IN_MEMORY, is_recording, open, open_read, open_with};
 pub use names::NameTable;
 pub use source::{Clock, ClockUnit, Counted, EventSource, Format, Lost, Note, SourceInfo};
 pub use trace_dat::TraceDat;

@@ -70,6 +70,14 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>,
     source_of(Stream::open(path)?, options)
 }
 
+/// Whether a file begins as a recording does, compressed or not. What follows may be damaged.
+///
+/// # Errors
+/// The file cannot be opened or read, or is a directory.
+pub fn is_recording(path: &Path) -> Result<bool, ReadError> {
+    Ok(detect::container(Stream::open(path)?.peek(HEAD)?).is_some())
+}
+
 /// Reads a trace from anything that gives bytes: a socket, a child's output, memory. `name` stands
 /// for the input in messages.
 ///

@@ -32,7 +32,7 @@ pub(super) fn rows(verb: &WhatIf, folder: &Path) -> Result<Vec<Row>, CliError> {
     found.sort();
     if found.is_empty() {
         return Err(CliError::WhatIf(format!(
-            "{}: no recordings (trace.dat, perf.data or trace.txt, plain or compressed)",
+            "{}: no recordings (trace.dat, perf.data or ftrace text, plain or compressed)",
             folder.display()
         )));
     }
@@ -83,6 +83,8 @@ fn find(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), CliEr
     Ok(())
 }
 
+/// Whether a file is a recording, by what it holds: one that cannot be read, or whose beginning is
+/// damaged, by its name.
 fn is_recording(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let plain = [".zst", ".gz", ".xz"]
@@ -92,4 +94,5 @@ fn is_recording(path: &Path) -> bool {
     ["trace.dat", "perf.data", "trace.txt"]
         .iter()
         .any(|end| plain.ends_with(end))
+        || stealtime_trace::is_recording(path).unwrap_or(false)
 }
