@@ -575,7 +575,10 @@ fn the_self_test_knows_recordings_by_what_they_hold() {
     std::fs::write(folder.path().join("empty"), "").expect("written");
     let out = answer(&["--self-test", folder.path().to_str().expect("UTF-8")]);
     assert!(out.contains("last-night"), "{out}");
-    assert!(!out.contains("notes.txt") && !out.contains("empty"), "{out}");
+    assert!(
+        !out.contains("notes.txt") && !out.contains("empty"),
+        "{out}"
+    );
 }
 
 #[test]
