@@ -16,6 +16,7 @@ mod result;
 mod selftest;
 mod show;
 mod show_gain;
+mod show_selftest;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -194,7 +195,7 @@ impl WhatIf {
             let rows = selftest::rows(self, folder)?;
             return match self.form.is_json() {
                 true => output::to_stdout(|out| json::write_any(&rows, out)),
-                false => print(&show::self_test(&rows)),
+                false => print(&show_selftest::table(&rows)),
             };
         }
         let Some(path) = &self.trace else {

@@ -7,7 +7,6 @@ use stealtime_report::escape;
 
 use super::Report;
 use super::result::{Both, Change, Error, Exits, Variant, Waits};
-use super::selftest::Row;
 use super::show_gain::{self, paragraph};
 
 /// What is known before variants are replayed.
@@ -194,44 +193,4 @@ fn change_row(out: &mut String, change: &Change) {
         estimate.mean,
         estimate.half_width.unwrap_or(0.0),
     );
-}
-
-/// The table of `--self-test`.
-pub(super) fn self_test(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "  recording                                            span s vCPUs  waits  median    p90  worst  exits\n",
-    );
-    for row in rows {
-        let name = escape::terminal(&row.path);
-        match (&row.error, &row.waits) {
-            (Some(error), Some(waits)) => {
-                let _ = writeln!(
-                    out,
-                    "  {:<52} {:>6.2} {:>5} {:>5.1}% {:>6.1}% {:>5.1}% {:>5.1}% {:>5.1}%{}",
-                    name,
-                    row.span_ns as f64 / 1e9,
-                    row.vcpus,
-                    waits.resolved_percent,
-                    error.median_percent,
-                    error.p90_percent,
-                    error.worst_percent,
-                    error.exits_worst_percent,
-                    if row.lost > 0 { "  events lost" } else { "" },
-                );
-            }
-            _ => {
-                let why = row.problem.as_deref().unwrap_or_default();
-                let _ = writeln!(out, "  {name:<52} {why}");
-            }
-        }
-    }
-    let replayed = rows.iter().filter_map(|row| row.error.as_ref());
-    let good = replayed.clone().filter(|error| error.is_close()).count();
-    let _ = writeln!(
-        out,
-        "\n  {good} of {} within bounds (median 3%, p90 8% of the span over running, ready and \
-         halted time of each vCPU)",
-        replayed.count()
-    );
-    out
 }
