@@ -71,6 +71,21 @@ fn pooled(mut config: Config) -> Config {
     config
 }
 
+/// As the guests of the publication on directed yield: without what a paravirtual guest spares
+/// itself, without APICv, and with their vCPUs in one cgroup.
+fn plain(mut config: Config) -> Config {
+    config.knobs.kvm.enable_apicv = false;
+    for vm in &mut config.vms {
+        vm.vcpu_cgroups = false;
+        let guest = &mut vm.guest;
+        guest.pv_spinlocks = false;
+        guest.pv_tlb_flush = false;
+        guest.pv_send_ipi = false;
+        guest.pv_sched_yield = false;
+    }
+    config
+}
+
 fn run(name: &str, config: &Config) {
     let mut sink = ();
     let before = held();
@@ -155,18 +170,23 @@ fn main() {
         }
     };
     row("small", config(4, 2, 4, "ticks", 1000));
+    let sized = |vms, workload| config(16, vms, 16, workload, 1000);
+    for vms in [2, 4] {
+        let name = format!("published size: {vms} x hackbench");
+        row(&name, sized(vms, "hackbench"));
+    }
+    for workload in ["dedup", "vips", "dbench"] {
+        let name = format!("published size: 4 x {workload}");
+        row(&name, sized(4, workload));
+        for vms in [2, 4] {
+            let name = format!("published: {vms} x {workload}");
+            row(&name, plain(sized(vms, workload)));
+        }
+    }
     row(
-        "published: 2 x hackbench",
-        config(16, 2, 16, "hackbench", 1000),
+        "published size: broadcast",
+        config(64, 1, 64, "broadcast", 500),
     );
-    row(
-        "published: 4 x hackbench",
-        config(16, 4, 16, "hackbench", 1000),
-    );
-    row("published: 4 x dedup", config(16, 4, 16, "dedup", 1000));
-    row("published: 4 x vips", config(16, 4, 16, "vips", 1000));
-    row("published: 4 x dbench", config(16, 4, 16, "dbench", 1000));
-    row("published: broadcast", config(64, 1, 64, "broadcast", 500));
     for cpus in [16u32, 64, 256, 1024] {
         let ms = (8192 / u64::from(cpus)).clamp(20, 500);
         row("curve: ticks", config(cpus, cpus / 2, 16, "ticks", ms));
