@@ -4,6 +4,17 @@ use std::fmt;
 
 use serde::Serialize;
 
+/// Metrics of a VM that say where its vCPUs' time went. All but "spinning", which is a part of "in guest",
+/// add up to all of it.
+pub const VCPU_TIME: [&str; 6] = [
+    "in guest",
+    "spinning",
+    "in exits",
+    "halt polling",
+    "steal",
+    "asleep",
+];
+
 /// Which way a metric should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,18 +3,8 @@
 use super::effects::{Values, axes, means};
 use super::plan::Plan;
 use super::table::Column;
-use crate::metric::Of;
+use crate::metric::{Of, VCPU_TIME};
 use crate::stats::estimate;
-
-/// Metrics that say where vCPUs' time went.
-const STATES: [&str; 6] = [
-    "in guest",
-    "spinning",
-    "in exits",
-    "halt polling",
-    "steal",
-    "asleep",
-];
 
 /// The time of a VM's vCPUs, by the values of one thing that is varied.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,10 +20,10 @@ pub struct Time {
     pub states: Vec<(&'static str, Vec<Option<f64>>)>,
 }
 
-/// Which of [`STATES`] a column is, if it is one of a VM.
+/// Which of [`VCPU_TIME`] a column is, if it is one of a VM.
 pub(super) fn state(column: &Column) -> Option<(&Of, &'static str)> {
     let metric = column.metric.as_ref()?;
-    let name = STATES.into_iter().find(|name| *name == metric.name)?;
+    let name = VCPU_TIME.into_iter().find(|name| *name == metric.name)?;
     matches!(metric.of, Of::Vm(_)).then_some((&metric.of, name))
 }
 

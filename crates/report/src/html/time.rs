@@ -1,15 +1,17 @@
 //! Where the time of vCPUs went, as bars.
 
+use stealtime_lab::metric::VCPU_TIME;
+
 use super::{Axis, Chart, Color, Page, Part};
 
-/// States of vCPUs that add up to all of their time: the metric, in words, the color.
-const STATES: [(&str, &str, Color); 6] = [
-    ("in guest", "in the guest", Color::Guest),
-    ("spinning", "spinning in the guest", Color::Spin),
-    ("in exits", "handling exits", Color::Exits),
-    ("halt polling", "polling in halts", Color::Poll),
-    ("steal", "waiting for a CPU (steal)", Color::Preempted),
-    ("asleep", "asleep", Color::Halted),
+/// How the metrics of [`VCPU_TIME`] are shown: in words, and the color.
+const SHOWN: [(&str, Color); VCPU_TIME.len()] = [
+    ("in the guest", Color::Guest),
+    ("spinning in the guest", Color::Spin),
+    ("handling exits", Color::Exits),
+    ("polling in halts", Color::Poll),
+    ("waiting for a CPU (steal)", Color::Preempted),
+    ("asleep", Color::Halted),
 ];
 
 /// A bar for each row; `mean` gives a metric's mean of a row, in percent. Nothing is added if no state
@@ -21,7 +23,7 @@ pub(super) fn chart(
     mean: impl Fn(&str, usize) -> f64,
     page: &mut Page,
 ) {
-    let part = |(metric, name, color): (&str, &str, Color)| Part {
+    let part = |(metric, (name, color)): (&str, (&str, Color))| Part {
         name: name.to_owned(),
         color,
         values: (0..rows.len())
@@ -32,8 +34,10 @@ pub(super) fn chart(
             })
             .collect(),
     };
-    let parts = STATES.map(part).into_iter();
-    let parts: Vec<Part> = parts
+    let parts: Vec<Part> = VCPU_TIME
+        .into_iter()
+        .zip(SHOWN)
+        .map(part)
         .filter(|part| part.values.iter().any(|value| *value > 0.0))
         .collect();
     if parts.is_empty() {
