@@ -13,9 +13,11 @@ mod page_gain;
 mod plan;
 mod replays;
 mod result;
+mod seen;
 mod selftest;
 mod show;
 mod show_gain;
+mod show_seen;
 mod show_selftest;
 
 use std::num::NonZeroUsize;
@@ -42,6 +44,7 @@ use auto::Auto;
 use before::{Lack, Presence};
 use plan::Plan;
 use result::{Both, Error, Exits, Judged, Measured, Shares, Variant, Waits};
+use seen::{Recordings, Seen};
 
 /// More variants ask for `--yes`.
 const MANY: usize = 1_000;
@@ -66,6 +69,7 @@ Examples:
   stealtime whatif trace.dat --auto
   stealtime whatif trace.dat --auto --set host.hz=1000 --json
   stealtime whatif trace.dat --set kvm.halt_poll_ns=0 --export both.pftrace
+  stealtime whatif before.dat --set kvm.halt_poll_ns=0 --seen after.dat
   stealtime whatif --self-test traces/")]
 pub(crate) struct WhatIf {
     /// A recording with scheduler, KVM and timer events: trace.dat, perf.data or ftrace text
@@ -113,6 +117,15 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "N", visible_alias = "threads")]
     jobs: Option<NonZeroUsize>,
 
+    /// A recording made after the change was really made: what was predicted beside what was seen (repeat
+    /// for several; how far they differ is the spread)
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["vary", "auto", "self_test"])]
+    seen: Vec<PathBuf>,
+
+    /// Another recording without the change, for the spread of --seen
+    #[arg(long, value_name = "TRACE", requires = "seen")]
+    again: Vec<PathBuf>,
+
     /// Print how close replays are for each recording below this directory, and nothing else
     #[arg(long, value_name = "DIR",
         conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report"])]
@@ -147,6 +160,21 @@ struct Base {
     vms: Vec<String>,
 }
 
+/// A recording that was read.
+#[derive(Debug)]
+struct Read {
+    answers: Answers,
+    recording: Replayable,
+    recorded: Times,
+}
+
+impl Read {
+    /// Names of VMs, in the order of the answers.
+    fn vms(&self) -> Vec<String> {
+        self.answers.vms.iter().map(|vm| vm.vm.clone()).collect()
+    }
+}
+
 impl Base {
     /// The recording as replays are measured.
     fn measured(&self) -> Measured {
@@ -177,6 +205,9 @@ struct Report {
     /// It was stopped: variants that are not here were not replayed.
     partial: bool,
     variants: Vec<Variant>,
+    /// What came of the change that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seen: Option<Seen>,
     /// Knobs that were asked and cannot be answered.
     not_answerable: Vec<String>,
     /// What `--auto` tried; its variants are in the order of the ranks.
@@ -207,6 +238,7 @@ impl WhatIf {
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
         let (asked, not_answerable) = self.asked(&base)?;
+        let recordings = Recordings::read(self, &base, asked.len())?;
         self.ask(&base, asked.len())?;
         let mut report = report(path, &base, not_answerable);
         // What is known before the run is said before it.
@@ -216,6 +248,9 @@ impl WhatIf {
         }
         let stop = output::stop_by_interrupt();
         self.replay(&base, &asked, &mut report, stop)?;
+        if let (Some(recordings), Some(variant)) = (recordings, report.variants.first()) {
+            report.seen = recordings.beside(self, variant);
+        }
         if !report.partial {
             self.export(&base, twice.path(), &asked, &mut report)?;
         }
@@ -242,7 +277,7 @@ impl WhatIf {
     }
 
     /// Reads twice: which threads are which VM's vCPUs, then what they did.
-    fn base(&self, path: &Path) -> Result<Base, CliError> {
+    fn read(&self, path: &Path) -> Result<Read, CliError> {
         let from = self.source(path);
         let unwanted = Unwanted {
             skip: Skip {
@@ -261,13 +296,28 @@ impl WhatIf {
             Ok(())
         })?;
         let recording = extractor.finish();
+        let recorded = predict::recorded(&recording, &answers);
+        Ok(Read {
+            answers,
+            recording,
+            recorded,
+        })
+    }
+
+    /// A recording, and the replay that is nearest to it.
+    fn base(&self, path: &Path) -> Result<Base, CliError> {
+        let read = self.read(path)?;
+        let vms = read.vms();
+        let Read {
+            answers,
+            recording,
+            recorded,
+        } = read;
         let mut assumed = Assumed::default();
         let settings = match &self.host {
             Some(file) => ask::host_file(file, &mut assumed)?,
             None => Vec::new(),
         };
-        let recorded = predict::recorded(&recording, &answers);
-        let vms: Vec<String> = answers.vms.iter().map(|vm| vm.vm.clone()).collect();
         let tell = |config: &mut Config| ask::apply(config, &settings, &vms);
         let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
@@ -458,6 +508,7 @@ fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
         advice: None,
         partial: false,
         variants: Vec::new(),
+        seen: None,
         not_answerable,
         auto: None,
         exported: Vec::new(),

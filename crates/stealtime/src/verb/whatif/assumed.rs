@@ -45,6 +45,7 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             recording.migrations, recording.switches
         ),
         match recording.idle_wake_ns {
+            Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
             Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         },

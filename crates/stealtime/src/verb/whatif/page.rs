@@ -6,7 +6,7 @@ use stealtime_report::html::{
 
 use super::result::{Both, Change, Shares, Variant};
 use super::show::word;
-use super::{Report, page_gain};
+use super::{Report, page_gain, show_seen};
 
 /// vCPUs that have a row in the chart of the replay's errors.
 const MOST_VCPUS: usize = 64;
@@ -48,6 +48,9 @@ pub(super) fn page(report: &Report, command: &str) -> Page {
     } else if report.variants.len() > 1 {
         page_gain::grid(&report.variants, &mut page);
         overview(report, &mut page);
+    }
+    if let Some(seen) = &report.seen {
+        show_seen::page(&mut page, seen);
     }
     closeness(report, &mut page);
     let charted = report.variants.len() <= MOST_CHARTED;

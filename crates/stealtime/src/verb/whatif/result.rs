@@ -161,6 +161,9 @@ impl Waits {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Change {
     pub(super) vm: String,
+    /// Places of the VM, and in [`QUANTITIES`].
+    #[serde(skip)]
+    place: (usize, usize),
     pub(super) quantity: &'static str,
     pub(super) unit: &'static str,
     /// Mean over the replays under the recorded knobs.
@@ -169,6 +172,15 @@ pub(super) struct Change {
     pub(super) difference: Difference,
     /// Smaller than what the replay itself is off for this quantity.
     pub(super) below_error: bool,
+}
+
+impl Change {
+    /// Where [`Measured::value`] has it, if it is one of those that a vCPU's time is made of.
+    pub(super) fn time(&self) -> Option<(usize, usize)> {
+        [RUNNING, READY, HALTED]
+            .contains(&self.place.1)
+            .then_some(self.place)
+    }
 }
 
 /// A variant.
@@ -208,6 +220,7 @@ type Quantity = (
 /// Places in [`QUANTITIES`].
 const RUNNING: usize = 0;
 const READY: usize = 1;
+const HALTED: usize = 2;
 const POLLING: usize = 3;
 const WAKEUP_P99: usize = 5;
 
@@ -308,7 +321,15 @@ impl Measured {
         self.sum(Self::ready)
     }
 
-    fn value(&self, vm: usize, quantity: usize) -> f64 {
+    /// Of these VMs, in this order.
+    pub(super) fn of_vms(mut self, vms: &[usize]) -> Self {
+        let values = |vm: &usize| self.vms.get(*vm).copied().unwrap_or_default();
+        self.vms = vms.iter().map(values).collect();
+        self
+    }
+
+    /// One of [`QUANTITIES`] of a VM.
+    pub(super) fn value(&self, vm: usize, quantity: usize) -> f64 {
         let values = self.vms.get(vm).and_then(|values| values.get(quantity));
         values.copied().unwrap_or(0.0)
     }
@@ -373,6 +394,7 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
             };
             changes.push(Change {
                 vm: name.clone(),
+                place: (vm, at),
                 quantity,
                 unit,
                 before: compared.before,

@@ -8,6 +8,7 @@ use stealtime_report::escape;
 use super::Report;
 use super::result::{Both, Change, Error, Exits, Variant, Waits};
 use super::show_gain::{self, paragraph};
+use super::show_seen;
 
 /// What is known before variants are replayed.
 pub(super) fn before(report: &Report) -> String {
@@ -57,6 +58,9 @@ pub(super) fn after(report: &Report) -> String {
                 variant(&mut out, one);
             }
         }
+    }
+    if let Some(seen) = &report.seen {
+        show_seen::table(&mut out, seen);
     }
     if let Some(advice) = &report.advice {
         out.push('\n');

@@ -1,6 +1,8 @@
 //! `whatif` as a user has it.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod recordings;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -44,7 +46,7 @@ fn a_replay_and_a_variant_as_tables() {
         "3",
     ]);
     assert!(out.lines().all(|line| line.chars().count() <= 100));
-    insta::with_settings!({prepend_module_to_snapshot => false, snapshot_path => "snapshots"}, {
+    insta::with_settings!({prepend_module_to_snapshot => false, snapshot_path => "../snapshots"}, {
         insta::assert_snapshot!("whatif-base-slice", out);
     });
 }
@@ -169,7 +171,7 @@ fn changes_are_tried_and_ranked() {
         auto.lines().all(|line| line.chars().count() <= 100),
         "{out}"
     );
-    insta::with_settings!({prepend_module_to_snapshot => false, snapshot_path => "snapshots"}, {
+    insta::with_settings!({prepend_module_to_snapshot => false, snapshot_path => "../snapshots"}, {
         insta::assert_snapshot!("whatif-auto", out);
     });
 }
@@ -550,35 +552,6 @@ fn a_recording_without_switches_says_what_to_record() {
     std::fs::write(&path, line.repeat(3)).expect("written");
     let error = complaint(&[path.to_str().expect("UTF-8")]);
     assert!(error.contains("sched:sched_switch"), "{error}");
-}
-
-#[test]
-fn the_self_test_has_a_row_for_each_recording() {
-    let out = answer(&["--self-test", "."]);
-    let rows = out
-        .lines()
-        .filter(|line| line.contains("trace.dat") || line.contains("perf.data"));
-    assert!(rows.count() >= 5, "{out}");
-    assert!(out.contains("within bounds"));
-    assert!(
-        complaint(&["--self-test", "svm-hackbench-cyclictest-hog/reference"])
-            .contains("no recordings")
-    );
-}
-
-#[test]
-fn the_self_test_knows_recordings_by_what_they_hold() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let line = " CPU 0/KVM-11 [000] 1.000001: kvm_exit: vcpu 0 reason HLT rip 0x1 info 0 0\n";
-    std::fs::write(folder.path().join("last-night"), line.repeat(3)).expect("written");
-    std::fs::write(folder.path().join("notes.txt"), "slow since Monday\n").expect("written");
-    std::fs::write(folder.path().join("empty"), "").expect("written");
-    let out = answer(&["--self-test", folder.path().to_str().expect("UTF-8")]);
-    assert!(out.contains("last-night"), "{out}");
-    assert!(
-        !out.contains("notes.txt") && !out.contains("empty"),
-        "{out}"
-    );
 }
 
 #[test]

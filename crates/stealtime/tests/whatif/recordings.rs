@@ -1,0 +1,87 @@
+//! Several recordings: a folder of them, and those made after a change.
+
+use serde_json::Value;
+
+use super::{HACKBENCH, answer, common, complaint};
+
+#[test]
+fn the_self_test_has_a_row_for_each_recording() {
+    let out = answer(&["--self-test", "."]);
+    let rows = out
+        .lines()
+        .filter(|line| line.contains("trace.dat") || line.contains("perf.data"));
+    assert!(rows.count() >= 5, "{out}");
+    assert!(out.contains("within bounds"));
+    assert!(
+        complaint(&["--self-test", "svm-hackbench-cyclictest-hog/reference"])
+            .contains("no recordings")
+    );
+}
+
+#[test]
+fn the_self_test_knows_recordings_by_what_they_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = " CPU 0/KVM-11 [000] 1.000001: kvm_exit: vcpu 0 reason HLT rip 0x1 info 0 0\n";
+    std::fs::write(folder.path().join("last-night"), line.repeat(3)).expect("written");
+    std::fs::write(folder.path().join("notes.txt"), "slow since Monday\n").expect("written");
+    std::fs::write(folder.path().join("empty"), "").expect("written");
+    let out = answer(&["--self-test", folder.path().to_str().expect("UTF-8")]);
+    assert!(out.contains("last-night"), "{out}");
+    assert!(
+        !out.contains("notes.txt") && !out.contains("empty"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_prediction_stands_beside_what_was_seen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let scenario = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../scenarios/halt-polling.toml"
+    );
+    for (variant, file) in [("polling", "with.dat"), ("off", "without.dat")] {
+        let mut command = common::stealtime(&["simulate", scenario, "--variant", variant]);
+        let asked = ["--seeds", "1", "--duration", "100ms", "--trace"];
+        let (status, _, error) = common::run(command.args(asked).arg(path(file)));
+        assert_eq!(status, Some(0), "{error}");
+    }
+    let (with, without) = (path("with.dat"), path("without.dat"));
+    let asked = [&with, "--set", "kvm.halt_poll_ns=0", "--seen", &without];
+    let out = answer(&asked);
+    for quantity in ["running", "halted"] {
+        let seen = out.rfind("Seen, of kvm.halt_poll_ns=0").expect("a table");
+        let row = out[seen..].lines().find(|line| line.contains(quantity));
+        assert!(row.is_some_and(|row| row.ends_with("yes")), "{out}");
+    }
+    let json: Value =
+        serde_json::from_str(&answer(&[&asked[..], &["--json"]].concat())).expect("JSON");
+    // One recording of each: there is no spread.
+    assert_eq!(json["seen"]["rows"][0]["spread"], Value::Null);
+    assert_eq!(
+        json["seen"]["beyond_spread"],
+        json["seen"]["rows"].as_array().map_or(0, Vec::len)
+    );
+    let twice = [&asked[..], &["--again", &with, "--json"]].concat();
+    let json: Value = serde_json::from_str(&answer(&twice)).expect("JSON");
+    assert_eq!(json["seen"]["rows"][0]["spread"], 0.0);
+
+    for (asked, part) in [
+        (
+            &[&with[..], "--seen", &without][..],
+            "--set KNOB=VALUE or --pin",
+        ),
+        (
+            &[HACKBENCH, "--set", "kvm.halt_poll_ns=0", "--seen", &with],
+            "has no VM vm0",
+        ),
+        (
+            &[&with, "--set", "kvm.halt_poll_ns=0", "--again", &with],
+            "--seen",
+        ),
+    ] {
+        let error = complaint(asked);
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
