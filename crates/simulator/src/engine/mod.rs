@@ -1,11 +1,11 @@
 //! The discrete-event engine: a queue of timers ordered by (time, sequence) and random streams.
 
 mod few;
-mod heap;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod random;
+mod wheel;
 
 pub use queue::{Queue, Slot};
 pub use random::{Random, Streams};

@@ -1,7 +1,7 @@
 //! Timers, cancellable and ordered by (time, sequence).
 
 use super::few::Few;
-use super::heap::Heap;
+use super::wheel::Wheel;
 use crate::at::At;
 
 /// A timer of the queue. It is armed for one time at most.
@@ -19,11 +19,11 @@ impl Slot {
 /// Most timers of a sorted list.
 const MOST_LISTED: usize = 192;
 
-/// Armed timers. Once there are many they stay in a heap.
+/// Armed timers. Once there are many they stay in a wheel.
 #[derive(Clone, Debug)]
 enum Armed {
     Few(Few),
-    Many(Heap),
+    Many(Wheel),
 }
 
 /// Timers, armed for a time or not. They fire in the order of their times, and those of one time
@@ -72,18 +72,23 @@ impl Queue {
                     self.grow();
                 }
             }
-            Armed::Many(heap) => heap.arm(slot, at_ns),
+            Armed::Many(wheel) => {
+                if let Some(was_ns) = was.get() {
+                    wheel.cancel(slot, was_ns);
+                }
+                wheel.arm(slot, at_ns);
+            }
         }
     }
 
     /// Disarms a timer; nothing happens if it is not armed.
     pub fn cancel(&mut self, slot: Slot) {
-        if self.times[slot.index()].take().is_none() {
+        let Some(at_ns) = self.times[slot.index()].take() else {
             return;
-        }
+        };
         match &mut self.armed {
             Armed::Few(few) => few.cancel(slot),
-            Armed::Many(heap) => heap.cancel(slot),
+            Armed::Many(wheel) => wheel.cancel(slot, at_ns),
         }
     }
 
@@ -98,7 +103,7 @@ impl Queue {
     pub fn next(&self) -> Option<u64> {
         match &self.armed {
             Armed::Few(few) => few.next(),
-            Armed::Many(heap) => heap.next(),
+            Armed::Many(wheel) => wheel.next(&self.times),
         }
     }
 
@@ -106,7 +111,7 @@ impl Queue {
     pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
         let (at_ns, slot) = match &mut self.armed {
             Armed::Few(few) => few.pop(until_ns),
-            Armed::Many(heap) => heap.pop(until_ns),
+            Armed::Many(wheel) => wheel.pop(until_ns, &self.times),
         }?;
         self.times[slot.index()] = At::NEVER;
         Some((at_ns, slot))
@@ -117,20 +122,20 @@ impl Queue {
     pub fn armed(&self) -> usize {
         match &self.armed {
             Armed::Few(few) => few.armed(),
-            Armed::Many(heap) => heap.armed(),
+            Armed::Many(wheel) => wheel.armed(),
         }
     }
 
-    /// From the list to the heap.
+    /// From the list to the wheel.
     #[cold]
     fn grow(&mut self) {
         let Armed::Few(few) = &mut self.armed else {
             return;
         };
-        let mut heap = Heap::default();
+        let mut wheel = Wheel::new();
         while let Some((at_ns, slot)) = few.pop(u64::MAX) {
-            heap.arm(slot, at_ns);
+            wheel.arm(slot, at_ns);
         }
-        self.armed = Armed::Many(heap);
+        self.armed = Armed::Many(wheel);
     }
 }

@@ -13,10 +13,13 @@ proptest! {
     /// Against a sorted map: the same timers fire at the same times in the same order.
     #[test]
     fn fires_as_a_sorted_map_does(
-        (timers, steps) in prop_oneof![
-            steps(24, 400, 50).prop_map(|steps| (24, steps)),
+        (timers, pace, steps) in prop_oneof![
+            steps(24, 400, 50).prop_map(|steps| (24, 50, steps)),
             // Soon more than a list takes.
-            steps(1000, 2000, 5000).prop_map(|steps| (1000, steps)),
+            steps(1000, 2000, 5000).prop_map(|steps| (1000, 50, steps)),
+            // Many, most of them beyond the wheel when they are armed: one turn, or several.
+            steps(1000, 2000, 600_000).prop_map(|steps| (1000, 5000, steps)),
+            steps(1000, 2000, 1 << 40).prop_map(|steps| (1000, 1 << 36, steps)),
         ],
     ) {
         let mut queue = Queue::new();
@@ -37,7 +40,7 @@ proptest! {
                     queue.cancel(slot);
                 }
                 _ => {
-                    let until = now + delay % 50;
+                    let until = now + delay % pace;
                     while let Some((at, fired)) = queue.pop(until) {
                         let ((due, _), expected) = model.pop_first().unwrap();
                         prop_assert_eq!((at, fired), (due, expected));
@@ -58,4 +61,21 @@ proptest! {
         prop_assert!(model.is_empty());
         prop_assert!(slots.iter().all(|&slot| queue.when(slot).is_none()));
     }
+}
+
+/// Timers whose times are the last there are, among many.
+#[test]
+fn the_end_of_time_comes() {
+    let mut queue = Queue::new();
+    let slots: Vec<Slot> = (0..300).map(|_| queue.slot()).collect();
+    for (n, &slot) in (0u64..).zip(&slots) {
+        queue.arm(slot, u64::MAX - 1 - n % 3);
+    }
+    let order = (0..3)
+        .rev()
+        .flat_map(|late| slots.iter().skip(late).step_by(3));
+    for &slot in order {
+        assert_eq!(queue.pop(u64::MAX).map(|(_, fired)| fired), Some(slot));
+    }
+    assert_eq!(queue.pop(u64::MAX), None);
 }
