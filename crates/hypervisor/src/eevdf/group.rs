@@ -229,15 +229,14 @@ impl Fair {
             others += (group.load - own) >> 10;
         }
         let load = scale_load_down(own);
-        let (tasks, cpus) = (
-            u64::from(group.runnable.max(1)),
-            group.parts.cpus().max(1) as u64,
-        );
+        let tasks = u64::from(group.runnable.max(1));
+        // A look into the lists, which most modes do without.
+        let cpus = || group.parts.cpus().max(1) as u64;
         let shares = match self.cfg.cgroup_mode {
             CgroupMode::Up => return Some(group.shares()),
             CgroupMode::Smp => group.shares(),
-            CgroupMode::Concur => group.shares() * tasks.min(cpus),
-            CgroupMode::Max => group.shares() * cpus,
+            CgroupMode::Concur => group.shares() * tasks.min(cpus()),
+            CgroupMode::Max => group.shares() * cpus(),
             CgroupMode::Tasks => group.shares() * tasks,
         };
         let cap = match self.cfg.cgroup_mode {
