@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use stealtime_hypervisor::prefetch::prefetch;
+
 use crate::at::At;
 use crate::ids::{CpuNr, Number, TaskNr};
 use crate::machine::{Machine, TaskState};
@@ -189,6 +191,12 @@ fn spent(since: &mut At, now: u64) -> u64 {
 }
 
 impl RunningBooks {
+    /// Asks for the memory that its lists are in.
+    pub(crate) fn prefetch(&self) {
+        prefetch(&*self.exits);
+        prefetch(self.outstanding.as_slice());
+    }
+
     pub(crate) fn entered(&mut self, now: u64) {
         self.entered_ns = At::ns(now);
     }

@@ -22,6 +22,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::rc::Rc;
 
+use stealtime_hypervisor::prefetch::prefetch;
+
 use crate::engine::Random;
 
 /// A spinlock of a guest.
@@ -172,6 +174,9 @@ impl Passes {
 pub trait Program {
     /// The next step. `reply` is what the last one gave (0 for most), `now_ns` the time.
     fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op;
+
+    /// Asks for the memory that the next step will need, beyond the program's own.
+    fn prefetch(&self) {}
 }
 
 /// What a program reports of itself.
@@ -191,7 +196,18 @@ struct Port {
     reply: Cell<u64>,
     now_ns: Cell<u64>,
     done: Cell<u64>,
+    /// What was reported since the step before, first: mostly that is all.
+    record: Cell<Option<Record>>,
     records: RefCell<Vec<Record>>,
+}
+
+impl Port {
+    fn report(&self, record: Record) {
+        match self.record.get() {
+            None => self.record.set(Some(record)),
+            Some(_) => self.records.borrow_mut().push(record),
+        }
+    }
 }
 
 /// A thread, as its program sees it.
@@ -288,12 +304,12 @@ impl Thread {
 
     /// Reports how long an operation took, which counts as one done.
     pub fn took(&self, ns: u64) {
-        self.port.records.borrow_mut().push(Record::Latency(ns));
+        self.port.report(Record::Latency(ns));
     }
 
     /// Reports how long a whole run took whose operations were counted with [`Self::done`].
     pub fn lasted(&self, ns: u64) {
-        self.port.records.borrow_mut().push(Record::Lasted(ns));
+        self.port.report(Record::Lasted(ns));
     }
 }
 
@@ -341,6 +357,7 @@ impl AsyncProgram {
             reply: Cell::new(0),
             now_ns: Cell::new(0),
             done: Cell::new(0),
+            record: Cell::new(None),
             records: RefCell::new(Vec::new()),
         });
         let thread = Thread {
@@ -356,6 +373,11 @@ impl AsyncProgram {
 }
 
 impl Program for AsyncProgram {
+    fn prefetch(&self) {
+        prefetch(&*self.future);
+        prefetch(&*self.port);
+    }
+
     fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op {
         self.port.reply.set(reply);
         self.port.now_ns.set(now_ns);
@@ -365,8 +387,11 @@ impl Program for AsyncProgram {
         if done > 0 {
             record(Record::Done(done));
         }
-        for what in self.port.records.borrow_mut().drain(..) {
-            record(what);
+        if let Some(first) = self.port.record.take() {
+            record(first);
+            for next in self.port.records.borrow_mut().drain(..) {
+                record(next);
+            }
         }
         match self.port.asked.take() {
             Some(op) if !ended => op,

@@ -28,6 +28,7 @@
 
 use alloc::vec::Vec;
 
+mod ahead;
 mod attr;
 mod check;
 mod config;
@@ -53,6 +54,7 @@ mod view;
 pub mod weights;
 mod yields;
 
+pub use ahead::Climb;
 pub use config::{CgroupMode, Config, OtherLoad, PickMode, Preempt};
 pub use entity::{Attr, EntityView, Policy, TaskState, TaskView};
 pub use error::Error;

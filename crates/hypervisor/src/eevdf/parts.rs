@@ -56,6 +56,13 @@ impl Parts {
         self.all().len() + self.folded().len()
     }
 
+    /// Asks for the lists' ends, which tell how many there are.
+    pub(crate) fn prefetch(&self) {
+        if let Some(lists) = &self.lists {
+            crate::prefetch::prefetch(&**lists);
+        }
+    }
+
     /// Its part on `rq`, by place among all.
     #[inline]
     pub(crate) fn place(&self, rq: RqId) -> Option<usize> {

@@ -320,6 +320,13 @@ impl Pool {
         self.free.reserve(nodes.saturating_sub(self.free.len()));
     }
 
+    /// Asks for where `entity` is noted, which an insertion or removal will need.
+    pub(crate) fn prefetch(&self, entity: u32) {
+        if let Some(leaf) = self.leaf_of.get(entity as usize) {
+            crate::prefetch::prefetch(leaf);
+        }
+    }
+
     /// Whether `entity` is in a tree.
     #[inline]
     pub fn contains(&self, entity: u32) -> bool {

@@ -24,9 +24,10 @@ mod timer;
 use stealtime_hypervisor::directed_yield::DirectedYield;
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::prefetch::prefetch;
 
 pub use build::{Arrivals, GuestBuilder};
-pub(crate) use kernel::{Kernel, ThreadState};
+pub(crate) use kernel::{Kernel, Thread, ThreadState};
 pub(crate) use steps::Steps;
 
 use crate::at::At;
@@ -294,6 +295,15 @@ impl GuestCpu {
             queue.pop_front();
         }
         runs
+    }
+
+    /// Asks for the memory that its lists are in.
+    pub(crate) fn prefetch(&self) {
+        self.base.prefetch();
+        self.irq.prefetch();
+        if let Some(first) = self.sleepers.last() {
+            prefetch(first);
+        }
     }
 
     /// Takes the next step.

@@ -28,8 +28,11 @@ impl Machine<'_> {
             return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
         }
         let Some(Micro::Spin(_)) = v.guest.running else {
-            if let Some(Micro::Run { ns, .. }) = v.guest.running.take() {
+            if let Some(Micro::Run { ns, kernel }) = v.guest.running.take() {
                 self.settle(vcpu, ns, 0);
+                if !kernel {
+                    self.look_ahead_to_sleep(vcpu);
+                }
             }
             return self.guest_go(cpu, vcpu);
         };

@@ -1,5 +1,7 @@
 //! The steps that a vCPU or a thread has before it.
 
+use stealtime_hypervisor::prefetch::prefetch;
+
 use super::Micro;
 
 /// Steps, the next one first. They are few, so that what is added behind all others may cost a
@@ -15,6 +17,11 @@ impl Steps {
     /// The next step.
     pub(crate) fn front(&self) -> Option<&Micro> {
         self.list.last()
+    }
+
+    /// Asks for the memory that they are in.
+    pub(crate) fn prefetch(&self) {
+        prefetch(self.list.as_slice());
     }
 
     /// How many there are.

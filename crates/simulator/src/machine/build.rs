@@ -94,6 +94,7 @@ impl<'a> Machine<'a> {
             by_slot: Vec::new(),
             processes: Vec::new(),
             timers: Table::default(),
+            ahead: super::ahead::Ahead::default(),
             messages: super::message::Messages::default(),
             vms: Table::default(),
             vcpus: Table::default(),

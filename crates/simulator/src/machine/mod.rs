@@ -5,6 +5,7 @@
 //! (`debt_ns`) and paid before the CPU goes on. An interrupt that may be taken stops what a task
 //! does; how much was left is kept with the task.
 
+mod ahead;
 mod balance;
 mod bandwidth;
 mod build;
@@ -105,6 +106,8 @@ pub struct Machine<'a> {
     /// The processes that tasks belong to, until the sink is told.
     processes: Vec<Tid>,
     pub(crate) timers: Table<TimerNr, Hrtimer>,
+    /// What of the events to come has been asked for.
+    ahead: ahead::Ahead,
     pub(crate) messages: message::Messages,
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
@@ -177,7 +180,10 @@ impl Machine<'_> {
     fn handle(&mut self, slot: Slot) -> Sim {
         match self.what[slot.index()] {
             What::Phase(cpu) => self.phase_over(cpu),
-            What::ClockEvent(cpu) => self.raise(cpu, Irq::LocalTimer),
+            What::ClockEvent(cpu) => {
+                self.look_ahead_to_wakeup(cpu);
+                self.raise(cpu, Irq::LocalTimer)
+            }
             What::Message(number) => self.arrived(number),
             What::Measure => {
                 self.begin_measuring();
