@@ -17,7 +17,7 @@ impl Slot {
 }
 
 /// Most timers of a sorted list.
-const MOST_LISTED: usize = 192;
+const MOST_LISTED: usize = 512;
 
 /// Armed timers. Once there are many they stay in a wheel.
 #[derive(Clone, Debug)]

@@ -67,7 +67,7 @@ proptest! {
 #[test]
 fn the_end_of_time_comes() {
     let mut queue = Queue::new();
-    let slots: Vec<Slot> = (0..300).map(|_| queue.slot()).collect();
+    let slots: Vec<Slot> = (0..600).map(|_| queue.slot()).collect();
     for (n, &slot) in (0u64..).zip(&slots) {
         queue.arm(slot, u64::MAX - 1 - n % 3);
     }

@@ -6,9 +6,9 @@ use super::few::Few;
 use super::queue::Slot;
 use crate::at::At;
 
-/// The shortest span, in ns as a power of two: on a host of a thousand busy CPUs some twenty timers fire
+/// The shortest span, in ns as a power of two: on a host of a thousand busy CPUs some forty timers fire
 /// in it.
-const SPAN_BITS: u32 = 7;
+const SPAN_BITS: u32 = 8;
 /// A level has 256 spans, each as long as all those of the level below.
 const LEVEL_BITS: u32 = 8;
 const SPANS: usize = 1 << LEVEL_BITS;
@@ -18,8 +18,8 @@ const LEVELS: usize = (u64::BITS - SPAN_BITS).div_ceil(LEVEL_BITS) as usize;
 
 /// So many timers are kept in order at least, if there are as many within the next few spans: a timer
 /// that fires soon is then mostly put among them at once.
-const LEAST_NEAR: usize = 16;
-const SPANS_AHEAD: u64 = 16;
+const LEAST_NEAR: usize = 8;
+const SPANS_AHEAD: u64 = 8;
 
 /// Room for so many timers of one span is kept.
 const MOST_SORTED: usize = 64;
@@ -115,6 +115,7 @@ impl Wheel {
     }
 
     /// Arms a timer that is not armed: it fires after those that were armed for the same time.
+    #[inline(never)]
     pub(super) fn arm(&mut self, slot: Slot, at_ns: u64) {
         self.armed += 1;
         let span = span_of(at_ns);
@@ -126,6 +127,7 @@ impl Wheel {
     }
 
     /// Disarms a timer that is armed for `at_ns`.
+    #[inline(never)]
     pub(super) fn cancel(&mut self, slot: Slot, at_ns: u64) {
         self.armed -= 1;
         let span = span_of(at_ns);
@@ -148,6 +150,7 @@ impl Wheel {
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
+    #[inline(never)]
     pub(super) fn pop(&mut self, until_ns: u64, times: &[At]) -> Option<(u64, Slot)> {
         match self.near.next() {
             None => self.turn(times),

@@ -50,21 +50,29 @@ pub(crate) struct Ahead {
 
 impl Machine<'_> {
     /// A clock event of `cpu` is about to be handled.
+    #[inline]
     pub(super) fn look_ahead_to_wakeup(&mut self, cpu: CpuNr) {
-        if let Some(&(_, _, timer)) = self.cpus[cpu].hrtimers.last() {
+        if self.is_large()
+            && let Some(&(_, _, timer)) = self.cpus[cpu].hrtimers.last()
+        {
             self.look_ahead(Coming::Wakeup(timer));
         }
     }
 
     /// What the guest computed is done.
+    #[inline]
     pub(crate) fn look_ahead_to_sleep(&mut self, vcpu: VcpuNr) {
-        self.look_ahead(Coming::Sleep(vcpu));
+        if self.is_large() {
+            self.look_ahead(Coming::Sleep(vcpu));
+        }
     }
 
+    fn is_large(&self) -> bool {
+        self.vcpus.len() >= MANY_VCPUS
+    }
+
+    #[inline(never)]
     fn look_ahead(&mut self, coming: Coming) {
-        if self.vcpus.len() < MANY_VCPUS {
-            return;
-        }
         let begun = Way {
             coming,
             links: 0,
