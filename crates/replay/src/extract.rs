@@ -6,12 +6,12 @@ use std::sync::Arc;
 use stealtime_analysis::{Answers, is_gone, is_runnable};
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
-use stealtime_simulator::script::{Edge, Late, Spent, Step, Until};
+use stealtime_simulator::script::{Edge, Late, Spent, Step, Then, Until};
 
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
-use crate::task::{Birth, Cause, State, Task};
+use crate::task::{Birth, Cause, SleepCosts, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
@@ -84,8 +84,10 @@ pub struct RecordedTask {
     pub migrations: u64,
     /// Its exits: before which step, and why.
     pub exits: Vec<(usize, ExitReason)>,
-    /// A vCPU that never waited for anything but a CPU: it would compute on if it got more.
-    pub endless: bool,
+    /// What it would do if it got through with its script before the recording ends: a vCPU goes on as it
+    /// did so far, or computes on if it never waited for anything but a CPU. Others have done what
+    /// there was to do.
+    pub then: Then,
     /// What its guest computes for a timer that has nothing else to do, in ns.
     pub alarm_ns: u32,
     /// Its script.
@@ -125,6 +127,8 @@ pub struct Recording {
     pub late: Vec<Late>,
     /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
     pub idle_late: Vec<Late>,
+    /// A halted vCPU's way to sleep, in ns of its CPU time.
+    pub block_ns: u32,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
     /// Switches to tasks.
@@ -688,7 +692,12 @@ impl Extractor {
         all.sort_by_key(|task| task.0);
         let switches = all.iter().map(|task| task.2.switches_in).sum();
         let migrations = all.iter().map(|task| task.2.migrations).sum();
-        let tasks = all.into_iter().map(|task| self.recorded(task));
+        let mut costs = SleepCosts::default();
+        for (_, _, task) in &all {
+            costs.add(&task.costs);
+        }
+        let (block_ns, slept_ns) = costs.told();
+        let tasks = all.into_iter().map(|task| self.recorded(task, slept_ns));
         let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
         let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
         let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
@@ -716,6 +725,7 @@ impl Extractor {
             limits: self.quotas.limits(),
             late: slices,
             idle_late,
+            block_ns,
             wakeups: self.wakeups,
             switches,
             migrations,
@@ -725,8 +735,24 @@ impl Extractor {
     }
 
     /// A task as it was seen to the end.
-    fn recorded(&self, (tid, vcpu, mut task): (i32, Vcpu, Task)) -> RecordedTask {
-        task.finish(self.now);
+    fn recorded(&self, (tid, vcpu, mut task): (i32, Vcpu, Task), slept_ns: u32) -> RecordedTask {
+        let begins = task.born.filter(|birth| birth.at > self.first);
+        let goes_on = vcpu.is_some() && task.died.is_none() && begins.is_none();
+        task.finish(self.now, goes_on);
+        let then = match vcpu {
+            Some(_) if task.died.is_none() && task.never_waits(self.first, self.now) => {
+                Then::Compute
+            }
+            _ if goes_on => Then::Repeat,
+            _ => Then::End,
+        };
+        for step in &mut task.steps {
+            if let Step::Slept(ns) = step
+                && *ns == u32::MAX
+            {
+                *ns = slept_ns;
+            }
+        }
         let alarm_ns = task.alarm_ns();
         settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
         let name = match task.name.is_empty() {
@@ -742,19 +768,14 @@ impl Extractor {
             nice: (task.prio - 120).clamp(-20, 19) as i8,
             ran_on: task.cpus.iter().copied().collect(),
             first_cpu: task.first_cpu.unwrap_or(0),
-            begins: task
-                .born
-                .filter(|birth| birth.at > self.first)
-                .map(|birth| Begins {
-                    at_ns: after(birth.at),
-                    is_seen: birth.seen,
-                }),
+            begins: begins.map(|birth| Begins {
+                at_ns: after(birth.at),
+                is_seen: birth.seen,
+            }),
             ends_ns: task.died.map(after),
             switches_in: task.switches_in,
             migrations: task.migrations,
-            endless: vcpu.is_some()
-                && task.died.is_none()
-                && task.never_waits(self.first, self.now),
+            then,
             alarm_ns,
             exits: task.exits,
             steps: Arc::from(task.steps),

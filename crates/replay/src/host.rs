@@ -154,6 +154,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             groups: groups(recording, assumed),
             slice: assumed.groups == Some(true),
             wake_ns: wake,
+            block_ns: recording.block_ns,
             late: recording.late.clone(),
             idle_late: recording.idle_late.clone(),
             tell: false,
@@ -203,9 +204,10 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         starts_ns: task.begins.map_or(0, |begins| begins.at_ns),
         cpus,
         vm: task.vm.map(|vm| vm as u32),
-        // A pinned task may be balanced within its CPUs.
-        endless: task.endless,
+        vcpu: task.vcpu.is_some(),
+        then: task.then,
         alarm_ns: task.alarm_ns,
+        // A pinned task may be balanced within its CPUs.
         moves: kept && pin.is_none_or(|pin| pin.len() == 1),
         steps: match seed {
             0 => task.steps.clone(),

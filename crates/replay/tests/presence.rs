@@ -1,16 +1,16 @@
 //! Guests that begin and end in the middle of a recording.
 
+mod common;
+
 use std::sync::Arc;
 
-use stealtime_analysis::{Analysis, Answers, Options};
+use common::extracted;
 use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
+use stealtime_replay::Begins;
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
 use stealtime_replay::predict::{Errors, recorded, replay};
-use stealtime_replay::{Begins, Extractor, Recording};
-use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
-};
-use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Until};
+use stealtime_simulator::config::Config;
+use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Then, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
@@ -34,8 +34,9 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
         first_cpu: vm,
         starts_ns: from,
         vm: Some(vm),
+        vcpu: true,
         moves: false,
-        endless: false,
+        then: Then::End,
         alarm_ns: 0,
         steps: Arc::from(steps),
     }
@@ -43,40 +44,13 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
 
 /// One VM that is there all the time, one from 200 to 350 ms.
 fn host() -> Config {
-    Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(2),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
-        vms: Vec::new(),
-        scripts: Scripts {
-            tasks: vec![vcpu(0, 0, 500 * MS), vcpu(1, 200 * MS, 350 * MS)],
-            tell: true,
-            ..Scripts::default()
-        },
-        knobs: Knobs::default(),
-        run: RunConfig {
-            duration_ns: 500 * MS,
-            warmup_ns: 0,
-            seed: 1,
-        },
-    }
-}
-
-fn extracted(events: &[Event], names: &dyn Names) -> (Recording, Answers) {
-    let mut analysis = Analysis::new(Options::default());
-    for event in events {
-        analysis.event(event, names);
-    }
-    let answers = analysis.finish(names);
-    let mut extractor = Extractor::new(&answers);
-    for event in events {
-        extractor.event(event, names);
-    }
-    (extractor.finish(), answers)
+    let mut config = common::host(2, Vec::new(), 500 * MS, 1);
+    config.scripts = Scripts {
+        tasks: vec![vcpu(0, 0, 500 * MS), vcpu(1, 200 * MS, 350 * MS)],
+        tell: true,
+        ..Scripts::default()
+    };
+    config
 }
 
 /// Checks the second VM of what was recorded, and of its replay.

@@ -1,69 +1,35 @@
 //! A simulated run is a recording too: replayed, it gives its own times back.
 
-use stealtime_analysis::{Analysis, Options};
-use stealtime_replay::host::Assumed;
-use stealtime_replay::predict::{Errors, nearest, recorded};
-use stealtime_replay::{Extractor, Recording};
-use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
-    WorkloadConfig,
-};
-use stealtime_simulator::{Collected, Fault, run};
+mod common;
 
-fn config(workload: &str, cpus: u32, seed: u64) -> Config {
-    let vm = |n| VmConfig {
+use common::{host, round_trip};
+use stealtime_analysis::{Analysis, Options};
+use stealtime_replay::Extractor;
+use stealtime_simulator::Collected;
+use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+
+const DURATION_NS: u64 = 500_000_000;
+
+fn vm(n: u32, vcpus: u32, workload: WorkloadConfig) -> VmConfig {
+    VmConfig {
         name: format!("vm{n}"),
-        vcpus: 2,
-        workload: WorkloadConfig::named(workload),
+        vcpus,
+        workload,
         ..VmConfig::default()
-    };
-    Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
-        vms: (0..3).map(vm).collect(),
-        scripts: Default::default(),
-        knobs: Knobs::default(),
-        run: RunConfig {
-            duration_ns: 500_000_000,
-            warmup_ns: 0,
-            seed,
-        },
     }
 }
 
-/// Errors of the replay of a simulated run.
-fn round_trip(config: &Config) -> (Recording, Errors) {
-    let mut sink = Collected::default();
-    run(config, &mut sink).expect("a good configuration");
-    let mut analysis = Analysis::new(Options::default());
-    for event in &sink.events {
-        analysis.event(event, &sink.names);
-    }
-    let answers = analysis.finish(&sink.names);
-    let mut extractor = Extractor::new(&answers);
-    for event in &sink.events {
-        extractor.event(event, &sink.names);
-    }
-    let recording = extractor.finish();
-    let was = recorded(&recording, &answers);
-    assert_eq!(was.vcpus.len(), 6);
-    let untold = |_: &mut Config| Ok::<(), Fault>(());
-    let (_, _, times) =
-        nearest(&recording, &was, &Assumed::default(), untold).expect("it can be replayed");
-    let errors = Errors::between(&was, &times, recording.span_ns);
-    (recording, errors)
+fn config(workload: &str, cpus: u32, seed: u64) -> Config {
+    let vms = (0..3).map(|n| vm(n, 2, WorkloadConfig::named(workload)));
+    host(cpus, vms.collect(), DURATION_NS, seed)
 }
 
 #[test]
 fn runs_give_their_own_times_back() {
     for (workload, cpus) in [("busy", 2), ("ticks", 2), ("ticks", 3), ("cyclictest", 2)] {
         for seed in 1..4 {
-            let (recording, errors) = round_trip(&config(workload, cpus, seed));
+            let (recording, times, errors) = round_trip(&config(workload, cpus, seed));
+            assert_eq!(times.vcpus.len(), 6);
             let median = errors.percentile(50);
             let p90 = errors.percentile(90);
             let what = format!("{workload} on {cpus}, seed {seed}: {median} {p90} ppm");
@@ -74,6 +40,32 @@ fn runs_give_their_own_times_back() {
                 errors.worst_exits() <= 5_000,
                 "{what}: {}",
                 errors.worst_exits()
+            );
+        }
+    }
+}
+
+/// Guests whose vCPUs wake each other all the time, beside each other and beside others.
+#[test]
+fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {
+    let hackbench = || {
+        let few = |workload: WorkloadConfig, name| workload.with(name, ParamValue::Int(2));
+        few(WorkloadConfig::named("hackbench"), "fds").with("groups", ParamValue::Int(1))
+    };
+    let ticks = WorkloadConfig::named("ticks").with("work_ns", ParamValue::Int(500_000));
+    for beside in [hackbench(), ticks] {
+        for seed in 1..3 {
+            let vms = vec![vm(0, 3, hackbench()), vm(1, 3, beside.clone())];
+            let (recording, times, errors) = round_trip(&host(2, vms, DURATION_NS, seed));
+            let (median, p90) = (errors.percentile(50), errors.percentile(90));
+            let what = format!("beside {}, seed {seed}: {median} {p90} ppm", beside.name);
+            println!("{what} {:?}", recording.resolved);
+            assert!(recording.resolved.edges > 1_000, "{what}");
+            assert!(median <= 20_000 && p90 <= 80_000, "{what}");
+            let done = times.vcpus.iter().map(|vcpu| vcpu.done_permille);
+            assert!(
+                done.clone().all(|done| (900..1100).contains(&done)),
+                "{what}"
             );
         }
     }

@@ -27,7 +27,7 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm, VmSettings};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Exit, Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
-use crate::script::{ScriptTask, Scripts};
+use crate::script::{Points, ScriptTask, Scripts};
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -100,7 +100,7 @@ impl<'a> Machine<'a> {
             vcpus: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
             checks: super::Checks::new(cfg!(debug_assertions)),
-            edges: vec![(false, None); cfg.scripts.edges as usize],
+            points: Points::new(&cfg.scripts),
             finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
             stats: Stats::new(cpus),

@@ -46,6 +46,7 @@ use crate::guest::Vm;
 use crate::ids::{CpuNr, Table, TaskNr, TimerNr, VcpuNr, VmNr};
 use crate::kvm::Vcpu;
 use crate::outcome::Outcome;
+use crate::script::Points;
 use crate::sink::{NameList, Sink};
 use crate::stats::Stats;
 use crate::xen::Xen;
@@ -113,8 +114,8 @@ pub struct Machine<'a> {
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
     pub(crate) xen: Option<Box<Xen>>,
     pub(crate) checks: Checks,
-    /// Points of scripts: whether reached, and who waits.
-    pub(crate) edges: Vec<(bool, Option<TaskNr>)>,
+    /// Points of scripts.
+    pub(crate) points: Points,
     /// When scripts were through.
     pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
     pub(crate) books: Books,

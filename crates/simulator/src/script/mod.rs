@@ -4,12 +4,14 @@
 //! its own time on a CPU, and waits for points that other scripts reach, or for a time. The host
 //! decides when it runs; a halt of a vCPU polls as KVM does before it sleeps.
 
+mod points;
 mod run;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+pub(crate) use points::Points;
 pub use run::ScriptOutcome;
 pub(crate) use run::ScriptTask;
 
@@ -33,11 +35,13 @@ pub enum Spent {
 pub enum Until {
     /// Another script reaches a point.
     Edge(Edge),
-    /// A time of the run, in ns.
+    /// A time of the run, in ns; in later passes of [`Then::Repeat`], of the pass.
     Time(u64),
     /// So many ns after this script's last [`Step::Arm`]: a timer that was set relative to what
     /// its task had done.
     Armed(u64),
+    /// So many ns after the wait begins.
+    After(u64),
     /// A point of a grid in time that is not passed yet, as a tick's timer expires.
     Grid {
         /// A point of the grid, in ns of the run, taken modulo the period.
@@ -66,6 +70,8 @@ pub enum Step {
     Sleep(Until),
     /// Halts: polls, then sleeps.
     Halt(Until),
+    /// What the end of a halt takes if it slept, in ns of computing; nothing if it was over before.
+    Slept(u32),
     /// If the next step waits for [`Until::Edge`] and this comes first, the script wakes, works for
     /// [`ScriptConfig::alarm_ns`] and waits again: a guest's timer that was set when it halted.
     Alarm(Until),
@@ -76,6 +82,19 @@ pub enum Step {
     /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose
     /// [`ScriptConfig::moves`] says so.
     Move(u32),
+}
+
+/// What a script does when its steps are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Then {
+    /// It ends.
+    #[default]
+    End,
+    /// It computes on in the guest.
+    Compute,
+    /// It takes its steps again, as work goes on: in its second pass it waits for the second time that
+    /// others reach the points that it waits for, if they repeat too.
+    Repeat,
 }
 
 /// A task with its script.
@@ -89,17 +108,19 @@ pub struct ScriptConfig {
     pub cpus: Vec<u32>,
     /// Where it is when it begins.
     pub first_cpu: u32,
-    /// When it begins, in ns of the run: before that there is no such task. It ends with its last
-    /// step.
+    /// When it begins, in ns of the run: before that there is no such task.
     pub starts_ns: u64,
     /// Its VM, by a number of the caller's; tasks of one VM are in one group if
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,
+    /// It is a vCPU of that VM: what another one wakes while it is at work itself goes to a vCPU that
+    /// halts.
+    pub vcpu: bool,
     /// It changes its CPU where [`Step::Move`] says so and nowhere else; otherwise as the host's
     /// scheduler places and balances.
     pub moves: bool,
-    /// When its steps are done it goes on computing in the guest, instead of ending.
-    pub endless: bool,
+    /// What it does when its steps are done.
+    pub then: Then,
     /// What a [`Step::Alarm`] takes, in ns of computing.
     pub alarm_ns: u32,
     /// What it does.
@@ -120,6 +141,9 @@ pub struct Scripts {
     /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
     /// kernel. It counts as waiting.
     pub wake_ns: u32,
+    /// From the end of polling in a halt to being asleep, in ns of computing; what comes meanwhile ends the
+    /// halt.
+    pub block_ns: u32,
     /// How late ends of slices come, by CPU: see [`Late`]. CPUs without an entry have them in time.
     pub late: Vec<Late>,
     /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their

@@ -7,13 +7,14 @@ use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
-use super::{Edge, ScriptConfig, Spent, Step, Until};
+use super::points::Waiter;
+use super::{Edge, ScriptConfig, Spent, Step, Then, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
 use crate::machine::{Body, Machine, Message, Phase, TaskState};
 
-/// What an endless script computes at once when its steps are done, in ns.
+/// What a script that computes on does at once when its steps are done, in ns.
 const MORE_NS: u64 = 10_000_000;
 
 /// Where a script is.
@@ -23,6 +24,8 @@ enum State {
     Steps,
     /// It polls for what the step before waits for.
     Polls,
+    /// It is about to sleep until then.
+    Blocks,
     /// It sleeps.
     Sleeps,
 }
@@ -36,14 +39,21 @@ pub(crate) struct ScriptTask {
     timer: TimerNr,
     halt_poll: HaltPoll,
     halt: Option<(Halt, u64, u64)>,
+    /// The last halt slept.
+    slept: bool,
     turn: u32,
     /// When its timer was set last, in ns.
     armed: u64,
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     alarm: Option<u64>,
     alarm_ns: u32,
-    endless: bool,
-    /// What the wait that goes on waits for: [`Until::Armed`] and [`Until::Grid`] have become times.
+    then: Then,
+    /// The VM whose vCPU it is.
+    vcpu_of: Option<u32>,
+    /// How often its steps were done, and when the last time, in ns.
+    passes: u32,
+    pass_began: u64,
+    /// What the wait that goes on waits for: [`Until::Edge`] and times alone are left.
     awaited: Until,
     /// Index among the scripts.
     index: usize,
@@ -52,6 +62,7 @@ pub(crate) struct ScriptTask {
     in_guest: bool,
     spent: BTreeMap<Spent, (u64, u64)>,
     poll_ns: u64,
+    sleeping_ns: u64,
     halts: u64,
     polled: u64,
 }
@@ -69,15 +80,19 @@ pub struct ScriptOutcome {
     pub spent: BTreeMap<Spent, (u64, u64)>,
     /// Polling in halts, in ns.
     pub poll_ns: u64,
+    /// Time on a CPU of going to sleep in halts and of coming back, in ns.
+    pub sleeping_ns: u64,
     /// Halts.
     pub halts: u64,
     /// Of them: ended by polling.
     pub polled: u64,
-    /// Steps taken.
+    /// Steps taken since they were last done.
     pub steps: usize,
+    /// How often all were done.
+    pub passes: u32,
     /// Steps there were.
     pub of_steps: usize,
-    /// When it was through, in ns; `None` if it was not.
+    /// When it was through for the first time, in ns; `None` if it was not.
     pub finished_ns: Option<u64>,
 }
 
@@ -86,13 +101,17 @@ impl ScriptTask {
         Self {
             steps: config.steps.clone(),
             alarm_ns: config.alarm_ns,
-            endless: config.endless,
+            then: config.then,
+            vcpu_of: config.vm.filter(|_| config.vcpu),
+            passes: 0,
+            pass_began: 0,
             alarm: None,
             next: 0,
             state: State::Steps,
             timer,
             halt_poll: HaltPoll::default(),
             halt: None,
+            slept: false,
             turn: 0,
             armed: 0,
             awaited: Until::Time(0),
@@ -101,6 +120,7 @@ impl ScriptTask {
             in_guest: false,
             spent: BTreeMap::new(),
             poll_ns: 0,
+            sleeping_ns: 0,
             halts: 0,
             polled: 0,
         }
@@ -118,9 +138,11 @@ impl ScriptTask {
             books,
             spent: self.spent.clone(),
             poll_ns: self.poll_ns,
+            sleeping_ns: self.sleeping_ns,
             halts: self.halts,
             polled: self.polled,
             steps: self.next,
+            passes: self.passes,
             of_steps: self.steps.len(),
             finished_ns,
         }
@@ -172,6 +194,7 @@ impl Machine<'_> {
     pub(crate) fn script_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         match self.script(task)?.state {
             State::Polls => return self.script_poll_over(cpu, task),
+            State::Blocks => return self.script_block(cpu, task),
             State::Sleeps => {
                 self.script_awake(task)?;
                 if self.alarmed(task)? {
@@ -187,12 +210,10 @@ impl Machine<'_> {
             let script = self.script(task)?;
             script.over();
             let Some(&step) = script.steps.get(script.next) else {
-                if script.endless {
-                    return self.script_goes_on(cpu, task);
+                if self.again(task)? {
+                    continue;
                 }
-                self.tasks[task].state = TaskState::Dead;
-                self.finished.insert(task, now);
-                return self.block_current(cpu);
+                return self.script_done(cpu, task);
             };
             let to_user =
                 matches!(step, Step::Run { spent, .. } if !matches!(spent, Spent::Exit(_)));
@@ -209,7 +230,7 @@ impl Machine<'_> {
                     self.tasks[task].left_ns = ns;
                     return self.run_task(cpu, task);
                 }
-                Step::Reach(edge) => self.reach(cpu, edge)?,
+                Step::Reach(edge) => self.reach(cpu, task, edge)?,
                 Step::Yield => {
                     let rq = self.cpus[cpu].rq;
                     self.fair.yield_task(rq, now)?;
@@ -225,26 +246,54 @@ impl Machine<'_> {
                 }
                 Step::Sleep(until) => {
                     let until = self.instant(task, until)?;
-                    if !self.reached(until) {
+                    if !self.reached(task, until)? {
                         return self.script_sleep(cpu, task, until);
                     }
                     self.script(task)?.alarm = None;
                 }
                 Step::Halt(until) => {
                     let until = self.instant(task, until)?;
-                    if !self.reached(until) {
+                    if !self.reached(task, until)? {
                         return self.script_halt(cpu, task, until);
                     }
-                    self.script(task)?.alarm = None;
+                    let script = self.script(task)?;
+                    script.alarm = None;
+                    script.slept = false;
+                }
+                Step::Slept(ns) => {
+                    let script = self.script(task)?;
+                    if script.slept && ns > 0 {
+                        script.sleeping_ns += u64::from(ns);
+                        script.running = Some((Spent::Host, u64::from(ns)));
+                        self.tasks[task].left_ns = u64::from(ns);
+                        return self.run_task(cpu, task);
+                    }
                 }
             }
         }
     }
 
-    /// The steps are done, the work is not.
-    fn script_goes_on(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+    /// All steps are done: whether they are taken again.
+    fn again(&mut self, task: TaskNr) -> Sim<bool> {
         let now = self.now;
         self.finished.entry(task).or_insert(now);
+        let script = self.script(task)?;
+        // Steps that take no time would be taken forever.
+        if script.then != Then::Repeat || now == script.pass_began {
+            return Ok(false);
+        }
+        script.next = 0;
+        script.passes += 1;
+        script.pass_began = now;
+        Ok(true)
+    }
+
+    /// The steps are done: it ends, or computes on.
+    fn script_done(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        if self.script(task)?.then != Then::Compute {
+            self.tasks[task].state = TaskState::Dead;
+            return self.block_current(cpu);
+        }
         if self.cpus[cpu].resched != Resched::None {
             return self.schedule(cpu);
         }
@@ -276,13 +325,15 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn reached(&self, until: Until) -> bool {
-        match until {
-            Until::Edge(edge) => self.edges.get(edge.0 as usize).is_none_or(|e| e.0),
+    /// Whether what this script waits for has come.
+    fn reached(&mut self, task: TaskNr, until: Until) -> Sim<bool> {
+        let pass = self.script(task)?.passes;
+        Ok(match until {
+            Until::Edge(edge) => self.points.is_reached(edge, pass),
             Until::Time(at) => at <= self.now,
             // [`Self::instant`] has made times of them.
-            Until::Armed(_) | Until::Grid { .. } => true,
-        }
+            Until::Armed(_) | Until::After(_) | Until::Grid { .. } => true,
+        })
     }
 
     /// A wait that begins now, with its time told.
@@ -290,7 +341,11 @@ impl Machine<'_> {
         let now = self.now;
         let script = self.script(task)?;
         let until = match until {
+            Until::Time(at) if script.passes > 0 => {
+                Until::Time(script.pass_began.saturating_add(at))
+            }
             Until::Armed(ns) => Until::Time(script.armed.saturating_add(ns)),
+            Until::After(ns) => Until::Time(now.saturating_add(ns)),
             Until::Grid {
                 phase_ns,
                 period_ns,
@@ -303,16 +358,16 @@ impl Machine<'_> {
     }
 
     /// A script reaches a point: who waits there is woken.
-    fn reach(&mut self, cpu: CpuNr, edge: Edge) -> Sim {
-        let Some(entry) = self.edges.get_mut(edge.0 as usize) else {
+    fn reach(&mut self, cpu: CpuNr, by: TaskNr, edge: Edge) -> Sim {
+        let vcpu_of = self.script(by)?.vcpu_of;
+        let Some(task) = self.points.reach(edge, vcpu_of) else {
             return Ok(());
         };
-        entry.0 = true;
-        let Some(task) = entry.1.take() else {
-            return Ok(());
-        };
-        if self.script(task)?.alarm.take().is_some() {
-            let timer = self.script(task)?.timer;
+        let now = self.now;
+        let script = self.script(task)?;
+        script.awaited = Until::Time(now);
+        let timer = script.timer;
+        if script.alarm.take().is_some() {
             self.cancel_timer(timer, cpu);
         }
         self.script_wake(task, cpu)
@@ -330,9 +385,7 @@ impl Machine<'_> {
         let work = u64::from(script.alarm_ns).max(1);
         script.next -= 1;
         script.running = Some((Spent::Guest, work));
-        if let Some(entry) = self.edges.get_mut(edge.0 as usize) {
-            entry.1 = None;
-        }
+        self.points.leave(edge, task);
         self.tasks[task].left_ns = work;
         Ok(true)
     }
@@ -398,11 +451,15 @@ impl Machine<'_> {
     fn expect(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
         match until {
             Until::Edge(edge) => {
-                if let Some(entry) = self.edges.get_mut(edge.0 as usize) {
-                    entry.1 = Some(task);
-                }
                 let script = self.script(task)?;
-                if let (timer, Some(at)) = (script.timer, script.alarm) {
+                let waiter = Waiter {
+                    task,
+                    pass: script.passes,
+                    idle_in: script.halt.and(script.vcpu_of),
+                };
+                let (timer, alarm) = (script.timer, script.alarm);
+                self.points.wait(edge, waiter);
+                if let Some(at) = alarm {
                     self.start_pinned(timer, cpu, at);
                 }
             }
@@ -412,7 +469,7 @@ impl Machine<'_> {
                 let timer = script.timer;
                 self.start_pinned(timer, cpu, at);
             }
-            Until::Armed(_) | Until::Grid { .. } => {}
+            Until::Armed(_) | Until::After(_) | Until::Grid { .. } => {}
         }
         Ok(())
     }
@@ -424,7 +481,6 @@ impl Machine<'_> {
     }
 
     fn script_halt(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
-        self.expect(cpu, task, until)?;
         let now = self.now;
         let alone = self.cpus[cpu].runnable <= 1;
         let need_resched = self.cpus[cpu].resched != Resched::None;
@@ -434,51 +490,89 @@ impl Machine<'_> {
         script.halt = Some((halt, now, 0));
         script.halts += 1;
         script.turn = script.turn.wrapping_add(1);
+        self.expect(cpu, task, until)?;
         let turn = PollTurn {
             elapsed_ns: 0,
             alone,
             need_resched,
         };
+        let script = self.script(task)?;
         if halt.keeps_polling(&turn) {
             script.state = State::Polls;
             self.tasks[task].left_ns = u64::from(halt.poll_ns());
             return self.run_task(cpu, task);
         }
-        script.state = State::Sleeps;
-        self.block_current(cpu)
+        self.script_block_begins(cpu, task)
     }
 
     fn script_poll_over(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         let now = self.now;
         let script = self.script(task)?;
-        let until = script.awaited;
         if let Some((_, since, poll_ns)) = &mut script.halt {
             *poll_ns = now - *since;
             script.poll_ns += *poll_ns;
         }
-        if self.reached(until) {
+        match self.came(cpu, task)? {
+            true => Ok(()),
+            false => self.script_block_begins(cpu, task),
+        }
+    }
+
+    /// It has polled in vain, or not at all: it is on its way to sleep.
+    fn script_block_begins(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let ns = u64::from(self.cfg.scripts.block_ns);
+        let script = self.script(task)?;
+        if ns == 0 {
+            script.state = State::Sleeps;
+            return self.block_current(cpu);
+        }
+        script.state = State::Blocks;
+        self.tasks[task].left_ns = ns;
+        self.run_task(cpu, task)
+    }
+
+    /// It is about to sleep: if nothing has come meanwhile, it does.
+    fn script_block(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let ns = u64::from(self.cfg.scripts.block_ns);
+        self.script(task)?.sleeping_ns += ns;
+        if self.came(cpu, task)? {
+            return Ok(());
+        }
+        self.script(task)?.state = State::Sleeps;
+        self.block_current(cpu)
+    }
+
+    /// Whether what a halt waits for has come before it slept: it goes on then.
+    fn came(&mut self, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
+        let now = self.now;
+        let until = self.script(task)?.awaited;
+        if self.reached(task, until)? {
             let script = self.script(task)?;
             script.polled += 1;
+            script.slept = false;
             self.script_halt_over(task, false)?;
             let timer = self.script(task)?.timer;
             self.cancel_timer(timer, cpu);
             self.script(task)?.state = State::Steps;
-            return self.script_step(cpu, task);
+            self.script_step(cpu, task)?;
+            return Ok(true);
         }
         let alarm = self.script(task)?.alarm;
         if alarm.is_some_and(|at| at <= now) {
             self.script_halt_over(task, false)?;
             self.script(task)?.state = State::Steps;
             self.alarmed(task)?;
-            return self.run_task(cpu, task);
+            self.run_task(cpu, task)?;
+            return Ok(true);
         }
-        self.script(task)?.state = State::Sleeps;
-        self.block_current(cpu)
+        Ok(false)
     }
 
     /// It was woken.
     fn script_awake(&mut self, task: TaskNr) -> Sim {
-        self.script(task)?.state = State::Steps;
+        let script = self.script(task)?;
+        script.state = State::Steps;
+        script.slept = true;
         self.script_halt_over(task, true)
     }
 

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use super::{Edge, Late, ScriptConfig, ScriptGroup, Scripts, Spent, Step, Until};
+use super::{
+    Edge, Late, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
+};
 use crate::config::{
     Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
@@ -21,8 +23,9 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             first_cpu: n as u32 % cpus,
             starts_ns: 0,
             vm: Some(0),
+            vcpu: false,
             moves: false,
-            endless: false,
+            then: Then::End,
             alarm_ns: 10_000,
             steps: Arc::from(steps),
         });
@@ -173,12 +176,113 @@ fn an_alarm_ends_a_wait_for_a_while() {
 }
 
 #[test]
-fn an_endless_script_computes_on() {
+fn a_script_may_compute_on() {
     let mut config = config(1, 0, vec![vec![work(1_000_000)]]);
     let run_ns = |config: &Config| run(config, &mut ()).unwrap().scripts[0].books.run_ns;
     assert!(run_ns(&config) < 2_000_000);
-    config.scripts.tasks[0].endless = true;
+    config.scripts.tasks[0].then = Then::Compute;
     assert!(run_ns(&config) > 99_000_000);
+}
+
+#[test]
+fn work_that_repeats_goes_on_and_waits_for_the_next_time() {
+    // One computes 1 ms and reaches a point, the other waits for it.
+    let scripts = vec![
+        vec![work(1_000_000), Step::Reach(Edge(0))],
+        vec![Step::Halt(Until::Edge(Edge(0))), work(100_000)],
+    ];
+    let mut config = config(2, 1, scripts);
+    let passes = |config: &Config| {
+        let outcome = run(config, &mut ()).unwrap();
+        let passes = |script: &ScriptOutcome| (script.passes, script.halts);
+        outcome.scripts.iter().map(passes).collect::<Vec<_>>()
+    };
+    assert_eq!(passes(&config), [(0, 0), (0, 1)]);
+    for task in &mut config.scripts.tasks {
+        task.then = Then::Repeat;
+    }
+    // 100 ms: the second is one behind, and halts each time.
+    let both = passes(&config);
+    assert!((98..=100).contains(&both[0].0), "{both:?}");
+    assert!(both[0].0.abs_diff(both[1].0) <= 1, "{both:?}");
+    assert!(both[1].1 >= u64::from(both[1].0), "{both:?}");
+    // If the first one ends, its point stays reached.
+    config.scripts.tasks[0].then = Then::End;
+    assert!(passes(&config)[1].0 > 900);
+}
+
+#[test]
+fn times_of_a_later_pass_count_from_its_begin() {
+    let steps = vec![
+        Step::Sleep(Until::Time(5_000_000)),
+        work(1_000_000),
+        Step::Sleep(Until::After(4_000_000)),
+    ];
+    let mut config = config(1, 0, vec![steps]);
+    config.scripts.tasks[0].then = Then::Repeat;
+    let passes = run(&config, &mut ()).unwrap().scripts[0].passes;
+    assert!((9..=10).contains(&passes), "{passes}");
+}
+
+#[test]
+fn steps_that_take_no_time_are_not_repeated_forever() {
+    let mut config = config(1, 1, vec![vec![Step::Reach(Edge(0))]]);
+    config.scripts.tasks[0].then = Then::Repeat;
+    assert!(run(&config, &mut ()).unwrap().scripts[0].passes <= 1);
+}
+
+#[test]
+fn sleeping_takes_time_and_polling_does_not() {
+    // The first one reaches a point after 1 ms, for which the second one halts.
+    let scripts = vec![
+        vec![work(1_000_000), Step::Reach(Edge(0)), work(90_000_000)],
+        vec![Step::Halt(Until::Edge(Edge(0))), Step::Slept(30_000)],
+    ];
+    let mut config = config(2, 1, scripts);
+    config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+    let halts = |config: &Config| run(config, &mut ()).unwrap().scripts[1].clone();
+    let free = halts(&config);
+    assert_eq!(free.polled, 0);
+    assert!((30_000..40_000).contains(&free.books.run_ns), "{free:?}");
+    config.scripts.block_ns = 50_000;
+    let slept = halts(&config);
+    let more = slept.books.run_ns - free.books.run_ns;
+    assert_eq!((slept.polled, more), (0, 50_000));
+    assert_eq!((slept.poll_ns, slept.sleeping_ns), (0, 80_000));
+    // What comes on the way to sleep ends the halt, and nothing was slept.
+    config.scripts.block_ns = 2_000_000;
+    let awake = halts(&config);
+    assert_eq!(awake.polled, 1);
+    assert!(
+        (1_900_000..2_100_000).contains(&awake.books.run_ns),
+        "{awake:?}"
+    );
+}
+
+#[test]
+fn what_a_busy_vcpu_is_sent_wakes_one_that_halts() {
+    // The first sends to the second, which is at work, while the third halts for what comes late.
+    let scripts = vec![
+        vec![
+            work(1_000_000),
+            Step::Reach(Edge(0)),
+            work(20_000_000),
+            Step::Reach(Edge(1)),
+        ],
+        vec![work(10_000_000), Step::Halt(Until::Edge(Edge(0)))],
+        vec![Step::Halt(Until::Edge(Edge(1))), work(1_000_000)],
+    ];
+    let mut config = config(3, 2, scripts);
+    let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
+    assert!(slept(&config) > 20_000_000);
+    for task in &mut config.scripts.tasks {
+        task.vcpu = true;
+    }
+    let woken = slept(&config);
+    assert!((900_000..1_200_000).contains(&woken), "{woken}");
+    // Of another VM it is not.
+    config.scripts.tasks[2].vm = Some(1);
+    assert!(slept(&config) > 20_000_000);
 }
 
 #[test]

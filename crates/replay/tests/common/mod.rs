@@ -1,0 +1,70 @@
+//! Simulated runs as recordings.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use stealtime_analysis::{Analysis, Answers, Options};
+use stealtime_events::{Event, Names};
+use stealtime_replay::host::Assumed;
+use stealtime_replay::predict::{Errors, Times, nearest, recorded};
+use stealtime_replay::{Extractor, Recording};
+use stealtime_simulator::config::{
+    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
+};
+use stealtime_simulator::{Collected, Fault, run};
+
+/// VMs on a host of so many CPUs for so long, in ns.
+pub fn host(cpus: u32, vms: Vec<VmConfig>, duration_ns: u64, seed: u64) -> Config {
+    Config {
+        host: HostConfig {
+            profile: Profile::generic(),
+            topology: Topology::flat(cpus),
+            hypervisor: Hypervisor::Kvm,
+            idle: IdleMethod::Mwait,
+            tasks: Vec::new(),
+        },
+        vms,
+        scripts: Default::default(),
+        knobs: Knobs::default(),
+        run: RunConfig {
+            duration_ns,
+            warmup_ns: 0,
+            seed,
+        },
+    }
+}
+
+/// What is found in a recording.
+pub fn extracted(events: &[Event], names: &dyn Names) -> (Recording, Answers) {
+    let mut analysis = Analysis::new(Options::default());
+    for event in events {
+        analysis.event(event, names);
+    }
+    let answers = analysis.finish(names);
+    let mut extractor = Extractor::new(&answers);
+    for event in events {
+        extractor.event(event, names);
+    }
+    (extractor.finish(), answers)
+}
+
+/// A run as a recording, and its times.
+pub fn record(config: &Config) -> (Recording, Times) {
+    let mut sink = Collected::default();
+    run(config, &mut sink).expect("a good configuration");
+    let (recording, answers) = extracted(&sink.events, &sink.names);
+    let times = recorded(&recording, &answers);
+    (recording, times)
+}
+
+/// A recording replayed as recorded: what was assumed, on which host, and the times.
+pub fn replayed(recording: &Recording, was: &Times) -> (Assumed, Config, Times) {
+    let untold = |_: &mut Config| Ok::<(), Fault>(());
+    nearest(recording, was, &Assumed::default(), untold).expect("it can be replayed")
+}
+
+/// Errors of the replay of a simulated run.
+pub fn round_trip(config: &Config) -> (Recording, Times, Errors) {
+    let (recording, was) = record(config);
+    let (_, _, times) = replayed(&recording, &was);
+    let errors = Errors::between(&was, &times, recording.span_ns);
+    (recording, times, errors)
+}
