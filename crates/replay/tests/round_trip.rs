@@ -61,7 +61,7 @@ fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {
             let what = format!("beside {}, seed {seed}: {median} {p90} ppm", beside.name);
             println!("{what} {:?}", recording.resolved);
             assert!(recording.resolved.edges > 1_000, "{what}");
-            assert!(median <= 20_000 && p90 <= 80_000, "{what}");
+            assert!(median <= 25_000 && p90 <= 100_000, "{what}");
             let done = times.vcpus.iter().map(|vcpu| vcpu.done_permille);
             assert!(
                 done.clone().all(|done| (900..1100).contains(&done)),

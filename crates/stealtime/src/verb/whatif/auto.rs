@@ -41,6 +41,12 @@ pub(super) struct Auto {
 }
 
 impl Auto {
+    /// What was tried by name with what it gives and takes, the best first.
+    pub(super) fn rows(&self) -> Vec<(&str, &Gain)> {
+        let tried = self.tried.iter();
+        tried.map(|one| (one.name.as_str(), &one.gain)).collect()
+    }
+
     /// Each reason, with the ranks of what was tried because of it.
     pub(super) fn reasons(&self) -> Vec<(String, &str)> {
         let mut reasons: Vec<(String, &str)> = Vec::new();

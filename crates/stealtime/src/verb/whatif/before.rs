@@ -1,12 +1,45 @@
 //! What is said of a recording before anything is replayed: what it lacks, who is not there all the
 //! time, and what remains answerable.
 
+use std::fmt;
+
 use serde::Serialize;
 use stealtime_analysis::{Answers, vcpu_in_name};
 use stealtime_replay::Recording;
 
 use super::Base;
 use crate::error::CliError;
+
+/// What a recording answers though it lacks something. Serialized as the words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub(super) enum Answered {
+    /// All that a replay can, with this to be said of it, if anything.
+    Everything(&'static str),
+    /// This alone.
+    Part(&'static str),
+}
+
+impl Answered {
+    const fn is_everything(&self) -> bool {
+        matches!(self, Self::Everything(_))
+    }
+}
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everything(said) => write!(f, "everything{said}"),
+            Self::Part(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Answered> for String {
+    fn from(answered: Answered) -> Self {
+        answered.to_string()
+    }
+}
 
 /// Something that a recording lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,17 +49,17 @@ pub(super) struct Lack {
     /// What that means for a replay.
     pub(super) means: String,
     /// What is answered all the same.
-    pub(super) answers: String,
+    pub(super) answers: Answered,
     /// What to record, or to do, to have it.
     pub(super) record: String,
 }
 
 impl Lack {
-    fn new(what: &str, means: &str, answers: &str, record: &str) -> Self {
+    fn new(what: &str, means: &str, answers: Answered, record: &str) -> Self {
         Self {
             what: what.to_owned(),
             means: means.to_owned(),
-            answers: answers.to_owned(),
+            answers,
             record: record.to_owned(),
         }
     }
@@ -209,6 +242,11 @@ impl Has<'_> {
         let mut events = self.0.events.iter();
         events.any(|event| event.count > 0 && names.iter().any(|name| event.is(name)))
     }
+
+    /// What it means that none of these is there.
+    fn without(&self, names: &[&str], lack: Lack) -> Option<Lack> {
+        (!self.any(names)).then_some(lack)
+    }
 }
 
 /// Why a recording cannot be replayed at all.
@@ -258,86 +296,85 @@ pub(super) fn replayable(answers: &Answers) -> Result<(), CliError> {
 pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
     let has = Has(answers);
     let mut lacks = Vec::new();
-    let mut without = |names: &[&str], lack: Lack| {
-        if !has.any(names) {
-            lacks.push(lack);
-        }
-    };
-    without(
+    lacks.extend(has.without(
         &["sched_waking"],
         Lack::new(
             "no sched_waking",
             "nobody knows who woke whom, so that all waits end at recorded times",
-            "who gets a CPU that several want (slices, preemption, weights, limits, pins), but not \
-             what a delay does to those that wait for the delayed one",
+            Answered::Part(
+                "who gets a CPU that several want (slices, preemption, weights, limits, pins), but not \
+                 what a delay does to those that wait for the delayed one",
+            ),
             "sched:sched_waking",
         ),
-    );
-    without(
+    ));
+    lacks.extend(has.without(
         &["hrtimer_start", "hrtimer_expire_entry"],
         Lack::new(
             "no hrtimer events",
             "waits that timers end keep their recorded times, and the host's tick is taken to be the \
              default",
-            "everything else",
+            Answered::Part("everything else"),
             "timer:hrtimer_start, timer:hrtimer_expire_entry, timer:hrtimer_expire_exit",
         ),
-    );
+    ));
     for (there, missing) in [
         ("hrtimer_expire_entry", "hrtimer_start"),
         ("hrtimer_start", "hrtimer_expire_entry"),
     ] {
         if has.any(&[there]) {
-            without(
+            lacks.extend(has.without(
                 &[missing],
                 Lack::new(
                     &format!("no {missing}"),
                     "which timers end waits is not known: those keep their recorded times",
-                    "everything else",
+                    Answered::Part("everything else"),
                     &format!("timer:{missing}"),
                 ),
-            );
+            ));
         }
     }
     let polls = has.any(&["kvm_vcpu_wakeup"]);
-    without(
+    lacks.extend(has.without(
         &["kvm_exit", "kvm_entry"],
         Lack::new(
             "no kvm_entry and kvm_exit",
             "guests' time and exits are one, and no halts are known",
-            "all but kvm.halt_poll_ns and exits by reason",
+            Answered::Part("all but kvm.halt_poll_ns and exits by reason"),
             "kvm:kvm_entry, kvm:kvm_exit",
         ),
-    );
-    without(
+    ));
+    lacks.extend(has.without(
         &["kvm_vcpu_wakeup"],
         Lack::new(
             "no kvm_vcpu_wakeup",
             "where polling in halts ended is not known: it counts as what its exit took",
-            "all but kvm.halt_poll_ns",
+            Answered::Part("all but kvm.halt_poll_ns"),
             "kvm:kvm_vcpu_wakeup, kvm:kvm_halt_poll_ns",
         ),
-    );
+    ));
     if polls {
-        without(
+        lacks.extend(has.without(
             &["kvm_apic_accept_irq", "kvm_apicv_accept_irq"],
             Lack::new(
                 "no kvm_apic_accept_irq",
                 "a poll in a halt that an IPI ended keeps its recorded time",
-                "everything; kvm.halt_poll_ns less well where vCPUs send each other IPIs",
+                Answered::Everything(
+                    "; kvm.halt_poll_ns less well where vCPUs send each other IPIs",
+                ),
                 "kvm:kvm_apic_accept_irq (kvm:kvm_apicv_accept_irq with APICv)",
             ),
-        );
+        ));
     }
-    without(
+    lacks.extend(has.without(
         &["sched_migrate_task"],
         Lack::new(
             "no sched_migrate_task",
             "tasks are where they next ran",
-            "everything; where tasks waited before they moved is not known",
+            Answered::Everything("; where tasks waited before they moved is not known"),
             "sched:sched_migrate_task",
         ),
-    );
+    ));
     lacks.extend(interrupts(&has));
     lacks.extend(losses(answers));
     lacks
@@ -346,29 +383,24 @@ pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
 /// What is missing of guests' interrupts, which no replay needs.
 fn interrupts(has: &Has<'_>) -> Vec<Lack> {
     let mut lacks = Vec::new();
-    let mut without = |names: &[&str], lack: Lack| {
-        if !has.any(names) {
-            lacks.push(lack);
-        }
-    };
-    without(
+    lacks.extend(has.without(
         &["kvm_apic_ipi", "kvm_pv_send_ipi"],
         Lack::new(
             "no kvm_apic_ipi",
             "which IPI woke a vCPU is not known, only who woke it, which is what a replay needs",
-            "everything; IPIs' latencies are not (`stealtime analyze`)",
+            Answered::Everything("; IPIs' latencies are not (`stealtime analyze`)"),
             "kvm:kvm_apic_ipi",
         ),
-    );
-    without(
+    ));
+    lacks.extend(has.without(
         &["kvm_eoi", "kvm_pv_eoi"],
         Lack::new(
             "no kvm_eoi",
             "when guests were through with an interrupt is not known, which no replay needs",
-            "everything; times from an IPI to its EOI are not (`stealtime analyze`)",
+            Answered::Everything("; times from an IPI to its EOI are not (`stealtime analyze`)"),
             "kvm:kvm_eoi, kvm:kvm_pv_eoi",
         ),
-    );
+    ));
     lacks
 }
 
@@ -376,7 +408,7 @@ fn interrupts(has: &Has<'_>) -> Vec<Lack> {
 pub(super) fn advice(lacks: &[Lack]) -> String {
     let missing: Vec<&str> = lacks
         .iter()
-        .filter(|lack| !lack.answers.starts_with("everything"))
+        .filter(|lack| !lack.answers.is_everything())
         .map(|lack| lack.record.as_str())
         .collect();
     match missing.is_empty() {
@@ -406,7 +438,7 @@ fn losses(answers: &Answers) -> Vec<Lack> {
         lacks.push(Lack::new(
             &format!("events were lost ({how_many}; {share:.1}% of vCPUs' time is unknown)"),
             "tasks wait over the gaps, and what nobody knows of is not part of the error",
-            "everything, from the rest of the time",
+            Answered::Everything(", from the rest of the time"),
             "with a larger buffer (trace-cmd record -b, perf record -m), or fewer events",
         ));
     }
@@ -415,7 +447,7 @@ fn losses(answers: &Answers) -> Vec<Lack> {
         lacks.push(Lack::new(
             "the end, or a part",
             &format!("less was read than was recorded ({notes})"),
-            "everything, from what was read",
+            Answered::Everything(", from what was read"),
             "it again, or copy it again: the file is not whole",
         ));
     }
@@ -426,7 +458,7 @@ fn losses(answers: &Answers) -> Vec<Lack> {
                 source.out_of_order
             ),
             "they count as at the time of that one",
-            "everything; times are off by as much",
+            Answered::Everything("; times are off by as much"),
             "with a clock that all CPUs share (trace-cmd record -C mono)",
         ));
     }

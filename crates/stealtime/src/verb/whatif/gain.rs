@@ -72,7 +72,7 @@ pub(super) struct VmEffect {
     /// Waiting for a CPU that its vCPUs are spared, in ms per second of all of them; `before` and
     /// `after` are the waiting.
     pub(super) given_back: Effect,
-    /// What it gets done (running without polling), in ms per second: demand is as recorded, so less
+    /// What it gets done (running outside of halts), in ms per second: demand is as recorded, so less
     /// means that it was left undone.
     pub(super) work: Effect,
     /// 99th percentile of its wakeups, in us.
@@ -89,7 +89,8 @@ pub(super) struct Gain {
     pub(super) net: f64,
     /// Over all VMs.
     pub(super) given_back: Effect,
-    /// CPU time of the host that is spent on nothing any more: what a replay can free is polling.
+    /// CPU time of the host that is spent on nothing any more: what a replay can free is polling, less what
+    /// sleeping instead takes.
     pub(super) cpu_freed: Effect,
     pub(super) vms: Vec<VmEffect>,
     /// Waiting of tasks that are no vCPUs, spared.
@@ -119,7 +120,7 @@ impl Gain {
             outcome: Outcome::WithinNoise,
             net: 0.0,
             given_back: effect("all VMs", &less(&Measured::all_ready)?, -1.0),
-            cpu_freed: effect("host", &less(&Measured::all_polling)?, -1.0),
+            cpu_freed: effect("host", &less(&Measured::all_in_halts)?, -1.0),
             vms,
             host_tasks: effect("host tasks", &less(&|m| m.others_ready)?, -1.0),
             host_tasks_work: effect("host tasks", &more(&|m| m.others_work)?, 1.0),

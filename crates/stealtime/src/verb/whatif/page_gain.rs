@@ -4,7 +4,7 @@ use stealtime_report::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Par
 
 use super::auto::Auto;
 use super::gain::{Effect, Gain, Outcome, Word};
-use super::result::Variant;
+use super::result::{self, Variant};
 use super::show_gain::{LEGEND, interval, signed, word};
 
 /// Rows of a chart; the table has all.
@@ -16,11 +16,6 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
     if auto.tried.is_empty() {
         page.text("Nothing to try: no time of 1 % or more is lost to what a replay can change.");
     } else {
-        let rows: Vec<(&str, &Gain)> = auto
-            .tried
-            .iter()
-            .map(|tried| (tried.name.as_str(), &tried.gain))
-            .collect();
         page.text(format!(
             "{} changes, each alone{}, {} replays of each.",
             auto.tried.len(),
@@ -30,7 +25,7 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
             },
             auto.seeds
         ));
-        ranked(&rows, page);
+        ranked(&auto.rows(), page);
         reasons(auto, page);
     }
     if !auto.cannot.is_empty() {
@@ -46,13 +41,7 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
 /// The variants of a grid, ranked.
 pub(super) fn grid(variants: &[Variant], page: &mut Page) {
     page.section("All variants, the best first");
-    let mut order: Vec<&Variant> = variants.iter().collect();
-    order.sort_by(|a, b| a.gain.by_rank(&b.gain));
-    let rows: Vec<(&str, &Gain)> = order
-        .iter()
-        .map(|variant| (variant.name.as_str(), &variant.gain))
-        .collect();
-    ranked(&rows, page);
+    ranked(&result::ranked(variants), page);
 }
 
 fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {

@@ -7,7 +7,7 @@ use stealtime_report::wrap;
 
 use super::auto::Auto;
 use super::gain::{Effect, Gain, Outcome, VmEffect, Word};
-use super::result::Variant;
+use super::result::{self, Variant};
 
 /// Columns of a terminal.
 const WIDTH: usize = 100;
@@ -33,9 +33,7 @@ pub(super) fn auto(out: &mut String, auto: &Auto) {
             auto.seeds,
             auto.replays
         );
-        let tried = auto.tried.iter();
-        let rows: Vec<(&str, &Gain)> = tried.map(|one| (one.name.as_str(), &one.gain)).collect();
-        ranking(out, &title, &rows);
+        ranking(out, &title, &auto.rows());
         if auto.left_out > 0 {
             let _ = writeln!(out, "  {} more were left out", auto.left_out);
         }
@@ -47,13 +45,8 @@ pub(super) fn auto(out: &mut String, auto: &Auto) {
 
 /// All variants of a grid, the best first.
 pub(super) fn grid(out: &mut String, variants: &[Variant]) {
-    let mut ranked: Vec<&Variant> = variants.iter().collect();
-    ranked.sort_by(|a, b| a.gain.by_rank(&b.gain));
-    let rows: Vec<(&str, &Gain)> = ranked
-        .iter()
-        .take(MOST_ROWS)
-        .map(|one| (one.name.as_str(), &one.gain))
-        .collect();
+    let mut rows = result::ranked(variants);
+    rows.truncate(MOST_ROWS);
     let title = format!("{} variants, the best first", variants.len());
     ranking(out, &title, &rows);
     if variants.len() > MOST_ROWS {
@@ -67,10 +60,10 @@ pub(super) fn grid(out: &mut String, variants: &[Variant]) {
 
 /// What the columns are.
 pub(super) const LEGEND: &str = "All in ms per second. Given back: waiting for a CPU that the vCPUs of \
-    all VMs are spared. CPU freed: CPU time of the host that is not spent on polling any more. Loses \
-    most: the VM, or the host's tasks with VMMs' other threads among them, by waiting longer or by \
-    getting less done. Undone: what all get less done of what was recorded. Ranked by what is given back \
-    and freed, less what is undone and what the host's tasks wait longer.";
+    all VMs are spared. CPU freed: CPU time of the host that is not spent in halts any more, on polling or \
+    on sleeping. Loses most: the VM, or the host's tasks with VMMs' other threads among them, by waiting \
+    longer or by getting less done. Undone: what all get less done of what was recorded. Ranked by what \
+    is given back and freed, less what is undone and what the host's tasks wait longer.";
 
 fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)]) {
     out.push('\n');

@@ -31,7 +31,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     }
     let bounds = format!(
         "{good} of {all} within bounds (median 3%, p90 8% of the span over running, ready and halted time of \
-         each vCPU)"
+         each vCPU; exits 5%)"
     );
     paragraph(&mut out, "  ", &bounds);
     out
