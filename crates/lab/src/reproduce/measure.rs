@@ -1,14 +1,12 @@
 //! From runs to a row beside a published figure.
 
 use super::{
-    Bound, Claim, ClaimRow, Effect, Expect, Figure, FigureRow, Measure, ReproduceError, Sign, holds,
+    Bound, Claim, ClaimRow, Effect, Expect, Figure, FigureRow, Measure, ReproduceError, Sign,
+    UNCHANGED_WITHIN_PERCENT, holds,
 };
 use crate::metric::{Better, Metric, Of};
 use crate::run::{RunOutput, Runs};
-use crate::stats::{Difference, Estimate, Verdict, difference, estimate};
-
-/// Half the widest interval, in percent, that can show that nothing changes.
-const WIDEST_UNCHANGED: f64 = 5.0;
+use crate::stats::{Difference, Estimate, difference, estimate};
 
 /// The runs of a scenario.
 pub(super) fn scenario<'r>(
@@ -129,19 +127,17 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         (Some(base), Some(with)) => (base, with),
         _ => return Err(nothing()),
     };
-    // A wide interval holds everything: it is no sign that nothing changes.
-    let is_narrow = difference.verdict == Verdict::Same
-        || difference
-            .percent_half_width
-            .is_some_and(|half| half <= WIDEST_UNCHANGED);
-    let holds = holds(claim.expect, difference.verdict, difference.estimate.mean)
-        && (claim.expect != Expect::Unchanged || is_narrow);
+    let within = claim.within_percent.unwrap_or(UNCHANGED_WITHIN_PERCENT);
+    let holds = holds(claim.expect, &difference, within);
     Ok(ClaimRow {
         says: claim.says.clone(),
         base: of_base.mean,
         base_half_width: of_base.half_width,
         simulated: of_with.mean,
         half_width: of_with.half_width,
+        change_percent: difference.percent,
+        change_half_width: difference.percent_half_width,
+        within_percent: (claim.expect == Expect::Unchanged).then_some(within),
         holds,
         miss: (!holds).then(|| claim.miss.clone()),
     })

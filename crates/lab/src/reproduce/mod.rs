@@ -16,11 +16,11 @@ use serde::Serialize;
 use crate::error::LoadError;
 use crate::run::{RunError, Runner, Runs, run};
 use crate::scenario::{Scenario, Variant};
-use crate::stats::Verdict;
+use crate::stats::{Difference, Verdict};
 
 pub use data::{
     Bound, Claim, Effect, Expect, Figure, Fitted, LeftOut, Measure, Part, PublishedResult, Side,
-    published,
+    UNCHANGED_WITHIN_PERCENT, published,
 };
 
 /// A full run repeats a scenario with up to this many times the seeds that it lists.
@@ -122,6 +122,12 @@ pub struct ClaimRow {
     pub simulated: f64,
     /// Half the width of its 95 % interval; `None` for one seed.
     pub half_width: Option<f64>,
+    /// The change, of pairs with the same seed, in percent of the base; `None` if that is 0.
+    pub change_percent: Option<f64>,
+    /// Half the width of its 95 % interval; `None` for one seed.
+    pub change_half_width: Option<f64>,
+    /// Of a claim that nothing changes: the largest change that counts as none, in percent.
+    pub within_percent: Option<f64>,
     /// Whether it came out.
     pub holds: bool,
     /// Why not, if not.
@@ -185,6 +191,19 @@ impl Reproduced {
     pub fn misses(&self) -> usize {
         let figures = self.figures.iter().filter(|row| !row.within).count();
         figures + self.claims.iter().filter(|row| !row.holds).count()
+    }
+}
+
+impl ClaimRow {
+    /// A claim that nothing changes, whose interval reaches from within the margin to beyond it: neither
+    /// shown nor refuted.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let (Some(change), Some(within)) = (self.change_percent, self.within_percent) else {
+            return false;
+        };
+        let least = |half: f64| change.abs() - half <= within;
+        !self.holds && self.change_half_width.is_none_or(least)
     }
 }
 
@@ -297,7 +316,8 @@ fn more_seeds(scenario: &Scenario, seeds: &[u64], most: usize) -> Scenario {
 }
 
 /// Whether more seeds would tell nothing more of a part: each effect's interval is a third of it at
-/// most, or so much smaller than the published effect that the difference to that is beyond doubt.
+/// most, or so much smaller than the published effect that the difference to that is beyond doubt; and each
+/// claim that nothing changes is shown or refuted.
 fn is_enough(
     result: &PublishedResult,
     part: &Part,
@@ -312,6 +332,11 @@ fn is_enough(
         };
         let third = row.simulated.abs() / 3.0;
         if half > third.max(row.published.abs() / BEYOND_DOUBT) {
+            return Ok(false);
+        }
+    }
+    for claim in result.claim.iter().filter(|c| c.scenario == part.name) {
+        if measure::claim(claim, runs)?.is_open() {
             return Ok(false);
         }
     }
@@ -378,12 +403,17 @@ fn is_contradicted(rows: &[&FigureRow]) -> bool {
     rows.iter().any(|a| rows.iter().any(|b| reversed(a, b)))
 }
 
-/// Whether a verdict is what the words say.
-const fn holds(expect: Expect, verdict: Verdict, change: f64) -> bool {
-    match (expect, verdict) {
-        (Expect::Same, Verdict::Same)
-        | (Expect::Unchanged, Verdict::Same | Verdict::WithinNoise) => true,
-        (Expect::Same | Expect::Unchanged, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
+/// Whether a difference is what the words say; `within` in percent, for those that say that there is
+/// none.
+fn holds(expect: Expect, difference: &Difference, within: f64) -> bool {
+    let change = difference.estimate.mean;
+    match (expect, difference.verdict) {
+        (Expect::Same | Expect::Unchanged, Verdict::Same) => true,
+        (Expect::Unchanged, _) => {
+            let interval = difference.percent.zip(difference.percent_half_width);
+            interval.is_some_and(|(percent, half)| percent.abs() + half <= within)
+        }
+        (Expect::Same, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
         (Expect::Lower, _) => change < 0.0,
         (Expect::Higher, _) => change > 0.0,
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::metric::{Better, Metric, Of, Unit};
-use crate::run::RunOutput;
+use crate::run::{RunOutput, VariantRuns};
+use crate::stats::difference;
 use stealtime_simulator::config::Config;
 
 #[test]
@@ -243,11 +244,75 @@ fn results_are_asked_for_by_name() {
 
 #[test]
 fn words_hold_by_interval_and_not_by_chance() {
-    assert!(holds(Expect::Same, Verdict::Same, 0.0));
-    assert!(!holds(Expect::Same, Verdict::WithinNoise, 0.1));
-    assert!(holds(Expect::Unchanged, Verdict::WithinNoise, 0.1));
-    assert!(!holds(Expect::Unchanged, Verdict::Different, 0.1));
-    assert!(holds(Expect::Lower, Verdict::Different, -1.0));
-    assert!(!holds(Expect::Lower, Verdict::WithinNoise, -1.0));
-    assert!(!holds(Expect::Higher, Verdict::Different, -1.0));
+    let same = [(100.0, 100.0), (101.0, 101.0)];
+    let noise = [(100.0, 100.1), (100.0, 99.7)];
+    let fell = [(100.0, 98.0), (101.0, 99.0), (102.0, 100.0)];
+    let is = |expect, pairs: &[(f64, f64)]| {
+        let difference = difference(pairs, Better::Neither).expect("pairs");
+        holds(expect, &difference, UNCHANGED_WITHIN_PERCENT)
+    };
+    assert!(is(Expect::Same, &same) && !is(Expect::Same, &noise));
+    assert!(is(Expect::Unchanged, &same));
+    assert!(is(Expect::Lower, &fell) && !is(Expect::Higher, &fell));
+    assert!(!is(Expect::Lower, &noise));
+}
+
+/// Small differences, however sure, are none; large and wide ones are not shown to be.
+#[test]
+fn nothing_changes_within_a_margin_and_only_with_all_of_the_interval() {
+    let claim = |change: f64, noise: f64| {
+        let pairs = [-noise, 0.0, noise].map(|off| (100.0, 100.0 + change + off));
+        let runs = pairs_as_runs(&pairs);
+        measure::claim(&unchanged(None), &runs).expect("a row")
+    };
+    let surely_small = claim(0.4, 0.01);
+    assert!(surely_small.holds && !surely_small.is_open());
+    assert_eq!(surely_small.within_percent, Some(UNCHANGED_WITHIN_PERCENT));
+    let wide = claim(0.4, 1.0);
+    assert!(!wide.holds && wide.is_open(), "{wide:?}");
+    let large = claim(-2.0, 0.1);
+    assert!(!large.holds && !large.is_open(), "{large:?}");
+    let own = unchanged(Some(3.0));
+    let runs = pairs_as_runs(&[(100.0, 98.0), (100.0, 98.1), (100.0, 97.9)]);
+    assert!(measure::claim(&own, &runs).expect("a row").holds);
+}
+
+fn unchanged(within_percent: Option<f64>) -> Claim {
+    Claim {
+        says: "no effect".to_owned(),
+        scenario: "a scenario".to_owned(),
+        variant: "with".to_owned(),
+        base: "without".to_owned(),
+        metric: "throughput".to_owned(),
+        vm: None,
+        expect: Expect::Unchanged,
+        within_percent,
+        miss: String::new(),
+    }
+}
+
+/// Runs of `without` and `with`, a pair for each seed.
+fn pairs_as_runs(pairs: &[(f64, f64)]) -> Runs {
+    let run = |value: f64| {
+        Ok(RunOutput {
+            metrics: vec![Metric::host(
+                "throughput",
+                Unit::PerSecond,
+                Better::Higher,
+                value,
+            )],
+            ..RunOutput::default()
+        })
+    };
+    let variant = |name: &str, values: Vec<f64>| VariantRuns {
+        name: name.to_owned(),
+        settings: Vec::new(),
+        runs: values.into_iter().map(run).collect(),
+    };
+    let (base, with) = pairs.iter().copied().unzip();
+    Runs {
+        seeds: (1..=pairs.len() as u64).collect(),
+        variants: vec![variant("without", base), variant("with", with)],
+        stopped: false,
+    }
 }

@@ -3,7 +3,7 @@
 use stealtime_lab::reproduce::Reproduced;
 
 use super::{Axis, Cell, Chart, Interval, Lead, Mark, Page, Table};
-use crate::terminal::reproduce::{bare, error, order, origin, published, simulated, what};
+use crate::terminal::reproduce::{bare, error, order, origin, published, simulated, verdict, what};
 
 /// The page of results; `tolerance` in percent, `command` runs it again.
 #[must_use]
@@ -174,7 +174,7 @@ fn claims(result: &Reproduced) -> Table {
             },
             bare(row.base).into(),
             bare(row.simulated).into(),
-            Cell::from(if row.holds { "holds" } else { "does not hold" }),
+            Cell::from(verdict(row)),
         ]);
     }
     table

@@ -146,6 +146,25 @@ pub(crate) fn order(row: &OrderRow) -> String {
     }
 }
 
+/// Whether a claim came out.
+pub(crate) fn verdict(row: &ClaimRow) -> &'static str {
+    match (row.holds, row.is_open()) {
+        (true, _) => "holds",
+        (false, true) => "not shown",
+        (false, false) => "does not hold",
+    }
+}
+
+/// What a claim that nothing changes was held against.
+fn of_none(row: &ClaimRow) -> String {
+    let (Some(within), Some(change)) = (row.within_percent, row.change_percent) else {
+        return String::new();
+    };
+    let half = row.change_half_width;
+    let half = half.map_or_else(String::new, |half| format!(" ±{half:.2}"));
+    format!("; {change:+.2} %{half}, of which up to {within} % is none")
+}
+
 fn claim(row: &ClaimRow, style: Style, out: &mut String) {
     let known = |mean, half: Option<f64>| match half {
         Some(half) => format!("{} ±{}", bare(mean), bare(half)),
@@ -153,10 +172,11 @@ fn claim(row: &ClaimRow, style: Style, out: &mut String) {
     };
     let base = known(row.base, row.base_half_width);
     let simulated = known(row.simulated, row.half_width);
-    let verdict = if row.holds { "holds" } else { "does not hold" };
     let line = format!(
-        "In words: {}: {verdict} ({base}, then {simulated}).",
-        row.says
+        "In words: {}: {} ({base}, then {simulated}{}).",
+        row.says,
+        verdict(row),
+        of_none(row)
     );
     text(&line, 2, style, out);
     if let Some(miss) = &row.miss {
