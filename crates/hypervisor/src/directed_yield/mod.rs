@@ -19,6 +19,7 @@
 //! | `kvm.enable_relaxed_boost` | 1 | a second pass that asks for "preempted" only |
 //! | `kvm.ipi_aware_yield` | 1 (no upstream name) | off: 7.2's filter, bit for bit |
 //! | `kvm.yield_order` | scan (no upstream name) | scan or priority |
+//! | `kvm.last_boosted` | index (no upstream name) | what a search leaves for the next one |
 
 mod state;
 
@@ -44,6 +45,17 @@ pub enum CandidateOrder {
     Priority,
 }
 
+/// What `last_boosted_vcpu` holds after a yield: the next search begins one after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LastBoosted {
+    /// The index of the vCPU that was boosted.
+    #[default]
+    Index,
+    /// How many vCPUs the search had looked past (commit 7e513617da71, mended by 32bd348be3fa in 6.19): it
+    /// begins near vCPU 1 again and again.
+    Steps,
+}
+
 /// Parameters of the selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct YieldKnobs {
@@ -55,6 +67,8 @@ pub struct YieldKnobs {
     pub enable_relaxed_boost: bool,
     /// `kvm.yield_order`.
     pub order: CandidateOrder,
+    /// `kvm.last_boosted`.
+    pub last_boosted: LastBoosted,
 }
 
 impl Default for YieldKnobs {
@@ -64,6 +78,7 @@ impl Default for YieldKnobs {
             ipi_aware: true,
             enable_relaxed_boost: true,
             order: CandidateOrder::Scan,
+            last_boosted: LastBoosted::Index,
         }
     }
 }
@@ -205,10 +220,15 @@ impl<W: AtomicWord> DirectedYield<W> {
             outcome: SpinOutcome::default(),
         };
         spin.run();
-        let outcome = spin.outcome;
+        let (outcome, first) = (spin.outcome, spin.first());
         if let Some((vcpu, _)) = outcome.boosted {
+            let last = match knobs.last_boosted {
+                LastBoosted::Index => vcpu,
+                LastBoosted::Steps if vcpu >= first => vcpu - first,
+                LastBoosted::Steps => online - first + vcpu,
+            };
             self.last_boosted_vcpu
-                .store(u64::from(vcpu), Ordering::Relaxed);
+                .store(u64::from(last), Ordering::Relaxed);
         }
         if let Some(spinner) = host.state(me) {
             spinner.end_spin();

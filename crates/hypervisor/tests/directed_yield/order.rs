@@ -1,6 +1,8 @@
 //! Scan order as implemented upstream, and true priority order.
 
-use stealtime_hypervisor::directed_yield::{CandidateOrder, Reason, YieldKnobs, YieldTo};
+use stealtime_hypervisor::directed_yield::{
+    CandidateOrder, LastBoosted, Reason, YieldKnobs, YieldTo,
+};
 use stealtime_hypervisor::ipi_tracking::{IpiKnobs, guest_hint};
 
 use crate::vm::Vm;
@@ -30,6 +32,43 @@ fn the_scan_takes_whoever_comes_first() {
     assert_eq!(vm.boosted(0), Some((1, Reason::Preempted)));
     assert_eq!(vm.boosted(0), Some((2, Reason::PendingInterrupt)));
     assert_eq!(vm.boosted(0), Some((3, Reason::Confirmed)));
+}
+
+/// Linux up to 6.18 kept the loop's counter in place of the index: some are boosted again and again.
+#[test]
+fn a_counter_for_an_index_goes_round_no_more() {
+    let boosted = |last_boosted| {
+        let mut vm = Vm::new(
+            6,
+            YieldKnobs {
+                last_boosted,
+                ..YieldKnobs::upstream()
+            },
+        );
+        for vcpu in 1..6 {
+            vm.preempt(vcpu, true);
+        }
+        let spins = (0..7).map(|_| vm.boosted(0).map(|(vcpu, _)| vcpu));
+        spins.collect::<Option<Vec<u32>>>().unwrap()
+    };
+    assert_eq!(boosted(LastBoosted::Index), [1, 2, 3, 4, 5, 1, 2]);
+    assert_eq!(boosted(LastBoosted::Steps), [1; 7]);
+    // A search that begins behind its first candidate and comes to it in the end has looked past all.
+    let mut vm = Vm::new(
+        6,
+        YieldKnobs {
+            last_boosted: LastBoosted::Steps,
+            ..YieldKnobs::upstream()
+        },
+    );
+    vm.preempt(4, true);
+    let last = |vm: &mut Vm| (vm.boosted(0), vm.yields.last_boosted_vcpu()).1;
+    // From 1: three steps to 4. From 4: none. From 1 again.
+    assert_eq!([0; 4].map(|_| last(&mut vm)), [3, 0, 3, 0]);
+    vm.vcpus[4].state.sched_in();
+    vm.preempt(2, true);
+    // From 1: one step to 2; from 2: none.
+    assert_eq!([0; 3].map(|_| last(&mut vm)), [1, 0, 1]);
 }
 
 #[test]

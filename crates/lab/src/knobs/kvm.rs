@@ -1,7 +1,7 @@
 //! Knobs of kvm and `kvm_intel`.
 
 use stealtime_hypervisor::counter::arm64::traps::Mode;
-use stealtime_hypervisor::directed_yield::CandidateOrder;
+use stealtime_hypervisor::directed_yield::{CandidateOrder, LastBoosted};
 use stealtime_hypervisor::ipi_tracking::EoiRule;
 use stealtime_hypervisor::lapic_timer::TimerPolicy;
 use stealtime_hypervisor::posted_interrupt::Suppression;
@@ -16,6 +16,8 @@ const ORDERS: [(&str, CandidateOrder); 2] = [
     ("scan", CandidateOrder::Scan),
     ("priority", CandidateOrder::Priority),
 ];
+const LAST_BOOSTED: [(&str, LastBoosted); 2] =
+    [("index", LastBoosted::Index), ("steps", LastBoosted::Steps)];
 const FLUSHES: [(&str, L1dFlush); 3] = [
     ("never", L1dFlush::Never),
     ("cond", L1dFlush::Cond),
@@ -162,6 +164,12 @@ pub(super) static KNOBS: &[Knob] = &[
         "Take the first candidate of a scan, or the one with the strongest reason",
         |k| word(&ORDERS, &k.kvm.directed_yield.order),
         |k, v| k.kvm.directed_yield.order = chosen(&ORDERS, v)?),
+    knob!(Knobs "kvm.last_boosted", Kind::Choice(|| words(&LAST_BOOSTED)),
+        Ours("a fault of Linux up to 6.18: commit 7e513617da71, mended by 32bd348be3fa"),
+        "What a search for a vCPU to yield to leaves for where the next one begins: the vCPU's index, or how \
+         many it had looked past",
+        |k| word(&LAST_BOOSTED, &k.kvm.directed_yield.last_boosted),
+        |k, v| k.kvm.directed_yield.last_boosted = chosen(&LAST_BOOSTED, v)?),
     knob!(Knobs "kvm.suppress_notification",
     Kind::Choice(|| Suppression::ALL.iter().map(|policy| policy.name()).collect()),
     Ours("Linux before 2022 and 7.2, two posted versions, and a corrected one"),
