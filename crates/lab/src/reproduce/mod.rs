@@ -27,6 +27,9 @@ pub use data::{
 const MOST_REPEATS: usize = 4;
 /// An interval of this part of the published effect needs not become smaller.
 const BEYOND_DOUBT: f64 = 10.0;
+/// The same of an effect that is further off than the tolerance with all of its interval: more seeds
+/// would tell no better that it is.
+const SURELY_OFF: f64 = 5.0;
 
 /// Why results cannot be reproduced.
 #[derive(Debug, thiserror::Error)]
@@ -316,7 +319,8 @@ fn more_seeds(scenario: &Scenario, seeds: &[u64], most: usize) -> Scenario {
 }
 
 /// Whether more seeds would tell nothing more of a part: each effect's interval is a third of it at
-/// most, or so much smaller than the published effect that the difference to that is beyond doubt; and each
+/// most, or so much smaller than the published effect that the difference to that is beyond doubt, the more so
+/// where it is surely off; and each
 /// claim that nothing changes is shown or refuted.
 fn is_enough(
     result: &PublishedResult,
@@ -330,8 +334,13 @@ fn is_enough(
         let Some(half) = row.half_width else {
             return Ok(false);
         };
-        let third = row.simulated.abs() / 3.0;
-        if half > third.max(row.published.abs() / BEYOND_DOUBT) {
+        let (third, published) = (row.simulated.abs() / 3.0, row.published.abs());
+        let nearest = (row.simulated - row.published).abs() - half;
+        let part = match nearest > published * request.tolerance / 100.0 {
+            true => SURELY_OFF,
+            false => BEYOND_DOUBT,
+        };
+        if half > third.max(published / part) {
             return Ok(false);
         }
     }
