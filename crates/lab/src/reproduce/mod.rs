@@ -319,9 +319,8 @@ fn more_seeds(scenario: &Scenario, seeds: &[u64], most: usize) -> Scenario {
 }
 
 /// Whether more seeds would tell nothing more of a part: each effect's interval is a third of it at
-/// most, or so much smaller than the published effect that the difference to that is beyond doubt, the more so
-/// where it is surely off; and each
-/// claim that nothing changes is shown or refuted.
+/// most, or so much smaller than the published effect that the difference to that is beyond doubt, the
+/// more so where it is surely off; and each claim that nothing changes is shown or refuted.
 fn is_enough(
     result: &PublishedResult,
     part: &Part,
