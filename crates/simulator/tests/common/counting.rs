@@ -2,23 +2,26 @@
 //! this file and thereby allocate by it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 
 struct Counting;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// Of each thread by itself: what a test's harness allocates meanwhile does not count.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
 
 // SAFETY: each call goes to the system's allocator unchanged; counting touches no memory of it.
 // Needed to tell what a simulated vCPU takes.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size(), Relaxed);
+        HELD.set(HELD.get().wrapping_add(layout.size()));
         // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
+        HELD.set(HELD.get().wrapping_sub(layout.size()));
         // SAFETY: `at` came from `alloc` above with this layout, so from the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
@@ -27,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is allocated and not freed, in bytes, reserves included.
+/// What this thread has allocated and not freed, in bytes, reserves included.
 pub fn held() -> usize {
-    HELD.load(Relaxed)
+    HELD.get()
 }
