@@ -10,8 +10,8 @@ struct Point {
     reached: u32,
     /// Who reaches it does so once at the most: that is all that others can wait for.
     once: bool,
-    /// Who waits for it, in which pass.
-    waits: Option<(TaskNr, u32)>,
+    /// Who waits for it.
+    waits: Option<Waiter>,
 }
 
 impl Point {
@@ -70,22 +70,25 @@ impl Points {
     /// A script waits from now on.
     pub(crate) fn wait(&mut self, edge: Edge, waiter: Waiter) {
         if let Some(point) = self.points.get_mut(edge.0 as usize) {
-            point.waits = Some((waiter.task, waiter.pass));
+            point.waits = Some(waiter);
         }
-        let idle = waiter.idle_in.and_then(|vm| self.idle.get_mut(vm as usize));
-        if let Some(idle) = idle {
+        if let Some(idle) = self.idle_in(waiter.idle_in) {
             idle.push((waiter.task, edge));
         }
     }
 
-    /// It waits no longer.
-    pub(crate) fn leave(&mut self, edge: Edge, task: TaskNr) {
+    /// It waits no longer; its VM, if it is a vCPU.
+    pub(crate) fn leave(&mut self, edge: Edge, task: TaskNr, vcpu_of: Option<u32>) {
         if let Some(point) = self.points.get_mut(edge.0 as usize) {
-            point.waits.take_if(|waits| waits.0 == task);
+            point.waits.take_if(|waits| waits.task == task);
         }
-        for idle in &mut self.idle {
+        if let Some(idle) = self.idle_in(vcpu_of) {
             idle.retain(|waiter| waiter.0 != task);
         }
+    }
+
+    fn idle_in(&mut self, vm: Option<u32>) -> Option<&mut Vec<(TaskNr, Edge)>> {
+        self.idle.get_mut(vm? as usize)
     }
 
     /// A script reaches a point: who is woken by that.
@@ -96,12 +99,15 @@ impl Points {
     pub(crate) fn reach(&mut self, edge: Edge, vcpu_of: Option<u32>) -> Option<TaskNr> {
         let point = self.points.get_mut(edge.0 as usize)?;
         point.reached = point.reached.saturating_add(1);
-        let (task, edge) = match point.waits {
-            Some((task, pass)) if point.is_reached(pass) => (task, edge),
+        let (task, edge, idle_in) = match point.waits {
+            Some(waits) if point.is_reached(waits.pass) => (waits.task, edge, waits.idle_in),
             Some(_) => return None,
-            None => *self.idle.get(vcpu_of? as usize)?.first()?,
+            None => {
+                let &(task, edge) = self.idle_in(vcpu_of)?.first()?;
+                (task, edge, vcpu_of)
+            }
         };
-        self.leave(edge, task);
+        self.leave(edge, task, idle_in);
         Some(task)
     }
 }

@@ -385,7 +385,8 @@ impl Machine<'_> {
         let work = u64::from(script.alarm_ns).max(1);
         script.next -= 1;
         script.running = Some((Spent::Guest, work));
-        self.points.leave(edge, task);
+        let vcpu_of = script.vcpu_of;
+        self.points.leave(edge, task, vcpu_of);
         self.tasks[task].left_ns = work;
         Ok(true)
     }

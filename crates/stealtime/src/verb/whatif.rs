@@ -235,10 +235,11 @@ impl WhatIf {
         if let Some(to) = &self.export {
             export::check(to)?;
         }
+        seen::check(self)?;
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
         let (asked, not_answerable) = self.asked(&base)?;
-        let recordings = Recordings::read(self, &base, asked.len())?;
+        let recordings = Recordings::read(self, &base)?;
         self.ask(&base, asked.len())?;
         let mut report = report(path, &base, not_answerable);
         // What is known before the run is said before it.

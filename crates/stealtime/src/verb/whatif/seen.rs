@@ -52,6 +52,16 @@ pub(super) struct Seen {
     pub(super) right_signs: usize,
 }
 
+/// Without a change there is nothing that could have come of it.
+pub(super) fn check(verb: &WhatIf) -> Result<(), CliError> {
+    if !verb.seen.is_empty() && verb.set.is_empty() && verb.pin.is_empty() {
+        return Err(CliError::WhatIf(
+            "--seen needs the change that was made: --set KNOB=VALUE or --pin VM=CPUS".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// What was measured, of the VMs of the replayed recording in their order: with the change, and
 /// without it.
 #[derive(Debug)]
@@ -61,20 +71,10 @@ pub(super) struct Recordings {
 }
 
 impl Recordings {
-    /// Reads what `--seen` and `--again` name; so many `variants` are asked.
-    pub(super) fn read(
-        verb: &WhatIf,
-        base: &Base,
-        variants: usize,
-    ) -> Result<Option<Self>, CliError> {
+    /// Reads what `--seen` and `--again` name.
+    pub(super) fn read(verb: &WhatIf, base: &Base) -> Result<Option<Self>, CliError> {
         if verb.seen.is_empty() {
             return Ok(None);
-        }
-        if variants == 0 {
-            return Err(CliError::WhatIf(
-                "--seen needs the change that was made: --set KNOB=VALUE or --pin VM=CPUS"
-                    .to_owned(),
-            ));
         }
         let all = |paths: &[PathBuf]| -> Result<Vec<Measured>, CliError> {
             let paths = paths.iter();
