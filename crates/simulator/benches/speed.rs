@@ -10,8 +10,7 @@ mod counting;
 use counting::held;
 use stealtime_simulator::Machine;
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Pinning, Profile, RunConfig, Topology,
-    VmConfig, WorkloadConfig,
+    Config, HostConfig, Knobs, Pinning, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
 
 /// Processor time of this thread, in ns: other processes of the machine do not count.
@@ -35,13 +34,7 @@ fn topology(cpus: u32) -> Topology {
 
 fn config(cpus: u32, vms: u32, vcpus: u32, workload: &str, ms: u64) -> Config {
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: topology(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(topology(cpus)),
         vms: (0..vms)
             .map(|n| VmConfig {
                 name: format!("vm{n}"),

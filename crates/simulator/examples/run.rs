@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
-    WorkloadConfig,
+    Config, HostConfig, Knobs, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
 
 fn main() {
@@ -13,13 +12,7 @@ fn main() {
     let (vms, vcpus, cpus, seconds) = (number(0, 2), number(1, 4), number(2, 4), number(4, 1));
     let workload = args.get(3).map_or("busy", String::as_str);
     let config = Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(cpus)),
         vms: (0..vms)
             .map(|n| VmConfig {
                 name: format!("vm{n}"),

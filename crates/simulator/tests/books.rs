@@ -6,18 +6,13 @@ use std::collections::BTreeMap;
 
 use stealtime_analysis::{Analysis, Answers, Options};
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, TaskConfig, Topology,
-    VmConfig, WorkloadConfig,
+    Config, HostConfig, Knobs, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
 };
 use stealtime_simulator::{Collected, Outcome, run};
 
 fn config(vms: u32, vcpus: u32, cpus: u32, workload: &str) -> Config {
     Config {
         host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
             tasks: vec![TaskConfig {
                 name: "other".to_owned(),
                 workload: WorkloadConfig::named("ticks"),
@@ -25,6 +20,7 @@ fn config(vms: u32, vcpus: u32, cpus: u32, workload: &str) -> Config {
                 nice: 0,
                 cpus: Vec::new(),
             }],
+            ..HostConfig::generic(Topology::flat(cpus))
         },
         vms: (0..vms)
             .map(|n| VmConfig {

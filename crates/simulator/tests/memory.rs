@@ -7,8 +7,7 @@ mod counting;
 use counting::held;
 use stealtime_simulator::Machine;
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Pinning, Profile, RunConfig, Topology,
-    VmConfig, WorkloadConfig,
+    Config, HostConfig, Knobs, Pinning, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
 
 /// Guests of 16 vCPUs without threads, each on 16 CPUs that it shares with its neighbours.
@@ -20,13 +19,7 @@ fn idle(cpus: u32, vms: u32, ms: u64) -> Config {
         threads_per_core: 2,
     };
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology,
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(topology),
         vms: (0..vms)
             .map(|n| {
                 let first = n % (cpus / 16) * 16;

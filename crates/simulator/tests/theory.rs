@@ -4,21 +4,15 @@
 
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 use stealtime_simulator::config::{
-    CState, Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, Profile,
-    RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+    CState, Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, RunConfig,
+    TaskConfig, Topology, VmConfig, WorkloadConfig,
 };
 use stealtime_simulator::program::{SourceId, Thread};
 use stealtime_simulator::{Arrivals, Machine, Outcome, run};
 
 fn config(cpus: u32, vms: Vec<VmConfig>, ms: u64) -> Config {
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(cpus)),
         vms,
         scripts: stealtime_simulator::script::Scripts::default(),
         knobs: Knobs::default(),

@@ -4,8 +4,7 @@
 use stealtime_analysis::{Analysis, Options};
 use stealtime_events::{Event, Names};
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
-    WorkloadConfig,
+    Config, HostConfig, Knobs, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
 use stealtime_simulator::{Collected, run};
 use stealtime_trace::write::{self, TraceDatWriter};
@@ -19,13 +18,7 @@ fn config(workload: &str) -> Config {
         ..VmConfig::default()
     };
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(3),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(3)),
         vms: (0..2).map(vm).collect(),
         scripts: Default::default(),
         knobs: Knobs::default(),

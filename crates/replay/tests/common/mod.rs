@@ -6,21 +6,13 @@ use stealtime_events::{Event, Names};
 use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::{Errors, Times, nearest, recorded};
 use stealtime_replay::{Extractor, Recording};
-use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology, VmConfig,
-};
+use stealtime_simulator::config::{Config, HostConfig, Knobs, RunConfig, Topology, VmConfig};
 use stealtime_simulator::{Collected, Fault, run};
 
 /// VMs on a host of so many CPUs for so long, in ns.
 pub fn host(cpus: u32, vms: Vec<VmConfig>, duration_ns: u64, seed: u64) -> Config {
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(cpus)),
         vms,
         scripts: Default::default(),
         knobs: Knobs::default(),

@@ -125,3 +125,17 @@ pub struct HostConfig {
     /// Other tasks.
     pub tasks: Vec<TaskConfig>,
 }
+
+impl HostConfig {
+    /// KVM on a machine of no particular make, whose idle CPUs wait by MWAIT, and nothing but guests.
+    #[must_use]
+    pub fn generic(topology: Topology) -> Self {
+        Self {
+            profile: Profile::generic(),
+            topology,
+            hypervisor: Hypervisor::Kvm,
+            idle: IdleMethod::Mwait,
+            tasks: Vec::new(),
+        }
+    }
+}

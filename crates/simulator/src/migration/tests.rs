@@ -1,6 +1,6 @@
 use crate::config::{
-    ClockMethod, Config, HostClock, HostConfig, Hypervisor, IdleMethod, Knobs, MigrationConfig,
-    Pinning, Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+    ClockMethod, Config, HostClock, HostConfig, Knobs, MigrationConfig, Pinning, RunConfig,
+    TaskConfig, Topology, VmConfig, WorkloadConfig,
 };
 use crate::{ClockOutcome, run};
 
@@ -18,10 +18,6 @@ fn migrated_with(
 ) -> ClockOutcome {
     let config = Config {
         host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(8),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
             tasks: vec![TaskConfig {
                 name: "hog".to_owned(),
                 workload: WorkloadConfig::named("busy"),
@@ -29,6 +25,7 @@ fn migrated_with(
                 nice: 0,
                 cpus: vec![4, 5, 6, 7],
             }],
+            ..HostConfig::generic(Topology::flat(8))
         },
         vms: vec![VmConfig {
             vcpus: 4,

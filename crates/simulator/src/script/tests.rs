@@ -3,9 +3,7 @@ use std::sync::Arc;
 use super::{
     Edge, Late, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
 };
-use crate::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
-};
+use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Outcome, run};
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
@@ -30,13 +28,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             steps: Arc::from(steps),
         });
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(cpus)),
         vms: Vec::new(),
         scripts: Scripts {
             tasks: tasks.collect(),

@@ -11,8 +11,7 @@ mod reference;
 mod timers;
 
 use stealtime_simulator::config::{
-    Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, Profile, RunConfig,
-    Topology, VmConfig, WorkloadConfig,
+    Config, HostConfig, Knobs, ParamValue, Pinning, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
 use stealtime_simulator::{Fault, GuestBuilder, Machine, Outcome, Sim, VcpuOutcome};
 
@@ -21,13 +20,7 @@ const MS: u64 = 1_000_000;
 /// `vms` guests of `vcpus` vCPUs each on `cpus` CPUs, all with the same workload.
 fn config(vms: u32, vcpus: u32, cpus: u32, workload: WorkloadConfig) -> Config {
     Config {
-        host: HostConfig {
-            profile: Profile::generic(),
-            topology: Topology::flat(cpus),
-            hypervisor: Hypervisor::Kvm,
-            idle: IdleMethod::Mwait,
-            tasks: Vec::new(),
-        },
+        host: HostConfig::generic(Topology::flat(cpus)),
         vms: (0..vms)
             .map(|n| VmConfig {
                 name: format!("vm{n}"),
