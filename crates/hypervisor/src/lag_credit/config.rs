@@ -7,7 +7,7 @@ use crate::eevdf::Error;
 pub enum Method {
     /// Version 3: the target is credited.
     Credit {
-        /// Lag aimed at for each other entity of the queue, in ns of service, [1000, 100 000 000].
+        /// Lag aimed at for each other entity of the queue, in ns of virtual time, [1000, 100 000 000].
         margin_ns: u64,
         /// A queued target keeps the distance to its deadline; otherwise a new request starts, as
         /// when a delayed entity is queued again.

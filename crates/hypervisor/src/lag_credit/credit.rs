@@ -17,13 +17,14 @@ pub struct Credited {
 impl Fair {
     /// The lag that a credit on `q` aims at for `e`; none if it is alone there.
     ///
-    /// `margin * (n - 1)` in its virtual time, at most the bound of `entity_lag`.
+    /// `margin * (n - 1)`, at most the bound of `entity_lag`. Virtual time, whatever the entity
+    /// weighs: a group that weighs an eighth on this CPU gets an eighth of a task's service.
     pub(crate) fn credit_target(&self, q: Que, e: Ent, margin_ns: u64) -> Option<i64> {
         let n = u128::from(self.que[q].members);
         if n <= 1 {
             return None;
         }
-        let margin = u128::from(self.ent[e].vtime(margin_ns)) * (n - 1);
+        let margin = u128::from(margin_ns) * (n - 1);
         let margin = i64::try_from(margin).unwrap_or(i64::MAX);
         if self.credit_fault == CreditFault::Unbounded {
             return Some(margin);

@@ -5,11 +5,13 @@
 //! average. With the feature `YIELD_TO_LAG_CREDIT` the target is *credited*: on each level where
 //! it is not eligible its virtual runtime is set back to a small lag above zero.
 //!
-//! The lag aimed at is `margin * (n - 1)`, within the bound that any entity's lag has, where
-//! `margin` is in the entity's virtual time and `n` the entities of the level. The series says that
-//! it is small, grows with the queue, and keeps the target eligible for several decisions of the
-//! scheduler; how large it is, it does not. While the target has it, no other entity of the queue
-//! may be eligible, and yields to them from other CPUs are lost: see `docs/eevdf.md`.
+//! The lag aimed at is `margin * (n - 1)`, within the bound that any entity's lag has, where `n`
+//! is the entities of the level. Like any `vlag` it is virtual time: in service it is worth as much
+//! as the entity weighs, so that a guest's group, whose weight is spread over the CPUs, is given
+//! little more than its turn, and the vCPU in it the margin. The series says that it is small, grows
+//! with the queue, and keeps the target eligible for several decisions of the scheduler; how large
+//! it is, it does not. While the target has it, no other entity of the queue may be eligible, and
+//! yields to them from other CPUs are lost: see `docs/eevdf.md`.
 //!
 //! How the credit is given:
 //! - an entity in the tree is taken out, placed with that lag as `place_entity` does, and put

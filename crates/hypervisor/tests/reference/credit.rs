@@ -4,7 +4,7 @@ use stealtime_hypervisor::eevdf::Feature;
 
 use crate::model::{Model, NOW};
 use crate::op::MARGIN_NS;
-use crate::sums::{before, dv, from};
+use crate::sums::{before, from};
 
 /// Time between two forced reschedules of a CPU.
 const FORCE_NS: u64 = 6_000_000;
@@ -37,7 +37,7 @@ impl Model {
         }
         let (_, weight) = self.sums(q, self.running_in(q));
         let ent = &self.entities[e];
-        let margin = i128::from(dv(MARGIN_NS, ent.weight)) * (n - 1);
+        let margin = i128::from(MARGIN_NS) * (n - 1);
         let target = margin.min(i128::from(self.lag_bound(q, e)));
         let runs = self.queues[q].curr == Some(e);
         self.mark("credit in place", runs);

@@ -167,7 +167,7 @@ pub(super) static KNOBS: &[Knob] = &[
         |k, v| set_method(&mut k.sched.lag_credit, v)?),
     knob!(Knobs "sched.lag_credit.margin_ns", Kind::Time { min: 1_000, max: 100_000_000 },
         LAG_CREDIT,
-        "The lag that a credited target has, for each other entity of its queue",
+        "The lag (virtual time) that a credited target has, for each other entity of its queue",
         |k| match k.sched.lag_credit.method {
             Method::Credit { margin_ns, .. } => Value::Ns(margin_ns),
             Method::Debooster => Value::Words("-".to_owned()),
