@@ -93,5 +93,28 @@ impl From<posted_interrupt::NotOnACpu> for Fault {
     }
 }
 
-/// What the simulator's own functions return.
-pub type Sim<T = ()> = Result<T, Fault>;
+impl From<Box<Self>> for Fault {
+    fn from(fault: Box<Self>) -> Self {
+        *fault
+    }
+}
+
+macro_rules! boxed {
+    ($($error:ty,)*) => {$(
+        impl From<$error> for Box<Fault> {
+            fn from(error: $error) -> Self {
+                Self::new(error.into())
+            }
+        }
+    )*};
+}
+
+boxed! {
+    ConfigError,
+    eevdf::Error,
+    posted_interrupt::NotOnACpu,
+}
+
+/// What the simulator's own functions return: the fault in a box, so that a result fits into
+/// registers. There are dozens for each event.
+pub type Sim<T = ()> = Result<T, Box<Fault>>;

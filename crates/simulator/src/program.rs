@@ -33,7 +33,7 @@ pub struct SpinId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MutexId(pub u32);
 /// A counting wait queue: pipes, futexes and queues are made of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 /// A device with a latency, whose interrupt goes to one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,9 +18,18 @@ pub(super) struct Few {
 impl Few {
     /// Arms a timer that is not armed: it fires after those that were armed for the same time.
     pub(super) fn arm(&mut self, slot: Slot, at_ns: u64) {
-        let sooner = self.list.iter().rev().take_while(|&&(at, _)| at <= at_ns);
-        let place = self.list.len() - sooner.count();
-        self.list.insert(place, (at_ns, slot));
+        self.list.push((at_ns, slot));
+        // Looks and moves in one: after how many the place is found is all that is mispredicted.
+        let Some((mut free, mut rest)) = self.list.split_last_mut() else {
+            return;
+        };
+        while let Some((sooner, later)) = rest.split_last_mut()
+            && sooner.0 <= at_ns
+        {
+            *free = *sooner;
+            (free, rest) = (sooner, later);
+        }
+        *free = (at_ns, slot);
     }
 
     /// Disarms a timer that is armed.

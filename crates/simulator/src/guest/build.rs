@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, Feature, PickMode};
 
-use super::kernel::{Device, Kernel, Mutex, SpinLock, Thread, ThreadState, WaitQueue};
+use super::kernel::{Device, Kernel, Mutex, SpinLock, Thread, ThreadState};
+use super::queues::{Passing, Queues};
 use super::source::Source;
 use crate::engine::{Random, Streams};
 use crate::fault::Sim;
@@ -61,14 +62,14 @@ impl GuestBuilder {
                 fair,
                 threads: Table::default(),
                 by_slot: Vec::new(),
-                queues: Vec::new(),
+                queues: Queues::default(),
                 spinlocks: Vec::new(),
                 mutexes: Vec::new(),
                 devices: Vec::new(),
                 sources: Vec::new(),
                 runnable: vec![0; vcpus as usize],
                 finished: Vec::new(),
-                passing: 0,
+                passing: Passing::default(),
                 tick_ns,
             },
         })
@@ -106,12 +107,7 @@ impl GuestBuilder {
 
     /// A counting queue that starts with `counts`.
     pub fn queue(&mut self, name: &str, counts: u64) -> QueueId {
-        self.kernel.queues.push(WaitQueue {
-            name: name.to_owned(),
-            counts,
-            ..WaitQueue::default()
-        });
-        QueueId(self.kernel.queues.len() as u32 - 1)
+        self.kernel.queues.add(name, counts)
     }
 
     /// A device whose requests take `latency_ns`, give or take `spread_percent`, and whose
@@ -136,7 +132,7 @@ impl GuestBuilder {
     /// Clients whose requests come to a network card that interrupts `vcpu`.
     pub fn source(&mut self, name: &str, arrivals: Arrivals, vcpu: u32) -> SourceId {
         let queue = self.queue(name, 0);
-        self.kernel.queues[queue.0 as usize].from_outside = true;
+        self.kernel.queues.fill_from_outside(queue);
         let random = self.random(&format!("source/{name}"));
         let number = self.kernel.sources.len() as u32;
         self.kernel.sources.push(Source {

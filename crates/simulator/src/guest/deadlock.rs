@@ -4,6 +4,7 @@ use super::{Kernel, SpinOn, ThreadState};
 use crate::fault::{Fault, Sim};
 use crate::ids::{ThreadNr, VmNr};
 use crate::machine::Machine;
+use crate::program::QueueId;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +51,10 @@ impl Machine<'_> {
                 )
             })
             .collect();
-        Err(Fault::Deadlock {
+        Err(Box::new(Fault::Deadlock {
             vm: self.vms[vm].cfg.name.to_string(),
             waits: lines,
-        })
+        }))
     }
 
     fn what_awaits(&self, vm: VmNr, thread: ThreadNr) -> Wait {
@@ -69,7 +70,7 @@ impl Machine<'_> {
             }
         };
         match t.state {
-            ThreadState::Waits(queue) if kernel.queues[queue as usize].from_outside => {
+            ThreadState::Waits(queue) if kernel.queues.from_outside(QueueId(queue)) => {
                 Wait::Nothing
             }
             ThreadState::Waits(queue) => Wait::Queue(queue),
@@ -121,7 +122,7 @@ fn describe(kernel: &Kernel, wait: Wait) -> String {
     };
     match wait {
         Wait::Nothing => "nothing".to_owned(),
-        Wait::Queue(queue) => format!("a count of {}", kernel.queues[queue as usize].name),
+        Wait::Queue(queue) => format!("a count of {}", kernel.queues.name(QueueId(queue))),
         Wait::Lock(SpinOn::Lock(lock), owner) => {
             let name = &kernel.spinlocks[lock.0 as usize].name;
             format!("spinlock {name}, which {}", holder(owner))

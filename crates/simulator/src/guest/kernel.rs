@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use stealtime_hypervisor::eevdf::{Fair, TaskId};
 
+use super::queues::{Passing, Queues};
 use super::source::Source;
 use crate::engine::Random;
 use crate::ids::{Table, ThreadNr};
@@ -55,16 +56,6 @@ impl core::fmt::Debug for Thread {
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
-}
-
-/// A counting wait queue.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WaitQueue {
-    pub(crate) name: String,
-    pub(crate) counts: u64,
-    pub(crate) waiters: VecDeque<ThreadNr>,
-    /// Its counts come from clients.
-    pub(crate) from_outside: bool,
 }
 
 /// Who holds a spinlock.
@@ -122,7 +113,7 @@ pub(crate) struct Kernel {
     pub(crate) threads: Table<ThreadNr, Thread>,
     /// Threads by the slot of their scheduler id.
     pub(crate) by_slot: Vec<ThreadNr>,
-    pub(crate) queues: Vec<WaitQueue>,
+    pub(crate) queues: Queues,
     pub(crate) spinlocks: Vec<SpinLock>,
     pub(crate) mutexes: Vec<Mutex>,
     pub(crate) devices: Vec<Device>,
@@ -132,7 +123,7 @@ pub(crate) struct Kernel {
     /// Threads that wait for a device that has finished, until its interrupt is handled.
     pub(crate) finished: Vec<(u8, ThreadNr)>,
     /// Stretches of passes that go on.
-    pub(crate) passing: u32,
+    pub(crate) passing: Passing,
     pub(crate) tick_ns: u64,
 }
 

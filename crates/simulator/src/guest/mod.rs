@@ -13,6 +13,7 @@ mod irq;
 mod kernel;
 mod lock;
 mod mutex;
+mod queues;
 mod sched;
 mod source;
 mod spin;

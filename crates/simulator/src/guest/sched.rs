@@ -232,16 +232,16 @@ impl Machine<'_> {
     pub(crate) fn guest_wait(&mut self, vcpu: VcpuNr, queue: QueueId) -> Sim {
         let v = &self.vcpus[vcpu];
         let (vm, thread) = (v.vm, v.guest.current);
-        if self.vms[vm].kernel.queues[queue.0 as usize].counts == 0 {
-            self.cut_passes(vm, queue);
+        if self.vms[vm].kernel.queues.take(queue) {
+            return Ok(());
         }
-        let q = &mut self.vms[vm].kernel.queues[queue.0 as usize];
-        if q.counts > 0 {
-            q.counts -= 1;
+        self.cut_passes(vm, queue);
+        let queues = &mut self.vms[vm].kernel.queues;
+        if queues.take(queue) {
             return Ok(());
         }
         if let Some(thread) = thread {
-            q.waiters.push_back(thread);
+            queues.wait(queue, thread);
         }
         self.guest_block(vcpu, ThreadState::Waits(queue.0))
     }
@@ -250,10 +250,8 @@ impl Machine<'_> {
     pub(crate) fn guest_give(&mut self, vcpu: VcpuNr, queue: QueueId, n: u32) -> Sim {
         let vm = self.vcpus[vcpu].vm;
         for _ in 0..n {
-            let q = &mut self.vms[vm].kernel.queues[queue.0 as usize];
-            match q.waiters.pop_front() {
-                Some(thread) => self.guest_wake(vcpu, thread)?,
-                None => q.counts += 1,
+            if let Some(thread) = self.vms[vm].kernel.queues.give(queue) {
+                self.guest_wake(vcpu, thread)?;
             }
         }
         Ok(())

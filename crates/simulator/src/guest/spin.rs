@@ -254,9 +254,9 @@ impl Machine<'_> {
         let thread = v.guest.current.map_or("the idle thread", |thread| {
             vm.kernel.threads[thread].name.as_str()
         });
-        Err(Fault::Workload {
+        Err(Box::new(Fault::Workload {
             vm: vm.cfg.name.to_string(),
             what: format!("{thread} {what}"),
-        })
+        }))
     }
 }

@@ -77,7 +77,7 @@ impl Machine<'_> {
         loop {
             turns += 1;
             if turns > 1_000_000 {
-                return Err(self.no_progress("a guest's thread takes no time"));
+                return Err(self.no_progress("a guest's thread takes no time").into());
             }
             if self.vcpus[vcpu].guest.takes_interrupts() && self.take_virtual_irq(vcpu) {
                 continue;

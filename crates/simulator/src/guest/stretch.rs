@@ -10,7 +10,7 @@
 use stealtime_hypervisor::eevdf::Resched;
 
 use super::Micro;
-use super::kernel::WaitQueue;
+use super::queues::Queues;
 use crate::ids::{CpuNr, ThreadNr, VcpuNr, VmNr};
 use crate::machine::Machine;
 use crate::program::{Passes, QueueId, Record, SpinId};
@@ -52,16 +52,14 @@ impl Series {
 }
 
 /// Whether nobody waits for the queues of a pass.
-fn is_quiet(queues: &[WaitQueue], (take, give): (QueueId, QueueId)) -> bool {
-    [take, give]
-        .iter()
-        .all(|queue| queues[queue.0 as usize].waiters.is_empty())
+fn is_quiet(queues: &Queues, (take, give): (QueueId, QueueId)) -> bool {
+    !queues.is_waited(take) && !queues.is_waited(give)
 }
 
 /// Counts that were reserved for passes are there again.
-fn give_back(queues: &mut [WaitQueue], what: &Passes, first: u32, n: u32) {
+fn give_back(queues: &mut Queues, what: &Passes, first: u32, n: u32) {
     for (take, _) in what.passes_from(first).take(n as usize) {
-        queues[take.0 as usize].counts += 1;
+        queues.add_count(take);
     }
 }
 
@@ -103,7 +101,7 @@ impl Machine<'_> {
     /// wake nobody.
     fn stretch_passes(&mut self, vcpu: VcpuNr, lead_ns: u64, gives: bool) -> u64 {
         let v = &mut self.vcpus[vcpu];
-        let kernel = &mut self.vms[v.vm].kernel;
+        let (vcpus, kernel) = (self.vms[v.vm].vcpus, &mut self.vms[v.vm].kernel);
         let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
         let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
             return lead_ns;
@@ -119,12 +117,9 @@ impl Machine<'_> {
         let most = (what.passes - begun).min(MOST_PASSES);
         let mut n = 0;
         for (take, give) in what.passes_from(begun).take(most as usize) {
-            let wakes = !kernel.queues[give.0 as usize].waiters.is_empty();
-            let from = &mut kernel.queues[take.0 as usize];
-            if wakes || from.counts == 0 {
+            if kernel.queues.is_waited(give) || !kernel.queues.take(take) {
                 break;
             }
-            from.counts -= 1;
             n += 1;
         }
         if n == 0 {
@@ -132,7 +127,7 @@ impl Machine<'_> {
         }
         series.begun += n;
         let over = core::mem::replace(&mut series.open, true) && !gives;
-        kernel.passing += 1;
+        kernel.passing.begin(v.index, vcpus, &what);
         let g = &mut v.guest;
         if gives {
             g.base.pop_front();
@@ -248,7 +243,7 @@ impl Machine<'_> {
     ) -> u64 {
         let v = &mut self.vcpus[vcpu];
         let kernel = &mut self.vms[v.vm].kernel;
-        kernel.passing -= 1;
+        kernel.passing.end(v.index);
         let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
         let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
             return left;
@@ -274,7 +269,7 @@ impl Machine<'_> {
         let given = first - u32::from(gives)..first + over;
         let count = given.len() as u32;
         for (_, give) in what.passes_from(given.start).take(given.len()) {
-            queues[give.0 as usize].counts += 1;
+            queues.add_count(give);
         }
         give_back(queues, &what, first + over + 1, n - over - 1);
         let (_, give) = what.pass(first + over);
@@ -302,14 +297,13 @@ impl Machine<'_> {
 
     /// A queue is empty: cuts stretches whose passes take from it or give to it.
     pub(crate) fn cut_passes(&mut self, vm: VmNr, queue: QueueId) {
-        if self.vms[vm].kernel.passing == 0 {
-            return;
-        }
-        for index in 0..self.vms[vm].vcpus {
+        let mut from = 0;
+        while let Some(index) = self.vms[vm].kernel.passing.next_near(from, queue) {
             let vcpu = self.vcpu_of(vm, index);
             if self.passes_touch(vcpu, queue) {
                 self.cut(vcpu);
             }
+            from = index + 1;
         }
     }
 
@@ -347,9 +341,10 @@ impl Machine<'_> {
                 (!own || !l.waiters.is_empty()).then_some("holds a lock that others want")
             }
             Stretch::Passes { .. } => {
-                let waited = (0u32..).zip(&kernel.queues).any(|(queue, q)| {
-                    !q.waiters.is_empty() && self.passes_touch(vcpu, QueueId(queue))
-                });
+                let waited = kernel
+                    .queues
+                    .numbers()
+                    .any(|queue| kernel.queues.is_waited(queue) && self.passes_touch(vcpu, queue));
                 waited.then_some("passes through a queue that others wait for")
             }
         }

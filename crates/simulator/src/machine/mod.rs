@@ -155,8 +155,8 @@ impl Machine<'_> {
                 return Err(Fault::Stopped);
             }
             self.now = at;
-            self.handle(slot).map_err(|fault| self.dated(fault))?;
-            self.watch().map_err(|fault| self.dated(fault))?;
+            self.handle(slot).map_err(|fault| self.dated(*fault))?;
+            self.watch().map_err(|fault| self.dated(*fault))?;
         }
         self.check_deadlock()?;
         self.now = end;
@@ -204,6 +204,7 @@ impl Machine<'_> {
         }
     }
 
+    #[cold]
     pub(crate) fn no_progress(&self, what: &str) -> Fault {
         Fault::NoProgress {
             at_ns: self.now,
@@ -211,11 +212,12 @@ impl Machine<'_> {
         }
     }
 
+    #[cold]
     pub(crate) fn broken<T>(&self, what: impl Into<String>) -> Sim<T> {
-        Err(Fault::Broken {
+        Err(Box::new(Fault::Broken {
             at_ns: self.now,
             what: what.into(),
-        })
+        }))
     }
 
     /// A timer of the engine for this purpose.

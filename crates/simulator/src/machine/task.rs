@@ -218,7 +218,9 @@ impl Machine<'_> {
                 _ => {
                     self.stats.steps_without_time += 1;
                     if self.stats.steps_without_time > super::MOST_AT_ONCE {
-                        return Err(self.no_progress("a host task's program takes no time"));
+                        return Err(self
+                            .no_progress("a host task's program takes no time")
+                            .into());
                     }
                 }
             }

@@ -183,10 +183,10 @@ impl Machine<'_> {
     fn script(&mut self, task: TaskNr) -> Sim<&mut ScriptTask> {
         match &mut self.tasks[task].body {
             Body::Script(script) => Ok(script),
-            _ => Err(crate::fault::Fault::Broken {
+            _ => Err(Box::new(crate::fault::Fault::Broken {
                 at_ns: 0,
                 what: "a task without a script runs one".to_owned(),
-            }),
+            })),
         }
     }
 
