@@ -142,13 +142,20 @@ impl Passes {
 
     /// The same for all passes from a number on.
     pub(crate) fn passes_from(&self, number: u32) -> impl Iterator<Item = (QueueId, QueueId)> {
-        let (width, stride) = (self.width.max(1), self.stride);
         let (take, give) = (self.take.0, self.give.0);
-        let mut place = number % width;
+        self.places_from(number)
+            .map(move |by| (QueueId(take + by), QueueId(give + by)))
+    }
+
+    /// By how much the queues of passes from a number on are above those of the first pair.
+    pub(crate) fn places_from(&self, number: u32) -> impl Iterator<Item = u32> {
+        let (width, stride) = (self.width.max(1), self.stride);
+        let end = width * stride;
+        let mut next = number % width * stride;
         core::iter::repeat_with(move || {
-            let by = place * stride;
-            place = if place + 1 == width { 0 } else { place + 1 };
-            (QueueId(take + by), QueueId(give + by))
+            let by = next;
+            next = if by + stride == end { 0 } else { by + stride };
+            by
         })
     }
 

@@ -103,6 +103,58 @@ impl Queues {
     }
 }
 
+/// Counts on their way through passes of a series.
+impl Queues {
+    /// Takes what passes take from number `first` on, `most` at most, as long as there are counts and
+    /// nobody waits for what the passes will give. How many.
+    pub(crate) fn take_passes(&mut self, what: &Passes, first: u32, most: u32) -> u32 {
+        if what.width <= 1 {
+            if self.is_waited(what.give) || !self.has_counts(what.take) {
+                return 0;
+            }
+            let level = &mut self.levels[what.take.0 as usize];
+            let n = u64::from(most).min(*level);
+            *level -= n;
+            return n as u32;
+        }
+        let levels = &mut *self.levels;
+        let passes = what.passes_from(first).take(most as usize);
+        let taken = passes.take_while(|&(take, give)| {
+            let waited = levels[give.0 as usize] == WAITED;
+            let level = &mut levels[take.0 as usize];
+            let takes = !waited && !matches!(*level, 0 | WAITED);
+            *level -= u64::from(takes);
+            takes
+        });
+        taken.count() as u32
+    }
+
+    /// So many passes from number `first` on give their counts: nobody waits for them.
+    pub(crate) fn give_passes(&mut self, what: &Passes, first: u32, n: u32) {
+        self.add_counts(what.give, what, first, n);
+    }
+
+    /// They do not take place: what they have taken is there again.
+    pub(crate) fn give_back(&mut self, what: &Passes, first: u32, n: u32) {
+        self.add_counts(what.take, what, first, n);
+    }
+
+    /// A count for each pass in its queue, of which `queue` is the first.
+    fn add_counts(&mut self, queue: QueueId, what: &Passes, first: u32, n: u32) {
+        if what.width <= 1 {
+            debug_assert!(n == 0 || !self.is_waited(queue));
+            self.levels[queue.0 as usize] += u64::from(n);
+            return;
+        }
+        let levels = &mut *self.levels;
+        for place in what.places_from(first).take(n as usize) {
+            let level = &mut levels[(queue.0 + place) as usize];
+            debug_assert!(*level != WAITED);
+            *level += 1;
+        }
+    }
+}
+
 /// Queues that a stretch may touch: from `first` on, and how many. None for no stretch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {

@@ -56,13 +56,6 @@ fn is_quiet(queues: &Queues, (take, give): (QueueId, QueueId)) -> bool {
     !queues.is_waited(take) && !queues.is_waited(give)
 }
 
-/// Counts that were reserved for passes are there again.
-fn give_back(queues: &mut Queues, what: &Passes, first: u32, n: u32) {
-    for (take, _) in what.passes_from(first).take(n as usize) {
-        queues.add_count(take);
-    }
-}
-
 impl Machine<'_> {
     /// A vCPU is about to run for `ns` at CPL 0: goes on beyond that as far as nobody looks. How long
     /// it runs now.
@@ -115,13 +108,7 @@ impl Machine<'_> {
             return lead_ns;
         }
         let most = (what.passes - begun).min(MOST_PASSES);
-        let mut n = 0;
-        for (take, give) in what.passes_from(begun).take(most as usize) {
-            if kernel.queues.is_waited(give) || !kernel.queues.take(take) {
-                break;
-            }
-            n += 1;
-        }
+        let n = kernel.queues.take_passes(&what, begun, most);
         if n == 0 {
             return lead_ns;
         }
@@ -161,9 +148,10 @@ impl Machine<'_> {
             let ns = series.what.ns + u64::from(self.costs.guest_syscall_ns);
             series.begun += 1;
             series.open = true;
-            v.guest.push(Micro::Wait(take));
-            v.guest.push(Micro::Run { ns, kernel: true });
-            v.guest.push(Micro::Wake(give, 1));
+            debug_assert!(v.guest.in_irq.is_none() && v.guest.base.front().is_none());
+            let run = Micro::Run { ns, kernel: true };
+            let steps = [Micro::Wait(take), run, Micro::Wake(give, 1)];
+            v.guest.base.replace(steps);
         }
         false
     }
@@ -253,7 +241,7 @@ impl Machine<'_> {
         let first = series.begun - n;
         let done = ns - left;
         if done < lead {
-            give_back(queues, &what, first, n);
+            queues.give_back(&what, first, n);
             series.begun = first;
             series.open = gives;
             if gives {
@@ -268,10 +256,8 @@ impl Machine<'_> {
         series.begun = first + over + 1;
         let given = first - u32::from(gives)..first + over;
         let count = given.len() as u32;
-        for (_, give) in what.passes_from(given.start).take(given.len()) {
-            queues.add_count(give);
-        }
-        give_back(queues, &what, first + over + 1, n - over - 1);
+        queues.give_passes(&what, given.start, count);
+        queues.give_back(&what, first + over + 1, n - over - 1);
         let (_, give) = what.pass(first + over);
         v.guest.push_next(Micro::Wake(give, 1));
         let vm = v.vm;
