@@ -154,7 +154,11 @@ impl Machine<'_> {
     }
 
     fn ns_of_cycles(&self, cycles: u64) -> u64 {
-        (u128::from(cycles) * 1_000_000 / u128::from(self.costs.tsc_khz.max(1))) as u64
+        let khz = u64::from(self.costs.tsc_khz.max(1));
+        match cycles.checked_mul(1_000_000) {
+            Some(product) => product / khz,
+            None => (u128::from(cycles) * 1_000_000 / u128::from(khz)) as u64,
+        }
     }
 
     /// How much longer the spinner itself would go on.
@@ -224,27 +228,32 @@ impl Machine<'_> {
         self.guest_resume(cpu, vcpu)
     }
 
-    /// The vCPU that a spinning one waits for, as only the simulator can know.
-    pub(crate) fn spin_awaits(&self, vcpu: VcpuNr) -> Option<VcpuNr> {
+    /// Whether a spinning vCPU waits for this other one of its VM, as only the simulator can know: of
+    /// several whose answers it needs, for the first.
+    pub(crate) fn spin_awaits(&self, vcpu: VcpuNr, other: u32) -> bool {
         let v = &self.vcpus[vcpu];
         let kernel = &self.vms[v.vm].kernel;
-        let index = match v.guest.spin?.on {
-            SpinOn::Lock(lock) => kernel.spinlocks[lock.0 as usize].owner?.vcpu,
+        let Some(spin) = v.guest.spin else {
+            return false;
+        };
+        match spin.on {
+            SpinOn::Lock(lock) => {
+                let owner = kernel.spinlocks[lock.0 as usize].owner;
+                owner.is_some_and(|owner| owner.vcpu == other)
+            }
             SpinOn::Mutex(mutex) => {
-                let owner: ThreadNr = kernel.mutexes[mutex.0 as usize].owner?;
-                kernel.threads[owner].vcpu
+                let owner: Option<ThreadNr> = kernel.mutexes[mutex.0 as usize].owner;
+                owner.is_some_and(|owner| kernel.threads[owner].vcpu == other)
             }
             SpinOn::Call => {
-                let n = self.vms[v.vm].vcpus;
-                let waits = (0..n).find(|&index| {
-                    let other = &self.vcpus[self.vcpu_of(v.vm, index)];
-                    other.guest.calls.contains(&v.index)
-                });
-                waits?
+                let called = |index: u32| {
+                    let one = &self.vcpus[self.vcpu_of(v.vm, index)];
+                    one.guest.calls.contains(&v.index)
+                };
+                called(other) && !(0..other).any(called)
             }
-            SpinOn::IdlePoll | SpinOn::Mwait => return None,
-        };
-        Some(self.vcpu_of(v.vm, index))
+            SpinOn::IdlePoll | SpinOn::Mwait => false,
+        }
     }
 
     /// The program did what no kernel would survive.

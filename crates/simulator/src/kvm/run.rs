@@ -13,17 +13,18 @@ use crate::machine::{Irq, Machine};
 impl Machine<'_> {
     /// What the vCPU's thread was doing is over: the next thing.
     pub(crate) fn vcpu_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let exit = self.vcpus[vcpu].exit;
-        match self.vcpus[vcpu].run {
+        let v = &self.vcpus[vcpu];
+        match v.run {
             VcpuRun::Ready => self.vcpu_enter(cpu, vcpu),
             VcpuRun::Entering => self.vcpu_entered(cpu, vcpu),
             VcpuRun::Guest => self.guest_step(cpu, vcpu),
-            VcpuRun::Exiting => self.vcpu_exited(cpu, vcpu, exit),
+            VcpuRun::Exiting => self.vcpu_exited(cpu, vcpu, v.exit),
             VcpuRun::Fast => {
-                self.handle_exit(cpu, vcpu, exit)?;
+                self.handle_exit(cpu, vcpu, v.exit)?;
                 self.reenter(cpu, vcpu)
             }
             VcpuRun::Handling => {
+                let exit = v.exit;
                 self.vcpus[vcpu].run = VcpuRun::Ready;
                 if self.handle_exit(cpu, vcpu, exit)? {
                     return Ok(());

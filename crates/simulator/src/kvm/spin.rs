@@ -135,7 +135,6 @@ impl<'a> Machine<'a> {
                 },
             );
         }
-        let waits_for = self.spin_awaits(vcpu);
         let search = core::mem::take(&mut self.vms[vm].directed_yield);
         let knobs = self.cfg.knobs.kvm.directed_yield;
         let now = self.now;
@@ -152,8 +151,8 @@ impl<'a> Machine<'a> {
         self.cpus[cpu].debt_ns += per * u64::from(outcome.looked_at);
         if let Some((boosted, _)) = outcome.boosted {
             self.stats.directed_yields += 1;
-            let target = self.vcpu_of(vm, boosted);
-            self.stats.yields_to_awaited += u64::from(waits_for == Some(target));
+            let awaited = self.spin_awaits(vcpu, boosted);
+            self.stats.yields_to_awaited += u64::from(awaited);
         }
         if yielded {
             // The thread is switched out within `kvm_vcpu_on_spin`: until it is back, on its way

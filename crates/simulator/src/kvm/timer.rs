@@ -14,7 +14,12 @@ use crate::machine::Machine;
 
 impl Machine<'_> {
     pub(crate) fn tsc(&self, ns: u64) -> u64 {
-        (u128::from(ns) * u128::from(self.costs.tsc_khz) / 1_000_000) as u64
+        let khz = u64::from(self.costs.tsc_khz);
+        match ns.checked_mul(khz) {
+            Some(product) => product / 1_000_000,
+            // After some hundred minutes.
+            None => (u128::from(ns) * u128::from(khz) / 1_000_000) as u64,
+        }
     }
 
     fn ns_of_tsc(&self, cycles: u64) -> u64 {

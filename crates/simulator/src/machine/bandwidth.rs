@@ -65,7 +65,11 @@ impl Machine<'_> {
         number
     }
 
+    #[inline]
     fn limit_of(&self, cpu: CpuNr) -> Option<usize> {
+        if self.bandwidths.is_empty() {
+            return None;
+        }
         let task = self.cpus[cpu].current?;
         self.tasks[task].bandwidth().map(|b| b as usize)
     }
@@ -80,10 +84,14 @@ impl Machine<'_> {
 
     /// `account_cfs_rq_runtime`: the running task's time is taken off its CPU's part, which is
     /// filled up from the pool when it is used up.
+    #[inline]
     pub(crate) fn charge_bandwidth(&mut self, cpu: CpuNr) {
-        let Some(n) = self.limit_of(cpu) else {
-            return;
-        };
+        if let Some(n) = self.limit_of(cpu) {
+            self.charge_limit(cpu, n);
+        }
+    }
+
+    fn charge_limit(&mut self, cpu: CpuNr, n: usize) {
         let spent = self.now - core::mem::replace(&mut self.cpus[cpu].charged_ns, self.now);
         let local = &mut self.bandwidths[n].local[cpu.index()];
         local.left_ns -= spent as i64;
@@ -119,11 +127,16 @@ impl Machine<'_> {
 
     /// On the way to user mode or into the guest (`throttle_cfs_rq_work`): stops here if the
     /// runtime is used up. Whether the CPU has gone on to something else.
+    #[inline]
     pub(crate) fn throttle(&mut self, cpu: CpuNr) -> Sim<bool> {
-        let (Some(n), Some(task)) = (self.limit_of(cpu), self.cpus[cpu].current) else {
-            return Ok(false);
-        };
-        self.charge_bandwidth(cpu);
+        match (self.limit_of(cpu), self.cpus[cpu].current) {
+            (Some(n), Some(task)) => self.throttle_limited(cpu, n, task),
+            _ => Ok(false),
+        }
+    }
+
+    fn throttle_limited(&mut self, cpu: CpuNr, n: usize, task: TaskNr) -> Sim<bool> {
+        self.charge_limit(cpu, n);
         let local = &mut self.bandwidths[n].local[cpu.index()];
         if !local.throttled {
             return Ok(false);

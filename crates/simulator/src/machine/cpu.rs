@@ -113,8 +113,13 @@ impl Machine<'_> {
                 let Some(task) = self.cpus[cpu].current else {
                     return self.broken("a CPU without a task runs one");
                 };
-                self.tasks[task].left_ns = 0;
-                self.run_task(cpu, task)
+                let t = &mut self.tasks[task];
+                t.left_ns = 0;
+                match t.body {
+                    // What `run_task` would look at is not so.
+                    Body::Vcpu(vcpu) => self.vcpu_step(cpu, vcpu),
+                    _ => self.run_task(cpu, task),
+                }
             }
         }
     }
