@@ -223,6 +223,7 @@ impl Machine<'_> {
         Ok(())
     }
 
+    #[inline(never)]
     fn spell_out(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr, op: Op) {
         let syscall = Micro::Run {
             ns: u64::from(self.costs.guest_syscall_ns / 2),

@@ -228,11 +228,19 @@ impl Machine<'_> {
     }
 
     /// Gives out an event that happens now on `cpu`, in the context of its task.
+    #[inline(always)]
     pub(crate) fn emit(&mut self, cpu: CpuNr, kind: Kind) {
         self.stats.trace_events += 1;
-        if !self.tracing {
-            return;
+        if self.tracing {
+            self.trace(cpu, kind);
         }
+    }
+
+    /// Out of the way of runs that nobody traces: what they execute for an event is more than the
+    /// first-level instruction cache holds.
+    #[cold]
+    #[inline(never)]
+    fn trace(&mut self, cpu: CpuNr, kind: Kind) {
         let c = &self.cpus[cpu];
         let tid = c.current.map_or(Tid::IDLE, |task| self.tasks[task].tid);
         let context = match c.phase {
