@@ -2,9 +2,6 @@
 
 use super::queue::Slot;
 
-/// Room for so many timers is kept when there are fewer.
-const MUCH_ROOM: usize = 64;
-
 /// Timers as they fire, the next one last.
 ///
 /// A new timer mostly fires soon. So its place is a few steps from the end, and to find it and to move what
@@ -49,13 +46,9 @@ impl Few {
         self.list.pop_if(|&mut (at_ns, _)| at_ns <= until_ns)
     }
 
-    /// Takes in timers that are in order and fire after all of these.
-    pub(super) fn put_behind(&mut self, timers: impl Iterator<Item = (u64, Slot)>) {
-        self.list.splice(0..0, timers);
-        if self.list.capacity() > 4 * self.list.len().max(MUCH_ROOM) {
-            // After a burst.
-            self.list.shrink_to(MUCH_ROOM);
-        }
+    /// Takes in a timer that fires before all of these.
+    pub(super) fn put_sooner(&mut self, slot: Slot, at_ns: u64) {
+        self.list.push((at_ns, slot));
     }
 
     /// Armed timers.

@@ -1,28 +1,15 @@
-//! Many timers in order: a wheel of short spans of time, each sorted when it is near.
-
-use core::cmp::Reverse;
+//! Many timers in order: a wheel of spans of time, the nearest a nanosecond long.
 
 use super::few::Few;
 use super::queue::Slot;
 use crate::at::At;
 
-/// The shortest span, in ns as a power of two: on a host of a thousand busy CPUs some forty timers fire
-/// in it.
-const SPAN_BITS: u32 = 8;
-/// A level has 256 spans, each as long as all those of the level below.
+/// A level has 256 spans, each as long as all those of the level below; the lowest one's are 1 ns.
 const LEVEL_BITS: u32 = 8;
 const SPANS: usize = 1 << LEVEL_BITS;
 const WORDS: usize = SPANS / 64;
 /// With so many levels all times there are have a span.
-const LEVELS: usize = (u64::BITS - SPAN_BITS).div_ceil(LEVEL_BITS) as usize;
-
-/// So many timers are kept in order at least, if there are as many within the next few spans: a timer
-/// that fires soon is then mostly put among them at once.
-const LEAST_NEAR: usize = 8;
-const SPANS_AHEAD: u64 = 8;
-
-/// Room for so many timers of one span is kept.
-const MOST_SORTED: usize = 64;
+const LEVELS: usize = u64::BITS.div_ceil(LEVEL_BITS) as usize;
 
 /// No slot, where a slot's number stands.
 const NONE: u32 = u32::MAX;
@@ -37,7 +24,9 @@ struct Link {
 /// Spans of one length, the later the longer.
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// The timer of each span that was armed last.
+    /// The timer of each span that was armed first, where there is one.
+    first: [u32; SPANS],
+    /// The one that was armed last.
     last: [u32; SPANS],
     /// Spans that have timers, a bit each.
     used: [u64; WORDS],
@@ -45,6 +34,7 @@ struct Level {
 
 impl Level {
     const EMPTY: Self = Self {
+        first: [NONE; SPANS],
         last: [NONE; SPANS],
         used: [0; WORDS],
     };
@@ -67,33 +57,28 @@ impl Level {
     }
 }
 
-/// Timers that fire soon are in order, those of later spans in the spans' lists. The spans of a level
-/// begin where time has come to in the level above: when it comes to the next of those, that one's timers
-/// are put into the levels below, in the order in which they were armed.
+/// Timers of the time that has come are in order, those of later spans in the spans' lists. The spans of
+/// a level begin where time has come to in the level above: when it comes to the next of those, that
+/// one's timers are put into the levels below, in the order in which they were armed. What comes to the
+/// lowest level is in order without a comparison: all timers of a span fire at the same time.
 ///
 /// What it takes to arm a timer and to take the next does not grow with how many there are. A heap's
-/// path does, and each step of it is a branch that cannot be predicted and, further down, a cache miss.
+/// path does, and each step of it is a branch that cannot be predicted and, further down, a cache miss;
+/// so does the sort of a span of several timers.
 #[derive(Clone, Debug)]
 pub(super) struct Wheel {
     near: Few,
-    /// The first of the shortest spans that is not in `near`. They are counted from time 0.
+    /// The first time in ns whose timers are not in `near`.
     begin: u64,
     levels: Box<[Level; LEVELS]>,
     /// By slot, as far as timers were armed.
     links: Vec<Link>,
     armed: usize,
-    /// A span while it is sorted.
-    sorted: Vec<(u64, Slot)>,
 }
 
-/// The number of the shortest span, from time 0.
-const fn span_of(at_ns: u64) -> u64 {
-    at_ns >> SPAN_BITS
-}
-
-/// The span's place in a level.
-const fn place(span: u64, level: usize) -> usize {
-    (span >> (level as u32 * LEVEL_BITS)) as usize % SPANS
+/// A time's place in a level.
+const fn place(at_ns: u64, level: usize) -> usize {
+    (at_ns >> (level as u32 * LEVEL_BITS)) as usize % SPANS
 }
 
 impl Wheel {
@@ -104,13 +89,12 @@ impl Wheel {
             levels: Box::new([Level::EMPTY; LEVELS]),
             links: Vec::new(),
             armed: 0,
-            sorted: Vec::new(),
         }
     }
 
-    /// The level where a span's number first differs from that of `begin`.
-    const fn level(&self, span: u64) -> usize {
-        let differs = (span ^ self.begin) | 1;
+    /// The level where a time first differs from `begin`.
+    const fn level(&self, at_ns: u64) -> usize {
+        let differs = (at_ns ^ self.begin) | 1;
         (differs.ilog2() / LEVEL_BITS) as usize
     }
 
@@ -118,11 +102,10 @@ impl Wheel {
     #[inline(never)]
     pub(super) fn arm(&mut self, slot: Slot, at_ns: u64) {
         self.armed += 1;
-        let span = span_of(at_ns);
-        if span < self.begin {
+        if at_ns < self.begin {
             self.near.arm(slot, at_ns);
         } else {
-            self.link(slot, span);
+            self.link(slot, at_ns);
         }
     }
 
@@ -130,11 +113,10 @@ impl Wheel {
     #[inline(never)]
     pub(super) fn cancel(&mut self, slot: Slot, at_ns: u64) {
         self.armed -= 1;
-        let span = span_of(at_ns);
-        if span < self.begin {
+        if at_ns < self.begin {
             self.near.cancel(slot);
         } else {
-            self.unlink(slot, span);
+            self.unlink(slot, at_ns);
         }
     }
 
@@ -152,9 +134,8 @@ impl Wheel {
     /// Takes the next timer, if it fires at `until_ns` or before.
     #[inline(never)]
     pub(super) fn pop(&mut self, until_ns: u64, times: &[At]) -> Option<(u64, Slot)> {
-        match self.near.next() {
-            None => self.turn(times),
-            Some(at_ns) => self.turn_ahead(span_of(at_ns) + SPANS_AHEAD, times),
+        if self.near.armed() == 0 {
+            self.turn(times);
         }
         let next = self.near.pop(until_ns)?;
         self.armed -= 1;
@@ -166,51 +147,32 @@ impl Wheel {
         self.armed
     }
 
-    /// Turns the wheel up to `span` as long as few timers are in order.
-    fn turn_ahead(&mut self, span: u64, times: &[At]) {
-        while self.near.armed() < LEAST_NEAR {
-            match self.first_used() {
-                Some((0, place))
-                    if self.begin - self.begin % SPANS as u64 + place as u64 <= span =>
-                {
-                    self.turn(times);
-                }
-                _ => return,
-            }
-        }
-    }
-
-    /// Turns the wheel to the next span that has timers, and sorts them.
+    /// Turns the wheel to the next time that has timers, and takes them out in order.
     fn turn(&mut self, times: &[At]) {
         while let Some((level, place)) = self.first_used() {
             let bits = level as u32 * LEVEL_BITS;
-            let above = self.begin >> bits >> LEVEL_BITS << LEVEL_BITS;
-            self.begin = (above | place as u64) << bits;
+            let above = match bits + LEVEL_BITS {
+                u64::BITS => 0,
+                above => self.begin >> above << above,
+            };
+            self.begin = above | (place as u64) << bits;
             if level == 0 {
-                return self.sort(place, times);
+                return self.come(place, times);
             }
             self.put_below(level, place, times);
         }
     }
 
-    /// Takes the timers of the span where the wheel begins, and sorts them.
-    fn sort(&mut self, place: usize, times: &[At]) {
-        let mut sorted = core::mem::take(&mut self.sorted);
-        let begin_ns = self.begin << SPAN_BITS;
-        // The next to fire comes last, and of one time what was armed first: one number says both.
-        let timers = (0u32..).zip(self.timers_of(0, place));
-        sorted.extend(timers.filter_map(|(n, slot)| {
-            let later_ns = times[slot.index()].get()? - begin_ns;
-            Some((later_ns << u32::BITS | u64::from(u32::MAX - n), slot))
-        }));
-        sorted.sort_unstable_by_key(|&(key, _)| Reverse(key));
-        let in_order = sorted.drain(..);
-        let in_order = in_order.map(|(key, slot)| (begin_ns + (key >> u32::BITS), slot));
-        self.near.put_behind(in_order);
-        sorted.shrink_to(MOST_SORTED);
-        self.sorted = sorted;
+    /// The time where the wheel begins has come.
+    fn come(&mut self, place: usize, times: &[At]) {
+        let mut slot = self.levels[0].last[place];
         self.empty(0, place);
-        self.begin += 1;
+        // What was armed last fires last, which is first in the list of those near.
+        while let Some(link) = self.links.get(slot as usize) {
+            self.near.put_sooner(Slot(slot), self.begin);
+            slot = link.before;
+        }
+        self.begin = self.begin.saturating_add(1);
         if self.begin.is_multiple_of(SPANS as u64) {
             self.begin_above(times);
         }
@@ -228,13 +190,16 @@ impl Wheel {
     /// Puts the timers of a span, which has come, into the levels below, the one that was armed first
     /// first.
     fn put_below(&mut self, level: usize, place: usize, times: &[At]) {
-        let mut next = self.timers_of(level, place).last();
+        if self.levels[level].last[place] == NONE {
+            return;
+        }
+        let mut next = self.levels[level].first[place];
         self.empty(level, place);
-        while let Some(slot) = next {
-            let after = Slot(self.links[slot.index()].after);
-            next = (after.index() < self.links.len()).then_some(after);
+        while let Some(link) = self.links.get(next as usize) {
+            let slot = Slot(next);
+            next = link.after;
             if let Some(at_ns) = times[slot.index()].get() {
-                self.link(slot, span_of(at_ns));
+                self.link(slot, at_ns);
             }
         }
     }
@@ -263,34 +228,35 @@ impl Wheel {
         })
     }
 
-    fn link(&mut self, slot: Slot, span: u64) {
-        let level = self.level(span);
-        let place = place(span, level);
+    fn link(&mut self, slot: Slot, at_ns: u64) {
+        let level = self.level(at_ns);
+        let place = place(at_ns, level);
         let before = core::mem::replace(&mut self.levels[level].last[place], slot.0);
         self.make_room(slot);
         let after = NONE;
         self.links[slot.index()] = Link { before, after };
         match self.links.get_mut(before as usize) {
             Some(link) => link.after = slot.0,
-            None => self.levels[level].mark(place, true),
+            None => {
+                self.levels[level].first[place] = slot.0;
+                self.levels[level].mark(place, true);
+            }
         }
     }
 
-    fn unlink(&mut self, slot: Slot, span: u64) {
+    fn unlink(&mut self, slot: Slot, at_ns: u64) {
         let Link { before, after } = self.links[slot.index()];
-        if let Some(link) = self.links.get_mut(before as usize) {
-            link.after = after;
+        let (level, place) = (self.level(at_ns), place(at_ns, self.level(at_ns)));
+        match self.links.get_mut(before as usize) {
+            Some(link) => link.after = after,
+            None => self.levels[level].first[place] = after,
         }
         match self.links.get_mut(after as usize) {
             Some(link) => link.before = before,
-            None => {
-                let level = self.level(span);
-                let place = place(span, level);
-                self.levels[level].last[place] = before;
-                if before == NONE {
-                    self.levels[level].mark(place, false);
-                }
-            }
+            None => self.levels[level].last[place] = before,
+        }
+        if before == NONE && after == NONE {
+            self.levels[level].mark(place, false);
         }
     }
 
