@@ -32,14 +32,16 @@ impl Machine<'_> {
         self.guest_halted(vcpu);
         let v = &mut self.vcpus[vcpu];
         let kernel = &mut self.vms[vm].kernel;
+        // Lists change hands, not their steps: none is made or given back.
         if let Some(thread) = prev {
-            kernel.threads[thread].saved = core::mem::take(&mut v.guest.base);
+            core::mem::swap(&mut kernel.threads[thread].saved, &mut v.guest.base);
         }
+        v.guest.base.clear();
         v.guest.current = next;
         v.guest.idle = next.is_none();
         if let Some(thread) = next {
             let t = &mut kernel.threads[thread];
-            v.guest.base = core::mem::take(&mut t.saved);
+            core::mem::swap(&mut v.guest.base, &mut t.saved);
             t.vcpu = index;
             let ns = u64::from(self.costs.guest_switch_ns);
             v.guest.base.push_front(Micro::Run { ns, kernel: true });

@@ -46,6 +46,11 @@ impl Steps {
         self.list.insert(0, micro);
     }
 
+    /// Takes all steps away.
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+    }
+
     /// These steps instead of what is there.
     pub(crate) fn replace<const N: usize>(&mut self, steps: [Micro; N]) {
         self.list.clear();
