@@ -70,7 +70,7 @@ impl Machine<'_> {
             }
         };
         match t.state {
-            ThreadState::Waits(queue) if kernel.queues.from_outside(QueueId(queue)) => {
+            ThreadState::Waits(queue) if kernel.queues.is_from_outside(QueueId(queue)) => {
                 Wait::Nothing
             }
             ThreadState::Waits(queue) => Wait::Queue(queue),

@@ -53,7 +53,7 @@ impl Queues {
         self.queues[queue.0 as usize].from_outside = true;
     }
 
-    pub(crate) fn from_outside(&self, queue: QueueId) -> bool {
+    pub(crate) fn is_from_outside(&self, queue: QueueId) -> bool {
         self.queues[queue.0 as usize].from_outside
     }
 
