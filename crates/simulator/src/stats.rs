@@ -210,6 +210,8 @@ pub struct Stats {
     pub directed_yields: u64,
     /// Of them: to the vCPU that the spinner waited for.
     pub yields_to_awaited: u64,
+    /// Hypercalls by which a guest's vCPU asked for its CPU to be given to another.
+    pub yield_hypercalls: u64,
     /// Writes to the ICR (Xen).
     pub icr_writes: u64,
     /// CPUs of a batch that had noticed by themselves.

@@ -206,6 +206,7 @@ fn guest(r: &mut Random) -> GuestConfig {
         pv_tlb_flush: r.chance(500),
         pv_spinlocks: r.chance(500),
         nopvspin: r.chance(200),
+        spin_yield: r.chance(100),
         pv_sched_yield: r.chance(500),
         steal_time: r.chance(500),
         hz: [100, 250, 1000][r.below(3) as usize],

@@ -178,6 +178,11 @@ pub(super) static KNOBS: &[Knob] = &[
         "Spinlocks pass from waiter to waiter in order, as on bare metal"
     ),
     switch!(
+        spin_yield,
+        Upstream("arch_spin_lock_wait of s390, DIAGNOSE 9c"),
+        "Who waits for a spinlock yields to its owner's vCPU by hypercall"
+    ),
+    switch!(
         pv_sched_yield,
         Upstream("KVM_FEATURE_PV_SCHED_YIELD"),
         "Who sends an IPI to a preempted vCPU yields to it"

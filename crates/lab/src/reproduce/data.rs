@@ -56,6 +56,14 @@ const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/published/directed-yield-inert-dbench.toml"),
     ),
     (
+        "directed-yield-s390",
+        include_str!("../../../../scenarios/published/directed-yield-s390.toml"),
+    ),
+    (
+        "directed-yield-s390-pool",
+        include_str!("../../../../scenarios/published/directed-yield-s390-pool.toml"),
+    ),
+    (
         "notification-suppression",
         include_str!("../../../../scenarios/published/notification-suppression.toml"),
     ),

@@ -105,7 +105,8 @@ fn of_effect(base: &[f64], with: &[f64], effect: Effect) -> Option<(f64, Option<
         ..
     } = difference(&pairs, Better::Neither)?;
     let percent = match effect {
-        Effect::Decrease => -percent?,
+        // Not `-percent`: nothing is 0, and not -0.
+        Effect::Decrease => 0.0 - percent?,
         _ => percent?,
     };
     Some((percent, percent_half_width))

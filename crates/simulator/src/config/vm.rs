@@ -38,6 +38,10 @@ pub struct GuestConfig {
     pub pv_spinlocks: bool,
     /// The guest was booted with `nopvspin`: queued spinlocks as on bare metal.
     pub nopvspin: bool,
+    /// Who waits for a spinlock yields to its owner's vCPU by a hypercall, at once if that does not
+    /// run and after each round of spinning, as guests on s390 do (`arch_spin_lock_wait_classic`,
+    /// DIAGNOSE 9c). Whoever comes first takes a free lock.
+    pub spin_yield: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: IPIs to preempted vCPUs yield to them.
     pub pv_sched_yield: bool,
     /// KVM_FEATURE_STEAL_TIME: the guest's scheduler knows what was stolen.
@@ -60,6 +64,7 @@ impl Default for GuestConfig {
             pv_tlb_flush: true,
             pv_spinlocks: true,
             nopvspin: false,
+            spin_yield: false,
             pv_sched_yield: true,
             steal_time: true,
             hz: 250,

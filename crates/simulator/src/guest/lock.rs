@@ -1,11 +1,15 @@
-//! Spinlocks of the three kinds that a guest can have (`kernel/locking/qspinlock.c`,
-//! `qspinlock_paravirt.h`, `virt_spin_lock`).
+//! Spinlocks of the kinds that a guest can have (`kernel/locking/qspinlock.c`,
+//! `qspinlock_paravirt.h`, `virt_spin_lock`; `arch/s390/lib/spinlock.c`).
 //!
 //! | kind | where | who gets a free lock |
 //! |---|---|---|
 //! | paravirtual | the hypervisor offers the kick (`KVM_FEATURE_PV_UNHALT`) | the first waiter |
 //! | test and set | it does not | whoever looks first |
 //! | native | `nopvspin`, or one vCPU | the first waiter, even if its vCPU does not run |
+//! | that yields | `spin_yield` | whoever looks first |
+//!
+//! A waiter for a lock that yields gives its CPU to the owner's vCPU, if that does not run: when it
+//! begins to wait, and after each round of spinning.
 //!
 //! A waiter for a paravirtual lock that has spun long enough halts, and so does one whose
 //! predecessor has halted; the one who unlocks kicks the first waiter if that has halted, and until
@@ -29,6 +33,15 @@ enum Kind {
     TestAndSet,
     /// `native_queued_spin_lock_slowpath`.
     Native,
+    /// `arch_spin_lock_wait_classic` of s390.
+    Yielding,
+}
+
+impl Kind {
+    /// Whether whoever looks first takes a free lock.
+    const fn is_unfair(self) -> bool {
+        matches!(self, Self::TestAndSet | Self::Yielding)
+    }
 }
 
 impl Machine<'_> {
@@ -37,13 +50,20 @@ impl Machine<'_> {
     fn lock_kind(&self, vm: VmNr) -> Kind {
         let vm = &self.vms[vm];
         let guest = &vm.cfg.guest;
-        if guest.nopvspin || vm.vcpus == 1 {
+        if guest.spin_yield {
+            Kind::Yielding
+        } else if guest.nopvspin || vm.vcpus == 1 {
             Kind::Native
         } else if guest.pv_spinlocks && !guest.hlt_in_guest && !guest.mwait_in_guest {
             Kind::Paravirtual
         } else {
             Kind::TestAndSet
         }
+    }
+
+    /// Whether waiters for the guest's locks yield to their owners.
+    pub(crate) fn has_yielding_spinlocks(&self, vm: VmNr) -> bool {
+        self.lock_kind(vm) == Kind::Yielding
     }
 
     /// Whether waiters for the guest's locks halt.
@@ -65,7 +85,7 @@ impl Machine<'_> {
             ns: locked,
             kernel: true,
         });
-        let unfair = self.lock_kind(vm) == Kind::TestAndSet;
+        let unfair = self.lock_kind(vm).is_unfair();
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         if l.owner.is_some_and(|owner| owner.vcpu == index) {
             let what = format!("takes spinlock {}, which its vCPU holds already", l.name);
@@ -104,7 +124,7 @@ impl Machine<'_> {
         }
         l.owner = None;
         let first = l.waiters.front().copied();
-        let unfair = self.lock_kind(vm) == Kind::TestAndSet;
+        let unfair = self.lock_kind(vm).is_unfair();
         let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
         v.guest.push_next(Micro::CheckResched);
@@ -167,9 +187,12 @@ impl Machine<'_> {
         let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == index) else {
             return Look::Over;
         };
-        if kind == Kind::TestAndSet {
-            if l.owner.is_some() {
-                return Look::Wait;
+        if kind.is_unfair() {
+            if let Some(owner) = l.owner {
+                return match kind {
+                    Kind::Yielding => self.wait_or_yield(vcpu, owner.vcpu),
+                    _ => Look::Wait,
+                };
             }
             let taker = l.waiters.remove(place);
             l.owner = taker.map(|Waiter { vcpu, thread, .. }| Holder { vcpu, thread });
@@ -202,6 +225,22 @@ impl Machine<'_> {
         Look::Halt
     }
 
+    /// A waiter for a lock that yields has found it taken.
+    fn wait_or_yield(&mut self, vcpu: VcpuNr, owner: u32) -> Look {
+        let waits_for = self.vcpu_of(self.vcpus[vcpu].vm, owner);
+        let preempted = self.guest_sees_preempted(waits_for);
+        let (now, round) = (self.now, self.spin_retry_ns());
+        let Some(spin) = &mut self.vcpus[vcpu].guest.spin else {
+            return Look::Wait;
+        };
+        let begins = spin.since_ns == now && spin.spun_ns == 0;
+        if (begins && preempted) || spin.spun_ns >= round {
+            spin.spun_ns = 0;
+            return Look::Yield(owner);
+        }
+        Look::Wait
+    }
+
     /// Whether a waiter would do anything but go on, if it looked.
     pub(crate) fn lock_wants_look(&self, vcpu: VcpuNr, lock: SpinId) -> bool {
         let v = &self.vcpus[vcpu];
@@ -210,7 +249,7 @@ impl Machine<'_> {
             return true;
         };
         let kind = self.lock_kind(v.vm);
-        let first = place == 0 || kind == Kind::TestAndSet;
+        let first = place == 0 || kind.is_unfair();
         let behind_halted = place > 0 && l.waiters[place - 1].halted;
         (first && l.owner.is_none()) || (behind_halted && kind == Kind::Paravirtual)
     }

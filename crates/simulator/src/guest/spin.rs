@@ -12,6 +12,10 @@ use crate::machine::{Machine, Message};
 const PAUSE_CYCLES: u64 = 140;
 /// Rounds of PAUSE before the waiter for a paravirtual spinlock halts (`SPIN_THRESHOLD`).
 const SPIN_THRESHOLD: u64 = 1 << 15;
+/// Rounds of looking before the waiter for a spinlock that yields does so again (`spin_retry` of
+/// s390), and the cycles of one: a load from the first level, two tests and a branch (estimate).
+const SPIN_RETRY: u64 = 1000;
+const LOOK_CYCLES: u64 = 8;
 /// A spin that is longer than this is looked at: it may never end. In ns.
 const LOOK_AFTER_NS: u64 = 10_000_000_000;
 
@@ -24,6 +28,8 @@ pub(crate) enum Look {
     Wait,
     /// Nothing, and it has waited long enough: it halts until it is kicked.
     Halt,
+    /// Nothing; its CPU goes to this vCPU of the VM, which it waits for.
+    Yield(u32),
 }
 
 impl Machine<'_> {
@@ -49,6 +55,12 @@ impl Machine<'_> {
                 let g = &mut self.vcpus[vcpu].guest;
                 g.push_next(Micro::Spin(on));
                 g.push_next(Micro::Exit(Exit::Hlt));
+                Ok(false)
+            }
+            Look::Yield(owner) => {
+                let g = &mut self.vcpus[vcpu].guest;
+                g.push_next(Micro::Spin(on));
+                g.push_next(Micro::Exit(Exit::SchedYield { vcpu: owner }));
                 Ok(false)
             }
             Look::Wait => {
@@ -169,12 +181,19 @@ impl Machine<'_> {
             SpinOn::Lock(_) if self.has_pv_spinlocks(v.vm) => {
                 Some(self.spin_threshold_ns().saturating_sub(spin.spun_ns).max(1))
             }
+            SpinOn::Lock(_) if self.has_yielding_spinlocks(v.vm) => {
+                Some(self.spin_retry_ns().saturating_sub(spin.spun_ns).max(1))
+            }
             SpinOn::IdlePoll => {
                 let waited = self.now - spin.since_ns;
                 Some(v.guest.halt_poll.limit_ns().saturating_sub(waited).max(1))
             }
             _ => None,
         }
+    }
+
+    pub(crate) fn spin_retry_ns(&self) -> u64 {
+        self.ns_of_cycles(SPIN_RETRY * LOOK_CYCLES).max(1)
     }
 
     pub(crate) fn spin_threshold_ns(&self) -> u64 {

@@ -122,7 +122,7 @@ pub(crate) enum Exit {
     Io { device: DeviceId, thread: ThreadNr },
     /// `KVM_HC_KICK_CPU`: a paravirtual spinlock passes on.
     KickCpu { vcpu: u32 },
-    /// `KVM_HC_SCHED_YIELD`: the receiver of an IPI does not run.
+    /// `KVM_HC_SCHED_YIELD`: the receiver of an IPI, or the owner of a lock, does not run.
     SchedYield { vcpu: u32 },
 }
 

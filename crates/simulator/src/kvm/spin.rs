@@ -163,9 +163,11 @@ impl<'a> Machine<'a> {
         Ok(yielded)
     }
 
-    /// `KVM_HC_SCHED_YIELD`.
+    /// `KVM_HC_SCHED_YIELD`; and DIAGNOSE 9c of s390, which asks and does the same
+    /// (`__diag_time_slice_end_directed`).
     pub(crate) fn pv_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
         let vm = self.vcpus[from].vm;
+        self.stats.yield_hypercalls += 1;
         self.emit(
             cpu,
             Kind::KvmHypercall {

@@ -33,6 +33,7 @@ enum Locks {
     Paravirtual,
     TestAndSet,
     Native,
+    Yielding,
 }
 
 /// Guests of four vCPUs on as many CPUs or on fewer, where pause loops exit or not.
@@ -41,6 +42,7 @@ fn contended(cpus: u32, locks: Locks, ple: bool) -> Outcome {
     for vm in &mut config.vms {
         vm.guest.pv_spinlocks = locks == Locks::Paravirtual;
         vm.guest.nopvspin = locks == Locks::Native;
+        vm.guest.spin_yield = locks == Locks::Yielding;
         vm.guest.pause_in_guest = !ple;
     }
     run_recipe(&config, contend).unwrap()
@@ -139,6 +141,23 @@ fn test_and_set_locks_do_not_wait_for_preempted_waiters() {
     assert!(spun[1] * 3 < spun[0] * 2, "{spun:?}");
     assert!(done(&unfair) > done(&fair));
     assert_eq!(unfair.stats.pv_waits, 0);
+}
+
+/// Who knows the owner's vCPU gives it the CPU at once, without a pause-loop exit and a search.
+#[test]
+fn yielding_locks_hand_the_cpu_to_the_owner() {
+    let [blind, ple] = [false, true].map(|ple| contended(3, Locks::TestAndSet, ple));
+    let yielding = contended(3, Locks::Yielding, false);
+    let stats = &yielding.stats;
+    assert_eq!((stats.pause_exits, stats.directed_yields), (0, 0));
+    assert!(stats.yield_hypercalls > 1000, "{}", stats.yield_hypercalls);
+    assert_eq!(ple.stats.yield_hypercalls, 0);
+    let spun = [&blind, &ple, &yielding].map(spun_per_mille);
+    assert!(spun[2] < spun[1] && spun[1] < spun[0], "{spun:?}");
+    assert!(done(&yielding) > done(&blind));
+    // With a CPU for each vCPU the owner runs: all that is left are rounds of spinning.
+    let enough = contended(4, Locks::Yielding, false);
+    assert!(enough.stats.yield_hypercalls * 20 < stats.yield_hypercalls);
 }
 
 /// What does not exit on HLT cannot be kicked: whoever comes first has the lock.
