@@ -5,6 +5,7 @@ mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod random;
+mod ring;
 mod wheel;
 
 pub use queue::{Queue, Slot};

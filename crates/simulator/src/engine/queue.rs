@@ -1,6 +1,6 @@
 //! Timers, cancellable and ordered by (time, sequence).
 
-use super::few::Few;
+use super::ring::Ring;
 use super::wheel::Wheel;
 use crate::at::At;
 
@@ -16,13 +16,17 @@ impl Slot {
     }
 }
 
-/// Most timers of a sorted list.
+/// Most timers of a ring and its list.
 const MOST_LISTED: usize = 512;
 
 /// Armed timers. Once there are many they stay in a wheel.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a run has one queue, which is looked at for each event"
+)]
 enum Armed {
-    Few(Few),
+    Few(Ring),
     Many(Wheel),
 }
 
@@ -46,7 +50,7 @@ impl Queue {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            armed: Armed::Few(Few::default()),
+            armed: Armed::Few(Ring::default()),
             times: Vec::new(),
         }
     }
@@ -55,6 +59,9 @@ impl Queue {
     pub fn slot(&mut self) -> Slot {
         let slot = u32::try_from(self.times.len()).unwrap_or(u32::MAX);
         self.times.push(At::NEVER);
+        if let Armed::Few(few) = &mut self.armed {
+            few.add_slot();
+        }
         Slot(slot)
     }
 
@@ -64,10 +71,10 @@ impl Queue {
         let was = core::mem::replace(&mut self.times[slot.index()], At::ns(at_ns));
         match &mut self.armed {
             Armed::Few(few) => {
-                if was.get().is_some() {
-                    few.cancel(slot);
+                if let Some(was_ns) = was.get() {
+                    few.cancel(slot, was_ns);
                 }
-                few.arm(slot, at_ns);
+                few.arm(slot, at_ns, &self.times);
                 if few.armed() > MOST_LISTED {
                     self.grow();
                 }
@@ -87,7 +94,7 @@ impl Queue {
             return;
         };
         match &mut self.armed {
-            Armed::Few(few) => few.cancel(slot),
+            Armed::Few(few) => few.cancel(slot, at_ns),
             Armed::Many(wheel) => wheel.cancel(slot, at_ns),
         }
     }
@@ -102,7 +109,7 @@ impl Queue {
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         match &self.armed {
-            Armed::Few(few) => few.next(),
+            Armed::Few(few) => few.next(&self.times),
             Armed::Many(wheel) => wheel.next(&self.times),
         }
     }
@@ -110,7 +117,7 @@ impl Queue {
     /// Takes the next timer, if it fires at `until_ns` or before.
     pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
         let (at_ns, slot) = match &mut self.armed {
-            Armed::Few(few) => few.pop(until_ns),
+            Armed::Few(few) => few.pop(until_ns, &self.times),
             Armed::Many(wheel) => wheel.pop(until_ns, &self.times),
         }?;
         self.times[slot.index()] = At::NEVER;
@@ -133,7 +140,7 @@ impl Queue {
             return;
         };
         let mut wheel = Wheel::new();
-        while let Some((at_ns, slot)) = few.pop(u64::MAX) {
+        while let Some((at_ns, slot)) = few.pop(u64::MAX, &self.times) {
             wheel.arm(slot, at_ns);
         }
         self.armed = Armed::Many(wheel);

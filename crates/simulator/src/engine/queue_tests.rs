@@ -15,6 +15,8 @@ proptest! {
     fn fires_as_a_sorted_map_does(
         (timers, pace, steps) in prop_oneof![
             steps(24, 400, 50).prop_map(|steps| (24, 50, steps)),
+            // Near and far ones.
+            steps(24, 400, 20_000).prop_map(|steps| (24, 9000, steps)),
             // Soon more than a list takes.
             steps(1000, 2000, 5000).prop_map(|steps| (1000, 50, steps)),
             // Many, most of them beyond the wheel when they are armed: one turn, or several.

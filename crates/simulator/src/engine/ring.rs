@@ -1,0 +1,145 @@
+//! Few timers: those that fire soon in a ring of spans, the others in a sorted list.
+
+use super::few::Few;
+use super::queue::Slot;
+use crate::at::At;
+
+/// Log2 of how long a span is, in ns.
+const SPAN_BITS: u32 = 5;
+/// Spans of the ring, a bit each.
+const SPANS: u64 = 64;
+
+/// No timer.
+const NONE: Slot = Slot(u32::MAX);
+
+const fn span_of(at_ns: u64) -> u64 {
+    at_ns >> SPAN_BITS
+}
+
+/// Timers as they fire.
+///
+/// Most fire soon, and a span has rarely more than one of them. So neither to arm one nor to take the
+/// next one is there much to look at, above all nothing that a processor would have to guess: in a
+/// sorted list that is after how many others a timer fires.
+///
+/// `times` says when each timer fires, by slot.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    /// Spans that have timers, by the low bits of their number. All begin less than [`SPANS`] spans
+    /// after that of `now_ns`.
+    used: u64,
+    /// The first timer of each, or [`NONE`].
+    first: [Slot; SPANS as usize],
+    /// The next one of the same span, in order, by slot.
+    next: Vec<Slot>,
+    /// How many are in the ring.
+    near: usize,
+    /// Those that were farther away when they were armed.
+    far: Few,
+    /// When the last one that was taken fired.
+    now_ns: u64,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self {
+            used: 0,
+            first: [NONE; SPANS as usize],
+            next: Vec::new(),
+            near: 0,
+            far: Few::default(),
+            now_ns: 0,
+        }
+    }
+}
+
+impl Ring {
+    /// There is one timer more, not armed.
+    pub(super) fn add_slot(&mut self) {
+        self.next.push(NONE);
+    }
+
+    /// Arms a timer that is not armed: it fires after those that were armed for the same time.
+    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64, times: &[At]) {
+        let span = span_of(at_ns);
+        if span.wrapping_sub(span_of(self.now_ns)) >= SPANS {
+            return self.far.arm(slot, at_ns);
+        }
+        self.near += 1;
+        let place = (span % SPANS) as usize;
+        let fires = |timer: Slot| times[timer.index()].get().unwrap_or(u64::MAX);
+        let (mut last, mut next) = (NONE, self.first[place]);
+        while next != NONE && fires(next) <= at_ns {
+            (last, next) = (next, self.next[next.index()]);
+        }
+        self.next[slot.index()] = next;
+        if last == NONE {
+            self.first[place] = slot;
+            self.used |= 1 << place;
+        } else {
+            self.next[last.index()] = slot;
+        }
+    }
+
+    /// Disarms a timer that is armed for `at_ns`.
+    pub(super) fn cancel(&mut self, slot: Slot, at_ns: u64) {
+        let place = (span_of(at_ns) % SPANS) as usize;
+        let (mut last, mut next) = (NONE, self.first[place]);
+        while next != slot {
+            if next == NONE {
+                return self.far.cancel(slot);
+            }
+            (last, next) = (next, self.next[next.index()]);
+        }
+        self.near -= 1;
+        let after = self.next[slot.index()];
+        if last == NONE {
+            self.first[place] = after;
+            self.used &= !(u64::from(after == NONE) << place);
+        } else {
+            self.next[last.index()] = after;
+        }
+    }
+
+    /// The place of the first span that has timers, if any has.
+    fn nearest(&self) -> usize {
+        let begin = (span_of(self.now_ns) % SPANS) as u32;
+        let ahead = self.used.rotate_right(begin).trailing_zeros();
+        (begin + ahead) as usize % SPANS as usize
+    }
+
+    /// When the next timer will fire.
+    pub(super) fn next(&self, times: &[At]) -> Option<u64> {
+        let near = self.first[self.nearest()];
+        let near = times.get(near.index()).and_then(|at| at.get());
+        near.into_iter().chain(self.far.next()).min()
+    }
+
+    /// Takes the next timer, if it fires at `until_ns` or before.
+    pub(super) fn pop(&mut self, until_ns: u64, times: &[At]) -> Option<(u64, Slot)> {
+        let place = self.nearest();
+        let slot = self.first[place];
+        let near = times.get(slot.index()).and_then(|at| at.get());
+        // What was far away when it was armed was armed earlier than what was near.
+        let far = self.far.next().unwrap_or(u64::MAX);
+        let Some(at_ns) = near.filter(|&at_ns| at_ns < far) else {
+            let taken = self.far.pop(until_ns)?;
+            self.now_ns = self.now_ns.max(taken.0);
+            return Some(taken);
+        };
+        if at_ns > until_ns {
+            return None;
+        }
+        self.near -= 1;
+        self.now_ns = self.now_ns.max(at_ns);
+        let after = self.next[slot.index()];
+        self.first[place] = after;
+        self.used &= !(u64::from(after == NONE) << place);
+        Some((at_ns, slot))
+    }
+
+    /// Armed timers.
+    pub(super) const fn armed(&self) -> usize {
+        self.near + self.far.armed()
+    }
+}
