@@ -76,15 +76,14 @@ impl Fair {
     /// An unknown task.
     pub fn lag_ns(&self, task: TaskId) -> Result<i64, Error> {
         let mut e = self.task(task)?;
-        let mut most = i64::MIN;
+        let mut most = None;
         while let Some(ent) = self.ent.at(e) {
             let arena = self.arena(e);
             let queue = &self.que[arena];
             // Alone it has all there is.
             if ent.on_rq && queue.members > 1 {
                 let behind = self.average(arena).wrapping_sub(ent.vruntime) as i64;
-                let real = i128::from(behind) * i128::from(ent.weight) / i128::from(NICE_0_LOAD);
-                most = most.max(i64::try_from(real).unwrap_or(i64::MAX));
+                most = most.max(Some(real_time(behind, ent.weight)));
             }
             if self.is_flat(ent.rq) {
                 // There is one level.
@@ -92,7 +91,7 @@ impl Fair {
             }
             e = self.parent(e);
         }
-        Ok(if most == i64::MIN { 0 } else { most })
+        Ok(most.unwrap_or(0))
     }
 
     /// The queue of `group` (`None`: the root) on `rq`.
@@ -221,5 +220,17 @@ impl Fair {
             e = self.parent(e);
         }
         Ok(())
+    }
+}
+
+/// Virtual time at a weight, as time on a CPU.
+fn real_time(virtual_ns: i64, weight: u64) -> i64 {
+    let (load, weight) = (NICE_0_LOAD as i64, weight as i64);
+    match virtual_ns.checked_mul(weight) {
+        Some(product) => product / load,
+        None => {
+            let real = i128::from(virtual_ns) * i128::from(weight) / i128::from(load);
+            i64::try_from(real).unwrap_or(i64::MAX)
+        }
     }
 }

@@ -14,8 +14,15 @@ impl Machine<'_> {
         if !self.cpus[cpu].slow {
             return work_ns;
         }
-        let percent = u128::from(self.cfg.host.profile.smt_percent.max(1));
-        u64::try_from((u128::from(work_ns) * 100).div_ceil(percent)).unwrap_or(u64::MAX)
+        let percent = self.cfg.host.profile.smt_percent.max(1);
+        match work_ns.checked_mul(100) {
+            Some(hundredfold) => hundredfold.div_ceil(percent.into()),
+            // More than five years.
+            None => {
+                let hundredfold = u128::from(work_ns) * 100;
+                u64::try_from(hundredfold.div_ceil(percent.into())).unwrap_or(u64::MAX)
+            }
+        }
     }
 
     /// How much work is done in `ns` on `cpu` now.
@@ -23,8 +30,11 @@ impl Machine<'_> {
         if !self.cpus[cpu].slow {
             return ns;
         }
-        let percent = u128::from(self.cfg.host.profile.smt_percent);
-        (u128::from(ns) * percent / 100) as u64
+        let percent = self.cfg.host.profile.smt_percent;
+        match ns.checked_mul(percent.into()) {
+            Some(product) => product / 100,
+            None => (u128::from(ns) * u128::from(percent) / 100) as u64,
+        }
     }
 
     /// `cpu` has got or lost a task: its sibling goes on at another speed.
