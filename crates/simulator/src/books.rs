@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_hypervisor::prefetch::prefetch;
+use stealtime_hypervisor::prefetch::{prefetch, prefetch_room};
 
 use crate::at::At;
 use crate::ids::{CpuNr, Number, TaskNr};
@@ -194,7 +194,7 @@ impl RunningBooks {
     /// Asks for the memory that its lists are in.
     pub(crate) fn prefetch(&self) {
         prefetch(&*self.exits);
-        prefetch(self.outstanding.as_slice());
+        prefetch_room(&self.outstanding);
     }
 
     pub(crate) fn entered(&mut self, now: u64) {

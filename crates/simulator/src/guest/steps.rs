@@ -1,6 +1,6 @@
 //! The steps that a vCPU or a thread has before it.
 
-use stealtime_hypervisor::prefetch::prefetch;
+use stealtime_hypervisor::prefetch::prefetch_room;
 
 use super::Micro;
 
@@ -21,7 +21,7 @@ impl Steps {
 
     /// Asks for the memory that they are in.
     pub(crate) fn prefetch(&self) {
-        prefetch(self.list.as_slice());
+        prefetch_room(&self.list);
     }
 
     /// How many there are.

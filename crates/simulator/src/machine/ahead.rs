@@ -21,6 +21,9 @@ const MANY_VCPUS: usize = 2048;
 /// What is kept of what has begun, which is how many links are asked for of each.
 const WAYS: usize = 12;
 
+/// So soon after the interrupt its handler looks which timers have expired, in ns, or a little later.
+const HANDLER_NS: u64 = 2_000;
+
 /// What a vCPU's thread is about to do.
 #[derive(Clone, Copy, Debug)]
 enum Coming {
@@ -52,10 +55,24 @@ impl Machine<'_> {
     /// A clock event of `cpu` is about to be handled.
     #[inline]
     pub(super) fn look_ahead_to_wakeup(&mut self, cpu: CpuNr) {
-        if self.is_large()
-            && let Some(&(_, _, timer)) = self.cpus[cpu].hrtimers.last()
-        {
+        if self.is_large() {
+            self.look_ahead_to_wakeups(cpu);
+        }
+    }
+
+    /// All timers that expire before the handler looks, or one.
+    #[inline(never)]
+    fn look_ahead_to_wakeups(&mut self, cpu: CpuNr) {
+        let until_ns = self.now + HANDLER_NS;
+        let due = |timers: &[(u64, u64, TimerNr)], n: usize| {
+            let at = timers.len().checked_sub(n + 1)?;
+            let &(at_ns, _, timer) = timers.get(at)?;
+            (n == 0 || at_ns <= until_ns).then_some(timer)
+        };
+        let mut n = 0;
+        while let Some(timer) = due(&self.cpus[cpu].hrtimers, n) {
             self.look_ahead(Coming::Wakeup(timer));
+            n += 1;
         }
     }
 
