@@ -1,7 +1,7 @@
 //! Timers, cancellable and ordered by (time, sequence).
 
 use super::ring::Ring;
-use super::wheel::Wheel;
+use super::wheel::{Link, Wheel};
 use crate::at::At;
 
 /// A timer of the queue. It is armed for one time at most.
@@ -30,13 +30,22 @@ enum Armed {
     Many(Wheel),
 }
 
+/// A slot's timer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timer {
+    /// When it fires, if it is armed.
+    pub(super) at: At,
+    /// The wheel's: who looks at the one looks at the other.
+    pub(super) link: Link,
+}
+
 /// Timers, armed for a time or not. They fire in the order of their times, and those of one time
 /// in the order in which they were armed.
 #[derive(Clone, Debug)]
 pub struct Queue {
     armed: Armed,
     /// By slot.
-    times: Vec<At>,
+    timers: Vec<Timer>,
 }
 
 impl Default for Queue {
@@ -51,14 +60,17 @@ impl Queue {
     pub fn new() -> Self {
         Self {
             armed: Armed::Few(Ring::default()),
-            times: Vec::new(),
+            timers: Vec::new(),
         }
     }
 
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
-        let slot = u32::try_from(self.times.len()).unwrap_or(u32::MAX);
-        self.times.push(At::NEVER);
+        let slot = u32::try_from(self.timers.len()).unwrap_or(u32::MAX);
+        self.timers.push(Timer {
+            at: At::NEVER,
+            link: Link::NONE,
+        });
         if let Armed::Few(few) = &mut self.armed {
             few.add_slot();
         }
@@ -68,59 +80,59 @@ impl Queue {
     /// Arms a timer, or moves it if it is armed. Of two timers at one time the one that was armed
     /// first fires first.
     pub fn arm(&mut self, slot: Slot, at_ns: u64) {
-        let was = core::mem::replace(&mut self.times[slot.index()], At::ns(at_ns));
+        let was = core::mem::replace(&mut self.timers[slot.index()].at, At::ns(at_ns));
         match &mut self.armed {
             Armed::Few(few) => {
                 if let Some(was_ns) = was.get() {
                     few.cancel(slot, was_ns);
                 }
-                few.arm(slot, at_ns, &self.times);
+                few.arm(slot, at_ns, &self.timers);
                 if few.armed() > MOST_LISTED {
                     self.grow();
                 }
             }
             Armed::Many(wheel) => {
                 if let Some(was_ns) = was.get() {
-                    wheel.cancel(slot, was_ns);
+                    wheel.cancel(&mut self.timers, slot, was_ns);
                 }
-                wheel.arm(slot, at_ns);
+                wheel.arm(&mut self.timers, slot, at_ns);
             }
         }
     }
 
     /// Disarms a timer; nothing happens if it is not armed.
     pub fn cancel(&mut self, slot: Slot) {
-        let Some(at_ns) = self.times[slot.index()].take() else {
+        let Some(at_ns) = self.timers[slot.index()].at.take() else {
             return;
         };
         match &mut self.armed {
             Armed::Few(few) => few.cancel(slot, at_ns),
-            Armed::Many(wheel) => wheel.cancel(slot, at_ns),
+            Armed::Many(wheel) => wheel.cancel(&mut self.timers, slot, at_ns),
         }
     }
 
     /// When a timer will fire.
     #[must_use]
     pub fn when(&self, slot: Slot) -> Option<u64> {
-        self.times.get(slot.index())?.get()
+        self.timers.get(slot.index())?.at.get()
     }
 
     /// When the next timer will fire.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         match &self.armed {
-            Armed::Few(few) => few.next(&self.times),
-            Armed::Many(wheel) => wheel.next(&self.times),
+            Armed::Few(few) => few.next(&self.timers),
+            Armed::Many(wheel) => wheel.next(&self.timers),
         }
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
     pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
         let (at_ns, slot) = match &mut self.armed {
-            Armed::Few(few) => few.pop(until_ns, &self.times),
-            Armed::Many(wheel) => wheel.pop(until_ns, &self.times),
+            Armed::Few(few) => few.pop(until_ns, &self.timers),
+            Armed::Many(wheel) => wheel.pop(until_ns, &mut self.timers),
         }?;
-        self.times[slot.index()] = At::NEVER;
+        self.timers[slot.index()].at = At::NEVER;
         Some((at_ns, slot))
     }
 
@@ -140,8 +152,8 @@ impl Queue {
             return;
         };
         let mut wheel = Wheel::new();
-        while let Some((at_ns, slot)) = few.pop(u64::MAX, &self.times) {
-            wheel.arm(slot, at_ns);
+        while let Some((at_ns, slot)) = few.pop(u64::MAX, &self.timers) {
+            wheel.arm(&mut self.timers, slot, at_ns);
         }
         self.armed = Armed::Many(wheel);
     }

@@ -1,8 +1,7 @@
 //! Few timers: those that fire soon in a ring of spans, the others in a sorted list.
 
 use super::few::Few;
-use super::queue::Slot;
-use crate::at::At;
+use super::queue::{Slot, Timer};
 
 /// Log2 of how long a span is, in ns.
 const SPAN_BITS: u32 = 5;
@@ -22,7 +21,7 @@ const fn span_of(at_ns: u64) -> u64 {
 /// next one is there much to look at, above all nothing that a processor would have to guess: in a
 /// sorted list that is after how many others a timer fires.
 ///
-/// `times` says when each timer fires, by slot.
+/// `timers` say when each fires, by slot.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     /// Spans that have timers, by the low bits of their number. All begin less than [`SPANS`] spans
@@ -60,14 +59,14 @@ impl Ring {
     }
 
     /// Arms a timer that is not armed: it fires after those that were armed for the same time.
-    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64, times: &[At]) {
+    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64, timers: &[Timer]) {
         let span = span_of(at_ns);
         if span.wrapping_sub(span_of(self.now_ns)) >= SPANS {
             return self.far.arm(slot, at_ns);
         }
         self.near += 1;
         let place = (span % SPANS) as usize;
-        let fires = |timer: Slot| times[timer.index()].get().unwrap_or(u64::MAX);
+        let fires = |timer: Slot| timers[timer.index()].at.get().unwrap_or(u64::MAX);
         let (mut last, mut next) = (NONE, self.first[place]);
         while next != NONE && fires(next) <= at_ns {
             (last, next) = (next, self.next[next.index()]);
@@ -109,17 +108,17 @@ impl Ring {
     }
 
     /// When the next timer will fire.
-    pub(super) fn next(&self, times: &[At]) -> Option<u64> {
+    pub(super) fn next(&self, timers: &[Timer]) -> Option<u64> {
         let near = self.first[self.nearest()];
-        let near = times.get(near.index()).and_then(|at| at.get());
+        let near = timers.get(near.index()).and_then(|timer| timer.at.get());
         near.into_iter().chain(self.far.next()).min()
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
-    pub(super) fn pop(&mut self, until_ns: u64, times: &[At]) -> Option<(u64, Slot)> {
+    pub(super) fn pop(&mut self, until_ns: u64, timers: &[Timer]) -> Option<(u64, Slot)> {
         let place = self.nearest();
         let slot = self.first[place];
-        let near = times.get(slot.index()).and_then(|at| at.get());
+        let near = timers.get(slot.index()).and_then(|timer| timer.at.get());
         // What was far away when it was armed was armed earlier than what was near.
         let far = self.far.next().unwrap_or(u64::MAX);
         let Some(at_ns) = near.filter(|&at_ns| at_ns < far) else {

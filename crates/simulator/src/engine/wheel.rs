@@ -1,7 +1,7 @@
 //! Many timers in order: a wheel of spans of time, the nearest a nanosecond long.
 
 use super::few::Few;
-use super::queue::Slot;
+use super::queue::{Slot, Timer};
 use crate::at::At;
 
 /// A level has 256 spans, each as long as all those of the level below; the lowest one's are 1 ns.
@@ -16,9 +16,17 @@ const NONE: u32 = u32::MAX;
 
 /// A timer's neighbors in its span's list, which is in the order in which they were armed.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+pub(super) struct Link {
     before: u32,
     after: u32,
+}
+
+impl Link {
+    /// Without neighbors.
+    pub(super) const NONE: Self = Self {
+        before: NONE,
+        after: NONE,
+    };
 }
 
 /// Spans of one length, the later the longer.
@@ -71,8 +79,6 @@ pub(super) struct Wheel {
     /// The first time in ns whose timers are not in `near`.
     begin: u64,
     levels: Box<[Level; LEVELS]>,
-    /// By slot, as far as timers were armed.
-    links: Vec<Link>,
     armed: usize,
 }
 
@@ -87,7 +93,6 @@ impl Wheel {
             near: Few::default(),
             begin: 0,
             levels: Box::new([Level::EMPTY; LEVELS]),
-            links: Vec::new(),
             armed: 0,
         }
     }
@@ -100,42 +105,47 @@ impl Wheel {
 
     /// Arms a timer that is not armed: it fires after those that were armed for the same time.
     #[inline(never)]
-    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64) {
+    pub(super) fn arm(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         self.armed += 1;
         if at_ns < self.begin {
             self.near.arm(slot, at_ns);
         } else {
-            self.link(slot, at_ns);
+            self.link(timers, slot, at_ns);
         }
     }
 
     /// Disarms a timer that is armed for `at_ns`.
     #[inline(never)]
-    pub(super) fn cancel(&mut self, slot: Slot, at_ns: u64) {
+    pub(super) fn cancel(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         self.armed -= 1;
         if at_ns < self.begin {
             self.near.cancel(slot);
         } else {
-            self.unlink(slot, at_ns);
+            self.unlink(timers, slot, at_ns);
         }
     }
 
-    /// When the next timer will fire. `times` says when each does, by slot.
-    pub(super) fn next(&self, times: &[At]) -> Option<u64> {
+    /// When the next timer will fire. `timers` are all there are, by slot.
+    pub(super) fn next(&self, timers: &[Timer]) -> Option<u64> {
         if let Some(at_ns) = self.near.next() {
             return Some(at_ns);
         }
         // The first span of the lowest level that has any: all others are later.
         let (level, place) = self.first_used()?;
-        let timers = self.timers_of(level, place);
-        timers.filter_map(|slot| times[slot.index()].get()).min()
+        let mut slot = self.levels[level].last[place];
+        let of_span = core::iter::from_fn(|| {
+            let timer = timers.get(slot as usize)?;
+            slot = timer.link.before;
+            Some(timer.at)
+        });
+        of_span.filter_map(At::get).min()
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
     #[inline(never)]
-    pub(super) fn pop(&mut self, until_ns: u64, times: &[At]) -> Option<(u64, Slot)> {
+    pub(super) fn pop(&mut self, until_ns: u64, timers: &mut [Timer]) -> Option<(u64, Slot)> {
         if self.near.armed() == 0 {
-            self.turn(times);
+            self.turn(timers);
         }
         let next = self.near.pop(until_ns)?;
         self.armed -= 1;
@@ -148,7 +158,7 @@ impl Wheel {
     }
 
     /// Turns the wheel to the next time that has timers, and takes them out in order.
-    fn turn(&mut self, times: &[At]) {
+    fn turn(&mut self, timers: &mut [Timer]) {
         while let Some((level, place)) = self.first_used() {
             let bits = level as u32 * LEVEL_BITS;
             let above = match bits + LEVEL_BITS {
@@ -157,49 +167,49 @@ impl Wheel {
             };
             self.begin = above | (place as u64) << bits;
             if level == 0 {
-                return self.come(place, times);
+                return self.come(place, timers);
             }
-            self.put_below(level, place, times);
+            self.put_below(level, place, timers);
         }
     }
 
     /// The time where the wheel begins has come.
-    fn come(&mut self, place: usize, times: &[At]) {
+    fn come(&mut self, place: usize, timers: &mut [Timer]) {
         let mut slot = self.levels[0].last[place];
         self.empty(0, place);
         // What was armed last fires last, which is first in the list of those near.
-        while let Some(link) = self.links.get(slot as usize) {
+        while let Some(timer) = timers.get(slot as usize) {
             self.near.put_sooner(Slot(slot), self.begin);
-            slot = link.before;
+            slot = timer.link.before;
         }
         self.begin = self.begin.saturating_add(1);
         if self.begin.is_multiple_of(SPANS as u64) {
-            self.begin_above(times);
+            self.begin_above(timers);
         }
     }
 
     /// Time has come to the next span of the level above, if not of several: its timers go down.
-    fn begin_above(&mut self, times: &[At]) {
+    fn begin_above(&mut self, timers: &mut [Timer]) {
         for level in (1..LEVELS).rev() {
             if self.begin.is_multiple_of(1 << (level as u32 * LEVEL_BITS)) {
-                self.put_below(level, place(self.begin, level), times);
+                self.put_below(level, place(self.begin, level), timers);
             }
         }
     }
 
     /// Puts the timers of a span, which has come, into the levels below, the one that was armed first
     /// first.
-    fn put_below(&mut self, level: usize, place: usize, times: &[At]) {
+    fn put_below(&mut self, level: usize, place: usize, timers: &mut [Timer]) {
         if self.levels[level].last[place] == NONE {
             return;
         }
         let mut next = self.levels[level].first[place];
         self.empty(level, place);
-        while let Some(link) = self.links.get(next as usize) {
+        while let Some(&Timer { at, link }) = timers.get(next as usize) {
             let slot = Slot(next);
             next = link.after;
-            if let Some(at_ns) = times[slot.index()].get() {
-                self.link(slot, at_ns);
+            if let Some(at_ns) = at.get() {
+                self.link(timers, slot, at_ns);
             }
         }
     }
@@ -207,16 +217,6 @@ impl Wheel {
     fn empty(&mut self, level: usize, place: usize) {
         self.levels[level].last[place] = NONE;
         self.levels[level].mark(place, false);
-    }
-
-    /// The timers of a span, the one that was armed last first.
-    fn timers_of(&self, level: usize, place: usize) -> impl Iterator<Item = Slot> {
-        let mut slot = self.levels[level].last[place];
-        core::iter::from_fn(move || {
-            let this = Slot(slot);
-            slot = self.links.get(this.index())?.before;
-            Some(this)
-        })
     }
 
     /// Level and place of the first span that has timers.
@@ -228,15 +228,14 @@ impl Wheel {
         })
     }
 
-    fn link(&mut self, slot: Slot, at_ns: u64) {
+    fn link(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         let level = self.level(at_ns);
         let place = place(at_ns, level);
         let before = core::mem::replace(&mut self.levels[level].last[place], slot.0);
-        self.make_room(slot);
         let after = NONE;
-        self.links[slot.index()] = Link { before, after };
-        match self.links.get_mut(before as usize) {
-            Some(link) => link.after = slot.0,
+        timers[slot.index()].link = Link { before, after };
+        match timers.get_mut(before as usize) {
+            Some(timer) => timer.link.after = slot.0,
             None => {
                 self.levels[level].first[place] = slot.0;
                 self.levels[level].mark(place, true);
@@ -244,36 +243,19 @@ impl Wheel {
         }
     }
 
-    fn unlink(&mut self, slot: Slot, at_ns: u64) {
-        let Link { before, after } = self.links[slot.index()];
+    fn unlink(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
+        let Link { before, after } = timers[slot.index()].link;
         let (level, place) = (self.level(at_ns), place(at_ns, self.level(at_ns)));
-        match self.links.get_mut(before as usize) {
-            Some(link) => link.after = after,
+        match timers.get_mut(before as usize) {
+            Some(timer) => timer.link.after = after,
             None => self.levels[level].first[place] = after,
         }
-        match self.links.get_mut(after as usize) {
-            Some(link) => link.before = before,
+        match timers.get_mut(after as usize) {
+            Some(timer) => timer.link.before = before,
             None => self.levels[level].last[place] = before,
         }
         if before == NONE && after == NONE {
             self.levels[level].mark(place, false);
         }
-    }
-
-    fn make_room(&mut self, slot: Slot) {
-        let len = self.links.len();
-        if slot.index() < len {
-            return;
-        }
-        let more = slot.index() + 1 - len;
-        if self.links.capacity() - len < more {
-            // By a sixteenth, as tables of a large host grow.
-            self.links.reserve_exact(more.max(len / 16));
-        }
-        let none = Link {
-            before: NONE,
-            after: NONE,
-        };
-        self.links.resize(len + more, none);
     }
 }
