@@ -67,6 +67,11 @@ impl Queue {
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
         let slot = u32::try_from(self.timers.len()).unwrap_or(u32::MAX);
+        if self.timers.len() == self.timers.capacity() {
+            // By a sixteenth, as tables of a large host grow.
+            let more = (self.timers.len() / 16).max(4);
+            self.timers.reserve_exact(more);
+        }
         self.timers.push(Timer {
             at: At::NEVER,
             link: Link::NONE,

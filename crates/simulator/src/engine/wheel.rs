@@ -145,6 +145,7 @@ impl Wheel {
     #[inline(never)]
     pub(super) fn pop(&mut self, until_ns: u64, timers: &mut [Timer]) -> Option<(u64, Slot)> {
         if self.near.armed() == 0 {
+            self.near.shrink();
             self.turn(timers);
         }
         let next = self.near.pop(until_ns)?;
