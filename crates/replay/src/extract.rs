@@ -8,6 +8,7 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_simulator::script::{Edge, Late, Spent, Step, Then, Until};
 
+use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
@@ -127,6 +128,8 @@ pub struct Recording {
     pub late: Vec<Late>,
     /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
     pub idle_late: Vec<Late>,
+    /// Events were lost, so that not all is known that tasks did, nor where.
+    pub is_lossy: bool,
     /// A halted vCPU's way to sleep, in ns of its CPU time.
     pub block_ns: u32,
     /// Latencies of wakeups.
@@ -145,11 +148,11 @@ pub struct Recording {
 const LONG_NS: u64 = 10_000_000;
 
 /// Index of its VM and number of a thread that is a vCPU.
-type Vcpu = Option<(usize, u32)>;
+pub(crate) type Vcpu = Option<(usize, u32)>;
 
 /// How a task leaves its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+pub(crate) enum Left {
     Runnable,
     Asleep,
     Gone,
@@ -173,7 +176,7 @@ impl Left {
 #[derive(Debug)]
 pub struct Extractor {
     pub(crate) cpus: Vec<Cpu>,
-    tasks: BTreeMap<i32, Task>,
+    pub(crate) tasks: BTreeMap<i32, Task>,
     /// Tasks that ended before another was given their id, and which vCPU they were.
     past: Vec<(i32, Vcpu, Task)>,
     pub(crate) vcpus: BTreeMap<i32, (usize, u32)>,
@@ -189,7 +192,7 @@ pub struct Extractor {
     pub(crate) resolved: Resolved,
     pub(crate) timers: Timers,
     polling: Polling,
-    quotas: Quotas,
+    pub(crate) quotas: Quotas,
     wakeups: WakeLatencies,
     halts: u64,
     halts_told: u64,
@@ -198,7 +201,7 @@ pub struct Extractor {
     /// Processes and names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, (i32, String)>,
     /// Events were lost.
-    lossy: bool,
+    pub(crate) lossy: bool,
     /// Tasks that were moved before anything else was seen of them.
     moved_first: BTreeSet<i32>,
 }
@@ -339,6 +342,7 @@ impl Extractor {
                 task.halt_untold();
                 task.spent = Spent::Guest;
                 task.spins = false;
+                self.computes(event.tid.0);
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
                 let halts = reason.class() == Class::Halt;
@@ -350,6 +354,7 @@ impl Extractor {
                 task.spent = Spent::Exit(reason.code);
                 if halts {
                     task.begin_halt();
+                    self.computes(event.tid.0);
                 }
             }
             Kind::KvmMsr {
@@ -368,6 +373,7 @@ impl Extractor {
                 self.halts_told += 1;
                 let at = now.saturating_sub(self.first);
                 self.task(event.tid.0).halt_over(now, ns, at);
+                self.computes(event.tid.0);
             }
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
                 self.accepted(event, apicid);
@@ -446,7 +452,7 @@ impl Extractor {
         }
     }
 
-    fn switch(&mut self, cpu: usize, prev: i32, next: i32, left: Left, next_prio: i16) {
+    pub(crate) fn switch(&mut self, cpu: usize, prev: i32, next: i32, left: Left, next_prio: i16) {
         let now = self.now;
         match prev != 0 && left == Left::Runnable {
             true => self.cpus[cpu].next_slice(now),
@@ -471,9 +477,11 @@ impl Extractor {
                 Left::Otherwise if task.exits_now => task.ends(now),
                 Left::Asleep | Left::Otherwise => task.sleep(now),
             }
+            self.computes(prev);
         }
         if next != 0 {
             self.come_on(cpu, next);
+            self.left_unseen(cpu, next);
             let task = self.task(next);
             task.settle(now);
             if let State::Asleep { .. } = task.state {
@@ -485,13 +493,16 @@ impl Extractor {
                 self.resolved.unknown += 1;
             }
             let task = self.task(next);
+            task.gets(cpu as u16);
             task.state = State::Running { since: now };
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
             task.last_cpu = Some(cpu as u16);
             task.switches_in += 1;
             task.prio = next_prio;
-            match task.woken.take() {
+            let woken = task.woken.take();
+            self.computes(next);
+            match woken {
                 Some((woken, true)) => {
                     self.idle_wakes.add(now.saturating_sub(woken));
                     if prev == 0 {
@@ -504,6 +515,17 @@ impl Extractor {
         }
         self.cpus[cpu].current = Some(next);
         self.cpus[cpu].idled |= next == 0;
+    }
+
+    /// A task has got a CPU or lost it, or a halt has begun or ended: if it is a vCPU, others may wait for
+    /// what it computes.
+    fn computes(&mut self, tid: i32) {
+        if !self.vcpus.contains_key(&tid) {
+            return;
+        }
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.computes(self.now);
+        }
     }
 
     /// A task begins, on this CPU if that is told.
@@ -616,35 +638,6 @@ impl Extractor {
         }
     }
 
-    /// Events of this CPU were lost since its last one: what its tasks did since is not known, and
-    /// they wait until they are seen again.
-    fn lost(&mut self, cpu: usize) {
-        self.quotas.lost();
-        self.lossy = true;
-        let (since, now) = (self.cpus[cpu].last, self.now);
-        for task in self.tasks.values_mut() {
-            if task.last_cpu == Some(cpu as u16) {
-                task.lost(since, now);
-            }
-        }
-        self.cpus[cpu].current = None;
-        self.cpus[cpu].expiring = None;
-    }
-
-    /// After a loss: the task that is seen first has got its CPU in the gap.
-    fn seen_again(&mut self, event: &Event, cpu: usize) {
-        let tid = event.tid.0;
-        let after_loss = self.cpus[cpu].current.is_none() && self.cpus[cpu].last > 0;
-        if !after_loss || tid <= 0 || !event.kind.is_host_event() {
-            return;
-        }
-        let asleep = |task: &Task| matches!(task.state, State::Asleep { .. });
-        if self.tasks.get(&tid).is_some_and(asleep) {
-            let prio = self.tasks.get(&tid).map_or(120, |task| task.prio);
-            self.switch(cpu, 0, tid, Left::Asleep, prio);
-        }
-    }
-
     /// The runtime of a limit is handed out anew.
     fn period_over(&mut self, hrtimer: u64) {
         let now = self.now;
@@ -690,6 +683,7 @@ impl Extractor {
         let last = core::mem::take(&mut self.tasks).into_iter();
         all.extend(last.map(|(tid, task)| (tid, self.vcpus.get(&tid).copied(), task)));
         all.sort_by_key(|task| task.0);
+        settle_coupled(&mut all);
         let switches = all.iter().map(|task| task.2.switches_in).sum();
         let migrations = all.iter().map(|task| task.2.migrations).sum();
         let mut costs = SleepCosts::default();
@@ -725,6 +719,7 @@ impl Extractor {
             limits: self.quotas.limits(),
             late: slices,
             idle_late,
+            is_lossy: self.lossy,
             block_ns,
             wakeups: self.wakeups,
             switches,
@@ -746,13 +741,7 @@ impl Extractor {
             _ if goes_on => Then::Repeat,
             _ => Then::End,
         };
-        for step in &mut task.steps {
-            if let Step::Slept(ns) = step
-                && *ns == u32::MAX
-            {
-                *ns = slept_ns;
-            }
-        }
+        task.tell_sleeps(slept_ns);
         let alarm_ns = task.alarm_ns();
         settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
         let name = match task.name.is_empty() {

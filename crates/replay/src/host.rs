@@ -60,6 +60,8 @@ pub struct Assumed {
     pub own_group: BTreeSet<usize>,
     /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
+    /// Whether guests' schedulers give idle vCPUs what others have: [`Scripts::balanced`]; `None` is no.
+    pub balanced: Option<bool>,
     /// No two CPUs share a cache, as virtual machines have them whose CPUs are sockets.
     pub own_caches: bool,
     /// CPUs of vCPUs, by index of the VM and number.
@@ -137,7 +139,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         exit_latency_ns: exit.min(1_000_000),
         target_residency_ns: 0,
     }];
-    let kept = assumed.placement.unwrap_or_else(|| placement(recording)) == Placement::Recorded;
+    let placement = assumed.placement.unwrap_or_else(|| placement(recording));
+    let kept = placement == Placement::Recorded;
     let script = |task| script(task, assumed, kept, seed);
     Config {
         host: HostConfig {
@@ -157,6 +160,9 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             block_ns: recording.block_ns,
             late: recording.late.clone(),
             idle_late: recording.idle_late.clone(),
+            // Not all moves are known then.
+            idle_takes: recording.is_lossy,
+            balanced: assumed.balanced == Some(true),
             tell: false,
         },
         knobs,

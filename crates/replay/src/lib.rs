@@ -4,10 +4,12 @@
 //! waits for points that other scripts reach, or for a time. The schedule that the recording
 //! happened to get is gone from it. [`host::as_recorded`] makes a host of it for the simulator.
 
+mod coupled;
 mod cpu;
 mod extract;
 pub mod host;
 mod jitter;
+mod lost;
 mod polling;
 pub mod predict;
 mod quota;

@@ -6,7 +6,7 @@ use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
 use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{ScriptOutcome, Step};
+use stealtime_simulator::script::{ScriptOutcome, Step, Until};
 use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
@@ -169,6 +169,11 @@ pub fn nearest<E: From<Fault>>(
         Some(groups) => vec![groups],
         None => vec![false, true],
     };
+    let balanced = match assumed.balanced {
+        Some(balanced) => vec![balanced],
+        None if is_coupled(recording) => vec![false, true],
+        None => vec![false],
+    };
     let try_one = |assumed: Assumed, preempt| -> Result<Tried, E> {
         let mut knobs = crate::host::knobs(recording);
         knobs.sched.preempt = preempt;
@@ -192,16 +197,19 @@ pub fn nearest<E: From<Fault>>(
     if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
         ways.push((Placement::Simulated, true));
     }
-    for (placement, own_caches) in ways {
-        for &groups in &groups {
-            for preempt in [Preempt::Lazy, Preempt::Full] {
-                let mut assumed = assumed.clone();
-                assumed.placement = Some(placement);
-                assumed.groups = Some(groups);
-                assumed.own_caches = own_caches;
-                let tried = try_one(assumed, preempt)?;
-                if better(&best, &tried) {
-                    best = Some(tried);
+    for &balanced in &balanced {
+        for &(placement, own_caches) in &ways {
+            for &groups in &groups {
+                for preempt in [Preempt::Lazy, Preempt::Full] {
+                    let mut assumed = assumed.clone();
+                    assumed.balanced = Some(balanced);
+                    assumed.placement = Some(placement);
+                    assumed.groups = Some(groups);
+                    assumed.own_caches = own_caches;
+                    let tried = try_one(assumed, preempt)?;
+                    if better(&best, &tried) {
+                        best = Some(tried);
+                    }
                 }
             }
         }
@@ -232,6 +240,12 @@ pub fn nearest<E: From<Fault>>(
             what: "no way to replay was tried".to_owned(),
         })),
     }
+}
+
+/// Whether vCPUs wait for others of their VM.
+fn is_coupled(recording: &Recording) -> bool {
+    let mut steps = recording.tasks.iter().flat_map(|task| task.steps.iter());
+    steps.any(|step| matches!(step, Step::Halt(Until::Work { .. })))
 }
 
 /// How far a replay is from the recording in all: the time of each vCPU that it has otherwise, and the

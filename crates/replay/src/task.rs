@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use stealtime_events::ExitReason;
-use stealtime_simulator::script::{Spent, Step, Until};
+use stealtime_simulator::script::{Edge, Spent, Step, Until};
+
+use crate::coupled::{Computed, Coupled};
 
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) struct Birth {
 pub(crate) enum Cause {
     /// This.
     Known(Until),
+    /// Another vCPU of the same VM, at this point.
+    Vcpu(Edge),
     /// The task's own timer, which was to expire at this time of the recording.
     Timer { expires: u64 },
 }
@@ -83,11 +87,18 @@ pub(crate) struct Task {
     pub(crate) cpus: BTreeSet<u16>,
     pub(crate) first_cpu: Option<u16>,
     pub(crate) last_cpu: Option<u16>,
+    /// Where it was moved to last, or has run since.
+    at_cpu: Option<u32>,
     pub(crate) switches_in: u64,
     pub(crate) migrations: u64,
     pub(crate) prio: i16,
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
+    /// Waits that another vCPU of its VM ended.
+    pub(crate) coupled: Vec<Coupled>,
+    /// What it computed outside of halts, by time.
+    pub(crate) computed: Computed,
+    computed_ns: u64,
     /// Alarms of waits that something else ended before.
     pub(crate) alarms: Vec<Timed>,
     /// When its guest's timer is to expire, by the recording's clock.
@@ -113,6 +124,8 @@ pub(crate) struct Task {
     pub(crate) died: Option<u64>,
     /// What its sleeps in halts took.
     pub(crate) costs: SleepCosts,
+    /// Ends of halts that polled: steps whose cost, had they slept, is told at the end.
+    untold_sleeps: Vec<usize>,
 }
 
 /// What sleeps in halts take of a vCPU's CPU time, in ns of each.
@@ -156,10 +169,14 @@ impl Task {
             cpus: BTreeSet::new(),
             first_cpu: None,
             last_cpu: None,
+            at_cpu: None,
             switches_in: 0,
             migrations: 0,
             prio: 120,
             timed: Vec::new(),
+            coupled: Vec::new(),
+            computed: Computed::default(),
+            computed_ns: 0,
             alarms: Vec::new(),
             timer: None,
             armed: None,
@@ -173,6 +190,7 @@ impl Task {
             exits_now: false,
             died: None,
             costs: SleepCosts::default(),
+            untold_sleeps: Vec::new(),
         };
         if let State::Asleep { .. } = state {
             task.open();
@@ -210,8 +228,17 @@ impl Task {
         match &mut self.halting {
             Some(halting) if halting.slept => halting.after.push((since, now)),
             Some(halting) => halting.before.push((since, now)),
-            None => self.ran(now.saturating_sub(since)),
+            None => {
+                self.computed_ns += now.saturating_sub(since);
+                self.ran(now.saturating_sub(since));
+            }
         }
+    }
+
+    /// It may have begun or left off to compute; what it ran until now is settled.
+    pub(crate) fn computes(&mut self, now: u64) {
+        let computes = matches!(self.state, State::Running { .. }) && self.halting.is_none();
+        self.computed.change(now, self.computed_ns, computes);
     }
 
     fn ran(&mut self, more: u64) {
@@ -241,6 +268,9 @@ impl Task {
             self.settle(since.max(began));
         }
         self.halt_untold();
+        // Timers may have been set meanwhile.
+        self.armed = None;
+        self.timer = None;
         if !matches!(self.state, State::Asleep { .. } | State::Gone) {
             self.sleep(since.min(now));
         }
@@ -303,6 +333,16 @@ impl Task {
                 }
                 until
             }
+            Cause::Vcpu(edge) => {
+                self.alarmed(step, began, woken);
+                self.coupled.push(Coupled {
+                    step,
+                    edge,
+                    began,
+                    woken,
+                });
+                Until::Edge(edge)
+            }
             Cause::Timer { expires } => {
                 self.timed.push(Timed {
                     step,
@@ -339,10 +379,20 @@ impl Task {
     /// It moves to another CPU.
     pub(crate) fn moves(&mut self, to: u32) {
         self.migrations += 1;
+        self.at_cpu = Some(to);
         match &mut self.halting {
             Some(halting) => halting.moved = Some(to),
             None => self.steps.push(Step::Move(to)),
         }
+    }
+
+    /// It gets this CPU. If it was on another one, it has moved without the recording's telling.
+    pub(crate) fn gets(&mut self, cpu: u16) {
+        let cpu = u32::from(cpu);
+        if self.at_cpu.is_some_and(|at| at != cpu) {
+            self.moves(cpu);
+        }
+        self.at_cpu = Some(cpu);
     }
 
     /// The guest exits.
@@ -388,6 +438,15 @@ impl Task {
                 self.halts(&halting, began, woken, cause);
             }
             None => self.ran(total(&halting.after)),
+        }
+    }
+
+    /// Halts that polled would have taken this at their ends if they had slept, in ns.
+    pub(crate) fn tell_sleeps(&mut self, slept_ns: u32) {
+        for at in core::mem::take(&mut self.untold_sleeps) {
+            if let Some(Step::Slept(ns)) = self.steps.get_mut(at) {
+                *ns = slept_ns;
+            }
         }
     }
 
@@ -465,7 +524,8 @@ impl Task {
             // It polled; what sleeping would have taken is told at the end.
             None => {
                 self.ran(after);
-                self.steps.push(Step::Slept(u32::MAX));
+                self.untold_sleeps.push(self.steps.len());
+                self.steps.push(Step::Slept(0));
             }
         }
     }

@@ -257,10 +257,12 @@ fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
         .expires
         .saturating_sub(wait.began)
         .div_ceil(grid.period);
+    let late_us = wait.woken.saturating_sub(wait.expires) / 1_000;
     let phase = (wait.expires + grid.period - first % grid.period) % grid.period;
     Until::Grid {
         phase_ns: phase as u32,
         period_ns: grid.period as u32,
-        nth: u32::try_from(nth).unwrap_or(u32::MAX),
+        nth: u16::try_from(nth).unwrap_or(u16::MAX),
+        late_us: u16::try_from(late_us).unwrap_or(u16::MAX),
     }
 }

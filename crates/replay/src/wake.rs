@@ -38,7 +38,11 @@ impl Extractor {
         let waker = self.task(from);
         waker.settle(now);
         waker.steps.push(Step::Reach(edge));
-        Cause::Known(Until::Edge(edge))
+        let vm_of = |tid: i32| self.vcpus.get(&tid).map(|vcpu| vcpu.0);
+        match vm_of(from) {
+            Some(vm) if vm_of(of) == Some(vm) => Cause::Vcpu(edge),
+            _ => Cause::Known(Until::Edge(edge)),
+        }
     }
 
     /// One task woke the other: if one of them is a vCPU and the other is not, that may be a thread

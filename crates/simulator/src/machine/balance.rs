@@ -258,13 +258,14 @@ impl Machine<'_> {
     fn pull_from(&mut self, cpu: CpuNr, from: CpuNr, warm: bool, by: CpuNr) -> Sim<bool> {
         let mut found: Option<TaskNr> = None;
         let pairs = |task| self.throttled_pair(task, cpu, from);
+        let idle_takes = self.cfg.scripts.idle_takes && self.cpus[cpu].runnable == 0;
         let (by_slot, tasks, now) = (&self.by_slot, &self.tasks, self.now);
         self.fair.for_each_waiting(self.cpus[from].rq, &mut |id| {
             let task = by_slot[id.slot()];
             let t = &tasks[task];
             let hot = t.books.was_preempted() && now - t.books.changed_ns() < MIGRATION_COST_NS;
             let may = t.state == TaskState::Runnable && t.allowed.has(cpu) && (warm || !hot);
-            let may = may && !t.kept && !pairs(task);
+            let may = may && (!t.kept || idle_takes) && !pairs(task);
             if found.is_none() && may {
                 found = Some(task);
             }

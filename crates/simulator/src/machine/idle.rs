@@ -99,7 +99,8 @@ impl Machine<'_> {
         }
         let exit = match self.cpus[cpu].pending.is_empty() {
             true => self.recorded_exit_ns(cpu),
-            false => None,
+            // A recorded wait for a timer has it: it is as long as it was.
+            false => (!self.cfg.scripts.tasks.is_empty()).then_some(0),
         };
         let exit = exit.unwrap_or_else(|| self.idle_exit_ns(cpu));
         let (now, tick_ns) = (self.now, self.tick_ns());

@@ -8,6 +8,7 @@ mod points;
 mod run;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::sync::Arc;
 
@@ -35,6 +36,14 @@ pub enum Spent {
 pub enum Until {
     /// Another script reaches a point.
     Edge(Edge),
+    /// A halted vCPU until another one of its VM reaches a point or, if [`Scripts::balanced`], until
+    /// the others have done some work since.
+    Work {
+        /// The point.
+        edge: Edge,
+        /// CPU time of all vCPUs of the VM together, in ns.
+        ns: u32,
+    },
     /// A time of the run, in ns; in later passes of [`Then::Repeat`], of the pass.
     Time(u64),
     /// So many ns after this script's last [`Step::Arm`]: a timer that was set relative to what
@@ -50,7 +59,10 @@ pub enum Until {
         period_ns: u32,
         /// The how many-th point after the wait begins, from 1; 0 is the last one before: a timer
         /// that is due and late.
-        nth: u32,
+        nth: u16,
+        /// How long after that the wait is over, in us: timers of a host that is a virtual machine
+        /// itself are late by milliseconds at times.
+        late_us: u16,
     },
 }
 
@@ -149,6 +161,13 @@ pub struct Scripts {
     /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
     /// idle state as the profile says.
     pub idle_late: Vec<Late>,
+    /// A CPU that has nothing to do takes who waits on another one, also those that move where
+    /// [`Step::Move`] says so.
+    pub idle_takes: bool,
+    /// Guests' schedulers give vCPUs that are idle what others have, so that those are not idle until
+    /// these come to a certain point, but until they have done as much as in the recording: what
+    /// [`Until::Work`] says counts. Otherwise it is [`Until::Edge`].
+    pub balanced: bool,
     /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
     pub tell: bool,
 }

@@ -21,12 +21,22 @@ impl Point {
     }
 }
 
+/// A VM.
+#[derive(Clone, Debug, Default)]
+struct Vm {
+    /// What its vCPUs have computed so far, in ns.
+    work_ns: u64,
+    /// vCPUs that halt until a point is reached, and which one; who has longest is the first.
+    idle: Vec<(TaskNr, Edge)>,
+    /// vCPUs that halt until it has computed for so long in all, in ns, if no point is reached before.
+    awaits_work: Vec<(TaskNr, u64)>,
+}
+
 /// All points, and vCPUs that halt until one is reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Points {
     points: Vec<Point>,
-    /// By VM: vCPUs that halt, and what for; who has longest is the first.
-    idle: Vec<Vec<(TaskNr, Edge)>>,
+    vms: Vec<Vm>,
 }
 
 /// Who waits for a point.
@@ -37,6 +47,8 @@ pub(crate) struct Waiter {
     pub(crate) pass: u32,
     /// The VM whose vCPU it is, if it halts.
     pub(crate) idle_in: Option<u32>,
+    /// When the VM has computed for so long in all, in ns, it waits no longer.
+    pub(crate) work_ns: Option<u64>,
 }
 
 impl Points {
@@ -57,8 +69,28 @@ impl Points {
         let vms = vms.max().map_or(0, |last| last as usize + 1);
         Self {
             points,
-            idle: vec![Vec::new(); vms],
+            vms: vec![Vm::default(); vms],
         }
+    }
+
+    /// What a VM has computed so far, in ns.
+    pub(crate) fn work_ns(&self, vm: u32) -> u64 {
+        self.vms.get(vm as usize).map_or(0, |vm| vm.work_ns)
+    }
+
+    /// A VM has computed for so long, in ns.
+    pub(crate) fn work(&mut self, vm: u32, ns: u64) {
+        if let Some(vm) = self.vm_mut(Some(vm)) {
+            vm.work_ns += ns;
+        }
+    }
+
+    /// Somebody who waits for what a VM has computed by now.
+    pub(crate) fn awaits_done(&self, vm: u32) -> Option<TaskNr> {
+        let vm = self.vms.get(vm as usize)?;
+        let mut waits = vm.awaits_work.iter();
+        let done = waits.find(|wait| wait.1 <= vm.work_ns);
+        done.map(|wait| wait.0)
     }
 
     /// Whether a point was reached for who waits in this pass.
@@ -72,23 +104,28 @@ impl Points {
         if let Some(point) = self.points.get_mut(edge.0 as usize) {
             point.waits = Some(waiter);
         }
-        if let Some(idle) = self.idle_in(waiter.idle_in) {
-            idle.push((waiter.task, edge));
+        if let Some(vm) = self.vm_mut(waiter.idle_in) {
+            match waiter.work_ns {
+                Some(ns) => vm.awaits_work.push((waiter.task, ns)),
+                None => vm.idle.push((waiter.task, edge)),
+            }
         }
     }
 
     /// It waits no longer; its VM, if it is a vCPU.
-    pub(crate) fn leave(&mut self, edge: Edge, task: TaskNr, vcpu_of: Option<u32>) {
-        if let Some(point) = self.points.get_mut(edge.0 as usize) {
+    pub(crate) fn leave(&mut self, edge: Option<Edge>, task: TaskNr, vcpu_of: Option<u32>) {
+        let point = edge.and_then(|edge| self.points.get_mut(edge.0 as usize));
+        if let Some(point) = point {
             point.waits.take_if(|waits| waits.task == task);
         }
-        if let Some(idle) = self.idle_in(vcpu_of) {
-            idle.retain(|waiter| waiter.0 != task);
+        if let Some(vm) = self.vm_mut(vcpu_of) {
+            vm.idle.retain(|waiter| waiter.0 != task);
+            vm.awaits_work.retain(|waiter| waiter.0 != task);
         }
     }
 
-    fn idle_in(&mut self, vm: Option<u32>) -> Option<&mut Vec<(TaskNr, Edge)>> {
-        self.idle.get_mut(vm? as usize)
+    fn vm_mut(&mut self, vm: Option<u32>) -> Option<&mut Vm> {
+        self.vms.get_mut(vm? as usize)
     }
 
     /// A script reaches a point: who is woken by that.
@@ -103,11 +140,11 @@ impl Points {
             Some(waits) if point.is_reached(waits.pass) => (waits.task, edge, waits.idle_in),
             Some(_) => return None,
             None => {
-                let &(task, edge) = self.idle_in(vcpu_of)?.first()?;
+                let &(task, edge) = self.vm_mut(vcpu_of)?.idle.first()?;
                 (task, edge, vcpu_of)
             }
         };
-        self.leave(edge, task, idle_in);
+        self.leave(Some(edge), task, idle_in);
         Some(task)
     }
 }

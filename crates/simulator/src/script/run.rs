@@ -49,12 +49,17 @@ pub(crate) struct ScriptTask {
     alarm_ns: u32,
     then: Then,
     /// The VM whose vCPU it is.
-    vcpu_of: Option<u32>,
+    pub(super) vcpu_of: Option<u32>,
     /// How often its steps were done, and when the last time, in ns.
-    passes: u32,
+    pub(super) passes: u32,
     pass_began: u64,
-    /// What the wait that goes on waits for: [`Until::Edge`] and times alone are left.
+    /// What the wait that goes on waits for: times alone are left, [`Until::Edge`] and [`Until::Work`].
     awaited: Until,
+    /// The wait that goes on, or that its alarm has interrupted, is over when its VM has computed for so
+    /// long in all, in ns.
+    pub(super) work_until: Option<u64>,
+    /// What it computes in the step that it takes, in ns.
+    pub(super) computes_ns: u64,
     /// Index among the scripts.
     index: usize,
     running: Option<(Spent, u64)>,
@@ -115,6 +120,8 @@ impl ScriptTask {
             turn: 0,
             armed: 0,
             awaited: Until::Time(0),
+            work_until: None,
+            computes_ns: 0,
             index,
             running: None,
             in_guest: false,
@@ -159,6 +166,14 @@ impl ScriptTask {
         self.in_kernel() || self.state != State::Steps
     }
 
+    /// The point that the wait which goes on waits for.
+    pub(super) const fn awaited_edge(&self) -> Option<Edge> {
+        match self.awaited {
+            Until::Edge(edge) | Until::Work { edge, .. } => Some(edge),
+            _ => None,
+        }
+    }
+
     fn over(&mut self) {
         if let Some((spent, ns)) = self.running.take() {
             let sum = self.spent.entry(spent).or_default();
@@ -169,7 +184,7 @@ impl ScriptTask {
 }
 
 /// The `nth` point of a grid after `now`; the 0th is the last one before.
-fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u32) -> u64 {
+fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u16) -> u64 {
     let period = u64::from(period_ns);
     if period == 0 {
         return now;
@@ -180,7 +195,7 @@ fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u32) -> u64 {
 }
 
 impl Machine<'_> {
-    fn script(&mut self, task: TaskNr) -> Sim<&mut ScriptTask> {
+    pub(super) fn script(&mut self, task: TaskNr) -> Sim<&mut ScriptTask> {
         match &mut self.tasks[task].body {
             Body::Script(script) => Ok(script),
             _ => Err(Box::new(crate::fault::Fault::Broken {
@@ -207,6 +222,7 @@ impl Machine<'_> {
             let now = self.now;
             // On the way to user mode or into the guest a request counts, a lazy one too.
             let resched = self.cpus[cpu].resched != Resched::None;
+            self.works(cpu, task)?;
             let script = self.script(task)?;
             script.over();
             let Some(&step) = script.steps.get(script.next) else {
@@ -227,6 +243,7 @@ impl Machine<'_> {
                     self.tell(cpu, task, spent)?;
                     let script = self.script(task)?;
                     script.running = Some((spent, ns));
+                    script.computes_ns = ns;
                     self.tasks[task].left_ns = ns;
                     return self.run_task(cpu, task);
                 }
@@ -258,6 +275,7 @@ impl Machine<'_> {
                     }
                     let script = self.script(task)?;
                     script.alarm = None;
+                    script.work_until = None;
                     script.slept = false;
                 }
                 Step::Slept(ns) => {
@@ -329,7 +347,7 @@ impl Machine<'_> {
     fn reached(&mut self, task: TaskNr, until: Until) -> Sim<bool> {
         let pass = self.script(task)?.passes;
         Ok(match until {
-            Until::Edge(edge) => self.points.is_reached(edge, pass),
+            Until::Edge(edge) | Until::Work { edge, .. } => self.points.is_reached(edge, pass),
             Until::Time(at) => at <= self.now,
             // [`Self::instant`] has made times of them.
             Until::Armed(_) | Until::After(_) | Until::Grid { .. } => true,
@@ -339,8 +357,10 @@ impl Machine<'_> {
     /// A wait that begins now, with its time told.
     fn instant(&mut self, task: TaskNr, until: Until) -> Sim<Until> {
         let now = self.now;
+        let balanced = self.cfg.scripts.balanced;
         let script = self.script(task)?;
         let until = match until {
+            Until::Work { edge, .. } if !balanced => Until::Edge(edge),
             Until::Time(at) if script.passes > 0 => {
                 Until::Time(script.pass_began.saturating_add(at))
             }
@@ -350,7 +370,11 @@ impl Machine<'_> {
                 phase_ns,
                 period_ns,
                 nth,
-            } => Until::Time(on_grid(now, phase_ns, period_ns, nth)),
+                late_us,
+            } => {
+                let due = on_grid(now, phase_ns, period_ns, nth);
+                Until::Time(due.saturating_add(u64::from(late_us) * 1_000))
+            }
             other => other,
         };
         script.awaited = until;
@@ -360,12 +384,18 @@ impl Machine<'_> {
     /// A script reaches a point: who waits there is woken.
     fn reach(&mut self, cpu: CpuNr, by: TaskNr, edge: Edge) -> Sim {
         let vcpu_of = self.script(by)?.vcpu_of;
-        let Some(task) = self.points.reach(edge, vcpu_of) else {
-            return Ok(());
-        };
+        match self.points.reach(edge, vcpu_of) {
+            Some(task) => self.goes_on(cpu, task),
+            None => Ok(()),
+        }
+    }
+
+    /// What a script waits for has come.
+    pub(super) fn goes_on(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         let now = self.now;
         let script = self.script(task)?;
         script.awaited = Until::Time(now);
+        script.work_until = None;
         let timer = script.timer;
         if script.alarm.take().is_some() {
             self.cancel_timer(timer, cpu);
@@ -376,7 +406,7 @@ impl Machine<'_> {
     /// A script has woken: if by its alarm, it is to work for that, and then to wait again.
     fn alarmed(&mut self, task: TaskNr) -> Sim<bool> {
         let script = self.script(task)?;
-        let Until::Edge(edge) = script.awaited else {
+        let Some(edge) = script.awaited_edge() else {
             return Ok(false);
         };
         if script.alarm.take().is_none() {
@@ -386,7 +416,7 @@ impl Machine<'_> {
         script.next -= 1;
         script.running = Some((Spent::Guest, work));
         let vcpu_of = script.vcpu_of;
-        self.points.leave(edge, task, vcpu_of);
+        self.points.leave(Some(edge), task, vcpu_of);
         self.tasks[task].left_ns = work;
         Ok(true)
     }
@@ -457,12 +487,14 @@ impl Machine<'_> {
                     task,
                     pass: script.passes,
                     idle_in: script.halt.and(script.vcpu_of),
+                    work_ns: None,
                 };
-                let (timer, alarm) = (script.timer, script.alarm);
                 self.points.wait(edge, waiter);
-                if let Some(at) = alarm {
-                    self.start_pinned(timer, cpu, at);
-                }
+                self.expect_alarm(cpu, task)?;
+            }
+            Until::Work { edge, ns } => {
+                self.expect_work(task, edge, ns)?;
+                self.expect_alarm(cpu, task)?;
             }
             Until::Time(at) => {
                 let script = self.script(task)?;
@@ -471,6 +503,16 @@ impl Machine<'_> {
                 self.start_pinned(timer, cpu, at);
             }
             Until::Armed(_) | Until::After(_) | Until::Grid { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The guest's timer is set for the wait that begins.
+    fn expect_alarm(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let script = self.script(task)?;
+        let (timer, alarm) = (script.timer, script.alarm);
+        if let Some(at) = alarm {
+            self.start_pinned(timer, cpu, at);
         }
         Ok(())
     }

@@ -306,3 +306,41 @@ fn slices_end_as_late_as_they_are_said_to() {
     let (few, many) = (switches(&config), in_time);
     assert!(few * 4 < many * 3, "{few} {many}");
 }
+
+#[test]
+fn a_balanced_guest_is_idle_until_its_vm_has_done_some_work() {
+    // One vCPU reaches a point after 10 ms, for which the other halts; in the recording that one halted
+    // while 3 ms were computed.
+    let halt = |ns| Step::Halt(Until::Work { edge: Edge(0), ns });
+    let halted = |ns, balanced| {
+        let mut steps = vec![work(2_000_000); 5];
+        steps.push(Step::Reach(Edge(0)));
+        let mut config = config(2, 1, vec![steps, vec![halt(ns), work(1_000_000)]]);
+        config
+            .scripts
+            .tasks
+            .iter_mut()
+            .for_each(|task| task.vcpu = true);
+        config.scripts.balanced = balanced;
+        config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+        let sleeper = run(&config, &mut ()).unwrap().scripts[1].clone();
+        sleeper.finished_ns.unwrap() / 1_000_000
+    };
+    assert_eq!(halted(3_000_000, false), 11);
+    // Noticed at the end of the second step.
+    assert_eq!(halted(3_000_000, true), 5);
+    assert_eq!(halted(30_000_000, true), 11);
+}
+
+#[test]
+fn a_timer_on_a_grid_is_as_late_as_it_was() {
+    let grid = Until::Grid {
+        phase_ns: 250_000,
+        period_ns: 1_000_000,
+        nth: 2,
+        late_us: 300,
+    };
+    let outcome = go(1, 0, vec![vec![Step::Halt(grid), work(1_000)]]);
+    let finished = outcome.scripts[0].finished_ns.unwrap();
+    assert!((1_550_000..1_570_000).contains(&finished), "{finished}");
+}

@@ -44,12 +44,26 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
         ),
+        balanced(base).to_owned(),
         match recording.idle_wake_ns {
             Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
             Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         },
     ]
+}
+
+fn balanced(base: &Base) -> &'static str {
+    match base.assumed.balanced {
+        Some(true) => {
+            "guests give idle vCPUs what others have to do (fits best, unless told): one halts until its \
+             VM has done what it did meanwhile"
+        }
+        _ => {
+            "what guests do stays on its vCPU (fits best, unless told): one halts until who woke it comes \
+             to that point"
+        }
+    }
 }
 
 fn groups(base: &Base) -> String {

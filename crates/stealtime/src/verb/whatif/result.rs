@@ -107,20 +107,15 @@ pub(super) struct Exits {
 impl Exits {
     /// By reason, the most frequent first.
     pub(super) fn of(recorded: &Times, replayed: &Times) -> Vec<Self> {
-        let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for vcpu in &recorded.vcpus {
-            for (reason, n) in &vcpu.exits {
-                by_name.entry(shown(*reason)).or_default().0 += n;
-            }
-        }
-        for vcpu in &replayed.vcpus {
-            for (reason, n) in &vcpu.exits {
-                by_name.entry(shown(*reason)).or_default().1 += n;
+        let mut by_name: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+        for (side, times) in [recorded, replayed].into_iter().enumerate() {
+            for (reason, n) in times.vcpus.iter().flat_map(|vcpu| &vcpu.exits) {
+                by_name.entry(shown(*reason)).or_default()[side] += n;
             }
         }
         let exits = by_name.into_iter();
         let mut exits: Vec<Self> = exits
-            .map(|(reason, (recorded, replayed))| Self {
+            .map(|(reason, [recorded, replayed])| Self {
                 reason,
                 recorded,
                 replayed,

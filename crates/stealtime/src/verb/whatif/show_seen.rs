@@ -74,12 +74,18 @@ const fn yes(row: &Row) -> &'static str {
 }
 
 fn summary(seen: &Seen) -> String {
-    format!(
-        "{} of {} right: within 30% of what was seen, or within the spread, which is how far recordings \
-         that should be alike are from each other. Of {} changes beyond the spread {} have the right sign.",
-        seen.right,
-        seen.rows.len(),
-        seen.beyond_spread,
-        seen.right_signs
-    )
+    let (right, rows) = (seen.right, seen.rows.len());
+    let (beyond, signs) = (seen.beyond_spread, seen.right_signs);
+    match seen.rows.iter().any(|row| row.spread.is_some()) {
+        true => format!(
+            "{right} of {rows} right: within 30% of what was seen, or within the spread, which is how \
+             far recordings that should be alike are from each other. Of {beyond} changes beyond the \
+             spread {signs} have the right sign."
+        ),
+        false => format!(
+            "{right} of {rows} right: within 30% of what was seen. Of {beyond} that changed {signs} have \
+             the right sign. How far recordings differ that should be alike is not known: give one more \
+             of each, by --again and --seen."
+        ),
+    }
 }

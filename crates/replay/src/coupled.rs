@@ -1,0 +1,90 @@
+//! Waits of vCPUs for others of their VM, and what those did meanwhile.
+
+use std::collections::BTreeMap;
+
+use stealtime_simulator::script::{Edge, Step, Until};
+
+use crate::extract::Vcpu;
+use crate::task::Task;
+
+/// A wait that another vCPU of the same VM ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coupled {
+    pub(crate) step: usize,
+    pub(crate) edge: Edge,
+    /// When it began and ended, by the recording's clock, in ns.
+    pub(crate) began: u64,
+    pub(crate) woken: u64,
+}
+
+/// What a vCPU has computed outside of halts at any time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Computed {
+    /// When it began to compute or left off, and what it had computed by then, in ns.
+    changes: Vec<(u64, u64, bool)>,
+}
+
+impl Computed {
+    /// It begins to compute, or leaves off.
+    pub(crate) fn change(&mut self, now: u64, so_far_ns: u64, computes: bool) {
+        if self.changes.last().is_none_or(|last| last.2 != computes) {
+            self.changes.push((now, so_far_ns, computes));
+        }
+    }
+
+    /// What it had computed by some time, in ns.
+    fn by(&self, at: u64) -> u64 {
+        let next = self.changes.partition_point(|change| change.0 <= at);
+        let last = next.checked_sub(1).and_then(|n| self.changes.get(n));
+        last.map_or(0, |&(since, so_far, computes)| match computes {
+            true => so_far + (at - since),
+            false => so_far,
+        })
+    }
+}
+
+/// Says for each halt that another vCPU of the VM ended what all of these computed meanwhile.
+pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
+    let mut vms: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, task) in tasks.iter().enumerate() {
+        if let Some((vm, _)) = task.1 {
+            vms.entry(vm).or_default().push(at);
+        }
+    }
+    for vcpus in vms.values() {
+        for &at in vcpus {
+            let waits = core::mem::take(&mut tasks[at].2.coupled);
+            for wait in waits {
+                let meanwhile = |&vcpu: &usize| {
+                    let computed = &tasks[vcpu].2.computed;
+                    computed
+                        .by(wait.woken)
+                        .saturating_sub(computed.by(wait.began))
+                };
+                let ns: u64 = vcpus.iter().map(meanwhile).sum();
+                if let Some(Step::Halt(until)) = tasks[at].2.steps.get_mut(wait.step) {
+                    *until = Until::Work {
+                        edge: wait.edge,
+                        ns: u32::try_from(ns).unwrap_or(u32::MAX),
+                    };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Computed;
+
+    #[test]
+    fn what_was_computed_is_known_between_changes() {
+        let mut computed = Computed::default();
+        computed.change(100, 0, true);
+        computed.change(150, 50, false);
+        computed.change(150, 50, false);
+        computed.change(400, 50, true);
+        let by = [0, 100, 120, 150, 300, 400, 410].map(|at| computed.by(at));
+        assert_eq!(by, [0, 0, 20, 50, 50, 50, 60]);
+    }
+}

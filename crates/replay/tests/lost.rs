@@ -1,0 +1,107 @@
+//! Recordings in which events were lost.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{extracted, host};
+use stealtime_events::{CpuId, Event, Kind};
+use stealtime_replay::predict::recorded;
+use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::{Collected, run};
+
+const MS: u64 = 1_000_000;
+/// The vCPU begins to compute at each multiple of it.
+const ROUND: u64 = 10 * MS;
+const ROUNDS: u64 = 20;
+
+/// A vCPU that computes for 2 ms in 10 and moves to the other one of two CPUs when it halts.
+fn wanderer() -> ScriptConfig {
+    let mut steps = Vec::new();
+    for round in 1..=ROUNDS {
+        let (ns, spent) = (2 * MS, Spent::Guest);
+        steps.push(Step::Run { ns, spent });
+        let (ns, spent) = (10_000, Spent::Exit(12));
+        steps.push(Step::Run { ns, spent });
+        steps.push(Step::Halt(Until::Time(round * ROUND)));
+        steps.push(Step::Move((round % 2) as u32));
+    }
+    ScriptConfig {
+        name: "CPU 0/KVM".to_owned(),
+        nice: 0,
+        cpus: Vec::new(),
+        first_cpu: 0,
+        starts_ns: 0,
+        vm: Some(0),
+        vcpu: true,
+        moves: true,
+        then: Then::End,
+        alarm_ns: 0,
+        steps: Arc::from(steps),
+    }
+}
+
+/// Takes a CPU's events from `from` to `to` out of a recording, and says so at `to`.
+fn lose(events: &mut Vec<Event>, cpu: u16, from: u64, to: u64) {
+    let gone = |event: &Event| event.cpu == CpuId(cpu) && (from..to).contains(&event.time_ns);
+    let count = events.iter().filter(|event| gone(event)).count() as u64;
+    let last = events.iter().rev().find(|event| gone(event)).copied();
+    let last = last.expect("events to lose");
+    events.retain(|event| !gone(event));
+    let at = events.partition_point(|event| event.time_ns < to);
+    let (time_ns, kind) = (to, Kind::Lost { count });
+    let lost = Event {
+        time_ns,
+        kind,
+        ..last
+    };
+    events.insert(at, lost);
+}
+
+/// A task leaves a CPU whose events are lost and is seen on the other one before anybody knows of the loss:
+/// it has not computed all the time until then, and it has moved.
+#[test]
+fn who_leaves_unseen_has_not_computed_since() {
+    let mut config = host(2, Vec::new(), ROUNDS * ROUND, 1);
+    config.scripts = Scripts {
+        tasks: vec![wanderer()],
+        tell: true,
+        ..Scripts::default()
+    };
+    let mut sink = Collected::default();
+    run(&config, &mut sink).expect("a good configuration");
+    let moves = |event: &Event| matches!(event.kind, Kind::SchedMigrateTask { .. });
+    let told = sink.events.iter().filter(|event| moves(event)).count();
+    assert!(told >= 15, "{told}");
+    for round in [2, 6, 10, 14] {
+        let from = round * ROUND + MS;
+        lose(&mut sink.events, 0, from, from + 15 * MS);
+    }
+    let (recording, answers) = extracted(&sink.events, &sink.names);
+    assert!(recording.is_lossy);
+    let times = recorded(&recording, &answers);
+    let [time] = &times.vcpus[..] else {
+        panic!("one vCPU: {times:?}");
+    };
+    let task = &recording.tasks[0];
+    let computes = task.steps.iter().map(|step| match *step {
+        Step::Run { ns, .. } => ns,
+        _ => 0,
+    });
+    let computes: u64 = computes.sum();
+    assert!(
+        computes.abs_diff(time.run_ns) < MS,
+        "{computes} of {}",
+        time.run_ns
+    );
+    let to: Vec<u32> = task
+        .steps
+        .iter()
+        .filter_map(|step| match *step {
+            Step::Move(to) => Some(to),
+            _ => None,
+        })
+        .collect();
+    assert!(to.windows(2).all(|pair| pair[0] != pair[1]), "{to:?}");
+    assert!(to.len() >= 15, "{to:?}");
+}

@@ -1,0 +1,43 @@
+//! vCPUs that halt until others of their VM have done some work.
+
+use super::Edge;
+use super::points::Waiter;
+use crate::fault::Sim;
+use crate::ids::{CpuNr, TaskNr};
+use crate::machine::Machine;
+
+impl Machine<'_> {
+    /// A vCPU waits until a point is reached, or its VM has computed for `ns` more. It goes on to wait for
+    /// the same when its guest's timer has interrupted it.
+    pub(super) fn expect_work(&mut self, task: TaskNr, edge: Edge, ns: u32) -> Sim {
+        let vcpu_of = self.script(task)?.vcpu_of;
+        let done = vcpu_of.map_or(0, |vm| self.points.work_ns(vm));
+        let script = self.script(task)?;
+        let until = script.work_until.get_or_insert(done + u64::from(ns));
+        let waiter = Waiter {
+            work_ns: Some(*until),
+            task,
+            pass: script.passes,
+            idle_in: vcpu_of,
+        };
+        self.points.wait(edge, waiter);
+        Ok(())
+    }
+
+    /// A script is through with a step: if it is a vCPU that has computed, who waited for that is woken. (A
+    /// step counts at its end, also for who began to wait in its middle.)
+    pub(super) fn works(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let script = self.script(task)?;
+        let ns = core::mem::take(&mut script.computes_ns);
+        let Some(vm) = script.vcpu_of.filter(|_| ns > 0) else {
+            return Ok(());
+        };
+        self.points.work(vm, ns);
+        while let Some(waiter) = self.points.awaits_done(vm) {
+            let edge = self.script(waiter)?.awaited_edge();
+            self.points.leave(edge, waiter, Some(vm));
+            self.goes_on(cpu, waiter)?;
+        }
+        Ok(())
+    }
+}
