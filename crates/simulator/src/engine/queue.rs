@@ -1,7 +1,7 @@
 //! Timers, cancellable and ordered by (time, sequence).
 
 use super::ring::Ring;
-use super::wheel::{Link, Wheel};
+use super::wheel::Wheel;
 use crate::at::At;
 
 /// A timer of the queue. It is armed for one time at most.
@@ -35,8 +35,26 @@ enum Armed {
 pub(super) struct Timer {
     /// When it fires, if it is armed.
     pub(super) at: At,
-    /// The wheel's: who looks at the one looks at the other.
+    /// Its place in the list of a span: who looks at the one looks at the other.
     pub(super) link: Link,
+}
+
+/// No slot, where a slot's number stands.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A timer's neighbors in the list of its span. The ring's lists go forward alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) before: u32,
+    pub(super) after: u32,
+}
+
+impl Link {
+    /// Without neighbors.
+    const NONE: Self = Self {
+        before: NONE,
+        after: NONE,
+    };
 }
 
 /// Timers, armed for a time or not. They fire in the order of their times, and those of one time
@@ -76,9 +94,6 @@ impl Queue {
             at: At::NEVER,
             link: Link::NONE,
         });
-        if let Armed::Few(few) = &mut self.armed {
-            few.add_slot();
-        }
         Slot(slot)
     }
 
@@ -89,9 +104,9 @@ impl Queue {
         match &mut self.armed {
             Armed::Few(few) => {
                 if let Some(was_ns) = was.get() {
-                    few.cancel(slot, was_ns);
+                    few.cancel(&mut self.timers, slot, was_ns);
                 }
-                few.arm(slot, at_ns, &self.timers);
+                few.arm(&mut self.timers, slot, at_ns);
                 if few.armed() > MOST_LISTED {
                     self.grow();
                 }
@@ -111,7 +126,7 @@ impl Queue {
             return;
         };
         match &mut self.armed {
-            Armed::Few(few) => few.cancel(slot, at_ns),
+            Armed::Few(few) => few.cancel(&mut self.timers, slot, at_ns),
             Armed::Many(wheel) => wheel.cancel(&mut self.timers, slot, at_ns),
         }
     }

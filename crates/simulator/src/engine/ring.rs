@@ -1,15 +1,12 @@
 //! Few timers: those that fire soon in a ring of spans, the others in a sorted list.
 
 use super::few::Few;
-use super::queue::{Slot, Timer};
+use super::queue::{NONE, Slot, Timer};
 
 /// Log2 of how long a span is, in ns.
 const SPAN_BITS: u32 = 5;
 /// Spans of the ring, a bit each.
 const SPANS: u64 = 64;
-
-/// No timer.
-const NONE: Slot = Slot(u32::MAX);
 
 const fn span_of(at_ns: u64) -> u64 {
     at_ns >> SPAN_BITS
@@ -21,16 +18,14 @@ const fn span_of(at_ns: u64) -> u64 {
 /// next one is there much to look at, above all nothing that a processor would have to guess: in a
 /// sorted list that is after how many others a timer fires.
 ///
-/// `timers` say when each fires, by slot.
+/// `timers` are all there are, by slot: they say when each fires, and which is the next of its span.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     /// Spans that have timers, by the low bits of their number. All begin less than [`SPANS`] spans
     /// after that of `now_ns`.
     used: u64,
     /// The first timer of each, or [`NONE`].
-    first: [Slot; SPANS as usize],
-    /// The next one of the same span, in order, by slot.
-    next: Vec<Slot>,
+    first: [u32; SPANS as usize],
     /// How many are in the ring.
     near: usize,
     /// Those that were farther away when they were armed.
@@ -44,7 +39,6 @@ impl Default for Ring {
         Self {
             used: 0,
             first: [NONE; SPANS as usize],
-            next: Vec::new(),
             near: 0,
             far: Few::default(),
             now_ns: 0,
@@ -53,51 +47,52 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// There is one timer more, not armed.
-    pub(super) fn add_slot(&mut self) {
-        self.next.push(NONE);
-    }
-
     /// Arms a timer that is not armed: it fires after those that were armed for the same time.
-    pub(super) fn arm(&mut self, slot: Slot, at_ns: u64, timers: &[Timer]) {
+    pub(super) fn arm(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         let span = span_of(at_ns);
         if span.wrapping_sub(span_of(self.now_ns)) >= SPANS {
             return self.far.arm(slot, at_ns);
         }
         self.near += 1;
         let place = (span % SPANS) as usize;
-        let fires = |timer: Slot| timers[timer.index()].at.get().unwrap_or(u64::MAX);
         let (mut last, mut next) = (NONE, self.first[place]);
-        while next != NONE && fires(next) <= at_ns {
-            (last, next) = (next, self.next[next.index()]);
+        while let Some(timer) = timers.get(next as usize)
+            && timer.at.get().unwrap_or(u64::MAX) <= at_ns
+        {
+            (last, next) = (next, timer.link.after);
         }
-        self.next[slot.index()] = next;
-        if last == NONE {
-            self.first[place] = slot;
-            self.used |= 1 << place;
-        } else {
-            self.next[last.index()] = slot;
+        timers[slot.index()].link.after = next;
+        match timers.get_mut(last as usize) {
+            Some(timer) => timer.link.after = slot.0,
+            None => {
+                self.first[place] = slot.0;
+                self.used |= 1 << place;
+            }
         }
     }
 
     /// Disarms a timer that is armed for `at_ns`.
-    pub(super) fn cancel(&mut self, slot: Slot, at_ns: u64) {
+    pub(super) fn cancel(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         let place = (span_of(at_ns) % SPANS) as usize;
         let (mut last, mut next) = (NONE, self.first[place]);
-        while next != slot {
-            if next == NONE {
+        while next != slot.0 {
+            let Some(timer) = timers.get(next as usize) else {
                 return self.far.cancel(slot);
-            }
-            (last, next) = (next, self.next[next.index()]);
+            };
+            (last, next) = (next, timer.link.after);
         }
         self.near -= 1;
-        let after = self.next[slot.index()];
-        if last == NONE {
-            self.first[place] = after;
-            self.used &= !(u64::from(after == NONE) << place);
-        } else {
-            self.next[last.index()] = after;
+        let after = timers[slot.index()].link.after;
+        match timers.get_mut(last as usize) {
+            Some(timer) => timer.link.after = after,
+            None => self.begin_with(place, after),
         }
+    }
+
+    /// The span's first timer is another one now, or there is none.
+    fn begin_with(&mut self, place: usize, first: u32) {
+        self.first[place] = first;
+        self.used &= !(u64::from(first == NONE) << place);
     }
 
     /// The place of the first span that has timers, if any has.
@@ -109,15 +104,15 @@ impl Ring {
 
     /// When the next timer will fire.
     pub(super) fn next(&self, timers: &[Timer]) -> Option<u64> {
-        let near = self.first[self.nearest()];
-        let near = timers.get(near.index()).and_then(|timer| timer.at.get());
+        let near = timers.get(self.first[self.nearest()] as usize);
+        let near = near.and_then(|timer| timer.at.get());
         near.into_iter().chain(self.far.next()).min()
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
     pub(super) fn pop(&mut self, until_ns: u64, timers: &[Timer]) -> Option<(u64, Slot)> {
         let place = self.nearest();
-        let slot = self.first[place];
+        let slot = Slot(self.first[place]);
         let near = timers.get(slot.index()).and_then(|timer| timer.at.get());
         // What was far away when it was armed was armed earlier than what was near.
         let far = self.far.next().unwrap_or(u64::MAX);
@@ -131,9 +126,7 @@ impl Ring {
         }
         self.near -= 1;
         self.now_ns = self.now_ns.max(at_ns);
-        let after = self.next[slot.index()];
-        self.first[place] = after;
-        self.used &= !(u64::from(after == NONE) << place);
+        self.begin_with(place, timers[slot.index()].link.after);
         Some((at_ns, slot))
     }
 

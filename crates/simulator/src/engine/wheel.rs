@@ -1,7 +1,7 @@
 //! Many timers in order: a wheel of spans of time, the nearest a nanosecond long.
 
 use super::few::Few;
-use super::queue::{Slot, Timer};
+use super::queue::{Link, NONE, Slot, Timer};
 use crate::at::At;
 
 /// A level has 256 spans, each as long as all those of the level below; the lowest one's are 1 ns.
@@ -10,24 +10,6 @@ const SPANS: usize = 1 << LEVEL_BITS;
 const WORDS: usize = SPANS / 64;
 /// With so many levels all times there are have a span.
 const LEVELS: usize = u64::BITS.div_ceil(LEVEL_BITS) as usize;
-
-/// No slot, where a slot's number stands.
-const NONE: u32 = u32::MAX;
-
-/// A timer's neighbors in its span's list, which is in the order in which they were armed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    before: u32,
-    after: u32,
-}
-
-impl Link {
-    /// Without neighbors.
-    pub(super) const NONE: Self = Self {
-        before: NONE,
-        after: NONE,
-    };
-}
 
 /// Spans of one length, the later the longer.
 #[derive(Clone, Copy, Debug)]
@@ -246,7 +228,8 @@ impl Wheel {
 
     fn unlink(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         let Link { before, after } = timers[slot.index()].link;
-        let (level, place) = (self.level(at_ns), place(at_ns, self.level(at_ns)));
+        let level = self.level(at_ns);
+        let place = place(at_ns, level);
         match timers.get_mut(before as usize) {
             Some(timer) => timer.link.after = after,
             None => self.levels[level].first[place] = after,
