@@ -16,6 +16,7 @@ mod machine;
 mod migration;
 mod outcome;
 pub mod program;
+mod scale;
 pub mod script;
 mod sink;
 mod stats;

@@ -4,7 +4,7 @@ use super::Fair;
 use super::entity::EntityView;
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId, TaskId};
-use super::weights::NICE_0_LOAD;
+use super::weights::{NICE_0_LOAD, mul_div};
 
 /// What an entity stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Fair {
             // Alone it has all there is.
             if ent.on_rq && queue.members > 1 {
                 let behind = self.average(arena).wrapping_sub(ent.vruntime) as i64;
-                most = most.max(Some(real_time(behind, ent.weight)));
+                most = most.max(Some(mul_div(behind, ent.weight, NICE_0_LOAD)));
             }
             if self.is_flat(ent.rq) {
                 // There is one level.
@@ -220,17 +220,5 @@ impl Fair {
             e = self.parent(e);
         }
         Ok(())
-    }
-}
-
-/// Virtual time at a weight, as time on a CPU.
-fn real_time(virtual_ns: i64, weight: u64) -> i64 {
-    let (load, weight) = (NICE_0_LOAD as i64, weight as i64);
-    match virtual_ns.checked_mul(weight) {
-        Some(product) => product / load,
-        None => {
-            let real = i128::from(virtual_ns) * i128::from(weight) / i128::from(load);
-            i64::try_from(real).unwrap_or(i64::MAX)
-        }
     }
 }

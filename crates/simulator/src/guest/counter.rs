@@ -40,8 +40,7 @@ impl Machine<'_> {
 
     /// What the guest reads now.
     pub(super) fn read_guest_counter(&mut self, vcpu: VcpuNr) -> Sim<u64> {
-        let khz = u128::from(self.costs.tsc_khz);
-        let host = (u128::from(self.now) * khz / 1_000_000) as u64;
+        let host = self.tsc(self.now);
         let offset = self.vms[self.vcpus[vcpu].vm].cfg.physical_counter_offset;
         if !self.counter_entry(vcpu).physical_counter_traps {
             return Ok(guest_count(host, offset));

@@ -6,6 +6,7 @@ use crate::fault::{Fault, Sim};
 use crate::ids::{CpuNr, ThreadNr, VcpuNr};
 use crate::kvm::{Exit, VcpuRun};
 use crate::machine::{Machine, Message};
+use crate::scale::mul_div;
 
 /// Cycles of a PAUSE: Skylake and later (Intel's optimization manual, section 2.5.4). Before, it
 /// was about 10.
@@ -166,11 +167,7 @@ impl Machine<'_> {
     }
 
     fn ns_of_cycles(&self, cycles: u64) -> u64 {
-        let khz = u64::from(self.costs.tsc_khz.max(1));
-        match cycles.checked_mul(1_000_000) {
-            Some(product) => product / khz,
-            None => (u128::from(cycles) * 1_000_000 / u128::from(khz)) as u64,
-        }
+        mul_div(cycles, 1_000_000, u64::from(self.costs.tsc_khz.max(1)))
     }
 
     /// How much longer the spinner itself would go on.

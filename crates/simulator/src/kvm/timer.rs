@@ -11,20 +11,15 @@ use crate::fault::Sim;
 use crate::guest::LOCAL_TIMER_VECTOR;
 use crate::ids::{CpuNr, VcpuNr};
 use crate::machine::Machine;
+use crate::scale::{mul_div, mul_div_ceil};
 
 impl Machine<'_> {
     pub(crate) fn tsc(&self, ns: u64) -> u64 {
-        let khz = u64::from(self.costs.tsc_khz);
-        match ns.checked_mul(khz) {
-            Some(product) => product / 1_000_000,
-            // After some hundred minutes.
-            None => (u128::from(ns) * u128::from(khz) / 1_000_000) as u64,
-        }
+        mul_div(ns, u64::from(self.costs.tsc_khz), 1_000_000)
     }
 
     fn ns_of_tsc(&self, cycles: u64) -> u64 {
-        let ns = u128::from(cycles) * 1_000_000;
-        ns.div_ceil(u128::from(self.costs.tsc_khz.max(1))) as u64
+        mul_div_ceil(cycles, 1_000_000, u64::from(self.costs.tsc_khz.max(1)))
     }
 
     fn timer_now(&self) -> Now {

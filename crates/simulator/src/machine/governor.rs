@@ -1,5 +1,7 @@
 //! The idle governor, as `menu` does it: how long will the CPU be idle, and which state pays.
 
+use crate::scale::mul_div;
+
 /// How many of the last idle times the governor remembers.
 const INTERVALS: usize = 8;
 /// Correction factors are in units of this.
@@ -56,8 +58,7 @@ impl Governor {
         self.next_timer_ns = timer_ns;
         self.bucket = bucket_of(timer_ns);
         let factor = u64::from(self.corrections[usize::from(self.bucket)]);
-        let corrected = u128::from(timer_ns) * u128::from(factor) / u128::from(UNITY * DECAY);
-        typical.min(u64::try_from(corrected).unwrap_or(u64::MAX))
+        typical.min(mul_div(timer_ns, factor, UNITY * DECAY))
     }
 
     /// The CPU was idle for `ns`, or until the tick came that had not been stopped.
@@ -72,7 +73,7 @@ impl Governor {
         let kept = u64::from(*factor) - u64::from(*factor) / DECAY;
         let known = self.next_timer_ns > 0 && measured < MOST_NS;
         let part = if known {
-            (u128::from(UNITY) * u128::from(measured) / u128::from(self.next_timer_ns)) as u64
+            mul_div(UNITY, measured, self.next_timer_ns)
         } else {
             UNITY
         };

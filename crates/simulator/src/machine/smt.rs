@@ -7,6 +7,7 @@
 use super::{Body, Machine, Phase};
 use crate::guest::Micro;
 use crate::ids::CpuNr;
+use crate::scale::{mul_div, mul_div_ceil};
 
 impl Machine<'_> {
     /// How long `work_ns` take on `cpu` now.
@@ -15,14 +16,7 @@ impl Machine<'_> {
             return work_ns;
         }
         let percent = self.cfg.host.profile.smt_percent.max(1);
-        match work_ns.checked_mul(100) {
-            Some(hundredfold) => hundredfold.div_ceil(percent.into()),
-            // More than five years.
-            None => {
-                let hundredfold = u128::from(work_ns) * 100;
-                u64::try_from(hundredfold.div_ceil(percent.into())).unwrap_or(u64::MAX)
-            }
-        }
+        mul_div_ceil(work_ns, 100, percent.into())
     }
 
     /// How much work is done in `ns` on `cpu` now.
@@ -30,11 +24,7 @@ impl Machine<'_> {
         if !self.cpus[cpu].slow {
             return ns;
         }
-        let percent = self.cfg.host.profile.smt_percent;
-        match ns.checked_mul(percent.into()) {
-            Some(product) => product / 100,
-            None => (u128::from(ns) * u128::from(percent) / 100) as u64,
-        }
+        mul_div(ns, self.cfg.host.profile.smt_percent.into(), 100)
     }
 
     /// `cpu` has got or lost a task: its sibling goes on at another speed.

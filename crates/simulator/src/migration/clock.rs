@@ -6,6 +6,7 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 use crate::config::{ConfigError, HostClock, MigrationConfig};
 use crate::ids::VcpuNr;
 use crate::machine::Machine;
+use crate::scale::mul_div;
 
 /// An arbitrary date: wall clocks do not start at 0.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
@@ -137,7 +138,7 @@ impl GuestClock {
     }
 
     fn ns(&self, cycles: u64) -> u64 {
-        (u128::from(cycles) * 1_000_000 / u128::from(self.khz.max(1))) as u64
+        mul_div(cycles, 1_000_000, u64::from(self.khz.max(1)))
     }
 
     /// A vCPU reads its clock: in ns.

@@ -9,6 +9,7 @@ use crate::config::{ClockMethod, MigrationConfig};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr, VmNr};
 use crate::machine::{Body, CpuSet, Machine};
+use crate::scale::mul_div;
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +201,7 @@ impl Machine<'_> {
                 let both = vmm.saved.iter().zip(&vmm.saved_at);
                 let values = both.map(|(saved, at)| {
                     let elapsed = instant.real_ns.saturating_sub(*at);
-                    let added = u128::from(elapsed) * u128::from(khz) / 1_000_000;
-                    saved.wrapping_add(added as u64)
+                    saved.wrapping_add(mul_div(elapsed, khz.into(), 1_000_000))
                 });
                 vmm.values = values.collect();
                 vmm.step = match vmm.cfg.load_ns {
