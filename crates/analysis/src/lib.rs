@@ -41,6 +41,7 @@ mod dispatch;
 mod exits;
 mod findings;
 mod finish;
+mod gaps;
 mod hash;
 mod interrupts;
 mod keys;

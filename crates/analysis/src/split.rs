@@ -299,6 +299,8 @@ impl Analysis {
                     let woken = vcpu.woken_at.unwrap_or(now);
                     vcpu.settle(&self.window, woken, Cause::UNKNOWN);
                     vcpu.run = Run::Waking;
+                    vcpu.wait_start = woken;
+                    vcpu.cpu = vcpu.woken_on;
                     self.lacks_wakeups = true;
                 }
                 Run::Sleeping if vcpu.sleep_losses != losses => {
@@ -313,6 +315,9 @@ impl Analysis {
         }
         self.leave_queue(index, now);
         self.settle(index, now);
+        if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
+            vcpu.leaves_for(cpu, now);
+        }
         let counts = self.window.has(now, cpu);
         let expiries = self.bandwidth_expiries;
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
@@ -345,6 +350,7 @@ impl Analysis {
         {
             vcpu.latencies.waker = Some(waker);
             vcpu.woken_at = Some(now);
+            vcpu.woken_on = u16::try_from(target).unwrap_or(vcpu.cpu);
             if self.lacks_wakeups {
                 self.on_wakeup(event, now, index, target);
             }
@@ -397,6 +403,9 @@ impl Analysis {
 
     fn requeue(&mut self, index: u32, now: u64, target: u16) {
         self.leave_queue(index, now);
+        if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
+            vcpu.leaves_for(target, now);
+        }
         self.enter_queue(index, target);
     }
 
@@ -426,6 +435,7 @@ impl Analysis {
         let (last, current) = (cpu.last, cpu.vcpu);
         let cause = cpu.cause();
         self.boundary(number, last, cause);
+        self.doubt_silence(number, last, cause);
         let waiters = self
             .cpus
             .get_mut(usize::from(number))

@@ -134,6 +134,10 @@ pub(crate) struct Vcpu {
     pub(crate) slept_at: u64,
     /// `sched_waking` was seen of it, and when.
     pub(crate) woken_at: Option<u64>,
+    /// The CPU that it was to run on then.
+    pub(crate) woken_on: u16,
+    /// The latest wait that ended away from the CPU that it waited for.
+    pub(crate) left: Option<crate::gaps::Left>,
     /// How many losses there were when it fell asleep.
     pub(crate) sleep_losses: u64,
     /// Sleep of which it is not yet known whether it was a halt.
@@ -190,6 +194,8 @@ impl Vcpu {
             stretches: crate::polls::Stretches::default(),
             slept_at: since,
             woken_at: None,
+            woken_on: 0,
+            left: None,
             sleep_losses: 0,
             sleep_open: 0,
             sleep_in_halt: false,

@@ -163,6 +163,20 @@ impl Trace {
         )
     }
 
+    pub(super) fn migrate(&mut self, time: u64, cpu: u16, by: i32, tid: i32, to: u32) -> &mut Self {
+        self.add(
+            time,
+            cpu,
+            by,
+            Kind::SchedMigrateTask {
+                tid: Tid(tid),
+                prio: 120,
+                orig_cpu: 0,
+                dest_cpu: to,
+            },
+        )
+    }
+
     pub(super) fn answers(&self) -> Answers {
         self.answers_with(Options::default())
     }

@@ -111,3 +111,48 @@ fn a_missing_switch_makes_the_old_thread_unknown() {
     assert_eq!(of_tid(&answers, 7).unknown_ns, 1400 - 1010);
     assert_eq!(of_tid(&answers, 8).guest_ns, Some(20));
 }
+
+#[test]
+fn a_wakeup_that_was_sent_to_a_cpu_in_a_gap_is_not_a_wait_until_it_is_seen() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+    trace
+        .entry(1000, 0, 7, 0)
+        .exit(1010, 0, 7, 0, EPT)
+        .switch(1020, 0, 7, 8, SLEEPS);
+    // CPU 1 wakes it; CPU 0, where it is to run, was not heard of since 1020.
+    trace.waking(1100, 1, 9, 7, 0);
+    trace.add(1300, 0, 0, Kind::Lost { count: 3 });
+    trace.switch(1400, 0, 8, 7, RUNNABLE).entry(1410, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!((vcpu.halt_ns, vcpu.blocked_ns), (80, 80));
+    assert_eq!((vcpu.wake_wait_ns, vcpu.unknown_ns), (0, 300));
+}
+
+#[test]
+fn a_wait_for_a_cpu_in_a_gap_that_ends_elsewhere_is_unknown() {
+    for is_lost in [false, true] {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+        trace
+            .entry(1000, 0, 7, 0)
+            .exit(1010, 0, 7, 0, EPT)
+            .switch(1020, 0, 7, 8, PREEMPTED);
+        trace.switch(1050, 0, 8, 8, PREEMPTED);
+        // CPU 1 takes it. That events of CPU 0 were lost is heard later.
+        trace.migrate(1200, 1, 0, 7, 1);
+        trace.switch(1210, 1, 0, 7, RUNNABLE).entry(1220, 1, 7, 0);
+        if is_lost {
+            trace.add(1300, 0, 0, Kind::Lost { count: 5 });
+        }
+        trace.exit(1400, 1, 7, 0, EPT);
+        let answers = trace.answers();
+        check(&answers);
+        let vcpu = of_tid(&answers, 7);
+        let expected = match is_lost {
+            true => (30 + 10, 150),
+            false => (190, 0),
+        };
+        assert_eq!((vcpu.preempted_ns, vcpu.unknown_ns), expected);
+    }
+}

@@ -1,0 +1,83 @@
+//! What other CPUs saw of vCPUs while a CPU's events were lost: that is only known to be so when the
+//! CPU is heard of again.
+
+use crate::Analysis;
+use crate::ready::Cause;
+use crate::vcpu::{Run, Vcpu};
+
+/// A wait in a CPU's run queue that ended elsewhere: on another CPU, or in the run queue of one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    queue: u16,
+    from: u64,
+    until: u64,
+    run: Run,
+}
+
+impl Vcpu {
+    /// It no longer waits in the run queue of its CPU, and that CPU was not there to see it.
+    pub(crate) fn leaves_for(&mut self, other: u16, now: u64) {
+        if other == self.cpu || !self.is_waiting() {
+            return;
+        }
+        let before = self.left.map_or(0, |left| left.until);
+        self.left = Some(Left {
+            queue: self.cpu,
+            from: self.wait_start.max(before),
+            until: now,
+            run: self.run,
+        });
+    }
+
+    /// Its wakeup was seen, by the CPU that sent it; whether the CPU that it was sent to has let it
+    /// run since is not known.
+    const fn was_sent_to(&self, cpu: u16) -> bool {
+        let awaits = matches!(self.run, Run::Sleeping | Run::Unknown);
+        awaits && self.woken_on == cpu
+    }
+
+    /// What was counted as waiting, for `cause`, was not seen: it is unknown.
+    fn did_not_see(&mut self, run: Run, cause: Cause, ns: u64) {
+        let bucket = match run {
+            Run::Waking => &mut self.time.wake_wait,
+            _ => &mut self.time.preempted,
+        };
+        let ns = ns.min(*bucket);
+        *bucket -= ns;
+        self.time.unknown += ns;
+        let mut rest = ns;
+        // Waiting for an idle CPU counts as being throttled where it may be.
+        for cause in [cause, Cause::THROTTLED, Cause::UNKNOWN] {
+            if let Some(sum) = self.ready.get_mut(&cause.key()) {
+                let less = rest.min(*sum);
+                *sum -= less;
+                rest -= less;
+            }
+        }
+    }
+}
+
+impl Analysis {
+    /// Events of this CPU were lost, from `last` to now, and `cause` had it then: what was concluded
+    /// from its silence meanwhile does not hold.
+    pub(crate) fn doubt_silence(&mut self, number: u16, last: u64, cause: Cause) {
+        let window = &self.window;
+        for vcpu in &mut self.vcpus {
+            if let Some(woken) = vcpu.woken_at
+                && vcpu.was_sent_to(number)
+            {
+                vcpu.settle(window, woken, Cause::UNKNOWN);
+                vcpu.close_sleep();
+                vcpu.forget();
+            }
+            if let Some(left) = vcpu.left
+                && left.queue == number
+                && left.until > last
+            {
+                let ns = window.clip(left.from.max(last), left.until, number);
+                vcpu.did_not_see(left.run, cause, ns);
+                vcpu.left = None;
+            }
+        }
+    }
+}
