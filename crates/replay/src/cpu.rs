@@ -1,6 +1,6 @@
 //! What a CPU of the recording does.
 
-use stealtime_simulator::script::Late;
+use stealtime_simulator::script::{Gaps, Late};
 
 /// A CPU.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,8 @@ pub(crate) struct Cpu {
     pub(crate) late: Vec<(u64, u32)>,
     /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
     pub(crate) idle_late: Vec<(u64, u32)>,
+    /// From when to when its events were lost.
+    pub(crate) lost: Vec<(u64, u64)>,
 }
 
 impl Cpu {
@@ -35,6 +37,13 @@ impl Cpu {
             self.late
                 .push((due, u32::try_from(late).unwrap_or(u32::MAX)));
         }
+    }
+
+    /// When its events were lost, in a replay whose time 0 is `first`.
+    pub(crate) fn gaps(&self, first: u64) -> Gaps {
+        let since =
+            |&(from, to): &(u64, u64)| (from.saturating_sub(first), to.saturating_sub(first));
+        Gaps(self.lost.iter().map(since).collect())
     }
 
     /// It has switched from idleness to a task that was woken at this time.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stealtime_analysis::{Answers, is_gone, is_runnable};
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
-use stealtime_simulator::script::{Edge, Late, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Edge, Gaps, Late, Spent, Step, Then, Until};
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
@@ -130,6 +130,8 @@ pub struct Recording {
     pub idle_late: Vec<Late>,
     /// Events were lost, so that not all is known that tasks did, nor where.
     pub is_lossy: bool,
+    /// From when to when those of each CPU were, in ns of the recording.
+    pub gaps: Vec<Gaps>,
     /// A halted vCPU's way to sleep, in ns of its CPU time.
     pub block_ns: u32,
     /// Latencies of wakeups.
@@ -465,6 +467,7 @@ impl Extractor {
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
             task.last_cpu = Some(cpu as u16);
+            task.next_cpu = None;
             match left {
                 Left::Runnable => {
                     task.settle(now);
@@ -498,6 +501,7 @@ impl Extractor {
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
             task.last_cpu = Some(cpu as u16);
+            task.next_cpu = None;
             task.switches_in += 1;
             task.prio = next_prio;
             let woken = task.woken.take();
@@ -591,6 +595,7 @@ impl Extractor {
         let task = self.task(tid);
         task.wake(now, cause);
         task.woken = Some((now, idle));
+        task.next_cpu = u16::try_from(target).ok();
     }
 
     /// A timer of a task is set: if that is a vCPU, it is its guest's.
@@ -678,6 +683,7 @@ impl Extractor {
                 .collect()
         };
         let (slices, idle_late) = (late(|cpu| &cpu.late, 0), late(|cpu| &cpu.idle_late, less));
+        let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
         let mut all = core::mem::take(&mut self.past);
         // Who was given an id again comes behind who had it.
         let last = core::mem::take(&mut self.tasks).into_iter();
@@ -720,6 +726,7 @@ impl Extractor {
             late: slices,
             idle_late,
             is_lossy: self.lossy,
+            gaps,
             block_ns,
             wakeups: self.wakeups,
             switches,

@@ -162,6 +162,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             idle_late: recording.idle_late.clone(),
             // Not all moves are known then.
             idle_takes: recording.is_lossy,
+            gaps: recording.gaps.clone(),
             balanced: assumed.balanced == Some(true),
             tell: false,
         },

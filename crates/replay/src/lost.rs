@@ -13,10 +13,11 @@ impl Extractor {
         self.lossy = true;
         let (since, now) = (self.cpus[cpu].last, self.now);
         for task in self.tasks.values_mut() {
-            if task.last_cpu == Some(cpu as u16) {
+            if task.next_cpu.or(task.last_cpu) == Some(cpu as u16) {
                 task.lost(since, now);
             }
         }
+        self.cpus[cpu].lost.push((since.max(self.first), now));
         self.cpus[cpu].current = None;
         self.cpus[cpu].expiring = None;
     }

@@ -87,6 +87,8 @@ pub(crate) struct Task {
     pub(crate) cpus: BTreeSet<u16>,
     pub(crate) first_cpu: Option<u16>,
     pub(crate) last_cpu: Option<u16>,
+    /// The CPU that it was woken for, or moved to, since.
+    pub(crate) next_cpu: Option<u16>,
     /// Where it was moved to last, or has run since.
     at_cpu: Option<u32>,
     pub(crate) switches_in: u64,
@@ -169,6 +171,7 @@ impl Task {
             cpus: BTreeSet::new(),
             first_cpu: None,
             last_cpu: None,
+            next_cpu: None,
             at_cpu: None,
             switches_in: 0,
             migrations: 0,
@@ -380,6 +383,7 @@ impl Task {
     pub(crate) fn moves(&mut self, to: u32) {
         self.migrations += 1;
         self.at_cpu = Some(to);
+        self.next_cpu = u16::try_from(to).ok();
         match &mut self.halting {
             Some(halting) => halting.moved = Some(to),
             None => self.steps.push(Step::Move(to)),

@@ -44,6 +44,11 @@ impl WakeLatencies {
                     *ready += event.time_ns.saturating_sub(since);
                 }
             }
+            // Who waits may have run in the gap.
+            Kind::Lost { .. } => {
+                self.woken.clear();
+                self.preempted.clear();
+            }
             _ => {}
         }
     }

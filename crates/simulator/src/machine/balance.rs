@@ -6,7 +6,7 @@
 use super::domain::{IMBALANCE_PCT, Level};
 use super::{Machine, Phase, TaskState};
 use crate::fault::Sim;
-use crate::ids::{CpuNr, TaskNr};
+use crate::ids::{CpuNr, Number, TaskNr};
 
 /// `sysctl_sched_migration_cost`: a task that ran so recently has a warm cache, in ns.
 const MIGRATION_COST_NS: u64 = 500_000;
@@ -258,7 +258,9 @@ impl Machine<'_> {
     fn pull_from(&mut self, cpu: CpuNr, from: CpuNr, warm: bool, by: CpuNr) -> Sim<bool> {
         let mut found: Option<TaskNr> = None;
         let pairs = |task| self.throttled_pair(task, cpu, from);
-        let idle_takes = self.cfg.scripts.idle_takes && self.cpus[cpu].runnable == 0;
+        let scripts = &self.cfg.scripts;
+        let unknown = (scripts.gaps.get(cpu.index())).is_some_and(|gaps| gaps.has(self.now));
+        let idle_takes = scripts.idle_takes && !unknown && self.cpus[cpu].runnable == 0;
         let (by_slot, tasks, now) = (&self.by_slot, &self.tasks, self.now);
         self.fair.for_each_waiting(self.cpus[from].rq, &mut |id| {
             let task = by_slot[id.slot()];

@@ -164,6 +164,8 @@ pub struct Scripts {
     /// A CPU that has nothing to do takes who waits on another one, also those that move where
     /// [`Step::Move`] says so.
     pub idle_takes: bool,
+    /// When nobody knows what a CPU did, by CPU: see [`Gaps`].
+    pub gaps: Vec<Gaps>,
     /// Guests' schedulers give vCPUs that are idle what others have, so that those are not idle until
     /// these come to a certain point, but until they have done as much as in the recording: what
     /// [`Until::Work`] says counts. Otherwise it is [`Until::Edge`].
@@ -193,6 +195,20 @@ impl Late {
             (None, None) => return None,
         };
         Some(u64::from(late))
+    }
+}
+
+/// Times of the run, from and to, in ns and in order, at which it is not known what a CPU does. It is not
+/// idle then: it takes nobody from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps(pub Arc<[(u64, u64)]>);
+
+impl Gaps {
+    /// Whether `at` is in one.
+    pub(crate) fn has(&self, at: u64) -> bool {
+        let next = self.0.partition_point(|gap| gap.0 <= at);
+        let last = next.checked_sub(1).and_then(|last| self.0.get(last));
+        last.is_some_and(|gap| at < gap.1)
     }
 }
 

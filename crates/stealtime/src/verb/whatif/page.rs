@@ -123,15 +123,9 @@ fn closeness(report: &Report, page: &mut Page) {
             axis: Axis::plain("replayed minus recorded, % of the span", " %"),
             rows: shown().map(name).collect(),
             dots: vec![
-                dots("running", Color::Guest, |both| {
-                    both.replayed.run_percent - both.recorded.run_percent
-                }),
-                dots("ready", Color::Preempted, |both| {
-                    both.replayed.ready_percent - both.recorded.ready_percent
-                }),
-                dots("halted", Color::Blocked, |both| {
-                    both.replayed.halted_percent - both.recorded.halted_percent
-                }),
+                dots("running", Color::Guest, |both| both.off()[0].1),
+                dots("ready", Color::Preempted, |both| both.off()[1].1),
+                dots("halted", Color::Blocked, |both| both.off()[2].1),
             ],
         },
     );

@@ -31,6 +31,8 @@ pub(super) struct Shares {
     pub(super) ready_percent: f64,
     pub(super) halted_percent: f64,
     pub(super) poll_percent: f64,
+    /// Time of which nobody knows what it did: in a replay it is halted then.
+    pub(super) unknown_percent: f64,
     pub(super) wakeups: usize,
     pub(super) wakeup_p50_ns: Option<u64>,
     pub(super) wakeup_p90_ns: Option<u64>,
@@ -45,6 +47,7 @@ impl Shares {
             ready_percent: percent(time.ready_ns, span),
             halted_percent: percent(time.halted_ns, span),
             poll_percent: percent(time.poll_ns, span),
+            unknown_percent: percent(time.unknown_ns, span),
             wakeups: time.wakeups.len(),
             wakeup_p50_ns: quantile(&time.wakeups, 50),
             wakeup_p90_ns: quantile(&time.wakeups, 90),
@@ -68,6 +71,19 @@ pub(super) struct Both {
     pub(super) replayed: Shares,
     /// Share of its demand that the replay got done.
     pub(super) done_percent: f64,
+}
+
+impl Both {
+    /// Replayed minus recorded time running, ready and halted, in percent of the span.
+    pub(super) fn off(&self) -> [(&'static str, f64); 3] {
+        let (was, is) = (&self.recorded, &self.replayed);
+        let halted = (is.halted_percent - was.unknown_percent).max(0.0);
+        [
+            ("running", is.run_percent - was.run_percent),
+            ("ready", is.ready_percent - was.ready_percent),
+            ("halted", halted - was.halted_percent),
+        ]
+    }
 }
 
 /// How far the replay is from the recording, in percent.

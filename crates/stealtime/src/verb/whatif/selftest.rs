@@ -18,6 +18,7 @@ pub(super) struct Row {
     pub(super) path: String,
     pub(super) span_ns: u64,
     pub(super) vcpus: usize,
+    /// Events that were lost, as far as is known, and gaps of unknown loss.
     pub(super) lost: u64,
     pub(super) waits: Option<Waits>,
     pub(super) error: Option<Error>,
@@ -50,7 +51,7 @@ fn row(verb: &WhatIf, folder: &Path, path: &Path) -> Row {
                 path: path_shown,
                 span_ns,
                 vcpus: base.recorded.vcpus.len(),
-                lost: base.answers.source.lost_gaps,
+                lost: base.answers.source.lost + base.answers.source.lost_gaps,
                 waits: Some(Waits::of(base.recording.resolved)),
                 error: Some(Error::of(&errors)),
                 problem: None,

@@ -34,6 +34,15 @@ pub(super) fn before(report: &Report) -> String {
     for vcpu in &report.vcpus {
         vcpu_row(&mut out, vcpu);
     }
+    if report
+        .vcpus
+        .iter()
+        .any(|both| both.recorded.unknown_percent >= 1.0)
+    {
+        out.push_str(
+            "  Halted in the replay is also what nobody knows of; that is not part of the error.\n",
+        );
+    }
     let _ = writeln!(out, "  error: {}", errors(&report.error));
     if let Some(worst) = worst(&report.vcpus) {
         let _ = writeln!(out, "  most off: {}", escape::terminal(&worst));
@@ -86,17 +95,9 @@ const MOST_DETAILED: usize = 6;
 
 /// The largest error of a vCPU's time.
 fn worst(vcpus: &[Both]) -> Option<String> {
-    let off = |both: &Both| {
-        let (was, is) = (&both.recorded, &both.replayed);
-        [
-            ("running", is.run_percent - was.run_percent),
-            ("ready", is.ready_percent - was.ready_percent),
-            ("halted", is.halted_percent - was.halted_percent),
-        ]
-    };
     let all = vcpus
         .iter()
-        .flat_map(|both| off(both).map(|off| (both, off)));
+        .flat_map(|both| both.off().map(|off| (both, off)));
     let (both, (what, by)) = all.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
     Some(format!(
         "{} vCPU {} is {} for {by:+.1}% of the span",
