@@ -37,7 +37,7 @@ pub(super) fn before(report: &Report) -> String {
     if report
         .vcpus
         .iter()
-        .any(|both| both.recorded.unknown_percent >= 1.0)
+        .any(|both| both.recorded.unknown_percent >= 5.0)
     {
         out.push_str(
             "  Halted in the replay is also what nobody knows of; that is not part of the error.\n",
