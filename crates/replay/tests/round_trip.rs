@@ -45,6 +45,17 @@ fn runs_give_their_own_times_back() {
     }
 }
 
+/// More CPUs than most hosts have sockets, most of them idle, and vCPUs that share the others.
+#[test]
+fn large_hosts_give_their_own_times_back() {
+    let vms = (0..10).map(|n| vm(n, 10, WorkloadConfig::named("ticks")));
+    let config = host(80, vms.collect(), 100_000_000, 1);
+    let (_, times, errors) = round_trip(&config);
+    assert_eq!(times.vcpus.len(), 100);
+    let (median, p90) = (errors.percentile(50), errors.percentile(90));
+    assert!(median <= 1_000 && p90 <= 10_000, "{median} {p90} ppm");
+}
+
 /// Guests whose vCPUs wake each other all the time, beside each other and beside others.
 #[test]
 fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {

@@ -43,9 +43,9 @@ impl Config {
     /// [`ConfigError`] names the first key that is out of range or contradicts another.
     pub fn check(&self) -> Result<(), ConfigError> {
         let t = &self.host.topology;
-        range("host.sockets", t.sockets.into(), 1, 64)?;
+        range("host.sockets", t.sockets.into(), 1, 4096)?;
         range("host.llcs_per_socket", t.llcs_per_socket.into(), 1, 64)?;
-        range("host.cores_per_llc", t.cores_per_llc.into(), 1, 1024)?;
+        range("host.cores_per_llc", t.cores_per_llc.into(), 1, 4096)?;
         range("host.threads_per_core", t.threads_per_core.into(), 1, 2)?;
         range("host.cpus", t.cpus().into(), 1, 4096)?;
         range(

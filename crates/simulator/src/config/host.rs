@@ -7,11 +7,11 @@ use super::workload::WorkloadConfig;
 /// first one thread of each core, socket by socket, then the second threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Packages, [1, 64].
+    /// Packages, [1, 4096].
     pub sockets: u32,
     /// Last-level caches in a socket, [1, 64].
     pub llcs_per_socket: u32,
-    /// Cores that share a last-level cache, [1, 1024].
+    /// Cores that share a last-level cache, [1, 4096].
     pub cores_per_llc: u32,
     /// Hardware threads of a core, 1 or 2.
     pub threads_per_core: u32,
