@@ -73,7 +73,7 @@ pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
         config,
     };
     let mut rules = vec![
-        polls_wasted(&case),
+        polls(&case),
         polls_too_short(&case),
         after_wakeups(&case),
         preempted(&case),
@@ -138,13 +138,15 @@ fn names(facts: &Facts, holds: impl Fn(&Vm) -> bool) -> String {
         .join(", ")
 }
 
-fn polls_wasted(case: &Case<'_>) -> Rule {
+/// Polling that finds what it waits for takes CPU time too, of which others could have some.
+fn polls(case: &Case<'_>) -> Rule {
     let found = |vm: &Vm| {
         let mut findings = case.base.answers.findings.iter();
         findings.any(|finding| finding.id == "polls_wasted" && finding.vm == vm.name)
     };
     let wasted = case.facts.all(|vm| vm.wasted);
-    if !case.facts.vms.iter().any(found) && !case.facts.minds(wasted) {
+    let polled = case.facts.all(|vm| vm.polled);
+    if !case.facts.vms.iter().any(found) && !case.facts.minds(polled) {
         return none();
     }
     let now = case.config.knobs.kvm.halt_poll.halt_poll_ns;
@@ -152,10 +154,10 @@ fn polls_wasted(case: &Case<'_>) -> Rule {
     Rule {
         why: format!(
             "polling in halts costs {}, {} ms of it in vain",
-            case.facts.share(case.facts.all(|vm| vm.polled)),
+            case.facts.share(polled),
             wasted / 1_000_000
         ),
-        stake_ns: case.facts.all(|vm| vm.polled),
+        stake_ns: polled,
         plans: values.into(),
     }
 }
