@@ -2,9 +2,6 @@
 
 use super::queue::Slot;
 
-/// Room for so many timers is kept when there are fewer.
-const MUCH_ROOM: usize = 64;
-
 /// Timers as they fire, the next one last.
 ///
 /// A new timer mostly fires soon. So its place is a few steps from the end, and to find it and to move what
@@ -47,19 +44,6 @@ impl Few {
     /// Takes the next timer, if it fires at `until_ns` or before.
     pub(super) fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
         self.list.pop_if(|&mut (at_ns, _)| at_ns <= until_ns)
-    }
-
-    /// Gives back what a burst of timers took, when it is over.
-    #[inline]
-    pub(super) fn shrink(&mut self) {
-        if self.list.is_empty() && self.list.capacity() > MUCH_ROOM {
-            self.list.shrink_to(MUCH_ROOM);
-        }
-    }
-
-    /// Takes in a timer that fires before all of these.
-    pub(super) fn put_sooner(&mut self, slot: Slot, at_ns: u64) {
-        self.list.push((at_ns, slot));
     }
 
     /// Armed timers.

@@ -64,13 +64,10 @@ impl Machine<'_> {
     #[inline(never)]
     fn look_ahead_to_wakeups(&mut self, cpu: CpuNr) {
         let until_ns = self.now + HANDLER_NS;
-        let due = |timers: &[(u64, u64, TimerNr)], n: usize| {
-            let at = timers.len().checked_sub(n + 1)?;
-            let &(at_ns, _, timer) = timers.get(at)?;
-            (n == 0 || at_ns <= until_ns).then_some(timer)
-        };
         let mut n = 0;
-        while let Some(timer) = due(&self.cpus[cpu].hrtimers, n) {
+        while let Some(&(at_ns, timer)) = self.cpus[cpu].hrtimers.get(n)
+            && (n == 0 || at_ns <= until_ns)
+        {
             self.look_ahead(Coming::Wakeup(timer));
             n += 1;
         }

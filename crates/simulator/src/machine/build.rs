@@ -1,5 +1,7 @@
 //! Making a machine from its configuration.
 
+use std::collections::VecDeque;
+
 use stealtime_events::Tid;
 use stealtime_hypervisor::directed_yield::ple::PleWindow;
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
@@ -157,7 +159,7 @@ impl<'a> Machine<'a> {
                 resched: Resched::None,
                 current: None,
                 idle: super::idle::IdleCpu::default(),
-                hrtimers: Vec::new(),
+                hrtimers: VecDeque::new(),
                 clock_event,
                 tick,
                 hrtick,

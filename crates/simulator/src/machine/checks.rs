@@ -248,15 +248,12 @@ impl Machine<'_> {
         for cpu in self.cpus.numbers() {
             let c = &self.cpus[cpu];
             listed += c.hrtimers.len();
-            let mut fine = c
-                .hrtimers
-                .windows(2)
-                .all(|w| (w[0].0, w[0].1) > (w[1].0, w[1].1));
-            for &(at, _, timer) in &c.hrtimers {
+            let mut fine = c.hrtimers.iter().is_sorted_by_key(|t| t.0);
+            for &(at, timer) in &c.hrtimers {
                 fine &= self.timers[timer].queued() == Some((cpu, at));
             }
             // The device is set, or its interrupt is on its way through.
-            let first = c.hrtimers.last().map(|t| t.0);
+            let first = c.hrtimers.front().map(|t| t.0);
             let set = self.queue.when(c.clock_event);
             let came = c.pending.has(super::Irq::LocalTimer)
                 || c.phase == Phase::Irq(super::Irq::LocalTimer);

@@ -1,5 +1,7 @@
 //! What a CPU of the host does.
 
+use std::collections::VecDeque;
+
 use stealtime_hypervisor::eevdf::{Resched, RqId};
 
 use super::{Body, Irq, Machine, TaskState};
@@ -43,8 +45,9 @@ pub(crate) struct Cpu {
     /// Its task; `None` for the idle task.
     pub(crate) current: Option<TaskNr>,
     pub(crate) idle: super::idle::IdleCpu,
-    /// Armed hrtimers, the first to expire last.
-    pub(crate) hrtimers: Vec<(u64, u64, TimerNr)>,
+    /// Armed hrtimers with their times, the first to expire first, and of those of one time the one
+    /// that was armed first.
+    pub(crate) hrtimers: VecDeque<(u64, TimerNr)>,
     pub(crate) clock_event: Slot,
     pub(crate) tick: TimerNr,
     pub(crate) hrtick: TimerNr,

@@ -74,8 +74,12 @@ impl Machine<'_> {
     /// place that would have been chosen refused it.
     pub(crate) fn start_unpinned(&mut self, timer: TimerNr, from: CpuNr, at: u64) -> Sim<bool> {
         let was = self.timers[timer].queued();
-        let first = was
-            .is_some_and(|(cpu, _)| self.cpus[cpu].hrtimers.last().is_some_and(|t| t.2 == timer));
+        let first = was.is_some_and(|(cpu, _)| {
+            self.cpus[cpu]
+                .hrtimers
+                .front()
+                .is_some_and(|t| t.1 == timer)
+        });
         self.unqueue(timer);
         if !self.has_isolation() {
             // Nothing isolated: the CPU that starts it is as good as any, unless it is idle.
@@ -172,7 +176,7 @@ impl Machine<'_> {
             return;
         };
         let list = &mut self.cpus[cpu].hrtimers;
-        if let Some(at) = list.iter().rposition(|t| t.2 == timer) {
+        if let Some(at) = list.iter().position(|t| t.1 == timer) {
             list.remove(at);
         }
         self.program(cpu);
@@ -186,14 +190,14 @@ impl Machine<'_> {
         let t = &mut self.timers[timer];
         (t.cpu, t.expires) = (cpu, At::ns(at));
         self.stats.timers_started += 1;
-        let order = self.stats.timers_started;
         let list = &mut self.cpus[cpu].hrtimers;
-        let place = list.partition_point(|t| (t.0, t.1) > (at, order));
         if list.len() == list.capacity() {
-            // Most CPUs have one or two: not four at once, as a vector would begin with.
+            // Most CPUs have one or two: not four at once, as a list would begin with.
             list.reserve_exact(list.len().max(2));
         }
-        list.insert(place, (at, order, timer));
+        // Most expire after all others.
+        let before = list.iter().rev().position(|t| t.0 <= at);
+        list.insert(before.map_or(0, |n| list.len() - n), (at, timer));
         self.program(cpu);
         if self.tracing {
             let (hrtimer, function) = (self.timer_address(timer), self.timer_function(timer));
@@ -212,11 +216,11 @@ impl Machine<'_> {
     fn program(&mut self, cpu: CpuNr) {
         let c = &self.cpus[cpu];
         if let Some(view) = self.timer_views.get_mut(cpu.index()) {
-            view.next_event_ns = c.hrtimers.last().map(|t| t.0 as i64);
+            view.next_event_ns = c.hrtimers.front().map(|t| t.0 as i64);
         }
         let slot = c.clock_event;
-        match c.hrtimers.last() {
-            Some(&(at, ..)) => {
+        match c.hrtimers.front() {
+            Some(&(at, _)) => {
                 let at = at.max(self.now);
                 if self.queue.when(slot) != Some(at) {
                     self.queue.arm(slot, at);
@@ -228,11 +232,11 @@ impl Machine<'_> {
 
     /// The timer interrupt: all that is due.
     pub(crate) fn expire_hrtimers(&mut self, cpu: CpuNr) -> Sim {
-        while let Some(&(at, _, timer)) = self.cpus[cpu].hrtimers.last() {
+        while let Some(&(at, timer)) = self.cpus[cpu].hrtimers.front() {
             if at > self.now {
                 break;
             }
-            self.cpus[cpu].hrtimers.pop();
+            self.cpus[cpu].hrtimers.pop_front();
             if self.timers[timer].take_off() != Some((cpu, at)) {
                 self.checks
                     .fail("timer-early", || format!("timer {} was not armed", timer.0));

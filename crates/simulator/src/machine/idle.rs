@@ -47,7 +47,7 @@ impl Machine<'_> {
         let (now, tick_ns) = (self.now, self.tick_ns());
         let c = &self.cpus[cpu];
         let tick = c.tick;
-        let first = c.hrtimers.iter().rev().find(|t| t.2 != tick);
+        let first = c.hrtimers.iter().find(|t| t.1 != tick);
         let timer_ns = first.map_or(u64::MAX, |t| t.0.saturating_sub(now));
         let tick_at = self.timers[tick].queued().map(|(_, at)| at);
         let predicted = self.cpus[cpu].idle.governor.predict(timer_ns);
@@ -105,7 +105,7 @@ impl Machine<'_> {
         let exit = exit.unwrap_or_else(|| self.idle_exit_ns(cpu));
         let (now, tick_ns) = (self.now, self.tick_ns());
         let c = &mut self.cpus[cpu];
-        let first = c.hrtimers.last().map(|t| t.2);
+        let first = c.hrtimers.front().map(|t| t.1);
         let by_tick = c.pending.has(Irq::LocalTimer) && first == Some(c.tick);
         let stayed = now - c.idle.since_ns;
         c.idle.governor.learn(stayed, by_tick, tick_ns);
