@@ -81,3 +81,26 @@ fn the_end_of_time_comes() {
     }
     assert_eq!(queue.pop(u64::MAX), None);
 }
+
+/// Among many: what is armed for a time that has passed fires now, behind what was armed for now, and can be
+/// disarmed.
+#[test]
+fn what_is_late_fires_now() {
+    let mut queue = Queue::new();
+    let slots: Vec<Slot> = (0..600).map(|_| queue.slot()).collect();
+    for &slot in &slots {
+        queue.arm(slot, 10_000);
+    }
+    let (first, second, third) = (slots[0], slots[1], slots[2]);
+    assert_eq!(queue.pop(10_000), Some((10_000, first)));
+    queue.arm(first, 9_000);
+    queue.arm(second, 10);
+    queue.arm(third, 10);
+    assert_eq!(queue.when(first), Some(10_000));
+    queue.cancel(second);
+    let rest = slots[3..].iter().chain([&first, &third]);
+    for &slot in rest {
+        assert_eq!(queue.pop(u64::MAX), Some((10_000, slot)));
+    }
+    assert_eq!(queue.pop(u64::MAX), None);
+}
