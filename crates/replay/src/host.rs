@@ -82,8 +82,8 @@ pub enum Placement {
 /// Longest way of a wakeup through the kernel that is believed, in ns.
 const LONGEST_WAKE_NS: u64 = 1_000_000;
 
-/// From what ends a sleep to competing for a CPU, in ns. Wakeups on idle CPUs take that and more; where those on busy
-/// ones always wait for who is there, they tell.
+/// From what ends a sleep to competing for a CPU, in ns. Wakeups on idle CPUs take that and more;
+/// where those on busy ones always wait for who is there, they tell.
 #[must_use]
 pub fn wake_ns(recording: &Recording) -> u32 {
     let idle = recording.idle_wake_ns.unwrap_or(LONGEST_WAKE_NS);
