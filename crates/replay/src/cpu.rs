@@ -46,6 +46,12 @@ impl Cpu {
         Gaps(self.lost.iter().map(since).collect())
     }
 
+    /// The task whose slice is over is back in its guest: nobody else was to run, and what comes later is not
+    /// the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
+    pub(crate) fn goes_on(&mut self) {
+        self.slice_over = None;
+    }
+
     /// It has switched from idleness to a task that was woken at this time.
     pub(crate) fn idle_woken(&mut self, woken: u64, now: u64) {
         let late = now.saturating_sub(woken);
@@ -86,5 +92,24 @@ impl Wakes {
         let mut sorted = self.samples.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() * percent / 100).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cpu;
+
+    #[test]
+    fn a_slice_whose_task_goes_on_did_not_end() {
+        let mut cpu = Cpu::default();
+        // Due at 700, handled at 750, and the CPU went to another task at 760.
+        cpu.slice_ends(750, 50);
+        cpu.next_slice(760);
+        assert_eq!(cpu.late, [(700, 60)]);
+        // Nobody else was to run; the next slice timer is set as somebody wakes.
+        cpu.slice_ends(1_500, 50);
+        cpu.goes_on();
+        cpu.next_slice(1_900);
+        assert_eq!(cpu.late, [(700, 60)]);
     }
 }

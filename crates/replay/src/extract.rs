@@ -339,6 +339,7 @@ impl Extractor {
             | Kind::SchedProcessExit { .. }
             | Kind::SchedMigrateTask { .. } => self.life(event.kind),
             Kind::KvmEntry { .. } if event.tid.0 != 0 => {
+                self.cpus[cpu].goes_on();
                 let task = self.task(event.tid.0);
                 task.settle(now);
                 task.halt_untold();
