@@ -204,27 +204,60 @@ struct Grid {
     period: u64,
 }
 
-/// The shortest period at which half of the timers expire in phase.
-fn find_grid(timed: &[Timed]) -> Option<Grid> {
-    for period in PERIODS {
-        let mut phases: Vec<u64> = timed.iter().map(|t| t.expires % period).collect();
-        phases.sort_unstable();
-        let mut best = (0, 0);
-        let mut end = 0;
-        for (start, &from) in phases.iter().enumerate() {
-            while phases.get(end).is_some_and(|&p| p <= from + NEAR_NS) {
-                end += 1;
-            }
-            if end - start > best.0 {
-                best = (end - start, from + NEAR_NS / 2);
-            }
+/// Periods of programs that wake at fixed times are round, in ns, and no shorter than this.
+const ROUND_NS: u64 = 50_000;
+const SHORTEST_NS: u64 = 500_000;
+const LONGEST_NS: u64 = 1_000_000_000;
+
+/// The phase in which most timers expire at this period, and how many do.
+fn most_in_phase(timed: &[Timed], period: u64) -> (usize, Grid) {
+    let mut phases: Vec<u64> = timed.iter().map(|t| t.expires % period).collect();
+    phases.sort_unstable();
+    let mut best = (0, 0);
+    let mut end = 0;
+    for (start, &from) in phases.iter().enumerate() {
+        while phases.get(end).is_some_and(|&p| p <= from + NEAR_NS) {
+            end += 1;
         }
-        if best.0 >= LEAST && best.0 * 2 >= timed.len() {
-            let phase = best.1 % period;
-            return Some(Grid { phase, period });
+        if end - start > best.0 {
+            best = (end - start, from + NEAR_NS / 2);
         }
     }
-    None
+    let phase = best.1 % period;
+    (best.0, Grid { phase, period })
+}
+
+/// The period of a program that wakes at fixed times: from one expiry to the next it is mostly the same, and
+/// nearly all are in phase.
+fn find_cycle(timed: &[Timed]) -> Option<Grid> {
+    let next = timed.iter().skip(1);
+    let pairs = timed.iter().zip(next);
+    let mut distances: Vec<u64> = pairs
+        .map(|(one, next)| next.expires.saturating_sub(one.expires))
+        .collect();
+    distances.sort_unstable();
+    let median = distances.get(distances.len() / 2)?;
+    let period = (median + ROUND_NS / 2) / ROUND_NS * ROUND_NS;
+    // What could be a kernel's tick is one: its timers are so many ticks from when they were set.
+    if !(SHORTEST_NS..=LONGEST_NS).contains(&period) || PERIODS.contains(&period) {
+        return None;
+    }
+    let same = distances.iter().filter(|d| d.abs_diff(period) <= NEAR_NS);
+    let mostly = same.count() * 2 >= distances.len();
+    let (n, grid) = most_in_phase(timed, period);
+    (mostly && n >= LEAST && n * 10 >= timed.len() * 9).then_some(grid)
+}
+
+/// The cycle of a program, or else the shortest period of ticks at which half of the timers expire in
+/// phase.
+fn find_grid(timed: &[Timed]) -> Option<Grid> {
+    let ticks = || {
+        let mut found = PERIODS
+            .map(|period| most_in_phase(timed, period))
+            .into_iter();
+        found.find(|(n, _)| *n >= LEAST && n * 2 >= timed.len())
+    };
+    find_cycle(timed).or_else(|| ticks().map(|found| found.1))
 }
 
 /// Says for each wait that a timer ended, or would have, whether the timer lay on a grid or was relative
@@ -264,5 +297,41 @@ fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
         period_ns: grid.period as u32,
         nth: u16::try_from(nth).unwrap_or(u16::MAX),
         late_us: u16::try_from(late_us).unwrap_or(u16::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until these times.
+    fn timed(expires: impl Iterator<Item = u64>) -> Vec<Timed> {
+        let wait = |(step, expires)| Timed {
+            step,
+            began: expires - 400_000,
+            woken: expires,
+            expires,
+            armed: None,
+        };
+        expires.enumerate().map(wait).collect()
+    }
+
+    #[test]
+    fn a_program_that_wakes_at_fixed_times_is_told_from_ticks() {
+        let period = |expires: Vec<u64>| find_grid(&timed(expires.into_iter())).map(|g| g.period);
+        let off = 7_203_111;
+        // Half of these lie on a grid of 1 ms too.
+        let cycle = (0..40).map(|n| off + n * 1_500_000 + n % 7 * 1_000);
+        assert_eq!(period(cycle.clone().collect()), Some(1_500_000));
+        // Some were missed.
+        let some = cycle.enumerate().filter(|(n, _)| n % 5 != 0);
+        assert_eq!(period(some.map(|some| some.1).collect()), Some(1_500_000));
+        // A kernel's timers expire at ticks, the one sooner and the other later.
+        let ticks = [1, 3, 4, 8, 9, 12, 17, 18, 20, 25, 26, 31];
+        let ticks = ticks.map(|n| off + n * 4_000_000);
+        assert_eq!(period(ticks.to_vec()), Some(1_000_000));
+        // Relative to what was done before: nothing is in phase.
+        let relative = (1..40u64).map(|n| off + n * 1_500_000 + n * n * 17_011 % 900_000);
+        assert_eq!(period(relative.collect()), None);
     }
 }
