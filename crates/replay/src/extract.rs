@@ -12,6 +12,7 @@ use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
+use crate::slices::SliceTimers;
 use crate::task::{Birth, Cause, SleepCosts, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
@@ -136,6 +137,8 @@ pub struct Recording {
     pub block_ns: u32,
     /// Latencies of wakeups.
     pub wakeups: WakeLatencies,
+    /// For how long slice timers were set.
+    pub slices: SliceTimers,
     /// Switches to tasks.
     pub switches: u64,
     /// Tasks that were moved to another CPU.
@@ -196,6 +199,7 @@ pub struct Extractor {
     polling: Polling,
     pub(crate) quotas: Quotas,
     wakeups: WakeLatencies,
+    slices: SliceTimers,
     halts: u64,
     halts_told: u64,
     idle_wakes: Wakes,
@@ -242,6 +246,7 @@ impl Extractor {
             polling: Polling::default(),
             quotas: Quotas::default(),
             wakeups: WakeLatencies::default(),
+            slices: SliceTimers::default(),
             halts: 0,
             halts_told: 0,
             idle_wakes: Wakes::default(),
@@ -405,6 +410,9 @@ impl Extractor {
                 let own = self.timers.start(hrtimer, expires_ns, name, by);
                 if self.timers.ends_slices(hrtimer) {
                     self.cpus[cpu].next_slice(now);
+                    if let Some(ns) = self.timers.slice_ahead(hrtimer, now) {
+                        self.slices.set(ns);
+                    }
                 }
                 if own && in_task {
                     self.task(tid).arm(now);
@@ -683,7 +691,7 @@ impl Extractor {
             cpus.map(|cpu| late_since(of(cpu), self.first, less))
                 .collect()
         };
-        let (slices, idle_late) = (late(|cpu| &cpu.late, 0), late(|cpu| &cpu.idle_late, less));
+        let (late_slices, idle_late) = (late(|cpu| &cpu.late, 0), late(|cpu| &cpu.idle_late, less));
         let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
         let mut all = core::mem::take(&mut self.past);
         // Who was given an id again comes behind who had it.
@@ -724,12 +732,13 @@ impl Extractor {
             hz: self.timers.hz(),
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
-            late: slices,
+            late: late_slices,
             idle_late,
             is_lossy: self.lossy,
             gaps,
             block_ns,
             wakeups: self.wakeups,
+            slices: self.slices,
             switches,
             migrations,
             halts: self.halts,

@@ -14,6 +14,7 @@ mod polling;
 pub mod predict;
 mod quota;
 mod retold;
+mod slices;
 mod task;
 mod timers;
 mod wake;
@@ -21,4 +22,5 @@ mod watch;
 
 pub use extract::{Begins, Extractor, RecordedTask, Recording, Resolved, Unseen};
 pub use retold::retold;
+pub use slices::SliceTimers;
 pub use watch::WakeLatencies;

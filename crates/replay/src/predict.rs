@@ -11,7 +11,7 @@ use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
 use crate::host::{Assumed, Placement};
-use crate::watch::WakeLatencies;
+use crate::slices::{SliceTimers, Watch};
 
 /// A vCPU's time and events.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +40,13 @@ pub struct VcpuTimes {
     pub done_permille: u64,
 }
 
+impl VcpuTimes {
+    /// Time of which the recording says what it did, in ns.
+    const fn known_ns(&self) -> u64 {
+        self.run_ns + self.ready_ns + self.halted_ns
+    }
+}
+
 /// All vCPUs, in the order of VM and number, and everything else.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times {
@@ -47,6 +54,8 @@ pub struct Times {
     pub vcpus: Vec<VcpuTimes>,
     /// Tasks that are no vCPUs: VMMs' other threads, tasks of the host and of its kernel.
     pub others: OtherTimes,
+    /// For how long slice timers were set.
+    pub slices: SliceTimers,
 }
 
 /// Time of tasks that are no vCPUs, together.
@@ -97,7 +106,11 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
         let ready = recording.wakeups.ready_ns.get(&task.tid);
         others.ready_ns += ready.copied().unwrap_or(0);
     }
-    in_order(recording.tasks.iter().filter_map(vcpu).collect(), others)
+    Times {
+        vcpus: in_order(recording.tasks.iter().filter_map(vcpu).collect()),
+        others,
+        slices: recording.slices.clone(),
+    }
 }
 
 /// Replays on this host, which [`crate::host::as_recorded`] has made of the recording.
@@ -106,7 +119,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
 ///
 /// The simulator's.
 pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
-    let mut watch = WakeLatencies::default();
+    let mut watch = Watch::default();
     let outcome = run(config, &mut watch)?;
     let scripts = recording.tasks.iter().zip(&outcome.scripts);
     let vcpu = |(task, script): (&RecordedTask, &ScriptOutcome)| {
@@ -121,7 +134,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             poll_ns: script.poll_ns,
             in_halts_ns: script.poll_ns + script.sleeping_ns,
             exits: exits_until(task, script.passes, script.steps),
-            wakeups: sorted(watch.samples.get(&script.tid.0))
+            wakeups: sorted(watch.wakes.samples.get(&script.tid.0))
                 .iter()
                 .map(|ns| ns + u64::from(config.scripts.wake_ns))
                 .collect(),
@@ -135,15 +148,48 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
         others.run_ns += script.books.run_ns;
         others.ready_ns += script.books.wait_ns;
     }
-    Ok(in_order(scripts.filter_map(vcpu).collect(), others))
+    Ok(Times {
+        vcpus: in_order(scripts.filter_map(vcpu).collect()),
+        others,
+        slices: watch.slices,
+    })
 }
 
-/// A way to replay: how far off it is, and how it preempts.
-type Tried = (u64, Preempt, (Assumed, Config, Times));
+/// A way to replay.
+struct Tried {
+    /// How far off it is, in ns.
+    off_ns: u64,
+    /// How far apart its slice timers are from the recording's, in permille.
+    slices_apart: Option<u64>,
+    preempt: Preempt,
+    way: (Assumed, Config, Times),
+}
 
 /// A way is better than another if its misfit is less by more than one in so many: a replay's own moves by
 /// so much with the seed.
 const ONE_IN_NEAR: u64 = 10;
+/// Misfits that differ by less than one in so many of all vCPUs' time are near each other too.
+const ONE_IN_SMALL: u64 = 1_000;
+/// Slice timers are nearer to the recording's if fewer are apart by more than one in so many, and by more
+/// than this, in permille.
+const ONE_IN_APART: u64 = 4;
+const SLICES_PERMILLE: u64 = 20;
+
+/// Whether the first way is nearer to the recording than the second, which is tried before it. Where their
+/// times do not tell, slice timers do. `small_ns` is a misfit that means nothing.
+fn is_nearer(one: &Tried, before: &Tried, small_ns: u64) -> bool {
+    let less = |a: u64, b: u64| a < b - b / ONE_IN_NEAR;
+    let (a, b) = (one.off_ns, before.off_ns);
+    if a.abs_diff(b) > small_ns && (less(a, b) || less(b, a)) {
+        return a < b;
+    }
+    let clear = |a: u64, b: u64| a + SLICES_PERMILLE.max(b / ONE_IN_APART) < b;
+    match (one.slices_apart, before.slices_apart) {
+        (Some(a), Some(b)) if clear(a, b) => true,
+        (Some(a), Some(b)) if clear(b, a) => false,
+        _ => less(a, b),
+    }
+}
 
 /// Of so many VMs it is tried whether each alone has a cgroup.
 const MOST_ALONE: usize = 8;
@@ -180,14 +226,19 @@ pub fn nearest<E: From<Fault>>(
         let mut config = crate::host::as_recorded(recording, knobs, &assumed, 0);
         tell(&mut config)?;
         let times = replay(recording, &config)?;
-        let off = misfit_ns(recorded, &times);
-        Ok((off, preempt, (assumed, config, times)))
+        Ok(Tried {
+            off_ns: misfit_ns(recorded, &times),
+            slices_apart: recorded.slices.apart_permille(&times.slices),
+            preempt,
+            way: (assumed, config, times),
+        })
     };
     let mut best: Option<Tried> = None;
+    let small_ns = recorded.vcpus.iter().map(VcpuTimes::known_ns).sum::<u64>() / ONE_IN_SMALL;
     // What comes first is kept where the difference is one that other seeds make too.
     let better = |best: &Option<Tried>, tried: &Tried| {
-        let near = |best: &Tried| best.0 - best.0 / ONE_IN_NEAR;
-        best.as_ref().is_none_or(|best| tried.0 < near(best))
+        let best = best.as_ref();
+        best.is_none_or(|best| is_nearer(tried, best, small_ns))
     };
     let mut ways: Vec<_> = placements
         .iter()
@@ -220,10 +271,10 @@ pub fn nearest<E: From<Fault>>(
         Some(_) => 0,
     };
     for vm in 0..vms {
-        let Some((_, preempt, (before, ..))) = &best else {
+        let Some(Tried { preempt, way, .. }) = &best else {
             continue;
         };
-        let (preempt, mut assumed) = (*preempt, before.clone());
+        let (preempt, mut assumed) = (*preempt, way.0.clone());
         assumed.groups = Some(false);
         if !assumed.own_group.remove(&vm) {
             assumed.own_group.insert(vm);
@@ -234,7 +285,7 @@ pub fn nearest<E: From<Fault>>(
         }
     }
     match best {
-        Some((_, _, best)) => Ok(best),
+        Some(best) => Ok(best.way),
         None => Err(E::from(Fault::Broken {
             at_ns: 0,
             what: "no way to replay was tried".to_owned(),
@@ -273,9 +324,9 @@ fn times_off(was: &VcpuTimes, is: &VcpuTimes) -> [u64; 3] {
     ]
 }
 
-fn in_order(mut vcpus: Vec<VcpuTimes>, others: OtherTimes) -> Times {
+fn in_order(mut vcpus: Vec<VcpuTimes>) -> Vec<VcpuTimes> {
     vcpus.sort_by_key(|time| (time.vm, time.vcpu));
-    Times { vcpus, others }
+    vcpus
 }
 
 /// Exits after so many passes through a task's script, and so many steps.

@@ -150,6 +150,15 @@ impl Timers {
         self.slices.contains_key(&hrtimer)
     }
 
+    /// After how long from `now` a slice timer is to expire, in ns.
+    pub(crate) fn slice_ahead(&self, hrtimer: u64, now: u64) -> Option<u64> {
+        let expires = *self.slices.get(&hrtimer)? as i64;
+        let ahead = expires
+            .checked_add(self.offset?)?
+            .checked_sub_unsigned(now)?;
+        Some(ahead.max(0).unsigned_abs())
+    }
+
     /// By how much a slice timer that expires at `now` of its own clock is late.
     pub(crate) fn slice_late(&mut self, hrtimer: u64, now: u64) -> Option<u64> {
         let expires = self.slices.remove(&hrtimer)?;

@@ -1,0 +1,109 @@
+//! For how long slice timers are set: it shows who competes with whom, where times alone do not.
+//!
+//! A slice timer is set for what is left of the running task's own slice. With cgroups of their own a
+//! task's is not brought up to date when one of another group wakes (`hrtick_start_fair` in the kernel's
+//! `sched/fair.c`), so that its timer is set for something else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stealtime_events::{Event, Kind, NameId};
+use stealtime_simulator::{NameList, Sink};
+
+use crate::watch::WakeLatencies;
+
+/// The function of slice timers.
+const SLICE_TIMER: &str = "hrtick";
+/// Fewer timers than this say nothing.
+const LEAST: u64 = 100;
+/// Steps of the histogram to a doubling of the time.
+const STEPS: u64 = 4;
+
+/// Times for which slice timers were set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SliceTimers {
+    /// How many, by the logarithm of the time.
+    counts: BTreeMap<u64, u64>,
+}
+
+impl SliceTimers {
+    /// A slice timer is set to expire after so many ns.
+    pub(crate) fn set(&mut self, ns: u64) {
+        let us = (ns / 1_000).max(STEPS);
+        let doublings = u64::from(us.ilog2());
+        let within = (us >> (doublings - 2)) % STEPS;
+        *self.counts.entry(doublings * STEPS + within).or_default() += 1;
+    }
+
+    /// How much of them would have to be set otherwise to be like the others, in permille of all;
+    /// `None` with too few.
+    #[must_use]
+    pub fn apart_permille(&self, other: &Self) -> Option<u64> {
+        let total = |of: &Self| of.counts.values().sum::<u64>();
+        let (all, others) = (total(self), total(other));
+        if all < LEAST || others < LEAST {
+            return None;
+        }
+        let permille = |of: &Self, at, all| of.counts.get(&at).map_or(0, |n| n * 1_000 / all);
+        let both = self.counts.keys().chain(other.counts.keys());
+        let both: BTreeSet<u64> = both.copied().collect();
+        let apart = both
+            .iter()
+            .map(|&at| permille(self, at, all).abs_diff(permille(other, at, others)));
+        Some(apart.sum::<u64>() / 2)
+    }
+}
+
+/// What is watched in a replay.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    pub(crate) wakes: WakeLatencies,
+    pub(crate) slices: SliceTimers,
+    /// What slice timers call.
+    function: Option<NameId>,
+}
+
+impl Sink for Watch {
+    fn begin(&mut self, names: &NameList, _: u32) {
+        self.function = Some(names.clone().add(SLICE_TIMER));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.wakes.take(event);
+        match event.kind {
+            Kind::HrtimerStart {
+                expires_ns,
+                function,
+                ..
+            } if Some(function) == self.function => {
+                self.slices.set(expires_ns.saturating_sub(event.time_ns));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timers(times: impl Iterator<Item = u64>) -> SliceTimers {
+        let mut timers = SliceTimers::default();
+        times.for_each(|ns| timers.set(ns));
+        timers
+    }
+
+    #[test]
+    fn as_many_are_apart_as_are_set_otherwise() {
+        let full = timers(core::iter::repeat_n(700_000, 400));
+        assert_eq!(full.apart_permille(&full), Some(0));
+        let quarter = timers((0..400).map(|n| if n % 4 == 0 { 12_000 } else { 700_000 }));
+        assert_eq!(full.apart_permille(&quarter), Some(250));
+        // However many there are.
+        let half_as_many = timers(core::iter::repeat_n(710_000, 200));
+        assert_eq!(full.apart_permille(&half_as_many), Some(0));
+        assert_eq!(
+            full.apart_permille(&timers([0, u64::MAX].into_iter())),
+            None
+        );
+    }
+}
