@@ -504,6 +504,9 @@ impl Extractor {
                 }
                 self.resolved.unknown += 1;
             }
+            if let Some(&(vm, _)) = self.vcpus.get(&next) {
+                self.quotas.runs(vm, now);
+            }
             let task = self.task(next);
             task.gets(cpu as u16);
             task.state = State::Running { since: now };
@@ -661,13 +664,15 @@ impl Extractor {
                 continue;
             };
             task.settle(now);
-            let at = vms.entry(vm).or_insert(AtEnd {
-                ran_ns: 0,
-                waits: false,
-                last_ran: 0,
-            });
+            let at = vms.entry(vm).or_default();
             at.ran_ns += task.ran_ns;
-            at.waits |= task.state == State::Runnable;
+            at.vcpus += 1;
+            let waits = task.state == State::Runnable;
+            at.waits |= waits;
+            let cpu = task
+                .last_cpu
+                .and_then(|cpu| self.cpus.get(usize::from(cpu)));
+            at.idle |= waits && cpu.is_some_and(|cpu| cpu.current == Some(0));
             at.last_ran = at.last_ran.max(task.last_ran);
         }
         self.quotas.period_over(hrtimer, now, &vms);

@@ -1,4 +1,8 @@
 //! Limits (`cpu.max`) of VMs: who stands still until a period's timer, and then goes on.
+//!
+//! A VM that is stopped in most periods has a limit. One that is stopped now and then has one where that is
+//! the only explanation: it waited though its own CPU was idle, it went on with the period's timer, it had
+//! run for as long as in the other periods in which it was stopped, and it has run for longer in none.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +10,85 @@ use std::collections::BTreeMap;
 pub(crate) const PERIOD_TIMER: &str = "sched_cfs_period_timer";
 /// A VM that is stopped has not run for so long when its period is over, in ns.
 const STOPPED_NS: u64 = 3_000_000;
+/// It runs again within this time, in ns.
+const RESUMED_NS: u64 = 3_000_000;
 /// So many periods in which it was stopped make a limit; fewer are chance.
 const LEAST: usize = 5;
+/// Where nothing else explains it, so many do.
+const LEAST_SURE: usize = 3;
+/// What a CPU keeps of a period's runtime for the next one, or takes beyond it and is behind by in the next,
+/// is less than this, in ns: a slice (`sysctl_sched_cfs_bandwidth_slice`).
+const SLICE_NS: u64 = 5_000_000;
 
 /// A VM at the end of a period.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AtEnd {
     /// What its vCPUs have run so far, in ns.
     pub(crate) ran_ns: u64,
     /// One of them could run, none does.
     pub(crate) waits: bool,
+    /// One of them could run, and its CPU is idle.
+    pub(crate) idle: bool,
     /// When one ran last.
     pub(crate) last_ran: u64,
+    /// How many there are.
+    pub(crate) vcpus: u64,
+}
+
+/// A period of a timer, and a VM.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    /// From the timer's expiry before to this one, in ns.
+    ns: u64,
+    /// What was run in it, in ns.
+    ran_ns: u64,
+    /// The VM was stopped at its end.
+    stopped: bool,
+    /// Nothing but a limit explains that.
+    for_sure: bool,
 }
 
 /// Periods of one timer and one VM.
 #[derive(Clone, Debug, Default)]
 struct Periods {
-    before: Option<u64>,
-    /// What was run in each, and whether the VM was stopped at its end.
-    seen: Vec<(u64, bool)>,
+    before: Option<(u64, u64)>,
+    seen: Vec<Period>,
+    vcpus: u64,
+    /// The last period is over, and the VM has not run since.
+    open: Option<u64>,
+}
+
+impl Periods {
+    /// The VM runs: it was stopped for sure at most if it does at once.
+    fn runs(&mut self, now: u64) {
+        if let (Some(over), Some(last)) = (self.open.take(), self.seen.last_mut()) {
+            last.for_sure &= now.saturating_sub(over) <= RESUMED_NS;
+        }
+    }
+
+    /// What was run in periods in which the VM was stopped, if that makes a limit.
+    fn limited(&self, period_ns: u64) -> Option<u64> {
+        let used = |of: fn(&Period) -> bool| {
+            let some = self.seen.iter().filter(|&period| of(period));
+            some.map(|period| period.ran_ns).collect::<Vec<u64>>()
+        };
+        let stopped = used(|period| period.stopped);
+        if stopped.len() >= LEAST && stopped.len() * 2 >= self.seen.len() {
+            return median(stopped);
+        }
+        let sure = used(|period| period.for_sure);
+        let quota = median(sure.clone()).filter(|_| sure.len() >= LEAST_SURE)?;
+        // More than all could have used stops nobody.
+        let kept = (2 * SLICE_NS).min(quota / 4) * self.vcpus;
+        let same = sure
+            .iter()
+            .filter(|ran| ran.abs_diff(quota) <= kept)
+            .count();
+        let whole = |period: &&Period| period.ns < period_ns + period_ns / 2;
+        let mut whole = self.seen.iter().filter(whole);
+        let most = whole.all(|period| period.ran_ns <= quota + kept);
+        (same * 10 >= sure.len() * 9 && most).then_some(quota)
+    }
 }
 
 /// Period timers.
@@ -46,12 +109,26 @@ impl Quotas {
         timer.0 = now;
         for (&vm, at) in vms {
             let periods = self.by_vm.entry((hrtimer, vm)).or_default();
-            if let Some(before) = periods.before.replace(at.ran_ns) {
+            periods.vcpus = at.vcpus;
+            // It has not run in the whole period before.
+            periods.runs(now);
+            if let Some((before, began)) = periods.before.replace((at.ran_ns, now)) {
                 let stopped = at.waits && now.saturating_sub(at.last_ran) >= STOPPED_NS;
-                periods
-                    .seen
-                    .push((at.ran_ns.saturating_sub(before), stopped));
+                periods.seen.push(Period {
+                    ns: now - began,
+                    ran_ns: at.ran_ns.saturating_sub(before),
+                    stopped,
+                    for_sure: stopped && at.idle,
+                });
+                periods.open = (stopped && at.idle).then_some(now);
             }
+        }
+    }
+
+    /// A vCPU of this VM gets a CPU.
+    pub(crate) fn runs(&mut self, vm: usize, now: u64) {
+        for (_, periods) in self.by_vm.iter_mut().filter(|of| of.0.1 == vm) {
+            periods.runs(now);
         }
     }
 
@@ -59,6 +136,7 @@ impl Quotas {
     pub(crate) fn lost(&mut self) {
         for periods in self.by_vm.values_mut() {
             periods.before = None;
+            periods.open = None;
         }
     }
 
@@ -66,13 +144,11 @@ impl Quotas {
     pub(crate) fn limits(&self) -> BTreeMap<usize, (u64, u64)> {
         let mut limits = BTreeMap::new();
         for (&(hrtimer, vm), periods) in &self.by_vm {
-            let stopped = periods.seen.iter().filter(|seen| seen.1);
-            let used: Vec<u64> = stopped.map(|seen| seen.0).collect();
-            if used.len() < LEAST || used.len() * 2 < periods.seen.len() {
-                continue;
-            }
             let distances = self.timers.get(&hrtimer).map(|timer| timer.1.clone());
-            let (Some(quota), Some(period)) = (median(used), distances.and_then(median)) else {
+            let Some(period) = distances.and_then(period_of) else {
+                continue;
+            };
+            let Some(quota) = periods.limited(period) else {
                 continue;
             };
             // Both are set in us, and mostly in ms; timers are late by less.
@@ -84,6 +160,16 @@ impl Quotas {
     }
 }
 
+/// The period of a timer: while nobody needs runtime it does not expire, so that some distances are several
+/// periods.
+fn period_of(mut distances: Vec<u64>) -> Option<u64> {
+    distances.sort_unstable();
+    let quarter = distances.get(distances.len() / 4)?;
+    let one = quarter + quarter / 2;
+    distances.retain(|&ns| ns < one);
+    median(distances)
+}
+
 fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
@@ -93,25 +179,78 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A VM that runs `ran` of each 100 ms and then waits, or not.
-    fn limits(ran: u64, waits: bool) -> BTreeMap<usize, (u64, u64)> {
+    /// A VM that runs for so long in each period of 100 ms, which ends as said and goes on so late after
+    /// that, if it was stopped.
+    fn limits(periods: impl Iterator<Item = (u64, AtEnd, u64)>) -> BTreeMap<usize, (u64, u64)> {
         let mut quotas = Quotas::default();
-        for n in 1..20u64 {
+        let mut ran_ns = 0;
+        for (n, (ran, at, resumed)) in (1..).zip(periods) {
             let now = n * 100_000_000 + n * 1_700;
+            ran_ns += ran;
             let at = AtEnd {
-                ran_ns: n * ran,
-                waits,
+                ran_ns,
                 last_ran: now - 50_000_000,
+                vcpus: 1,
+                ..at
             };
             quotas.period_over(7, now, &BTreeMap::from([(3, at)]));
+            quotas.runs(3, now + resumed);
         }
         quotas.limits()
     }
 
+    const WAITS: AtEnd = AtEnd {
+        ran_ns: 0,
+        waits: true,
+        idle: false,
+        last_ran: 0,
+        vcpus: 1,
+    };
+    const STOPPED: AtEnd = AtEnd {
+        idle: true,
+        ..WAITS
+    };
+    const HALTED: AtEnd = AtEnd {
+        waits: false,
+        ..WAITS
+    };
+
     #[test]
     fn a_vm_that_is_stopped_has_a_limit() {
-        let seen = limits(39_900_000, true);
-        assert_eq!(seen, BTreeMap::from([(3, (40_000_000, 100_000_000))]));
-        assert!(limits(39_900_000, false).is_empty());
+        let always = |at| limits((0..19).map(move |_| (39_900_000, at, 900_000_000)));
+        let found = BTreeMap::from([(3, (40_000_000, 100_000_000))]);
+        assert_eq!(always(WAITS), found);
+        assert!(always(HALTED).is_empty());
+    }
+
+    /// Of 40 periods every sixth ends so, after running for so long, and goes on so late; in the others it
+    /// runs for less.
+    fn now_and_then(ends: AtEnd, ran: fn(u64) -> u64, resumed: u64) -> BTreeMap<usize, (u64, u64)> {
+        limits((0..40).map(|n| match n % 6 {
+            5 => (ran(n), ends, resumed),
+            _ => (n * 900_000, HALTED, 20_000_000),
+        }))
+    }
+
+    #[test]
+    fn one_that_is_stopped_now_and_then_has_a_limit_if_nothing_else_explains_it() {
+        let same = |_| 39_900_000;
+        let found = BTreeMap::from([(3, (40_000_000, 100_000_000))]);
+        assert_eq!(now_and_then(STOPPED, same, 100_000), found);
+        // Another task may have had its CPU.
+        assert!(now_and_then(WAITS, same, 100_000).is_empty());
+        // The timer did not let it go on.
+        assert!(now_and_then(STOPPED, same, 9_000_000).is_empty());
+        // It did not wait at the same point.
+        assert!(now_and_then(STOPPED, |n| 30_000_000 + n * 1_000_000, 100_000).is_empty());
+        // It has run for longer in other periods.
+        assert!(now_and_then(STOPPED, |_| 20_000_000, 100_000).is_empty());
+    }
+
+    #[test]
+    fn a_timer_that_rests_has_the_period_of_its_shortest_distances() {
+        let distances = [100, 200, 101, 500, 99, 300, 100, 400, 200];
+        let distances = distances.map(|ms| ms * 1_000_000);
+        assert_eq!(period_of(distances.to_vec()), Some(100_000_000));
     }
 }

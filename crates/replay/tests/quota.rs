@@ -1,0 +1,89 @@
+//! Limits (`cpu.max`) that VMs of a recording have, where the truth is known: how often each is hit hangs on
+//! what the guest happens to do.
+
+mod common;
+
+use common::{host, record};
+use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+
+const DURATION_NS: u64 = 5_000_000_000;
+const PERIOD_NS: u64 = 100_000_000;
+const MS: u64 = 1_000_000;
+
+/// A VM whose threads sleep for 4 ms and then compute for 2 ms in the mean, by chance.
+fn ticks(n: u32, vcpus: u32, quota_ns: Option<u64>) -> VmConfig {
+    let workload = WorkloadConfig::named("ticks")
+        .with("period_ns", ParamValue::Int(4_000_000))
+        .with("work_ns", ParamValue::Int(2_000_000));
+    VmConfig {
+        name: format!("vm{n}"),
+        vcpus,
+        workload,
+        cpu_max_ns: quota_ns.map(|quota| (quota, PERIOD_NS)),
+        ..VmConfig::default()
+    }
+}
+
+fn busy(n: u32, vcpus: u32) -> VmConfig {
+    VmConfig {
+        workload: WorkloadConfig::named("busy"),
+        ..ticks(n, vcpus, None)
+    }
+}
+
+/// The limits that are found, VM by VM, in ms.
+fn found(config: &Config) -> Vec<Option<u64>> {
+    let (recording, _) = record(config);
+    let of_vm = |vm| {
+        let &(quota, period) = recording.limits.get(&vm)?;
+        assert_eq!(period, PERIOD_NS);
+        Some(quota / MS)
+    };
+    (0..config.vms.len()).map(of_vm).collect()
+}
+
+#[test]
+fn a_limit_that_is_hit_now_and_then_is_found() {
+    // One that is hit less than three times is not known.
+    for (vcpus, quota, least) in [(1, 34, 4), (1, 38, 2), (2, 70, 4)] {
+        let mut times = 0;
+        for seed in 1..6 {
+            let vms = vec![ticks(0, vcpus, Some(quota * MS)), ticks(1, 1, None)];
+            let found = found(&host(3, vms, DURATION_NS, seed));
+            println!("{vcpus} {quota} seed {seed}: {found:?}");
+            assert_eq!(found[1], None);
+            if let Some(ms) = found[0] {
+                // What CPUs keep of a period's runtime makes some of the difference.
+                assert!(
+                    ms.abs_diff(quota) * 10 <= quota,
+                    "{ms} of {quota}, seed {seed}"
+                );
+                times += 1;
+            }
+        }
+        assert!(times >= least, "{vcpus} {quota}: {times}");
+    }
+}
+
+/// Beside a VM whose period timer runs, on a host that is overcommitted: who waits there waits for others.
+#[test]
+fn who_waits_for_others_has_no_limit() {
+    for seed in 1..25 {
+        let cpus = 1 + (seed % 3) as u32;
+        let limited = ticks(0, 1, Some(20 * MS));
+        let mut vms = vec![limited, ticks(1, 2, None), busy(2, cpus)];
+        if seed % 2 == 0 {
+            vms.push(ticks(3, 1, None));
+        }
+        let found = found(&host(cpus, vms, DURATION_NS / 2, seed));
+        assert!(found[1..].iter().all(Option::is_none), "{seed}: {found:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_never_hit_is_none() {
+    for seed in 1..6 {
+        let vms = vec![ticks(0, 1, Some(90 * MS)), ticks(1, 1, None)];
+        assert_eq!(found(&host(2, vms, DURATION_NS, seed)), [None, None]);
+    }
+}
