@@ -70,20 +70,23 @@ fn groups(base: &Base) -> String {
     if base.assumed.groups == Some(true) {
         return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
     }
-    let groups = base.config.scripts.groups.iter();
-    let own = groups.zip(&base.answers.vms).filter_map(|(group, vm)| {
-        let limit = group.as_ref()?.cpu_max_ns;
-        Some(match limit {
-            Some((quota, period)) => {
-                let (quota, period) = (quota / 1_000, period / 1_000);
-                format!(
-                    "{} with cpu.max {quota} {period} (as its stops show)",
-                    vm.vm
-                )
-            }
-            None => vm.vm.clone(),
-        })
-    });
+    let groups = base.config.scripts.groups.iter().enumerate();
+    let own = groups
+        .zip(&base.answers.vms)
+        .filter_map(|((at, group), vm)| {
+            let limit = group.as_ref()?.cpu_max_ns;
+            Some(match limit {
+                Some(limit) => {
+                    let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
+                    let why = match base.recording.limits.get(&at) == Some(&limit) {
+                        true => "as its stops show",
+                        false => "as told",
+                    };
+                    format!("{} with cpu.max {quota} {period} ({why})", vm.vm)
+                }
+                None => vm.vm.clone(),
+            })
+        });
     let own: Vec<String> = own.collect();
     match own.is_empty() {
         true => "no cgroups (fits best, unless told)".to_owned(),
