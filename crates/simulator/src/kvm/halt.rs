@@ -20,7 +20,7 @@ impl Machine<'_> {
         }
         self.timer_begin_blocking(cpu, vcpu)?;
         let now = self.now;
-        let alone = self.cpus[cpu].runnable <= 1;
+        let alone = self.single_task_running(cpu)?;
         let resched = self.cpus[cpu].resched != Resched::None;
         let v = &mut self.vcpus[vcpu];
         // A guest that polls itself forbids it here (MSR_KVM_POLL_CONTROL).
@@ -46,6 +46,13 @@ impl Machine<'_> {
             return self.run_task(cpu, task).map(|()| true);
         }
         self.begin_block(cpu, vcpu).map(|()| true)
+    }
+
+    /// Whether one task alone is on this CPU's queue (`single_task_running`). The kernel counts those too
+    /// that sleep but have not left it (`DELAY_DEQUEUE`): `rq->nr_running` is what is queued, not what is
+    /// runnable.
+    pub(crate) fn single_task_running(&self, cpu: CpuNr) -> Sim<bool> {
+        Ok(self.fair.queue(self.cpus[cpu].rq, None)?.h_nr_queued <= 1)
     }
 
     /// Whether a halted vCPU has something to do (`kvm_vcpu_check_block`).

@@ -525,7 +525,7 @@ impl Machine<'_> {
 
     fn script_halt(&mut self, cpu: CpuNr, task: TaskNr, until: Until) -> Sim {
         let now = self.now;
-        let alone = self.cpus[cpu].runnable <= 1;
+        let alone = self.single_task_running(cpu)?;
         let need_resched = self.cpus[cpu].resched != Resched::None;
         let knobs = self.cfg.knobs.kvm.halt_poll;
         let script = self.script(task)?;
