@@ -84,6 +84,8 @@ pub struct RecordedTask {
     pub switches_in: u64,
     /// Times that it changed its CPU.
     pub migrations: u64,
+    /// When it changed its CPU, in ns of the recording, and to which.
+    pub moves: Arc<[(u64, u32)]>,
     /// Its exits: before which step, and why.
     pub exits: Vec<(usize, ExitReason)>,
     /// What it would do if it got through with its script before the recording ends: a vCPU goes on as it
@@ -443,6 +445,7 @@ impl Extractor {
 
     /// A task begins, is about to end, or moves.
     fn life(&mut self, kind: Kind) {
+        let now = self.now;
         match kind {
             Kind::SchedWakeupNew {
                 tid, target_cpu, ..
@@ -454,7 +457,7 @@ impl Extractor {
                 }
             }
             Kind::SchedMigrateTask { tid, dest_cpu, .. } => match self.tasks.get_mut(&tid.0) {
-                Some(task) => task.moves(dest_cpu),
+                Some(task) => task.moves(now, dest_cpu),
                 None => {
                     self.moved_first.insert(tid.0);
                 }
@@ -508,7 +511,7 @@ impl Extractor {
                 self.quotas.runs(vm, now);
             }
             let task = self.task(next);
-            task.gets(cpu as u16);
+            task.gets(now, cpu as u16);
             task.state = State::Running { since: now };
             task.cpus.insert(cpu as u16);
             task.first_cpu.get_or_insert(cpu as u16);
@@ -786,6 +789,7 @@ impl Extractor {
             ends_ns: task.died.map(after),
             switches_in: task.switches_in,
             migrations: task.migrations,
+            moves: task.moves.iter().map(|&(at, to)| (after(at), to)).collect(),
             then,
             alarm_ns,
             exits: task.exits,

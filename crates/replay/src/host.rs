@@ -7,7 +7,7 @@ use stealtime_hypervisor::eevdf::{Feature, weights};
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
-use stealtime_simulator::script::{ScriptConfig, ScriptGroup, Scripts};
+use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
 
 use crate::extract::{RecordedTask, Recording};
 use crate::jitter::jittered;
@@ -60,6 +60,9 @@ pub struct Assumed {
     pub own_group: BTreeSet<usize>,
     /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
+    /// Tasks that move as they did do at the times of the recording, so that at any time they are where they
+    /// were together; otherwise each does when it has done what it had done then.
+    pub timed_moves: bool,
     /// Whether guests' schedulers give idle vCPUs what others have: [`Scripts::balanced`]; `None` is no.
     pub balanced: Option<bool>,
     /// No two CPUs share a cache, as virtual machines have them whose CPUs are sockets.
@@ -218,7 +221,11 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         then: task.then,
         alarm_ns: task.alarm_ns,
         // A pinned task may be balanced within its CPUs.
-        moves: kept && pin.is_none_or(|pin| pin.len() == 1),
+        moves: match kept && pin.is_none_or(|pin| pin.len() == 1) {
+            true if assumed.timed_moves => Moves::Times(task.moves.clone()),
+            true => Moves::Steps,
+            false => Moves::Scheduler,
+        },
         steps: match seed {
             0 => task.steps.clone(),
             _ => Arc::from(jittered(&task.steps, seed, task.tid)),

@@ -242,14 +242,17 @@ pub fn nearest<E: From<Fault>>(
     };
     let mut ways: Vec<_> = placements
         .iter()
-        .map(|one| (*one, assumed.own_caches))
+        .map(|one| (*one, assumed.own_caches, false))
         .collect();
+    if recording.migrations > 0 && placements.contains(&Placement::Recorded) {
+        ways.push((Placement::Recorded, assumed.own_caches, true));
+    }
     // Caches matter to the simulated scheduler alone.
     if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
-        ways.push((Placement::Simulated, true));
+        ways.push((Placement::Simulated, true, false));
     }
     for &balanced in &balanced {
-        for &(placement, own_caches) in &ways {
+        for &(placement, own_caches, timed_moves) in &ways {
             for &groups in &groups {
                 for preempt in [Preempt::Lazy, Preempt::Full] {
                     let mut assumed = assumed.clone();
@@ -257,6 +260,7 @@ pub fn nearest<E: From<Fault>>(
                     assumed.placement = Some(placement);
                     assumed.groups = Some(groups);
                     assumed.own_caches = own_caches;
+                    assumed.timed_moves = timed_moves;
                     let tried = try_one(assumed, preempt)?;
                     if better(&best, &tried) {
                         best = Some(tried);

@@ -91,6 +91,8 @@ pub(crate) struct Task {
     pub(crate) next_cpu: Option<u16>,
     /// Where it was moved to last, or has run since.
     at_cpu: Option<u32>,
+    /// When it moved, by the recording's clock in ns, and to which CPU.
+    pub(crate) moves: Vec<(u64, u32)>,
     pub(crate) switches_in: u64,
     pub(crate) migrations: u64,
     pub(crate) prio: i16,
@@ -173,6 +175,7 @@ impl Task {
             last_cpu: None,
             next_cpu: None,
             at_cpu: None,
+            moves: Vec::new(),
             switches_in: 0,
             migrations: 0,
             prio: 120,
@@ -380,10 +383,11 @@ impl Task {
     }
 
     /// It moves to another CPU.
-    pub(crate) fn moves(&mut self, to: u32) {
+    pub(crate) fn moves(&mut self, now: u64, to: u32) {
         self.migrations += 1;
         self.at_cpu = Some(to);
         self.next_cpu = u16::try_from(to).ok();
+        self.moves.push((now, to));
         match &mut self.halting {
             Some(halting) => halting.moved = Some(to),
             None => self.steps.push(Step::Move(to)),
@@ -391,10 +395,10 @@ impl Task {
     }
 
     /// It gets this CPU. If it was on another one, it has moved without the recording's telling.
-    pub(crate) fn gets(&mut self, cpu: u16) {
+    pub(crate) fn gets(&mut self, now: u64, cpu: u16) {
         let cpu = u32::from(cpu);
         if self.at_cpu.is_some_and(|at| at != cpu) {
-            self.moves(cpu);
+            self.moves(now, cpu);
         }
         self.at_cpu = Some(cpu);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{extracted, host};
 use stealtime_events::{CpuId, Event, Kind};
 use stealtime_replay::predict::recorded;
-use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
@@ -34,7 +34,7 @@ fn wanderer() -> ScriptConfig {
         starts_ns: 0,
         vm: Some(0),
         vcpu: true,
-        moves: true,
+        moves: Moves::Steps,
         then: Then::End,
         alarm_ns: 0,
         steps: Arc::from(steps),

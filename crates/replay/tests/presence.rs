@@ -10,7 +10,7 @@ use stealtime_replay::Begins;
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
 use stealtime_replay::predict::{Errors, recorded, replay};
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
@@ -35,7 +35,7 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
         starts_ns: from,
         vm: Some(vm),
         vcpu: true,
-        moves: false,
+        moves: Moves::Scheduler,
         then: Then::End,
         alarm_ns: 0,
         steps: Arc::from(steps),

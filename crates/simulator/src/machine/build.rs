@@ -29,7 +29,7 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm, VmSettings};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Exit, Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
-use crate::script::{Points, ScriptTask, Scripts};
+use crate::script::{Moves, Points, ScriptTask, Scripts};
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -287,7 +287,12 @@ impl<'a> Machine<'a> {
             let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
             let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
             self.tasks[task].set_bandwidth(limit);
-            self.tasks[task].kept = config.moves;
+            self.tasks[task].kept = config.moves != Moves::Scheduler;
+            if let Moves::Times(moves) = &config.moves
+                && let Some(&(at, _)) = moves.first()
+            {
+                self.post(at, Message::ScriptMoves { task });
+            }
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));

@@ -36,6 +36,8 @@ pub(crate) enum Message {
     ScriptPollOver { task: TaskNr, turn: u32 },
     /// What wakes a script has done its work: the task is runnable.
     ScriptWake { task: TaskNr, by: CpuNr },
+    /// A script's task moves.
+    ScriptMoves { task: TaskNr },
     /// A script's task is forked.
     StartScript { task: TaskNr },
     /// A VM starts.
@@ -87,6 +89,7 @@ impl Machine<'_> {
             Message::PollOver { vcpu, turn } => self.poll_noticed(vcpu, turn),
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
             Message::ScriptWake { task, by } => self.script_woken(task, by),
+            Message::ScriptMoves { task } => self.script_moves(task),
             Message::StartScript { task } => self.fork(task, self.tasks[task].cpu),
             Message::Start { vm } => self.start_vm(vm),
             Message::Slack { limit } => self.hand_out_slack(limit),

@@ -4,6 +4,7 @@
 //! its own time on a CPU, and waits for points that other scripts reach, or for a time. The host
 //! decides when it runs; a halt of a vCPU polls as KVM does before it sleeps.
 
+mod moves;
 mod points;
 mod run;
 #[cfg(test)]
@@ -109,6 +110,20 @@ pub enum Then {
     Repeat,
 }
 
+/// What moves a task from CPU to CPU.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub enum Moves {
+    /// The host's scheduler places and balances it.
+    #[default]
+    Scheduler,
+    /// It changes its CPU where [`Step::Move`] says so and nowhere else.
+    Steps,
+    /// It does at these times of the run in ns, the earliest first, to these CPUs: as soon as it does not
+    /// run from then on. What a balancer does hangs on where all tasks are: at any time they are where
+    /// they were together.
+    Times(Arc<[(u64, u32)]>),
+}
+
 /// A task with its script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptConfig {
@@ -128,9 +143,8 @@ pub struct ScriptConfig {
     /// It is a vCPU of that VM: what another one wakes while it is at work itself goes to a vCPU that
     /// halts.
     pub vcpu: bool,
-    /// It changes its CPU where [`Step::Move`] says so and nowhere else; otherwise as the host's
-    /// scheduler places and balances.
-    pub moves: bool,
+    /// What moves it from CPU to CPU.
+    pub moves: Moves,
     /// What it does when its steps are done.
     pub then: Then,
     /// What a [`Step::Alarm`] takes, in ns of computing.
@@ -161,8 +175,8 @@ pub struct Scripts {
     /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
     /// idle state as the profile says.
     pub idle_late: Vec<Late>,
-    /// A CPU that has nothing to do takes who waits on another one, also those that move where
-    /// [`Step::Move`] says so.
+    /// A CPU that has nothing to do takes who waits on another one, also those that
+    /// [`ScriptConfig::moves`] keeps.
     pub idle_takes: bool,
     /// When nobody knows what a CPU did, by CPU: see [`Gaps`].
     pub gaps: Vec<Gaps>,

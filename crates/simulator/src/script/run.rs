@@ -7,8 +7,9 @@ use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
+use super::moves::Timed;
 use super::points::Waiter;
-use super::{Edge, ScriptConfig, Spent, Step, Then, Until};
+use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
@@ -35,6 +36,10 @@ enum State {
 pub(crate) struct ScriptTask {
     steps: Arc<[Step]>,
     next: usize,
+    /// Moves to come.
+    pub(super) moves: Timed,
+    /// It moves where its steps say so.
+    pub(super) moves_by_steps: bool,
     state: State,
     timer: TimerNr,
     halt_poll: HaltPoll,
@@ -108,6 +113,8 @@ impl ScriptTask {
             alarm_ns: config.alarm_ns,
             then: config.then,
             vcpu_of: config.vm.filter(|_| config.vcpu),
+            moves: Timed::new(&config.moves),
+            moves_by_steps: config.moves == Moves::Steps,
             passes: 0,
             pass_began: 0,
             alarm: None,
@@ -254,7 +261,6 @@ impl Machine<'_> {
                     return self.schedule(cpu);
                 }
                 Step::Arm => self.script(task)?.armed = now,
-                Step::Move(to) => self.move_later(task, to),
                 Step::Alarm(until) => {
                     let until = self.instant(task, until)?;
                     if let Until::Time(at) = until {
@@ -268,6 +274,7 @@ impl Machine<'_> {
                     }
                     self.script(task)?.alarm = None;
                 }
+                Step::Move(to) => self.move_by_step(task, to)?,
                 Step::Halt(until) => {
                     let until = self.instant(task, until)?;
                     if !self.reached(task, until)? {
@@ -439,7 +446,7 @@ impl Machine<'_> {
             && let Some(&Step::Move(to)) = script.steps.get(script.next)
         {
             script.next += 1;
-            self.move_later(task, to);
+            self.move_by_step(task, to)?;
         }
         let wake_ns = u64::from(self.cfg.scripts.wake_ns);
         if wake_ns == 0 {
@@ -466,16 +473,6 @@ impl Machine<'_> {
         let left = self.interrupted(by);
         self.tasks[current].left_ns = self.work_in(by, left);
         self.schedule(by)
-    }
-
-    /// The task moves when it next waits for a CPU or wakes.
-    fn move_later(&mut self, task: TaskNr, to: u32) {
-        let to = CpuNr(to);
-        let there = (to.0 as usize) < self.cpus.len();
-        let t = &mut self.tasks[task];
-        if t.kept && there && t.allowed.has(to) {
-            t.send_to((t.cpu != to).then_some(to));
-        }
     }
 
     /// Says who is to be woken, and by what.

@@ -1,10 +1,13 @@
 use std::sync::Arc;
 
+use stealtime_events::Kind;
+use stealtime_hypervisor::eevdf::Feature;
+
 use super::{
-    Edge, Late, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
+    Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
 };
 use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
-use crate::{Outcome, run};
+use crate::{Collected, Outcome, run};
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
     run(&config(cpus, edges, scripts), &mut ()).unwrap()
@@ -22,7 +25,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             starts_ns: 0,
             vm: Some(0),
             vcpu: false,
-            moves: false,
+            moves: Moves::Scheduler,
             then: Then::End,
             alarm_ns: 10_000,
             steps: Arc::from(steps),
@@ -141,6 +144,84 @@ fn short_halts_are_polled_and_long_ones_slept() {
     }
     let long = &go(1, 0, vec![steps]).scripts[0];
     assert!(long.halts >= 45 && long.polled == 0, "{long:?}");
+}
+
+/// A sleeper that has not left the queue yet keeps others from polling: `single_task_running` counts it.
+#[test]
+fn nobody_polls_beside_a_sleeper_that_is_queued_still() {
+    // First halts after the other one has gone to sleep: those that polled, and those that did not.
+    let first_halts = |delays: bool| {
+        let halts = [work(900_000), Step::Halt(Until::After(100_000))].repeat(150);
+        // It has had more than its share when it sleeps, as the other one has woken meanwhile.
+        let sleeps = [work(600_000), Step::Sleep(Until::After(6_770_000))].repeat(150);
+        let mut config = config(1, 0, vec![halts, sleeps]);
+        config.scripts.tell = true;
+        // Windows grow and do not shrink.
+        config.knobs.kvm.halt_poll.halt_poll_ns = 50_000_000;
+        let features = config.knobs.sched.features;
+        config.knobs.sched.features = match delays {
+            true => features.with(Feature::DelayDequeue),
+            false => features.without(Feature::DelayDequeue),
+        };
+        let mut sink = Collected::default();
+        let scripts = run(&config, &mut sink).unwrap().scripts;
+        // When the other one gave it the CPU, if it has not had it again.
+        let (mut since, mut polled, mut not) = (None, 0, 0);
+        for event in &sink.events {
+            match event.kind {
+                Kind::SchedSwitch { next, .. } if next == scripts[1].tid => since = None,
+                Kind::SchedSwitch { prev, .. } if prev == scripts[1].tid => {
+                    since = Some(event.time_ns);
+                }
+                Kind::KvmVcpuWakeup { ns, waited, .. }
+                    if since.is_some_and(|since| event.time_ns - ns > since) =>
+                {
+                    since = None;
+                    match waited {
+                        true => not += 1,
+                        false => polled += 1,
+                    }
+                }
+                _ => {}
+            }
+        }
+        (polled, not)
+    };
+    let (polled, not) = first_halts(true);
+    assert!(not >= 10 && polled <= 3, "{polled} {not}");
+    let (polled, not) = first_halts(false);
+    assert!(polled >= 10 && not <= 3, "{polled} {not}");
+}
+
+#[test]
+fn a_task_moves_at_its_times_when_it_does_not_run() {
+    let mut config = config(
+        2,
+        0,
+        vec![vec![work(1_500_000), Step::Sleep(Until::After(500_000))].repeat(20)],
+    );
+    config.scripts.tasks[0].moves = Moves::Times(Arc::from([
+        // It runs, until 9.5 ms.
+        (8_300_000, 1),
+        // Both while it sleeps: the last one counts.
+        (21_600_000, 0),
+        (21_700_000, 1),
+        (31_600_000, 0),
+        // There is no such CPU.
+        (35_000_000, 7),
+    ]));
+    let mut sink = Collected::default();
+    run(&config, &mut sink).unwrap();
+    let moves = sink.events.iter().filter_map(|event| match event.kind {
+        Kind::SchedMigrateTask { dest_cpu, .. } => Some((event.time_ns / 100_000, dest_cpu)),
+        _ => None,
+    });
+    let moves: Vec<_> = moves.collect();
+    let [(first, 1), (second, 0)] = moves[..] else {
+        panic!("{moves:?}");
+    };
+    assert!((100..105).contains(&first), "{moves:?}");
+    assert!((316..340).contains(&second), "{moves:?}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         .placement
         .unwrap_or_else(|| host::placement(recording));
     let placement = match placed {
+        Placement::Recorded if assumed.timed_moves => "tasks move between CPUs when they did",
         Placement::Recorded => "tasks move between CPUs as recorded",
         Placement::Simulated => "tasks are placed by the simulated scheduler",
     };
