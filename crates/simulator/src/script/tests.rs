@@ -195,11 +195,8 @@ fn nobody_polls_beside_a_sleeper_that_is_queued_still() {
 
 #[test]
 fn a_task_moves_at_its_times_when_it_does_not_run() {
-    let mut config = config(
-        2,
-        0,
-        vec![vec![work(1_500_000), Step::Sleep(Until::After(500_000))].repeat(20)],
-    );
+    let steps = [work(1_500_000), Step::Sleep(Until::After(500_000))].repeat(20);
+    let mut config = config(2, 0, vec![steps]);
     config.scripts.tasks[0].moves = Moves::Times(Arc::from([
         // It runs, until 9.5 ms.
         (8_300_000, 1),
