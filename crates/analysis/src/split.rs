@@ -315,14 +315,12 @@ impl Analysis {
         }
         self.leave_queue(index, now);
         self.settle(index, now);
-        if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
-            vcpu.leaves_for(cpu, now);
-        }
         let counts = self.window.has(now, cpu);
         let expiries = self.bandwidth_expiries;
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
             return;
         };
+        vcpu.leaves_for(cpu, now);
         vcpu.end_wait(expiries);
         if vcpu.run == Run::Waking
             && let Some(waker) = vcpu.latencies.waker.take()

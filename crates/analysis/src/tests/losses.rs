@@ -40,13 +40,19 @@ fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
     assert_eq!(answers.exit_totals[0].samples, 2);
 }
 
-#[test]
-fn a_waiter_is_lost_with_its_cpu() {
+/// A vCPU, thread 7, that ran on CPU 0 until 1020, when another task got it.
+fn leaves_its_cpu(state: u32) -> Trace {
     let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
     trace
         .entry(1000, 0, 7, 0)
         .exit(1010, 0, 7, 0, EPT)
-        .switch(1020, 0, 7, 8, PREEMPTED);
+        .switch(1020, 0, 7, 8, state);
+    trace
+}
+
+#[test]
+fn a_waiter_is_lost_with_its_cpu() {
+    let mut trace = leaves_its_cpu(PREEMPTED);
     trace.switch(1050, 0, 8, 0, SLEEPS);
     trace.add(1100, 0, 0, Kind::Lost { count: 0 });
     trace.switch(1200, 0, 0, 7, RUNNABLE).entry(1210, 0, 7, 0);
@@ -60,11 +66,7 @@ fn a_waiter_is_lost_with_its_cpu() {
 #[test]
 fn a_sleeper_that_wakes_unseen_was_not_asleep_all_the_time() {
     for is_lost in [false, true] {
-        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
-        trace
-            .entry(1000, 0, 7, 0)
-            .exit(1010, 0, 7, 0, EPT)
-            .switch(1020, 0, 7, 8, SLEEPS);
+        let mut trace = leaves_its_cpu(SLEEPS);
         if is_lost {
             trace.add(1100, 1, 0, Kind::Lost { count: 3 });
         }
@@ -114,11 +116,7 @@ fn a_missing_switch_makes_the_old_thread_unknown() {
 
 #[test]
 fn a_wakeup_that_was_sent_to_a_cpu_in_a_gap_is_not_a_wait_until_it_is_seen() {
-    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
-    trace
-        .entry(1000, 0, 7, 0)
-        .exit(1010, 0, 7, 0, EPT)
-        .switch(1020, 0, 7, 8, SLEEPS);
+    let mut trace = leaves_its_cpu(SLEEPS);
     // CPU 1 wakes it; CPU 0, where it is to run, was not heard of since 1020.
     trace.waking(1100, 1, 9, 7, 0);
     trace.add(1300, 0, 0, Kind::Lost { count: 3 });
@@ -133,11 +131,7 @@ fn a_wakeup_that_was_sent_to_a_cpu_in_a_gap_is_not_a_wait_until_it_is_seen() {
 #[test]
 fn a_wait_for_a_cpu_in_a_gap_that_ends_elsewhere_is_unknown() {
     for is_lost in [false, true] {
-        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
-        trace
-            .entry(1000, 0, 7, 0)
-            .exit(1010, 0, 7, 0, EPT)
-            .switch(1020, 0, 7, 8, PREEMPTED);
+        let mut trace = leaves_its_cpu(PREEMPTED);
         trace.switch(1050, 0, 8, 8, PREEMPTED);
         // CPU 1 takes it. That events of CPU 0 were lost is heard later.
         trace.migrate(1200, 1, 0, 7, 1);
