@@ -82,8 +82,6 @@ pub struct RecordedTask {
     pub ends_ns: Option<u64>,
     /// Times that it got a CPU.
     pub switches_in: u64,
-    /// Times that it changed its CPU.
-    pub migrations: u64,
     /// When it changed its CPU, in ns of the recording, and to which.
     pub moves: Arc<[(u64, u32)]>,
     /// Its exits: before which step, and why.
@@ -708,7 +706,7 @@ impl Extractor {
         all.sort_by_key(|task| task.0);
         settle_coupled(&mut all);
         let switches = all.iter().map(|task| task.2.switches_in).sum();
-        let migrations = all.iter().map(|task| task.2.migrations).sum();
+        let migrations = all.iter().map(|task| task.2.moves.len() as u64).sum();
         let mut costs = SleepCosts::default();
         for (_, _, task) in &all {
             costs.add(&task.costs);
@@ -788,7 +786,6 @@ impl Extractor {
             }),
             ends_ns: task.died.map(after),
             switches_in: task.switches_in,
-            migrations: task.migrations,
             moves: task.moves.iter().map(|&(at, to)| (after(at), to)).collect(),
             then,
             alarm_ns,

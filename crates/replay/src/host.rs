@@ -47,7 +47,7 @@ pub fn base_slice_ns(config: &Config) -> u64 {
 /// Whether a task ran on one CPU only, often enough to count as bound to it.
 #[must_use]
 pub fn is_bound(task: &RecordedTask) -> bool {
-    task.ran_on.len() == 1 && task.migrations == 0 && task.switches_in >= BOUND_FROM
+    task.ran_on.len() == 1 && task.moves.is_empty() && task.switches_in >= BOUND_FROM
 }
 
 /// What a replay assumes beyond knobs.

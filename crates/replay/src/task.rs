@@ -94,7 +94,6 @@ pub(crate) struct Task {
     /// When it moved, by the recording's clock in ns, and to which CPU.
     pub(crate) moves: Vec<(u64, u32)>,
     pub(crate) switches_in: u64,
-    pub(crate) migrations: u64,
     pub(crate) prio: i16,
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
@@ -177,7 +176,6 @@ impl Task {
             at_cpu: None,
             moves: Vec::new(),
             switches_in: 0,
-            migrations: 0,
             prio: 120,
             timed: Vec::new(),
             coupled: Vec::new(),
@@ -384,7 +382,6 @@ impl Task {
 
     /// It moves to another CPU.
     pub(crate) fn moves(&mut self, now: u64, to: u32) {
-        self.migrations += 1;
         self.at_cpu = Some(to);
         self.next_cpu = u16::try_from(to).ok();
         self.moves.push((now, to));
