@@ -359,7 +359,10 @@ impl Extractor {
                 task.settle(now);
                 task.exit(reason);
                 task.spins = reason.class() == Class::Pause;
-                task.spent = Spent::Exit(reason.code);
+                task.spent = match reason.class() {
+                    Class::HostInterrupt => Spent::Interrupt(reason.code),
+                    _ => Spent::Exit(reason.code),
+                };
                 if halts {
                     task.begin_halt();
                     self.computes(event.tid.0);

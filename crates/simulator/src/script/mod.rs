@@ -28,6 +28,9 @@ pub enum Spent {
     Guest,
     /// Handling an exit, by its reason's number as recorded.
     Exit(u32),
+    /// Handling an exit, by its number, that an interrupt of the recorded host made: that host's slices,
+    /// ticks and wakeups. A run has its own, so that this one is no occasion to give the CPU up.
+    Interrupt(u32),
     /// Anything else.
     Host,
 }

@@ -68,6 +68,8 @@ pub(crate) struct ScriptTask {
     /// Index among the scripts.
     index: usize,
     running: Option<(Spent, u64)>,
+    /// It was to give its CPU up before the recorded host's interrupt that it handles.
+    was_asked: bool,
     /// An entry was told, and no exit since.
     in_guest: bool,
     spent: BTreeMap<Spent, (u64, u64)>,
@@ -131,6 +133,7 @@ impl ScriptTask {
             computes_ns: 0,
             index,
             running: None,
+            was_asked: false,
             in_guest: false,
             spent: BTreeMap::new(),
             poll_ns: 0,
@@ -164,7 +167,10 @@ impl ScriptTask {
 
     /// It handles an exit.
     pub(crate) const fn in_kernel(&self) -> bool {
-        matches!(self.running, Some((Spent::Exit(_), _)))
+        matches!(
+            self.running,
+            Some((Spent::Exit(_) | Spent::Interrupt(_), _))
+        )
     }
 
     /// It is in the kernel, to go on in a moment or to sleep: not where a task without runtime
@@ -187,6 +193,15 @@ impl ScriptTask {
             sum.0 += ns;
             sum.1 += 1;
         }
+    }
+}
+
+/// Whether a step leads to user mode or into the guest: on the way there a request to reschedule counts, a
+/// lazy one too.
+const fn to_user(step: Step) -> bool {
+    match step {
+        Step::Run { spent, .. } => !matches!(spent, Spent::Exit(_) | Spent::Interrupt(_)),
+        _ => false,
     }
 }
 
@@ -227,20 +242,18 @@ impl Machine<'_> {
         }
         loop {
             let now = self.now;
-            // On the way to user mode or into the guest a request counts, a lazy one too.
             let resched = self.cpus[cpu].resched != Resched::None;
             self.works(cpu, task)?;
             let script = self.script(task)?;
             script.over();
+            let was_asked = script.was_asked;
             let Some(&step) = script.steps.get(script.next) else {
                 if self.again(task)? {
                     continue;
                 }
                 return self.script_done(cpu, task);
             };
-            let to_user =
-                matches!(step, Step::Run { spent, .. } if !matches!(spent, Spent::Exit(_)));
-            if to_user && resched {
+            if resched && !was_asked && to_user(step) {
                 return self.schedule(cpu);
             }
             script.next += 1;
@@ -250,6 +263,7 @@ impl Machine<'_> {
                     self.tell(cpu, task, spent)?;
                     let script = self.script(task)?;
                     script.running = Some((spent, ns));
+                    script.was_asked = resched && matches!(spent, Spent::Interrupt(_));
                     script.computes_ns = ns;
                     self.tasks[task].left_ns = ns;
                     return self.run_task(cpu, task);
@@ -337,7 +351,7 @@ impl Machine<'_> {
         let script = self.script(task)?;
         let kind = match (spent, script.in_guest) {
             (Spent::Guest, false) => Kind::KvmEntry { vcpu },
-            (Spent::Exit(number), true) => Kind::KvmExit {
+            (Spent::Exit(number) | Spent::Interrupt(number), true) => Kind::KvmExit {
                 reason: ExitReason::vmx(number),
                 vcpu,
                 intr_vector: None,

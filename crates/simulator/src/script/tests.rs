@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use stealtime_events::Kind;
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::eevdf::{Feature, Preempt};
 
 use super::{
     Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
@@ -74,6 +74,37 @@ fn weights_share_a_cpu_between_vms() {
     assert!(even[0].abs_diff(even[1]) < 6_000_000, "{even:?}");
     config.scripts.groups = vec![weight(100), weight(0)];
     assert!(run(&config, &mut ()).is_err());
+}
+
+/// Somebody is woken from another CPU, which lazily asks who computes to give way. What that one does next
+/// says whether it does so at once.
+#[test]
+fn an_interrupt_of_the_recorded_host_is_no_occasion_to_give_way() {
+    let waits = |exit: Spent| {
+        let handled = Step::Run {
+            ns: 1_000,
+            spent: exit,
+        };
+        let mut computes = vec![work(4_600_000)];
+        computes.extend([handled, work(100_000)].repeat(100));
+        let woken = vec![Step::Sleep(Until::Edge(Edge(0))), work(10_000)];
+        let wakes = vec![work(4_500_000), Step::Reach(Edge(0))];
+        let mut config = config(2, 1, vec![computes, wakes, woken]);
+        for (task, cpu) in config.scripts.tasks.iter_mut().zip([0, 1, 0]) {
+            task.cpus = vec![cpu];
+        }
+        let sched = &mut config.knobs.sched;
+        sched.preempt = Preempt::Lazy;
+        let features = sched.features.without(Feature::Hrtick);
+        sched.features = features.without(Feature::RunToParity);
+        // At the beginning it waits for the first tick.
+        run(&config, &mut ()).unwrap().scripts[2].books.wait_ns - 4_000_600
+    };
+    let at_exit = waits(Spent::Exit(12));
+    assert!((100_000..110_000).contains(&at_exit), "{at_exit}");
+    // The next tick is one: at 8 ms.
+    let at_tick = waits(Spent::Interrupt(1));
+    assert!((3_490_000..3_510_000).contains(&at_tick), "{at_tick}");
 }
 
 const fn work(ns: u64) -> Step {
