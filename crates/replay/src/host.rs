@@ -55,6 +55,9 @@ pub fn is_bound(task: &RecordedTask) -> bool {
 pub struct Assumed {
     /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
     pub groups: Option<bool>,
+    /// Whether those hold one for each vCPU and one for the VM's other threads, as libvirt lays them out;
+    /// `None` is no.
+    pub vcpu_groups: Option<bool>,
     /// VMs, by index, that have a cgroup of their own beside tasks that have none. Those with a
     /// limit have one anyway.
     pub own_group: BTreeSet<usize>,
@@ -162,6 +165,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             edges: recording.edges,
             groups: groups(recording, assumed),
             slice: assumed.groups == Some(true),
+            vcpu_groups: assumed.vcpu_groups == Some(true),
             wake_ns: wake,
             block_ns: recording.block_ns,
             late: recording.late.clone(),

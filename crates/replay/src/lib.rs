@@ -10,6 +10,7 @@ mod extract;
 pub mod host;
 mod jitter;
 mod lost;
+mod nearest;
 mod polling;
 pub mod predict;
 mod quota;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
-use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{ScriptOutcome, Step, Until};
+use stealtime_simulator::script::{ScriptOutcome, Step};
 use stealtime_simulator::{Fault, run};
 
 use crate::extract::{RecordedTask, Recording};
-use crate::host::{Assumed, Placement};
 use crate::slices::{SliceTimers, Watch};
+
+pub use crate::nearest::nearest;
 
 /// A vCPU's time and events.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,7 +42,7 @@ pub struct VcpuTimes {
 
 impl VcpuTimes {
     /// Time of which the recording says what it did, in ns.
-    const fn known_ns(&self) -> u64 {
+    pub(crate) const fn known_ns(&self) -> u64 {
         self.run_ns + self.ready_ns + self.halted_ns
     }
 }
@@ -155,158 +155,10 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     })
 }
 
-/// A way to replay.
-struct Tried {
-    /// How far off it is, in ns.
-    off_ns: u64,
-    /// How far apart its slice timers are from the recording's, in permille.
-    slices_apart: Option<u64>,
-    preempt: Preempt,
-    way: (Assumed, Config, Times),
-}
-
-/// A way is better than another if its misfit is less by more than one in so many: a replay's own moves by
-/// so much with the seed.
-const ONE_IN_NEAR: u64 = 10;
-/// Misfits that differ by less than one in so many of all vCPUs' time are near each other too.
-const ONE_IN_SMALL: u64 = 1_000;
-/// Slice timers are nearer to the recording's if fewer are apart by more than one in so many, and by more
-/// than this, in permille.
-const ONE_IN_APART: u64 = 4;
-const SLICES_PERMILLE: u64 = 20;
-
-/// Whether the first way is nearer to the recording than the second, which is tried before it. Where their
-/// times do not tell, slice timers do. `small_ns` is a misfit that means nothing.
-fn is_nearer(one: &Tried, before: &Tried, small_ns: u64) -> bool {
-    let less = |a: u64, b: u64| a < b - b / ONE_IN_NEAR;
-    let (a, b) = (one.off_ns, before.off_ns);
-    if a.abs_diff(b) > small_ns && (less(a, b) || less(b, a)) {
-        return a < b;
-    }
-    let clear = |a: u64, b: u64| a + SLICES_PERMILLE.max(b / ONE_IN_APART) < b;
-    match (one.slices_apart, before.slices_apart) {
-        (Some(a), Some(b)) if clear(a, b) => true,
-        (Some(a), Some(b)) if clear(b, a) => false,
-        _ => less(a, b),
-    }
-}
-
-/// Of so many VMs it is tried whether each alone has a cgroup.
-const MOST_ALONE: usize = 8;
-
-/// Replays as recorded under each way in which the host may have placed tasks, grouped VMs and
-/// preempted, as far as `assumed` leaves it open, and gives the one that comes nearest to the
-/// recording. `tell` sets what the user knows of the host.
-///
-/// # Errors
-///
-/// Those of `tell` and of the simulator.
-pub fn nearest<E: From<Fault>>(
-    recording: &Recording,
-    recorded: &Times,
-    assumed: &Assumed,
-    tell: impl Fn(&mut Config) -> Result<(), E>,
-) -> Result<(Assumed, Config, Times), E> {
-    let placements = match assumed.placement {
-        Some(placement) => vec![placement],
-        None => vec![Placement::Recorded, Placement::Simulated],
-    };
-    let groups = match assumed.groups {
-        Some(groups) => vec![groups],
-        None => vec![false, true],
-    };
-    let balanced = match assumed.balanced {
-        Some(balanced) => vec![balanced],
-        None if is_coupled(recording) => vec![false, true],
-        None => vec![false],
-    };
-    let try_one = |assumed: Assumed, preempt| -> Result<Tried, E> {
-        let mut knobs = crate::host::knobs(recording);
-        knobs.sched.preempt = preempt;
-        let mut config = crate::host::as_recorded(recording, knobs, &assumed, 0);
-        tell(&mut config)?;
-        let times = replay(recording, &config)?;
-        Ok(Tried {
-            off_ns: misfit_ns(recorded, &times),
-            slices_apart: recorded.slices.apart_permille(&times.slices),
-            preempt,
-            way: (assumed, config, times),
-        })
-    };
-    let mut best: Option<Tried> = None;
-    let small_ns = recorded.vcpus.iter().map(VcpuTimes::known_ns).sum::<u64>() / ONE_IN_SMALL;
-    // What comes first is kept where the difference is one that other seeds make too.
-    let better = |best: &Option<Tried>, tried: &Tried| {
-        let best = best.as_ref();
-        best.is_none_or(|best| is_nearer(tried, best, small_ns))
-    };
-    let mut ways: Vec<_> = placements
-        .iter()
-        .map(|one| (*one, assumed.own_caches, false))
-        .collect();
-    if recording.migrations > 0 && placements.contains(&Placement::Recorded) {
-        ways.push((Placement::Recorded, assumed.own_caches, true));
-    }
-    // Caches matter to the simulated scheduler alone.
-    if recording.cpus > 1 && placements.contains(&Placement::Simulated) {
-        ways.push((Placement::Simulated, true, false));
-    }
-    for &balanced in &balanced {
-        for &(placement, own_caches, timed_moves) in &ways {
-            for &groups in &groups {
-                for preempt in [Preempt::Lazy, Preempt::Full] {
-                    let mut assumed = assumed.clone();
-                    assumed.balanced = Some(balanced);
-                    assumed.placement = Some(placement);
-                    assumed.groups = Some(groups);
-                    assumed.own_caches = own_caches;
-                    assumed.timed_moves = timed_moves;
-                    let tried = try_one(assumed, preempt)?;
-                    if better(&best, &tried) {
-                        best = Some(tried);
-                    }
-                }
-            }
-        }
-    }
-    // One VM in a cgroup beside others that have none: what competes with it shows it.
-    let vms = match assumed.groups {
-        None => crate::host::vms(recording).min(MOST_ALONE),
-        Some(_) => 0,
-    };
-    for vm in 0..vms {
-        let Some(Tried { preempt, way, .. }) = &best else {
-            continue;
-        };
-        let (preempt, mut assumed) = (*preempt, way.0.clone());
-        assumed.groups = Some(false);
-        if !assumed.own_group.remove(&vm) {
-            assumed.own_group.insert(vm);
-        }
-        let tried = try_one(assumed, preempt)?;
-        if better(&best, &tried) {
-            best = Some(tried);
-        }
-    }
-    match best {
-        Some(best) => Ok(best.way),
-        None => Err(E::from(Fault::Broken {
-            at_ns: 0,
-            what: "no way to replay was tried".to_owned(),
-        })),
-    }
-}
-
-/// Whether vCPUs wait for others of their VM.
-fn is_coupled(recording: &Recording) -> bool {
-    let mut steps = recording.tasks.iter().flat_map(|task| task.steps.iter());
-    steps.any(|step| matches!(step, Step::Halt(Until::Work { .. })))
-}
-
 /// How far a replay is from the recording in all: the time of each vCPU that it has otherwise, and the
 /// work that it has more or less of, in ns. A guest may run as long and get less done, where it wakes
 /// for timers meanwhile.
-fn misfit_ns(recorded: &Times, replayed: &Times) -> u64 {
+pub(crate) fn misfit_ns(recorded: &Times, replayed: &Times) -> u64 {
     let pairs = recorded.vcpus.iter().zip(&replayed.vcpus);
     let of_vcpu = |(was, is): (&VcpuTimes, &VcpuTimes)| {
         let work = u128::from(was.run_ns.saturating_sub(was.poll_ns));

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{host, round_trip};
+use common::{host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
 use stealtime_replay::Extractor;
+use stealtime_replay::predict::Errors;
 use stealtime_simulator::Collected;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
 
@@ -78,6 +79,31 @@ fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {
                 done.clone().all(|done| (900..1100).contains(&done)),
                 "{what}"
             );
+        }
+    }
+}
+
+/// Which cgroups a host has shows in how long its guests' vCPUs wait.
+#[test]
+fn vcpus_in_cgroups_of_their_own_are_found_to_be() {
+    for vcpu_cgroups in [true, false] {
+        for vcpus in [2, 3] {
+            let hackbench = WorkloadConfig::named("hackbench").with("fds", ParamValue::Int(2));
+            let of = |n| VmConfig {
+                vcpu_cgroups,
+                ..vm(n, 2, hackbench.clone().with("groups", ParamValue::Int(1)))
+            };
+            let mut vms = vec![of(0), of(1)];
+            vms[1].vcpus = vcpus;
+            let host = host(1, vms, DURATION_NS, 1);
+            let (recording, was) = record(&host);
+            let (assumed, _, times) = replayed(&recording, &was);
+            let median = Errors::between(&was, &times, recording.span_ns).percentile(50);
+            let what = format!("{vcpu_cgroups}, {vcpus} vCPUs: {median} ppm, {assumed:?}");
+            println!("{what}");
+            assert_eq!(assumed.groups, Some(true), "{what}");
+            assert_eq!(assumed.vcpu_groups, Some(vcpu_cgroups), "{what}");
+            assert!(median <= 15_000, "{what}");
         }
     }
 }

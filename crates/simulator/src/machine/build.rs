@@ -37,6 +37,16 @@ use crate::workload;
 /// Makes a guest's threads.
 pub type Recipe<'r> = &'r mut dyn FnMut(&VmConfig, &mut GuestBuilder) -> Sim;
 
+/// The cgroups of a VM whose tasks run scripts.
+#[derive(Clone, Copy, Debug, Default)]
+struct ScriptGroups {
+    /// That of its vCPUs, or which holds one for each.
+    vcpus: Option<GroupId>,
+    /// That of its other threads.
+    others: Option<GroupId>,
+    limit: Option<u32>,
+}
+
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
     ///
@@ -278,7 +288,14 @@ impl<'a> Machine<'a> {
         let groups = self.add_script_groups(&scripts)?;
         for (index, config) in scripts.tasks.iter().enumerate() {
             let own = config.vm.and_then(|vm| groups.get(vm as usize));
-            let (group, limit) = own.copied().unwrap_or_default();
+            let own = own.copied().unwrap_or_default();
+            let group = match own.vcpus {
+                Some(vcpus) if config.vcpu && scripts.vcpu_groups => {
+                    Some(self.fair.create_group(Some(vcpus))?)
+                }
+                Some(vcpus) if config.vcpu => Some(vcpus),
+                _ => own.others,
+            };
             let allowed = if config.cpus.is_empty() {
                 CpuSet::ALL
             } else {
@@ -286,7 +303,7 @@ impl<'a> Machine<'a> {
             };
             let task = self.add_task(&config.name, group, config.nice, allowed, None)?;
             let timer = self.timers.add(Hrtimer::new(Callback::Script(task)));
-            self.tasks[task].set_bandwidth(limit);
+            self.tasks[task].set_bandwidth(own.limit);
             self.tasks[task].kept = config.moves != Moves::Scheduler;
             if let Moves::Times(moves) = &config.moves
                 && let Some(&(at, _)) = moves.first()
@@ -304,8 +321,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The group of each VM of scripts and its limit.
-    fn add_script_groups(&mut self, scripts: &Scripts) -> Sim<Vec<(Option<GroupId>, Option<u32>)>> {
+    /// The groups of each VM of scripts and its limit.
+    fn add_script_groups(&mut self, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> {
         let any = scripts.groups.iter().any(Option::is_some);
         let slice = match scripts.slice && any {
             true => Some(self.fair.create_group(None)?),
@@ -314,7 +331,7 @@ impl<'a> Machine<'a> {
         let mut groups = Vec::new();
         for config in &scripts.groups {
             let Some(config) = config else {
-                groups.push((None, None));
+                groups.push(ScriptGroups::default());
                 continue;
             };
             let group = self.fair.create_group(slice)?;
@@ -323,7 +340,16 @@ impl<'a> Machine<'a> {
             let limit = config
                 .cpu_max_ns
                 .map(|(quota, period)| self.limit(group, quota, period));
-            groups.push((Some(group), limit));
+            let (mut vcpus, mut others) = (group, group);
+            if scripts.vcpu_groups {
+                vcpus = self.fair.create_group(Some(group))?;
+                others = self.fair.create_group(Some(vcpus))?;
+            }
+            groups.push(ScriptGroups {
+                vcpus: Some(vcpus),
+                others: Some(others),
+                limit,
+            });
         }
         Ok(groups)
     }

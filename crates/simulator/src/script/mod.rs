@@ -167,6 +167,8 @@ pub struct Scripts {
     pub groups: Vec<Option<ScriptGroup>>,
     /// The VMs' cgroups are under one parent, machine.slice, as libvirt has them.
     pub slice: bool,
+    /// In a VM's cgroup there is one for each vCPU and one for its other threads, as libvirt lays them out.
+    pub vcpu_groups: bool,
     /// From what ends a sleep to competing for a CPU, in ns: the timer's or waker's way through the
     /// kernel. It counts as waiting.
     pub wake_ns: u32,

@@ -76,6 +76,28 @@ fn weights_share_a_cpu_between_vms() {
     assert!(run(&config, &mut ()).is_err());
 }
 
+#[test]
+fn vcpus_in_cgroups_of_their_own_compete_with_those_of_all_other_threads() {
+    let mut config = config(1, 0, vec![vec![work(1_000_000_000)]; 4]);
+    for vcpu in &mut config.scripts.tasks[..2] {
+        vcpu.vcpu = true;
+    }
+    let mut shares = |vcpu_groups| {
+        config.scripts.vcpu_groups = vcpu_groups;
+        let outcome = run(&config, &mut ()).unwrap();
+        let ran = outcome.scripts.iter().map(|s| s.books.run_ns / 1_000_000);
+        ran.collect::<Vec<u64>>()
+    };
+    // A quarter each; then a third for each vCPU and one for both others.
+    assert!(shares(false).iter().all(|ms| ms.abs_diff(25) <= 3));
+    let apart = shares(true);
+    let near = apart.iter().zip([33, 33, 16, 16]);
+    assert!(
+        near.clone().all(|(ms, of)| ms.abs_diff(of) <= 3),
+        "{apart:?}"
+    );
+}
+
 /// Somebody is woken from another CPU, which lazily asks who computes to give way. What that one does next
 /// says whether it does so at once.
 #[test]

@@ -95,7 +95,8 @@ pub(crate) struct WhatIf {
     auto: bool,
 
     /// What the recorded host had: lines KEY = VALUE of knobs, `groups` (VMs in cgroups of their
-    /// own: true, false), `balanced` (guests give idle vCPUs what others have to do: true, false) and
+    /// own: true, false), `vcpu_cgroups` (in them each vCPU in one of its own, as libvirt lays them
+    /// out: true, false), `balanced` (guests give idle vCPUs what others have to do: true, false) and
     /// `placement` (recorded, simulated)
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,

@@ -324,8 +324,9 @@ fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
 }
 
 /// What a file about the host says: lines of `KEY = VALUE`, where KEY is a knob, `groups` (whether
-/// VMs are in cgroups of their own: true, false), `balanced` (whether guests give idle vCPUs what others
-/// have to do: true, false) or `placement` (recorded, simulated).
+/// VMs are in cgroups of their own: true, false), `vcpu_cgroups` (whether in those each vCPU is: true,
+/// false), `balanced` (whether guests give idle vCPUs what others have to do: true, false) or `placement`
+/// (recorded, simulated).
 pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Setting>, CliError> {
     let wrong = |line: usize, problem: &str| {
         CliError::WhatIf(format!("{}:{line}: {problem}", path.display()))
@@ -347,6 +348,11 @@ pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Settin
             ("groups", "true") => assumed.groups = Some(true),
             ("groups", "false") => assumed.groups = Some(false),
             ("groups", _) => return Err(wrong(n + 1, "groups is true or false")),
+            ("vcpu_cgroups", "true") => assumed.vcpu_groups = Some(true),
+            ("vcpu_cgroups", "false") => assumed.vcpu_groups = Some(false),
+            ("vcpu_cgroups", _) => {
+                return Err(wrong(n + 1, "vcpu_cgroups is true or false"));
+            }
             ("balanced", "true") => assumed.balanced = Some(true),
             ("balanced", "false") => assumed.balanced = Some(false),
             ("balanced", _) => return Err(wrong(n + 1, "balanced is true or false")),

@@ -68,6 +68,11 @@ fn balanced(base: &Base) -> &'static str {
 }
 
 fn groups(base: &Base) -> String {
+    if base.config.scripts.vcpu_groups && base.assumed.groups == Some(true) {
+        return "each VM in a cgroup of its own, and in it each vCPU, as libvirt has them (fits best, \
+                unless told)"
+            .to_owned();
+    }
     if base.assumed.groups == Some(true) {
         return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
     }

@@ -1,0 +1,253 @@
+//! What a recording does not say of its host, found by replaying in each way.
+
+use stealtime_hypervisor::eevdf::Preempt;
+use stealtime_simulator::Fault;
+use stealtime_simulator::config::Config;
+use stealtime_simulator::script::{Step, Until};
+
+use crate::extract::Recording;
+use crate::host::{Assumed, Placement};
+use crate::predict::{Times, VcpuTimes, misfit_ns, replay};
+
+/// A way to replay.
+struct Tried {
+    /// How far off it is, in ns.
+    off_ns: u64,
+    /// How far apart its slice timers are from the recording's, in permille.
+    slices_apart: Option<u64>,
+    moved: Moved,
+    kind: Kind,
+    way: (Assumed, Config, Times),
+}
+
+/// Who moves tasks between CPUs, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moved {
+    placement: Placement,
+    own_caches: bool,
+    timed_moves: bool,
+}
+
+/// What else of a host the recording does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    balanced: bool,
+    groups: bool,
+    vcpu_groups: bool,
+    preempt: Preempt,
+}
+
+/// A way is better than another if its misfit is less by more than one in so many: a replay's own moves by
+/// so much with the seed.
+const ONE_IN_NEAR: u64 = 10;
+/// Misfits that differ by less than one in so many of all vCPUs' time are near each other too.
+const ONE_IN_SMALL: u64 = 1_000;
+/// Slice timers are nearer to the recording's if fewer are apart by more than one in so many, and by more
+/// than this, in permille.
+const ONE_IN_APART: u64 = 4;
+const SLICES_PERMILLE: u64 = 20;
+
+/// Whether the first way is nearer to the recording than the second, which is tried before it. Where their
+/// times do not tell, slice timers do. `small_ns` is a misfit that means nothing.
+fn is_nearer(one: &Tried, before: &Tried, small_ns: u64) -> bool {
+    let less = |a: u64, b: u64| a < b - b / ONE_IN_NEAR;
+    let (a, b) = (one.off_ns, before.off_ns);
+    if a.abs_diff(b) > small_ns && (less(a, b) || less(b, a)) {
+        return a < b;
+    }
+    let clear = |a: u64, b: u64| a + SLICES_PERMILLE.max(b / ONE_IN_APART) < b;
+    match (one.slices_apart, before.slices_apart) {
+        (Some(a), Some(b)) if clear(a, b) => true,
+        (Some(a), Some(b)) if clear(b, a) => false,
+        _ => less(a, b),
+    }
+}
+
+/// Of so many VMs it is tried whether each alone has a cgroup.
+const MOST_ALONE: usize = 8;
+
+/// The way that is the nearest of those that were tried.
+struct Search<'s, T> {
+    recording: &'s Recording,
+    recorded: &'s Times,
+    /// What is told of the host.
+    told: &'s Assumed,
+    tell: T,
+    /// A misfit that means nothing, in ns.
+    small_ns: u64,
+    best: Option<Tried>,
+}
+
+impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
+    /// Replays in one more way. What is tried first is kept where the difference is one that other seeds
+    /// make too.
+    fn try_one(&mut self, assumed: Assumed, moved: Moved, kind: Kind) -> Result<(), E> {
+        let assumed = Assumed {
+            placement: Some(moved.placement),
+            own_caches: moved.own_caches,
+            timed_moves: moved.timed_moves,
+            balanced: Some(kind.balanced),
+            groups: Some(kind.groups),
+            vcpu_groups: Some(kind.vcpu_groups),
+            ..assumed
+        };
+        let mut knobs = crate::host::knobs(self.recording);
+        knobs.sched.preempt = kind.preempt;
+        let mut config = crate::host::as_recorded(self.recording, knobs, &assumed, 0);
+        (self.tell)(&mut config)?;
+        let times = replay(self.recording, &config)?;
+        let tried = Tried {
+            off_ns: misfit_ns(self.recorded, &times),
+            slices_apart: self.recorded.slices.apart_permille(&times.slices),
+            moved,
+            kind,
+            way: (assumed, config, times),
+        };
+        let best = self.best.as_ref();
+        if best.is_none_or(|best| is_nearer(&tried, best, self.small_ns)) {
+            self.best = Some(tried);
+        }
+        Ok(())
+    }
+
+    /// Each kind of host with these moves.
+    fn try_kinds(&mut self, kinds: &[Kind], moved: Moved) -> Result<(), E> {
+        let of_best = self.best.as_ref().map(|best| (best.moved, best.kind));
+        for &kind in kinds {
+            if of_best != Some((moved, kind)) {
+                self.try_one(self.told.clone(), moved, kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Other moves with the kind that is the nearest.
+    fn try_moves(&mut self, moves: &[Moved]) -> Result<(), E> {
+        let Some(kind) = self.best.as_ref().map(|best| best.kind) else {
+            return Ok(());
+        };
+        for &moved in moves {
+            self.try_one(self.told.clone(), moved, kind)?;
+        }
+        Ok(())
+    }
+
+    /// One VM in a cgroup beside others that have none: what competes with it shows it.
+    fn try_alone(&mut self) -> Result<(), E> {
+        for vm in 0..crate::host::vms(self.recording).min(MOST_ALONE) {
+            let Some(best) = &self.best else {
+                continue;
+            };
+            let (moved, mut kind, mut assumed) = (best.moved, best.kind, best.way.0.clone());
+            (kind.groups, kind.vcpu_groups) = (false, false);
+            if !assumed.own_group.remove(&vm) {
+                assumed.own_group.insert(vm);
+            }
+            self.try_one(assumed, moved, kind)?;
+        }
+        Ok(())
+    }
+}
+
+/// Replays as recorded under the ways in which the host may have placed tasks, grouped VMs and
+/// preempted, as far as `told` leaves it open, and gives the one that comes nearest to the
+/// recording: first all kinds of hosts with tasks that move when they had done what they had in the
+/// recording, then other moves on the nearest of them, and if one of those is nearer, all kinds with that.
+/// `tell` sets what the user knows of the host.
+///
+/// # Errors
+///
+/// Those of `tell` and of the simulator.
+pub fn nearest<E: From<Fault>>(
+    recording: &Recording,
+    recorded: &Times,
+    told: &Assumed,
+    tell: impl Fn(&mut Config) -> Result<(), E>,
+) -> Result<(Assumed, Config, Times), E> {
+    let known_ns: u64 = recorded.vcpus.iter().map(VcpuTimes::known_ns).sum();
+    let mut search = Search {
+        recording,
+        recorded,
+        told,
+        tell,
+        small_ns: known_ns / ONE_IN_SMALL,
+        best: None,
+    };
+    let (kinds, moves) = (kinds(recording, told), moves(recording, told));
+    if let Some((&first, others)) = moves.split_first() {
+        search.try_kinds(&kinds, first)?;
+        search.try_moves(others)?;
+        let moved = search.best.as_ref().map(|best| best.moved);
+        if let Some(moved) = moved.filter(|&moved| moved != first) {
+            search.try_kinds(&kinds, moved)?;
+        }
+    }
+    if told.groups.is_none() {
+        search.try_alone()?;
+    }
+    match search.best {
+        Some(best) => Ok(best.way),
+        None => Err(E::from(Fault::Broken {
+            at_ns: 0,
+            what: "no way to replay was tried".to_owned(),
+        })),
+    }
+}
+
+/// The moves that are tried.
+fn moves(recording: &Recording, told: &Assumed) -> Vec<Moved> {
+    let mut moves = Vec::new();
+    let mut add = |placement, own_caches, timed_moves| {
+        if told.placement.is_none_or(|told| told == placement) {
+            moves.push(Moved {
+                placement,
+                own_caches,
+                timed_moves,
+            });
+        }
+    };
+    add(Placement::Recorded, told.own_caches, false);
+    add(Placement::Simulated, told.own_caches, false);
+    if recording.migrations > 0 {
+        add(Placement::Recorded, told.own_caches, true);
+    }
+    // Caches matter to the simulated scheduler alone.
+    if recording.cpus > 1 {
+        add(Placement::Simulated, true, false);
+    }
+    moves
+}
+
+/// The kinds of hosts that are tried.
+fn kinds(recording: &Recording, told: &Assumed) -> Vec<Kind> {
+    let balanced = match told.balanced {
+        Some(balanced) => vec![balanced],
+        None if is_coupled(recording) => vec![false, true],
+        None => vec![false],
+    };
+    let layouts = [(false, false), (true, false), (true, true)];
+    let layouts = layouts.into_iter().filter(|&(groups, vcpus)| {
+        let as_told = told.vcpu_groups.is_none_or(|told| told == vcpus);
+        told.groups.is_none_or(|told| told == groups) && (as_told || !groups)
+    });
+    let layouts: Vec<(bool, bool)> = layouts.collect();
+    let mut kinds = Vec::new();
+    for &balanced in &balanced {
+        for &(groups, vcpu_groups) in &layouts {
+            let of = |preempt| Kind {
+                balanced,
+                groups,
+                vcpu_groups,
+                preempt,
+            };
+            kinds.extend([Preempt::Lazy, Preempt::Full].map(of));
+        }
+    }
+    kinds
+}
+
+/// Whether vCPUs wait for others of their VM.
+fn is_coupled(recording: &Recording) -> bool {
+    let mut steps = recording.tasks.iter().flat_map(|task| task.steps.iter());
+    steps.any(|step| matches!(step, Step::Halt(Until::Work { .. })))
+}
