@@ -3,22 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stealtime_analysis::{Answers, is_gone, is_runnable};
+use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Names};
-use stealtime_simulator::script::{Edge, Gaps, Late, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Edge, Gaps, Late, Spent, Step, Then, Ticks, Until};
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::slices::SliceTimers;
-use crate::task::{Birth, Cause, SleepCosts, State, Task};
+use crate::task::{Birth, Cause, Left, SleepCosts, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
-
-/// `TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE`.
-const ASLEEP: u32 = 0x3;
 
 /// MSRs that set the LAPIC's timer: IA32_TSC_DEADLINE, and x2APIC's initial count.
 const SETS_TIMER: [u32; 2] = [0x6e0, 0x838];
@@ -92,6 +89,8 @@ pub struct RecordedTask {
     pub then: Then,
     /// What its guest computes for a timer that has nothing else to do, in ns.
     pub alarm_ns: u32,
+    /// When its guest's tick interrupts it at work.
+    pub ticks: Option<Ticks>,
     /// Its script.
     pub steps: Arc<[Step]>,
 }
@@ -154,28 +153,6 @@ const LONG_NS: u64 = 10_000_000;
 
 /// Index of its VM and number of a thread that is a vCPU.
 pub(crate) type Vcpu = Option<(usize, u32)>;
-
-/// How a task leaves its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    Runnable,
-    Asleep,
-    Gone,
-    /// Neither asleep nor gone by the states of today: gone if it was exiting.
-    Otherwise,
-}
-
-impl Left {
-    /// By `prev_state` of the switch.
-    fn by(prev_state: u32) -> Self {
-        match prev_state {
-            state if is_runnable(state) => Self::Runnable,
-            state if is_gone(state) => Self::Gone,
-            state if state & ASLEEP != 0 => Self::Asleep,
-            _ => Self::Otherwise,
-        }
-    }
-}
 
 /// Turns events into scripts.
 #[derive(Debug)]
@@ -357,6 +334,9 @@ impl Extractor {
                 self.halts += u64::from(halts);
                 let task = self.task(event.tid.0);
                 task.settle(now);
+                if reason.class() == Class::PreemptionTimer {
+                    task.ticks(now);
+                }
                 task.exit(reason);
                 task.spins = reason.class() == Class::Pause;
                 task.spent = match reason.class() {
@@ -435,6 +415,7 @@ impl Extractor {
                     self.cpus[cpu].slice_ends(now, late);
                 }
                 self.cpus[cpu].expiring = Some(hrtimer);
+                self.guest_ticks(hrtimer);
                 self.poll_expired(event, hrtimer);
                 self.timer_unset(hrtimer);
             }
@@ -769,6 +750,7 @@ impl Extractor {
         };
         task.tell_sleeps(slept_ns);
         let alarm_ns = task.alarm_ns();
+        let ticks = task.settle_ticks(self.first);
         settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
         let name = match task.name.is_empty() {
             true => self.unseen.get(&tid).map(|unseen| unseen.1.clone()),
@@ -792,6 +774,7 @@ impl Extractor {
             moves: task.moves.iter().map(|&(at, to)| (after(at), to)).collect(),
             then,
             alarm_ns,
+            ticks,
             exits: task.exits,
             steps: Arc::from(task.steps),
         }

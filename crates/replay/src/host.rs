@@ -224,6 +224,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         vcpu: task.vcpu.is_some(),
         then: task.then,
         alarm_ns: task.alarm_ns,
+        ticks: task.ticks,
         // A pinned task may be balanced within its CPUs.
         moves: match kept && pin.is_none_or(|pin| pin.len() == 1) {
             true if assumed.timed_moves => Moves::Times(task.moves.clone()),

@@ -17,6 +17,7 @@ mod quota;
 mod retold;
 mod slices;
 mod task;
+mod ticks;
 mod timers;
 mod wake;
 mod watch;

@@ -2,8 +2,8 @@
 
 use stealtime_events::Event;
 
-use crate::extract::{Extractor, Left};
-use crate::task::{State, Task};
+use crate::extract::Extractor;
+use crate::task::{Left, State, Task};
 
 impl Extractor {
     /// Events of this CPU were lost since its last one: what its tasks did since is not known, and

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use stealtime_analysis::{is_gone, is_runnable};
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
 use crate::coupled::{Computed, Coupled};
+use crate::ticks::GuestTicks;
 
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,31 @@ pub(crate) enum State {
     },
     /// It has ended.
     Gone,
+}
+
+/// `TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE`.
+const ASLEEP: u32 = 0x3;
+
+/// How a task leaves its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Runnable,
+    Asleep,
+    Gone,
+    /// Neither asleep nor gone by the states of today: gone if it was exiting.
+    Otherwise,
+}
+
+impl Left {
+    /// By `prev_state` of the switch.
+    pub(crate) fn by(prev_state: u32) -> Self {
+        match prev_state {
+            state if is_runnable(state) => Self::Runnable,
+            state if is_gone(state) => Self::Gone,
+            state if state & ASLEEP != 0 => Self::Asleep,
+            _ => Self::Otherwise,
+        }
+    }
 }
 
 /// When a task began, where that was in the recording.
@@ -101,7 +128,7 @@ pub(crate) struct Task {
     pub(crate) coupled: Vec<Coupled>,
     /// What it computed outside of halts, by time.
     pub(crate) computed: Computed,
-    computed_ns: u64,
+    pub(crate) computed_ns: u64,
     /// Alarms of waits that something else ended before.
     pub(crate) alarms: Vec<Timed>,
     /// When its guest's timer is to expire, by the recording's clock.
@@ -111,6 +138,7 @@ pub(crate) struct Task {
     timer_told: bool,
     /// It handles an exit by PAUSE: if it loses the CPU, it has yielded it.
     pub(crate) spins: bool,
+    pub(crate) guest_ticks: GuestTicks,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
     /// Its time on CPUs, in ns.
@@ -186,6 +214,7 @@ impl Task {
             armed: None,
             timer_told: false,
             spins: false,
+            guest_ticks: GuestTicks::default(),
             exits: Vec::new(),
             ran_ns: 0,
             last_ran: 0,
@@ -376,6 +405,7 @@ impl Task {
 
     fn arms(&mut self, now: u64) {
         self.settle(now);
+        self.guest_ticks.armed();
         self.armed = Some(now);
         self.steps.push(Step::Arm);
     }
@@ -402,6 +432,7 @@ impl Task {
 
     /// The guest exits.
     pub(crate) fn exit(&mut self, reason: ExitReason) {
+        self.guest_ticks.exit(self.steps.len(), self.computed_ns);
         self.exits.push((self.steps.len(), reason));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_simulator::script::{Step, Until};
+use stealtime_simulator::script::{Step, Ticks, Until};
 
 use crate::task::Timed;
 
@@ -219,8 +219,8 @@ const SHORTEST_NS: u64 = 500_000;
 const LONGEST_NS: u64 = 1_000_000_000;
 
 /// The phase in which most timers expire at this period, and how many do.
-fn most_in_phase(timed: &[Timed], period: u64) -> (usize, Grid) {
-    let mut phases: Vec<u64> = timed.iter().map(|t| t.expires % period).collect();
+fn most_in_phase(expiries: impl Iterator<Item = u64>, period: u64) -> (usize, Grid) {
+    let mut phases: Vec<u64> = expiries.map(|expires| expires % period).collect();
     phases.sort_unstable();
     let mut best = (0, 0);
     let mut end = 0;
@@ -234,6 +234,23 @@ fn most_in_phase(timed: &[Timed], period: u64) -> (usize, Grid) {
     }
     let phase = best.1 % period;
     (best.0, Grid { phase, period })
+}
+
+fn expiries(timed: &[Timed]) -> impl Iterator<Item = u64> {
+    timed.iter().map(|wait| wait.expires)
+}
+
+/// Ticks of a guest that come at these times, or were late as it had no CPU: the longest period in which nearly
+/// as many are in phase as in a shorter one, a third of all at the least.
+pub(crate) fn ticks_of(at: &[u64], first: u64) -> Option<Ticks> {
+    let [all, longer @ ..] = PERIODS.map(|period| most_in_phase(at.iter().copied(), period));
+    let mut longest = longer.into_iter().rev();
+    let (n, grid) = longest.find(|(n, _)| n * 10 >= all.0 * 9).unwrap_or(all);
+    let phase = (grid.phase + grid.period - first % grid.period) % grid.period;
+    (n >= LEAST && n * 3 >= at.len()).then_some(Ticks {
+        phase_ns: phase as u32,
+        period_ns: grid.period as u32,
+    })
 }
 
 /// The period of a program that wakes at fixed times: from one expiry to the next it is mostly the same, and
@@ -253,7 +270,7 @@ fn find_cycle(timed: &[Timed]) -> Option<Grid> {
     }
     let same = distances.iter().filter(|d| d.abs_diff(period) <= NEAR_NS);
     let mostly = same.count() * 2 >= distances.len();
-    let (n, grid) = most_in_phase(timed, period);
+    let (n, grid) = most_in_phase(expiries(timed), period);
     (mostly && n >= LEAST && n * 10 >= timed.len() * 9).then_some(grid)
 }
 
@@ -262,7 +279,7 @@ fn find_cycle(timed: &[Timed]) -> Option<Grid> {
 fn find_grid(timed: &[Timed]) -> Option<Grid> {
     let ticks = || {
         let mut found = PERIODS
-            .map(|period| most_in_phase(timed, period))
+            .map(|period| most_in_phase(expiries(timed), period))
             .into_iter();
         found.find(|(n, _)| *n >= LEAST && n * 2 >= timed.len())
     };
@@ -342,5 +359,30 @@ mod tests {
         // Relative to what was done before: nothing is in phase.
         let relative = (1..40u64).map(|n| off + n * 1_500_000 + n * n * 17_011 % 900_000);
         assert_eq!(period(relative.collect()), None);
+    }
+
+    #[test]
+    fn ticks_are_found_where_some_came_late() {
+        let late = |n: u64| {
+            if n.is_multiple_of(3) {
+                n * 137_011 % 3_000_000
+            } else {
+                0
+            }
+        };
+        let ticks = |period: u64| -> Vec<u64> {
+            (1..60)
+                .map(|n| 700_000 + n * period + late(n) % period)
+                .collect()
+        };
+        for period in [1_000_000, 4_000_000, 10_000_000] {
+            let found = ticks_of(&ticks(period), 500_000).unwrap();
+            assert_eq!(u64::from(found.period_ns), period);
+            // By the run's clock, which begins half a millisecond later.
+            assert!(found.phase_ns.abs_diff(200_000) <= 15_000, "{found:?}");
+        }
+        let chance: Vec<u64> = (1..60).map(|n| n * n * 1_370_113).collect();
+        assert_eq!(ticks_of(&chance, 0), None);
+        assert_eq!(ticks_of(&[], 0), None);
     }
 }

@@ -37,6 +37,7 @@ fn wanderer() -> ScriptConfig {
         moves: Moves::Steps,
         then: Then::End,
         alarm_ns: 0,
+        ticks: None,
         steps: Arc::from(steps),
     }
 }

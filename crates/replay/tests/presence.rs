@@ -38,6 +38,7 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
         moves: Moves::Scheduler,
         then: Then::End,
         alarm_ns: 0,
+        ticks: None,
         steps: Arc::from(steps),
     }
 }

@@ -7,7 +7,7 @@ use stealtime_hypervisor::directed_yield::ple::PleWindow;
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
 use stealtime_hypervisor::eevdf::weights::shares_of_cpu_weight;
 use stealtime_hypervisor::eevdf::{
-    Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched, RqId,
+    Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Preempt, Resched, RqId,
 };
 use stealtime_hypervisor::halt_poll::HaltPoll;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
@@ -313,6 +313,10 @@ impl<'a> Machine<'a> {
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
+            // Where all requests count at once, no occasion is needed.
+            if self.cfg.knobs.sched.preempt == Preempt::Lazy {
+                self.expect_tick(task)?;
+            }
             if config.starts_ns > 0 {
                 self.tasks[task].state = TaskState::New;
                 self.post(config.starts_ns, Message::StartScript { task });

@@ -38,6 +38,8 @@ pub(crate) enum Message {
     ScriptWake { task: TaskNr, by: CpuNr },
     /// A script's task moves.
     ScriptMoves { task: TaskNr },
+    /// The tick of a script's guest.
+    ScriptTick { task: TaskNr },
     /// A script's task is forked.
     StartScript { task: TaskNr },
     /// A VM starts.
@@ -90,6 +92,7 @@ impl Machine<'_> {
             Message::ScriptPollOver { task, turn } => self.script_noticed(task, turn),
             Message::ScriptWake { task, by } => self.script_woken(task, by),
             Message::ScriptMoves { task } => self.script_moves(task),
+            Message::ScriptTick { task } => self.script_ticks(task),
             Message::StartScript { task } => self.fork(task, self.tasks[task].cpu),
             Message::Start { vm } => self.start_vm(vm),
             Message::Slack { limit } => self.hand_out_slack(limit),

@@ -9,6 +9,7 @@ mod points;
 mod run;
 #[cfg(test)]
 mod tests;
+mod ticks;
 mod work;
 
 use std::sync::Arc;
@@ -28,8 +29,9 @@ pub enum Spent {
     Guest,
     /// Handling an exit, by its reason's number as recorded.
     Exit(u32),
-    /// Handling an exit, by its number, that an interrupt of the recorded host made: that host's slices,
-    /// ticks and wakeups. A run has its own, so that this one is no occasion to give the CPU up.
+    /// Handling an exit, by its number, that an interrupt made: of the recorded host, as its slices, ticks and
+    /// wakeups, of which a run has its own, or of [`ScriptConfig::ticks`]. This one is no occasion to give the
+    /// CPU up.
     Interrupt(u32),
     /// Anything else.
     Host,
@@ -127,6 +129,16 @@ pub enum Moves {
     Times(Arc<[(u64, u32)]>),
 }
 
+/// Times at which a guest's timer interrupts a vCPU that is at work, as it comes again and again: the exit is an
+/// occasion to give the CPU up. What it costs is part of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// A time of the run, in ns, taken modulo the period.
+    pub phase_ns: u32,
+    /// From tick to tick, in ns; not 0.
+    pub period_ns: u32,
+}
+
 /// A task with its script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptConfig {
@@ -152,6 +164,8 @@ pub struct ScriptConfig {
     pub then: Then,
     /// What a [`Step::Alarm`] takes, in ns of computing.
     pub alarm_ns: u32,
+    /// When its guest's tick interrupts it at work.
+    pub ticks: Option<Ticks>,
     /// What it does.
     pub steps: Arc<[Step]>,
 }

@@ -9,7 +9,7 @@ use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
 use super::moves::Timed;
 use super::points::Waiter;
-use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Until};
+use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, TimerNr};
@@ -52,6 +52,7 @@ pub(crate) struct ScriptTask {
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     alarm: Option<u64>,
     alarm_ns: u32,
+    pub(super) ticks: Option<Ticks>,
     then: Then,
     /// The VM whose vCPU it is.
     pub(super) vcpu_of: Option<u32>,
@@ -113,6 +114,7 @@ impl ScriptTask {
         Self {
             steps: config.steps.clone(),
             alarm_ns: config.alarm_ns,
+            ticks: config.ticks,
             then: config.then,
             vcpu_of: config.vm.filter(|_| config.vcpu),
             moves: Timed::new(&config.moves),
@@ -173,6 +175,11 @@ impl ScriptTask {
         )
     }
 
+    /// It computes in the guest.
+    pub(super) fn in_guest(&self) -> bool {
+        self.state == State::Steps && matches!(self.running, Some((Spent::Guest, _)))
+    }
+
     /// It is in the kernel, to go on in a moment or to sleep: not where a task without runtime
     /// left stops.
     pub(crate) fn on_halt(&self) -> bool {
@@ -206,7 +213,7 @@ const fn to_user(step: Step) -> bool {
 }
 
 /// The `nth` point of a grid after `now`; the 0th is the last one before.
-fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u16) -> u64 {
+pub(super) fn on_grid(now: u64, phase_ns: u32, period_ns: u32, nth: u16) -> u64 {
     let period = u64::from(period_ns);
     if period == 0 {
         return now;

@@ -4,7 +4,8 @@ use stealtime_events::Kind;
 use stealtime_hypervisor::eevdf::{Feature, Preempt};
 
 use super::{
-    Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Until,
+    Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,
+    Until,
 };
 use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
@@ -28,6 +29,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             moves: Moves::Scheduler,
             then: Then::End,
             alarm_ns: 10_000,
+            ticks: None,
             steps: Arc::from(steps),
         });
     Config {
@@ -102,7 +104,7 @@ fn vcpus_in_cgroups_of_their_own_compete_with_those_of_all_other_threads() {
 /// says whether it does so at once.
 #[test]
 fn an_interrupt_of_the_recorded_host_is_no_occasion_to_give_way() {
-    let waits = |exit: Spent| {
+    let waits = |exit: Spent, ticks| {
         let handled = Step::Run {
             ns: 1_000,
             spent: exit,
@@ -115,6 +117,7 @@ fn an_interrupt_of_the_recorded_host_is_no_occasion_to_give_way() {
         for (task, cpu) in config.scripts.tasks.iter_mut().zip([0, 1, 0]) {
             task.cpus = vec![cpu];
         }
+        config.scripts.tasks[0].ticks = ticks;
         let sched = &mut config.knobs.sched;
         sched.preempt = Preempt::Lazy;
         let features = sched.features.without(Feature::Hrtick);
@@ -122,11 +125,18 @@ fn an_interrupt_of_the_recorded_host_is_no_occasion_to_give_way() {
         // At the beginning it waits for the first tick.
         run(&config, &mut ()).unwrap().scripts[2].books.wait_ns - 4_000_600
     };
-    let at_exit = waits(Spent::Exit(12));
+    let at_exit = waits(Spent::Exit(12), None);
     assert!((100_000..110_000).contains(&at_exit), "{at_exit}");
     // The next tick is one: at 8 ms.
-    let at_tick = waits(Spent::Interrupt(1));
+    let at_tick = waits(Spent::Interrupt(1), None);
     assert!((3_490_000..3_510_000).contains(&at_tick), "{at_tick}");
+    // And so is one of its guest: at 6 ms.
+    let of_guest = Ticks {
+        phase_ns: 2_000_000,
+        period_ns: 4_000_000,
+    };
+    let at_guests = waits(Spent::Interrupt(1), Some(of_guest));
+    assert!((1_490_000..1_510_000).contains(&at_guests), "{at_guests}");
 }
 
 const fn work(ns: u64) -> Step {

@@ -1,0 +1,79 @@
+//! Ticks of guests at work. They come at their times, whatever the guest has done by then, and each is an
+//! occasion for the host to take the CPU away.
+
+use stealtime_simulator::script::{Spent, Step, Ticks};
+
+use crate::extract::Extractor;
+use crate::task::{State, Task};
+use crate::timers::ticks_of;
+
+/// Exits so soon after a tick, in ns of computing, are the tick's.
+const TICK_NS: u64 = 100_000;
+
+/// Ticks of a vCPU's guest that came while it was at work.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GuestTicks {
+    /// When they came, by the recording's clock in ns.
+    at: Vec<u64>,
+    /// Steps at which exits for them begin.
+    steps: Vec<usize>,
+    /// What had been computed when the last one came, in ns, until the guest sets its timer again.
+    since: Option<u64>,
+}
+
+impl GuestTicks {
+    /// The guest exits before this step, after computing for so long in all.
+    pub(crate) fn exit(&mut self, step: usize, computed_ns: u64) {
+        if self
+            .since
+            .is_some_and(|since| computed_ns - since <= TICK_NS)
+        {
+            self.steps.push(step);
+        }
+    }
+
+    /// The guest has set its timer again.
+    pub(crate) const fn armed(&mut self) {
+        self.since = None;
+    }
+}
+
+impl Task {
+    /// Its guest's timer expires; what it ran until now is settled.
+    pub(crate) fn ticks(&mut self, now: u64) {
+        if matches!(self.state, State::Running { .. }) && self.halting.is_none() {
+            self.guest_ticks.at.push(now);
+            self.guest_ticks.since = Some(self.computed_ns);
+        }
+    }
+
+    /// The ticks as they come again and again, if they do. Their exits are then no demand.
+    pub(crate) fn settle_ticks(&mut self, first: u64) -> Option<Ticks> {
+        let ticks = ticks_of(&self.guest_ticks.at, first)?;
+        for at in core::mem::take(&mut self.guest_ticks.steps) {
+            // The timer is set at the begin of the exit that sets it.
+            let at = at + usize::from(self.steps.get(at) == Some(&Step::Arm));
+            if let Some(Step::Run { spent, .. }) = self.steps.get_mut(at)
+                && let Spent::Exit(number) = *spent
+            {
+                *spent = Spent::Interrupt(number);
+            }
+        }
+        Some(ticks)
+    }
+}
+
+impl Extractor {
+    /// A timer expires: if its vCPU is at work, that is interrupted.
+    pub(crate) fn guest_ticks(&mut self, hrtimer: u64) {
+        let now = self.now;
+        let owner = self.timers.owner(hrtimer);
+        let Some(tid) = owner.filter(|tid| self.vcpus.contains_key(tid)) else {
+            return;
+        };
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.settle(now);
+            task.ticks(now);
+        }
+    }
+}
