@@ -240,8 +240,8 @@ fn expiries(timed: &[Timed]) -> impl Iterator<Item = u64> {
     timed.iter().map(|wait| wait.expires)
 }
 
-/// Ticks of a guest that come at these times, or were late as it had no CPU: the longest period in which nearly
-/// as many are in phase as in a shorter one, a third of all at the least.
+/// Ticks of a guest that come at these times, or were late as it had no CPU: the longest period in which
+/// nearly as many are in phase as in a shorter one, a third of all at the least.
 pub(crate) fn ticks_of(at: &[u64], first: u64) -> Option<Ticks> {
     let [all, longer @ ..] = PERIODS.map(|period| most_in_phase(at.iter().copied(), period));
     let mut longest = longer.into_iter().rev();

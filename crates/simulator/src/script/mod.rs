@@ -29,9 +29,9 @@ pub enum Spent {
     Guest,
     /// Handling an exit, by its reason's number as recorded.
     Exit(u32),
-    /// Handling an exit, by its number, that an interrupt made: of the recorded host, as its slices, ticks and
-    /// wakeups, of which a run has its own, or of [`ScriptConfig::ticks`]. This one is no occasion to give the
-    /// CPU up.
+    /// Handling an exit, by its number, that an interrupt made: of the recorded host, as its slices, ticks
+    /// and wakeups, of which a run has its own, or of [`ScriptConfig::ticks`]. This one is no occasion to
+    /// give the CPU up.
     Interrupt(u32),
     /// Anything else.
     Host,
@@ -129,8 +129,8 @@ pub enum Moves {
     Times(Arc<[(u64, u32)]>),
 }
 
-/// Times at which a guest's timer interrupts a vCPU that is at work, as it comes again and again: the exit is an
-/// occasion to give the CPU up. What it costs is part of the script.
+/// Times at which a guest's timer interrupts a vCPU that is at work, as it comes again and again: the exit
+/// is an occasion to give the CPU up. What it costs is part of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     /// A time of the run, in ns, taken modulo the period.

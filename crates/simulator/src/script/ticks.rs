@@ -16,7 +16,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A guest's tick: if the vCPU is in the guest, it exits, and on its way back it gives way if it was asked to.
+    /// A guest's tick: if the vCPU is in the guest, it exits, and on its way back it gives way if it was
+    /// asked to.
     pub(crate) fn script_ticks(&mut self, task: TaskNr) -> Sim {
         if self.tasks[task].state == TaskState::Dead {
             return Ok(());
