@@ -10,6 +10,7 @@ pub mod config;
 pub mod engine;
 mod fault;
 mod guest;
+mod huge_pages;
 pub mod ids;
 mod kvm;
 mod machine;

@@ -41,6 +41,7 @@ mod flat;
 mod fold;
 mod group;
 mod ids;
+mod memory;
 mod parts;
 mod pick;
 mod place;

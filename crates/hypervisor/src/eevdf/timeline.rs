@@ -320,6 +320,12 @@ impl Pool {
         self.free.reserve(nodes.saturating_sub(self.free.len()));
     }
 
+    /// Where nodes and what is noted of entities lie.
+    pub(super) fn memory(&self) -> [core::ops::Range<*const u8>; 2] {
+        use super::memory::bytes_of;
+        [bytes_of(&self.nodes), bytes_of(&self.leaf_of)]
+    }
+
     /// Asks for where `entity` is noted, which an insertion or removal will need.
     pub(crate) fn prefetch(&self, entity: u32) {
         if let Some(leaf) = self.leaf_of.get(entity as usize) {

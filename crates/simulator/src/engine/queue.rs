@@ -82,6 +82,12 @@ impl Queue {
         }
     }
 
+    /// Where the timers lie.
+    pub(crate) fn memory(&self) -> core::ops::Range<*const u8> {
+        let core::ops::Range { start, end } = self.timers.as_ptr_range();
+        start.cast()..end.cast()
+    }
+
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
         let slot = u32::try_from(self.timers.len()).unwrap_or(u32::MAX);

@@ -3,6 +3,7 @@
 use stealtime_hypervisor::prefetch::prefetch_room;
 
 use super::Micro;
+use crate::huge_pages::HugePages;
 
 /// Steps, the next one first. They are few, so that what is added behind all others may cost a
 /// move of them; and there is a list for each vCPU and thread, so that it is no larger than it
@@ -22,6 +23,11 @@ impl Steps {
     /// Asks for the memory that they are in.
     pub(crate) fn prefetch(&self) {
         prefetch_room(&self.list);
+    }
+
+    /// Adds the memory that they are in.
+    pub(crate) fn add_to(&self, pages: &mut HugePages) {
+        pages.add_room(&self.list);
     }
 
     /// How many there are.

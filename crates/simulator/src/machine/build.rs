@@ -107,6 +107,7 @@ impl<'a> Machine<'a> {
             processes: Vec::new(),
             timers: Table::default(),
             ahead: super::ahead::Ahead::default(),
+            in_huge_pages: false,
             messages: super::message::Messages::default(),
             vms: Table::default(),
             vcpus: Table::default(),

@@ -18,6 +18,7 @@ mod governor;
 mod hrtimer;
 mod idle;
 mod irq;
+mod memory;
 mod message;
 mod place;
 mod sched;
@@ -109,6 +110,8 @@ pub struct Machine<'a> {
     pub(crate) timers: Table<TimerNr, Hrtimer>,
     /// What of the events to come has been asked for.
     ahead: ahead::Ahead,
+    /// It has been asked to be in huge pages, if it is large.
+    in_huge_pages: bool,
     pub(crate) messages: message::Messages,
     pub(crate) vms: Table<VmNr, Vm>,
     pub(crate) vcpus: Table<VcpuNr, Vcpu>,
@@ -151,8 +154,11 @@ impl Machine<'_> {
                     return Err(self.no_progress("events that cause each other"));
                 }
             }
-            if self.stats.events.is_multiple_of(1 << 16) && stop() {
-                return Err(Fault::Stopped);
+            if self.stats.events.is_multiple_of(1 << 16) {
+                if stop() {
+                    return Err(Fault::Stopped);
+                }
+                self.move_to_huge_pages();
             }
             self.now = at;
             self.handle(slot).map_err(|fault| self.dated(*fault))?;
