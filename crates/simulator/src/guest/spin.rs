@@ -3,8 +3,8 @@
 use super::{Micro, Spin, SpinLimit, SpinOn};
 use crate::at::At;
 use crate::fault::{Fault, Sim};
-use crate::ids::{CpuNr, ThreadNr, VcpuNr};
-use crate::kvm::{Exit, VcpuRun};
+use crate::ids::{CpuNr, Number, ThreadNr, VcpuNr};
+use crate::kvm::{Exit, Vcpu, VcpuRun};
 use crate::machine::{Machine, Message};
 use crate::scale::mul_div;
 
@@ -262,11 +262,11 @@ impl Machine<'_> {
                 owner.is_some_and(|owner| kernel.threads[owner].vcpu == other)
             }
             SpinOn::Call => {
-                let called = |index: u32| {
-                    let one = &self.vcpus[self.vcpu_of(v.vm, index)];
-                    one.guest.calls.contains(&v.index)
-                };
-                called(other) && !(0..other).any(called)
+                let first = self.vms[v.vm].first_vcpu.index();
+                let called = |one: &Vcpu| one.guest.calls.contains(&v.index);
+                let up_to = first..=first + other as usize;
+                let mut all = self.vcpus.as_slice().get(up_to).unwrap_or_default().iter();
+                all.next_back().is_some_and(called) && !all.any(called)
             }
             SpinOn::IdlePoll | SpinOn::Mwait => false,
         }
