@@ -92,7 +92,8 @@ pub(crate) struct Halting {
     pub(crate) slept_until: Option<(Cause, u64)>,
     /// What made an interrupt pending while it did not sleep.
     pub(crate) interrupted: Option<(Cause, u64)>,
-    slept: bool,
+    /// When it went to sleep first.
+    slept_since: Option<u64>,
     moved: Option<u32>,
 }
 
@@ -259,7 +260,7 @@ impl Task {
         }
         self.ran_ns += now.saturating_sub(since);
         match &mut self.halting {
-            Some(halting) if halting.slept => halting.after.push((since, now)),
+            Some(halting) if halting.slept_since.is_some() => halting.after.push((since, now)),
             Some(halting) => halting.before.push((since, now)),
             None => {
                 self.computed_ns += now.saturating_sub(since);
@@ -290,7 +291,11 @@ impl Task {
         self.settle(now);
         self.state = State::Asleep { since: now };
         match &mut self.halting {
-            Some(halting) => halting.slept = true,
+            Some(halting) => {
+                halting.slept_since.get_or_insert(now);
+                // What woke it before has not ended the halt.
+                halting.slept_until = None;
+            }
             None => self.open(),
         }
     }
@@ -300,10 +305,18 @@ impl Task {
         if let State::Running { since: began } = self.state {
             self.settle(since.max(began));
         }
-        self.halt_untold();
         // Timers may have been set meanwhile.
         self.armed = None;
         self.timer = None;
+        let asleep = matches!(self.state, State::Asleep { .. });
+        match self.halting.take_if(|_| asleep) {
+            // It sleeps on, and what ends that may not end the halt.
+            Some(halting) => {
+                self.ran(total(&halting.before) + total(&halting.after));
+                self.open();
+            }
+            None => self.halt_untold(),
+        }
         if !matches!(self.state, State::Asleep { .. } | State::Gone) {
             self.sleep(since.min(now));
         }
@@ -444,7 +457,8 @@ impl Task {
     /// It polls, or is about to, in a halt.
     pub(crate) fn polls(&self) -> bool {
         let on_cpu = !matches!(self.state, State::Asleep { .. });
-        on_cpu && self.halting.as_ref().is_some_and(|halting| !halting.slept)
+        let halting = self.halting.as_ref();
+        on_cpu && halting.is_some_and(|halting| halting.slept_since.is_none())
     }
 
     /// KVM says that the halt, `ns` long, is over now, which is `at` of the recording.
@@ -522,6 +536,11 @@ impl Task {
     pub(crate) fn finish(&mut self, now: u64, goes_on: bool) {
         self.settle(now);
         if let State::Asleep { since } = self.state {
+            let since = self
+                .halting
+                .as_ref()
+                .and_then(|halting| halting.slept_since)
+                .unwrap_or(since);
             let until = match goes_on {
                 true => Until::After(now.saturating_sub(since)),
                 false => Until::Time(u64::MAX),
@@ -569,7 +588,39 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
-    use super::SleepCosts;
+    use stealtime_simulator::script::{Step, Until};
+
+    use super::{Cause, SleepCosts, State, Task};
+
+    /// A vCPU that has computed for 100 ns and sleeps in a halt from 200 on.
+    fn halted() -> Task {
+        let mut task = Task::new(State::Running { since: 0 });
+        task.settle(100);
+        task.begin_halt();
+        task.sleep(200);
+        task
+    }
+
+    #[test]
+    fn a_wakeup_that_ends_no_halt_is_not_its_end() {
+        let mut task = halted();
+        task.wake(1_000, Cause::Known(Until::Time(1_000)));
+        task.state = State::Running { since: 1_010 };
+        task.sleep(1_020);
+        task.finish(50_000, true);
+        let halts = |step: &&Step| matches!(step, Step::Halt(_));
+        let halts: Vec<&Step> = task.steps.iter().filter(halts).collect();
+        assert_eq!(halts, [&Step::Halt(Until::After(49_800))]);
+    }
+
+    #[test]
+    fn who_is_halted_where_events_are_lost_sleeps_on() {
+        let mut task = halted();
+        task.lost(500, 700);
+        task.wake(9_000, Cause::Known(Until::Time(9_000)));
+        let last = task.steps.last();
+        assert_eq!(last, Some(&Step::Sleep(Until::Time(9_000))));
+    }
 
     #[test]
     fn the_way_to_sleep_is_told_from_polling() {
