@@ -138,9 +138,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
                 .iter()
                 .map(|ns| ns + u64::from(config.scripts.wake_ns))
                 .collect(),
-            done_permille: (script.steps as u64 * 1000)
-                .checked_div(script.of_steps as u64)
-                .map_or(1000, |part| u64::from(script.passes) * 1000 + part),
+            done_permille: u64::from(script.passes) * 1000 + done_permille(task, script.steps),
         })
     };
     let mut others = OtherTimes::default();
@@ -185,14 +183,37 @@ fn in_order(mut vcpus: Vec<VcpuTimes>) -> Vec<VcpuTimes> {
     vcpus
 }
 
+/// What the first steps of a task's script are of all of it, in permille of the CPU time.
+fn done_permille(task: &RecordedTask, steps: usize) -> u64 {
+    let ns = |steps: &[Step]| -> u128 {
+        let runs = steps.iter().map(|step| match *step {
+            Step::Run { ns, .. } => u128::from(ns),
+            _ => 0,
+        });
+        runs.sum()
+    };
+    let done = ns(task.steps.get(..steps).unwrap_or(&task.steps)) * 1000;
+    let part = done.checked_div(ns(&task.steps)).unwrap_or(1000);
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
 /// Exits after so many passes through a task's script, and so many steps.
+///
+/// What comes after the first pass was not recorded: that it is what the recording began with is as good as
+/// anything for the time it takes, but a reason may be most of a burst there. It has as many exits as the
+/// recording for as much work.
 fn exits_until(task: &RecordedTask, passes: u32, steps: usize) -> BTreeMap<ExitReason, u64> {
     let mut exits = BTreeMap::new();
     for &(before, reason) in &task.exits {
-        let times = u64::from(passes) + u64::from(before < steps);
-        if times > 0 {
-            *exits.entry(reason).or_default() += times;
+        if passes > 0 || before < steps {
+            *exits.entry(reason).or_default() += 1;
         }
+    }
+    if passes > 0 {
+        let more = u64::from(passes - 1) * 1000 + done_permille(task, steps);
+        exits
+            .values_mut()
+            .for_each(|n| *n += (*n * more + 500) / 1000);
     }
     exits
 }
