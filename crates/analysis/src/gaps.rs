@@ -2,6 +2,7 @@
 //! CPU is heard of again.
 
 use crate::Analysis;
+use crate::latency::Waker;
 use crate::ready::Cause;
 use crate::vcpu::{Run, Vcpu};
 
@@ -12,6 +13,9 @@ pub(crate) struct Left {
     from: u64,
     until: u64,
     run: Run,
+    /// The latency of the wakeup that this wait was part of, in ns: it counts once the wait is no
+    /// longer doubted.
+    latency: Option<(Waker, u64)>,
 }
 
 impl Vcpu {
@@ -21,12 +25,30 @@ impl Vcpu {
             return;
         }
         let before = self.left.map_or(0, |left| left.until);
+        self.trust_left();
         self.left = Some(Left {
             queue: self.cpu,
             from: self.wait_start.max(before),
             until: now,
             run: self.run,
+            latency: None,
         });
+    }
+
+    /// Counts a wakeup at `woken` that got a CPU at `now`.
+    pub(crate) fn count_wakeup(&mut self, waker: Waker, woken: u64, now: u64) {
+        let waited = now.saturating_sub(woken);
+        match &mut self.left {
+            Some(left) if left.until > woken => left.latency = Some((waker, waited)),
+            _ => self.latencies.wakeup[waker as usize].record(waited),
+        }
+    }
+
+    /// The latest wait that ended elsewhere is not doubted any more.
+    pub(crate) fn trust_left(&mut self) {
+        if let Some((waker, waited)) = self.left.take().and_then(|left| left.latency) {
+            self.latencies.wakeup[waker as usize].record(waited);
+        }
     }
 
     /// Its wakeup was seen, by the CPU that sent it; whether the CPU that it was sent to has let it

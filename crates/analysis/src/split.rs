@@ -327,8 +327,7 @@ impl Analysis {
             && counts
         {
             let woken = vcpu.woken_at.unwrap_or(vcpu.wait_start);
-            let waited = now.saturating_sub(woken);
-            vcpu.latencies.wakeup[waker as usize].record(waited);
+            vcpu.count_wakeup(waker, woken, now);
         }
         vcpu.run = Run::Running;
         vcpu.is_unborn = false;
@@ -494,6 +493,7 @@ impl Analysis {
                 vcpu.end_wait(self.bandwidth_expiries);
                 vcpu.close_sleep();
                 vcpu.close_polls();
+                vcpu.trust_left();
                 if vcpu.has_exits {
                     // On a CPU, but neither entry nor exit came any more.
                     vcpu.time.unknown += std::mem::take(&mut vcpu.time.mode_unknown);

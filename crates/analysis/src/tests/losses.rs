@@ -150,3 +150,30 @@ fn a_wait_for_a_cpu_in_a_gap_that_ends_elsewhere_is_unknown() {
         assert_eq!((vcpu.preempted_ns, vcpu.unknown_ns), expected);
     }
 }
+
+#[test]
+fn a_wakeup_that_waited_for_a_cpu_in_a_gap_has_no_latency() {
+    for is_lost in [false, true] {
+        let mut trace = leaves_its_cpu(SLEEPS);
+        trace
+            .waking(1100, 1, 9, 7, 0)
+            .wakeup(1105, 1, 9, 7, 0)
+            .migrate(1200, 1, 9, 7, 1)
+            .switch(1210, 1, 9, 7, RUNNABLE)
+            .entry(1220, 1, 7, 0);
+        if is_lost {
+            trace.add(1300, 0, 0, Kind::Lost { count: 5 });
+        }
+        trace.exit(1400, 1, 7, 0, EPT);
+        let answers = trace.answers();
+        check(&answers);
+        let wakeups = answers.latencies.iter().find(|row| row.kind == "wakeup");
+        let wakeups = wakeups.map_or((0, 0), |row| (row.count, row.max_ns));
+        let (expected, known_ns) = match is_lost {
+            true => ((0, 0), 10),
+            false => ((1, 110), 105),
+        };
+        assert_eq!(wakeups, expected);
+        assert_eq!(of_tid(&answers, 7).wake_wait_ns, known_ns);
+    }
+}
