@@ -7,9 +7,9 @@ use stealtime_hypervisor::counter::arm64::{
     CounterMigrationError, CounterSide, MigratedCounter, guest_count, migrate,
 };
 
-use crate::device::Bracket;
-use crate::error::{Errno, IoctlError};
-use crate::policy::{Inexact, Options, Policy};
+use crate::device::{ATTEMPTS, Bracket};
+use crate::error::{Errno, IoctlError, Jump};
+use crate::policy::{Inexact, Options};
 use crate::save::{GuestClocks, of};
 use crate::saved::{Arm64State, Saved, State};
 
@@ -59,17 +59,8 @@ pub enum Arm64Error {
         given: u32,
     },
     /// More had passed than the policy allows.
-    #[error(
-        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}: \
-         check the wall clocks of both hosts, allow more, or choose Policy::AtMost or \
-         Policy::Stopped"
-    )]
-    Jump {
-        /// Since the save.
-        elapsed_ns: u64,
-        /// Allowed.
-        allowed_ns: u64,
-    },
+    #[error(transparent)]
+    Jump(#[from] Jump),
     /// The readings have a width, and exactness was demanded.
     #[error(
         "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
@@ -129,17 +120,6 @@ pub struct Arm64Explanation {
     pub bound_ns: u64,
 }
 
-fn narrowest<V: Arm64Vm>(vm: &V) -> Bracket {
-    let mut best = vm.bracket();
-    for _ in 0..7 {
-        let next = vm.bracket();
-        if next.width() < best.width() {
-            best = next;
-        }
-    }
-    best
-}
-
 fn ticks_to_ns(ticks: u64, hz: u32) -> u64 {
     let ns = (u128::from(ticks) * 1_000_000_000).div_ceil(u128::from(hz.max(1)));
     u64::try_from(ns).unwrap_or(u64::MAX)
@@ -157,8 +137,7 @@ impl GuestClocks {
         if hz == 0 {
             return Err(CounterMigrationError::FrequencyZero { hz }.into());
         }
-        let instant = narrowest(vm);
-        let host_count = instant.tsc_before.wrapping_add(instant.width() / 2);
+        let instant = Bracket::narrowest(|| vm.bracket());
         let (counter_offset, offset_bound_ticks) = match offset {
             Some(offset) => (offset, 0),
             None => measured_offset(vm)?,
@@ -167,7 +146,7 @@ impl GuestClocks {
             counter_hz: hz,
             counter_offset,
             offset_bound_ticks,
-            host_count,
+            host_count: instant.tsc(),
             realtime_ns: instant.realtime_ns,
             vcpus: vm.vcpus(),
         })))
@@ -176,7 +155,7 @@ impl GuestClocks {
 
 fn measured_offset<V: Arm64Vm>(vm: &V) -> Result<(u64, u64), IoctlError> {
     let mut best = (0, u64::MAX);
-    for _ in 0..8 {
+    for _ in 0..ATTEMPTS {
         let before = vm.bracket().tsc_after;
         let guest = vm.guest_counter();
         let guest = guest.map_err(of("KVM_GET_ONE_REG(CNTVCT_EL0)", None))?;
@@ -266,10 +245,10 @@ impl Saved {
         if bound_ns != 0 && options.inexact == Inexact::Refuse {
             return Err(Arm64Error::Inexact { bound_ns });
         }
-        let bracket = narrowest(vm);
-        let count = bracket.tsc_before.wrapping_add(bracket.width() / 2);
+        let bracket = Bracket::narrowest(|| vm.bracket());
+        let count = bracket.tsc();
         let forward = bracket.realtime_ns.saturating_sub(saved.realtime_ns);
-        let advanced_ns = advance(options.policy, forward)?;
+        let advanced_ns = options.policy.advance(forward)?;
         let side = |count, hz| CounterSide { count, hz };
         let moved: MigratedCounter = migrate(
             side(saved.host_count, saved.counter_hz),
@@ -292,17 +271,5 @@ impl Saved {
                 .saturating_add(width_ns)
                 .saturating_add(options.uncertainty.realtime_skew_ns),
         }))
-    }
-}
-
-fn advance(policy: Policy, forward: u64) -> Result<u64, Arm64Error> {
-    match policy {
-        Policy::Stopped => Ok(0),
-        Policy::Elapsed { refuse_above_ns } if forward > refuse_above_ns => Err(Arm64Error::Jump {
-            elapsed_ns: forward,
-            allowed_ns: refuse_above_ns,
-        }),
-        Policy::Elapsed { .. } => Ok(forward),
-        Policy::AtMost { max_ns } => Ok(forward.min(max_ns)),
     }
 }

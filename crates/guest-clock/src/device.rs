@@ -85,6 +85,9 @@ impl HostFacts {
     }
 }
 
+/// How often a reading that others can interrupt is tried; the narrowest one counts.
+pub(crate) const ATTEMPTS: u32 = 8;
+
 /// Wall clock and host TSC read by the process itself, the TSC on both sides of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bracket {
@@ -101,6 +104,23 @@ impl Bracket {
     #[must_use]
     pub const fn width(&self) -> u64 {
         self.tsc_after.wrapping_sub(self.tsc_before)
+    }
+
+    /// The host's TSC in the middle: that of the wall clock's instant, within half the width.
+    pub(crate) const fn tsc(&self) -> u64 {
+        self.tsc_before.wrapping_add(self.width() / 2)
+    }
+
+    /// The narrowest of [`ATTEMPTS`] readings.
+    pub(crate) fn narrowest(mut read: impl FnMut() -> Self) -> Self {
+        let mut best = read();
+        for _ in 1..ATTEMPTS {
+            let next = read();
+            if next.width() < best.width() {
+                best = next;
+            }
+        }
+        best
     }
 }
 

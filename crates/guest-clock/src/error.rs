@@ -148,6 +148,19 @@ pub enum SaveError {
     Ioctl(#[from] IoctlError),
 }
 
+/// The guest's time would jump further than its policy allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}: check \
+     the wall clocks of both hosts, allow more, or choose Policy::AtMost or Policy::Stopped"
+)]
+pub struct Jump {
+    /// Since the save.
+    pub elapsed_ns: u64,
+    /// Allowed.
+    pub allowed_ns: u64,
+}
+
 /// A restore was refused. Nothing has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -235,17 +248,8 @@ pub enum PlanError {
         cycles: u64,
     },
     /// The guest's time would jump further than allowed.
-    #[error(
-        "{elapsed_ns} ns have passed since the guest was saved, the policy allows {allowed_ns}: \
-         check the wall clocks of both hosts, allow more, or choose Policy::AtMost or \
-         Policy::Stopped"
-    )]
-    Jump {
-        /// Since the save.
-        elapsed_ns: u64,
-        /// Allowed.
-        allowed_ns: u64,
-    },
+    #[error(transparent)]
+    Jump(#[from] Jump),
     /// KVM cannot move the guest's TSC, and it is not where it should be.
     #[error(
         "vCPU {vcpu} needs TSC offset {wanted:#x}, but this KVM keeps it at {fixed:#x} whatever \

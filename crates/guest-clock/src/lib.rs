@@ -99,7 +99,9 @@ pub mod arithmetic {
     pub use stealtime_hypervisor::counter::tsc_sync::HostInstant;
 }
 
-pub use error::{Errno, HostError, IoctlError, LoadError, PlanError, RestoreError, SaveError};
+pub use error::{
+    Errno, HostError, IoctlError, Jump, LoadError, PlanError, RestoreError, SaveError,
+};
 pub use explanation::{Explanation, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
 pub use policy::{Inexact, Options, Policy, Unequal};

@@ -10,7 +10,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use stealtime_hypervisor::counter::migration::{Account, Side, by_offsets};
 use stealtime_hypervisor::counter::scaling::TscRate;
 
-use crate::device::{HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
+use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
 use crate::error::PlanError;
 use crate::explanation::Reason;
 use crate::policy::{Inexact, Options, Policy, Unequal};
@@ -147,16 +147,10 @@ fn anchor<V: Vm>(vm: &V, host: &HostFacts) -> Anchor {
             bound_ns: 0,
         };
     }
-    let mut bracket = vm.bracket();
-    for _ in 0..7 {
-        let next = vm.bracket();
-        if next.width() < bracket.width() {
-            bracket = next;
-        }
-    }
+    let bracket = Bracket::narrowest(|| vm.bracket());
     Anchor {
         realtime_ns: bracket.realtime_ns,
-        host_tsc: bracket.tsc_before.wrapping_add(bracket.width() / 2),
+        host_tsc: bracket.tsc(),
         bound_ns: cycles_to_ns(bracket.width(), host.tsc_khz).max(1),
     }
 }
@@ -310,26 +304,15 @@ fn advance(
         let by_ns = saved.realtime_ns.saturating_sub(anchor.realtime_ns);
         reasons.push(Reason::WallClockBehind { by_ns });
     }
-    let advance_ns = match options.policy {
-        Policy::Stopped => 0,
-        Policy::Elapsed { refuse_above_ns } if forward > refuse_above_ns => {
-            return Err(PlanError::Jump {
-                elapsed_ns: forward,
-                allowed_ns: refuse_above_ns,
-            });
-        }
-        Policy::Elapsed { .. } => forward,
-        Policy::AtMost { max_ns } => {
-            if forward > max_ns {
-                reasons.push(Reason::Capped {
-                    elapsed_ns: forward,
-                    max_ns,
-                });
-            }
-            forward.min(max_ns)
-        }
-    };
-    Ok((advance_ns, elapsed_ns))
+    if let Policy::AtMost { max_ns } = options.policy
+        && forward > max_ns
+    {
+        reasons.push(Reason::Capped {
+            elapsed_ns: forward,
+            max_ns,
+        });
+    }
+    Ok((options.policy.advance(forward)?, elapsed_ns))
 }
 
 /// The saved offsets, made equal as the options say.

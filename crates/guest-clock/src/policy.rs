@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use stealtime_hypervisor::counter::migration::Uncertainty;
 
+use crate::error::Jump;
+
 /// What the guest's time does over the time between save and restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -28,6 +30,19 @@ impl Policy {
     pub const ELAPSED: Self = Self::Elapsed {
         refuse_above_ns: u64::MAX,
     };
+
+    /// By how many ns guest time advances where `elapsed_ns` have passed.
+    pub(crate) fn advance(self, elapsed_ns: u64) -> Result<u64, Jump> {
+        match self {
+            Self::Stopped => Ok(0),
+            Self::Elapsed { refuse_above_ns } if elapsed_ns > refuse_above_ns => Err(Jump {
+                elapsed_ns,
+                allowed_ns: refuse_above_ns,
+            }),
+            Self::Elapsed { .. } => Ok(elapsed_ns),
+            Self::AtMost { max_ns } => Ok(elapsed_ns.min(max_ns)),
+        }
+    }
 }
 
 /// What to do with vCPUs whose saved offsets differ.

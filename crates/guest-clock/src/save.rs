@@ -8,14 +8,12 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{
-    HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, NoAnswer, TscMeans, Vcpu,
-    Vm,
+    ATTEMPTS, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, NoAnswer,
+    TscMeans, Vcpu, Vm,
 };
 use crate::error::{Errno, IoctlError, SaveError};
 use crate::saved::{Instant, MAX_VCPUS, Saved, State, VcpuState, X86State};
 
-/// How often a reading that others can interrupt is tried; the narrowest one counts.
-const ATTEMPTS: u32 = 8;
 /// How long a vCPU that is on its way out of `KVM_RUN` is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 

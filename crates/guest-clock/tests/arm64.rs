@@ -4,7 +4,7 @@
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
 use guest_clock::device::TscMeans;
 use guest_clock::fake::{FakeArm64Vm, FakeHost};
-use guest_clock::{GuestClocks, Options, Policy};
+use guest_clock::{GuestClocks, Options, PlanError, Policy, RestoreError};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -84,14 +84,23 @@ fn refusals() {
         refuse_above_ns: SECOND,
     };
     let error = saved.restore_arm64(&vm, limit).unwrap_err();
-    assert!(matches!(error, Arm64Error::Jump { .. }), "{error}");
+    let Arm64Error::Jump(jump) = error else {
+        panic!("{error}");
+    };
+    assert!(jump.elapsed_ns >= 2 * SECOND && jump.allowed_ns == SECOND);
     let (x86, vcpus) = source.vm(2);
     let state = GuestClocks::save(&x86, &vcpus).unwrap();
     assert_eq!(
         state.restore_arm64(&vm, Policy::Stopped),
         Err(Arm64Error::Architecture)
     );
-    assert!(saved.restore(&x86, &vcpus, Policy::Stopped).is_err());
+    assert_eq!(
+        saved.restore(&x86, &vcpus, Policy::Stopped),
+        Err(RestoreError::Refused(PlanError::Architecture {
+            saved: "arm64",
+            here: "x86",
+        }))
+    );
 }
 
 #[test]

@@ -134,14 +134,10 @@ fn policies_say_how_far_guest_time_goes() {
         refuse_above_ns: 1_000_000_000,
     };
     let error = advanced(refused.into()).unwrap_err();
-    let RestoreError::Refused(PlanError::Jump {
-        elapsed_ns,
-        allowed_ns,
-    }) = error
-    else {
+    let RestoreError::Refused(PlanError::Jump(jump)) = error else {
         panic!("{error}");
     };
-    assert!(elapsed_ns > 10_000_000_000 && allowed_ns == 1_000_000_000);
+    assert!(jump.elapsed_ns > 10_000_000_000 && jump.allowed_ns == 1_000_000_000);
 }
 
 #[test]

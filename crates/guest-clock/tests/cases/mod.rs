@@ -374,7 +374,7 @@ fn observe<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Vec<String> {
     let limit = Policy::Elapsed { refuse_above_ns: 0 };
     std::thread::sleep(Duration::from_millis(1));
     let refused = saved.restore(vm, vcpus, limit);
-    let jump = matches!(refused, Err(RestoreError::Refused(PlanError::Jump { .. })));
+    let jump = matches!(refused, Err(RestoreError::Refused(PlanError::Jump(_))));
     seen.push(format!("{jump}"));
     // Last: a guest that is faster than its host is in catch-up mode from then on.
     for khz in [u32::MAX, i32::MAX as u32] {
