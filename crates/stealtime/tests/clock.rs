@@ -27,14 +27,14 @@ fn a_drill_without_a_device_keeps_every_promise() {
     assert!(value["tsc"]["max_abs"].as_u64().unwrap() > 100_000);
 }
 
-/// Compares with `tests/snapshots/NAME`; `STEALTIME_SNAPSHOTS=write` writes it instead.
+/// Compares with `tests/snapshots/NAME`; `STEALTIME_BLESS=1` writes it instead.
 fn snapshot(name: &str, text: &str) {
     let long = text.lines().find(|line| line.chars().count() > 100);
     assert_eq!(long, None, "wider than 100 columns");
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/snapshots")
         .join(name);
-    if std::env::var_os("STEALTIME_SNAPSHOTS").is_some_and(|how| how == "write") {
+    if std::env::var_os("STEALTIME_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();

@@ -137,7 +137,7 @@ fn topology(table: &mut Table<'_, '_>, notes: &mut Notes) -> Option<Topology> {
         cores_per_llc,
         threads_per_core: threads.unwrap_or(1),
     };
-    // Each factor is within 12 bits.
+    // Each factor is at most MOST: the product of four fits in 64 bits.
     let factors = [
         topology.sockets,
         topology.llcs_per_socket,
@@ -154,24 +154,21 @@ fn topology(table: &mut Table<'_, '_>, notes: &mut Notes) -> Option<Topology> {
 }
 
 fn hypervisor(table: &mut Table<'_, '_>, notes: &mut Notes) -> Hypervisor {
-    let item = table.take("hypervisor");
-    let Some((item, name)) = item
-        .and_then(|item| Some((item.text(notes)?, item)))
-        .map(|(n, i)| (i, n))
-    else {
+    let Some(item) = table.take("hypervisor") else {
         return Hypervisor::default();
     };
-    match HYPERVISORS.iter().find(|row| row.0 == name) {
-        Some(row) => row.1,
-        None => {
-            let help = suggestion(name, &HYPERVISORS.map(|row| row.0));
-            notes.push(
-                &item.key,
-                item.span,
-                format!("no hypervisor {name:?}"),
-                Some(help),
-            );
-            Hypervisor::default()
-        }
+    let Some(name) = item.text(notes) else {
+        return Hypervisor::default();
+    };
+    if let Some(row) = HYPERVISORS.iter().find(|row| row.0 == name) {
+        return row.1;
     }
+    let help = suggestion(name, &HYPERVISORS.map(|row| row.0));
+    notes.push(
+        &item.key,
+        item.span,
+        format!("no hypervisor {name:?}"),
+        Some(help),
+    );
+    Hypervisor::default()
 }
