@@ -106,8 +106,7 @@ fn run(name: &str, config: &Config) {
     );
 }
 
-/// Memory of this process that is in use, in bytes: reserves that nothing was written to do not
-/// count.
+/// Memory of this process that was written to, in bytes (`Rss`): reserves that never were do not count.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split_whitespace().nth(1);
@@ -136,7 +135,7 @@ fn memory(name: &str, config: &Config) {
     };
     let vcpus = config.vms.iter().map(|vm| vm.vcpus as usize).sum::<usize>() - 1;
     println!(
-        "{name}: {} bytes a vCPU in use, {} reserved",
+        "{name}: {} bytes a vCPU resident, {} allocated",
         full.1.saturating_sub(bare.1) / vcpus,
         (full.0 - bare.0) / vcpus
     );
