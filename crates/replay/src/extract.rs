@@ -458,10 +458,7 @@ impl Extractor {
         if prev != 0 {
             let first = self.first;
             let task = self.task_that_was(prev, State::Running { since: first });
-            task.cpus.insert(cpu as u16);
-            task.first_cpu.get_or_insert(cpu as u16);
-            task.last_cpu = Some(cpu as u16);
-            task.next_cpu = None;
+            task.runs_on(cpu as u16);
             match left {
                 Left::Runnable => {
                     task.settle(now);
@@ -495,10 +492,6 @@ impl Extractor {
             let task = self.task(next);
             task.gets(now, cpu as u16);
             task.state = State::Running { since: now };
-            task.cpus.insert(cpu as u16);
-            task.first_cpu.get_or_insert(cpu as u16);
-            task.last_cpu = Some(cpu as u16);
-            task.next_cpu = None;
             task.switches_in += 1;
             task.prio = next_prio;
             let woken = task.woken.take();
@@ -592,7 +585,7 @@ impl Extractor {
         let task = self.task(tid);
         task.wake(now, cause);
         task.woken = Some((now, idle));
-        task.next_cpu = u16::try_from(target).ok();
+        task.is_woken_for(target);
     }
 
     /// A timer of a task is set: if that is a vCPU, it is its guest's.
@@ -654,9 +647,7 @@ impl Extractor {
             at.vcpus += 1;
             let waits = task.state == State::Runnable;
             at.waits |= waits;
-            let cpu = task
-                .last_cpu
-                .and_then(|cpu| self.cpus.get(usize::from(cpu)));
+            let cpu = task.cpu().and_then(|cpu| self.cpus.get(cpu as usize));
             at.idle |= waits && cpu.is_some_and(|cpu| cpu.current == Some(0));
             at.last_ran = at.last_ran.max(task.last_ran);
         }

@@ -13,7 +13,7 @@ impl Extractor {
         self.lossy = true;
         let (since, now) = (self.cpus[cpu].last, self.now);
         for task in self.tasks.values_mut() {
-            if task.next_cpu.or(task.last_cpu) == Some(cpu as u16) {
+            if task.cpu().is_some_and(|at| at as usize == cpu) {
                 task.lost(since, now);
             }
         }
@@ -44,7 +44,7 @@ impl Extractor {
             return;
         };
         let running = matches!(task.state, State::Running { .. });
-        let Some(other) = task.last_cpu.filter(|_| running).map(usize::from) else {
+        let Some(other) = task.cpu().filter(|_| running).map(|at| at as usize) else {
             return;
         };
         let Some(left) = self.cpus.get_mut(other).filter(|_| other != cpu) else {

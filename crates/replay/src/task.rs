@@ -112,13 +112,13 @@ pub(crate) struct Task {
     pub(crate) halting: Option<Halting>,
     /// A sleep outside of halts whose end is not known yet: its step.
     open_sleep: Option<usize>,
+    /// Where it has run.
     pub(crate) cpus: BTreeSet<u16>,
     pub(crate) first_cpu: Option<u16>,
-    pub(crate) last_cpu: Option<u16>,
-    /// The CPU that it was woken for, or moved to, since.
-    pub(crate) next_cpu: Option<u16>,
-    /// Where it was moved to last, or has run since.
+    /// Where it ran last, or was moved to since.
     at_cpu: Option<u32>,
+    /// The CPU that it was woken for and has neither run on nor been moved from.
+    woken_for: Option<u32>,
     /// When it moved, by the recording's clock in ns, and to which CPU.
     pub(crate) moves: Vec<(u64, u32)>,
     pub(crate) switches_in: u64,
@@ -200,9 +200,8 @@ impl Task {
             open_sleep: None,
             cpus: BTreeSet::new(),
             first_cpu: None,
-            last_cpu: None,
-            next_cpu: None,
             at_cpu: None,
+            woken_for: None,
             moves: Vec::new(),
             switches_in: 0,
             prio: 120,
@@ -426,7 +425,7 @@ impl Task {
     /// It moves to another CPU.
     pub(crate) fn moves(&mut self, now: u64, to: u32) {
         self.at_cpu = Some(to);
-        self.next_cpu = u16::try_from(to).ok();
+        self.woken_for = None;
         self.moves.push((now, to));
         match &mut self.halting {
             Some(halting) => halting.moved = Some(to),
@@ -436,11 +435,28 @@ impl Task {
 
     /// It gets this CPU. If it was on another one, it has moved without the recording's telling.
     pub(crate) fn gets(&mut self, now: u64, cpu: u16) {
-        let cpu = u32::from(cpu);
-        if self.at_cpu.is_some_and(|at| at != cpu) {
-            self.moves(now, cpu);
+        if self.at_cpu.is_some_and(|at| at != u32::from(cpu)) {
+            self.moves(now, cpu.into());
         }
-        self.at_cpu = Some(cpu);
+        self.runs_on(cpu);
+    }
+
+    /// It has this CPU, or had it until now.
+    pub(crate) fn runs_on(&mut self, cpu: u16) {
+        self.cpus.insert(cpu);
+        self.first_cpu.get_or_insert(cpu);
+        self.at_cpu = Some(cpu.into());
+        self.woken_for = None;
+    }
+
+    /// It is woken to run on this CPU.
+    pub(crate) fn is_woken_for(&mut self, cpu: u32) {
+        self.woken_for = Some(cpu);
+    }
+
+    /// The CPU that it has, or waits for.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        self.woken_for.or(self.at_cpu)
     }
 
     /// The guest exits.

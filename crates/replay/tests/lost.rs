@@ -59,10 +59,8 @@ fn lose(events: &mut Vec<Event>, cpu: u16, from: u64, to: u64) {
     events.insert(at, lost);
 }
 
-/// A task leaves a CPU whose events are lost and is seen on the other one before anybody knows of the loss:
-/// it has not computed all the time until then, and it has moved.
-#[test]
-fn who_leaves_unseen_has_not_computed_since() {
+/// A recording of it.
+fn wandering() -> Collected {
     let mut config = host(2, Vec::new(), ROUNDS * ROUND, 1);
     config.scripts = Scripts {
         tasks: vec![wanderer()],
@@ -71,8 +69,45 @@ fn who_leaves_unseen_has_not_computed_since() {
     };
     let mut sink = Collected::default();
     run(&config, &mut sink).expect("a good configuration");
-    let moves = |event: &Event| matches!(event.kind, Kind::SchedMigrateTask { .. });
-    let told = sink.events.iter().filter(|event| moves(event)).count();
+    sink
+}
+
+fn is_move(event: &Event) -> bool {
+    matches!(event.kind, Kind::SchedMigrateTask { .. })
+}
+
+/// Where a script moves to, in order.
+fn moved_to(steps: &[Step]) -> Vec<u32> {
+    let to = steps.iter().filter_map(|step| match *step {
+        Step::Move(to) => Some(to),
+        _ => None,
+    });
+    to.collect()
+}
+
+/// Without `sched_migrate_task` a move shows where the task gets another CPU than it left, also where its
+/// leaving is the first that is seen of it.
+#[test]
+fn moves_show_where_they_are_not_told() {
+    let mut sink = wandering();
+    let leaves =
+        |event: &Event| matches!(event.kind, Kind::SchedSwitch { prev, .. } if prev.0 != 0);
+    let first = sink.events.iter().position(leaves).expect("it halts");
+    let mut events = sink.events.split_off(first);
+    let told = events.iter().filter(|event| is_move(event)).count();
+    events.retain(|event| !is_move(event));
+    let (recording, _) = extracted(&events, &sink.names);
+    let to = moved_to(&recording.tasks[0].steps);
+    assert_eq!(to.len(), told, "{to:?}");
+    assert_eq!(to.first(), Some(&1), "{to:?}");
+}
+
+/// A task leaves a CPU whose events are lost and is seen on the other one before anybody knows of the loss:
+/// it has not computed all the time until then, and it has moved.
+#[test]
+fn who_leaves_unseen_has_not_computed_since() {
+    let mut sink = wandering();
+    let told = sink.events.iter().filter(|event| is_move(event)).count();
     assert!(told >= 15, "{told}");
     for round in [2, 6, 10, 14] {
         let from = round * ROUND + MS;
@@ -95,14 +130,7 @@ fn who_leaves_unseen_has_not_computed_since() {
         "{computes} of {}",
         time.run_ns
     );
-    let to: Vec<u32> = task
-        .steps
-        .iter()
-        .filter_map(|step| match *step {
-            Step::Move(to) => Some(to),
-            _ => None,
-        })
-        .collect();
+    let to = moved_to(&task.steps);
     assert!(to.windows(2).all(|pair| pair[0] != pair[1]), "{to:?}");
     assert!(to.len() >= 15, "{to:?}");
 }
