@@ -43,6 +43,15 @@ numbers! {
     ThreadNr;
 }
 
+/// Adds an item. What is full grows by a sixteenth: doubled tables of a large host would hold as much
+/// again in reserve.
+pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {
+    if items.len() == items.capacity() {
+        items.reserve_exact((items.len() / 16).max(4));
+    }
+    items.push(item);
+}
+
 /// A vector indexed by one kind of number, all of which it gave out itself.
 #[derive(Clone, Debug)]
 pub struct Table<N, T> {
@@ -62,11 +71,7 @@ impl<N, T> Default for Table<N, T> {
 impl<N: Number, T> Table<N, T> {
     /// Adds an item and gives it a number.
     pub fn add(&mut self, item: T) -> N {
-        if self.items.len() == self.items.capacity() {
-            // By a sixteenth: doubled tables of a large host would hold as much again in reserve.
-            self.items.reserve_exact((self.items.len() / 16).max(4));
-        }
-        self.items.push(item);
+        push(&mut self.items, item);
         N::from_index(self.items.len() - 1)
     }
 

@@ -3,6 +3,7 @@
 use super::ring::Ring;
 use super::wheel::Wheel;
 use crate::at::At;
+use crate::ids;
 
 /// A timer of the queue. It is armed for one time at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,15 +92,11 @@ impl Queue {
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
         let slot = u32::try_from(self.timers.len()).unwrap_or(u32::MAX);
-        if self.timers.len() == self.timers.capacity() {
-            // By a sixteenth, as tables of a large host grow.
-            let more = (self.timers.len() / 16).max(4);
-            self.timers.reserve_exact(more);
-        }
-        self.timers.push(Timer {
+        let timer = Timer {
             at: At::NEVER,
             link: Link::NONE,
-        });
+        };
+        ids::push(&mut self.timers, timer);
         Slot(slot)
     }
 
