@@ -19,6 +19,7 @@ mod error;
 mod input;
 mod names;
 mod perf;
+mod point;
 mod source;
 mod text;
 pub mod trace_dat;

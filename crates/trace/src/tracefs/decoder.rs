@@ -8,9 +8,9 @@ use super::format::Formats;
 use super::functions::{Functions, Symbols};
 use super::load::{Endian, Record, Slot};
 use super::plan::{Body, MAX_FIELDS, Plan};
-use super::points::Point;
 use super::queue::EventSink;
 use super::tasks::{Tasks, comm_of};
+use crate::point::Point;
 use crate::{NameTable, SourceInfo};
 
 /// When and where a record was written: what its container says.

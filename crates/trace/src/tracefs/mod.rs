@@ -9,7 +9,7 @@ pub mod format;
 mod functions;
 mod load;
 mod plan;
-mod points;
+pub(crate) mod points;
 mod queue;
 mod tasks;
 

@@ -4,8 +4,9 @@ use stealtime_events::NameId;
 
 use super::format::{EventFormat, Location};
 use super::load::{Endian, Slot};
-use super::points::{Point, Spec, specs};
+use super::points::{Spec, specs};
 use super::tasks::{Comm, comm_of};
+use crate::point::Point;
 
 /// Fields that one event loads at the most.
 pub(super) const MAX_FIELDS: usize = 5;

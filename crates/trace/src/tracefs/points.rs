@@ -2,79 +2,14 @@
 
 use stealtime_events::HostVector;
 
-/// A tracepoint whose records become a typed event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Point {
-    KvmEntry,
-    KvmExit,
-    KvmExitArm64,
-    KvmExitRiscv,
-    KvmUserspaceExit,
-    KvmHypercall,
-    KvmPio,
-    KvmMmio,
-    KvmMsr,
-    KvmCpuid,
-    KvmPageFault,
-    KvmApic,
-    KvmApicIpi,
-    KvmApicAcceptIrq,
-    KvmApicvAcceptIrq,
-    KvmInjVirq,
-    KvmInjException,
-    KvmEoi,
-    KvmPvEoi,
-    KvmSetIrq,
-    KvmMsiSetIrq,
-    KvmPiIrteUpdate,
-    KvmAvicIncompleteIpi,
-    KvmApicvInhibitChanged,
-    KvmVcpuWakeup,
-    KvmHaltPollNs,
-    KvmPleWindowUpdate,
-    KvmHvTimerState,
-    KvmWaitLapicExpire,
-    KvmWriteTscOffset,
-    KvmTrackTsc,
-    KvmUpdateMasterClock,
-    KvmPvclockUpdate,
-    KvmPvTlbFlush,
-    SchedSwitch,
-    SchedWaking,
-    SchedWakeup,
-    SchedWakeupNew,
-    SchedMigrateTask,
-    SchedStatRuntime,
-    SchedStatWait,
-    SchedProcessFork,
-    SchedProcessExit,
-    VectorEntry(HostVector),
-    VectorExit(HostVector),
-    IrqHandlerEntry,
-    IrqHandlerExit,
-    SoftirqEntry,
-    SoftirqExit,
-    SoftirqRaise,
-    IpiSendCpu,
-    IpiSendCpumask,
-    CsdQueueCpu,
-    CsdFunctionEntry,
-    CsdFunctionExit,
-    HrtimerSetup,
-    HrtimerStart,
-    HrtimerCancel,
-    HrtimerExpireEntry,
-    HrtimerExpireExit,
-    /// `task_rename`: read for the task's new name only.
-    TaskRename,
-}
+use crate::point::Point;
 
 /// What is read of a tracepoint.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spec {
+pub(crate) struct Spec {
     pub(super) system: &'static str,
-    pub(super) event: &'static str,
-    pub(super) point: Point,
+    pub(crate) event: &'static str,
+    pub(crate) point: Point,
     /// Names of the fields, in the order in which the decoder loads them. `?` before a name: the
     /// event can be made without. `a|b`: the field has been renamed.
     pub(super) fields: &'static [&'static str],
@@ -110,7 +45,7 @@ const ACCEPT: &[&str] = &["apicid", "dm", "tm", "vec"];
 /// Names and fields of Linux 5.10 to 7.2. Where a tracepoint differs between architectures, the
 /// description with all the fields wins, in this order.
 #[rustfmt::skip]
-pub(super) const SPECS: &[Spec] = &[
+pub(crate) const SPECS: &[Spec] = &[
     spec("kvm", "kvm_entry", Point::KvmEntry, &["?vcpu_id"]),
     spec("kvm", "kvm_exit", Point::KvmExit, &["exit_reason", "isa", "info1", "?vcpu_id", "?intr_info"]),
     spec("kvm", "kvm_exit", Point::KvmExitArm64, &["ret", "esr_ec"]),

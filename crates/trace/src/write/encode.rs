@@ -3,7 +3,7 @@
 use stealtime_events::{ExitReason, Isa, Kind, NameId};
 
 use super::layout::MAX_FIELDS;
-use super::points::{Point, vector};
+use crate::point::Point;
 
 /// A record's fields as numbers, in the order of the tracepoint's declaration: a task's name is the
 /// task's id here.
@@ -15,16 +15,15 @@ pub(super) struct Values {
 }
 
 fn values<const N: usize>(point: Point, fields: [u64; N]) -> Values {
-    numbered(point as u16, fields)
-}
-
-fn numbered<const N: usize>(point: u16, fields: [u64; N]) -> Values {
     const { assert!(N <= MAX_FIELDS) };
     let mut all = [0; MAX_FIELDS];
     for (to, from) in all.iter_mut().zip(fields) {
         *to = from;
     }
-    Values { point, fields: all }
+    Values {
+        point: point.number(),
+        fields: all,
+    }
 }
 
 /// A signed field, its sign extended.
@@ -57,8 +56,8 @@ pub(super) fn encode(kind: Kind, function: &mut dyn FnMut(NameId) -> u64) -> Opt
             let fields = [prev, prev, prev_prio, state, next, next, next_prio];
             values(Point::SchedSwitch, fields)
         }
-        Kind::VectorEntry { class, vector: v } => numbered(vector(class, false), [v.into()]),
-        Kind::VectorExit { class, vector: v } => numbered(vector(class, true), [v.into()]),
+        Kind::VectorEntry { class, vector: v } => values(Point::VectorEntry(class), [v.into()]),
+        Kind::VectorExit { class, vector: v } => values(Point::VectorExit(class), [v.into()]),
         kind => {
             return host(kind)
                 .or_else(|| timer(kind, function))

@@ -128,8 +128,9 @@ fn line(text: &mut String, declaration: &str, offset: u8, size: u8, signed: bool
 
 #[cfg(test)]
 mod tests {
-    use super::super::points::{POINTS, Point, all};
+    use super::super::points::{POINTS, all};
     use super::*;
+    use crate::point::Point;
     use crate::tracefs::format;
 
     #[test]
@@ -161,9 +162,9 @@ mod tests {
             let ours = layout.fields[..count].iter().map(|p| (p.offset, p.size));
             assert!(places.eq(ours), "{text}");
         }
-        let switch = description(&POINTS[Point::SchedSwitch as usize], 316);
+        let switch = description(&POINTS[usize::from(Point::SchedSwitch.number())], 316);
         assert!(switch.contains("\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n"));
-        let exit = description(&POINTS[Point::KvmExit as usize], 7);
+        let exit = description(&POINTS[usize::from(Point::KvmExit.number())], 7);
         assert!(!exit.contains(REASON) && exit.contains("\"npf\""));
     }
 
@@ -175,7 +176,10 @@ mod tests {
             Point::SchedSwitch,
             Point::HrtimerStart,
         ];
-        let shown = shown.map(|point| description(&POINTS[point as usize], 300 + point as u16));
+        let shown = shown.map(|point| {
+            let number = point.number();
+            description(&POINTS[usize::from(number)], 300 + number)
+        });
         insta::assert_snapshot!(shown.concat() + &named("kvm_fpu", 400));
     }
 }

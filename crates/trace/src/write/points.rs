@@ -7,70 +7,6 @@
 
 use stealtime_events::{ExitReason, HostVector, Isa};
 
-/// A tracepoint's place in [`POINTS`]; host vectors come behind them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u16)]
-pub(super) enum Point {
-    KvmEntry,
-    KvmExit,
-    KvmExitArm64,
-    KvmExitRiscv,
-    KvmUserspaceExit,
-    KvmHypercall,
-    KvmPio,
-    KvmMmio,
-    KvmMsr,
-    KvmCpuid,
-    KvmPageFault,
-    KvmApic,
-    KvmApicIpi,
-    KvmApicAcceptIrq,
-    KvmApicvAcceptIrq,
-    KvmInjVirq,
-    KvmInjException,
-    KvmEoi,
-    KvmPvEoi,
-    KvmSetIrq,
-    KvmMsiSetIrq,
-    KvmPiIrteUpdate,
-    KvmAvicIncompleteIpi,
-    KvmApicvInhibitChanged,
-    KvmVcpuWakeup,
-    KvmHaltPollNs,
-    KvmPleWindowUpdate,
-    KvmHvTimerState,
-    KvmWaitLapicExpire,
-    KvmWriteTscOffset,
-    KvmTrackTsc,
-    KvmUpdateMasterClock,
-    KvmPvclockUpdate,
-    KvmPvTlbFlush,
-    SchedSwitch,
-    SchedWaking,
-    SchedWakeup,
-    SchedWakeupNew,
-    SchedMigrateTask,
-    SchedStatRuntime,
-    SchedStatWait,
-    SchedProcessFork,
-    SchedProcessExit,
-    IrqHandlerEntry,
-    IrqHandlerExit,
-    SoftirqEntry,
-    SoftirqExit,
-    SoftirqRaise,
-    IpiSendCpu,
-    IpiSendCpumask,
-    CsdQueueCpu,
-    CsdFunctionEntry,
-    CsdFunctionExit,
-    HrtimerSetup,
-    HrtimerStart,
-    HrtimerCancel,
-    HrtimerExpireEntry,
-    HrtimerExpireExit,
-}
-
 /// What is written of a tracepoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tracepoint {
@@ -117,7 +53,7 @@ const EOI_PRINT: &str = r#""apicid %x vector %d", REC->apicid, REC->vector"#;
 const SOFTIRQ: &str = "unsigned int vec";
 const SOFTIRQ_PRINT: &str = r#""vec=%u [action=%s]", REC->vec, __print_symbolic(REC->vec, { 0, "HI" }, { 1, "TIMER" }, { 2, "NET_TX" }, { 3, "NET_RX" }, { 4, "BLOCK" }, { 5, "IRQ_POLL" }, { 6, "TASKLET" }, { 7, "SCHED" }, { 8, "HRTIMER" }, { 9, "RCU" })"#;
 
-/// Every tracepoint, in the order of [`Point`].
+/// Every tracepoint, in the order of [`Point`](crate::point::Point).
 #[rustfmt::skip]
 pub(super) const POINTS: &[Tracepoint] = &[
     kvm("kvm_entry", "unsigned int vcpu_id; unsigned long rip", r#""vcpu %u, rip 0x%lx", REC->vcpu_id, REC->rip"#),
@@ -228,11 +164,6 @@ pub(super) fn all() -> Vec<Tracepoint> {
     all
 }
 
-/// The place of a host vector's tracepoint in [`all`].
-pub(super) const fn vector(class: HostVector, exit: bool) -> u16 {
-    POINTS.len() as u16 + class as u16 * 2 + exit as u16
-}
-
 /// The two arguments that print the reason of a `kvm_exit` of x86: its name, and whether the entry
 /// failed.
 pub(super) fn reason() -> String {
@@ -257,23 +188,33 @@ pub(super) fn reason() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::point::Point;
+    use crate::tracefs::points::SPECS;
 
     #[test]
     fn points_stand_at_their_places() {
-        assert_eq!(POINTS.len(), Point::HrtimerExpireExit as usize + 1);
         let all = all();
-        for class in HostVector::ALL {
-            let name = |exit| all[usize::from(vector(class, exit))].name;
-            assert_eq!(
-                (name(false), name(true)),
-                (class.names().1, class.names().2)
-            );
+        let name = |point: Point| all[usize::from(point.number())].name;
+        let mut numbers = BTreeSet::new();
+        // A name that is no longer today's stands behind it.
+        for spec in SPECS.iter().filter(|spec| spec.point != Point::TaskRename) {
+            if numbers.insert(spec.point.number()) {
+                assert_eq!(name(spec.point), spec.event);
+            }
         }
-        assert_eq!(
-            all.len(),
-            usize::from(vector(HostVector::DeferredErrorApic, true)) + 1
-        );
+        for class in HostVector::ALL {
+            for point in [Point::VectorEntry(class), Point::VectorExit(class)] {
+                numbers.insert(point.number());
+            }
+            let names = (Point::VectorEntry(class), Point::VectorExit(class));
+            let (_, entry, exit) = class.names();
+            assert_eq!((name(names.0), name(names.1)), (entry, exit));
+        }
+        assert_eq!(numbers.len(), all.len(), "all that is written is read");
+        assert_eq!(usize::from(Point::TaskRename.number()), all.len());
     }
 
     #[test]
