@@ -4,7 +4,7 @@ use stealtime_report::html::{
     Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table,
 };
 
-use super::result::{Both, Change, Shares, Variant};
+use super::result::{Both, Change, Off, Shares, Variant};
 use super::show::word;
 use super::{Report, page_gain, show_seen};
 
@@ -106,10 +106,10 @@ fn closeness(report: &Report, page: &mut Page) {
     page.section("How close the replay is");
     let shown = || report.vcpus.iter().take(MOST_VCPUS);
     let name = |both: &Both| format!("{} vCPU {}", both.vm, both.vcpu);
-    let dots = |name: &str, color, of: fn(&Both) -> f64| Dots {
+    let dots = |name: &str, color, of: fn(Off) -> f64| Dots {
         name: name.to_owned(),
         color,
-        values: shown().map(|both| Some(of(both))).collect(),
+        values: shown().map(|both| Some(of(both.off()))).collect(),
     };
     let title = match report.vcpus.len() {
         all if all > MOST_VCPUS => format!(" (the first {MOST_VCPUS} of {all} vCPUs)"),
@@ -123,9 +123,9 @@ fn closeness(report: &Report, page: &mut Page) {
             axis: Axis::plain("replayed minus recorded, % of the span", " %"),
             rows: shown().map(name).collect(),
             dots: vec![
-                dots("running", Color::Guest, |both| both.off()[0].1),
-                dots("ready", Color::Preempted, |both| both.off()[1].1),
-                dots("halted", Color::Blocked, |both| both.off()[2].1),
+                dots("running", Color::Guest, |off| off.running),
+                dots("ready", Color::Preempted, |off| off.ready),
+                dots("halted", Color::Blocked, |off| off.halted),
             ],
         },
     );

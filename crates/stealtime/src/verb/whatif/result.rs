@@ -73,16 +73,35 @@ pub(super) struct Both {
     pub(super) done_percent: f64,
 }
 
+/// Replayed minus recorded time of a vCPU, in percent of the span.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Off {
+    pub(super) running: f64,
+    pub(super) ready: f64,
+    pub(super) halted: f64,
+}
+
+impl Off {
+    /// Each with its name.
+    pub(super) const fn named(self) -> [(&'static str, f64); 3] {
+        [
+            ("running", self.running),
+            ("ready", self.ready),
+            ("halted", self.halted),
+        ]
+    }
+}
+
 impl Both {
-    /// Replayed minus recorded time running, ready and halted, in percent of the span.
-    pub(super) fn off(&self) -> [(&'static str, f64); 3] {
+    /// How far the replay is off. What is unknown of the recording may all have been halted.
+    pub(super) fn off(&self) -> Off {
         let (was, is) = (&self.recorded, &self.replayed);
         let halted = (is.halted_percent - was.unknown_percent).max(0.0);
-        [
-            ("running", is.run_percent - was.run_percent),
-            ("ready", is.ready_percent - was.ready_percent),
-            ("halted", halted - was.halted_percent),
-        ]
+        Off {
+            running: is.run_percent - was.run_percent,
+            ready: is.ready_percent - was.ready_percent,
+            halted: halted - was.halted_percent,
+        }
     }
 }
 

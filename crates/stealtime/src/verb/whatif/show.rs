@@ -97,7 +97,7 @@ const MOST_DETAILED: usize = 6;
 fn worst(vcpus: &[Both]) -> Option<String> {
     let all = vcpus
         .iter()
-        .flat_map(|both| both.off().map(|off| (both, off)));
+        .flat_map(|both| both.off().named().map(|off| (both, off)));
     let (both, (what, by)) = all.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
     Some(format!(
         "{} vCPU {} is {} for {by:+.1}% of the span",
