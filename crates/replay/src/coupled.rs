@@ -61,7 +61,7 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
                         .by(wait.woken)
                         .saturating_sub(computed.by(wait.began))
                 };
-                let ns: u64 = vcpus.iter().map(meanwhile).sum();
+                let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
                 if let Some(Step::Halt(until)) = tasks[at].2.steps.get_mut(wait.step) {
                     *until = Until::Work {
                         edge: wait.edge,

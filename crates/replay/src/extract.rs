@@ -491,7 +491,7 @@ impl Extractor {
             }
             let task = self.task(next);
             task.gets(now, cpu as u16);
-            task.state = State::Running { since: now };
+            task.runs(now);
             task.switches_in += 1;
             task.prio = next_prio;
             let woken = task.woken.take();
@@ -643,7 +643,7 @@ impl Extractor {
             };
             task.settle(now);
             let at = vms.entry(vm).or_default();
-            at.ran_ns += task.ran_ns;
+            at.ran_ns = at.ran_ns.saturating_add(task.ran_ns);
             at.vcpus += 1;
             let waits = task.state == State::Runnable;
             at.waits |= waits;
@@ -753,7 +753,7 @@ impl Extractor {
             name: name.unwrap_or_default(),
             vcpu,
             vm: vcpu.map(|vcpu| vcpu.0).or_else(|| self.works_for(tid)),
-            nice: (task.prio - 120).clamp(-20, 19) as i8,
+            nice: task.prio.saturating_sub(120).clamp(-20, 19) as i8,
             ran_on: task.cpus.iter().copied().collect(),
             first_cpu: task.first_cpu.unwrap_or(0),
             begins: begins.map(|birth| Begins {

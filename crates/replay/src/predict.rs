@@ -102,9 +102,10 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             Step::Run { ns, .. } => ns,
             _ => 0,
         });
-        others.run_ns += computed.sum::<u64>();
+        // Sums of tasks of a recording that says that it lasted for centuries may not fit.
+        others.run_ns = computed.fold(others.run_ns, u64::saturating_add);
         let ready = recording.wakeups.ready_ns.get(&task.tid);
-        others.ready_ns += ready.copied().unwrap_or(0);
+        others.ready_ns = others.ready_ns.saturating_add(ready.copied().unwrap_or(0));
     }
     Times {
         vcpus: in_order(recording.tasks.iter().filter_map(vcpu).collect()),

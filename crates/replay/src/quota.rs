@@ -79,14 +79,14 @@ impl Periods {
         let sure = used(|period| period.for_sure);
         let quota = median(sure.clone()).filter(|_| sure.len() >= LEAST_SURE)?;
         // More than all could have used stops nobody.
-        let kept = (2 * SLICE_NS).min(quota / 4) * self.vcpus;
+        let kept = (2 * SLICE_NS).min(quota / 4).saturating_mul(self.vcpus);
         let same = sure
             .iter()
             .filter(|ran| ran.abs_diff(quota) <= kept)
             .count();
-        let whole = |period: &&Period| period.ns < period_ns + period_ns / 2;
+        let whole = |period: &&Period| period.ns < period_ns.saturating_add(period_ns / 2);
         let mut whole = self.seen.iter().filter(whole);
-        let most = whole.all(|period| period.ran_ns <= quota + kept);
+        let most = whole.all(|period| period.ran_ns <= quota.saturating_add(kept));
         (same * 10 >= sure.len() * 9 && most).then_some(quota)
     }
 }
@@ -152,7 +152,7 @@ impl Quotas {
                 continue;
             };
             // Both are set in us, and mostly in ms; timers are late by less.
-            let rounded = |ns: u64| (ns + 500_000) / 1_000_000 * 1_000_000;
+            let rounded = |ns: u64| ns.saturating_add(500_000) / 1_000_000 * 1_000_000;
             limits.insert(vm, (rounded(quota).max(1_000_000), rounded(period)));
         }
         limits.retain(|_, limit| (1_000_000..=1_000_000_000).contains(&limit.1));
@@ -165,7 +165,7 @@ impl Quotas {
 fn period_of(mut distances: Vec<u64>) -> Option<u64> {
     distances.sort_unstable();
     let quarter = distances.get(distances.len() / 4)?;
-    let one = quarter + quarter / 2;
+    let one = quarter.saturating_add(quarter / 2);
     distances.retain(|&ns| ns < one);
     median(distances)
 }

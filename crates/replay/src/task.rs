@@ -252,6 +252,10 @@ impl Task {
         let State::Running { since } = self.state else {
             return;
         };
+        if now < since {
+            // A hidden switch is told of a time that is past: what ran since is counted.
+            return;
+        }
         self.state = State::Running { since: now };
         self.last_ran = now;
         if now == since {
@@ -271,7 +275,8 @@ impl Task {
     /// It may have begun or left off to compute; what it ran until now is settled.
     pub(crate) fn computes(&mut self, now: u64) {
         let computes = matches!(self.state, State::Running { .. }) && self.halting.is_none();
-        self.computed.change(now, self.computed_ns, computes);
+        let counted_to = now.max(self.last_ran);
+        self.computed.change(counted_to, self.computed_ns, computes);
     }
 
     fn ran(&mut self, more: u64) {
@@ -441,6 +446,12 @@ impl Task {
         self.runs_on(cpu);
     }
 
+    /// It runs from `now` on, or from where its time is counted to.
+    pub(crate) fn runs(&mut self, now: u64) {
+        let since = now.max(self.last_ran);
+        self.state = State::Running { since };
+    }
+
     /// It has this CPU, or had it until now.
     pub(crate) fn runs_on(&mut self, cpu: u16) {
         self.cpus.insert(cpu);
@@ -604,7 +615,7 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
-    use stealtime_simulator::script::{Step, Until};
+    use stealtime_simulator::script::{Spent, Step, Until};
 
     use super::{Cause, SleepCosts, State, Task};
 
@@ -636,6 +647,20 @@ mod tests {
         task.wake(9_000, Cause::Known(Until::Time(9_000)));
         let last = task.steps.last();
         assert_eq!(last, Some(&Step::Sleep(Until::Time(9_000))));
+    }
+
+    #[test]
+    fn what_ran_is_counted_once_where_a_hidden_switch_is_past() {
+        let mut task = Task::new(State::Running { since: 0 });
+        task.settle(150);
+        task.settle(120);
+        task.runs(120);
+        task.settle(200);
+        let ran = Step::Run {
+            ns: 200,
+            spent: Spent::Host,
+        };
+        assert_eq!((task.ran_ns, task.steps), (200, vec![ran]));
     }
 
     #[test]

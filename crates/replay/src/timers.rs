@@ -105,7 +105,7 @@ impl Timers {
                 if let Some(last) = self.ticks.insert(hrtimer, expires)
                     && expires > last
                 {
-                    let micros = (expires - last + 500) / 1_000;
+                    let micros = (expires - last).saturating_add(500) / 1_000;
                     *self.distances.entry(micros).or_default() += 1;
                 }
                 return false;

@@ -41,7 +41,7 @@ impl WakeLatencies {
                 }
                 if let Some(since) = preempted.or(woken) {
                     let ready = self.ready_ns.entry(next.0).or_default();
-                    *ready += event.time_ns.saturating_sub(since);
+                    *ready = ready.saturating_add(event.time_ns.saturating_sub(since));
                 }
             }
             // Who waits may have run in the gap.
