@@ -19,7 +19,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 
-use stealtime_events::{Context, Event, Kind, NameId, Tid, VcpuId};
+use stealtime_events::{Event, Kind, NameId, Tid, VcpuId};
 
 use crate::tracefs::{Decoder, Endian, EventQueue, EventSink, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
@@ -150,7 +150,7 @@ impl TraceDat {
         };
         self.last_time = first.time;
         for &(vm, vcpu, tid) in &preface.vcpus {
-            self.out.push(said(at, Kind::VcpuThread { tid, vm, vcpu }));
+            self.out.push(at.event(Kind::VcpuThread { tid, vm, vcpu }));
         }
         let tgids: HashMap<Tid, Tid> = lines(&preface.tgids).filter_map(tgid).collect();
         for (tid, comm) in lines(&preface.cmdlines).filter_map(cmdline) {
@@ -215,7 +215,7 @@ impl TraceDat {
         }
         self.last_time = at.time_ns;
         if let Some(count) = stream.lost.take() {
-            self.out.push(said(at, Kind::Lost { count }));
+            self.out.push(at.event(Kind::Lost { count }));
         }
         self.decoder.decode(
             stream.record(),
@@ -270,17 +270,6 @@ impl EventSource for TraceDat {
         // What is read twice (none but a few headers) must not make it more than all.
         let len = self.feed.source.len;
         (self.feed.source.read.min(len), Some(len))
-    }
-}
-
-/// Something that the source itself says.
-fn said(at: Stamp, kind: Kind) -> Event {
-    Event {
-        time_ns: at.time_ns,
-        tid: Tid::IDLE,
-        cpu: at.cpu,
-        context: Context::default(),
-        kind,
     }
 }
 

@@ -22,6 +22,19 @@ pub struct Stamp {
     pub cpu: CpuId,
 }
 
+impl Stamp {
+    /// An event that no task is known for.
+    pub(crate) fn event(self, kind: Kind) -> Event {
+        Event {
+            time_ns: self.time_ns,
+            tid: Tid::IDLE,
+            cpu: self.cpu,
+            context: Context::default(),
+            kind,
+        }
+    }
+}
+
 /// Turns raw tracepoint records of one file into events.
 pub struct Decoder {
     endian: Endian,
@@ -199,7 +212,7 @@ impl Decoder {
     ) {
         let process = process.map(|process| process.0);
         if let Some(kind) = self.tasks.named(tid.0, process, comm_of(comm), names) {
-            out.push(told(kind, at));
+            out.push(at.event(kind));
         }
     }
 
@@ -215,7 +228,7 @@ impl Decoder {
         out: &mut impl EventSink,
     ) {
         if let Some(kind) = self.tasks.of_process(tid.0, process.0, names) {
-            out.push(told(kind, at));
+            out.push(at.event(kind));
         }
     }
 
@@ -254,18 +267,7 @@ impl Decoder {
             info.note(true, "records too short to say which event they are");
             names.intern("unknown")
         };
-        told(Kind::Other { name }, at)
-    }
-}
-
-/// An event that no task is known for.
-fn told(kind: Kind, at: Stamp) -> Event {
-    Event {
-        time_ns: at.time_ns,
-        tid: Tid::IDLE,
-        cpu: at.cpu,
-        context: Context::default(),
-        kind,
+        at.event(Kind::Other { name })
     }
 }
 
