@@ -171,26 +171,8 @@ impl Machine<'_> {
 #[allow(clippy::unwrap_used, reason = "a test may fail")]
 mod tests {
     use super::*;
-    use crate::config::{Config, Knobs, Topology, VmConfig, WorkloadConfig};
+    use crate::config::Config;
     use crate::swarm;
-
-    /// Guests whose threads all sleep for a millisecond, then compute, and so on.
-    fn ticking(vms: u32) -> Config {
-        let vm = |n| VmConfig {
-            name: format!("vm{n}"),
-            vcpus: 16,
-            workload: WorkloadConfig::named("ticks"),
-            ..VmConfig::default()
-        };
-        let mut config = swarm::scenario(1);
-        config.knobs = Knobs::default();
-        config.host.topology = Topology::flat(256);
-        config.host.tasks.clear();
-        config.vms = (0..vms).map(vm).collect();
-        config.run.duration_ns = 7_300_000;
-        config.run.warmup_ns = 0;
-        config
-    }
 
     /// Whether ways have come to a thread in the guest, and whether there are any for a sleep.
     fn ways(config: &Config) -> (bool, bool) {
@@ -208,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_large_host_looks_ahead_and_a_small_one_does_not() {
-        assert_eq!(ways(&ticking(128)), (true, true));
-        assert_eq!(ways(&ticking(4)), (false, false));
+        let ways_of = |vms| ways(&swarm::ticking(vms, 256, 7_300_000));
+        assert_eq!(ways_of(128), (true, true));
+        assert_eq!(ways_of(4), (false, false));
     }
 }

@@ -61,30 +61,12 @@ impl Machine<'_> {
 #[allow(clippy::unwrap_used, reason = "a test may fail")]
 mod tests {
     use super::*;
-    use crate::config::{Config, Knobs, Topology, VmConfig, WorkloadConfig};
     use crate::swarm;
-
-    fn guests_of_16(vms: u32) -> Config {
-        let vm = |n| VmConfig {
-            name: format!("vm{n}"),
-            vcpus: 16,
-            workload: WorkloadConfig::named("ticks"),
-            ..VmConfig::default()
-        };
-        let mut config = swarm::scenario(1);
-        config.knobs = Knobs::default();
-        config.host.topology = Topology::flat(64);
-        config.host.tasks.clear();
-        config.vms = (0..vms).map(vm).collect();
-        config.run.duration_ns = 1_200_000;
-        config.run.warmup_ns = 0;
-        config
-    }
 
     /// What a run says, and whether it was asked to be in huge pages, if that is tried before it.
     fn run(vms: u32, events: Option<u64>) -> (String, bool) {
         let mut sink = ();
-        let mut machine = Machine::new(&guests_of_16(vms), &mut sink).unwrap();
+        let mut machine = Machine::new(&swarm::ticking(vms, 64, 1_200_000), &mut sink).unwrap();
         machine.set_checks(false);
         if let Some(events) = events {
             machine.stats.events = events;
