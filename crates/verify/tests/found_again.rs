@@ -1,6 +1,6 @@
 //! Every known fault is found again, each by a test; what is sound passes.
 
-#![allow(clippy::unwrap_used)] // A test may.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use stealtime_verify::{Case, Choice, End, Limits, Outcome, Trace, cases};
 

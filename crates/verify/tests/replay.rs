@@ -1,6 +1,6 @@
 //! Replay files: what is written is read, what is damaged or of another version is refused.
 
-#![allow(clippy::unwrap_used)] // A test may.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use stealtime_verify::{Choice, MODEL_VERSION, PROTOCOLS, Replay, ReplayError, cases};
 

@@ -31,6 +31,16 @@ enum State {
     Sleeps,
 }
 
+/// A halt that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Halting {
+    halt: Halt,
+    /// When it began, in ns.
+    since: u64,
+    /// How long it has polled, in ns.
+    poll_ns: u64,
+}
+
 /// A task that runs a script.
 #[derive(Debug)]
 pub(crate) struct ScriptTask {
@@ -43,7 +53,7 @@ pub(crate) struct ScriptTask {
     state: State,
     timer: TimerNr,
     halt_poll: HaltPoll,
-    halt: Option<(Halt, u64, u64)>,
+    halt: Option<Halting>,
     /// The last halt slept.
     slept: bool,
     turn: u32,
@@ -504,7 +514,7 @@ impl Machine<'_> {
                 let waiter = Waiter {
                     task,
                     pass: script.passes,
-                    idle_in: script.halt.and(script.vcpu_of),
+                    idle_in: script.vcpu_of.filter(|_| script.halt.is_some()),
                     work_ns: None,
                 };
                 self.points.wait(edge, waiter);
@@ -548,7 +558,11 @@ impl Machine<'_> {
         let knobs = self.cfg.knobs.kvm.halt_poll;
         let script = self.script(task)?;
         let halt = script.halt_poll.begin(&knobs, true);
-        script.halt = Some((halt, now, 0));
+        script.halt = Some(Halting {
+            halt,
+            since: now,
+            poll_ns: 0,
+        });
         script.halts += 1;
         script.turn = script.turn.wrapping_add(1);
         self.expect(cpu, task, until)?;
@@ -569,9 +583,9 @@ impl Machine<'_> {
     fn script_poll_over(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         let now = self.now;
         let script = self.script(task)?;
-        if let Some((_, since, poll_ns)) = &mut script.halt {
-            *poll_ns = now - *since;
-            script.poll_ns += *poll_ns;
+        if let Some(halting) = &mut script.halt {
+            halting.poll_ns = now - halting.since;
+            script.poll_ns += halting.poll_ns;
         }
         match self.came(cpu, task)? {
             true => Ok(()),
@@ -641,17 +655,18 @@ impl Machine<'_> {
         let now = self.now;
         let knobs = self.cfg.knobs.kvm.halt_poll;
         let script = self.script(task)?;
-        if let Some((halt, since, poll_ns)) = script.halt.take() {
+        if let Some(halting) = script.halt.take() {
+            let halt_ns = now - halting.since;
             let end = HaltEnd {
                 waited,
-                halt_ns: now - since,
-                poll_ns,
+                halt_ns,
+                poll_ns: halting.poll_ns,
                 valid_wakeup: true,
             };
-            script.halt_poll.end(&knobs, &halt, &end, &());
+            script.halt_poll.end(&knobs, &halting.halt, &end, &());
             if self.cfg.scripts.tell {
                 let kind = Kind::KvmVcpuWakeup {
-                    ns: now - since,
+                    ns: halt_ns,
                     waited,
                     valid: true,
                 };
