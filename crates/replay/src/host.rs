@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_hypervisor::eevdf::{Feature, weights};
 use stealtime_simulator::config::{
     CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
@@ -68,6 +69,8 @@ pub struct Assumed {
     pub timed_moves: bool,
     /// Whether guests' schedulers give idle vCPUs what others have: [`Scripts::balanced`]; `None` is no.
     pub balanced: Option<bool>,
+    /// How the host preempts; `None`: as fits best. [`as_recorded`] goes by the knobs that it is given.
+    pub preempt: Option<Preempt>,
     /// No two CPUs share a cache, as virtual machines have them whose CPUs are sockets.
     pub own_caches: bool,
     /// CPUs of vCPUs, by index of the VM and number.

@@ -6,6 +6,12 @@ use stealtime_simulator::script::{Step, Until};
 const UNKNOWN_NS: u64 = 500_000;
 /// Timers move by up to so much, in ns: what their interrupts' latencies vary by.
 const TIMER_NS: u64 = 50_000;
+/// Computing takes up to one in so many more or less, and no more than [`COMPUTE_NS`], in ns: caches and what
+/// a switch costs leave as much open. In sum it is nothing; but slices and waits that have fallen into step
+/// with each other stay in it for ever where every replay computes to the same ns, and the recording's host
+/// may as well be out of it the next time.
+const ONE_IN_COMPUTE: u64 = 100;
+const COMPUTE_NS: u64 = 100;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -42,6 +48,11 @@ pub(crate) fn jittered(steps: &[Step], seed: u64, task: i32) -> Vec<Step> {
     let step = |&step: &Step| match step {
         Step::Sleep(end) => Step::Sleep(until(end, &mut draws)),
         Step::Halt(end) => Step::Halt(until(end, &mut draws)),
+        Step::Run { ns, spent } => {
+            let most = COMPUTE_NS.min(ns / ONE_IN_COMPUTE);
+            let ns = draws.near(ns, most);
+            Step::Run { ns, spent }
+        }
         other => other,
     };
     steps.iter().map(step).collect()
@@ -49,6 +60,8 @@ pub(crate) fn jittered(steps: &[Step], seed: u64, task: i32) -> Vec<Step> {
 
 #[cfg(test)]
 mod tests {
+    use stealtime_simulator::script::Spent;
+
     use super::*;
 
     #[test]
@@ -67,5 +80,25 @@ mod tests {
         }
         assert!(seen.len() > 150);
         assert!(at(&jittered(&[Step::Sleep(Until::Time(3))], 5, 7)) <= 6);
+    }
+
+    #[test]
+    fn computing_moves_a_little_and_in_sum_not() {
+        let run = |ns| Step::Run {
+            ns,
+            spent: Spent::Guest,
+        };
+        let ns_of = |step: &Step| match step {
+            Step::Run { ns, .. } => *ns,
+            other => panic!("{other:?}"),
+        };
+        let steps = vec![run(40_000); 10_000];
+        let moved: Vec<u64> = jittered(&steps, 1, 7).iter().map(ns_of).collect();
+        assert!(moved.iter().all(|ns| ns.abs_diff(40_000) <= COMPUTE_NS));
+        assert!(moved.iter().any(|ns| ns.abs_diff(40_000) > COMPUTE_NS / 2));
+        // Four deviations of the sum of ten thousand.
+        assert!(moved.iter().sum::<u64>().abs_diff(400_000_000) < 4 * 58 * 100);
+        assert_eq!(ns_of(&jittered(&[run(99)], 1, 7)[0]), 99);
+        assert!(ns_of(&jittered(&[run(1_000)], 1, 7)[0]).abs_diff(1_000) <= 10);
     }
 }

@@ -240,7 +240,9 @@ fn kinds(recording: &Recording, told: &Assumed) -> Vec<Kind> {
                 vcpu_groups,
                 preempt,
             };
-            kinds.extend([Preempt::Lazy, Preempt::Full].map(of));
+            let tried = [Preempt::Lazy, Preempt::Full].into_iter();
+            let tried = tried.filter(|&preempt| told.preempt.is_none_or(|told| told == preempt));
+            kinds.extend(tried.map(of));
         }
     }
     kinds

@@ -214,9 +214,48 @@ struct Prediction {
 struct Found {
     round_trip: Errors,
     prediction: Prediction,
+    means: Option<Means>,
 }
 
-fn try_one(drawn: Drawn, seed: u64) -> Found {
+/// What `whatif` prints: means over [`SEEDS`] replays, with 95 % intervals.
+struct Means {
+    /// As [`Prediction::off`].
+    off: u64,
+    /// Of how many shares the true change is within the interval, or within [`TOLD_PPM`] of it.
+    covered: usize,
+    shares: usize,
+}
+
+const SEEDS: u64 = 5;
+/// Student's t for [`SEEDS`] and 95 %.
+const T: f64 = 2.776;
+/// Nearer than this, in ppm of the span, nobody asks for an interval.
+const TOLD_PPM: f64 = 5_000.0;
+
+impl Means {
+    /// `told`: of each seed the predicted changes of all shares; `seen`: the true ones, all in ppm.
+    fn of(told: &[Vec<i64>], seen: &[i64]) -> Self {
+        let n = told.len() as f64;
+        let mut means = Self {
+            off: 0,
+            covered: 0,
+            shares: seen.len(),
+        };
+        for (at, &seen) in seen.iter().enumerate() {
+            let of = told.iter().map(|changes| changes[at] as f64);
+            let mean = of.clone().sum::<f64>() / n;
+            let squares: f64 = of.map(|change| (change - mean).powi(2)).sum();
+            let half = T * (squares / (n - 1.0) / n).sqrt();
+            let off = (seen as f64 - mean).abs();
+            means.off = means.off.max(off as u64);
+            means.covered += usize::from(off <= half.max(TOLD_PPM));
+        }
+        means
+    }
+}
+
+/// `means`: with those too, which takes ten replays more.
+fn try_one(drawn: Drawn, seed: u64, means: bool) -> Found {
     let config = drawn.scenario(seed);
     let (recording, was) = record(&config);
     let (assumed, base, times) = replayed(&recording, &was);
@@ -226,15 +265,34 @@ fn try_one(drawn: Drawn, seed: u64) -> Found {
     let mut turned = config.clone();
     change(&mut turned, knob);
     let (_, truth) = record(&turned);
-    let assumed = Assumed {
+    let pinned = Assumed {
         pins: pins(&recording, knob),
-        ..assumed
+        ..assumed.clone()
     };
-    let mut asked = as_recorded(&recording, base.knobs.clone(), &assumed, 0);
-    change(&mut asked, knob);
-    let predicted = replay(&recording, &asked).expect("it can be replayed");
+    let ask = |assumed: &Assumed, seed| as_recorded(&recording, base.knobs.clone(), assumed, seed);
+    let replayed = |config: &Config| replay(&recording, config).expect("it can be replayed");
+    let with_knob = |seed| {
+        let mut asked = ask(&pinned, seed);
+        change(&mut asked, knob);
+        replayed(&asked)
+    };
+    let predicted = with_knob(0);
     let [was_shares, truth, before, after] =
         [&was, &truth, &times, &predicted].map(|times| shares(times, span));
+    let between = |before: &[i64], after: &[i64]| {
+        let pairs = before.iter().zip(after);
+        pairs
+            .map(|(before, after)| after - before)
+            .collect::<Vec<i64>>()
+    };
+    let told = |seed| {
+        let [before, after] = [replayed(&ask(&assumed, seed)), with_knob(seed)];
+        between(&shares(&before, span), &shares(&after, span))
+    };
+    let means = means.then(|| {
+        let told: Vec<Vec<i64>> = (1..=SEEDS).map(told).collect();
+        Means::of(&told, &between(&was_shares, &truth))
+    });
     let mut worst = 0;
     let mut effect = 0;
     for n in 0..was_shares.len() {
@@ -251,6 +309,7 @@ fn try_one(drawn: Drawn, seed: u64) -> Found {
             effect,
             moves: worst > NEAR_PPM && moves(&config, knob) > NEAR_PPM,
         },
+        means,
     }
 }
 
@@ -264,13 +323,15 @@ fn percentile(values: &mut [u64], percent: usize) -> u64 {
 }
 
 /// Tries scenarios and prints a table; how many are near in the round trip and in the prediction.
-fn try_all(drawn: Drawn, seeds: core::ops::Range<u64>) -> (usize, usize) {
+fn try_all(drawn: Drawn, seeds: core::ops::Range<u64>, with_means: bool) -> (usize, usize) {
     let (mut medians, mut p90s) = (Vec::new(), Vec::new());
+    let mut means = Vec::new();
     let mut by_knob: BTreeMap<&str, Vec<Prediction>> = BTreeMap::new();
     for seed in seeds {
-        let found = try_one(drawn, seed);
+        let found = try_one(drawn, seed, with_means);
         medians.push(found.round_trip.percentile(50));
         p90s.push(found.round_trip.percentile(90));
+        means.extend(found.means);
         let of_knob = by_knob.entry(found.prediction.knob).or_default();
         of_knob.push(found.prediction);
     }
@@ -306,32 +367,43 @@ fn try_all(drawn: Drawn, seeds: core::ops::Range<u64>) -> (usize, usize) {
             percent(percentile(&mut effect, 50)),
         );
     }
+    if with_means {
+        let near = means.iter().filter(|means| means.off <= NEAR_PPM).count();
+        let covered: usize = means.iter().map(|means| means.covered).sum();
+        let shares: usize = means.iter().map(|means| means.shares).sum();
+        println!(
+            "means of {SEEDS} seeds: {near} of {} within 5%; of {:.0}% of the shares the true change is in the \
+             interval",
+            means.len(),
+            100.0 * covered as f64 / shares as f64
+        );
+    }
     (back, near)
 }
 
 #[test]
 fn most_scenarios_come_back_and_are_predicted() {
-    let (back, near) = try_all(ANY, 0..12);
+    let (back, near) = try_all(ANY, 0..12, false);
     assert!(back >= 9 && near >= 9, "{back} {near}");
 }
 
 #[test]
 #[ignore = "two hundred runs: for docs/replay-accuracy.md"]
 fn two_hundred_scenarios() {
-    let (back, near) = try_all(ANY, 0..200);
+    let (back, near) = try_all(ANY, 0..200, true);
     assert!(back >= 150 && near >= 150, "{back} {near}");
 }
 
 #[test]
 #[ignore = "a hundred runs: for docs/replay-accuracy.md"]
 fn a_hundred_scenarios_of_vcpus_that_wake_each_other() {
-    let (back, near) = try_all(COUPLED, 0..100);
+    let (back, near) = try_all(COUPLED, 0..100, true);
     assert!(back >= 80 && near >= 80, "{back} {near}");
 }
 
 #[test]
 #[ignore = "a hundred runs that nothing was developed on: for docs/replay-accuracy.md"]
 fn a_hundred_other_scenarios_of_vcpus_that_wake_each_other() {
-    let (back, near) = try_all(COUPLED, 1000..1100);
+    let (back, near) = try_all(COUPLED, 1000..1100, true);
     assert!(back >= 80 && near >= 80, "{back} {near}");
 }

@@ -28,7 +28,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use stealtime_analysis::{Answers, Selection, Skip};
-use stealtime_replay::host::Assumed;
+use stealtime_replay::host::{self, Assumed};
 use stealtime_replay::predict::{self, Errors, Times, VcpuTimes};
 use stealtime_replay::{Extractor, Recording as Replayable};
 use stealtime_report::json;
@@ -40,6 +40,7 @@ use crate::input::{self, Twice, Unwanted};
 use crate::output;
 use crate::progress;
 use crate::report::ReportTo;
+use ask::PreemptFrom;
 use auto::Auto;
 use before::{Lack, Presence};
 use plan::Plan;
@@ -154,6 +155,8 @@ struct Base {
     answers: Answers,
     recording: Replayable,
     assumed: Assumed,
+    /// Why it is taken to preempt as it is, if not because that fits best.
+    preempt: Option<PreemptFrom>,
     /// The host as recorded; its knobs are the recorded ones.
     config: Config,
     recorded: Times,
@@ -321,12 +324,16 @@ impl WhatIf {
             Some(file) => ask::host_file(file, &mut assumed)?,
             None => Vec::new(),
         };
+        let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
+        let preempt = PreemptFrom::of(&settings, self, &mut trial);
+        assumed.preempt = preempt.map(PreemptFrom::preempt);
         let tell = |config: &mut Config| ask::apply(config, &settings, &vms);
         let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
             answers,
             recording,
             assumed,
+            preempt,
             config,
             recorded,
             replayed,
@@ -468,7 +475,11 @@ impl WhatIf {
                 before,
                 after: replays.of_plan(at)?,
             };
-            result::variant(base, plan.name(), judged, close)
+            let mut variant = result::variant(base, plan.name(), judged, close)?;
+            if plans.get(at).is_some_and(|plan| plan.changes_nothing(base)) {
+                variant.verdict = result::SAME_HOST.to_owned();
+            }
+            Some(variant)
         };
         let variants = (1..).zip(asked).filter_map(variant).collect();
         Ok((variants, replays.is_stopped()))

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod host;
 mod recordings;
 
 use std::cell::RefCell;
@@ -552,35 +553,6 @@ fn a_recording_without_switches_says_what_to_record() {
     std::fs::write(&path, line.repeat(3)).expect("written");
     let error = complaint(&[path.to_str().expect("UTF-8")]);
     assert!(error.contains("sched:sched_switch"), "{error}");
-}
-
-#[test]
-fn a_file_about_the_host_is_believed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("host.toml");
-    let host = |text: &str| {
-        std::fs::write(&file, text).expect("written");
-        let path = file.to_str().expect("UTF-8").to_owned();
-        whatif(&[HACKBENCH, "--host", &path])
-    };
-    let (status, out, _) =
-        host("# mine\ngroups = true\nplacement = \"simulated\"\nhost.hz = 1000\n");
-    assert_eq!(status, Some(0));
-    for part in [
-        "host.hz=1000",
-        "each VM in a cgroup",
-        "by the simulated scheduler",
-    ] {
-        assert!(out.contains(part), "{part}: {out}");
-    }
-    for (text, part) in [
-        ("groups = maybe", ":1: groups"),
-        ("\nplacement", ":2: expected"),
-        ("kvm.nothing = 1", "no knob kvm.nothing"),
-    ] {
-        let (status, _, error) = host(text);
-        assert!(status == Some(2) && error.contains(part), "{text}: {error}");
-    }
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use stealtime_analysis::Answers;
+
 use stealtime_lab::knobs;
 use stealtime_replay::Recording;
-use stealtime_replay::host::{Assumed, Placement};
+use stealtime_replay::host::{Assumed, Placement, Preempt};
 use stealtime_simulator::config::{Config, VmConfig};
 use stealtime_simulator::script::Scripts;
 
-use super::Base;
+use super::{Base, WhatIf};
 use crate::args::CpuRange;
 use crate::error::CliError;
 
@@ -192,6 +193,54 @@ pub(super) fn apply(
         }
     }
     Ok(())
+}
+
+/// The knob of how the host preempts.
+const PREEMPT: &str = "sched.preempt";
+
+/// How the recorded host preempts, where that need not be found by what fits best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PreemptFrom {
+    /// A file about the host says it.
+    Told(Preempt),
+    /// Not as is asked for: who asks what another way changes has not got that one.
+    Asked(Preempt),
+}
+
+impl PreemptFrom {
+    /// By what is `told` of the host, else by what is asked for; `trial` is any host.
+    pub(super) fn of(told: &[Setting], asked: &WhatIf, trial: &mut Config) -> Option<Self> {
+        let mut parsed = |value: &str| {
+            knobs::set(trial, PREEMPT, value).ok()?;
+            Some(trial.knobs.sched.preempt)
+        };
+        if let Some(value) = last_preempt(told) {
+            return parsed(value).map(Self::Told);
+        }
+        let varied = asked.vary.iter().filter_map(|text| setting(text).ok());
+        if varied.into_iter().any(|(name, _)| name == PREEMPT) {
+            return None;
+        }
+        let set = asked.set.iter().filter_map(|text| setting(text).ok());
+        let set: Vec<Setting> = set.collect();
+        Some(Self::Asked(match parsed(last_preempt(&set)?)? {
+            Preempt::Lazy => Preempt::Full,
+            Preempt::Full => Preempt::Lazy,
+        }))
+    }
+
+    /// The way itself.
+    pub(super) const fn preempt(self) -> Preempt {
+        match self {
+            Self::Told(preempt) | Self::Asked(preempt) => preempt,
+        }
+    }
+}
+
+fn last_preempt(settings: &[Setting]) -> Option<&str> {
+    let mut settings = settings.iter().rev();
+    let last = settings.find(|setting| setting.0 == PREEMPT)?;
+    Some(&last.1)
 }
 
 /// Values that no knob gives, so that it shows which VMs a knob is for.

@@ -3,6 +3,7 @@
 use stealtime_replay::host::{self, Placement};
 
 use super::Base;
+use super::ask::PreemptFrom;
 
 /// As sentences.
 pub(super) fn lines(base: &Base) -> Vec<String> {
@@ -36,8 +37,13 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             from(recording.hz.is_some(), "its tick")
         ),
         format!(
-            "sched.preempt={} (fits best, unless told)",
-            preempt_name(base)
+            "sched.preempt={} ({})",
+            preempt_name(base),
+            match base.preempt {
+                Some(PreemptFrom::Told(_)) => "as told",
+                Some(PreemptFrom::Asked(_)) => "as the other is asked for; --host FILE tells",
+                None => "fits best, unless told",
+            }
         ),
         format!("sched.features={}", knobs.sched.features),
         groups(base),

@@ -85,6 +85,13 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether the replay as recorded has all of it already.
+    pub(super) fn changes_nothing(&self, base: &Base) -> bool {
+        let mut trial = base.config.clone();
+        let is_set = ask::apply(&mut trial, &self.settings, &base.vms).is_ok();
+        is_set && trial == base.config && self.assumed == base.assumed
+    }
+
     /// The host for a replay with this seed.
     pub(super) fn config(&self, base: &Base, seed: u64) -> Result<Config, CliError> {
         let knobs = base.config.knobs.clone();

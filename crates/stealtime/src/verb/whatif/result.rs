@@ -448,6 +448,10 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
     changes
 }
 
+/// Of a variant that has no knob and no pin that the replay as recorded has not.
+pub(super) const SAME_HOST: &str =
+    "nothing changes: the host is taken to have had that already (see Assumed; --host FILE tells)";
+
 /// Of a VM whose changes are all smaller than the replay's own error.
 const NOT_ANSWERABLE: &str = "not answerable (below the replay's error)";
 

@@ -1,0 +1,68 @@
+//! What the recorded host had: told by a file, taken from what is asked, or found.
+
+use super::{HACKBENCH, answer, whatif};
+
+/// A file about the host with this text.
+fn file(folder: &tempfile::TempDir, text: &str) -> String {
+    let file = folder.path().join("host.toml");
+    std::fs::write(&file, text).expect("written");
+    file.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_file_about_the_host_is_believed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let host = |text: &str| whatif(&[HACKBENCH, "--host", &file(&folder, text)]);
+    let (status, out, _) =
+        host("# mine\ngroups = true\nplacement = \"simulated\"\nhost.hz = 1000\n");
+    assert_eq!(status, Some(0));
+    for part in [
+        "host.hz=1000",
+        "each VM in a cgroup",
+        "by the simulated scheduler",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    for (text, part) in [
+        ("groups = maybe", ":1: groups"),
+        ("\nplacement", ":2: expected"),
+        ("kvm.nothing = 1", "no knob kvm.nothing"),
+    ] {
+        let (status, _, error) = host(text);
+        assert!(status == Some(2) && error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn who_asks_for_a_way_to_preempt_has_the_other_one() {
+    let of = |arguments: &[&str]| {
+        let out = answer(&[&[HACKBENCH, "--seeds", "2"], arguments].concat());
+        let lines = out.replace("\n  ", " ");
+        let line = lines.lines().find(|line| line.contains(": sched.preempt="));
+        line.expect("what is assumed").to_owned()
+    };
+    let asked = "as the other is asked for; --host FILE tells";
+    for (value, other) in [("lazy", "full"), ("full", "lazy")] {
+        let line = of(&["--set", &format!("sched.preempt={value}")]);
+        assert_eq!(line, format!("Assumed: sched.preempt={other} ({asked})"));
+    }
+    assert!(of(&["--set", "host.hz=100"]).ends_with("(fits best, unless told)"));
+    assert!(of(&["--vary", "sched.preempt=lazy,full"]).ends_with("(fits best, unless told)"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = file(&folder, "sched.preempt = full\n");
+    let line = of(&["--host", &told, "--set", "sched.preempt=full"]);
+    assert_eq!(line, "Assumed: sched.preempt=full (as told)");
+}
+
+#[test]
+fn a_change_to_what_was_there_is_called_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = file(&folder, "host.hz = 1000\n");
+    let verdict = |setting: &str| {
+        let out = answer(&[HACKBENCH, "--host", &told, "--seeds", "2", "--set", setting]);
+        let (_, verdict) = out.split_once("verdict: ").expect("a verdict");
+        verdict.to_owned()
+    };
+    assert!(verdict("host.hz=1000").starts_with("nothing changes: the host is taken to have had"));
+    assert!(!verdict("host.hz=100").contains("nothing changes"));
+}
