@@ -95,11 +95,8 @@ impl Journal {
             return Ok(());
         }
         self.end = MAGIC.len() as u64;
-        while let Some(record) = self.record_at(self.end, length)? {
+        while let Some((record, bytes)) = self.record_at(self.end, length)? {
             let at = self.end;
-            let Some((record, bytes)) = record else {
-                break;
-            };
             if !self.accept(record, at) {
                 break;
             }
@@ -112,30 +109,26 @@ impl Journal {
         Ok(())
     }
 
-    /// The record at a place and its length with the head; the inner `None` for one that is not
-    /// whole, the outer for the end.
-    #[allow(clippy::type_complexity)]
-    fn record_at(&self, at: u64, length: u64) -> io::Result<Option<Option<(Record, u64)>>> {
-        if at >= length {
-            return Ok(None);
-        }
+    /// The record at a place and its length with the head; `None` at the end, and for one that is not
+    /// whole.
+    fn record_at(&self, at: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
         let mut head = [0; HEAD];
-        if length - at < HEAD as u64 {
-            return Ok(Some(None));
+        if length.saturating_sub(at) < HEAD as u64 {
+            return Ok(None);
         }
         self.file.read_exact_at(&mut head, at)?;
         let [a, b, c, d, sum @ ..] = head;
         let size = u32::from_le_bytes([a, b, c, d]) as usize;
         if size > LONGEST || size as u64 > length - at - HEAD as u64 {
-            return Ok(Some(None));
+            return Ok(None);
         }
         let mut bytes = vec![0; size];
         self.file.read_exact_at(&mut bytes, at + HEAD as u64)?;
         if crc32fast::hash(&bytes) != u32::from_le_bytes(sum) {
-            return Ok(Some(None));
+            return Ok(None);
         }
         let record = Record::read(&bytes);
-        Ok(Some(record.map(|record| (record, (HEAD + size) as u64))))
+        Ok(record.map(|record| (record, (HEAD + size) as u64)))
     }
 
     /// Takes a record over; `false` for one that does not belong here.
@@ -265,7 +258,7 @@ impl Journal {
         };
         let record = self.record_at(place, self.end);
         match record.map_err(|source| SweepError::file(&self.path, source))? {
-            Some(Some((Record::Run(_, ended), _))) => Ok(Some(ended)),
+            Some((Record::Run(_, ended), _)) => Ok(Some(ended)),
             _ => {
                 let wrong = io::Error::new(io::ErrorKind::InvalidData, "it was changed meanwhile");
                 Err(SweepError::file(&self.path, wrong))
