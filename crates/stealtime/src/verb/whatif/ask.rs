@@ -61,6 +61,11 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
             let wrong = format!("--vary {text}: a value between the commas is empty");
             return Err(CliError::WhatIf(wrong));
         }
+        let count = all.len().saturating_mul(values.len());
+        if count > MOST_VARIANTS {
+            let wrong = format!("{count} variants are more than {MOST_VARIANTS}");
+            return Err(CliError::WhatIf(wrong));
+        }
         let with = |variant: &Vec<Setting>, value: &str| {
             let mut variant = variant.clone();
             variant.push((name.clone(), value.to_owned()));
@@ -71,10 +76,6 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
             .flat_map(|variant| values.iter().map(move |value| (variant, *value)))
             .map(|(variant, value)| with(variant, value))
             .collect();
-        if all.len() > MOST_VARIANTS {
-            let wrong = format!("{} variants are more than {MOST_VARIANTS}", all.len());
-            return Err(CliError::WhatIf(wrong));
-        }
     }
     Ok(all)
 }
@@ -393,18 +394,20 @@ pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Settin
             .ok_or_else(|| wrong(n + 1, "expected KEY = VALUE"))?;
         let unquoted = |text: &str| text.trim().trim_matches('"').to_owned();
         let (key, value) = (unquoted(key), unquoted(value));
+        let flag = match key.as_str() {
+            "groups" => Some(&mut assumed.groups),
+            "vcpu_cgroups" => Some(&mut assumed.vcpu_groups),
+            "balanced" => Some(&mut assumed.balanced),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            let Ok(is_so) = value.parse() else {
+                return Err(wrong(n + 1, &format!("{key} is true or false")));
+            };
+            *flag = Some(is_so);
+            continue;
+        }
         match (key.as_str(), value.as_str()) {
-            ("groups", "true") => assumed.groups = Some(true),
-            ("groups", "false") => assumed.groups = Some(false),
-            ("groups", _) => return Err(wrong(n + 1, "groups is true or false")),
-            ("vcpu_cgroups", "true") => assumed.vcpu_groups = Some(true),
-            ("vcpu_cgroups", "false") => assumed.vcpu_groups = Some(false),
-            ("vcpu_cgroups", _) => {
-                return Err(wrong(n + 1, "vcpu_cgroups is true or false"));
-            }
-            ("balanced", "true") => assumed.balanced = Some(true),
-            ("balanced", "false") => assumed.balanced = Some(false),
-            ("balanced", _) => return Err(wrong(n + 1, "balanced is true or false")),
             ("placement", "recorded") => assumed.placement = Some(Placement::Recorded),
             ("placement", "simulated") => assumed.placement = Some(Placement::Simulated),
             ("placement", _) => {

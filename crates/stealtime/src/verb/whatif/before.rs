@@ -1,6 +1,7 @@
 //! What is said of a recording before anything is replayed: what it lacks, who is not there all the
 //! time, and what remains answerable.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
@@ -208,14 +209,7 @@ fn never_ran(base: &Base) -> Vec<String> {
             .filter(|time| time.vm == of_vm.vm)
             .map(|time| time.vcpu)
             .collect();
-        let last = numbers.iter().copied().max().unwrap_or(0);
-        // A VM's vCPUs are numbered from 0, but ids of some topologies have gaps of their own: those
-        // are as wide as there are vCPUs.
-        let missing = (0..last).filter(|number| !numbers.contains(number));
-        let missing: Vec<u32> = missing.collect();
-        if missing.len() < numbers.len() {
-            found.extend(missing.into_iter().map(|number| (vm, number)));
-        }
+        found.extend(missing(&numbers).into_iter().map(|number| (vm, number)));
         let threads = recording.unseen.iter();
         let of_process = threads.filter(|thread| Some(thread.process) == of_vm.pid);
         let named = of_process.filter_map(|thread| vcpu_in_name(&thread.name));
@@ -232,6 +226,20 @@ fn never_ran(base: &Base) -> Vec<String> {
         format!("{vm} vCPU {number}")
     };
     found.iter().map(name).collect()
+}
+
+/// Numbers below the last one of a VM's vCPUs that none of them has. They are numbered from 0, but ids of
+/// some topologies have gaps of their own: those are as wide as there are vCPUs, and none is missing then.
+fn missing(numbers: &[u32]) -> Vec<u32> {
+    let there: BTreeSet<u32> = numbers.iter().copied().collect();
+    let Some(&last) = there.last() else {
+        return Vec::new();
+    };
+    // Counted before they are listed: a broken recording may have any number.
+    if last as usize + 1 - there.len() >= numbers.len() {
+        return Vec::new();
+    }
+    (0..last).filter(|number| !there.contains(number)).collect()
 }
 
 /// What of the tracepoints that matter is there, and what to do without.
@@ -446,9 +454,10 @@ fn losses(answers: &Answers) -> Vec<Lack> {
     let source = &answers.source;
     let mut lacks = Vec::new();
     if source.lost > 0 || source.lost_gaps > 0 {
-        let unknown: u64 = answers.vcpus.iter().map(|time| time.unknown_ns).sum();
-        let lived: u64 = answers.vcpus.iter().map(|time| time.span_ns).sum();
-        let share = unknown as f64 / (unknown + lived).max(1) as f64 * 100.0;
+        let vcpus = || answers.vcpus.iter();
+        let unknown: f64 = vcpus().map(|time| time.unknown_ns as f64).sum();
+        let lived: f64 = vcpus().map(|time| time.span_ns as f64).sum();
+        let share = unknown / (unknown + lived).max(1.0) * 100.0;
         let how_many = match (source.lost, source.lost_gaps) {
             (0, gaps) => format!("in {gaps} gaps, nobody knows how many"),
             (lost, 0) => format!("{lost} known"),
@@ -482,4 +491,19 @@ fn losses(answers: &Answers) -> Vec<Lack> {
         ));
     }
     lacks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn numbers_are_missing_where_most_are_there() {
+        assert_eq!(missing(&[0, 1, 3]), [2]);
+        assert_eq!(missing(&[8, 0, 4, 6, 2]), [1, 3, 5, 7]);
+        // As many as there are: a topology's gaps.
+        assert!(missing(&[1, 3]).is_empty());
+        assert!(missing(&[0, 1, u32::MAX - 1]).is_empty());
+        assert!(missing(&[]).is_empty());
+    }
 }
