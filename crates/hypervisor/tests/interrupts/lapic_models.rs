@@ -431,3 +431,19 @@ fn policies_are_known_by_name() {
     assert!(Suppression::Corrected.flaws().is_empty());
     assert!(Suppression::AsPostedV1.flaws().contains(&5));
 }
+
+#[test]
+fn while_a_nested_guest_runs_rvi_stays_its_hypervisors() {
+    let mut lapic = Lapic::new(true);
+    lapic.note_highest(Some(0x41), true);
+    assert_eq!((lapic.rvi(), lapic.event_requested()), (0x41, false));
+    lapic.set_nested_guest(true);
+    lapic.note_highest(Some(0x52), true);
+    assert_eq!((lapic.rvi(), lapic.take_event()), (0x41, true));
+    // What was highest before asks for nothing.
+    lapic.note_highest(Some(0x52), false);
+    assert_eq!((lapic.rvi(), lapic.event_requested()), (0x41, false));
+    lapic.set_nested_guest(false);
+    lapic.note_highest(Some(0x52), false);
+    assert_eq!(lapic.rvi(), 0x52);
+}

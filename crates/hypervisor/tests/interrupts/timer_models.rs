@@ -305,6 +305,38 @@ fn far_deadline_wraps_upstream_and_does_not_here() {
 }
 
 #[test]
+fn a_deadline_follows_the_guests_tsc_when_that_is_written() {
+    for hv_shift in [None, Some(5)] {
+        let env = TimerEnvironment {
+            pi_inject_timer: false,
+            apicv: true,
+            mwait_in_guest: false,
+            hlt_in_guest: false,
+            hv_shift,
+            on_housekeeping_cpu: false,
+            wants_to_run: true,
+        };
+        let mut w = world(TimerPolicy::Off, env, 2 << 17);
+        let cycles = |ns: u64| ns / 2 * 5;
+        let armed = w
+            .timer
+            .write_tscdeadline(cycles(100_000), now(0), &env, &());
+        w.do_all(armed);
+        w.pass(10_000);
+        // It is 40 us ahead from now on, and reaches the deadline so much sooner.
+        let tsc = GuestTsc::new(KHZ, GuestTsc::NEUTRAL, cycles(40_000)).unwrap();
+        let again = w.timer.tsc_changed(tsc, now(w.ns), &env, &());
+        w.do_all(again);
+        w.pass(200_000);
+        let [at] = w.interrupts[..] else {
+            panic!("{hv_shift:?}: {:?}", w.interrupts);
+        };
+        // An hrtimer fires 1 us ahead, before it is known how long an entry takes.
+        assert!((59_000..60_100).contains(&at), "{hv_shift:?}: {at}");
+    }
+}
+
+#[test]
 fn adaptive_policy_learns_per_vcpu() {
     let env = |hlt_in_guest| TimerEnvironment {
         pi_inject_timer: true,
