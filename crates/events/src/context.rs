@@ -36,16 +36,4 @@ impl Context {
     pub const fn in_task(self) -> bool {
         self.0 & (Self::HARDIRQ | Self::SOFTIRQ | Self::NMI) == 0
     }
-
-    /// In a hard interrupt handler.
-    #[must_use]
-    pub const fn in_hardirq(self) -> bool {
-        self.0 & Self::HARDIRQ != 0
-    }
-
-    /// In a softirq handler (not interrupted by a hard interrupt).
-    #[must_use]
-    pub const fn in_softirq(self) -> bool {
-        self.0 & (Self::SOFTIRQ | Self::HARDIRQ) == Self::SOFTIRQ
-    }
 }

@@ -52,6 +52,33 @@ fn within_a_host_the_same_offsets_come_back() {
 }
 
 #[test]
+fn a_guest_without_kvmclock_is_not_told_of_the_pause() {
+    let host = FakeHost::new(KHZ);
+    let (saved, _) = saved_after(&host, 3, 1_000_000);
+    let (vm, vcpus) = fresh(&host, 3);
+    vcpus[1].disable_kvmclock();
+    let done = saved.restore(&vm, &vcpus, Policy::Stopped).unwrap();
+    let untold = Reason::NotToldOfPause { vcpus: 1 };
+    assert!(done.reasons.contains(&untold), "{done}");
+}
+
+#[test]
+fn a_wall_clock_that_is_slewed_is_not_one_that_stepped() {
+    // As much as the kernel ever slews.
+    for ppb in [-500_000, 500_000] {
+        let host = FakeHost::new(KHZ);
+        host.slew_wall_clock(ppb);
+        let (saved, _) = saved_after(&host, 2, 1_000_000);
+        let (vm, vcpus) = fresh(&host, 2);
+        let options = Options::new(Policy::Stopped);
+        let plan = saved.plan(&vm, &vcpus, &options).unwrap();
+        host.pass(1_000_000_000);
+        let done = plan.carry_out(&vm, &vcpus);
+        assert!(done.is_ok(), "{ppb}: {:?}", done.err());
+    }
+}
+
+#[test]
 fn repeating_and_any_delay_change_nothing() {
     let host = FakeHost::new(KHZ);
     let (saved, _) = saved_after(&host, 3, 1_000_000);

@@ -170,12 +170,6 @@ fn keep_fixed(vcpu: &mut VcpuTsc, fixed: bool) {
 }
 
 impl FakeVm {
-    /// The host.
-    #[must_use]
-    pub const fn host_of(&self) -> &FakeHost {
-        &self.host
-    }
-
     fn state(&self) -> MutexGuard<'_, VmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
