@@ -132,6 +132,11 @@ fn event() -> impl Strategy<Value = (u64, Event)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     /// A step over the end of the clock makes time go back.
     #[test]
     fn whatever_was_recorded_is_replayed(list in proptest::collection::vec(event(), 1..300)) {
