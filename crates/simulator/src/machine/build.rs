@@ -47,6 +47,26 @@ struct ScriptGroups {
     limit: Option<u32>,
 }
 
+/// The host's fair class, without tasks.
+fn fair(cfg: &Config) -> Result<Fair, Fault> {
+    let sched = &cfg.knobs.sched;
+    let mut config = FairConfig::linux_7_2(cfg.host.topology.cpus());
+    config.features = sched.features;
+    config.preempt = sched.preempt;
+    config.tick_ns = 1_000_000_000 / u64::from(sched.hz);
+    config.lag_credit = sched.lag_credit;
+    config.yield_forfeits = sched.yield_forfeits;
+    config.other_load = OtherLoad::Instantaneous;
+    if let Some(ns) = sched.base_slice_ns {
+        config.base_slice_ns = ns;
+    }
+    let mut fair = Fair::new(config)?;
+    // The simulator checks its own sums; the scheduler's check is linear in its entities.
+    fair.set_self_check(false);
+    fair.set_lean();
+    Ok(fair)
+}
+
 impl<'a> Machine<'a> {
     /// Makes the host and its guests, at time 0. Events go to `sink`.
     ///
@@ -72,20 +92,6 @@ impl<'a> Machine<'a> {
     ) -> Result<Self, Fault> {
         cfg.check()?;
         let cpus = cfg.host.topology.cpus();
-        let mut fair_config = FairConfig::linux_7_2(cpus);
-        fair_config.features = cfg.knobs.sched.features;
-        fair_config.preempt = cfg.knobs.sched.preempt;
-        fair_config.tick_ns = 1_000_000_000 / u64::from(cfg.knobs.sched.hz);
-        fair_config.lag_credit = cfg.knobs.sched.lag_credit;
-        fair_config.yield_forfeits = cfg.knobs.sched.yield_forfeits;
-        fair_config.other_load = OtherLoad::Instantaneous;
-        if let Some(ns) = cfg.knobs.sched.base_slice_ns {
-            fair_config.base_slice_ns = ns;
-        }
-        let mut fair = Fair::new(fair_config)?;
-        // The simulator checks its own sums; the scheduler's check is linear in its entities.
-        fair.set_self_check(false);
-        fair.set_lean();
         let mut machine = Machine {
             now: 0,
             queue: Queue::new(),
@@ -99,7 +105,7 @@ impl<'a> Machine<'a> {
             nearest: Vec::new(),
             next_idle_balance: 0,
             idle_balance_ns: 0,
-            fair,
+            fair: fair(cfg)?,
             tasks: Table::default(),
             bandwidths: Vec::new(),
             workers: Vec::new(),
