@@ -79,9 +79,11 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
         .selected()
         .filter(|group| group.grouped_by != "order")
     {
-        let offsets: Vec<u64> = tables
+        // Offsets wrap: one of a guest that is behind its host is less than 0.
+        let offsets: Vec<i64> = tables
             .of_group(group)
             .filter_map(|vcpu: &Vcpu| vcpu.tsc_offset)
+            .map(u64::cast_signed)
             .collect();
         let (low, high) = (offsets.iter().min(), offsets.iter().max());
         if let (Some(low), Some(high)) = (low, high)
@@ -96,7 +98,7 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
                     format!(
                         "{} vCPUs' offsets seen, up to {} ticks apart",
                         offsets.len(),
-                        high - low
+                        high.abs_diff(*low)
                     ),
                     "Set one TSC offset for all vCPUs of a VM, as a VMM must after restoring it."
                         .to_owned(),

@@ -400,6 +400,10 @@ fn tsc_offsets_that_differ_within_a_vm() {
     };
     let expected = "2 vCPUs' offsets seen, up to 77 ticks apart";
     assert_eq!(offsets(1000, 1077).as_deref(), Some(expected));
+    assert_eq!(
+        offsets(1000, 1077).as_deref(),
+        offsets(7, 70_u64.wrapping_neg()).as_deref()
+    );
     assert_eq!(offsets(1000, 1000), None);
 }
 
