@@ -3,7 +3,8 @@
 
 use crate::Analysis;
 use crate::latency::Waker;
-use crate::ready::Cause;
+use crate::ready::{self, Cause};
+use crate::threads::IDLE;
 use crate::vcpu::{Run, Vcpu};
 
 /// A wait in a CPU's run queue that ended elsewhere: on another CPU, or in the run queue of one.
@@ -16,22 +17,28 @@ pub(crate) struct Left {
     /// The latency of the wakeup that this wait was part of, in ns: it counts once the wait is no
     /// longer doubted.
     latency: Option<(Waker, u64)>,
+    /// Whether it stood in the queue's list of waiters, which tells who had the CPU.
+    is_queued: bool,
+    /// What the CPU's being idle meant, once the whole wait had ended.
+    idle: Option<Cause>,
 }
 
 impl Vcpu {
-    /// It no longer waits in the run queue of its CPU, and that CPU was not there to see it.
+    /// It no longer waits in the run queue of its CPU, and that CPU was not there to see it. To be
+    /// called before it is taken out of that queue.
     pub(crate) fn leaves_for(&mut self, other: u16, now: u64) {
         if other == self.cpu || !self.is_waiting() {
             return;
         }
-        let before = self.left.map_or(0, |left| left.until);
         self.trust_left();
         self.left = Some(Left {
             queue: self.cpu,
-            from: self.wait_start.max(before),
+            from: self.queue_start,
             until: now,
             run: self.run,
+            is_queued: self.is_queued,
             latency: None,
+            idle: None,
         });
     }
 
@@ -51,6 +58,13 @@ impl Vcpu {
         }
     }
 
+    /// The wait that it is in has ended, and idle time in it meant this.
+    pub(crate) fn idle_meant(&mut self, cause: Cause) {
+        if let Some(left) = &mut self.left {
+            left.idle.get_or_insert(cause);
+        }
+    }
+
     /// Its wakeup was seen, by the CPU that sent it; whether the CPU that it was sent to has let it
     /// run since is not known.
     const fn was_sent_to(&self, cpu: u16) -> bool {
@@ -59,23 +73,25 @@ impl Vcpu {
     }
 
     /// What was counted as waiting, for `cause`, was not seen: it is unknown.
-    fn did_not_see(&mut self, run: Run, cause: Cause, ns: u64) {
-        let bucket = match run {
+    fn did_not_see(&mut self, left: Left, cause: Cause, ns: u64) {
+        let bucket = match left.run {
             Run::Waking => &mut self.time.wake_wait,
             _ => &mut self.time.preempted,
         };
         let ns = ns.min(*bucket);
         *bucket -= ns;
         self.time.unknown += ns;
-        let mut rest = ns;
-        // Waiting for an idle CPU counts as being throttled where it may be.
-        for cause in [cause, Cause::THROTTLED, Cause::UNKNOWN] {
-            if let Some(sum) = self.ready.get_mut(&cause.key()) {
-                let less = rest.min(*sum);
-                *sum -= less;
-                rest -= less;
+        let cause = match (left.is_queued, left.idle) {
+            (false, _) => Cause::UNKNOWN,
+            (true, None) if cause == Cause::of(IDLE) => {
+                // The same wait goes on: what idle time in it means is still open.
+                self.wait_idle = self.wait_idle.saturating_sub(ns);
+                return;
             }
-        }
+            (true, Some(meant)) if cause == Cause::of(IDLE) => meant,
+            (true, _) => cause,
+        };
+        ready::take_back(&mut self.ready, cause, ns);
     }
 }
 
@@ -97,7 +113,7 @@ impl Analysis {
                 && left.until > last
             {
                 let ns = window.clip(left.from.max(last), left.until, number);
-                vcpu.did_not_see(left.run, cause, ns);
+                vcpu.did_not_see(left, cause, ns);
                 vcpu.left = None;
             }
         }

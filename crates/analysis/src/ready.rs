@@ -77,6 +77,17 @@ pub(crate) fn add(table: &mut IntMap<u32, u64>, cause: Cause, ns: u64) {
     }
 }
 
+/// Takes time back that was added to a cause.
+pub(crate) fn take_back(table: &mut IntMap<u32, u64>, cause: Cause, ns: u64) {
+    let key = match table.contains_key(&cause.key()) {
+        true => cause.key(),
+        false => Cause::OTHERS.key(),
+    };
+    if let Some(sum) = table.get_mut(&key) {
+        *sum = sum.saturating_sub(ns);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

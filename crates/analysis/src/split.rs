@@ -167,13 +167,14 @@ impl Analysis {
     }
 
     /// Puts a waiting vCPU into a CPU's run queue.
-    fn enter_queue(&mut self, index: u32, target: u16) {
+    fn enter_queue(&mut self, index: u32, now: u64, target: u16) {
         self.ensure_cpu(target);
         if let (Some(vcpu), Some(cpu)) = (
             self.vcpus.get_mut(index as usize),
             self.cpus.get_mut(usize::from(target)),
         ) {
             vcpu.cpu = target;
+            vcpu.queue_start = now;
             vcpu.is_queued = cpu.push_waiter(index);
         }
     }
@@ -207,7 +208,7 @@ impl Analysis {
             vcpu.wait_start = now;
             vcpu.wait_bandwidth = expiries;
         }
-        self.enter_queue(index, cpu);
+        self.enter_queue(index, now, cpu);
     }
 
     /// `sched_switch`.
@@ -300,6 +301,8 @@ impl Analysis {
                     vcpu.settle(&self.window, woken, Cause::UNKNOWN);
                     vcpu.run = Run::Waking;
                     vcpu.wait_start = woken;
+                    // A move may have settled sleep beyond that.
+                    vcpu.queue_start = vcpu.since.max(woken);
                     vcpu.cpu = vcpu.woken_on;
                     self.lacks_wakeups = true;
                 }
@@ -312,6 +315,7 @@ impl Analysis {
                 Run::Running => vcpu.forget(),
                 _ => {}
             }
+            vcpu.leaves_for(cpu, now);
         }
         self.leave_queue(index, now);
         self.settle(index, now);
@@ -320,7 +324,6 @@ impl Analysis {
         let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
             return;
         };
-        vcpu.leaves_for(cpu, now);
         vcpu.end_wait(expiries);
         if vcpu.run == Run::Waking
             && let Some(waker) = vcpu.latencies.waker.take()
@@ -399,11 +402,11 @@ impl Analysis {
     }
 
     fn requeue(&mut self, index: u32, now: u64, target: u16) {
-        self.leave_queue(index, now);
         if let Some(vcpu) = self.vcpus.get_mut(index as usize) {
             vcpu.leaves_for(target, now);
         }
-        self.enter_queue(index, target);
+        self.leave_queue(index, now);
+        self.enter_queue(index, now, target);
     }
 
     /// `sched_migrate_task`.

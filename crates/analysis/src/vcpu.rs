@@ -147,6 +147,8 @@ pub(crate) struct Vcpu {
 
     /// Since when it waits for a CPU, and bandwidth timer expiries until then.
     pub(crate) wait_start: u64,
+    /// Since when it waits for this CPU.
+    pub(crate) queue_start: u64,
     pub(crate) wait_bandwidth: u64,
     /// Waiting in this wait while its CPU was idle.
     pub(crate) wait_idle: u64,
@@ -200,6 +202,7 @@ impl Vcpu {
             sleep_open: 0,
             sleep_in_halt: false,
             wait_start: 0,
+            queue_start: 0,
             wait_bandwidth: 0,
             wait_idle: 0,
             ready: IntMap::default(),
@@ -283,12 +286,13 @@ impl Vcpu {
     /// Ends a wait: decides what idle time in it means. `expiries` counts bandwidth timers.
     pub(crate) fn end_wait(&mut self, expiries: u64) {
         let idle = std::mem::take(&mut self.wait_idle);
+        let cause = if expiries == self.wait_bandwidth {
+            Cause::of(IDLE)
+        } else {
+            Cause::THROTTLED
+        };
+        self.idle_meant(cause);
         if idle > 0 {
-            let cause = if expiries == self.wait_bandwidth {
-                Cause::of(IDLE)
-            } else {
-                Cause::THROTTLED
-            };
             ready::add(&mut self.ready, cause, idle);
         }
     }

@@ -177,3 +177,45 @@ fn a_wakeup_that_waited_for_a_cpu_in_a_gap_has_no_latency() {
         assert_eq!(of_tid(&answers, 7).wake_wait_ns, known_ns);
     }
 }
+
+#[test]
+fn a_wait_that_moves_on_from_one_gap_to_the_next_is_unknown_in_each_once() {
+    for is_idle in [false, true] {
+        let mut trace = leaves_its_cpu(PREEMPTED);
+        let next = if is_idle { 0 } else { 9 };
+        trace.switch(1050, 0, 8, next, SLEEPS);
+        trace.switch(1100, 1, 0, 5, RUNNABLE);
+        trace.migrate(1200, 2, 0, 7, 1);
+        trace.add(1250, 0, 0, Kind::Lost { count: 5 });
+        trace.migrate(1400, 2, 0, 7, 2);
+        trace.add(1450, 1, 0, Kind::Lost { count: 5 });
+        trace.switch(1500, 2, 0, 7, RUNNABLE).entry(1510, 2, 7, 0);
+        let answers = trace.answers();
+        check(&answers);
+        let vcpu = of_tid(&answers, 7);
+        assert_eq!((vcpu.preempted_ns, vcpu.unknown_ns), (30 + 100, 150 + 200));
+    }
+}
+
+#[test]
+fn what_was_not_waiting_is_not_taken_from_it() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+    // A wait of 100 ns after a wakeup, and then another sleep on CPU 1.
+    trace
+        .entry(1000, 1, 7, 0)
+        .exit(1010, 1, 7, 0, EPT)
+        .switch(1020, 1, 7, 8, SLEEPS)
+        .wakeup(1030, 1, 8, 7, 1)
+        .switch(1130, 1, 8, 7, PREEMPTED)
+        .switch(1150, 1, 7, 8, SLEEPS);
+    // Its wakeup is seen to begin, to CPU 0; that it is moved says that it did not wait there.
+    trace.switch(1160, 0, 0, 9, RUNNABLE);
+    trace.waking(1200, 1, 8, 7, 0).migrate(1390, 1, 8, 7, 0);
+    trace.switch(1400, 1, 8, 7, SLEEPS).entry(1410, 1, 7, 0);
+    trace.add(1500, 0, 0, Kind::Lost { count: 5 });
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!((vcpu.wake_wait_ns, vcpu.halt_ns), (100, 10 + 240));
+    assert_eq!(vcpu.unknown_ns, 10);
+}

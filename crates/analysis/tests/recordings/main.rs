@@ -9,6 +9,7 @@
 
 mod common;
 mod grouping;
+mod parts;
 mod perf;
 mod sample;
 mod summaries;
