@@ -6,6 +6,7 @@ use stealtime_events::Names;
 
 use crate::answers::{Answers, Source, Vm};
 use crate::tables::Tables;
+use crate::vms::Group;
 use crate::{Analysis, findings};
 
 impl Analysis {
@@ -36,7 +37,10 @@ impl Analysis {
             grouped_by: group.grouped_by.to_owned(),
         });
         let mut answers = Answers {
-            source: self.source(),
+            source: Source {
+                notes: self.notes_on_groups(&groups),
+                ..self.source()
+            },
             events: self.counts.table(names),
             vms: vms.collect(),
             exits,
@@ -54,6 +58,39 @@ impl Analysis {
         };
         answers.findings = findings::all(&tables, &answers);
         answers
+    }
+
+    /// What of the VMs that the user told of is not so.
+    fn notes_on_groups(&self, groups: &[Group]) -> Vec<String> {
+        let mut notes = Vec::new();
+        let vcpus = || groups.iter().flat_map(|group| &group.vcpus);
+        let tid = |vcpu: u32| {
+            let vcpu = self.vcpus.get(vcpu as usize);
+            vcpu.map(|vcpu| self.threads.get(vcpu.thread).tid.0)
+        };
+        for (told, vm) in &self.options.groups {
+            if !vcpus().any(|vcpu| tid(*vcpu) == Some(*told)) {
+                notes.push(format!(
+                    "thread {told}, told to be of {vm}, is no vCPU here"
+                ));
+            }
+        }
+        for group in groups.iter().filter(|group| group.grouped_by == "user") {
+            let mut seen: BTreeMap<u32, i32> = BTreeMap::new();
+            for &index in &group.vcpus {
+                let Some((vcpu, tid)) = self.vcpus.get(index as usize).zip(tid(index)) else {
+                    continue;
+                };
+                if let Some(other) = seen.insert(vcpu.id.0, tid) {
+                    notes.push(format!(
+                        "threads {other} and {tid}, told to be of {}, are both vCPU {}: of one VM \
+                         they cannot be",
+                        group.name, vcpu.id.0
+                    ));
+                }
+            }
+        }
+        notes
     }
 
     fn source(&self) -> Source {

@@ -77,6 +77,12 @@ pub(crate) enum CliError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// An output would take the place of an input.
+    #[error("{path}: is what is read, and would be overwritten: give another name")]
+    OverInput {
+        /// The file.
+        path: PathBuf,
+    },
     /// `check` was asked for something that is not there, or given a file that it cannot use.
     #[error("{0}")]
     Check(String),

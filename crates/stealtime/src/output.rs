@@ -75,6 +75,21 @@ pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     }
 }
 
+/// Refuses an output that would take the place of an input.
+pub(crate) fn check_apart(output: &Path, input: &Path) -> Result<(), CliError> {
+    use std::os::unix::fs::MetadataExt;
+    let file = |path: &Path| {
+        let meta = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((meta.dev(), meta.ino()))
+    };
+    match (file(output), file(input)) {
+        (Some(output_is), Some(input_is)) if output_is == input_is => Err(CliError::OverInput {
+            path: output.to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The folder that a file is in.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
@@ -93,6 +108,15 @@ pub(crate) fn to_stdout(
         .map_err(CliError::Stdout)
 }
 
+/// What was printed, and whether to go on: that nobody reads it any more (`| head`) is no reason to
+/// leave out a file that is wanted too.
+pub(crate) fn go_on(printed: Result<(), CliError>, to_a_file: bool) -> Result<(), CliError> {
+    match printed {
+        Err(error) if to_a_file && error.is_broken_pipe() => Ok(()),
+        printed => printed,
+    }
+}
+
 /// Writes a file by `write`: under another name first, so that a file of this name is whole.
 pub(crate) fn to_file<T>(
     path: &Path,
@@ -106,7 +130,9 @@ pub(crate) fn to_file<T>(
     // Not a plain file (a device, a pipe): nothing to put in its place.
     if path.exists() && !path.is_file() {
         let file = std::fs::File::create(path).map_err(failed)?;
-        return write(&mut io::BufWriter::new(file));
+        let mut out = io::BufWriter::new(file);
+        let result = write(&mut out)?;
+        return out.flush().map_err(failed).map(|()| result);
     }
     let file = tempfile::Builder::new()
         .prefix(".stealtime-")
@@ -114,7 +140,7 @@ pub(crate) fn to_file<T>(
         .tempfile_in(folder(path))
         .map_err(|error| failed(own(error)))?;
     unfinished(Some(file.path().to_owned()));
-    let result = write_all(file, write).and_then(|(file, result)| {
+    let result = write_all(file, write, failed).and_then(|(file, result)| {
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(result)
     });
@@ -137,12 +163,13 @@ fn own(error: io::Error) -> io::Error {
 fn write_all<T>(
     file: NamedTempFile,
     write: impl FnOnce(&mut dyn Write) -> Result<T, CliError>,
+    failed: impl FnOnce(io::Error) -> CliError,
 ) -> Result<(NamedTempFile, T), CliError> {
     let mut out = io::BufWriter::new(file);
     let result = write(&mut out)?;
     let file = out
         .into_inner()
-        .map_err(|error| CliError::Stdout(error.into_error()))?;
+        .map_err(|error| failed(error.into_error()))?;
     Ok((file, result))
 }
 

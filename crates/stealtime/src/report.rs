@@ -28,14 +28,23 @@ impl ReportTo {
         self.report.as_deref() == Some(Path::new("-"))
     }
 
-    /// Refuses a report that could not be written, and two results on standard output: `other`,
-    /// whether something beside tables goes there.
-    pub(crate) fn check(&self, other: bool) -> Result<(), CliError> {
+    /// Whether a file is to be written, whoever reads standard output.
+    pub(crate) fn is_file(&self) -> bool {
+        self.is_wanted() && !self.is_stdout()
+    }
+
+    /// Refuses a report that could not be written or would take the place of one of `inputs`, and two
+    /// results on standard output: `other`, whether something beside tables goes there.
+    pub(crate) fn check(&self, other: bool, inputs: &[&Path]) -> Result<(), CliError> {
         if other && self.is_stdout() {
             return Err(CliError::ReportToStdout("another form of the result"));
         }
         match &self.report {
-            Some(path) if !self.is_stdout() => output::check(path),
+            Some(path) if !self.is_stdout() => {
+                let apart = |input: &&Path| output::check_apart(path, input);
+                inputs.iter().try_for_each(apart)?;
+                output::check(path)
+            }
             _ => Ok(()),
         }
     }

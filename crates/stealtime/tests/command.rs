@@ -397,3 +397,90 @@ fn nobody_has_to_read_the_errors() {
     let (status, ..) = run(Command::new("sh").args(["-c", &sh]));
     assert_eq!(status, Some(2));
 }
+
+#[test]
+fn a_window_without_events_has_what_lasts_through_it() {
+    let text = trace("pvmhost-ticketlock-idle-text/trace.txt.zst");
+    let window = ["--from", "15826781ns", "--until", "18034064ns"];
+    let mut command = stealtime(&["analyze", "--json"]);
+    let (status, out, error) = run(command.arg(&text).args(window));
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    let answers: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(answers["source"]["events"], 0);
+    for vcpu in answers["vcpus"].as_array().expect("vCPUs") {
+        let known = vcpu["span_ns"].as_u64().zip(vcpu["unknown_ns"].as_u64());
+        assert!(
+            known.is_some_and(|(span, unknown)| span + unknown <= 18_034_064 - 15_826_781),
+            "{vcpu}"
+        );
+    }
+    let spans = answers["vcpus"].as_array().into_iter().flatten();
+    assert!(
+        spans
+            .filter(|vcpu| vcpu["span_ns"] == 18_034_064 - 15_826_781)
+            .count()
+            > 1
+    );
+}
+
+#[test]
+fn a_file_is_written_though_nobody_reads_standard_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("report.html");
+    let mut child = stealtime(&["analyze", "--key", "all", "--json", "--report"])
+        .arg(&file)
+        .arg(hackbench())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command runs");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("the command ends").code(), Some(0));
+    assert!(file.is_file());
+}
+
+#[test]
+fn a_recording_is_not_overwritten_by_what_is_made_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("trace.dat.zst");
+    std::fs::copy(hackbench(), &recording).expect("a copy");
+    let before = std::fs::read(&recording).expect("the copy");
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&recording, &link).expect("a link");
+    for verb in [
+        &["analyze", "--report"][..],
+        &["export", "--to", "perfetto", "-o"],
+        &["export", "--to", "trace.dat", "-o"],
+        &["whatif", "--report"],
+        &["whatif", "--export"],
+    ] {
+        for out in [&recording, &link] {
+            let (status, out, error) = run(stealtime(verb).arg(out).arg(&recording));
+            assert_eq!((status, out.as_str()), (Some(2), ""), "{verb:?}");
+            assert!(error.contains("would be overwritten"), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&recording).expect("the copy"), before);
+    assert!(link.is_symlink());
+}
+
+#[test]
+fn threads_that_cannot_be_of_a_vm_are_named() {
+    let answers: Value = serde_json::from_str(&analyze(&["--json"])).expect("JSON");
+    let vcpus = answers["vcpus"].as_array().expect("vCPUs");
+    let first = |number: u64| {
+        let of_number = vcpus.iter().filter(|vcpu| vcpu["vcpu"] == number);
+        let mut tids = of_number.filter_map(|vcpu| vcpu["tid"].as_i64());
+        tids.next().zip(tids.next()).expect("two")
+    };
+    let (one, other) = first(0);
+    let group = format!("mine={one},{other},4000000");
+    let shown = analyze(&["--key", "vms", "--vm-of", &group, "--json"]);
+    assert!(
+        shown.contains("thread 4000000, told to be of mine, is no vCPU here")
+            && shown.contains(&format!(
+                "threads {one} and {other}, told to be of mine, are both vCPU 0"
+            )),
+        "{shown}"
+    );
+}

@@ -82,7 +82,10 @@ fn lost(answers: &Answers) -> String {
 
 fn vms(answers: &Answers) -> String {
     if answers.vms.is_empty() {
-        return "no VM: nothing ran a vCPU here".to_owned();
+        return match answers.source.partial {
+            true => "no VM: nothing that could be read tells of a vCPU".to_owned(),
+            false => "no VM: nothing ran a vCPU here".to_owned(),
+        };
     }
     let vms: Vec<_> = answers
         .vms

@@ -194,6 +194,13 @@ fn nothing(answers: &Answers, what: &str, tracepoints: &[&str]) -> String {
     if missing.is_empty() {
         return format!("No {what} in this selection.");
     }
+    if answers.source.partial {
+        // It may have been recorded, in what could not be read.
+        return format!(
+            "No {what}: what could be read has no {}.",
+            missing.join(" and no ")
+        );
+    }
     let (verb, them) = if missing.len() == 1 {
         ("is", "it")
     } else {

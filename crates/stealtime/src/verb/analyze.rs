@@ -110,7 +110,8 @@ impl Analyze {
     /// Reads, analyzes, prints.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let format = self.form.get();
-        self.report.check(format != Format::Table)?;
+        self.report
+            .check(format != Format::Table, &[&self.recording.trace])?;
         let keys = self.keys();
         let csv_key = match (format, keys.as_slice()) {
             (Format::Csv, [key]) => Some(*key),
@@ -129,7 +130,8 @@ impl Analyze {
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         if !self.report.is_stdout() {
-            print(&analyzed.answers, format, &keys, csv_key)?;
+            let printed = print(&analyzed.answers, format, &keys, csv_key);
+            output::go_on(printed, self.report.is_file())?;
         }
         self.report
             .write(|command| html::analyze::page(&analyzed.answers, command))?;

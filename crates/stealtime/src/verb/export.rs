@@ -73,6 +73,9 @@ impl Export {
         if to_stdout && stdout().is_terminal() {
             return Err(CliError::Terminal);
         }
+        if !to_stdout {
+            output::check_apart(&self.output, &self.recording.trace)?;
+        }
         match self.to {
             Form::Perfetto if self.compress => Err(CliError::ForTraceDat),
             Form::TraceDat if !self.vm.is_empty() => Err(CliError::ForPerfetto),

@@ -52,15 +52,15 @@ pub(super) fn cpus_of(asked: &[u16], cpus: u32) -> Result<(), CliError> {
 /// The window holds part of the recording.
 pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result<(), CliError> {
     let source = &analyzed.answers.source;
-    window_of(window, analyzed.first_ns, source.last_ns, source.events)
+    window_of(window, analyzed.first_ns, source.last_ns)
 }
 
-/// The window holds part of a recording from `first` to `last`, of which it has so many events.
+/// The window holds part of a recording from `first` to `last`. There need be no event in it: what
+/// lasts is there all the same.
 pub(super) fn window_of(
     window: crate::args::Window,
     first: u64,
     last: u64,
-    events: u64,
 ) -> Result<(), CliError> {
     let from = window.from.map(|from| from.resolve(first));
     let to = window.until.map(|until| until.resolve(first));
@@ -76,9 +76,7 @@ pub(super) fn window_of(
     match (from, to) {
         (Some(from), Some(to)) if to <= from => wrong("--until", to, "not after --from"),
         (_, Some(to)) if to <= first => wrong("--until", to, "before the first event"),
-        (Some(from), _) if events == 0 && from > first => {
-            wrong("--from", from, "after the last event")
-        }
+        (Some(from), _) if from > last => wrong("--from", from, "after the last event"),
         _ => Ok(()),
     }
 }

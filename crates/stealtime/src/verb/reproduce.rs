@@ -64,7 +64,7 @@ struct Output<'r> {
 impl Reproduce {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        self.report.check(self.form.is_json())?;
+        self.report.check(self.form.is_json(), &[])?;
         let chosen = chosen(&self.results).map_err(failed)?;
         let mut runs = 0;
         for result in &chosen {
@@ -85,7 +85,7 @@ impl Reproduce {
         }
         drop(bar);
         if !self.report.is_stdout() {
-            self.show(&all)?;
+            output::go_on(self.show(&all), self.report.is_file())?;
         }
         self.report
             .write(|command| html::reproduce::page(&all, self.tolerance, self.quick, command))?;

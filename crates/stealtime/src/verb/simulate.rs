@@ -90,9 +90,12 @@ struct Output<'r> {
 impl Simulate {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        self.report
-            .check(self.form.is_json() || self.timeline.is_some())?;
+        self.report.check(
+            self.form.is_json() || self.timeline.is_some(),
+            &[&self.runs.scenario],
+        )?;
         if let Some(path) = &self.trace {
+            output::check_apart(path, &self.runs.scenario)?;
             output::check(path)?;
         }
         let scenario = self.runs.scenario()?;
@@ -112,7 +115,8 @@ impl Simulate {
             .then(|| speed(&runs, jobs.get(), begin.elapsed().as_secs_f64()));
         let comparison = compare(&scenario, &runs);
         if !self.report.is_stdout() {
-            self.show(&comparison, speed)?;
+            let is_file_wanted = self.report.is_file() || self.trace.is_some();
+            output::go_on(self.show(&comparison, speed), is_file_wanted)?;
         }
         self.report
             .write(|command| html::simulate::page(&comparison, scenario.text(), command))?;

@@ -131,7 +131,8 @@ struct Output<'s> {
 impl Sweep {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        self.report.check(self.form.is_json())?;
+        self.report
+            .check(self.form.is_json(), &[&self.runs.scenario])?;
         let plan = self.plan()?;
         let jobs = self.runs.jobs();
         let folder = self.folder()?;
@@ -164,7 +165,8 @@ impl Sweep {
         let summary = sweep.summary(&self.metric).map_err(failed)?;
         let busy = self.stats.then(|| busy(&work));
         if !self.report.is_stdout() {
-            self.show(&sweep, &summary, &results, busy)?;
+            let shown = self.show(&sweep, &summary, &results, busy);
+            output::go_on(shown, self.report.is_file())?;
         }
         self.report
             .write(|command| page(&sweep.plan, &summary, command))?;

@@ -226,7 +226,8 @@ struct Report {
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        self.report.check(self.form.is_json())?;
+        let inputs: Vec<&Path> = self.trace.iter().map(PathBuf::as_path).collect();
+        self.report.check(self.form.is_json(), &inputs)?;
         if let Some(folder) = &self.self_test {
             let rows = selftest::rows(self, folder)?;
             return match self.form.is_json() {
@@ -238,6 +239,7 @@ impl WhatIf {
             return Err(CliError::WhatIf("no recording was given".to_owned()));
         };
         if let Some(to) = &self.export {
+            output::check_apart(to, path)?;
             export::check(to)?;
         }
         seen::check(self)?;
@@ -250,7 +252,7 @@ impl WhatIf {
         // What is known before the run is said before it.
         let tables = !self.form.is_json() && !self.report.is_stdout();
         if tables {
-            print(&show::before(&report))?;
+            self.go_on(print(&show::before(&report)))?;
         }
         let stop = output::stop_by_interrupt();
         self.replay(&base, &asked, &mut report, stop)?;
@@ -261,16 +263,21 @@ impl WhatIf {
             self.export(&base, twice.path(), &asked, &mut report)?;
         }
         if self.form.is_json() {
-            output::to_stdout(|out| json::write_any(&report, out))?;
+            self.go_on(output::to_stdout(|out| json::write_any(&report, out)))?;
         }
         if tables {
-            print(&show::after(&report))?;
+            self.go_on(print(&show::after(&report)))?;
         }
         self.report.write(|command| page::page(&report, command))?;
         match report.partial {
             true => Err(CliError::Stopped),
             false => Ok(()),
         }
+    }
+
+    /// What was printed, and whether to go on though nobody reads it.
+    fn go_on(&self, printed: Result<(), CliError>) -> Result<(), CliError> {
+        output::go_on(printed, self.report.is_file() || self.export.is_some())
     }
 
     fn source(&self, path: &Path) -> Recording {

@@ -59,7 +59,7 @@ impl Export {
         }
         let cut = input::drive("exporting", source, take)?;
         pick::cpus_of(&chosen, cpus.max(source.info().cpus.unwrap_or(0)))?;
-        pick::window_of(self.window, first_ns, last_ns, writer.stats().events)?;
+        pick::window_of(self.window, first_ns, last_ns)?;
         writer.describe(source.info());
         writer.finish().map_err(failed)?;
         Ok(cut)

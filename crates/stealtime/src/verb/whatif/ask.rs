@@ -87,6 +87,10 @@ pub(super) fn answerable(name: &str, base: &Base) -> Result<(), String> {
         return answerable_of_vm(name, knob, &grouped(vm, base));
     }
     if !ACT.contains(&name) {
+        // A slip of the pen is no knob that a replay cannot tell of.
+        if let Err(unknown @ knobs::KnobError::Unknown { .. }) = knobs::get(&base.config, name) {
+            return Err(unknown.to_string());
+        }
         let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
         return Err(format!(
             "{name} does nothing in a replay yet, so this recording cannot answer it; \
