@@ -39,7 +39,7 @@ pub fn terminal(text: &str) -> Cow<'_, str> {
 }
 
 /// Whether a character does something other than to show itself.
-fn is_unsafe(c: char) -> bool {
+pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}'
@@ -54,20 +54,23 @@ fn is_unsafe(c: char) -> bool {
         )
 }
 
-/// A CSV cell: what a spreadsheet would take for a formula (a first character of `=`, `+`, `-`, `@`,
-/// tab or carriage return) gets a `'` before it. Only for text: numbers keep their sign.
+/// A CSV cell, safe to show as [`terminal`] makes it; what a spreadsheet would take for a formula (a
+/// first character of `=`, `+`, `-` or `@`) gets a `'` before it. Only for text: numbers keep their
+/// sign.
 ///
 /// ```
 /// use stealtime_report::escape::csv_text;
 /// assert_eq!(csv_text("kworker/0:1"), "kworker/0:1");
 /// assert_eq!(csv_text("=HYPERLINK(1)"), "'=HYPERLINK(1)");
+/// assert_eq!(csv_text("\u{1b}[31m"), "\\u{1b}[31m");
 /// ```
 #[must_use]
 pub fn csv_text(text: &str) -> Cow<'_, str> {
-    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        Cow::Owned(format!("'{text}"))
+    let safe = terminal(text);
+    if safe.starts_with(['=', '+', '-', '@']) {
+        Cow::Owned(format!("'{safe}"))
     } else {
-        Cow::Borrowed(text)
+        safe
     }
 }
 

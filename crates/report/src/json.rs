@@ -2,10 +2,13 @@
 
 use std::io::{self, Write};
 
+use serde::Serialize as _;
 use serde_json::Value;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use stealtime_analysis::Answers;
 
 use crate::Key;
+use crate::escape::is_unsafe;
 
 /// Writes the answers as one JSON object, indented by two spaces, with a newline at the end. The
 /// keys and their meaning: `docs/json.md`.
@@ -19,8 +22,7 @@ pub fn write(answers: &Answers, keys: &[Key], mut out: impl Write) -> io::Result
     if let (Value::Object(object), false) = (&mut value, keys.is_empty()) {
         object.retain(|name, _| name == "source" || keys.iter().any(|key| key.json() == name));
     }
-    serde_json::to_writer_pretty(&mut out, &value)?;
-    out.write_all(b"\n")
+    print(&value, &mut out)
 }
 
 /// Writes results of any other kind in the same form.
@@ -30,6 +32,75 @@ pub fn write(answers: &Answers, keys: &[Key], mut out: impl Write) -> io::Result
 pub fn write_any(results: &impl serde::Serialize, mut out: impl Write) -> io::Result<()> {
     // By way of a value: its numbers and keys are written alike everywhere.
     let value = serde_json::to_value(results)?;
-    serde_json::to_writer_pretty(&mut out, &value)?;
+    print(&value, &mut out)
+}
+
+fn print(value: &Value, mut out: impl Write) -> io::Result<()> {
+    let form = Safe(PrettyFormatter::new());
+    value.serialize(&mut Serializer::with_formatter(&mut out, form))?;
     out.write_all(b"\n")
+}
+
+/// Indented by two spaces. JSON may hold names with characters that do something to a terminal: they
+/// are written as escapes, which mean the same.
+struct Safe(PrettyFormatter<'static>);
+
+/// What is as in the other form.
+macro_rules! same {
+    ($($name:ident($($argument:ident: $kind:ty)?);)*) => {
+        $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $argument: $kind)?) -> io::Result<()> {
+            self.0.$name(out $(, $argument)?)
+        })*
+    };
+}
+
+impl Formatter for Safe {
+    same! {
+        begin_array();
+        end_array();
+        begin_array_value(is_first: bool);
+        end_array_value();
+        begin_object();
+        end_object();
+        begin_object_key(is_first: bool);
+        begin_object_value();
+        end_object_value();
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((before, found)) = rest.find(is_unsafe).map(|at| rest.split_at(at)) {
+            out.write_all(before.as_bytes())?;
+            let mut after = found.chars();
+            for unit in after.next().into_iter().collect::<String>().encode_utf16() {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = after.as_str();
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_move_a_cursor_is_escaped_and_means_the_same() {
+        let text = "a\u{1b}[2J\u{9b}2J\u{202e}b\u{e0041}\u{7f}é\n\"";
+        let mut out = Vec::new();
+        write_any(&serde_json::json!({ text: [text, 1] }), &mut out).expect("a Vec takes all");
+        let shown = String::from_utf8(out.clone()).expect("JSON is UTF-8");
+        let is_plain = |c: char| c == '\n' || !is_unsafe(c);
+        assert!(
+            shown.chars().all(is_plain) && shown.contains('é'),
+            "{shown:?}"
+        );
+        let read: Value = serde_json::from_slice(&out).expect("JSON");
+        assert_eq!(read[text][0], text);
+    }
 }
