@@ -12,6 +12,8 @@ use crate::vcpu::{Run, Vcpu};
 
 /// Most vCPU threads; events of further ones are not accounted. 64 full VMs of the largest size.
 const MAX_VCPUS: usize = 1 << 18;
+/// No host that is traced is silent for so long, in ns: a clock jumps, or the file is damaged.
+const MOST_SILENCE: u64 = 60_000_000_000;
 /// `KVM_HC_SEND_IPI`: the guest asks KVM to send IPIs.
 const HC_SEND_IPI: u64 = 10;
 /// `MSR_IA32_TSC_DEADLINE`, and the x2APIC's initial count: writes that arm the LAPIC timer.
@@ -55,6 +57,9 @@ impl Analysis {
         if event.time_ns < self.now {
             self.out_of_order += 1;
         } else {
+            if event.time_ns - self.now > MOST_SILENCE {
+                self.on_silence(event.time_ns, event.cpu.0);
+            }
             self.now = event.time_ns;
         }
         let now = self.now;
@@ -80,6 +85,16 @@ impl Analysis {
         self.dispatch(event, counts, names);
         if let Some(cpu) = self.cpus.get_mut(usize::from(number)) {
             cpu.last = now;
+        }
+    }
+
+    /// There was no event since the last one until `now`.
+    #[cold]
+    fn on_silence(&mut self, now: u64, cpu: u16) {
+        let ns = now - self.now;
+        let counts = self.window.clip(self.now, now, cpu) > MOST_SILENCE;
+        if counts && self.silence.is_none_or(|(longest, _)| longest < ns) {
+            self.silence = Some((ns, self.now));
         }
     }
 

@@ -81,6 +81,8 @@ pub struct Analysis {
     /// Events in the selection.
     events: u64,
     out_of_order: u64,
+    /// The longest time without an event that is too long to be true, and when it began.
+    silence: Option<(u64, u64)>,
     lost: u64,
     lost_gaps: u64,
     /// Losses so far, to tell whether there was one since.
@@ -117,6 +119,7 @@ impl Analysis {
             now: 0,
             events: 0,
             out_of_order: 0,
+            silence: None,
             lost: 0,
             lost_gaps: 0,
             loss_count: 0,

@@ -339,7 +339,9 @@
           const top = middle(lay, y) - high / 2;
           const children = [{ type: 'rect', shape: { x, y: top, width: Math.max(end - x, 0.5), height: high },
             style: { fill, stroke: color('ground'), lineWidth: end - x > 3 ? 1 : 0 } }];
-          const text = [show(value), `${Math.round(value)}${axis.unit}`].find((text) => widthOf(text) + 6 < value * room);
+          // Rounded where there is no room, but not what that would make 0 or much else.
+          const texts = value < 10 ? [show(value)] : [show(value), `${Math.round(value)}${axis.unit}`];
+          const text = texts.find((text) => widthOf(text) + 6 < value * room);
           if (text && high >= 13) {
             children.push(words(text, (x + end) / 2, middle(lay, y), inkOn(fill), 'center'));
           }

@@ -10,6 +10,7 @@ use crate::tables::Tables;
 /// Adds what is wrong with the recording.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     losses_and_order(answers, found);
+    jumps(tables.analysis, found);
     missing_events(tables.analysis, answers, found);
     groups(tables.analysis, answers, found);
 }
@@ -41,6 +42,30 @@ fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
             "Use one clock for all CPUs (trace-cmd record -C mono).".to_owned(),
         ]));
     }
+}
+
+/// Times that cannot be: what lasts through them counts for all of it.
+fn jumps(analysis: &Analysis, found: &mut Vec<Weighted>) {
+    let Some((ns, at)) = analysis.silence else {
+        return;
+    };
+    let before = at - analysis.first;
+    let seconds = |ns: u64| format!("{}.{:03} s", ns / 1_000_000_000, ns / 1_000_000 % 1000);
+    found.push(Weighted::new("time_jumps", "", DOUBT, [
+        "For a long time there is no event at all: a clock jumps, or the file is damaged. Whatever \
+         lasted then counts with all of it."
+            .to_owned(),
+        format!(
+            "none for {}, from {} after the first one on",
+            seconds(ns),
+            seconds(before)
+        ),
+        format!(
+            "Look at what is before (--until {}ns) and behind (--from {}ns).",
+            before + 1,
+            before + ns
+        ),
+    ]));
 }
 
 /// Answers that need events which were not recorded.

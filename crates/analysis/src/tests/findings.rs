@@ -8,6 +8,7 @@ use super::build::{
     EPT, HLT, INTERRUPT, MSR_WRITE, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace,
 };
 use crate::answers::Finding;
+use crate::{Options, Selection};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -496,4 +497,36 @@ fn more_tasks_than_are_told_apart() {
         tasks(MOST + 100).as_deref(),
         Some("more than 1048576 tasks")
     );
+}
+
+#[test]
+fn a_time_without_events_that_cannot_be_is_told() {
+    let second = 1_000_000_000;
+    let mut trace = Trace::new(&[]);
+    trace
+        .entry(second, 0, 7, 0)
+        .exit(2 * second, 0, 7, 0, EPT)
+        .entry(50 * second, 0, 7, 0)
+        // Time that goes back is no jump, nor is what follows it.
+        .entry(second, 0, 7, 0)
+        .exit(100 * second, 0, 7, 0, EPT);
+    assert_eq!(found(&trace, "time_jumps"), None);
+    trace.entry(4000 * second, 0, 7, 0);
+    assert_eq!(
+        evidence(&trace, "time_jumps").as_deref(),
+        Some("none for 3900.000 s, from 99.000 s after the first one on")
+    );
+    let until = |to_ns| {
+        let selection = Selection {
+            to_ns: Some(to_ns),
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        let mut findings = answers.findings.iter();
+        findings.any(|finding| finding.id == "time_jumps")
+    };
+    assert!(!until(99 * second + 1) && until(3999 * second));
 }

@@ -8,7 +8,6 @@ mod candidates;
 mod export;
 mod facts;
 mod gain;
-mod jumps;
 mod page;
 mod page_gain;
 mod plan;
@@ -305,13 +304,10 @@ impl WhatIf {
         before::replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);
         let mut source = input::open(path, &from, None)?;
-        let mut jumps = jumps::Jumps::default();
         input::drive("reading again", &mut *source, |event, source| {
-            jumps.event(event);
             extractor.event(event, source.names());
             Ok(())
         })?;
-        jumps.check()?;
         let recording = extractor.finish();
         let recorded = predict::recorded(&recording, &answers);
         Ok(Read {

@@ -269,6 +269,15 @@ pub(super) fn replayable(answers: &Answers) -> Result<(), CliError> {
                 .to_owned(),
         );
     }
+    let findings = answers.findings.iter();
+    if let Some(jump) = findings.clone().find(|found| found.id == "time_jumps") {
+        // A replay would run through all of it.
+        return refuse(format!(
+            "{} {}. Cut it before: `stealtime export TRACE --to trace.dat -o part.dat`, with one of \
+             the options below. {}",
+            jump.what, jump.evidence, jump.next
+        ));
+    }
     if !has.any(&["sched_switch"]) {
         let there: Vec<&str> = ["kvm_entry", "kvm_exit", "sched_waking", "hrtimer_start"]
             .into_iter()
@@ -505,5 +514,7 @@ mod tests {
         assert!(missing(&[1, 3]).is_empty());
         assert!(missing(&[0, 1, u32::MAX - 1]).is_empty());
         assert!(missing(&[]).is_empty());
+        // The one that is not known is the highest there is.
+        assert!(missing(&[0, 1, 4_160_749_568, u32::MAX]).is_empty());
     }
 }

@@ -9,6 +9,9 @@ use stealtime_lab::stats::{Estimate, Verdict};
 use super::Base;
 use super::result::{Compared, Judged, Measured};
 
+/// Who tasks are that are no vCPUs.
+pub(super) const HOST_TASKS: &str = "host tasks";
+
 /// What a difference means beside chance and beside what the replay is off by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,8 +125,8 @@ impl Gain {
             given_back: effect("all VMs", &less(&Measured::all_ready)?, -1.0),
             cpu_freed: effect("host", &less(&Measured::all_in_halts)?, -1.0),
             vms,
-            host_tasks: effect("host tasks", &less(&|m| m.others_ready)?, -1.0),
-            host_tasks_work: effect("host tasks", &more(&|m| m.others_work)?, 1.0),
+            host_tasks: effect(HOST_TASKS, &less(&|m| m.others_ready)?, -1.0),
+            host_tasks_work: effect(HOST_TASKS, &more(&|m| m.others_work)?, 1.0),
             work: effect("all", &more(&Measured::all_work)?, 1.0),
             host_cpu: effect("host", &less(&Measured::host_cpu)?, 1.0),
         };

@@ -3,7 +3,7 @@
 use stealtime_report::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
 
 use super::auto::Auto;
-use super::gain::{Effect, Gain, Outcome, Word};
+use super::gain::{Effect, Gain, HOST_TASKS, Outcome, Word};
 use super::result::{self, Variant};
 use super::show_gain::{LEGEND, interval, signed, word};
 
@@ -172,7 +172,12 @@ const fn means(word: Word) -> &'static str {
 
 fn loses(gain: &Gain) -> String {
     gain.most_lost().map_or(String::new(), |lost| {
-        format!("; {} loses {:.1}", lost.who, -lost.change.mean)
+        let verb = if lost.who == HOST_TASKS {
+            "lose"
+        } else {
+            "loses"
+        };
+        format!("; {} {verb} {:.1}", lost.who, -lost.change.mean)
     })
 }
 
