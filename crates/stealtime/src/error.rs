@@ -92,9 +92,14 @@ pub(crate) enum CliError {
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Stdout(io::Error),
-    /// Standard input cannot be kept for a second reading.
-    #[error("standard input: {0}; give a file instead")]
-    Spool(io::Error),
+    /// What cannot be read twice cannot be kept for a second reading.
+    #[error(
+        "what comes through a pipe is kept in {0}: {1}; set TMPDIR to another folder, or give a file"
+    )]
+    Spool(PathBuf, io::Error),
+    /// Standard input cannot be read.
+    #[error("standard input: {0}")]
+    Stdin(io::Error),
     /// A pipe or device cannot be kept for a second reading.
     #[error("{path}: {source}; give a file instead")]
     Keep {

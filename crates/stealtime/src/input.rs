@@ -10,6 +10,7 @@ use stealtime_trace::{Ahead, ClockUnit, EventSource, ReadError, SourceInfo};
 
 use crate::args::{Recording, Window};
 use crate::error::CliError;
+use crate::output;
 use crate::progress::Progress;
 use crate::when::When;
 
@@ -183,9 +184,11 @@ impl Twice {
         if !is_stdin && !is_stream(path) {
             return Ok(Self::File(path.to_owned()));
         }
-        let mut spool = tempfile::NamedTempFile::new().map_err(CliError::Spool)?;
+        let mut spool = tempfile::NamedTempFile::new()
+            .map_err(|error| CliError::Spool(std::env::temp_dir(), output::own(error)))?;
         let kept = match is_stdin {
-            true => io::copy(&mut io::stdin().lock(), &mut spool).map_err(CliError::Spool)?,
+            true => io::copy(&mut io::stdin().lock(), &mut spool)
+                .map_err(|error| CliError::Spool(std::env::temp_dir(), error))?,
             false => {
                 let failed = |source| CliError::Keep {
                     path: path.to_owned(),

@@ -70,9 +70,19 @@ pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     }
     match folder(path).metadata() {
         Ok(meta) if !meta.is_dir() => failed(io::ErrorKind::NotADirectory.into()),
-        Ok(_) => Ok(()),
+        // A device or a pipe is written itself.
+        Ok(_) if path.exists() && !path.is_file() => Ok(()),
+        Ok(_) => check_folder(folder(path)).or_else(failed),
         Err(error) => failed(error),
     }
+}
+
+/// Whether a file can be made in this folder: rights do not tell it all.
+pub(crate) fn check_folder(folder: &Path) -> io::Result<()> {
+    let tried = tempfile::Builder::new()
+        .prefix(".stealtime-")
+        .tempfile_in(folder);
+    tried.map(drop).map_err(own)
 }
 
 /// Refuses an output that would take the place of an input.
@@ -149,14 +159,12 @@ pub(crate) fn to_file<T>(
 }
 
 /// What the operating system said, without the name of the temporary file.
-fn own(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|inner| inner.source());
-    match cause.and_then(|cause| cause.downcast_ref::<io::Error>()) {
-        Some(cause) => match cause.raw_os_error() {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => cause.kind().into(),
-        },
-        None => error,
+pub(crate) fn own(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((said, _)) if error.raw_os_error().is_none() => {
+            io::Error::new(error.kind(), said.to_owned())
+        }
+        _ => error,
     }
 }
 

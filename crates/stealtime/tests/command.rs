@@ -484,3 +484,36 @@ fn threads_that_cannot_be_of_a_vm_are_named() {
         "{shown}"
     );
 }
+
+#[test]
+fn a_folder_that_takes_no_files_is_told_before_the_work_and_by_its_own_name() {
+    // Whoever may do anything may write into such a folder too; nobody may write here.
+    for (verb, out) in [
+        (&["analyze", "--report"][..], "/proc/out.html"),
+        (&["whatif", "--report"], "/proc/out.html"),
+        (&["whatif", "--export"], "/proc/"),
+        (&["export", "--to", "perfetto", "-o"], "/proc/out.pftrace"),
+    ] {
+        let (status, printed, error) = run(stealtime(verb).arg(out).arg(hackbench()));
+        assert_eq!((status, printed.as_str()), (Some(2), ""), "{verb:?}");
+        let begin = format!("stealtime: {out}: ");
+        assert!(
+            error.starts_with(&begin) && !error.contains(".stealtime-"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_temporary_folder_that_is_not_there_is_named() {
+    let mut command = stealtime(&["export", "--to", "perfetto", "-"]);
+    command
+        .env("TMPDIR", "/no/such/folder")
+        .stdin(Stdio::null());
+    let (status, _, error) = run(&mut command);
+    assert_eq!(status, Some(2));
+    assert!(
+        error.contains("is kept in /no/such/folder: No such file"),
+        "{error}"
+    );
+}

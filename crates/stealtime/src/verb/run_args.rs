@@ -80,7 +80,7 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
         .lock()
         .take(MOST_BYTES)
         .read_to_string(&mut text);
-    read.map_err(CliError::Spool)?;
+    read.map_err(CliError::Stdin)?;
     Scenario::from_text("standard input", &text).map_err(unusable)
 }
 

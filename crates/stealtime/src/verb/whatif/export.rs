@@ -64,10 +64,12 @@ pub(super) fn write(
 /// Refuses, before anything is replayed, what could not be written.
 pub(super) fn check(to: &Path) -> Result<(), CliError> {
     match is_folder(to) {
-        true => std::fs::create_dir_all(to).map_err(|source| CliError::Write {
-            path: to.to_owned(),
-            source,
-        }),
+        true => std::fs::create_dir_all(to)
+            .and_then(|()| output::check_folder(to))
+            .map_err(|source| CliError::Write {
+                path: to.to_owned(),
+                source,
+            }),
         false => output::check(to),
     }
 }
