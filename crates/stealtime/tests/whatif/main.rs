@@ -128,7 +128,21 @@ fn pins_bind_and_polling_is_switched_off() {
 
 #[test]
 fn what_cannot_be_answered_is_said_before_the_run() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
+        (
+            &[
+                HACKBENCH,
+                "--set",
+                "host.hz=100",
+                "--vary",
+                "host.hz=250,1000",
+            ],
+            "host.hz is set twice",
+        ),
+        (
+            &[HACKBENCH, "--set", "kvm.halt_pol_ns=0"],
+            "did you mean `kvm.halt_poll_ns`?",
+        ),
         (
             &[HACKBENCH, "--set", "kvm.ple_gap=0"],
             "does nothing in a replay yet",

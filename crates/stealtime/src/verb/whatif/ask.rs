@@ -49,6 +49,16 @@ pub(super) fn setting(text: &str) -> Result<Setting, CliError> {
 /// Every combination of the values of `--vary`, each with what `--set` says; without either the
 /// one variant of the pins alone.
 pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Setting>>, CliError> {
+    let mut names: Vec<String> = Vec::new();
+    for text in set.iter().chain(vary) {
+        let (name, _) = setting(text)?;
+        // Features are switched one by one.
+        if names.contains(&name) && name != "sched.features" {
+            let wrong = format!("{name} is set twice; for a variant each: --vary {name}=A,B");
+            return Err(CliError::WhatIf(wrong));
+        }
+        names.push(name);
+    }
     let mut all = vec![
         set.iter()
             .map(|text| setting(text))

@@ -251,6 +251,7 @@ type Quantity = (
 const RUNNING: usize = 0;
 const READY: usize = 1;
 const HALTED: usize = 2;
+const WAKEUP_P50: usize = 4;
 const WAKEUP_P99: usize = 5;
 
 const QUANTITIES: [Quantity; 6] = [
@@ -398,6 +399,14 @@ pub(super) struct Compared {
 }
 
 impl Judged<'_> {
+    /// Whether what `value` gives is 0 throughout.
+    fn never(&self, value: impl Fn(&Measured) -> f64) -> bool {
+        let replays = self.base.iter().chain(self.before).chain(self.after);
+        std::iter::once(self.recorded)
+            .chain(replays)
+            .all(|replay| value(replay) == 0.0)
+    }
+
     /// What the variant changes in what `value` gives; `None` without replays.
     pub(super) fn compare(
         &self,
@@ -430,6 +439,10 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
     let mut changes = Vec::new();
     for (vm, name) in vms.iter().enumerate() {
         for (at, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
+            if at >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, at)) {
+                // It never waited for a CPU after a wakeup: that is not a latency of 0.
+                continue;
+            }
             let Some(compared) = judged.compare(better, |replay| replay.value(vm, at)) else {
                 continue;
             };
