@@ -10,6 +10,7 @@ use stealtime_verify::{
     Case, End, Finding, Limits, Outcome, PROTOCOLS, Protocol, Replay, Trace, cases,
 };
 
+use crate::args::{Form, Forms};
 use crate::error::CliError;
 use crate::output;
 
@@ -59,23 +60,32 @@ pub(crate) struct Check {
     #[arg(long, conflicts_with_all = ["replay", "bound"])]
     list: bool,
 
-    /// How to write the result
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    form: Form<Format>,
 }
 
 /// How to write the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// Tables
-    Text,
+    #[value(alias = "text")]
+    Table,
     /// One JSON object for each exploration, a line each
     Json,
+}
+
+impl Forms for Format {
+    const TABLE: Self = Self::Table;
+    const JSON: Self = Self::Json;
 }
 
 impl Check {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        if self.form.is_json() && (self.list || self.replay.is_some()) {
+            let problem = "--list and --replay give text; JSON is of explorations";
+            return Err(CliError::Check(problem.to_owned()));
+        }
         if let Some(file) = &self.replay {
             return self.show(file);
         }
@@ -92,7 +102,7 @@ impl Check {
         for (n, case) in chosen.iter().enumerate() {
             found += self.explore(case)?;
             let next = chosen.get(n + 1).map(|next| next.protocol);
-            if self.format == Format::Text && next != Some(case.protocol) {
+            if !self.form.is_json() && next != Some(case.protocol) {
                 let (protocol, left_out) = (case.protocol, case.left_out());
                 print(&format!("{protocol}: not explored: {left_out}\n\n"))?;
             }
@@ -149,8 +159,8 @@ impl Check {
             let trace = trace.map_err(|error| CliError::Check(error.to_string()))?;
             kept.push((finding, trace, self.keep(case, finding)?));
         }
-        let text = match self.format {
-            Format::Text => text(case, &outcome, took, &kept),
+        let text = match self.form.get() {
+            Format::Table => text(case, &outcome, took, &kept),
             Format::Json => json_line(case, &outcome, took, &kept),
         };
         print(&text)?;
