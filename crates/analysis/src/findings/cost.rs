@@ -25,7 +25,9 @@ const YIELD_PER_MILLE: u64 = 250;
 /// From this share of all exits on the LAPIC timer is what the guest exits for.
 const TIMER_PER_MILLE: u64 = 200;
 /// From this many a second of guest time on, host interrupts show in guests' latencies.
-const HITS_PER_SECOND: u64 = 1000;
+const HITS_PER_SECOND: u128 = 1000;
+/// Guest time, a second in ns, below which a rate says little.
+const MIN_GUEST_NS: u64 = 1_000_000_000;
 
 /// Fewer spurious notifications than this may be left over from migrations of vCPUs.
 const MIN_SPURIOUS: u64 = 100;
@@ -186,8 +188,8 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
     let hits: u64 = tables.of_group(group).map(Vcpu::hit_count).sum();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
     let guest = total(vcpus.filter_map(|vcpu| vcpu.guest_ns));
-    let seconds = guest / 1_000_000_000;
-    if seconds == 0 || hits / seconds < HITS_PER_SECOND {
+    let per_second = u128::from(hits) * u128::from(MIN_GUEST_NS) / u128::from(guest.max(1));
+    if guest < MIN_GUEST_NS || per_second < HITS_PER_SECOND {
         return;
     }
     let rows = answers
@@ -211,9 +213,8 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
         cost,
         [
             format!(
-                "Interrupts hit {} {} times a second of guest time.",
+                "Interrupts hit {} {per_second} times a second of guest time.",
                 group.name,
-                hits / seconds
             ),
             format!("{hits} in all: {}", names.join(", ")),
             "Steer device interrupts and host timers to other CPUs (irq affinity, nohz_full)."

@@ -19,10 +19,11 @@ const IDLE_PER_MILLE: u64 = 100;
 /// Adds what vCPUs wait for.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     let idle = total(tables.analysis.cpus.iter().map(|cpu| cpu.idle));
-    let span = answers
-        .source
-        .span_ns
-        .saturating_mul(u64::from(answers.source.cpus));
+    // Of the selection, as idle time is.
+    let analysis = tables.analysis;
+    let cpus = 0..u16::try_from(analysis.cpus.len()).unwrap_or(u16::MAX);
+    let of_cpu = |cpu| analysis.window.clip(analysis.first, analysis.now, cpu);
+    let span = total(cpus.map(of_cpu));
     limited(tables, answers, found);
     for vm in &answers.vms {
         let rows: Vec<&Ready> = answers.ready.iter().filter(|row| row.vm == vm.vm).collect();

@@ -78,7 +78,19 @@ fn vcpus_stacked_while_another_cpu_is_idle() {
         trace
             .switch(9 * MS, 0, 8, 7, SLEEPS)
             .entry(10 * MS, 0, 7, 0);
-        found(&trace, "vcpus_stacked")
+        // Long after all that, both are busy: a part has shares of its own.
+        trace.switch(11 * MS, 1, other, 32, SLEEPS);
+        trace.exit(500 * MS, 0, 7, 0, EPT);
+        let selection = Selection {
+            to_ns: Some(10 * MS),
+            ..Selection::default()
+        };
+        let options = Options {
+            selection,
+            ..Options::default()
+        };
+        let mut findings = trace.answers_with(options).findings.into_iter();
+        findings.find(|found| found.id == "vcpus_stacked")
     };
     let stacked = shares(0).expect("CPU 1 is idle");
     assert_eq!(
@@ -275,9 +287,9 @@ fn timers_that_exit_where_interrupts_are_posted() {
 
 #[test]
 fn host_interrupts_from_a_thousand_a_second_on() {
-    let hits = |count: u64| {
+    let hits_of = |count: u64, exits: u64| {
         let mut trace = one();
-        for at in (0..1000).map(|exit| exit * (MS + 1)) {
+        for at in (0..exits).map(|exit| exit * (MS + 1)) {
             let reason = if at < count * (MS + 1) {
                 INTERRUPT
             } else {
@@ -293,6 +305,7 @@ fn host_interrupts_from_a_thousand_a_second_on() {
         }
         found(&trace, "host_interrupts")
     };
+    let hits = |count: u64| hits_of(count, 1000);
     let hit = hits(1000).expect("1000 in 1 s of guest time");
     assert!(
         hit.what.ends_with("1000 times a second of guest time."),
@@ -301,6 +314,10 @@ fn host_interrupts_from_a_thousand_a_second_on() {
     );
     assert_eq!(hit.evidence, "1000 in all: local_timer 1000");
     assert_eq!(hits(999), None);
+    // A rate, whatever seconds there are of guest time.
+    assert_eq!(hits_of(1899, 1900), None);
+    assert!(hits_of(1900, 1900).is_some_and(|hit| hit.what.contains(" 1000 times a second")));
+    assert_eq!(hits_of(999, 999), None, "less than a second");
 }
 
 #[test]
