@@ -97,6 +97,38 @@ pub(crate) fn fit(text: &str, max: usize) -> Cow<'_, str> {
     Cow::Owned(cut)
 }
 
+/// The text safe to show and cut in the middle to at most `max` columns, as names differ at their
+/// ends.
+///
+/// ```
+/// use stealtime_report::escape::short;
+/// assert_eq!(short("vm0", 13), "vm0");
+/// assert_eq!(short("production-web-12", 13), "produc…web-12");
+/// ```
+#[must_use]
+pub fn short(text: &str, max: usize) -> String {
+    let text = terminal(text);
+    if width(&text) <= max {
+        return text.into_owned();
+    }
+    let take = |chars: &mut dyn Iterator<Item = char>, most: usize| {
+        let mut used = 0;
+        let fits = |c: &char| {
+            used += char_width(*c);
+            used <= most
+        };
+        chars.take_while(fits).collect::<Vec<char>>()
+    };
+    let room = max.saturating_sub(1);
+    let begin = take(&mut text.chars(), room.div_ceil(2));
+    let end = take(&mut text.chars().rev(), room / 2);
+    begin
+        .into_iter()
+        .chain(['…'])
+        .chain(end.into_iter().rev())
+        .collect()
+}
+
 /// Columns that a character takes on a terminal.
 pub(crate) fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)

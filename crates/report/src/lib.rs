@@ -15,3 +15,4 @@ mod units;
 pub use units::wrap;
 
 pub use key::Key;
+pub use terminal::time::vcpu_number;

@@ -55,7 +55,8 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
 }
 
 /// `?` for a vCPU that the trace does not number.
-pub(crate) fn vcpu_number(vcpu: u32) -> String {
+#[must_use]
+pub fn vcpu_number(vcpu: u32) -> String {
     if vcpu == u32::MAX {
         "?".to_owned()
     } else {

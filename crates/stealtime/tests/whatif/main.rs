@@ -127,6 +127,28 @@ fn pins_bind_and_polling_is_switched_off() {
 }
 
 #[test]
+fn long_names_of_vms_stay_apart() {
+    let out = answer(&[
+        HACKBENCH,
+        "--vm-of",
+        "production-web-1=200,203",
+        "--vm-of",
+        "production-web-2=202,204,206,207",
+        "--set",
+        "host.hz=1000",
+        "--seeds",
+        "2",
+    ]);
+    for name in ["produc…-web-1 ", "produc…-web-2 "] {
+        let rows = out
+            .lines()
+            .filter(|line| line.trim_start().starts_with(name));
+        // Of its vCPUs, and of what is changed.
+        assert!(rows.count() >= 2 + 6, "{out}");
+    }
+}
+
+#[test]
 fn what_cannot_be_answered_is_said_before_the_run() {
     let cases: [(&[&str], &str); 11] = [
         (

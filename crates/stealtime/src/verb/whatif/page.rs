@@ -3,6 +3,7 @@
 use stealtime_report::html::{
     Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table,
 };
+use stealtime_report::vcpu_number;
 
 use super::result::{Both, Change, Off, Shares, Variant};
 use super::show::word;
@@ -105,7 +106,7 @@ fn leads(report: &Report, page: &mut Page) {
 fn closeness(report: &Report, page: &mut Page) {
     page.section("How close the replay is");
     let shown = || report.vcpus.iter().take(MOST_VCPUS);
-    let name = |both: &Both| format!("{} vCPU {}", both.vm, both.vcpu);
+    let name = |both: &Both| format!("{} vCPU {}", both.vm, vcpu_number(both.vcpu));
     let dots = |name: &str, color, of: fn(Off) -> f64| Dots {
         name: name.to_owned(),
         color,
@@ -154,7 +155,7 @@ fn latencies(vcpus: &[Both], page: &mut Page) {
             shares.wakeup_max_ns?,
         ];
         Some(Range {
-            name: format!("{} vCPU {}, {what}", both.vm, both.vcpu),
+            name: format!("{} vCPU {}, {what}", both.vm, vcpu_number(both.vcpu)),
             points: points.map(|ns| ns as f64).to_vec(),
             says: format!(
                 "{} wakeups, p50 {} us, p99 {} us",
@@ -222,7 +223,7 @@ fn vcpus(vcpus: &[Both]) -> Table {
             (was.wakeup_p99_ns, is.wakeup_p99_ns),
         ];
         let wakeups = wakeups.iter().flat_map(|(was, is)| [*was, *is]);
-        let cells = std::iter::once(format!("{} vCPU {}", both.vm, both.vcpu))
+        let cells = std::iter::once(format!("{} vCPU {}", both.vm, vcpu_number(both.vcpu)))
             .chain(shares.map(|share| format!("{share:.1}")))
             .chain(wakeups.map(micros))
             .chain([format!("{:.1}", both.done_percent)]);

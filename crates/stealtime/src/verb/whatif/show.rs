@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use stealtime_lab::stats::Verdict;
-use stealtime_report::escape;
+use stealtime_report::{escape, vcpu_number};
 
 use super::Report;
 use super::result::{Both, Change, Error, Exits, Variant, Waits};
@@ -101,7 +101,9 @@ fn worst(vcpus: &[Both]) -> Option<String> {
     let (both, (what, by)) = all.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
     Some(format!(
         "{} vCPU {} is {} for {by:+.1}% of the span",
-        both.vm, both.vcpu, what
+        both.vm,
+        vcpu_number(both.vcpu),
+        what
     ))
 }
 
@@ -150,9 +152,9 @@ fn vcpu_row(out: &mut String, vcpu: &Both) {
     let micros = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| (ns / 1_000).to_string());
     let _ = writeln!(
         out,
-        "  {:<13.13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>11} {:>11}",
-        escape::terminal(&vcpu.vm),
-        vcpu.vcpu,
+        "  {:<13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>11} {:>11}",
+        escape::short(&vcpu.vm, 13),
+        vcpu_number(vcpu.vcpu),
         pair(was.run_percent, is.run_percent),
         pair(was.ready_percent, is.ready_percent),
         pair(was.halted_percent, is.halted_percent),
@@ -189,8 +191,8 @@ fn change_row(out: &mut String, change: &Change) {
     let word = word(change);
     let _ = writeln!(
         out,
-        "  {:<13.13} {:<10} {:<5}{:>9.1} {:>10.1} {:>+9.1} ±{:<8.1} {word}",
-        escape::terminal(&change.vm),
+        "  {:<13} {:<10} {:<5}{:>9.1} {:>10.1} {:>+9.1} ±{:<8.1} {word}",
+        escape::short(&change.vm, 13),
         change.quantity,
         change.unit,
         change.before,

@@ -84,8 +84,8 @@ fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)]) {
 
 fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
     let lost = gain.most_lost().map_or("-".to_owned(), |lost| {
-        let who = escape::terminal(&lost.who).into_owned();
-        format!("{who:<10.10} {:>6.1}", -lost.change.mean)
+        let who = escape::short(&lost.who, 10);
+        format!("{who:<10} {:>6.1}", -lost.change.mean)
     });
     // A pin stays in one piece.
     let name = escape::terminal(name).replace("pin ", "pin\u{a0}");
@@ -177,8 +177,8 @@ fn vm_row(out: &mut String, rank: usize, vm: &VmEffect) {
         ),
     };
     let line = format!(
-        "  {rank:>2}  {:<12.12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<13} {}",
-        escape::terminal(&given.who),
+        "  {rank:>2}  {:<12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<13} {}",
+        escape::short(&given.who, 12),
         format!("{:.1} > {:.1}", given.before, given.after),
         interval(given),
         meaning(given.word),

@@ -20,8 +20,8 @@ pub(super) fn table(out: &mut String, seen: &Seen) {
     for row in &seen.rows {
         let _ = writeln!(
             out,
-            "  {:<13.13} {:<10} {:>+9.1} ±{:<8.1} {:>+7.1} {:>8}  {}",
-            escape::terminal(&row.vm),
+            "  {:<13} {:<10} {:>+9.1} ±{:<8.1} {:>+7.1} {:>8}  {}",
+            escape::short(&row.vm, 13),
             row.quantity,
             row.predicted.mean,
             row.predicted.half_width.unwrap_or(0.0),
