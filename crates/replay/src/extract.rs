@@ -253,11 +253,14 @@ impl Extractor {
 
     /// Takes in the next event. Events come in order of time; earlier ones count as now.
     pub fn event(&mut self, event: &Event, names: &dyn Names) {
-        if !self.begun {
-            self.begun = true;
-            self.first = event.time_ns;
+        if event.kind.is_host_event() {
+            // What only names a task may have any time, or none.
+            if !self.begun {
+                self.begun = true;
+                self.first = event.time_ns;
+            }
+            self.now = self.now.max(event.time_ns);
         }
-        self.now = self.now.max(event.time_ns);
         let cpu = event.cpu.0 as usize;
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());

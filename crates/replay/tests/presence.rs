@@ -101,6 +101,37 @@ fn a_guest_is_there_in_a_replay_when_it_was_in_the_recording() {
     check(&without, &sink.names, false);
 }
 
+#[test]
+fn what_only_names_a_task_may_have_any_time() {
+    let mut sink = Collected::default();
+    run(&host(), &mut sink).expect("a good configuration");
+    let named = |time_ns| Event {
+        time_ns,
+        tid: Tid(0),
+        cpu: CpuId(0),
+        context: Default::default(),
+        kind: Kind::Task {
+            tid: Tid(4000),
+            process: Tid(4000),
+            name: NameId::NONE,
+        },
+    };
+    // As of a host that has been up for a day.
+    for event in &mut sink.events {
+        event.time_ns += 86_400_000 * MS;
+    }
+    let (plain, _) = extracted(&sink.events, &sink.names);
+    sink.events.insert(0, named(0));
+    sink.events.push(named(u64::MAX));
+    let (with_names, _) = extracted(&sink.events, &sink.names);
+    assert_eq!(with_names.span_ns, plain.span_ns);
+    assert!(
+        (499 * MS..=500 * MS).contains(&plain.span_ns),
+        "{}",
+        plain.span_ns
+    );
+}
+
 struct NoNames;
 
 impl Names for NoNames {
