@@ -8,7 +8,7 @@ use stealtime_hypervisor::counter::arm64::{
 };
 
 use crate::device::{ATTEMPTS, Bracket};
-use crate::error::{Errno, IoctlError, Jump};
+use crate::error::{Errno, IoctlError, Jump, Unloadable};
 use crate::policy::{Inexact, Options};
 use crate::save::{GuestClocks, of};
 use crate::saved::{Arm64State, Saved, State};
@@ -92,6 +92,9 @@ pub enum Arm64Error {
         /// And after.
         most: u64,
     },
+    /// A value that no state can hold: it could be written, but never loaded.
+    #[error("{0}")]
+    Unloadable(#[from] Unloadable),
     /// The arithmetic refused.
     #[error(transparent)]
     Arithmetic(#[from] CounterMigrationError),
@@ -131,7 +134,9 @@ impl GuestClocks {
     /// offset is worked out from the guest's counter, with a bound.
     ///
     /// # Errors
-    /// [`Arm64Error::Ioctl`], and [`Arm64Error::Arithmetic`] for a frequency of 0.
+    /// [`Arm64Error::Ioctl`], [`Arm64Error::Arithmetic`] for a frequency of 0, and
+    /// [`Arm64Error::Unloadable`] for a VM without vCPUs or with more than
+    /// [`MAX_VCPUS`](crate::MAX_VCPUS).
     pub fn save_arm64<V: Arm64Vm>(vm: &V, offset: Option<u64>) -> Result<Saved, Arm64Error> {
         let hz = vm.counter_hz();
         if hz == 0 {
@@ -142,14 +147,16 @@ impl GuestClocks {
             Some(offset) => (offset, 0),
             None => measured_offset(vm)?,
         };
-        Ok(Saved::unchecked(State::Arm64(Arm64State {
+        Ok(Saved::of_guest(State::Arm64(Arm64State {
             counter_hz: hz,
             counter_offset,
             offset_bound_ticks,
             host_count: instant.tsc(),
             realtime_ns: instant.realtime_ns,
             vcpus: vm.vcpus(),
-        })))
+            // The wall clock was read between the two: at most this far from their middle.
+            instant_bound_ticks: instant.width().div_ceil(2),
+        }))?)
     }
 }
 
@@ -257,7 +264,8 @@ impl Saved {
             advanced_ns,
             options.uncertainty.frequency_error_ppb,
         )?;
-        let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz);
+        let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz)
+            .saturating_add(ticks_to_ns(saved.instant_bound_ticks, saved.counter_hz));
         Ok(Arm64Plan(Arm64Explanation {
             offset_from: saved.counter_offset,
             offset_to: moved.offset,

@@ -7,7 +7,7 @@
 //! | 4 | mark `STGC` |
 //! | 2 | version |
 //! | 1 | architecture: 1 x86, 2 arm64 |
-//! | 1 | flags: x86: bit 0 master clock |
+//! | 1 | flags: x86: bit 0 master clock; arm64: bit 0 `instant_bound_ticks` |
 //! | … | the architecture's fields, below |
 //! | 8 | checksum: FNV-1a, 64 bits |
 //!
@@ -16,7 +16,7 @@
 //! bit 1 `TSC_ADJUST`, bit 2 deadline), its offset and those of the three that are there, u64 each.
 //!
 //! arm64: `counter_hz` u32, `counter_offset`, `offset_bound_ticks`, `host_count`, `realtime_ns`
-//! u64 each, vCPUs u16.
+//! u64 each, vCPUs u16, and `instant_bound_ticks` u64 if it is not 0.
 //!
 //! There is exactly one binary form of a state: what is loaded is written back the same.
 
@@ -110,7 +110,8 @@ fn put_x86(out: &mut Vec<u8>, x86: &X86State) {
 
 fn put_arm64(out: &mut Vec<u8>, arm64: &Arm64State) {
     out.push(ARM64);
-    out.push(0);
+    let apart = (arm64.instant_bound_ticks != 0).then_some(arm64.instant_bound_ticks);
+    out.push(u8::from(apart.is_some()));
     out.extend(arm64.counter_hz.to_le_bytes());
     for word in [
         arm64.counter_offset,
@@ -122,6 +123,7 @@ fn put_arm64(out: &mut Vec<u8>, arm64: &Arm64State) {
     }
     // Checked on the way in: at most 4096.
     out.extend((arm64.vcpus as u16).to_le_bytes());
+    out.extend(apart.into_iter().flat_map(u64::to_le_bytes));
 }
 
 fn get_x86(input: &mut Input<'_>) -> Result<X86State, LoadError> {
@@ -145,13 +147,7 @@ fn get_x86(input: &mut Input<'_>) -> Result<X86State, LoadError> {
         let tsc_offset = input.u64()?;
         let mut optional = |bit: u8| (flags & bit != 0).then(|| input.u64()).transpose();
         let bound = optional(1)?;
-        if bound == Some(0) {
-            return Err(LoadError::Value {
-                field: "offset_bound_cycles",
-                value: 0,
-                why: "left out where it is 0",
-            });
-        }
+        left_out_where_0("offset_bound_cycles", bound)?;
         vcpus.push(VcpuState {
             tsc_offset,
             offset_bound_cycles: bound.unwrap_or(0),
@@ -170,15 +166,33 @@ fn get_x86(input: &mut Input<'_>) -> Result<X86State, LoadError> {
 }
 
 fn get_arm64(input: &mut Input<'_>) -> Result<Arm64State, LoadError> {
-    input.flags(0)?;
-    Ok(Arm64State {
+    let flags = input.flags(1)?;
+    let mut state = Arm64State {
         counter_hz: input.u32()?,
         counter_offset: input.u64()?,
         offset_bound_ticks: input.u64()?,
         host_count: input.u64()?,
         realtime_ns: input.u64()?,
         vcpus: u32::from(input.u16()?),
-    })
+        instant_bound_ticks: 0,
+    };
+    if flags != 0 {
+        state.instant_bound_ticks = input.u64()?;
+        left_out_where_0("instant_bound_ticks", Some(state.instant_bound_ticks))?;
+    }
+    Ok(state)
+}
+
+/// A state has one form: a word that may be left out is not there as 0.
+fn left_out_where_0(field: &'static str, word: Option<u64>) -> Result<(), LoadError> {
+    match word {
+        Some(0) => Err(LoadError::Value {
+            field,
+            value: 0,
+            why: "left out where it is 0",
+        }),
+        _ => Ok(()),
+    }
 }
 
 struct Input<'a> {

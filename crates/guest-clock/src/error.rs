@@ -71,6 +71,19 @@ pub enum HostError {
     },
 }
 
+/// What a guest has is beyond what a saved state may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guest's {field} is {value}, but a state must have it {why}: set it right, then save")]
+#[non_exhaustive]
+pub struct Unloadable {
+    /// Which field of the state.
+    pub field: &'static str,
+    /// What it is.
+    pub value: u64,
+    /// What it must be.
+    pub why: &'static str,
+}
+
 /// Clocks were not saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -140,6 +153,9 @@ pub enum SaveError {
     /// The guest's frequency has no ratio on this host.
     #[error("{0}; KVM_GET_TSC_KHZ says so nevertheless: KVM_SET_TSC_KHZ failed before")]
     Rate(SetTscKhzError),
+    /// A value that no state can hold: it could be written, but never loaded.
+    #[error("{0}")]
+    Unloadable(#[from] Unloadable),
     /// The host.
     #[error(transparent)]
     Host(#[from] HostError),

@@ -100,7 +100,7 @@ pub mod arithmetic {
 }
 
 pub use error::{
-    Errno, HostError, IoctlError, Jump, LoadError, PlanError, RestoreError, SaveError,
+    Errno, HostError, IoctlError, Jump, LoadError, PlanError, RestoreError, SaveError, Unloadable,
 };
 pub use explanation::{Explanation, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};

@@ -67,7 +67,7 @@ impl GuestClocks {
         if let (Some(vcpu), Some(first)) = (vcpus.first(), state.vcpus.first()) {
             check_ratio(vm, &host, ratio, vcpu, first.tsc_offset)?;
         }
-        Ok(Saved::unchecked(State::X86(state)))
+        Ok(Saved::of_guest(State::X86(state))?)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stealtime_hypervisor::counter::scaling::RatioFormat;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, Unloadable};
 
 /// The version that this library writes and reads.
 pub const VERSION: u32 = 1;
@@ -122,10 +122,18 @@ pub struct Arm64State {
     pub realtime_ns: u64,
     /// How many vCPUs there were.
     pub vcpus: u32,
+    /// The host's counter and wall clock were read within this many ticks of each other: nothing
+    /// on arm64 reads them as one. 0: as one, and in states that were saved before this was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub instant_bound_ticks: u64,
+}
+
+fn is_zero(ticks: &u64) -> bool {
+    *ticks == 0
 }
 
 impl Arm64State {
-    /// A guest whose offset is known.
+    /// A guest whose offset is known, and clocks that were read as one.
     #[must_use]
     pub const fn new(
         counter_hz: u32,
@@ -141,6 +149,7 @@ impl Arm64State {
             host_count,
             realtime_ns,
             vcpus,
+            instant_bound_ticks: 0,
         }
     }
 }
@@ -206,16 +215,17 @@ impl Saved {
     /// # Errors
     /// [`LoadError::Value`] names the first field that cannot be.
     pub fn new(state: State) -> Result<Self, LoadError> {
+        let checked = Self::of_guest(state);
+        checked.map_err(|Unloadable { field, value, why }| LoadError::Value { field, value, why })
+    }
+
+    /// A state as it was read from a kernel: what could not be loaded is not saved.
+    pub(crate) fn of_guest(state: State) -> Result<Self, Unloadable> {
         match &state {
             State::X86(x86) => check_x86(x86)?,
             State::Arm64(arm64) => check_arm64(arm64)?,
         }
         Ok(Self { state })
-    }
-
-    /// A state as it was read from a kernel.
-    pub(crate) const fn unchecked(state: State) -> Self {
-        Self { state }
     }
 
     /// What was saved.
@@ -285,11 +295,11 @@ pub(crate) fn check_size(bytes: &[u8]) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn value(field: &'static str, value: u64, why: &'static str) -> LoadError {
-    LoadError::Value { field, value, why }
+fn value(field: &'static str, value: u64, why: &'static str) -> Unloadable {
+    Unloadable { field, value, why }
 }
 
-fn require(ok: bool, field: &'static str, found: u64, why: &'static str) -> Result<(), LoadError> {
+fn require(ok: bool, field: &'static str, found: u64, why: &'static str) -> Result<(), Unloadable> {
     if ok {
         Ok(())
     } else {
@@ -306,16 +316,16 @@ pub(crate) fn format(frac_bits: u32) -> Option<RatioFormat> {
 
 const SIGNED: u64 = i64::MAX as u64;
 
-fn check_khz(field: &'static str, khz: u32) -> Result<(), LoadError> {
+fn check_khz(field: &'static str, khz: u32) -> Result<(), Unloadable> {
     let ok = khz != 0 && khz < i32::MAX as u32;
     require(ok, field, u64::from(khz), "from 1 to 2^31-2 kHz")
 }
 
-fn check_time(field: &'static str, ns: u64) -> Result<(), LoadError> {
+fn check_time(field: &'static str, ns: u64) -> Result<(), Unloadable> {
     require(ns <= SIGNED, field, ns, "at most 2^63-1 ns")
 }
 
-fn check_x86(x86: &X86State) -> Result<(), LoadError> {
+fn check_x86(x86: &X86State) -> Result<(), Unloadable> {
     check_khz("host_tsc_khz", x86.host_tsc_khz)?;
     check_khz("tsc_khz", x86.tsc_khz)?;
     let frac = u64::from(x86.frac_bits);
@@ -334,16 +344,18 @@ fn check_x86(x86: &X86State) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn check_vcpus(count: u64) -> Result<(), LoadError> {
+fn check_vcpus(count: u64) -> Result<(), Unloadable> {
     let ok = (1..=MAX_VCPUS as u64).contains(&count);
     require(ok, "vcpus", count, "from 1 to 4096 vCPUs")
 }
 
-fn check_arm64(arm64: &Arm64State) -> Result<(), LoadError> {
+fn check_arm64(arm64: &Arm64State) -> Result<(), Unloadable> {
     let hz = arm64.counter_hz;
     require(hz != 0, "counter_hz", 0, "above 0")?;
     check_time("realtime_ns", arm64.realtime_ns)?;
     let bound = arm64.offset_bound_ticks;
     require(bound <= SIGNED, "offset_bound_ticks", bound, "below 2^63")?;
+    let bound = arm64.instant_bound_ticks;
+    require(bound <= SIGNED, "instant_bound_ticks", bound, "below 2^63")?;
     check_vcpus(u64::from(arm64.vcpus))
 }

@@ -3,7 +3,7 @@
 
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
 use guest_clock::device::TscMeans;
-use guest_clock::fake::{FakeArm64Vm, FakeHost};
+use guest_clock::fake::{Disturbance, FakeArm64Vm, FakeHost};
 use guest_clock::{GuestClocks, Options, PlanError, Policy, RestoreError};
 
 const SECOND: u64 = 1_000_000_000;
@@ -62,6 +62,36 @@ fn an_unknown_offset_has_a_bound_that_holds() {
         "{off} {}",
         done.bound_ns
     );
+}
+
+/// The thread that saves loses the CPU each time between the two clocks, the one that restores does
+/// not: what the first reading is off by must be in the bound as well.
+#[test]
+fn the_bound_has_both_hosts_readings_in_it() {
+    for seed in 1..40 {
+        let source = host();
+        let vm = FakeArm64Vm::new(&source, 2);
+        vm.set_counter_offset(7).unwrap();
+        let before = source.now();
+        let behind = |count: u64, now: u64| now.wrapping_sub(count) as i64;
+        let was = behind(vm.virtual_count(), before.real_ns);
+        let late = Disturbance {
+            one_in: 1,
+            most_ns: 1_000_000,
+        };
+        source.disturb(late, seed);
+        let saved = GuestClocks::save_arm64(&vm, Some(7)).unwrap();
+        source.disturb(Disturbance::default(), seed);
+        let vm = FakeArm64Vm::new(&source, 2);
+        let done = saved.restore_arm64(&vm, Policy::ELAPSED).unwrap();
+        let off = behind(vm.virtual_count(), source.now().real_ns) - was;
+        assert!(
+            off.unsigned_abs() <= done.bound_ns,
+            "seed {seed}: {off} ns off, bound {} ns",
+            done.bound_ns
+        );
+        assert!(off.unsigned_abs() > 1000, "seed {seed}: nothing was shown");
+    }
 }
 
 #[test]

@@ -2,7 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use guest_clock::{
-    Arm64State, GuestClocks, Instant, LoadError, Saved, State, VcpuState, X86State, fake::FakeHost,
+    Arm64State, Errno, GuestClocks, Instant, LoadError, SaveError, Saved, State, VcpuState,
+    X86State,
+    arithmetic::KvmClockData,
+    arm64::{Arm64Error, Arm64Vm},
+    device::{Bracket, Vm},
+    fake::{FakeArm64Vm, FakeHost},
 };
 use proptest::prelude::*;
 
@@ -197,10 +202,63 @@ fn arm64_states_have_both_forms_too() {
     let real = 1_700_000_000_000_000_000;
     let mut state = Arm64State::new(25_000_000, u64::MAX, 12, real, 80);
     state.offset_bound_ticks = 3;
-    let saved = Saved::new(State::Arm64(state)).unwrap();
-    assert_eq!(Saved::load(&saved.to_bytes()).unwrap(), saved);
-    assert_eq!(Saved::load(saved.to_json().as_bytes()).unwrap(), saved);
+    for apart in [0, 7] {
+        state.instant_bound_ticks = apart;
+        let saved = Saved::new(State::Arm64(state)).unwrap();
+        assert_eq!(Saved::load(&saved.to_bytes()).unwrap(), saved);
+        assert_eq!(Saved::load(saved.to_json().as_bytes()).unwrap(), saved);
+        // As it was before there was such a field.
+        assert_eq!(saved.to_json().contains("instant_bound"), apart != 0);
+        assert_eq!(saved.to_bytes()[7], u8::from(apart != 0));
+    }
     state.counter_hz = 0;
     let zero = State::Arm64(state);
     assert!(Saved::new(zero).is_err());
+}
+
+/// Found when it is saved, while the guest is still there, and not when it is loaded.
+#[test]
+fn what_cannot_be_loaded_is_not_saved() {
+    let host = FakeHost::new(2_500_000);
+    let (vm, vcpus) = host.vm(2);
+    // A kvmclock before the guest's beginning: a number with its highest bit set.
+    let before = KvmClockData {
+        clock_ns: u64::MAX - 5_000_000_000,
+        ..KvmClockData::default()
+    };
+    vm.set_clock(&before).unwrap();
+    let refused = GuestClocks::save(&vm, &vcpus).unwrap_err();
+    let SaveError::Unloadable(field) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!((field.field, field.value >> 63), ("clock_ns", 1));
+    for count in [0, 4097, u32::MAX] {
+        let vm = FakeArm64Vm::new(&host, 0);
+        let refused = GuestClocks::save_arm64(&Many(vm, count), Some(0)).unwrap_err();
+        let Arm64Error::Unloadable(field) = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!((field.field, field.value), ("vcpus", u64::from(count)));
+    }
+}
+
+/// A VM that says that it has so many vCPUs.
+struct Many(FakeArm64Vm, u32);
+
+impl Arm64Vm for Many {
+    fn counter_hz(&self) -> u32 {
+        self.0.counter_hz()
+    }
+    fn bracket(&self) -> Bracket {
+        self.0.bracket()
+    }
+    fn guest_counter(&self) -> Result<u64, Errno> {
+        self.0.guest_counter()
+    }
+    fn set_counter_offset(&self, offset: u64) -> Result<(), Errno> {
+        self.0.set_counter_offset(offset)
+    }
+    fn vcpus(&self) -> u32 {
+        self.1
+    }
 }
