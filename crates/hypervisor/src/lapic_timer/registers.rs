@@ -26,7 +26,8 @@ impl TimerMode {
 
 impl LapicTimer {
     /// Writes the LVT timer register. A switch to or from TSC-deadline mode disarms the timer
-    /// and forgets count, period and deadline.
+    /// and forgets count, period, deadline, and an expiry that was not injected yet
+    /// (`cancel_apic_timer`).
     pub fn write_lvt(&mut self, lvt: u32) -> Actions {
         let mut actions = Actions::NONE;
         let mode = TimerMode::from_lvt(lvt);
@@ -36,6 +37,7 @@ impl LapicTimer {
         if deadline(mode) != deadline(self.mode) {
             self.cancel_hrtimer(&mut actions);
             self.cancel_hv(&mut actions);
+            self.clear_pending();
             self.tmict = 0;
             self.period_ns = 0;
             self.tscdeadline = 0;

@@ -215,6 +215,36 @@ fn lapic_timer_sloppy_07_deadline_of_0_disarms() {
     }
 }
 
+/// `cancel_apic_timer` forgets an expiry that was not injected yet: the new mode's interrupt is not
+/// the old one's.
+#[test]
+fn a_switch_of_modes_forgets_a_pending_expiry() {
+    let outside = VcpuMode::OutsideGuest;
+    let other = 0x41;
+    for (from, to) in [
+        (LVT_DEADLINE, 1 << 17 | other),
+        (LVT_DEADLINE, other),
+        (LVT_ONE_SHOT, 2 << 17 | other),
+        (LVT_PERIODIC, 2 << 17 | other),
+    ] {
+        let mut timer = timer(from);
+        let _ = timer.write_tscdeadline(250_000, at_us(0), &DEDICATED, &());
+        let _ = timer.write_tmict(100_000, at_us(0), &DEDICATED, &());
+        let _ = timer.hrtimer_fired(at_us(200), outside, &DEDICATED, &());
+        assert_eq!(timer.pending(), 1);
+        let _ = timer.write_lvt(to);
+        assert_eq!(timer.pending(), 0, "{from:#x} to {to:#x}");
+        assert!(timer.inject_pending().is_empty());
+    }
+    // Between one-shot and periodic, and with a new vector, nothing is forgotten.
+    let mut timer = timer(LVT_ONE_SHOT);
+    let _ = timer.write_tmict(100_000, at_us(0), &DEDICATED, &());
+    let _ = timer.hrtimer_fired(at_us(200), outside, &DEDICATED, &());
+    let _ = timer.write_lvt(1 << 17 | other);
+    let vector = other as u8;
+    assert_eq!(list(timer.inject_pending()), [Action::Inject { vector }]);
+}
+
 #[test]
 fn lapic_timer_sloppy_08_advance_adapts_within_bounds_only() {
     // 2500 cycles are 1000 ns, of which an eighth is taken.
