@@ -14,24 +14,37 @@
 /// Why no scale factors exist for a pair of rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeScaleError {
-    /// A rate is zero, or the scaled one is so large that its double vanishes: the search for a
-    /// normalised pair would never end. Give both rates in Hz, and the scaled one below 2^63.
+    /// A rate is zero, or the double of the scaled one leaves 64 bits: upstream's search for a
+    /// normalised pair never ends, or ends at factors that are off by any amount. Give both rates
+    /// in Hz, and the scaled one below 2^63.
     NoSuchRatio {
         /// The rate to convert to, in Hz.
         scaled_hz: u64,
         /// The rate to convert from, in Hz.
         base_hz: u64,
     },
+    /// A frequency whose Hz leave 64 bits.
+    BeyondHz {
+        /// The frequency, in kHz.
+        khz: u64,
+    },
 }
 
 impl core::fmt::Display for TimeScaleError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self::NoSuchRatio { scaled_hz, base_hz } = self;
-        write!(
-            f,
-            "no scale factors turn {base_hz} Hz into {scaled_hz} Hz: both rates must be above 0 \
-             and the second not 2^63"
-        )
+        match self {
+            Self::NoSuchRatio { scaled_hz, base_hz } => write!(
+                f,
+                "no scale factors turn {base_hz} Hz into {scaled_hz} Hz: both rates must be above \
+                 0 and the second below 2^63"
+            ),
+            Self::BeyondHz { khz } => {
+                write!(
+                    f,
+                    "{khz} kHz are 2^64 Hz or more: give the frequency in kHz"
+                )
+            }
+        }
     }
 }
 
@@ -142,12 +155,16 @@ pub struct TimeScale {
 impl TimeScale {
     /// The scale of `kvm_get_time_scale(scaled_hz, base_hz)`.
     ///
+    /// The base is halved to at most twice the scaled rate first, so that the factors are off by up
+    /// to one part in `scaled_hz`, and 2^-29 besides: for ns one part in 10^9, for a counter of
+    /// 1 MHz one in 10^6.
+    ///
     /// # Errors
-    /// [`TimeScaleError::NoSuchRatio`] for a rate of 0, and for a scaled rate of 2^63.
+    /// [`TimeScaleError::NoSuchRatio`] for a rate of 0, and for a scaled rate of 2^63 or more.
     pub const fn new(scaled_hz: u64, base_hz: u64) -> Result<Self, TimeScaleError> {
         match time_scale_factors(scaled_hz, base_hz) {
-            Some((shift, mul)) => Ok(Self { mul, shift }),
-            None => Err(TimeScaleError::NoSuchRatio { scaled_hz, base_hz }),
+            Some((shift, mul)) if scaled_hz >> 63 == 0 => Ok(Self { mul, shift }),
+            _ => Err(TimeScaleError::NoSuchRatio { scaled_hz, base_hz }),
         }
     }
 
@@ -162,9 +179,12 @@ impl TimeScale {
     /// Turns cycles of a counter of `khz` into nanoseconds (a pvclock's factors).
     ///
     /// # Errors
-    /// As [`TimeScale::new`]: a frequency of 0, or one whose Hz are a multiple of 2^64.
+    /// As [`TimeScale::new`]: a frequency of 0; and [`TimeScaleError::BeyondHz`].
     pub const fn cycles_to_ns(khz: u64) -> Result<Self, TimeScaleError> {
-        Self::new(NSEC_PER_SEC, khz.wrapping_mul(1000))
+        match khz.checked_mul(1000) {
+            Some(hz) => Self::new(NSEC_PER_SEC, hz),
+            None => Err(TimeScaleError::BeyondHz { khz }),
+        }
     }
 
     /// Converts a difference of ticks; see [`scale_delta`].

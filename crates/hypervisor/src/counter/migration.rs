@@ -272,6 +272,16 @@ fn cycles(ns: u64, khz: u32) -> u128 {
     u128::from(ns) * u128::from(khz) / 1_000_000
 }
 
+/// Most that the page of a scaled guest and `KVM_GET_CLOCK` come apart in `age_ns`.
+///
+/// The page is made for the guest's frequency cut to kHz, which the ratio, rounded down itself, may
+/// leave just below the next lower kHz; and each side's multiplier has 32 bits and is rounded down.
+fn page_drift_ns(age_ns: u64, guest_khz: u32) -> u64 {
+    let page_khz = u64::from(guest_khz.saturating_sub(1).max(1));
+    let multiplier_ns = (age_ns >> 31).saturating_add(1);
+    age_ns.div_ceil(page_khz).saturating_add(multiplier_ns)
+}
+
 fn account(
     source: &Side,
     destination: &Side,
@@ -294,9 +304,7 @@ fn account(
     let drift_ns = if source.ratio == source.format.neutral() {
         0
     } else {
-        known
-            .master_clock_age_ns
-            .div_ceil(u64::from(guest_khz.max(1)))
+        page_drift_ns(known.master_clock_age_ns, guest_khz)
     };
     let kvmclock_ns = known
         .realtime_skew_ns

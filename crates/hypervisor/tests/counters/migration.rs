@@ -5,7 +5,8 @@ use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData}
 use stealtime_hypervisor::counter::migration::{
     Account, MigrationError, Side, Uncertainty, by_offsets, by_value, documented,
 };
-use stealtime_hypervisor::counter::scaling::RatioFormat;
+use stealtime_hypervisor::counter::scaling::{HostTsc, RatioFormat};
+use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VmTsc};
 
 use crate::host::{Machine, SECOND};
 
@@ -188,6 +189,38 @@ fn unusable_readings_are_refused_with_what_they_were() {
     assert_eq!(documented(&d, &s, 1, &known), Err(swapped));
     let shown = swapped.to_string();
     assert!(shown.contains(&d.clock.clock_ns.to_string()), "{shown}");
+}
+
+proptest! {
+    /// A scaled guest's page drifts from `KVM_GET_CLOCK` by no more than is stated: over any time
+    /// since the master clock was taken, at any two frequencies.
+    #[test]
+    fn the_drift_of_a_scaled_guests_page_is_bounded(
+        host_khz in 800_000u32..5_000_000,
+        guest_khz in 800_000u32..5_000_000,
+        boot_tsc in 0u64..1 << 50,
+        age_ns in 0u64..1 << 50,
+    ) {
+        let mut host = HostTsc::new(host_khz, RatioFormat::VMX);
+        let at = |ns: u64| HostInstant {
+            ns,
+            tsc: boot_tsc + (u128::from(ns) * u128::from(host_khz) / 1_000_000) as u64,
+            real_ns: ns,
+        };
+        let mut vm = VmTsc::new(&host, &at(0));
+        let (mut vcpu, rate) = vm.create_vcpu(&mut host, &at(0), 0, guest_khz, false);
+        prop_assert_eq!(rate, Ok(()));
+        vm.handle_masterclock_request(&mut vcpu, &host, &at(0));
+        let page = vm.guest_time_update(&mut vcpu, &host, &at(0), false).unwrap();
+        let now = at(age_ns);
+        let clock = vm.get_clock(&host, &now, true).unwrap();
+        let off_ns = page.at(vcpu.read(&host, &now)).abs_diff(clock.clock_ns);
+        let format = host.format;
+        let s = Side { clock, format, ratio: vcpu.rate.ratio };
+        let known = Uncertainty { master_clock_age_ns: age_ns, ..Uncertainty::default() };
+        let account = by_offsets(&s, &s, guest_khz, &known).unwrap().account;
+        prop_assert!(off_ns <= account.kvmclock_against_real_ns, "{} ns: {:?}", off_ns, account);
+    }
 }
 
 /// A host whose TSC really runs at `hz`, called `khz`: cycles since its zero at `ns`.

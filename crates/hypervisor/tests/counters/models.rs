@@ -142,3 +142,29 @@ proptest! {
         prop_assert!((-40..=6).contains(&off), "{}", off);
     }
 }
+
+/// What is not refused is the ratio, as exactly as promised.
+#[test]
+fn scales_are_as_exact_as_the_scaled_rate_is_large() {
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random >> (random % 64)
+    };
+    for _ in 0..200_000 {
+        let (scaled, base) = (next(), next());
+        let Ok(scale) = TimeScale::new(scaled, base) else {
+            assert!(scaled == 0 || base == 0 || scaled >> 63 != 0);
+            continue;
+        };
+        let made = f64::from(scale.mul) * 2f64.powi(i32::from(scale.shift) - 32);
+        let error = made * base as f64 / scaled as f64 - 1.0;
+        let most = 1.0 / scaled as f64 + 2f64.powi(-29);
+        assert!(
+            error.abs() <= most,
+            "{scaled} / {base}: {error:e} > {most:e}"
+        );
+    }
+}

@@ -103,12 +103,15 @@ fn rates_without_an_end_are_refused_with_both_rates() {
     };
     refused(0, 1_000_000_000);
     refused(1_000_000_000, 0);
+    // Doubled they leave 64 bits: to nothing, and to a number that has nothing to do with them.
     refused(1 << 63, 1_000_000_000);
-    // A frequency whose Hz wrap to nothing.
-    refused_khz(1 << 61);
-}
-
-fn refused_khz(khz: u64) {
-    assert!(TimeScale::cycles_to_ns(khz).is_err(), "{khz} kHz");
+    refused((1 << 63) + 5, 1_000_000_000);
+    refused(u64::MAX, u64::MAX);
+    // Frequencies whose Hz wrap, to nothing and to something.
+    for khz in [1 << 61, u64::MAX / 1000 + 1, u64::MAX] {
+        let beyond = Err(TimeScaleError::BeyondHz { khz });
+        assert_eq!(TimeScale::cycles_to_ns(khz), beyond);
+    }
+    assert!(TimeScale::cycles_to_ns(u64::MAX / 1000).is_ok());
     assert!(TimeScale::ns_to_cycles(0).is_err());
 }
