@@ -61,6 +61,17 @@ pub enum Arm64Error {
     /// More had passed than the policy allows.
     #[error(transparent)]
     Jump(#[from] Jump),
+    /// The counter would advance by more than can be told from going back.
+    #[error(
+        "guest time is to advance by {advance_ns} ns, at {counter_hz} Hz 2^63 ticks or more: check \
+         the wall clocks of both hosts, or choose Policy::AtMost or Policy::Stopped"
+    )]
+    Overflow {
+        /// By how much guest time is to advance.
+        advance_ns: u64,
+        /// `CNTFRQ_EL0`.
+        counter_hz: u32,
+    },
     /// The readings have a width, and exactness was demanded.
     #[error(
         "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
@@ -264,6 +275,12 @@ impl Saved {
             advanced_ns,
             options.uncertainty.frequency_error_ppb,
         )?;
+        if moved.added_ticks > i64::MAX as u128 {
+            return Err(Arm64Error::Overflow {
+                advance_ns: advanced_ns,
+                counter_hz: saved.counter_hz,
+            });
+        }
         let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz)
             .saturating_add(ticks_to_ns(saved.instant_bound_ticks, saved.counter_hz));
         Ok(Arm64Plan(Arm64Explanation {

@@ -316,6 +316,17 @@ pub enum PlanError {
         /// To be added.
         advance_ns: u64,
     },
+    /// The guest's TSC would advance by more than can be told from going back.
+    #[error(
+        "guest time is to advance by {advance_ns} ns, at {tsc_khz} kHz 2^63 cycles or more: check \
+         the wall clocks of both hosts, or choose Policy::AtMost or Policy::Stopped"
+    )]
+    TscOverflow {
+        /// By how much guest time is to advance.
+        advance_ns: u64,
+        /// The guest's frequency.
+        tsc_khz: u32,
+    },
     /// The host.
     #[error(transparent)]
     Host(#[from] HostError),

@@ -186,6 +186,12 @@ fn plan_from(
         ratio,
     };
     let moved = by_offsets(&source, &destination, x86.tsc_khz, &options.uncertainty)?;
+    if moved.account.added_cycles > i64::MAX as u128 {
+        return Err(PlanError::TscOverflow {
+            advance_ns,
+            tsc_khz: x86.tsc_khz,
+        });
+    }
     let scaled_source = source_format.scale(x86.instant.host_tsc, x86.ratio);
     let scaled_anchor = host.format.scale(anchor.host_tsc, ratio);
     let offsets = aligned_offsets(x86, options, &mut reasons)?;
