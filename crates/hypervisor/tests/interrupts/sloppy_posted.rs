@@ -335,6 +335,35 @@ fn without_apicv_delivery_goes_through_the_irr() {
     assert_eq!(deliver_through_irr(&rig.shared, 51), Kick::Wake);
 }
 
+/// A device posts while APICv is inhibited: the entry takes the vector over before it asks whether it
+/// must be given up, and is given up, since nobody else would inject it.
+#[test]
+fn without_apicv_a_device_s_post_is_injected_at_the_next_entry() {
+    for policy in SOUND {
+        let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, policy);
+        rig.run_once();
+        rig.shared.set_apicv(false);
+        rig.lapic.set_apicv(false, &rig.shared.irr);
+        vtd::post(&rig.shared.desc, 0x41, false, &());
+        assert_eq!(rig.enter(), Entry::Cancelled, "{policy:?}");
+        assert!(rig.lapic.take_event());
+        assert_eq!(rig.lapic.inject(&rig.shared.irr), Some(0x41));
+        assert_eq!(rig.enter(), Entry::Run, "once");
+    }
+}
+
+/// A poster that met "in guest" after that would send an IPI where a wakeup is needed.
+#[test]
+fn a_cancelled_entry_is_outside_the_guest_again() {
+    for policy in SOUND {
+        let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, policy);
+        rig.shared.request(Requests::EVENT);
+        assert_eq!(rig.enter(), Entry::Cancelled);
+        assert_eq!(rig.shared.mode(), VcpuMode::OutsideGuest, "{policy:?}");
+        assert_eq!(rig.deliver(0x41), Delivery::Wake, "{policy:?}");
+    }
+}
+
 #[test]
 fn nested_post_makes_a_request_and_then_reads_the_mode() {
     let mut rig = Rig::<Logged>::new(IPIV_HOST, Suppression::Put);
