@@ -155,3 +155,16 @@ fn a_failure_as_json() {
     ];
     insta::assert_snapshot!(check(folder().path(), &asked));
 }
+
+#[test]
+fn a_list_and_a_replay_as_json() {
+    let folder = folder();
+    let listed = check(folder.path(), &["clock", "--list", "--json"]);
+    insta::assert_snapshot!("list_as_json", listed);
+    let asked = ["clock", "--variant", "exits-not-awaited", "--json"];
+    let found = check(folder.path(), &asked);
+    let file = "check-clock-exits-not-awaited-restore-no-time-travel.replay";
+    assert!(found.contains(file), "{found}");
+    let replayed = check(folder.path(), &["--replay", file, "--json"]);
+    insta::assert_snapshot!("replay_as_json", replayed);
+}

@@ -70,7 +70,7 @@ enum Format {
     /// Tables
     #[value(alias = "text")]
     Table,
-    /// One JSON object for each exploration, a line each
+    /// One JSON object for each exploration, replay or protocol listed, a line each
     Json,
 }
 
@@ -82,10 +82,6 @@ impl Forms for Format {
 impl Check {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        if self.form.is_json() && (self.list || self.replay.is_some()) {
-            let problem = "--list and --replay give text; JSON is of explorations";
-            return Err(CliError::Check(problem.to_owned()));
-        }
         if let Some(file) = &self.replay {
             return self.show(file);
         }
@@ -96,7 +92,8 @@ impl Check {
         )
         .map_err(|error| CliError::Check(error.to_string()))?;
         if self.list {
-            return print(&list(&chosen));
+            let listed = if self.form.is_json() { list_json } else { list };
+            return print(&listed(&chosen));
         }
         let mut found = 0;
         for (n, case) in chosen.iter().enumerate() {
@@ -129,17 +126,21 @@ impl Check {
             .first()
             .ok_or_else(|| failed("no such case".to_owned()))?;
         let trace = case.walk(path).map_err(|error| failed(error.to_string()))?;
-        let mut text = format!("{protocol}, variant {variant}, agents {scene}\n\n{trace}\n");
-        match &trace.violation {
-            Some(violation) => {
-                let _ = writeln!(text, "{}: {}", violation.property, violation.sentence);
-                print(&text)?;
-                Err(CliError::Violations(1))
+        if self.form.is_json() {
+            print(&replay_json(&replay, &trace))?;
+        } else {
+            let mut text = format!("{protocol}, variant {variant}, agents {scene}\n\n{trace}\n");
+            match &trace.violation {
+                Some(found) => {
+                    let _ = writeln!(text, "{}: {}", found.property, found.sentence);
+                }
+                None => text.push_str("Nothing is violated at the end of this path.\n"),
             }
-            None => {
-                text.push_str("Nothing is violated at the end of this path.\n");
-                print(&text)
-            }
+            print(&text)?;
+        }
+        match trace.violation {
+            Some(_) => Err(CliError::Violations(1)),
+            None => Ok(()),
         }
     }
 
@@ -159,11 +160,8 @@ impl Check {
             let trace = trace.map_err(|error| CliError::Check(error.to_string()))?;
             kept.push((finding, trace, self.keep(case, finding)?));
         }
-        let text = match self.form.get() {
-            Format::Table => text(case, &outcome, took, &kept),
-            Format::Json => json_line(case, &outcome, took, &kept),
-        };
-        print(&text)?;
+        let shown = if self.form.is_json() { json_line } else { text };
+        print(&shown(case, &outcome, took, &kept))?;
         Ok(outcome.findings.len())
     }
 
@@ -257,14 +255,11 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
 
 fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
     let violations = kept.iter().map(|(finding, trace, file)| {
-        let steps = trace.rows.iter().map(|row| {
-            json!({"agent": trace.agents[row.agent], "step": row.text, "changes": row.changes})
-        });
         json!({
             "property": finding.violation.property,
             "flaw": finding.violation.flaw,
             "sentence": finding.violation.sentence,
-            "steps": steps.collect::<Vec<_>>(),
+            "steps": steps_json(trace),
             "replay": file.display().to_string(),
         })
     });
@@ -285,23 +280,82 @@ fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) 
     format!("{line}\n")
 }
 
+fn steps_json(trace: &Trace) -> Vec<serde_json::Value> {
+    let steps = trace.rows.iter().map(
+        |row| json!({"agent": trace.agents[row.agent], "step": row.text, "changes": row.changes}),
+    );
+    steps.collect()
+}
+
+fn replay_json(replay: &Replay, trace: &Trace) -> String {
+    let violation = trace.violation.as_ref().map(
+        |found| json!({"property": found.property, "flaw": found.flaw, "sentence": found.sentence}),
+    );
+    let line = json!({
+        "protocol": replay.protocol,
+        "variant": replay.variant,
+        "agents": replay.scene,
+        "steps": steps_json(trace),
+        "violation": violation,
+    });
+    format!("{line}\n")
+}
+
+/// The protocols of the cases chosen.
+fn listed(chosen: &[Case]) -> impl Iterator<Item = &'static Protocol> {
+    let asked = |protocol: &&Protocol| chosen.iter().any(|c| c.protocol == protocol.name);
+    PROTOCOLS.iter().filter(asked)
+}
+
+/// The sets of agents that a variant runs with.
+fn sets(protocol: &str, variant: &str) -> Vec<String> {
+    let known = cases(Some(protocol), Some(variant), None).unwrap_or_default();
+    known.into_iter().map(|case| case.scene).collect()
+}
+
+/// The counts that a protocol's sets may be given.
+fn counted(chosen: &[Case], protocol: &Protocol) -> Vec<&'static str> {
+    let case = chosen.iter().find(|case| case.protocol == protocol.name);
+    let counts = case.map(Case::counts).unwrap_or_default();
+    counts.into_iter().map(|(name, _)| name).collect()
+}
+
+fn list_json(chosen: &[Case]) -> String {
+    let lines = listed(chosen).map(|protocol| {
+        let variants = protocol.variants.iter().map(|variant| {
+            json!({
+                "name": variant.name,
+                "about": variant.about,
+                "must_pass": variant.sound,
+                "agents": sets(protocol.name, variant.name),
+            })
+        });
+        let properties = protocol.properties.iter();
+        let line = json!({
+            "protocol": protocol.name,
+            "about": protocol.about,
+            "variants": variants.collect::<Vec<_>>(),
+            "counts": counted(chosen, protocol),
+            "properties": properties.copied().collect::<std::collections::BTreeMap<_, _>>(),
+            "not_explored": protocol.left_out,
+        });
+        format!("{line}\n")
+    });
+    lines.collect()
+}
+
 fn list(chosen: &[Case]) -> String {
     let mut text = String::new();
-    let asked = |protocol: &&Protocol| chosen.iter().any(|c| c.protocol == protocol.name);
-    for protocol in PROTOCOLS.iter().filter(asked) {
+    for protocol in listed(chosen) {
         let _ = writeln!(text, "{}: {}\n  variants", protocol.name, protocol.about);
         for variant in protocol.variants {
             let verdict = if variant.sound { "must pass" } else { "faulty" };
-            let known = cases(Some(protocol.name), Some(variant.name), None);
-            let known = known.unwrap_or_default();
             let (name, about) = (variant.name, variant.about);
             let _ = writeln!(text, "    {name:24} {verdict:9}  {about}");
-            let sets: Vec<&str> = known.iter().map(|case| case.scene.as_str()).collect();
+            let sets = sets(protocol.name, name);
             let _ = writeln!(text, "    {:24} agents     {}", "", sets.join(", "));
         }
-        let counted = chosen.iter().find(|case| case.protocol == protocol.name);
-        let counts = counted.map(Case::counts).unwrap_or_default();
-        let names: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
+        let names = counted(chosen, protocol);
         if !names.is_empty() {
             let _ = writeln!(text, "  counts\n    {}", names.join(", "));
         }

@@ -52,11 +52,11 @@ impl core::fmt::Display for Unknown {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Name { what, asked, there } => {
-                write!(f, "no {what} {asked:?}; ")?;
-                if let Some(near) = nearest(asked, there) {
-                    write!(f, "did you mean {near:?}? ")?;
-                }
-                write!(f, "There are {}", there.join(", "))
+                let there_are = match nearest(asked, there) {
+                    Some(near) => format!("did you mean {near:?}? There are"),
+                    None => "there are".to_owned(),
+                };
+                write!(f, "no {what} {asked:?}; {there_are} {}", there.join(", "))
             }
             Self::Count { asked, most } => {
                 write!(f, "{asked:?}: give a number from 0 to {most}")
