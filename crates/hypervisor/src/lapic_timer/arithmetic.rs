@@ -6,8 +6,60 @@
 //! | 10 | 0b1011 | 1 | 1 ns, periodic | 200 000 ns: the floor of `min_timer_period_us` = 200 |
 //! | 62 500 | 0b0000 | 2 | 40 ns | 5 000 000 ns |
 
+use core::fmt;
+
 use super::timer::{Now, TimerMode};
 use super::tsc::GuestTsc;
+
+/// Length of a bus cycle, from 1 ns to as many as the longest count times the largest divisor has
+/// room for in 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BusCycle(u32);
+
+impl BusCycle {
+    /// The longest, in ns: 2^25.
+    pub const MAX_NS: u32 = (u64::MAX / 128 / u32::MAX as u64) as u32;
+
+    /// A bus cycle of `ns` (`KVM_CAP_X86_APIC_BUS_CYCLES_NS`).
+    ///
+    /// # Errors
+    /// [`BusCycleOutOfRange`]: a count of such cycles would never end, or wrap.
+    pub const fn new(ns: u32) -> Result<Self, BusCycleOutOfRange> {
+        if ns == 0 || ns > Self::MAX_NS {
+            return Err(BusCycleOutOfRange { ns });
+        }
+        Ok(Self(ns))
+    }
+
+    /// In ns.
+    #[must_use]
+    pub const fn ns(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for BusCycle {
+    /// KVM's: 1 ns.
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+/// A bus cycle with which counts have no length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusCycleOutOfRange {
+    /// The cycle, in ns.
+    pub ns: u32,
+}
+
+impl fmt::Display for BusCycleOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ns, most) = (self.ns, BusCycle::MAX_NS);
+        write!(f, "an APIC bus cycle of {ns} ns: give from 1 to {most} ns")
+    }
+}
+
+impl core::error::Error for BusCycleOutOfRange {}
 
 /// How fast the timer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

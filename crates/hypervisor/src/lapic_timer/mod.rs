@@ -52,6 +52,7 @@ mod timer;
 mod tsc;
 
 pub use actions::{Action, Actions};
+pub use arithmetic::{BusCycle, BusCycleOutOfRange};
 pub use housekeeping::{CpuTimers, NoSuchCpu, Placement, TimerRequest, place_hrtimer};
 pub use observed::Observed;
 pub use policy::{TimerEnvironment, TimerPolicy, UnknownTimerPolicy};

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use super::actions::{Action, Actions};
 use super::advance::{self, Spin, Wait};
-use super::arithmetic::{self, Rate, SwDeadline};
+use super::arithmetic::{self, BusCycle, Rate, SwDeadline};
 use super::hv_timer::{self, Armed};
 use super::observed::Observed;
 use super::policy::{TimerEnvironment, TimerPolicy};
@@ -38,8 +38,8 @@ pub enum TimerMode {
 pub struct TimerParameters {
     /// Rule by which expiries are posted.
     pub policy: TimerPolicy,
-    /// Length of a bus cycle in ns (`apic_bus_cycle_ns`).
-    pub bus_cycle_ns: u32,
+    /// Length of a bus cycle (`apic_bus_cycle_ns`).
+    pub bus_cycle: BusCycle,
     /// Shortest period in µs (`kvm.min_timer_period_us`).
     pub min_period_us: u32,
     /// Whether deadlines fire in advance (`kvm.lapic_timer_advance`).
@@ -50,7 +50,7 @@ impl Default for TimerParameters {
     fn default() -> Self {
         Self {
             policy: TimerPolicy::default(),
-            bus_cycle_ns: 1,
+            bus_cycle: BusCycle::default(),
             min_period_us: 200,
             advance: true,
         }
@@ -195,7 +195,7 @@ impl LapicTimer {
 
     pub(super) fn rate(&self) -> Rate {
         Rate {
-            bus_cycle_ns: self.common.parameters.bus_cycle_ns,
+            bus_cycle_ns: self.common.parameters.bus_cycle.ns(),
             divisor: self.divisor,
             min_period_us: self.common.parameters.min_period_us,
         }

@@ -141,7 +141,12 @@ impl core::fmt::Display for IcrError {
             ),
             Self::ApicIdOutOfRange { cpu, apic_id, mode } => write!(
                 f,
-                "CPU {cpu} has APIC id {apic_id:#x}, which {mode:?} cannot address: use x2APIC"
+                "CPU {cpu} has APIC id {apic_id:#x}, which {mode:?} cannot address: use {}",
+                if mode.waits_for_icr_idle() {
+                    "x2APIC"
+                } else {
+                    "X2apicPhysical and ids below 2^32-1"
+                }
             ),
             Self::TooManyCpus { cpus, mode } => {
                 write!(f, "{cpus} CPUs are more than {mode:?} can address")
@@ -192,7 +197,9 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         }
         let limit = match mode {
             ApicMode::XapicFlat | ApicMode::XapicPhysical => 0xff,
-            ApicMode::X2apicPhysical | ApicMode::X2apicCluster => u32::MAX,
+            ApicMode::X2apicPhysical => u32::MAX,
+            // A logical id has 16 bits for the cluster's number: an id beyond would be another's.
+            ApicMode::X2apicCluster => 1 << 20,
         };
         let mut online = 0;
         for index in 0..all.len() {
@@ -372,8 +379,7 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
     }
 }
 
-/// The low half with the vector, the high half with the destination. Only the low 16 bits of a
-/// cluster's number fit, as in the hardware's logical id.
+/// The low half with the vector, the high half with the destination.
 fn x2apic(destination: u32, low: u32) -> IcrWrite {
     IcrWrite::X2apic(u64::from(destination) << 32 | u64::from(low))
 }

@@ -2,8 +2,9 @@
 
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
 use stealtime_hypervisor::lapic_timer::{
-    Action, Actions, CpuTimers, GuestTsc, LapicTimer, NoSuchCpu, Now, Placement, TimerEnvironment,
-    TimerMode, TimerParameters, TimerPolicy, TimerRequest, hv_timer, place_hrtimer,
+    Action, Actions, BusCycle, BusCycleOutOfRange, CpuTimers, GuestTsc, LapicTimer, NoSuchCpu, Now,
+    Placement, TimerEnvironment, TimerMode, TimerParameters, TimerPolicy, TimerRequest, hv_timer,
+    place_hrtimer,
 };
 use stealtime_hypervisor::posted_interrupt::VcpuMode;
 
@@ -243,6 +244,25 @@ fn a_switch_of_modes_forgets_a_pending_expiry() {
     let _ = timer.write_lvt(1 << 17 | other);
     let vector = other as u8;
     assert_eq!(list(timer.inject_pending()), [Action::Inject { vector }]);
+}
+
+/// KVM refuses both ends: a timer that never fires, and a count whose length wraps.
+#[test]
+fn bus_cycles_that_cannot_be_counted_are_refused() {
+    for ns in [0, BusCycle::MAX_NS + 1, u32::MAX] {
+        assert_eq!(BusCycle::new(ns), Err(BusCycleOutOfRange { ns }));
+    }
+    let longest = BusCycle::new(BusCycle::MAX_NS).unwrap();
+    let parameters = TimerParameters {
+        bus_cycle: longest,
+        ..TimerParameters::default()
+    };
+    let mut timer = LapicTimer::new(parameters, tsc());
+    let _ = timer.write_tdcr(0b1010, at_us(0), &SHARED, &()); // by 128
+    let _ = timer.write_lvt(LVT_ONE_SHOT);
+    let _ = timer.write_tmict(u32::MAX, at_us(0), &SHARED, &());
+    let expected = u128::from(u32::MAX) * 128 * u128::from(longest.ns());
+    assert_eq!(u128::from(timer.period_ns()), expected);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
 use stealtime_hypervisor::lapic_timer::arithmetic::{self, Rate, SwDeadline};
 use stealtime_hypervisor::lapic_timer::{
-    Action, Actions, GuestTsc, InvalidTsc, LapicTimer, Now, TimerEnvironment, TimerMode,
+    Action, Actions, BusCycle, GuestTsc, InvalidTsc, LapicTimer, Now, TimerEnvironment, TimerMode,
     TimerParameters, TimerPolicy, hv_timer,
 };
 use stealtime_hypervisor::posted_interrupt::VcpuMode;
@@ -236,7 +236,8 @@ proptest! {
                 return Ok(());
             }
         };
-        let parameters = TimerParameters { policy, bus_cycle_ns, min_period_us, advance: khz & 1 == 0 };
+        let bus_cycle = BusCycle::new(bus_cycle_ns >> (bus_cycle_ns & 31)).unwrap_or_default();
+        let parameters = TimerParameters { policy, bus_cycle, min_period_us, advance: khz & 1 == 0 };
         let mut timer = LapicTimer::new(parameters, tsc);
         for (what, value, ns, host_tsc) in writes {
             let at = Now { ns, host_tsc };

@@ -98,6 +98,15 @@ fn machines_that_cannot_be() {
         mode,
     };
     assert_eq!(topology(mode, &[0, u32::MAX]).err(), Some(broadcast));
+    // The logical id of cluster 0x10000 is that of cluster 0.
+    let alias = IcrError::ApicIdOutOfRange {
+        cpu: 1,
+        apic_id: 1 << 20,
+        mode,
+    };
+    assert_eq!(topology(mode, &[0, 1 << 20]).err(), Some(alias));
+    assert!(topology(mode, &[0, (1 << 20) - 1]).is_ok());
+    assert!(topology(ApicMode::X2apicPhysical, &[0, 1 << 20]).is_ok());
     let mode = ApicMode::XapicPhysical;
     let beyond = IcrError::ApicIdOutOfRange {
         cpu: 0,
