@@ -176,9 +176,12 @@ impl LapicTimer {
     pub fn observed(&self) -> &Observed {
         &self.observed
     }
-    /// An hrtimer of this timer was placed while [`can_post`](Self::can_post) held.
-    pub fn note_placement(&mut self, refused: bool) {
-        self.observed.placement(refused);
+    /// An hrtimer of this timer was placed. One that is not to be posted, while the vCPU blocks for
+    /// one, says nothing about posting and is not counted.
+    pub fn note_placement(&mut self, refused: bool, env: &TimerEnvironment) {
+        if self.can_post(env) {
+            self.observed.placement(refused);
+        }
     }
 
     /// Whether expiries may be posted.

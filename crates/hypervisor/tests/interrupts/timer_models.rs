@@ -364,11 +364,22 @@ fn adaptive_policy_learns_per_vcpu() {
     }
     // Its timers are refused: back to the preemption timer for a while.
     for _ in 0..4 {
-        w.timer.note_placement(true);
+        w.timer.note_placement(true, &w.env);
     }
     arm(&mut w);
     assert!(w.timer.hv().is_some());
     w.pass(w.ns + 50_010);
+    // Before the first expiry and while it blocks, an hrtimer that is refused is not one that was to be
+    // posted: the next eight expiries in guest mode still make it post.
+    let mut w = world(TimerPolicy::Adaptive, env(false), 2 << 17);
+    for n in 0..9 {
+        for _ in 0..8 * usize::from(n < 8) {
+            w.timer.note_placement(true, &w.env);
+        }
+        arm(&mut w);
+        assert_eq!(w.timer.hv().is_some(), n < 8, "arming {n}");
+        w.pass(w.ns + 50_010);
+    }
     // A vCPU that blocks before each expiry never posts, though HLT exits are off.
     let mut w = world(TimerPolicy::Adaptive, env(true), 2 << 17);
     for _ in 0..40 {

@@ -156,7 +156,8 @@ impl Machine<'_> {
                     let timer = self.vcpus[vcpu].hrtimer;
                     let at = (at_ns.max(0) as u64).max(self.now);
                     let refused = self.start_unpinned(timer, cpu, at)?;
-                    self.vcpus[vcpu].timer.note_placement(refused);
+                    let env = self.timer_environment(vcpu);
+                    self.vcpus[vcpu].timer.note_placement(refused, &env);
                 }
                 Action::CancelHrtimer => {
                     let timer = self.vcpus[vcpu].hrtimer;
