@@ -9,11 +9,11 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::BorrowedFd;
 
-use crate::error::RestoreError;
+use crate::error::{LoadError, RestoreError};
 use crate::kvm::{RawVcpu, RawVm};
 use crate::policy::{Inexact, Options, Policy};
 use crate::save::GuestClocks;
-use crate::saved::Saved;
+use crate::saved::{MAX_BYTES, Saved};
 
 /// What a function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,13 @@ pub unsafe extern "C" fn guest_clock_restore(
         if state.is_null() {
             return Err(argument("state is a null pointer"));
         }
-        // SAFETY: not null, and the caller vouches for `length` bytes.
+        // Not even looked at: a length that went below 0 is none that a slice may have.
+        if length > MAX_BYTES {
+            let (bytes, most) = (length, MAX_BYTES);
+            let refused = LoadError::TooLarge { bytes, most };
+            return Err((Status::Load, refused.to_string()));
+        }
+        // SAFETY: not null, short enough, and the caller vouches for `length` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(state, length) };
         let saved = Saved::load(bytes).map_err(|error| (Status::Load, error.to_string()))?;
         // SAFETY: the caller vouches for the array and the descriptors.

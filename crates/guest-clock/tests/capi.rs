@@ -59,3 +59,30 @@ fn a_c_program_saves_restores_and_is_refused() {
         String::from_utf8_lossy(&ran.stderr)
     );
 }
+
+/// A length that went below 0 in C: refused before the bytes are looked at.
+#[test]
+fn a_length_that_no_state_has_is_refused_unread() {
+    let (state, vcpu) = (0u8, 0);
+    let mut message = [0; 512];
+    // SAFETY: a length above the most that a state may have is refused before `state` is read; the
+    // message has its 512 bytes.
+    let status = unsafe {
+        guest_clock::capi::guest_clock_restore(
+            0,
+            &vcpu,
+            1,
+            &state,
+            usize::MAX,
+            0,
+            0,
+            0,
+            message.as_mut_ptr(),
+        )
+    };
+    assert_eq!(status, guest_clock::capi::Status::Load as i32);
+    // SAFETY: the call ends it with 0.
+    let text = unsafe { std::ffi::CStr::from_ptr(message.as_ptr()) };
+    let text = text.to_str().unwrap();
+    assert!(text.contains("18446744073709551615 bytes"), "{text}");
+}

@@ -13,7 +13,8 @@
 //! | 29 | flags | 3 |
 //! | 30–31 | – | 3 |
 //!
-//! The page is four [`AtomicWord`]s: with `AtomicU64` it lies in guest memory as it is.
+//! The page is four [`AtomicWord`]s: with `AtomicU64` it lies in guest memory as it is, where that is
+//! aligned to 8 bytes. (`MSR_KVM_SYSTEM_TIME_NEW` asks for 4 only; guests give it a line or more.)
 
 use core::sync::atomic::Ordering;
 
