@@ -56,6 +56,12 @@ pub enum Reason {
         /// In the host's format.
         ratio: u64,
     },
+    /// The guest was scaled where it was saved. Its kvmclock page is made for its frequency cut to
+    /// kHz, and so runs ahead of the kvmclock that KVM saves; that is in the bounds.
+    PageDrift {
+        /// For how long, at most.
+        age_ns: u64,
+    },
     /// The guest's TSC runs at this host's frequency, which KVM takes for equal.
     WithinTolerance {
         /// The frequency that the guest was told.
@@ -109,6 +115,7 @@ impl Reason {
             | Self::ByValue { .. }
             | Self::NoRealtimeFlag { .. }
             | Self::TscFixed { .. }
+            | Self::PageDrift { .. }
             | Self::WithinTolerance { .. }
             | Self::MasterClockOff { .. } => true,
             Self::OffsetsDiffered { made_equal, .. } => !*made_equal,
@@ -150,6 +157,11 @@ impl fmt::Display for Reason {
                 host_khz,
                 ratio,
             } => write!(f, "{guest_khz} kHz on {host_khz} kHz: TSC ratio {ratio:#x}"),
+            Self::PageDrift { age_ns } => write!(
+                f,
+                "the guest was scaled: for up to {age_ns} ns its kvmclock ran ahead of the saved one, by \
+                 less than 1 kHz of its frequency; Options::uncertainty may say for how long"
+            ),
             Self::WithinTolerance {
                 guest_khz,
                 host_khz,

@@ -7,7 +7,7 @@
 use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
 };
-use stealtime_hypervisor::counter::migration::{Account, Side, by_offsets};
+use stealtime_hypervisor::counter::migration::{Account, Side, Uncertainty, by_offsets};
 use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
@@ -185,7 +185,8 @@ fn plan_from(
         format: host.format,
         ratio,
     };
-    let moved = by_offsets(&source, &destination, x86.tsc_khz, &options.uncertainty)?;
+    let known = known(&source, options, &mut reasons);
+    let moved = by_offsets(&source, &destination, x86.tsc_khz, &known)?;
     if moved.account.added_cycles > i64::MAX as u128 {
         return Err(PlanError::TscOverflow {
             advance_ns,
@@ -222,6 +223,20 @@ fn plan_from(
         extra_ns,
         clock_extra_ns: extra_ns,
     })
+}
+
+/// A scaled guest has read a kvmclock that drifts from the one that KVM saves, since the master clock
+/// was taken. Who cannot say when that was is told of the most: since the guest's clock began.
+fn known(source: &Side, options: &Options, reasons: &mut Vec<Reason>) -> Uncertainty {
+    let mut known = options.uncertainty;
+    if source.ratio != source.format.neutral() {
+        if known.master_clock_age_ns == 0 {
+            known.master_clock_age_ns = source.clock.clock_ns;
+        }
+        let age_ns = known.master_clock_age_ns;
+        reasons.push(Reason::PageDrift { age_ns });
+    }
+    known
 }
 
 /// Readings that were not of one instant have bounds of their own, which the plan carries.

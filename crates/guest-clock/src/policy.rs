@@ -82,7 +82,8 @@ pub struct Options {
     pub unequal: Unequal,
     /// Whether something less than exact will do.
     pub inexact: Inexact,
-    /// What is known of the hosts' clocks; goes into the stated bounds.
+    /// What is known of the hosts' clocks; goes into the stated bounds. A `master_clock_age_ns` of
+    /// 0 stands for "not known": for a guest that was scaled the age of its kvmclock is taken.
     pub uncertainty: Uncertainty,
 }
 

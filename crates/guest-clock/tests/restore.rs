@@ -139,6 +139,46 @@ fn a_new_vm_and_host_with_another_tsc_and_frequency_see_the_same_guest_time() {
     }
 }
 
+/// From a host that scales the guest on to another: what the guest read there ran ahead of what KVM
+/// saved, and how far back it is set by that must be in the bound, said or not for how long.
+#[test]
+fn a_scaled_guests_clock_stays_within_its_bound() {
+    for (known_ns, scale_khz) in [(0, 3_100_000), (86_400_000_000_000, 2_100_000)] {
+        let (saved, _) = saved_after(&FakeHost::new(KHZ), 2, 10_000_000_000);
+        let source = FakeHost::new(scale_khz);
+        let (vm, vcpus) = fresh(&source, 2);
+        saved.restore(&vm, &vcpus, Policy::ELAPSED).unwrap();
+        // The guest runs: requests for a new master clock are served before its first entry.
+        for vcpu in &vcpus {
+            vcpu.read_clocks().unwrap();
+        }
+        source.pass(86_400_000_000_000);
+        let before = vcpus[0].read_clocks().unwrap().kvmclock_ns;
+        let at = source.now().real_ns;
+        let saved = GuestClocks::save(&vm, &vcpus).unwrap();
+        let target = FakeHost::new(KHZ);
+        target.pass(source.now().ns);
+        let (vm, vcpus) = fresh(&target, 2);
+        let mut how = Options::new(Policy::ELAPSED);
+        how.uncertainty.master_clock_age_ns = known_ns;
+        let done = saved.restore(&vm, &vcpus, how).unwrap();
+        let after = vcpus[0].read_clocks().unwrap().kvmclock_ns;
+        let elapsed = i128::from(target.now().real_ns) - i128::from(at);
+        let off = i128::from(after) - i128::from(before) - elapsed;
+        assert!(off < -10_000_000, "{off} ns: it drifted");
+        assert!(
+            off.unsigned_abs() <= u128::from(done.kvmclock_against_real_ns) + 2000,
+            "{off} {done}"
+        );
+        let drifts =
+            |r: &Reason| matches!(r, Reason::PageDrift { age_ns } if *age_ns >= 86_400_000_000_000);
+        assert!(
+            done.reasons.iter().any(drifts) && !done.is_exact(),
+            "{done}"
+        );
+    }
+}
+
 #[test]
 fn policies_say_how_far_guest_time_goes() {
     let host = FakeHost::new(KHZ);
