@@ -71,6 +71,16 @@ pub enum Reason {
         /// How fast the guest's TSC drifts from what the guest thinks.
         drift_ppb: u64,
     },
+    /// The guest's TSC ran at its host's frequency where it was saved. The pause is counted with the
+    /// guest's own, as KVM documents it.
+    RanWithinTolerance {
+        /// The frequency that the guest was told.
+        guest_khz: u32,
+        /// The one that it had.
+        host_khz: u32,
+        /// How far its TSC is from where it would be had it ticked on.
+        off_ns: u64,
+    },
     /// The saved offsets were not equal.
     OffsetsDiffered {
         /// A vCPU that differed from vCPU 0.
@@ -117,6 +127,7 @@ impl Reason {
             | Self::TscFixed { .. }
             | Self::PageDrift { .. }
             | Self::WithinTolerance { .. }
+            | Self::RanWithinTolerance { .. }
             | Self::MasterClockOff { .. } => true,
             Self::OffsetsDiffered { made_equal, .. } => !*made_equal,
             Self::WallClockBehind { .. }
@@ -169,6 +180,15 @@ impl fmt::Display for Reason {
             } => write!(
                 f,
                 "{guest_khz} kHz on {host_khz} kHz counts as equal: drift of {drift_ppb} ns a second"
+            ),
+            Self::RanWithinTolerance {
+                guest_khz,
+                host_khz,
+                off_ns,
+            } => write!(
+                f,
+                "saved at {host_khz} kHz, which counted as its {guest_khz} kHz: its TSC is {off_ns} ns \
+                 from where it would be had it ticked on"
             ),
             Self::OffsetsDiffered {
                 vcpu,

@@ -186,7 +186,10 @@ fn plan_from(
         ratio,
     };
     let known = known(&source, options, &mut reasons);
-    let moved = by_offsets(&source, &destination, x86.tsc_khz, &known)?;
+    let mut moved = by_offsets(&source, &destination, x86.tsc_khz, &known)?;
+    let rate_ns = own_rate(x86, &source, advance_ns, &mut reasons);
+    let bound_ns = &mut moved.account.tsc_against_its_rate_ns;
+    *bound_ns = bound_ns.saturating_add(rate_ns);
     if moved.account.added_cycles > i64::MAX as u128 {
         return Err(PlanError::TscOverflow {
             advance_ns,
@@ -237,6 +240,23 @@ fn known(source: &Side, options: &Options, reasons: &mut Vec<Reason>) -> Uncerta
         reasons.push(Reason::PageDrift { age_ns });
     }
     known
+}
+
+/// What a guest that was not scaled, though its host's frequency was another, is off by had it ticked
+/// on: the pause is counted with the frequency that it was told of.
+fn own_rate(x86: &X86State, source: &Side, advance_ns: u64, reasons: &mut Vec<Reason>) -> u64 {
+    let apart = u128::from(x86.tsc_khz.abs_diff(x86.host_tsc_khz));
+    if apart == 0 || source.ratio != source.format.neutral() {
+        return 0;
+    }
+    let off_ns = (u128::from(advance_ns) * apart).div_ceil(u128::from(x86.tsc_khz.max(1)));
+    let off_ns = u64::try_from(off_ns).unwrap_or(u64::MAX);
+    reasons.push(Reason::RanWithinTolerance {
+        guest_khz: x86.tsc_khz,
+        host_khz: x86.host_tsc_khz,
+        off_ns,
+    });
+    off_ns
 }
 
 /// Readings that were not of one instant have bounds of their own, which the plan carries.

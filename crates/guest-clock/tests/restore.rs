@@ -179,6 +179,28 @@ fn a_scaled_guests_clock_stays_within_its_bound() {
     }
 }
 
+/// Where the guest was saved its TSC ran at the host's frequency, which is not the one that it was told
+/// of and that its pause is counted with.
+#[test]
+fn the_rate_of_a_guest_within_tolerance_is_in_its_bound() {
+    for source_khz in [2_500_400, 2_499_500] {
+        let (saved, _) = saved_after(&FakeHost::new(KHZ), 2, 10_000_000_000);
+        let host = FakeHost::new(source_khz);
+        let (vm, old) = fresh(&host, 2);
+        saved.restore(&vm, &old, Policy::ELAPSED).unwrap();
+        let saved = GuestClocks::save(&vm, &old).unwrap();
+        host.pass(60_000_000_000);
+        let (vm, vcpus) = fresh(&host, 2);
+        let done = saved.restore(&vm, &vcpus, Policy::ELAPSED).unwrap();
+        let off = offsets(&vcpus)[0].wrapping_sub(offsets(&old)[0]) as i64;
+        let off_ns = off.unsigned_abs() * 1_000_000 / u64::from(KHZ);
+        assert!(off_ns > 9_000_000, "{off_ns} ns: its rate differs");
+        assert!(off_ns <= done.tsc_against_its_rate_ns, "{off_ns} {done}");
+        let named = |r: &Reason| matches!(r, Reason::RanWithinTolerance { off_ns: ns, .. } if off_ns.abs_diff(*ns) < 10);
+        assert!(done.reasons.iter().any(named), "{done}");
+    }
+}
+
 #[test]
 fn policies_say_how_far_guest_time_goes() {
     let host = FakeHost::new(KHZ);
