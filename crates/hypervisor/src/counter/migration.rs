@@ -60,6 +60,8 @@ pub struct Uncertainty {
     pub realtime_skew_ns: u64,
     /// How far each host's TSC frequency may be from its nominal kHz, in parts per billion.
     /// A frequency cut to kHz is off by up to 10^9/khz on its own; that is always included.
+    /// A guest that is not scaled though its frequency is not its host's (within
+    /// `kvm.tsc_tolerance_ppm`) ticks at the host's: that difference belongs here too.
     pub frequency_error_ppb: u32,
     /// Before the source's clock was read, how long its master clock had been in use, in ns; at
     /// most the age of the VM. Matters for a scaled guest only: its page is made for a frequency
