@@ -1,5 +1,6 @@
 //! `wakeup-batch`: CPU 0 wakes others in a nested batch and is interrupted meanwhile; CPU 1 halts,
-//! CPU 2 waits in MWAIT, CPU 3 raises softirqs without a batch.
+//! CPU 2 waits in MWAIT or runs a guest, where only an IPI makes it look, CPU 3 raises softirqs
+//! without a batch.
 
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
 use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
@@ -14,6 +15,8 @@ pub(crate) enum Fault {
     None,
     SoftirqNumber,
     NoSecondLook,
+    /// Whether the CPU is in MWAIT is asked before the bit is set, not in the same step.
+    PromiseReadBefore,
 }
 
 const CPUS: u32 = 4;
@@ -25,6 +28,9 @@ const IRQ: u8 = 4;
 /// Softirqs that sender, remote CPU and interrupt handler raise.
 const NUMBERS: [u32; 3] = [2, 3, 5];
 const GO: Op = 1;
+/// An idling CPU's other operations: it runs a guest instead, it takes an IPI with interrupts on.
+const RUN: Op = 2;
+const TAKE: Op = 3;
 
 /// Where an idling CPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +42,7 @@ enum Idle {
     Checking,
     Mwait,
     Leaving,
+    Guest,
 }
 
 /// All that is not in the softirq words.
@@ -48,6 +55,7 @@ pub(crate) struct Local {
     /// The word as MONITOR saw it.
     monitored: u64,
     ipi: [bool; CPUS as usize],
+    guests_left: u8,
     remote_left: u8,
     irq_left: u8,
 }
@@ -118,16 +126,34 @@ impl WakeupBatch {
             local.irq_left -= 1;
         } else {
             let context = context(from, false);
+            let promised = self.fault == Fault::PromiseReadBefore && self.words[2].in_mwait();
             let _ = raise_now(cpus, context, 2, NUMBERS[1], &mut icr, &());
             local.remote_left -= 1;
+            if promised {
+                return;
+            }
         }
         deliver(local, from, &sent);
     }
 
-    fn idle(&self, local: &mut Local, cpu: usize) {
+    fn idle(&self, local: &mut Local, cpu: usize, op: Op) {
+        if op == TAKE {
+            local.ipi[cpu] = false;
+            return;
+        }
         let word = &self.words[cpu];
         let at = &mut local.idle[cpu - 1];
         *at = match *at {
+            // With interrupts off from the look to the entry: an IPI that comes then ends the guest.
+            Idle::Looking if op == RUN && word.take(u32::MAX) == 0 => {
+                local.guests_left -= 1;
+                Idle::Guest
+            }
+            Idle::Looking if op == RUN => Idle::Looking,
+            Idle::Guest => {
+                local.ipi[cpu] = false;
+                Idle::Looking
+            }
             Idle::Looking if word.take(u32::MAX) != 0 => Idle::Looking,
             Idle::Looking if cpu == 1 => Idle::Halted,
             Idle::Looking => Idle::Announcing,
@@ -163,7 +189,7 @@ impl WakeupBatch {
     fn awake(state: &State<Local>, cpu: usize) -> bool {
         let local = &state.local;
         match local.idle[cpu - 1] {
-            Idle::Halted => local.ipi[cpu],
+            Idle::Halted | Idle::Guest => local.ipi[cpu],
             Idle::Mwait => local.ipi[cpu] || state.mem[cpu] != local.monitored,
             _ => true,
         }
@@ -214,6 +240,7 @@ impl Model for WakeupBatch {
             idle: [Idle::Looking; 2],
             monitored: 0,
             ipi: [false; CPUS as usize],
+            guests_left: 1,
             remote_left: 1,
             irq_left: 1,
         };
@@ -232,6 +259,14 @@ impl Model for WakeupBatch {
         if more {
             ops.push(GO + if agent == SENDER { local.at } else { 0 });
         }
+        if matches!(agent, HALTER | WAITER) && local.idle[usize::from(agent) - 1] == Idle::Looking {
+            if agent == WAITER && local.guests_left > 0 {
+                ops.push(RUN);
+            }
+            if local.ipi[usize::from(agent)] {
+                ops.push(TAKE);
+            }
+        }
     }
 
     fn runs(&self, state: &State<Local>, agent: u8) -> bool {
@@ -244,7 +279,7 @@ impl Model for WakeupBatch {
             SENDER => self.send(local, op - GO),
             REMOTE => self.raise_alone(local, 3, false),
             IRQ => self.raise_alone(local, 0, true),
-            _ => self.idle(local, usize::from(agent)),
+            _ => self.idle(local, usize::from(agent), op),
         }
     }
 
@@ -263,7 +298,11 @@ impl Model for WakeupBatch {
         let asleep = |cpu: usize| !Self::awake(state, cpu) && state.agents[cpu].op == IDLE;
         let cpu = (1..3).find(|&cpu| quiet && asleep(cpu) && state.mem[cpu] as u32 != 0)?;
         let sentence = format!(
-            "CPU {cpu} idles with softirqs {:#x} raised, and no IPI is on its way",
+            "CPU {cpu} {} with softirqs {:#x} raised, and no IPI is on its way",
+            match local.idle[cpu - 1] {
+                Idle::Guest => "runs a guest",
+                _ => "idles",
+            },
             state.mem[cpu] as u32
         );
         Some(Violation::new("softirq-seen", sentence))
@@ -277,6 +316,8 @@ impl Model for WakeupBatch {
             (SENDER, _) => "finish batch",
             (REMOTE, _) => "raise 3 on CPU 2",
             (IRQ, _) => "handler raises 5 on CPU 1",
+            _ if op == RUN => "run guest",
+            _ if op == TAKE => "take IPI",
             _ => "idle loop",
         }
     }

@@ -209,6 +209,10 @@ fn mwait_without_a_second_look() {
     );
 }
 #[test]
+fn mwait_promise_read_before_the_bit_is_set() {
+    caught("wakeup-batch", "promise-read-before", "softirq-seen");
+}
+#[test]
 fn clock_page_without_an_odd_version() {
     find(
         &pick("clock", "version-after", None),

@@ -97,7 +97,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         properties: &[
             (
                 "softirq-seen",
-                "no CPU idles with a raised softirq that nobody will tell it of",
+                "no CPU idles or runs a guest with a raised softirq that nobody will tell it of",
             ),
             (
                 "no-stray-ipi",
@@ -271,6 +271,10 @@ const WAKEUP_BATCH: &[Variant] = &[
     faulty(
         "no-second-look",
         "MWAIT without looking again after MONITOR",
+    ),
+    faulty(
+        "promise-read-before",
+        "the MWAIT promise is read before the bit is set",
     ),
 ];
 

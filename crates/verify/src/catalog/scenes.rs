@@ -37,6 +37,7 @@ pub(super) fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
             let fault = match variant.name {
                 "softirq-number" => BatchFault::SoftirqNumber,
                 "no-second-look" => BatchFault::NoSecondLook,
+                "promise-read-before" => BatchFault::PromiseReadBefore,
                 _ => BatchFault::None,
             };
             vec![("four-cpus", Kind::Batch(fault))]
