@@ -44,7 +44,8 @@ impl Extractor {
             return;
         };
         let running = matches!(task.state, State::Running { .. });
-        let Some(other) = task.cpu().filter(|_| running).map(|at| at as usize) else {
+        // Not where it was moved to: it is moved away from a CPU in a gap before it is seen elsewhere.
+        let Some(other) = task.ran_on.filter(|_| running).map(usize::from) else {
             return;
         };
         let Some(left) = self.cpus.get_mut(other).filter(|_| other != cpu) else {

@@ -115,6 +115,8 @@ pub(crate) struct Task {
     /// Where it has run.
     pub(crate) cpus: BTreeSet<u16>,
     pub(crate) first_cpu: Option<u16>,
+    /// Where it ran last: while it counts as running, the CPU that has it.
+    pub(crate) ran_on: Option<u16>,
     /// Where it ran last, or was moved to since.
     at_cpu: Option<u32>,
     /// The CPU that it was woken for and has neither run on nor been moved from.
@@ -200,6 +202,7 @@ impl Task {
             open_sleep: None,
             cpus: BTreeSet::new(),
             first_cpu: None,
+            ran_on: None,
             at_cpu: None,
             woken_for: None,
             moves: Vec::new(),
@@ -456,6 +459,7 @@ impl Task {
     pub(crate) fn runs_on(&mut self, cpu: u16) {
         self.cpus.insert(cpu);
         self.first_cpu.get_or_insert(cpu);
+        self.ran_on = Some(cpu);
         self.at_cpu = Some(cpu.into());
         self.woken_for = None;
     }

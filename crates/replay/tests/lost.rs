@@ -103,16 +103,27 @@ fn moves_show_where_they_are_not_told() {
 }
 
 /// A task leaves a CPU whose events are lost and is seen on the other one before anybody knows of the loss:
-/// it has not computed all the time until then, and it has moved.
+/// it has not computed all the time until then, and it has moved. Its move may have been lost too, or the
+/// other CPU told it.
 #[test]
 fn who_leaves_unseen_has_not_computed_since() {
-    let mut sink = wandering();
-    let told = sink.events.iter().filter(|event| is_move(event)).count();
-    assert!(told >= 15, "{told}");
-    for round in [2, 6, 10, 14] {
-        let from = round * ROUND + MS;
-        lose(&mut sink.events, 0, from, from + 15 * MS);
+    for move_is_lost in [true, false] {
+        let mut sink = wandering();
+        let told = sink.events.iter().filter(|event| is_move(event)).count();
+        assert!(told >= 15, "{told}");
+        if !move_is_lost {
+            let moves = sink.events.iter_mut().filter(|event| is_move(event));
+            moves.for_each(|event| event.cpu = CpuId(1));
+        }
+        for round in [2, 6, 10, 14] {
+            let from = round * ROUND + MS;
+            lose(&mut sink.events, 0, from, from + 15 * MS);
+        }
+        leaves_unseen(&sink);
     }
+}
+
+fn leaves_unseen(sink: &Collected) {
     let (recording, answers) = extracted(&sink.events, &sink.names);
     assert!(recording.is_lossy);
     let times = recorded(&recording, &answers);
