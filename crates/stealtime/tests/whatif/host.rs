@@ -60,9 +60,15 @@ fn a_change_to_what_was_there_is_called_none() {
     let told = file(&folder, "host.hz = 1000\n");
     let verdict = |setting: &str| {
         let out = answer(&[HACKBENCH, "--host", &told, "--seeds", "2", "--set", setting]);
-        let (_, verdict) = out.split_once("verdict: ").expect("a verdict");
-        verdict.to_owned()
+        let (rows, verdict) = out.split_once("verdict: ").expect("a verdict");
+        let (_, rows) = rows.split_once("\nhost.hz=").expect("the variant");
+        (rows.to_owned(), verdict.to_owned())
     };
-    assert!(verdict("host.hz=1000").starts_with("nothing changes: the host is taken to have had"));
-    assert!(!verdict("host.hz=100").contains("nothing changes"));
+    let (rows, verdict_of_same) = verdict("host.hz=1000");
+    assert!(
+        !rows.contains("error") && rows.contains("the same"),
+        "{rows}"
+    );
+    assert!(verdict_of_same.starts_with("nothing changes: the host is taken to have had"));
+    assert!(!verdict("host.hz=100").1.contains("nothing changes"));
 }
