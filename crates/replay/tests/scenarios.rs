@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use common::{host, record, replayed};
 use stealtime_hypervisor::eevdf::Feature;
+use stealtime_lab::stats::estimate;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, as_recorded};
 use stealtime_replay::predict::{Errors, Times, replay};
@@ -227,26 +228,22 @@ struct Means {
 }
 
 const SEEDS: u64 = 5;
-/// Student's t for [`SEEDS`] and 95 %.
-const T: f64 = 2.776;
 /// Nearer than this, in ppm of the span, nobody asks for an interval.
 const TOLD_PPM: f64 = 5_000.0;
 
 impl Means {
     /// `told`: of each seed the predicted changes of all shares; `seen`: the true ones, all in ppm.
     fn of(told: &[Vec<i64>], seen: &[i64]) -> Self {
-        let n = told.len() as f64;
         let mut means = Self {
             off: 0,
             covered: 0,
             shares: seen.len(),
         };
         for (at, &seen) in seen.iter().enumerate() {
-            let of = told.iter().map(|changes| changes[at] as f64);
-            let mean = of.clone().sum::<f64>() / n;
-            let squares: f64 = of.map(|change| (change - mean).powi(2)).sum();
-            let half = T * (squares / (n - 1.0) / n).sqrt();
-            let off = (seen as f64 - mean).abs();
+            let of: Vec<f64> = told.iter().map(|changes| changes[at] as f64).collect();
+            let told = estimate(&of).expect("some seeds");
+            let half = told.half_width.expect("more than one");
+            let off = (seen as f64 - told.mean).abs();
             means.off = means.off.max(off as u64);
             means.covered += usize::from(off <= half.max(TOLD_PPM));
         }

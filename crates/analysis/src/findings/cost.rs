@@ -26,8 +26,8 @@ const YIELD_PER_MILLE: u64 = 250;
 const TIMER_PER_MILLE: u64 = 200;
 /// From this many a second of guest time on, host interrupts show in guests' latencies.
 const HITS_PER_SECOND: u128 = 1000;
-/// Guest time, a second in ns, below which a rate says little.
-const MIN_GUEST_NS: u64 = 1_000_000_000;
+/// A second, in ns. Of less guest time a rate a second says little.
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Fewer spurious notifications than this may be left over from migrations of vCPUs.
 const MIN_SPURIOUS: u64 = 100;
@@ -188,8 +188,8 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
     let hits: u64 = tables.of_group(group).map(Vcpu::hit_count).sum();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
     let guest = total(vcpus.filter_map(|vcpu| vcpu.guest_ns));
-    let per_second = u128::from(hits) * u128::from(MIN_GUEST_NS) / u128::from(guest.max(1));
-    if guest < MIN_GUEST_NS || per_second < HITS_PER_SECOND {
+    let per_second = u128::from(hits) * u128::from(SECOND_NS) / u128::from(guest.max(1));
+    if guest < SECOND_NS || per_second < HITS_PER_SECOND {
         return;
     }
     let rows = answers

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use stealtime_analysis::Answers;
-
 use stealtime_lab::knobs;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, Placement, Preempt};
@@ -232,12 +231,8 @@ impl PreemptFrom {
         if let Some(value) = last_preempt(told) {
             return parsed(value).map(Self::Told);
         }
-        let varied = asked.vary.iter().filter_map(|text| setting(text).ok());
-        if varied.into_iter().any(|(name, _)| name == PREEMPT) {
-            return None;
-        }
-        let set = asked.set.iter().filter_map(|text| setting(text).ok());
-        let set: Vec<Setting> = set.collect();
+        // What is varied cannot be set too.
+        let set: Vec<Setting> = asked.set.iter().flat_map(|text| setting(text)).collect();
         Some(Self::Asked(match parsed(last_preempt(&set)?)? {
             Preempt::Lazy => Preempt::Full,
             Preempt::Full => Preempt::Lazy,
