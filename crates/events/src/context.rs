@@ -10,12 +10,17 @@ pub struct Context(u8);
 impl Context {
     /// `TRACE_FLAG_IRQS_OFF`.
     pub const IRQS_OFF: u8 = 0x01;
-    /// `TRACE_FLAG_NEED_RESCHED`.
+    /// `TRACE_FLAG_NEED_RESCHED_LAZY`: the current task is to give way on its way to user mode or into a
+    /// guest (kernels from 6.13 on, preempting lazily).
+    pub const NEED_RESCHED_LAZY: u8 = 0x02;
+    /// `TRACE_FLAG_NEED_RESCHED`: the current task is to give way at once.
     pub const NEED_RESCHED: u8 = 0x04;
     /// `TRACE_FLAG_HARDIRQ`.
     pub const HARDIRQ: u8 = 0x08;
     /// `TRACE_FLAG_SOFTIRQ`.
     pub const SOFTIRQ: u8 = 0x10;
+    /// `TRACE_FLAG_PREEMPT_RESCHED`: the same, as the preemption counter says it.
+    pub const PREEMPT_RESCHED: u8 = 0x20;
     /// `TRACE_FLAG_NMI`.
     pub const NMI: u8 = 0x40;
 

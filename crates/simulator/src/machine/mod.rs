@@ -27,7 +27,7 @@ mod task;
 mod worker;
 
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
-use stealtime_hypervisor::eevdf::Fair;
+use stealtime_hypervisor::eevdf::{Fair, Resched};
 
 pub use build::Recipe;
 pub use checks::CHECKS;
@@ -249,9 +249,14 @@ impl Machine<'_> {
     fn trace(&mut self, cpu: CpuNr, kind: Kind) {
         let c = &self.cpus[cpu];
         let tid = c.current.map_or(Tid::IDLE, |task| self.tasks[task].tid);
-        let context = match c.phase {
+        let mut context = match c.phase {
             Phase::Irq(_) => Context::HARDIRQ | Context::IRQS_OFF,
             _ => 0,
+        };
+        context |= match c.resched {
+            Resched::None => 0,
+            Resched::Lazy => Context::NEED_RESCHED_LAZY,
+            Resched::Now => Context::NEED_RESCHED | Context::PREEMPT_RESCHED,
         };
         self.sink.event(&Event {
             time_ns: self.now,

@@ -177,6 +177,8 @@ impl Machine<'_> {
         t.books.enter(TaskState::Runnable, now);
         self.one_more(target);
         self.need_tick(target, by)?;
+        // Told last, as whether it preempts shows in the event's flags (`ttwu_do_wakeup`).
+        self.act(target, actions, by)?;
         self.emit(
             by,
             Kind::SchedWakeup {
@@ -185,7 +187,6 @@ impl Machine<'_> {
                 target_cpu: target.0,
             },
         );
-        self.act(target, actions, by)?;
         Ok(true)
     }
 
