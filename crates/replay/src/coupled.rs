@@ -17,6 +17,44 @@ pub(crate) struct Coupled {
     pub(crate) woken: u64,
 }
 
+/// In a wait in which others were all asleep for less than one in so many of its time they were busy.
+const ONE_IN_IDLE: u64 = 8;
+
+/// When a vCPU was asleep.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asleep {
+    /// From when to when, in ns; the last may go on.
+    spans: Vec<(u64, u64)>,
+}
+
+impl Asleep {
+    /// It sleeps from now on.
+    pub(crate) fn begins(&mut self, now: u64) {
+        if self.spans.last().is_none_or(|last| last.1 < u64::MAX) {
+            self.spans.push((now, u64::MAX));
+        }
+    }
+
+    /// It is woken.
+    pub(crate) fn ends(&mut self, now: u64) {
+        if let Some(last) = self.spans.last_mut().filter(|last| last.1 == u64::MAX) {
+            last.1 = now;
+        }
+    }
+
+    /// When it was, within these times.
+    fn within(&self, times: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut both = Vec::new();
+        for &(from, to) in times {
+            let first = self.spans.partition_point(|span| span.1 <= from);
+            let spans = self.spans.iter().skip(first);
+            let within = spans.take_while(|span| span.0 < to);
+            both.extend(within.map(|span| (span.0.max(from), span.1.min(to))));
+        }
+        both
+    }
+}
+
 /// What a vCPU has computed outside of halts at any time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Computed {
@@ -62,10 +100,17 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
                         .saturating_sub(computed.by(wait.began))
                 };
                 let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
+                let length = wait.woken.saturating_sub(wait.began);
+                let others = vcpus.iter().filter(|&&vcpu| vcpu != at);
+                let idle = others.fold(vec![(wait.began, wait.woken)], |idle, &other| {
+                    tasks[other].2.asleep.within(&idle)
+                });
+                let idle_ns: u64 = idle.iter().map(|(from, to)| to.saturating_sub(*from)).sum();
                 if let Some(Step::Halt(until)) = tasks[at].2.steps.get_mut(wait.step) {
                     *until = Until::Work {
                         edge: wait.edge,
                         ns: u32::try_from(ns).unwrap_or(u32::MAX),
+                        busy: idle_ns.saturating_mul(ONE_IN_IDLE) <= length,
                     };
                 }
             }

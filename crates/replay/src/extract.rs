@@ -10,6 +10,7 @@ use stealtime_simulator::script::{Edge, Gaps, Late, Spent, Step, Then, Ticks, Un
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
+use crate::decisions::{Decisions, Watcher};
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::slices::SliceTimers;
@@ -138,6 +139,8 @@ pub struct Recording {
     pub wakeups: WakeLatencies,
     /// For how long slice timers were set.
     pub slices: SliceTimers,
+    /// What was decided at wakeups.
+    pub decisions: Decisions,
     /// Switches to tasks.
     pub switches: u64,
     /// Tasks that were moved to another CPU.
@@ -177,12 +180,15 @@ pub struct Extractor {
     pub(crate) quotas: Quotas,
     wakeups: WakeLatencies,
     slices: SliceTimers,
+    decisions: Watcher,
     halts: u64,
     halts_told: u64,
     idle_wakes: Wakes,
     busy_wakes: Wakes,
     /// Processes and names of tasks that have not done anything yet.
     unseen: BTreeMap<i32, (i32, String)>,
+    /// It has `sched_wakeup`.
+    pub(crate) tells_wakeups: bool,
     /// Events were lost.
     pub(crate) lossy: bool,
     /// Tasks that were moved before anything else was seen of them.
@@ -224,11 +230,13 @@ impl Extractor {
             quotas: Quotas::default(),
             wakeups: WakeLatencies::default(),
             slices: SliceTimers::default(),
+            decisions: Watcher::default(),
             halts: 0,
             halts_told: 0,
             idle_wakes: Wakes::default(),
             busy_wakes: Wakes::default(),
             unseen: BTreeMap::new(),
+            tells_wakeups: false,
             lossy: false,
             moved_first: BTreeSet::new(),
         }
@@ -247,7 +255,7 @@ impl Extractor {
             .or_insert_with(|| Task::new(State::Running { since: first }))
     }
 
-    fn task_that_was(&mut self, tid: i32, state: State) -> &mut Task {
+    pub(crate) fn task_that_was(&mut self, tid: i32, state: State) -> &mut Task {
         self.tasks.entry(tid).or_insert_with(|| Task::new(state))
     }
 
@@ -270,6 +278,7 @@ impl Extractor {
             self.cpus[cpu].expiring = None;
         }
         self.wakeups.take(event);
+        self.decisions.take(event);
         self.hidden_switch(event, cpu);
         self.seen_again(event, cpu);
         self.dispatch(event, cpu, names);
@@ -319,6 +328,7 @@ impl Extractor {
             Kind::SchedWaking {
                 tid, target_cpu, ..
             } => self.waking(event, tid.0, target_cpu),
+            Kind::SchedWakeup { tid, .. } => self.wakeup(tid.0),
             Kind::SchedWakeupNew { .. }
             | Kind::SchedProcessFork { .. }
             | Kind::SchedProcessExit { .. }
@@ -472,8 +482,12 @@ impl Extractor {
                 }
                 Left::Gone => task.ends(now),
                 Left::Otherwise if task.exits_now => task.ends(now),
-                Left::Asleep | Left::Otherwise => task.sleep(now),
+                Left::Asleep | Left::Otherwise => {
+                    task.sleep(now);
+                    self.woken_early(prev);
+                }
             }
+            self.task(prev).early = None;
             self.computes(prev);
         }
         if next != 0 {
@@ -573,24 +587,6 @@ impl Extractor {
         self.tasks.insert(tid, task);
     }
 
-    fn waking(&mut self, event: &Event, tid: i32, target: u32) {
-        let now = self.now;
-        let first = self.first;
-        let task = self.task_that_was(tid, State::Asleep { since: first });
-        if !matches!(task.state, State::Asleep { .. }) {
-            return;
-        }
-        let cause = self.cause(event, tid);
-        let idle = self
-            .cpus
-            .get(target as usize)
-            .is_some_and(|cpu| cpu.current == Some(0));
-        let task = self.task(tid);
-        task.wake(now, cause);
-        task.woken = Some((now, idle));
-        task.is_woken_for(target);
-    }
-
     /// A timer of a task is set: if that is a vCPU, it is its guest's.
     fn timer_set(&mut self, hrtimer: u64, own: bool) {
         let owner = self.timers.owner(hrtimer).filter(|_| own);
@@ -658,7 +654,7 @@ impl Extractor {
     }
 
     fn poll_ended(&mut self, event: &Event, tid: i32) {
-        let (cause, now) = (self.cause(event, tid), self.now);
+        let (cause, now) = (self.cause(event, self.expiring(event), tid), self.now);
         if let Some(halting) = &mut self.task(tid).halting {
             halting.interrupted.get_or_insert((cause, now));
         }
@@ -723,6 +719,9 @@ impl Extractor {
             block_ns,
             wakeups: self.wakeups,
             slices: self.slices,
+            decisions: self
+                .decisions
+                .decisions(|tid| self.vcpus.contains_key(&tid)),
             switches,
             migrations,
             halts: self.halts,

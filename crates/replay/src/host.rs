@@ -26,6 +26,12 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if let Some(hz) = recording.hz {
         knobs.sched.hz = hz;
     }
+    if let Some(ns) = told_slice_ns(recording) {
+        knobs.sched.base_slice_ns = Some(ns);
+    }
+    if let Some(preempt) = recording.decisions.preempt() {
+        knobs.sched.preempt = preempt;
+    }
     if let Some(on) = recording.hrtick {
         let features = knobs.sched.features;
         knobs.sched.features = match on {
@@ -34,6 +40,17 @@ pub fn knobs(recording: &Recording) -> Knobs {
         };
     }
     knobs
+}
+
+/// What slice timers are set for is known to within one in so many.
+const ONE_IN_EXACT: u64 = 50;
+
+/// `sched.base_slice_ns`, if slice timers tell another one than the kernel sets for so many CPUs.
+#[must_use]
+pub fn told_slice_ns(recording: &Recording) -> Option<u64> {
+    let told = recording.slices.whole_ns()?;
+    let usual = weights::base_slice_ns(recording.cpus.max(1));
+    (told.abs_diff(usual) > usual / ONE_IN_EXACT).then_some(told)
 }
 
 /// The slice of tasks that have none of their own, in ns: what `sched.base_slice_ns` says, or what

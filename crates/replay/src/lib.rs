@@ -6,6 +6,7 @@
 
 mod coupled;
 mod cpu;
+mod decisions;
 mod extract;
 pub mod host;
 mod jitter;
@@ -22,6 +23,7 @@ mod timers;
 mod wake;
 mod watch;
 
+pub use decisions::Decisions;
 pub use extract::{Begins, Extractor, RecordedTask, Recording, Resolved, Unseen};
 pub use retold::retold;
 pub use slices::SliceTimers;

@@ -1,13 +1,13 @@
 //! What a recording does not say of its host, found by replaying in each way.
 
-use stealtime_hypervisor::eevdf::Preempt;
+use stealtime_hypervisor::eevdf::{Feature, Preempt};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{Step, Until};
 
 use crate::extract::Recording;
 use crate::host::{Assumed, Placement};
-use crate::predict::{Times, VcpuTimes, misfit_ns, replay};
+use crate::predict::{Errors, Times, VcpuTimes, misfit_ns, replay};
 
 /// A way to replay.
 struct Tried {
@@ -15,6 +15,10 @@ struct Tried {
     off_ns: u64,
     /// How far apart its slice timers are from the recording's, in permille.
     slices_apart: Option<u64>,
+    /// In how many of the recording's wakeups on busy CPUs it decides otherwise, in permille.
+    decisions_apart: Option<u64>,
+    /// The largest error of an exit reason's count, in ppm.
+    exits_off_ppm: u64,
     moved: Moved,
     kind: Kind,
     way: (Assumed, Config, Times),
@@ -35,6 +39,8 @@ struct Kind {
     groups: bool,
     vcpu_groups: bool,
     preempt: Preempt,
+    /// `WAKEUP_PREEMPTION`.
+    wakeups_preempt: bool,
 }
 
 /// A way is better than another if its misfit is less by more than one in so many: a replay's own moves by
@@ -47,11 +53,35 @@ const ONE_IN_SMALL: u64 = 1_000;
 const ONE_IN_APART: u64 = 4;
 const SLICES_PERMILLE: u64 = 20;
 
-/// Whether the first way is nearer to the recording than the second, which is tried before it. Where their
-/// times do not tell, slice timers do. `small_ns` is a misfit that means nothing.
+/// A way is told by decisions at wakeups if those of another are apart from the recording's by so much more,
+/// in permille. Replays of hosts as they were are apart by 10 to 90, as slices that end late in the recording
+/// end with wakeups too; those with other cgroups by 100 to 350.
+const DECISIONS_PERMILLE: u64 = 80;
+/// But not if its misfit is more than so many percent of the other's, or some exits come too often or too
+/// seldom by more than this and than in the other, in ppm: another kernel may decide otherwise.
+const DECISIONS_PERCENT: u64 = 150;
+const EXITS_PPM: u64 = 50_000;
+/// In a host without `WAKEUP_PREEMPTION` fewer wakeups preempt than in replays with it, by this at the least,
+/// in permille of all.
+const SELDOM_PERMILLE: u64 = 100;
+/// Where guests keep what they do on its vCPU, each does what it did when it did it, so that a replay as
+/// recorded is near however far off it is with anything changed: of that a misfit counts as so many percent.
+const OWN_PERCENT: u64 = 125;
+
+/// Whether the first way is nearer to the recording than the second, which is tried before it: by what is
+/// decided at wakeups, if that tells; else by times, and where those do not tell, by slice timers. `small_ns`
+/// is a misfit that means nothing.
 fn is_nearer(one: &Tried, before: &Tried, small_ns: u64) -> bool {
+    if let Some(decided) = is_decided(one, before) {
+        return decided;
+    }
     let less = |a: u64, b: u64| a < b - b / ONE_IN_NEAR;
-    let (a, b) = (one.off_ns, before.off_ns);
+    let mixed = one.kind.balanced != before.kind.balanced;
+    let off_ns = |tried: &Tried| match mixed && !tried.kind.balanced {
+        true => tried.off_ns.saturating_mul(OWN_PERCENT) / 100,
+        false => tried.off_ns,
+    };
+    let (a, b) = (off_ns(one), off_ns(before));
     if a.abs_diff(b) > small_ns && (less(a, b) || less(b, a)) {
         return a < b;
     }
@@ -61,6 +91,17 @@ fn is_nearer(one: &Tried, before: &Tried, small_ns: u64) -> bool {
         (Some(a), Some(b)) if clear(b, a) => false,
         _ => less(a, b),
     }
+}
+
+/// Whether the first way decides at wakeups as the recording does and the second does not, or the other way
+/// round; `None` if neither is clear.
+fn is_decided(one: &Tried, before: &Tried) -> Option<bool> {
+    let (a, b) = (one.decisions_apart?, before.decisions_apart?);
+    let (nearer, other) = if a < b { (one, before) } else { (before, one) };
+    let clear = a.abs_diff(b) > DECISIONS_PERMILLE;
+    let as_near = nearer.off_ns <= other.off_ns.saturating_mul(DECISIONS_PERCENT) / 100;
+    let exits = nearer.exits_off_ppm <= other.exits_off_ppm.max(EXITS_PPM);
+    (clear && as_near && exits).then_some(a < b)
 }
 
 /// Of so many VMs it is tried whether each alone has a cgroup.
@@ -93,12 +134,19 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
         };
         let mut knobs = crate::host::knobs(self.recording);
         knobs.sched.preempt = kind.preempt;
+        if !kind.wakeups_preempt {
+            let features = knobs.sched.features;
+            knobs.sched.features = features.without(Feature::WakeupPreemption);
+        }
         let mut config = crate::host::as_recorded(self.recording, knobs, &assumed, 0);
         (self.tell)(&mut config)?;
         let times = replay(self.recording, &config)?;
         let tried = Tried {
             off_ns: misfit_ns(self.recorded, &times),
             slices_apart: self.recorded.slices.apart_permille(&times.slices),
+            exits_off_ppm: Errors::between(self.recorded, &times, self.recording.span_ns)
+                .worst_exits(),
+            decisions_apart: self.recorded.decisions.apart_permille(&times.decisions),
             moved,
             kind,
             way: (assumed, config, times),
@@ -130,6 +178,26 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
             self.try_one(self.told.clone(), moved, kind)?;
         }
         Ok(())
+    }
+
+    /// No wakeup preempts, if fewer do in the recording than in what is the nearest so far.
+    fn try_no_preemption(&mut self) -> Result<(), E> {
+        let Some(best) = &self.best else {
+            return Ok(());
+        };
+        let (was, is) = (&self.recorded.decisions, &best.way.2.decisions);
+        let seldom = match (was.preempt_permille(), is.preempt_permille()) {
+            (Some(was), Some(is)) => was + SELDOM_PERMILLE < is,
+            _ => false,
+        };
+        if !seldom {
+            return Ok(());
+        }
+        let kind = Kind {
+            wakeups_preempt: false,
+            ..best.kind
+        };
+        self.try_one(best.way.0.clone(), best.moved, kind)
     }
 
     /// One VM in a cgroup beside others that have none: what competes with it shows it.
@@ -185,6 +253,7 @@ pub fn nearest<E: From<Fault>>(
     if told.groups.is_none() {
         search.try_alone()?;
     }
+    search.try_no_preemption()?;
     match search.best {
         Some(best) => Ok(best.way),
         None => Err(E::from(Fault::Broken {
@@ -239,9 +308,11 @@ fn kinds(recording: &Recording, told: &Assumed) -> Vec<Kind> {
                 groups,
                 vcpu_groups,
                 preempt,
+                wakeups_preempt: true,
             };
             let tried = [Preempt::Lazy, Preempt::Full].into_iter();
-            let tried = tried.filter(|&preempt| told.preempt.is_none_or(|told| told == preempt));
+            let known = told.preempt.or(recording.decisions.preempt());
+            let tried = tried.filter(|&preempt| known.is_none_or(|known| known == preempt));
             kinds.extend(tried.map(of));
         }
     }

@@ -1,6 +1,6 @@
 //! A replay, and the recording, as numbers that can be compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
@@ -8,6 +8,7 @@ use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{ScriptOutcome, Step};
 use stealtime_simulator::{Fault, run};
 
+use crate::decisions::Decisions;
 use crate::extract::{RecordedTask, Recording};
 use crate::slices::{SliceTimers, Watch};
 
@@ -56,6 +57,8 @@ pub struct Times {
     pub others: OtherTimes,
     /// For how long slice timers were set.
     pub slices: SliceTimers,
+    /// What was decided at wakeups.
+    pub decisions: Decisions,
 }
 
 /// Time of tasks that are no vCPUs, together.
@@ -111,6 +114,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
         vcpus: in_order(recording.tasks.iter().filter_map(vcpu).collect()),
         others,
         slices: recording.slices.clone(),
+        decisions: recording.decisions.clone(),
     }
 }
 
@@ -142,6 +146,8 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             done_permille: u64::from(script.passes) * 1000 + done_permille(task, script.steps),
         })
     };
+    let vcpus = scripts.clone().filter(|pair| pair.0.vcpu.is_some());
+    let vcpus: BTreeSet<i32> = vcpus.map(|pair| pair.1.tid.0).collect();
     let mut others = OtherTimes::default();
     for (_, script) in scripts.clone().filter(|pair| pair.0.vcpu.is_none()) {
         others.run_ns += script.books.run_ns;
@@ -151,6 +157,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
         vcpus: in_order(scripts.filter_map(vcpu).collect()),
         others,
         slices: watch.slices,
+        decisions: watch.wakeups.decisions(|tid| vcpus.contains(&tid)),
     })
 }
 

@@ -9,12 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use stealtime_events::{Event, Kind, NameId};
 use stealtime_simulator::{NameList, Sink};
 
+use crate::decisions::Watcher;
 use crate::watch::WakeLatencies;
 
 /// The function of slice timers.
 const SLICE_TIMER: &str = "hrtick";
 /// Fewer timers than this say nothing.
 const LEAST: u64 = 100;
+/// No slice is as long as this, in ns.
+const LONGEST_NS: u64 = 500_000_000;
+/// Timers for a whole slice are shorter than it by less than one in so many.
+const ONE_IN_PASSED: u64 = 20;
 /// Steps of the histogram to a doubling of the time.
 const STEPS: u64 = 4;
 
@@ -23,15 +28,40 @@ const STEPS: u64 = 4;
 pub struct SliceTimers {
     /// How many, by the logarithm of the time.
     counts: BTreeMap<u64, u64>,
+    /// How many, by the time in us.
+    exact: BTreeMap<u64, u64>,
 }
 
 impl SliceTimers {
     /// A slice timer is set to expire after so many ns.
     pub(crate) fn set(&mut self, ns: u64) {
+        if ns < LONGEST_NS {
+            *self.exact.entry((ns + 500) / 1_000).or_default() += 1;
+        }
         let us = (ns / 1_000).max(STEPS);
         let doublings = u64::from(us.ilog2());
         let within = (us >> (doublings - 2)) % STEPS;
         *self.counts.entry(doublings * STEPS + within).or_default() += 1;
+    }
+
+    /// What a whole slice is, in ns, to within a hundredth: most timers are set for one, but for what passed
+    /// since it began. `None` with too few.
+    #[must_use]
+    pub fn whole_ns(&self) -> Option<u64> {
+        let all: u64 = self.exact.values().sum();
+        let (mut within, mut most, mut whole) = (0, 0, 0);
+        let mut shortest = self.exact.iter().peekable();
+        for (&us, n) in &self.exact {
+            within += n;
+            while let Some((_, n)) = shortest.next_if(|(least, _)| *least + us / ONE_IN_PASSED < us)
+            {
+                within -= n;
+            }
+            if within > most {
+                (most, whole) = (within, us);
+            }
+        }
+        (all >= LEAST && most * 3 >= all).then_some(whole * 1_000)
     }
 
     /// How much of them would have to be set otherwise to be like the others, in permille of all;
@@ -57,6 +87,7 @@ impl SliceTimers {
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) wakes: WakeLatencies,
+    pub(crate) wakeups: Watcher,
     pub(crate) slices: SliceTimers,
     /// What slice timers call.
     function: Option<NameId>,
@@ -69,6 +100,7 @@ impl Sink for Watch {
 
     fn event(&mut self, event: &Event) {
         self.wakes.take(event);
+        self.wakeups.take(event);
         match event.kind {
             Kind::HrtimerStart {
                 expires_ns,
@@ -90,6 +122,18 @@ mod tests {
         let mut timers = SliceTimers::default();
         times.for_each(|ns| timers.set(ns));
         timers
+    }
+
+    #[test]
+    fn most_timers_are_set_for_a_whole_slice() {
+        let parts = (0..150).map(|n| 10_000 + n * 8_000);
+        let whole = (0..150).map(|n| 1_400_000 - n * 300);
+        // A deadline server's, which is no slice's.
+        let long = core::iter::repeat_n(948_000_000, 200);
+        let all = timers(parts.clone().chain(whole).chain(long));
+        assert_eq!(all.whole_ns(), Some(1_400_000));
+        assert_eq!(timers(parts).whole_ns(), None);
+        assert_eq!(timers([6_000_000; 40].into_iter()).whole_ns(), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use stealtime_analysis::{is_gone, is_runnable};
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
-use crate::coupled::{Computed, Coupled};
+use crate::coupled::{Asleep, Computed, Coupled};
 use crate::ticks::GuestTicks;
+use crate::wake::Early;
 
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,8 @@ pub(crate) struct Task {
     pub(crate) ran_on: Option<u16>,
     /// Where it ran last, or was moved to since.
     at_cpu: Option<u32>,
+    /// A wakeup that came while it had a CPU.
+    pub(crate) early: Option<Early>,
     /// The CPU that it was woken for and has neither run on nor been moved from.
     woken_for: Option<u32>,
     /// When it moved, by the recording's clock in ns, and to which CPU.
@@ -131,6 +134,7 @@ pub(crate) struct Task {
     pub(crate) coupled: Vec<Coupled>,
     /// What it computed outside of halts, by time.
     pub(crate) computed: Computed,
+    pub(crate) asleep: Asleep,
     pub(crate) computed_ns: u64,
     /// Alarms of waits that something else ended before.
     pub(crate) alarms: Vec<Timed>,
@@ -204,6 +208,7 @@ impl Task {
             first_cpu: None,
             ran_on: None,
             at_cpu: None,
+            early: None,
             woken_for: None,
             moves: Vec::new(),
             switches_in: 0,
@@ -211,6 +216,7 @@ impl Task {
             timed: Vec::new(),
             coupled: Vec::new(),
             computed: Computed::default(),
+            asleep: Asleep::default(),
             computed_ns: 0,
             alarms: Vec::new(),
             timer: None,
@@ -297,6 +303,7 @@ impl Task {
     pub(crate) fn sleep(&mut self, now: u64) {
         self.settle(now);
         self.state = State::Asleep { since: now };
+        self.asleep.begins(now);
         match &mut self.halting {
             Some(halting) => {
                 halting.slept_since.get_or_insert(now);
@@ -342,6 +349,7 @@ impl Task {
             _ => now,
         };
         self.state = State::Runnable;
+        self.asleep.ends(now);
         if let Some(halting) = &mut self.halting {
             halting.slept_until = Some((cause, now));
         } else if let Some(at) = self.open_sleep.take() {

@@ -4,21 +4,84 @@ use stealtime_events::Event;
 use stealtime_simulator::script::{Step, Until};
 
 use crate::extract::Extractor;
-use crate::task::Cause;
+use crate::task::{Cause, State};
 
 /// So many wakeups between a task and vCPUs of a VM are more than chance.
 const MET_FROM: u32 = 10;
+/// In a recording without `sched_wakeup` a wakeup this long before its task sleeps, in ns, is one on the way
+/// to sleep; any before it was for something else.
+const ON_THE_WAY_NS: u64 = 100_000;
+
+/// A wakeup of a task that had a CPU. If it was about to sleep, its CPU lets go of it first, and it is woken
+/// at once (`try_to_wake_up` waits for `on_cpu`); otherwise there is nothing to wake.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Early {
+    event: Event,
+    /// The timer that was expiring there.
+    expiring: Option<u64>,
+    target: u32,
+}
 
 impl Extractor {
-    /// The cause of what this event does to another task: a point of the script of the task in
-    /// whose context it happened, a timer of its own, or else the time.
-    pub(crate) fn cause(&mut self, event: &Event, of: i32) -> Cause {
+    /// `sched_waking`: a task is to run on `target`.
+    pub(crate) fn waking(&mut self, event: &Event, tid: i32, target: u32) {
+        let expiring = self.expiring(event);
+        let first = self.first;
+        let task = self.task_that_was(tid, State::Asleep { since: first });
+        let wakeup = Early {
+            event: *event,
+            expiring,
+            target,
+        };
+        match task.state {
+            State::Asleep { .. } => self.woken(wakeup, tid),
+            State::Running { .. } => task.early = Some(wakeup),
+            _ => {}
+        }
+    }
+
+    /// `sched_wakeup`: who has a CPU still had not let go of it, and does not sleep.
+    pub(crate) fn wakeup(&mut self, tid: i32) {
+        self.tells_wakeups = true;
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.early = None;
+        }
+    }
+
+    /// A task has gone to sleep: it may have been woken on its way there.
+    pub(crate) fn woken_early(&mut self, tid: i32) {
+        let early = self.tasks.get_mut(&tid).and_then(|task| task.early.take());
+        let Some(early) = early else {
+            return;
+        };
+        let since = self.now.saturating_sub(early.event.time_ns);
+        if self.tells_wakeups || since <= ON_THE_WAY_NS {
+            self.woken(early, tid);
+        }
+    }
+
+    fn woken(&mut self, wakeup: Early, tid: i32) {
+        let now = self.now;
+        let cause = self.cause(&wakeup.event, wakeup.expiring, tid);
+        let target = self.cpus.get(wakeup.target as usize);
+        let idle = target.is_some_and(|cpu| cpu.current == Some(0));
+        let task = self.task(tid);
+        task.wake(now, cause);
+        task.woken = Some((now, idle));
+        task.is_woken_for(wakeup.target);
+    }
+
+    /// The timer that expires on an event's CPU as it happens.
+    pub(crate) fn expiring(&self, event: &Event) -> Option<u64> {
+        let cpu = self.cpus.get(event.cpu.0 as usize);
+        cpu.and_then(|cpu| cpu.expiring)
+    }
+
+    /// The cause of what this event does to another task, with the timer that was expiring on its CPU: a
+    /// point of the script of the task in whose context it happened, a timer of its own, or else the time.
+    pub(crate) fn cause(&mut self, event: &Event, expiring: Option<u64>, of: i32) -> Cause {
         let from = event.tid.0;
         let at = self.now.saturating_sub(self.first);
-        let expiring = self
-            .cpus
-            .get(event.cpu.0 as usize)
-            .and_then(|cpu| cpu.expiring);
         if let Some(hrtimer) = expiring {
             self.resolved.timers += 1;
             return match self.timers.expires_for(hrtimer, of) {

@@ -4,6 +4,7 @@ mod common;
 
 use common::{host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
+use stealtime_hypervisor::eevdf::{Feature, Preempt};
 use stealtime_replay::Extractor;
 use stealtime_replay::predict::Errors;
 use stealtime_simulator::Collected;
@@ -115,4 +116,36 @@ fn without_switches_there_is_nothing_to_replay() {
     let recording = recording.finish();
     assert!(recording.tasks.is_empty());
     assert_eq!(recording.span_ns, 0);
+}
+
+/// Flags of wakeups and slice timers tell how the host's scheduler is set.
+#[test]
+fn what_a_scheduler_is_set_to_is_found() {
+    let found = |preempt, slice_ns, wakeups_preempt| {
+        let mut config = config("cyclictest", 1, 1);
+        config.vms.push(vm(3, 1, WorkloadConfig::named("busy")));
+        let sched = &mut config.knobs.sched;
+        sched.preempt = preempt;
+        sched.base_slice_ns = slice_ns;
+        let features = sched.features.with(Feature::Hrtick);
+        sched.features = match wakeups_preempt {
+            true => features,
+            false => features.without(Feature::WakeupPreemption),
+        };
+        let (recording, was) = record(&config);
+        let (_, host, _) = replayed(&recording, &was);
+        let sched = host.knobs.sched;
+        (
+            recording.decisions.preempt(),
+            sched.base_slice_ns,
+            sched.features.has(Feature::WakeupPreemption),
+        )
+    };
+    let lazy = Some(Preempt::Lazy);
+    assert_eq!(found(Preempt::Lazy, None, true), (lazy, None, true));
+    let slice = Some(5_000_000);
+    assert_eq!(found(Preempt::Lazy, slice, true), (lazy, slice, true));
+    assert_eq!(found(Preempt::Lazy, None, false), (lazy, None, false));
+    // That may be a host without lazy preemption too.
+    assert_eq!(found(Preempt::Full, None, true).0, None);
 }

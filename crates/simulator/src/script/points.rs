@@ -29,7 +29,20 @@ struct Vm {
     /// vCPUs that halt until a point is reached, and which one; who has longest is the first.
     idle: Vec<(TaskNr, Edge)>,
     /// vCPUs that halt until it has computed for so long in all, in ns, if no point is reached before.
-    awaits_work: Vec<(TaskNr, u64)>,
+    awaits_work: Vec<AwaitsWork>,
+    /// How many vCPUs it has, and how many of them halt.
+    vcpus: usize,
+    halted: usize,
+}
+
+/// A vCPU that halts until its VM has done some work.
+#[derive(Clone, Copy, Debug)]
+struct AwaitsWork {
+    task: TaskNr,
+    /// When the VM has computed for so long in all, in ns.
+    until_ns: u64,
+    /// [`Until::Work`]'s.
+    busy: bool,
 }
 
 /// All points, and vCPUs that halt until one is reached.
@@ -47,8 +60,9 @@ pub(crate) struct Waiter {
     pub(crate) pass: u32,
     /// The VM whose vCPU it is, if it halts.
     pub(crate) idle_in: Option<u32>,
-    /// When the VM has computed for so long in all, in ns, it waits no longer.
-    pub(crate) work_ns: Option<u64>,
+    /// When the VM has computed for so long in all, in ns, it waits no longer; and whether it does not
+    /// while the VM is idle either.
+    pub(crate) work_ns: Option<(u64, bool)>,
 }
 
 impl Points {
@@ -65,12 +79,15 @@ impl Points {
                 }
             }
         }
-        let vms = scripts.tasks.iter().filter_map(|task| task.vm);
-        let vms = vms.max().map_or(0, |last| last as usize + 1);
-        Self {
-            points,
-            vms: vec![Vm::default(); vms],
+        let of_vms = scripts.tasks.iter().filter_map(|task| task.vm);
+        let last = of_vms.max().map_or(0, |last| last as usize + 1);
+        let mut vms = vec![Vm::default(); last];
+        for task in scripts.tasks.iter().filter(|task| task.vcpu) {
+            if let Some(vm) = task.vm.and_then(|vm| vms.get_mut(vm as usize)) {
+                vm.vcpus += 1;
+            }
         }
+        Self { points, vms }
     }
 
     /// What a VM has computed so far, in ns.
@@ -89,8 +106,26 @@ impl Points {
     pub(crate) fn awaits_done(&self, vm: u32) -> Option<TaskNr> {
         let vm = self.vms.get(vm as usize)?;
         let mut waits = vm.awaits_work.iter();
-        let done = waits.find(|wait| wait.1 <= vm.work_ns);
-        done.map(|wait| wait.0)
+        let done = waits.find(|wait| wait.until_ns <= vm.work_ns);
+        done.map(|wait| wait.task)
+    }
+
+    /// A vCPU halts from now on. If all of its VM do, who waits for the least work that is not to come.
+    pub(crate) fn halts(&mut self, vm: u32) -> Option<TaskNr> {
+        let vm = self.vm_mut(Some(vm))?;
+        vm.halted += 1;
+        if vm.halted < vm.vcpus {
+            return None;
+        }
+        let waits = vm.awaits_work.iter().filter(|wait| wait.busy);
+        waits.min_by_key(|wait| wait.until_ns).map(|wait| wait.task)
+    }
+
+    /// It does not halt any longer.
+    pub(crate) fn halted(&mut self, vm: u32) {
+        if let Some(vm) = self.vm_mut(Some(vm)) {
+            vm.halted = vm.halted.saturating_sub(1);
+        }
     }
 
     /// Whether a point was reached for who waits in this pass.
@@ -106,7 +141,11 @@ impl Points {
         }
         if let Some(vm) = self.vm_mut(waiter.idle_in) {
             match waiter.work_ns {
-                Some(ns) => vm.awaits_work.push((waiter.task, ns)),
+                Some((until_ns, busy)) => vm.awaits_work.push(AwaitsWork {
+                    task: waiter.task,
+                    until_ns,
+                    busy,
+                }),
                 None => vm.idle.push((waiter.task, edge)),
             }
         }
@@ -120,7 +159,7 @@ impl Points {
         }
         if let Some(vm) = self.vm_mut(vcpu_of) {
             vm.idle.retain(|waiter| waiter.0 != task);
-            vm.awaits_work.retain(|waiter| waiter.0 != task);
+            vm.awaits_work.retain(|waiter| waiter.task != task);
         }
     }
 

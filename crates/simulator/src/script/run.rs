@@ -520,8 +520,8 @@ impl Machine<'_> {
                 self.points.wait(edge, waiter);
                 self.expect_alarm(cpu, task)?;
             }
-            Until::Work { edge, ns } => {
-                self.expect_work(task, edge, ns)?;
+            Until::Work { edge, ns, busy } => {
+                self.expect_work(task, edge, ns, busy)?;
                 self.expect_alarm(cpu, task)?;
             }
             Until::Time(at) => {
@@ -566,6 +566,11 @@ impl Machine<'_> {
         script.halts += 1;
         script.turn = script.turn.wrapping_add(1);
         self.expect(cpu, task, until)?;
+        self.vm_idles(cpu, task)?;
+        let awaited = self.script(task)?.awaited;
+        if awaited != until && self.reached(task, awaited)? {
+            return self.script_poll_over(cpu, task);
+        }
         let turn = PollTurn {
             elapsed_ns: 0,
             alone,
@@ -655,6 +660,7 @@ impl Machine<'_> {
         let now = self.now;
         let knobs = self.cfg.knobs.kvm.halt_poll;
         let script = self.script(task)?;
+        let vm = script.vcpu_of;
         if let Some(halting) = script.halt.take() {
             let halt_ns = now - halting.since;
             let end = HaltEnd {
@@ -664,6 +670,9 @@ impl Machine<'_> {
                 valid_wakeup: true,
             };
             script.halt_poll.end(&knobs, &halting.halt, &end, &());
+            if let Some(vm) = vm {
+                self.points.halted(vm);
+            }
             if self.cfg.scripts.tell {
                 let kind = Kind::KvmVcpuWakeup {
                     ns: halt_ns,

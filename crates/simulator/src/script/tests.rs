@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use stealtime_events::Kind;
-use stealtime_hypervisor::eevdf::{Feature, Preempt};
+use stealtime_events::{Context, Event, Kind};
+use stealtime_hypervisor::eevdf::{Feature, Features, Preempt};
 
 use super::{
     Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,
@@ -452,7 +452,13 @@ fn slices_end_as_late_as_they_are_said_to() {
 fn a_balanced_guest_is_idle_until_its_vm_has_done_some_work() {
     // One vCPU reaches a point after 10 ms, for which the other halts; in the recording that one halted
     // while 3 ms were computed.
-    let halt = |ns| Step::Halt(Until::Work { edge: Edge(0), ns });
+    let halt = |ns| {
+        Step::Halt(Until::Work {
+            edge: Edge(0),
+            ns,
+            busy: false,
+        })
+    };
     let halted = |ns, balanced| {
         let mut steps = vec![work(2_000_000); 5];
         steps.push(Step::Reach(Edge(0)));
@@ -471,6 +477,58 @@ fn a_balanced_guest_is_idle_until_its_vm_has_done_some_work() {
     // Noticed at the end of the second step.
     assert_eq!(halted(3_000_000, true), 5);
     assert_eq!(halted(30_000_000, true), 11);
+}
+
+#[test]
+fn who_waits_for_a_vm_that_idles_goes_on() {
+    // One vCPU halts until 3 ms of work are done, of which the other does 1 ms and then sleeps until 50 ms.
+    // If the VM was busy in that wait, what it is for must have been done before.
+    let woken = |busy| {
+        let edge = Edge(0);
+        let ns = 3_000_000;
+        let waits = Step::Halt(Until::Work { edge, ns, busy });
+        let works = vec![
+            work(1_000_000),
+            Step::Halt(Until::Time(50_000_000)),
+            work(5_000_000),
+            Step::Reach(edge),
+        ];
+        let mut config = config(2, 1, vec![vec![waits, work(1_000_000)], works]);
+        let scripts = &mut config.scripts;
+        scripts.tasks.iter_mut().for_each(|task| task.vcpu = true);
+        scripts.balanced = true;
+        config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+        let outcome = run(&config, &mut ()).unwrap();
+        outcome.scripts[0].finished_ns.unwrap() / 1_000_000
+    };
+    assert_eq!(woken(true), 2);
+    // At the end of the step in which they are done.
+    assert_eq!(woken(false), 56);
+}
+
+#[test]
+fn a_wakeup_tells_whether_it_preempts() {
+    let sleeps = vec![
+        work(10_000),
+        Step::Sleep(Until::Time(20_000_000)),
+        work(1_000),
+    ];
+    let flags = |preempt, features: &dyn Fn(Features) -> Features| {
+        let mut config = config(1, 0, vec![sleeps.clone(), vec![work(50_000_000)]]);
+        config.knobs.sched.preempt = preempt;
+        config.knobs.sched.features = features(config.knobs.sched.features);
+        let mut sink = Collected::default();
+        run(&config, &mut sink).unwrap();
+        let woken =
+            |event: &&Event| matches!(event.kind, Kind::SchedWakeup { tid, .. } if tid.0 == 1000);
+        let event = sink.events.iter().find(woken).unwrap();
+        event.context.bits() & (Context::NEED_RESCHED | Context::NEED_RESCHED_LAZY)
+    };
+    let same = |features| features;
+    assert_eq!(flags(Preempt::Lazy, &same), Context::NEED_RESCHED_LAZY);
+    assert_eq!(flags(Preempt::Full, &same), Context::NEED_RESCHED);
+    let without = |features: Features| features.without(Feature::WakeupPreemption);
+    assert_eq!(flags(Preempt::Full, &without), 0);
 }
 
 #[test]

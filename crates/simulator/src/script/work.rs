@@ -9,18 +9,30 @@ use crate::machine::Machine;
 impl Machine<'_> {
     /// A vCPU waits until a point is reached, or its VM has computed for `ns` more. It goes on to wait for
     /// the same when its guest's timer has interrupted it.
-    pub(super) fn expect_work(&mut self, task: TaskNr, edge: Edge, ns: u32) -> Sim {
+    pub(super) fn expect_work(&mut self, task: TaskNr, edge: Edge, ns: u32, busy: bool) -> Sim {
         let vcpu_of = self.script(task)?.vcpu_of;
         let done = vcpu_of.map_or(0, |vm| self.points.work_ns(vm));
         let script = self.script(task)?;
         let until = script.work_until.get_or_insert(done + u64::from(ns));
         let waiter = Waiter {
-            work_ns: Some(*until),
+            work_ns: Some((*until, busy)),
             task,
             pass: script.passes,
             idle_in: vcpu_of,
         };
         self.points.wait(edge, waiter);
+        Ok(())
+    }
+
+    /// A vCPU has begun to halt. If its VM is all idle with that, who waits for work that is not to come goes
+    /// on.
+    pub(super) fn vm_idles(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let vm = self.script(task)?.vcpu_of;
+        if let Some(waiter) = vm.and_then(|vm| self.points.halts(vm)) {
+            let edge = self.script(waiter)?.awaited_edge();
+            self.points.leave(edge, waiter, vm);
+            self.goes_on(cpu, waiter)?;
+        }
         Ok(())
     }
 

@@ -332,7 +332,7 @@ impl WhatIf {
             None => Vec::new(),
         };
         let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
-        let preempt = PreemptFrom::of(&settings, self, &mut trial);
+        let preempt = PreemptFrom::of(&settings, &recording, self, &mut trial);
         assumed.preempt = preempt.map(PreemptFrom::preempt);
         let tell = |config: &mut Config| ask::apply(config, &settings, &vms);
         let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;

@@ -1,6 +1,6 @@
 //! What the recorded host had: told by a file, taken from what is asked, or found.
 
-use super::{HACKBENCH, answer, whatif};
+use super::{HACKBENCH, TICKET_LOCK, answer, whatif};
 
 /// A file about the host with this text.
 fn file(folder: &tempfile::TempDir, text: &str) -> String {
@@ -33,14 +33,17 @@ fn a_file_about_the_host_is_believed() {
     }
 }
 
+fn preempts(recording: &str, arguments: &[&str]) -> String {
+    let out = answer(&[&[recording, "--seeds", "2"], arguments].concat());
+    let lines = out.replace("\n  ", " ");
+    let line = lines.lines().find(|line| line.contains(": sched.preempt="));
+    line.expect("what is assumed").to_owned()
+}
+
+/// Requests to give way of this host are not lazy, which hosts of either kind have.
 #[test]
 fn who_asks_for_a_way_to_preempt_has_the_other_one() {
-    let of = |arguments: &[&str]| {
-        let out = answer(&[&[HACKBENCH, "--seeds", "2"], arguments].concat());
-        let lines = out.replace("\n  ", " ");
-        let line = lines.lines().find(|line| line.contains(": sched.preempt="));
-        line.expect("what is assumed").to_owned()
-    };
+    let of = |arguments: &[&str]| preempts(TICKET_LOCK, arguments);
     let asked = "as the other is asked for; --host FILE tells";
     for (value, other) in [("lazy", "full"), ("full", "lazy")] {
         let line = of(&["--set", &format!("sched.preempt={value}")]);
@@ -48,6 +51,14 @@ fn who_asks_for_a_way_to_preempt_has_the_other_one() {
     }
     assert!(of(&["--set", "host.hz=100"]).ends_with("(fits best, unless told)"));
     assert!(of(&["--vary", "sched.preempt=lazy,full"]).ends_with("(fits best, unless told)"));
+}
+
+#[test]
+fn wakeups_show_how_a_host_preempts() {
+    let of = |arguments: &[&str]| preempts(HACKBENCH, arguments);
+    let shown = "Assumed: sched.preempt=lazy (as its wakeups show)";
+    assert_eq!(of(&["--set", "sched.preempt=full"]), shown);
+    assert_eq!(of(&["--set", "sched.preempt=lazy"]), shown);
     let folder = tempfile::tempdir().expect("a folder");
     let told = file(&folder, "sched.preempt = full\n");
     let line = of(&["--host", &told, "--set", "sched.preempt=full"]);

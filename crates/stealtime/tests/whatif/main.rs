@@ -36,6 +36,7 @@ fn complaint(arguments: &[&str]) -> String {
 }
 
 const HACKBENCH: &str = "svm-hackbench-cyclictest-hog/trace.dat.zst";
+const TICKET_LOCK: &str = "pvmhost-ticketlock-idle-text/trace.txt.zst";
 
 #[test]
 fn a_replay_and_a_variant_as_tables() {

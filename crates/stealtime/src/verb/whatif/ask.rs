@@ -217,19 +217,30 @@ const PREEMPT: &str = "sched.preempt";
 pub(super) enum PreemptFrom {
     /// A file about the host says it.
     Told(Preempt),
+    /// Wakeups of the recording show it.
+    Shown(Preempt),
     /// Not as is asked for: who asks what another way changes has not got that one.
     Asked(Preempt),
 }
 
 impl PreemptFrom {
-    /// By what is `told` of the host, else by what is asked for; `trial` is any host.
-    pub(super) fn of(told: &[Setting], asked: &WhatIf, trial: &mut Config) -> Option<Self> {
+    /// By what is `told` of the host, else by what the recording shows, else by what is asked for; `trial` is
+    /// any host.
+    pub(super) fn of(
+        told: &[Setting],
+        recording: &Recording,
+        asked: &WhatIf,
+        trial: &mut Config,
+    ) -> Option<Self> {
         let mut parsed = |value: &str| {
             knobs::set(trial, PREEMPT, value).ok()?;
             Some(trial.knobs.sched.preempt)
         };
         if let Some(value) = last_preempt(told) {
             return parsed(value).map(Self::Told);
+        }
+        if let Some(preempt) = recording.decisions.preempt() {
+            return Some(Self::Shown(preempt));
         }
         // What is varied cannot be set too.
         let set: Vec<Setting> = asked.set.iter().flat_map(|text| setting(text)).collect();
@@ -242,7 +253,7 @@ impl PreemptFrom {
     /// The way itself.
     pub(super) const fn preempt(self) -> Preempt {
         match self {
-            Self::Told(preempt) | Self::Asked(preempt) => preempt,
+            Self::Told(preempt) | Self::Shown(preempt) | Self::Asked(preempt) => preempt,
         }
     }
 }

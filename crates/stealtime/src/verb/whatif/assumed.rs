@@ -25,7 +25,10 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         true => ", each CPU with a cache of its own",
         false => "",
     };
-    vec![
+    let slice = knobs.sched.base_slice_ns;
+    let shown = slice.filter(|_| slice == host::told_slice_ns(recording));
+    let slice = shown.map(|ns| format!("sched.base_slice_ns={ns} (as its slice timers show)"));
+    let mut lines = vec![
         format!(
             "kvm.halt_poll_ns={} ({})",
             knobs.kvm.halt_poll.halt_poll_ns,
@@ -41,6 +44,7 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             preempt_name(base),
             match base.preempt {
                 Some(PreemptFrom::Told(_)) => "as told",
+                Some(PreemptFrom::Shown(_)) => "as its wakeups show",
                 Some(PreemptFrom::Asked(_)) => "as the other is asked for; --host FILE tells",
                 None => "fits best, unless told",
             }
@@ -57,7 +61,9 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         },
-    ]
+    ];
+    lines.splice(3..3, slice);
+    lines
 }
 
 fn balanced(base: &Base) -> &'static str {

@@ -1,0 +1,261 @@
+//! What a kernel decided at wakeups on busy CPUs: it shows how its scheduler is set, where times do not.
+//!
+//! `sched_wakeup` is told after `wakeup_preempt`, so that the event's flags say whether who has the CPU is to
+//! give way, and how. That hangs on who has a cgroup of its own: among cgroups lags of groups are compared,
+//! which is far oftener in favor of who wakes.
+
+use std::collections::BTreeMap;
+
+use stealtime_events::{Context, Event, Kind};
+use stealtime_hypervisor::eevdf::Preempt;
+
+/// Fewer wakeups than this of a sort say nothing.
+const LEAST: u64 = 50;
+/// So many requests to give way show how a host preempts.
+const REQUESTS: u64 = 20;
+/// The least priority of the fair class (`MAX_RT_PRIO`).
+const FAIR_FROM: i32 = 100;
+
+/// Wakeups of one sort on a CPU that somebody has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Woken {
+    all: u64,
+    /// Those after which who has the CPU is to give way.
+    preempt: u64,
+}
+
+impl Woken {
+    fn permille(self) -> u64 {
+        self.preempt * 1_000 / self.all.max(1)
+    }
+}
+
+/// Wakeups on busy CPUs by tasks or interrupts of the same CPU, and whether they preempted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// By whether a vCPU has the CPU, and whether a vCPU wakes.
+    sorts: [[Woken; 2]; 2],
+    /// Events by which who has the CPU is to give way on its way to user mode or the guest.
+    lazy: u64,
+    /// Wakeups by which it is to at once.
+    at_once: u64,
+}
+
+impl Decisions {
+    /// How the host preempts, if that can be told: a request that is not lazy may be one of a host that
+    /// preempts at once, or of one that knows no lazy ones and gives way on the way to user mode all the
+    /// same.
+    #[must_use]
+    pub const fn preempt(&self) -> Option<Preempt> {
+        match self.lazy >= REQUESTS && self.lazy > self.at_once {
+            true => Some(Preempt::Lazy),
+            false => None,
+        }
+    }
+
+    /// In how many of the wakeups that both have many of the other decides otherwise, at the least, in
+    /// permille of these; `None` with too few, or if these do not say it.
+    #[must_use]
+    pub fn apart_permille(&self, other: &Self) -> Option<u64> {
+        // Recordings without flags have none.
+        if self.lazy.max(self.at_once) < REQUESTS {
+            return None;
+        }
+        let sorts = self
+            .sorts
+            .iter()
+            .flatten()
+            .zip(other.sorts.iter().flatten());
+        let many = sorts.filter(|(one, other)| one.all >= LEAST && other.all >= LEAST);
+        let (mut apart, mut all) = (0, 0);
+        for (one, other) in many {
+            apart += one.permille().abs_diff(other.permille()) * one.all;
+            all += one.all;
+        }
+        (all > 0).then(|| apart / all)
+    }
+
+    /// How many of all wakeups preempt, in permille; `None` with too few, or if flags do not say it.
+    #[must_use]
+    pub fn preempt_permille(&self) -> Option<u64> {
+        if self.lazy.max(self.at_once) < REQUESTS {
+            return None;
+        }
+        let mut sum = Woken::default();
+        for sort in self.sorts.iter().flatten() {
+            sum.all += sort.all;
+            sum.preempt += sort.preempt;
+        }
+        (sum.all >= LEAST).then(|| sum.permille())
+    }
+}
+
+/// Watches wakeups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watcher {
+    /// By who has the CPU and who wakes.
+    wakeups: BTreeMap<(i32, i32), Woken>,
+    lazy: u64,
+    at_once: u64,
+    cpus: BTreeMap<u16, Cpu>,
+}
+
+/// A CPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpu {
+    /// A task of the fair class has it.
+    is_fair: bool,
+    /// Who is being woken there, and whether who has the CPU was to give way before.
+    waking: Option<(i32, bool)>,
+}
+
+impl Watcher {
+    /// What was seen on a host whose vCPUs are these threads.
+    pub(crate) fn decisions(&self, is_vcpu: impl Fn(i32) -> bool) -> Decisions {
+        let mut decisions = Decisions {
+            lazy: self.lazy,
+            at_once: self.at_once,
+            ..Decisions::default()
+        };
+        for (&(has, wakes), woken) in &self.wakeups {
+            let of = &mut decisions.sorts[usize::from(is_vcpu(has))][usize::from(is_vcpu(wakes))];
+            of.all += woken.all;
+            of.preempt += woken.preempt;
+        }
+        decisions
+    }
+
+    /// Takes in the next event.
+    pub(crate) fn take(&mut self, event: &Event) {
+        let flags = event.context.bits();
+        let lazy = flags & Context::NEED_RESCHED_LAZY != 0;
+        let asked = lazy || flags & Context::NEED_RESCHED != 0;
+        if event.tid.0 != 0 {
+            self.lazy += u64::from(lazy);
+        }
+        let number = event.cpu.0;
+        let cpu = self.cpus.entry(number).or_default();
+        match event.kind {
+            Kind::SchedSwitch {
+                next, next_prio, ..
+            } => {
+                cpu.is_fair = next.0 != 0 && i32::from(next_prio) >= FAIR_FROM;
+                cpu.waking = None;
+            }
+            Kind::SchedWaking { tid, .. } => cpu.waking = Some((tid.0, asked)),
+            Kind::SchedWakeup {
+                tid,
+                prio,
+                target_cpu,
+            } => {
+                let waking = cpu.waking.take_if(|waking| waking.0 == tid.0);
+                let here = target_cpu == u32::from(number) && cpu.is_fair && event.tid.0 != 0;
+                let Some((_, false)) = waking.filter(|_| here && prio >= FAIR_FROM) else {
+                    return;
+                };
+                let woken = self.wakeups.entry((event.tid.0, tid.0)).or_default();
+                woken.all += 1;
+                woken.preempt += u64::from(asked);
+                self.at_once += u64::from(asked && !lazy);
+            }
+            Kind::Lost { .. } => *cpu = Cpu::default(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_events::{CpuId, Tid};
+
+    use super::*;
+
+    /// Who has CPU 0.
+    const HAS: i32 = 7;
+
+    fn event(tid: i32, flags: u8, kind: Kind) -> Event {
+        Event {
+            time_ns: 0,
+            cpu: CpuId(0),
+            tid: Tid(tid),
+            context: Context::from_bits(flags),
+            kind,
+        }
+    }
+
+    fn switch(next: i32, next_prio: i16) -> Event {
+        let kind = Kind::SchedSwitch {
+            prev: Tid(0),
+            next: Tid(next),
+            prev_prio: 120,
+            next_prio,
+            prev_state: 0,
+        };
+        event(0, 0, kind)
+    }
+
+    /// Task 8 is woken for a CPU, before and after which the flags are these.
+    fn wakeup(by: i32, target_cpu: u32, before: u8, after: u8) -> [Event; 2] {
+        let (tid, prio) = (Tid(8), 120);
+        let waking = Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu,
+        };
+        let wakeup = Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu,
+        };
+        [event(by, before, waking), event(by, after, wakeup)]
+    }
+
+    fn decided(events: impl IntoIterator<Item = Event>) -> Decisions {
+        let mut watcher = Watcher::default();
+        watcher.take(&switch(HAS, 120));
+        events.into_iter().for_each(|event| watcher.take(&event));
+        watcher.decisions(|tid| tid == HAS)
+    }
+
+    fn some(lazily: usize, at_once: usize, not: usize) -> Decisions {
+        let times = |n, flags| core::iter::repeat_n(wakeup(HAS, 0, 0, flags), n);
+        let lazily = times(lazily, Context::NEED_RESCHED_LAZY);
+        let all = lazily.chain(times(at_once, Context::NEED_RESCHED));
+        decided(all.chain(times(not, 0)).flatten())
+    }
+
+    #[test]
+    fn flags_tell_how_a_host_preempts() {
+        assert_eq!(some(20, 0, 0).preempt(), Some(Preempt::Lazy));
+        assert_eq!(some(30, 5, 0).preempt(), Some(Preempt::Lazy));
+        assert_eq!(some(30, 50, 0).preempt(), None);
+        assert_eq!(some(0, 50, 0).preempt(), None);
+        assert_eq!(some(0, 0, 500).preempt(), None);
+    }
+
+    #[test]
+    fn only_wakeups_count_that_could_have_preempted() {
+        let lazy = Context::NEED_RESCHED_LAZY;
+        assert_eq!(some(30, 0, 30).preempt_permille(), Some(500));
+        // Who has the CPU was to give way before; the wakeup is for another CPU; the CPU is idle.
+        let before = wakeup(HAS, 0, lazy, lazy);
+        let elsewhere = wakeup(HAS, 1, 0, lazy);
+        let idle = wakeup(0, 0, 0, lazy);
+        for pair in [before, elsewhere, idle] {
+            let many = core::iter::repeat_n(pair, 100).flatten();
+            assert_eq!(decided(many).preempt_permille(), None);
+        }
+        // Who has it is of another class.
+        let real_time = core::iter::once(switch(HAS, 10));
+        let many = core::iter::repeat_n(wakeup(HAS, 0, 0, 0), 100).flatten();
+        assert_eq!(decided(real_time.chain(many)).preempt_permille(), None);
+    }
+
+    #[test]
+    fn sorts_are_compared_each_with_its_like() {
+        let half = some(50, 0, 50);
+        assert_eq!(half.apart_permille(&half), Some(0));
+        assert_eq!(half.apart_permille(&some(80, 0, 20)), Some(300));
+        assert_eq!(half.apart_permille(&some(10, 0, 10)), None);
+    }
+}

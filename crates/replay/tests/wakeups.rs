@@ -1,0 +1,138 @@
+//! Wakeups that come while their task still has its CPU.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{extracted, host};
+use stealtime_events::{CpuId, Event, Kind};
+use stealtime_simulator::script::{Edge, Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::{Collected, run};
+
+const MS: u64 = 1_000_000;
+
+fn vcpu(number: u32, steps: Vec<Step>) -> ScriptConfig {
+    ScriptConfig {
+        name: format!("CPU {number}/KVM"),
+        nice: 0,
+        cpus: Vec::new(),
+        first_cpu: number,
+        starts_ns: 0,
+        vm: Some(0),
+        vcpu: true,
+        moves: Moves::Steps,
+        then: Then::End,
+        alarm_ns: 0,
+        ticks: None,
+        steps: Arc::from(steps),
+    }
+}
+
+/// vCPU 0 halts after 2 ms until vCPU 1 has computed for 3 ms, and again until 20 ms.
+fn recorded() -> Collected {
+    let run_for = |ns, spent| Step::Run { ns, spent };
+    let waits = vec![
+        run_for(2 * MS, Spent::Guest),
+        run_for(10_000, Spent::Exit(12)),
+        Step::Halt(Until::Edge(Edge(0))),
+        run_for(MS, Spent::Guest),
+        run_for(10_000, Spent::Exit(12)),
+        Step::Halt(Until::Time(20 * MS)),
+        run_for(MS, Spent::Guest),
+    ];
+    let wakes = vec![
+        run_for(3 * MS, Spent::Guest),
+        Step::Reach(Edge(0)),
+        run_for(17 * MS, Spent::Guest),
+    ];
+    let mut config = host(2, Vec::new(), 30 * MS, 1);
+    config.scripts = Scripts {
+        tasks: vec![vcpu(0, waits), vcpu(1, wakes)],
+        edges: 1,
+        tell: true,
+        ..Scripts::default()
+    };
+    config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+    let mut sink = Collected::default();
+    run(&config, &mut sink).expect("a good configuration");
+    sink
+}
+
+/// Where the first wakeup of vCPU 0 and its leaving its CPU before are.
+fn first_wakeup(events: &[Event]) -> (usize, usize) {
+    let leaves = |event: &Event| match event.kind {
+        Kind::SchedSwitch { prev, .. } => event.cpu == CpuId(0) && prev.0 != 0,
+        _ => false,
+    };
+    let left = events.iter().position(leaves).expect("it halts");
+    let Kind::SchedSwitch { prev, .. } = events[left].kind else {
+        panic!("it is one");
+    };
+    let wakes = |event: &Event| matches!(event.kind, Kind::SchedWaking { tid, .. } if tid == prev);
+    let after = events[left..].iter().position(wakes);
+    (left + after.expect("it is woken"), left)
+}
+
+/// What ends halts of vCPU 0.
+fn halts(sink: &Collected) -> Vec<Until> {
+    let (recording, _) = extracted(&sink.events, &sink.names);
+    let task = recording
+        .tasks
+        .iter()
+        .find(|task| task.vcpu == Some((0, 0)));
+    let halts = task.expect("it is a vCPU").steps.iter();
+    halts
+        .filter_map(|step| match *step {
+            Step::Halt(until) => Some(until),
+            _ => None,
+        })
+        .collect()
+}
+
+/// `sched_waking` comes 20 us before its task's CPU lets go of it.
+fn early() -> Collected {
+    let mut sink = recorded();
+    let (woken, left) = first_wakeup(&sink.events);
+    let mut waking = sink.events.remove(woken);
+    waking.time_ns = sink.events[left].time_ns - 20_000;
+    sink.events.insert(left, waking);
+    sink.events.sort_by_key(|event| event.time_ns);
+    sink
+}
+
+#[test]
+fn who_is_woken_on_its_way_to_sleep_waits_for_whom_it_did() {
+    let of_vcpu = |until: &Until| matches!(until, Until::Work { .. } | Until::Edge(_));
+    let as_it_was = halts(&recorded());
+    assert!(as_it_was.first().is_some_and(of_vcpu), "{as_it_was:?}");
+    let halts = halts(&early());
+    assert!(halts.first().is_some_and(of_vcpu), "{halts:?}");
+}
+
+/// `sched_wakeup` before that means that it was to go on and did not sleep then.
+#[test]
+fn a_wakeup_that_kept_its_task_awake_ends_no_later_sleep() {
+    let mut sink = early();
+    let of_first = |event: &Event| matches!(event.kind, Kind::SchedWaking { .. });
+    let at = sink.events.iter().position(of_first).expect("a wakeup");
+    let Kind::SchedWaking {
+        tid,
+        prio,
+        target_cpu,
+    } = sink.events[at].kind
+    else {
+        panic!("it is one");
+    };
+    let mut wakeup = sink.events[at];
+    wakeup.kind = Kind::SchedWakeup {
+        tid,
+        prio,
+        target_cpu,
+    };
+    sink.events.insert(at + 1, wakeup);
+    let halts = halts(&sink);
+    let by_vcpu = halts
+        .iter()
+        .filter(|until| matches!(until, Until::Work { .. } | Until::Edge(_)));
+    assert_eq!(by_vcpu.count(), 0, "{halts:?}");
+}
