@@ -17,9 +17,6 @@ pub(crate) struct Coupled {
     pub(crate) woken: u64,
 }
 
-/// In a wait in which others were all asleep for less than one in so many of its time they were busy.
-const ONE_IN_IDLE: u64 = 8;
-
 /// When a vCPU was asleep.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asleep {
@@ -100,7 +97,6 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
                         .saturating_sub(computed.by(wait.began))
                 };
                 let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
-                let length = wait.woken.saturating_sub(wait.began);
                 let others = vcpus.iter().filter(|&&vcpu| vcpu != at);
                 let idle = others.fold(vec![(wait.began, wait.woken)], |idle, &other| {
                     tasks[other].2.asleep.within(&idle)
@@ -110,7 +106,7 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
                     *until = Until::Work {
                         edge: wait.edge,
                         ns: u32::try_from(ns).unwrap_or(u32::MAX),
-                        busy: idle_ns.saturating_mul(ONE_IN_IDLE) <= length,
+                        busy: idle_ns == 0,
                     };
                 }
             }

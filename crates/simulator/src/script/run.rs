@@ -33,12 +33,14 @@ enum State {
 
 /// A halt that goes on.
 #[derive(Clone, Copy, Debug)]
-struct Halting {
+pub(super) struct Halting {
     halt: Halt,
     /// When it began, in ns.
     since: u64,
     /// How long it has polled, in ns.
     poll_ns: u64,
+    /// It is to go on.
+    pub(super) woken: bool,
 }
 
 /// A task that runs a script.
@@ -53,7 +55,7 @@ pub(crate) struct ScriptTask {
     state: State,
     timer: TimerNr,
     halt_poll: HaltPoll,
-    halt: Option<Halting>,
+    pub(super) halt: Option<Halting>,
     /// The last halt slept.
     slept: bool,
     turn: u32,
@@ -461,6 +463,7 @@ impl Machine<'_> {
 
     /// What a script waits for has come: its poll ends, or its sleep.
     pub(crate) fn script_wake(&mut self, task: TaskNr, by: CpuNr) -> Sim {
+        self.halts_no_longer(task)?;
         let script = self.script(task)?;
         if script.state == State::Polls {
             let turn = script.turn;
@@ -562,6 +565,7 @@ impl Machine<'_> {
             halt,
             since: now,
             poll_ns: 0,
+            woken: false,
         });
         script.halts += 1;
         script.turn = script.turn.wrapping_add(1);
@@ -657,10 +661,10 @@ impl Machine<'_> {
     }
 
     fn script_halt_over(&mut self, task: TaskNr, waited: bool) -> Sim {
+        self.halts_no_longer(task)?;
         let now = self.now;
         let knobs = self.cfg.knobs.kvm.halt_poll;
         let script = self.script(task)?;
-        let vm = script.vcpu_of;
         if let Some(halting) = script.halt.take() {
             let halt_ns = now - halting.since;
             let end = HaltEnd {
@@ -670,9 +674,6 @@ impl Machine<'_> {
                 valid_wakeup: true,
             };
             script.halt_poll.end(&knobs, &halting.halt, &end, &());
-            if let Some(vm) = vm {
-                self.points.halted(vm);
-            }
             if self.cfg.scripts.tell {
                 let kind = Kind::KvmVcpuWakeup {
                     ns: halt_ns,

@@ -36,6 +36,18 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// A vCPU that halts is woken, or has found before it slept that it is to go on.
+    pub(super) fn halts_no_longer(&mut self, task: TaskNr) -> Sim {
+        let script = self.script(task)?;
+        let vm = script.vcpu_of;
+        let halting = script.halt.as_mut().filter(|halting| !halting.woken);
+        if let (Some(halting), Some(vm)) = (halting, vm) {
+            halting.woken = true;
+            self.points.halted(vm);
+        }
+        Ok(())
+    }
+
     /// A script is through with a step: if it is a vCPU that has computed, who waited for that is woken. (A
     /// step counts at its end, also for who began to wait in its middle.)
     pub(super) fn works(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
