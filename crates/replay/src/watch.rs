@@ -32,6 +32,8 @@ impl WakeLatencies {
             } => {
                 if prev.0 != 0 && is_runnable(prev_state) {
                     self.preempted.insert(prev.0, event.time_ns);
+                    // A wakeup of it while it had this CPU has kept it awake.
+                    self.woken.remove(&prev.0);
                 }
                 let woken = self.woken.remove(&next.0);
                 let preempted = self.preempted.remove(&next.0);
@@ -57,5 +59,61 @@ impl WakeLatencies {
 impl Sink for WakeLatencies {
     fn event(&mut self, event: &Event) {
         self.take(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_events::{Context, CpuId, Tid};
+
+    use super::*;
+
+    fn event(time_ns: u64, kind: Kind) -> Event {
+        Event {
+            time_ns,
+            cpu: CpuId(0),
+            tid: Tid(0),
+            context: Context::default(),
+            kind,
+        }
+    }
+
+    #[test]
+    fn a_wakeup_that_keeps_its_task_awake_has_no_latency() {
+        let mut latencies = WakeLatencies::default();
+        let switch = |time, prev, next, prev_state| {
+            let kind = Kind::SchedSwitch {
+                prev: Tid(prev),
+                next: Tid(next),
+                prev_prio: 120,
+                next_prio: 120,
+                prev_state,
+            };
+            event(time, kind)
+        };
+        let waking = |time| {
+            let (tid, prio, target_cpu) = (Tid(5), 120, 0);
+            event(
+                time,
+                Kind::SchedWaking {
+                    tid,
+                    prio,
+                    target_cpu,
+                },
+            )
+        };
+        for event in [
+            switch(0, 0, 5, 0),
+            waking(10),
+            switch(100, 5, 6, 0),
+            switch(150, 6, 5, 1),
+            switch(200, 5, 0, 1),
+            waking(300),
+            switch(320, 0, 5, 0),
+        ] {
+            latencies.take(&event);
+        }
+        assert_eq!(latencies.samples.get(&5), Some(&vec![20]));
+        assert_eq!(latencies.ready_ns.get(&5), Some(&70));
     }
 }
