@@ -49,8 +49,8 @@ pub enum Until {
         edge: Edge,
         /// CPU time of all vCPUs of the VM together, in ns.
         ns: u32,
-        /// Some vCPU of the VM was always at work or wanted to be while this one waited: if all halt, what the
-        /// wait is for was done before it began, and it is over.
+        /// Some vCPU of the VM was always at work or wanted to be while this one waited: if all halt, what
+        /// the wait is for was done before it began, and it is over.
         busy: bool,
     },
     /// A time of the run, in ns; in later passes of [`Then::Repeat`], of the pass.
