@@ -53,12 +53,16 @@ impl Decisions {
         }
     }
 
+    /// Whether events say who is to give way; those of some recordings have no flags.
+    fn has_flags(&self) -> bool {
+        self.lazy.max(self.at_once) >= REQUESTS
+    }
+
     /// In how many of the wakeups that both have many of the other decides otherwise, at the least, in
     /// permille of these; `None` with too few, or if these do not say it.
     #[must_use]
     pub fn apart_permille(&self, other: &Self) -> Option<u64> {
-        // Recordings without flags have none.
-        if self.lazy.max(self.at_once) < REQUESTS {
+        if !self.has_flags() {
             return None;
         }
         let sorts = self
@@ -78,7 +82,7 @@ impl Decisions {
     /// How many of all wakeups preempt, in permille; `None` with too few, or if flags do not say it.
     #[must_use]
     pub fn preempt_permille(&self) -> Option<u64> {
-        if self.lazy.max(self.at_once) < REQUESTS {
+        if !self.has_flags() {
             return None;
         }
         let mut sum = Woken::default();

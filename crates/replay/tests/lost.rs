@@ -2,12 +2,10 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{extracted, host};
+use common::{extracted, host, vcpu};
 use stealtime_events::{CpuId, Event, Kind};
 use stealtime_replay::predict::recorded;
-use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
@@ -26,20 +24,7 @@ fn wanderer() -> ScriptConfig {
         steps.push(Step::Halt(Until::Time(round * ROUND)));
         steps.push(Step::Move((round % 2) as u32));
     }
-    ScriptConfig {
-        name: "CPU 0/KVM".to_owned(),
-        nice: 0,
-        cpus: Vec::new(),
-        first_cpu: 0,
-        starts_ns: 0,
-        vm: Some(0),
-        vcpu: true,
-        moves: Moves::Steps,
-        then: Then::End,
-        alarm_ns: 0,
-        ticks: None,
-        steps: Arc::from(steps),
-    }
+    vcpu(0, 0, steps)
 }
 
 /// Takes a CPU's events from `from` to `to` out of a recording, and says so at `to`.

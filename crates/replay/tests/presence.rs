@@ -2,15 +2,13 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::extracted;
 use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 use stealtime_replay::Begins;
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
 use stealtime_replay::predict::{Errors, recorded, replay};
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
@@ -28,18 +26,10 @@ fn vcpu(vm: u32, from: u64, to: u64) -> ScriptConfig {
         steps.push(Step::Halt(Until::Time(now)));
     }
     ScriptConfig {
-        name: "CPU 0/KVM".to_owned(),
-        nice: 0,
-        cpus: Vec::new(),
         first_cpu: vm,
         starts_ns: from,
-        vm: Some(vm),
-        vcpu: true,
         moves: Moves::Scheduler,
-        then: Then::End,
-        alarm_ns: 0,
-        ticks: None,
-        steps: Arc::from(steps),
+        ..common::vcpu(vm, 0, steps)
     }
 }
 

@@ -2,31 +2,12 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{extracted, host};
+use common::{extracted, host, vcpu};
 use stealtime_events::{CpuId, Event, Kind};
-use stealtime_simulator::script::{Edge, Moves, ScriptConfig, Scripts, Spent, Step, Then, Until};
+use stealtime_simulator::script::{Edge, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
 
 const MS: u64 = 1_000_000;
-
-fn vcpu(number: u32, steps: Vec<Step>) -> ScriptConfig {
-    ScriptConfig {
-        name: format!("CPU {number}/KVM"),
-        nice: 0,
-        cpus: Vec::new(),
-        first_cpu: number,
-        starts_ns: 0,
-        vm: Some(0),
-        vcpu: true,
-        moves: Moves::Steps,
-        then: Then::End,
-        alarm_ns: 0,
-        ticks: None,
-        steps: Arc::from(steps),
-    }
-}
 
 /// vCPU 0 halts after 2 ms until vCPU 1 has computed for 3 ms, and again until 20 ms.
 fn recorded() -> Collected {
@@ -47,7 +28,7 @@ fn recorded() -> Collected {
     ];
     let mut config = host(2, Vec::new(), 30 * MS, 1);
     config.scripts = Scripts {
-        tasks: vec![vcpu(0, waits), vcpu(1, wakes)],
+        tasks: vec![vcpu(0, 0, waits), vcpu(0, 1, wakes)],
         edges: 1,
         tell: true,
         ..Scripts::default()

@@ -1,12 +1,15 @@
 //! Simulated runs as recordings.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::sync::Arc;
+
 use stealtime_analysis::{Analysis, Answers, Options};
 use stealtime_events::{Event, Names};
 use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::{Errors, Times, nearest, recorded};
 use stealtime_replay::{Extractor, Recording};
 use stealtime_simulator::config::{Config, HostConfig, Knobs, RunConfig, Topology, VmConfig};
+use stealtime_simulator::script::{Moves, ScriptConfig, Step, Then};
 use stealtime_simulator::{Collected, Fault, run};
 
 /// VMs on a host of so many CPUs for so long, in ns.
@@ -21,6 +24,24 @@ pub fn host(cpus: u32, vms: Vec<VmConfig>, duration_ns: u64, seed: u64) -> Confi
             warmup_ns: 0,
             seed,
         },
+    }
+}
+
+/// A vCPU of a VM with this script; it begins at time 0 on the CPU of its number.
+pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
+    ScriptConfig {
+        name: format!("CPU {number}/KVM"),
+        nice: 0,
+        cpus: Vec::new(),
+        first_cpu: number,
+        starts_ns: 0,
+        vm: Some(vm),
+        vcpu: true,
+        moves: Moves::Steps,
+        then: Then::End,
+        alarm_ns: 0,
+        ticks: None,
+        steps: Arc::from(steps),
     }
 }
 

@@ -570,9 +570,7 @@ impl Machine<'_> {
         script.halts += 1;
         script.turn = script.turn.wrapping_add(1);
         self.expect(cpu, task, until)?;
-        self.vm_idles(cpu, task)?;
-        let awaited = self.script(task)?.awaited;
-        if awaited != until && self.reached(task, awaited)? {
+        if self.vm_idles(cpu, task)? == Some(task) {
             return self.script_poll_over(cpu, task);
         }
         let turn = PollTurn {

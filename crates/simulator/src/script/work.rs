@@ -25,15 +25,21 @@ impl Machine<'_> {
     }
 
     /// A vCPU has begun to halt. If its VM is all idle with that, who waits for work that is not to come goes
-    /// on.
-    pub(super) fn vm_idles(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+    /// on: who that is.
+    pub(super) fn vm_idles(&mut self, cpu: CpuNr, task: TaskNr) -> Sim<Option<TaskNr>> {
         let vm = self.script(task)?.vcpu_of;
-        if let Some(waiter) = vm.and_then(|vm| self.points.halts(vm)) {
-            let edge = self.script(waiter)?.awaited_edge();
-            self.points.leave(edge, waiter, vm);
-            self.goes_on(cpu, waiter)?;
+        let waiter = vm.and_then(|vm| self.points.halts(vm));
+        if let (Some(waiter), Some(vm)) = (waiter, vm) {
+            self.waits_no_longer(cpu, waiter, vm)?;
         }
-        Ok(())
+        Ok(waiter)
+    }
+
+    /// A vCPU that waits for work of its VM goes on.
+    fn waits_no_longer(&mut self, cpu: CpuNr, waiter: TaskNr, vm: u32) -> Sim {
+        let edge = self.script(waiter)?.awaited_edge();
+        self.points.leave(edge, waiter, Some(vm));
+        self.goes_on(cpu, waiter)
     }
 
     /// A vCPU that halts is woken, or has found before it slept that it is to go on.
@@ -58,9 +64,7 @@ impl Machine<'_> {
         };
         self.points.work(vm, ns);
         while let Some(waiter) = self.points.awaits_done(vm) {
-            let edge = self.script(waiter)?.awaited_edge();
-            self.points.leave(edge, waiter, Some(vm));
-            self.goes_on(cpu, waiter)?;
+            self.waits_no_longer(cpu, waiter, vm)?;
         }
         Ok(())
     }

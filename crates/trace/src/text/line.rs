@@ -196,8 +196,6 @@ fn cpu_and_flags(rest: &[u8]) -> Option<(CpuId, Context, &[u8])> {
 /// migrate-disable (trace_print_lat_fmt).
 fn context(flags: &[u8]) -> Option<Context> {
     const BH_OFF: u8 = 0x80;
-    const PREEMPT_RESCHED: u8 = 0x20;
-    const RESCHED_LAZY: u8 = 0x02;
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'#' | b'*');
     let [irqs, resched, interrupt, others @ ..] = flags else {
         return None;
@@ -212,13 +210,13 @@ fn context(flags: &[u8]) -> Option<Context> {
         _ => 0,
     };
     let resched = match resched {
-        b'B' => Context::NEED_RESCHED | RESCHED_LAZY | PREEMPT_RESCHED,
-        b'N' => Context::NEED_RESCHED | PREEMPT_RESCHED,
-        b'L' => RESCHED_LAZY | PREEMPT_RESCHED,
-        b'b' => Context::NEED_RESCHED | RESCHED_LAZY,
+        b'B' => Context::NEED_RESCHED | Context::NEED_RESCHED_LAZY | Context::PREEMPT_RESCHED,
+        b'N' => Context::NEED_RESCHED | Context::PREEMPT_RESCHED,
+        b'L' => Context::NEED_RESCHED_LAZY | Context::PREEMPT_RESCHED,
+        b'b' => Context::NEED_RESCHED | Context::NEED_RESCHED_LAZY,
         b'n' => Context::NEED_RESCHED,
-        b'p' => PREEMPT_RESCHED,
-        b'l' => RESCHED_LAZY,
+        b'p' => Context::PREEMPT_RESCHED,
+        b'l' => Context::NEED_RESCHED_LAZY,
         _ => 0,
     };
     let interrupt = match interrupt {
