@@ -157,6 +157,8 @@ struct Base {
     assumed: Assumed,
     /// Why it is taken to preempt as it is, if not because that fits best.
     preempt: Option<PreemptFrom>,
+    /// What a file about the host says of it.
+    told: Vec<ask::Setting>,
     /// The host as recorded; its knobs are the recorded ones.
     config: Config,
     recorded: Times,
@@ -327,20 +329,21 @@ impl WhatIf {
             recorded,
         } = read;
         let mut assumed = Assumed::default();
-        let settings = match &self.host {
+        let told = match &self.host {
             Some(file) => ask::host_file(file, &mut assumed)?,
             None => Vec::new(),
         };
         let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
-        let preempt = PreemptFrom::of(&settings, &recording, self, &mut trial);
+        let preempt = PreemptFrom::of(&told, &recording, self, &mut trial);
         assumed.preempt = preempt.map(PreemptFrom::preempt);
-        let tell = |config: &mut Config| ask::apply(config, &settings, &vms);
+        let tell = |config: &mut Config| ask::apply(config, &told, &vms);
         let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
         Ok(Base {
             answers,
             recording,
             assumed,
             preempt,
+            told,
             config,
             recorded,
             replayed,

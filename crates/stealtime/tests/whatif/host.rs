@@ -1,5 +1,7 @@
 //! What the recorded host had: told by a file, taken from what is asked, or found.
 
+use serde_json::Value;
+
 use super::{HACKBENCH, TICKET_LOCK, answer, whatif};
 
 /// A file about the host with this text.
@@ -82,4 +84,24 @@ fn a_change_to_what_was_there_is_called_none() {
     );
     assert!(verdict_of_same.starts_with("nothing changes: the host is taken to have had"));
     assert!(!verdict("host.hz=100").1.contains("nothing changes"));
+}
+
+#[test]
+fn what_is_told_of_a_vm_holds_in_variants_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = file(&folder, "vm.vm0.cpu_max = \"10ms 100ms\"\n");
+    let running = |arguments: &[&str]| {
+        let asked = ["--seeds", "2", "--json", "--set", "host.hz=100"];
+        let out = answer(&[&[HACKBENCH], &asked[..], arguments].concat());
+        let json: Value = serde_json::from_str(&out).expect("JSON");
+        let changes = json["variants"][0]["changes"].as_array().expect("changes");
+        let of_vm0 = |c: &&Value| c["vm"] == "vm0" && c["quantity"] == "running";
+        let change = changes.iter().find(of_vm0).expect("a row").clone();
+        ["before", "after"].map(|when| change[when].as_f64().expect("a number"))
+    };
+    let [before, after] = running(&[]);
+    assert!(before > 200.0 && after > 200.0, "{before} {after}");
+    // With what CPUs keep of a period's runtime.
+    let [before, after] = running(&["--host", &told]);
+    assert!(before < 120.0 && after < 120.0, "{before} {after}");
 }

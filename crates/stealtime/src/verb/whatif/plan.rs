@@ -96,6 +96,8 @@ impl Prepared {
     pub(super) fn config(&self, base: &Base, seed: u64) -> Result<Config, CliError> {
         let knobs = base.config.knobs.clone();
         let mut config = host::as_recorded(&base.recording, knobs, &self.assumed, seed);
+        // Of VMs it says what is no knob of the host.
+        ask::apply(&mut config, &base.told, &base.vms)?;
         ask::apply(&mut config, &self.settings, &base.vms)?;
         Ok(config)
     }
