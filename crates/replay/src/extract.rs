@@ -11,6 +11,7 @@ use stealtime_simulator::script::{Edge, Gaps, Late, Spent, Step, Then, Ticks, Un
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Wakes, late_since};
 use crate::decisions::{Decisions, Watcher};
+use crate::owners::Owners;
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::slices::SliceTimers;
@@ -167,8 +168,7 @@ pub struct Extractor {
     pub(crate) vcpus: BTreeMap<i32, (usize, u32)>,
     /// vCPUs whose threads have an id that was another's before, the first one last.
     later: BTreeMap<i32, Vec<(usize, u32)>>,
-    /// Wakeups between tasks that are no vCPUs and vCPUs, by VM.
-    pub(crate) met: BTreeMap<i32, BTreeMap<usize, u32>>,
+    pub(crate) owners: Owners,
     by_number: BTreeMap<(usize, u32), i32>,
     edges: u32,
     pub(crate) first: u64,
@@ -218,7 +218,7 @@ impl Extractor {
             past: Vec::new(),
             vcpus,
             later,
-            met: BTreeMap::new(),
+            owners: Owners::default(),
             by_number,
             edges: 0,
             first: 0,
@@ -308,6 +308,7 @@ impl Extractor {
         let now = self.now;
         match event.kind {
             Kind::Task { tid, process, name } if tid.0 != 0 => {
+                self.owners.is_of(tid.0, process.0);
                 let name = names.name(name).to_owned();
                 if let Some(task) = self.tasks.get_mut(&tid.0) {
                     task.name = name;
@@ -371,6 +372,9 @@ impl Extractor {
                 reg: TMICT,
                 ..
             } if event.tid.0 != 0 => self.task(event.tid.0).guest_arms(now),
+            Kind::KvmSetIrq { .. } if event.tid.0 != 0 && event.context.in_task() => {
+                self.owners.emulates(event.tid.0);
+            }
             Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
@@ -686,7 +690,15 @@ impl Extractor {
             costs.add(&task.costs);
         }
         let (block_ns, slept_ns) = costs.told();
-        let tasks = all.into_iter().map(|task| self.recorded(task, slept_ns));
+        for (tid, _, task) in &mut all {
+            if let (true, Some(unseen)) = (task.name.is_empty(), self.unseen.get(tid)) {
+                task.name.clone_from(&unseen.1);
+            }
+        }
+        let names = all.iter().map(|task| (task.0, task.2.name.as_str()));
+        let owners = self.owners.found(&self.vcpus, &names.collect());
+        let recorded = |task| self.recorded(task, slept_ns, &owners);
+        let tasks = all.into_iter().map(recorded);
         let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
         let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
         let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
@@ -730,7 +742,12 @@ impl Extractor {
     }
 
     /// A task as it was seen to the end.
-    fn recorded(&self, (tid, vcpu, mut task): (i32, Vcpu, Task), slept_ns: u32) -> RecordedTask {
+    fn recorded(
+        &self,
+        (tid, vcpu, mut task): (i32, Vcpu, Task),
+        slept_ns: u32,
+        owners: &BTreeMap<i32, usize>,
+    ) -> RecordedTask {
         let begins = task.born.filter(|birth| birth.at > self.first);
         let goes_on = vcpu.is_some() && task.died.is_none() && begins.is_none();
         task.finish(self.now, goes_on);
@@ -745,16 +762,14 @@ impl Extractor {
         let alarm_ns = task.alarm_ns();
         let ticks = task.settle_ticks(self.first);
         settle_timed(&mut task.steps, &task.timed, &task.alarms, self.first);
-        let name = match task.name.is_empty() {
-            true => self.unseen.get(&tid).map(|unseen| unseen.1.clone()),
-            false => Some(core::mem::take(&mut task.name)),
-        };
         let after = |at: u64| at.saturating_sub(self.first);
         RecordedTask {
             tid,
-            name: name.unwrap_or_default(),
+            name: task.name,
             vcpu,
-            vm: vcpu.map(|vcpu| vcpu.0).or_else(|| self.works_for(tid)),
+            vm: vcpu
+                .map(|vcpu| vcpu.0)
+                .or_else(|| owners.get(&tid).copied()),
             nice: task.prio.saturating_sub(120).clamp(-20, 19) as i8,
             ran_on: task.cpus.iter().copied().collect(),
             first_cpu: task.first_cpu.unwrap_or(0),

@@ -12,6 +12,7 @@ pub mod host;
 mod jitter;
 mod lost;
 mod nearest;
+mod owners;
 mod polling;
 pub mod predict;
 mod quota;

@@ -6,8 +6,6 @@ use stealtime_simulator::script::{Step, Until};
 use crate::extract::Extractor;
 use crate::task::{Cause, State};
 
-/// So many wakeups between a task and vCPUs of a VM are more than chance.
-const MET_FROM: u32 = 10;
 /// In a recording without `sched_wakeup` a wakeup this long before its task sleeps, in ns, is one on the way
 /// to sleep; any before it was for something else.
 const ON_THE_WAY_NS: u64 = 100_000;
@@ -117,15 +115,6 @@ impl Extractor {
             (None, Some(vm)) => (vm, from),
             _ => return,
         };
-        *self.met.entry(tid).or_default().entry(vm).or_default() += 1;
-    }
-
-    /// The VM that a task which is no vCPU works for: the only one whose vCPUs it wakes or is woken
-    /// by, or nearly.
-    pub(crate) fn works_for(&self, tid: i32) -> Option<usize> {
-        let met = self.met.get(&tid)?;
-        let all: u32 = met.values().sum();
-        let (&vm, &most) = met.iter().max_by_key(|entry| entry.1)?;
-        (most >= MET_FROM && u64::from(most) * 10 >= u64::from(all) * 9).then_some(vm)
+        self.owners.meets(tid, vm);
     }
 }
