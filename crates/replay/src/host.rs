@@ -10,8 +10,8 @@ use stealtime_simulator::config::{
 };
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
 
-use crate::extract::{RecordedTask, Recording};
 use crate::jitter::jittered;
+use crate::recording::{RecordedTask, Recording};
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
@@ -241,7 +241,7 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         starts_ns: task.begins.map_or(0, |begins| begins.at_ns),
         cpus,
         vm: task.vm.map(|vm| vm as u32),
-        vcpu: task.vcpu.is_some(),
+        vcpu: task.vcpu.map(|vcpu| vcpu.1),
         then: task.then,
         alarm_ns: task.alarm_ns,
         ticks: task.ticks,

@@ -16,6 +16,7 @@ mod owners;
 mod polling;
 pub mod predict;
 mod quota;
+mod recording;
 mod retold;
 mod slices;
 mod task;
@@ -25,7 +26,8 @@ mod wake;
 mod watch;
 
 pub use decisions::Decisions;
-pub use extract::{Begins, Extractor, RecordedTask, Recording, Resolved, Unseen};
+pub use extract::Extractor;
+pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen};
 pub use retold::retold;
 pub use slices::SliceTimers;
 pub use watch::WakeLatencies;

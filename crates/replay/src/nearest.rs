@@ -5,9 +5,9 @@ use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{Step, Until};
 
-use crate::extract::Recording;
 use crate::host::{Assumed, Placement};
 use crate::predict::{Errors, Times, VcpuTimes, misfit_ns, replay};
+use crate::recording::Recording;
 
 /// A way to replay.
 struct Tried {

@@ -9,7 +9,7 @@ use stealtime_simulator::script::{ScriptOutcome, Step};
 use stealtime_simulator::{Fault, run};
 
 use crate::decisions::Decisions;
-use crate::extract::{RecordedTask, Recording};
+use crate::recording::{RecordedTask, Recording};
 use crate::slices::{SliceTimers, Watch};
 
 pub use crate::nearest::nearest;

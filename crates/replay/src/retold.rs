@@ -8,7 +8,7 @@ use stealtime_events::{Event, ExitReason, Kind, Tid, VcpuId};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{Fault, NameList, Sink, run};
 
-use crate::extract::{RecordedTask, Recording};
+use crate::recording::{RecordedTask, Recording};
 
 /// Replays, and gives every event to `sink` with the thread ids and at the times of the recording,
 /// which began at `first_ns`.

@@ -438,6 +438,13 @@ impl Task {
         self.steps.push(Step::Arm);
     }
 
+    /// Its guest asks for the CPU to be given to the vCPU with this APIC id.
+    pub(crate) fn yields_to(&mut self, apicid: u64) {
+        if let Ok(number) = u32::try_from(apicid) {
+            self.steps.push(Step::YieldTo(number));
+        }
+    }
+
     /// It moves to another CPU.
     pub(crate) fn moves(&mut self, now: u64, to: u32) {
         self.at_cpu = Some(to);

@@ -36,7 +36,7 @@ pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
         first_cpu: number,
         starts_ns: 0,
         vm: Some(vm),
-        vcpu: true,
+        vcpu: Some(number),
         moves: Moves::Steps,
         then: Then::End,
         alarm_ns: 0,

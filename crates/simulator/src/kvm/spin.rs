@@ -8,7 +8,7 @@ use stealtime_hypervisor::posted_interrupt::Requests;
 
 use super::{VcpuRun, Word};
 use crate::fault::Sim;
-use crate::ids::{CpuNr, VcpuNr, VmNr};
+use crate::ids::{CpuNr, TaskNr, VcpuNr, VmNr};
 use crate::machine::{Irq, Machine};
 
 /// What the search for a vCPU asks.
@@ -63,31 +63,11 @@ impl YieldHost for Asked<'_, '_> {
         let Some(task) = self.vcpu(vcpu).map(|v| v.task) else {
             return YieldTo::Declined;
         };
-        let m = &mut *self.machine;
-        if m.cfg.knobs.sched.lag_credit.across_run_queues && m.make_part(task, self.cpu).is_err() {
-            return YieldTo::Declined;
-        }
-        let rq = m.cpus[self.cpu].rq;
-        let t = &m.tasks[task];
-        let (fair, on, may) = (t.fair, t.cpu, t.allowed.has(self.cpu));
-        match m.fair.yield_to_pulling(rq, fair, may, m.now) {
-            Ok(eevdf::YieldTo::Yielded { kicked, pulled, .. }) => {
-                self.yielded = true;
-                if pulled.is_some() {
-                    m.tasks[task].cpu = self.cpu;
-                    m.tasks[task].moved_ns = m.now;
-                    m.one_less(on);
-                    m.one_more(self.cpu);
-                    m.stats.migrations += 1;
-                }
-                if kicked.is_some() && on != self.cpu {
-                    m.cpus[on].resched = eevdf::Resched::Now;
-                    m.send_ipi(self.cpu, on, Irq::Reschedule);
-                }
-                YieldTo::Yielded
+        match self.machine.yield_to(self.cpu, task) {
+            Ok(answer) => {
+                self.yielded |= answer == YieldTo::Yielded;
+                answer
             }
-            Ok(eevdf::YieldTo::OnlyOne) => YieldTo::BothAlone,
-            Ok(eevdf::YieldTo::Refused) => YieldTo::Declined,
             Err(error) => {
                 self.failed = Some(error);
                 YieldTo::Declined
@@ -97,6 +77,34 @@ impl YieldHost for Asked<'_, '_> {
 }
 
 impl<'a> Machine<'a> {
+    /// `kvm_vcpu_yield_to`: what runs on `cpu` yields to a vCPU's thread. If it did, the caller picks.
+    pub(crate) fn yield_to(&mut self, cpu: CpuNr, task: TaskNr) -> Result<YieldTo, eevdf::Error> {
+        if self.cfg.knobs.sched.lag_credit.across_run_queues && self.make_part(task, cpu).is_err() {
+            return Ok(YieldTo::Declined);
+        }
+        let rq = self.cpus[cpu].rq;
+        let t = &self.tasks[task];
+        let (fair, on, may) = (t.fair, t.cpu, t.allowed.has(cpu));
+        Ok(match self.fair.yield_to_pulling(rq, fair, may, self.now)? {
+            eevdf::YieldTo::Yielded { kicked, pulled, .. } => {
+                if pulled.is_some() {
+                    self.tasks[task].cpu = cpu;
+                    self.tasks[task].moved_ns = self.now;
+                    self.one_less(on);
+                    self.one_more(cpu);
+                    self.stats.migrations += 1;
+                }
+                if kicked.is_some() && on != cpu {
+                    self.cpus[on].resched = eevdf::Resched::Now;
+                    self.send_ipi(cpu, on, Irq::Reschedule);
+                }
+                YieldTo::Yielded
+            }
+            eevdf::YieldTo::OnlyOne => YieldTo::BothAlone,
+            eevdf::YieldTo::Refused => YieldTo::Declined,
+        })
+    }
+
     /// Puts a question to the vCPUs of `vm`: the answer, and whether `cpu` is given away by it.
     fn ask<T>(
         &mut self,

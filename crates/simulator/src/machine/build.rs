@@ -297,10 +297,10 @@ impl<'a> Machine<'a> {
             let own = config.vm.and_then(|vm| groups.get(vm as usize));
             let own = own.copied().unwrap_or_default();
             let group = match own.vcpus {
-                Some(vcpus) if config.vcpu && scripts.vcpu_groups => {
+                Some(vcpus) if config.vcpu.is_some() && scripts.vcpu_groups => {
                     Some(self.fair.create_group(Some(vcpus))?)
                 }
-                Some(vcpus) if config.vcpu => Some(vcpus),
+                Some(vcpus) if config.vcpu.is_some() => Some(vcpus),
                 _ => own.others,
             };
             let allowed = if config.cpus.is_empty() {
@@ -320,6 +320,9 @@ impl<'a> Machine<'a> {
             self.tasks[task].cpu = CpuNr(config.first_cpu);
             let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
+            if let (Some(vm), Some(number)) = (config.vm, config.vcpu) {
+                self.points.add_vcpu(vm, number, task);
+            }
             // Where all requests count at once, no occasion is needed.
             if self.cfg.knobs.sched.preempt == Preempt::Lazy {
                 self.expect_tick(task)?;

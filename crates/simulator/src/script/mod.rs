@@ -11,6 +11,7 @@ mod run;
 mod tests;
 mod ticks;
 mod work;
+mod yields;
 
 use std::sync::Arc;
 
@@ -98,6 +99,9 @@ pub enum Step {
     Alarm(Until),
     /// Yields its CPU.
     Yield,
+    /// Yields it to the vCPU of its VM that has this number, if that waits for a CPU: what the guest asks
+    /// for by hypercall (`kvm_sched_yield`).
+    YieldTo(u32),
     /// Sets a timer: [`Until::Armed`] counts from here.
     Arm,
     /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose
@@ -158,9 +162,9 @@ pub struct ScriptConfig {
     /// Its VM, by a number of the caller's; tasks of one VM are in one group if
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,
-    /// It is a vCPU of that VM: what another one wakes while it is at work itself goes to a vCPU that
-    /// halts.
-    pub vcpu: bool,
+    /// It is the vCPU of that VM with this number: what another one wakes while it is at work itself goes
+    /// to a vCPU that halts.
+    pub vcpu: Option<u32>,
     /// What moves it from CPU to CPU.
     pub moves: Moves,
     /// What it does when its steps are done.

@@ -1,5 +1,7 @@
 //! Points that scripts reach, and who waits for them.
 
+use std::collections::BTreeMap;
+
 use super::{Edge, ScriptConfig, Scripts, Step, Then};
 use crate::ids::TaskNr;
 
@@ -33,6 +35,8 @@ struct Vm {
     /// How many vCPUs it has, and how many of them halt.
     vcpus: usize,
     halted: usize,
+    /// Them, by number.
+    by_number: BTreeMap<u32, TaskNr>,
 }
 
 /// A vCPU that halts until its VM has done some work.
@@ -82,12 +86,24 @@ impl Points {
         let of_vms = scripts.tasks.iter().filter_map(|task| task.vm);
         let last = of_vms.max().map_or(0, |last| last as usize + 1);
         let mut vms = vec![Vm::default(); last];
-        for task in scripts.tasks.iter().filter(|task| task.vcpu) {
+        for task in scripts.tasks.iter().filter(|task| task.vcpu.is_some()) {
             if let Some(vm) = task.vm.and_then(|vm| vms.get_mut(vm as usize)) {
                 vm.vcpus += 1;
             }
         }
         Self { points, vms }
+    }
+
+    /// This task is the vCPU of a VM that has this number.
+    pub(crate) fn add_vcpu(&mut self, vm: u32, number: u32, task: TaskNr) {
+        if let Some(vm) = self.vm_mut(Some(vm)) {
+            vm.by_number.insert(number, task);
+        }
+    }
+
+    /// The vCPU of a VM that has this number.
+    pub(crate) fn vcpu(&self, vm: u32, number: u32) -> Option<TaskNr> {
+        self.vms.get(vm as usize)?.by_number.get(&number).copied()
     }
 
     /// What a VM has computed so far, in ns.

@@ -128,7 +128,7 @@ impl ScriptTask {
             alarm_ns: config.alarm_ns,
             ticks: config.ticks,
             then: config.then,
-            vcpu_of: config.vm.filter(|_| config.vcpu),
+            vcpu_of: config.vm.filter(|_| config.vcpu.is_some()),
             moves: Timed::new(&config.moves),
             moves_by_steps: config.moves == Moves::Steps,
             passes: 0,
@@ -292,6 +292,11 @@ impl Machine<'_> {
                     let rq = self.cpus[cpu].rq;
                     self.fair.yield_task(rq, now)?;
                     return self.schedule(cpu);
+                }
+                Step::YieldTo(number) => {
+                    if self.script_yields_to(cpu, task, number)? {
+                        return self.schedule(cpu);
+                    }
                 }
                 Step::Arm => self.script(task)?.armed = now,
                 Step::Alarm(until) => {

@@ -25,7 +25,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             first_cpu: n as u32 % cpus,
             starts_ns: 0,
             vm: Some(0),
-            vcpu: false,
+            vcpu: None,
             moves: Moves::Scheduler,
             then: Then::End,
             alarm_ns: 10_000,
@@ -48,6 +48,13 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             warmup_ns: 0,
             seed: 1,
         },
+    }
+}
+
+/// These are vCPUs, in the order of their numbers.
+fn are_vcpus(tasks: &mut [ScriptConfig]) {
+    for (number, task) in (0..).zip(tasks) {
+        task.vcpu = Some(number);
     }
 }
 
@@ -81,9 +88,7 @@ fn weights_share_a_cpu_between_vms() {
 #[test]
 fn vcpus_in_cgroups_of_their_own_compete_with_those_of_all_other_threads() {
     let mut config = config(1, 0, vec![vec![work(1_000_000_000)]; 4]);
-    for vcpu in &mut config.scripts.tasks[..2] {
-        vcpu.vcpu = true;
-    }
+    are_vcpus(&mut config.scripts.tasks[..2]);
     let mut shares = |vcpu_groups| {
         config.scripts.vcpu_groups = vcpu_groups;
         let outcome = run(&config, &mut ()).unwrap();
@@ -408,9 +413,7 @@ fn what_a_busy_vcpu_is_sent_wakes_one_that_halts() {
     let mut config = config(3, 2, scripts);
     let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
     assert!(slept(&config) > 20_000_000);
-    for task in &mut config.scripts.tasks {
-        task.vcpu = true;
-    }
+    are_vcpus(&mut config.scripts.tasks);
     let woken = slept(&config);
     assert!((900_000..1_200_000).contains(&woken), "{woken}");
     // Of another VM it is not.
@@ -463,11 +466,7 @@ fn a_balanced_guest_is_idle_until_its_vm_has_done_some_work() {
         let mut steps = vec![work(2_000_000); 5];
         steps.push(Step::Reach(Edge(0)));
         let mut config = config(2, 1, vec![steps, vec![halt(ns), work(1_000_000)]]);
-        config
-            .scripts
-            .tasks
-            .iter_mut()
-            .for_each(|task| task.vcpu = true);
+        are_vcpus(&mut config.scripts.tasks);
         config.scripts.balanced = balanced;
         config.knobs.kvm.halt_poll.halt_poll_ns = 0;
         let sleeper = run(&config, &mut ()).unwrap().scripts[1].clone();
@@ -495,7 +494,7 @@ fn who_waits_for_a_vm_that_idles_goes_on() {
         ];
         let mut config = config(2, 1, vec![vec![waits, work(1_000_000)], works]);
         let scripts = &mut config.scripts;
-        scripts.tasks.iter_mut().for_each(|task| task.vcpu = true);
+        are_vcpus(&mut scripts.tasks);
         scripts.balanced = true;
         config.knobs.kvm.halt_poll.halt_poll_ns = 0;
         let outcome = run(&config, &mut ()).unwrap();
@@ -542,4 +541,48 @@ fn a_timer_on_a_grid_is_as_late_as_it_was() {
     let outcome = go(1, 0, vec![vec![Step::Halt(grid), work(1_000)]]);
     let finished = outcome.scripts[0].finished_ns.unwrap();
     assert!((1_550_000..1_570_000).contains(&finished), "{finished}");
+}
+
+/// vCPU 0 asks after each 100 us for its CPU to be given to another one, as one that waits for that does.
+fn yields_to(number: u32) -> Vec<Step> {
+    [work(100_000), Step::YieldTo(number)].repeat(2_000)
+}
+
+#[test]
+fn who_yields_to_a_vcpu_that_waits_loses_what_that_gains() {
+    let busy = || vec![work(1_000_000_000)];
+    let shares = |number| {
+        let mut config = config(1, 0, vec![yields_to(number), busy(), busy()]);
+        are_vcpus(&mut config.scripts.tasks);
+        let outcome = run(&config, &mut ()).unwrap();
+        let ran = outcome.scripts.iter().map(|s| s.books.run_ns / 1_000_000);
+        (outcome.stats.directed_yields, ran.collect::<Vec<u64>>())
+    };
+    let (yields, ms) = shares(1);
+    assert!(yields > 10 && ms[0] * 2 < ms[2], "{yields} {ms:?}");
+    // To itself, and to one that is not there.
+    for number in [0, 7] {
+        let (yields, ms) = shares(number);
+        assert!(yields == 0 && ms[0].abs_diff(ms[2]) <= 3, "{yields} {ms:?}");
+    }
+}
+
+#[test]
+fn a_yield_to_a_vcpu_that_runs_or_sleeps_gives_nothing_away() {
+    let sleeps = vec![Step::Halt(Until::Time(1_000_000_000))];
+    let runs = vec![work(1_000_000_000)];
+    let third = vec![work(1_000_000_000)];
+    for other in [sleeps, runs] {
+        let mut config = config(2, 0, vec![yields_to(1), other, third.clone()]);
+        are_vcpus(&mut config.scripts.tasks);
+        // The third shares the first one's CPU.
+        for (task, cpu) in config.scripts.tasks.iter_mut().zip([0, 1, 0]) {
+            task.cpus = vec![cpu];
+            task.first_cpu = cpu;
+        }
+        let outcome = run(&config, &mut ()).unwrap();
+        assert_eq!(outcome.stats.directed_yields, 0);
+        let ran = |n: usize| outcome.scripts[n].books.run_ns;
+        assert!(ran(0).abs_diff(ran(2)) < 3_000_000);
+    }
 }

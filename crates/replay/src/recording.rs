@@ -1,0 +1,139 @@
+//! What a recording's tasks wanted, and what it tells of its host.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stealtime_events::ExitReason;
+use stealtime_simulator::script::{Gaps, Late, Step, Then, Ticks};
+
+use crate::decisions::Decisions;
+use crate::slices::SliceTimers;
+use crate::watch::WakeLatencies;
+
+/// How wakeups were explained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// By another task, at a point of its own demand.
+    pub edges: u64,
+    /// By a timer, kept as a time.
+    pub timers: u64,
+    /// By something else, kept as a time.
+    pub unknown: u64,
+    /// Switches that the recording leaves out.
+    pub hidden_switches: u64,
+}
+
+/// The begin of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begins {
+    /// When, in ns of the recording.
+    pub at_ns: u64,
+    /// Whether the recording has its fork. Without it the task was first seen then, on a CPU that had
+    /// been idle: it cannot have waited since the recording began.
+    pub is_seen: bool,
+}
+
+/// A thread of which the recording has the name and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// Thread id.
+    pub tid: i32,
+    /// The process that it is of; 0 if that is not known.
+    pub process: i32,
+    /// Name.
+    pub name: String,
+}
+
+/// A task of a recording, with what the recording says of it.
+#[derive(Clone, Debug)]
+pub struct RecordedTask {
+    /// Thread id.
+    pub tid: i32,
+    /// Name.
+    pub name: String,
+    /// Index of its VM and its number there, if it is a vCPU.
+    pub vcpu: Option<(usize, u32)>,
+    /// Index of the VM whose vCPU it is, or for which its process works.
+    pub vm: Option<usize>,
+    /// Nice value; real-time tasks count as -20.
+    pub nice: i8,
+    /// CPUs where it ran.
+    pub ran_on: Vec<u16>,
+    /// Where it was first.
+    pub first_cpu: u16,
+    /// When it began, in ns of the recording, if that was in its middle.
+    pub begins: Option<Begins>,
+    /// When it ended, in ns of the recording, if it did.
+    pub ends_ns: Option<u64>,
+    /// Times that it got a CPU.
+    pub switches_in: u64,
+    /// When it changed its CPU, in ns of the recording, and to which.
+    pub moves: Arc<[(u64, u32)]>,
+    /// Its exits: before which step, and why.
+    pub exits: Vec<(usize, ExitReason)>,
+    /// What it would do if it got through with its script before the recording ends: a vCPU goes on as it
+    /// did so far, or computes on if it never waited for anything but a CPU. Others have done what
+    /// there was to do.
+    pub then: Then,
+    /// What its guest computes for a timer that has nothing else to do, in ns.
+    pub alarm_ns: u32,
+    /// When its guest's tick interrupts it at work.
+    pub ticks: Option<Ticks>,
+    /// Its script.
+    pub steps: Arc<[Step]>,
+}
+
+/// What a recording's tasks wanted.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Length of the recording, in ns.
+    pub span_ns: u64,
+    /// CPUs of the host.
+    pub cpus: u32,
+    /// Tasks in the order of their ids.
+    pub tasks: Vec<RecordedTask>,
+    /// vCPUs, by the index of the VM and number, that never got a CPU: they are no tasks.
+    pub never_ran: Vec<(usize, u32)>,
+    /// Threads without events, in the order of their ids.
+    pub unseen: Vec<Unseen>,
+    /// Edges between them.
+    pub edges: u32,
+    /// How wakeups were explained.
+    pub resolved: Resolved,
+    /// Median time from a wakeup on an idle CPU to running there, in ns.
+    pub idle_wake_ns: Option<u64>,
+    /// From a wakeup on a busy CPU to running there at the soonest (5th percentile), in ns.
+    pub wake_ns: Option<u64>,
+    /// `kvm.halt_poll_ns` as recorded, if that can be told.
+    pub halt_poll_ns: Option<u32>,
+    /// Ticks of the host a second, if they were recorded.
+    pub hz: Option<u32>,
+    /// Whether slices end by timers (`HRTICK`), if timers were recorded.
+    pub hrtick: Option<bool>,
+    /// `cpu.max` of VMs that it stopped, by index: quota and period in ns.
+    pub limits: BTreeMap<usize, (u64, u64)>,
+    /// How late slices ended, by CPU: when they were due and by how much, in ns.
+    pub late: Vec<Late>,
+    /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
+    pub idle_late: Vec<Late>,
+    /// Events were lost, so that not all is known that tasks did, nor where.
+    pub is_lossy: bool,
+    /// From when to when those of each CPU were, in ns of the recording.
+    pub gaps: Vec<Gaps>,
+    /// A halted vCPU's way to sleep, in ns of its CPU time.
+    pub block_ns: u32,
+    /// Latencies of wakeups.
+    pub wakeups: WakeLatencies,
+    /// For how long slice timers were set.
+    pub slices: SliceTimers,
+    /// What was decided at wakeups.
+    pub decisions: Decisions,
+    /// Switches to tasks.
+    pub switches: u64,
+    /// Tasks that were moved to another CPU.
+    pub migrations: u64,
+    /// Halts of vCPUs: exits that halt.
+    pub halts: u64,
+    /// Ends of halts that KVM tells of, and with them how long was polled.
+    pub halts_told: u64,
+}

@@ -1,0 +1,112 @@
+//! Guests that ask for their CPU to be given to another vCPU (`KVM_HC_SCHED_YIELD`).
+
+mod common;
+
+use common::{extracted, host, replayed, vcpu};
+use stealtime_events::{Kind, Names, Tid};
+use stealtime_hypervisor::eevdf::Feature;
+use stealtime_replay::predict::recorded;
+use stealtime_replay::{Recording, host as hosts};
+use stealtime_simulator::config::Config;
+use stealtime_simulator::script::{Scripts, Spent, Step};
+use stealtime_simulator::{Collected, run};
+
+const MS: u64 = 1_000_000;
+const BUSY: [Step; 1] = [Step::Run {
+    ns: 1_000 * MS,
+    spent: Spent::Guest,
+}];
+
+/// On one CPU: a VM's vCPU 0 yields to vCPU 1 as soon as it has sent it work, as one that shoots down TLBs does; vCPU 1
+/// and another VM compute.
+fn yields() -> Config {
+    let once = [
+        Step::Run {
+            ns: 100_000,
+            spent: Spent::Guest,
+        },
+        Step::Run {
+            ns: 5_000,
+            spent: Spent::Exit(18),
+        },
+        Step::YieldTo(1),
+    ];
+    let mut config = host(1, Vec::new(), 500 * MS, 1);
+    config.scripts = Scripts {
+        tasks: vec![
+            vcpu(0, 0, once.repeat(6_000)),
+            vcpu(0, 1, BUSY.to_vec()),
+            vcpu(1, 0, BUSY.to_vec()),
+        ],
+        tell: true,
+        ..Scripts::default()
+    };
+    for task in &mut config.scripts.tasks {
+        task.first_cpu = 0;
+    }
+    config
+}
+
+fn recording_of(config: &Config) -> (Recording, Collected) {
+    let mut sink = Collected::default();
+    run(config, &mut sink).expect("a good configuration");
+    for event in &mut sink.events {
+        if let Kind::Task { tid, process, name } = &mut event.kind {
+            // The first two are one VM's.
+            *process = match sink.names.name(*name) {
+                "CPU 1/KVM" => Tid(tid.0 - 1),
+                _ => *tid,
+            };
+        }
+    }
+    (extracted(&sink.events, &sink.names).0, sink)
+}
+
+/// What each task ran, in ms.
+fn ran(config: &Config) -> Vec<u64> {
+    let outcome = run(config, &mut ()).expect("a good configuration");
+    let scripts = outcome.scripts.iter();
+    scripts.map(|script| script.books.run_ns / MS).collect()
+}
+
+#[test]
+fn what_a_guest_yields_is_yielded_in_replays() {
+    let truth = ran(&yields());
+    // It loses more than half of its share to the others.
+    assert!(truth[0] * 2 < truth[2], "{truth:?}");
+    let (recording, sink) = recording_of(&yields());
+    let asks = |kind: &Kind| matches!(kind, Kind::KvmHypercall { nr: 11, a0: 1 });
+    let asked = sink.events.iter().filter(|event| asks(&event.kind)).count();
+    let steps = recording.tasks[0].steps.iter();
+    let yields_to = steps.filter(|step| **step == Step::YieldTo(1)).count();
+    assert!(asked > 100 && yields_to == asked, "{yields_to} {asked}");
+    let knobs = hosts::knobs(&recording);
+    let replay = |recording: &Recording, knobs| {
+        ran(&hosts::as_recorded(
+            recording,
+            knobs,
+            &hosts::Assumed::default(),
+            0,
+        ))
+    };
+    let again = replay(&recording, knobs.clone());
+    for (was, is) in truth.iter().zip(&again) {
+        assert!(was.abs_diff(*is) <= 5, "{truth:?} {again:?}");
+    }
+    // What a host does that lends the one that is waited for what it lacks.
+    let mut credit = knobs;
+    credit.sched.features = credit.sched.features.with(Feature::YieldToLagCredit);
+    let with_credit = replay(&recording, credit);
+    assert!(with_credit[1] > again[1] + 10, "{with_credit:?} {again:?}");
+}
+
+#[test]
+fn the_host_of_who_yields_is_found() {
+    let (recording, sink) = recording_of(&yields());
+    let (_, answers) = extracted(&sink.events, &sink.names);
+    let was = recorded(&recording, &answers);
+    let (_, _, times) = replayed(&recording, &was);
+    for (was, is) in was.vcpus.iter().zip(&times.vcpus) {
+        assert!(was.run_ns.abs_diff(is.run_ns) < 5 * MS, "{was:?} {is:?}");
+    }
+}
