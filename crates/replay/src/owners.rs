@@ -118,7 +118,9 @@ mod tests {
     #[test]
     fn one_wakeup_tells_an_emulators_vm_and_the_last_one_is_left() {
         let mut owners = Owners::default();
-        [10, 11, 12, 7].map(|tid| owners.emulates(tid));
+        for tid in [10, 11, 12, 7] {
+            owners.emulates(tid);
+        }
         owners.meets(10, 1);
         owners.meets(7, 2);
         assert_eq!(found(&owners), BTreeMap::from([(10, 1)]));

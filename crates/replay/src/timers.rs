@@ -274,9 +274,9 @@ fn find_cycle(timed: &[Timed]) -> Option<Grid> {
     (mostly && n >= LEAST && n * 10 >= timed.len() * 9).then_some(grid)
 }
 
-/// The cycle of a program, or else the longest period of ticks at which as many of the timers expire in phase,
-/// half of them at the least, as at a shorter one: what expires every 4 ms is on a grid of 1 ms too, but late
-/// who is served for that does not wait for the next millisecond.
+/// The cycle of a program, or else the longest period of ticks at which as many of the timers expire in
+/// phase, half of them at the least, as at a shorter one: what expires every 4 ms is on a grid of 1 ms too,
+/// but who is served late for it does not wait for the next millisecond.
 fn find_grid(timed: &[Timed]) -> Option<Grid> {
     let ticks = || {
         let mut found = PERIODS

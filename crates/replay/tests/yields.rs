@@ -17,8 +17,8 @@ const BUSY: [Step; 1] = [Step::Run {
     spent: Spent::Guest,
 }];
 
-/// On one CPU: a VM's vCPU 0 yields to vCPU 1 as soon as it has sent it work, as one that shoots down TLBs does; vCPU 1
-/// and another VM compute.
+/// On one CPU: a VM's vCPU 0 yields to vCPU 1 as soon as it has sent it work, as one that shoots down TLBs
+/// does; vCPU 1 and another VM compute.
 fn yields() -> Config {
     let once = [
         Step::Run {
