@@ -1,5 +1,6 @@
 //! Each event to the analyses that read it.
 
+use stealtime_events::hypercall::KVM_HC_SEND_IPI;
 use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 
 use crate::Analysis;
@@ -14,8 +15,6 @@ use crate::vcpu::{Run, Vcpu};
 const MAX_VCPUS: usize = 1 << 18;
 /// No host that is traced is silent for so long, in ns: a clock jumps, or the file is damaged.
 const MOST_SILENCE: u64 = 60_000_000_000;
-/// `KVM_HC_SEND_IPI`: the guest asks KVM to send IPIs.
-const HC_SEND_IPI: u64 = 10;
 /// `MSR_IA32_TSC_DEADLINE`, and the x2APIC's initial count: writes that arm the LAPIC timer.
 const TIMER_MSRS: [u32; 2] = [0x6e0, 0x838];
 
@@ -338,7 +337,8 @@ impl Analysis {
                 self.on_ipi(cpu, now, index, Some(icr_low.to_le_bytes()[0]));
             }
             Kind::KvmHypercall {
-                nr: HC_SEND_IPI, ..
+                nr: KVM_HC_SEND_IPI,
+                ..
             } => self.on_ipi(cpu, now, index, None),
             Kind::KvmInjVirq {
                 vector,

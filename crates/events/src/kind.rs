@@ -28,8 +28,8 @@ pub enum Kind {
     KvmExit { reason: ExitReason, vcpu: VcpuId, intr_vector: Option<u8>, info1: u64 },
     /// `kvm_userspace_exit`: KVM_RUN returns; `errno` is negative for an error.
     KvmUserspaceExit { reason: u32, errno: i32 },
-    /// `kvm_hypercall`.
-    KvmHypercall { nr: u64, a0: u64 },
+    /// `kvm_hypercall`; of the second argument the low 32 bits, of others nothing.
+    KvmHypercall { nr: u64, a0: u64, a1: u32 },
     /// `kvm_pio`: port I/O of `count` items of `size` bytes.
     KvmPio { write: bool, port: u16, size: u8, count: u32, val: u32 },
     /// `kvm_mmio`: `mmio_type` is 0 unsatisfied read, 1 read, 2 write.

@@ -10,6 +10,7 @@
 
 mod context;
 pub mod exit_reason;
+pub mod hypercall;
 mod ids;
 mod kind;
 pub mod vector;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use stealtime_analysis::Answers;
 use stealtime_events::exit_reason::Class;
+use stealtime_events::hypercall::{KVM_HC_KICK_CPU, KVM_HC_SCHED_YIELD};
 use stealtime_events::{Event, Kind, Names};
 use stealtime_simulator::script::{Edge, Spent, Step, Then, Until};
 
@@ -24,10 +25,6 @@ use crate::watch::WakeLatencies;
 const SETS_TIMER: [u32; 2] = [0x6e0, 0x838];
 /// The initial count in xAPIC mode.
 const TMICT: u32 = 0x380;
-
-/// The hypercall by which a guest asks for its CPU to be given to another vCPU: `KVM_HC_SCHED_YIELD`
-/// (include/uapi/linux/kvm_para.h).
-const SCHED_YIELD: u64 = 11;
 
 /// A task that is seen within this time after the begin of a recording, in ns, has waited since then.
 const LONG_NS: u64 = 10_000_000;
@@ -216,8 +213,8 @@ impl Extractor {
                 let task = self.task(event.tid.0);
                 task.settle(now);
                 task.halt_untold();
+                task.yields();
                 task.spent = Spent::Guest;
-                task.spins = false;
                 self.computes(event.tid.0);
             }
             Kind::KvmExit { reason, .. } if event.tid.0 != 0 => {
@@ -252,13 +249,13 @@ impl Extractor {
             Kind::KvmSetIrq { .. } if event.tid.0 != 0 && event.context.in_task() => {
                 self.owners.emulates(event.tid.0);
             }
-            Kind::KvmHypercall {
-                nr: SCHED_YIELD,
-                a0,
-            } if event.tid.0 != 0 => {
-                let task = self.task(event.tid.0);
-                task.settle(now);
-                task.yields_to(a0);
+            Kind::KvmHypercall { nr, a0, a1 } if event.tid.0 != 0 => {
+                let target = match nr {
+                    KVM_HC_SCHED_YIELD => a0,
+                    KVM_HC_KICK_CPU => a1.into(),
+                    _ => return,
+                };
+                self.task(event.tid.0).yields_to = u32::try_from(target).ok();
             }
             Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
@@ -364,9 +361,7 @@ impl Extractor {
             match left {
                 Left::Runnable => {
                     task.settle(now);
-                    if task.spins {
-                        task.steps.push(Step::Yield);
-                    }
+                    task.yields();
                     task.state = State::Runnable;
                 }
                 Left::Gone => task.ends(now),
@@ -589,6 +584,9 @@ impl Extractor {
         let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
         never_ran.retain(|vcpu| !ran.contains(vcpu));
         never_ran.sort_unstable();
+        let steps = tasks.iter().flat_map(|task| task.steps.iter());
+        let yields = steps.filter(|step| matches!(step, Step::Spin | Step::YieldTo(_)));
+        let yields = yields.count() as u64;
         let seen: BTreeSet<i32> = tasks.iter().map(|task| task.tid).collect();
         let unseen = self
             .unseen
@@ -621,6 +619,7 @@ impl Extractor {
                 .decisions(|tid| self.vcpus.contains_key(&tid)),
             switches,
             migrations,
+            yields,
             halts: self.halts,
             halts_told: self.halts_told,
         }

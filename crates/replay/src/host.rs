@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use stealtime_hypervisor::directed_yield::YieldKnobs;
 pub use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_hypervisor::eevdf::{Feature, weights};
 use stealtime_simulator::config::{
@@ -20,6 +21,7 @@ const BOUND_FROM: u64 = 20;
 #[must_use]
 pub fn knobs(recording: &Recording) -> Knobs {
     let mut knobs = Knobs::default();
+    knobs.kvm.directed_yield = YieldKnobs::upstream();
     if let Some(ns) = recording.halt_poll_ns {
         knobs.kvm.halt_poll.halt_poll_ns = ns;
     }

@@ -132,6 +132,8 @@ pub struct Recording {
     pub switches: u64,
     /// Tasks that were moved to another CPU.
     pub migrations: u64,
+    /// Exits in which a vCPU may have yielded its CPU to another one: by PAUSE, or by hypercall.
+    pub yields: u64,
     /// Halts of vCPUs: exits that halt.
     pub halts: u64,
     /// Ends of halts that KVM tells of, and with them how long was polled.

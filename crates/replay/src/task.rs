@@ -143,8 +143,10 @@ pub(crate) struct Task {
     armed: Option<u64>,
     /// The recording has its guest's writes to the LAPIC's timer: those set it, and nothing else.
     timer_told: bool,
-    /// It handles an exit by PAUSE: if it loses the CPU, it has yielded it.
+    /// It handles an exit by PAUSE.
     pub(crate) spins: bool,
+    /// It handles a hypercall by which its guest asks for its CPU to be given to the vCPU with this APIC id.
+    pub(crate) yields_to: Option<u32>,
     pub(crate) guest_ticks: GuestTicks,
     /// Exits: before which step, and why.
     pub(crate) exits: Vec<(usize, ExitReason)>,
@@ -223,6 +225,7 @@ impl Task {
             armed: None,
             timer_told: false,
             spins: false,
+            yields_to: None,
             guest_ticks: GuestTicks::default(),
             exits: Vec::new(),
             ran_ns: 0,
@@ -438,11 +441,13 @@ impl Task {
         self.steps.push(Step::Arm);
     }
 
-    /// Its guest asks for the CPU to be given to the vCPU with this APIC id.
-    pub(crate) fn yields_to(&mut self, apicid: u64) {
-        if let Ok(number) = u32::try_from(apicid) {
-            self.steps.push(Step::YieldTo(number));
+    /// It yields its CPU if its guest spins or has asked for that, after what else the exit did.
+    pub(crate) fn yields(&mut self) {
+        if core::mem::take(&mut self.spins) {
+            self.steps.push(Step::Spin);
         }
+        let to = self.yields_to.take();
+        self.steps.extend(to.map(Step::YieldTo));
     }
 
     /// It moves to another CPU.

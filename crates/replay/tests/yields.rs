@@ -1,4 +1,4 @@
-//! Guests that ask for their CPU to be given to another vCPU (`KVM_HC_SCHED_YIELD`).
+//! Guests that spin, or ask for their CPU to be given to another vCPU (`KVM_HC_SCHED_YIELD`).
 
 mod common;
 
@@ -75,7 +75,7 @@ fn what_a_guest_yields_is_yielded_in_replays() {
     // It loses more than half of its share to the others.
     assert!(truth[0] * 2 < truth[2], "{truth:?}");
     let (recording, sink) = recording_of(&yields());
-    let asks = |kind: &Kind| matches!(kind, Kind::KvmHypercall { nr: 11, a0: 1 });
+    let asks = |kind: &Kind| matches!(kind, Kind::KvmHypercall { nr: 11, a0: 1, .. });
     let asked = sink.events.iter().filter(|event| asks(&event.kind)).count();
     let steps = recording.tasks[0].steps.iter();
     let yields_to = steps.filter(|step| **step == Step::YieldTo(1)).count();
@@ -108,5 +108,49 @@ fn the_host_of_who_yields_is_found() {
     let (_, _, times) = replayed(&recording, &was);
     for (was, is) in was.vcpus.iter().zip(&times.vcpus) {
         assert!(was.run_ns.abs_diff(is.run_ns) < 5 * MS, "{was:?} {is:?}");
+    }
+}
+
+/// An exit by PAUSE, as VMX numbers it.
+const PAUSE: u32 = 40;
+
+#[test]
+fn an_exit_by_pause_is_a_search_for_whom_to_yield_to() {
+    let mut config = yields();
+    let mut steps = config.scripts.tasks[0].steps.to_vec();
+    for step in &mut steps {
+        match step {
+            Step::Run {
+                spent: Spent::Exit(number),
+                ..
+            } => *number = PAUSE,
+            Step::YieldTo(_) => *step = Step::Spin,
+            _ => {}
+        }
+    }
+    config.scripts.tasks[0].steps = steps.into();
+    let truth = ran(&config);
+    let (recording, sink) = recording_of(&config);
+    let steps = recording.tasks[0].steps.iter();
+    let spins = steps.filter(|step| **step == Step::Spin).count();
+    let is_pause =
+        |kind: &Kind| matches!(kind, Kind::KvmExit { reason, .. } if reason.code == PAUSE);
+    let exits = sink
+        .events
+        .iter()
+        .filter(|event| is_pause(&event.kind))
+        .count();
+    // The last exit may not be over.
+    assert!(exits > 100 && exits - spins <= 1, "{exits} {spins}");
+    assert_eq!(recording.yields, spins as u64);
+    let knobs = hosts::knobs(&recording);
+    let again = ran(&hosts::as_recorded(
+        &recording,
+        knobs,
+        &hosts::Assumed::default(),
+        0,
+    ));
+    for (was, is) in truth.iter().zip(&again) {
+        assert!(was.abs_diff(*is) <= 5, "{truth:?} {again:?}");
     }
 }

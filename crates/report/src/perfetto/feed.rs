@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use stealtime_events::hypercall::KVM_HC_SEND_IPI;
 use stealtime_events::{Event, Kind, NameId, Names, Tid};
 
 use super::cpu::Cpu;
@@ -10,8 +11,6 @@ use super::packet::{Category, Mark, TrackKind};
 use super::track::Track;
 use super::{Exporter, vcpu::Vcpu};
 
-/// Hypercall by which a guest sends IPIs (`KVM_HC_SEND_IPI`, include/uapi/linux/kvm_para.h).
-const KVM_HC_SEND_IPI: u64 = 10;
 /// The states of a task that sleeps or is gone (`TASK_REPORT`, include/linux/sched.h): with none of
 /// these in `prev_state` it was taken off its CPU.
 const TASK_REPORT: u32 = 0xff;

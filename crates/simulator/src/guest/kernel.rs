@@ -72,6 +72,8 @@ pub(crate) struct Waiter {
     pub(crate) thread: Option<ThreadNr>,
     /// It has halted, or is about to, and wants to be kicked.
     pub(crate) halted: bool,
+    /// It was since: who unlocks has no more to do, until it looks.
+    pub(crate) kicked: bool,
 }
 
 /// A spinlock: its owner and those who wait, in the order in which they came.

@@ -12,8 +12,8 @@
 //! begins to wait, and after each round of spinning.
 //!
 //! A waiter for a paravirtual lock that has spun long enough halts, and so does one whose
-//! predecessor has halted; the one who unlocks kicks the first waiter if that has halted, and until
-//! it has woken up anybody may take the lock.
+//! predecessor has halted; the one who unlocks kicks the first waiter once if that has halted, and
+//! until it has woken up anybody may take the lock.
 
 use super::kernel::{Holder, Waiter};
 use super::spin::Look;
@@ -105,6 +105,7 @@ impl Machine<'_> {
             vcpu: index,
             thread,
             halted: false,
+            kicked: false,
         });
         self.stats.lock_waits += 1;
         let spin = Micro::Spin(SpinOn::Lock(lock));
@@ -124,11 +125,16 @@ impl Machine<'_> {
         }
         l.owner = None;
         let first = l.waiters.front().copied();
+        if let Some(first) = l.waiters.front_mut() {
+            // `_Q_SLOW_VAL` is gone with this unlock.
+            first.kicked |= first.halted;
+        }
         let unfair = self.lock_kind(vm).is_unfair();
         let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
         v.guest.push_next(Micro::CheckResched);
         match first {
+            Some(first) if first.kicked => {}
             Some(first) if first.halted => {
                 self.stats.pv_kicks += 1;
                 let kick = Exit::KickCpu { vcpu: first.vcpu };
@@ -210,6 +216,7 @@ impl Machine<'_> {
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         let early = place > 0 && l.waiters[place - 1].halted;
         l.waiters[place].halted = early || spun >= patience;
+        l.waiters[place].kicked = false;
         if !l.waiters[place].halted {
             return Look::Wait;
         }

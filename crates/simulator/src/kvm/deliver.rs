@@ -1,6 +1,7 @@
 //! Interrupts on their way to a vCPU.
 
 use stealtime_events::Kind;
+use stealtime_events::hypercall::{KVM_HC_KICK_CPU, KVM_HC_SEND_IPI};
 use stealtime_hypervisor::posted_interrupt::{
     Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware, vtd,
     wakeup_handler,
@@ -39,7 +40,14 @@ impl Machine<'_> {
             IpiTo::Others => !(1u128 << (self.vcpus[from].index % 128)) as u64,
             IpiTo::Some(mask) => mask.bits() as u64,
         };
-        self.emit(cpu, Kind::KvmHypercall { nr: 10, a0: bits });
+        self.emit(
+            cpu,
+            Kind::KvmHypercall {
+                nr: KVM_HC_SEND_IPI,
+                a0: bits,
+                a1: 0,
+            },
+        );
         self.deliver_ipi(cpu, from, vector, to)
     }
 
@@ -248,12 +256,18 @@ impl Machine<'_> {
         self.housekeeper(start).unwrap_or(start)
     }
 
-    /// `KVM_HC_KICK_CPU`.
-    pub(crate) fn pv_kick(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim {
+    /// `KVM_HC_KICK_CPU`. Whether the CPU was given away.
+    pub(crate) fn pv_kick(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
         let vm = self.vcpus[from].vm;
         let vcpu = self.vcpu_of(vm, target);
-        self.emit(cpu, Kind::KvmHypercall { nr: 5, a0: 0 });
+        let kind = Kind::KvmHypercall {
+            nr: KVM_HC_KICK_CPU,
+            a0: 0,
+            a1: target,
+        };
+        self.emit(cpu, kind);
         self.vcpus[vcpu].guest.pv_unhalted = true;
-        self.wake_vcpu(vcpu, cpu)
+        self.wake_vcpu(vcpu, cpu)?;
+        self.sched_yield(cpu, from, target)
     }
 }

@@ -281,7 +281,7 @@ impl Machine<'_> {
                 // ioeventfd
                 self.request_io(self.vcpus[vcpu].vm, device, thread, cpu)?;
             }
-            Exit::KickCpu { vcpu: target } => self.pv_kick(cpu, vcpu, target)?,
+            Exit::KickCpu { vcpu: target } => return self.pv_kick(cpu, vcpu, target),
         }
         Ok(false)
     }

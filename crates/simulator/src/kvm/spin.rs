@@ -1,5 +1,6 @@
 //! Pause-loop exits and directed yield (`handle_pause`, `kvm_vcpu_on_spin`).
 
+use stealtime_events::hypercall::KVM_HC_SCHED_YIELD;
 use stealtime_events::{Kind, VcpuId};
 use stealtime_hypervisor::directed_yield::{YieldFlags, YieldHost, YieldState, YieldTo};
 use stealtime_hypervisor::eevdf;
@@ -85,6 +86,11 @@ impl<'a> Machine<'a> {
         let rq = self.cpus[cpu].rq;
         let t = &self.tasks[task];
         let (fair, on, may) = (t.fair, t.cpu, t.allowed.has(cpu));
+        if on != cpu && self.cpus[on].current.is_none() {
+            // An idle CPU enqueues itself who is woken there (`ttwu_queue_wakelist`); until then `yield_to`
+            // finds no running task.
+            return Ok(YieldTo::Declined);
+        }
         Ok(match self.fair.yield_to_pulling(rq, fair, may, self.now)? {
             eevdf::YieldTo::Yielded { kicked, pulled, .. } => {
                 if pulled.is_some() {
@@ -174,15 +180,24 @@ impl<'a> Machine<'a> {
     /// `KVM_HC_SCHED_YIELD`; and DIAGNOSE 9c of s390, which asks and does the same
     /// (`__diag_time_slice_end_directed`).
     pub(crate) fn pv_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
-        let vm = self.vcpus[from].vm;
         self.stats.yield_hypercalls += 1;
-        self.emit(
-            cpu,
-            Kind::KvmHypercall {
-                nr: 11,
-                a0: u64::from(target),
-            },
-        );
+        let kind = Kind::KvmHypercall {
+            nr: KVM_HC_SCHED_YIELD,
+            a0: u64::from(target),
+            a1: 0,
+        };
+        self.emit(cpu, kind);
+        self.sched_yield(cpu, from, target)
+    }
+
+    /// `kvm_sched_yield`. Whether the CPU was given away.
+    pub(super) fn sched_yield(&mut self, cpu: CpuNr, from: VcpuNr, target: u32) -> Sim<bool> {
+        let vm = self.vcpus[from].vm;
+        // s390's does not ask that.
+        let is_s390 = self.vms[vm].cfg.guest.spin_yield;
+        if !is_s390 && self.single_task_running(cpu)? {
+            return Ok(false);
+        }
         let ((), yielded) = self.ask(cpu, vm, |vcpus| {
             let state = vcpus.state(target);
             if state.is_some_and(|state| state.flags().has(YieldFlags::READY)) {

@@ -29,7 +29,7 @@ use crate::guest::{GuestBuilder, GuestCpu, Vm, VmSettings};
 use crate::ids::{CpuNr, Number, Table, TaskNr, VcpuNr, VmNr};
 use crate::kvm::{Exit, Vcpu, VcpuRun};
 use crate::migration::{GuestClock, VmmThread};
-use crate::script::{Moves, Points, ScriptTask, Scripts};
+use crate::script::{Moves, Points, ScriptTask, Scripts, Yields};
 use crate::sink::{NameList, Sink};
 use crate::stats::{Meter, Stats};
 use crate::workload;
@@ -120,6 +120,7 @@ impl<'a> Machine<'a> {
             xen: crate::xen::Xen::new(cfg)?,
             checks: super::Checks::new(cfg!(debug_assertions)),
             points: Points::new(&cfg.scripts),
+            yields: Yields::default(),
             finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
             stats: Stats::new(cpus),
@@ -321,7 +322,7 @@ impl<'a> Machine<'a> {
             let script = ScriptTask::new(config, timer, index);
             self.tasks[task].body = Body::Script(Box::new(script));
             if let (Some(vm), Some(number)) = (config.vm, config.vcpu) {
-                self.points.add_vcpu(vm, number, task);
+                self.yields.add(vm, number, task);
             }
             // Where all requests count at once, no occasion is needed.
             if self.cfg.knobs.sched.preempt == Preempt::Lazy {

@@ -47,7 +47,7 @@ use crate::guest::Vm;
 use crate::ids::{CpuNr, Table, TaskNr, TimerNr, VcpuNr, VmNr};
 use crate::kvm::Vcpu;
 use crate::outcome::Outcome;
-use crate::script::Points;
+use crate::script::{Points, Yields};
 use crate::sink::{NameList, Sink};
 use crate::stats::Stats;
 use crate::xen::Xen;
@@ -119,6 +119,7 @@ pub struct Machine<'a> {
     pub(crate) checks: Checks,
     /// Points of scripts.
     pub(crate) points: Points,
+    pub(crate) yields: Yields,
     /// When scripts were through.
     pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
     pub(crate) books: Books,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 pub(crate) use points::Points;
 pub use run::ScriptOutcome;
 pub(crate) use run::ScriptTask;
+pub(crate) use yields::Yields;
 
 /// A point that one script reaches and others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,10 +98,11 @@ pub enum Step {
     /// If the next step waits for [`Until::Edge`] and this comes first, the script wakes, works for
     /// [`ScriptConfig::alarm_ns`] and waits again: a guest's timer that was set when it halted.
     Alarm(Until),
-    /// Yields its CPU.
-    Yield,
-    /// Yields it to the vCPU of its VM that has this number, if that waits for a CPU: what the guest asks
-    /// for by hypercall (`kvm_sched_yield`).
+    /// Yields its CPU to a vCPU of its VM that waits for one, if there is any: the guest has spun for so long
+    /// that it exits (`kvm_vcpu_on_spin`).
+    Spin,
+    /// Yields it to the vCPU of its VM that has this number, if that waits for one: the guest asks for it by
+    /// hypercall (`kvm_sched_yield`).
     YieldTo(u32),
     /// Sets a timer: [`Until::Armed`] counts from here.
     Arm,

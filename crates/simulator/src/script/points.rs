@@ -1,7 +1,5 @@
 //! Points that scripts reach, and who waits for them.
 
-use std::collections::BTreeMap;
-
 use super::{Edge, ScriptConfig, Scripts, Step, Then};
 use crate::ids::TaskNr;
 
@@ -35,8 +33,6 @@ struct Vm {
     /// How many vCPUs it has, and how many of them halt.
     vcpus: usize,
     halted: usize,
-    /// Them, by number.
-    by_number: BTreeMap<u32, TaskNr>,
 }
 
 /// A vCPU that halts until its VM has done some work.
@@ -92,18 +88,6 @@ impl Points {
             }
         }
         Self { points, vms }
-    }
-
-    /// This task is the vCPU of a VM that has this number.
-    pub(crate) fn add_vcpu(&mut self, vm: u32, number: u32, task: TaskNr) {
-        if let Some(vm) = self.vm_mut(Some(vm)) {
-            vm.by_number.insert(number, task);
-        }
-    }
-
-    /// The vCPU of a VM that has this number.
-    pub(crate) fn vcpu(&self, vm: u32, number: u32) -> Option<TaskNr> {
-        self.vms.get(vm as usize)?.by_number.get(&number).copied()
     }
 
     /// What a VM has computed so far, in ns.

@@ -68,6 +68,10 @@ pub(crate) struct ScriptTask {
     then: Then,
     /// The VM whose vCPU it is.
     pub(super) vcpu_of: Option<u32>,
+    /// Its number there.
+    pub(super) number: Option<u32>,
+    /// It has yielded its CPU as it spun.
+    spun: bool,
     /// How often its steps were done, and when the last time, in ns.
     pub(super) passes: u32,
     pass_began: u64,
@@ -129,6 +133,8 @@ impl ScriptTask {
             ticks: config.ticks,
             then: config.then,
             vcpu_of: config.vm.filter(|_| config.vcpu.is_some()),
+            number: config.vcpu,
+            spun: false,
             moves: Timed::new(&config.moves),
             moves_by_steps: config.moves == Moves::Steps,
             passes: 0,
@@ -259,6 +265,9 @@ impl Machine<'_> {
             }
             State::Steps => {}
         }
+        if core::mem::take(&mut self.script(task)?.spun) {
+            self.script_spun(task)?;
+        }
         loop {
             let now = self.now;
             let resched = self.cpus[cpu].resched != Resched::None;
@@ -288,10 +297,11 @@ impl Machine<'_> {
                     return self.run_task(cpu, task);
                 }
                 Step::Reach(edge) => self.reach(cpu, task, edge)?,
-                Step::Yield => {
-                    let rq = self.cpus[cpu].rq;
-                    self.fair.yield_task(rq, now)?;
-                    return self.schedule(cpu);
+                Step::Spin => {
+                    if self.script_spins(cpu, task)? {
+                        self.script(task)?.spun = true;
+                        return self.schedule(cpu);
+                    }
                 }
                 Step::YieldTo(number) => {
                     if self.script_yields_to(cpu, task, number)? {

@@ -586,3 +586,31 @@ fn a_yield_to_a_vcpu_that_runs_or_sleeps_gives_nothing_away() {
         assert!(ran(0).abs_diff(ran(2)) < 3_000_000);
     }
 }
+
+#[test]
+fn who_spins_yields_to_a_vcpu_of_its_own_vm() {
+    let busy = || vec![work(1_000_000_000)];
+    let spins = [work(100_000), Step::Spin].repeat(2_000);
+    let mut config = config(1, 0, vec![spins, busy(), busy(), busy()]);
+    are_vcpus(&mut config.scripts.tasks[..2]);
+    are_vcpus(&mut config.scripts.tasks[2..]);
+    for other in &mut config.scripts.tasks[2..] {
+        other.vm = Some(1);
+    }
+    config.scripts.groups = vec![None, None];
+    let outcome = run(&config, &mut ()).unwrap();
+    let yields = outcome.stats.directed_yields;
+    let ms: Vec<u64> = outcome
+        .scripts
+        .iter()
+        .map(|s| s.books.run_ns / 1_000_000)
+        .collect();
+    assert!(yields > 10 && ms[0] * 2 < ms[1], "{yields} {ms:?}");
+    // Alone in its VM it has nobody to yield to, and keeps its share.
+    config.scripts.tasks[1].vm = Some(1);
+    config.scripts.tasks[1].vcpu = Some(2);
+    let outcome = run(&config, &mut ()).unwrap();
+    assert_eq!(outcome.stats.directed_yields, 0);
+    let ran = |n: usize| outcome.scripts[n].books.run_ns;
+    assert!(ran(0).abs_diff(ran(1)) < 3_000_000);
+}

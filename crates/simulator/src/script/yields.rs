@@ -1,11 +1,103 @@
 //! vCPUs that yield their CPU to another one of their VM.
 
+use std::collections::BTreeMap;
+
 use stealtime_events::Kind;
-use stealtime_hypervisor::directed_yield::YieldTo;
+use stealtime_events::hypercall::KVM_HC_SCHED_YIELD;
+use stealtime_hypervisor::directed_yield::{
+    DirectedYield, YieldFlags, YieldHost, YieldState, YieldTo,
+};
+use stealtime_hypervisor::eevdf;
+use stealtime_hypervisor::ipi_tracking::IpiContext;
 
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr};
-use crate::machine::Machine;
+use crate::kvm::Word;
+use crate::machine::{Machine, TaskState};
+
+/// A vCPU, as those see it that spin.
+#[derive(Debug)]
+struct Vcpu {
+    task: TaskNr,
+    yields: YieldState<Word>,
+}
+
+/// vCPUs of a VM, and whom they yielded to last.
+#[derive(Debug, Default)]
+struct Vm {
+    search: DirectedYield<Word>,
+    vcpus: BTreeMap<u32, Vcpu>,
+}
+
+/// vCPUs by VM and number.
+#[derive(Debug, Default)]
+pub(crate) struct Yields {
+    vms: BTreeMap<u32, Vm>,
+}
+
+impl Yields {
+    /// This task is the vCPU of a VM that has this number.
+    pub(crate) fn add(&mut self, vm: u32, number: u32, task: TaskNr) {
+        let yields = YieldState::new();
+        let vcpus = &mut self.vms.entry(vm).or_default().vcpus;
+        vcpus.insert(number, Vcpu { task, yields });
+    }
+
+    fn task(&self, vm: u32, number: u32) -> Option<TaskNr> {
+        let vcpu = self.vms.get(&vm)?.vcpus.get(&number);
+        vcpu.map(|vcpu| vcpu.task)
+    }
+}
+
+/// What the search for a vCPU asks.
+struct Asked<'m, 'a> {
+    machine: &'m mut Machine<'a>,
+    cpu: CpuNr,
+    vcpus: &'m BTreeMap<u32, Vcpu>,
+    failed: Option<eevdf::Error>,
+}
+
+impl YieldHost for Asked<'_, '_> {
+    type Word = Word;
+
+    fn online_vcpus(&self) -> u32 {
+        self.vcpus.last_key_value().map_or(0, |last| last.0 + 1)
+    }
+
+    fn state(&self, vcpu: u32) -> Option<&YieldState<Word>> {
+        self.vcpus.get(&vcpu).map(|vcpu| &vcpu.yields)
+    }
+
+    fn ipi_contexts(&self) -> &[IpiContext<Word>] {
+        &[]
+    }
+
+    fn blocking(&self, vcpu: u32) -> bool {
+        let task = self.vcpus.get(&vcpu).map(|vcpu| vcpu.task);
+        task.is_some_and(|task| self.machine.tasks[task].state == TaskState::Blocked)
+    }
+
+    fn dy_runnable(&self, _vcpu: u32) -> bool {
+        false
+    }
+
+    fn pending_interrupt(&self, _vcpu: u32) -> bool {
+        false
+    }
+
+    fn yield_to(&mut self, vcpu: u32) -> YieldTo {
+        let Some(vcpu) = self.vcpus.get(&vcpu) else {
+            return YieldTo::Declined;
+        };
+        match self.machine.yield_to(self.cpu, vcpu.task) {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.failed = Some(error);
+                YieldTo::Declined
+            }
+        }
+    }
+}
 
 impl Machine<'_> {
     /// The guest asks for its CPU to be given to the vCPU with this number (`kvm_sched_yield`). Whether the
@@ -13,13 +105,14 @@ impl Machine<'_> {
     pub(super) fn script_yields_to(&mut self, cpu: CpuNr, task: TaskNr, number: u32) -> Sim<bool> {
         if self.cfg.scripts.tell {
             let kind = Kind::KvmHypercall {
-                nr: 11,
+                nr: KVM_HC_SCHED_YIELD,
                 a0: number.into(),
+                a1: 0,
             };
             self.emit(cpu, kind);
         }
         let vm = self.script(task)?.vcpu_of;
-        let target = vm.and_then(|vm| self.points.vcpu(vm, number));
+        let target = vm.and_then(|vm| self.yields.task(vm, number));
         let Some(target) = target.filter(|&target| target != task) else {
             return Ok(false);
         };
@@ -30,5 +123,74 @@ impl Machine<'_> {
         let yielded = self.yield_to(cpu, target)? == YieldTo::Yielded;
         self.stats.directed_yields += u64::from(yielded);
         Ok(yielded)
+    }
+
+    /// A vCPU has spun for longer than its window (`kvm_vcpu_on_spin`). Whether the caller is to pick.
+    ///
+    /// Who is preempted is taken to be so in the guest's kernel, as the recording does not tell.
+    pub(super) fn script_spins(&mut self, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
+        let Some(number) = self.vcpu_of_spinner(task)? else {
+            return Ok(false);
+        };
+        let (vm, me) = number;
+        let Some(of_vm) = self.yields.vms.get_mut(&vm).map(core::mem::take) else {
+            return Ok(false);
+        };
+        for vcpu in of_vm.vcpus.values() {
+            vcpu.yields.restore(self.flags(vcpu));
+        }
+        let knobs = self.cfg.knobs.kvm.directed_yield;
+        let now = self.now;
+        let mut asked = Asked {
+            machine: self,
+            cpu,
+            vcpus: &of_vm.vcpus,
+            failed: None,
+        };
+        let outcome = of_vm.search.on_spin(&mut asked, &knobs, me, true, now, &());
+        let failed = asked.failed;
+        let yielded = outcome.is_ok_and(|outcome| outcome.boosted.is_some());
+        if yielded && let Some(spinner) = of_vm.vcpus.get(&me) {
+            // It is switched out within the search.
+            spinner.yields.begin_spin();
+        }
+        self.yields.vms.insert(vm, of_vm);
+        match failed {
+            Some(error) => Err(error.into()),
+            None => {
+                self.stats.directed_yields += u64::from(yielded);
+                Ok(yielded)
+            }
+        }
+    }
+
+    /// It has its CPU again and spins no longer.
+    pub(super) fn script_spun(&mut self, task: TaskNr) -> Sim {
+        if let Some((vm, me)) = self.vcpu_of_spinner(task)?
+            && let Some(vcpu) = self.yields.vms.get(&vm).and_then(|vm| vm.vcpus.get(&me))
+        {
+            vcpu.yields.end_spin();
+        }
+        Ok(())
+    }
+
+    fn vcpu_of_spinner(&mut self, task: TaskNr) -> Sim<Option<(u32, u32)>> {
+        let script = self.script(task)?;
+        Ok(script.vcpu_of.zip(script.number))
+    }
+
+    fn flags(&self, vcpu: &Vcpu) -> YieldFlags {
+        let was = vcpu.yields.flags();
+        let waits = self.tasks[vcpu.task].state == TaskState::Runnable;
+        let ready = YieldFlags::READY
+            .with(YieldFlags::PREEMPTED)
+            .with(YieldFlags::PREEMPTED_IN_KERNEL);
+        let mut flags = if waits { ready } else { YieldFlags::default() };
+        for kept in [YieldFlags::IN_SPIN_LOOP, YieldFlags::DY_ELIGIBLE] {
+            if was.has(kept) {
+                flags = flags.with(kept);
+            }
+        }
+        flags
     }
 }

@@ -423,8 +423,8 @@ impl WhatIf {
         let mut not = Vec::new();
         let mut asked = Vec::new();
         for settings in ask::variants(&self.set, &self.vary)? {
-            let names = settings.iter().map(|setting| &setting.0);
-            let mut problems = names.filter_map(|name| ask::answerable(name, base).err());
+            let asks = settings.iter();
+            let mut problems = asks.filter_map(|setting| ask::answerable(setting, base).err());
             match problems.next() {
                 Some(why) if not.contains(&why) => {}
                 Some(why) => not.push(why),

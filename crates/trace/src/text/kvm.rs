@@ -134,6 +134,7 @@ pub(super) fn parse(event: &[u8], body: &[u8], exits: &mut Exits) -> Option<Kind
         b"kvm_hypercall" => Some(Kind::KvmHypercall {
             nr: int(body, "nr")?,
             a0: int(body, "a0")?,
+            a1: int::<u64>(body, "a1")? as u32,
         }),
         b"kvm_pio" => pio(body),
         b"kvm_mmio" => mmio(body),

@@ -179,7 +179,11 @@ fn what_the_guest_reaches_for() {
         kind("kvm_page_fault: address fe003000 error_code 182"),
         fault(V, 0xfe00_3000, 0x182)
     );
-    let call = Kind::KvmHypercall { nr: 0xb, a0: 1 };
+    let call = Kind::KvmHypercall {
+        nr: 0xb,
+        a0: 1,
+        a1: 0xff11,
+    };
     assert_eq!(
         kind("kvm_hypercall: nr 0xb a0 0x1 a1 0xff11 a2 0x1 a3 0x1"),
         call

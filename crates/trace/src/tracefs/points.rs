@@ -51,7 +51,7 @@ pub(crate) const SPECS: &[Spec] = &[
     spec("kvm", "kvm_exit", Point::KvmExitArm64, &["ret", "esr_ec"]),
     spec("kvm", "kvm_exit", Point::KvmExitRiscv, &["scause"]),
     spec("kvm", "kvm_userspace_exit", Point::KvmUserspaceExit, &["reason", "errno"]),
-    spec("kvm", "kvm_hypercall", Point::KvmHypercall, &["nr", "a0"]),
+    spec("kvm", "kvm_hypercall", Point::KvmHypercall, &["nr", "a0", "a1"]),
     spec("kvm", "kvm_pio", Point::KvmPio, &["rw", "port", "size", "count", "val"]),
     spec("kvm", "kvm_mmio", Point::KvmMmio, &["type", "len", "gpa", "val"]),
     spec("kvm", "kvm_msr", Point::KvmMsr, &["write", "exception", "ecx", "data"]),

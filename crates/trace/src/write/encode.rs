@@ -151,7 +151,7 @@ fn timer(kind: Kind, function: &mut dyn FnMut(NameId) -> u64) -> Option<Values> 
 fn access(kind: Kind) -> Option<Values> {
     Some(match kind {
         Kind::KvmUserspaceExit { reason, errno } => values(Point::KvmUserspaceExit, [reason.into(), s(errno)]),
-        Kind::KvmHypercall { nr, a0 } => values(Point::KvmHypercall, [nr, a0]),
+        Kind::KvmHypercall { nr, a0, a1 } => values(Point::KvmHypercall, [nr, a0, a1.into()]),
         Kind::KvmPio { write, port, size, count, val } =>
             values(Point::KvmPio, [write.into(), port.into(), size.into(), count.into(), val.into()]),
         Kind::KvmMmio { mmio_type, len, gpa, val } => values(Point::KvmMmio, [mmio_type.into(), len.into(), gpa, val]),

@@ -64,7 +64,7 @@ pub(super) const POINTS: &[Tracepoint] = &[
     kvm("kvm_exit", "unsigned long scause", r#""SCAUSE:0x%lx", REC->scause"#),
     kvm("kvm_userspace_exit", "__u32 reason; int errno",
         r#""reason %s (%d)", REC->errno < 0 ? (REC->errno == -4 ? "restart" : "error") : __print_symbolic(REC->reason, { 0, "KVM_EXIT_UNKNOWN" }, { 1, "KVM_EXIT_EXCEPTION" }, { 2, "KVM_EXIT_IO" }, { 3, "KVM_EXIT_HYPERCALL" }, { 4, "KVM_EXIT_DEBUG" }, { 5, "KVM_EXIT_HLT" }, { 6, "KVM_EXIT_MMIO" }, { 7, "KVM_EXIT_IRQ_WINDOW_OPEN" }, { 8, "KVM_EXIT_SHUTDOWN" }, { 9, "KVM_EXIT_FAIL_ENTRY" }, { 10, "KVM_EXIT_INTR" }, { 17, "KVM_EXIT_INTERNAL_ERROR" }, { 24, "KVM_EXIT_SYSTEM_EVENT" }, { 29, "KVM_EXIT_X86_RDMSR" }, { 30, "KVM_EXIT_X86_WRMSR" }), REC->errno < 0 ? -REC->errno : REC->reason"#),
-    kvm("kvm_hypercall", "unsigned long nr; unsigned long a0", r#""nr 0x%lx a0 0x%lx", REC->nr, REC->a0"#),
+    kvm("kvm_hypercall", "unsigned long nr; unsigned long a0; unsigned long a1", r#""nr 0x%lx a0 0x%lx a1 0x%lx", REC->nr, REC->a0, REC->a1"#),
     kvm("kvm_pio", "unsigned int rw; unsigned int port; unsigned int size; unsigned int count; unsigned int val",
         r#""pio_%s at 0x%x size %u count %u val 0x%x", REC->rw ? "write" : "read", REC->port, REC->size, REC->count, REC->val"#),
     kvm("kvm_mmio", "u32 type; u32 len; u64 gpa; u64 val",

@@ -14,7 +14,7 @@ use crate::args::CpuRange;
 use crate::error::CliError;
 
 /// Knobs that change something in a replay.
-const ACT: [&str; 9] = [
+const ACT: [&str; 10] = [
     "kvm.halt_poll_ns",
     "kvm.halt_poll_ns_grow",
     "kvm.halt_poll_ns_grow_start",
@@ -23,6 +23,7 @@ const ACT: [&str; 9] = [
     "sched.base_slice_ns",
     "sched.pick",
     "sched.preempt",
+    "sched.yield_forfeits",
     "host.hz",
 ];
 
@@ -90,12 +91,23 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
 }
 
 /// Whether this recording can say anything about a knob; if not, why, and what to do.
-pub(super) fn answerable(name: &str, base: &Base) -> Result<(), String> {
+pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), String> {
     let recording = &base.recording;
+    if acts_on_yields(name, value) {
+        return match recording.yields {
+            0 => Err(format!(
+                "{name}={value}: no vCPU of this recording yields its CPU to another one, by an exit for \
+                 PAUSE or by KVM_HC_SCHED_YIELD; record kvm:kvm_exit and kvm:kvm_hypercall while guests \
+                 wait for each other. {}",
+                elsewhere("sched.lag_credit")
+            )),
+            _ => Ok(()),
+        };
+    }
     if let Some((vm, knob)) = knob_of_vm(name) {
         return answerable_of_vm(name, knob, &grouped(vm, base));
     }
-    if !ACT.contains(&name) {
+    if !ACT.contains(&name.as_str()) {
         // A slip of the pen is no knob that a replay cannot tell of.
         if let Err(unknown @ knobs::KnobError::Unknown { .. }) = knobs::get(&base.config, name) {
             return Err(unknown.to_string());
@@ -128,6 +140,17 @@ pub(super) fn answerable(name: &str, base: &Base) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Whether a setting acts on directed yields and on nothing else.
+fn acts_on_yields(name: &str, value: &str) -> bool {
+    let mut features = value.split([' ', ',']).filter(|word| !word.is_empty());
+    name.starts_with("sched.lag_credit.")
+        || name == "sched.yield_forfeits"
+        || name == "sched.features" && features.all(|word| word.ends_with(CREDIT))
+}
+
+/// The scheduler's feature that acts on directed yields.
+const CREDIT: &str = "YIELD_TO_LAG_CREDIT";
 
 /// Scenarios that show what a knob does which a replay cannot tell of, by how its name begins.
 const SHOWN_BY: [(&str, &str); 9] = [

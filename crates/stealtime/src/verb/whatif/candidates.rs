@@ -112,12 +112,12 @@ pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
 /// Whether it changes anything, and this recording can answer it.
 fn can_be_tried(case: &Case<'_>, plan: &Plan) -> bool {
     let base = case.base;
-    let answers = |name: &str| ask::answerable(name, base).is_ok();
+    let answers = |setting| ask::answerable(setting, base).is_ok();
     let is_so = |(name, value): &(String, String)| {
         let mut trial = case.config.clone();
         knobs::set(&mut trial, name, value).is_ok() && trial.knobs == case.config.knobs
     };
-    plan.settings.iter().all(|setting| answers(&setting.0))
+    plan.settings.iter().all(answers)
         && !(plan.pins.is_empty() && plan.settings.iter().all(is_so))
         && plan.prepare(base).is_ok()
 }
@@ -422,7 +422,7 @@ const BEYOND: [(&str, &str, &str, &str); 8] = [
     (
         "spinning",
         "kvm.ple_gap, kvm.ple_window, kvm.enable_relaxed_boost, sched.features=YIELD_TO_LAG_CREDIT",
-        "how long a vCPU spins is part of its demand, whoever gets its CPU",
+        "how long a vCPU spins is part of its demand, though a replay tells who gets its CPU",
         "stealtime simulate scenarios/lock-holder.toml",
     ),
     (

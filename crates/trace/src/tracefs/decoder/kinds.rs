@@ -124,6 +124,7 @@ impl<const SHORT: bool> Fields<'_, SHORT> {
             Point::KvmHypercall => Kind::KvmHypercall {
                 nr: self.get::<0>(),
                 a0: self.get::<1>(),
+                a1: self.get::<2>() as u32,
             },
             Point::KvmPio => Kind::KvmPio {
                 write: self.bool::<0>(),

@@ -50,7 +50,7 @@ fn kvm() -> Vec<Kind> {
         let (h, b, i) = (w as u16, w as u8, w as i32);
         all.extend([
             Kind::KvmEntry { vcpu },
-            Kind::KvmUserspaceExit { reason: w, errno: i }, Kind::KvmHypercall { nr: l, a0: l ^ 1 },
+            Kind::KvmUserspaceExit { reason: w, errno: i }, Kind::KvmHypercall { nr: l, a0: l ^ 1, a1: !w },
             Kind::KvmPio { write: yes, port: h, size: b, count: w, val: w }, Kind::KvmMmio { mmio_type: b, len: w, gpa: l, val: !l },
             Kind::KvmMsr { write: yes, exception: !yes, ecx: w, data: l }, Kind::KvmCpuid { function: w, index: !w },
             Kind::KvmPageFault { vcpu, address: l, error_code: !l }, Kind::KvmApic { write: yes, reg: w, val: l },
