@@ -49,7 +49,7 @@ const ONE_IN_EXACT: u64 = 50;
 
 /// `sched.base_slice_ns`, if slice timers tell another one than the kernel sets for so many CPUs.
 #[must_use]
-pub fn told_slice_ns(recording: &Recording) -> Option<u64> {
+fn told_slice_ns(recording: &Recording) -> Option<u64> {
     let told = recording.slices.whole_ns()?;
     let usual = weights::base_slice_ns(recording.cpus.max(1));
     (told.abs_diff(usual) > usual / ONE_IN_EXACT).then_some(told)

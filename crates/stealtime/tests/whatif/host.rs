@@ -19,7 +19,7 @@ fn a_file_about_the_host_is_believed() {
         host("# mine\ngroups = true\nplacement = \"simulated\"\nhost.hz = 1000\n");
     assert_eq!(status, Some(0));
     for part in [
-        "host.hz=1000",
+        "host.hz=1000 (as told)",
         "each VM in a cgroup",
         "by the simulated scheduler",
     ] {

@@ -9,9 +9,10 @@ use super::ask::PreemptFrom;
 pub(super) fn lines(base: &Base) -> Vec<String> {
     let knobs = &base.config.knobs;
     let (recording, assumed) = (&base.recording, &base.assumed);
-    let from = |told: bool, how: &str| match told {
-        true => format!("as {how} shows"),
-        false => "the default; --host FILE tells".to_owned(),
+    let from = |knob: &str, shown: bool, how: &str| match (is_told(base, knob), shown) {
+        (true, _) => "as told".to_owned(),
+        (false, true) => format!("as {how} shows"),
+        (false, false) => "the default; --host FILE tells".to_owned(),
     };
     let placed = assumed
         .placement
@@ -25,21 +26,22 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         true => ", each CPU with a cache of its own",
         false => "",
     };
-    let slice = knobs.sched.base_slice_ns;
-    let shown = slice.filter(|_| slice == host::told_slice_ns(recording));
-    let slice = shown.map(|ns| format!("sched.base_slice_ns={ns} (as its slice timers show)"));
-    let mut lines = vec![
-        format!(
+    let lines = [
+        Some(format!(
             "kvm.halt_poll_ns={} ({})",
             knobs.kvm.halt_poll.halt_poll_ns,
-            from(recording.halt_poll_ns.is_some(), "its polling")
-        ),
-        format!(
+            from(
+                "kvm.halt_poll_ns",
+                recording.halt_poll_ns.is_some(),
+                "its polling"
+            )
+        )),
+        Some(format!(
             "host.hz={} ({})",
             knobs.sched.hz,
-            from(recording.hz.is_some(), "its tick")
-        ),
-        format!(
+            from("host.hz", recording.hz.is_some(), "its tick")
+        )),
+        Some(format!(
             "sched.preempt={} ({})",
             preempt_name(base),
             match base.preempt {
@@ -48,22 +50,37 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
                 Some(PreemptFrom::Asked(_)) => "as the other is asked for; --host FILE tells",
                 None => "fits best, unless told",
             }
-        ),
-        format!("sched.features={}", knobs.sched.features),
-        groups(base),
-        format!(
+        )),
+        slice(base),
+        Some(format!("sched.features={}", knobs.sched.features)),
+        Some(groups(base)),
+        Some(format!(
             "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
-        ),
-        balanced(base).to_owned(),
-        match recording.idle_wake_ns {
+        )),
+        Some(balanced(base).to_owned()),
+        Some(match recording.idle_wake_ns {
             Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
             Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
-        },
+        }),
     ];
-    lines.splice(3..3, slice);
-    lines
+    lines.into_iter().flatten().collect()
+}
+
+/// Whether a file about the host says what this knob is set to.
+fn is_told(base: &Base, knob: &str) -> bool {
+    base.told.iter().any(|setting| setting.0 == knob)
+}
+
+/// `sched.base_slice_ns`, where it is not the kernel's choice.
+fn slice(base: &Base) -> Option<String> {
+    let ns = base.config.knobs.sched.base_slice_ns?;
+    let from = match is_told(base, "sched.base_slice_ns") {
+        true => "as told",
+        false => "as its slice timers show",
+    };
+    Some(format!("sched.base_slice_ns={ns} ({from})"))
 }
 
 fn balanced(base: &Base) -> &'static str {
