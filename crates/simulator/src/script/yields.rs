@@ -18,15 +18,22 @@ use crate::machine::{Machine, TaskState};
 /// A vCPU, as those see it that spin.
 #[derive(Debug)]
 struct Vcpu {
+    number: u32,
     task: TaskNr,
     yields: YieldState<Word>,
 }
 
-/// vCPUs of a VM, and whom they yielded to last.
+/// vCPUs of a VM in the order of their numbers, of which some may be missing, and whom they yielded to last.
 #[derive(Debug, Default)]
 struct Vm {
     search: DirectedYield<Word>,
-    vcpus: BTreeMap<u32, Vcpu>,
+    vcpus: Vec<Vcpu>,
+}
+
+impl Vm {
+    fn place(&self, number: u32) -> Result<usize, usize> {
+        self.vcpus.binary_search_by_key(&number, |vcpu| vcpu.number)
+    }
 }
 
 /// vCPUs by VM and number.
@@ -38,14 +45,20 @@ pub(crate) struct Yields {
 impl Yields {
     /// This task is the vCPU of a VM that has this number.
     pub(crate) fn add(&mut self, vm: u32, number: u32, task: TaskNr) {
-        let yields = YieldState::new();
-        let vcpus = &mut self.vms.entry(vm).or_default().vcpus;
-        vcpus.insert(number, Vcpu { task, yields });
+        let vm = self.vms.entry(vm).or_default();
+        if let Err(place) = vm.place(number) {
+            let vcpu = Vcpu {
+                number,
+                task,
+                yields: YieldState::new(),
+            };
+            vm.vcpus.insert(place, vcpu);
+        }
     }
 
-    fn task(&self, vm: u32, number: u32) -> Option<TaskNr> {
-        let vcpu = self.vms.get(&vm)?.vcpus.get(&number);
-        vcpu.map(|vcpu| vcpu.task)
+    fn vcpu(&self, vm: u32, number: u32) -> Option<&Vcpu> {
+        let vm = self.vms.get(&vm)?;
+        vm.vcpus.get(vm.place(number).ok()?)
     }
 }
 
@@ -53,7 +66,7 @@ impl Yields {
 struct Asked<'m, 'a> {
     machine: &'m mut Machine<'a>,
     cpu: CpuNr,
-    vcpus: &'m BTreeMap<u32, Vcpu>,
+    vcpus: &'m [Vcpu],
     failed: Option<eevdf::Error>,
 }
 
@@ -61,11 +74,11 @@ impl YieldHost for Asked<'_, '_> {
     type Word = Word;
 
     fn online_vcpus(&self) -> u32 {
-        self.vcpus.last_key_value().map_or(0, |last| last.0 + 1)
+        self.vcpus.len() as u32
     }
 
     fn state(&self, vcpu: u32) -> Option<&YieldState<Word>> {
-        self.vcpus.get(&vcpu).map(|vcpu| &vcpu.yields)
+        self.vcpus.get(vcpu as usize).map(|vcpu| &vcpu.yields)
     }
 
     fn ipi_contexts(&self) -> &[IpiContext<Word>] {
@@ -73,7 +86,7 @@ impl YieldHost for Asked<'_, '_> {
     }
 
     fn blocking(&self, vcpu: u32) -> bool {
-        let task = self.vcpus.get(&vcpu).map(|vcpu| vcpu.task);
+        let task = self.vcpus.get(vcpu as usize).map(|vcpu| vcpu.task);
         task.is_some_and(|task| self.machine.tasks[task].state == TaskState::Blocked)
     }
 
@@ -86,7 +99,7 @@ impl YieldHost for Asked<'_, '_> {
     }
 
     fn yield_to(&mut self, vcpu: u32) -> YieldTo {
-        let Some(vcpu) = self.vcpus.get(&vcpu) else {
+        let Some(vcpu) = self.vcpus.get(vcpu as usize) else {
             return YieldTo::Declined;
         };
         match self.machine.yield_to(self.cpu, vcpu.task) {
@@ -112,7 +125,8 @@ impl Machine<'_> {
             self.emit(cpu, kind);
         }
         let vm = self.script(task)?.vcpu_of;
-        let target = vm.and_then(|vm| self.yields.task(vm, number));
+        let target = vm.and_then(|vm| self.yields.vcpu(vm, number));
+        let target = target.map(|vcpu| vcpu.task);
         let Some(target) = target.filter(|&target| target != task) else {
             return Ok(false);
         };
@@ -129,16 +143,16 @@ impl Machine<'_> {
     ///
     /// Who is preempted is taken to be so in the guest's kernel, as the recording does not tell.
     pub(super) fn script_spins(&mut self, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
-        let Some(number) = self.vcpu_of_spinner(task)? else {
+        let Some((vm, number)) = self.vcpu_of_spinner(task)? else {
             return Ok(false);
         };
-        let (vm, me) = number;
         let Some(of_vm) = self.yields.vms.get_mut(&vm).map(core::mem::take) else {
             return Ok(false);
         };
-        for vcpu in of_vm.vcpus.values() {
+        for vcpu in &of_vm.vcpus {
             vcpu.yields.restore(self.flags(vcpu));
         }
+        let me = of_vm.place(number).unwrap_or(usize::MAX);
         let knobs = self.cfg.knobs.kvm.directed_yield;
         let now = self.now;
         let mut asked = Asked {
@@ -147,10 +161,11 @@ impl Machine<'_> {
             vcpus: &of_vm.vcpus,
             failed: None,
         };
-        let outcome = of_vm.search.on_spin(&mut asked, &knobs, me, true, now, &());
+        let search = &of_vm.search;
+        let outcome = search.on_spin(&mut asked, &knobs, me as u32, true, now, &());
         let failed = asked.failed;
         let yielded = outcome.is_ok_and(|outcome| outcome.boosted.is_some());
-        if yielded && let Some(spinner) = of_vm.vcpus.get(&me) {
+        if yielded && let Some(spinner) = of_vm.vcpus.get(me) {
             // It is switched out within the search.
             spinner.yields.begin_spin();
         }
@@ -166,8 +181,8 @@ impl Machine<'_> {
 
     /// It has its CPU again and spins no longer.
     pub(super) fn script_spun(&mut self, task: TaskNr) -> Sim {
-        if let Some((vm, me)) = self.vcpu_of_spinner(task)?
-            && let Some(vcpu) = self.yields.vms.get(&vm).and_then(|vm| vm.vcpus.get(&me))
+        if let Some((vm, number)) = self.vcpu_of_spinner(task)?
+            && let Some(vcpu) = self.yields.vcpu(vm, number)
         {
             vcpu.yields.end_spin();
         }
