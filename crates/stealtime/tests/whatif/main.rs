@@ -570,6 +570,17 @@ fn what_a_recording_lacks_is_said_with_what_is_left() {
     cut(&path, None, without(&["kvm_vcpu_wakeup"]));
     let error = complaint(&[asked, "--set", "kvm.halt_poll_ns=0"]);
     assert!(error.contains("record kvm:kvm_vcpu_wakeup"), "{error}");
+    // Nobody asks for a CPU to be given to another vCPU.
+    let credit = "sched.features=YIELD_TO_LAG_CREDIT";
+    answer(&[asked, "--set", credit, "--seeds", "2"]);
+    cut(&path, None, without(&["kvm_hypercall"]));
+    for setting in [credit, "sched.lag_credit.margin_ns=1ms"] {
+        let error = complaint(&[asked, "--set", setting]);
+        assert!(
+            error.contains("record kvm:kvm_exit and kvm:kvm_hypercall"),
+            "{error}"
+        );
+    }
     let (_folder, host) = no_cgroups();
     let error = complaint(&[asked, "--host", &host, "--set", "sched.pick=flat"]);
     assert!(error.contains("no cgroups are assumed"), "{error}");
