@@ -105,3 +105,19 @@ fn what_is_told_of_a_vm_holds_in_variants_too() {
     let [before, after] = running(&["--host", &told]);
     assert!(before < 120.0 && after < 120.0, "{before} {after}");
 }
+
+#[test]
+fn who_is_told_to_have_a_weight_is_in_a_cgroup() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (told, part) in [
+        (
+            "vm.vm0.cpu_weight = 300",
+            "own (fits best, unless told): vm0",
+        ),
+        ("vm.vm0.nice = 0", "no cgroups"),
+    ] {
+        let told = file(&folder, &format!("groups = false\n{told}\n"));
+        let out = answer(&[HACKBENCH, "--host", &told]);
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}

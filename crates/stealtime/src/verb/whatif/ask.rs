@@ -319,15 +319,15 @@ fn apply_to_vms(
                 task.nice = set.nice;
             }
         }
-        let group = config.scripts.groups.get_mut(vm as usize);
-        if let (Some(Some(group)), true) = (group, set.cpu_weight != UNSET.1) {
-            group.cpu_weight = set.cpu_weight;
+        let Some(group) = config.scripts.groups.get_mut(vm as usize) else {
+            continue;
+        };
+        // Weights and limits are those of cgroups: who has one is in one.
+        if set.cpu_weight != UNSET.1 {
+            group.get_or_insert_default().cpu_weight = set.cpu_weight;
         }
         if set.cpu_max_ns != UNSET_LIMIT {
-            // A limit is one of a cgroup.
-            if let Some(group) = config.scripts.groups.get_mut(vm as usize) {
-                group.get_or_insert_default().cpu_max_ns = set.cpu_max_ns;
-            }
+            group.get_or_insert_default().cpu_max_ns = set.cpu_max_ns;
         }
     }
     Ok(())

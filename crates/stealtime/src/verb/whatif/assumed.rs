@@ -1,6 +1,7 @@
 //! What a replay takes for true, and where it is from.
 
 use stealtime_replay::host::{self, Placement};
+use stealtime_simulator::script::ScriptGroup;
 
 use super::Base;
 use super::ask::PreemptFrom;
@@ -97,39 +98,47 @@ fn balanced(base: &Base) -> &'static str {
 }
 
 fn groups(base: &Base) -> String {
-    if base.config.scripts.vcpu_groups && base.assumed.groups == Some(true) {
-        return "each VM in a cgroup of its own, and in it each vCPU, as libvirt has them (fits best, \
-                unless told)"
-            .to_owned();
-    }
-    if base.assumed.groups == Some(true) {
-        return "each VM in a cgroup of its own (fits best, unless told)".to_owned();
-    }
+    let all = base.assumed.groups == Some(true);
     let groups = base.config.scripts.groups.iter().enumerate();
     let own = groups
         .zip(&base.answers.vms)
         .filter_map(|((at, group), vm)| {
-            let limit = group.as_ref()?.cpu_max_ns;
-            Some(match limit {
-                Some(limit) => {
-                    let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
-                    let why = match base.recording.limits.get(&at) == Some(&limit) {
-                        true => "as its stops show",
-                        false => "as told",
-                    };
-                    format!("{} with cpu.max {quota} {period} ({why})", vm.vm)
-                }
-                None => vm.vm.clone(),
-            })
+            let details = details(base, at, group.as_ref()?);
+            match details.is_empty() {
+                true => (!all).then(|| vm.vm.clone()),
+                false => Some(format!("{} with {}", vm.vm, details.join(" and "))),
+            }
         });
-    let own: Vec<String> = own.collect();
+    let own = own.collect::<Vec<String>>().join(", ");
+    let what = match (all, base.config.scripts.vcpu_groups, own.is_empty()) {
+        (true, true, _) => {
+            "each VM in a cgroup of its own, and in it each vCPU, as libvirt has them"
+        }
+        (true, false, _) => "each VM in a cgroup of its own",
+        (false, _, true) => "no cgroups",
+        (false, _, false) => "in cgroups of their own",
+    };
     match own.is_empty() {
-        true => "no cgroups (fits best, unless told)".to_owned(),
-        false => format!(
-            "in cgroups of their own (fits best, unless told): {}",
-            own.join(", ")
-        ),
+        true => format!("{what} (fits best, unless told)"),
+        false => format!("{what} (fits best, unless told): {own}"),
     }
+}
+
+/// What a VM's cgroup has that is not the default.
+fn details(base: &Base, vm: usize, group: &ScriptGroup) -> Vec<String> {
+    let mut details = Vec::new();
+    if group.cpu_weight != ScriptGroup::default().cpu_weight {
+        details.push(format!("cpu.weight {} (as told)", group.cpu_weight));
+    }
+    if let Some(limit) = group.cpu_max_ns {
+        let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
+        let why = match base.recording.limits.get(&vm) == Some(&limit) {
+            true => "as its stops show",
+            false => "as told",
+        };
+        details.push(format!("cpu.max {quota} {period} ({why})"));
+    }
+    details
 }
 
 fn preempt_name(base: &Base) -> String {
