@@ -287,6 +287,7 @@ impl Extractor {
                 let by = Setter {
                     tid,
                     in_task,
+                    at: now,
                     in_callback: self.cpus[cpu].expiring == Some(hrtimer),
                 };
                 let own = self.timers.start(hrtimer, expires_ns, name, by);

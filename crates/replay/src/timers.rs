@@ -23,6 +23,8 @@ pub(crate) struct Setter {
     /// The task, or the one that happens to be interrupted.
     pub(crate) tid: i32,
     pub(crate) in_task: bool,
+    /// When, by the recording's clock in ns.
+    pub(crate) at: u64,
     /// The timer's own callback does.
     pub(crate) in_callback: bool,
 }
@@ -50,14 +52,21 @@ struct Unnamed {
     shared: u32,
     /// How often a callback set its own timer again.
     again: u32,
+    /// How often it was set for longer than any slice, less how often it was not.
+    far: i64,
 }
 
 impl Unnamed {
     /// After so many sets it is known whose it is: a timer that another task sets one time in four
     /// is no task's own.
     const SETS_FROM: u32 = 20;
+    /// No slice is so long, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to set, are
+    /// set for 950 ms.
+    const FAR_NS: i64 = 500_000_000;
 
-    fn set(&mut self, hrtimer: u64, by: Setter) -> Sort {
+    /// One is set, for so many ns from now on if that is known.
+    fn set(&mut self, hrtimer: u64, by: Setter, ahead_ns: Option<i64>) -> Sort {
+        self.far += ahead_ns.map_or(0, |ns| if ns > Self::FAR_NS { 1 } else { -1 });
         if by.in_callback {
             self.again += 1;
         } else if by.in_task && by.tid != 0 {
@@ -67,8 +76,8 @@ impl Unnamed {
         }
         let shared = self.sets >= Self::SETS_FROM && self.shared * 4 >= self.sets;
         match (shared, self.again > 0) {
-            (true, false) => Sort::Slice,
-            (true, true) => Sort::Host,
+            (true, false) if self.far <= 0 => Sort::Slice,
+            (true, _) => Sort::Host,
             (false, true) if self.set_by.is_empty() => Sort::Tick,
             (false, _) if by.in_task && by.tid == 0 => Sort::Host,
             (false, _) => Sort::Own,
@@ -95,7 +104,8 @@ pub(crate) struct Timers {
 impl Timers {
     /// A timer is set. Whether it is one of a task's own.
     pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> bool {
-        match self.sort(hrtimer, function, by) {
+        let ahead_ns = self.ahead(expires, by.at);
+        match self.sort(hrtimer, function, by, ahead_ns) {
             Sort::Slice => {
                 self.hrticks += 1;
                 self.slices.insert(hrtimer, expires);
@@ -124,11 +134,11 @@ impl Timers {
     }
 
     /// What a timer is for. Where functions have no names, it shows by who sets it.
-    fn sort(&mut self, hrtimer: u64, function: &str, by: Setter) -> Sort {
+    fn sort(&mut self, hrtimer: u64, function: &str, by: Setter, ahead_ns: Option<i64>) -> Sort {
         let name = bare(function);
         if name.starts_with("0x") {
             let unnamed = self.unnamed.entry(name.to_owned()).or_default();
-            return unnamed.set(hrtimer, by);
+            return unnamed.set(hrtimer, by, ahead_ns);
         }
         match name {
             "hrtick" => Sort::Slice,
@@ -152,11 +162,15 @@ impl Timers {
 
     /// After how long from `now` a slice timer is to expire, in ns.
     pub(crate) fn slice_ahead(&self, hrtimer: u64, now: u64) -> Option<u64> {
-        let expires = *self.slices.get(&hrtimer)? as i64;
-        let ahead = expires
-            .checked_add(self.offset?)?
-            .checked_sub_unsigned(now)?;
+        let ahead = self.ahead(*self.slices.get(&hrtimer)?, now)?;
         Some(ahead.max(0).unsigned_abs())
+    }
+
+    /// From a time of the recording to one of the timers' clock, in ns.
+    fn ahead(&self, expires: u64, now: u64) -> Option<i64> {
+        (expires as i64)
+            .checked_add(self.offset?)?
+            .checked_sub_unsigned(now)
     }
 
     /// By how much a slice timer that expires at `now` of its own clock is late.
@@ -365,6 +379,27 @@ mod tests {
         // Relative to what was done before: nothing is in phase.
         let relative = (1..40u64).map(|n| off + n * 1_500_000 + n * n * 17_011 % 900_000);
         assert_eq!(period(relative.collect()), None);
+    }
+
+    #[test]
+    fn timers_without_names_that_are_set_far_ahead_end_no_slices() {
+        let mut timers = Timers::default();
+        timers.expire(1_000, 1_000);
+        let mut set = |function: &str, n: u64, ahead_ns| {
+            let at = 1_000 + n * 100_000;
+            let by = Setter {
+                tid: (n % 3) as i32 + 1,
+                in_task: true,
+                at,
+                in_callback: false,
+            };
+            timers.start(ahead_ns, at + ahead_ns, function, by);
+        };
+        for n in 0..60 {
+            set("0xffffffff81000010", n, 1_400_000);
+            set("0xffffffff81000020", n, 950_000_000);
+        }
+        assert!(timers.ends_slices(1_400_000) && !timers.ends_slices(950_000_000));
     }
 
     #[test]
