@@ -60,8 +60,8 @@ impl Unnamed {
     /// After so many sets it is known whose it is: a timer that another task sets one time in four
     /// is no task's own.
     const SETS_FROM: u32 = 20;
-    /// No slice is so long, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to set, are
-    /// set for 950 ms.
+    /// No slice is so long, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to set,
+    /// are set for 950 ms.
     const FAR_NS: i64 = 500_000_000;
 
     /// One is set, for so many ns from now on if that is known.
