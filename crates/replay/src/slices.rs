@@ -16,8 +16,9 @@ use crate::watch::WakeLatencies;
 const SLICE_TIMER: &str = "hrtick";
 /// Fewer timers than this say nothing.
 const LEAST: u64 = 100;
-/// No slice is as long as this, in ns.
-const LONGEST_NS: u64 = 500_000_000;
+/// No slice is as long as this, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to
+/// set, are set for 950 ms.
+pub(crate) const LONGEST_SLICE_NS: u64 = 500_000_000;
 /// Timers for a whole slice are shorter than it by less than one in so many.
 const ONE_IN_PASSED: u64 = 20;
 /// Steps of the histogram to a doubling of the time.
@@ -35,7 +36,7 @@ pub struct SliceTimers {
 impl SliceTimers {
     /// A slice timer is set to expire after so many ns.
     pub(crate) fn set(&mut self, ns: u64) {
-        if ns < LONGEST_NS {
+        if ns < LONGEST_SLICE_NS {
             *self.exact.entry((ns + 500) / 1_000).or_default() += 1;
         }
         let us = (ns / 1_000).max(STEPS);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stealtime_simulator::script::{Step, Ticks, Until};
 
+use crate::slices::LONGEST_SLICE_NS;
 use crate::task::Timed;
 
 /// hrtimers of the host's own housekeeping, which a task only happens to set.
@@ -60,13 +61,14 @@ impl Unnamed {
     /// After so many sets it is known whose it is: a timer that another task sets one time in four
     /// is no task's own.
     const SETS_FROM: u32 = 20;
-    /// No slice is so long, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to set,
-    /// are set for 950 ms.
-    const FAR_NS: i64 = 500_000_000;
 
     /// One is set, for so many ns from now on if that is known.
     fn set(&mut self, hrtimer: u64, by: Setter, ahead_ns: Option<i64>) -> Sort {
-        self.far += ahead_ns.map_or(0, |ns| if ns > Self::FAR_NS { 1 } else { -1 });
+        self.far += match ahead_ns {
+            Some(ns) if ns >= LONGEST_SLICE_NS as i64 => 1,
+            Some(_) => -1,
+            None => 0,
+        };
         if by.in_callback {
             self.again += 1;
         } else if by.in_task && by.tid != 0 {
@@ -104,8 +106,7 @@ pub(crate) struct Timers {
 impl Timers {
     /// A timer is set. Whether it is one of a task's own.
     pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> bool {
-        let ahead_ns = self.ahead(expires, by.at);
-        match self.sort(hrtimer, function, by, ahead_ns) {
+        match self.sort(hrtimer, expires, function, by) {
             Sort::Slice => {
                 self.hrticks += 1;
                 self.slices.insert(hrtimer, expires);
@@ -134,9 +135,10 @@ impl Timers {
     }
 
     /// What a timer is for. Where functions have no names, it shows by who sets it.
-    fn sort(&mut self, hrtimer: u64, function: &str, by: Setter, ahead_ns: Option<i64>) -> Sort {
+    fn sort(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> Sort {
         let name = bare(function);
         if name.starts_with("0x") {
+            let ahead_ns = self.ahead(expires, by.at);
             let unnamed = self.unnamed.entry(name.to_owned()).or_default();
             return unnamed.set(hrtimer, by, ahead_ns);
         }

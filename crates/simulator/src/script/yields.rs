@@ -146,13 +146,16 @@ impl Machine<'_> {
         let Some((vm, number)) = self.vcpu_of_spinner(task)? else {
             return Ok(false);
         };
-        let Some(of_vm) = self.yields.vms.get_mut(&vm).map(core::mem::take) else {
+        let Some(of_vm) = self.yields.vms.get_mut(&vm) else {
             return Ok(false);
         };
+        let Ok(me) = of_vm.place(number) else {
+            return Ok(false);
+        };
+        let of_vm = core::mem::take(of_vm);
         for vcpu in &of_vm.vcpus {
             vcpu.yields.restore(self.flags(vcpu));
         }
-        let me = of_vm.place(number).unwrap_or(usize::MAX);
         let knobs = self.cfg.knobs.kvm.directed_yield;
         let now = self.now;
         let mut asked = Asked {
