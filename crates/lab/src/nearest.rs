@@ -2,6 +2,8 @@
 
 /// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other.
 const ALIKE: f64 = 0.75;
+/// At most so many names are listed.
+const MOST: usize = 24;
 
 /// The candidate most like `name`, or `None` if none is. The first of equals.
 pub(crate) fn nearest<'a>(
@@ -30,8 +32,11 @@ pub(crate) fn nearest<'a>(
 pub(crate) fn suggestion(name: &str, candidates: &[&str]) -> String {
     match nearest(name, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
-        None if candidates.len() <= 24 => format!("known are {}", candidates.join(", ")),
-        None => "see the list of names".to_owned(),
+        None if candidates.len() <= MOST => format!("known are {}", candidates.join(", ")),
+        None => {
+            let (first, more) = (candidates[..MOST].join(", "), candidates.len() - MOST);
+            format!("known are {first}, and {more} more")
+        }
     }
 }
 
@@ -52,5 +57,8 @@ mod tests {
         }
         assert_eq!(nearest("zebra", names), None);
         assert!(suggestion("zebra", &names).contains("kvm.ple_gap"));
+        let many: Vec<String> = (0..30).map(|n| format!("q{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(suggestion("zebra", &many).ends_with("q22, q23, and 6 more"));
     }
 }

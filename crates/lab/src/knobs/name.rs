@@ -103,6 +103,12 @@ fn target_of_vm<'n>(
     name: &'n str,
     rest: &'n str,
 ) -> Result<Target<'n>, KnobError> {
+    if !rest.contains('.') {
+        return Err(KnobError::Unknown {
+            name: name.to_owned(),
+            help: "a VM's knobs are vm.NAME.KNOB; `stealtime knobs` lists them".to_owned(),
+        });
+    }
     let dots = rest.match_indices('.').map(|(at, _)| rest.split_at(at));
     let mut known = dots.filter(|(vm_name, _)| is_known(vms, vm_name));
     let Some((vm_name, knob)) = known.next() else {
@@ -121,10 +127,14 @@ fn target_of_vm<'n>(
     match of_vm(knob) {
         Some(knob) => Ok(Target::Vm(vm_name, knob)),
         None => {
-            let names: Vec<&str> = names_of_vm().chain(["workload.PARAMETER"]).collect();
+            let names = names_of_vm().chain(["workload.PARAMETER"]);
+            let help = match crate::nearest::nearest(knob, names) {
+                Some(knob) => format!("did you mean `vm.{vm_name}.{knob}`?"),
+                None => "`stealtime knobs` lists them".to_owned(),
+            };
             Err(KnobError::Unknown {
                 name: name.to_owned(),
-                help: suggestion(knob, &names),
+                help,
             })
         }
     }

@@ -329,11 +329,11 @@ impl WhatIf {
             recorded,
         } = read;
         let mut assumed = Assumed::default();
+        let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
         let told = match &self.host {
-            Some(file) => ask::host_file(file, &mut assumed)?,
+            Some(file) => ask::host_file(file, &ask::trial(&trial, &vms), &mut assumed)?,
             None => Vec::new(),
         };
-        let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
         let preempt = PreemptFrom::of(&told, &recording, self, &mut trial);
         assumed.preempt = preempt.map(PreemptFrom::preempt);
         let tell = |config: &mut Config| ask::apply(config, &told, &vms);
@@ -422,7 +422,13 @@ impl WhatIf {
     fn asked(&self, base: &Base) -> Result<(Vec<Plan>, Vec<String>), CliError> {
         let mut not = Vec::new();
         let mut asked = Vec::new();
-        for settings in ask::variants(&self.set, &self.vary)? {
+        let variants = ask::variants(&self.set, &self.vary)?;
+        let trial = ask::trial(&base.config, &base.vms);
+        for settings in &variants {
+            ask::known(settings, trial.clone())?;
+        }
+        ask::pinned_once(&self.pin, base)?;
+        for settings in variants {
             let asks = settings.iter();
             let mut problems = asks.filter_map(|setting| ask::answerable(setting, base).err());
             match problems.next() {

@@ -121,3 +121,30 @@ fn who_is_told_to_have_a_weight_is_in_a_cgroup() {
         assert!(out.contains(part), "{part}: {out}");
     }
 }
+
+#[test]
+fn a_file_about_the_host_that_cannot_be_meant_is_refused_by_its_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (text, part) in [
+        (
+            "\nkvm.halt_pol_ns = 1",
+            ":2: there is no knob kvm.halt_pol_ns; did you mean",
+        ),
+        ("sched.base_slice_ns = often", ":1: sched.base_slice_ns: "),
+        ("vm.vm9.nice = 1", ":1: vm.vm9.nice: there is no such VM"),
+        ("= 1", ":1: expected KEY = VALUE"),
+        ("groups = true\ngroups = false", ":2: groups is said twice"),
+        ("host.hz = 250\nhost.hz = 1000", ":2: host.hz is said twice"),
+    ] {
+        let path = file(&folder, text);
+        let (status, out, error) = whatif(&[HACKBENCH, "--host", &path]);
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{text}");
+        assert!(error.contains(&format!("{path}{part}")), "{text}: {error}");
+    }
+    // What never ends is not read to its end.
+    let (status, _, error) = whatif(&[HACKBENCH, "--host", "/dev/zero"]);
+    assert!(
+        status == Some(2) && error.contains("/dev/zero: more than 1048576 bytes"),
+        "{error}"
+    );
+}

@@ -1,5 +1,6 @@
 //! `whatif` as a user has it.
 
+mod asked;
 #[path = "../common/mod.rs"]
 mod common;
 mod host;

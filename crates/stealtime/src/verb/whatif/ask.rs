@@ -1,5 +1,7 @@
 //! What is asked: knobs, grids of them, pins, a file about the host.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::path::Path;
 
 use stealtime_analysis::Answers;
@@ -46,18 +48,33 @@ pub(super) fn setting(text: &str) -> Result<Setting, CliError> {
     }
 }
 
+/// The knob of the scheduler's features.
+const FEATURES: &str = "sched.features";
+
+/// Features that are switched on or off by a value of [`FEATURES`], or by several.
+fn features(value: &str) -> BTreeSet<String> {
+    let words = value.split([' ', ',']).filter(|word| !word.is_empty());
+    words
+        .map(|word| word.strip_prefix("NO_").unwrap_or(word).to_owned())
+        .collect()
+}
+
 /// Every combination of the values of `--vary`, each with what `--set` says; without either the
 /// one variant of the pins alone.
 pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Setting>>, CliError> {
-    let mut names: Vec<String> = Vec::new();
+    let mut names = BTreeSet::new();
     for text in set.iter().chain(vary) {
-        let (name, _) = setting(text)?;
-        // Features are switched one by one.
-        if names.contains(&name) && name != "sched.features" {
-            let wrong = format!("{name} is set twice; for a variant each: --vary {name}=A,B");
+        let (name, value) = setting(text)?;
+        // Features are switched one by one, each of them once.
+        let parts = match name == FEATURES {
+            true => features(&value),
+            false => BTreeSet::from([name.clone()]),
+        };
+        if let Some(twice) = parts.iter().find(|part| names.contains(*part)) {
+            let wrong = format!("{twice} is set twice; for a variant each: --vary {name}=A,B");
             return Err(CliError::WhatIf(wrong));
         }
-        names.push(name);
+        names.extend(parts);
     }
     let mut all = vec![
         set.iter()
@@ -69,6 +86,11 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
         let values: Vec<&str> = values.split(',').map(str::trim).collect();
         if values.iter().any(|value| value.is_empty()) {
             let wrong = format!("--vary {text}: a value between the commas is empty");
+            return Err(CliError::WhatIf(wrong));
+        }
+        let mut before = BTreeSet::new();
+        if let Some(twice) = values.iter().find(|value| !before.insert(**value)) {
+            let wrong = format!("--vary {text}: the value {twice} is there twice");
             return Err(CliError::WhatIf(wrong));
         }
         let count = all.len().saturating_mul(values.len());
@@ -90,7 +112,21 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
     Ok(all)
 }
 
-/// Whether this recording can say anything about a knob; if not, why, and what to do.
+/// Whether there are such knobs that take such values, on a host like `trial`: a slip of the pen is not what a
+/// recording cannot tell of.
+pub(super) fn known(settings: &[Setting], mut trial: Config) -> Result<(), CliError> {
+    for (name, value) in settings {
+        match knobs::set(&mut trial, name, value) {
+            // Tasks are those of a scenario: a recording has its own, of which no knob speaks.
+            Ok(()) | Err(knobs::KnobError::NoTask { .. }) => {}
+            Err(error) => return Err(CliError::WhatIf(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// Whether this recording can say anything about a knob; if not, why, and what to do. The knob is
+/// [`known`].
 pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), String> {
     let recording = &base.recording;
     if acts_on_yields(name, value) {
@@ -108,10 +144,6 @@ pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), Str
         return answerable_of_vm(name, knob, &grouped(vm, base));
     }
     if !ACT.contains(&name.as_str()) {
-        // A slip of the pen is no knob that a replay cannot tell of.
-        if let Err(unknown @ knobs::KnobError::Unknown { .. }) = knobs::get(&base.config, name) {
-            return Err(unknown.to_string());
-        }
         let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
         return Err(format!(
             "{name} does nothing in a replay yet, so this recording cannot answer it; \
@@ -146,7 +178,7 @@ fn acts_on_yields(name: &str, value: &str) -> bool {
     let mut features = value.split([' ', ',']).filter(|word| !word.is_empty());
     name.starts_with("sched.lag_credit.")
         || name == "sched.yield_forfeits"
-        || name == "sched.features" && features.all(|word| word.ends_with(CREDIT))
+        || name == FEATURES && features.all(|word| word.ends_with(CREDIT))
 }
 
 /// The scheduler's feature that acts on directed yields.
@@ -291,12 +323,8 @@ fn last_preempt(settings: &[Setting]) -> Option<&str> {
 const UNSET: (i8, u32) = (i8::MAX, u32::MAX);
 const UNSET_LIMIT: Option<(u64, u64)> = Some((u64::MAX, u64::MAX));
 
-fn apply_to_vms(
-    config: &mut Config,
-    name: &str,
-    value: &str,
-    vms: &[String],
-) -> Result<(), knobs::KnobError> {
+/// A host with VMs of these names, to try knobs on.
+pub(super) fn trial(config: &Config, vms: &[String]) -> Config {
     let stub = |name: &String| VmConfig {
         name: name.clone(),
         nice: UNSET.0,
@@ -304,13 +332,22 @@ fn apply_to_vms(
         cpu_max_ns: UNSET_LIMIT,
         ..VmConfig::default()
     };
-    let mut trial = Config {
+    Config {
         host: config.host.clone(),
         vms: vms.iter().map(stub).collect(),
         scripts: Scripts::default(),
         knobs: config.knobs.clone(),
         run: config.run,
-    };
+    }
+}
+
+fn apply_to_vms(
+    config: &mut Config,
+    name: &str,
+    value: &str,
+    vms: &[String],
+) -> Result<(), knobs::KnobError> {
+    let mut trial = trial(config, vms);
     knobs::set(&mut trial, name, value)?;
     for (vm, set) in (0u32..).zip(&trial.vms) {
         if set.nice != UNSET.0 {
@@ -386,6 +423,29 @@ pub(super) fn pin(
     Ok(())
 }
 
+/// Whether nobody is pinned by two of these: which of them is meant nobody says. (What `--auto` tries comes
+/// on top of them, and holds.)
+pub(super) fn pinned_once(pins: &[String], base: &Base) -> Result<(), CliError> {
+    let mut before: BTreeMap<String, &str> = BTreeMap::new();
+    for text in pins {
+        let mut one = Assumed::default();
+        pin(text, &base.answers, &base.recording, &mut one)?;
+        let vm = |at: usize| base.vms.get(at).map_or("", String::as_str);
+        let vcpus = one.pins.iter().map(|pin| pin.0);
+        let vcpus = vcpus.map(|(at, vcpu)| format!("vCPU {vcpu} of {}", vm(at)));
+        let tasks = one.task_pins.iter().map(|pin| format!("task {}", pin.0));
+        for who in vcpus.chain(tasks) {
+            if let Some(first) = before.get(&who) {
+                return Err(CliError::WhatIf(format!(
+                    "--pin {first} and --pin {text} both say where {who} may run: say it once"
+                )));
+            }
+            before.insert(who, text);
+        }
+    }
+    Ok(())
+}
+
 /// Pins of tasks that are no vCPUs, by name or id.
 fn task_pins(who: &str, list: &[u32], recording: &Recording) -> Result<Vec<TaskPin>, String> {
     let tid = who.parse::<i32>().ok();
@@ -416,17 +476,35 @@ fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
     }
 }
 
-/// What a file about the host says: lines of `KEY = VALUE`, where KEY is a knob, `groups` (whether
-/// VMs are in cgroups of their own: true, false), `vcpu_cgroups` (whether in those each vCPU is: true,
-/// false), `balanced` (whether guests give idle vCPUs what others have to do: true, false) or `placement`
-/// (recorded, simulated).
-pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Setting>, CliError> {
+/// Most bytes of a file about the host.
+const MOST_OF_HOST: u64 = 1 << 20;
+
+/// What a file about the host says, whose knobs and VMs are those of `trial`: lines of `KEY = VALUE`, where KEY is a knob,
+/// `groups` (whether VMs are in cgroups of their own: true, false), `vcpu_cgroups` (whether in those each
+/// vCPU is: true, false), `balanced` (whether guests give idle vCPUs what others have to do: true, false) or
+/// `placement` (recorded, simulated).
+pub(super) fn host_file(
+    path: &Path,
+    trial: &Config,
+    assumed: &mut Assumed,
+) -> Result<Vec<Setting>, CliError> {
+    let failed = |what: String| CliError::WhatIf(format!("{}: {what}", path.display()));
     let wrong = |line: usize, problem: &str| {
         CliError::WhatIf(format!("{}:{line}: {problem}", path.display()))
     };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| CliError::WhatIf(format!("{}: {error}", path.display())))?;
+    let mut text = String::new();
+    // One byte more than may be: that is enough to refuse it.
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_OF_HOST + 1).read_to_string(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > MOST_OF_HOST {
+        return Err(failed(format!(
+            "more than {MOST_OF_HOST} bytes: this is no file about a host, of lines KEY = VALUE"
+        )));
+    }
+    let mut trial = trial.clone();
     let mut settings = Vec::new();
+    let mut keys = BTreeSet::new();
     for (n, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -437,6 +515,12 @@ pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Settin
             .ok_or_else(|| wrong(n + 1, "expected KEY = VALUE"))?;
         let unquoted = |text: &str| text.trim().trim_matches('"').to_owned();
         let (key, value) = (unquoted(key), unquoted(value));
+        if key.is_empty() {
+            return Err(wrong(n + 1, "expected KEY = VALUE"));
+        }
+        if !keys.insert(key.clone()) && key != FEATURES {
+            return Err(wrong(n + 1, &format!("{key} is said twice: leave one out")));
+        }
         let flag = match key.as_str() {
             "groups" => Some(&mut assumed.groups),
             "vcpu_cgroups" => Some(&mut assumed.vcpu_groups),
@@ -456,7 +540,11 @@ pub(super) fn host_file(path: &Path, assumed: &mut Assumed) -> Result<Vec<Settin
             ("placement", _) => {
                 return Err(wrong(n + 1, "placement is recorded or simulated"));
             }
-            _ => settings.push((key, value)),
+            _ => {
+                knobs::set(&mut trial, &key, &value)
+                    .map_err(|error| wrong(n + 1, &error.to_string()))?;
+                settings.push((key, value));
+            }
         }
     }
     Ok(settings)
