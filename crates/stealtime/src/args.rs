@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use crate::error::CliError;
 use crate::when::When;
 
 /// The recording to read.
@@ -41,12 +42,29 @@ impl Recording {
     }
 
     /// VMs by thread.
-    pub(crate) fn groups(&self) -> BTreeMap<i32, String> {
-        let pairs = self.vm_of.iter().flat_map(|group| {
-            let name = &group.name;
-            group.tids.iter().map(move |tid| (*tid, name.clone()))
-        });
-        pairs.collect()
+    ///
+    /// # Errors
+    /// A thread is told to be of two VMs.
+    pub(crate) fn groups(&self) -> Result<BTreeMap<i32, String>, CliError> {
+        let mut groups: BTreeMap<i32, String> = BTreeMap::new();
+        for VmOf { name, tids } in &self.vm_of {
+            for &tid in tids {
+                let first = groups.insert(tid, name.clone());
+                if let Some(first) = first.filter(|first| first != name) {
+                    let second = name.clone();
+                    return Err(CliError::TwoVms { tid, first, second });
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Files that are read.
+    pub(crate) fn inputs(&self) -> Vec<&Path> {
+        let formats = self.formats_from.iter().map(PathBuf::as_path);
+        std::iter::once(self.trace.as_path())
+            .chain(formats)
+            .collect()
     }
 }
 

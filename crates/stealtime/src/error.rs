@@ -1,7 +1,7 @@
 //! What a user is told when something does not work.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stealtime_report::escape;
 use stealtime_trace::ReadError;
@@ -66,6 +66,21 @@ pub(crate) enum CliError {
         "--vm is for --to perfetto: a trace.dat has the host's events, whichever VM's they are"
     )]
     ForPerfetto,
+    /// The same of threads.
+    #[error(
+        "--vm-of is for --to perfetto: a trace.dat has threads, and who reads it is told whose they are"
+    )]
+    VmOfForPerfetto,
+    /// A thread that is told to be of two VMs.
+    #[error("--vm-of: thread {tid} is told to be of {first} and of {second}: it is of one VM")]
+    TwoVms {
+        /// The thread.
+        tid: i32,
+        /// The VM that was named first.
+        first: String,
+        /// The other one.
+        second: String,
+    },
     /// A trace.dat cannot be written.
     #[error("{0}")]
     TraceDat(WriteError),
@@ -82,6 +97,32 @@ pub(crate) enum CliError {
     OverInput {
         /// The file.
         path: PathBuf,
+    },
+    /// Two outputs would take each other's place.
+    #[error("{path}: {first} and {second} would both write it: give another name to one of them")]
+    SameOutput {
+        /// The file.
+        path: PathBuf,
+        /// An option.
+        first: &'static str,
+        /// The other option.
+        second: &'static str,
+    },
+    /// Standard output, for what does not go there.
+    #[error("{option} - does not write to standard output, where the tables go: give {give}")]
+    NotToStdout {
+        /// The option.
+        option: &'static str,
+        /// What it takes.
+        give: &'static str,
+    },
+    /// An option that shapes what is not written.
+    #[error("{option} {why}: leave it out")]
+    OfNoUse {
+        /// The option.
+        option: &'static str,
+        /// Why it does nothing here.
+        why: &'static str,
     },
     /// `check` was asked for something that is not there, or given a file that it cannot use.
     #[error("{0}")]
@@ -109,7 +150,7 @@ pub(crate) enum CliError {
         source: io::Error,
     },
     /// Standard input, a pipe or a device had nothing in it.
-    #[error("{0}: empty; was the recording stopped before anything was written?")]
+    #[error("{}: empty; was the recording stopped before anything was written?", input(.0))]
     Nothing(PathBuf),
     /// `whatif`: what was asked cannot be answered.
     #[error("whatif: {0}")]
@@ -146,6 +187,14 @@ pub(crate) enum CliError {
     /// What was asked to look for was found.
     #[error("{0}")]
     Found(String),
+}
+
+/// What an input is called.
+fn input(path: &Path) -> String {
+    match path.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
 }
 
 impl From<stealtime_simulator::Fault> for CliError {

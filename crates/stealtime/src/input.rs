@@ -6,7 +6,7 @@ use std::path::Path;
 use stealtime_analysis::answers::Source;
 use stealtime_analysis::{Analysis, Answers, Options, Selection, Skip};
 use stealtime_events::Event;
-use stealtime_trace::{Ahead, ClockUnit, EventSource, ReadError, SourceInfo};
+use stealtime_trace::{Ahead, ClockUnit, EventSource, Note, ReadError, SourceInfo};
 
 use crate::args::{Recording, Window};
 use crate::error::CliError;
@@ -21,6 +21,35 @@ pub(crate) struct Analyzed {
     pub(crate) cut: Option<ReadError>,
     /// The time of the first event, whatever was selected.
     pub(crate) first_ns: u64,
+    /// What is to be said where the answers are not shown ([`aside`]).
+    pub(crate) aside: Vec<String>,
+    /// Of that, what was said of the recording and was of no use.
+    pub(crate) unused: Vec<String>,
+}
+
+impl Analyzed {
+    /// Says it.
+    pub(crate) fn tell(&self) {
+        tell(&self.aside);
+    }
+}
+
+/// What must be known of a recording whatever is made of it: that it is not whole, and that something that was
+/// said of it was of no use.
+pub(crate) fn aside(info: &SourceInfo) -> Vec<String> {
+    notes(info, |note| note.partial || note.unused)
+}
+
+fn notes(info: &SourceInfo, is_meant: impl Fn(&Note) -> bool) -> Vec<String> {
+    let notes = info.notes.iter().filter(|note| is_meant(note));
+    notes.map(|note| note.text.clone()).collect()
+}
+
+/// Says such things on standard error.
+pub(crate) fn tell(aside: &[String]) {
+    for text in aside {
+        output::note(&format!("stealtime: {text}"));
+    }
 }
 
 /// What is not to be shown, and so need not be found out.
@@ -41,6 +70,7 @@ pub(crate) fn analyze(
     unwanted: Unwanted,
 ) -> Result<Analyzed, CliError> {
     let Unwanted { skip, only } = unwanted;
+    let groups = recording.groups()?;
     let mut source = open(path, recording, only)?;
     let (before, first) = first_event(&mut *source)?;
     let first_ns = first.map_or(0, |event| event.time_ns);
@@ -52,7 +82,7 @@ pub(crate) fn analyze(
     };
     let mut analysis = Analysis::new(Options {
         selection,
-        groups: recording.groups(),
+        groups,
         skip,
     });
     for event in before.iter().chain(&first) {
@@ -79,6 +109,8 @@ pub(crate) fn analyze(
         answers,
         cut,
         first_ns,
+        aside: aside(source.info()),
+        unused: notes(source.info(), |note| note.unused),
     })
 }
 

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has seen enough: `| head`.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            output::note(&format!("stealtime: {}", error.shown()));
+            output::note_safe(&format!("stealtime: {}", error.shown()));
             ExitCode::from(error.status())
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use stealtime_report::escape;
 use tempfile::NamedTempFile;
 
 use crate::error::CliError;
@@ -52,8 +53,13 @@ pub(crate) fn color() -> bool {
     io::stdout().is_terminal() && !refused && !dumb
 }
 
-/// A line on standard error, which may have no reader any more: then nobody wants it.
+/// A line on standard error, safe for a terminal. It may have no reader any more: then nobody wants it.
 pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", escape::terminal(text));
+}
+
+/// Lines on standard error that are safe for a terminal already.
+pub(crate) fn note_safe(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -89,6 +95,11 @@ pub(crate) fn check_folder(folder: &Path) -> io::Result<()> {
 pub(crate) fn check_apart(output: &Path, input: &Path) -> Result<(), CliError> {
     use std::os::unix::fs::MetadataExt;
     let file = |path: &Path| {
+        // What standard input comes from may be a file.
+        let path = match path.as_os_str() == "-" {
+            true => Path::new("/dev/stdin"),
+            false => path,
+        };
         let meta = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         Some((meta.dev(), meta.ino()))
     };
@@ -97,6 +108,40 @@ pub(crate) fn check_apart(output: &Path, input: &Path) -> Result<(), CliError> {
             path: output.to_owned(),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses two outputs, with the options that name them, of which the second would take the first one's
+/// place.
+pub(crate) fn check_two(
+    (first, one): (&'static str, Option<&Path>),
+    (second, other): (&'static str, Option<&Path>),
+) -> Result<(), CliError> {
+    // A name is what is replaced, whatever it is a link to. Devices are not.
+    let place = |path: &Path| {
+        let is_file = path.is_file() || !path.exists();
+        let folder = folder(path).canonicalize().ok().filter(|_| is_file)?;
+        Some(folder.join(path.file_name()?))
+    };
+    match (one.and_then(place), other.and_then(place)) {
+        (Some(one), Some(other)) if one == other => Err(CliError::SameOutput {
+            path: one,
+            first,
+            second,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses `-` for a file of an option that does not write to standard output.
+pub(crate) fn check_named(
+    option: &'static str,
+    path: &Path,
+    give: &'static str,
+) -> Result<(), CliError> {
+    match path.as_os_str() == "-" {
+        true => Err(CliError::NotToStdout { option, give }),
+        false => Ok(()),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use stealtime_report::escape;
 use stealtime_report::html::Page;
 
 use crate::error::CliError;
@@ -26,6 +25,11 @@ impl ReportTo {
     /// Whether standard output is the report's.
     pub(crate) fn is_stdout(&self) -> bool {
         self.report.as_deref() == Some(Path::new("-"))
+    }
+
+    /// The file, if it is to be one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.report.as_deref().filter(|_| !self.is_stdout())
     }
 
     /// Whether a file is to be written, whoever reads standard output.
@@ -69,8 +73,7 @@ impl ReportTo {
                 source,
             })
         })?;
-        let shown = path.display().to_string();
-        output::note(&format!("report: {}", escape::terminal(&shown)));
+        output::note(&format!("report: {}", path.display()));
         Ok(())
     }
 }

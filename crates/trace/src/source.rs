@@ -148,6 +148,8 @@ pub struct Note {
     /// Whether the events given are fewer than were recorded (cut short, undecodable), so that every
     /// answer is partial.
     pub partial: bool,
+    /// Whether something that [`crate::Options`] say of the recording was of no use.
+    pub unused: bool,
     /// One sentence, with file offset or event name.
     pub text: String,
 }
@@ -218,10 +220,23 @@ impl SourceInfo {
 
     /// Adds a note, once.
     pub fn note(&mut self, partial: bool, text: impl Into<String>) {
-        let note = Note {
+        self.add(Note {
             partial,
+            unused: false,
             text: text.into(),
-        };
+        });
+    }
+
+    /// Notes, once, that something that [`crate::Options`] say was of no use.
+    pub(crate) fn note_unused(&mut self, text: impl Into<String>) {
+        self.add(Note {
+            partial: false,
+            unused: true,
+            text: text.into(),
+        });
+    }
+
+    fn add(&mut self, note: Note) {
         if self.notes.len() < Self::MAX_NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
         }

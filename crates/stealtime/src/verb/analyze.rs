@@ -111,7 +111,13 @@ impl Analyze {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let format = self.form.get();
         self.report
-            .check(format != Format::Table, &[&self.recording.trace])?;
+            .check(format != Format::Table, &self.recording.inputs())?;
+        if self.report.is_stdout() && !self.key.is_empty() {
+            return Err(CliError::OfNoUse {
+                option: "--key",
+                why: "chooses tables, and with --report - there are none",
+            });
+        }
         let keys = self.keys();
         let csv_key = match (format, keys.as_slice()) {
             (Format::Csv, [key]) => Some(*key),
@@ -132,6 +138,10 @@ impl Analyze {
         if !self.report.is_stdout() {
             let printed = print(&analyzed.answers, format, &keys, csv_key);
             output::go_on(printed, self.report.is_file())?;
+        }
+        // The other forms have notes.
+        if format == Format::Csv {
+            analyzed.tell();
         }
         self.report
             .write(|command| html::analyze::page(&analyzed.answers, command))?;

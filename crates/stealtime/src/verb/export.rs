@@ -74,11 +74,14 @@ impl Export {
             return Err(CliError::Terminal);
         }
         if !to_stdout {
-            output::check_apart(&self.output, &self.recording.trace)?;
+            for input in self.recording.inputs() {
+                output::check_apart(&self.output, input)?;
+            }
         }
         match self.to {
             Form::Perfetto if self.compress => Err(CliError::ForTraceDat),
             Form::TraceDat if !self.vm.is_empty() => Err(CliError::ForPerfetto),
+            Form::TraceDat if !self.recording.vm_of.is_empty() => Err(CliError::VmOfForPerfetto),
             Form::Perfetto => self.perfetto(),
             Form::TraceDat => self.trace_dat(),
         }
@@ -115,6 +118,7 @@ impl Export {
         pick::cpus(&CpuRange::numbers(&self.cpu), &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;
         let cut = self.output(|out, failed| self.write(out, &twice, &analyzed, failed))?;
+        analyzed.tell();
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 

@@ -131,12 +131,18 @@ pub(crate) struct WhatIf {
 
     /// Print how close replays are for each recording below this directory, and nothing else
     #[arg(long, value_name = "DIR",
-        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report"])]
+        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report", "seeds", "jobs",
+            "yes"])]
     self_test: Option<PathBuf>,
 
     /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tsc_khz: Option<u64>,
+
+    /// A recording of the same boot of the same kernel, for a perf.data file that has lost the formats
+    /// of its events
+    #[arg(long, value_name = "FILE")]
+    formats_from: Option<PathBuf>,
 
     /// These threads are the vCPUs of this VM (repeat for each VM)
     #[arg(long, value_name = "NAME=TID,TID…")]
@@ -228,8 +234,7 @@ struct Report {
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let inputs: Vec<&Path> = self.trace.iter().map(PathBuf::as_path).collect();
-        self.report.check(self.form.is_json(), &inputs)?;
+        self.outputs()?;
         if let Some(folder) = &self.self_test {
             let rows = selftest::rows(self, folder)?;
             return match self.form.is_json() {
@@ -240,10 +245,6 @@ impl WhatIf {
         let Some(path) = &self.trace else {
             return Err(CliError::WhatIf("no recording was given".to_owned()));
         };
-        if let Some(to) = &self.export {
-            output::check_apart(to, path)?;
-            export::check(to)?;
-        }
         seen::check(self)?;
         let twice = Twice::new(path)?;
         let base = self.base(twice.path())?;
@@ -277,6 +278,30 @@ impl WhatIf {
         }
     }
 
+    /// Refuses, before anything takes its time, outputs that could not be written or would take the place of
+    /// what is read, or of each other.
+    fn outputs(&self) -> Result<(), CliError> {
+        let several = self.seen.iter().chain(&self.again);
+        let one = self
+            .trace
+            .iter()
+            .chain(&self.host)
+            .chain(&self.formats_from);
+        let inputs: Vec<&Path> = one.chain(several).map(PathBuf::as_path).collect();
+        self.report.check(self.form.is_json(), &inputs)?;
+        let Some(to) = &self.export else {
+            return Ok(());
+        };
+        output::check_named("--export", to, "a file or a folder")?;
+        for file in export::files(to, export::MOST) {
+            for input in &inputs {
+                output::check_apart(&file, input)?;
+            }
+            output::check_two(("--export", Some(&file)), ("--report", self.report.file()))?;
+        }
+        export::check(to)
+    }
+
     /// What was printed, and whether to go on though nobody reads it.
     fn go_on(&self, printed: Result<(), CliError>) -> Result<(), CliError> {
         output::go_on(printed, self.report.is_file() || self.export.is_some())
@@ -286,7 +311,7 @@ impl WhatIf {
         Recording {
             trace: path.to_owned(),
             tsc_khz: self.tsc_khz,
-            formats_from: None,
+            formats_from: self.formats_from.clone(),
             vm_of: self.vm_of.clone(),
         }
     }
@@ -302,6 +327,9 @@ impl WhatIf {
             only: None,
         };
         let analyzed = input::analyze(path, &from, None, Selection::default(), unwanted)?;
+        if self.self_test.is_none() {
+            input::tell(&analyzed.unused);
+        }
         let answers = analyzed.answers;
         before::replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);

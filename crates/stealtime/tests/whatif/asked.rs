@@ -1,8 +1,9 @@
 //! What is asked wrongly, and what of it is said first.
 
+use serde_json::Value;
 use stealtime_events::{ExitReason, Kind};
 
-use super::{HACKBENCH, answer, complaint, edited};
+use super::{HACKBENCH, answer, common, complaint, edited, whatif};
 
 /// The recording without directed yields, which some knobs are about.
 fn without_yields(path: &std::path::Path) {
@@ -104,4 +105,90 @@ fn nothing_is_asked_twice() {
         "--set", features, "--pin", "vm0/0=0", "--pin", "vm0/1=1", "--seeds", "2",
     ];
     answer(&[&[HACKBENCH], &asked[..]].concat());
+}
+
+/// A replay would run through all of the time in which nothing is known.
+#[test]
+fn a_recording_whose_times_jump_is_refused_with_how_to_cut_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (jumps, part) = (file("jumps.dat"), file("part.dat"));
+    let hour = 3_600_000_000_000;
+    edited(jumps.as_ref(), None, |event, since| {
+        let mut event = *event;
+        event.time_ns += if since > 500_000_000 { hour } else { 0 };
+        Some(event)
+    });
+    let error = complaint(&[&jumps[..], "--set", "host.hz=1000"]);
+    assert!(error.contains("none for 3600."), "{error}");
+    // What it says to do helps.
+    let until = error.split("--until ").nth(1).expect("an option");
+    let until = until.split(')').next().expect("a time");
+    let mut cut = common::stealtime(&["export", &jumps, "--to", "trace.dat", "-o", &part]);
+    let (status, _, said) = common::run(cut.args(["--until", until]));
+    assert_eq!((status, said.as_str()), (Some(0), ""));
+    answer(&[&part[..]]);
+    // Among others it is a row, and why.
+    let rows = answer(&[
+        "--self-test",
+        folder.path().to_str().expect("UTF-8"),
+        "--json",
+    ]);
+    let rows: Value = serde_json::from_str(&rows).expect("JSON");
+    let row = rows.as_array().into_iter().flatten();
+    let mut row = row.filter(|row| row["path"] == "jumps.dat");
+    let problem = row.next().and_then(|row| row["problem"].as_str());
+    assert!(
+        problem.is_some_and(|why| why.contains("a clock jumps")),
+        "{rows}"
+    );
+}
+
+#[test]
+fn what_is_of_no_use_is_said_or_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (status, out, error) = whatif(&[HACKBENCH, "--tsc-khz", "5", "--formats-from", "nowhere"]);
+    assert_eq!(status, Some(0));
+    assert!(out.contains("Replay under the recorded knobs"), "{out}");
+    assert!(
+        error.contains("--tsc-khz is not used: ")
+            && error.contains("--formats-from nowhere is not used: "),
+        "{error}"
+    );
+    for option in [&["--seeds", "3"][..], &["--jobs", "2"], &["--yes"]] {
+        let error = complaint(&[&["--self-test", "."], option].concat());
+        assert!(error.contains("cannot be used with"), "{option:?}: {error}");
+    }
+    let folder = folder.path().display().to_string();
+    let (file, trace) = (format!("{folder}/out"), format!("{folder}/replayed.dat"));
+    std::fs::copy(super::traces().join(HACKBENCH), &trace).expect("a copy");
+    for (asked, part) in [
+        (
+            &[HACKBENCH, "--export", "-"][..],
+            "--export - does not write to standard output",
+        ),
+        (
+            &[HACKBENCH, "--export", &file, "--report", &file],
+            "--export and --report would both",
+        ),
+        // A replay has that name.
+        (&[&trace[..], "--export", &folder], "would be overwritten"),
+        (
+            &[
+                HACKBENCH, "--pin", "vm0=0", "--seen", &trace, "--report", &trace,
+            ],
+            "would be overwritten",
+        ),
+        (
+            &[HACKBENCH, "--host", &trace, "--report", &trace],
+            "would be overwritten",
+        ),
+        (
+            &[HACKBENCH, "--vm-of", "a=200", "--vm-of", "b=200"],
+            "thread 200 is told to be of a and of b",
+        ),
+    ] {
+        let error = complaint(asked);
+        assert!(error.contains(part), "{asked:?}: {error}");
+    }
 }

@@ -46,10 +46,18 @@ pub struct Options {
 /// Notes that the frequency of a clock that counts nanoseconds is of no use.
 pub(crate) fn note_unused_khz(options: &Options, info: &mut SourceInfo) {
     if options.tsc_khz.is_some() {
-        info.note(
-            false,
-            "--tsc-khz is not used: the recording's times are not ticks of the TSC",
-        );
+        info.note_unused("--tsc-khz is not used: the recording's times are not ticks of the TSC");
+    }
+}
+
+/// Notes that formats of another recording are of no use, because the container always has its own or
+/// needs none.
+pub(crate) fn note_unused_formats(options: &Options, info: &mut SourceInfo) {
+    if let Some(path) = &options.formats_from {
+        info.note_unused(format!(
+            "--formats-from {} is not used: it is for perf.data files that have lost their event formats",
+            path.display()
+        ));
     }
 }
 
@@ -112,6 +120,7 @@ fn trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSource>
     if !converts {
         note_unused_khz(options, info);
     }
+    note_unused_formats(options, info);
     info.compression = compression;
     if let Some(damage) = damage {
         info.note(

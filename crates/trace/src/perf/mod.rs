@@ -155,10 +155,7 @@ impl PerfSource {
         let input: Box<dyn Read + Send> = Box::new(stream);
         let records = Records::new(input, endian, 16);
         if options.formats_from.is_some() {
-            info.note(
-                false,
-                "formats of another recording are not used for perf's pipe mode",
-            );
+            info.note_unused("--formats-from is not used for perf's pipe mode");
         }
         let mut source = Self::new(name, endian, records, sources, info);
         source.only.clone_from(&options.only);
@@ -206,13 +203,10 @@ impl PerfSource {
             return Ok(());
         };
         if self.features.tracing.is_some() {
-            self.info.note(
-                false,
-                format!(
-                    "{}: not needed: the recording brings its event formats",
-                    path.display()
-                ),
-            );
+            self.info.note_unused(format!(
+                "--formats-from {} is not used: the recording brings its event formats",
+                path.display()
+            ));
             return Ok(());
         }
         let other = super::input::formats_of(path)?;

@@ -80,6 +80,7 @@ impl TextSource {
         let mut info = SourceInfo::new(Format::Text);
         info.compression = stream.compression;
         let khz = calibrate(&mut stream, options, &mut info)?;
+        super::input::note_unused_formats(options, &mut info);
         let name = stream.name.clone();
         let monitor = Monitor {
             progress: stream.progress.clone(),

@@ -3,14 +3,13 @@
 use std::io::Write;
 
 use stealtime_events::{Event, Kind};
-use stealtime_report::escape;
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, WriteError};
 use stealtime_trace::{EventSource, ReadError};
 
 use super::{Export, pick};
 use crate::args::CpuRange;
 use crate::error::CliError;
-use crate::{input, output};
+use crate::input;
 
 impl Export {
     /// Reads once; writes at the end.
@@ -24,9 +23,7 @@ impl Export {
             self.rewrite(&mut *source, out, &failed)
         })?;
         // The new file is whole, and cannot say that the recording was not.
-        for note in source.info().notes.iter().filter(|note| note.partial) {
-            output::note(&format!("stealtime: {}", escape::terminal(&note.text)));
-        }
+        input::tell(&input::aside(source.info()));
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 

@@ -32,14 +32,10 @@ pub(super) fn write(
     variants: &[Plan],
     to: &Path,
 ) -> Result<Vec<PathBuf>, CliError> {
-    let mut runs = vec![(
-        "replayed".to_owned(),
-        "replayed.dat".to_owned(),
-        Plan::default(),
-    )];
+    let mut runs = vec![("replayed".to_owned(), REPLAYED.to_owned(), Plan::default())];
     for (n, plan) in (1..).zip(variants) {
         let name = format!("variant {}", plan.name());
-        runs.push((name, format!("variant-{n}.dat"), plan.clone()));
+        runs.push((name, variant_file(n), plan.clone()));
     }
     let mut configs = Vec::new();
     for (name, file, plan) in runs {
@@ -50,7 +46,7 @@ pub(super) fn write(
         perfetto(verb, base, recorded, &configs, to)?;
         return Ok(vec![to.to_owned()]);
     }
-    let both = to.join("side-by-side.pftrace");
+    let both = to.join(BOTH);
     perfetto(verb, base, recorded, &configs, &both)?;
     let mut written = vec![both];
     for (_, file, config) in &configs {
@@ -59,6 +55,26 @@ pub(super) fn write(
         written.push(path);
     }
     Ok(written)
+}
+
+/// The trace of all of them, in a folder.
+const BOTH: &str = "side-by-side.pftrace";
+/// The replay as recorded, there.
+const REPLAYED: &str = "replayed.dat";
+
+/// The file of a variant's replay, counted from 1.
+fn variant_file(n: usize) -> String {
+    format!("variant-{n}.dat")
+}
+
+/// The files that [`write`] may write, with up to so many variants.
+pub(super) fn files(to: &Path, variants: usize) -> Vec<PathBuf> {
+    if !is_folder(to) {
+        return vec![to.to_owned()];
+    }
+    let names = [BOTH.to_owned(), REPLAYED.to_owned()];
+    let names = names.into_iter().chain((1..=variants).map(variant_file));
+    names.map(|name| to.join(name)).collect()
 }
 
 /// Refuses, before anything is replayed, what could not be written.
