@@ -132,6 +132,27 @@ fn complaints_show_the_line_or_the_option() {
             "1 CPUs for 3 vCPUs",
         ),
         (&["--variant", "on"], "there are polling, off"),
+        (
+            &["--timeline", "1ms", "--of", "on"],
+            "no such variant is run; there are polling, off",
+        ),
+        (&["--timeline", "1ms", "--cpu", "2"], "the host has 2 CPUs"),
+        (
+            &["--set", "kvm.ple_gap=1", "--set", "kvm.ple_gap=2"],
+            "kvm.ple_gap is set twice",
+        ),
+        (
+            &["--trace", "-"],
+            "--trace - does not write to standard output",
+        ),
+        (
+            &["--report", "-", "--stats"],
+            "--stats says it below the tables",
+        ),
+        (
+            &["--trace", "no-such-file", "--report", "no-such-file"],
+            "--trace and --report would both write it",
+        ),
         (&["--duration", "5"], "no unit"),
         (&["--duration", "1ns"], "within 1us"),
         (&["--seeds", "0"], "1..=10000"),

@@ -133,6 +133,13 @@ fn bad_grids_are_refused_and_leave_nothing() {
         ),
         (&["--seeds", "3", "--vary", "run.seeds=4"], "say two things"),
         (
+            &["--set", "kvm.ple_gap=3", "--vary", "kvm.ple_gap=4"],
+            "--set kvm.ple_gap=3 and --vary kvm.ple_gap say two things",
+        ),
+        (&["--vary", "vm.web.cout=1"], "known are"),
+        (&["--out", "small.toml"], "is no folder: choose another"),
+        (&["--stats", "--report", "-"], "--stats says it below"),
+        (
             &["--variant", "on"],
             "no such variant; there are plain, batch",
         ),
@@ -316,4 +323,55 @@ fn runs_that_fail_are_rows() {
     assert!(out.contains("4 runs of 4 failed, the first by: "), "{out}");
     let csv = fs::read_to_string(folder.path().join("small.sweep/results.csv")).expect("a file");
     assert_eq!(csv.matches(",failed,").count(), 4, "{csv}");
+}
+
+#[test]
+fn a_report_does_not_take_the_place_of_the_results() {
+    let folder = folder();
+    assert_eq!(sweep(folder.path(), &["--seeds", "1"]).0, Some(0));
+    let before = results(folder.path());
+    for file in ["results.parquet", "runs.journal", "sweep.json"] {
+        let report = format!("small.sweep/{file}");
+        let (status, out, error) = sweep(folder.path(), &["--seeds", "1", "--report", &report]);
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{file}");
+        assert!(error.contains("--out and --report would both"), "{error}");
+    }
+    assert_eq!(results(folder.path()), before);
+}
+
+/// Folders may be called anything: JSON has text, and what goes to a terminal does not steer it.
+#[test]
+fn odd_names_of_folders_are_shown_safely() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff\x1b[2J");
+    let asked = ["--seeds", "1", "--json", "--out"];
+    let (status, out, _) = told(
+        command(folder.path(), &asked)
+            .arg(odd)
+            .output()
+            .expect("run"),
+    );
+    assert_eq!(status, Some(0));
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert!(
+        value["folder"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("odd"))
+    );
+    // A run that was cut off is told of.
+    let journal = folder.path().join(odd).join("runs.journal");
+    let bytes = fs::read(&journal).expect("a journal");
+    fs::write(&journal, &bytes[..bytes.len() - 1]).expect("written");
+    let (status, _, error) = told(
+        command(folder.path(), &asked)
+            .arg(odd)
+            .output()
+            .expect("run"),
+    );
+    assert_eq!(status, Some(0), "{error}");
+    assert!(
+        error.contains("odd") && !error.contains('\u{1b}'),
+        "{error:?}"
+    );
 }

@@ -61,6 +61,11 @@ struct Shown {
 }
 
 impl Shown {
+    /// Whether JSON is asked for.
+    fn is_json(&self) -> bool {
+        self.json || self.format == Format::Json
+    }
+
     /// Writes `value` as JSON, or as `table` does it.
     fn show<T: Serialize>(
         &self,
@@ -68,7 +73,7 @@ impl Shown {
         table: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<(), CliError> {
         output::to_stdout(|out| {
-            if self.json || self.format == Format::Json {
+            if self.is_json() {
                 serde_json::to_writer_pretty(&mut *out, value)?;
                 return writeln!(out);
             }

@@ -1,5 +1,6 @@
 //! What `simulate` and `sweep` run: a scenario, and what the command line changes in it.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(super) struct RunArgs {
 
     /// Set a knob in all variants that do not set it themselves (repeat for each knob)
     #[arg(long, value_name = "KNOB=VALUE")]
-    set: Vec<String>,
+    pub(super) set: Vec<String>,
 
     /// Only these variants of the scenario; the first one in the file is what others are compared with
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -86,8 +87,14 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
 
 /// Applies `--set`.
 fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
+    let mut before = BTreeSet::new();
     for set in set {
         let (knob, value) = split(set)?;
+        // Features are switched one by one.
+        if !before.insert(knob) && knob != "sched.features" {
+            let problem = format!("--set {set}: {knob} is set twice: leave one out");
+            return Err(CliError::Simulate(problem));
+        }
         let wrong = |error| CliError::Simulate(format!("--set {set}: {error}"));
         scenario.set(knob, value).map_err(wrong)?;
     }
@@ -133,7 +140,8 @@ pub(super) fn unusable(error: LoadError) -> CliError {
     }
 }
 
-fn split(set: &str) -> Result<(&str, &str), CliError> {
+/// KNOB and VALUE of `--set`.
+pub(super) fn split(set: &str) -> Result<(&str, &str), CliError> {
     let wrong = || CliError::Simulate(format!("--set {set}: expected KNOB=VALUE"));
     set.split_once('=')
         .map(|(knob, value)| (knob.trim(), value.trim()))

@@ -94,13 +94,25 @@ impl Simulate {
             self.form.is_json() || self.timeline.is_some(),
             &[&self.runs.scenario],
         )?;
+        if self.stats && self.report.is_stdout() {
+            return Err(CliError::OfNoUse {
+                option: "--stats",
+                why: "says it below the tables, and with --report - there are none",
+            });
+        }
         if let Some(path) = &self.trace {
+            output::check_named("--trace", path, "a file")?;
             output::check_apart(path, &self.runs.scenario)?;
+            output::check_two(("--trace", Some(path)), ("--report", self.report.file()))?;
             output::check(path)?;
         }
         let scenario = self.runs.scenario()?;
         let variants = self.runs.variants(&scenario)?;
         let closer = self.closer(&variants)?;
+        let drawn = CpuRange::numbers(&self.cpu);
+        if let Some(variant) = closer {
+            one::check_cpus(&scenario, variant, &drawn)?;
+        }
         let jobs = self.runs.jobs();
         let begin = Instant::now();
         let bar = RunProgress::new("simulate", scenario.seeds.len() * variants.len());
@@ -137,7 +149,13 @@ impl Simulate {
             .iter()
             .find(|variant| variant.name == *name)
             .copied();
-        let none = || CliError::Simulate(format!("--of {name}: no such variant is run"));
+        let none = || {
+            let there: Vec<&str> = variants.iter().map(|v| v.name.as_str()).collect();
+            let there = there.join(", ");
+            CliError::Simulate(format!(
+                "--of {name}: no such variant is run; there are {there}"
+            ))
+        };
         found.map(Some).ok_or_else(none)
     }
 
@@ -209,7 +227,7 @@ fn shown(speed: &Speed) -> String {
         ..
     } = speed;
     format!(
-        "{runs} runs, {jobs} at a time: {events} events in {seconds:.2} s are {:.2} million a second; \
+        "{runs} runs, {jobs} at a time: {events} events in {seconds:.2} s are {:.2} million a second;\n\
          {simulated_seconds:.2} s simulated are {:.2} a second",
         speed.events_per_second / 1e6,
         speed.simulated_seconds_per_second

@@ -12,7 +12,7 @@ use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError, Work};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
-use super::run_args::{RunArgs, unusable};
+use super::run_args::{RunArgs, split, unusable};
 use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
@@ -118,8 +118,8 @@ struct Busy {
 #[derive(Debug, Serialize)]
 struct Output<'s> {
     scenario: &'s str,
-    folder: &'s Path,
-    results: &'s [PathBuf],
+    folder: String,
+    results: Vec<String>,
     seeds: &'s [u64],
     vary: &'s [sweep::Dimension],
     #[serde(flatten)]
@@ -133,9 +133,16 @@ impl Sweep {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.report
             .check(self.form.is_json(), &[&self.runs.scenario])?;
+        if self.stats && self.report.is_stdout() {
+            return Err(CliError::OfNoUse {
+                option: "--stats",
+                why: "says it below the tables, and with --report - there are none",
+            });
+        }
         let plan = self.plan()?;
         let jobs = self.runs.jobs();
         let folder = self.folder()?;
+        self.check_folder(&folder)?;
         plan.check(jobs).map_err(failed)?;
         let stop = output::stop_by_interrupt();
         let mut sweep = sweep::Sweep::open(&folder, plan, self.restart).map_err(failed)?;
@@ -194,10 +201,35 @@ impl Sweep {
                 return Err(CliError::Sweep(problem));
             }
         }
+        for set in &self.runs.set {
+            let (knob, _) = split(set)?;
+            if knob != "sched.features" && vary.iter().any(|(varied, _)| varied == knob) {
+                let problem =
+                    format!("--set {set} and --vary {knob} say two things: leave one out");
+                return Err(CliError::Sweep(problem));
+            }
+        }
         let scenario = self.runs.scenario()?;
         let variants = self.runs.variants(&scenario)?;
         let variants: Vec<Variant> = variants.into_iter().cloned().collect();
         Plan::new(scenario, variants, vary).map_err(failed)
+    }
+
+    /// Refuses a folder that is none, and a report that would take the place of one of the sweep's own files.
+    fn check_folder(&self, folder: &Path) -> Result<(), CliError> {
+        if folder.exists() && !folder.is_dir() {
+            let problem = format!("{}: is no folder: choose another --out", folder.display());
+            return Err(CliError::Sweep(problem));
+        }
+        let of_forms = ResultsForm::value_variants().iter();
+        let of_forms =
+            of_forms.map(|form| format!("results.{}", sweep::Form::from(*form).extension()));
+        let own = ["sweep.json", "runs.journal"].map(str::to_owned);
+        for file in own.into_iter().chain(of_forms) {
+            let file = folder.join(file);
+            output::check_two(("--out", Some(&file)), ("--report", self.report.file()))?;
+        }
+        Ok(())
     }
 
     fn folder(&self) -> Result<PathBuf, CliError> {
@@ -285,8 +317,8 @@ impl Sweep {
             if self.form.is_json() {
                 let output = Output {
                     scenario: scenario.map_or("", |scenario| &scenario.file),
-                    folder: sweep.path(),
-                    results,
+                    folder: sweep.path().display().to_string(),
+                    results: results.iter().map(|p| p.display().to_string()).collect(),
                     seeds: &sweep.plan.seeds,
                     vary: &sweep.plan.dimensions,
                     summary,

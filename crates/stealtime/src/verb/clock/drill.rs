@@ -33,8 +33,8 @@ pub(crate) struct Drill {
     vcpus: (usize, usize),
 
     /// Threads that take the CPU from the VMM's
-    #[arg(long, default_value_t = 2, value_name = "N")]
-    load: usize,
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    load: u16,
 
     /// The VMM's thread loses up to this many microseconds before it writes, at random
     #[arg(long, default_value_t = 1000, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
@@ -81,7 +81,7 @@ impl Drill {
             Where::Fake => Device::Fake,
         };
         (drill.least_vcpus, drill.most_vcpus) = self.vcpus;
-        (drill.times, drill.rounds, drill.load) = (self.times, self.rounds, self.load);
+        (drill.times, drill.rounds, drill.load) = (self.times, self.rounds, usize::from(self.load));
         drill.most_delay_ns = self.delay.saturating_mul(1000);
         drill.seed = self.seed;
         let bar = io::stderr().is_terminal().then(|| {

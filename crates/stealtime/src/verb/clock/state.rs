@@ -43,7 +43,7 @@ pub(crate) struct Save {
 /// What was saved where.
 #[derive(Serialize)]
 struct Written<'a> {
-    file: &'a Path,
+    file: String,
     form: Form,
     bytes: usize,
     vcpus: usize,
@@ -62,6 +62,12 @@ enum Form {
 impl Save {
     /// Saves.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        if self.file == Path::new("-") && self.shown.is_json() {
+            return Err(CliError::OfNoUse {
+                option: "--json",
+                why: "shows on standard output what was saved, and with - the state itself goes there",
+            });
+        }
         let saved = save_own_guest(usize::from(self.vcpus)).map_err(clock_error)?;
         let bytes = match self.form {
             Form::Json => (saved.to_json() + "\n").into_bytes(),
@@ -77,15 +83,14 @@ impl Save {
             })
         })?;
         let written = Written {
-            file: &self.file,
+            file: self.file.display().to_string(),
             form: self.form,
             bytes: bytes.len(),
             vcpus: saved.vcpus(),
             saved: &saved,
         };
         self.shown.show(&written, |out| {
-            let file = self.file.display().to_string();
-            let (file, vcpus) = (escape::terminal(&file), written.vcpus);
+            let (file, vcpus) = (escape::terminal(&written.file), written.vcpus);
             writeln!(
                 out,
                 "{file}: clocks of {vcpus} vCPUs, {} bytes",

@@ -100,7 +100,25 @@ impl Sink for ToTimeline {
     }
 }
 
-/// Draws the first `ns` after the warm-up, of these CPUs or of the first ones.
+/// Whether the host of this variant has these CPUs.
+pub(super) fn check_cpus(
+    scenario: &Scenario,
+    variant: &Variant,
+    cpus: &[u16],
+) -> Result<(), CliError> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let have = config(scenario, variant)?.host.topology.cpus();
+    match cpus.iter().find(|cpu| u32::from(**cpu) >= have) {
+        None => Ok(()),
+        Some(asked) => Err(CliError::Simulate(format!(
+            "--cpu {asked}: the host has {have} CPUs, counted from 0"
+        ))),
+    }
+}
+
+/// Draws the first `ns` after the warm-up, of these CPUs ([`check_cpus`]) or of the first ones.
 pub(super) fn timeline(
     scenario: &Scenario,
     variant: &Variant,
@@ -111,10 +129,6 @@ pub(super) fn timeline(
     let mut config = config(scenario, variant)?;
     config.run.duration_ns = ns;
     let have = u16::try_from(config.host.topology.cpus()).unwrap_or(u16::MAX);
-    if let Some(asked) = cpus.iter().find(|cpu| **cpu >= have) {
-        let problem = format!("--cpu {asked}: the host has {have} CPUs, counted from 0");
-        return Err(CliError::Simulate(problem));
-    }
     let cpus = match cpus {
         [] => (0..have.min(MOST_DRAWN)).collect(),
         cpus => cpus.to_vec(),
