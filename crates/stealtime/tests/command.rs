@@ -517,3 +517,111 @@ fn a_temporary_folder_that_is_not_there_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn what_was_said_of_a_recording_and_is_of_no_use_is_told_in_every_form() {
+    let unused = ["--tsc-khz", "5", "--formats-from", "nowhere"];
+    let told = |text: &str| {
+        let text: Vec<&str> = text.split_whitespace().collect();
+        let text = text.join(" ");
+        text.contains("--tsc-khz is not used")
+            && text.contains("--formats-from nowhere is not used")
+    };
+    assert!(told(&analyze(&unused)));
+    assert!(told(&analyze(&[&unused[..], &["--json"]].concat())));
+    for verb in [
+        &["analyze", "--format", "csv", "--key", "time"][..],
+        &["export", "--to", "perfetto", "-o", "/dev/null"],
+        &["export", "--to", "trace.dat", "-o", "/dev/null"],
+    ] {
+        let (status, _, error) = run(stealtime(verb).arg(hackbench()).args(unused));
+        assert!(status == Some(0) && told(&error), "{verb:?}: {error}");
+    }
+}
+
+#[test]
+fn a_recording_that_is_not_whole_is_told_in_every_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cut.dat");
+    let whole = trace("svm-pause-exits-hackbench-tlb/trace.dat");
+    let whole = std::fs::read(whole).expect("a recording");
+    std::fs::write(&path, &whole[..whole.len() / 2]).expect("written");
+    for verb in [
+        &["analyze", "--format", "csv", "--key", "time"][..],
+        &["export", "--to", "perfetto", "-o", "/dev/null"],
+        &["export", "--to", "trace.dat", "-o", "/dev/null"],
+    ] {
+        let (_, _, error) = run(stealtime(verb).arg(&path));
+        assert!(!error.is_empty(), "{verb:?}");
+    }
+}
+
+#[test]
+fn options_that_would_do_nothing_or_contradict_are_refused() {
+    for (arguments, part) in [
+        (
+            &["analyze", "--vm-of", "a=200,201", "--vm-of", "b=201"][..],
+            "thread 201 is told to be of a and of b",
+        ),
+        (
+            &["analyze", "--report", "-", "--key", "time"],
+            "--key chooses tables",
+        ),
+        (
+            &[
+                "export",
+                "--to",
+                "trace.dat",
+                "-o",
+                "/dev/null",
+                "--vm-of",
+                "a=200",
+            ],
+            "--vm-of is for",
+        ),
+    ] {
+        let (status, out, error) = run(stealtime(arguments).arg(hackbench()));
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    for arguments in [
+        &["check", "--list", "--memory", "9"][..],
+        &["check", "--list", "--keep-in", "."],
+        &["check", "--replay", "x", "--memory", "9"],
+        &["clock", "drill", "--load", "1025"],
+        &["clock", "save", "-", "--json"],
+    ] {
+        let (status, out, error) = run(&mut stealtime(arguments));
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(!error.is_empty());
+    }
+    let arguments = ["check", "ipi-tracking", "--keep-in", "/no/such/folder"];
+    let (status, out, error) = run(&mut stealtime(&arguments));
+    assert_eq!((status, out.as_str()), (Some(2), ""));
+    assert!(error.contains("/no/such/folder: No such file"), "{error}");
+}
+
+#[test]
+fn files_that_help_reading_are_not_overwritten_nor_is_standard_input() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("trace.dat.zst");
+    std::fs::copy(hackbench(), &recording).expect("a copy");
+    let before = std::fs::read(&recording).expect("the copy");
+    for verb in [
+        &["analyze", "--report"][..],
+        &["export", "--to", "perfetto", "-o"],
+        &["export", "--to", "trace.dat", "-o"],
+    ] {
+        let mut helped = stealtime(verb);
+        helped.arg(&recording).arg(hackbench());
+        let mut piped = stealtime(verb);
+        piped.arg(&recording).arg("-");
+        piped.stdin(std::fs::File::open(&recording).expect("the copy"));
+        for command in [helped.arg("--formats-from").arg(&recording), &mut piped] {
+            let (status, out, error) = run(command);
+            assert_eq!((status, out.as_str()), (Some(2), ""), "{verb:?}");
+            assert!(error.contains("would be overwritten"), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&recording).expect("the copy"), before);
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use stealtime_report::{escape, wrap};
 use stealtime_verify::{
     Case, End, Finding, Limits, Outcome, PROTOCOLS, Protocol, Replay, Trace, cases,
 };
@@ -49,15 +50,16 @@ pub(crate) struct Check {
     memory: u64,
 
     /// Show what a file says that a failed check has written
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["protocol", "variant", "agents", "bound"])]
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["protocol", "variant", "agents", "bound", "memory", "keep_in"])]
     replay: Option<PathBuf>,
 
-    /// The folder for files that replay violations
-    #[arg(long, value_name = "FOLDER", default_value = ".")]
-    keep_in: PathBuf,
+    /// The folder for files that replay violations; without it this folder
+    #[arg(long, value_name = "FOLDER")]
+    keep_in: Option<PathBuf>,
 
     /// List protocols, variants, sets of agents and properties
-    #[arg(long, conflicts_with_all = ["replay", "bound"])]
+    #[arg(long, conflicts_with_all = ["replay", "bound", "memory", "keep_in"])]
     list: bool,
 
     #[command(flatten)]
@@ -95,13 +97,25 @@ impl Check {
             let listed = if self.form.is_json() { list_json } else { list };
             return print(&listed(&chosen));
         }
+        if let Some(folder) = &self.keep_in {
+            output::check_folder(folder).map_err(|source| CliError::Write {
+                path: folder.clone(),
+                source,
+            })?;
+        }
         let mut found = 0;
         for (n, case) in chosen.iter().enumerate() {
             found += self.explore(case)?;
             let next = chosen.get(n + 1).map(|next| next.protocol);
             if !self.form.is_json() && next != Some(case.protocol) {
                 let (protocol, left_out) = (case.protocol, case.left_out());
-                print(&format!("{protocol}: not explored: {left_out}\n\n"))?;
+                let mut text = String::new();
+                wrapped(
+                    &mut text,
+                    "",
+                    &format!("{protocol}: not explored: {left_out}"),
+                );
+                print(&format!("{text}\n"))?;
             }
         }
         if found > 0 {
@@ -132,7 +146,8 @@ impl Check {
             let mut text = format!("{protocol}, variant {variant}, agents {scene}\n\n{trace}\n");
             match &trace.violation {
                 Some(found) => {
-                    let _ = writeln!(text, "{}: {}", found.property, found.sentence);
+                    let said = format!("{}: {}", found.property, found.sentence);
+                    wrapped(&mut text, "", &said);
                 }
                 None => text.push_str("Nothing is violated at the end of this path.\n"),
             }
@@ -175,7 +190,10 @@ impl Check {
             finding.violation.property,
             flaw.unwrap_or_default()
         );
-        let path = self.keep_in.join(name);
+        let path = match &self.keep_in {
+            Some(folder) => folder.join(name),
+            None => PathBuf::from(name),
+        };
         let replay = Replay {
             protocol: case.protocol.to_owned(),
             variant: case.variant.to_owned(),
@@ -192,6 +210,27 @@ impl Check {
 }
 
 type Kept<'a> = (&'a Finding, Trace, PathBuf);
+
+/// Columns of what is shown.
+const COLUMNS: usize = 100;
+
+/// Adds a line, broken between words where it is too long; what follows stands further in.
+fn wrapped(out: &mut String, indent: &str, line: &str) {
+    let mut hang = "";
+    for part in wrap(line, COLUMNS - indent.len() - 4) {
+        let _ = writeln!(out, "{indent}{hang}{part}");
+        hang = "    ";
+    }
+}
+
+/// Adds a row of a list: what has a name, and what is said of it.
+fn row(out: &mut String, head: &str, said: &str) {
+    let mut head = head;
+    for part in wrap(said, COLUMNS - head.chars().count()) {
+        let _ = writeln!(out, "{head}{part}");
+        head = "                                       ";
+    }
+}
 
 fn print(text: &str) -> Result<(), CliError> {
     output::to_stdout(|out| out.write_all(text.as_bytes()))
@@ -223,31 +262,44 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
         (0, _) => "nothing found",
         _ => "FAILS",
     };
-    let mut text = format!(
-        "{} {} ({}): {verdict}; {} states, {} steps taken, longest path {}, {:.1} s; {}\n",
+    let mut text = String::new();
+    let said = format!(
+        "{} {} ({}): {verdict}; {}",
         case.protocol,
         case.variant,
         case.scene,
+        extent(outcome.end)
+    );
+    wrapped(&mut text, "", &said);
+    let _ = writeln!(
+        text,
+        "    {:.1} s; {} states, {} steps taken, longest path {}",
+        took.as_secs_f64(),
         outcome.states,
         outcome.transitions,
         outcome.depth,
-        took.as_secs_f64(),
-        extent(outcome.end)
     );
     let bounds = bounds(case);
     if !bounds.is_empty() {
-        let _ = writeln!(text, "    bounds: {bounds}");
+        wrapped(&mut text, "    ", &format!("bounds: {bounds}"));
     }
     for (finding, trace, file) in kept {
         let violation = &finding.violation;
         let flaw = violation.flaw.map(|flaw| format!(" (flaw {flaw})"));
-        let _ = write!(
-            text,
-            "\n{}{}: {}\n\n{trace}\nreplay: stealtime check --replay {}\n\n",
+        let said = format!(
+            "{}{}: {}",
             violation.property,
             flaw.unwrap_or_default(),
-            violation.sentence,
-            file.display()
+            violation.sentence
+        );
+        text.push('\n');
+        wrapped(&mut text, "", &said);
+        // A command is to be copied: it is not broken.
+        let file = file.display().to_string();
+        let file = escape::terminal(&file);
+        let _ = write!(
+            text,
+            "\n{trace}\nreplay: stealtime check --replay {file}\n\n"
         );
     }
     text
@@ -351,9 +403,10 @@ fn list(chosen: &[Case]) -> String {
         for variant in protocol.variants {
             let verdict = if variant.sound { "must pass" } else { "faulty" };
             let (name, about) = (variant.name, variant.about);
-            let _ = writeln!(text, "    {name:24} {verdict:9}  {about}");
+            row(&mut text, &format!("    {name:24} {verdict:9} "), about);
             let sets = sets(protocol.name, name);
-            let _ = writeln!(text, "    {:24} agents     {}", "", sets.join(", "));
+            let agents = format!("    {:24} {:9} ", "", "agents");
+            row(&mut text, &agents, &sets.join(", "));
         }
         let names = counted(chosen, protocol);
         if !names.is_empty() {
@@ -361,7 +414,7 @@ fn list(chosen: &[Case]) -> String {
         }
         let _ = writeln!(text, "  properties");
         for (name, says) in protocol.properties {
-            let _ = writeln!(text, "    {name:24} {says}");
+            row(&mut text, &format!("    {name:34} "), says);
         }
     }
     text
