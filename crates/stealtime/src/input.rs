@@ -34,8 +34,8 @@ impl Analyzed {
     }
 }
 
-/// What must be known of a recording whatever is made of it: that it is not whole, and that something that was
-/// said of it was of no use.
+/// What must be known of a recording whatever is made of it: that it is not whole, and that something that
+/// was said of it was of no use.
 pub(crate) fn aside(info: &SourceInfo) -> Vec<String> {
     notes(info, |note| note.partial || note.unused)
 }

@@ -112,8 +112,8 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
     Ok(all)
 }
 
-/// Whether there are such knobs that take such values, on a host like `trial`: a slip of the pen is not what a
-/// recording cannot tell of.
+/// Whether there are such knobs that take such values, on a host like `trial`: a slip of the pen is not what
+/// a recording cannot tell of.
 pub(super) fn known(settings: &[Setting], mut trial: Config) -> Result<(), CliError> {
     for (name, value) in settings {
         match knobs::set(&mut trial, name, value) {
@@ -479,10 +479,10 @@ fn cpu_list(text: &str, cpus: u32) -> Result<Vec<u32>, String> {
 /// Most bytes of a file about the host.
 const MOST_OF_HOST: u64 = 1 << 20;
 
-/// What a file about the host says, whose knobs and VMs are those of `trial`: lines of `KEY = VALUE`, where KEY is a knob,
-/// `groups` (whether VMs are in cgroups of their own: true, false), `vcpu_cgroups` (whether in those each
-/// vCPU is: true, false), `balanced` (whether guests give idle vCPUs what others have to do: true, false) or
-/// `placement` (recorded, simulated).
+/// What a file about the host says, whose knobs and VMs are those of `trial`: lines of `KEY = VALUE`, where
+/// KEY is a knob, `groups` (whether VMs are in cgroups of their own: true, false), `vcpu_cgroups` (whether in
+/// those each vCPU is: true, false), `balanced` (whether guests give idle vCPUs what others have to do: true,
+/// false) or `placement` (recorded, simulated).
 pub(super) fn host_file(
     path: &Path,
     trial: &Config,
