@@ -87,12 +87,25 @@ impl Unnamed {
     }
 }
 
+/// A timer of a task's own.
+#[derive(Clone, Copy, Debug)]
+struct Armed {
+    tid: i32,
+    /// When it is to expire, by its own clock, and when it was set by the recording's, in ns.
+    expires: u64,
+    at: u64,
+}
+
+/// Clocks of timers are apart by more than this, in ns; by how much an expiry is late is less.
+const CLOCKS_APART_NS: u64 = 1_000_000_000;
+
 /// hrtimers by address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
-    armed: BTreeMap<u64, (i32, u64)>,
-    /// The recording's clock less that of the timers, in ns, as an expiry shows it.
-    offset: Option<i64>,
+    armed: BTreeMap<u64, Armed>,
+    /// The recording's clock less those of the timers, in ns, as expiries show them: some timers go by the
+    /// time of day.
+    clocks: Vec<i64>,
     ticks: BTreeMap<u64, u64>,
     hrticks: u64,
     /// By function, where it has no name.
@@ -126,9 +139,10 @@ impl Timers {
         }
         match self.armed.get_mut(&hrtimer) {
             // A periodic one that its own callback sets again stays whose it was.
-            Some(known) if !by.in_task => known.1 = expires,
+            Some(known) if !by.in_task => (known.expires, known.at) = (expires, by.at),
             _ => {
-                self.armed.insert(hrtimer, (by.tid, expires));
+                let (tid, at) = (by.tid, by.at);
+                self.armed.insert(hrtimer, Armed { tid, expires, at });
             }
         }
         true
@@ -153,8 +167,12 @@ impl Timers {
     /// A timer expires at `time` of the recording, `now` of its own clock.
     pub(crate) fn expire(&mut self, time: u64, now: u64) {
         let offset = (time as i64).wrapping_sub(now as i64);
-        // The least is that of the shortest way from the clock's reading to the event.
-        self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
+        let mut clocks = self.clocks.iter_mut();
+        match clocks.find(|clock| clock.abs_diff(offset) < CLOCKS_APART_NS) {
+            // The least is that of the shortest way from the clock's reading to the event.
+            Some(least) => *least = offset.min(*least),
+            None => self.clocks.push(offset),
+        }
     }
 
     /// Whether it is a slice timer that is set.
@@ -168,11 +186,16 @@ impl Timers {
         Some(ahead.max(0).unsigned_abs())
     }
 
-    /// From a time of the recording to one of the timers' clock, in ns.
+    /// From a time of the recording to one of a timer's clock, in ns: of the clocks that timers go by, the one
+    /// by which that is nearest.
     fn ahead(&self, expires: u64, now: u64) -> Option<i64> {
-        (expires as i64)
-            .checked_add(self.offset?)?
-            .checked_sub_unsigned(now)
+        let ahead = |&clock: &i64| {
+            (expires as i64)
+                .checked_add(clock)?
+                .checked_sub_unsigned(now)
+        };
+        let of_clocks = self.clocks.iter().filter_map(ahead);
+        of_clocks.min_by_key(|ns| ns.unsigned_abs())
     }
 
     /// By how much a slice timer that expires at `now` of its own clock is late.
@@ -183,15 +206,14 @@ impl Timers {
 
     /// The task whose timer it is.
     pub(crate) fn owner(&self, hrtimer: u64) -> Option<i32> {
-        self.armed.get(&hrtimer).map(|armed| armed.0)
+        self.armed.get(&hrtimer).map(|armed| armed.tid)
     }
 
     /// When it was to expire, by the recording's clock, if it is this task's.
     pub(crate) fn expires_for(&self, hrtimer: u64, tid: i32) -> Option<u64> {
-        let &(_, expires) = self.armed.get(&hrtimer).filter(|armed| armed.0 == tid)?;
-        (expires as i64)
-            .checked_add(self.offset?)
-            .and_then(|at| u64::try_from(at).ok())
+        let armed = self.armed.get(&hrtimer).filter(|armed| armed.tid == tid)?;
+        let ahead = self.ahead(armed.expires, armed.at)?;
+        armed.at.checked_add_signed(ahead)
     }
 
     /// Whether slices end by timers, if timers were recorded.
@@ -402,6 +424,29 @@ mod tests {
             set("0xffffffff81000020", n, 950_000_000);
         }
         assert!(timers.ends_slices(1_400_000) && !timers.ends_slices(950_000_000));
+    }
+
+    #[test]
+    fn timers_that_go_by_the_time_of_day_do_not_move_the_others() {
+        let (boot, day) = (5_000_000_000, 1_700_000_000_000_000_000);
+        let mut timers = Timers::default();
+        let mut set = |hrtimer, tid, at, expires, now| {
+            let by = Setter {
+                tid,
+                in_task: true,
+                at,
+                in_callback: false,
+            };
+            timers.start(hrtimer, expires, "hrtimer_wakeup", by);
+            timers.expire(at + 50_000, now);
+            timers.expires_for(hrtimer, tid)
+        };
+        // The recording's clock began 5 s after the timers' own.
+        let mono = |at: u64| at + boot;
+        assert_eq!(set(1, 7, 1_000, mono(51_000), mono(51_000)), Some(51_000));
+        let of_day = set(2, 8, 100_000, 149_000 + day, 150_000 + day);
+        assert_eq!(of_day, Some(149_000));
+        assert_eq!(set(1, 7, 200_000, mono(249_000), mono(250_000)), Some(249_000));
     }
 
     #[test]
