@@ -1,6 +1,6 @@
 //! Wakeup latencies and waiting for a CPU, from events of a recording or of a replay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_analysis::is_runnable;
 use stealtime_events::{Event, Kind};
@@ -10,6 +10,8 @@ use stealtime_simulator::Sink;
 #[derive(Clone, Debug, Default)]
 pub struct WakeLatencies {
     woken: BTreeMap<i32, u64>,
+    /// Who has a CPU.
+    running: BTreeSet<i32>,
     preempted: BTreeMap<i32, u64>,
     /// By thread, in ns, in the order of the wakeups.
     pub samples: BTreeMap<i32, Vec<u64>>,
@@ -30,6 +32,8 @@ impl WakeLatencies {
                 prev_state,
                 ..
             } => {
+                self.running.remove(&prev.0);
+                self.running.insert(next.0);
                 if prev.0 != 0 && is_runnable(prev_state) {
                     self.preempted.insert(prev.0, event.time_ns);
                     // A wakeup of it while it had this CPU has kept it awake.
@@ -46,8 +50,13 @@ impl WakeLatencies {
                     *ready = ready.saturating_add(event.time_ns.saturating_sub(since));
                 }
             }
+            // Who has a CPU still does not sleep: it has been kept awake.
+            Kind::SchedWakeup { tid, .. } if self.running.contains(&tid.0) => {
+                self.woken.remove(&tid.0);
+            }
             // Who waits may have run in the gap.
             Kind::Lost { .. } => {
+                self.running.clear();
                 self.woken.clear();
                 self.preempted.clear();
             }
@@ -115,5 +124,60 @@ mod tests {
         }
         assert_eq!(latencies.samples.get(&5), Some(&vec![20]));
         assert_eq!(latencies.ready_ns.get(&5), Some(&70));
+    }
+
+    #[test]
+    fn a_wakeup_of_who_goes_on_running_is_not_the_begin_of_a_later_one() {
+        let switch = |time, prev, next, prev_state| {
+            let kind = Kind::SchedSwitch {
+                prev: Tid(prev),
+                next: Tid(next),
+                prev_prio: 120,
+                next_prio: 120,
+                prev_state,
+            };
+            event(time, kind)
+        };
+        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
+        let woken = |time, wakeup| {
+            let kind = match wakeup {
+                true => Kind::SchedWakeup {
+                    tid,
+                    prio,
+                    target_cpu,
+                },
+                false => Kind::SchedWaking {
+                    tid,
+                    prio,
+                    target_cpu,
+                },
+            };
+            event(time, kind)
+        };
+        let latency = |events: &[Event]| {
+            let mut latencies = WakeLatencies::default();
+            events.iter().for_each(|event| latencies.take(event));
+            latencies.samples.remove(&5)
+        };
+        // It had its CPU still, and went on; then it slept and was woken.
+        let later = [
+            switch(0, 0, 5, 0),
+            woken(10, false),
+            woken(11, true),
+            switch(200, 5, 0, 1),
+            woken(300, false),
+            woken(301, true),
+            switch(320, 0, 5, 0),
+        ];
+        assert_eq!(latency(&later), Some(vec![20]));
+        // On its way to sleep: its CPU let go of it first.
+        let early = [
+            switch(0, 0, 5, 0),
+            woken(190, false),
+            switch(200, 5, 0, 1),
+            woken(201, true),
+            switch(220, 0, 5, 0),
+        ];
+        assert_eq!(latency(&early), Some(vec![30]));
     }
 }
