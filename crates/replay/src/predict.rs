@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{ScriptOutcome, Step};
+use stealtime_simulator::script::{ScriptOutcome, Step, Then};
 use stealtime_simulator::{Fault, run};
 
 use crate::decisions::Decisions;
@@ -94,7 +94,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             },
             poll_ns: time.poll_ns.unwrap_or(0),
             in_halts_ns: time.poll_ns.unwrap_or(0),
-            exits: exits_until(task, 0, usize::MAX),
+            exits: all_exits(task),
             wakeups: sorted(recording.wakeups.samples.get(&task.tid)),
             done_permille: 1000,
         })
@@ -138,12 +138,12 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             unknown_ns: 0,
             poll_ns: script.poll_ns,
             in_halts_ns: script.poll_ns + script.sleeping_ns,
-            exits: exits_until(task, script.passes, script.steps),
+            exits: exits_until(task, script),
             wakeups: sorted(watch.wakes.samples.get(&script.tid.0))
                 .iter()
                 .map(|ns| ns + u64::from(config.scripts.wake_ns))
                 .collect(),
-            done_permille: u64::from(script.passes) * 1000 + done_permille(task, script.steps),
+            done_permille: done(task, script),
         })
     };
     let vcpus = scripts.clone().filter(|pair| pair.0.vcpu.is_some());
@@ -191,37 +191,54 @@ fn in_order(mut vcpus: Vec<VcpuTimes>) -> Vec<VcpuTimes> {
     vcpus
 }
 
-/// What the first steps of a task's script are of all of it, in permille of the CPU time.
-fn done_permille(task: &RecordedTask, steps: usize) -> u64 {
-    let ns = |steps: &[Step]| -> u128 {
-        let runs = steps.iter().map(|step| match *step {
-            Step::Run { ns, .. } => u128::from(ns),
-            _ => 0,
-        });
-        runs.sum()
-    };
-    let done = ns(task.steps.get(..steps).unwrap_or(&task.steps)) * 1000;
-    let part = done.checked_div(ns(&task.steps)).unwrap_or(1000);
-    u64::try_from(part).unwrap_or(u64::MAX)
+/// CPU time of steps, in ns.
+fn compute_ns(steps: &[Step]) -> u128 {
+    let runs = steps.iter().map(|step| match *step {
+        Step::Run { ns, .. } => u128::from(ns),
+        _ => 0,
+    });
+    runs.sum()
 }
 
-/// Exits after so many passes through a task's script, and so many steps.
+/// What a script did of what its task did in the recording, in permille of the CPU time.
+fn done(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
+    let all = compute_ns(&task.steps);
+    let done = match task.then {
+        // It has nothing but steps of computing, and goes on with that when they are done.
+        Then::Compute => u128::from(script.books.run_ns) * 1000,
+        Then::End | Then::Repeat => {
+            let part = compute_ns(task.steps.get(..script.steps).unwrap_or(&task.steps));
+            u128::from(script.passes) * all * 1000 + part * 1000
+        }
+    };
+    u64::try_from(done.checked_div(all).unwrap_or(1000)).unwrap_or(u64::MAX)
+}
+
+fn all_exits(task: &RecordedTask) -> BTreeMap<ExitReason, u64> {
+    let mut exits = BTreeMap::new();
+    for &(_, reason) in &task.exits {
+        *exits.entry(reason).or_default() += 1;
+    }
+    exits
+}
+
+/// Exits of a script.
 ///
-/// What comes after the first pass was not recorded: that it is what the recording began with is as good as
+/// What comes after all of its steps was not recorded: that it is what the recording began with is as good as
 /// anything for the time it takes, but a reason may be most of a burst there. It has as many exits as the
 /// recording for as much work.
-fn exits_until(task: &RecordedTask, passes: u32, steps: usize) -> BTreeMap<ExitReason, u64> {
-    let mut exits = BTreeMap::new();
-    for &(before, reason) in &task.exits {
-        if passes > 0 || before < steps {
-            *exits.entry(reason).or_default() += 1;
-        }
-    }
-    if passes > 0 {
-        let more = u64::from(passes - 1) * 1000 + done_permille(task, steps);
+fn exits_until(task: &RecordedTask, script: &ScriptOutcome) -> BTreeMap<ExitReason, u64> {
+    if script.passes > 0 || script.steps >= task.steps.len() {
+        let mut exits = all_exits(task);
+        let more = done(task, script).saturating_sub(1000);
         exits
             .values_mut()
             .for_each(|n| *n += (*n * more + 500) / 1000);
+        return exits;
+    }
+    let mut exits = BTreeMap::new();
+    for &(_, reason) in task.exits.iter().filter(|exit| exit.0 < script.steps) {
+        *exits.entry(reason).or_default() += 1;
     }
     exits
 }

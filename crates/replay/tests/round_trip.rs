@@ -6,7 +6,7 @@ use common::{host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
 use stealtime_hypervisor::eevdf::{Feature, Preempt};
 use stealtime_replay::Extractor;
-use stealtime_replay::predict::Errors;
+use stealtime_replay::predict::{Errors, replay};
 use stealtime_simulator::Collected;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
 
@@ -148,4 +148,29 @@ fn what_a_scheduler_is_set_to_is_found() {
     assert_eq!(found(Preempt::Lazy, None, false), (lazy, None, false));
     // That may be a host without lazy preemption too.
     assert_eq!(found(Preempt::Full, None, true).0, None);
+}
+
+#[test]
+fn who_never_waits_does_more_with_more_time() {
+    let (recording, was) = record(&config("busy", 1, 3));
+    let (_, mut host, _) = replayed(&recording, &was);
+    for task in host.scripts.tasks.iter_mut().skip(1) {
+        task.nice = 19;
+    }
+    host.scripts.groups.fill(None);
+    let times = replay(&recording, &host).expect("a replay");
+    for (was, is) in was.vcpus.iter().zip(&times.vcpus) {
+        let permille = is.run_ns * 1000 / was.run_ns;
+        let done = is.done_permille;
+        assert!(done.abs_diff(permille) < 30, "{done} for {permille}");
+        // Exits for ticks and slices come with the work.
+        for (reason, n) in was.exits.iter().filter(|exits| *exits.1 >= 100) {
+            let expected = n * permille / 1000;
+            let n = is.exits.get(reason).copied().unwrap_or(0);
+            assert!(
+                n.abs_diff(expected) * 20 < expected,
+                "{reason:?}: {n} for {expected}"
+            );
+        }
+    }
 }
