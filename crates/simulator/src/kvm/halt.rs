@@ -190,7 +190,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Another task wants the CPU: whoever polls there stops (`kvm_vcpu_can_poll`).
+    /// Another task is on the CPU's queue, whether it preempts or not: whoever polls there stops
+    /// (`kvm_vcpu_can_poll`).
     pub(crate) fn disturb_poll(&mut self, cpu: CpuNr, by: CpuNr) -> Sim {
         let Some(task) = self.cpus[cpu].current else {
             return Ok(());

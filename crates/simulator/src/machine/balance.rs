@@ -290,6 +290,7 @@ impl Machine<'_> {
         self.tasks[task].moved_ns = now;
         self.one_less(from);
         self.one_more(cpu);
+        self.disturb_poll(cpu, by)?;
         self.make_part(task, cpu)?;
         let actions = self.fair.attach(fair, self.cpus[cpu].rq, now)?;
         self.fair.fold_parts(fair)?;

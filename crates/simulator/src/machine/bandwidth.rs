@@ -234,6 +234,7 @@ impl Machine<'_> {
             t.state = TaskState::Runnable;
             t.moved_ns = now;
             self.one_more(cpu);
+            self.disturb_poll(cpu, by)?;
             self.need_tick(cpu, by)?;
             self.act(cpu, actions, by)?;
         }

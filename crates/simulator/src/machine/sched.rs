@@ -176,6 +176,7 @@ impl Machine<'_> {
         t.cpu = target;
         t.books.enter(TaskState::Runnable, now);
         self.one_more(target);
+        self.disturb_poll(target, by)?;
         self.need_tick(target, by)?;
         // Told last, as whether it preempts shows in the event's flags (`ttwu_do_wakeup`).
         self.act(target, actions, by)?;
@@ -222,6 +223,7 @@ impl Machine<'_> {
         t.books.enter(TaskState::Runnable, now);
         let (tid, prio) = (t.tid, i32::from(t.prio));
         self.one_more(cpu);
+        self.disturb_poll(cpu, by)?;
         self.need_tick(cpu, cpu)?;
         self.emit(
             cpu,
