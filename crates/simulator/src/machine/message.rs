@@ -93,7 +93,7 @@ impl Machine<'_> {
             Message::ScriptWake { task, by } => self.script_woken(task, by),
             Message::ScriptMoves { task } => self.script_moves(task),
             Message::ScriptTick { task } => self.script_ticks(task),
-            Message::StartScript { task } => self.fork(task, self.tasks[task].cpu),
+            Message::StartScript { task } => self.script_begins(task),
             Message::Start { vm } => self.start_vm(vm),
             Message::Slack { limit } => self.hand_out_slack(limit),
             Message::StartWorker { task } => self.wake_worker(task, self.tasks[task].cpu),

@@ -1,6 +1,6 @@
 //! Points that scripts reach, and who waits for them.
 
-use super::{Edge, ScriptConfig, Scripts, Step, Then};
+use super::{Edge, ScriptConfig, Scripts, Step, Then, Until};
 use crate::ids::TaskNr;
 
 /// A point that a script reaches, as often as it is through with its steps.
@@ -10,6 +10,8 @@ struct Point {
     reached: u32,
     /// Who reaches it does so once at the most: that is all that others can wait for.
     once: bool,
+    /// The VM of which some vCPU halts until it is reached.
+    ends_halt_in: Option<u32>,
     /// Who waits for it.
     waits: Option<Waiter>,
 }
@@ -30,7 +32,7 @@ struct Vm {
     idle: Vec<(TaskNr, Edge)>,
     /// vCPUs that halt until it has computed for so long in all, in ns, if no point is reached before.
     awaits_work: Vec<AwaitsWork>,
-    /// How many vCPUs it has, and how many of them halt.
+    /// How many vCPUs it has that are there, and how many of them halt.
     vcpus: usize,
     halted: usize,
 }
@@ -65,6 +67,17 @@ pub(crate) struct Waiter {
     pub(crate) work_ns: Option<(u64, bool)>,
 }
 
+impl Vm {
+    /// If all vCPUs halt, who waits for the least work that is not to come.
+    fn idles(&self) -> Option<TaskNr> {
+        if self.halted < self.vcpus {
+            return None;
+        }
+        let waits = self.awaits_work.iter().filter(|wait| wait.busy);
+        waits.min_by_key(|wait| wait.until_ns).map(|wait| wait.task)
+    }
+}
+
 impl Points {
     /// The points of all scripts.
     pub(crate) fn new(scripts: &Scripts) -> Self {
@@ -83,7 +96,16 @@ impl Points {
         let last = of_vms.max().map_or(0, |last| last as usize + 1);
         let mut vms = vec![Vm::default(); last];
         for task in scripts.tasks.iter().filter(|task| task.vcpu.is_some()) {
-            if let Some(vm) = task.vm.and_then(|vm| vms.get_mut(vm as usize)) {
+            for step in task.steps.iter() {
+                if let Step::Halt(Until::Edge(edge) | Until::Work { edge, .. }) = *step
+                    && let Some(point) = points.get_mut(edge.0 as usize)
+                {
+                    point.ends_halt_in = task.vm;
+                }
+            }
+            // Who begins later is not there yet.
+            let vm = task.vm.filter(|_| task.starts_ns == 0);
+            if let Some(vm) = vm.and_then(|vm| vms.get_mut(vm as usize)) {
                 vm.vcpus += 1;
             }
         }
@@ -110,15 +132,25 @@ impl Points {
         done.map(|wait| wait.task)
     }
 
+    /// A vCPU begins in the middle of the run.
+    pub(crate) fn begins(&mut self, vm: u32) {
+        if let Some(vm) = self.vm_mut(Some(vm)) {
+            vm.vcpus += 1;
+        }
+    }
+
+    /// It has ended. If all others of its VM halt, who waits for the least work that is not to come.
+    pub(crate) fn ends(&mut self, vm: u32) -> Option<TaskNr> {
+        let vm = self.vm_mut(Some(vm))?;
+        vm.vcpus = vm.vcpus.saturating_sub(1);
+        vm.idles()
+    }
+
     /// A vCPU halts from now on. If all of its VM do, who waits for the least work that is not to come.
     pub(crate) fn halts(&mut self, vm: u32) -> Option<TaskNr> {
         let vm = self.vm_mut(Some(vm))?;
         vm.halted += 1;
-        if vm.halted < vm.vcpus {
-            return None;
-        }
-        let waits = vm.awaits_work.iter().filter(|wait| wait.busy);
-        waits.min_by_key(|wait| wait.until_ns).map(|wait| wait.task)
+        vm.idles()
     }
 
     /// It does not halt any longer.
@@ -169,9 +201,10 @@ impl Points {
 
     /// A script reaches a point: who is woken by that.
     ///
-    /// Where that is a vCPU's doing and who was woken in the recording is at work, it is the vCPU of
-    /// this VM that halts longest: a guest's scheduler gives what it wakes to an idle CPU
-    /// (`select_idle_sibling` in the kernel's `sched/fair.c`).
+    /// Where that is a vCPU's doing and the other vCPU that was woken in the recording is at work, it is the
+    /// vCPU of this VM that halts longest: a guest's scheduler gives what it wakes to an idle CPU
+    /// (`select_idle_sibling` in the kernel's `sched/fair.c`). What is sent to an emulator's thread, or ended no
+    /// halt, is nothing that a guest's scheduler could give to another.
     pub(crate) fn reach(&mut self, edge: Edge, vcpu_of: Option<u32>) -> Option<TaskNr> {
         let point = self.points.get_mut(edge.0 as usize)?;
         point.reached = point.reached.saturating_add(1);
@@ -179,6 +212,7 @@ impl Points {
             Some(waits) if point.is_reached(waits.pass) => (waits.task, edge, waits.idle_in),
             Some(_) => return None,
             None => {
+                let vcpu_of = vcpu_of.filter(|_| point.ends_halt_in == vcpu_of);
                 let &(task, edge) = self.vm_mut(vcpu_of)?.idle.first()?;
                 (task, edge, vcpu_of)
             }

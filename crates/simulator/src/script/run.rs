@@ -59,6 +59,8 @@ pub(crate) struct ScriptTask {
     /// The last halt slept.
     slept: bool,
     turn: u32,
+    /// It has been woken, and is on its way through the kernel.
+    waking: bool,
     /// When its timer was set last, in ns.
     armed: u64,
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
@@ -147,6 +149,7 @@ impl ScriptTask {
             halt: None,
             slept: false,
             turn: 0,
+            waking: false,
             armed: 0,
             awaited: Until::Time(0),
             work_until: None,
@@ -364,6 +367,7 @@ impl Machine<'_> {
     /// The steps are done: it ends, or computes on.
     fn script_done(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
         if self.script(task)?.then != Then::Compute {
+            self.script_ends(cpu, task)?;
             self.tasks[task].state = TaskState::Dead;
             return self.block_current(cpu);
         }
@@ -371,7 +375,9 @@ impl Machine<'_> {
             return self.schedule(cpu);
         }
         self.tell(cpu, task, Spent::Guest)?;
-        self.script(task)?.running = Some((Spent::Guest, MORE_NS));
+        let script = self.script(task)?;
+        script.running = Some((Spent::Guest, MORE_NS));
+        script.computes_ns = MORE_NS;
         self.tasks[task].left_ns = MORE_NS;
         self.run_task(cpu, task)
     }
@@ -501,6 +507,9 @@ impl Machine<'_> {
         if wake_ns == 0 {
             return self.wake(task, by).map(|_| ());
         }
+        if core::mem::replace(&mut self.script(task)?.waking, true) {
+            return Ok(());
+        }
         // It waits from now on, though it does not compete yet.
         let now = self.now;
         self.tasks[task].books.enter(TaskState::Runnable, now);
@@ -511,6 +520,7 @@ impl Machine<'_> {
     /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends
     /// here too: on its way back a lazy request counts.
     pub(crate) fn script_woken(&mut self, task: TaskNr, by: CpuNr) -> Sim {
+        self.script(task)?.waking = false;
         self.wake(task, by)?;
         let c = &self.cpus[by];
         let Some(current) = c.current else {

@@ -422,6 +422,48 @@ fn what_a_busy_vcpu_is_sent_wakes_one_that_halts() {
 }
 
 #[test]
+fn what_a_busy_emulator_is_sent_wakes_no_vcpu() {
+    // The first sends to a thread of its VM that is no vCPU and at work; the third halts for what comes late.
+    let scripts = vec![
+        vec![
+            work(1_000_000),
+            Step::Reach(Edge(0)),
+            work(20_000_000),
+            Step::Reach(Edge(1)),
+        ],
+        vec![work(10_000_000), Step::Sleep(Until::Edge(Edge(0)))],
+        vec![Step::Halt(Until::Edge(Edge(1))), work(1_000_000)],
+    ];
+    let mut config = config(3, 2, scripts);
+    are_vcpus(&mut config.scripts.tasks);
+    let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
+    config.scripts.tasks[1].vcpu = None;
+    assert!(slept(&config) > 20_000_000);
+    // Nor does what nobody waits for, as something else has ended the wait.
+    config.scripts.tasks[1].steps = Arc::from([work(10_000_000)]);
+    config.scripts.tasks[1].vcpu = Some(1);
+    assert!(slept(&config) > 20_000_000);
+}
+
+#[test]
+fn who_is_woken_twice_at_once_does_not_sleep_shorter_later() {
+    // Its alarm wakes it, and what it waits for comes while that is on its way; then it sleeps until 50 ms.
+    let waits = vec![
+        Step::Alarm(Until::Time(1_000_000)),
+        Step::Halt(Until::Edge(Edge(0))),
+        work(10_000),
+        Step::Sleep(Until::Time(50_000_000)),
+        work(1_000),
+    ];
+    let wakes = vec![work(1_400_000), Step::Reach(Edge(0))];
+    let mut config = config(2, 1, vec![waits, wakes]);
+    config.scripts.wake_ns = 500_000;
+    config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+    let finished = run(&config, &mut ()).unwrap().scripts[0].finished_ns;
+    assert!(finished.unwrap() > 50_000_000, "{finished:?}");
+}
+
+#[test]
 fn a_wakeup_on_its_way_back_preempts() {
     let mut sleeper = Vec::new();
     for n in 1..9u64 {
@@ -503,6 +545,83 @@ fn who_waits_for_a_vm_that_idles_goes_on() {
     assert_eq!(woken(true), 2);
     // At the end of the step in which they are done.
     assert_eq!(woken(false), 56);
+}
+
+#[test]
+fn vcpus_that_are_not_there_do_not_keep_a_vm_from_idling() {
+    let edge = Edge(0);
+    let waits = Step::Halt(Until::Work {
+        edge,
+        ns: 3_000_000,
+        busy: true,
+    });
+    let sleeps = vec![
+        work(1_000_000),
+        Step::Halt(Until::Time(50_000_000)),
+        work(5_000_000),
+        Step::Reach(edge),
+    ];
+    let late = vec![work(1_000_000)];
+    let woken = |scripts: [Vec<Step>; 3], starts_ns| {
+        let mut config = config(3, 1, scripts.into());
+        are_vcpus(&mut config.scripts.tasks);
+        config.scripts.tasks[2].starts_ns = starts_ns;
+        config.scripts.balanced = true;
+        config.knobs.kvm.halt_poll.halt_poll_ns = 0;
+        let outcome = run(&config, &mut ()).unwrap();
+        outcome.scripts[0].finished_ns.unwrap_or(u64::MAX) / 1_000_000
+    };
+    let waits = || vec![waits, work(1_000_000)];
+    // The third is not there yet, or has ended by the time at which the second halts.
+    assert_eq!(woken([waits(), sleeps.clone(), late], 70_000_000), 2);
+    assert_eq!(woken([waits(), sleeps, vec![work(500_000)]], 0), 2);
+    // The last one that did not halt ends.
+    let ends = || vec![work(500_000)];
+    assert_eq!(woken([waits(), ends(), vec![work(1_000_000)]], 0), 2);
+}
+
+#[test]
+fn who_computes_on_does_work_of_its_vm() {
+    let waits = Step::Halt(Until::Work {
+        edge: Edge(0),
+        ns: 30_000_000,
+        busy: true,
+    });
+    let late = vec![Step::Halt(Until::Time(90_000_000)), Step::Reach(Edge(0))];
+    let scripts = vec![vec![waits, work(1_000)], vec![work(1_000_000)], late];
+    let mut config = config(3, 1, scripts);
+    are_vcpus(&mut config.scripts.tasks);
+    config.scripts.balanced = true;
+    config.scripts.tasks[1].then = Then::Compute;
+    let finished = run(&config, &mut ()).unwrap().scripts[0].finished_ns;
+    assert!(finished.is_some_and(|ns| ns < 45_000_000), "{finished:?}");
+}
+
+#[test]
+fn a_poll_ends_when_somebody_waits_for_its_cpu() {
+    // Halts of 1.9 ms that poll; who is woken beside a poll and does not preempt is not kept waiting for it.
+    let halts: Vec<Step> = (1..45u64)
+        .flat_map(|n| [Step::Halt(Until::Time(n * 2_000_000)), work(100_000)])
+        .collect();
+    let wakes: Vec<Step> = (1..45u64)
+        .flat_map(|n| {
+            [
+                Step::Sleep(Until::Time(n * 2_000_000 + 500_000)),
+                work(10_000),
+            ]
+        })
+        .collect();
+    let mut config = config(1, 0, vec![halts, wakes]);
+    are_vcpus(&mut config.scripts.tasks[..1]);
+    let halt_poll = &mut config.knobs.kvm.halt_poll;
+    halt_poll.halt_poll_ns = 5_000_000;
+    halt_poll.grow_start_ns = 5_000_000;
+    let features = config.knobs.sched.features;
+    config.knobs.sched.features = features.without(Feature::WakeupPreemption);
+    let outcome = run(&config, &mut ()).unwrap();
+    assert!(outcome.scripts[0].poll_ns > 10_000_000);
+    let waited = outcome.scripts[1].books.wait_ns;
+    assert!(waited < 2_000_000, "{waited}");
 }
 
 #[test]

@@ -35,6 +35,24 @@ impl Machine<'_> {
         Ok(waiter)
     }
 
+    /// A script begins in the middle of the run.
+    pub(crate) fn script_begins(&mut self, task: TaskNr) -> Sim {
+        if let Some(vm) = self.script(task)?.vcpu_of {
+            self.points.begins(vm);
+        }
+        self.fork(task, self.tasks[task].cpu)
+    }
+
+    /// It has ended: if its VM is all idle with that, it is as with one that halts.
+    pub(super) fn script_ends(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
+        let vm = self.script(task)?.vcpu_of;
+        let waiter = vm.and_then(|vm| self.points.ends(vm));
+        match (waiter, vm) {
+            (Some(waiter), Some(vm)) => self.waits_no_longer(cpu, waiter, vm),
+            _ => Ok(()),
+        }
+    }
+
     /// A vCPU that waits for work of its VM goes on.
     fn waits_no_longer(&mut self, cpu: CpuNr, waiter: TaskNr, vm: u32) -> Sim {
         let edge = self.script(waiter)?.awaited_edge();
