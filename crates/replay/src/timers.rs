@@ -446,7 +446,10 @@ mod tests {
         assert_eq!(set(1, 7, 1_000, mono(51_000), mono(51_000)), Some(51_000));
         let of_day = set(2, 8, 100_000, 149_000 + day, 150_000 + day);
         assert_eq!(of_day, Some(149_000));
-        assert_eq!(set(1, 7, 200_000, mono(249_000), mono(250_000)), Some(249_000));
+        assert_eq!(
+            set(1, 7, 200_000, mono(249_000), mono(250_000)),
+            Some(249_000)
+        );
     }
 
     #[test]
