@@ -203,7 +203,9 @@ impl Extractor {
             Kind::SchedWaking {
                 tid, target_cpu, ..
             } => self.waking(event, tid.0, target_cpu),
-            Kind::SchedWakeup { tid, .. } => self.wakeup(tid.0),
+            Kind::SchedWakeup {
+                tid, target_cpu, ..
+            } => self.wakeup(tid.0, target_cpu),
             Kind::SchedWakeupNew { .. }
             | Kind::SchedProcessFork { .. }
             | Kind::SchedProcessExit { .. }

@@ -38,12 +38,22 @@ impl Extractor {
         }
     }
 
-    /// `sched_wakeup`: who has a CPU still had not let go of it, and does not sleep.
-    pub(crate) fn wakeup(&mut self, tid: i32) {
+    /// `sched_wakeup`: who has a CPU still had not let go of it, and does not sleep. Who does waits on this
+    /// CPU; `sched_waking` has told where it was before.
+    pub(crate) fn wakeup(&mut self, tid: i32, target: u32) {
         self.tells_wakeups = true;
+        let idle = self.is_idle(target);
         if let Some(task) = self.tasks.get_mut(&tid) {
             task.early = None;
+            if let Some(woken) = &mut task.woken {
+                woken.1 = idle;
+            }
         }
+    }
+
+    fn is_idle(&self, cpu: u32) -> bool {
+        let cpu = self.cpus.get(cpu as usize);
+        cpu.is_some_and(|cpu| cpu.current == Some(0))
     }
 
     /// A task has gone to sleep: it may have been woken on its way there.
@@ -61,8 +71,7 @@ impl Extractor {
     fn woken(&mut self, wakeup: Early, tid: i32) {
         let now = self.now;
         let cause = self.cause(&wakeup.event, wakeup.expiring, tid);
-        let target = self.cpus.get(wakeup.target as usize);
-        let idle = target.is_some_and(|cpu| cpu.current == Some(0));
+        let idle = self.is_idle(wakeup.target);
         let task = self.task(tid);
         task.wake(now, cause);
         task.woken = Some((now, idle));

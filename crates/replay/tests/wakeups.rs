@@ -3,9 +3,9 @@
 mod common;
 
 use common::{extracted, host, vcpu};
-use stealtime_events::{CpuId, Event, Kind};
+use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_simulator::script::{Edge, Scripts, Spent, Step, Until};
-use stealtime_simulator::{Collected, run};
+use stealtime_simulator::{Collected, NameList, run};
 
 const MS: u64 = 1_000_000;
 
@@ -116,4 +116,50 @@ fn a_wakeup_that_kept_its_task_awake_ends_no_later_sleep() {
         .iter()
         .filter(|until| matches!(until, Until::Work { .. } | Until::Edge(_)));
     assert_eq!(by_vcpu.count(), 0, "{halts:?}");
+}
+
+/// Task 5 was on a CPU that another one has, and is woken on one that is idle.
+#[test]
+fn how_long_an_idle_cpu_takes_is_told_by_wakeups_there() {
+    let mut events = Vec::new();
+    let mut add = |time_ns, cpu, tid, kind| {
+        let (cpu, tid, context) = (CpuId(cpu), Tid(tid), Context::default());
+        events.push(Event {
+            time_ns,
+            cpu,
+            tid,
+            context,
+            kind,
+        });
+    };
+    let switch = |prev, next, prev_state| Kind::SchedSwitch {
+        prev: Tid(prev),
+        next: Tid(next),
+        prev_prio: 120,
+        next_prio: 120,
+        prev_state,
+    };
+    add(0, 0, 0, switch(0, 6, 0));
+    add(1, 1, 5, switch(5, 0, 1));
+    let (tid, prio) = (Tid(5), 120);
+    for at in (1..40).map(|n| n * MS) {
+        let (was, is) = (0, 1);
+        let waking = Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu: was,
+        };
+        let wakeup = Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu: is,
+        };
+        add(at, 0, 6, waking);
+        add(at + 1_000, 0, 6, wakeup);
+        add(at + 30_000, 1, 0, switch(0, 5, 0));
+        add(at + 90_000, 1, 5, switch(5, 0, 1));
+    }
+    let (recording, _) = extracted(&events, &NameList::default());
+    assert_eq!(recording.idle_wake_ns, Some(30_000));
+    assert_eq!(recording.wake_ns, None);
 }
