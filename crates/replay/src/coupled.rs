@@ -17,7 +17,7 @@ pub(crate) struct Coupled {
     pub(crate) woken: u64,
 }
 
-/// When a vCPU was asleep.
+/// When a vCPU was asleep, or not there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asleep {
     /// From when to when, in ns; the last may go on.
@@ -116,7 +116,50 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
 
 #[cfg(test)]
 mod tests {
-    use super::Computed;
+    use stealtime_simulator::script::{Edge, Step, Until};
+
+    use super::{Computed, Coupled, settle_coupled};
+    use crate::task::{Birth, State, Task};
+
+    /// A vCPU halts from 200 to 300 until another one wakes it, and this is a third one of its VM: whether some
+    /// vCPU was always at work.
+    fn was_busy(third: Task) -> bool {
+        let mut waits = Task::new(State::Running { since: 0 });
+        let edge = Edge(0);
+        waits.steps.push(Step::Halt(Until::Edge(edge)));
+        waits.coupled.push(Coupled {
+            step: 0,
+            edge,
+            began: 200,
+            woken: 300,
+        });
+        let mut wakes = Task::new(State::Running { since: 0 });
+        wakes.sleep(150);
+        let vcpu = |number| Some((0, number));
+        let mut tasks = [
+            (1, vcpu(0), waits),
+            (2, vcpu(1), wakes),
+            (3, vcpu(2), third),
+        ];
+        settle_coupled(&mut tasks);
+        match tasks[0].2.steps[0] {
+            Step::Halt(Until::Work { busy, .. }) => busy,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn who_is_not_there_is_not_at_work() {
+        assert!(was_busy(Task::new(State::Running { since: 0 })));
+        // Asleep since the recording began.
+        assert!(!was_busy(Task::new(State::Asleep { since: 0 })));
+        let mut ended = Task::new(State::Running { since: 0 });
+        ended.ends(100);
+        assert!(!was_busy(ended));
+        let born = |at| Task::born(Birth { at, seen: true });
+        assert!(!was_busy(born(400)));
+        assert!(was_busy(born(100)));
+    }
 
     #[test]
     fn what_was_computed_is_known_between_changes() {

@@ -237,7 +237,8 @@ impl Task {
             costs: SleepCosts::default(),
             untold_sleeps: Vec::new(),
         };
-        if let State::Asleep { .. } = state {
+        if let State::Asleep { since } = state {
+            task.asleep.begins(since);
             task.open();
         }
         task
@@ -245,10 +246,13 @@ impl Task {
 
     /// A task that begins.
     pub(crate) fn born(birth: Birth) -> Self {
-        Self {
+        let mut task = Self {
             born: Some(birth),
             ..Self::new(State::Runnable)
-        }
+        };
+        task.asleep.begins(0);
+        task.asleep.ends(birth.at);
+        task
     }
 
     /// It ends.
@@ -256,6 +260,7 @@ impl Task {
         self.settle(now);
         self.halt_untold();
         self.state = State::Gone;
+        self.asleep.begins(now);
         self.died = Some(now);
     }
 
