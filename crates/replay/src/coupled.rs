@@ -121,8 +121,8 @@ mod tests {
     use super::{Computed, Coupled, settle_coupled};
     use crate::task::{Birth, State, Task};
 
-    /// A vCPU halts from 200 to 300 until another one wakes it, and this is a third one of its VM: whether some
-    /// vCPU was always at work.
+    /// A vCPU halts from 200 to 300 until another one wakes it, and this is a third one of its VM: whether
+    /// some vCPU was always at work.
     fn was_busy(third: Task) -> bool {
         let mut waits = Task::new(State::Running { since: 0 });
         let edge = Edge(0);

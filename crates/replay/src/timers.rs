@@ -186,8 +186,8 @@ impl Timers {
         Some(ahead.max(0).unsigned_abs())
     }
 
-    /// From a time of the recording to one of a timer's clock, in ns: of the clocks that timers go by, the one
-    /// by which that is nearest.
+    /// From a time of the recording to one of a timer's clock, in ns: of the clocks that timers go by, the
+    /// one by which that is nearest.
     fn ahead(&self, expires: u64, now: u64) -> Option<i64> {
         let ahead = |&clock: &i64| {
             (expires as i64)

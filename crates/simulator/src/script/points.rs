@@ -203,8 +203,8 @@ impl Points {
     ///
     /// Where that is a vCPU's doing and the other vCPU that was woken in the recording is at work, it is the
     /// vCPU of this VM that halts longest: a guest's scheduler gives what it wakes to an idle CPU
-    /// (`select_idle_sibling` in the kernel's `sched/fair.c`). What is sent to an emulator's thread, or ended no
-    /// halt, is nothing that a guest's scheduler could give to another.
+    /// (`select_idle_sibling` in the kernel's `sched/fair.c`). What is sent to an emulator's thread, or
+    /// ended no halt, is nothing that a guest's scheduler could give to another.
     pub(crate) fn reach(&mut self, edge: Edge, vcpu_of: Option<u32>) -> Option<TaskNr> {
         let point = self.points.get_mut(edge.0 as usize)?;
         point.reached = point.reached.saturating_add(1);
