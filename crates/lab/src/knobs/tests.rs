@@ -176,8 +176,8 @@ fn values_that_do_not_fit_are_refused_and_change_nothing() {
         ("vm.web.cpu_wait", "1", "did you mean `vm.web.cpu_weight`?"),
         ("vm.nice", "1", "a VM's knobs are vm.NAME.KNOB"),
         ("vm.web-9.cpu_weight", "1", "did you mean `web-1`?"),
-        ("vm.web", "1", "no such VM"),
-        ("vm.", "1", "no such VM"),
+        ("vm.web", "1", "a VM's knobs are vm.NAME.KNOB"),
+        ("vm.", "1", "a VM's knobs are vm.NAME.KNOB"),
         ("vm.web.workload.period", "1ms", "did you mean `period_ns`?"),
         (
             "vm.web.workload.period_ns",

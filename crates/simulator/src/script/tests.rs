@@ -687,6 +687,19 @@ fn who_yields_to_a_vcpu_that_waits_loses_what_that_gains() {
 }
 
 #[test]
+fn yields_are_to_the_thread_that_has_the_number_now() {
+    let busy = || vec![work(1_000_000_000)];
+    let ended = vec![work(1_000_000)];
+    let mut config = config(1, 0, vec![yields_to(1), ended, busy(), busy()]);
+    are_vcpus(&mut config.scripts.tasks);
+    let later = &mut config.scripts.tasks[2];
+    (later.vcpu, later.starts_ns) = (Some(1), 5_000_000);
+    let outcome = run(&config, &mut ()).unwrap();
+    let ran = |n: usize| outcome.scripts[n].books.run_ns;
+    assert!(outcome.stats.directed_yields > 10 && ran(0) * 2 < ran(3));
+}
+
+#[test]
 fn a_yield_to_a_vcpu_that_runs_or_sleeps_gives_nothing_away() {
     let sleeps = vec![Step::Halt(Until::Time(1_000_000_000))];
     let runs = vec![work(1_000_000_000)];

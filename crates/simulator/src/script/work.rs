@@ -37,8 +37,11 @@ impl Machine<'_> {
 
     /// A script begins in the middle of the run.
     pub(crate) fn script_begins(&mut self, task: TaskNr) -> Sim {
-        if let Some(vm) = self.script(task)?.vcpu_of {
+        let script = self.script(task)?;
+        let (vm, number) = (script.vcpu_of, script.number);
+        if let (Some(vm), Some(number)) = (vm, number) {
             self.points.begins(vm);
+            self.yields.begins(vm, number, task);
         }
         self.fork(task, self.tasks[task].cpu)
     }

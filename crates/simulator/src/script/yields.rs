@@ -56,6 +56,17 @@ impl Yields {
         }
     }
 
+    /// This task begins in the middle of the run: if it has the number of one that was there before, yields
+    /// are to it from now on.
+    pub(crate) fn begins(&mut self, vm: u32, number: u32, task: TaskNr) {
+        if let Some(vm) = self.vms.get_mut(&vm)
+            && let Ok(place) = vm.place(number)
+            && let Some(vcpu) = vm.vcpus.get_mut(place)
+        {
+            vcpu.task = task;
+        }
+    }
+
     fn vcpu(&self, vm: u32, number: u32) -> Option<&Vcpu> {
         let vm = self.vms.get(&vm)?;
         vm.vcpus.get(vm.place(number).ok()?)

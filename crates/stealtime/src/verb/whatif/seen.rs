@@ -139,7 +139,7 @@ fn measured(verb: &WhatIf, base: &Base, path: &Path) -> Result<Measured, CliErro
     let other = verb.read(twice.path())?;
     let mut places = Vec::new();
     for (vm, name) in base.vms.iter().enumerate() {
-        let place = place(base, vm, &other).ok_or_else(|| {
+        let place = place(base, vm, &other, &places).ok_or_else(|| {
             CliError::WhatIf(format!(
                 "{}: has no VM {name}, neither by its vCPUs' threads nor by name: --seen and --again \
                  are for recordings of the same guests (name their threads by --vm-of)",
@@ -152,16 +152,20 @@ fn measured(verb: &WhatIf, base: &Base, path: &Path) -> Result<Measured, CliErro
     Ok(measured.of_vms(&places))
 }
 
-/// Which VM of another recording is this one: the one with its threads, else the one of its name.
-fn place(base: &Base, vm: usize, other: &Read) -> Option<usize> {
+/// Which VM of another recording is this one: the one with its threads, else the one of its name; none that
+/// is another one already.
+fn place(base: &Base, vm: usize, other: &Read, taken: &[usize]) -> Option<usize> {
     let own = |at: &Option<(usize, u32)>| at.is_some_and(|(of, _)| of == vm);
     let tasks = base.recording.tasks.iter();
-    let mut tids = tasks.filter(|task| own(&task.vcpu)).map(|task| task.tid);
+    let mut threads = tasks.filter(|task| own(&task.vcpu));
     let others = &other.recording.tasks;
-    let by_thread = tids.find_map(|tid| {
-        let task = others.iter().find(|task| task.tid == tid)?;
-        task.vcpu.map(|(vm, _)| vm)
+    // After another boot an id may be any thread's.
+    let by_thread = threads.find_map(|own| {
+        let task = others.iter().find(|task| task.tid == own.tid)?;
+        let (vm, number) = task.vcpu?;
+        own.vcpu.is_some_and(|own| own.1 == number).then_some(vm)
     });
     let name = base.vms.get(vm)?;
-    by_thread.or_else(|| other.vms().iter().position(|other| other == name))
+    let place = by_thread.or_else(|| other.vms().iter().position(|other| other == name));
+    place.filter(|place| !taken.contains(place))
 }
