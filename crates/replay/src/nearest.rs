@@ -207,7 +207,7 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
                 continue;
             };
             let (moved, mut kind, mut assumed) = (best.moved, best.kind, best.way.0.clone());
-            (kind.groups, kind.vcpu_groups) = (false, false);
+            (kind.groups, kind.vcpu_groups) = (false, self.told.vcpu_groups == Some(true));
             if !assumed.own_group.remove(&vm) {
                 assumed.own_group.insert(vm);
             }
@@ -294,7 +294,9 @@ fn kinds(recording: &Recording, told: &Assumed) -> Vec<Kind> {
         None if is_coupled(recording) => vec![false, true],
         None => vec![false],
     };
-    let layouts = [(false, false), (true, false), (true, true)];
+    // Single VMs may have a cgroup where not all do, for a limit or a weight.
+    let in_single = told.vcpu_groups == Some(true);
+    let layouts = [(false, in_single), (true, false), (true, true)];
     let layouts = layouts.into_iter().filter(|&(groups, vcpus)| {
         let as_told = told.vcpu_groups.is_none_or(|told| told == vcpus);
         told.groups.is_none_or(|told| told == groups) && (as_told || !groups)

@@ -35,6 +35,15 @@ fn a_file_about_the_host_is_believed() {
     }
 }
 
+#[test]
+fn vcpus_have_cgroups_in_that_of_a_single_vm_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "vcpu_cgroups = true\ngroups = false\nvm.vm1.cpu_max = \"40ms 100ms\"\n";
+    let out = answer(&[HACKBENCH, "--host", &file(&folder, text)]).replace("\n  ", " ");
+    let line = "in cgroups of their own, and in those each vCPU (fits best, unless told): vm1 with cpu.max";
+    assert!(out.contains(line), "{out}");
+}
+
 fn preempts(recording: &str, arguments: &[&str]) -> String {
     let out = answer(&[&[recording, "--seeds", "2"], arguments].concat());
     let lines = out.replace("\n  ", " ");

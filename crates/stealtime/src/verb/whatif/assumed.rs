@@ -116,7 +116,8 @@ fn groups(base: &Base) -> String {
         }
         (true, false, _) => "each VM in a cgroup of its own",
         (false, _, true) => "no cgroups",
-        (false, _, false) => "in cgroups of their own",
+        (false, true, false) => "in cgroups of their own, and in those each vCPU",
+        (false, false, false) => "in cgroups of their own",
     };
     match own.is_empty() {
         true => format!("{what} (fits best, unless told)"),
