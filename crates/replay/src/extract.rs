@@ -638,7 +638,9 @@ impl Extractor {
         let begins = task.born.filter(|birth| birth.at > self.first);
         let goes_on = vcpu.is_some() && task.died.is_none() && begins.is_none();
         task.finish(self.now, goes_on);
+        // Who spins without end goes on to spin.
         let then = match vcpu {
+            _ if goes_on && task.gives_its_cpu_away() => Then::Repeat,
             Some(_) if task.died.is_none() && task.never_waits(self.first, self.now) => {
                 Then::Compute
             }

@@ -587,6 +587,12 @@ impl Task {
         !waits && seen && self.switches_in > 0
     }
 
+    /// Whether it yields its CPU to others of its VM at times.
+    pub(crate) fn gives_its_cpu_away(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Spin | Step::YieldTo(_)))
+    }
+
     /// The recording is over. A wait that goes on lasts as long as it was seen to, at least, if the
     /// task `goes_on`; otherwise nobody knows what would end it.
     pub(crate) fn finish(&mut self, now: u64, goes_on: bool) {

@@ -111,6 +111,19 @@ fn the_host_of_who_yields_is_found() {
     }
 }
 
+#[test]
+fn who_is_through_with_what_was_recorded_goes_on_to_yield() {
+    let (recording, _) = recording_of(&yields());
+    let knobs = hosts::knobs(&recording);
+    let mut longer = hosts::as_recorded(&recording, knobs, &hosts::Assumed::default(), 0);
+    longer.run.duration_ns *= 2;
+    let mut truth = yields();
+    truth.run.duration_ns *= 2;
+    for (was, is) in ran(&truth).iter().zip(&ran(&longer)) {
+        assert!(was.abs_diff(*is) <= 5, "{was} {is}");
+    }
+}
+
 /// An exit by PAUSE, as VMX numbers it.
 const PAUSE: u32 = 40;
 
