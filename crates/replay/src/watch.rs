@@ -87,31 +87,49 @@ mod tests {
         }
     }
 
+    fn switch(time_ns: u64, prev: i32, next: i32, prev_state: u32) -> Event {
+        let kind = Kind::SchedSwitch {
+            prev: Tid(prev),
+            next: Tid(next),
+            prev_prio: 120,
+            next_prio: 120,
+            prev_state,
+        };
+        event(time_ns, kind)
+    }
+
+    /// `sched_waking` of task 5.
+    fn waking(time_ns: u64) -> Event {
+        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
+        let kind = Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu,
+        };
+        event(time_ns, kind)
+    }
+
+    /// `sched_wakeup` of task 5.
+    fn wakeup(time_ns: u64) -> Event {
+        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
+        let kind = Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu,
+        };
+        event(time_ns, kind)
+    }
+
+    /// Its latencies, and its waiting, in ns.
+    fn latencies(events: &[Event]) -> (Option<Vec<u64>>, Option<u64>) {
+        let mut latencies = WakeLatencies::default();
+        events.iter().for_each(|event| latencies.take(event));
+        (latencies.samples.remove(&5), latencies.ready_ns.remove(&5))
+    }
+
     #[test]
     fn a_wakeup_that_keeps_its_task_awake_has_no_latency() {
-        let mut latencies = WakeLatencies::default();
-        let switch = |time, prev, next, prev_state| {
-            let kind = Kind::SchedSwitch {
-                prev: Tid(prev),
-                next: Tid(next),
-                prev_prio: 120,
-                next_prio: 120,
-                prev_state,
-            };
-            event(time, kind)
-        };
-        let waking = |time| {
-            let (tid, prio, target_cpu) = (Tid(5), 120, 0);
-            event(
-                time,
-                Kind::SchedWaking {
-                    tid,
-                    prio,
-                    target_cpu,
-                },
-            )
-        };
-        for event in [
+        let events = [
             switch(0, 0, 5, 0),
             waking(10),
             switch(100, 5, 6, 0),
@@ -119,65 +137,31 @@ mod tests {
             switch(200, 5, 0, 1),
             waking(300),
             switch(320, 0, 5, 0),
-        ] {
-            latencies.take(&event);
-        }
-        assert_eq!(latencies.samples.get(&5), Some(&vec![20]));
-        assert_eq!(latencies.ready_ns.get(&5), Some(&70));
+        ];
+        assert_eq!(latencies(&events), (Some(vec![20]), Some(70)));
     }
 
     #[test]
     fn a_wakeup_of_who_goes_on_running_is_not_the_begin_of_a_later_one() {
-        let switch = |time, prev, next, prev_state| {
-            let kind = Kind::SchedSwitch {
-                prev: Tid(prev),
-                next: Tid(next),
-                prev_prio: 120,
-                next_prio: 120,
-                prev_state,
-            };
-            event(time, kind)
-        };
-        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
-        let woken = |time, wakeup| {
-            let kind = match wakeup {
-                true => Kind::SchedWakeup {
-                    tid,
-                    prio,
-                    target_cpu,
-                },
-                false => Kind::SchedWaking {
-                    tid,
-                    prio,
-                    target_cpu,
-                },
-            };
-            event(time, kind)
-        };
-        let latency = |events: &[Event]| {
-            let mut latencies = WakeLatencies::default();
-            events.iter().for_each(|event| latencies.take(event));
-            latencies.samples.remove(&5)
-        };
         // It had its CPU still, and went on; then it slept and was woken.
         let later = [
             switch(0, 0, 5, 0),
-            woken(10, false),
-            woken(11, true),
+            waking(10),
+            wakeup(11),
             switch(200, 5, 0, 1),
-            woken(300, false),
-            woken(301, true),
+            waking(300),
+            wakeup(301),
             switch(320, 0, 5, 0),
         ];
-        assert_eq!(latency(&later), Some(vec![20]));
+        assert_eq!(latencies(&later).0, Some(vec![20]));
         // On its way to sleep: its CPU let go of it first.
         let early = [
             switch(0, 0, 5, 0),
-            woken(190, false),
+            waking(190),
             switch(200, 5, 0, 1),
-            woken(201, true),
+            wakeup(201),
             switch(220, 0, 5, 0),
         ];
-        assert_eq!(latency(&early), Some(vec![30]));
+        assert_eq!(latencies(&early).0, Some(vec![30]));
     }
 }

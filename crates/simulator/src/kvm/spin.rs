@@ -10,7 +10,7 @@ use stealtime_hypervisor::posted_interrupt::Requests;
 use super::{VcpuRun, Word};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, VcpuNr, VmNr};
-use crate::machine::{Irq, Machine};
+use crate::machine::{Irq, Machine, TaskState};
 
 /// What the search for a vCPU asks.
 struct Asked<'m, 'a> {
@@ -80,6 +80,10 @@ impl YieldHost for Asked<'_, '_> {
 impl<'a> Machine<'a> {
     /// `kvm_vcpu_yield_to`: what runs on `cpu` yields to a vCPU's thread. If it did, the caller picks.
     pub(crate) fn yield_to(&mut self, cpu: CpuNr, task: TaskNr) -> Result<YieldTo, eevdf::Error> {
+        if matches!(self.tasks[task].state, TaskState::Dead | TaskState::New) {
+            // No thread runs it any more, or yet.
+            return Ok(YieldTo::Declined);
+        }
         if self.cfg.knobs.sched.lag_credit.across_run_queues && self.make_part(task, cpu).is_err() {
             return Ok(YieldTo::Declined);
         }

@@ -397,20 +397,22 @@ fn sleeping_takes_time_and_polling_does_not() {
     );
 }
 
+/// The first sends to the second, which is at work and `waits` for that later, while the third halts for what
+/// comes late.
+fn sends_to_busy(waits: Step) -> Config {
+    let sends = vec![
+        work(1_000_000),
+        Step::Reach(Edge(0)),
+        work(20_000_000),
+        Step::Reach(Edge(1)),
+    ];
+    let halts = vec![Step::Halt(Until::Edge(Edge(1))), work(1_000_000)];
+    config(3, 2, vec![sends, vec![work(10_000_000), waits], halts])
+}
+
 #[test]
 fn what_a_busy_vcpu_is_sent_wakes_one_that_halts() {
-    // The first sends to the second, which is at work, while the third halts for what comes late.
-    let scripts = vec![
-        vec![
-            work(1_000_000),
-            Step::Reach(Edge(0)),
-            work(20_000_000),
-            Step::Reach(Edge(1)),
-        ],
-        vec![work(10_000_000), Step::Halt(Until::Edge(Edge(0)))],
-        vec![Step::Halt(Until::Edge(Edge(1))), work(1_000_000)],
-    ];
-    let mut config = config(3, 2, scripts);
+    let mut config = sends_to_busy(Step::Halt(Until::Edge(Edge(0))));
     let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
     assert!(slept(&config) > 20_000_000);
     are_vcpus(&mut config.scripts.tasks);
@@ -423,18 +425,8 @@ fn what_a_busy_vcpu_is_sent_wakes_one_that_halts() {
 
 #[test]
 fn what_a_busy_emulator_is_sent_wakes_no_vcpu() {
-    // The first sends to a thread of its VM that is no vCPU and at work; the third halts for what comes late.
-    let scripts = vec![
-        vec![
-            work(1_000_000),
-            Step::Reach(Edge(0)),
-            work(20_000_000),
-            Step::Reach(Edge(1)),
-        ],
-        vec![work(10_000_000), Step::Sleep(Until::Edge(Edge(0)))],
-        vec![Step::Halt(Until::Edge(Edge(1))), work(1_000_000)],
-    ];
-    let mut config = config(3, 2, scripts);
+    // A thread of the VM that is no vCPU.
+    let mut config = sends_to_busy(Step::Sleep(Until::Edge(Edge(0))));
     are_vcpus(&mut config.scripts.tasks);
     let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
     config.scripts.tasks[1].vcpu = None;
@@ -697,6 +689,11 @@ fn yields_are_to_the_thread_that_has_the_number_now() {
     let outcome = run(&config, &mut ()).unwrap();
     let ran = |n: usize| outcome.scripts[n].books.run_ns;
     assert!(outcome.stats.directed_yields > 10 && ran(0) * 2 < ran(3));
+    // One that has not begun yet is no target either.
+    let later = &mut config.scripts.tasks[2];
+    (later.vcpu, later.starts_ns) = (Some(3), 90_000_000);
+    config.scripts.tasks[0].steps = yields_to(3).into();
+    assert!(run(&config, &mut ()).is_ok());
 }
 
 #[test]
