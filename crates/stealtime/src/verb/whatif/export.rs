@@ -67,7 +67,7 @@ fn variant_file(n: usize) -> String {
     format!("variant-{n}.dat")
 }
 
-/// The files that [`write`] may write, with up to so many variants.
+/// The files that [`write()`] may write, with up to so many variants.
 pub(super) fn files(to: &Path, variants: usize) -> Vec<PathBuf> {
     if !is_folder(to) {
         return vec![to.to_owned()];
