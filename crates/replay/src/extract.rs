@@ -482,7 +482,7 @@ impl Extractor {
         };
         let expires = self.timers.expires_for(hrtimer, tid);
         if let Some(task) = self.tasks.get_mut(&tid) {
-            task.timer = expires;
+            task.timer = expires.map(|expires| (hrtimer, expires));
         }
     }
 
@@ -490,7 +490,7 @@ impl Extractor {
     fn timer_unset(&mut self, hrtimer: u64) {
         let owner = self.timers.owner(hrtimer);
         if let Some(task) = owner.and_then(|tid| self.tasks.get_mut(&tid)) {
-            task.timer = None;
+            task.timer.take_if(|&mut (of, _)| of == hrtimer);
         }
     }
 

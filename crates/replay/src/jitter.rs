@@ -48,6 +48,7 @@ pub(crate) fn jittered(steps: &[Step], seed: u64, task: i32) -> Vec<Step> {
     let step = |&step: &Step| match step {
         Step::Sleep(end) => Step::Sleep(until(end, &mut draws)),
         Step::Halt(end) => Step::Halt(until(end, &mut draws)),
+        Step::Alarm(end) => Step::Alarm(until(end, &mut draws)),
         Step::Run { ns, spent } => {
             let most = COMPUTE_NS.min(ns / ONE_IN_COMPUTE);
             let ns = draws.near(ns, most);

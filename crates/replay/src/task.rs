@@ -138,8 +138,8 @@ pub(crate) struct Task {
     pub(crate) computed_ns: u64,
     /// Alarms of waits that something else ended before.
     pub(crate) alarms: Vec<Timed>,
-    /// When its guest's timer is to expire, by the recording's clock.
-    pub(crate) timer: Option<u64>,
+    /// Its guest's timer: which hrtimer that is, and when it is to expire by the recording's clock.
+    pub(crate) timer: Option<(u64, u64)>,
     armed: Option<u64>,
     /// The recording has its guest's writes to the LAPIC's timer: those set it, and nothing else.
     timer_told: bool,
@@ -377,8 +377,8 @@ impl Task {
 
     /// The wait at this step was ended by another task before the guest's timer expired.
     fn alarmed(&mut self, step: usize, began: u64, woken: u64) {
-        let timer = self.timer.filter(|&expires| expires > woken);
-        let (Some(expires), Some(alarm)) = (timer, step.checked_sub(1)) else {
+        let timer = self.timer.filter(|&(_, expires)| expires > woken);
+        let (Some((_, expires)), Some(alarm)) = (timer, step.checked_sub(1)) else {
             return;
         };
         if let Some(Step::Alarm(_)) = self.steps.get(alarm) {
