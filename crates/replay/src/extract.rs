@@ -16,6 +16,7 @@ use crate::owners::Owners;
 use crate::polling::Polling;
 use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::recording::{Begins, RecordedTask, Recording, Resolved, Unseen};
+use crate::release::Release;
 use crate::slices::SliceTimers;
 use crate::task::{Birth, Cause, Left, SleepCosts, State, Task};
 use crate::timers::{Setter, Timers, bare, settle_timed};
@@ -35,6 +36,7 @@ pub(crate) type Vcpu = Option<(usize, u32)>;
 /// Turns events into scripts.
 #[derive(Debug)]
 pub struct Extractor {
+    release: Option<Release>,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) tasks: BTreeMap<i32, Task>,
     /// Tasks that ended before another was given their id, and which vCPU they were.
@@ -86,6 +88,7 @@ impl Extractor {
                 by_number.insert((vm, time.vcpu), time.tid);
             }
         }
+        let uname = answers.source.uname.as_deref();
         Self {
             cpus: Vec::new(),
             tasks: BTreeMap::new(),
@@ -113,6 +116,7 @@ impl Extractor {
             tells_wakeups: false,
             lossy: false,
             moved_first: BTreeSet::new(),
+            release: uname.and_then(Release::of_uname),
         }
     }
 
@@ -599,6 +603,7 @@ impl Extractor {
         Recording {
             span_ns: now.saturating_sub(self.first),
             cpus: self.cpus.len() as u32,
+            release: self.release,
             tasks,
             never_ran,
             unseen: unseen.collect(),

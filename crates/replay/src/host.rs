@@ -28,10 +28,11 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if let Some(hz) = recording.hz {
         knobs.sched.hz = hz;
     }
-    if let Some(ns) = told_slice_ns(recording) {
-        knobs.sched.base_slice_ns = Some(ns);
+    knobs.sched.base_slice_ns = told_slice_ns(recording).or_else(|| slice_of_release(recording));
+    if let Some(release) = recording.release {
+        knobs.sched.features = release.features(knobs.sched.features);
     }
-    if let Some(preempt) = recording.decisions.preempt() {
+    if let Some(preempt) = recording.preempt() {
         knobs.sched.preempt = preempt;
     }
     if let Some(on) = recording.hrtick {
@@ -47,11 +48,17 @@ pub fn knobs(recording: &Recording) -> Knobs {
 /// What slice timers are set for is known to within one in so many.
 const ONE_IN_EXACT: u64 = 50;
 
+/// What the recorded kernel sets `sched.base_slice_ns` to, if that is known and not what kernels of today do.
+fn slice_of_release(recording: &Recording) -> Option<u64> {
+    recording.release?.base_slice_ns(recording.cpus.max(1))
+}
+
 /// `sched.base_slice_ns`, if slice timers tell another one than the kernel sets for so many CPUs.
 #[must_use]
-fn told_slice_ns(recording: &Recording) -> Option<u64> {
+pub fn told_slice_ns(recording: &Recording) -> Option<u64> {
     let told = recording.slices.whole_ns()?;
-    let usual = weights::base_slice_ns(recording.cpus.max(1));
+    let of_today = || weights::base_slice_ns(recording.cpus.max(1));
+    let usual = slice_of_release(recording).unwrap_or_else(of_today);
     (told.abs_diff(usual) > usual / ONE_IN_EXACT).then_some(told)
 }
 

@@ -313,7 +313,7 @@ fn kinds(recording: &Recording, told: &Assumed) -> Vec<Kind> {
                 wakeups_preempt: true,
             };
             let tried = [Preempt::Lazy, Preempt::Full].into_iter();
-            let known = told.preempt.or(recording.decisions.preempt());
+            let known = told.preempt.or(recording.preempt());
             let tried = tried.filter(|&preempt| known.is_none_or(|known| known == preempt));
             kinds.extend(tried.map(of));
         }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stealtime_events::ExitReason;
+use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_simulator::script::{Gaps, Late, Step, Then, Ticks};
 
 use crate::decisions::Decisions;
+use crate::release::Release;
 use crate::slices::SliceTimers;
 use crate::watch::WakeLatencies;
 
@@ -90,6 +92,8 @@ pub struct Recording {
     pub span_ns: u64,
     /// CPUs of the host.
     pub cpus: u32,
+    /// Its kernel, where the file says so.
+    pub release: Option<Release>,
     /// Tasks in the order of their ids.
     pub tasks: Vec<RecordedTask>,
     /// vCPUs, by the index of the VM and number, that never got a CPU: they are no tasks.
@@ -138,4 +142,13 @@ pub struct Recording {
     pub halts: u64,
     /// Ends of halts that KVM tells of, and with them how long was polled.
     pub halts_told: u64,
+}
+
+impl Recording {
+    /// How the host preempts, where flags of its events or its kernel tell.
+    #[must_use]
+    pub fn preempt(&self) -> Option<Preempt> {
+        let of_kernel = || self.release.and_then(Release::preempt);
+        self.decisions.preempt().or_else(of_kernel)
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{HACKBENCH, TICKET_LOCK, answer, whatif};
+use super::{HACKBENCH, TICKET_LOCK, answer, edited_of, whatif};
 
 /// A file about the host with this text.
 fn file(folder: &tempfile::TempDir, text: &str) -> String {
@@ -156,4 +156,35 @@ fn a_file_about_the_host_that_cannot_be_meant_is_refused_by_its_line() {
         status == Some(2) && error.contains("/dev/zero: more than 1048576 bytes"),
         "{error}"
     );
+}
+
+/// What is said before the replay of a recording of a kernel like this.
+fn of_kernel(uname: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("kernel.dat");
+    edited_of(&path, Some(uname), None, |event, _| Some(*event));
+    answer(&[path.to_str().expect("UTF-8")]).replace("\n  ", " ")
+}
+
+#[test]
+fn an_older_kernel_has_what_it_had() {
+    let out = of_kernel("Linux host 6.8.0-45-generic x86_64");
+    let features = "NO_PREEMPT_SHORT NO_NEXT_BUDDY PICK_BUDDY NO_DELAY_DEQUEUE NO_DELAY_ZERO";
+    assert!(
+        out.contains(features) && out.contains("(as Linux 6.8 has them)"),
+        "{out}"
+    );
+    // What the recording shows goes before what the kernel is known for.
+    assert!(
+        out.contains("sched.base_slice_ns=210") && out.contains("as its slice timers show"),
+        "{out}"
+    );
+    assert!(!out.contains("CFS"), "{out}");
+}
+
+#[test]
+fn a_host_with_cfs_is_told_so() {
+    let out = of_kernel("Linux host 5.14.0-503.el9.x86_64 x86_64");
+    let said = "Lacking: Linux 5.14 schedules by CFS: replays schedule by EEVDF";
+    assert!(out.contains(said), "{out}");
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stealtime_events::{CpuId, Event, Kind};
-use stealtime_trace::write::TraceDatWriter;
+use stealtime_trace::write::{Options, TraceDatWriter};
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces")
@@ -468,10 +468,24 @@ fn cut(path: &Path, gap_ns: Option<u64>, keep: impl Fn(&Event, u64) -> bool) {
 
 /// The recording with what `edit` makes of each event.
 fn edited(path: &Path, gap_ns: Option<u64>, edit: impl Fn(&Event, u64) -> Option<Event>) {
+    edited_of(path, None, gap_ns, edit);
+}
+
+/// The same, of a host with this `uname`.
+fn edited_of(
+    path: &Path,
+    uname: Option<&str>,
+    gap_ns: Option<u64>,
+    edit: impl Fn(&Event, u64) -> Option<Event>,
+) {
     let source = traces().join(HACKBENCH);
     let mut source = stealtime_trace::open_with(&source, &Default::default()).expect("opened");
     let mut file = std::fs::File::create(path).expect("a file");
-    let mut writer = TraceDatWriter::new(&mut file, Default::default()).expect("a writer");
+    let options = Options {
+        uname: uname.map(str::to_owned),
+        ..Options::default()
+    };
+    let mut writer = TraceDatWriter::new(&mut file, options).expect("a writer");
     let (mut first, mut gap) = (None, gap_ns);
     while let Some(event) = source.next_event().expect("read") {
         let is_name = !event.kind.is_host_event();

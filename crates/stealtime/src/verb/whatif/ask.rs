@@ -274,6 +274,8 @@ pub(super) enum PreemptFrom {
     Told(Preempt),
     /// Wakeups of the recording show it.
     Shown(Preempt),
+    /// Its kernel has no other way.
+    Only(Preempt),
     /// Not as is asked for: who asks what another way changes has not got that one.
     Asked(Preempt),
 }
@@ -297,6 +299,9 @@ impl PreemptFrom {
         if let Some(preempt) = recording.decisions.preempt() {
             return Some(Self::Shown(preempt));
         }
+        if let Some(preempt) = recording.preempt() {
+            return Some(Self::Only(preempt));
+        }
         // What is varied cannot be set too.
         let set: Vec<Setting> = asked.set.iter().flat_map(|text| setting(text)).collect();
         Some(Self::Asked(match parsed(last_preempt(&set)?)? {
@@ -308,7 +313,10 @@ impl PreemptFrom {
     /// The way itself.
     pub(super) const fn preempt(self) -> Preempt {
         match self {
-            Self::Told(preempt) | Self::Shown(preempt) | Self::Asked(preempt) => preempt,
+            Self::Told(preempt)
+            | Self::Shown(preempt)
+            | Self::Only(preempt)
+            | Self::Asked(preempt) => preempt,
         }
     }
 }

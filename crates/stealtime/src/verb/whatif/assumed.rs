@@ -48,12 +48,13 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             match base.preempt {
                 Some(PreemptFrom::Told(_)) => "as told",
                 Some(PreemptFrom::Shown(_)) => "as its wakeups show",
+                Some(PreemptFrom::Only(_)) => "as its kernel has no other way",
                 Some(PreemptFrom::Asked(_)) => "as the other is asked for; --host FILE tells",
                 None => "fits best, unless told",
             }
         )),
         slice(base),
-        Some(format!("sched.features={}", knobs.sched.features)),
+        Some(features(base)),
         Some(groups(base)),
         Some(format!(
             "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
@@ -77,11 +78,24 @@ fn is_told(base: &Base, knob: &str) -> bool {
 /// `sched.base_slice_ns`, where it is not the kernel's choice.
 fn slice(base: &Base) -> Option<String> {
     let ns = base.config.knobs.sched.base_slice_ns?;
-    let from = match is_told(base, "sched.base_slice_ns") {
-        true => "as told",
-        false => "as its slice timers show",
+    let from = match (is_told(base, "sched.base_slice_ns"), base.recording.release) {
+        (true, _) => "as told".to_owned(),
+        (false, Some(release)) if host::told_slice_ns(&base.recording).is_none() => {
+            format!("as {release} sets it")
+        }
+        (false, _) => "as its slice timers show".to_owned(),
     };
     Some(format!("sched.base_slice_ns={ns} ({from})"))
+}
+
+/// `sched.features`, and whose they are where it is not a kernel of today.
+fn features(base: &Base) -> String {
+    let features = base.config.knobs.sched.features;
+    let release = base.recording.release;
+    match release.filter(|release| release.has_eevdf() && !release.has_features_of_today()) {
+        Some(release) => format!("sched.features={features} (as {release} has them)"),
+        None => format!("sched.features={features}"),
+    }
 }
 
 fn balanced(base: &Base) -> &'static str {
