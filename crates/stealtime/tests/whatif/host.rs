@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{HACKBENCH, TICKET_LOCK, answer, edited_of, whatif};
+use super::edited::edited_of;
+use super::{HACKBENCH, TICKET_LOCK, answer, whatif};
 
 /// A file about the host with this text.
 fn file(folder: &tempfile::TempDir, text: &str) -> String {

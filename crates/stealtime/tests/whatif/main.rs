@@ -3,6 +3,7 @@
 mod asked;
 #[path = "../common/mod.rs"]
 mod common;
+mod edited;
 mod host;
 mod recordings;
 
@@ -10,9 +11,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use edited::{cut, edited};
 use serde_json::Value;
-use stealtime_events::{CpuId, Event, Kind};
-use stealtime_trace::write::{Options, TraceDatWriter};
+use stealtime_events::{Event, Kind};
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces")
@@ -456,56 +457,6 @@ fn replays_are_written_for_other_tools() {
     ];
     let error = complaint(&[&[HACKBENCH][..], &many].concat());
     assert!(error.contains("up to 8 variants"), "{error}");
-}
-
-/// The recording with only what `keep` keeps, told the time since its begin in ns, and a gap on CPU 1
-/// at `gap_ns`.
-fn cut(path: &Path, gap_ns: Option<u64>, keep: impl Fn(&Event, u64) -> bool) {
-    edited(path, gap_ns, |event, since| {
-        keep(event, since).then_some(*event)
-    });
-}
-
-/// The recording with what `edit` makes of each event.
-fn edited(path: &Path, gap_ns: Option<u64>, edit: impl Fn(&Event, u64) -> Option<Event>) {
-    edited_of(path, None, gap_ns, edit);
-}
-
-/// The same, of a host with this `uname`.
-fn edited_of(
-    path: &Path,
-    uname: Option<&str>,
-    gap_ns: Option<u64>,
-    edit: impl Fn(&Event, u64) -> Option<Event>,
-) {
-    let source = traces().join(HACKBENCH);
-    let mut source = stealtime_trace::open_with(&source, &Default::default()).expect("opened");
-    let mut file = std::fs::File::create(path).expect("a file");
-    let options = Options {
-        uname: uname.map(str::to_owned),
-        ..Options::default()
-    };
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("a writer");
-    let (mut first, mut gap) = (None, gap_ns);
-    while let Some(event) = source.next_event().expect("read") {
-        let is_name = !event.kind.is_host_event();
-        let since = match is_name {
-            true => 0,
-            false => event.time_ns - *first.get_or_insert(event.time_ns),
-        };
-        if gap.is_some_and(|gap| since >= gap) {
-            gap = None;
-            writer.lost(CpuId(1), 7);
-        }
-        let edited = match is_name {
-            true => Some(event),
-            false => edit(&event, since),
-        };
-        if let Some(event) = edited {
-            writer.push(&event, source.names()).expect("written");
-        }
-    }
-    writer.finish().expect("a whole file");
 }
 
 #[test]
