@@ -24,6 +24,7 @@ mod ticks;
 mod timers;
 mod wake;
 mod watch;
+mod weights;
 
 pub use decisions::Decisions;
 pub use extract::Extractor;
