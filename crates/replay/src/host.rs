@@ -1,6 +1,6 @@
 //! The host as it was recorded, for the simulator.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
@@ -88,6 +88,8 @@ pub struct Assumed {
     /// VMs, by index, that have a cgroup of their own beside tasks that have none. Those with a
     /// limit have one anyway.
     pub own_group: BTreeSet<usize>,
+    /// `cpu.weight` of VMs' cgroups, by index, where it is not the kernel's 100.
+    pub weights: BTreeMap<usize, u32>,
     /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
     /// Tasks that move as they did do at the times of the recording, so that at any time they are where they
@@ -138,9 +140,10 @@ fn groups(recording: &Recording, assumed: &Assumed) -> Vec<Option<ScriptGroup>> 
     let group = |vm| {
         let limit = recording.limits.get(&vm).copied();
         let own = all || limit.is_some() || assumed.own_group.contains(&vm);
+        let usual = ScriptGroup::default().cpu_weight;
         own.then_some(ScriptGroup {
+            cpu_weight: assumed.weights.get(&vm).copied().unwrap_or(usual),
             cpu_max_ns: limit,
-            ..ScriptGroup::default()
         })
     };
     (0..vms(recording)).map(group).collect()

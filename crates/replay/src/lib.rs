@@ -25,6 +25,7 @@ mod ticks;
 mod timers;
 mod wake;
 mod watch;
+mod weights;
 
 pub use decisions::Decisions;
 pub use extract::Extractor;

@@ -3,11 +3,12 @@
 use stealtime_hypervisor::eevdf::{Feature, Preempt};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{Step, Until};
+use stealtime_simulator::script::{ScriptGroup, Step, Until};
 
 use crate::host::{Assumed, Placement};
 use crate::predict::{Errors, Times, VcpuTimes, misfit_ns, replay};
 use crate::recording::Recording;
+use crate::weights::Fit;
 
 /// A way to replay.
 struct Tried {
@@ -104,6 +105,23 @@ fn is_decided(one: &Tried, before: &Tried) -> Option<bool> {
     (clear && as_near && exits).then_some(a < b)
 }
 
+/// Weights are taken if the nearest way without is off by so many permille of vCPUs' time more, and with them
+/// it is less than so many percent of that: where VMs have no cgroups, or equal weights, they explain less.
+const WEIGHED_PERMILLE: u64 = 60;
+const WEIGHED_PERCENT: u64 = 50;
+/// Replays in which weights are fitted to each layout of cgroups. Mostly it takes two or three.
+const MOST_STEPS: usize = 4;
+
+/// Whether weights explain most of what the way before is off by, and no decisions at wakeups speak against
+/// them. (None speaks for them: where VMs have no cgroups, weights that make up for that may decide as well.)
+fn is_weighed(one: &Tried, before: &Tried, small_ns: u64) -> bool {
+    let gained = before.off_ns.saturating_sub(one.off_ns);
+    let most = before.off_ns.saturating_mul(WEIGHED_PERCENT) / 100;
+    gained > small_ns.saturating_mul(WEIGHED_PERMILLE)
+        && one.off_ns < most
+        && is_decided(one, before) != Some(false)
+}
+
 /// Of so many VMs it is tried whether each alone has a cgroup.
 const MOST_ALONE: usize = 8;
 
@@ -123,6 +141,16 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
     /// Replays in one more way. What is tried first is kept where the difference is one that other seeds
     /// make too.
     fn try_one(&mut self, assumed: Assumed, moved: Moved, kind: Kind) -> Result<(), E> {
+        let tried = self.replayed(assumed, moved, kind)?;
+        let best = self.best.as_ref();
+        if best.is_none_or(|best| is_nearer(&tried, best, self.small_ns)) {
+            self.best = Some(tried);
+        }
+        Ok(())
+    }
+
+    /// The replay in one way.
+    fn replayed(&self, assumed: Assumed, moved: Moved, kind: Kind) -> Result<Tried, E> {
         let assumed = Assumed {
             placement: Some(moved.placement),
             own_caches: moved.own_caches,
@@ -141,7 +169,7 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
         let mut config = crate::host::as_recorded(self.recording, knobs, &assumed, 0);
         (self.tell)(&mut config)?;
         let times = replay(self.recording, &config)?;
-        let tried = Tried {
+        Ok(Tried {
             off_ns: misfit_ns(self.recorded, &times),
             slices_apart: self.recorded.slices.apart_permille(&times.slices),
             exits_off_ppm: Errors::between(self.recorded, &times, self.recording.span_ns)
@@ -150,12 +178,7 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
             moved,
             kind,
             way: (assumed, config, times),
-        };
-        let best = self.best.as_ref();
-        if best.is_none_or(|best| is_nearer(&tried, best, self.small_ns)) {
-            self.best = Some(tried);
-        }
-        Ok(())
+        })
     }
 
     /// Each kind of host with these moves.
@@ -215,6 +238,103 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
         }
         Ok(())
     }
+
+    /// Whether what is told of the host has weights: whoever knows one knows them all.
+    fn weights_are_told(&self) -> Result<bool, E> {
+        let assumed = Assumed {
+            groups: Some(true),
+            ..self.told.clone()
+        };
+        let knobs = crate::host::knobs(self.recording);
+        let mut config = crate::host::as_recorded(self.recording, knobs, &assumed, 0);
+        let unset = |group: &mut ScriptGroup| group.cpu_weight = u32::MAX;
+        config.scripts.groups.iter_mut().flatten().for_each(unset);
+        (self.tell)(&mut config)?;
+        let mut groups = config.scripts.groups.iter().flatten();
+        Ok(groups.any(|group| group.cpu_weight != u32::MAX))
+    }
+
+    /// VMs with cgroups of unequal weights, if the nearest way is far off and weights explain most of that.
+    fn try_weights(&mut self) -> Result<(), E> {
+        let Some(best) = &self.best else {
+            return Ok(());
+        };
+        let is_off = best.off_ns > self.small_ns.saturating_mul(WEIGHED_PERMILLE);
+        if !is_off || self.told.groups == Some(false) || self.weights_are_told()? {
+            return Ok(());
+        }
+        let mut told = Assumed {
+            groups: Some(true),
+            ..self.told.clone()
+        };
+        let mut weighed: Option<Tried> = None;
+        for kind in self.grouped(&told, best.kind) {
+            if (kind.balanced, kind.preempt) != (best.kind.balanced, best.kind.preempt) {
+                continue;
+            }
+            let tried = self.weighed(&told, best.moved, kind)?;
+            let tried = tried.filter(|tried| is_weighed(tried, best, self.small_ns));
+            let before = weighed.as_ref();
+            let is_nearer =
+                |tried: &Tried| before.is_none_or(|before| is_nearer(tried, before, self.small_ns));
+            if let Some(tried) = tried.filter(is_nearer) {
+                weighed = Some(tried);
+            }
+        }
+        let Some(weighed) = weighed else {
+            return Ok(());
+        };
+        // With equal weights other moves, or another way of guests, may have made up for them.
+        told.weights = weighed.way.0.weights.clone();
+        let kinds = self.grouped(&told, weighed.kind);
+        let (moved, mut moves) = (weighed.moved, moves(self.recording, &told));
+        moves.retain(|&other| other != moved);
+        let mut again = Search {
+            recording: self.recording,
+            recorded: self.recorded,
+            told: &told,
+            tell: &self.tell,
+            small_ns: self.small_ns,
+            best: Some(weighed),
+        };
+        again.try_kinds(&kinds, moved)?;
+        again.try_moves(&moves)?;
+        self.best = again.best;
+        Ok(())
+    }
+
+    /// Kinds of hosts with cgroups, whose wakeups preempt as they do in this one.
+    fn grouped(&self, told: &Assumed, like: Kind) -> Vec<Kind> {
+        let mut kinds = kinds(self.recording, told);
+        for kind in &mut kinds {
+            kind.wakeups_preempt = like.wakeups_preempt;
+        }
+        kinds
+    }
+
+    /// The replay with the weights that fit, if those are unequal.
+    fn weighed(&self, grouped: &Assumed, moved: Moved, kind: Kind) -> Result<Option<Tried>, E> {
+        let mut assumed = grouped.clone();
+        let mut tried = self.replayed(assumed.clone(), moved, kind)?;
+        let mut fit = Fit::default();
+        for _ in 0..MOST_STEPS {
+            if !fit.step(self.recorded, &tried.way.2) {
+                break;
+            }
+            assumed.weights = fit.weights(false);
+            tried = self.replayed(assumed.clone(), moved, kind)?;
+        }
+        // Nobody sets 98.
+        let weights = fit.weights(true);
+        if weights.is_empty() {
+            return Ok(None);
+        }
+        if weights != assumed.weights {
+            assumed.weights = weights;
+            tried = self.replayed(assumed, moved, kind)?;
+        }
+        Ok(Some(tried))
+    }
 }
 
 /// Replays as recorded under the ways in which the host may have placed tasks, grouped VMs and
@@ -254,6 +374,7 @@ pub fn nearest<E: From<Fault>>(
         search.try_alone()?;
     }
     search.try_no_preemption()?;
+    search.try_weights()?;
     match search.best {
         Some(best) => Ok(best.way),
         None => Err(E::from(Fault::Broken {

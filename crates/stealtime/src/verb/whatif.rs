@@ -163,6 +163,8 @@ struct Base {
     assumed: Assumed,
     /// Why it is taken to preempt as it is, if not because that fits best.
     preempt: Option<PreemptFrom>,
+    /// VMs are taken to have cgroups because a weight is asked for.
+    groups_asked: bool,
     /// What a file about the host says of it.
     told: Vec<ask::Setting>,
     /// The host as recorded; its knobs are the recorded ones.
@@ -365,12 +367,20 @@ impl WhatIf {
         let preempt = PreemptFrom::of(&told, &recording, self, &mut trial);
         assumed.preempt = preempt.map(PreemptFrom::preempt);
         let tell = |config: &mut Config| ask::apply(config, &told, &vms);
-        let (assumed, config, replayed) = predict::nearest(&recording, &recorded, &assumed, tell)?;
+        let nearest = |assumed: &Assumed| predict::nearest(&recording, &recorded, assumed, tell);
+        let mut found = nearest(&assumed)?;
+        let groups_asked = assumed.groups.is_none() && ask::weighs_ungrouped(self, &found.1, &vms);
+        if groups_asked {
+            assumed.groups = Some(true);
+            found = nearest(&assumed)?;
+        }
+        let (assumed, config, replayed) = found;
         Ok(Base {
             answers,
             recording,
             assumed,
             preempt,
+            groups_asked,
             told,
             config,
             recorded,

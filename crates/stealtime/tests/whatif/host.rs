@@ -1,9 +1,16 @@
 //! What the recorded host had: told by a file, taken from what is asked, or found.
 
+use std::path::Path;
+
 use serde_json::Value;
+use stealtime_simulator::Collected;
+use stealtime_simulator::config::{
+    Config, HostConfig, Knobs, RunConfig, Topology, VmConfig, WorkloadConfig,
+};
+use stealtime_trace::write::TraceDatWriter;
 
 use super::edited::edited_of;
-use super::{HACKBENCH, TICKET_LOCK, answer, whatif};
+use super::{HACKBENCH, TICKET_LOCK, answer, complaint, whatif};
 
 /// A file about the host with this text.
 fn file(folder: &tempfile::TempDir, text: &str) -> String {
@@ -130,6 +137,78 @@ fn who_is_told_to_have_a_weight_is_in_a_cgroup() {
         let out = answer(&[HACKBENCH, "--host", &told]);
         assert!(out.contains(part), "{part}: {out}");
     }
+}
+
+/// A simulated host of one CPU and two VMs that compute, of which the second has this weight, as a recording.
+fn weighed(path: &Path, cpu_weight: u32) {
+    let vm = |(n, cpu_weight)| VmConfig {
+        name: format!("vm{n}"),
+        vcpus: 1,
+        workload: WorkloadConfig::named("busy"),
+        cpu_weight,
+        ..VmConfig::default()
+    };
+    let config = Config {
+        host: HostConfig::generic(Topology::flat(1)),
+        vms: [(0, 100), (1, cpu_weight)].map(vm).into(),
+        scripts: Default::default(),
+        knobs: Knobs::default(),
+        run: RunConfig {
+            duration_ns: 500_000_000,
+            warmup_ns: 0,
+            seed: 1,
+        },
+    };
+    let mut seen = Collected::default();
+    stealtime_simulator::run(&config, &mut seen).expect("a good configuration");
+    let mut file = std::fs::File::create(path).expect("a file");
+    let mut writer = TraceDatWriter::new(&mut file, Default::default()).expect("a writer");
+    for event in &seen.events {
+        writer.push(event, &seen.names).expect("written");
+    }
+    writer.finish().expect("a whole file");
+}
+
+#[test]
+fn weights_are_found_unless_they_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("weighed.dat");
+    weighed(&path, 300);
+    let recording = path.to_str().expect("UTF-8");
+    let lines = |arguments: &[&str]| {
+        let out = answer(&[&[recording, "--seeds", "2"], arguments].concat());
+        out.replace("\n  ", " ").replace("  ", " ")
+    };
+    // VMs have no names here, but for those of their processes.
+    let line = "(fits best, unless told): pid1003 with cpu.weight 300 (fits best, unless told)";
+    let found = lines(&[]);
+    assert!(found.contains(line), "{found}");
+    // That is what `--set` changes from, and what other variants have too.
+    let same = lines(&["--set", "vm.pid1003.cpu_weight=300"]);
+    assert!(same.contains("nothing changes"), "{same}");
+    let equal = lines(&["--set", "vm.pid1003.cpu_weight=100"]);
+    assert!(equal.contains("pid1000: better, pid1003: worse"), "{equal}");
+    let told = file(&folder, "groups = true\nvm.pid1003.cpu_weight = 200\n");
+    let told = lines(&["--host", &told]);
+    assert!(
+        told.contains("pid1003 with cpu.weight 200 (as told)"),
+        "{told}"
+    );
+}
+
+#[test]
+fn who_asks_for_a_weight_has_cgroups() {
+    let line = "each VM in a cgroup of its own (as a weight is asked for; --host FILE tells)";
+    for asked in ["--set", "--vary"] {
+        let weight = [HACKBENCH, "--seeds", "2", asked, "vm.vm0.cpu_weight=300"];
+        let out = answer(&weight).replace("\n  ", " ");
+        assert!(out.contains(line) && out.contains("verdict: "), "{out}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = file(&folder, "groups = false\n");
+    let weight = [HACKBENCH, "--set", "vm.vm0.cpu_weight=300", "--host", &told];
+    let error = complaint(&weight);
+    assert!(error.contains("says `groups = false`"), "{error}");
 }
 
 #[test]

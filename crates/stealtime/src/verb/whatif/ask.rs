@@ -141,7 +141,7 @@ pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), Str
         };
     }
     if let Some((vm, knob)) = knob_of_vm(name) {
-        return answerable_of_vm(name, knob, &grouped(vm, base));
+        return answerable_of_vm(name, knob, &grouped(vm, &base.config, &base.vms));
     }
     if !ACT.contains(&name.as_str()) {
         let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
@@ -164,7 +164,7 @@ pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), Str
              kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns too"
         ));
     }
-    if name == "sched.pick" && !grouped("*", base).contains(&true) {
+    if name == "sched.pick" && !grouped("*", &base.config, &base.vms).contains(&true) {
         return Err(format!(
             "{name}: no cgroups are assumed, without which both ways to pick are one; say \
              `groups = true` in a --host file if the host has them"
@@ -214,14 +214,29 @@ fn knob_of_vm(name: &str) -> Option<(&str, &str)> {
 }
 
 /// Of the VM of this name, or of all (`*`), whether it is taken to have a cgroup of its own.
-pub(super) fn grouped(name: &str, base: &Base) -> Vec<bool> {
+pub(super) fn grouped(name: &str, config: &Config, vms: &[String]) -> Vec<bool> {
     let own = |vm: usize| {
-        let groups = &base.config.scripts.groups;
+        let groups = &config.scripts.groups;
         groups.get(vm).is_some_and(Option::is_some)
     };
-    let vms = base.vms.iter().enumerate();
+    let vms = vms.iter().enumerate();
     let named = vms.filter(|(_, vm)| name == "*" || *vm == name);
     named.map(|(vm, _)| own(vm)).collect()
+}
+
+/// The knob of a cgroup's weight.
+const WEIGHT: &str = "cpu_weight";
+
+/// Whether a weight is asked for of VMs of which this host has none in a cgroup: who asks that says that they
+/// are in some.
+pub(super) fn weighs_ungrouped(asked: &WhatIf, config: &Config, vms: &[String]) -> bool {
+    let settings = asked.set.iter().chain(&asked.vary);
+    let mut settings = settings.flat_map(|text| setting(text));
+    settings.any(|(name, _)| {
+        let vm = knob_of_vm(&name).filter(|knob| knob.1 == WEIGHT);
+        let grouped = vm.map_or_else(Vec::new, |knob| grouped(knob.0, config, vms));
+        !grouped.is_empty() && !grouped.contains(&true)
+    })
 }
 
 /// `grouped`: of each VM that is meant, whether it has a cgroup of its own.
@@ -233,9 +248,9 @@ fn answerable_of_vm(name: &str, knob: &str, grouped: &[bool]) -> Result<(), Stri
             "{name}: the VM is taken to be in a cgroup of its own, where nice values act within the \
              VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
         )),
-        "cpu_weight" if !any && !grouped.is_empty() => Err(format!(
-            "{name}: no cgroup is assumed for the VM, whose weight it is; set vm.NAME.nice, or say \
-             `groups = true` in a --host file"
+        WEIGHT if !any && !grouped.is_empty() => Err(format!(
+            "{name}: the --host file says `groups = false`, and the weight is that of a cgroup; set \
+             vm.NAME.nice, or leave that line out"
         )),
         "pinning" => Err(format!("{name}: say --pin NAME=CPUS")),
         knob if ACT_OF_VM.contains(&knob) => Ok(()),

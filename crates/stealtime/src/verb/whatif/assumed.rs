@@ -133,9 +133,13 @@ fn groups(base: &Base) -> String {
         (false, true, false) => "in cgroups of their own, and in those each vCPU",
         (false, false, false) => "in cgroups of their own",
     };
+    let from = match base.groups_asked {
+        true => "as a weight is asked for; --host FILE tells",
+        false => "fits best, unless told",
+    };
     match own.is_empty() {
-        true => format!("{what} (fits best, unless told)"),
-        false => format!("{what} (fits best, unless told): {own}"),
+        true => format!("{what} ({from})"),
+        false => format!("{what} ({from}): {own}"),
     }
 }
 
@@ -143,7 +147,11 @@ fn groups(base: &Base) -> String {
 fn details(base: &Base, vm: usize, group: &ScriptGroup) -> Vec<String> {
     let mut details = Vec::new();
     if group.cpu_weight != ScriptGroup::default().cpu_weight {
-        details.push(format!("cpu.weight {} (as told)", group.cpu_weight));
+        let from = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
+            true => "fits best, unless told",
+            false => "as told",
+        };
+        details.push(format!("cpu.weight {} ({from})", group.cpu_weight));
     }
     if let Some(limit) = group.cpu_max_ns {
         let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);

@@ -215,7 +215,7 @@ fn preempted(case: &Case<'_>) -> Rule {
         .into();
     plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
     plans.push(Plan::knob("sched.preempt", "lazy"));
-    if ask::grouped("*", case.base).contains(&true) {
+    if ask::grouped("*", &case.base.config, &case.base.vms).contains(&true) {
         plans.push(Plan::knob("sched.pick", "flat"));
     }
     Rule {
@@ -331,6 +331,8 @@ fn stacked(case: &Case<'_>) -> Rule {
 
 /// Most VMs that are tried with more weight.
 const MOST_WEIGHED: usize = 2;
+/// The most that `cpu.weight` may be.
+const MOST_WEIGHT: u32 = 10_000;
 
 /// More weight for those who wait most.
 fn weights(case: &Case<'_>) -> Rule {
@@ -344,9 +346,17 @@ fn weights(case: &Case<'_>) -> Rule {
     vms.sort_by_key(|vm| std::cmp::Reverse(waited(vm) / u64::from(vm.vcpus.max(1))));
     vms.truncate(MOST_WEIGHED);
     let stake = vms.iter().map(|vm| waited(vm)).sum();
-    let plan = |vm: &&Vm| match ask::grouped(&vm.name, case.base).contains(&true) {
-        true => Plan::knob(&format!("vm.{}.cpu_weight", vm.name), 300),
-        false => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
+    let weight = |vm: &Vm| {
+        let groups = case.config.scripts.groups.iter().zip(&case.facts.vms);
+        let mut own = groups.filter(|(_, other)| other.name == vm.name);
+        Some(own.next()?.0.as_ref()?.cpu_weight)
+    };
+    let plan = |vm: &&Vm| match weight(vm) {
+        Some(weight) => {
+            let more = weight.saturating_mul(3).min(MOST_WEIGHT);
+            Plan::knob(&format!("vm.{}.cpu_weight", vm.name), more)
+        }
+        None => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
     };
     let most = names(&case.facts, |vm| {
         vms.iter().any(|most| most.name == vm.name)

@@ -2,6 +2,7 @@
 
 use stealtime_replay::host::{self, Assumed};
 use stealtime_simulator::config::Config;
+use stealtime_simulator::script::ScriptGroup;
 
 use super::Base;
 use super::ask::{self, Setting};
@@ -98,7 +99,18 @@ impl Prepared {
         let mut config = host::as_recorded(&base.recording, knobs, &self.assumed, seed);
         // Of VMs it says what is no knob of the host.
         ask::apply(&mut config, &base.told, &base.vms)?;
+        let before = weights(&config);
         ask::apply(&mut config, &self.settings, &base.vms)?;
+        // With other weights load is elsewhere: the recorded moves would leave CPUs idle for which a balancer
+        // finds somebody.
+        config.scripts.idle_takes |= weights(&config) != before;
         Ok(config)
     }
+}
+
+/// `cpu.weight` of each VM that has a cgroup.
+fn weights(config: &Config) -> Vec<Option<u32>> {
+    let groups = config.scripts.groups.iter();
+    let weight = |group: &Option<ScriptGroup>| Some(group.as_ref()?.cpu_weight);
+    groups.map(weight).collect()
 }
