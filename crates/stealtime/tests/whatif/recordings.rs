@@ -91,3 +91,35 @@ fn a_prediction_stands_beside_what_was_seen() {
         assert!(error.contains(part), "{part}: {error}");
     }
 }
+
+/// Of this host `cpu.weight` is known: 100, 100 and 300.
+#[test]
+fn weights_of_cgroups_are_found_in_a_real_recording() {
+    let out = answer(&["svm-cgroup-weights/trace.dat", "--json"]);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let lines = report["assumed"].as_array().expect("a list").iter();
+    let mut lines = lines.filter_map(Value::as_str);
+    let groups = lines.find(|line| line.contains("each VM in a cgroup"));
+    let groups = groups.unwrap_or_else(|| panic!("{out}"));
+    assert_eq!(groups.matches("cpu.weight").count(), 1, "{groups}");
+    let found = groups
+        .split("vm2 with cpu.weight ")
+        .nth(1)
+        .expect("a weight");
+    let found = found.split(' ').next().and_then(|word| word.parse().ok());
+    assert!(
+        found.is_some_and(|weight: u32| weight.abs_diff(300) <= 60),
+        "{groups}"
+    );
+    let error = &report["error"];
+    for (key, most) in [
+        ("median_percent", 3.0),
+        ("p90_percent", 8.0),
+        ("exits_worst_percent", 5.0),
+    ] {
+        assert!(
+            error[key].as_f64().is_some_and(|percent| percent <= most),
+            "{key}: {error}"
+        );
+    }
+}
