@@ -259,7 +259,7 @@ impl Extractor {
                 };
                 self.task(event.tid.0).yields_to = u32::try_from(target).ok();
             }
-            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
+            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(event.tid.0, new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
                 self.halts_told += 1;
