@@ -19,6 +19,10 @@ pub(crate) struct Cpu {
     pub(crate) late: Vec<(u64, u32)>,
     /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
     pub(crate) idle_late: Vec<(u64, u32)>,
+    /// The same of wakeups by another CPU.
+    pub(crate) idle_called: Vec<(u64, u32)>,
+    /// Ends of polls by another CPU: when they were, and how long the polls went on, in ns.
+    pub(crate) poll_called: Vec<(u64, u32)>,
     /// From when to when its events were lost.
     pub(crate) lost: Vec<(u64, u64)>,
 }
@@ -52,11 +56,20 @@ impl Cpu {
         self.slice_over = None;
     }
 
-    /// It has switched from idleness to a task that was woken at this time.
-    pub(crate) fn idle_woken(&mut self, woken: u64, now: u64) {
+    /// A poll on it was ended at this time by another CPU, and went on for so long.
+    pub(crate) fn poll_called(&mut self, came: u64, late: u64) {
+        let late = u32::try_from(late).unwrap_or(u32::MAX);
+        self.poll_called.push((came, late));
+    }
+
+    /// It has switched from idleness to a task that was woken at this time, by `itself` or by another CPU.
+    pub(crate) fn idle_woken(&mut self, woken: u64, itself: bool, now: u64) {
         let late = now.saturating_sub(woken);
-        self.idle_late
-            .push((woken, u32::try_from(late).unwrap_or(u32::MAX)));
+        let all = match itself {
+            true => &mut self.idle_late,
+            false => &mut self.idle_called,
+        };
+        all.push((woken, u32::try_from(late).unwrap_or(u32::MAX)));
     }
 }
 

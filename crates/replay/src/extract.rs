@@ -18,7 +18,7 @@ use crate::quota::{AtEnd, PERIOD_TIMER, Quotas};
 use crate::recording::{Begins, RecordedTask, Recording, Resolved, Unseen};
 use crate::release::Release;
 use crate::slices::SliceTimers;
-use crate::task::{Birth, Cause, Left, SleepCosts, State, Task};
+use crate::task::{Birth, Cause, Left, SleepCosts, State, Task, Woken};
 use crate::timers::{Setter, Timers, bare, settle_timed};
 use crate::watch::WakeLatencies;
 
@@ -263,12 +263,14 @@ impl Extractor {
                 };
                 self.task(event.tid.0).yields_to = u32::try_from(target).ok();
             }
-            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(new, old),
+            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(event.tid.0, new, old),
             Kind::KvmVcpuWakeup { ns, waited, .. } if event.tid.0 != 0 => {
                 self.polling.halt(ns, waited);
                 self.halts_told += 1;
                 let at = now.saturating_sub(self.first);
-                self.task(event.tid.0).halt_over(now, ns, at);
+                if let Some((came, late)) = self.task(event.tid.0).halt_over(now, ns, at) {
+                    self.cpus[cpu].poll_called(came, late);
+                }
                 self.computes(event.tid.0);
             }
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
@@ -405,13 +407,13 @@ impl Extractor {
             let woken = task.woken.take();
             self.computes(next);
             match woken {
-                Some((woken, true)) => {
-                    self.idle_wakes.add(now.saturating_sub(woken));
+                Some(Woken { at, idle: true, by }) => {
+                    self.idle_wakes.add(now.saturating_sub(at));
                     if prev == 0 {
-                        self.cpus[cpu].idle_woken(woken, now);
+                        self.cpus[cpu].idle_woken(at, usize::from(by) == cpu, now);
                     }
                 }
-                Some((woken, false)) => self.busy_wakes.add(now.saturating_sub(woken)),
+                Some(Woken { at, .. }) => self.busy_wakes.add(now.saturating_sub(at)),
                 None => {}
             }
         }
@@ -546,8 +548,12 @@ impl Extractor {
 
     fn poll_ended(&mut self, event: &Event, tid: i32) {
         let (cause, now) = (self.cause(event, self.expiring(event), tid), self.now);
-        if let Some(halting) = &mut self.task(tid).halting {
-            halting.interrupted.get_or_insert((cause, now));
+        let task = self.task(tid);
+        let called = task.ran_on != Some(event.cpu.0);
+        let halting = task.halting.as_mut();
+        if let Some(halting) = halting.filter(|halting| halting.interrupted.is_none()) {
+            halting.interrupted = Some((cause, now));
+            halting.called = called;
         }
     }
 
@@ -562,7 +568,10 @@ impl Extractor {
             cpus.map(|cpu| late_since(of(cpu), self.first, less))
                 .collect()
         };
-        let (late_slices, idle_late) = (late(|cpu| &cpu.late, 0), late(|cpu| &cpu.idle_late, less));
+        let late_slices = late(|cpu| &cpu.late, 0);
+        let idle_late = late(|cpu| &cpu.idle_late, less);
+        let idle_called = late(|cpu| &cpu.idle_called, less);
+        let poll_called = late(|cpu| &cpu.poll_called, 0);
         let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
         let mut all = core::mem::take(&mut self.past);
         // Who was given an id again comes behind who had it.
@@ -617,6 +626,8 @@ impl Extractor {
             limits: self.quotas.limits(),
             late: late_slices,
             idle_late,
+            idle_called,
+            poll_called,
             is_lossy: self.lossy,
             gaps,
             block_ns,

@@ -202,6 +202,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             block_ns: recording.block_ns,
             late: recording.late.clone(),
             idle_late: recording.idle_late.clone(),
+            idle_called: recording.idle_called.clone(),
+            poll_called: recording.poll_called.clone(),
             // Not all moves are known then.
             idle_takes: recording.is_lossy,
             gaps: recording.gaps.clone(),

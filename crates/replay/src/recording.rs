@@ -120,6 +120,10 @@ pub struct Recording {
     pub late: Vec<Late>,
     /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
     pub idle_late: Vec<Late>,
+    /// The same of wakeups by other CPUs.
+    pub idle_called: Vec<Late>,
+    /// How long polls in halts went on when another CPU had ended them, by CPU, in ns.
+    pub poll_called: Vec<Late>,
     /// Events were lost, so that not all is known that tasks did, nor where.
     pub is_lossy: bool,
     /// From when to when those of each CPU were, in ns of the recording.

@@ -82,6 +82,17 @@ pub(crate) struct Timed {
     pub(crate) armed: Option<u64>,
 }
 
+/// A wakeup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Woken {
+    /// When, by the recording's clock in ns.
+    pub(crate) at: u64,
+    /// To run on an idle CPU.
+    pub(crate) idle: bool,
+    /// The CPU that woke it.
+    pub(crate) by: u16,
+}
+
 /// A halt that is going on. What of it was polling is known at its end only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Halting {
@@ -93,6 +104,8 @@ pub(crate) struct Halting {
     pub(crate) slept_until: Option<(Cause, u64)>,
     /// What made an interrupt pending while it did not sleep.
     pub(crate) interrupted: Option<(Cause, u64)>,
+    /// Another CPU did.
+    pub(crate) called: bool,
     /// When it went to sleep first.
     slept_since: Option<u64>,
     moved: Option<u32>,
@@ -101,6 +114,16 @@ pub(crate) struct Halting {
 fn total(stretches: &[(u64, u64)]) -> u64 {
     let lengths = stretches.iter().map(|&(from, to)| to.saturating_sub(from));
     lengths.sum()
+}
+
+impl Halting {
+    /// When another CPU ended its poll, and how long it polled on, in ns.
+    fn noticed(&self) -> Option<(u64, u64)> {
+        let (_, came) = self.interrupted.filter(|_| self.called)?;
+        let since = |&(from, to): &(u64, u64)| to.saturating_sub(from.max(came));
+        let polled = self.slept_since.is_none();
+        polled.then(|| (came, self.before.iter().map(since).sum()))
+    }
 }
 
 /// A task.
@@ -154,8 +177,8 @@ pub(crate) struct Task {
     pub(crate) ran_ns: u64,
     /// When it had a CPU last.
     pub(crate) last_ran: u64,
-    /// Woken at this time, whether on an idle CPU, and not running yet.
-    pub(crate) woken: Option<(u64, bool)>,
+    /// It was woken, and does not run yet.
+    pub(crate) woken: Option<Woken>,
     /// It began in the recording.
     pub(crate) born: Option<Birth>,
     /// It is exiting: when it next leaves its CPU for good, it has ended.
@@ -517,18 +540,18 @@ impl Task {
         on_cpu && halting.is_some_and(|halting| halting.slept_since.is_none())
     }
 
-    /// KVM says that the halt, `ns` long, is over now, which is `at` of the recording.
-    pub(crate) fn halt_over(&mut self, now: u64, ns: u64, at: u64) {
+    /// KVM says that the halt, `ns` long, is over now, which is `at` of the recording. If another CPU ended
+    /// its poll: when, and how long it polled on, in ns.
+    pub(crate) fn halt_over(&mut self, now: u64, ns: u64, at: u64) -> Option<(u64, u64)> {
         self.settle(now);
-        let Some(halting) = self.halting.take() else {
-            return;
-        };
+        let halting = self.halting.take()?;
         let began = now.saturating_sub(ns);
         let cause = halting.slept_until.or(halting.interrupted);
         let (cause, woken) = cause.unwrap_or((Cause::Known(Until::Time(at)), now));
         let before = |&(a, b): &(u64, u64)| b.min(began).saturating_sub(a);
         self.ran(halting.before.iter().map(before).sum());
         self.halts(&halting, began, woken, cause);
+        halting.noticed()
     }
 
     /// The guest is entered without KVM having told the end of a halt: there was nothing to wait
@@ -650,7 +673,7 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
-    use stealtime_simulator::script::{Spent, Step, Until};
+    use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
     use super::{Cause, SleepCosts, State, Task};
 
@@ -682,6 +705,33 @@ mod tests {
         task.wake(9_000, Cause::Known(Until::Time(9_000)));
         let last = task.steps.last();
         assert_eq!(last, Some(&Step::Sleep(Until::Time(9_000))));
+    }
+
+    #[test]
+    fn a_poll_that_another_cpu_ended_is_known_by_how_long_it_went_on() {
+        let polls = |called, preempted: bool| {
+            let mut task = Task::new(State::Running { since: 0 });
+            task.settle(100);
+            task.begin_halt();
+            if let Some(halting) = &mut task.halting {
+                halting.interrupted = Some((Cause::Known(Until::Edge(Edge(0))), 300));
+                halting.called = called;
+            }
+            if preempted {
+                task.settle(500);
+                task.state = State::Runnable;
+                task.runs(800);
+            }
+            task.halt_over(900, 750, 900)
+        };
+        assert_eq!(polls(true, false), Some((300, 600)));
+        assert_eq!(polls(true, true), Some((300, 300)));
+        assert_eq!(polls(false, false), None);
+        // One that sleeps does not poll any more.
+        let mut slept = halted();
+        slept.wake(1_000, Cause::Known(Until::Edge(Edge(0))));
+        slept.state = State::Running { since: 1_010 };
+        assert_eq!(slept.halt_over(1_020, 900, 1_020), None);
     }
 
     #[test]

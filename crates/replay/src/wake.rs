@@ -4,7 +4,7 @@ use stealtime_events::Event;
 use stealtime_simulator::script::{Step, Until};
 
 use crate::extract::Extractor;
-use crate::task::{Cause, State};
+use crate::task::{Cause, State, Woken};
 
 /// In a recording without `sched_wakeup` a wakeup this long before its task sleeps, in ns, is one on the way
 /// to sleep; any before it was for something else.
@@ -46,7 +46,7 @@ impl Extractor {
         if let Some(task) = self.tasks.get_mut(&tid) {
             task.early = None;
             if let Some(woken) = &mut task.woken {
-                woken.1 = idle;
+                woken.idle = idle;
             }
         }
     }
@@ -74,7 +74,11 @@ impl Extractor {
         let idle = self.is_idle(wakeup.target);
         let task = self.task(tid);
         task.wake(now, cause);
-        task.woken = Some((now, idle));
+        task.woken = Some(Woken {
+            at: now,
+            idle,
+            by: wakeup.event.cpu.0,
+        });
         task.is_woken_for(wakeup.target);
     }
 

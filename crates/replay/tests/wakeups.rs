@@ -4,7 +4,7 @@ mod common;
 
 use common::{extracted, host, vcpu};
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
-use stealtime_simulator::script::{Edge, Scripts, Spent, Step, Until};
+use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, NameList, run};
 
 const MS: u64 = 1_000_000;
@@ -88,6 +88,19 @@ fn who_is_woken_on_its_way_to_sleep_waits_for_whom_it_did() {
     assert!(as_it_was.first().is_some_and(of_vcpu), "{as_it_was:?}");
     let halts = halts(&early());
     assert!(halts.first().is_some_and(of_vcpu), "{halts:?}");
+}
+
+/// How long an idle CPU takes is told apart by who wakes a task there: another CPU, or its own timer.
+#[test]
+fn wakeups_of_idle_cpus_by_others_are_told_from_their_own() {
+    let sink = recorded();
+    let (recording, _) = extracted(&sink.events, &sink.names);
+    let woken_at = |late: &[Late]| -> Vec<u64> {
+        let entries = late.first().map_or(&[][..], |late| &late.0[..]);
+        entries.iter().map(|entry| entry.0 / MS).collect()
+    };
+    assert_eq!(woken_at(&recording.idle_called), [3]);
+    assert_eq!(woken_at(&recording.idle_late), [20]);
 }
 
 /// `sched_wakeup` before that means that it was to go on and did not sleep then.

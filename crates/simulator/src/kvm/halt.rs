@@ -200,7 +200,8 @@ impl Machine<'_> {
             Body::Vcpu(vcpu) => self.seen_by_poll(vcpu, by),
             Body::Script(_) => {
                 if let Some(turn) = self.script_polls(task) {
-                    let at = self.now + u64::from(self.costs.cache_line_ns);
+                    let told_ns = u64::from(self.costs.cache_line_ns);
+                    let at = self.now + told_ns + self.poll_late_ns(task, by);
                     self.post(at, Message::ScriptPollOver { task, turn });
                 }
                 Ok(())

@@ -203,6 +203,13 @@ pub struct Scripts {
     /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
     /// idle state as the profile says.
     pub idle_late: Vec<Late>,
+    /// The same of wakeups by another CPU, which an interrupt or a store has to tell of first; CPUs without
+    /// an entry have that of [`Self::idle_late`].
+    pub idle_called: Vec<Late>,
+    /// How long polls in halts go on when another CPU has ended them, by what they wait for or by waking
+    /// somebody there, by CPU: one that is a virtual CPU itself may not run just then, and does not notice.
+    /// CPUs without an entry notice at once.
+    pub poll_called: Vec<Late>,
     /// A CPU that has nothing to do takes who waits on another one, also those that
     /// [`ScriptConfig::moves`] keeps.
     pub idle_takes: bool,

@@ -12,7 +12,7 @@ use super::points::Waiter;
 use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
-use crate::ids::{CpuNr, TaskNr, TimerNr};
+use crate::ids::{CpuNr, Number, TaskNr, TimerNr};
 use crate::machine::{Body, Machine, Message, Phase, TaskState};
 
 /// What a script that computes on does at once when its steps are done, in ns.
@@ -488,7 +488,8 @@ impl Machine<'_> {
         let script = self.script(task)?;
         if script.state == State::Polls {
             let turn = script.turn;
-            let at = self.now + self.cpus[by].debt_ns + u64::from(self.costs.cache_line_ns);
+            let told_ns = u64::from(self.costs.cache_line_ns) + self.poll_late_ns(task, by);
+            let at = self.now + self.cpus[by].debt_ns + told_ns;
             self.post(at, Message::ScriptPollOver { task, turn });
             return Ok(());
         }
@@ -515,6 +516,14 @@ impl Machine<'_> {
         self.tasks[task].books.enter(TaskState::Runnable, now);
         self.post(now + wake_ns, Message::ScriptWake { task, by });
         Ok(())
+    }
+
+    /// How long a poll goes on when `by` has ended it, in ns.
+    pub(crate) fn poll_late_ns(&self, task: TaskNr, by: CpuNr) -> u64 {
+        let cpu = self.tasks[task].cpu;
+        let called = self.cfg.scripts.poll_called.get(cpu.index());
+        let late = called.filter(|_| cpu != by);
+        late.and_then(|late| late.at(self.now)).unwrap_or(0)
     }
 
     /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends

@@ -10,6 +10,8 @@ use super::{
 use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
 
+mod late;
+
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
     run(&config(cpus, edges, scripts), &mut ()).unwrap()
 }
