@@ -20,10 +20,10 @@ const EEVDF: Release = Release::new(6, 6);
 const DELAYS: Release = Release::new(6, 12);
 /// That preempts lazily (`7c70cb94d29c`).
 const LAZY: Release = Release::new(6, 13);
-/// Whose slices are shorter (`2ae891b82695`).
-const SHORTER: Release = Release::new(6, 15);
-/// Before which slices end at ticks, unless it is asked for.
-const SLICE_TIMERS: Release = Release::new(7, 0);
+/// Whose slices are shorter (`2ae891b82695` of 6.15, which stable releases from here on have taken over).
+const SHORTER: Release = Release::new(6, 12);
+/// Before which slices end at ticks, unless timers are asked for.
+const SLICE_TIMERS: Release = Release::new(7, 1);
 
 /// The slice on one CPU before [`SHORTER`], in ns.
 const LONGER_SLICE_NS: u64 = 750_000;
@@ -131,7 +131,8 @@ mod tests {
         assert!(first.features(all).has(Feature::RunToParity));
         assert_eq!(delays.preempt(), Some(Preempt::Full));
         assert_eq!((today.preempt(), today.base_slice_ns(8)), (None, None));
-        assert_eq!(delays.base_slice_ns(8), Some(3_000_000));
+        assert_eq!(delays.base_slice_ns(8), None);
+        assert_eq!(first.base_slice_ns(8), Some(3_000_000));
         assert_eq!(first.base_slice_ns(1), Some(750_000));
         assert_eq!(first.to_string(), "Linux 6.6");
     }
