@@ -37,9 +37,7 @@ impl Cpu {
     /// ended by its timer, it was so late.
     pub(crate) fn next_slice(&mut self, now: u64) {
         if let Some(due) = self.slice_over.take() {
-            let late = now.saturating_sub(due);
-            self.late
-                .push((due, u32::try_from(late).unwrap_or(u32::MAX)));
+            note(&mut self.late, due, now.saturating_sub(due));
         }
     }
 
@@ -58,19 +56,21 @@ impl Cpu {
 
     /// A poll on it was ended at this time by another CPU, and went on for so long.
     pub(crate) fn poll_called(&mut self, came: u64, late: u64) {
-        let late = u32::try_from(late).unwrap_or(u32::MAX);
-        self.poll_called.push((came, late));
+        note(&mut self.poll_called, came, late);
     }
 
     /// It has switched from idleness to a task that was woken at this time, by `itself` or by another CPU.
     pub(crate) fn idle_woken(&mut self, woken: u64, itself: bool, now: u64) {
-        let late = now.saturating_sub(woken);
         let all = match itself {
             true => &mut self.idle_late,
             false => &mut self.idle_called,
         };
-        all.push((woken, u32::try_from(late).unwrap_or(u32::MAX)));
+        note(all, woken, now.saturating_sub(woken));
     }
+}
+
+fn note(all: &mut Vec<(u64, u32)>, at: u64, late_ns: u64) {
+    all.push((at, u32::try_from(late_ns).unwrap_or(u32::MAX)));
 }
 
 /// Recorded latencies less what of them is counted elsewhere, in a replay whose time 0 is `first`.

@@ -173,6 +173,7 @@ mod tests {
     use stealtime_events::{CpuId, Tid};
 
     use super::*;
+    use crate::kinds;
 
     /// Who has CPU 0.
     const HAS: i32 = 7;
@@ -188,29 +189,12 @@ mod tests {
     }
 
     fn switch(next: i32, next_prio: i16) -> Event {
-        let kind = Kind::SchedSwitch {
-            prev: Tid(0),
-            next: Tid(next),
-            prev_prio: 120,
-            next_prio,
-            prev_state: 0,
-        };
-        event(0, 0, kind)
+        event(0, 0, kinds::switch_at(0, next, 0, next_prio))
     }
 
     /// Task 8 is woken for a CPU, before and after which the flags are these.
     fn wakeup(by: i32, target_cpu: u32, before: u8, after: u8) -> [Event; 2] {
-        let (tid, prio) = (Tid(8), 120);
-        let waking = Kind::SchedWaking {
-            tid,
-            prio,
-            target_cpu,
-        };
-        let wakeup = Kind::SchedWakeup {
-            tid,
-            prio,
-            target_cpu,
-        };
+        let (waking, wakeup) = (kinds::waking(8, target_cpu), kinds::wakeup(8, target_cpu));
         [event(by, before, waking), event(by, after, wakeup)]
     }
 

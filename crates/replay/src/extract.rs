@@ -36,7 +36,6 @@ pub(crate) type Vcpu = Option<(usize, u32)>;
 /// Turns events into scripts.
 #[derive(Debug)]
 pub struct Extractor {
-    release: Option<Release>,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) tasks: BTreeMap<i32, Task>,
     /// Tasks that ended before another was given their id, and which vCPU they were.
@@ -69,6 +68,7 @@ pub struct Extractor {
     pub(crate) lossy: bool,
     /// Tasks that were moved before anything else was seen of them.
     moved_first: BTreeSet<i32>,
+    release: Option<Release>,
 }
 
 impl Extractor {
@@ -88,7 +88,6 @@ impl Extractor {
                 by_number.insert((vm, time.vcpu), time.tid);
             }
         }
-        let uname = answers.source.uname.as_deref();
         Self {
             cpus: Vec::new(),
             tasks: BTreeMap::new(),
@@ -116,7 +115,7 @@ impl Extractor {
             tells_wakeups: false,
             lossy: false,
             moved_first: BTreeSet::new(),
-            release: uname.and_then(Release::of_uname),
+            release: answers.source.uname.as_deref().and_then(Release::of_uname),
         }
     }
 

@@ -10,6 +10,9 @@ mod decisions;
 mod extract;
 pub mod host;
 mod jitter;
+#[cfg(test)]
+#[path = "tests/kinds.rs"]
+mod kinds;
 mod lost;
 mod nearest;
 mod owners;

@@ -76,6 +76,7 @@ mod tests {
     use stealtime_events::{Context, CpuId, Tid};
 
     use super::*;
+    use crate::kinds;
 
     fn event(time_ns: u64, kind: Kind) -> Event {
         Event {
@@ -88,36 +89,17 @@ mod tests {
     }
 
     fn switch(time_ns: u64, prev: i32, next: i32, prev_state: u32) -> Event {
-        let kind = Kind::SchedSwitch {
-            prev: Tid(prev),
-            next: Tid(next),
-            prev_prio: 120,
-            next_prio: 120,
-            prev_state,
-        };
-        event(time_ns, kind)
+        event(time_ns, kinds::switch(prev, next, prev_state))
     }
 
     /// `sched_waking` of task 5.
     fn waking(time_ns: u64) -> Event {
-        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
-        let kind = Kind::SchedWaking {
-            tid,
-            prio,
-            target_cpu,
-        };
-        event(time_ns, kind)
+        event(time_ns, kinds::waking(5, 0))
     }
 
     /// `sched_wakeup` of task 5.
     fn wakeup(time_ns: u64) -> Event {
-        let (tid, prio, target_cpu) = (Tid(5), 120, 0);
-        let kind = Kind::SchedWakeup {
-            tid,
-            prio,
-            target_cpu,
-        };
-        event(time_ns, kind)
+        event(time_ns, kinds::wakeup(5, 0))
     }
 
     /// Its latencies, and its waiting, in ns.

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use stealtime_simulator::script::ScriptGroup;
+
 use crate::predict::Times;
 
 /// `cpu.weight` of a cgroup that nobody set one of, and the range that the kernel takes.
 const DEFAULT: f64 = 100.0;
-const RANGE: (f64, f64) = (1.0, 10_000.0);
+const RANGE: (f64, f64) = (1.0, ScriptGroup::MOST_WEIGHT as f64);
 /// A VM that waits for less than one in so many of all time has what it wants whatever its weight is.
 const ONE_IN_WAITING: u64 = 100;
 /// Weights that differ by less than this factor are taken for equal: demand is known no better.
@@ -183,7 +185,6 @@ mod tests {
             (vec![100, 100, 100, 100, 1500], 4),
         ] {
             let (found, steps) = found(&weights);
-            println!("{weights:?}: {found:?} in {steps}");
             assert!(steps <= most, "{weights:?}: {steps}");
             for (found, is) in found.iter().zip(&weights) {
                 assert!(found.abs_diff(*is) * 10 <= *is, "{weights:?}: {found}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::extracted;
+use common::{extracted, kinds};
 use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 use stealtime_replay::Begins;
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
@@ -140,16 +140,8 @@ fn a_thread_id_that_is_given_out_again_is_another_task() {
         context: Default::default(),
         kind,
     };
-    let switch = |time, prev, next, prev_state| {
-        let kind = Kind::SchedSwitch {
-            prev: Tid(prev),
-            next: Tid(next),
-            prev_prio: 120,
-            next_prio: 120,
-            prev_state,
-        };
-        at(time, prev, kind)
-    };
+    let switch =
+        |time, prev, next, prev_state| at(time, prev, kinds::switch(prev, next, prev_state));
     let reason = stealtime_events::ExitReason::vmx(48);
     let life = |from: u64, vcpu: u32| {
         let vcpu = VcpuId(vcpu);

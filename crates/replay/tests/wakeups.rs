@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::kinds::{switch, wakeup, waking};
 use common::{extracted, host, vcpu};
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
@@ -145,30 +146,11 @@ fn how_long_an_idle_cpu_takes_is_told_by_wakeups_there() {
             kind,
         });
     };
-    let switch = |prev, next, prev_state| Kind::SchedSwitch {
-        prev: Tid(prev),
-        next: Tid(next),
-        prev_prio: 120,
-        next_prio: 120,
-        prev_state,
-    };
     add(0, 0, 0, switch(0, 6, 0));
     add(1, 1, 5, switch(5, 0, 1));
-    let (tid, prio) = (Tid(5), 120);
     for at in (1..40).map(|n| n * MS) {
-        let (was, is) = (0, 1);
-        let waking = Kind::SchedWaking {
-            tid,
-            prio,
-            target_cpu: was,
-        };
-        let wakeup = Kind::SchedWakeup {
-            tid,
-            prio,
-            target_cpu: is,
-        };
-        add(at, 0, 6, waking);
-        add(at + 1_000, 0, 6, wakeup);
+        add(at, 0, 6, waking(5, 0));
+        add(at + 1_000, 0, 6, wakeup(5, 1));
         add(at + 30_000, 1, 0, switch(0, 5, 0));
         add(at + 90_000, 1, 5, switch(5, 0, 1));
     }

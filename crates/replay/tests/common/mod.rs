@@ -1,6 +1,9 @@
 //! Simulated runs as recordings.
 #![allow(dead_code, reason = "each test uses a part")]
 
+#[path = "../../src/tests/kinds.rs"]
+pub(crate) mod kinds;
+
 use std::sync::Arc;
 
 use stealtime_analysis::{Analysis, Answers, Options};

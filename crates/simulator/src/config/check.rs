@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::{Config, Pinning};
+use crate::script::ScriptGroup;
 
 /// What is wrong with a configuration, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +105,8 @@ impl Config {
         }
         for (n, group) in self.scripts.groups.iter().enumerate() {
             let Some(group) = group else { continue };
-            let weight = u64::from(group.cpu_weight);
-            range(&format!("script.group.{n}.cpu_weight"), weight, 1, 10_000)?;
+            let (weight, most) = (group.cpu_weight.into(), ScriptGroup::MOST_WEIGHT.into());
+            range(&format!("script.group.{n}.cpu_weight"), weight, 1, most)?;
             if let Some(limit) = group.cpu_max_ns {
                 check_cpu_max(&format!("script.group.{n}.cpu_max"), limit)?;
             }

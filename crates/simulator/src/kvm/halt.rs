@@ -200,8 +200,7 @@ impl Machine<'_> {
             Body::Vcpu(vcpu) => self.seen_by_poll(vcpu, by),
             Body::Script(_) => {
                 if let Some(turn) = self.script_polls(task) {
-                    let told_ns = u64::from(self.costs.cache_line_ns);
-                    let at = self.now + told_ns + self.poll_late_ns(task, by);
+                    let at = self.now + self.poll_told_ns(task, by);
                     self.post(at, Message::ScriptPollOver { task, turn });
                 }
                 Ok(())

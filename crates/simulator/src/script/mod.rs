@@ -270,6 +270,11 @@ pub struct ScriptGroup {
     pub cpu_max_ns: Option<(u64, u64)>,
 }
 
+impl ScriptGroup {
+    /// The most that `cpu.weight` may be.
+    pub const MOST_WEIGHT: u32 = 10_000;
+}
+
 impl Default for ScriptGroup {
     fn default() -> Self {
         Self {

@@ -488,8 +488,7 @@ impl Machine<'_> {
         let script = self.script(task)?;
         if script.state == State::Polls {
             let turn = script.turn;
-            let told_ns = u64::from(self.costs.cache_line_ns) + self.poll_late_ns(task, by);
-            let at = self.now + self.cpus[by].debt_ns + told_ns;
+            let at = self.now + self.cpus[by].debt_ns + self.poll_told_ns(task, by);
             self.post(at, Message::ScriptPollOver { task, turn });
             return Ok(());
         }
@@ -518,12 +517,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// How long a poll goes on when `by` has ended it, in ns.
-    pub(crate) fn poll_late_ns(&self, task: TaskNr, by: CpuNr) -> u64 {
+    /// How long a poll goes on when `by` has ended it, in ns: the line has to be fetched, and its CPU to run.
+    pub(crate) fn poll_told_ns(&self, task: TaskNr, by: CpuNr) -> u64 {
         let cpu = self.tasks[task].cpu;
         let called = self.cfg.scripts.poll_called.get(cpu.index());
         let late = called.filter(|_| cpu != by);
-        late.and_then(|late| late.at(self.now)).unwrap_or(0)
+        let late_ns = late.and_then(|late| late.at(self.now)).unwrap_or(0);
+        u64::from(self.costs.cache_line_ns) + late_ns
     }
 
     /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends

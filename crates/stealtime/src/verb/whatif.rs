@@ -568,7 +568,7 @@ fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
         events: base.answers.source.events,
         waits: Waits::of(base.recording.resolved),
         assumed: assumed::lines(base),
-        lacks: before::lacks(&base.answers),
+        lacks: before::lacks(base),
         presence: Presence::of(base),
         error: Error::of(&Errors::between(&base.recorded, &base.replayed, span)),
         vcpus: pairs.map(both).collect(),

@@ -9,7 +9,7 @@ use stealtime_lab::knobs;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, Placement, Preempt};
 use stealtime_simulator::config::{Config, VmConfig};
-use stealtime_simulator::script::Scripts;
+use stealtime_simulator::script::{ScriptGroup, Scripts};
 
 use super::{Base, WhatIf};
 use crate::args::CpuRange;
@@ -141,7 +141,7 @@ pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), Str
         };
     }
     if let Some((vm, knob)) = knob_of_vm(name) {
-        return answerable_of_vm(name, knob, &grouped(vm, &base.config, &base.vms));
+        return answerable_of_vm(name, knob, &groups(vm, &base.config, &base.vms));
     }
     if !ACT.contains(&name.as_str()) {
         let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
@@ -164,7 +164,7 @@ pub(super) fn answerable((name, value): &Setting, base: &Base) -> Result<(), Str
              kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns too"
         ));
     }
-    if name == "sched.pick" && !grouped("*", &base.config, &base.vms).contains(&true) {
+    if name == "sched.pick" && !base.config.scripts.groups.iter().any(Option::is_some) {
         return Err(format!(
             "{name}: no cgroups are assumed, without which both ways to pick are one; say \
              `groups = true` in a --host file if the host has them"
@@ -213,15 +213,17 @@ fn knob_of_vm(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("vm.")?.rsplit_once('.')
 }
 
-/// Of the VM of this name, or of all (`*`), whether it is taken to have a cgroup of its own.
-pub(super) fn grouped(name: &str, config: &Config, vms: &[String]) -> Vec<bool> {
-    let own = |vm: usize| {
-        let groups = &config.scripts.groups;
-        groups.get(vm).is_some_and(Option::is_some)
-    };
-    let vms = vms.iter().enumerate();
-    let named = vms.filter(|(_, vm)| name == "*" || *vm == name);
-    named.map(|(vm, _)| own(vm)).collect()
+/// The cgroup of its own that the VM of this name, or each of all (`*`), is taken to have.
+pub(super) fn groups<'c>(
+    name: &str,
+    config: &'c Config,
+    vms: &[String],
+) -> Vec<Option<&'c ScriptGroup>> {
+    let groups = config.scripts.groups.iter().map(Option::as_ref);
+    // VMs of which nothing ran have none.
+    let vms = vms.iter().zip(groups.chain(std::iter::repeat(None)));
+    let named = vms.filter(|(vm, _)| name == "*" || *vm == name);
+    named.map(|(_, group)| group).collect()
 }
 
 /// The knob of a cgroup's weight.
@@ -234,21 +236,21 @@ pub(super) fn weighs_ungrouped(asked: &WhatIf, config: &Config, vms: &[String]) 
     let mut settings = settings.flat_map(|text| setting(text));
     settings.any(|(name, _)| {
         let vm = knob_of_vm(&name).filter(|knob| knob.1 == WEIGHT);
-        let grouped = vm.map_or_else(Vec::new, |knob| grouped(knob.0, config, vms));
-        !grouped.is_empty() && !grouped.contains(&true)
+        let groups = vm.map_or_else(Vec::new, |knob| groups(knob.0, config, vms));
+        !groups.is_empty() && groups.iter().all(Option::is_none)
     })
 }
 
-/// `grouped`: of each VM that is meant, whether it has a cgroup of its own.
-fn answerable_of_vm(name: &str, knob: &str, grouped: &[bool]) -> Result<(), String> {
-    let all = !grouped.is_empty() && grouped.iter().all(|own| *own);
-    let any = grouped.contains(&true);
+/// `groups`: of each VM that is meant, the cgroup of its own.
+fn answerable_of_vm(name: &str, knob: &str, groups: &[Option<&ScriptGroup>]) -> Result<(), String> {
+    let all = !groups.is_empty() && groups.iter().all(Option::is_some);
+    let any = groups.iter().any(Option::is_some);
     match knob {
         "nice" if all => Err(format!(
             "{name}: the VM is taken to be in a cgroup of its own, where nice values act within the \
              VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
         )),
-        WEIGHT if !any && !grouped.is_empty() => Err(format!(
+        WEIGHT if !any && !groups.is_empty() => Err(format!(
             "{name}: the --host file says `groups = false`, and the weight is that of a cgroup; set \
              vm.NAME.nice, or leave that line out"
         )),

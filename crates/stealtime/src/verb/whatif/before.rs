@@ -310,7 +310,8 @@ pub(super) fn replayable(answers: &Answers) -> Result<(), CliError> {
 }
 
 /// What the recording lacks.
-pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
+pub(super) fn lacks(base: &Base) -> Vec<Lack> {
+    let answers = &base.answers;
     let has = Has(answers);
     let mut lacks = Vec::new();
     lacks.extend(has.without(
@@ -393,15 +394,14 @@ pub(super) fn lacks(answers: &Answers) -> Vec<Lack> {
         ),
     ));
     lacks.extend(interrupts(&has));
-    lacks.extend(scheduler(answers));
+    lacks.extend(base.recording.release.and_then(scheduler));
     lacks.extend(losses(answers));
     lacks.extend(short(answers));
     lacks
 }
 
 /// A host whose scheduler is another one than that of replays.
-fn scheduler(answers: &Answers) -> Option<Lack> {
-    let release = Release::of_uname(answers.source.uname.as_deref()?)?;
+fn scheduler(release: Release) -> Option<Lack> {
     (!release.has_eevdf()).then(|| {
         Lack::new(
             &format!("{release} schedules by CFS"),

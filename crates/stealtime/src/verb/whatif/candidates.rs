@@ -7,6 +7,7 @@ use serde::Serialize;
 use stealtime_lab::knobs;
 use stealtime_replay::host;
 use stealtime_simulator::config::Config;
+use stealtime_simulator::script::ScriptGroup;
 
 use super::Base;
 use super::ask;
@@ -215,7 +216,7 @@ fn preempted(case: &Case<'_>) -> Rule {
         .into();
     plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
     plans.push(Plan::knob("sched.preempt", "lazy"));
-    if ask::grouped("*", &case.base.config, &case.base.vms).contains(&true) {
+    if case.base.config.scripts.groups.iter().any(Option::is_some) {
         plans.push(Plan::knob("sched.pick", "flat"));
     }
     Rule {
@@ -331,8 +332,6 @@ fn stacked(case: &Case<'_>) -> Rule {
 
 /// Most VMs that are tried with more weight.
 const MOST_WEIGHED: usize = 2;
-/// The most that `cpu.weight` may be.
-const MOST_WEIGHT: u32 = 10_000;
 
 /// More weight for those who wait most.
 fn weights(case: &Case<'_>) -> Rule {
@@ -346,14 +345,16 @@ fn weights(case: &Case<'_>) -> Rule {
     vms.sort_by_key(|vm| std::cmp::Reverse(waited(vm) / u64::from(vm.vcpus.max(1))));
     vms.truncate(MOST_WEIGHED);
     let stake = vms.iter().map(|vm| waited(vm)).sum();
-    let weight = |vm: &Vm| {
-        let groups = case.config.scripts.groups.iter().zip(&case.facts.vms);
-        let mut own = groups.filter(|(_, other)| other.name == vm.name);
-        Some(own.next()?.0.as_ref()?.cpu_weight)
+    let group = |vm: &Vm| {
+        let named = ask::groups(&vm.name, &case.config, &case.base.vms);
+        named.into_iter().flatten().next()
     };
-    let plan = |vm: &&Vm| match weight(vm) {
-        Some(weight) => {
-            let more = weight.saturating_mul(3).min(MOST_WEIGHT);
+    let plan = |vm: &&Vm| match group(vm) {
+        Some(group) => {
+            let more = group
+                .cpu_weight
+                .saturating_mul(3)
+                .min(ScriptGroup::MOST_WEIGHT);
             Plan::knob(&format!("vm.{}.cpu_weight", vm.name), more)
         }
         None => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
