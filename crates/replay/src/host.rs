@@ -7,7 +7,7 @@ use stealtime_hypervisor::directed_yield::YieldKnobs;
 pub use stealtime_hypervisor::eevdf::Preempt;
 use stealtime_hypervisor::eevdf::{Feature, weights};
 use stealtime_simulator::config::{
-    CState, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
+    CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
 };
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
 
@@ -31,9 +31,13 @@ pub fn knobs(recording: &Recording) -> Knobs {
     knobs.sched.base_slice_ns = told_slice_ns(recording).or_else(|| slice_of_release(recording));
     if let Some(release) = recording.release {
         knobs.sched.features = release.features(knobs.sched.features);
+        knobs.sched.cfs = (!release.has_eevdf()).then(CfsKnobs::default);
     }
     if let Some(preempt) = recording.preempt() {
         knobs.sched.preempt = preempt;
+    }
+    if knobs.sched.cfs.is_some() {
+        return knobs;
     }
     if let Some(on) = recording.hrtick {
         let features = knobs.sched.features;

@@ -64,9 +64,12 @@ impl Release {
         self >= DELAYS
     }
 
-    /// Those features that it has.
+    /// Those features that it has; where it has none of EEVDF all of them, as a kernel that has would.
     #[must_use]
     pub fn features(self, features: Features) -> Features {
+        if !self.has_eevdf() {
+            return features;
+        }
         let later = [
             Feature::DelayDequeue,
             Feature::DelayZero,
@@ -87,7 +90,7 @@ impl Release {
     #[must_use]
     pub fn base_slice_ns(self, cpus: u32) -> Option<u64> {
         let whole = weights::base_slice_ns(cpus) / weights::NORMALIZED_BASE_SLICE_NS;
-        (self < SHORTER).then_some(LONGER_SLICE_NS * whole)
+        (self.has_eevdf() && self < SHORTER).then_some(LONGER_SLICE_NS * whole)
     }
 }
 

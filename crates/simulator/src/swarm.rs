@@ -2,13 +2,13 @@
 //!
 //! A scenario is a pure function of its seed, so that a seed is a whole report of a failure.
 
-use stealtime_hypervisor::eevdf::PickMode;
+use stealtime_hypervisor::eevdf::{Features, PickMode};
 use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
 use crate::config::{
-    CState, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning,
-    Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+    CState, CfsKnobs, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue,
+    Pinning, Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
 };
 use crate::engine::{Random, Streams};
 use crate::fault::Fault;
@@ -152,6 +152,11 @@ fn knobs(r: &mut Random, cpus: u32) -> Knobs {
             // A kernel without a feature of this name would say so; so may this one.
             let _ = sched.features.set(word);
         }
+    }
+    if sched.features == Features::LINUX_7_2 && sched.pick == PickMode::Hierarchical {
+        // Half of these.
+        let cfs = (sched.base_slice_ns.is_none() && r.chance(500)).then(CfsKnobs::default);
+        sched.cfs = cfs;
     }
     if r.chance(250) {
         knobs.host.nohz_full = (1..cpus).filter(|_| r.chance(500)).collect();

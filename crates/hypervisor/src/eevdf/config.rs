@@ -1,7 +1,8 @@
 //! What is chosen when a scheduler is made.
 
+use super::cfs::Cfs;
 use super::error::Error;
-use super::features::Features;
+use super::features::{Feature, Features};
 use super::weights::{NORMALIZED_BASE_SLICE_NS, base_slice_ns};
 use crate::lag_credit::LagCredit;
 
@@ -94,6 +95,9 @@ pub struct Config {
     /// A yield moves an eligible yielder to its deadline (Linux 6.19, commit 79104becf42b). Before,
     /// it only put the deadline off by a slice, and the yielder stayed eligible.
     pub yield_forfeits: bool,
+    /// CFS, with these tunables, as before Linux 6.6; `None` for EEVDF. Of the features
+    /// `WAKEUP_PREEMPTION` and `NEXT_BUDDY` act then; slices do not.
+    pub cfs: Option<Cfs>,
     /// How directed yield credits lag, with `YIELD_TO_LAG_CREDIT` on.
     pub lag_credit: LagCredit,
 }
@@ -111,13 +115,14 @@ impl Config {
             other_load: OtherLoad::External,
             cgroup_mode: CgroupMode::Smp,
             yield_forfeits: true,
+            cfs: None,
             lag_credit: LagCredit::SERIES_V3,
         }
     }
 
     /// # Errors
     ///
-    /// [`Error::BadConfig`] names the first field out of range.
+    /// [`Error::BadConfig`] names the first field out of range; [`Error::NotWithCfs`].
     pub(crate) fn check(&self) -> Result<(), Error> {
         let bounded = |field, value, min, max| {
             if (min..=max).contains(&value) {
@@ -140,6 +145,16 @@ impl Config {
             100_000,
             1_000_000_000,
         )?;
+        if let Some(cfs) = self.cfs {
+            bounded("latency_ns", cfs.latency_ns, 100_000, 1_000_000_000)?;
+            let least = cfs.min_granularity_ns;
+            bounded("min_granularity_ns", least, 100_000, 1_000_000_000)?;
+            let wakeup = cfs.wakeup_granularity_ns;
+            bounded("wakeup_granularity_ns", wakeup, 0, 1_000_000_000)?;
+            if self.features.has(Feature::YieldToLagCredit) {
+                return Err(Error::NotWithCfs(Feature::YieldToLagCredit.name()));
+            }
+        }
         self.lag_credit.check()
     }
 }

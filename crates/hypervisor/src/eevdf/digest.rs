@@ -19,6 +19,7 @@ impl Hash for Fair {
         self.flat.0.hash(state);
         self.flat_queues.0.hash(state);
         self.tokens.0.hash(state);
+        self.buddies.0.hash(state);
         for (n, queue) in (0..).zip(&self.que.0) {
             queue.hash_sums(state);
             self.ext_load(Que(n)).hash(state);

@@ -115,7 +115,7 @@ impl Fair {
             self.flat_enqueue(task, flags);
         } else {
             let mut count = self.enqueue_count(task, flags);
-            self.enqueue_entity::<false>(q, task, flags.initial, &mut count);
+            self.enqueue_entity::<false>(q, task, flags, &mut count);
             let parent = self.que[q].owner;
             if parent.is_some() {
                 self.enqueue_above(q, parent, count);
@@ -127,6 +127,10 @@ impl Fair {
     /// The levels from group entity `e` up, above the queue `below` that was joined.
     #[inline(never)]
     fn enqueue_above(&mut self, below: Que, mut e: Ent, mut count: Count) {
+        let wakeup = Enqueue {
+            initial: false,
+            wakeup: true,
+        };
         let mut slice = self.min_slice(below);
         while let Some(ent) = self.ent.at(e) {
             if ent.on_rq {
@@ -138,7 +142,7 @@ impl Fair {
             let q = ent.queue;
             let ent = &mut self.ent[e];
             (ent.slice, ent.custom_slice) = (slice as u32, true);
-            self.enqueue_entity::<true>(q, e, false, &mut count);
+            self.enqueue_entity::<true>(q, e, wakeup, &mut count);
             slice = self.min_slice(q);
             e = self.que[q].owner;
         }
@@ -158,9 +162,14 @@ impl Fair {
         &mut self,
         q: Que,
         e: Ent,
-        initial: bool,
+        flags: Enqueue,
         count: &mut Count,
     ) {
+        if self.cfg.cfs.is_some() {
+            self.cfs_enqueue(q, e, flags, count);
+            return;
+        }
+        let initial = flags.initial;
         let running = self.que[q].curr;
         if running == e {
             self.enqueue_running(q, e, initial, count);
@@ -210,6 +219,9 @@ impl Fair {
     /// entity stays, delayed.
     #[inline(always)]
     fn dequeue_entity(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> Option<u64> {
+        if self.cfg.cfs.is_some() {
+            return Some(self.cfs_dequeue(q, e, flags, count));
+        }
         self.update_curr(q);
         self.clear_buddies(q, e);
         let may_stay = flags.sleep && !flags.special && !flags.last;

@@ -122,6 +122,8 @@ pub enum Error {
         /// The largest allowed.
         max: u64,
     },
+    /// What is asked for is of EEVDF, and CFS is configured.
+    NotWithCfs(&'static str),
     /// No more of these can be made: ids are 32 bit.
     Full(&'static str),
 }
@@ -193,6 +195,7 @@ impl fmt::Display for Error {
             } => {
                 write!(f, "{field} = {value} is not in [{min}, {max}]")
             }
+            Self::NotWithCfs(what) => write!(f, "CFS has no {what}"),
             Self::Full(what) => write!(f, "no more {what} can be made"),
         }
     }

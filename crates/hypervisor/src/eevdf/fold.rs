@@ -86,6 +86,9 @@ impl Fair {
 
     /// A task has its place nowhere.
     pub(crate) fn unhome(&mut self, e: Ent) {
+        if self.cfg.cfs.is_some() {
+            self.cfs_leave(e);
+        }
         let marks = &mut self.ent[e].marks;
         if marks.has(Marks::HOMED) {
             marks.set(Marks::HOMED, false);
@@ -134,6 +137,9 @@ impl Fair {
         let ent = &mut self.ent[e];
         (ent.slice, ent.vlag) = (folded.slice, folded.vlag);
         (ent.deadline, ent.rel_deadline) = (folded.deadline, folded.rel_deadline);
+        if self.cfg.cfs.is_some() {
+            ent.vruntime = folded.deadline;
+        }
         ent.weight = folded.weight;
         ent.custom_slice = folded.custom_slice;
         ent.vprot = folded.vprot;

@@ -285,10 +285,13 @@ impl Fair {
 
     #[inline(never)]
     fn refresh_group(&mut self, e: Ent) {
-        let Some(weight) = self.group_weight(e) else {
+        // Where nothing is in it, CFS has the least, of which the slice of the first to come is reckoned.
+        let empty = || self.cfg.cfs.map(|_| MIN_SHARES);
+        let Some(weight) = self.group_weight(e).or_else(empty) else {
             return;
         };
-        if weight == self.load(e) {
+        // CFS reweights all the same, and accounts for the one that runs by it.
+        if weight == self.load(e) && self.cfg.cfs.is_none() {
             return;
         }
         if self.is_flat(self.ent[e].rq) {
@@ -312,6 +315,10 @@ impl Fair {
 
     /// `reweight_entity`: keeps the entity's lag, deadline and protection in real time.
     pub(crate) fn reweight(&mut self, e: Ent, weight: u64) {
+        if self.cfg.cfs.is_some() {
+            self.cfs_reweight(e, weight);
+            return;
+        }
         let q = self.arena(e);
         if !self.ent[e].on_rq {
             self.set_level_load(e, weight);
@@ -355,6 +362,10 @@ impl Fair {
     pub(crate) fn rescale(&mut self, e: Ent, weight: u64, protected: bool) {
         let ent = &mut self.ent[e];
         let old = ent.weight;
+        if self.cfg.cfs.is_some() {
+            ent.weight = weight;
+            return;
+        }
         ent.vlag = mul_div(ent.vlag, old, weight);
         if ent.on_rq || ent.rel_deadline {
             ent.deadline = mul_div(ent.deadline as i64, old, weight) as u64;

@@ -7,7 +7,8 @@
 //! recorded vectors check.
 //!
 //! Two ways to pick are there, chosen when a run queue is made ([`PickMode`]): level by level as
-//! in 7.2, and flat, with all tasks in one queue and groups for weight only.
+//! in 7.2, and flat, with all tasks in one queue and groups for weight only. With [`Config::cfs`] it
+//! is the class that came before, CFS, as in 6.1.
 //!
 //! Nothing is allocated but by `new`, `create_*`, `extend_group` and `set_ext_load`, unless
 //! [`Fair::set_lean`] says otherwise.
@@ -30,6 +31,7 @@ use alloc::vec::Vec;
 
 mod ahead;
 mod attr;
+mod cfs;
 mod check;
 mod config;
 mod digest;
@@ -56,6 +58,7 @@ pub mod weights;
 mod yields;
 
 pub use ahead::Climb;
+pub use cfs::Cfs;
 pub use config::{CgroupMode, Config, OtherLoad, PickMode, Preempt};
 pub use entity::{Attr, EntityView, Policy, TaskState, TaskView};
 pub use error::Error;
@@ -68,6 +71,7 @@ pub use view::{GroupView, Member, QueueView};
 pub use yields::YieldTo;
 
 use crate::lag_credit::{CreditFault, CreditState, Tokens};
+use cfs::Buddies;
 use entity::Entity;
 use flat::{FlatPart, FlatQueue};
 use group::Group;
@@ -99,6 +103,8 @@ pub struct Fair {
     pub(crate) credits: Arena<CreditState>,
     /// By queue, if lag credits are given and guarded.
     pub(crate) tokens: Arena<Tokens>,
+    /// By queue, under CFS.
+    pub(crate) buddies: Arena<Buddies>,
     /// Load on other CPUs that the caller has told of the groups that queues belong to, unscaled:
     /// by queue, as far as any was told.
     pub(crate) ext_loads: Vec<u64>,
@@ -124,7 +130,7 @@ impl Fair {
     ///
     /// # Errors
     ///
-    /// [`Error::BadConfig`].
+    /// [`Error::BadConfig`], [`Error::NotWithCfs`].
     pub fn new(cfg: Config) -> Result<Self, Error> {
         cfg.check()?;
         Ok(Self {
@@ -134,6 +140,7 @@ impl Fair {
             rqs: Arena(Vec::new()),
             credits: Arena(Vec::new()),
             tokens: Arena(Vec::new()),
+            buddies: Arena(Vec::new()),
             ext_loads: Vec::new(),
             flat: Arena(Vec::new()),
             flat_queues: Arena(Vec::new()),
@@ -185,8 +192,11 @@ impl Fair {
     ///
     /// # Errors
     ///
-    /// [`Error::Full`].
+    /// [`Error::Full`], or [`Error::NotWithCfs`] for flat picking under CFS.
     pub fn create_rq(&mut self, mode: PickMode) -> Result<RqId, Error> {
+        if mode == PickMode::Flat && self.cfg.cfs.is_some() {
+            return Err(Error::NotWithCfs("flat picking"));
+        }
         let rq = RqId(u32::try_from(self.rqs.0.len()).map_err(|_| Error::Full("run queues"))?);
         let root = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
         self.push_queue(Ent::NONE);
@@ -221,6 +231,9 @@ impl Fair {
         if credited && self.cfg.lag_credit.guard.is_some() {
             Self::make_room(self.lean, &mut self.tokens.0);
             self.tokens.0.push(Tokens::default());
+        }
+        if self.cfg.cfs.is_some() {
+            self.push_buddies();
         }
     }
 

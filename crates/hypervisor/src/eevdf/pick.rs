@@ -37,6 +37,9 @@ impl Fair {
                 self.leftmost(q)
             };
         }
+        if let Some(cfs) = &self.cfg.cfs {
+            return self.cfs_pick(cfs, q);
+        }
         let (sum, weight) = queue.sums(curr.map(Running::of));
         // An entity that has left the queue is no longer its buddy: see `clear_buddies`.
         if protect
@@ -256,7 +259,7 @@ impl Fair {
             queue.tree_remove(&mut self.pool, e, ent);
         }
         ent.exec_start = self.now;
-        if first {
+        if first || self.cfg.cfs.is_some() {
             queue.set_protect(ent, &self.cfg);
         }
         queue.curr = e;
@@ -272,6 +275,10 @@ impl Queue {
     /// `set_protect_slice`: until the deadline, or until a shorter slice that is queued.
     #[inline(always)]
     fn set_protect(&self, ent: &mut Entity, cfg: &Config) {
+        if cfg.cfs.is_some() {
+            ent.vprot = 0;
+            return;
+        }
         let mut slice = cfg.normalized_base_slice_ns;
         if cfg.features.has(Feature::RunToParity) {
             slice = u64::from(self.timeline.shortest());

@@ -32,6 +32,10 @@ impl Arrival {
         Self(bits)
     }
 
+    pub(crate) fn is_fork(self) -> bool {
+        self.has(Self::FORK.0)
+    }
+
     #[inline]
     fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
@@ -68,6 +72,10 @@ impl Fair {
             }
             return;
         };
+        if let Some(cfs) = self.cfg.cfs.filter(|_| p != curr) {
+            self.cfs_check_preempt(&cfs, curr, p, how);
+            return;
+        }
         if p == curr || r.resched == Resched::Now {
             return;
         }
@@ -113,7 +121,7 @@ impl Fair {
     fn contest(&mut self, rq: RqId, q: Que, se: Ent, pse: Ent, how: Arrival) {
         let (slice, pe) = (self.ent[se].slice, &self.ent[pse]);
         let short = pe.slice < slice && self.cfg.features.has(Feature::PreemptShort);
-        if !short && (how.has(Arrival::FORK.0) || pe.delayed) {
+        if !short && (how.is_fork() || pe.delayed) {
             return;
         }
         if !short && self.cfg.features.has(Feature::NextBuddy) && self.next_buddy(q, se, pse, how) {

@@ -96,6 +96,10 @@ impl Fair {
 
     #[inline(never)]
     pub(crate) fn charge(&mut self, q: Que, curr: Ent) {
+        if self.cfg.cfs.is_some() {
+            self.cfs_charge(q, curr);
+            return;
+        }
         let c = &mut self.ent[curr];
         let (delta, rq) = (self.now - c.exec_start, c.rq);
         c.exec_start = self.now;
@@ -151,6 +155,8 @@ impl Fair {
             self.refresh_weight(e);
             if timer {
                 self.request(rq, Resched::Now);
+            } else if self.cfg.cfs.is_some() {
+                self.cfs_tick(self.ent[e].queue, e);
             }
             e = self.parent(e);
         }
@@ -175,7 +181,7 @@ impl Fair {
         const FLOOR_NS: u64 = 10_000;
         const TOLERANCE_NS: u64 = 5_000;
         let r = &self.rqs[rq];
-        if self.que[r.root].h_nr_queued < 2 {
+        if self.que[r.root].h_nr_queued < 2 || self.cfg.cfs.is_some() {
             return;
         }
         let ent = &self.ent[e];

@@ -48,6 +48,9 @@ impl Fair {
         if self.que[q].next == e {
             self.clear_buddies_up(q, e);
         }
+        if self.cfg.cfs.is_some() {
+            self.cfs_clear_buddies(q, e);
+        }
     }
 
     #[inline(never)]
@@ -69,6 +72,10 @@ impl Fair {
         let r = &self.rqs[rq];
         let (curr, root) = (r.curr, r.root);
         if self.que[root].h_nr_queued == 1 {
+            return;
+        }
+        if self.cfg.cfs.is_some() {
+            self.cfs_yield(curr);
             return;
         }
         let q = self.arena(curr);

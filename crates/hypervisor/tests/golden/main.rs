@@ -10,6 +10,7 @@
 )]
 
 mod apic;
+mod cfs;
 mod eevdf;
 mod files;
 mod halt_poll;

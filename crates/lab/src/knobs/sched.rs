@@ -2,6 +2,7 @@
 
 use stealtime_hypervisor::eevdf::{Feature, Features, PickMode, Preempt};
 use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
+use stealtime_simulator::config::{CfsKnobs, Knobs};
 
 use super::Source::{Ours, Upstream};
 use super::kvm::{chosen, word, words};
@@ -133,7 +134,51 @@ const TIME: Kind = Kind::Time {
     max: 1_000_000_000,
 };
 
+/// A tunable of CFS, of a host that has it.
+fn cfs_tunable(knobs: &Knobs, get: impl Fn(&CfsKnobs) -> Option<u64>) -> Value {
+    match &knobs.sched.cfs {
+        Some(cfs) => time_or(get(cfs), "auto"),
+        None => Value::Words("-".to_owned()),
+    }
+}
+
+fn cfs(knobs: &mut Knobs) -> Result<&mut CfsKnobs, String> {
+    let cfs = knobs.sched.cfs.as_mut();
+    cfs.ok_or_else(|| "only with sched.fair=cfs".to_owned())
+}
+
+/// Of a knob that is a time, as long as these allow.
+const CFS_TIME: Kind = Kind::TimeOr {
+    word: "auto",
+    min: 100_000,
+    max: 1_000_000_000,
+};
+
 pub(super) static KNOBS: &[Knob] = &[
+    knob!(Knobs "sched.fair", Kind::Choice(|| vec!["eevdf", "cfs"]),
+        Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
+        "Which fair class schedules",
+        |k| Value::Words(if k.sched.cfs.is_some() { "cfs" } else { "eevdf" }.to_owned()),
+        |k, v| k.sched.cfs = match v.words()? {
+            "cfs" => Some(k.sched.cfs.unwrap_or_default()),
+            _ => None,
+        }),
+    knob!(Knobs "sched.latency_ns", CFS_TIME,
+        Upstream("/sys/kernel/debug/sched/latency_ns, before Linux 6.6"),
+        "With CFS, the time in which each of a few tasks runs once; auto: 6 ms times 1 + log2 of the CPUs (8 at most)",
+        |k| cfs_tunable(k, |cfs| cfs.latency_ns),
+        |k, v| cfs(k)?.latency_ns = v.ns_or()?),
+    knob!(Knobs "sched.min_granularity_ns", CFS_TIME,
+        Upstream("/sys/kernel/debug/sched/min_granularity_ns, before Linux 6.6"),
+        "With CFS, the shortest slice; auto: 0.75 ms times 1 + log2 of the CPUs (8 at most)",
+        |k| cfs_tunable(k, |cfs| cfs.min_granularity_ns),
+        |k, v| cfs(k)?.min_granularity_ns = v.ns_or()?),
+    knob!(Knobs "sched.wakeup_granularity_ns",
+        Kind::TimeOr { word: "auto", min: 0, max: 1_000_000_000 },
+        Upstream("/sys/kernel/debug/sched/wakeup_granularity_ns, before Linux 6.6"),
+        "With CFS, how far behind a waking task has to be to preempt; auto: 1 ms times 1 + log2 of the CPUs (8 at most)",
+        |k| cfs_tunable(k, |cfs| cfs.wakeup_granularity_ns),
+        |k, v| cfs(k)?.wakeup_granularity_ns = v.ns_or()?),
     knob!(Knobs "sched.features", Kind::Words("NAME or NO_NAME, several with commas"),
         Upstream("/sys/kernel/debug/sched/features, and YIELD_TO_LAG_CREDIT of the series"),
         "Switch features of the fair class; those not named keep their defaults",

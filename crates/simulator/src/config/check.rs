@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use stealtime_hypervisor::eevdf::{Feature, Features, PickMode};
+
 use super::{Config, Pinning};
 use crate::script::ScriptGroup;
 
@@ -62,6 +64,7 @@ impl Config {
             1_000_000_000_000_000,
         )?;
         range("sched.hz", self.knobs.sched.hz.into(), 100, 1000)?;
+        self.check_cfs()?;
         if self.host.profile.cstates.is_empty() {
             return wrong(
                 "profile.cstates",
@@ -95,6 +98,28 @@ impl Config {
             return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
         }
         Ok(())
+    }
+
+    /// CFS has nothing of what came with EEVDF or later.
+    fn check_cfs(&self) -> Result<(), ConfigError> {
+        let sched = &self.knobs.sched;
+        let usual = Features::LINUX_7_2;
+        let acts = [Feature::WakeupPreemption, Feature::NextBuddy];
+        let mut others = Feature::ALL
+            .into_iter()
+            .filter(|feature| !acts.contains(feature));
+        let (key, what) = match (
+            others.find(|&feature| sched.features.has(feature) != usual.has(feature)),
+            sched.pick,
+            sched.base_slice_ns,
+        ) {
+            _ if sched.cfs.is_none() => return Ok(()),
+            (Some(feature), ..) => ("sched.features", feature.name()),
+            (_, PickMode::Flat, _) => ("sched.pick", "flat picking"),
+            (.., Some(_)) => ("sched.base_slice_ns", "slices of one length"),
+            _ => return Ok(()),
+        };
+        wrong(key, format!("CFS has no {what}: set sched.fair=eevdf too"))
     }
 
     fn check_scripts(&self) -> Result<(), ConfigError> {

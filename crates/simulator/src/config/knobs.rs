@@ -3,7 +3,7 @@
 use stealtime_hypervisor::counter::arm64::traps::Mode;
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::directed_yield::ple::PleKnobs;
-use stealtime_hypervisor::eevdf::{Features, PickMode, Preempt};
+use stealtime_hypervisor::eevdf::{Cfs, Features, PickMode, Preempt};
 use stealtime_hypervisor::halt_poll::HaltPollKnobs;
 use stealtime_hypervisor::ipi_tracking::IpiKnobs;
 use stealtime_hypervisor::lag_credit::LagCredit;
@@ -52,9 +52,37 @@ pub struct KvmKnobs {
     pub arm_mode: Mode,
 }
 
+/// Tunables of CFS; `None`: by the number of CPUs, as the kernel does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CfsKnobs {
+    /// `sched.latency_ns`.
+    pub latency_ns: Option<u64>,
+    /// `sched.min_granularity_ns`.
+    pub min_granularity_ns: Option<u64>,
+    /// `sched.wakeup_granularity_ns`.
+    pub wakeup_granularity_ns: Option<u64>,
+}
+
+impl CfsKnobs {
+    /// What they come to on a host with so many CPUs.
+    #[must_use]
+    pub fn on(&self, cpus: u32) -> Cfs {
+        let usual = Cfs::linux_6_1(cpus);
+        Cfs {
+            latency_ns: self.latency_ns.unwrap_or(usual.latency_ns),
+            min_granularity_ns: self.min_granularity_ns.unwrap_or(usual.min_granularity_ns),
+            wakeup_granularity_ns: self
+                .wakeup_granularity_ns
+                .unwrap_or(usual.wakeup_granularity_ns),
+        }
+    }
+}
+
 /// The scheduler's switches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedKnobs {
+    /// `sched.fair`: CFS, as before Linux 6.6; `None` for EEVDF.
+    pub cfs: Option<CfsKnobs>,
     /// `sched.features`.
     pub features: Features,
     /// `sched.yield_forfeits`: a yielder gives up the rest of its request, as since Linux 6.19.
@@ -130,6 +158,7 @@ impl Default for Knobs {
                 arm_mode: Mode::Vhe,
             },
             sched: SchedKnobs {
+                cfs: None,
                 features: Features::LINUX_7_2,
                 yield_forfeits: true,
                 base_slice_ns: None,

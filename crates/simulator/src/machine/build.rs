@@ -52,6 +52,7 @@ fn fair(cfg: &Config) -> Result<Fair, Fault> {
     let sched = &cfg.knobs.sched;
     let mut config = FairConfig::linux_7_2(cfg.host.topology.cpus());
     config.features = sched.features;
+    config.cfs = sched.cfs.map(|cfs| cfs.on(cfg.host.topology.cpus()));
     config.preempt = sched.preempt;
     config.tick_ns = 1_000_000_000 / u64::from(sched.hz);
     config.lag_credit = sched.lag_credit;
