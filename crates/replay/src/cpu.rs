@@ -17,6 +17,10 @@ pub(crate) struct Cpu {
     pub(crate) slice_over: Option<u64>,
     /// Ends of slices: when they were due, by how much they were late, in ns.
     pub(crate) late: Vec<(u64, u32)>,
+    /// Ticks: when they were due, by how much they were late, in ns.
+    pub(crate) tick_late: Vec<(u64, u32)>,
+    /// The task that had the CPU when the last tick came has it still.
+    pub(crate) ticked: bool,
     /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
     pub(crate) idle_late: Vec<(u64, u32)>,
     /// The same of wakeups by another CPU.
@@ -33,12 +37,28 @@ impl Cpu {
         self.slice_over = Some(now.saturating_sub(late));
     }
 
+    /// A tick comes, `late` ns after it should have.
+    pub(crate) fn ticks(&mut self, now: u64, late: u64) {
+        note(&mut self.tick_late, now.saturating_sub(late), late);
+        self.ticked = true;
+    }
+
     /// The next slice begins: a timer was set for it, or the task has lost the CPU. If the one before
     /// ended by its timer, it was so late.
     pub(crate) fn next_slice(&mut self, now: u64) {
         if let Some(due) = self.slice_over.take() {
             note(&mut self.late, due, now.saturating_sub(due));
         }
+    }
+
+    /// The task that had it loses it, though it could run: by the tick, if one came since it was last in its
+    /// guest, which was so late then.
+    pub(crate) fn preempts(&mut self, now: u64) {
+        self.next_slice(now);
+        if let (true, Some(last)) = (self.ticked, self.tick_late.last_mut()) {
+            last.1 = u32::try_from(now.saturating_sub(last.0)).unwrap_or(u32::MAX);
+        }
+        self.ticked = false;
     }
 
     /// When its events were lost, in a replay whose time 0 is `first`.
@@ -52,6 +72,7 @@ impl Cpu {
     /// the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
     pub(crate) fn goes_on(&mut self) {
         self.slice_over = None;
+        self.ticked = false;
     }
 
     /// A poll on it was ended at this time by another CPU, and went on for so long.

@@ -321,6 +321,9 @@ impl Extractor {
                 if let Some(late) = self.timers.slice_late(hrtimer, now_ns) {
                     self.cpus[cpu].slice_ends(now, late);
                 }
+                if let Some(late) = self.timers.tick_late(hrtimer, now_ns) {
+                    self.cpus[cpu].ticks(now, late);
+                }
                 self.cpus[cpu].expiring = Some(hrtimer);
                 self.guest_ticks(hrtimer);
                 self.poll_expired(event, hrtimer);
@@ -358,8 +361,8 @@ impl Extractor {
     pub(crate) fn switch(&mut self, cpu: usize, prev: i32, next: i32, left: Left, next_prio: i16) {
         let now = self.now;
         match prev != 0 && left == Left::Runnable {
-            true => self.cpus[cpu].next_slice(now),
-            false => self.cpus[cpu].slice_over = None,
+            true => self.cpus[cpu].preempts(now),
+            false => self.cpus[cpu].goes_on(),
         }
         self.cpus[cpu].idled |= prev == 0;
         if prev != 0 {
@@ -568,6 +571,7 @@ impl Extractor {
                 .collect()
         };
         let late_slices = late(|cpu| &cpu.late, 0);
+        let tick_late = late(|cpu| &cpu.tick_late, 0);
         let idle_late = late(|cpu| &cpu.idle_late, less);
         let idle_called = late(|cpu| &cpu.idle_called, less);
         let poll_called = late(|cpu| &cpu.poll_called, 0);
@@ -624,6 +628,7 @@ impl Extractor {
             hrtick: self.timers.hrtick(),
             limits: self.quotas.limits(),
             late: late_slices,
+            tick_late,
             idle_late,
             idle_called,
             poll_called,

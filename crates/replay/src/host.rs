@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 pub use stealtime_hypervisor::eevdf::Preempt;
-use stealtime_hypervisor::eevdf::{Feature, weights};
+use stealtime_hypervisor::eevdf::{Feature, Features, PickMode, weights};
 use stealtime_simulator::config::{
-    CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig, Topology,
+    CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
+    SchedKnobs, Topology,
 };
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
 
@@ -31,7 +32,9 @@ pub fn knobs(recording: &Recording) -> Knobs {
     knobs.sched.base_slice_ns = told_slice_ns(recording).or_else(|| slice_of_release(recording));
     if let Some(release) = recording.release {
         knobs.sched.features = release.features(knobs.sched.features);
-        knobs.sched.cfs = (!release.has_eevdf()).then(CfsKnobs::default);
+        if !release.has_eevdf() {
+            to_cfs(&mut knobs.sched);
+        }
     }
     if let Some(preempt) = recording.preempt() {
         knobs.sched.preempt = preempt;
@@ -47,6 +50,27 @@ pub fn knobs(recording: &Recording) -> Knobs {
         };
     }
     knobs
+}
+
+/// Has a host scheduled by CFS, without what it has of EEVDF alone.
+pub fn to_cfs(sched: &mut SchedKnobs) {
+    let both = [Feature::WakeupPreemption, Feature::NextBuddy];
+    let usual = Features::LINUX_7_2;
+    sched.features = both.into_iter().fold(usual, |features, feature| {
+        match sched.features.has(feature) {
+            true => features.with(feature),
+            false => features.without(feature),
+        }
+    });
+    sched.pick = PickMode::Hierarchical;
+    sched.base_slice_ns = None;
+    sched.cfs = Some(CfsKnobs::default());
+}
+
+/// Whether wakeups preempt who runs (`WAKEUP_PREEMPTION`).
+#[must_use]
+pub fn wakeups_preempt(sched: &SchedKnobs) -> bool {
+    sched.features.has(Feature::WakeupPreemption)
 }
 
 /// What slice timers are set for is known to within one in so many.
@@ -187,6 +211,11 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     let placement = assumed.placement.unwrap_or_else(|| placement(recording));
     let kept = placement == Placement::Recorded;
     let script = |task| script(task, assumed, kept, seed);
+    // Where events were lost, not all ticks are known.
+    let (tick_late, tick_phase_ns) = match recording.is_lossy {
+        true => (Vec::new(), 0),
+        false => (recording.tick_late.clone(), tick_phase_ns(recording)),
+    };
     Config {
         host: HostConfig {
             profile,
@@ -205,6 +234,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             wake_ns: wake,
             block_ns: recording.block_ns,
             late: recording.late.clone(),
+            tick_late,
+            tick_phase_ns,
             idle_late: recording.idle_late.clone(),
             idle_called: recording.idle_called.clone(),
             poll_called: recording.poll_called.clone(),
@@ -221,6 +252,14 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             seed,
         },
     }
+}
+
+/// When the first tick was due, in ns of the replay: the one that was least late tells.
+fn tick_phase_ns(recording: &Recording) -> u64 {
+    let ticks = recording.tick_late.iter().flat_map(|cpu| cpu.0.iter());
+    let best = ticks.filter(|tick| tick.0 > 0).min_by_key(|tick| tick.1);
+    let best = best.map_or(0, |tick| tick.0);
+    best % (1_000_000_000 / u64::from(recording.hz.unwrap_or(250)))
 }
 
 fn topology(cpus: u32, own_caches: bool) -> Topology {

@@ -118,6 +118,8 @@ pub struct Recording {
     pub limits: BTreeMap<usize, (u64, u64)>,
     /// How late slices ended, by CPU: when they were due and by how much, in ns.
     pub late: Vec<Late>,
+    /// How late ticks came, by CPU: when they were due and by how much, in ns.
+    pub tick_late: Vec<Late>,
     /// From wakeups on idle CPUs to running there, beyond [`Self::wake_ns`], by CPU, in ns.
     pub idle_late: Vec<Late>,
     /// The same of wakeups by other CPUs.

@@ -204,6 +204,12 @@ impl Timers {
         Some(now.saturating_sub(expires))
     }
 
+    /// By how much a tick that comes at `now` of its timer's clock is late.
+    pub(crate) fn tick_late(&self, hrtimer: u64, now: u64) -> Option<u64> {
+        let expires = self.ticks.get(&hrtimer)?;
+        Some(now.saturating_sub(*expires))
+    }
+
     /// The task whose timer it is.
     pub(crate) fn owner(&self, hrtimer: u64) -> Option<i32> {
         self.armed.get(&hrtimer).map(|armed| armed.tid)

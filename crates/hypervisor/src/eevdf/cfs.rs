@@ -367,7 +367,11 @@ impl Fair {
         }
         self.request(rq, Resched::Now);
         // The kernel has climbed to the siblings only where it has compared them.
-        let se = if curr_policy == Policy::Idle { curr } else { se };
+        let se = if curr_policy == Policy::Idle {
+            curr
+        } else {
+            se
+        };
         if many && self.ent[se].on_rq && self.ent[se].is_task() {
             self.set_buddy(se, true, |buddies, e| buddies.last = e);
         }

@@ -156,13 +156,13 @@ const CFS_TIME: Kind = Kind::TimeOr {
 
 pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "sched.fair", Kind::Choice(|| vec!["eevdf", "cfs"]),
-        Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
-        "Which fair class schedules",
-        |k| Value::Words(if k.sched.cfs.is_some() { "cfs" } else { "eevdf" }.to_owned()),
-        |k, v| k.sched.cfs = match v.words()? {
-            "cfs" => Some(k.sched.cfs.unwrap_or_default()),
-            _ => None,
-        }),
+    Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
+    "Which fair class schedules",
+    |k| Value::Words(if k.sched.cfs.is_some() { "cfs" } else { "eevdf" }.to_owned()),
+    |k, v| k.sched.cfs = match v.words()? {
+        "cfs" => Some(k.sched.cfs.unwrap_or_default()),
+        _ => None,
+    }),
     knob!(Knobs "sched.latency_ns", CFS_TIME,
         Upstream("/sys/kernel/debug/sched/latency_ns, before Linux 6.6"),
         "With CFS, the time in which each of a few tasks runs once; auto: 6 ms times 1 + log2 of the CPUs (8 at most)",

@@ -17,6 +17,7 @@ pub use host::{HostConfig, Hypervisor, IdleMethod, TaskConfig, Topology};
 pub use knobs::{CfsKnobs, HostKnobs, Knobs, KvmKnobs, L1dFlush, SchedKnobs, XenKnobs};
 pub use migration::{ClockMethod, HostClock, MigrationConfig};
 pub use profile::{CState, Costs, Features, Profile};
+pub use stealtime_hypervisor::eevdf::Cfs;
 pub use vm::{GuestConfig, Pinning, VmConfig};
 pub use workload::{ParamValue, WorkloadConfig};
 

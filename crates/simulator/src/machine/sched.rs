@@ -292,9 +292,12 @@ impl Machine<'_> {
         }
         self.balance_on_tick(cpu)?;
         if self.keeps_tick(cpu) {
-            let next = due + self.tick_ns();
+            let next = match self.cfg.scripts.tick_late.is_empty() {
+                true => (due + self.tick_ns()).max(self.now + 1),
+                false => self.next_tick(cpu),
+            };
             let timer = self.cpus[cpu].tick;
-            self.start_pinned(timer, cpu, next.max(self.now + 1));
+            self.start_pinned(timer, cpu, next);
         }
         Ok(())
     }
@@ -343,9 +346,17 @@ impl Machine<'_> {
         if self.timers[timer].queued().is_some() {
             return;
         }
-        let tick = self.tick_ns();
-        let next = (self.now / tick + 1) * tick;
+        let next = self.next_tick(cpu);
         self.start_pinned(timer, cpu, next);
+    }
+
+    /// When the next tick comes, if it is set now.
+    fn next_tick(&self, cpu: CpuNr) -> u64 {
+        let (tick, scripts) = (self.tick_ns(), &self.cfg.scripts);
+        let phase = scripts.tick_phase_ns % tick;
+        let due = (self.now + tick - phase) / tick * tick + phase;
+        let late = scripts.tick_late.get(cpu.index());
+        due + late.and_then(|late| late.at(due)).unwrap_or(0)
     }
 
     pub(crate) fn cpu_of(&self, rq: stealtime_hypervisor::eevdf::RqId) -> CpuNr {

@@ -200,6 +200,10 @@ pub struct Scripts {
     pub block_ns: u32,
     /// How late ends of slices come, by CPU: see [`Late`]. CPUs without an entry have them in time.
     pub late: Vec<Late>,
+    /// How late ticks come, by CPU. CPUs without an entry have them in time.
+    pub tick_late: Vec<Late>,
+    /// When the first tick is due, in ns: ticks of all CPUs are whole periods apart from it.
+    pub tick_phase_ns: u64,
     /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
     /// idle state as the profile says.
     pub idle_late: Vec<Late>,

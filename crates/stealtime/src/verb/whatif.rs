@@ -5,6 +5,7 @@ mod assumed;
 mod auto;
 mod before;
 mod candidates;
+mod class;
 mod export;
 mod facts;
 mod gain;
@@ -468,8 +469,12 @@ impl WhatIf {
         ask::pinned_once(&self.pin, base)?;
         for settings in variants {
             let asks = settings.iter();
-            let mut problems = asks.filter_map(|setting| ask::answerable(setting, base).err());
-            match problems.next() {
+            let problems = asks.filter_map(|setting| ask::answerable(setting, base).err());
+            match class::lacks(&settings, base)
+                .into_iter()
+                .chain(problems)
+                .next()
+            {
                 Some(why) if not.contains(&why) => {}
                 Some(why) => not.push(why),
                 None => asked.push(Plan {

@@ -8,20 +8,24 @@ use stealtime_analysis::Answers;
 use stealtime_lab::knobs;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, Placement, Preempt};
-use stealtime_simulator::config::{Config, VmConfig};
+use stealtime_simulator::config::{CfsKnobs, Config, VmConfig};
 use stealtime_simulator::script::{ScriptGroup, Scripts};
 
-use super::{Base, WhatIf};
+use super::{Base, WhatIf, class};
 use crate::args::CpuRange;
 use crate::error::CliError;
 
 /// Knobs that change something in a replay.
-const ACT: [&str; 10] = [
+const ACT: [&str; 14] = [
     "kvm.halt_poll_ns",
     "kvm.halt_poll_ns_grow",
     "kvm.halt_poll_ns_grow_start",
     "kvm.halt_poll_ns_shrink",
+    "sched.fair",
     "sched.features",
+    "sched.latency_ns",
+    "sched.min_granularity_ns",
+    "sched.wakeup_granularity_ns",
     "sched.base_slice_ns",
     "sched.pick",
     "sched.preempt",
@@ -115,6 +119,8 @@ pub(super) fn variants(set: &[String], vary: &[String]) -> Result<Vec<Vec<Settin
 /// Whether there are such knobs that take such values, on a host like `trial`: a slip of the pen is not what
 /// a recording cannot tell of.
 pub(super) fn known(settings: &[Setting], mut trial: Config) -> Result<(), CliError> {
+    // Whether a host has what only CFS has is another question.
+    trial.knobs.sched.cfs = Some(CfsKnobs::default());
     for (name, value) in settings {
         match knobs::set(&mut trial, name, value) {
             // Tasks are those of a scenario: a recording has its own, of which no knob speaks.
@@ -271,6 +277,7 @@ pub(super) fn apply(
     settings: &[Setting],
     vms: &[String],
 ) -> Result<(), CliError> {
+    class::change(config, settings);
     for (name, value) in settings {
         let wrong = |error: knobs::KnobError| CliError::WhatIf(error.to_string());
         match name.starts_with("vm.") {

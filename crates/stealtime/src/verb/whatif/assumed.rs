@@ -53,8 +53,9 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
                 None => "fits best, unless told",
             }
         )),
+        cfs(base),
         slice(base),
-        Some(features(base)),
+        features(base),
         Some(groups(base)),
         Some(format!(
             "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
@@ -88,14 +89,41 @@ fn slice(base: &Base) -> Option<String> {
     Some(format!("sched.base_slice_ns={ns} ({from})"))
 }
 
+/// The tunables of CFS, on a host that has it.
+fn cfs(base: &Base) -> Option<String> {
+    let cfs = base
+        .config
+        .knobs
+        .sched
+        .cfs?
+        .on(base.config.host.topology.cpus());
+    let from = match (is_told(base, "sched.fair"), base.recording.release) {
+        (false, Some(release)) => format!("as {release} schedules"),
+        _ => "as told".to_owned(),
+    };
+    Some(format!(
+        "sched.fair=cfs ({from}), with sched.latency_ns={}, min_granularity_ns={}, wakeup_granularity_ns={} \
+         (the kernel's for so many CPUs, unless told)",
+        cfs.latency_ns, cfs.min_granularity_ns, cfs.wakeup_granularity_ns
+    ))
+}
+
 /// `sched.features`, and whose they are where it is not a kernel of today.
-fn features(base: &Base) -> String {
-    let features = base.config.knobs.sched.features;
-    let release = base.recording.release;
-    match release.filter(|release| release.has_eevdf() && !release.has_features_of_today()) {
-        Some(release) => format!("sched.features={features} (as {release} has them)"),
-        None => format!("sched.features={features}"),
+fn features(base: &Base) -> Option<String> {
+    let sched = &base.config.knobs.sched;
+    let (features, release) = (sched.features, base.recording.release);
+    if sched.cfs.is_some() {
+        let on = host::wakeups_preempt(sched);
+        return (!on).then(|| "sched.features=NO_WAKEUP_PREEMPTION".to_owned());
     }
+    Some(
+        match release.filter(|release| !release.has_features_of_today()) {
+            Some(release) if release.has_eevdf() => {
+                format!("sched.features={features} (as {release} has them)")
+            }
+            _ => format!("sched.features={features}"),
+        },
+    )
 }
 
 fn balanced(base: &Base) -> &'static str {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 use stealtime_analysis::{Answers, vcpu_in_name};
-use stealtime_replay::{Recording, Release};
+use stealtime_replay::Recording;
 
 use super::Base;
 use crate::error::CliError;
@@ -394,22 +394,9 @@ pub(super) fn lacks(base: &Base) -> Vec<Lack> {
         ),
     ));
     lacks.extend(interrupts(&has));
-    lacks.extend(base.recording.release.and_then(scheduler));
     lacks.extend(losses(answers));
     lacks.extend(short(answers));
     lacks
-}
-
-/// A host whose scheduler is another one than that of replays.
-fn scheduler(release: Release) -> Option<Lack> {
-    (!release.has_eevdf()).then(|| {
-        Lack::new(
-            &format!("{release} schedules by CFS"),
-            "replays schedule by EEVDF, which Linux has from 6.6 on",
-            Answered::Everything("; of sched. knobs, what they change under EEVDF"),
-            "the host with a later kernel",
-        )
-    })
 }
 
 /// Recordings shorter than this tell less, in ns: of parts of 100 ms of the recordings of

@@ -6,11 +6,12 @@
 use serde::Serialize;
 use stealtime_lab::knobs;
 use stealtime_replay::host;
-use stealtime_simulator::config::Config;
+use stealtime_simulator::config::{Cfs, Config};
 use stealtime_simulator::script::ScriptGroup;
 
 use super::Base;
 use super::ask;
+use super::class;
 use super::facts::{Facts, Vm, share};
 use super::plan::Plan;
 use crate::error::CliError;
@@ -62,6 +63,14 @@ struct Case<'b> {
     facts: Facts,
     /// The host with what all changes come on top of.
     config: Config,
+}
+
+impl Case<'_> {
+    /// The tunables of CFS, on a host that has it.
+    fn cfs(&self) -> Option<Cfs> {
+        let knobs = self.config.knobs.sched.cfs?;
+        Some(knobs.on(self.config.host.topology.cpus()))
+    }
 }
 
 /// Chooses changes to come on top of `first`.
@@ -119,6 +128,7 @@ fn can_be_tried(case: &Case<'_>, plan: &Plan) -> bool {
         knobs::set(&mut trial, name, value).is_ok() && trial.knobs == case.config.knobs
     };
     plan.settings.iter().all(answers)
+        && class::lacks(&plan.settings, base).is_none()
         && !(plan.pins.is_empty() && plan.settings.iter().all(is_so))
         && plan.prepare(base).is_ok()
 }
@@ -192,6 +202,21 @@ fn after_wakeups(case: &Case<'_>) -> Rule {
     let mut plans: Vec<Plan> = [2, 4]
         .map(|by| Plan::knob("sched.base_slice_ns", (slice / by).max(100_000)))
         .into();
+    if let Some(cfs) = case.cfs() {
+        let least = cfs.min_granularity_ns / 2;
+        plans.push(Plan::knob("sched.min_granularity_ns", least.max(100_000)));
+        plans.push(Plan::knob(
+            "sched.latency_ns",
+            (cfs.latency_ns / 2).max(100_000),
+        ));
+        plans.extend([2, 4].map(|by| {
+            Plan::knob(
+                "sched.wakeup_granularity_ns",
+                cfs.wakeup_granularity_ns / by,
+            )
+        }));
+        plans.push(Plan::knob("sched.fair", "eevdf"));
+    }
     plans.extend(["NO_RUN_TO_PARITY", "NEXT_BUDDY"].map(|f| Plan::knob("sched.features", f)));
     plans.push(Plan::knob("sched.preempt", "full"));
     plans.push(Plan::knob("host.hz", 1_000));
@@ -214,6 +239,16 @@ fn preempted(case: &Case<'_>) -> Rule {
     let mut plans: Vec<Plan> = [2, 4]
         .map(|by| Plan::knob("sched.base_slice_ns", slice.saturating_mul(by)))
         .into();
+    if let Some(cfs) = case.cfs() {
+        let longer = |name: &str, ns: u64| Plan::knob(name, ns.saturating_mul(2));
+        plans.push(longer("sched.min_granularity_ns", cfs.min_granularity_ns));
+        plans.push(longer("sched.latency_ns", cfs.latency_ns));
+        plans.push(longer(
+            "sched.wakeup_granularity_ns",
+            cfs.wakeup_granularity_ns,
+        ));
+        plans.push(Plan::knob("sched.fair", "eevdf"));
+    }
     plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
     plans.push(Plan::knob("sched.preempt", "lazy"));
     if case.base.config.scripts.groups.iter().any(Option::is_some) {
