@@ -2,6 +2,9 @@
 
 use stealtime_simulator::script::{Gaps, Late};
 
+/// A tick that ends a slice has its CPU switch within so many ns.
+const OUT_OF_TICK_NS: u64 = 1_000_000;
+
 /// A CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cpu {
@@ -19,8 +22,8 @@ pub(crate) struct Cpu {
     pub(crate) late: Vec<(u64, u32)>,
     /// Ticks: when they were due, by how much they were late, in ns.
     pub(crate) tick_late: Vec<(u64, u32)>,
-    /// The task that had the CPU when the last tick came has it still.
-    pub(crate) ticked: bool,
+    /// When the last tick came, if the task that had the CPU has it still, and was not in its guest since.
+    pub(crate) ticked: Option<u64>,
     /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
     pub(crate) idle_late: Vec<(u64, u32)>,
     /// The same of wakeups by another CPU.
@@ -40,7 +43,7 @@ impl Cpu {
     /// A tick comes, `late` ns after it should have.
     pub(crate) fn ticks(&mut self, now: u64, late: u64) {
         note(&mut self.tick_late, now.saturating_sub(late), late);
-        self.ticked = true;
+        self.ticked = Some(now);
     }
 
     /// The next slice begins: a timer was set for it, or the task has lost the CPU. If the one before
@@ -51,14 +54,15 @@ impl Cpu {
         }
     }
 
-    /// The task that had it loses it, though it could run: by the tick, if one came since it was last in its
-    /// guest, which was so late then.
+    /// The task that had it loses it, though it could run: by the tick, if one has just come, which was so late
+    /// then.
     pub(crate) fn preempts(&mut self, now: u64) {
         self.next_slice(now);
-        if let (true, Some(last)) = (self.ticked, self.tick_late.last_mut()) {
+        let ticked = self.ticked.take();
+        let by_tick = ticked.is_some_and(|at| now.saturating_sub(at) <= OUT_OF_TICK_NS);
+        if let Some(last) = self.tick_late.last_mut().filter(|_| by_tick) {
             last.1 = u32::try_from(now.saturating_sub(last.0)).unwrap_or(u32::MAX);
         }
-        self.ticked = false;
     }
 
     /// When its events were lost, in a replay whose time 0 is `first`.
@@ -72,7 +76,7 @@ impl Cpu {
     /// the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
     pub(crate) fn goes_on(&mut self) {
         self.slice_over = None;
-        self.ticked = false;
+        self.ticked = None;
     }
 
     /// A poll on it was ended at this time by another CPU, and went on for so long.
@@ -145,5 +149,22 @@ mod tests {
         cpu.goes_on();
         cpu.next_slice(1_900);
         assert_eq!(cpu.late, [(700, 60)]);
+    }
+
+    #[test]
+    fn a_tick_that_ends_a_slice_is_late_until_the_switch() {
+        let mut cpu = Cpu::default();
+        // Due at 4,000; its task is in the guest again before it loses the CPU by a wakeup.
+        cpu.ticks(4_100, 100);
+        cpu.goes_on();
+        cpu.preempts(6_000);
+        // Due at 8,000, and the CPU goes to another task.
+        cpu.ticks(8_050, 50);
+        cpu.preempts(8_900);
+        // Due at 12,000, and it does by what comes later.
+        cpu.ticks(12_010, 10);
+        cpu.preempts(2_000_000);
+        let late = [(4_000, 100), (8_000, 900), (12_000, 10)];
+        assert_eq!(cpu.tick_late, late);
     }
 }

@@ -109,17 +109,26 @@ fn is_decided(one: &Tried, before: &Tried) -> Option<bool> {
 /// it is less than so many percent of that: where VMs have no cgroups, or equal weights, they explain less.
 const WEIGHED_PERMILLE: u64 = 60;
 const WEIGHED_PERCENT: u64 = 50;
+/// Under CFS a VM that is alone in a cgroup decides at wakeups as one with another weight does, so that decisions
+/// do not tell these apart: the latter is likelier, and enough if it is off by less than so many percent.
+const INSTEAD_PERCENT: u64 = 95;
 /// Replays in which weights are fitted to each layout of cgroups. Mostly it takes two or three.
 const MOST_STEPS: usize = 4;
 
 /// Whether weights explain most of what the way before is off by, and no decisions at wakeups speak against
 /// them. (None speaks for them: where VMs have no cgroups, weights that make up for that may decide as well.)
 fn is_weighed(one: &Tried, before: &Tried, small_ns: u64) -> bool {
+    let (assumed, config, _) = &before.way;
+    let cfs = config.knobs.sched.cfs.is_some();
+    let (percent, permille) = match cfs && !assumed.own_group.is_empty() {
+        true => (INSTEAD_PERCENT, 0),
+        false => (WEIGHED_PERCENT, WEIGHED_PERMILLE),
+    };
     let gained = before.off_ns.saturating_sub(one.off_ns);
-    let most = before.off_ns.saturating_mul(WEIGHED_PERCENT) / 100;
-    gained > small_ns.saturating_mul(WEIGHED_PERMILLE)
+    let most = before.off_ns.saturating_mul(percent) / 100;
+    gained > small_ns.saturating_mul(permille)
         && one.off_ns < most
-        && is_decided(one, before) != Some(false)
+        && (cfs || is_decided(one, before) != Some(false))
 }
 
 /// Of so many VMs it is tried whether each alone has a cgroup.
@@ -259,7 +268,8 @@ impl<E: From<Fault>, T: Fn(&mut Config) -> Result<(), E>> Search<'_, T> {
         let Some(best) = &self.best else {
             return Ok(());
         };
-        let is_off = best.off_ns > self.small_ns.saturating_mul(WEIGHED_PERMILLE);
+        let is_off = best.off_ns > self.small_ns.saturating_mul(WEIGHED_PERMILLE)
+            || !best.way.0.own_group.is_empty() && best.way.1.knobs.sched.cfs.is_some();
         if !is_off || self.told.groups == Some(false) || self.weights_are_told()? {
             return Ok(());
         }

@@ -76,7 +76,9 @@ fn unequal_weights_are_found() {
         println!("{what}");
         assert_eq!(assumed.groups, Some(true), "{what}");
         for (found, vm) in found.iter().zip(&vms) {
-            assert!(found.abs_diff(vm.2) * 5 <= vm.2, "{what}");
+            // Who hardly waits has nearly what it wants with any weight.
+            let one_in = if vm.0 == "cyclictest" { 2 } else { 5 };
+            assert!(found.abs_diff(vm.2) * one_in <= vm.2, "{what}");
         }
         assert!(median <= 10_000, "{what}");
     }

@@ -198,11 +198,13 @@ fn weights_are_found_unless_they_are_told() {
 
 #[test]
 fn who_asks_for_a_weight_has_cgroups() {
-    let line = "each VM in a cgroup of its own (as a weight is asked for; --host FILE tells)";
+    let line = "Assumed: each VM in a cgroup of its own";
+    let why = "(as a weight is asked for; --host FILE tells)";
     for asked in ["--set", "--vary"] {
         let weight = [HACKBENCH, "--seeds", "2", asked, "vm.vm0.cpu_weight=300"];
         let out = answer(&weight).replace("\n  ", " ");
-        assert!(out.contains(line) && out.contains("verdict: "), "{out}");
+        let grouped = out.contains(line) && out.contains(why);
+        assert!(grouped && out.contains("verdict: "), "{out}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let told = file(&folder, "groups = false\n");
@@ -265,6 +267,52 @@ fn an_older_kernel_has_what_it_had() {
 #[test]
 fn a_host_with_cfs_is_told_so() {
     let out = of_kernel("Linux host 5.14.0-503.el9.x86_64 x86_64");
-    let said = "Lacking: Linux 5.14 schedules by CFS: replays schedule by EEVDF";
+    let said = "Assumed: sched.fair=cfs (as Linux 5.14 schedules), with sched.latency_ns=";
     assert!(out.contains(said), "{out}");
+    // What EEVDF has is not listed.
+    for not in ["RUN_TO_PARITY", "sched.base_slice_ns", "Lacking: Linux"] {
+        assert!(!out.contains(not), "{not}: {out}");
+    }
+}
+
+#[test]
+fn either_class_can_be_asked_for_and_what_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("kernel.dat");
+    let uname = "Linux host 6.1.0-56-amd64 x86_64";
+    edited_of(&path, Some(uname), None, |event, _| Some(*event));
+    let cfs = path.to_str().expect("UTF-8");
+    let said = |recording: &str, settings: &[&str]| {
+        let mut arguments = vec![recording, "--seeds", "2"];
+        arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        answer(&arguments).replace("\n  ", " ")
+    };
+    for settings in [
+        &["sched.fair=eevdf"][..],
+        &["sched.fair=eevdf", "sched.base_slice_ns=3ms"],
+        &["sched.wakeup_granularity_ns=0"],
+        &["sched.features=NO_WAKEUP_PREEMPTION"],
+    ] {
+        let out = said(cfs, settings);
+        assert!(out.contains("verdict: "), "{settings:?}: {out}");
+    }
+    for settings in [
+        &["sched.fair=cfs"][..],
+        &["sched.fair=cfs", "sched.min_granularity_ns=3ms"],
+    ] {
+        let out = said(HACKBENCH, settings);
+        assert!(out.contains("verdict: "), "{settings:?}: {out}");
+    }
+    for (recording, setting, why) in [
+        (cfs, "sched.base_slice_ns=3ms", "CFS has nothing of it"),
+        (
+            cfs,
+            "sched.features=NO_RUN_TO_PARITY",
+            "CFS has nothing of it",
+        ),
+        (HACKBENCH, "sched.latency_ns=3ms", "EEVDF has nothing of it"),
+    ] {
+        let error = complaint(&[recording, "--set", setting]).replace("\n  ", " ");
+        assert!(error.contains(why), "{setting}: {error}");
+    }
 }

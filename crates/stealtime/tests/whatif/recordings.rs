@@ -92,6 +92,32 @@ fn a_prediction_stands_beside_what_was_seen() {
     }
 }
 
+/// This host had Linux 6.1.
+#[test]
+fn a_host_with_cfs_is_replayed_by_cfs() {
+    let out = answer(&["svm-cfs/trace.dat", "--json"]);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let lines = report["assumed"].as_array().expect("a list").iter();
+    let mut lines = lines.filter_map(Value::as_str);
+    let class = "sched.fair=cfs (as Linux 6.1 schedules)";
+    assert!(lines.any(|line| line.starts_with(class)), "{out}");
+    is_within_bounds(&report);
+}
+
+fn is_within_bounds(report: &Value) {
+    let error = &report["error"];
+    for (key, most) in [
+        ("median_percent", 3.0),
+        ("p90_percent", 8.0),
+        ("exits_worst_percent", 5.0),
+    ] {
+        assert!(
+            error[key].as_f64().is_some_and(|percent| percent <= most),
+            "{key}: {error}"
+        );
+    }
+}
+
 /// Of this host `cpu.weight` is known: 100, 100 and 300.
 #[test]
 fn weights_of_cgroups_are_found_in_a_real_recording() {
@@ -111,15 +137,5 @@ fn weights_of_cgroups_are_found_in_a_real_recording() {
         found.is_some_and(|weight: u32| weight.abs_diff(300) <= 60),
         "{groups}"
     );
-    let error = &report["error"];
-    for (key, most) in [
-        ("median_percent", 3.0),
-        ("p90_percent", 8.0),
-        ("exits_worst_percent", 5.0),
-    ] {
-        assert!(
-            error[key].as_f64().is_some_and(|percent| percent <= most),
-            "{key}: {error}"
-        );
-    }
+    is_within_bounds(&report);
 }

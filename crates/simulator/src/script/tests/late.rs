@@ -76,3 +76,35 @@ fn a_poll_ends_late_for_whom_another_cpu_wakes_beside_it() {
     let later_us = waited(300_000).saturating_sub(waited(0)) / 1_000;
     assert!((25 * 300..=40 * 300).contains(&later_us), "{later_us}");
 }
+
+/// Two that compute share a CPU whose slices end at ticks.
+#[test]
+fn ticks_come_at_their_phase_and_as_late_as_they_are_said_to() {
+    use crate::Collected;
+    use stealtime_events::Kind;
+
+    let ticks = |phase_ns: u64, late: &[(u64, u32)]| {
+        let mut config = config(1, 0, vec![vec![work(40_000_000)]; 2]);
+        config.knobs.sched.features = config.knobs.sched.features.without(Feature::Hrtick);
+        config.knobs.sched.hz = 250;
+        config.scripts.tick_phase_ns = phase_ns;
+        config.scripts.tick_late = vec![Late(Arc::from(late))];
+        let mut sink = Collected::default();
+        run(&config, &mut sink).unwrap();
+        let expired = sink.events.iter().filter_map(|event| match event.kind {
+            Kind::HrtimerExpireEntry { now_ns, .. } => Some(now_ns / 1_000),
+            _ => None,
+        });
+        expired.take(5).collect::<Vec<u64>>()
+    };
+    assert_eq!(ticks(0, &[]), [4_000, 8_000, 12_000, 16_000, 20_000]);
+    assert_eq!(ticks(5_500_000, &[]), [1_500, 5_500, 9_500, 13_500, 17_500]);
+    // The third is so late that the fourth does not come.
+    let late = [
+        (4_000_000, 0),
+        (8_000_000, 300_000),
+        (12_000_000, 5_000_000),
+        (20_000_000, 0),
+    ];
+    assert_eq!(ticks(0, &late), [4_000, 8_300, 17_000, 20_000, 24_000]);
+}
