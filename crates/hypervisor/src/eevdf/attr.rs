@@ -25,14 +25,18 @@ impl Fair {
         self.begin(rq, now_ns)
     }
 
-    /// `sched_change_begin`: off the queue, and off the CPU.
-    fn take_off(&mut self, e: Ent) -> Bracket {
+    /// `sched_change_begin`: off the queue, and off the CPU, to come back to where it was or to `move`.
+    fn take_off(&mut self, e: Ent, moves: bool) -> Bracket {
         let bracket = Bracket {
             queued: self.ent[e].on_rq,
             running: self.is_running(e),
         };
         if bracket.queued {
-            self.dequeue_task(e, Dequeue::default());
+            let flags = Dequeue {
+                saves: !moves,
+                ..Dequeue::default()
+            };
+            self.dequeue_task(e, flags);
         }
         if bracket.running {
             self.put_prev(e, Ent::NONE);
@@ -105,7 +109,7 @@ impl Fair {
         if nice == old {
             return Ok(());
         }
-        let bracket = self.take_off(e);
+        let bracket = self.take_off(e, false);
         self.note_nice(e, nice);
         self.set_load_weight(e);
         self.put_back(e, &bracket);
@@ -162,7 +166,7 @@ impl Fair {
         if policy == ent.policy() && same_rest {
             return Ok(false);
         }
-        let bracket = self.take_off(e);
+        let bracket = self.take_off(e, false);
         let base = self.cfg.base_slice_ns;
         let ent = &mut self.ent[e];
         ent.class = Class::new(policy, old);
@@ -215,7 +219,7 @@ impl Fair {
         if group == self.ent[e].group() {
             return Ok(());
         }
-        let bracket = self.take_off(e);
+        let bracket = self.take_off(e, true);
         if let Some(g) = self.ent[e].group() {
             self.groups[g].tasks -= 1;
         }

@@ -268,7 +268,9 @@ impl Fair {
             ent.rel_deadline = true;
         }
         self.refresh_weight(e);
-        self.cfs_advance(q);
+        if !flags.saves {
+            self.cfs_advance(q);
+        }
         self.count_down(q, count);
         self.level_load(q)
     }

@@ -24,6 +24,8 @@ pub(crate) struct Dequeue {
     pub(crate) special: bool,
     /// It was delayed and goes for good (`DEQUEUE_DELAYED`).
     pub(crate) last: bool,
+    /// It comes back at once, to where it was (`DEQUEUE_SAVE` without `DEQUEUE_MOVE`); for CFS.
+    pub(crate) saves: bool,
 }
 
 /// What one task adds to or takes from the counters of each level above it.
@@ -300,6 +302,7 @@ impl Fair {
             sleep: true,
             special: false,
             last: false,
+            saves: flags.saves,
         };
         let mut slice = loop {
             let Some(load) = left else {

@@ -296,4 +296,5 @@ pub(crate) const FINAL: Dequeue = Dequeue {
     sleep: true,
     special: false,
     last: true,
+    saves: false,
 };

@@ -280,6 +280,7 @@ impl Fair {
                 sleep: true,
                 special,
                 last: false,
+                saves: false,
             },
         );
         let exits = how == Block::Exit;
