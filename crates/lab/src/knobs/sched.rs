@@ -134,12 +134,9 @@ const TIME: Kind = Kind::Time {
     max: 1_000_000_000,
 };
 
-/// A tunable of CFS, of a host that has it.
+/// A tunable of CFS; without that none is set.
 fn cfs_tunable(knobs: &Knobs, get: impl Fn(&CfsKnobs) -> Option<u64>) -> Value {
-    match &knobs.sched.cfs {
-        Some(cfs) => time_or(get(cfs), "auto"),
-        None => Value::Words("-".to_owned()),
-    }
+    time_or(knobs.sched.cfs.as_ref().and_then(get), "auto")
 }
 
 fn cfs(knobs: &mut Knobs) -> Result<&mut CfsKnobs, String> {

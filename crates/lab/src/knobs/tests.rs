@@ -105,6 +105,9 @@ fn with_what_it_needs(name: &str) -> Config {
             Some(("sched.lag_credit.rate_limit", "adaptive"))
         }
         "sched.lag_credit.guard_burst_ns" => Some(("sched.lag_credit.guard_per_mille", "125")),
+        "sched.latency_ns" | "sched.min_granularity_ns" | "sched.wakeup_granularity_ns" => {
+            Some(("sched.fair", "cfs"))
+        }
         "xen.batch_min_targets" => Some(("xen.batch_wakeups", "threshold")),
         _ => None,
     };

@@ -6,6 +6,7 @@ use stealtime_hypervisor::eevdf::{Actions, Block, Resched};
 use super::{Body, Machine, Phase, TaskState};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr};
+use crate::script::Late;
 
 /// `TASK_INTERRUPTIBLE` and `TASK_DEAD`, as `sched_switch` shows them.
 const INTERRUPTIBLE: u32 = 1;
@@ -262,8 +263,11 @@ impl Machine<'_> {
         let timer = self.cpus[cpu].hrtick;
         match at {
             Some(at) => {
-                let late = self.cfg.scripts.late.get(cpu.index());
-                let at = at.max(self.now) + late.and_then(|late| late.at(at)).unwrap_or(0);
+                let scripts = &self.cfg.scripts;
+                let of = |late: &[Late]| late.get(cpu.index())?.at(at);
+                // Where no slice timer has told, the tick's timer does.
+                let late = of(&scripts.late).or_else(|| of(&scripts.tick_late));
+                let at = at.max(self.now) + late.unwrap_or(0);
                 if self.timers[timer].queued() != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
                 }

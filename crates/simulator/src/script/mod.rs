@@ -198,7 +198,7 @@ pub struct Scripts {
     /// From the end of polling in a halt to being asleep, in ns of computing; what comes meanwhile ends the
     /// halt.
     pub block_ns: u32,
-    /// How late ends of slices come, by CPU: see [`Late`]. CPUs without an entry have them in time.
+    /// How late ends of slices come, by CPU: see [`Late`]. CPUs without an entry have them as late as ticks.
     pub late: Vec<Late>,
     /// How late ticks come, by CPU. CPUs without an entry have them in time.
     pub tick_late: Vec<Late>,

@@ -485,6 +485,11 @@ fn slices_end_as_late_as_they_are_said_to() {
     config.scripts.late = vec![late(&[(0, 1_000_000)])];
     let (few, many) = (switches(&config), in_time);
     assert!(few * 4 < many * 3, "{few} {many}");
+    // Where only ticks are known, they tell.
+    let ends = core::mem::take(&mut config.scripts.late);
+    config.scripts.tick_late = ends;
+    let by_ticks = switches(&config);
+    assert!(by_ticks * 4 < many * 3, "{by_ticks} {many}");
 }
 
 #[test]
