@@ -54,8 +54,8 @@ impl Cpu {
         }
     }
 
-    /// The task that had it loses it, though it could run: by the tick, if one has just come, which was so late
-    /// then.
+    /// The task that had it loses it, though it could run: by the tick, if one has just come, which was so
+    /// late then.
     pub(crate) fn preempts(&mut self, now: u64) {
         self.next_slice(now);
         let ticked = self.ticked.take();

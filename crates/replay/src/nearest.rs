@@ -109,8 +109,9 @@ fn is_decided(one: &Tried, before: &Tried) -> Option<bool> {
 /// it is less than so many percent of that: where VMs have no cgroups, or equal weights, they explain less.
 const WEIGHED_PERMILLE: u64 = 60;
 const WEIGHED_PERCENT: u64 = 50;
-/// Under CFS a VM that is alone in a cgroup decides at wakeups as one with another weight does, so that decisions
-/// do not tell these apart: the latter is likelier, and enough if it is off by less than so many percent.
+/// Under CFS a VM that is alone in a cgroup decides at wakeups as one with another weight does, so that
+/// decisions do not tell these apart: the latter is likelier, and enough if it is off by less than so many
+/// percent.
 const INSTEAD_PERCENT: u64 = 95;
 /// Replays in which weights are fitted to each layout of cgroups. Mostly it takes two or three.
 const MOST_STEPS: usize = 4;
