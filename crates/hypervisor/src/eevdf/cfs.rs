@@ -135,6 +135,8 @@ fn runs_before(ents: &Arena<Entity>, a: Ent, b: Ent) -> bool {
 
 impl Fair {
     /// `update_curr`, for time that has passed.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_charge(&mut self, q: Que, curr: Ent) {
         let c = &mut self.ent[curr];
         let delta = self.now - c.exec_start;
@@ -203,6 +205,8 @@ impl Fair {
 
     /// A task that sleeps or migrates takes its virtual runtime along as a distance
     /// (`migrate_task_rq_fair`).
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_leave(&mut self, e: Ent) {
         let ent = &mut self.ent[e];
         let sleeps = ent.state == TaskState::Asleep && ent.marks.has(Marks::HOMED);
@@ -222,6 +226,8 @@ impl Fair {
     }
 
     /// `enqueue_entity`, and the counters of `q`. `flags` are those of the task's own level.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_enqueue(&mut self, q: Que, e: Ent, flags: Enqueue, count: &mut Count) {
         let Some(cfs) = self.cfg.cfs else { return };
         let curr = self.que[q].curr == e;
@@ -251,9 +257,11 @@ impl Fair {
     }
 
     /// `dequeue_entity`, and the counters of `q`: the weight that is left there.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_dequeue(&mut self, q: Que, e: Ent, flags: Dequeue, count: &mut Count) -> u64 {
         self.update_curr(q);
-        self.clear_buddies(q, e);
+        self.cfs_clear_buddies(q, e);
         let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         if queue.curr != e {
             queue.tree_remove(&mut self.pool, e, ent);
@@ -276,6 +284,8 @@ impl Fair {
     }
 
     /// `pick_next_entity`, of a queue that has members.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_pick(&self, cfs: &Cfs, q: Que) -> Ent {
         let queue = &self.que[q];
         let curr = self.curr_on(q);
@@ -336,6 +346,8 @@ impl Fair {
     }
 
     /// `check_preempt_wakeup`, where a fair task runs that is not `p`.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_check_preempt(&mut self, cfs: &Cfs, curr: Ent, p: Ent, how: Arrival) {
         let rq = self.ent[p].rq;
         let many = u64::from(self.que[self.ent[curr].queue].members) >= cfs.nr_latency();
@@ -380,6 +392,8 @@ impl Fair {
     }
 
     /// `check_preempt_tick`, on one level.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_tick(&mut self, q: Que, curr: Ent) {
         let Some(cfs) = self.cfg.cfs else { return };
         if self.que[q].members < 2 {
@@ -390,7 +404,7 @@ impl Fair {
         let (rq, ran) = (ent.rq, ent.vprot);
         if ran > slice {
             self.request(rq, Resched::Now);
-            self.clear_buddies(q, curr);
+            self.cfs_clear_buddies(q, curr);
             return;
         }
         let first = self.pool.first(&self.que[q].timeline);
@@ -404,9 +418,11 @@ impl Fair {
     }
 
     /// `yield_task_fair`, where others wait.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_yield(&mut self, curr: Ent) {
         let q = self.ent[curr].queue;
-        self.clear_buddies(q, curr);
+        self.cfs_clear_buddies(q, curr);
         if self.ent[curr].policy() != Policy::Batch {
             self.update_curr(q);
         }
@@ -430,8 +446,11 @@ impl Fair {
         }
     }
 
-    /// `clear_buddies`, but for the one that EEVDF has too.
+    /// `clear_buddies`.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_clear_buddies(&mut self, q: Que, e: Ent) {
+        self.clear_buddies(q, e);
         let ours = self.buddies(q);
         if ours.last == e {
             self.clear_up(e, |buddies| &mut buddies.last);
@@ -453,6 +472,8 @@ impl Fair {
     }
 
     /// `reweight_entity`: nothing but the weight changes.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn cfs_reweight(&mut self, e: Ent, weight: u64) {
         let q = self.ent[e].queue;
         let (queued, curr) = (self.ent[e].on_rq, self.que[q].curr == e);

@@ -156,7 +156,10 @@ impl Fair {
         if q != n.queue || !p.on_rq || self.is_flat(rq) {
             return false;
         }
-        self.clear_buddies(q, next);
+        match self.cfg.cfs {
+            None => self.clear_buddies(q, next),
+            Some(_) => self.cfs_clear_buddies(q, next),
+        }
         let queue = &mut self.que[q];
         queue.tree_exchange(&mut self.pool, &self.ent, (prev, next));
         queue.curr = next;
@@ -253,7 +256,10 @@ impl Fair {
     /// `set_next_entity`.
     #[inline(always)]
     pub(crate) fn set_next_entity(&mut self, q: Que, e: Ent, first: bool) {
-        self.clear_buddies(q, e);
+        match self.cfg.cfs {
+            None => self.clear_buddies(q, e),
+            Some(_) => self.cfs_clear_buddies(q, e),
+        }
         let (queue, ent) = (&mut self.que[q], &mut self.ent[e]);
         if ent.on_rq {
             queue.tree_remove(&mut self.pool, e, ent);

@@ -48,9 +48,6 @@ impl Fair {
         if self.que[q].next == e {
             self.clear_buddies_up(q, e);
         }
-        if self.cfg.cfs.is_some() {
-            self.cfs_clear_buddies(q, e);
-        }
     }
 
     #[inline(never)]
