@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 pub use stealtime_hypervisor::eevdf::Preempt;
-use stealtime_hypervisor::eevdf::{Feature, Features, PickMode, weights};
+use stealtime_hypervisor::eevdf::{Cfs, Feature, Features, PickMode, weights};
 use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,
@@ -54,9 +54,8 @@ pub fn knobs(recording: &Recording) -> Knobs {
 
 /// Has a host scheduled by CFS, without what it has of EEVDF alone.
 pub fn to_cfs(sched: &mut SchedKnobs) {
-    let both = [Feature::WakeupPreemption, Feature::NextBuddy];
     let usual = Features::LINUX_7_2;
-    sched.features = both.into_iter().fold(usual, |features, feature| {
+    sched.features = Cfs::FEATURES.into_iter().fold(usual, |features, feature| {
         match sched.features.has(feature) {
             true => features.with(feature),
             false => features.without(feature),

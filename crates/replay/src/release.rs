@@ -89,8 +89,8 @@ impl Release {
     /// The slice that it sets for so many CPUs, in ns, if it is another one than today's.
     #[must_use]
     pub fn base_slice_ns(self, cpus: u32) -> Option<u64> {
-        let whole = weights::base_slice_ns(cpus) / weights::NORMALIZED_BASE_SLICE_NS;
-        (self.has_eevdf() && self < SHORTER).then_some(LONGER_SLICE_NS * whole)
+        (self.has_eevdf() && self < SHORTER)
+            .then_some(LONGER_SLICE_NS * weights::tunable_scaling(cpus))
     }
 }
 

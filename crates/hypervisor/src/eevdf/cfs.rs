@@ -13,12 +13,14 @@ use super::Fair;
 use super::enqueue::{Count, Dequeue, Enqueue};
 use super::entity::{Entity, Marks, Policy, TaskState};
 use super::features::Feature;
+use super::group::scale_load_down;
 use super::ids::{Arena, Ent, Que};
 use super::preempt::Arrival;
 use super::queue::Resched;
-use super::weights::{NICE_0_LOAD, before, earlier};
+use super::weights::{NICE_0_LOAD, before, earlier, tunable_scaling};
 
-/// Tunables of CFS, in ns (`/sys/kernel/debug/sched/`). Each in [100 000, 1 000 000 000].
+/// Tunables of CFS, in ns (`/sys/kernel/debug/sched/`). The first two in [100 000, 1 000 000 000], the
+/// last in [0, 1 000 000 000].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cfs {
     /// `latency_ns`: the time in which each of a few tasks runs once.
@@ -31,10 +33,13 @@ pub struct Cfs {
 }
 
 impl Cfs {
+    /// Features of EEVDF that CFS has too; the others do nothing.
+    pub const FEATURES: [Feature; 2] = [Feature::WakeupPreemption, Feature::NextBuddy];
+
     /// What Linux 6.1 sets for so many CPUs: 6, 0.75 and 1 ms, times 1 + log2(min(cpus, 8)).
     #[must_use]
     pub fn linux_6_1(cpus: u32) -> Self {
-        let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
+        let factor = tunable_scaling(cpus);
         Self {
             latency_ns: 6_000_000 * factor,
             min_granularity_ns: 750_000 * factor,
@@ -78,10 +83,9 @@ impl Buddies {
 
 /// Inverse of a weight that is computed (`__update_inv_weight`), 2^32 for 1.
 fn inverse(weight: u64) -> u64 {
-    match weight >> 10 {
-        0 if weight == 0 => u64::from(u32::MAX),
-        scaled @ 0..0xffff_ffff => u64::from(u32::MAX) / scaled.max(2),
-        _ => 1,
+    match scale_load_down(weight) {
+        0 => u64::from(u32::MAX),
+        scaled => (u64::from(u32::MAX) / scaled).max(1),
     }
 }
 
@@ -96,17 +100,13 @@ fn task_inverse(weight: u64) -> u64 {
 /// `__calc_delta`: `delta * weight` by an inverse, as exact as 32 bits are.
 fn calc_delta(delta: u64, weight: u64, inverse: u64) -> u64 {
     let mut shift = 32;
-    let mut fact = match weight >> 10 {
-        0 if weight == 0 => 0,
-        scaled => scaled.max(2),
-    };
     let mut shorten = |fact: u64| {
         let bits = u64::BITS - (fact >> 32).leading_zeros();
         shift -= bits;
         fact >> bits
     };
-    fact = shorten(fact);
-    fact = shorten(fact.wrapping_mul(inverse));
+    let fact = shorten(scale_load_down(weight));
+    let fact = shorten(fact.wrapping_mul(inverse));
     ((u128::from(delta) * u128::from(fact)) >> shift) as u64
 }
 
@@ -208,13 +208,19 @@ impl Fair {
     #[cold]
     #[inline(never)]
     pub(crate) fn cfs_leave(&mut self, e: Ent) {
-        let ent = &mut self.ent[e];
+        let ent = &self.ent[e];
         let sleeps = ent.state == TaskState::Asleep && ent.marks.has(Marks::HOMED);
         if sleeps && !ent.rel_deadline {
-            let least = self.que[ent.queue].zero_vruntime;
-            ent.set_vruntime(ent.vruntime.wrapping_sub(least));
-            ent.rel_deadline = true;
+            self.cfs_normalize(ent.queue, e);
         }
+    }
+
+    /// Makes a virtual runtime a distance from where `q` is; [`Self::cfs_renormalize`] undoes it.
+    fn cfs_normalize(&mut self, q: Que, e: Ent) {
+        let least = self.que[q].zero_vruntime;
+        let ent = &mut self.ent[e];
+        ent.set_vruntime(ent.vruntime.wrapping_sub(least));
+        ent.rel_deadline = true;
     }
 
     fn cfs_renormalize(&mut self, q: Que, e: Ent) {
@@ -270,10 +276,7 @@ impl Fair {
         queue.members -= 1;
         self.unaccount_load(q, e);
         if !flags.sleep {
-            let least = self.que[q].zero_vruntime;
-            let ent = &mut self.ent[e];
-            ent.set_vruntime(ent.vruntime.wrapping_sub(least));
-            ent.rel_deadline = true;
+            self.cfs_normalize(q, e);
         }
         self.refresh_weight(e);
         if !flags.saves {

@@ -48,7 +48,7 @@ impl Group {
 }
 
 /// `scale_load_down`: at least 2 unless 0.
-fn scale_load_down(weight: u64) -> u64 {
+pub(crate) fn scale_load_down(weight: u64) -> u64 {
     if weight == 0 {
         0
     } else {

@@ -61,7 +61,13 @@ pub fn shares_of_cpu_weight(cpu_weight: u64) -> u64 {
 /// Slice in ns that a CPU count gives by default: 0.7 ms times 1 + log2(min(cpus, 8))
 /// (`sched_tunable_scaling` logarithmic).
 pub fn base_slice_ns(cpus: u32) -> u64 {
-    NORMALIZED_BASE_SLICE_NS * u64::from(1 + cpus.clamp(1, 8).ilog2())
+    NORMALIZED_BASE_SLICE_NS * tunable_scaling(cpus)
+}
+
+/// By what tunables are multiplied on so many CPUs: 1 + log2(min(cpus, 8))
+/// (`get_update_sysctl_factor`).
+pub fn tunable_scaling(cpus: u32) -> u64 {
+    u64::from(1 + cpus.clamp(1, 8).ilog2())
 }
 
 /// The slice before scaling by the CPU count (`normalized_sysctl_sched_base_slice`).

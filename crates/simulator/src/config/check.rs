@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use stealtime_hypervisor::eevdf::{Feature, Features, PickMode};
+use stealtime_hypervisor::eevdf::{Cfs, Feature, Features, PickMode};
 
 use super::{Config, Pinning};
 use crate::script::ScriptGroup;
@@ -104,10 +104,9 @@ impl Config {
     fn check_cfs(&self) -> Result<(), ConfigError> {
         let sched = &self.knobs.sched;
         let usual = Features::LINUX_7_2;
-        let acts = [Feature::WakeupPreemption, Feature::NextBuddy];
         let mut others = Feature::ALL
             .into_iter()
-            .filter(|feature| !acts.contains(feature));
+            .filter(|feature| !Cfs::FEATURES.contains(feature));
         let (key, what) = match (
             others.find(|&feature| sched.features.has(feature) != usual.has(feature)),
             sched.pick,

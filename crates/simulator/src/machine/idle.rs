@@ -4,7 +4,7 @@ use super::governor::Governor;
 use super::{Irq, Machine, Message, Phase};
 use crate::config::IdleMethod;
 use crate::fault::Sim;
-use crate::ids::{CpuNr, Number};
+use crate::ids::CpuNr;
 use crate::script::Late;
 
 /// What an idle CPU, or its governor, knows.
@@ -91,7 +91,7 @@ impl Machine<'_> {
     /// The time from a wakeup on an idle CPU until it switches, as recorded.
     fn recorded_exit_ns(&self, cpu: CpuNr) -> Option<u64> {
         let scripts = &self.cfg.scripts;
-        let late = |of: &[Late]| of.get(cpu.index())?.at(self.now);
+        let late = |of| Late::on(of, cpu, self.now);
         let told = self.cpus[cpu].idle.told_at;
         let called = told.and_then(|_| late(&scripts.idle_called));
         called.or_else(|| late(&scripts.idle_late))

@@ -264,9 +264,9 @@ impl Machine<'_> {
         match at {
             Some(at) => {
                 let scripts = &self.cfg.scripts;
-                let of = |late: &[Late]| late.get(cpu.index())?.at(at);
                 // Where no slice timer has told, the tick's timer does.
-                let late = of(&scripts.late).or_else(|| of(&scripts.tick_late));
+                let late = Late::on(&scripts.late, cpu, at);
+                let late = late.or_else(|| Late::on(&scripts.tick_late, cpu, at));
                 let at = at.max(self.now) + late.unwrap_or(0);
                 if self.timers[timer].queued() != Some((cpu, at)) {
                     self.start_pinned(timer, cpu, at);
@@ -359,8 +359,7 @@ impl Machine<'_> {
         let (tick, scripts) = (self.tick_ns(), &self.cfg.scripts);
         let phase = scripts.tick_phase_ns % tick;
         let due = (self.now + tick - phase) / tick * tick + phase;
-        let late = scripts.tick_late.get(cpu.index());
-        due + late.and_then(|late| late.at(due)).unwrap_or(0)
+        due + Late::on(&scripts.tick_late, cpu, due).unwrap_or(0)
     }
 
     pub(crate) fn cpu_of(&self, rq: stealtime_hypervisor::eevdf::RqId) -> CpuNr {

@@ -15,6 +15,8 @@ mod yields;
 
 use std::sync::Arc;
 
+use crate::ids::{CpuNr, Number};
+
 pub(crate) use points::Points;
 pub use run::ScriptOutcome;
 pub(crate) use run::ScriptTask;
@@ -236,6 +238,11 @@ pub struct Scripts {
 pub struct Late(pub Arc<[(u64, u32)]>);
 
 impl Late {
+    /// By how much what is due on a CPU at `at` is late, in ns; `None` if that is not known.
+    pub(crate) fn on(all: &[Self], cpu: CpuNr, at: u64) -> Option<u64> {
+        all.get(cpu.index())?.at(at)
+    }
+
     /// By how much what is due at `at` is late, in ns; `None` if that is not known.
     pub(crate) fn at(&self, at: u64) -> Option<u64> {
         let next = self.0.partition_point(|entry| entry.0 < at);

@@ -9,10 +9,10 @@ use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, PollTurn};
 
 use super::moves::Timed;
 use super::points::Waiter;
-use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
+use super::{Edge, Late, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::fault::Sim;
-use crate::ids::{CpuNr, Number, TaskNr, TimerNr};
+use crate::ids::{CpuNr, TaskNr, TimerNr};
 use crate::machine::{Body, Machine, Message, Phase, TaskState};
 
 /// What a script that computes on does at once when its steps are done, in ns.
@@ -520,10 +520,11 @@ impl Machine<'_> {
     /// How long a poll goes on when `by` has ended it, in ns: the line has to be fetched, and its CPU to run.
     pub(crate) fn poll_told_ns(&self, task: TaskNr, by: CpuNr) -> u64 {
         let cpu = self.tasks[task].cpu;
-        let called = self.cfg.scripts.poll_called.get(cpu.index());
-        let late = called.filter(|_| cpu != by);
-        let late_ns = late.and_then(|late| late.at(self.now)).unwrap_or(0);
-        u64::from(self.costs.cache_line_ns) + late_ns
+        let late_ns = match cpu == by {
+            true => None,
+            false => Late::on(&self.cfg.scripts.poll_called, cpu, self.now),
+        };
+        u64::from(self.costs.cache_line_ns) + late_ns.unwrap_or(0)
     }
 
     /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends

@@ -97,11 +97,16 @@ fn a_prediction_stands_beside_what_was_seen() {
 fn a_host_with_cfs_is_replayed_by_cfs() {
     let out = answer(&["svm-cfs/trace.dat", "--json"]);
     let report: Value = serde_json::from_str(&out).expect("JSON");
-    let lines = report["assumed"].as_array().expect("a list").iter();
-    let mut lines = lines.filter_map(Value::as_str);
+    let mut lines = assumed(&report);
     let class = "sched.fair=cfs (as Linux 6.1 schedules)";
     assert!(lines.any(|line| line.starts_with(class)), "{out}");
     is_within_bounds(&report);
+}
+
+/// What a replay takes for true.
+fn assumed(report: &Value) -> impl Iterator<Item = &str> {
+    let lines = report["assumed"].as_array().expect("a list").iter();
+    lines.filter_map(Value::as_str)
 }
 
 fn is_within_bounds(report: &Value) {
@@ -123,8 +128,7 @@ fn is_within_bounds(report: &Value) {
 fn weights_of_cgroups_are_found_in_a_real_recording() {
     let out = answer(&["svm-cgroup-weights/trace.dat", "--json"]);
     let report: Value = serde_json::from_str(&out).expect("JSON");
-    let lines = report["assumed"].as_array().expect("a list").iter();
-    let mut lines = lines.filter_map(Value::as_str);
+    let mut lines = assumed(&report);
     let groups = lines.find(|line| line.contains("each VM in a cgroup"));
     let groups = groups.unwrap_or_else(|| panic!("{out}"));
     assert_eq!(groups.matches("cpu.weight").count(), 1, "{groups}");

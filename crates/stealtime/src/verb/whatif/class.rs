@@ -1,7 +1,7 @@
 //! What one of the two fair classes has and the other has not.
 
 use stealtime_replay::host;
-use stealtime_simulator::config::Config;
+use stealtime_simulator::config::{Cfs, Config};
 
 use super::Base;
 use super::ask::Setting;
@@ -24,9 +24,6 @@ const OF_CFS: [&str; 3] = [
     "sched.wakeup_granularity_ns",
 ];
 
-/// Features that CFS has too.
-const OF_BOTH: [&str; 2] = ["WAKEUP_PREEMPTION", "NEXT_BUDDY"];
-
 /// Whether the host has CFS with these settings.
 fn is_cfs(settings: &[Setting], base: &Base) -> bool {
     let chosen = settings.iter().rev().find(|setting| setting.0 == FAIR);
@@ -47,7 +44,7 @@ pub(super) fn lacks(settings: &[Setting], base: &Base) -> Option<String> {
         (true, "sched.features") => {
             let words = value.split([' ', ',']).filter(|word| !word.is_empty());
             let mut names = words.map(|word| word.strip_prefix("NO_").unwrap_or(word));
-            !names.all(|name| OF_BOTH.contains(&name))
+            !names.all(|name| Cfs::FEATURES.iter().any(|feature| feature.name() == name))
         }
         (true, name) => OF_EEVDF.contains(&name) || name.starts_with("sched.lag_credit."),
         (false, name) => OF_CFS.contains(&name),
