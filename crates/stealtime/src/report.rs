@@ -102,7 +102,7 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
 }
 
 /// An argument as a shell takes it.
-fn quoted(argument: &str) -> String {
+pub(crate) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {
         return argument.to_owned();

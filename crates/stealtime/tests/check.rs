@@ -71,6 +71,8 @@ fn a_failure_and_its_replay() {
         "as-posted-v1",
         "--agents",
         "plain-apicv",
+        "--keep-in",
+        ".",
     ];
     insta::assert_snapshot!("a_failure", check(folder.path(), &asked));
     let file = "check-pi-notify-as-posted-v1-plain-apicv-no-blocked-for-ever-flaw-5.replay";
@@ -92,6 +94,40 @@ fn a_failure_and_its_replay() {
 fn a_failure_with_many_agents() {
     let asked = ["wakeup-batch", "--variant", "softirq-number"];
     insta::assert_snapshot!(check(folder().path(), &asked));
+}
+
+#[test]
+fn a_failure_is_written_only_where_asked() {
+    let here = folder();
+    let files = |folder: &Path| folder.read_dir().expect("a folder").count();
+    let asked = ["clock", "--variant", "exits-not-awaited"];
+    let shown = check(here.path(), &asked);
+    assert!(shown.contains("status 1\n") && shown.contains("no-time-travel"));
+    assert!(!shown.contains("--replay"), "{shown}");
+    assert_eq!(files(here.path()), 0);
+
+    let kept = here.path().join("a folder of it's own");
+    std::fs::create_dir(&kept).expect("a folder");
+    let name = kept.to_str().expect("UTF-8");
+    let shown = check(here.path(), &[&asked[..], &["--keep-in", name]].concat());
+    assert_eq!((files(here.path()), files(&kept)), (1, 1));
+    // The command is one for a shell as it stands there.
+    let command = shown.lines().find_map(|line| line.strip_prefix("replay: "));
+    let command = command
+        .expect("a command")
+        .split_once(' ')
+        .expect("words")
+        .1;
+    let replayed = Command::new("sh")
+        .args([
+            "-c",
+            &format!("\"$0\" {command}"),
+            env!("CARGO_BIN_EXE_stealtime"),
+        ])
+        .output()
+        .expect("a shell");
+    assert_eq!(replayed.status.code(), Some(1), "{command}");
+    assert!(String::from_utf8_lossy(&replayed.stdout).contains("no-time-travel"));
 }
 
 #[test]
@@ -159,7 +195,14 @@ fn a_list_and_a_replay_as_json() {
     let folder = folder();
     let listed = check(folder.path(), &["clock", "--list", "--json"]);
     insta::assert_snapshot!("list_as_json", listed);
-    let asked = ["clock", "--variant", "exits-not-awaited", "--json"];
+    let asked = [
+        "clock",
+        "--variant",
+        "exits-not-awaited",
+        "--json",
+        "--keep-in",
+        ".",
+    ];
     let found = check(folder.path(), &asked);
     let file = "check-clock-exits-not-awaited-restore-no-time-travel.replay";
     assert!(found.contains(file), "{found}");

@@ -14,16 +14,17 @@ use stealtime_verify::{
 use crate::args::{Form, Forms};
 use crate::error::CliError;
 use crate::output;
+use crate::report::quoted;
 
 /// Explore every interleaving of a protocol of the hypervisor's.
 ///
 /// Without a variant all variants that must pass are explored. Exit status 1: a property is
-/// violated; the shortest way there is shown and kept in a file for --replay.
+/// violated; the shortest path to it is shown, and with --keep-in written for --replay.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   stealtime check
-  stealtime check pi-notify --variant as-posted-v1
+  stealtime check pi-notify --variant as-posted-v1 --keep-in .
   stealtime check pi-notify --variant put --agents two-vcpus,device=2 --bound 40
   stealtime check --list")]
 pub(crate) struct Check {
@@ -54,7 +55,7 @@ pub(crate) struct Check {
           conflicts_with_all = ["protocol", "variant", "agents", "bound", "memory", "keep_in"])]
     replay: Option<PathBuf>,
 
-    /// The folder for files that replay violations; without it this folder
+    /// Write a file for --replay into this folder for each violation; without it none
     #[arg(long, value_name = "FOLDER")]
     keep_in: Option<PathBuf>,
 
@@ -173,43 +174,42 @@ impl Check {
         for finding in &outcome.findings {
             let trace = case.walk(&finding.path);
             let trace = trace.map_err(|error| CliError::Check(error.to_string()))?;
-            kept.push((finding, trace, self.keep(case, finding)?));
+            let keep = |folder| keep(folder, case, finding);
+            let file = self.keep_in.as_deref().map(keep).transpose()?;
+            kept.push((finding, trace, file));
         }
         let shown = if self.form.is_json() { json_line } else { text };
         print(&shown(case, &outcome, took, &kept))?;
         Ok(outcome.findings.len())
     }
-
-    fn keep(&self, case: &Case, finding: &Finding) -> Result<PathBuf, CliError> {
-        let flaw = finding.violation.flaw.map(|flaw| format!("-flaw-{flaw}"));
-        let name = format!(
-            "check-{}-{}-{}-{}{}.replay",
-            case.protocol,
-            case.variant,
-            case.scene.replace(['+', ',', '='], "-"),
-            finding.violation.property,
-            flaw.unwrap_or_default()
-        );
-        let path = match &self.keep_in {
-            Some(folder) => folder.join(name),
-            None => PathBuf::from(name),
-        };
-        let replay = Replay {
-            protocol: case.protocol.to_owned(),
-            variant: case.variant.to_owned(),
-            scene: case.scene.clone(),
-            path: finding.path.clone(),
-        };
-        let failed = |source| CliError::Write {
-            path: path.clone(),
-            source,
-        };
-        output::to_file(&path, |out| write!(out, "{replay}").map_err(failed))?;
-        Ok(path)
-    }
 }
 
-type Kept<'a> = (&'a Finding, Trace, PathBuf);
+/// Writes the path of a violation to a file in this folder; its name.
+fn keep(folder: &Path, case: &Case, finding: &Finding) -> Result<PathBuf, CliError> {
+    let flaw = finding.violation.flaw.map(|flaw| format!("-flaw-{flaw}"));
+    let path = folder.join(format!(
+        "check-{}-{}-{}-{}{}.replay",
+        case.protocol,
+        case.variant,
+        case.scene.replace(['+', ',', '='], "-"),
+        finding.violation.property,
+        flaw.unwrap_or_default()
+    ));
+    let replay = Replay {
+        protocol: case.protocol.to_owned(),
+        variant: case.variant.to_owned(),
+        scene: case.scene.clone(),
+        path: finding.path.clone(),
+    };
+    let failed = |source| CliError::Write {
+        path: path.clone(),
+        source,
+    };
+    output::to_file(&path, |out| write!(out, "{replay}").map_err(failed))?;
+    Ok(path)
+}
+
+type Kept<'a> = (&'a Finding, Trace, Option<PathBuf>);
 
 /// Columns of what is shown.
 const COLUMNS: usize = 100;
@@ -295,12 +295,16 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
         text.push('\n');
         wrapped(&mut text, "", &said);
         // A command is to be copied: it is not broken.
-        let file = file.display().to_string();
-        let file = escape::terminal(&file);
-        let _ = write!(
-            text,
-            "\n{trace}\nreplay: stealtime check --replay {file}\n\n"
+        let next = file.as_ref().map_or_else(
+            || "to keep this path for a replay: --keep-in FOLDER".to_owned(),
+            |file| {
+                format!(
+                    "replay: stealtime check --replay {}",
+                    quoted(&file.display().to_string())
+                )
+            },
         );
+        let _ = write!(text, "\n{trace}\n{}\n\n", escape::terminal(&next));
     }
     text
 }
@@ -312,7 +316,7 @@ fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) 
             "flaw": finding.violation.flaw,
             "sentence": finding.violation.sentence,
             "steps": steps_json(trace),
-            "replay": file.display().to_string(),
+            "replay": file.as_ref().map(|file| file.display().to_string()),
         })
     });
     let line = json!({
