@@ -1,0 +1,154 @@
+//! The commands with which README.md and docs/recording.md record a host.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Where the commands look for the tracepoints of the kernel.
+const TRACEPOINTS: &str = "/sys/kernel/tracing/events";
+
+const README: &str = include_str!("../../../README.md");
+const RECORDING: &str = include_str!("../../../docs/recording.md");
+
+/// The code blocks of this part of a page, one after the other.
+fn commands(page: &str, from: &str, to: &str) -> String {
+    let part = page.split_once(from).expect("the heading").1;
+    let part = part.split_once(to).expect("what follows").0;
+    part.split("```\n").skip(1).step_by(2).collect()
+}
+
+fn of_readme() -> String {
+    commands(README, "## Record your own host", "## What it reads")
+}
+
+/// Runs lines of a shell that a user of these tools and this kernel would paste.
+fn shell(lines: &str, tools: &Path, tracepoints: &Path, folder: &Path) -> Output {
+    let path = std::env::var("PATH").unwrap_or_default();
+    Command::new("sh")
+        .args(["-e", "-c", &lines.replace(TRACEPOINTS, "\"$TRACEPOINTS\"")])
+        .env("PATH", format!("{}:{path}", tools.display()))
+        .env("TRACEPOINTS", tracepoints)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .expect("a shell")
+}
+
+/// The lines as a kernel with these tracepoints makes them: each tool prints what it is called with.
+fn called(lines: &str, tracepoints: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let events = folder.path().join("it's a kernel");
+    for name in tracepoints {
+        let (system, event) = name.split_once(':').expect("a system");
+        std::fs::create_dir_all(events.join(system).join(event)).expect("a tracepoint");
+        // Folders of systems have files of their own.
+        std::fs::write(events.join(system).join("enable"), "").expect("a file");
+    }
+    let tools = folder.path().join("tools");
+    std::fs::create_dir(&tools).expect("a folder");
+    for tool in ["perf", "trace-cmd", "stealtime"] {
+        let file = tools.join(tool);
+        std::fs::write(&file, "#!/bin/sh\necho ${0##*/} \"$@\"\n").expect("a tool");
+        let runs = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&file, runs).expect("a tool");
+    }
+    let output = shell(lines, &tools, &events, folder.path());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.is_empty(), "{error}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Events of the table in docs/recording.md that says what each is for.
+fn explained() -> BTreeSet<&'static str> {
+    let table = RECORDING
+        .split_once("## What each event is for")
+        .expect("it")
+        .1;
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+fn events(call: &str) -> BTreeSet<&str> {
+    let words: Vec<&str> = call.split(' ').collect();
+    let events = words.windows(2).filter(|two| two[0] == "-e");
+    events.map(|two| two[1]).collect()
+}
+
+#[test]
+fn both_pages_record_the_same_events_with_either_tool() {
+    let all: Vec<&str> = explained().into_iter().collect();
+    let lines = called(&of_readme(), &all);
+    let options = |tool: &str| format!("{tool} -e sched:sched_switch ");
+    let [perf, first, trace_cmd, second] = &lines[..] else {
+        panic!("{lines:#?}");
+    };
+    assert!(perf.starts_with(&options("perf record -a -m 8M -o perf.data")));
+    assert!(trace_cmd.starts_with(&options("trace-cmd record -o trace.dat -b 30000")));
+    assert!(perf.ends_with(" sleep 5") && trace_cmd.ends_with(" sleep 5"));
+    assert_eq!(first, "stealtime whatif perf.data --auto");
+    assert_eq!(second, "stealtime whatif trace.dat --auto");
+    assert_eq!(events(perf), explained());
+    assert_eq!(events(trace_cmd), explained());
+    let recording = commands(RECORDING, "## Which events", "## What each event is for");
+    assert_eq!(called(&recording, &all), lines);
+}
+
+#[test]
+fn what_a_kernel_lacks_or_refuses_to_sample_is_not_named() {
+    let mut older = explained();
+    older.retain(|name| !name.starts_with("ipi:"));
+    let refused = ["irq_vectors:irq_work_entry", "irq_vectors:irq_work_exit"];
+    let noisy = [
+        "sched:sched_stat_wait",
+        "timer:timer_start",
+        "irq_vectors:vector_alloc",
+    ];
+    let has: Vec<&str> = older.iter().copied().chain(refused).chain(noisy).collect();
+    for call in called(&of_readme(), &has) {
+        if !call.starts_with("stealtime") {
+            assert_eq!(events(&call), older, "{call}");
+        }
+    }
+}
+
+/// A few moments of this host, where perf may record it.
+#[test]
+fn perf_takes_the_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let try_it = "perf record -a -o tried -e sched:sched_switch true";
+    let here = Path::new(TRACEPOINTS);
+    let tried = shell(try_it, folder.path(), here, folder.path());
+    if !tried.status.success() || !here.is_dir() {
+        let why = String::from_utf8_lossy(&tried.stderr);
+        println!("skipped: perf cannot record this host: {}", why.trim());
+        return;
+    }
+    let page = of_readme()
+        .replace("sleep 5", "sleep 0.2")
+        .replace("-m 8M", "-m 1M");
+    let lines = page.lines().filter(|line| {
+        let tool = line.split(' ').next();
+        tool != Some("stealtime") && tool != Some("trace-cmd")
+    });
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    let recorded = shell(&lines, folder.path(), here, folder.path());
+    let error = String::from_utf8_lossy(&recorded.stderr);
+    assert!(recorded.status.success(), "{error}");
+    let mut analyze = common::stealtime(&["analyze", "perf.data", "--json"]);
+    let (status, out, error) = common::run(analyze.current_dir(folder.path()));
+    assert_eq!(status, Some(0), "{error}");
+    let answers: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let rows = answers["events"].as_array().expect("rows");
+    assert!(
+        rows.iter()
+            .any(|row| row.to_string().contains("sched_switch")),
+        "{out}"
+    );
+}
