@@ -13,25 +13,40 @@ use std::process::{Command, Output, Stdio};
 use common::{run, stealtime};
 use serde_json::Value;
 
-fn trace(name: &str) -> PathBuf {
-    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
-    traces.join(name)
+fn traces() -> &'static Path {
+    Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/traces"
+    ))
 }
 
+fn trace(name: &str) -> PathBuf {
+    traces().join(name)
+}
+
+/// From [`traces`].
+const HACKBENCH: &str = "svm-hackbench-cyclictest-hog/trace.dat.zst";
+
 fn hackbench() -> PathBuf {
-    trace("svm-hackbench-cyclictest-hog/trace.dat.zst")
+    trace(HACKBENCH)
+}
+
+/// `analyze` of a recording by a short name: no test sees where the project is.
+fn analyze_here(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = stealtime(&["analyze", HACKBENCH]);
+    run(command.args(arguments).current_dir(traces()))
 }
 
 /// What `analyze` prints; it must succeed.
 fn analyze(arguments: &[&str]) -> String {
-    let (status, out, error) = run(stealtime(&["analyze"]).arg(hackbench()).args(arguments));
+    let (status, out, error) = analyze_here(arguments);
     assert_eq!((status, error.as_str()), (Some(0), ""), "{arguments:?}");
     out
 }
 
 /// What `analyze` complains of; it must fail with status 2 and print nothing.
 fn complaint(arguments: &[&str]) -> String {
-    let (status, out, error) = run(stealtime(&["analyze"]).arg(hackbench()).args(arguments));
+    let (status, out, error) = analyze_here(arguments);
     assert_eq!((status, out.as_str()), (Some(2), ""), "{arguments:?}");
     error
 }
@@ -390,11 +405,8 @@ fn what_is_no_recording_is_named_as_it_was_given() {
 
 #[test]
 fn nobody_has_to_read_the_errors() {
-    let sh = format!(
-        "exec 2>&-; {} simulate /dev/null >/dev/null",
-        env!("CARGO_BIN_EXE_stealtime")
-    );
-    let (status, ..) = run(Command::new("sh").args(["-c", &sh]));
+    let sh = "exec 2>&-; \"$0\" simulate /dev/null >/dev/null";
+    let (status, ..) = run(Command::new("sh").args(["-c", sh, env!("CARGO_BIN_EXE_stealtime")]));
     assert_eq!(status, Some(2));
 }
 

@@ -264,12 +264,9 @@ fn a_full_disk_is_told_and_nothing_is_lost() {
     assert_eq!(sweep(whole.path(), &GRID).0, Some(0));
     let folder = folder();
     // A limit on the size of files stands for the disk: 16 blocks of 512 or 1024 bytes.
-    let limited = format!(
-        "trap '' XFSZ; ulimit -f 16; exec '{}' sweep small.toml \"$@\"",
-        env!("CARGO_BIN_EXE_stealtime")
-    );
+    let limited = "trap '' XFSZ; ulimit -f 16; exec \"$0\" sweep small.toml \"$@\"";
     let output = Command::new("sh")
-        .args(["-c", &limited, "sh"])
+        .args(["-c", limited, env!("CARGO_BIN_EXE_stealtime")])
         .args(GRID)
         .current_dir(folder.path())
         .output();
