@@ -31,6 +31,7 @@ fn shell(lines: &str, tools: &Path, tracepoints: &Path, folder: &Path) -> Output
         .args(["-e", "-c", &lines.replace(TRACEPOINTS, "\"$TRACEPOINTS\"")])
         .env("PATH", format!("{}:{path}", tools.display()))
         .env("TRACEPOINTS", tracepoints)
+        .env("LC_ALL", "C")
         .current_dir(folder)
         .stdin(Stdio::null())
         .output()

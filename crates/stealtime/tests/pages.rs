@@ -1,0 +1,157 @@
+//! Numbers and output that README.md and docs/ quote: from code, or from one page that has them.
+
+mod common;
+
+use std::path::Path;
+
+use serde_json::Value;
+use stealtime_lab::reproduce::chosen;
+use stealtime_verify::{PROTOCOLS, cases};
+
+const README: &str = include_str!("../../../README.md");
+const VERIFICATION: &str = include_str!("../../../docs/verification.md");
+const REPRODUCTION: &str = include_str!("../../../docs/reproduction.md");
+
+/// Text without line breaks, as it is read.
+fn flow(page: &str) -> String {
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn assert_says(page: &str, sentence: &str) {
+    assert!(flow(page).contains(sentence), "not there: {sentence}");
+}
+
+fn word(number: usize) -> &'static str {
+    const WORDS: [&str; 11] = [
+        "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    ];
+    WORDS[number]
+}
+
+/// How many values a knob has.
+fn values(knob: &str) -> usize {
+    let (_, out, _) = common::run(&mut common::stealtime(&["knobs", knob, "--json"]));
+    let knobs: Value = serde_json::from_str(&out).expect("JSON");
+    let text = knobs[0]["values"].as_str().expect("values");
+    text.split(", ").count()
+}
+
+#[test]
+fn counts_are_those_of_the_code() {
+    let protocols = word(PROTOCOLS.len());
+    assert_says(README, &format!("around it, in {protocols} protocols,"));
+    let explored = cases(None, None, None).expect("all").len();
+    assert_says(
+        VERIFICATION,
+        &format!("explores by default, {explored} explorations with"),
+    );
+    for case in cases(None, None, None).expect("all") {
+        for name in [case.protocol, case.scene.as_str()] {
+            assert!(VERIFICATION.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+    let (suppression, timer) = (
+        word(values("kvm.suppress_notification")),
+        word(values("kvm.timer_policy")),
+    );
+    assert_says(README, &format!("with {suppression} suppression policies"));
+    assert_says(README, &format!("backends and {timer} policies"));
+}
+
+/// The output of a full run, as docs/reproduction.md has it.
+fn reproduced() -> &'static str {
+    let table = REPRODUCTION.split_once("```text\n").expect("the output").1;
+    table.split_once("```").expect("its end").0
+}
+
+#[test]
+fn published_results_are_told_as_they_came_out() {
+    let results = chosen(&[]).expect("all");
+    let count = word(results.len());
+    assert_says(README, &format!("puts {count} published results"));
+    assert_says(
+        REPRODUCTION,
+        &format!("experiments of {count} publications"),
+    );
+    let all: usize = results.iter().map(|r| r.figure.len() + r.claim.len()).sum();
+    let last = "published figures and claims come out";
+    let come_out =
+        (0..=all).find(|n| flow(reproduced()).contains(&format!(" {n} of {all} {last}")));
+    let come_out = come_out.expect("a last line with all figures and claims");
+    let said = format!("{come_out} of the {all} figures and claims come out.");
+    assert_says(REPRODUCTION, &said);
+    let off = all - come_out;
+    let said = format!("{off} of the {all} figures and claims do not come out");
+    assert_says(README, &said);
+    for figure in results.iter().flat_map(|result| &result.figure) {
+        assert!(reproduced().contains(&figure.name), "{}", figure.name);
+    }
+}
+
+#[test]
+fn wrong_signs_are_counted_alike() {
+    let rows = reproduced().lines();
+    let wrong = rows.filter(|row| row.ends_with(", wrong sign")).count();
+    let said = match wrong {
+        0 => "No figure has the wrong sign".to_owned(),
+        1 => "One figure has the wrong sign".to_owned(),
+        more => format!("{more} figures have the wrong sign"),
+    };
+    assert_says(README, &said);
+    assert_says(REPRODUCTION, &said);
+}
+
+/// The first code block of README.md after `text`.
+fn block(text: &str) -> &'static str {
+    let after = README.split_once(text).expect(text).1;
+    let inside = after.split_once("```\n").expect("a block").1;
+    inside.split_once("```").expect("its end").0
+}
+
+/// Lines of an excerpt are lines of the text, in their order; `…` stands for any.
+fn assert_excerpt(excerpt: &str, text: &str) {
+    let mut lines = text.lines();
+    for line in excerpt.lines().filter(|line| line.trim() != "…") {
+        assert!(
+            lines.any(|other| other == line),
+            "no output: {line}\n{text}"
+        );
+    }
+}
+
+fn from_top(arguments: &[&str]) -> String {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (status, out, error) = common::run(common::stealtime(arguments).current_dir(top));
+    assert_eq!(status, Some(0), "{error}");
+    out
+}
+
+#[test]
+fn the_table_of_reproduce_is_that_of_its_page() {
+    assert_excerpt(block("`stealtime calibrate` fits"), reproduced());
+}
+
+#[test]
+fn what_analyze_prints_is_what_is_quoted() {
+    let quoted = block("`stealtime analyze` says where the time went");
+    let recording = quoted.lines().next().expect("the recording");
+    assert_excerpt(quoted, &from_top(&["analyze", recording]));
+}
+
+/// Runs the command that the block of README.md after `text` begins with.
+fn assert_runs_as_quoted(text: &str) {
+    let (command, excerpt) = block(text).split_once('\n').expect("a command");
+    let arguments = command.strip_prefix("$ stealtime ").expect("a command");
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    assert_excerpt(excerpt, &from_top(&arguments));
+}
+
+#[test]
+fn what_whatif_prints_is_what_is_quoted() {
+    assert_runs_as_quoted("prints the replay's error for every recording");
+}
+
+#[test]
+fn what_simulate_prints_is_what_is_quoted() {
+    assert_runs_as_quoted("what is modelled and what is not in");
+}
