@@ -3,6 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
-    stealtime_fuzz::read_all(&stealtime_fuzz::with_magic(b"\x17\x08\x44tracing", data));
-});
+fuzz_target!(|data: &[u8]| stealtime_fuzz::read_trace_dat(data));

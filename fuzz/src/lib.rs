@@ -1,4 +1,5 @@
-//! What every fuzz target does: read a recording to its end, and analyse what it gives.
+//! What fuzz targets do: read a recording to its end, and analyse what it gives. A test of the
+//! command (`tests/corpus.rs`) does it with the committed corpus.
 
 use std::io::Cursor;
 
@@ -28,7 +29,26 @@ pub fn read_all(data: &[u8]) {
     }
 }
 
+/// trace.dat from any bytes: its magic comes first, unless it is there.
+pub fn read_trace_dat(data: &[u8]) {
+    read_all(&with_magic(b"\x17\x08\x44tracing", data));
+}
+
+/// perf.data, file and pipe mode, from any bytes.
+pub fn read_perf_data(data: &[u8]) {
+    read_all(&with_magic(b"PERFILE2", data));
+}
+
+/// ftrace text from any bytes.
+pub fn read_text(data: &[u8]) {
+    read_all(&with_magic(b"# tracer: nop\n", data));
+}
+
 /// The data, with the magic of a format before it unless it is there already.
-pub fn with_magic(magic: &[u8], data: &[u8]) -> Vec<u8> {
-    if data.starts_with(magic) { data.to_vec() } else { [magic, data].concat() }
+fn with_magic(magic: &[u8], data: &[u8]) -> Vec<u8> {
+    if data.starts_with(magic) {
+        data.to_vec()
+    } else {
+        [magic, data].concat()
+    }
 }
