@@ -8,7 +8,9 @@ use std::process::Command;
 /// Cargo's path to the example, which it builds unless it has.
 fn example() -> PathBuf {
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--example", "snapshot_vmm"])
+        // As part of the workspace: with the features that a test of all of it has built already.
+        .args(["build", "--quiet", "--workspace"])
+        .args(["--example", "snapshot_vmm"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
