@@ -1,12 +1,15 @@
 //! `stealtime clock` as a user runs it; without a device unless there is one.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
 fn clock(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
-    command.arg("clock").args(args).output().unwrap()
+    let mut command = common::stealtime(&["clock"]);
+    command.args(args).output().unwrap()
 }
 
 #[test]

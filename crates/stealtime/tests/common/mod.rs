@@ -6,6 +6,10 @@ use std::process::{Command, Stdio};
 pub fn stealtime(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
     command.args(arguments).stdin(Stdio::null());
+    // The width of a terminal that is not there, and colours that go into pipes.
+    for variable in ["COLUMNS", "CLICOLOR_FORCE"] {
+        command.env_remove(variable);
+    }
     command
 }
 
