@@ -15,6 +15,8 @@ const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\n
 fn stealtime(arguments: &[&str], scenario: &str) -> (Option<i32>, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_stealtime"))
         .args(arguments)
+        // A folder where this user may write.
+        .current_dir(std::env::temp_dir())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
