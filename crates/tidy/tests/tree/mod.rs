@@ -69,6 +69,17 @@ pub fn text_files() -> impl Iterator<Item = SourceFile> {
     })
 }
 
+/// What is not the project's own text.
+const OTHERS: [&str; 7] = [
+    "target",
+    ".git",
+    "data",
+    "corpus",
+    "artifacts",
+    "snapshots",
+    "node_modules",
+];
+
 fn walk(dir: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a readable tree") {
         let path = entry.expect("a readable tree").path();
@@ -77,20 +88,12 @@ fn walk(dir: &Path, paths: &mut Vec<PathBuf>) {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
+        // In a second working tree .git is a file, with a path of this machine.
+        if OTHERS.contains(&name.as_str()) {
+            continue;
+        }
         if path.is_dir() {
-            if ![
-                "target",
-                ".git",
-                "data",
-                "corpus",
-                "artifacts",
-                "snapshots",
-                "node_modules",
-            ]
-            .contains(&name.as_str())
-            {
-                walk(&path, paths);
-            }
+            walk(&path, paths);
         } else {
             let ours = ["rs", "md", "toml", "sh", "py", "yml", "txt", ""];
             let extension = path
