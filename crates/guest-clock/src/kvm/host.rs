@@ -125,26 +125,6 @@ impl<T> Kept<T> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Kept;
-
-    #[test]
-    fn a_failure_is_not_kept_and_a_success_is() {
-        let kept = Kept::new();
-        assert_eq!(
-            kept.get_or_try(|| Err::<u8, _>("no descriptors left")),
-            Err("no descriptors left")
-        );
-        assert_eq!(
-            kept.get_or_try(|| Err::<u8, _>("no permission")),
-            Err("no permission")
-        );
-        assert_eq!(kept.get_or_try(|| Ok::<_, &str>(7)), Ok(&7));
-        assert_eq!(kept.get_or_try(|| Err::<u8, _>("not asked")), Ok(&7));
-    }
-}
-
 /// Opens `/dev/kvm`.
 pub(crate) fn open() -> Result<Kvm, HostError> {
     Kvm::new().map_err(|error| match error.errno() {
@@ -238,4 +218,24 @@ fn fixed_offset(vcpu: &VcpuFd) -> Result<Option<u64>, HostError> {
         }
     }
     Ok(Some(fixed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn a_failure_is_not_kept_and_a_success_is() {
+        let kept = Kept::new();
+        assert_eq!(
+            kept.get_or_try(|| Err::<u8, _>("no descriptors left")),
+            Err("no descriptors left")
+        );
+        assert_eq!(
+            kept.get_or_try(|| Err::<u8, _>("no permission")),
+            Err("no permission")
+        );
+        assert_eq!(kept.get_or_try(|| Ok::<_, &str>(7)), Ok(&7));
+        assert_eq!(kept.get_or_try(|| Err::<u8, _>("not asked")), Ok(&7));
+    }
 }
