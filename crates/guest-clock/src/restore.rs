@@ -252,7 +252,7 @@ impl Progress<'_> {
 const CLOCK_ATTEMPTS: usize = 8;
 /// What is close enough not to try again, in ns. Well below the moment above, which has one sign:
 /// left in, it would add up over a guest's restores.
-const CLOSE_NS: u64 = 20;
+const CLOSE_NS: u64 = 8;
 /// By value KVM adds nothing, and what can be off is as wide as the two readings around the call.
 const CLOSE_BY_VALUE_NS: u64 = 100;
 

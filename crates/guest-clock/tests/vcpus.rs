@@ -74,7 +74,7 @@ fn a_thousand_restores_do_not_add_up() {
         host.pass(5_000_000);
         let (next, next_vcpus) = host.vm(2);
         let done = saved.restore(&next, &next_vcpus, Policy::ELAPSED).unwrap();
-        assert!(done.clock_residual_ns.unwrap().abs() <= 20, "{done}");
+        assert!(done.clock_residual_ns.unwrap().abs() <= 8, "{done}");
         (vm, vcpus) = (next, next_vcpus);
     }
     let off = ahead(&vm) - before;
