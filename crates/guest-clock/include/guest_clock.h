@@ -6,6 +6,10 @@
  * IA32_TSC_DEADLINE).
  * A restore may be repeated at any later time with the same outcome.
  *
+ * `patience_ms`: how long vCPUs on their way out of KVM_RUN are waited for; a helper thread asks them, and
+ * one that has not left by then is refused by its position. 0: all have been stopped; no thread is started,
+ * and a vCPU that runs nevertheless holds the call up until it leaves.
+ *
  * Functions return GUEST_CLOCK_DONE or a negative status. `message` is NULL or has
  * GUEST_CLOCK_MESSAGE_BYTES bytes; it gets a text that ends with 0, empty when all went well. */
 #ifndef GUEST_CLOCK_H
@@ -27,7 +31,8 @@ enum guest_clock_status {
 	GUEST_CLOCK_LOAD = -3,      /* the bytes are not a state */
 	GUEST_CLOCK_REFUSED = -4,   /* nothing was written */
 	GUEST_CLOCK_PARTIAL = -5,   /* do not run the vCPUs; restore once more */
-	GUEST_CLOCK_TOO_SMALL = -6  /* *length has the bytes needed */
+	GUEST_CLOCK_TOO_SMALL = -6, /* *length has the bytes needed */
+	GUEST_CLOCK_FAULT = -7      /* a fault of this library: do not run the vCPUs */
 };
 
 enum guest_clock_policy {
@@ -37,13 +42,13 @@ enum guest_clock_policy {
 };
 
 /* Saves into `buffer` of `*length` bytes; `*length` becomes the bytes used, or needed. */
-int guest_clock_save(int vm, const int *vcpus, size_t count, uint8_t *buffer, size_t *length,
-		     char *message);
+int guest_clock_save(int vm, const int *vcpus, size_t count, uint32_t patience_ms, uint8_t *buffer,
+		     size_t *length, char *message);
 
 /* Restores a state; `accept_inexact` not 0: with a bound where exactness cannot be had. */
-int guest_clock_restore(int vm, const int *vcpus, size_t count, const uint8_t *state,
-			size_t length, int policy, uint64_t limit_ns, int accept_inexact,
-			char *message);
+int guest_clock_restore(int vm, const int *vcpus, size_t count, uint32_t patience_ms,
+			const uint8_t *state, size_t length, int policy, uint64_t limit_ns,
+			int accept_inexact, char *message);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,7 @@ use stealtime_hypervisor::counter::arm64::{
 
 use crate::device::{ATTEMPTS, Bracket};
 use crate::error::{Errno, IoctlError, Jump, Unloadable};
-use crate::policy::{Inexact, Options};
+use crate::policy::{Inexact, Options, Policy};
 use crate::save::{GuestClocks, of};
 use crate::saved::{Arm64State, Saved, State};
 
@@ -72,6 +72,16 @@ pub enum Arm64Error {
         /// `CNTFRQ_EL0`.
         counter_hz: u32,
     },
+    /// This host's wall clock is behind the source's at the save.
+    #[error(
+        "this host's wall clock is {by_ns} ns behind the source's when it saved: how much time has \
+         passed is not known; set the wall clocks right (NTP, PTP), choose Policy::Stopped, or \
+         accept guest time that stands still with Inexact::Accept"
+    )]
+    WallClockBehind {
+        /// By how much.
+        by_ns: u64,
+    },
     /// The readings have a width, and exactness was demanded.
     #[error(
         "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
@@ -130,7 +140,8 @@ pub struct Arm64Explanation {
     pub elapsed_ns: i128,
     /// By how much guest time advanced, in ns.
     pub advanced_ns: u64,
-    /// Most that the counter can be off the policy's time, in ns.
+    /// Most that the counter can be off the policy's time, in ns. `u64::MAX`: not known, since this
+    /// host's wall clock is behind the source's.
     pub bound_ns: u64,
 }
 
@@ -267,6 +278,12 @@ impl Saved {
         let count = bracket.tsc();
         let forward = bracket.realtime_ns.saturating_sub(saved.realtime_ns);
         let advanced_ns = options.policy.advance(forward)?;
+        let by_ns = saved.realtime_ns.saturating_sub(bracket.realtime_ns);
+        let skew_ns = options.uncertainty.realtime_skew_ns;
+        let behind = by_ns > skew_ns && options.policy != Policy::Stopped;
+        if behind && options.inexact == Inexact::Refuse {
+            return Err(Arm64Error::WallClockBehind { by_ns });
+        }
         let side = |count, hz| CounterSide { count, hz };
         let moved: MigratedCounter = migrate(
             side(saved.host_count, saved.counter_hz),
@@ -294,7 +311,7 @@ impl Saved {
                 .bound_ns
                 .saturating_add(bound_ns)
                 .saturating_add(width_ns)
-                .saturating_add(options.uncertainty.realtime_skew_ns),
+                .saturating_add(if behind { u64::MAX } else { skew_ns }),
         }))
     }
 }

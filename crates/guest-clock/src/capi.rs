@@ -6,9 +6,13 @@
 //! Functions return 0 or a negative [status](Status); the message of what went wrong, with every
 //! operand, goes to the caller's buffer.
 
+use std::any::Any;
 use std::ffi::{c_char, c_int};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
+use crate::device::Stopping;
 use crate::error::{LoadError, RestoreError};
 use crate::kvm::{RawVcpu, RawVm};
 use crate::policy::{Inexact, Options, Policy};
@@ -33,6 +37,8 @@ pub enum Status {
     Partial = -5,
     /// The buffer is too small; the length needed was stored.
     TooSmall = -6,
+    /// A fault of this library: it panicked. Nothing is known of what was written.
+    Fault = -7,
 }
 
 /// Bytes of the caller's buffer for a message, with its final 0.
@@ -41,10 +47,14 @@ const MESSAGE_BYTES: usize = 512;
 /// Why a call failed: the status, and the message.
 type Failure = (Status, String);
 
-fn finish(done: Result<(), Failure>, message: *mut c_char) -> c_int {
+/// Calls what does the work. A panic ends here: unwinding into C would abort the VMM.
+fn finish(work: impl FnOnce() -> Result<(), Failure>, message: *mut c_char) -> c_int {
+    // What the closures borrow is the caller's, and not looked at after a panic.
+    let done = catch_unwind(AssertUnwindSafe(work));
     let (status, text) = match done {
-        Ok(()) => (Status::Done, String::new()),
-        Err((status, text)) => (status, text),
+        Ok(Ok(())) => (Status::Done, String::new()),
+        Ok(Err((status, text))) => (status, text),
+        Err(panic) => (Status::Fault, fault(panic.as_ref())),
     };
     if !message.is_null() {
         let bytes = text.bytes().filter(|b| *b != 0).take(MESSAGE_BYTES - 1);
@@ -55,6 +65,15 @@ fn finish(done: Result<(), Failure>, message: *mut c_char) -> c_int {
         }
     }
     status as c_int
+}
+
+fn fault(panic: &(dyn Any + Send)) -> String {
+    let said = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    let said = said.unwrap_or("no message");
+    format!("a fault of this library, please report it: {said}; do not run the vCPUs")
 }
 
 fn argument(text: &str) -> Failure {
@@ -98,6 +117,7 @@ pub unsafe extern "C" fn guest_clock_save(
     vm: c_int,
     vcpus: *const c_int,
     count: usize,
+    patience_ms: u32,
     buffer: *mut u8,
     length: *mut usize,
     message: *mut c_char,
@@ -108,7 +128,7 @@ pub unsafe extern "C" fn guest_clock_save(
         }
         // SAFETY: the caller vouches for the array and the descriptors.
         let (vm, vcpus) = unsafe { borrow(vm, vcpus, count)? };
-        let saved = GuestClocks::save(&vm, &vcpus);
+        let saved = GuestClocks::save_with(&vm, &vcpus, stopping(patience_ms));
         let bytes = saved
             .map_err(|error| (Status::Save, error.to_string()))?
             .to_bytes();
@@ -123,7 +143,7 @@ pub unsafe extern "C" fn guest_clock_save(
         unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     };
-    finish(save(), message)
+    finish(save, message)
 }
 
 /// Restores clocks into a VM that has not run yet; see the header.
@@ -135,6 +155,7 @@ pub unsafe extern "C" fn guest_clock_restore(
     vm: c_int,
     vcpus: *const c_int,
     count: usize,
+    patience_ms: u32,
     state: *const u8,
     length: usize,
     policy: c_int,
@@ -143,7 +164,7 @@ pub unsafe extern "C" fn guest_clock_restore(
     message: *mut c_char,
 ) -> c_int {
     let restore = || {
-        let options = options(policy, limit_ns, accept_inexact)?;
+        let options = options(policy, limit_ns, accept_inexact)?.stopping(stopping(patience_ms));
         if state.is_null() {
             return Err(argument("state is a null pointer"));
         }
@@ -164,7 +185,14 @@ pub unsafe extern "C" fn guest_clock_restore(
             Err(error) => Err((Status::Partial, error.to_string())),
         }
     };
-    finish(restore(), message)
+    finish(restore, message)
+}
+
+fn stopping(patience_ms: u32) -> Stopping {
+    match patience_ms {
+        0 => Stopping::Done,
+        ms => Stopping::Within(Duration::from_millis(ms.into())),
+    }
 }
 
 fn options(policy: c_int, limit_ns: u64, accept_inexact: c_int) -> Result<Options, Failure> {
@@ -185,4 +213,24 @@ fn options(policy: c_int, limit_ns: u64, accept_inexact: c_int) -> Result<Option
         options.inexact = Inexact::Accept;
     }
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_status_and_a_message() {
+        let mut message = [0; MESSAGE_BYTES];
+        let status = finish(|| panic!("{} of {}", 3, "a kind"), message.as_mut_ptr());
+        assert_eq!(status, Status::Fault as i32);
+        // SAFETY: `finish` ends it with 0.
+        let text = unsafe { CStr::from_ptr(message.as_ptr()) };
+        let text = text.to_str().expect("UTF-8");
+        assert!(text.contains("please report it: 3 of a kind"), "{text}");
+        let status = finish(|| std::panic::panic_any(7), std::ptr::null_mut());
+        assert_eq!(status, Status::Fault as i32);
+    }
 }

@@ -4,6 +4,8 @@
 //! Implementations: `kvm_ioctls::{VmFd, VcpuFd}` and raw file descriptors in [`crate::kvm`], and a
 //! machine without a device in [`crate::fake`].
 
+use std::collections::BTreeSet;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_VALID_FLAGS, KvmClockData};
@@ -124,6 +126,34 @@ impl Bracket {
     }
 }
 
+/// Whether vCPUs may still be in `KVM_RUN`, where they answer no ioctl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stopping {
+    /// The caller has stopped all of them. They are asked directly and no thread is started; a vCPU
+    /// that runs nevertheless holds the call up until it leaves.
+    Done,
+    /// They leave within this time. A helper thread asks; a vCPU that has not left when it is over
+    /// is reported as busy.
+    Within(Duration),
+}
+
+impl Default for Stopping {
+    /// Half a second: a vCPU that is on its way out takes microseconds, a busy host's milliseconds.
+    fn default() -> Self {
+        Self::Within(Duration::from_millis(500))
+    }
+}
+
+/// Which vCPU this is, among all of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VcpuIdentity {
+    /// Its VM: equal for the vCPUs of one VM, different for those of two.
+    pub vm: u64,
+    /// `KVM_CREATE_VCPU`'s id.
+    pub id: u32,
+}
+
 /// A VM as far as its clocks are concerned.
 pub trait Vm {
     /// What the host's KVM offers.
@@ -150,6 +180,17 @@ pub trait Vm {
 
     /// Wall clock and host TSC without KVM's help.
     fn bracket(&self) -> Bracket;
+
+    /// Its [`VcpuIdentity::vm`], if it can be found out. KVM has no call for it.
+    fn identity(&self) -> Option<u64> {
+        None
+    }
+
+    /// The id of a vCPU that the VM `identity` is known to have and that is none of `ids`.
+    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+        let _ = (identity, ids);
+        None
+    }
 }
 
 /// A vCPU as far as its clocks are concerned. It must not be running.
@@ -219,17 +260,27 @@ pub trait Vcpu {
     /// `EINVAL` where the guest has not enabled its kvmclock.
     fn kvmclock_ctrl(&self) -> Result<(), Errno>;
 
-    /// The frequency of each, from all that are stopped within `patience`: one that is in
-    /// `KVM_RUN` does not answer. Where the types already keep a vCPU from running meanwhile,
-    /// nobody has to wait.
+    /// Its descriptor, if it is a vCPU of KVM's.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Which vCPU this is, if it can be found out.
+    fn identity(&self) -> Option<VcpuIdentity> {
+        None
+    }
+
+    /// The frequency of each: one that is in `KVM_RUN` does not answer, and `stopping` says how
+    /// long that is waited for. Where the types already keep a vCPU from running meanwhile, there
+    /// is nothing to wait for.
     ///
     /// # Errors
     /// [`NoAnswer`], for the first vCPU that gave none.
-    fn frequencies(vcpus: &[Self], patience: Duration) -> Result<Vec<u32>, NoAnswer>
+    fn frequencies(vcpus: &[Self], stopping: Stopping) -> Result<Vec<u32>, NoAnswer>
     where
         Self: Sized,
     {
-        let _ = patience;
+        let _ = stopping;
         let ask = |(vcpu, asked): (usize, &Self)| {
             let khz = asked.tsc_khz();
             khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
@@ -251,6 +302,11 @@ pub enum NoAnswer {
     Failed {
         /// Its position.
         vcpu: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The helper thread was not started: a limit on threads, or a seccomp filter.
+    NoThread {
         /// What the kernel said.
         errno: Errno,
     },
@@ -285,5 +341,11 @@ impl<T: Vcpu> Vcpu for &T {
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {
         (**self).kvmclock_ctrl()
+    }
+    fn descriptor(&self) -> Option<RawFd> {
+        (**self).descriptor()
+    }
+    fn identity(&self) -> Option<VcpuIdentity> {
+        (**self).identity()
     }
 }

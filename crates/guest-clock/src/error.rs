@@ -84,6 +84,52 @@ pub struct Unloadable {
     pub why: &'static str,
 }
 
+/// The helper thread that asks vCPUs which may still run was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no thread to ask the vCPUs with: {errno}; raise the limit of threads (pids) or let clone3 \
+     through the seccomp filter, or stop all vCPUs first and say so with Stopping::Done"
+)]
+pub struct NoThread {
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+/// The vCPUs given are not those of the VM, each once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WrongVcpus {
+    /// One was given twice.
+    #[error("vCPUs {first} and {again} are the same one (id {id}): pass each vCPU once")]
+    Twice {
+        /// Position of the first.
+        first: usize,
+        /// Position of the second.
+        again: usize,
+        /// `KVM_CREATE_VCPU`'s id.
+        id: u32,
+    },
+    /// One belongs to another VM.
+    #[error("vCPU {vcpu} (id {id}) belongs to another VM: pass the vCPUs of this one")]
+    AnotherVm {
+        /// Its position.
+        vcpu: usize,
+        /// `KVM_CREATE_VCPU`'s id.
+        id: u32,
+    },
+    /// One was left out.
+    #[error(
+        "the VM has a vCPU of id {id} that is not among the {given} given: pass all of them, or its \
+         TSC is apart from the others' and the master clock stays off"
+    )]
+    LeftOut {
+        /// `KVM_CREATE_VCPU`'s id.
+        id: u32,
+        /// How many were given.
+        given: usize,
+    },
+}
+
 /// Clocks were not saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -105,6 +151,12 @@ pub enum SaveError {
         /// Its position.
         vcpu: usize,
     },
+    /// Nothing could be asked.
+    #[error(transparent)]
+    NoThread(NoThread),
+    /// Not the VM's vCPUs, each once.
+    #[error(transparent)]
+    Vcpus(#[from] WrongVcpus),
     /// The vCPUs have different frequencies.
     #[error(
         "vCPU {vcpu} has {khz} kHz, vCPU 0 has {first_khz} kHz: set one frequency for all \
@@ -207,6 +259,22 @@ pub enum PlanError {
     Busy {
         /// Its position.
         vcpu: usize,
+    },
+    /// Nothing could be asked.
+    #[error(transparent)]
+    NoThread(NoThread),
+    /// Not the VM's vCPUs, each once.
+    #[error(transparent)]
+    Vcpus(#[from] WrongVcpus),
+    /// This host's wall clock is behind the source's at the save.
+    #[error(
+        "this host's wall clock is {by_ns} ns behind the source's when it saved: how much time has \
+         passed is not known; set the wall clocks right (NTP, PTP), choose Policy::Stopped, or \
+         accept guest time that stands still with Inexact::Accept"
+    )]
+    WallClockBehind {
+        /// By how much.
+        by_ns: u64,
     },
     /// The host cannot give the guest its frequency.
     #[error(

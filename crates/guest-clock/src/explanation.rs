@@ -6,6 +6,29 @@ use serde::Serialize;
 
 use crate::policy::Policy;
 
+/// What became of vCPUs' TSC offsets that differed when they were saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OffsetsOutcome {
+    /// They differ as before.
+    Kept,
+    /// They are equal.
+    MadeEqual,
+    /// KVM keeps the TSC where it is, whatever was asked for.
+    AsKvmHasThem,
+}
+
+impl fmt::Display for OffsetsOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kept => "kept",
+            Self::MadeEqual => "made equal",
+            Self::AsKvmHasThem => "not carried over, this KVM moves no TSC",
+        })
+    }
+}
+
 /// Something that was decided on the way, or keeps a restore from being exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,8 +110,8 @@ pub enum Reason {
         vcpu: usize,
         /// By how many cycles.
         cycles: i64,
-        /// They are equal now.
-        made_equal: bool,
+        /// What became of them.
+        outcome: OffsetsOutcome,
     },
     /// The master clock is off: each vCPU's kvmclock runs for itself and is slower to read.
     MasterClockOff {
@@ -124,14 +147,14 @@ impl Reason {
             | Self::NoOffsets
             | Self::ByValue { .. }
             | Self::NoRealtimeFlag { .. }
+            | Self::WallClockBehind { .. }
             | Self::TscFixed { .. }
             | Self::PageDrift { .. }
             | Self::WithinTolerance { .. }
             | Self::RanWithinTolerance { .. }
             | Self::MasterClockOff { .. } => true,
-            Self::OffsetsDiffered { made_equal, .. } => !*made_equal,
-            Self::WallClockBehind { .. }
-            | Self::Capped { .. }
+            Self::OffsetsDiffered { outcome, .. } => !matches!(outcome, OffsetsOutcome::MadeEqual),
+            Self::Capped { .. }
             | Self::Scaled { .. }
             | Self::NotToldOfPause { .. }
             | Self::DeadlinesNotArmed { .. }
@@ -158,7 +181,8 @@ impl fmt::Display for Reason {
             }
             Self::WallClockBehind { by_ns } => write!(
                 f,
-                "this host's wall clock is {by_ns} ns behind the source's: guest time stood still"
+                "this host's wall clock is {by_ns} ns behind the source's: guest time stood still, and is \
+                 late by whatever has passed"
             ),
             Self::Capped { elapsed_ns, max_ns } => {
                 write!(f, "{elapsed_ns} ns passed, guest time advanced by {max_ns}")
@@ -193,11 +217,10 @@ impl fmt::Display for Reason {
             Self::OffsetsDiffered {
                 vcpu,
                 cycles,
-                made_equal,
+                outcome,
             } => write!(
                 f,
-                "vCPU {vcpu} was saved {cycles} cycles from vCPU 0: {}",
-                if *made_equal { "made equal" } else { "kept" }
+                "vCPU {vcpu} was saved {cycles} cycles from vCPU 0: {outcome}"
             ),
             Self::MasterClockOff { flags } => write!(
                 f,
@@ -272,9 +295,11 @@ pub struct Explanation {
     pub vcpus: Vec<VcpuExplanation>,
     /// Most that TSC and kvmclock can be apart, in ns.
     pub tsc_against_kvmclock_ns: u64,
-    /// Most that the kvmclock can be off the wall clock's time because of the restore, in ns.
+    /// Most that the kvmclock can be off the wall clock's time because of the restore, in ns;
+    /// `u64::MAX` where that is not known.
     pub kvmclock_against_real_ns: u64,
-    /// Most that the TSC can be off where it would be had it ticked on through the pause, in ns.
+    /// Most that the TSC can be off where it would be had it ticked on through the pause, in ns;
+    /// `u64::MAX` where that is not known.
     pub tsc_against_its_rate_ns: u64,
     /// kvmclock minus its plan right after the restore, measured by KVM in one instant.
     pub clock_residual_ns: Option<i64>,
@@ -316,13 +341,16 @@ impl fmt::Display for Explanation {
                 writeln!(f, ": {vcpu}")?;
             }
         }
+        let bound = |ns: u64| match ns {
+            u64::MAX => "unknown".to_owned(),
+            ns => format!("{ns} ns"),
+        };
         writeln!(
             f,
-            "bounds: TSC against kvmclock {} ns, kvmclock against real time {} ns, TSC against \
-             its rate {} ns",
-            self.tsc_against_kvmclock_ns,
-            self.kvmclock_against_real_ns,
-            self.tsc_against_its_rate_ns,
+            "bounds: TSC against kvmclock {}, kvmclock against real time {}, TSC against its rate {}",
+            bound(self.tsc_against_kvmclock_ns),
+            bound(self.kvmclock_against_real_ns),
+            bound(self.tsc_against_its_rate_ns),
         )?;
         let exact = if self.is_exact() { "exact" } else { "bounded" };
         write!(f, "{exact}")?;

@@ -85,6 +85,7 @@ mod policy;
 mod restore;
 mod save;
 mod saved;
+mod vcpus;
 
 /// Types of the arithmetic that this interface has in it.
 pub mod arithmetic {
@@ -100,9 +101,10 @@ pub mod arithmetic {
 }
 
 pub use error::{
-    Errno, HostError, IoctlError, Jump, LoadError, PlanError, RestoreError, SaveError, Unloadable,
+    Errno, HostError, IoctlError, Jump, LoadError, NoThread, PlanError, RestoreError, SaveError,
+    Unloadable, WrongVcpus,
 };
-pub use explanation::{Explanation, Reason, VcpuExplanation};
+pub use explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
 pub use policy::{Inexact, Options, Policy, Unequal};
 pub use restore::{ClockWritten, CountersWritten, TimersArmed, Written};

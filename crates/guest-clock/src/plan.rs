@@ -11,11 +11,12 @@ use stealtime_hypervisor::counter::migration::{Account, Side, Uncertainty, by_of
 use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
-use crate::error::PlanError;
-use crate::explanation::Reason;
+use crate::error::{NoThread, PlanError};
+use crate::explanation::{OffsetsOutcome, Reason};
 use crate::policy::{Inexact, Options, Policy, Unequal};
-use crate::save::{PATIENCE, cycles_to_ns, of, read_tsc, signed_ns};
+use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::{Instant, Saved, State, X86State, format};
+use crate::vcpus;
 
 /// How far the kernel lets the wall clock be slewed against the TSC, in parts per billion
 /// (`MAXFREQ`: 500 ppm).
@@ -94,15 +95,19 @@ impl Saved {
                 given: vcpus.len(),
             });
         }
-        let frequencies = C::frequencies(vcpus, PATIENCE)?;
+        let frequencies = C::frequencies(vcpus, options.stopping)?;
+        vcpus::check(vm, vcpus)?;
         let host = vm.host()?;
         let anchor = anchor(vm, &host);
         let mut plan = plan_from(x86, &host, anchor, options)?;
         for (planned, khz) in plan.vcpus.iter_mut().zip(frequencies) {
             planned.tsc_khz_from = khz;
         }
-        if host.means == TscMeans::Fixed {
-            plan.settle_for_fixed(vm, vcpus)?;
+        match host.means {
+            TscMeans::Offsets => {}
+            TscMeans::Fixed => plan.settle_for_fixed(vm, vcpus)?,
+            // KVM gives all vCPUs the first one's offset.
+            TscMeans::Values => plan.offsets_came_out(OffsetsOutcome::MadeEqual),
         }
         plan.check_backwards()?;
         Ok(plan)
@@ -134,6 +139,7 @@ impl From<NoAnswer> for PlanError {
     fn from(answer: NoAnswer) -> Self {
         match answer {
             NoAnswer::Busy { vcpu } => Self::Busy { vcpu },
+            NoAnswer::NoThread { errno } => Self::NoThread(NoThread { errno }),
             NoAnswer::Failed { vcpu, errno } => of("KVM_GET_TSC_KHZ", Some(vcpu))(errno).into(),
         }
     }
@@ -188,8 +194,16 @@ fn plan_from(
     let known = known(&source, options, &mut reasons);
     let mut moved = by_offsets(&source, &destination, x86.tsc_khz, &known)?;
     let rate_ns = own_rate(x86, &source, advance_ns, &mut reasons);
-    let bound_ns = &mut moved.account.tsc_against_its_rate_ns;
-    *bound_ns = bound_ns.saturating_add(rate_ns);
+    let account = &mut moved.account;
+    account.tsc_against_its_rate_ns = account.tsc_against_its_rate_ns.saturating_add(rate_ns);
+    if reasons
+        .iter()
+        .any(|r| matches!(r, Reason::WallClockBehind { by_ns } if *by_ns > known.realtime_skew_ns))
+    {
+        // How much time has passed is not known, so no number bounds what the guest lacks of it.
+        account.kvmclock_against_real_ns = u64::MAX;
+        account.tsc_against_its_rate_ns = u64::MAX;
+    }
     if moved.account.added_cycles > i64::MAX as u128 {
         return Err(PlanError::TscOverflow {
             advance_ns,
@@ -343,6 +357,10 @@ fn advance(
     let forward = anchor.realtime_ns.saturating_sub(saved.realtime_ns);
     if elapsed_ns < 0 && options.policy != Policy::Stopped {
         let by_ns = saved.realtime_ns.saturating_sub(anchor.realtime_ns);
+        // Within the skew that the caller states, guest time is late by no more than that.
+        if by_ns > options.uncertainty.realtime_skew_ns && options.inexact == Inexact::Refuse {
+            return Err(PlanError::WallClockBehind { by_ns });
+        }
         reasons.push(Reason::WallClockBehind { by_ns });
     }
     if let Policy::AtMost { max_ns } = options.policy
@@ -397,10 +415,14 @@ fn aligned_offsets(
         Unequal::First => Some(first.tsc_offset),
         Unequal::Highest => Some(first.tsc_offset.wrapping_add(most as u64)),
     };
+    let outcome = match common {
+        Some(_) => OffsetsOutcome::MadeEqual,
+        None => OffsetsOutcome::Kept,
+    };
     reasons.push(Reason::OffsetsDiffered {
         vcpu: at,
         cycles,
-        made_equal: common.is_some(),
+        outcome,
     });
     let offsets = x86.vcpus.iter().map(|v| common.unwrap_or(v.tsc_offset));
     Ok(offsets.collect())
@@ -470,7 +492,17 @@ impl Plan {
         }
         self.reasons.push(Reason::TscFixed { off_ns: worst });
         self.extra_ns = self.extra_ns.saturating_add(worst);
+        self.offsets_came_out(OffsetsOutcome::AsKvmHasThem);
         Ok(())
+    }
+
+    /// What was decided of offsets that differ, where KVM does something else.
+    fn offsets_came_out(&mut self, as_it_is: OffsetsOutcome) {
+        for reason in &mut self.reasons {
+            if let Reason::OffsetsDiffered { outcome, .. } = reason {
+                *outcome = as_it_is;
+            }
+        }
     }
 
     fn check_backwards(&self) -> Result<(), PlanError> {
@@ -514,10 +546,10 @@ impl Plan {
         })
     }
 
-    /// What `KVM_SET_CLOCK` gets.
-    pub(crate) const fn clock_data(&self) -> KvmClockData {
+    /// What `KVM_SET_CLOCK` gets, so many ns lower than the plan.
+    pub(crate) const fn clock_data(&self, lower_ns: u64) -> KvmClockData {
         KvmClockData {
-            clock_ns: self.clock_ns,
+            clock_ns: self.clock_ns.saturating_sub(lower_ns),
             flags: KVM_CLOCK_REALTIME,
             realtime_ns: self.anchor.realtime_ns,
             host_tsc: 0,

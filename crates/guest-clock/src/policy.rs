@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stealtime_hypervisor::counter::migration::Uncertainty;
 
+use crate::device::Stopping;
 use crate::error::Jump;
 
 /// What the guest's time does over the time between save and restore.
@@ -85,12 +86,14 @@ pub struct Options {
     /// What is known of the hosts' clocks; goes into the stated bounds. A `master_clock_age_ns` of
     /// 0 stands for "not known": for a guest that was scaled the age of its kvmclock is taken.
     pub uncertainty: Uncertainty,
+    /// Whether the vCPUs may still be on their way out of `KVM_RUN`.
+    pub stopping: Stopping,
 }
 
 impl Options {
     /// This policy; exact and equal or not at all.
     #[must_use]
-    pub const fn new(policy: Policy) -> Self {
+    pub fn new(policy: Policy) -> Self {
         Self {
             policy,
             unequal: Unequal::Refuse,
@@ -100,6 +103,7 @@ impl Options {
                 frequency_error_ppb: 0,
                 master_clock_age_ns: 0,
             },
+            stopping: Stopping::default(),
         }
     }
 
@@ -110,6 +114,12 @@ impl Options {
             inexact: Inexact::Accept,
             ..self
         }
+    }
+
+    /// The same, with this said of the vCPUs.
+    #[must_use]
+    pub const fn stopping(self, stopping: Stopping) -> Self {
+        Self { stopping, ..self }
     }
 
     /// The same, with this for offsets that differ.

@@ -1,7 +1,5 @@
 //! Reading a guest's clocks.
 
-use std::time::Duration;
-
 use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE,
 };
@@ -9,13 +7,11 @@ use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{
     ATTEMPTS, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, NoAnswer,
-    TscMeans, Vcpu, Vm,
+    Stopping, TscMeans, Vcpu, Vm,
 };
-use crate::error::{Errno, IoctlError, SaveError};
+use crate::error::{Errno, IoctlError, NoThread, SaveError};
 use crate::saved::{Instant, MAX_VCPUS, Saved, State, VcpuState, X86State};
-
-/// How long a vCPU that is on its way out of `KVM_RUN` is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+use crate::vcpus;
 
 /// The clocks of a guest: the way in.
 ///
@@ -47,9 +43,22 @@ impl GuestClocks {
     /// # Errors
     /// [`SaveError`].
     pub fn save<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<Saved, SaveError> {
+        Self::save_with(vm, vcpus, Stopping::default())
+    }
+
+    /// [`GuestClocks::save`], with what is known of the vCPUs' way out of `KVM_RUN`.
+    ///
+    /// # Errors
+    /// [`SaveError`].
+    pub fn save_with<V: Vm, C: Vcpu>(
+        vm: &V,
+        vcpus: &[C],
+        stopping: Stopping,
+    ) -> Result<Saved, SaveError> {
         let host = vm.host()?;
         check_count(vcpus.len())?;
-        let tsc_khz = one_frequency(&C::frequencies(vcpus, PATIENCE)?)?;
+        let tsc_khz = one_frequency(&C::frequencies(vcpus, stopping)?)?;
+        vcpus::check(vm, vcpus)?;
         let ratio = ratio(&host, tsc_khz)?;
         let instant = read_instant(vm, &host)?;
         let states: Result<Vec<VcpuState>, SaveError> = (0..)
@@ -91,6 +100,7 @@ impl From<NoAnswer> for SaveError {
     fn from(answer: NoAnswer) -> Self {
         match answer {
             NoAnswer::Busy { vcpu } => Self::Busy { vcpu },
+            NoAnswer::NoThread { errno } => Self::NoThread(NoThread { errno }),
             NoAnswer::Failed { vcpu, errno } => of("KVM_GET_TSC_KHZ", Some(vcpu))(errno).into(),
         }
     }

@@ -1,6 +1,6 @@
 //! The saved state: versioned, in JSON or in a compact binary form, checked on load.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stealtime_hypervisor::counter::scaling::RatioFormat;
 
 use crate::error::{LoadError, Unloadable};
@@ -123,13 +123,9 @@ pub struct Arm64State {
     /// How many vCPUs there were.
     pub vcpus: u32,
     /// The host's counter and wall clock were read within this many ticks of each other: nothing
-    /// on arm64 reads them as one. 0: as one, and in states that were saved before this was.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// on arm64 reads them as one. 0: as one. JSON may leave it out.
+    #[serde(default)]
     pub instant_bound_ticks: u64,
-}
-
-fn is_zero(ticks: &u64) -> bool {
-    *ticks == 0
 }
 
 impl Arm64State {
@@ -155,14 +151,70 @@ impl Arm64State {
 }
 
 /// What was saved, by architecture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "arch", rename_all = "lowercase")]
+///
+/// In JSON and its like the architecture is the field `arch` among the others. Formats that do not
+/// name their fields (postcard, bincode) cannot look for it there: they have a variant's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
     /// An x86 guest.
     X86(X86State),
     /// An arm64 guest.
     Arm64(Arm64State),
+}
+
+/// The two ways to write a [`State`], borrowed or owned.
+macro_rules! forms {
+    ($x86:ty, $arm64:ty, $trait:ident $(, $life:lifetime)?) => {
+        #[derive($trait)]
+        #[serde(tag = "arch", rename_all = "lowercase")]
+        enum Tagged$(<$life>)? {
+            X86($x86),
+            Arm64($arm64),
+        }
+
+        #[derive($trait)]
+        enum Numbered$(<$life>)? {
+            X86($x86),
+            Arm64($arm64),
+        }
+    };
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        forms!(&'a X86State, &'a Arm64State, Serialize, 'a);
+        if serializer.is_human_readable() {
+            match self {
+                Self::X86(state) => Tagged::X86(state),
+                Self::Arm64(state) => Tagged::Arm64(state),
+            }
+            .serialize(serializer)
+        } else {
+            match self {
+                Self::X86(state) => Numbered::X86(state),
+                Self::Arm64(state) => Numbered::Arm64(state),
+            }
+            .serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for State {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        forms!(X86State, Arm64State, Deserialize);
+        Ok(if deserializer.is_human_readable() {
+            match Tagged::deserialize(deserializer)? {
+                Tagged::X86(state) => Self::X86(state),
+                Tagged::Arm64(state) => Self::Arm64(state),
+            }
+        } else {
+            match Numbered::deserialize(deserializer)? {
+                Numbered::X86(state) => Self::X86(state),
+                Numbered::Arm64(state) => Self::Arm64(state),
+            }
+        })
+    }
 }
 
 /// A guest's clocks at rest.

@@ -72,6 +72,7 @@ fn a_length_that_no_state_has_is_refused_unread() {
             0,
             &vcpu,
             1,
+            0,
             &state,
             usize::MAX,
             0,

@@ -146,6 +146,7 @@ fn a_scaled_guests_clock_stays_within_its_bound() {
     for (known_ns, scale_khz) in [(0, 3_100_000), (86_400_000_000_000, 2_100_000)] {
         let (saved, _) = saved_after(&FakeHost::new(KHZ), 2, 10_000_000_000);
         let source = FakeHost::new(scale_khz);
+        source.pass(20_000_000_000);
         let (vm, vcpus) = fresh(&source, 2);
         saved.restore(&vm, &vcpus, Policy::ELAPSED).unwrap();
         // The guest runs: requests for a new master clock are served before its first entry.
@@ -186,6 +187,7 @@ fn the_rate_of_a_guest_within_tolerance_is_in_its_bound() {
     for source_khz in [2_500_400, 2_499_500] {
         let (saved, _) = saved_after(&FakeHost::new(KHZ), 2, 10_000_000_000);
         let host = FakeHost::new(source_khz);
+        host.pass(20_000_000_000);
         let (vm, old) = fresh(&host, 2);
         saved.restore(&vm, &old, Policy::ELAPSED).unwrap();
         let saved = GuestClocks::save(&vm, &old).unwrap();
@@ -230,13 +232,42 @@ fn policies_say_how_far_guest_time_goes() {
 }
 
 #[test]
-fn a_wall_clock_behind_stops_guest_time_but_never_turns_it_back() {
+fn a_wall_clock_behind_is_refused_and_on_demand_stops_guest_time() {
     let host = FakeHost::new(KHZ);
     let (saved, _) = saved_after(&host, 2, 1_000_000);
     host.step_wall_clock(-3_600_000_000_000);
     let (vm, vcpus) = fresh(&host, 2);
-    let done = saved.restore(&vm, &vcpus, Policy::ELAPSED).unwrap();
+    for policy in [Policy::ELAPSED, Policy::AtMost { max_ns: 1 << 40 }] {
+        let refused = saved.restore(&vm, &vcpus, policy).unwrap_err();
+        let RestoreError::Refused(PlanError::WallClockBehind { by_ns }) = refused else {
+            panic!("{refused}");
+        };
+        assert!(
+            (3_599_000_000_000..3_600_000_000_000).contains(&by_ns),
+            "{by_ns}"
+        );
+    }
+    // Whoever lets guest time stand still anyway needs no wall clock.
+    let stopped = saved.restore(&vm, &vcpus, Policy::Stopped).unwrap();
+    assert!(stopped.is_exact(), "{stopped}");
+    let how = Options::new(Policy::ELAPSED).accept_inexact();
+    let done = saved.restore(&vm, &vcpus, how).unwrap();
     assert_eq!(done.advanced_ns, 0);
+    assert!(!done.is_exact(), "{done}");
+    assert_eq!(done.kvmclock_against_real_ns, u64::MAX);
+    assert!(
+        done.to_string()
+            .contains("kvmclock against real time unknown"),
+        "{done}"
+    );
+    // Behind by no more than the skew that is stated: in the bound, and marked.
+    let mut how = Options::new(Policy::ELAPSED);
+    how.uncertainty.realtime_skew_ns = 3_600_000_000_000;
+    let within = saved.restore(&vm, &vcpus, how).unwrap();
+    assert!(
+        !within.is_exact() && within.kvmclock_against_real_ns < 4_000_000_000_000,
+        "{within}"
+    );
     assert!(
         done.reasons
             .iter()

@@ -190,7 +190,7 @@ pub(crate) enum CliError {
 }
 
 /// What an input is called.
-fn input(path: &Path) -> String {
+pub(crate) fn input(path: &Path) -> String {
     match path.as_os_str() == "-" {
         true => "standard input".to_owned(),
         false => path.display().to_string(),

@@ -4,8 +4,9 @@
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod common;
 
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn clock(args: &[&str]) -> Output {
     let mut command = common::stealtime(&["clock"]);
@@ -247,5 +248,83 @@ fn bad_states_and_uses_end_with_status_2_and_the_reason() {
         &["restore", "/nowhere"],
     ] {
         assert_eq!(clock(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+/// firecracker 6200: more than a second lies between the vCPUs' writes. By value they come apart, and the
+/// guest sees time go back; by offset nothing of the kind.
+#[test]
+fn a_delay_between_the_vcpus_writes_shows_by_value_only() {
+    let args = "drill --device fake --times 20 --load 0 --vcpus 2-4 --between 1200000 --json";
+    let shown = stdout(&args.split(' ').collect::<Vec<_>>(), 0);
+    let report: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let (value, offset) = (&report["methods"][0], &report["methods"][1]);
+    assert!(value["between_vcpus"]["max_abs"].as_u64().unwrap() >= 1_200_000_000);
+    assert!(value["guest_tsc_back"].as_u64().unwrap() > 1_000_000_000);
+    assert_eq!(offset["between_vcpus"]["max_abs"], 0);
+    assert_eq!(offset["guest_tsc_back"], 0);
+    assert_eq!(
+        (&report["partial"], &report["done"]),
+        (&false.into(), &20.into())
+    );
+}
+
+/// Ctrl-C: what was measured is shown, and marked.
+#[test]
+fn a_stopped_drill_shows_what_it_has_marked_partial() {
+    let drill = |format: &str| {
+        let args = format!("clock drill --device fake --times 1000000 --load 0 --format {format}");
+        let child = Command::new(env!("CARGO_BIN_EXE_stealtime"))
+            .args(args.split(' '))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let interrupted = Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(interrupted.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report: serde_json::Value = serde_json::from_str(&drill("json")).unwrap();
+    let done = report["done"].as_u64().unwrap();
+    assert!(0 < done && done < 1_000_000, "{done}");
+    assert_eq!(report["partial"], true);
+    assert_eq!(report["methods"][1]["kvmclock"]["count"], done);
+    let table = drill("table");
+    assert!(table.contains("PARTIAL, stopped after "), "{table}");
+    assert!(table.contains("of 1000000 drills"), "{table}");
+}
+
+/// Standard input has a name, and no number is without a limit.
+#[test]
+fn inputs_are_named_and_numbers_limited() {
+    let mut restore = Command::new(env!("CARGO_BIN_EXE_stealtime"))
+        .args(["clock", "restore", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    restore.stdin.take().unwrap().write_all(b"hello").unwrap();
+    let output = restore.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error.contains("standard input: not a saved clock state"),
+        "{error}"
+    );
+    for (option, most) in [
+        ("--rounds", "1000000"),
+        ("--times", "1000000"),
+        ("--between", "10000000"),
+        ("--delay", "10000000"),
+        ("--load", "1024"),
+    ] {
+        let output = clock(&["drill", option, "4000000000"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(&format!("..={most}")), "{option}: {error}");
     }
 }

@@ -69,6 +69,80 @@ fn variants_stand_side_by_side() {
     assert!(!out.contains('\u{1b}'));
 }
 
+/// Under a limit of threads it panicked: the threads that there are do all runs, with the same results.
+#[test]
+fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+
+    // The option is of bash, then of dash.
+    const LIMITED: &str = "{ ulimit -u 1 || ulimit -p 1; } 2>/dev/null || exit 99; \
+        exec \"$0\" simulate - --jobs 4 --json";
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("stealtime");
+    std::fs::copy(env!("CARGO_BIN_EXE_stealtime"), &program).expect("a copy");
+    for path in [dir.path(), program.as_path()] {
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, all).expect("its mode");
+    }
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", LIMITED])
+        .arg(&program)
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // Root has no limit of threads.
+    let own = std::fs::metadata("/proc/self").expect("/proc");
+    if own.uid() == 0 {
+        command.uid(65534).gid(65534);
+    }
+    let mut child = command.spawn().expect("sh");
+    let mut input = child.stdin.take().expect("its input");
+    // A shell that cannot set the limit does not read.
+    let _ = input.write_all(SMALL.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    if output.status.code() == Some(99) {
+        println!("skipped: this shell sets no limit of threads");
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let out = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(out, simulate(&["--jobs", "1", "--json"]));
+}
+
+/// What a scenario tells its reader to look at is among what it prints. (The long ones are left out.)
+#[test]
+fn what_a_scenario_says_to_look_at_is_printed() {
+    for name in [
+        "flat-cgroups",
+        "halt-polling",
+        "moved-clocks",
+        "moved-counters-arm64",
+        "posted-timers",
+        "suppressed-notifications",
+        "throttled",
+    ] {
+        let file = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&file).expect("a scenario");
+        let head = text.lines().take_while(|line| line.starts_with('#'));
+        let head: String = head.map(|line| line.trim_start_matches('#')).collect();
+        let (_, look) = head
+            .split_once("What to look at:")
+            .expect("what to look at");
+        let metrics: Vec<&str> = look.split('`').skip(1).step_by(2).collect();
+        assert!(!metrics.is_empty(), "{name}");
+        let (status, out, error) = stealtime(&["simulate", &file, "--seeds", "2"], "");
+        assert_eq!(status, Some(0), "{name}: {error}");
+        for metric in metrics {
+            assert!(out.contains(metric), "{name}: no {metric:?} in\n{out}");
+        }
+    }
+}
+
 #[test]
 fn the_same_bytes_on_any_number_of_threads() {
     let one = simulate(&["--jobs", "1", "--json"]);

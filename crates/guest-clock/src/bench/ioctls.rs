@@ -1,13 +1,15 @@
 //! How long KVM takes to save and restore a guest's clocks, apart from this library's own work.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
-use crate::device::{Bracket, HostFacts, Vcpu, Vm};
+use crate::device::{Bracket, HostFacts, Vcpu, VcpuIdentity, Vm};
 use crate::drill::{Distribution, DrillError};
 use crate::error::{Errno, HostError, RestoreError};
 use crate::guest::Guest;
@@ -120,6 +122,12 @@ impl<T: Vm> Vm for Timed<'_, T> {
     fn bracket(&self) -> Bracket {
         self.inner.bracket()
     }
+    fn identity(&self) -> Option<u64> {
+        self.inner.identity()
+    }
+    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+        self.inner.another_vcpu(identity, ids)
+    }
 }
 
 impl<T: Vcpu> Vcpu for Timed<'_, T> {
@@ -149,6 +157,12 @@ impl<T: Vcpu> Vcpu for Timed<'_, T> {
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {
         self.meter.time(|| self.inner.kvmclock_ctrl())
+    }
+    fn descriptor(&self) -> Option<RawFd> {
+        self.inner.descriptor()
+    }
+    fn identity(&self) -> Option<VcpuIdentity> {
+        self.inner.identity()
     }
 }
 

@@ -2,12 +2,15 @@
 //! VMMs do and by offset as this library does, while the VMM's threads are kept from running.
 //! The guest looks for steps back; KVM's own instants tell how far off its clocks are.
 
+mod late;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod rehearsal;
 mod stage;
 mod stats;
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -21,6 +24,7 @@ use crate::explanation::Explanation;
 use crate::policy::{Options, Policy};
 use crate::save::{GuestClocks, of, signed_ns};
 use crate::saved::{Saved, State, X86State};
+use late::LateVcpu;
 use stage::{FakeStage, Stage, Watched, fake_host};
 
 pub use stats::Distribution;
@@ -64,6 +68,10 @@ pub struct Drill {
     pub load: usize,
     /// The VMM's thread loses up to this many ns before it writes, at random.
     pub most_delay_ns: u64,
+    /// It loses this many ns before each vCPU's write but the first, by either method. `None`: by
+    /// value at random, up to an eighth of `most_delay_ns`. From a second on KVM no longer takes a
+    /// value for that of the vCPU before.
+    pub between_ns: Option<u64>,
     /// Of chance.
     pub seed: u64,
 }
@@ -78,6 +86,7 @@ impl Default for Drill {
             rounds: 20,
             load: 2,
             most_delay_ns: 1_000_000,
+            between_ns: None,
             seed: 1,
         }
     }
@@ -122,6 +131,9 @@ pub enum DrillError {
         /// Times.
         times: u32,
     },
+    /// A thread that takes the CPU from the VMM's was not started.
+    #[error("no thread for the load: {0}; raise the limit of threads (pids), or give less load")]
+    NoThread(Errno),
     /// No device on this platform.
     #[error("no /dev/kvm for x86-64 guests on this platform: drill without a device")]
     Platform,
@@ -167,8 +179,10 @@ pub struct DrillReport {
     pub tsc_moves_by: &'static str,
     /// Of the host's TSC.
     pub tsc_khz: u32,
-    /// How often, by each method.
+    /// How often, by each method, it was to be.
     pub times: u32,
+    /// How often it was: less than `times` if the drill was stopped.
+    pub done: u32,
     /// Of chance.
     pub seed: u64,
     /// By value, then by offset.
@@ -176,6 +190,12 @@ pub struct DrillReport {
 }
 
 impl DrillReport {
+    /// Whether the drill was stopped before its end.
+    #[must_use]
+    pub const fn is_partial(&self) -> bool {
+        self.done < self.times
+    }
+
     /// Whether restores by offset kept every promise: no step back, equal vCPUs, within bounds.
     #[must_use]
     pub fn promises_kept(&self) -> bool {
@@ -190,11 +210,12 @@ impl DrillReport {
 }
 
 impl Drill {
-    /// Carries the drills out. `progress` is told how many are done, of how many.
+    /// Carries the drills out. `progress` gets how many are done, of how many, before each; where
+    /// it breaks, the report is of those that were done.
     ///
     /// # Errors
     /// [`DrillError`]; what was lost by value is no error.
-    pub fn run(&self, progress: &mut dyn FnMut(u32, u32)) -> Result<DrillReport, DrillError> {
+    pub fn run(&self, progress: &mut Progress<'_>) -> Result<DrillReport, DrillError> {
         if self.least_vcpus == 0 || self.least_vcpus > self.most_vcpus || self.times == 0 {
             return Err(DrillError::Nothing {
                 least: self.least_vcpus,
@@ -204,20 +225,24 @@ impl Drill {
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for _ in 0..self.load {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
-            let report = self.both_methods(progress);
+            let spin = || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            let started = (0..self.load).try_for_each(|_| {
+                Builder::new().spawn_scoped(scope, spin)?;
+                Ok(())
+            });
+            let errno = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN));
+            let started = started.map_err(|error| DrillError::NoThread(errno(error)));
+            let report = started.and_then(|()| self.both_methods(progress));
             stop.store(true, Ordering::Relaxed);
             report
         })
     }
 
-    fn both_methods(&self, progress: &mut dyn FnMut(u32, u32)) -> Result<DrillReport, DrillError> {
+    fn both_methods(&self, progress: &mut Progress<'_>) -> Result<DrillReport, DrillError> {
         let host = fake_host(TscMeans::Offsets, self.seed);
         match self.device {
             Device::Fake => self.on(progress, |vcpus| Ok(FakeStage::new(&host, vcpus))),
@@ -230,7 +255,7 @@ impl Drill {
 
     fn on<S: Stage>(
         &self,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut Progress<'_>,
         make: impl Fn(usize) -> Result<S, DrillError>,
     ) -> Result<DrillReport, DrillError> {
         let probe = make(1)?;
@@ -238,14 +263,17 @@ impl Drill {
         let mut tallies = [Tally::new(Method::Value), Tally::new(Method::Offset)];
         let mut chance = Chance(self.seed | 1);
         let sizes = self.least_vcpus..=self.most_vcpus;
-        for (done, vcpus) in (0..self.times).zip(sizes.cycle()) {
-            progress(done, self.times);
+        let mut done = 0;
+        for vcpus in sizes.cycle().take(self.times as usize) {
+            if progress(done, self.times).is_break() {
+                break;
+            }
             for tally in &mut tallies {
                 let guest = make(vcpus)?;
                 self.once(guest, tally, &mut chance)?;
             }
+            done += 1;
         }
-        progress(self.times, self.times);
         Ok(DrillReport {
             device: self.device,
             tsc_moves_by: match facts.means {
@@ -255,6 +283,7 @@ impl Drill {
             },
             tsc_khz: facts.tsc_khz,
             times: self.times,
+            done,
             seed: self.seed,
             methods: tallies.into_iter().map(Tally::report).collect(),
         })
@@ -307,7 +336,8 @@ impl Drill {
             plan.carry_out(guest.vm(), guest.vcpus())?;
         }
         guest.lose_time(chance.below(self.most_delay_ns));
-        Ok(plan.carry_out(guest.vm(), guest.vcpus())?)
+        let vcpus = LateVcpu::all(guest, self.between_ns.unwrap_or(0));
+        Ok(plan.carry_out(guest.vm(), &vcpus)?)
     }
 
     /// As VMMs without offsets do it: values computed once, each written when its turn comes.
@@ -331,12 +361,16 @@ impl Drill {
             let value = value.wrapping_add(cycles as u64);
             let set = vcpu.set_msr(MSR_IA32_TSC, value);
             set.map_err(of("KVM_SET_MSRS(IA32_TSC)", Some(at)))?;
-            guest.lose_time(chance.below(self.most_delay_ns / 8));
+            let random_ns = chance.below(self.most_delay_ns / 8);
+            guest.lose_time(self.between_ns.unwrap_or(random_ns));
         }
         let set = guest.vm().set_clock(&data);
         Ok(set.map_err(of("KVM_SET_CLOCK", None))?)
     }
 }
+
+/// Before each drill: how many are done, of how many. Whether to go on.
+pub type Progress<'a> = dyn FnMut(u32, u32) -> ControlFlow<()> + 'a;
 
 fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
     let format = crate::saved::format(x86.frac_bits);

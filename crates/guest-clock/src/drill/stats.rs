@@ -10,6 +10,8 @@ pub struct Distribution {
     pub count: usize,
     /// The most negative one: guest time late.
     pub least: i64,
+    /// On average, with signs, rounded: what adds up over many restores of one guest.
+    pub mean: i64,
     /// Half of them are at most this, without signs.
     pub median_abs: u64,
     /// 99 of 100 are at most this, without signs.
@@ -33,8 +35,13 @@ impl Distribution {
             let rank = (sizes.len() * per_mille).div_ceil(1000).max(1);
             sizes.get(rank - 1).copied().unwrap_or(0)
         };
+        let sum: i128 = errors.iter().map(|e| i128::from(*e)).sum();
+        let count = (errors.len() as i128).max(1);
+        // Rounded to the nearest, halves up; between the least and the most.
+        let mean = (2 * sum + count).div_euclid(2 * count);
         Self {
             count: errors.len(),
+            mean: i64::try_from(mean).unwrap_or(0),
             least: errors.iter().copied().min().unwrap_or(0),
             median_abs: rank(500),
             p99_abs: rank(990),
@@ -60,5 +67,8 @@ mod tests {
         assert_eq!(d.max_abs, 1000);
         assert_eq!(Distribution::of(&[]), Distribution::default());
         assert_eq!(Distribution::of(&[-7]).median_abs, 7);
+        assert_eq!(Distribution::of(&[-7, 2, 4]).mean, 0);
+        assert_eq!(Distribution::of(&[80, 90, 91]).mean, 87);
+        assert_eq!(Distribution::of(&[i64::MAX; 3]).mean, i64::MAX);
     }
 }

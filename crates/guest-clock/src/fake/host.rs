@@ -35,6 +35,8 @@ pub(super) struct HostState {
     /// The wall clock's slew against the raw one, in parts per billion.
     slew_ppb: i64,
     cost_ns: u64,
+    /// What `KVM_SET_CLOCK` takes between its snapshot and the wall clock, on average.
+    wall_clock_late_ns: u64,
     disturbance: Disturbance,
     random: u64,
     failures: Vec<(&'static str, u32, Errno)>,
@@ -80,6 +82,14 @@ impl HostState {
         }
     }
 
+    /// Within 10 ns of the average, as on real hosts where nothing interrupts.
+    pub(super) fn wall_clock_late(&mut self) -> u64 {
+        match self.wall_clock_late_ns {
+            0 => 0,
+            late => (late + self.random() % 21).saturating_sub(10),
+        }
+    }
+
     /// A call begins: it takes time, may be delayed before it acts, and may be told to fail.
     pub(super) fn call(&mut self, name: &'static str) -> Result<HostInstant, Errno> {
         self.be_delayed();
@@ -116,6 +126,7 @@ impl FakeHost {
             real_base: 1_700_000_000_000_000_000,
             slew_ppb: 0,
             cost_ns: 300,
+            wall_clock_late_ns: 0,
             disturbance: Disturbance::default(),
             random: 0x9e37_79b9_7f4a_7c15,
             failures: Vec::new(),
@@ -153,6 +164,12 @@ impl FakeHost {
     /// The wall clock is slewed against the TSC from the host's beginning on.
     pub fn slew_wall_clock(&self, ppb: i64) {
         self.state().slew_ppb = ppb;
+    }
+
+    /// `KVM_SET_CLOCK` reads the wall clock so many ns after the instant that it counts from, within
+    /// 10 ns; 0 (the default): at that very instant. Real hosts take about 80.
+    pub fn read_wall_clock_late(&self, ns: u64) {
+        self.state().wall_clock_late_ns = ns;
     }
 
     /// The TSC's value at the host's beginning.

@@ -9,6 +9,7 @@ mod arm64;
 mod golden;
 mod host;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
@@ -16,7 +17,7 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
 use crate::device::{
     Bracket, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE,
-    MSR_KVM_SYSTEM_TIME_NEW, NoAnswer, TscMeans, Vcpu, Vm,
+    MSR_KVM_SYSTEM_TIME_NEW, NoAnswer, Stopping, TscMeans, Vcpu, VcpuIdentity, Vm,
 };
 use crate::error::{Errno, HostError};
 
@@ -170,6 +171,11 @@ fn keep_fixed(vcpu: &mut VcpuTsc, fixed: bool) {
 }
 
 impl FakeVm {
+    /// Of the VM, among all that there are.
+    fn number(&self) -> u64 {
+        Arc::as_ptr(&self.state).addr() as u64
+    }
+
     fn state(&self) -> MutexGuard<'_, VmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,6 +202,11 @@ impl Vm for FakeVm {
         if data.flags & !host.facts.clock_flags & KVM_CLOCK_REALTIME != 0 {
             return Err(Errno(libc::EINVAL));
         }
+        // KVM takes its snapshot first, and reads the wall clock after it.
+        let now = HostInstant {
+            real_ns: now.real_ns.saturating_add(host.wall_clock_late()),
+            ..now
+        };
         self.state()
             .tsc
             .set_clock(&host.tsc, &now, data)
@@ -211,6 +222,15 @@ impl Vm for FakeVm {
 
     fn bracket(&self) -> Bracket {
         self.host.bracket()
+    }
+
+    fn identity(&self) -> Option<u64> {
+        Some(self.number())
+    }
+
+    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+        let vcpus = u32::try_from(self.state().vcpus.len()).unwrap_or(u32::MAX);
+        (0..vcpus).find(|id| identity == self.number() && !ids.contains(id))
     }
 }
 
@@ -354,7 +374,13 @@ impl Vcpu for FakeVcpu {
         })
     }
 
-    fn frequencies(vcpus: &[Self], _: std::time::Duration) -> Result<Vec<u32>, NoAnswer> {
+    fn identity(&self) -> Option<VcpuIdentity> {
+        let id = u32::try_from(self.index).ok()?;
+        let vm = self.vm.number();
+        Some(VcpuIdentity { vm, id })
+    }
+
+    fn frequencies(vcpus: &[Self], _: Stopping) -> Result<Vec<u32>, NoAnswer> {
         let ask = |(vcpu, asked): (usize, &Self)| {
             let state = asked.vm.state();
             if state.vcpus.get(asked.index).is_some_and(|v| v.running) {

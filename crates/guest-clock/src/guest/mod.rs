@@ -6,6 +6,7 @@ mod readers;
 mod registers;
 
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_userspace_memory_region;
@@ -49,6 +50,14 @@ pub enum GuestError {
         vcpu: usize,
         /// How.
         exit: String,
+    },
+    /// A vCPU's thread was not started.
+    #[error("no thread for vCPU {vcpu}: {errno}; raise the limit of threads (pids)")]
+    NoThread {
+        /// Its position.
+        vcpu: usize,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// A vCPU's thread panicked.
     #[error("the thread of vCPU {vcpu} panicked")]
@@ -177,11 +186,13 @@ impl Guest {
             return run_one(0, vcpu);
         }
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..)
-                .zip(&mut self.vcpus)
-                .map(|(at, vcpu)| (at, scope.spawn(move || run_one(at, vcpu))))
-                .collect();
-            for (vcpu, thread) in threads {
+            let started = (0..).zip(&mut self.vcpus).map(|(at, vcpu)| {
+                let thread = Builder::new().spawn_scoped(scope, move || run_one(at, vcpu));
+                Ok((at, thread.map_err(|error| no_thread(at, &error))?))
+            });
+            // Those that were started run to their end before an error leaves this scope.
+            let threads: Result<Vec<_>, GuestError> = started.collect();
+            for (vcpu, thread) in threads? {
                 thread.join().map_err(|_| GuestError::Thread { vcpu })??;
             }
             Ok(())
@@ -201,11 +212,12 @@ impl Guest {
         }
         let until = Instant::now() + time;
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..)
-                .zip(&mut self.vcpus)
-                .map(|(at, vcpu)| (at, scope.spawn(move || run_until(at, vcpu, until))))
-                .collect();
-            for (vcpu, thread) in threads {
+            let started = (0..).zip(&mut self.vcpus).map(|(at, vcpu)| {
+                let thread = Builder::new().spawn_scoped(scope, move || run_until(at, vcpu, until));
+                Ok((at, thread.map_err(|error| no_thread(at, &error))?))
+            });
+            let threads: Result<Vec<_>, GuestError> = started.collect();
+            for (vcpu, thread) in threads? {
                 thread.join().map_err(|_| GuestError::Thread { vcpu })??;
             }
             Ok(())
@@ -281,6 +293,11 @@ impl Guest {
             }
         }
     }
+}
+
+fn no_thread(vcpu: usize, error: &std::io::Error) -> GuestError {
+    let errno = Errno(error.raw_os_error().unwrap_or(libc::EAGAIN));
+    GuestError::NoThread { vcpu, errno }
 }
 
 fn field(vcpu: u64, what: Block) -> u64 {

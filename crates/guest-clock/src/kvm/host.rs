@@ -2,7 +2,8 @@
 //! KVM may accept offsets and ignore them.
 
 use std::fs;
-use std::sync::OnceLock;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{KVM_CAP_ADJUST_CLOCK, KVM_CAP_TSC_CONTROL};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
@@ -61,7 +62,7 @@ pub struct Host {
     facts: HostFacts,
     /// Kept for its master clock: it reads wall clock and TSC as one.
     witness: VmFd,
-    _vcpu: VcpuFd,
+    vcpu: VcpuFd,
 }
 
 impl Host {
@@ -71,6 +72,11 @@ impl Host {
         self.facts
     }
 
+    /// Whether this is the descriptor of the vCPU that is kept here.
+    pub(super) fn is_own_vcpu(&self, fd: RawFd) -> bool {
+        fd == self.vcpu.as_raw_fd()
+    }
+
     /// Wall clock and TSC of one instant, if KVM can read them so.
     #[must_use]
     pub fn instant(&self) -> Option<(u64, u64)> {
@@ -78,15 +84,45 @@ impl Host {
     }
 }
 
-/// This host's KVM, found out at the first call and kept.
+/// This host's KVM, found out at the first call that succeeds and kept.
 ///
 /// Opens `/dev/kvm`: a VMM that gives up its rights calls this before.
 ///
 /// # Errors
-/// [`HostError`]: the first call's outcome.
+/// [`HostError`]. The next call tries again: a device or descriptor that was missing may be had then.
 pub fn host() -> Result<&'static Host, HostError> {
-    static HOST: OnceLock<Result<Host, HostError>> = OnceLock::new();
-    HOST.get_or_init(probe).as_ref().map_err(|error| *error)
+    static HOST: Kept<Host> = Kept::new();
+    HOST.get_or_try(probe)
+}
+
+/// A value that is made once, however often making it fails before.
+struct Kept<T> {
+    value: OnceLock<T>,
+    making: Mutex<()>,
+}
+
+impl<T> Kept<T> {
+    const fn new() -> Self {
+        Self {
+            value: OnceLock::new(),
+            making: Mutex::new(()),
+        }
+    }
+
+    fn get_or_try<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        if let Some(value) = self.value.get() {
+            return Ok(value);
+        }
+        // One at a time; it guards nothing that a panic could leave half done.
+        let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = self.value.get() {
+            return Ok(value);
+        }
+        let made = make()?;
+        let value = self.value.get_or_init(|| made);
+        drop(making);
+        Ok(value)
+    }
 }
 
 /// Opens `/dev/kvm`.
@@ -137,7 +173,7 @@ fn probe() -> Result<Host, HostError> {
             clock_flags: check_extension(&vm, KVM_CAP_ADJUST_CLOCK).cast_unsigned(),
         },
         witness: vm,
-        _vcpu: vcpu,
+        vcpu,
     })
 }
 
@@ -182,4 +218,24 @@ fn fixed_offset(vcpu: &VcpuFd) -> Result<Option<u64>, HostError> {
         }
     }
     Ok(Some(fixed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn a_failure_is_not_kept_and_a_success_is() {
+        let kept = Kept::new();
+        assert_eq!(
+            kept.get_or_try(|| Err::<u8, _>("no descriptors left")),
+            Err("no descriptors left")
+        );
+        assert_eq!(
+            kept.get_or_try(|| Err::<u8, _>("no permission")),
+            Err("no permission")
+        );
+        assert_eq!(kept.get_or_try(|| Ok::<_, &str>(7)), Ok(&7));
+        assert_eq!(kept.get_or_try(|| Err::<u8, _>("not asked")), Ok(&7));
+    }
 }

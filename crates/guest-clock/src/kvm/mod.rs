@@ -7,7 +7,11 @@
 #[cfg(target_arch = "aarch64")]
 mod arm64;
 #[cfg(target_arch = "x86_64")]
+mod ask;
+#[cfg(target_arch = "x86_64")]
 mod host;
+#[cfg(target_arch = "x86_64")]
+mod identity;
 mod ioctl;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -23,6 +27,8 @@ pub use x86::{RawVcpu, RawVm, bracket, rdtsc};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::open;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use identity::are_all_of_the_process;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::check_extension;
 #[cfg(target_arch = "x86_64")]

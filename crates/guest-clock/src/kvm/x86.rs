@@ -1,8 +1,7 @@
 //! x86: kvmclock, TSC offsets, registers.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use kvm_ioctls::{VcpuFd, VmFd};
 use stealtime_hypervisor::counter::kvm_clock::{
@@ -12,8 +11,8 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use super::ioctl::{
     self, ClockData, DeviceAttr, MsrEntry, OneMsr, TwoMsrs, by_number, by_structure,
 };
-use super::{host, real_ns};
-use crate::device::{Bracket, HostFacts, NoAnswer, Vcpu, Vm};
+use super::{ask, host, identity, real_ns};
+use crate::device::{Bracket, HostFacts, NoAnswer, Stopping, Vcpu, VcpuIdentity, Vm};
 use crate::error::{Errno, HostError};
 
 /// `KVM_VCPU_TSC_CTRL`.
@@ -170,6 +169,9 @@ macro_rules! vm_by_descriptor {
             fn bracket(&self) -> Bracket {
                 bracket()
             }
+            fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+                identity::another_of(identity, ids)
+            }
         }
     };
 }
@@ -210,6 +212,12 @@ macro_rules! vcpu_by_descriptor {
             fn kvmclock_ctrl(&self) -> Result<(), Errno> {
                 by_number($fd(self), ioctl::KVMCLOCK_CTRL, 0).map(|_| ())
             }
+            fn descriptor(&self) -> Option<RawFd> {
+                Some($fd(self).as_raw_fd())
+            }
+            fn identity(&self) -> Option<VcpuIdentity> {
+                identity::of($fd(self))
+            }
             $($frequencies)?
         }
     };
@@ -219,41 +227,11 @@ vcpu_by_descriptor!(VcpuFd, borrow);
 vcpu_by_descriptor!(
     RawVcpu<'_>,
     |vcpu: &Self| vcpu.0,
-    fn frequencies(vcpus: &[Self], patience: Duration) -> Result<Vec<u32>, NoAnswer> {
-        all_answer(vcpus, patience)
+    fn frequencies(vcpus: &[Self], stopping: Stopping) -> Result<Vec<u32>, NoAnswer> {
+        let fds: Vec<BorrowedFd<'_>> = vcpus.iter().map(|vcpu| vcpu.0).collect();
+        ask::frequencies(&fds, stopping)
     }
 );
-
-/// A vCPU in `KVM_RUN` answers no ioctl until it leaves. So another thread asks, and is left
-/// waiting if there is no answer.
-fn all_answer(vcpus: &[RawVcpu<'_>], patience: Duration) -> Result<Vec<u32>, NoAnswer> {
-    let mut owned = Vec::with_capacity(vcpus.len());
-    for (vcpu, asked) in vcpus.iter().enumerate() {
-        let duplicate = asked.0.try_clone_to_owned().map_err(|error| {
-            let errno = Errno(error.raw_os_error().unwrap_or(libc::EMFILE));
-            NoAnswer::Failed { vcpu, errno }
-        })?;
-        owned.push(duplicate);
-    }
-    let (answer, answers) = mpsc::channel();
-    std::thread::spawn(move || {
-        for fd in &owned {
-            let khz = by_number(borrow(fd), ioctl::GET_TSC_KHZ, 0);
-            if answer.send(khz).is_err() {
-                return;
-            }
-        }
-    });
-    let until = Instant::now() + patience;
-    let ask = |vcpu| {
-        let left = until.saturating_duration_since(Instant::now());
-        let khz = answers.recv_timeout(left);
-        let khz = khz.map_err(|_| NoAnswer::Busy { vcpu })?;
-        khz.map(i32::cast_unsigned)
-            .map_err(|errno| NoAnswer::Failed { vcpu, errno })
-    };
-    (0..vcpus.len()).map(ask).collect()
-}
 
 /// `KVM_CHECK_EXTENSION` of a VM.
 pub(crate) fn check_extension<T: AsRawFd>(vm: &T, capability: u32) -> i32 {

@@ -2,19 +2,22 @@
 
 mod deadline;
 
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use guest_clock::bench::ioctls;
 use guest_clock::device::{
-    MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MSR_KVM_SYSTEM_TIME_NEW, TscMeans,
-    Vcpu, Vm,
+    MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MSR_KVM_SYSTEM_TIME_NEW, Stopping,
+    TscMeans, Vcpu, Vm,
 };
 use guest_clock::drill::{Device, Drill};
 use guest_clock::fake::FakeHost;
 use guest_clock::guest::Guest;
 use guest_clock::kvm::{RawVcpu, RawVm, host, rdtsc};
-use guest_clock::{Errno, GuestClocks, Options, PlanError, Policy, RestoreError, SaveError};
+use guest_clock::{
+    Errno, GuestClocks, HostError, Options, PlanError, Policy, RestoreError, SaveError, WrongVcpus,
+};
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
 /// Done, or why not here.
@@ -24,7 +27,11 @@ pub type Outcome = Result<(), String>;
 pub type Case = (&'static str, fn() -> Outcome);
 
 /// Every case.
-pub const ALL: [Case; 15] = [
+pub const ALL: [Case; 18] = [
+    (
+        "descriptors that were not to be had for the first call are there for the next",
+        first_failure,
+    ),
     (
         "kvm_clock_test: guest's kvmclock lies between two of the host's",
         kvm_clock_test,
@@ -66,6 +73,14 @@ pub const ALL: [Case; 15] = [
         sixty_four,
     ),
     ("a running vCPU is reported, not waited for", busy),
+    (
+        "a running vCPU costs one thread and one descriptor, however often is tried",
+        busy_again,
+    ),
+    (
+        "one vCPU twice, one left out, one of another VM",
+        wrong_vcpus,
+    ),
     (
         "the model without a device agrees with this device",
         model_agrees,
@@ -261,7 +276,7 @@ fn drill() -> Outcome {
     guest(1)?;
     let mut drill = Drill::default();
     (drill.device, drill.times, drill.rounds) = (Device::Kvm, 40, 5);
-    let report = drill.run(&mut |_, _| {}).unwrap();
+    let report = drill.run(&mut |_, _| ControlFlow::Continue(())).unwrap();
     assert!(report.promises_kept(), "{report:?}");
     // By value the kvmclock is late by what the writing thread lost.
     assert!(report.methods[0].kvmclock.least < -10_000, "{report:?}");
@@ -300,6 +315,113 @@ fn busy() -> Outcome {
         assert_eq!(saved, Err(SaveError::Busy { vcpu: 0 }));
         Ok(())
     })
+}
+
+fn count(what: &str) -> usize {
+    std::fs::read_dir(what).unwrap().count()
+}
+
+fn busy_again() -> Outcome {
+    let mut guest = guest(1)?;
+    let (vm, vcpu) = (guest.vm.as_raw_fd(), guest.vcpus[0].as_raw_fd());
+    let within = Stopping::Within(Duration::from_millis(5));
+    // SAFETY: descriptors that outlive this function's use of them.
+    let (vm, vcpu) = unsafe {
+        (
+            RawVm::new(BorrowedFd::borrow_raw(vm)),
+            [RawVcpu::new(BorrowedFd::borrow_raw(vcpu))],
+        )
+    };
+    let done = std::thread::scope(|scope| {
+        let runs = scope.spawn(|| guest.run(30_000));
+        std::thread::sleep(Duration::from_millis(50));
+        let used = || [count("/proc/self/task"), count("/proc/self/fd")];
+        let before = used();
+        let tries = (0..20).map(|_| GuestClocks::save_with(&vm, &vcpu, within));
+        let tries: Vec<_> = tries.collect();
+        // A helper that was started too late to ask ends by itself.
+        let more = || {
+            used()
+                .iter()
+                .zip(before)
+                .any(|(now, before)| *now > before + 1)
+        };
+        while more() && !runs.is_finished() {
+            std::thread::yield_now();
+        }
+        let still_running = !runs.is_finished();
+        runs.join().unwrap().unwrap();
+        if !still_running {
+            return Err("the guest was done before it could be asked".to_owned());
+        }
+        let busy = Err(SaveError::Busy { vcpu: 0 });
+        assert!(tries.iter().all(|tried| *tried == busy), "{tries:?}");
+        Ok(())
+    });
+    // Stopped: the helper of the calls before comes back first, and this one is answered.
+    GuestClocks::save_with(&vm, &vcpu, Stopping::Within(Duration::from_secs(60))).unwrap();
+    done
+}
+
+fn wrong_vcpus() -> Outcome {
+    let (guest, other) = (guest(3)?, guest(2)?);
+    if guest.vcpus[0].identity().is_none() {
+        return Err("this KVM does not name its vCPUs' files".to_owned());
+    }
+    let raw = |vcpus: &[&kvm_ioctls::VcpuFd]| -> Vec<RawVcpu<'static>> {
+        let raw = |vcpu: &&kvm_ioctls::VcpuFd| {
+            // SAFETY: both guests live to the end of this function.
+            RawVcpu::new(unsafe { BorrowedFd::borrow_raw(vcpu.as_raw_fd()) })
+        };
+        vcpus.iter().map(raw).collect()
+    };
+    let [first, second, third] = [0, 1, 2].map(|at| &guest.vcpus[at]);
+    let save =
+        |vcpus: &[&kvm_ioctls::VcpuFd]| GuestClocks::save(&guest.vm, &raw(vcpus)).map(|_| ());
+    assert_eq!(save(&[first, second, third]), Ok(()));
+    // In any order.
+    assert_eq!(save(&[third, first, second]), Ok(()));
+    let (at, again, id) = (0, 1, 0);
+    let twice = WrongVcpus::Twice {
+        first: at,
+        again,
+        id,
+    };
+    assert_eq!(save(&[first, first, third]), Err(SaveError::Vcpus(twice)));
+    let left_out = WrongVcpus::LeftOut { id: 1, given: 2 };
+    assert_eq!(save(&[first, third]), Err(SaveError::Vcpus(left_out)));
+    let another = WrongVcpus::AnotherVm { vcpu: 1, id: 1 };
+    let mixed = [first, &other.vcpus[1], third];
+    assert_eq!(save(&mixed), Err(SaveError::Vcpus(another)));
+    Ok(())
+}
+
+/// Must come first: what was found out is kept.
+fn first_failure() -> Outcome {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let change = |limit: &libc::rlimit| {
+        // SAFETY: the kernel reads the structure, which lives over the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+    };
+    // SAFETY: the kernel writes the structure, which is borrowed exclusively.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    assert_eq!(got, 0);
+    change(&libc::rlimit {
+        rlim_cur: 3,
+        ..limit
+    });
+    let first = host().map(|_| ());
+    change(&limit);
+    let second = host().map(|_| ());
+    if let Err(HostError::NoDevice | HostError::Permission) = second {
+        return Err(second.unwrap_err().to_string());
+    }
+    let errno = Errno(libc::EMFILE);
+    assert_eq!((first, second), (Err(HostError::Open { errno }), Ok(())));
+    Ok(())
 }
 
 /// The same calls on both: the same refusals, flags, registers and offsets. What this KVM ignores

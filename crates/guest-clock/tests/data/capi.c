@@ -21,7 +21,7 @@ int main(void)
 	size_t length = sizeof(state), none = 0;
 	int vcpus[2], kvm, vm, got;
 
-	got = guest_clock_save(-1, NULL, 0, state, &length, message);
+	got = guest_clock_save(-1, NULL, 0, 0, state, &length, message);
 	check(got == GUEST_CLOCK_ARGUMENT && message[0], "no vCPUs:", message);
 
 	kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
@@ -36,24 +36,30 @@ int main(void)
 	struct kvm_clock_data data = { 0 };
 	check(ioctl(vm, KVM_SET_CLOCK, &data) == 0, "its master clock", "");
 
-	got = guest_clock_save(vm, vcpus, 2, state, &none, message);
+	got = guest_clock_save(vm, vcpus, 2, 500, state, &none, message);
 	check(got == GUEST_CLOCK_TOO_SMALL && none > 0, "no room:", message);
 	length = sizeof(state);
-	got = guest_clock_save(vm, vcpus, 2, state, &length, message);
+	got = guest_clock_save(vm, vcpus, 2, 0, state, &length, message);
 	check(got == GUEST_CLOCK_DONE && length == none && !message[0], "saved", message);
 
 	for (int i = 0; i < 2; i++) {
-		got = guest_clock_restore(vm, vcpus, 2, state, length, GUEST_CLOCK_ELAPSED,
-					  UINT64_MAX, 0, message);
+		got = guest_clock_restore(vm, vcpus, 2, i ? 0 : 500, state, length,
+					  GUEST_CLOCK_ELAPSED, UINT64_MAX, 0, message);
 		check(got == GUEST_CLOCK_DONE, "restored", message);
 	}
-	got = guest_clock_restore(vm, vcpus, 1, state, length, GUEST_CLOCK_ELAPSED, UINT64_MAX, 0,
-				  message);
-	check(got == GUEST_CLOCK_REFUSED && strstr(message, "2 vCPUs"), "one vCPU:", message);
-	got = guest_clock_restore(vm, vcpus, 2, state, length - 1, GUEST_CLOCK_ELAPSED, UINT64_MAX,
+	got = guest_clock_restore(vm, vcpus, 1, 0, state, length, GUEST_CLOCK_ELAPSED, UINT64_MAX,
 				  0, message);
+	check(got == GUEST_CLOCK_REFUSED && strstr(message, "2 vCPUs"), "one vCPU:", message);
+	got = guest_clock_restore(vm, vcpus, 2, 0, state, length - 1, GUEST_CLOCK_ELAPSED,
+				  UINT64_MAX, 0, message);
 	check(got == GUEST_CLOCK_LOAD, "cut:", message);
-	got = guest_clock_restore(vm, vcpus, 2, state, length, 7, 0, 0, message);
+	got = guest_clock_restore(vm, vcpus, 2, 0, state, length, 7, 0, 0, message);
 	check(got == GUEST_CLOCK_ARGUMENT, "policy 7:", message);
+
+	int twice[2] = { vcpus[0], vcpus[0] };
+	got = guest_clock_save(vm, twice, 2, 0, state, &length, message);
+	check(got == GUEST_CLOCK_SAVE && strstr(message, "same one"), "one twice:", message);
+	got = guest_clock_save(vm, vcpus, 1, 0, state, &length, message);
+	check(got == GUEST_CLOCK_SAVE && strstr(message, "not among"), "one left out:", message);
 	return 0;
 }

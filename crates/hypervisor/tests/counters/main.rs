@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod arm64;
+mod barriers;
 mod clock;
 mod host;
 mod migration;

@@ -1,13 +1,17 @@
 //! `stealtime clock drill`.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use clap::{Args, ValueEnum};
 use guest_clock::drill::{self, Device, Distribution, DrillReport, Method, MethodReport};
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde::Serialize;
 
 use super::Shown;
 use crate::error::CliError;
+use crate::output;
 
 /// Save and restore small guests over and over, by value and by offset, and show the errors of both
 #[derive(Debug, Args)]
@@ -16,16 +20,18 @@ Examples:
   stealtime clock drill
   stealtime clock drill --times 10000 --vcpus 2-8 --load 4
   stealtime clock drill --device fake --times 10000
+  stealtime clock drill --device fake --times 50 --between 1200000   # vCPUs come apart by value
 
 Exit status 1 if a restore by offset broke a promise: a step back, unequal vCPUs, an error beyond
-the stated bound.")]
+the stated bound. Ctrl-C ends the drill after the restore under way and shows what was measured,
+marked partial, with exit status 130.")]
 pub(crate) struct Drill {
     /// Where: the real device, or the same arithmetic on a host whose time passes by call
     #[arg(long, value_enum, default_value_t = Where::Kvm)]
     device: Where,
 
     /// How often, by each method
-    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     times: u32,
 
     /// vCPUs of the guests: N, or FROM-TO to go round
@@ -40,8 +46,14 @@ pub(crate) struct Drill {
     #[arg(long, default_value_t = 1000, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
     delay: u64,
 
+    /// It loses this many microseconds between one vCPU's write and the next, by either method;
+    /// without it, by value at random, up to an eighth of --delay. KVM takes a value for that of
+    /// the vCPU before if it comes within a second
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
+    between: Option<u64>,
+
     /// How often each vCPU reads both clocks, before and after
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
     /// Of chance
@@ -83,21 +95,34 @@ impl Drill {
         (drill.least_vcpus, drill.most_vcpus) = self.vcpus;
         (drill.times, drill.rounds, drill.load) = (self.times, self.rounds, usize::from(self.load));
         drill.most_delay_ns = self.delay.saturating_mul(1000);
+        drill.between_ns = self.between.map(|us| us.saturating_mul(1000));
         drill.seed = self.seed;
         let bar = io::stderr().is_terminal().then(|| {
             let target = ProgressDrawTarget::stderr();
             ProgressBar::with_draw_target(Some(u64::from(self.times)), target)
         });
+        let stop = output::stop_by_interrupt();
         let report = drill.run(&mut |done, _| {
             if let Some(bar) = &bar {
                 bar.set_position(u64::from(done));
+            }
+            match stop.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         });
         if let Some(bar) = &bar {
             bar.finish_and_clear();
         }
         let report = report.map_err(super::clock_error)?;
-        self.shown.show(&report, |out| table(out, &report))?;
+        let shown = Drilled {
+            partial: report.is_partial(),
+            report: &report,
+        };
+        self.shown.show(&shown, |out| table(out, &report))?;
+        if report.is_partial() {
+            return Err(CliError::Stopped);
+        }
         if report.promises_kept() {
             return Ok(());
         }
@@ -106,16 +131,28 @@ impl Drill {
     }
 }
 
+/// A report as JSON has it.
+#[derive(Serialize)]
+struct Drilled<'a> {
+    partial: bool,
+    #[serde(flatten)]
+    report: &'a DrillReport,
+}
+
 fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
     let place = match report.device {
         Device::Kvm => "/dev/kvm",
         Device::Fake => "no device (KVM's arithmetic on a host whose time passes by call)",
     };
-    writeln!(
-        out,
-        "{place}: {} drills by each method, seed {}",
-        report.times, report.seed
-    )?;
+    let (done, times, seed) = (report.done, report.times, report.seed);
+    if report.is_partial() {
+        writeln!(
+            out,
+            "{place}: PARTIAL, stopped after {done} of {times} drills by each method, seed {seed}"
+        )?;
+    } else {
+        writeln!(out, "{place}: {times} drills by each method, seed {seed}")?;
+    }
     writeln!(
         out,
         "host TSC {} kHz; guests' TSCs are moved by {}",
@@ -146,6 +183,7 @@ fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
         row(&format!("{name}, ns: median"), &|m| {
             of(m).median_abs.to_string()
         })?;
+        row("  on average", &|m| of(m).mean.to_string())?;
         row("  99 %", &|m| of(m).p99_abs.to_string())?;
         row("  99.9 %", &|m| of(m).p999_abs.to_string())?;
         row("  latest (behind)", &|m| of(m).least.min(0).to_string())?;

@@ -178,7 +178,7 @@ impl Restore {
     }
 
     fn error(&self, error: impl std::fmt::Display) -> CliError {
-        clock_error(format_args!("{}: {error}", self.file.display()))
+        clock_error(format_args!("{}: {error}", crate::error::input(&self.file)))
     }
 
     fn options(&self) -> Result<Options, CliError> {
