@@ -202,6 +202,7 @@ fn context(cpu: u32, in_irq: bool) -> Context {
         in_irq,
         in_nmi: false,
         irqs_on: !in_irq,
+        hotplug: false,
     }
 }
 

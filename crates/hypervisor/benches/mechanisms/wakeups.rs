@@ -40,6 +40,7 @@ impl Machine {
                 in_irq: false,
                 in_nmi: false,
                 irqs_on: true,
+                hotplug: false,
             },
         })
     }

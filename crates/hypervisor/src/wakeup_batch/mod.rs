@@ -67,12 +67,15 @@ pub struct Context {
     pub in_nmi: bool,
     /// Interrupts are enabled.
     pub irqs_on: bool,
+    /// A CPU is being brought up or taken down, or the other CPUs still boot (`get_cpu_maps`
+    /// fails).
+    pub hotplug: bool,
 }
 
 impl Context {
     /// The shorthand needs a context that hotplug and other senders cannot interrupt.
     const fn may_use_shorthand(&self) -> bool {
-        self.irqs_on && !self.in_irq && !self.in_nmi
+        self.irqs_on && !self.in_irq && !self.in_nmi && !self.hotplug
     }
 }
 
@@ -169,7 +172,7 @@ fn send<W, T: AsRef<[CpuApic]>, S: MaskStorage, E: Events>(
     icr: &mut impl FnMut(IcrWrite),
     events: &E,
 ) -> Result<u32, RaiseError> {
-    let writes = if context.may_use_shorthand() && cpus.topology.is_everybody(targets, context.cpu)
+    let writes = if context.may_use_shorthand() && cpus.topology.is_all_but_self(targets, context.cpu)
     {
         icr(Topology::<T>::all_but_self(EVENT_CHECK_VECTOR));
         targets.clear();
@@ -196,7 +199,7 @@ pub fn raise_now<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
 ) -> Result<(), RaiseError> {
     if mark(cpus, context.cpu, cpu, nr, events)? {
         let topology = cpus.topology;
-        let write = if context.may_use_shorthand() && topology.are_everybody(cpu, context.cpu) {
+        let write = if context.may_use_shorthand() && topology.is_only_other(cpu, context.cpu) {
             Some(Topology::<T>::all_but_self(EVENT_CHECK_VECTOR))
         } else {
             topology.unicast(cpu, EVENT_CHECK_VECTOR)

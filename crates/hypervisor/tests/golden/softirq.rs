@@ -75,6 +75,7 @@ impl Machine {
             in_irq: number(op, "in_irq") != 0,
             in_nmi: number(op, "in_nmi") != 0,
             irqs_on: number(op, "irqs_on") != 0,
+            hotplug: false,
         };
         let Self {
             words,

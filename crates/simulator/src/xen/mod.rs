@@ -88,6 +88,7 @@ impl Machine<'_> {
             in_irq: matches!(self.cpus[cpu].phase, Phase::Irq(_)),
             in_nmi: false,
             irqs_on: !self.cpus[cpu].irqs_off,
+            hotplug: false,
         }
     }
 
