@@ -244,9 +244,9 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn new(cpus: u32) -> Self {
+    pub(crate) fn new(cpus: u32, vcpus: usize) -> Self {
         Self {
-            lists: LocalLists::new(cpus),
+            lists: LocalLists::new(cpus, vcpus),
             ..Self::default()
         }
     }

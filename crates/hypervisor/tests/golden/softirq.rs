@@ -92,9 +92,9 @@ impl Machine {
                 batch.raise(cpus, context, cpu, nr, &mut icr, &()).unwrap();
             }
             "raise_mask" => {
-                let (nr, mask) = (number(op, "nr") as u32, mask(words.len(), &op["mask"]));
+                let (nr, mut mask) = (number(op, "nr") as u32, mask(words.len(), &op["mask"]));
                 batch
-                    .raise_mask(cpus, context, &mask, nr, &mut icr, &())
+                    .raise_mask(cpus, context, &mut mask, nr, &mut icr, &())
                     .unwrap();
             }
             "begin" => batch.begin().unwrap(),

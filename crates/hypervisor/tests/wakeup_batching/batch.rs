@@ -164,8 +164,8 @@ fn requests_that_cannot_be() {
         cpu: 70,
         capacity: 64,
     };
-    let targets = mask([70]);
-    let raised = batch.raise_mask(cpus, context, &targets, 3, &mut icr, &());
+    let mut targets = mask([70]);
+    let raised = batch.raise_mask(cpus, context, &mut targets, 3, &mut icr, &());
     assert_eq!(raised, Err(beyond));
     assert!(m.words.iter().all(|word| word.pending() == 0));
     let mut tiny = Batch::new(0, []);
