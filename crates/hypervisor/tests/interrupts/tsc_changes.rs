@@ -173,3 +173,37 @@ fn a_jump_of_the_tsc_is_no_measure_of_the_advance() {
         assert_eq!(timer.advance_ns(), if upstream { 1_250 } else { 1_000 });
     }
 }
+
+/// SVM has no preemption timer and ratios with 32 fraction bits; the deadline's hrtimer is the same.
+#[test]
+fn svm_ratios_are_exact() {
+    use stealtime_hypervisor::counter::scaling::TscScaling;
+    use stealtime_hypervisor::lapic_timer::InvalidTsc;
+
+    for guest_khz in [800_000, 2_499_999, 2_500_000, 4_321_987] {
+        let svm = TscScaling::SVM;
+        let ratio = svm.ratio(guest_khz, KHZ).unwrap();
+        let tsc = GuestTsc::on_svm(guest_khz, ratio, 99).unwrap();
+        assert_eq!(tsc.is_scaled(), guest_khz != KHZ);
+        for host in [0, 1, 12_345_678_901, u64::MAX] {
+            assert_eq!(
+                tsc.at(host),
+                svm.read_l1(ratio, 99, host),
+                "{guest_khz} {host}"
+            );
+        }
+        // 1 ms of the guest's TSC is 1 ms of the host's time.
+        let env = env(None);
+        let mut timer = LapicTimer::new(TimerParameters::default(), tsc);
+        let _ = timer.write_lvt(2 << 17 | 0xec);
+        let at = us(500);
+        let deadline = tsc.at(at.host_tsc) + u64::from(guest_khz);
+        let _ = timer.write_tscdeadline(deadline, at, &env, &());
+        assert!(timer.hv().is_none());
+        assert_eq!(timer.hrtimer_at(), Some(at.ns + 1_000_000 - 1_000));
+    }
+    for ratio in [0, 1 << 40] {
+        let refused = GuestTsc::on_svm(KHZ, ratio, 0);
+        assert_eq!(refused, Err(InvalidTsc { khz: KHZ, ratio }));
+    }
+}
