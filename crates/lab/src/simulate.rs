@@ -315,7 +315,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     }
     for (reason, count) in reasons {
         metrics.push(Metric::host(
-            exits_of(reason),
+            format!("exits {}", reason_name(reason)),
             Unit::PerSecond,
             Better::Neither,
             count as f64 / seconds,
@@ -375,7 +375,7 @@ fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
     add("target delay max".to_owned(), stats.target_delay_ns.max);
     for (n, quarter) in (1..).zip(&stats.target_delay_quarters) {
         if let Some(mean) = quarter.mean() {
-            add(format!("target delay mean, quarter {n} of loop"), mean);
+            add(format!("target delay, quarter {n}"), mean);
         }
     }
 }
@@ -386,29 +386,28 @@ fn of_exits(stats: &Stats, metrics: &mut Vec<Metric>) {
     let mut reasons = stats.exit_times.clone();
     reasons.sort_unstable_by_key(|(reason, _)| *reason);
     for (reason, times) in reasons.iter().filter(|(_, times)| times.count > 0) {
-        let name = exits_of(*reason);
+        let name = reason_name(*reason);
         let parts = [
             (
                 "time",
                 Unit::Percent,
-                times.sum_ns as f64 / all as f64 * 100.0,
+                times.sum_ns as f64 / all.max(1) as f64 * 100.0,
             ),
             ("mean", Unit::Ns, times.sum_ns as f64 / times.count as f64),
             ("min", Unit::Ns, times.min_ns as f64),
             ("max", Unit::Ns, times.max_ns as f64),
         ];
         for (part, unit, value) in parts {
-            let name = format!("{name} {part}");
+            // Not "exits …": those are rates, which are summed by that name.
+            let name = format!("exit {part} {name}");
             metrics.push(Metric::host(name, unit, Better::Neither, value));
         }
     }
 }
 
-fn exits_of(reason: u32) -> String {
-    match ExitReason::vmx(reason).name() {
-        Some(name) => format!("exits {name}"),
-        None => format!("exits {reason}"),
-    }
+fn reason_name(reason: u32) -> String {
+    let name = ExitReason::vmx(reason).name();
+    name.map_or_else(|| reason.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

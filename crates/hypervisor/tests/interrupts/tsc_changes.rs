@@ -177,11 +177,11 @@ fn a_jump_of_the_tsc_is_no_measure_of_the_advance() {
 /// SVM has no preemption timer and ratios with 32 fraction bits; the deadline's hrtimer is the same.
 #[test]
 fn svm_ratios_are_exact() {
-    use stealtime_hypervisor::counter::scaling::TscScaling;
+    use stealtime_hypervisor::counter::scaling::RatioFormat;
     use stealtime_hypervisor::lapic_timer::InvalidTsc;
 
     for guest_khz in [800_000, 2_499_999, 2_500_000, 4_321_987] {
-        let svm = TscScaling::SVM;
+        let svm = RatioFormat::SVM;
         let ratio = svm.ratio(guest_khz, KHZ).unwrap();
         let tsc = GuestTsc::on_svm(guest_khz, ratio, 99).unwrap();
         assert_eq!(tsc.is_scaled(), guest_khz != KHZ);

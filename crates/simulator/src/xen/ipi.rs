@@ -26,6 +26,8 @@ pub(crate) struct Sending {
     targets: u32,
     /// Of each target so far, in order: from its pending bit until its CPU was notified, in ns.
     delays_ns: Vec<u64>,
+    /// From the start until each target's turn, all together, in ns.
+    turns_ns: u64,
     /// CPUs of the batch that no IPI went to yet: the target's place, and when its bit was set.
     unnotified: Vec<(CpuNr, usize, u64)>,
 }
@@ -135,6 +137,7 @@ impl Machine<'_> {
             began_ns: self.now,
             targets,
             delays_ns: Vec::with_capacity(targets as usize),
+            turns_ns: 0,
             unnotified: Vec::new(),
         });
         self.vcpus[vcpu].run = VcpuRun::Sending;
@@ -164,6 +167,7 @@ impl Machine<'_> {
             sending.next += 1;
             let vector = sending.vector;
             sending.delays_ns.push(0);
+            sending.turns_ns += self.now + self.cpus[cpu].debt_ns - sending.began_ns;
             self.xen_sends_on(cpu, sending);
             self.accept_ipi(cpu, vcpu, target, vector)?;
             // What that cost passes before the next one.
@@ -196,7 +200,7 @@ impl Machine<'_> {
                     batched: sending.batched,
                     targets: sending.delays_ns.len() as u32,
                     sender_ns: spent,
-                    targets_ns: sending.delays_ns.iter().sum(),
+                    targets_ns: sending.turns_ns + sending.delays_ns.iter().sum::<u64>(),
                 });
             }
         }
