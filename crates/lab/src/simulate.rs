@@ -375,7 +375,7 @@ fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
     add("target delay max".to_owned(), stats.target_delay_ns.max);
     for (n, quarter) in (1..).zip(&stats.target_delay_quarters) {
         if let Some(mean) = quarter.mean() {
-            add(format!("target delay, quarter {n}"), mean);
+            add(format!("target delay quarter {n}"), mean);
         }
     }
 }
