@@ -64,8 +64,8 @@ impl GuestTsc {
         })
     }
 
-    /// The same on SVM, whose ratio (MSR C000_0104h) has 8 bits before the point and 32 behind it.
-    /// What follows from it is exact: 48 fraction bits hold each such ratio.
+    /// The same on SVM: a ratio (MSR C000_0104h) has 8 bits before the point and 32 behind it.
+    /// The conversion is exact, since 48 fraction bits hold each such ratio.
     ///
     /// # Errors
     /// [`InvalidTsc`] if frequency or ratio is 0, or if one of the ratio's reserved bits 63:40 is set.

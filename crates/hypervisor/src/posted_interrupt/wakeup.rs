@@ -29,9 +29,9 @@ impl CpuList {
     pub fn room(&self) -> usize {
         self.vcpus.capacity()
     }
-    /// Continues in the memory of `larger`, whose entries are dropped; `larger` holds the old
-    /// memory afterwards. When vCPUs are created: make `larger` before the lock is taken, drop it
-    /// after that.
+    /// Continues in the memory of `larger`, and drops its entries; `larger` holds the old memory
+    /// afterwards. When vCPUs are created: make `larger` before the lock is taken, and drop it
+    /// after the lock is released.
     pub fn move_to(&mut self, larger: &mut Self) {
         larger.vcpus.clear();
         larger.vcpus.extend_from_slice(&self.vcpus);

@@ -1,9 +1,9 @@
 //! Xen: softirqs, event-check IPIs, and the loop that sends a guest's multicast IPI.
 //!
-//! The scheduler is the fair class here too: what is modelled of Xen is how CPUs are told. A wakeup
-//! raises the SCHEDULE softirq on the CPU chosen, and with `xen.sched=credit` on an idle one in the
-//! same mask; a kick raises `VCPU_KICK_SOFTIRQ`. A CPU that monitors its softirq word wakes by the store itself; whether an IPI is sent besides is what
-//! `xen.mwait_elision` and batching are about.
+//! The scheduler is the fair class here too: what is modelled of Xen is how CPUs are notified. A
+//! wakeup raises the SCHEDULE softirq on the CPU chosen, and with `xen.sched=credit` on an idle one
+//! in the same mask. A kick raises `VCPU_KICK_SOFTIRQ`. A CPU that monitors its softirq word wakes
+//! by the store itself; `xen.mwait_elision` and batching decide whether an IPI is sent too.
 
 mod ipi;
 
