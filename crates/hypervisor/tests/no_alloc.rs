@@ -1,4 +1,5 @@
-//! After set-up nothing allocates: run queues, groups and tasks are made, then operations run.
+//! After set-up nothing allocates: run queues, groups and tasks, lists of blocked vCPUs, timers and
+//! sets of CPUs are made, then operations run.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,6 +8,15 @@ use std::cell::Cell;
 use stealtime_hypervisor::eevdf::{
     Attr, Block, Config, Fair, Feature, PickMode, TaskId, TaskState,
 };
+use stealtime_hypervisor::lapic::Lapic;
+use stealtime_hypervisor::lapic_timer::{
+    GuestTsc, LapicTimer, Now, TimerEnvironment, TimerParameters,
+};
+use stealtime_hypervisor::posted_interrupt::{CpuList, VcpuMode};
+use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, Topology};
+use stealtime_hypervisor::wakeup_batch::mask::CpuMask;
+use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
+use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus, raise_mask_now};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -14,6 +24,7 @@ struct Counting;
 std::thread_local! {
     /// Of this thread: the test harness allocates on threads of its own.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static FREED: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: passes each call on to the system's allocator unchanged; needed to see allocations.
@@ -25,6 +36,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        FREED.with(|count| count.set(count.get() + 1));
         // SAFETY: `ptr` came from `alloc` above with this layout.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -100,4 +112,112 @@ fn operations_do_not_allocate() {
         assert_eq!(ALLOCATIONS.with(Cell::get), before, "{mode:?}");
         assert!(moved > 1_000, "{mode:?}: {moved}");
     }
+}
+
+/// What `body` allocates and frees, as under a spinlock with interrupts off.
+fn under_a_spinlock(body: impl FnOnce()) -> (usize, usize) {
+    let count = || (ALLOCATIONS.with(Cell::get), FREED.with(Cell::get));
+    let before = count();
+    body();
+    let after = count();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+#[test]
+fn lists_of_blocked_vcpus_have_room_beforehand() {
+    let mut list = CpuList::with_room(64);
+    let all_block = |list: &mut CpuList| {
+        for round in 0..10 {
+            (0..64).for_each(|vcpu| list.append(vcpu));
+            (0..64).for_each(|vcpu| assert!(list.remove((vcpu * 7 + round) % 64)));
+        }
+    };
+    assert_eq!(under_a_spinlock(|| all_block(&mut list)), (0, 0));
+    // More vCPUs are created: the list moves, and the old memory is freed outside of the lock.
+    list.append(5);
+    let mut larger = CpuList::with_room(128);
+    let held = under_a_spinlock(|| {
+        list.move_to(&mut larger);
+        (64..190).for_each(|vcpu| list.append(vcpu));
+    });
+    assert_eq!(held, (0, 0));
+    assert_eq!(list.vcpus().len(), 127);
+    assert_eq!((list.vcpus()[0], list.room()), (5, 128));
+    assert_eq!(larger.room(), 64);
+}
+
+#[test]
+fn timers_do_not_allocate() {
+    let tsc = |offset| GuestTsc::new(2_500_000, GuestTsc::NEUTRAL, offset).unwrap();
+    let env = TimerEnvironment {
+        pi_inject_timer: false,
+        apicv: true,
+        mwait_in_guest: false,
+        hlt_in_guest: false,
+        hv_shift: Some(5),
+        on_housekeeping_cpu: false,
+        wants_to_run: true,
+    };
+    let at = |us: u64| Now {
+        ns: (us * 1000) as i64,
+        host_tsc: us * 2500,
+    };
+    let mut timer = LapicTimer::new(TimerParameters::default(), tsc(0));
+    let mut prepared = timer.prepare_tsc(tsc(77));
+    let held = under_a_spinlock(|| {
+        for lvt in [0xec, 1 << 17 | 0xec, 2 << 17 | 0xec] {
+            let _ = timer.write_lvt(lvt);
+            let _ = timer.write_tmict(500_000, at(0), &env, &());
+            let _ = timer.write_tscdeadline(500_000, at(0), &env, &());
+            let _ = timer.begin_blocking(at(1), &env, &());
+            let _ = timer.hrtimer_fired(at(900), VcpuMode::OutsideGuest, &env, &());
+            let _ = timer.inject_pending();
+            let _ = timer.end_blocking(at(901), &env, &());
+            let _ = timer.cpu_changed(at(902), &env, &());
+            // A guest's TSC is written under `tsc_write_lock`.
+            let _ = timer.tsc_changed(&mut prepared, at(903), &env, &());
+        }
+    });
+    assert_eq!(held, (0, 0));
+    // A further timer of the VM needs no memory of its own: vCPUs may be many.
+    assert_eq!(under_a_spinlock(|| drop(LapicTimer::like(&timer))), (0, 0));
+    let mut lapic = Lapic::new(true);
+    lapic.reserve_level_triggered();
+    assert_eq!(under_a_spinlock(|| lapic.note_trigger(50, true)), (0, 0));
+}
+
+#[test]
+fn handlers_raise_softirqs_without_memory() {
+    let words: Vec<SoftirqWord<Cell<u64>>> = (0..200).map(|_| SoftirqWord::new()).collect();
+    let apics: Vec<_> = (0..200).map(|cpu| CpuApic::new(cpu, true)).collect();
+    let topology = Topology::new(ApicMode::X2apicCluster, apics).unwrap();
+    let cpus = Cpus {
+        words: &words,
+        topology: &topology,
+    };
+    let context = |in_irq| Context {
+        cpu: 0,
+        in_irq,
+        in_nmi: false,
+        irqs_on: false,
+        hotplug: false,
+    };
+    let mut mask = CpuMask::empty(vec![0; 4]);
+    let mut batch = Batch::new(0, vec![0; 4]);
+    let mut writes = 0;
+    let held = under_a_spinlock(|| {
+        for in_irq in [true, false] {
+            let mut icr = |_| writes += 1;
+            (1..150).for_each(|cpu| assert!(mask.insert(cpu)));
+            raise_mask_now(cpus, context(in_irq), &mut mask, 3, &mut icr, &()).unwrap();
+            batch.begin().unwrap();
+            (50..200).for_each(|cpu| assert!(mask.insert(cpu)));
+            let raised = batch.raise_mask(cpus, context(in_irq), &mut mask, 4, &mut icr, &());
+            raised.unwrap();
+            batch.finish(cpus, context(false), &mut icr, &()).unwrap();
+        }
+    });
+    assert_eq!(held, (0, 0));
+    assert!(mask.is_empty());
+    assert!(writes > 10, "{writes}");
 }

@@ -9,7 +9,7 @@ use stealtime_events::ExitReason;
 use stealtime_simulator::books::TaskBooks;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{
-    Fault, Histogram, Machine, Meter, Outcome, Sink, TaskOutcome, VcpuOutcome, VmOutcome,
+    Fault, Histogram, Machine, Meter, Outcome, Sink, Stats, TaskOutcome, VcpuOutcome, VmOutcome,
 };
 
 use crate::metric::{Better, Metric, Of, Unit};
@@ -320,17 +320,14 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
         }
     }
     for (reason, count) in reasons {
-        let name = match ExitReason::vmx(reason).name() {
-            Some(name) => format!("exits {name}"),
-            None => format!("exits {reason}"),
-        };
         metrics.push(Metric::host(
-            name,
+            format!("exits {}", reason_name(reason)),
             Unit::PerSecond,
             Better::Neither,
             count as f64 / seconds,
         ));
     }
+    of_exits(&outcome.stats, metrics);
     let s = &outcome.stats;
     let mut rate = |name: &str, better, count: u64| {
         metrics.push(Metric::host(
@@ -363,6 +360,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     if s.broadcast_ns.count > 0 {
         let longest = s.broadcast_ns.max as f64;
         metrics.push(Metric::host("broadcast max", Unit::Ns, Lower, longest));
+        of_targets(s, metrics);
     }
     let busy: u64 = outcome.cpus.iter().map(|cpu| cpu.busy_ns).sum();
     let time = outcome.measured_ns as f64 * outcome.cpus.len() as f64;
@@ -371,6 +369,51 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     if let Some(error) = fairness::share_error(config, outcome) {
         metrics.push(Metric::host("share error", Unit::Percent, Lower, error));
     }
+}
+
+/// How much later than its pending bit a broadcast's target is notified: the price of a batch, which
+/// the first quarter of the targets pays for all of the loop.
+fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
+    histogram("target delay", &stats.target_delay_ns, &Of::Host, metrics);
+    let mut add = |name: String, ns: u64| {
+        metrics.push(Metric::host(name, Unit::Ns, Better::Lower, ns as f64));
+    };
+    add("target delay max".to_owned(), stats.target_delay_ns.max);
+    for (n, quarter) in (1..).zip(&stats.target_delay_quarters) {
+        if let Some(mean) = quarter.mean() {
+            add(format!("target delay quarter {n}"), mean);
+        }
+    }
+}
+
+/// Exits by reason, as `perf kvm stat` has them: share of all exits' time, and how long one takes.
+fn of_exits(stats: &Stats, metrics: &mut Vec<Metric>) {
+    let all: u64 = stats.exit_times.iter().map(|(_, times)| times.sum_ns).sum();
+    let mut reasons = stats.exit_times.clone();
+    reasons.sort_unstable_by_key(|(reason, _)| *reason);
+    for (reason, times) in reasons.iter().filter(|(_, times)| times.count > 0) {
+        let name = reason_name(*reason);
+        let parts = [
+            (
+                "time",
+                Unit::Percent,
+                times.sum_ns as f64 / all.max(1) as f64 * 100.0,
+            ),
+            ("mean", Unit::Ns, times.sum_ns as f64 / times.count as f64),
+            ("min", Unit::Ns, times.min_ns as f64),
+            ("max", Unit::Ns, times.max_ns as f64),
+        ];
+        for (part, unit, value) in parts {
+            // Not "exits …": those are rates, which are summed by that name.
+            let name = format!("exit {part} {name}");
+            metrics.push(Metric::host(name, unit, Better::Neither, value));
+        }
+    }
+}
+
+fn reason_name(reason: u32) -> String {
+    let name = ExitReason::vmx(reason).name();
+    name.map_or_else(|| reason.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -142,6 +142,8 @@ pub struct Answers {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunningBooks {
     entered_ns: At,
+    /// When it left the guest, until it enters it again.
+    exited_ns: At,
     polling_since: At,
     guest_ns: u64,
     poll_ns: u64,
@@ -197,14 +199,17 @@ impl RunningBooks {
         prefetch_room(&self.outstanding);
     }
 
-    pub(crate) fn entered(&mut self, now: u64) {
+    /// How long the exit that ends here took; `None` at the first entry.
+    pub(crate) fn entered(&mut self, now: u64) -> Option<u64> {
         self.entered_ns = At::ns(now);
+        self.exited_ns.take().map(|at| now - at)
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
         if let Some(at) = self.entered_ns.take() {
             self.guest_ns += now - at;
         }
+        self.exited_ns = At::ns(now);
         let reason = u64::from(reason);
         match self.exits.iter().position(|e| e >> ONE_REASON == reason) {
             Some(at) => {
@@ -328,6 +333,7 @@ impl RunningBooks {
             polling_since: self.polling_since.get().map_or(At::NEVER, |_| At::ns(now)),
             irqs_accepted: self.outstanding.len() as u64,
             outstanding: core::mem::take(&mut self.outstanding),
+            exited_ns: self.exited_ns,
             sends_ns: self.sends_ns,
             sent: self.sent,
             ..Self::default()

@@ -31,7 +31,7 @@ pub use machine::{CHECKS, Machine, Recipe};
 pub use migration::ClockOutcome;
 pub use outcome::{Outcome, TaskOutcome, VcpuOutcome, VmOutcome};
 pub use sink::{Collected, NameList, Sink};
-pub use stats::{Histogram, Mechanisms, Meter, Stats};
+pub use stats::{ExitTimes, Histogram, Mechanisms, Meter, Stats};
 
 /// Runs a configuration to its end; events go to `sink`.
 ///

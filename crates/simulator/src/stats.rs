@@ -150,6 +150,33 @@ impl Meter {
     }
 }
 
+/// Exits for one reason, from the exit to the next entry, as `perf kvm stat` counts them: a halt's
+/// exit lasts until the vCPU is entered again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExitTimes {
+    /// How many came to their entry.
+    pub count: u64,
+    /// Their sum, in ns.
+    pub sum_ns: u64,
+    /// The shortest, in ns.
+    pub min_ns: u64,
+    /// The longest, in ns.
+    pub max_ns: u64,
+}
+
+impl ExitTimes {
+    pub(crate) fn add(&mut self, ns: u64) {
+        self.min_ns = if self.count == 0 {
+            ns
+        } else {
+            self.min_ns.min(ns)
+        };
+        self.max_ns = self.max_ns.max(ns);
+        self.count += 1;
+        self.sum_ns += ns;
+    }
+}
+
 /// What the mechanisms count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mechanisms {
@@ -220,6 +247,13 @@ pub struct Stats {
     pub broadcasts: u64,
     /// How long they took their sender, in ns.
     pub broadcast_ns: Histogram,
+    /// From the pending bit of a target until its CPU is notified, in ns: 0 where the store does it
+    /// (MWAIT), or where no softirq was needed. What batching makes longer.
+    pub target_delay_ns: Histogram,
+    /// The same by the quarter of the loop over the targets that a target is in.
+    pub target_delay_quarters: [Histogram; 4],
+    /// Exits by the number of their reason.
+    pub exit_times: Vec<(u32, ExitTimes)>,
     /// Reads of a guest's counter that were served at EL2 (arm64).
     pub counter_traps: u64,
     pub lock_waits: u64,
@@ -244,9 +278,30 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn new(cpus: u32) -> Self {
+    /// An exit is over.
+    pub(crate) fn exit_took(&mut self, reason: u32, ns: u64) {
+        let known = self
+            .exit_times
+            .iter()
+            .position(|(known, _)| *known == reason);
+        let at = known.unwrap_or_else(|| {
+            self.exit_times.push((reason, ExitTimes::default()));
+            self.exit_times.len() - 1
+        });
+        self.exit_times[at].1.add(ns);
+    }
+
+    /// The delays of a broadcast's targets, in the order of the loop.
+    pub(crate) fn targets_notified(&mut self, delays_ns: &[u64]) {
+        for (n, &delay) in delays_ns.iter().enumerate() {
+            self.target_delay_ns.add(delay);
+            self.target_delay_quarters[n * 4 / delays_ns.len()].add(delay);
+        }
+    }
+
+    pub(crate) fn new(cpus: u32, vcpus: usize) -> Self {
         Self {
-            lists: LocalLists::new(cpus),
+            lists: LocalLists::new(cpus, vcpus),
             ..Self::default()
         }
     }

@@ -8,7 +8,7 @@ use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
 use crate::config::{
     CState, CfsKnobs, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue,
-    Pinning, Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+    Pinning, Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig, XenScheduler,
 };
 use crate::engine::{Random, Streams};
 use crate::fault::Fault;
@@ -170,6 +170,9 @@ fn knobs(r: &mut Random, cpus: u32) -> Knobs {
         1 => BatchPolicy::Adaptive,
         _ => BatchPolicy::Form,
     };
+    if r.chance(500) {
+        knobs.xen.sched = XenScheduler::Credit;
+    }
     knobs
 }
 

@@ -5,7 +5,7 @@
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 use stealtime_simulator::config::{
     CState, Config, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue, Pinning, RunConfig,
-    TaskConfig, Topology, VmConfig, WorkloadConfig,
+    TaskConfig, Topology, VmConfig, WorkloadConfig, XenScheduler,
 };
 use stealtime_simulator::program::{SourceId, Thread};
 use stealtime_simulator::{Arrivals, Machine, Outcome, run};
@@ -180,6 +180,84 @@ fn a_broadcast_takes_the_sum_or_half_of_it_or_the_maximum() {
     let mean = most.stats.broadcast_ns.mean().unwrap();
     assert!(mean < u64::from(WAKE_NS), "{mean}");
     assert_eq!(most.stats.icr_wait_ns, 0);
+}
+
+/// 32 vCPUs on CPUs that halt, in x2APIC clusters: an IPI wakes each, and costs its sender little.
+fn wakes(batch_wakeups: BatchPolicy) -> Outcome {
+    const VCPUS: u32 = 32;
+    let mut guest = vm(VCPUS, WorkloadConfig::named("broadcast"));
+    guest.pinning = Pinning::OneToOne((0..VCPUS).collect());
+    let mut config = config(VCPUS + 1, vec![guest], 1_000);
+    config.host.hypervisor = Hypervisor::Xen;
+    config.host.idle = IdleMethod::Hlt;
+    config.host.profile.features.x2apic = true;
+    config.host.profile.features.x2apic_cluster = true;
+    config.knobs.xen.batch_wakeups = batch_wakeups;
+    run(&config, &mut ()).unwrap()
+}
+
+/// A batch saves its sender ICR writes, and its targets pay: the first waits for the whole loop, the
+/// last for the flush alone. A policy that weighs both does not batch here; one that weighs the
+/// sender alone would.
+#[test]
+fn targets_of_a_batch_wait_for_the_rest_of_the_loop() {
+    let (alone, batched) = (wakes(BatchPolicy::Off), wakes(BatchPolicy::Form));
+    let sender = |outcome: &Outcome| outcome.stats.broadcast_ns.mean().unwrap();
+    assert!(sender(&batched) < sender(&alone));
+    let delay = |outcome: &Outcome| outcome.stats.target_delay_ns.mean().unwrap();
+    let icr = HostConfig::generic(Topology::flat(1))
+        .profile
+        .costs
+        .icr_x2apic_ns;
+    // By its own write, at once: the mean is rounded down, and the last target may need none.
+    let alone_ns = u64::from(icr) * 9 / 10..=u64::from(icr);
+    assert!(alone_ns.contains(&delay(&alone)), "{}", delay(&alone));
+    let quarters = batched.stats.target_delay_quarters.each_ref();
+    let quarters = quarters.map(|quarter| quarter.mean().unwrap());
+    assert!(quarters.is_sorted_by(|a, b| a > b), "{quarters:?}");
+    let longest = batched.stats.target_delay_ns.max;
+    assert!(longest * 10 > sender(&batched) * 8, "{longest}");
+    let responses = |outcome: &Outcome| outcome.vms[0].answers.ipis.mean().unwrap();
+    assert!(responses(&batched) * 4 > responses(&alone) * 5);
+    // Per broadcast and target one value.
+    let stats = &batched.stats;
+    assert_eq!(stats.target_delay_ns.count, stats.broadcasts * 31);
+    // One broadcast of 64 is batched, to know what that costs.
+    let adaptive = wakes(BatchPolicy::Adaptive);
+    assert!(delay(&adaptive) * 20 < delay(&batched));
+    assert!(adaptive.stats.icr_writes > stats.icr_writes * 10);
+}
+
+/// `vcpu_kick` asks whether a vCPU runs before it wakes it: one write for each vCPU woken, and none
+/// to kick what was woken.
+#[test]
+fn a_woken_vcpu_is_not_kicked_as_well() {
+    let stats = broadcast(IdleMethod::Hlt, false).stats;
+    let each = u64::from(VCPUS - 1);
+    let writes = stats.icr_writes;
+    assert!(stats.broadcasts > 500);
+    assert!(
+        (stats.broadcasts * each..=(stats.broadcasts + 1) * each).contains(&writes),
+        "{writes} for {} broadcasts",
+        stats.broadcasts
+    );
+}
+
+/// A wakeup that preempts tickles, with credit1, an idle CPU in the same mask.
+#[test]
+fn credit1_tickles_an_idle_cpu_too() {
+    let writes = |sched| {
+        let mut guest = vm(4, WorkloadConfig::named("broadcast"));
+        guest.pinning = Pinning::OneToOne((0..4).collect());
+        let mut config = config(8, vec![guest], 500);
+        config.host.hypervisor = Hypervisor::Xen;
+        config.host.idle = IdleMethod::Hlt;
+        config.host.tasks = (1..4).map(|cpu| task("other", 10, cpu)).collect();
+        config.knobs.xen.sched = sched;
+        run(&config, &mut ()).unwrap().stats.ipis_sent
+    };
+    let (one, two) = (writes(XenScheduler::Credit2), writes(XenScheduler::Credit));
+    assert!(two > one * 5 / 4, "{one} {two}");
 }
 
 /// `cpu.max` of two CPUs for four vCPUs that compute.

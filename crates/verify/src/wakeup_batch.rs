@@ -3,6 +3,7 @@
 //! without a batch.
 
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
+use stealtime_hypervisor::wakeup_batch::mask::CpuMask;
 use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
 use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus, raise_now};
 
@@ -69,7 +70,8 @@ pub(crate) struct WakeupBatch {
     fault: Fault,
 }
 
-/// The sender's steps: begin, begin, raise on 1, finish, raise on 2, raise on 1, finish.
+/// The sender's steps: begin, begin, raise on 1, finish, raise on 2, raise on 1 and
+/// 2 in one mask, finish.
 const STEPS: u8 = 7;
 
 impl WakeupBatch {
@@ -103,7 +105,13 @@ impl WakeupBatch {
         // CPUs and softirqs exist, begins and finishes are paired: none of these can fail.
         let _ = match step {
             0 | 1 => batch.begin(),
-            2 | 5 => batch.raise(cpus, context, 1, NUMBERS[0], &mut icr, &()),
+            2 => batch.raise(cpus, context, 1, NUMBERS[0], &mut icr, &()),
+            5 => {
+                let mut both = CpuMask::empty([0u64]);
+                both.insert(1);
+                both.insert(2);
+                batch.raise_mask(cpus, context, &mut both, NUMBERS[1], &mut icr, &())
+            }
             4 => batch.raise(cpus, context, 2, NUMBERS[0], &mut icr, &()),
             _ => batch.finish(cpus, context, &mut icr, &()).map(|_| ()),
         };
@@ -202,6 +210,7 @@ fn context(cpu: u32, in_irq: bool) -> Context {
         in_irq,
         in_nmi: false,
         irqs_on: !in_irq,
+        hotplug: false,
     }
 }
 
@@ -312,7 +321,8 @@ impl Model for WakeupBatch {
         match (agent, op - GO) {
             (SENDER, 0 | 1) => "begin batch",
             (SENDER, 4) => "raise 2 on CPU 2",
-            (SENDER, 2 | 5) => "raise 2 on CPU 1",
+            (SENDER, 2) => "raise 2 on CPU 1",
+            (SENDER, 5) => "raise 3 on CPUs 1 and 2",
             (SENDER, _) => "finish batch",
             (REMOTE, _) => "raise 3 on CPU 2",
             (IRQ, _) => "handler raises 5 on CPU 1",

@@ -18,6 +18,8 @@ struct Machine {
     topology: Topology<Vec<CpuApic>>,
     batch: Batch<Vec<u64>>,
     targets: CpuMask<Vec<u64>>,
+    /// Filled before each raise, which empties it.
+    raised: CpuMask<Vec<u64>>,
     context: Context,
 }
 
@@ -33,6 +35,7 @@ impl Machine {
         Some(Self {
             words: (0..cpus).map(|_| SoftirqWord::new()).collect(),
             topology: Topology::new(mode, apics).ok()?,
+            raised: targets.clone(),
             batch: Batch::new(0, storage),
             targets,
             context: Context {
@@ -40,6 +43,7 @@ impl Machine {
                 in_irq: false,
                 in_nmi: false,
                 irqs_on: true,
+                hotplug: false,
             },
         })
     }
@@ -52,7 +56,8 @@ impl Machine {
         let mut icr = |write: IcrWrite| {
             black_box(write);
         };
-        let targets = &self.targets;
+        self.raised.clone_from(&self.targets);
+        let targets = &mut self.raised;
         let raised = self
             .batch
             .raise_mask(cpus, self.context, targets, 3, &mut icr, &());

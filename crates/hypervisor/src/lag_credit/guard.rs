@@ -69,6 +69,33 @@ mod tests {
         burst_ns: 1_000,
     };
 
+    /// Each rounding is against the credit: a part of a token is neither earned, nor lent, nor free.
+    #[test]
+    fn parts_of_a_token_are_not_given_away() {
+        // 7 ns bring 7/8 of a token, 8 bring one.
+        let mut tokens = Tokens::default();
+        assert_eq!(tokens.spend(GUARD, 0, (-1_000, 0), NICE_0_LOAD), Some(0));
+        assert_eq!(tokens.spend(GUARD, 7, (-1, 0), NICE_0_LOAD), None);
+        assert_eq!(tokens.spend(GUARD, 15, (-1, 0), NICE_0_LOAD), Some(0));
+        // 1000 tokens move three times the weight by 333, for 999 of them.
+        let mut tokens = Tokens::default();
+        let thrice = 3 * NICE_0_LOAD;
+        assert_eq!(tokens.spend(GUARD, 0, (-334, 0), thrice), None);
+        assert_eq!(tokens.spend(GUARD, 0, (-333, 0), thrice), Some(0));
+        assert_eq!(tokens.ns, 1);
+        // The least weight: each unit of lag costs 3/1024 of a token, and is paid with a whole one.
+        let mut tokens = Tokens::default();
+        for left in (0..1_000).rev() {
+            assert_eq!(tokens.spend(GUARD, 0, (-1, 0), 3), Some(0));
+            assert_eq!(tokens.ns, left);
+        }
+        assert_eq!(tokens.spend(GUARD, 0, (-1, 0), 3), None);
+        // What costs a whole token exactly does not cost two.
+        let mut tokens = Tokens::default();
+        assert_eq!(tokens.spend(GUARD, 0, (-1, 0), NICE_0_LOAD), Some(0));
+        assert_eq!(tokens.ns, 999);
+    }
+
     #[test]
     fn credits_cost_what_they_move() {
         let mut tokens = Tokens::default();

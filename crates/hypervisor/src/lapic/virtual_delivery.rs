@@ -21,7 +21,9 @@ pub struct VirtualEoi {
 
 impl Lapic {
     /// Notes how an interrupt was triggered when its request is accepted (`kvm_lapic_set_irr`
-    /// and TMR): a level-triggered one has its EOI intercepted, an edge-triggered one not.
+    /// and TMR): a level-triggered one has its EOI intercepted, an edge-triggered one not. The first
+    /// level-triggered one allocates, unless there is
+    /// [room](Self::reserve_level_triggered).
     pub fn note_trigger(&mut self, vector: u8, level_triggered: bool) {
         if level_triggered {
             let level = self.level.get_or_insert_default();
@@ -30,6 +32,12 @@ impl Lapic {
         } else if let Some(level) = &mut self.level {
             level.tmr.remove(vector);
         }
+    }
+
+    /// Makes room for level-triggered interrupts, which few LAPICs get. They are accepted under the
+    /// I/O APIC's spinlock: reserve when the vCPU is created.
+    pub fn reserve_level_triggered(&mut self) {
+        self.level.get_or_insert_default();
     }
 
     /// Vectors last accepted as level-triggered.

@@ -56,5 +56,5 @@ pub use arithmetic::{BusCycle, BusCycleOutOfRange};
 pub use housekeeping::{CpuTimers, NoSuchCpu, Placement, TimerRequest, place_hrtimer};
 pub use observed::Observed;
 pub use policy::{TimerEnvironment, TimerPolicy, UnknownTimerPolicy};
-pub use timer::{Expiry, LapicTimer, Now, TimerMode, TimerParameters};
+pub use timer::{Expiry, LapicTimer, Now, PreparedTsc, TimerMode, TimerParameters};
 pub use tsc::{GuestTsc, InvalidTsc};

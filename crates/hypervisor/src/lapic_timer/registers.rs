@@ -1,12 +1,9 @@
 //! What the guest does to its timer, and what the vCPU's thread does: block and move.
 
-use alloc::sync::Arc;
-
 use super::actions::Actions;
 use super::arithmetic;
 use super::policy::TimerEnvironment;
-use super::timer::{Common, LapicTimer, Now, TimerMode};
-use super::tsc::GuestTsc;
+use super::timer::{LapicTimer, Now, PreparedTsc, TimerMode};
 use crate::events::Events;
 
 /// LVT bit "masked".
@@ -183,17 +180,43 @@ impl LapicTimer {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// The guest's TSC was written or scaled anew: whatever waits for it is armed again.
+    /// The guest's TSC was written or scaled anew. A TSC deadline is armed again, since it now
+    /// comes at another time. A count keeps its time; the guest TSC at which it ends is computed
+    /// anew, because the preemption timer is armed by it.
+    ///
+    /// How late an earlier deadline was is forgotten: a jump of the TSC is no measure for the
+    /// advance.
     pub fn tsc_changed(
         &mut self,
-        tsc: GuestTsc,
+        prepared: &mut PreparedTsc,
+        now: Now,
+        env: &TimerEnvironment,
+        events: &impl Events,
+    ) -> Actions {
+        self.forget_expired_deadline();
+        if self.mode != TimerMode::TscDeadline && self.tscdeadline != 0 {
+            let left = self.target_ns.saturating_sub(now.ns).max(0).unsigned_abs();
+            let tsc = &prepared.common.tsc;
+            self.tscdeadline = tsc.at(now.host_tsc).wrapping_add(tsc.cycles(left));
+        }
+        self.tsc_changed_as_upstream(prepared, now, env, events)
+    }
+
+    /// The same as Linux 7.2 does it. A count keeps the guest TSC at which it was to end: armed on
+    /// the preemption timer again, after blocking or on another CPU, it is off by the whole change.
+    pub fn tsc_changed_as_upstream(
+        &mut self,
+        prepared: &mut PreparedTsc,
         now: Now,
         env: &TimerEnvironment,
         events: &impl Events,
     ) -> Actions {
         let mut actions = Actions::NONE;
-        let parameters = self.common.parameters;
-        self.common = Arc::new(Common { parameters, tsc });
+        debug_assert_eq!(
+            self.common.parameters, prepared.common.parameters,
+            "prepared for another timer"
+        );
+        core::mem::swap(&mut self.common, &mut prepared.common);
         if self.mode == TimerMode::TscDeadline && self.tscdeadline != 0 {
             self.cancel_hrtimer(&mut actions);
             self.restart(now, env, events, &mut actions);

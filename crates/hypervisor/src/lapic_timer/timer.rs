@@ -76,6 +76,16 @@ pub(super) struct Common {
     pub(super) tsc: GuestTsc,
 }
 
+/// A guest TSC that one timer can take on without allocating or freeing memory.
+///
+/// The TSC changes under a spinlock with interrupts off (`tsc_write_lock`): make this before the
+/// lock is taken, and drop it after that.
+#[derive(Debug)]
+pub struct PreparedTsc {
+    /// The new one; after the change the old one.
+    pub(super) common: Arc<Common>,
+}
+
 /// The timer of one vCPU. Its owner serializes the calls: the hrtimer's callback runs on another
 /// CPU, but never during a call of the vCPU's thread that cancels it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -106,8 +116,13 @@ impl LapicTimer {
     /// A timer after reset: one-shot, masked, nothing armed.
     #[must_use]
     pub fn new(parameters: TimerParameters, tsc: GuestTsc) -> Self {
+        Self::with(Arc::new(Common { parameters, tsc }))
+    }
+
+    fn with(common: Arc<Common>) -> Self {
+        let parameters = common.parameters;
         Self {
-            common: Arc::new(Common { parameters, tsc }),
+            common,
             mode: TimerMode::OneShot,
             vector: 0,
             masked: true,
@@ -135,9 +150,15 @@ impl LapicTimer {
     /// same.
     #[must_use]
     pub fn like(other: &Self) -> Self {
-        Self {
-            common: Arc::clone(&other.common),
-            ..Self::new(other.common.parameters, other.common.tsc)
+        Self::with(Arc::clone(&other.common))
+    }
+
+    /// Prepares a change of the guest's TSC, for this timer.
+    #[must_use]
+    pub fn prepare_tsc(&self, tsc: GuestTsc) -> PreparedTsc {
+        let parameters = self.common.parameters;
+        PreparedTsc {
+            common: Arc::new(Common { parameters, tsc }),
         }
     }
 
@@ -334,6 +355,10 @@ impl LapicTimer {
 
     pub(super) fn clear_pending(&mut self) {
         self.pending = 0;
+    }
+
+    pub(super) fn forget_expired_deadline(&mut self) {
+        self.expired_tscdeadline = 0;
     }
 
     fn advance_period(&mut self, now: Now, events: &impl Events) {

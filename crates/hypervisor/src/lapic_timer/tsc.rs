@@ -6,6 +6,10 @@ use crate::counter::arith::{TimeScale, mul_shr};
 
 /// Fraction bits of a TSC ratio on VMX.
 const FRACTION: u32 = 48;
+/// Fraction bits of a TSC ratio on SVM.
+const SVM_FRACTION: u32 = 32;
+/// Bits of a TSC ratio on SVM.
+const SVM_RATIO_BITS: u32 = 40;
 
 /// How a guest's TSC follows from the host's, and how long its cycles are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,12 +21,12 @@ pub struct GuestTsc {
     cycles_of_ns: TimeScale,
 }
 
-/// A frequency or ratio of 0.
+/// A frequency or ratio of 0, or a ratio that the processor's format does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidTsc {
     /// Guest TSC frequency in kHz.
     pub khz: u32,
-    /// Guest cycles per host cycle, 48 fraction bits.
+    /// Guest cycles per host cycle, with 48 fraction bits (VMX) or 32 (SVM).
     pub ratio: u64,
 }
 
@@ -30,7 +34,8 @@ impl fmt::Display for InvalidTsc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a guest TSC of {} kHz with ratio {:#x} stands still: both must be above 0",
+            "a guest TSC of {} kHz with ratio {:#x} cannot be: both must be above 0, and SVM's \
+             ratio below 2^40",
             self.khz, self.ratio
         )
     }
@@ -57,6 +62,19 @@ impl GuestTsc {
             offset,
             cycles_of_ns,
         })
+    }
+
+    /// The same on SVM: a ratio (MSR C000_0104h) has 8 bits before the point and 32 behind it.
+    /// The conversion is exact, since 48 fraction bits hold each such ratio.
+    ///
+    /// # Errors
+    /// [`InvalidTsc`] if frequency or ratio is 0, or if one of the ratio's reserved bits 63:40 is set.
+    pub fn on_svm(khz: u32, ratio: u64, offset: u64) -> Result<Self, InvalidTsc> {
+        if ratio >> SVM_RATIO_BITS != 0 {
+            return Err(InvalidTsc { khz, ratio });
+        }
+        Self::new(khz, ratio << (FRACTION - SVM_FRACTION), offset)
+            .map_err(|_| InvalidTsc { khz, ratio })
     }
 
     /// Frequency in kHz, not 0.

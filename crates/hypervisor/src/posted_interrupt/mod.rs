@@ -31,7 +31,7 @@
 //! let policy = Suppression::Corrected;
 //! let vcpu = SharedVcpu::<AtomicU64>::new(true);
 //! let (mut own, mut lapic) = (PostedVcpu::new(0, host, policy), Lapic::new(true));
-//! let lists = LocalLists::new(4);
+//! let lists = LocalLists::new(4, 1);
 //!
 //! // The vCPU's thread, on CPU 3 with APIC id 6, enters the guest.
 //! own.load(&vcpu, 3, 6, &lists, &())?;

@@ -8,13 +8,36 @@ use crate::events::Events;
 use crate::word::AtomicWord;
 
 /// The vCPUs that blocked on one CPU, in order.
+///
+/// Upstream links the vCPUs themselves. This list has room that is made beforehand, for every vCPU
+/// that may block on the CPU: its lock is a spinlock, taken with interrupts off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuList {
     vcpus: Vec<VcpuId>,
 }
 
 impl CpuList {
-    /// Adds a vCPU at the end.
+    /// An empty list with room for so many vCPUs.
+    #[must_use]
+    pub fn with_room(vcpus: usize) -> Self {
+        Self {
+            vcpus: Vec::with_capacity(vcpus),
+        }
+    }
+    /// How many vCPUs it holds without allocating.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.vcpus.capacity()
+    }
+    /// Continues in the memory of `larger`, and drops its entries; `larger` holds the old memory
+    /// afterwards. When vCPUs are created: make `larger` before the lock is taken, and drop it
+    /// after the lock is released.
+    pub fn move_to(&mut self, larger: &mut Self) {
+        larger.vcpus.clear();
+        larger.vcpus.extend_from_slice(&self.vcpus);
+        core::mem::swap(self, larger);
+    }
+    /// Adds a vCPU at the end. Allocates only beyond the list's [room](Self::room).
     pub fn append(&mut self, vcpu: VcpuId) {
         self.vcpus.push(vcpu);
     }
@@ -47,11 +70,11 @@ pub struct LocalLists {
 }
 
 impl LocalLists {
-    /// Empty lists of `cpus` CPUs.
+    /// Empty lists of `cpus` CPUs, each with room for `vcpus`.
     #[must_use]
-    pub fn new(cpus: CpuId) -> Self {
+    pub fn new(cpus: CpuId, vcpus: usize) -> Self {
         Self {
-            lists: RefCell::new((0..cpus).map(|_| CpuList::default()).collect()),
+            lists: RefCell::new((0..cpus).map(|_| CpuList::with_room(vcpus)).collect()),
         }
     }
     /// A copy of a CPU's list.

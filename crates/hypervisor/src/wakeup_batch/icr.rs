@@ -86,6 +86,18 @@ impl CpuApic {
     }
 }
 
+/// CPUs that a shorthand reaches and a list of targets leaves out, as in Xen's `send_IPI_mask`
+/// (`arch/x86/smp.c`). An IPI to a CPU that was never set up, or that waits for INIT, can hang it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Bystanders {
+    /// The machine has CPUs without a place in the topology (`unaccounted_cpus`).
+    pub unaccounted: bool,
+    /// How many CPUs the firmware lists as disabled (`disabled_cpus`).
+    pub disabled: u32,
+    /// Offline CPUs were brought up once and are parked (`park_offline_cpus`): an IPI does no harm.
+    pub parked: bool,
+}
+
 /// A machine that cannot be, or a request that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcrError {
@@ -175,10 +187,11 @@ pub struct Topology<T> {
     mode: ApicMode,
     cpus: T,
     online: u32,
+    bystanders: Bystanders,
 }
 
 impl<T: AsRef<[CpuApic]>> Topology<T> {
-    /// Checks the ids and links the members of each cluster.
+    /// Checks the ids and links the members of each cluster. There are no [`Bystanders`].
     ///
     /// # Errors
     /// [`IcrError`] for ids that clash or that the mode cannot address.
@@ -213,7 +226,19 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
             }
             link(lower, cpu, this)?;
         }
-        Ok(Self { mode, cpus, online })
+        Ok(Self {
+            mode,
+            cpus,
+            online,
+            bystanders: Bystanders::default(),
+        })
+    }
+
+    /// The same machine with CPUs that the topology does not list.
+    #[must_use]
+    pub fn with_bystanders(mut self, bystanders: Bystanders) -> Self {
+        self.bystanders = bystanders;
+        self
     }
 
     /// The mode.
@@ -245,18 +270,34 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         })
     }
 
-    /// Whether `targets` and `this` together are all online CPUs.
-    pub(super) fn is_everybody<S: MaskStorage>(&self, targets: &CpuMask<S>, this: u32) -> bool {
+    /// Whether all-but-self reaches no CPU beyond the online ones, but for parked ones.
+    fn shorthand_is_exact(&self) -> bool {
+        let Bystanders {
+            unaccounted,
+            disabled,
+            parked,
+        } = self.bystanders;
+        let all_online = self.online as usize == self.cpus();
+        !unaccounted && disabled == 0 && (parked || all_online)
+    }
+
+    /// Whether the shorthand from `this` reaches `targets` and no other CPU.
+    pub(super) fn is_all_but_self<S: MaskStorage>(&self, targets: &CpuMask<S>, this: u32) -> bool {
         let others = targets.count() - u32::from(targets.contains(this));
-        // Counting is cheap and nearly always tells; equal counts may still hide an offline CPU.
-        others + u32::from(self.is_online(this)) == self.online
+        // Counting is cheap and nearly always decides; equal counts may still hide an offline CPU.
+        self.shorthand_is_exact()
+            && self.is_online(this)
+            && others + 1 == self.online
             && targets.iter().all(|cpu| self.is_online(cpu))
     }
 
-    /// Whether `cpu` and `this` are all online CPUs.
-    pub(super) fn are_everybody(&self, cpu: u32, this: u32) -> bool {
+    /// Whether the shorthand from `this` reaches `cpu` and no other CPU.
+    pub(super) fn is_only_other(&self, cpu: u32, this: u32) -> bool {
         let other = u32::from(cpu != this);
-        self.is_online(cpu) && other + u32::from(self.is_online(this)) == self.online
+        self.shorthand_is_exact()
+            && self.is_online(this)
+            && self.is_online(cpu)
+            && other + 1 == self.online
     }
 
     fn is_online(&self, cpu: u32) -> bool {
@@ -282,7 +323,7 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         })
     }
 
-    /// The one write that reaches everybody else.
+    /// The one write that reaches all other CPUs.
     pub(super) fn all_but_self(vector: u8) -> IcrWrite {
         IcrWrite::AllButSelf {
             low: ALL_BUT_SELF | u32::from(vector),

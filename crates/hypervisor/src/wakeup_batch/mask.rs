@@ -67,6 +67,15 @@ impl<S: MaskStorage> CpuMask<S> {
         self.0.as_ref().iter().map(|word| word.count_ones()).sum()
     }
 
+    /// The highest CPU in the set.
+    #[must_use]
+    pub fn highest(&self) -> Option<u32> {
+        let words = self.0.as_ref().iter().take(MOST_WORDS);
+        let words = words.zip((0u32..).step_by(64));
+        let last = words.filter(|&(&word, _)| word != 0).last();
+        last.map(|(word, first)| first + word.ilog2())
+    }
+
     /// Removes all CPUs.
     pub fn clear(&mut self) {
         self.0.as_mut().fill(0);

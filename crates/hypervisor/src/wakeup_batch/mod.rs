@@ -67,12 +67,15 @@ pub struct Context {
     pub in_nmi: bool,
     /// Interrupts are enabled.
     pub irqs_on: bool,
+    /// A CPU is being brought up or taken down, or the other CPUs still boot (`get_cpu_maps`
+    /// fails).
+    pub hotplug: bool,
 }
 
 impl Context {
     /// The shorthand needs a context that hotplug and other senders cannot interrupt.
     const fn may_use_shorthand(&self) -> bool {
-        self.irqs_on && !self.in_irq && !self.in_nmi
+        self.irqs_on && !self.in_irq && !self.in_nmi && !self.hotplug
     }
 }
 
@@ -140,6 +143,28 @@ impl core::fmt::Display for RaiseError {
 
 impl core::error::Error for RaiseError {}
 
+impl<W, T: AsRef<[CpuApic]>> Cpus<'_, W, T> {
+    fn word(&self, cpu: u32) -> Result<&SoftirqWord<W>, RaiseError> {
+        self.topology.check(cpu)?;
+        let cpus = self.words.len();
+        let word = self.words.get(cpu as usize);
+        Ok(word.ok_or(IcrError::NoSuchCpu { cpu, cpus })?)
+    }
+}
+
+/// Whether softirq `nr` can be raised on all of `mask`.
+fn check_all<W, T: AsRef<[CpuApic]>, S: MaskStorage>(
+    cpus: Cpus<'_, W, T>,
+    mask: &CpuMask<S>,
+    nr: u32,
+) -> Result<(), RaiseError> {
+    if nr >= NR_SOFTIRQS {
+        return Err(RaiseError::NoSuchSoftirq { nr });
+    }
+    mask.highest()
+        .map_or(Ok(()), |cpu| cpus.word(cpu).map(|_| ()))
+}
+
 /// Sets bit `nr` of `cpu`; true if the CPU must be told.
 fn mark<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
     cpus: Cpus<'_, W, T>,
@@ -151,11 +176,7 @@ fn mark<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
     if nr >= NR_SOFTIRQS {
         return Err(RaiseError::NoSuchSoftirq { nr });
     }
-    cpus.topology.check(cpu)?;
-    let word = cpus.words.get(cpu as usize).ok_or(IcrError::NoSuchCpu {
-        cpu,
-        cpus: cpus.words.len(),
-    })?;
+    let word = cpus.word(cpu)?;
     let set = word.set_pending(nr);
     events.softirq_raised(cpu, nr, set);
     Ok(set == SetPending::NeedsIpi && cpu != this)
@@ -169,15 +190,15 @@ fn send<W, T: AsRef<[CpuApic]>, S: MaskStorage, E: Events>(
     icr: &mut impl FnMut(IcrWrite),
     events: &E,
 ) -> Result<u32, RaiseError> {
-    let writes = if context.may_use_shorthand() && cpus.topology.is_everybody(targets, context.cpu)
-    {
-        icr(Topology::<T>::all_but_self(EVENT_CHECK_VECTOR));
-        targets.clear();
-        1
-    } else {
-        cpus.topology
-            .send(context.cpu, EVENT_CHECK_VECTOR, targets, icr)?
-    };
+    let writes =
+        if context.may_use_shorthand() && cpus.topology.is_all_but_self(targets, context.cpu) {
+            icr(Topology::<T>::all_but_self(EVENT_CHECK_VECTOR));
+            targets.clear();
+            1
+        } else {
+            cpus.topology
+                .send(context.cpu, EVENT_CHECK_VECTOR, targets, icr)?
+        };
     events.event_check_sent(context.cpu, writes);
     Ok(writes)
 }
@@ -196,7 +217,7 @@ pub fn raise_now<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
 ) -> Result<(), RaiseError> {
     if mark(cpus, context.cpu, cpu, nr, events)? {
         let topology = cpus.topology;
-        let write = if context.may_use_shorthand() && topology.are_everybody(cpu, context.cpu) {
+        let write = if context.may_use_shorthand() && topology.is_only_other(cpu, context.cpu) {
             Some(Topology::<T>::all_but_self(EVENT_CHECK_VECTOR))
         } else {
             topology.unicast(cpu, EVENT_CHECK_VECTOR)
@@ -209,25 +230,22 @@ pub fn raise_now<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
     Ok(())
 }
 
-/// Raises softirq `nr` on the CPUs in `mask` without a batch.
+/// Raises softirq `nr` on the CPUs in `mask` without a batch (`cpumask_raise_softirq`). Empties
+/// `mask`: a handler has no memory for a set of its own.
 ///
 /// # Errors
-/// [`RaiseError`]; bits set before the faulty CPU stay set.
+/// [`RaiseError`] for a CPU or softirq that does not exist; nothing was set.
 pub fn raise_mask_now<W: AtomicWord, T: AsRef<[CpuApic]>, S: MaskStorage, E: Events>(
     cpus: Cpus<'_, W, T>,
     context: Context,
-    mask: &CpuMask<S>,
+    mask: &mut CpuMask<S>,
     nr: u32,
     icr: &mut impl FnMut(IcrWrite),
     events: &E,
 ) -> Result<(), RaiseError> {
-    let mut targets = mask.clone();
-    for cpu in mask.iter() {
-        if !mark(cpus, context.cpu, cpu, nr, events)? {
-            targets.remove(cpu);
-        }
-    }
-    send(cpus, context, &mut targets, icr, events)?;
+    check_all(cpus, mask, nr)?;
+    mask.retain(|cpu| mark(cpus, context.cpu, cpu, nr, events) == Ok(true));
+    send(cpus, context, mask, icr, events)?;
     Ok(())
 }
 
@@ -325,15 +343,15 @@ impl<S: MaskStorage> Batch<S> {
         Ok(())
     }
 
-    /// Raises softirq `nr` on the CPUs in `mask`, or notes those that have to be told.
+    /// Raises softirq `nr` on the CPUs in `mask`, or notes those that need an IPI. Empties `mask`.
     ///
     /// # Errors
-    /// [`RaiseError`]; bits set before the faulty CPU stay set.
+    /// [`RaiseError`] for a CPU or softirq that does not exist; nothing was set.
     pub fn raise_mask<W: AtomicWord, T: AsRef<[CpuApic]>, M: MaskStorage, E: Events>(
         &mut self,
         cpus: Cpus<'_, W, T>,
         context: Context,
-        mask: &CpuMask<M>,
+        mask: &mut CpuMask<M>,
         nr: u32,
         icr: &mut impl FnMut(IcrWrite),
         events: &E,
@@ -341,12 +359,16 @@ impl<S: MaskStorage> Batch<S> {
         if !self.notes(&context) {
             return raise_mask_now(cpus, context, mask, nr, icr, events);
         }
+        if let Some(highest) = mask.highest() {
+            self.check_room(highest)?;
+        }
+        check_all(cpus, mask, nr)?;
         for cpu in mask.iter() {
-            self.check_room(cpu)?;
             if mark(cpus, context.cpu, cpu, nr, events)? {
                 self.batch_mask.insert(cpu);
             }
         }
+        mask.clear();
         Ok(())
     }
 

@@ -31,8 +31,9 @@ pub struct BroadcastCost {
     pub targets: u32,
     /// The sender's time from the first target to the last ICR write, in ns.
     pub sender_ns: u64,
-    /// Sum over the targets of the time from their pending bit to when they were told, in ns; a
-    /// target that noticed by itself adds nothing.
+    /// Sum over the targets of the time from the start of the loop until each is notified, in ns:
+    /// by the store of its pending bit if its CPU monitors that, else by the ICR write. From the
+    /// start, because a batch also makes the loop shorter, which later targets gain by.
     pub targets_ns: u64,
 }
 

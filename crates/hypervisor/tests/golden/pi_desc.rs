@@ -55,7 +55,7 @@ impl Vm {
         };
         Self {
             vcpus: (0..small(&line["vcpus"])).map(vcpu).collect(),
-            lists: LocalLists::new(apic_ids.len() as u32),
+            lists: LocalLists::new(apic_ids.len() as u32, apic_ids.len()),
             apic_ids,
             bypass_irqs: flag(&line["bypass_irqs"]),
             events: RefCell::default(),

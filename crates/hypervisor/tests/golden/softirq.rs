@@ -75,6 +75,7 @@ impl Machine {
             in_irq: number(op, "in_irq") != 0,
             in_nmi: number(op, "in_nmi") != 0,
             irqs_on: number(op, "irqs_on") != 0,
+            hotplug: false,
         };
         let Self {
             words,
@@ -91,9 +92,9 @@ impl Machine {
                 batch.raise(cpus, context, cpu, nr, &mut icr, &()).unwrap();
             }
             "raise_mask" => {
-                let (nr, mask) = (number(op, "nr") as u32, mask(words.len(), &op["mask"]));
+                let (nr, mut mask) = (number(op, "nr") as u32, mask(words.len(), &op["mask"]));
                 batch
-                    .raise_mask(cpus, context, &mask, nr, &mut icr, &())
+                    .raise_mask(cpus, context, &mut mask, nr, &mut icr, &())
                     .unwrap();
             }
             "begin" => batch.begin().unwrap(),

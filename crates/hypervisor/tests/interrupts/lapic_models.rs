@@ -405,7 +405,7 @@ fn level_triggered_interrupts_leave_at_their_eoi() {
 fn a_vcpu_without_a_wakeup_list_is_refused() {
     let vcpu = SharedVcpu::<Word>::new(true);
     let mut own = PostedVcpu::new(3, IPIV_HOST, Suppression::Put);
-    let lists = LocalLists::new(1);
+    let lists = LocalLists::new(1, 1);
     own.begin_blocking(&vcpu, &());
     let never = NotOnACpu { vcpu: 3, cpu: None };
     assert_eq!(own.put(&vcpu, SLEEPS, &lists, &()), Err(never));

@@ -96,7 +96,7 @@ impl<W: AtomicWord> Rig<W> {
             own: PostedVcpu::new(7, capabilities, policy).with_fault(fault),
             shared: Rc::new(SharedVcpu::new(true)),
             lapic: Lapic::new(true),
-            lists: LocalLists::new(3),
+            lists: LocalLists::new(3, 1),
             counts: Counts::default(),
         };
         rig.load(0);

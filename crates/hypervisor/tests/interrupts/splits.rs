@@ -143,7 +143,11 @@ type Shared = SharedVcpu<Logged>;
 
 /// Runs `procedure`, with `intruder` coming in before its access number `n`; `false` if the
 /// procedure has fewer and the intruder came after it.
-fn split_at(n: usize, procedure: impl FnOnce(), intruder: impl FnOnce() + 'static) -> bool {
+pub(crate) fn split_at(
+    n: usize,
+    procedure: impl FnOnce(),
+    intruder: impl FnOnce() + 'static,
+) -> bool {
     INTRUDER.set(Some((n, Box::new(intruder))));
     procedure();
     match INTRUDER.take() {

@@ -71,7 +71,7 @@ impl Machine {
         let host = if sleeps { PLAIN_APICV_HOST } else { IPIV_HOST };
         let mut own = PostedVcpu::new(0, host, policy);
         let mut lapic = Lapic::new(true);
-        let lists = LocalLists::new(1);
+        let lists = LocalLists::new(1, 1);
         own.load(&self.vcpu, 0, 0, &lists, &()).unwrap();
         while self.done.load(Ordering::SeqCst) == 0 {
             assert_eq!(own.enter(&self.vcpu, &mut lapic, &()), Entry::Run);

@@ -326,7 +326,8 @@ fn a_deadline_follows_the_guests_tsc_when_that_is_written() {
         w.pass(10_000);
         // It is 40 us ahead from now on, and reaches the deadline so much sooner.
         let tsc = GuestTsc::new(KHZ, GuestTsc::NEUTRAL, cycles(40_000)).unwrap();
-        let again = w.timer.tsc_changed(tsc, now(w.ns), &env, &());
+        let mut prepared = w.timer.prepare_tsc(tsc);
+        let again = w.timer.tsc_changed(&mut prepared, now(w.ns), &env, &());
         w.do_all(again);
         w.pass(200_000);
         let [at] = w.interrupts[..] else {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrError, IcrWrite, Topology};
+use stealtime_hypervisor::wakeup_batch::icr::{
+    ApicMode, Bystanders, CpuApic, IcrError, IcrWrite, Topology,
+};
 
 use crate::machine::{ALL_BUT_SELF, Machine, SCHEDULE, mask, to};
 
@@ -38,26 +40,71 @@ fn wakeup_sloppy_14_one_write_for_each_cluster() {
     assert_eq!(sent, [write(2, 6), write(1, 6), write(0, 2)]);
 }
 
-#[test]
-fn an_offline_target_does_not_make_it_everybody() {
+/// The ICR writes of a batch to `targets` on a machine of four CPUs, of which `offline` is.
+fn batch_of_four(offline: Option<u32>, bystanders: Bystanders, targets: &[u32]) -> Vec<IcrWrite> {
     let mut m = Machine::new(4, ApicMode::X2apicPhysical);
-    let apics = (0..4).map(|cpu| CpuApic::new(cpu, cpu != 3)).collect();
-    m.topology = Topology::new(ApicMode::X2apicPhysical, apics).unwrap();
-    let both = |m: &mut Machine, first, second| {
-        m.batch.begin().unwrap();
-        m.raise(first, SCHEDULE);
-        m.raise(second, SCHEDULE);
-        m.finish();
-        for word in &m.words {
-            word.take(u32::MAX);
-        }
+    let apics = (0..4).map(|cpu| CpuApic::new(cpu, Some(cpu) != offline));
+    let topology = Topology::new(ApicMode::X2apicPhysical, apics.collect()).unwrap();
+    m.topology = topology.with_bystanders(bystanders);
+    m.batch.begin().unwrap();
+    for &cpu in targets {
+        m.raise(cpu, SCHEDULE);
+    }
+    m.finish();
+    m.sent()
+}
+
+/// Xen's `send_IPI_mask`: the shorthand reaches every LAPIC that is powered, wanted or not.
+#[test]
+fn the_shorthand_reaches_no_cpu_that_is_not_a_target() {
+    let none = Bystanders::default();
+    let parked = Bystanders {
+        parked: true,
+        ..none
+    };
+    let all = [1, 2, 3];
+    assert_eq!(batch_of_four(None, none, &all), [ALL_BUT_SELF]);
+    assert_eq!(batch_of_four(None, none, &[1, 2]), [to(1), to(2)]);
+    // The online CPUs are all targets, and one more would be reached.
+    assert_eq!(batch_of_four(Some(3), none, &[1, 2]), [to(1), to(2)]);
+    assert_eq!(batch_of_four(Some(3), parked, &[1, 2]), [ALL_BUT_SELF]);
+    // As many targets as there are other online CPUs, but one of them is offline.
+    assert_eq!(batch_of_four(Some(3), parked, &[1, 3]), [to(1)]);
+    assert_eq!(batch_of_four(Some(3), none, &[3]), []);
+    // The sender itself is going offline.
+    assert_eq!(batch_of_four(Some(0), parked, &all), all.map(to));
+    // CPUs that the topology does not list.
+    let unaccounted = Bystanders {
+        unaccounted: true,
+        ..parked
+    };
+    let disabled = Bystanders {
+        disabled: 1,
+        ..parked
+    };
+    for bystanders in [unaccounted, disabled] {
+        assert_eq!(batch_of_four(None, bystanders, &all), all.map(to));
+    }
+}
+
+/// The same for a single target, which on a machine of two online CPUs is all but self.
+#[test]
+fn one_target_is_all_but_self_on_two_cpus_only() {
+    let raised = |cpus: u32, online: u32, parked| {
+        let mut m = Machine::new(cpus, ApicMode::X2apicPhysical);
+        let apics = (0..cpus).map(|cpu| CpuApic::new(cpu, cpu < online));
+        let topology = Topology::new(ApicMode::X2apicPhysical, apics.collect()).unwrap();
+        m.topology = topology.with_bystanders(Bystanders {
+            parked,
+            ..Bystanders::default()
+        });
+        m.raise(1, SCHEDULE);
         m.sent()
     };
-    // As many as there are others, but one of them is not there.
-    assert_eq!(both(&mut m, 1, 3), [to(1)]);
-    assert_eq!(both(&mut m, 1, 2), [ALL_BUT_SELF]);
-    m.raise(3, SCHEDULE);
-    assert_eq!(m.sent(), []);
+    assert_eq!(raised(2, 2, false), [ALL_BUT_SELF]);
+    assert_eq!(raised(3, 2, true), [ALL_BUT_SELF]);
+    assert_eq!(raised(3, 2, false), [to(1)], "CPU 2 is offline");
+    assert_eq!(raised(3, 3, false), [to(1)]);
 }
 
 #[test]

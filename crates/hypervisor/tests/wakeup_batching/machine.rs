@@ -41,6 +41,7 @@ impl Machine {
                 in_irq: false,
                 in_nmi: false,
                 irqs_on: true,
+                hotplug: false,
             },
             icr: Vec::new(),
         }
@@ -76,8 +77,8 @@ impl Machine {
         match targets {
             [cpu] => raise_now(cpus, context, *cpu, nr, &mut write, &()),
             _ => {
-                let targets = mask(targets.iter().copied());
-                raise_mask_now(cpus, context, &targets, nr, &mut write, &())
+                let mut targets = mask(targets.iter().copied());
+                raise_mask_now(cpus, context, &mut targets, nr, &mut write, &())
             }
         }
         .unwrap();

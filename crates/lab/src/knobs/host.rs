@@ -1,7 +1,7 @@
 //! Knobs of the host's kernel and of Xen.
 
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
-use stealtime_simulator::config::IdleMethod;
+use stealtime_simulator::config::{IdleMethod, XenScheduler};
 
 use super::Source::{Ours, Upstream};
 use super::kvm::{chosen, word, words};
@@ -13,6 +13,11 @@ pub(crate) const IDLE: [(&str, IdleMethod); 3] = [
     ("mwait", IdleMethod::Mwait),
     ("hlt", IdleMethod::Hlt),
     ("poll", IdleMethod::Poll),
+];
+
+const SCHEDULERS: [(&str, XenScheduler); 2] = [
+    ("credit", XenScheduler::Credit),
+    ("credit2", XenScheduler::Credit2),
 ];
 
 /// The least targets of a batch, where nobody says another number.
@@ -83,4 +88,9 @@ pub(super) static KNOBS: &[Knob] = &[
         "No IPI to a CPU that monitors its softirq word",
         |k| Value::Switch(k.xen.mwait_elision),
         |k, v| k.xen.mwait_elision = v.switch()?),
+    knob!(Knobs "xen.sched", Kind::Choice(|| words(&SCHEDULERS)),
+        Upstream("Xen boot parameter sched="),
+        "CPUs that a wakeup tickles: the chosen one (credit2), or also an idle one (credit)",
+        |k| word(&SCHEDULERS, &k.xen.sched),
+        |k, v| k.xen.sched = chosen(&SCHEDULERS, v)?),
 ];

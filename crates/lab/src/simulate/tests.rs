@@ -86,6 +86,35 @@ fn a_scenario_runs_and_its_variants_differ() {
     }
 }
 
+/// As `perf kvm stat` shows them; and sums over the rates, which go by the name "exits …", hold.
+#[test]
+fn exits_have_shares_and_times_by_reason() {
+    let comparison = compared(1);
+    let host = |prefix: &str| -> Vec<(String, f64)> {
+        let rows = comparison.rows.iter().filter(|row| row.of == Of::Host);
+        let named = rows.filter_map(|row| Some((row.name.strip_prefix(prefix)?, row)));
+        let first = |row: &crate::compare::Row| row.cells[0].expect("a cell").estimate.mean;
+        named
+            .map(|(name, row)| (name.to_owned(), first(row)))
+            .collect()
+    };
+    let rates: f64 = host("exits ").iter().map(|(_, rate)| rate).sum();
+    let of_vms = comparison.rows.iter().filter(|row| row.name == "exits");
+    let of_vms: f64 = of_vms
+        .map(|row| row.cells[0].expect("a cell").estimate.mean)
+        .sum();
+    assert!((rates / of_vms - 1.0).abs() < 1e-9, "{rates} {of_vms}");
+    let shares = host("exit time ");
+    let all: f64 = shares.iter().map(|(_, share)| share).sum();
+    assert!((all - 100.0).abs() < 1e-6, "{shares:?}");
+    let (min, mean, max) = (host("exit min "), host("exit mean "), host("exit max "));
+    assert!(!mean.is_empty());
+    for ((min, mean), max) in min.iter().zip(&mean).zip(&max) {
+        assert!(min.0 == mean.0 && mean.0 == max.0);
+        assert!(0.0 < min.1 && min.1 <= mean.1 && mean.1 <= max.1, "{min:?}");
+    }
+}
+
 #[test]
 fn the_same_bytes_on_one_thread_and_on_three() {
     let json = |threads| serde_json::to_string(&compared(threads)).expect("JSON");

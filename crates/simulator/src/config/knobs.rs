@@ -110,13 +110,26 @@ pub struct HostKnobs {
     pub isolcpus: Vec<u32>,
 }
 
-/// Xen's switches (the names are ours: Xen always does both).
+/// Xen's scheduler, as far as it decides which CPUs a wakeup tickles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XenScheduler {
+    /// `__runq_tickle` of credit1: the chosen CPU, and one idle CPU if that one has work already, in
+    /// one mask (`cpumask_raise_softirq`).
+    Credit,
+    /// credit2: the chosen CPU (`cpu_raise_softirq`).
+    #[default]
+    Credit2,
+}
+
+/// Xen's switches (the names but `xen.sched` are ours: Xen always does both).
 #[derive(Clone, Debug, PartialEq)]
 pub struct XenKnobs {
     /// `xen.batch_wakeups`: when a multicast IPI opens a batch.
     pub batch_wakeups: BatchPolicy,
     /// `xen.mwait_elision`: no IPI to a CPU that monitors its softirq word.
     pub mwait_elision: bool,
+    /// `sched=`: which CPUs a wakeup tickles.
+    pub sched: XenScheduler,
 }
 
 /// All knobs of a run.
@@ -172,6 +185,7 @@ impl Default for Knobs {
             xen: XenKnobs {
                 batch_wakeups: BatchPolicy::Form,
                 mwait_elision: true,
+                sched: XenScheduler::default(),
             },
         }
     }

@@ -14,7 +14,9 @@ mod workload;
 
 pub use check::ConfigError;
 pub use host::{HostConfig, Hypervisor, IdleMethod, TaskConfig, Topology};
-pub use knobs::{CfsKnobs, HostKnobs, Knobs, KvmKnobs, L1dFlush, SchedKnobs, XenKnobs};
+pub use knobs::{
+    CfsKnobs, HostKnobs, Knobs, KvmKnobs, L1dFlush, SchedKnobs, XenKnobs, XenScheduler,
+};
 pub use migration::{ClockMethod, HostClock, MigrationConfig};
 pub use profile::{CState, Costs, Features, Profile};
 pub use stealtime_hypervisor::eevdf::Cfs;

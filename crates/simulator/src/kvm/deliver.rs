@@ -119,6 +119,7 @@ impl Machine<'_> {
         };
         self.emit(cpu, kind);
         match delivery {
+            Delivery::ApicvInactive if self.xen.is_some() => self.xen_deliver(cpu, vcpu, vector),
             Delivery::ApicvInactive => {
                 let kick = deliver_through_irr(&self.vcpus[vcpu].shared, vector);
                 self.kicked(cpu, vcpu, kick)
@@ -139,9 +140,6 @@ impl Machine<'_> {
     pub(crate) fn kicked(&mut self, cpu: CpuNr, vcpu: VcpuNr, kick: Kick) -> Sim {
         match kick {
             Kick::Wake => self.woken(vcpu, true, cpu),
-            Kick::Ipi(Some(target)) if target != cpu.0 && self.xen.is_some() => {
-                self.xen_raise(CpuNr(target), crate::xen::VCPU_KICK, cpu)
-            }
             Kick::Ipi(Some(target)) if target != cpu.0 => {
                 self.send_ipi(cpu, CpuNr(target), Irq::Reschedule);
                 Ok(())

@@ -99,7 +99,9 @@ impl Machine<'_> {
         );
         let v = &mut self.vcpus[vcpu];
         v.run = VcpuRun::Entering;
-        v.books.entered(self.now);
+        if let Some(took) = v.books.entered(self.now) {
+            self.stats.exit_took(v.exit.reason().code, took);
+        }
         let ns = u64::from(self.costs.vmentry_ns + self.flush_l1d(cpu)) + wait;
         self.stay(cpu, ns);
         Ok(())

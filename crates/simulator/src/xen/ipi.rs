@@ -1,16 +1,17 @@
 //! `vlapic_ipi`: the loop over a guest's vCPUs, and the batch around it.
 
-use stealtime_hypervisor::wakeup_batch::multicast::GuestIpi;
+use stealtime_hypervisor::posted_interrupt::{Requests, SharedVcpu, wake_up};
+use stealtime_hypervisor::wakeup_batch::multicast::{GuestIpi, KickTarget, vcpu_kick};
 use stealtime_hypervisor::wakeup_batch::policy::BroadcastCost;
 
 use crate::fault::Sim;
 use crate::ids::{CpuNr, VcpuNr};
-use crate::kvm::{IpiTo, VcpuRun};
+use crate::kvm::{IpiTo, VcpuRun, Word};
 use crate::machine::Machine;
 
 /// A guest's IPI that is being sent, one vCPU after the other: each takes its time, and CPUs that
 /// were told first react while the rest is still being told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sending {
     vector: u8,
     to: IpiTo,
@@ -23,9 +24,88 @@ pub(crate) struct Sending {
     finished: bool,
     began_ns: u64,
     targets: u32,
+    /// Of each target so far, in order: from its pending bit until its CPU was notified, in ns.
+    delays_ns: Vec<u64>,
+    /// From the start until each target's turn, all together, in ns.
+    turns_ns: u64,
+    /// CPUs of the batch that no IPI went to yet: the target's place, and when its bit was set.
+    unnotified: Vec<(CpuNr, usize, u64)>,
+}
+
+impl Sending {
+    /// The target at hand has its bit since `set_ns` and is in the batch.
+    pub(super) fn noted(&mut self, cpu: CpuNr, set_ns: u64) {
+        if let Some(place) = self.delays_ns.len().checked_sub(1) {
+            self.unnotified.push((cpu, place, set_ns));
+        }
+    }
+
+    /// The target at hand was notified by an IPI at once.
+    pub(super) fn notified(&mut self, delay_ns: u64) {
+        if let Some(delay) = self.delays_ns.last_mut() {
+            *delay += delay_ns;
+        }
+    }
+
+    /// An IPI of the batch goes to these CPUs. One that has noticed by itself gets none.
+    fn flushed(&mut self, cpus: &[CpuNr], at_ns: u64) {
+        let delays = &mut self.delays_ns;
+        self.unnotified.retain(|&(cpu, place, set_ns)| {
+            let hit = cpus.contains(&cpu);
+            if hit && let Some(delay) = delays.get_mut(place) {
+                *delay += at_ns - set_ns;
+            }
+            !hit
+        });
+    }
+}
+
+/// A vCPU as `vcpu_kick` sees it.
+struct Kicked<'a> {
+    shared: &'a SharedVcpu<Word>,
+    running: bool,
+    woken: bool,
+}
+
+impl KickTarget for Kicked<'_> {
+    fn is_running(&self) -> bool {
+        self.running
+    }
+
+    fn unblock(&mut self) {
+        self.woken = wake_up(self.shared);
+    }
 }
 
 impl Machine<'_> {
+    /// Xen's delivery without APICv (`vlapic_set_irq`): a vector that was pending already needs no
+    /// kick. A vCPU that blocks is woken; one that runs, in guest mode or not, gets the softirq.
+    pub(crate) fn xen_deliver(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8) -> Sim {
+        let (v, in_irq) = (&self.vcpus[vcpu], self.xen_context(cpu).in_irq);
+        if !v.shared.irr.set(vector) {
+            return Ok(());
+        }
+        v.shared.request(Requests::EVENT);
+        let (task, processor) = (v.task, self.tasks[v.task].cpu);
+        let polls = v.run == VcpuRun::Polling;
+        let mut target = Kicked {
+            shared: &v.shared,
+            running: self.cpus[processor].current == Some(task),
+            woken: false,
+        };
+        let current = self.cpus[cpu].current == Some(task);
+        let kick = vcpu_kick(&mut target, in_irq, current);
+        let woken = target.woken;
+        self.woken(vcpu, woken, cpu)?;
+        if polls {
+            return self.wake_vcpu(vcpu, cpu);
+        }
+        if kick && !woken {
+            return self.xen_raise(processor, super::VCPU_KICK, cpu);
+        }
+        Ok(())
+    }
+
     /// The guest wrote the ICR.
     pub(crate) fn xen_ipi(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8, to: IpiTo) -> Sim {
         let vm = self.vcpus[vcpu].vm;
@@ -56,6 +136,9 @@ impl Machine<'_> {
             finished: false,
             began_ns: self.now,
             targets,
+            delays_ns: Vec::with_capacity(targets as usize),
+            turns_ns: 0,
+            unnotified: Vec::new(),
         });
         self.vcpus[vcpu].run = VcpuRun::Sending;
         // Xen is not preemptible here.
@@ -83,6 +166,8 @@ impl Machine<'_> {
             let target = self.vcpu_of(self.vcpus[vcpu].vm, sending.next);
             sending.next += 1;
             let vector = sending.vector;
+            sending.delays_ns.push(0);
+            sending.turns_ns += self.now + self.cpus[cpu].debt_ns - sending.began_ns;
             self.xen_sends_on(cpu, sending);
             self.accept_ipi(cpu, vcpu, target, vector)?;
             // What that cost passes before the next one.
@@ -97,8 +182,9 @@ impl Machine<'_> {
         let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
         if let Some(write) = write {
             // The wait for the last target passes before the next one is written to.
+            let reached = self.xen_write_one(cpu, write);
+            sending.flushed(&reached, self.now + self.cpus[cpu].debt_ns);
             self.xen_sends_on(cpu, sending);
-            self.xen_write_one(cpu, write);
             self.stay(cpu, 0);
             return Ok(());
         }
@@ -108,12 +194,13 @@ impl Machine<'_> {
             let spent = self.now + self.cpus[cpu].debt_ns - sending.began_ns;
             self.stats.broadcasts += 1;
             self.stats.broadcast_ns.add(spent);
+            self.stats.targets_notified(&sending.delays_ns);
             if let Some(xen) = &mut self.xen {
                 xen.decider.learn(&BroadcastCost {
                     batched: sending.batched,
-                    targets: sending.targets,
+                    targets: sending.delays_ns.len() as u32,
                     sender_ns: spent,
-                    targets_ns: 0,
+                    targets_ns: sending.turns_ns + sending.delays_ns.iter().sum::<u64>(),
                 });
             }
         }

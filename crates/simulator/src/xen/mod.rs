@@ -1,23 +1,24 @@
 //! Xen: softirqs, event-check IPIs, and the loop that sends a guest's multicast IPI.
 //!
-//! The scheduler is the fair class here too: what is modelled of Xen is how CPUs are told. A wakeup
-//! raises the SCHEDULE softirq on the CPU chosen; a kick raises `VCPU_KICK_SOFTIRQ`. A CPU that
-//! monitors its softirq word wakes by the store itself; whether an IPI is sent besides is what
-//! `xen.mwait_elision` and batching are about.
+//! The scheduler is the fair class here too: what is modelled of Xen is how CPUs are notified. A
+//! wakeup raises the SCHEDULE softirq on the CPU chosen, and with `xen.sched=credit` on an idle one
+//! in the same mask. A kick raises `VCPU_KICK_SOFTIRQ`. A CPU that monitors its softirq word wakes
+//! by the store itself; `xen.mwait_elision` and batching decide whether an IPI is sent too.
 
 mod ipi;
 
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
+use stealtime_hypervisor::wakeup_batch::mask::CpuMask;
 use stealtime_hypervisor::wakeup_batch::policy::BatchDecider;
 use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
-use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus};
+use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus, RaiseError};
 
 pub(crate) use ipi::Sending;
 
-use crate::config::{Config, ConfigError, Hypervisor, IdleMethod};
+use crate::config::{Config, ConfigError, Hypervisor, IdleMethod, XenScheduler};
 use crate::fault::Sim;
-use crate::ids::CpuNr;
+use crate::ids::{CpuNr, Number};
 use crate::kvm::Word;
 use crate::machine::{Irq, Machine, Phase};
 use crate::stats::Mechanisms;
@@ -47,6 +48,8 @@ pub(crate) struct Xen {
     /// By CPU: the IPI of a guest that is being sent, which nothing preempts.
     sending: Vec<Option<Sending>>,
     pub(crate) decider: BatchDecider,
+    /// By CPU: the idle CPU that a wakeup there tickled last (`last_tickle_cpu`).
+    last_tickled: Vec<CpuNr>,
 }
 
 impl Xen {
@@ -77,6 +80,7 @@ impl Xen {
             flushes: vec![Vec::new(); cpus as usize],
             sending: (0..cpus).map(|_| None).collect(),
             decider: BatchDecider::new(cfg.knobs.xen.batch_wakeups),
+            last_tickled: (0..cpus).map(CpuNr).collect(),
         })))
     }
 }
@@ -88,6 +92,7 @@ impl Machine<'_> {
             in_irq: matches!(self.cpus[cpu].phase, Phase::Irq(_)),
             in_nmi: false,
             irqs_on: !self.cpus[cpu].irqs_off,
+            hotplug: false,
         }
     }
 
@@ -112,21 +117,81 @@ impl Machine<'_> {
 
     /// Raises a softirq on `cpu`, as `from` does it (`cpu_raise_softirq`).
     pub(crate) fn xen_raise(&mut self, cpu: CpuNr, nr: u32, from: CpuNr) -> Sim {
+        let noted = self.is_noted(from, cpu);
         let raise = self.on_batch(from, |batch, cpus, context, writes, events| {
             batch.raise(cpus, context, cpu.0, nr, &mut |w| writes.push(w), events)
         });
+        self.raised(raise, &[cpu], noted, from)
+    }
+
+    /// The same for several CPUs in one mask (`cpumask_raise_softirq`). The first is the target's.
+    fn xen_raise_mask(&mut self, targets: &[CpuNr], nr: u32, from: CpuNr) -> Sim {
+        let noted = targets.first().is_some_and(|&cpu| self.is_noted(from, cpu));
+        let mut mask = CpuMask::empty(vec![0u64; self.cpus.len().div_ceil(64)]);
+        for cpu in targets {
+            mask.insert(cpu.0);
+        }
+        let raise = self.on_batch(from, |batch, cpus, context, writes, events| {
+            batch.raise_mask(
+                cpus,
+                context,
+                &mut mask,
+                nr,
+                &mut |w| writes.push(w),
+                events,
+            )
+        });
+        self.raised(raise, targets, noted, from)
+    }
+
+    fn is_noted(&self, by: CpuNr, cpu: CpuNr) -> bool {
+        let batch = self.xen.as_ref().map(|xen| &xen.batches[by.index()]);
+        batch.is_some_and(|batch| batch.batch_mask().contains(cpu.0))
+    }
+
+    /// What raising costs and brings; `noted`: the first target was in the batch before.
+    fn raised(
+        &mut self,
+        raise: Option<(Result<(), RaiseError>, Vec<IcrWrite>)>,
+        targets: &[CpuNr],
+        noted: bool,
+        from: CpuNr,
+    ) -> Sim {
         let Some((raised, writes)) = raise else {
             return Ok(());
         };
         if let Err(error) = raised {
             return self.broken(format!("softirq: {error}"));
         }
-        self.charge(from, self.costs.locked_shared_ns);
-        if cpu != from && self.monitors(cpu) {
-            // The store itself ends MWAIT, IPI or not.
-            self.write_flag(cpu, from);
+        let mut by_store = false;
+        for (n, &cpu) in targets.iter().enumerate() {
+            self.charge(from, self.costs.locked_shared_ns);
+            if cpu != from && self.monitors(cpu) {
+                // The store itself ends MWAIT, IPI or not.
+                self.write_flag(cpu, from);
+                by_store |= n == 0;
+            }
         }
-        self.xen_write(from, writes)
+        let set_ns = self.now + self.cpus[from].debt_ns;
+        let sent = !writes.is_empty();
+        for write in writes {
+            self.xen_write_one(from, write);
+        }
+        let (now, in_irq) = (
+            self.now + self.cpus[from].debt_ns,
+            self.xen_context(from).in_irq,
+        );
+        let noted = self.is_noted(from, targets[0]) && !noted;
+        let sending = self
+            .xen
+            .as_mut()
+            .and_then(|xen| xen.sending[from.index()].as_mut());
+        match sending.filter(|_| !by_store && !in_irq) {
+            Some(sending) if sent => sending.notified(now - set_ns),
+            Some(sending) if noted => sending.noted(targets[0], set_ns),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The CPU is idle and watches its softirq word.
@@ -134,50 +199,33 @@ impl Machine<'_> {
         self.cpus[cpu].phase == Phase::Idle && self.cfg.host.idle == IdleMethod::Mwait
     }
 
-    /// Makes ICR writes, one after the other.
-    fn xen_write(&mut self, from: CpuNr, writes: Vec<IcrWrite>) -> Sim {
-        for write in writes {
-            self.xen_write_one(from, write);
-        }
-        Ok(())
-    }
-
-    fn xen_write_one(&mut self, from: CpuNr, write: IcrWrite) {
+    /// Makes an ICR write. Which CPUs it reaches, the sender's own not.
+    fn xen_write_one(&mut self, from: CpuNr, write: IcrWrite) -> Vec<CpuNr> {
         self.stats.icr_writes += 1;
-        match write {
-            IcrWrite::Xapic { high, low } if low & 0x800 == 0 => {
-                self.send_ipi(from, CpuNr(high >> 24), Irq::EventCheck);
-            }
+        let reached: Vec<CpuNr> = match write {
+            IcrWrite::Xapic { high, low } if low & 0x800 == 0 => vec![CpuNr(high >> 24)],
+            // Flat logical: a bit for each of at most eight CPUs.
             IcrWrite::Xapic { high, .. } => {
-                // Flat logical: a bit for each of at most eight CPUs.
                 let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
-                self.send_to_all(from, members.map(CpuNr).collect());
+                members.map(CpuNr).collect()
             }
-            IcrWrite::X2apic(value) if value & 0x800 == 0 => {
-                self.send_ipi(from, CpuNr((value >> 32) as u32), Irq::EventCheck);
-            }
+            IcrWrite::X2apic(value) if value & 0x800 == 0 => vec![CpuNr((value >> 32) as u32)],
             IcrWrite::X2apic(value) => {
                 let id = (value >> 32) as u32;
                 let members = (0..16).filter(|bit| id >> bit & 1 == 1);
-                let cpus = members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect();
-                self.send_to_all(from, cpus);
+                members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect()
             }
-            IcrWrite::AllButSelf { .. } => {
-                let others = self.cpus.numbers().filter(|&cpu| cpu != from).collect();
-                self.send_to_all(from, others);
+            IcrWrite::AllButSelf { .. } => self.cpus.numbers().filter(|&cpu| cpu != from).collect(),
+        };
+        // One write, whose cost and wait are those for its first target.
+        for (n, &cpu) in reached.iter().enumerate() {
+            if n == 0 {
+                self.send_ipi(from, cpu, Irq::EventCheck);
+            } else {
+                self.fly(from, cpu, Irq::EventCheck);
             }
         }
-    }
-
-    /// One ICR write that reaches several CPUs.
-    fn send_to_all(&mut self, from: CpuNr, cpus: Vec<CpuNr>) {
-        let mut cpus = cpus.into_iter();
-        if let Some(first) = cpus.next() {
-            self.send_ipi(from, first, Irq::EventCheck);
-        }
-        for cpu in cpus {
-            self.fly(from, cpu, Irq::EventCheck);
-        }
+        reached
     }
 
     /// Something is to be scheduled on `cpu`.
@@ -192,7 +240,28 @@ impl Machine<'_> {
             line += self.costs.ipi_cross_socket_ns;
         }
         self.charge(from, WAKE_LINES * line);
-        self.xen_raise(cpu, SCHEDULE, from)
+        match self.cfg.knobs.xen.sched {
+            XenScheduler::Credit2 => self.xen_raise(cpu, SCHEDULE, from),
+            XenScheduler::Credit => {
+                let mut targets = vec![cpu];
+                if !matches!(self.cpus[cpu].phase, Phase::Idle | Phase::IdleExit) {
+                    targets.extend(self.next_idler(cpu));
+                }
+                self.xen_raise_mask(&targets, SCHEDULE, from)
+            }
+        }
+    }
+
+    /// The next idle CPU behind the one that a busy `cpu` tickled last (`tickle_one_idle_cpu`): it
+    /// may take over what waits here now.
+    fn next_idler(&mut self, cpu: CpuNr) -> Option<CpuNr> {
+        let (cpus, xen) = (&self.cpus, self.xen.as_mut()?);
+        let n = cpus.len() as u32;
+        let last = &mut xen.last_tickled[cpu.index()];
+        let mut behind = (1..=n).map(|step| CpuNr((last.0 + step) % n));
+        let idler = behind.find(|&other| cpus[other].phase == Phase::Idle)?;
+        *last = idler;
+        Some(idler)
     }
 
     /// `do_softirq`: what was raised here is handled.
