@@ -1,7 +1,7 @@
 //! Joining and leaving, level by level (`enqueue_task_fair`, `dequeue_entities`).
 
 use super::Fair;
-use super::entity::Policy;
+use super::entity::{Marks, Policy};
 use super::features::Feature;
 use super::ids::{Ent, Que};
 use super::queue::{Queue, Running};
@@ -143,7 +143,8 @@ impl Fair {
             }
             let q = ent.queue;
             let ent = &mut self.ent[e];
-            (ent.slice, ent.custom_slice) = (slice as u32, true);
+            ent.slice = slice as u32;
+            ent.marks.set(Marks::CUSTOM_SLICE, true);
             self.enqueue_entity::<true>(q, e, wakeup, &mut count);
             slice = self.min_slice(q);
             e = self.que[q].owner;

@@ -74,11 +74,11 @@ impl Fair {
         let generation = self.ent[e].count;
         let mut ent = Entity::blank(attr.weight());
         ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns) as u32;
-        ent.custom_slice = attr.slice_ns.is_some();
         ent.class = Class::new(attr.policy, attr.nice);
         ent.set_group(group);
         ent.count = generation;
         ent.marks = Marks::LIVE;
+        ent.marks.set(Marks::CUSTOM_SLICE, attr.slice_ns.is_some());
         self.ent[e] = ent;
         self.set_load(e, attr.weight());
         self.set_arena(e, Que::NONE);
@@ -353,7 +353,7 @@ impl Fair {
         let ent = &self.ent[e];
         let slice_ns = u64::from(ent.slice);
         let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns);
-        let slice_ns = (ent.custom_slice && ranged).then_some(slice_ns);
+        let slice_ns = (ent.custom_slice() && ranged).then_some(slice_ns);
         Ok(TaskView {
             state: ent.state,
             attr: Attr {

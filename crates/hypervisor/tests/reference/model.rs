@@ -55,7 +55,10 @@ pub(crate) struct Entity {
     pub(crate) rel: bool,
     pub(crate) custom: bool,
     pub(crate) policy: Policy,
+    /// `static_prio`, as a nice value.
     pub(crate) nice: i8,
+    /// `prio`, as a nice value: what the last change asked for, under any policy.
+    pub(crate) prio: i8,
     pub(crate) state: State,
 }
 
@@ -298,6 +301,7 @@ impl Entity {
             custom: false,
             policy: Policy::Normal,
             nice: 0,
+            prio: 0,
             state: State::Runnable,
         }
     }

@@ -19,7 +19,7 @@ impl Model {
             return;
         };
         let mut e = Entity::blank(id, cpu, group);
-        (e.policy, e.nice) = (policy, nice);
+        (e.policy, e.nice, e.prio) = (policy, nice, nice);
         (e.load, e.weight) = (weight_of(policy, nice), weight_of(policy, nice));
         e.custom = slice != 0;
         e.slice = match slice {
@@ -181,9 +181,11 @@ impl Model {
         }
     }
 
-    /// What follows a change of priority from nice `old` to `new`.
-    fn changed(&mut self, e: usize, (queued, runs): (bool, bool), old: i8, new: i8) {
-        let cpu = self.entities[e].cpu;
+    /// What follows a change that began with priority `old`.
+    fn changed(&mut self, e: usize, (queued, runs): (bool, bool), old: i8) {
+        let (cpu, new) = (self.entities[e].cpu, self.entities[e].prio);
+        let apart = self.entities[e].nice != new || self.entities[e].nice != old;
+        self.mark("priority apart from nice", queued && apart);
         if !queued || old == new || self.members(self.q(cpu, 0)).len() == 1 {
             return;
         }
@@ -196,15 +198,16 @@ impl Model {
 
     pub(crate) fn set_nice(&mut self, id: i64, nice: i8) {
         let e = self.tasks[&id];
-        let old = self.entities[e].nice;
-        if nice == old {
+        if nice == self.entities[e].nice {
             return;
         }
+        let old = self.entities[e].prio;
         let was = self.take_off(e);
-        self.entities[e].nice = nice;
+        let ent = &mut self.entities[e];
+        (ent.nice, ent.prio) = (nice, nice);
         self.set_weight(e);
         self.put_back(e, was);
-        self.changed(e, was, old, nice);
+        self.changed(e, was, old);
     }
 
     pub(crate) fn set_attr(&mut self, id: i64, policy: Policy, nice: i8, slice: u64) -> bool {
@@ -214,11 +217,11 @@ impl Model {
         if policy == ent.policy && same {
             return false;
         }
-        let old = ent.nice;
+        let old = ent.prio;
         let was = self.take_off(e);
         let base = self.setup.base_slice_ns;
         let ent = &mut self.entities[e];
-        ent.policy = policy;
+        (ent.policy, ent.prio) = (policy, nice);
         if policy != Policy::Idle {
             ent.nice = nice;
             ent.custom = slice != 0;
@@ -229,7 +232,7 @@ impl Model {
         }
         self.set_weight(e);
         self.put_back(e, was);
-        self.changed(e, was, old, nice);
+        self.changed(e, was, old);
         true
     }
 

@@ -41,6 +41,7 @@ const CASES: &[(&str, bool)] = &[
     ("placed with its old deadline", true),
     ("placed with lag", true),
     ("preempted", true),
+    ("priority apart from nice", true),
     ("preempted by a shorter slice", true),
     ("protected", true),
     ("protection cut", true),
