@@ -209,8 +209,8 @@ impl Fair {
     #[inline(never)]
     pub(crate) fn cfs_leave(&mut self, e: Ent) {
         let ent = &self.ent[e];
-        let sleeps = ent.state == TaskState::Asleep && ent.marks.has(Marks::HOMED);
-        if sleeps && !ent.rel_deadline {
+        let off = matches!(ent.state, TaskState::Asleep | TaskState::Throttled);
+        if off && ent.marks.has(Marks::HOMED) && !ent.rel_deadline {
             self.cfs_normalize(ent.queue, e);
         }
     }

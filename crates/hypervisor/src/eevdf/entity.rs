@@ -66,6 +66,8 @@ pub enum TaskState {
     Runnable,
     /// Blocked. It may still be queued: see [`TaskView::delayed`].
     Asleep,
+    /// Off the queue until its group has runtime again ([`Block::Throttle`](super::Block::Throttle)).
+    Throttled,
     /// Off its CPU for a migration.
     Migrating,
     /// Exiting: gone with the next pick.

@@ -38,7 +38,7 @@ impl Dice {
 }
 
 /// Kinds of operations; each run has its own mix.
-const KINDS: usize = 19;
+const KINDS: usize = 21;
 
 pub(crate) struct Generator {
     dice: Dice,
@@ -154,6 +154,9 @@ impl Generator {
         mix[0] += 1;
         mix[1] += 2;
         mix[5] += 2;
+        if mix[19] > 0 {
+            mix[20] += 2;
+        }
         let even = dice.one_in(4);
         if even {
             // Changes of nice and attributes would make tasks unlike.
@@ -288,6 +291,19 @@ impl Generator {
             18 if runs.is_some() && self.dice.one_in(4) => {
                 self.due = Some(cpu);
                 Op::Exit
+            }
+            19 => {
+                runs?;
+                self.due = Some(cpu);
+                Op::Throttle
+            }
+            20 => {
+                let throttled = |m: &Model, e: usize| {
+                    let ent = &m.entities[e];
+                    ent.state == State::Throttled && m.cpus[ent.cpu].curr != Some(e)
+                };
+                let e = self.any_task(model, throttled)?;
+                return Some((model.entities[e].cpu, Op::Unthrottle { id: id(e) }));
             }
             _ => return None,
         };

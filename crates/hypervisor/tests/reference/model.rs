@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use stealtime_hypervisor::eevdf::{Feature, PickMode, Policy, Preempt};
 
 use crate::op::{Answer, Op, Scheduler, Setup, Step};
+use crate::walk::{ASLEEP, SPECIAL, THROTTLE};
 
 /// Weight of nice 0.
 pub(crate) const N0: u64 = 1 << 20;
@@ -28,6 +29,7 @@ const NICE_WEIGHT: [u64; 40] = [
 pub(crate) enum State {
     Runnable,
     Asleep,
+    Throttled,
     Exiting,
     Gone,
 }
@@ -314,9 +316,11 @@ impl Scheduler for Model {
         match step.op {
             Op::Fork { .. } => self.fork(cpu, step.op),
             Op::Wake { id, flags } => self.wake(cpu, id, flags),
-            Op::Sleep => self.block(cpu, false, State::Asleep),
-            Op::SleepSpecial => self.block(cpu, true, State::Asleep),
-            Op::Exit => self.block(cpu, true, State::Exiting),
+            Op::Sleep => self.block(cpu, ASLEEP, State::Asleep),
+            Op::SleepSpecial => self.block(cpu, SPECIAL, State::Asleep),
+            Op::Throttle => self.block(cpu, THROTTLE, State::Throttled),
+            Op::Unthrottle { id } => self.unthrottle(id),
+            Op::Exit => self.block(cpu, SPECIAL, State::Exiting),
             Op::Pick => return Some(self.schedule(cpu)),
             Op::Tick => self.tick(cpu),
             Op::Hrtick => self.hrtick(cpu),

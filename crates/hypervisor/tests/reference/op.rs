@@ -69,6 +69,10 @@ pub(crate) enum Op {
     },
     Sleep,
     SleepSpecial,
+    Throttle,
+    Unthrottle {
+        id: i64,
+    },
     Exit,
     Pick,
     Tick,

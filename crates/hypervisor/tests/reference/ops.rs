@@ -53,17 +53,22 @@ impl Model {
         self.check(e, false, flags);
     }
 
-    pub(crate) fn block(&mut self, cpu: usize, special: bool, state: State) {
+    pub(crate) fn block(&mut self, cpu: usize, how: Leave, state: State) {
         let e = self.cpus[cpu].curr.expect("a task runs");
-        self.leave(
-            e,
-            Leave {
-                sleep: true,
-                special,
-                last: false,
-            },
-        );
+        self.leave(e, how);
         self.entities[e].state = state;
+    }
+
+    /// Queued as by a wakeup, but without its check: an idle CPU alone reschedules.
+    pub(crate) fn unthrottle(&mut self, id: i64) {
+        let e = self.tasks[&id];
+        assert_eq!(self.entities[e].state, State::Throttled);
+        self.join(e, Join::Wakeup);
+        self.entities[e].state = State::Runnable;
+        let cpu = self.entities[e].cpu;
+        if self.cpus[cpu].curr.is_none() {
+            self.request(cpu, NOW);
+        }
     }
 
     pub(crate) fn tick(&mut self, cpu: usize) {

@@ -104,6 +104,8 @@ impl Ours {
             Op::Wake { id, flags } => drop(fair.wake_with(self.tasks[&id], rq, flags, now)?),
             Op::Sleep => drop(fair.block(rq, Block::Sleep, now)?),
             Op::SleepSpecial => drop(fair.block(rq, Block::Special, now)?),
+            Op::Throttle => drop(fair.block(rq, Block::Throttle, now)?),
+            Op::Unthrottle { id } => drop(fair.unthrottle(self.tasks[&id], now)?),
             Op::Exit => drop(fair.block(rq, Block::Exit, now)?),
             Op::Pick => {
                 let picked = fair.pick(rq, now)?.task;
