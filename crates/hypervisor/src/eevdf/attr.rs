@@ -193,6 +193,21 @@ impl Fair {
         Ok(true)
     }
 
+    /// The CPUs that a task may use change, and it stays where it is (`do_set_cpus_allowed`). The
+    /// set is the caller's; here the task is taken off and put back, by which a delayed or heavy
+    /// one is placed anew.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::tick`] for the task's run queue.
+    pub fn set_cpus_allowed(&mut self, id: TaskId, now_ns: u64) -> Result<(), Error> {
+        let e = self.task(id)?;
+        self.begin_change(e, now_ns)?;
+        let bracket = self.take_off(e, false);
+        self.put_back(e, &bracket);
+        Ok(())
+    }
+
     /// Moves a task to another group (`sched_move_task`).
     ///
     /// A sleeper keeps its lag. A running task is asked to reschedule at once.

@@ -325,6 +325,9 @@ impl Fair {
             Block::Throttle => TaskState::Throttled,
             Block::Exit => TaskState::Exiting,
         };
+        if how == Block::Throttle {
+            self.request(rq, Resched::Now);
+        }
         self.rqs[rq].pick_due = true;
         Ok(self.actions(rq))
     }
@@ -355,6 +358,9 @@ impl Fair {
 
     /// A detached task joins a run queue as a migration target does (`attach_task`).
     ///
+    /// It may come between [`Self::block`] and [`Self::pick`], as newly idle balancing brings it:
+    /// what has blocked is still current then, and so are the groups above it.
+    ///
     /// # Errors
     ///
     /// [`Error::NotAttached`] if it was not detached, a group without a part on `rq`, or those of
@@ -364,7 +370,7 @@ impl Fair {
             self.task(id)?;
             return Err(Error::NotAttached(id));
         };
-        self.begin_check(rq, now_ns)?;
+        self.check_clock(rq, now_ns)?;
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
         let task = &mut self.ent[e];

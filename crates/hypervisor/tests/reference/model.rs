@@ -146,7 +146,7 @@ impl Model {
                 let ext_load = if g == 0 {
                     0
                 } else {
-                    setup.groups[g - 1].ext_load
+                    setup.groups[g - 1].ext_load(cpu)
                 };
                 model.queues.push(Queue {
                     tree: Vec::new(),
@@ -327,6 +327,7 @@ impl Scheduler for Model {
             Op::Account => self.account(cpu),
             Op::Yield => self.yield_step(cpu),
             Op::YieldTo { to } => return Some(self.yield_to(cpu, to)),
+            Op::SetAffinity { id } => self.set_affinity(id),
             Op::SetNice { id, nice } => self.set_nice(id, nice),
             Op::SetAttr {
                 id,

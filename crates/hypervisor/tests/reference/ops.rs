@@ -57,6 +57,9 @@ impl Model {
         let e = self.cpus[cpu].curr.expect("a task runs");
         self.leave(e, how);
         self.entities[e].state = state;
+        if state == State::Throttled {
+            self.request(cpu, NOW);
+        }
     }
 
     /// Queued as by a wakeup, but without its check: an idle CPU alone reschedules.
@@ -199,6 +202,12 @@ impl Model {
         } else if new > old {
             self.request(cpu, NOW);
         }
+    }
+
+    pub(crate) fn set_affinity(&mut self, id: i64) {
+        let e = self.tasks[&id];
+        let was = self.take_off(e);
+        self.put_back(e, was);
     }
 
     pub(crate) fn set_nice(&mut self, id: i64, nice: i8) {

@@ -28,9 +28,9 @@ impl Ours {
         for g in &setup.groups {
             let parent = (g.parent > 0).then(|| groups[g.parent - 1]);
             let id = fair.create_group(parent).unwrap();
-            for rq in &rqs {
+            for (cpu, rq) in rqs.iter().enumerate() {
                 fair.extend_group(id, *rq).unwrap();
-                fair.set_ext_load(id, *rq, g.ext_load).unwrap();
+                fair.set_ext_load(id, *rq, g.ext_load(cpu)).unwrap();
             }
             fair.set_shares(id, g.shares, 0).unwrap();
             groups.push(id);
@@ -122,6 +122,7 @@ impl Ours {
                     YieldTo::Yielded { .. } => 1,
                 });
             }
+            Op::SetAffinity { id } => fair.set_cpus_allowed(self.tasks[&id], now)?,
             Op::SetNice { id, nice } => fair.set_nice(self.tasks[&id], nice, now)?,
             Op::SetAttr {
                 id,

@@ -85,15 +85,18 @@ impl Model {
                 (self.entities[e].slice, self.entities[e].custom) = (slice, true);
             }
             let q = self.level(e);
-            assert_ne!(
-                self.queues[q].curr,
-                Some(e),
-                "nobody runs while off the queue"
-            );
+            // What has blocked is still current until the pick, and so are the groups above it.
+            let current = self.queues[q].curr == Some(e);
+            self.mark("joined while current", current);
+            if current {
+                self.place(q, e, why == Join::Initial && e == task);
+            }
             self.update_curr(q);
             self.refresh(e);
-            self.place(q, e, why == Join::Initial && e == task);
-            self.queues[q].tree.push(e);
+            if !current {
+                self.place(q, e, why == Join::Initial && e == task);
+                self.queues[q].tree.push(e);
+            }
             self.entities[e].on_rq = true;
             at = self.parent(e);
         }
@@ -111,7 +114,12 @@ impl Model {
         let moves = self.update_lag(q, e);
         self.mark("requeued elsewhere", moves);
         self.mark("requeued in place", !moves);
-        if moves {
+        let current = self.queues[q].curr == Some(e);
+        self.mark("requeued while current", current);
+        if moves && current {
+            // The sums count it, as where it is.
+            self.place(q, e, false);
+        } else if moves {
             self.leave_tree(q, e);
             self.place(q, e, false);
             self.queues[q].tree.push(e);
