@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use stealtime_hypervisor::eevdf::{
-    Attr, Cfs, Config, Fair, PickMode, Policy, Preempt, Resched, RqId, TaskId,
+    Attr, Block, Cfs, Config, Fair, PickMode, Policy, Preempt, Resched, RqId, TaskId,
 };
 
 /// One CPU and two tasks of nice 0, first the one that runs; nothing is requested.
@@ -154,4 +154,22 @@ fn a_waiting_task_that_moves_checks_preemption_in_7_2_only() {
         fair.move_task(waiting, Some(group), 0).unwrap();
         assert_eq!(resched(&fair, rq) == Resched::None, cfs, "CFS {cfs}");
     }
+}
+
+/// A sleeper of 6.1 that changes its group takes the new queue's base at that moment
+/// (`detach_task_cfs_rq`, `attach_task_cfs_rq`): what passes there until it wakes counts.
+#[test]
+fn a_sleeper_of_cfs_changes_its_base_as_it_moves() {
+    let (mut fair, rq, [sleeper, other]) = host(config(true));
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    fair.block(rq, Block::Sleep, 1_000_000).unwrap();
+    assert_eq!(fair.pick(rq, 1_000_000).unwrap().task, Some(other));
+    fair.account(rq, 50_000_000).unwrap();
+    let of = |fair: &Fair, group| fair.queue(rq, group).unwrap().zero_vruntime;
+    fair.move_task(sleeper, Some(group), 50_000_000).unwrap();
+    // Half a latency of 12 ms before the base of the old queue, and so of the new one.
+    let placed = of(&fair, Some(group)).wrapping_sub(6_000_000);
+    assert_eq!(fair.view(sleeper).unwrap().entity.vruntime, placed);
+    assert_ne!(of(&fair, None), of(&fair, Some(group)));
 }

@@ -241,10 +241,14 @@ impl Fair {
         if let Some(g) = group {
             self.groups[g].tasks += 1;
         }
+        let sleeps = self.cfs_settle(e);
         self.ent[e].set_group(group);
         self.unhome(e);
         if on_cpu {
             self.rehome(e, rq)?;
+        } else if sleeps && self.home(group, rq).is_ok() {
+            self.rehome(e, rq)?;
+            self.cfs_renormalize(self.ent[e].queue, e);
         }
         self.put_back(e, &bracket);
         if bracket.running {

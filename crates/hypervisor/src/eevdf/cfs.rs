@@ -215,6 +215,19 @@ impl Fair {
         }
     }
 
+    /// A sleeper that is to change its group is placed where it is, so that it gets no more for
+    /// sleeping than one that wakes (`detach_task_cfs_rq`). Whether it is one.
+    pub(crate) fn cfs_settle(&mut self, e: Ent) -> bool {
+        let ent = &self.ent[e];
+        let off = matches!(ent.state, TaskState::Asleep | TaskState::Throttled);
+        let sleeps = off && ent.marks.has(Marks::HOMED) && !ent.rel_deadline;
+        let Some(cfs) = self.cfg.cfs.filter(|_| sleeps) else {
+            return false;
+        };
+        self.cfs_place(&cfs, ent.queue, e, false);
+        true
+    }
+
     /// Makes a virtual runtime a distance from where `q` is; [`Self::cfs_renormalize`] undoes it.
     fn cfs_normalize(&mut self, q: Que, e: Ent) {
         let least = self.que[q].zero_vruntime;
@@ -223,7 +236,7 @@ impl Fair {
         ent.rel_deadline = true;
     }
 
-    fn cfs_renormalize(&mut self, q: Que, e: Ent) {
+    pub(crate) fn cfs_renormalize(&mut self, q: Que, e: Ent) {
         let least = self.que[q].zero_vruntime;
         let ent = &mut self.ent[e];
         if core::mem::replace(&mut ent.rel_deadline, false) {

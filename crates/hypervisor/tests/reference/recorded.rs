@@ -68,7 +68,7 @@ fn features(header: &Value, sequence: &Value, hrtick: bool) -> Features {
     features
 }
 
-/// CPUs whose run queues were watched.
+/// Number of run queues that were watched.
 fn cpus(sequence: &Value) -> usize {
     sequence
         .get("cpus")

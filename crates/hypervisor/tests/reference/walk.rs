@@ -43,7 +43,7 @@ pub(crate) const SPECIAL: Leave = Leave {
     ..ASLEEP
 };
 
-/// For one whose group has no runtime left.
+/// For one that is throttled with its group.
 pub(crate) const THROTTLE: Leave = Leave {
     throttle: true,
     ..ASLEEP
