@@ -2,7 +2,7 @@
 
 use super::Fair;
 use super::enqueue::{Dequeue, Enqueue};
-use super::entity::{Attr, Class, Policy};
+use super::entity::{Attr, Marks, Policy};
 use super::error::Error;
 use super::ids::{Ent, GroupId, RqId, TaskId};
 use super::preempt::Arrival;
@@ -13,6 +13,8 @@ use super::weights::{SLICE_MAX_NS, SLICE_MIN_NS};
 struct Bracket {
     queued: bool,
     running: bool,
+    /// Priority then.
+    prio: i8,
 }
 
 impl Fair {
@@ -30,6 +32,7 @@ impl Fair {
         let bracket = Bracket {
             queued: self.ent[e].on_rq,
             running: self.is_running(e),
+            prio: self.ent[e].prio(),
         };
         if bracket.queued {
             let flags = Dequeue {
@@ -55,26 +58,20 @@ impl Fair {
     }
 
     /// `prio_changed_fair`.
-    fn prio_changed(&mut self, e: Ent, bracket: &Bracket, old_nice: i8) {
-        let nice = self.ent[e].nice();
-        if !bracket.queued || nice == old_nice {
+    fn prio_changed(&mut self, e: Ent, bracket: &Bracket) {
+        if !bracket.queued {
             return;
         }
-        let rq = self.ent[e].rq;
+        let (rq, prio) = (self.ent[e].rq, self.ent[e].prio());
         let root = self.rqs[rq].root;
         if self.que[root].members == 1 {
             return;
         }
         if !bracket.running {
             self.check_preempt(e, Arrival::PLAIN);
-        } else if nice > old_nice {
+        } else if prio > bracket.prio {
             self.request(rq, Resched::Now);
         }
-    }
-
-    fn note_nice(&mut self, e: Ent, nice: i8) {
-        let ent = &mut self.ent[e];
-        ent.class = Class::new(ent.policy(), nice);
     }
 
     /// Gives a task that is off the queue the weight of its policy and nice value.
@@ -105,15 +102,18 @@ impl Fair {
         }
         .check()?;
         self.begin_change(e, now_ns)?;
-        let old = self.ent[e].nice();
-        if nice == old {
+        if nice == self.ent[e].nice() {
             return Ok(());
         }
         let bracket = self.take_off(e, false);
-        self.note_nice(e, nice);
+        let ent = &mut self.ent[e];
+        ent.class = ent.class.with_nice(nice);
         self.set_load_weight(e);
         self.put_back(e, &bracket);
-        self.prio_changed(e, &bracket, old);
+        // In 6.1 `set_user_nice` does not compare priorities, as 7.2 and `sched_setattr` do.
+        if self.cfg.cfs.is_some() || nice != bracket.prio {
+            self.prio_changed(e, &bracket);
+        }
         Ok(())
     }
 
@@ -121,7 +121,11 @@ impl Fair {
     /// and nothing was done.
     ///
     /// Asking for the base slice is always a change, and an idle task changes only by its policy,
-    /// as in the kernel. The new slice counts from the next deadline on.
+    /// as in the kernel. The new slice counts from the next deadline on. CFS has no slices: they
+    /// neither make a change nor are kept.
+    ///
+    /// A task that becomes idle keeps its nice value, but takes the priority of the one asked for:
+    /// the next change compares with that.
     ///
     /// # Errors
     ///
@@ -159,38 +163,49 @@ impl Fair {
         }
         .check()?;
         self.begin_change(e, now_ns)?;
-        let ent = &self.ent[e];
-        let old = ent.nice();
-        let same_rest =
-            policy == Policy::Idle || (nice == old && runtime_ns == u64::from(ent.slice));
+        let (ent, cfs) = (&self.ent[e], self.cfg.cfs.is_some());
+        // 6.1 has no slices to compare.
+        let same_slice = cfs || runtime_ns == u64::from(ent.slice);
+        let same_rest = policy == Policy::Idle || (nice == ent.nice() && same_slice);
         if policy == ent.policy() && same_rest {
             return Ok(false);
         }
-        let bracket = self.take_off(e, false);
+        // Without another priority nothing moves (`DEQUEUE_MOVE`).
+        let bracket = self.take_off(e, nice != ent.prio());
         let base = self.cfg.base_slice_ns;
         let ent = &mut self.ent[e];
-        ent.class = Class::new(policy, old);
+        ent.class = ent.class.with_policy(policy, nice);
         if policy != Policy::Idle {
-            ent.class = Class::new(policy, nice);
-            ent.custom_slice = runtime_ns != 0;
+            ent.class = ent.class.with_nice(nice);
+            ent.marks.set(Marks::CUSTOM_SLICE, runtime_ns != 0 && !cfs);
             let slice_ns = match runtime_ns {
                 0 => base,
+                _ if cfs => base,
                 ns => ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS),
             };
             ent.slice = slice_ns as u32;
         }
         self.set_load_weight(e);
         self.put_back(e, &bracket);
-        // The priority that counts is the nice value asked for, under any policy.
-        self.prio_changed_to(e, &bracket, old, nice);
+        if nice != bracket.prio {
+            self.prio_changed(e, &bracket);
+        }
         Ok(true)
     }
 
-    fn prio_changed_to(&mut self, e: Ent, bracket: &Bracket, old: i8, asked: i8) {
-        let kept = self.ent[e].nice();
-        self.note_nice(e, asked);
-        self.prio_changed(e, bracket, old);
-        self.note_nice(e, kept);
+    /// The CPUs that a task may use change, and it stays where it is (`do_set_cpus_allowed`). The
+    /// set is the caller's; here the task is taken off and put back, by which a delayed or heavy
+    /// one is placed anew.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::tick`] for the task's run queue.
+    pub fn set_cpus_allowed(&mut self, id: TaskId, now_ns: u64) -> Result<(), Error> {
+        let e = self.task(id)?;
+        self.begin_change(e, now_ns)?;
+        let bracket = self.take_off(e, false);
+        self.put_back(e, &bracket);
+        Ok(())
     }
 
     /// Moves a task to another group (`sched_move_task`).
@@ -226,15 +241,19 @@ impl Fair {
         if let Some(g) = group {
             self.groups[g].tasks += 1;
         }
+        let sleeps = self.cfs_settle(e);
         self.ent[e].set_group(group);
         self.unhome(e);
         if on_cpu {
             self.rehome(e, rq)?;
+        } else if sleeps && self.home(group, rq).is_ok() {
+            self.rehome(e, rq)?;
+            self.cfs_renormalize(self.ent[e].queue, e);
         }
         self.put_back(e, &bracket);
         if bracket.running {
             self.request(rq, Resched::Now);
-        } else if bracket.queued {
+        } else if bracket.queued && self.cfg.cfs.is_none() {
             self.check_preempt(e, Arrival::PLAIN);
         }
         Ok(())

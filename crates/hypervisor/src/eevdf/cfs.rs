@@ -209,10 +209,23 @@ impl Fair {
     #[inline(never)]
     pub(crate) fn cfs_leave(&mut self, e: Ent) {
         let ent = &self.ent[e];
-        let sleeps = ent.state == TaskState::Asleep && ent.marks.has(Marks::HOMED);
-        if sleeps && !ent.rel_deadline {
+        let off = matches!(ent.state, TaskState::Asleep | TaskState::Throttled);
+        if off && ent.marks.has(Marks::HOMED) && !ent.rel_deadline {
             self.cfs_normalize(ent.queue, e);
         }
+    }
+
+    /// A sleeper that is to change its group is placed where it is, so that it gets no more for
+    /// sleeping than one that wakes (`detach_task_cfs_rq`). Whether it is one.
+    pub(crate) fn cfs_settle(&mut self, e: Ent) -> bool {
+        let ent = &self.ent[e];
+        let off = matches!(ent.state, TaskState::Asleep | TaskState::Throttled);
+        let sleeps = off && ent.marks.has(Marks::HOMED) && !ent.rel_deadline;
+        let Some(cfs) = self.cfg.cfs.filter(|_| sleeps) else {
+            return false;
+        };
+        self.cfs_place(&cfs, ent.queue, e, false);
+        true
     }
 
     /// Makes a virtual runtime a distance from where `q` is; [`Self::cfs_renormalize`] undoes it.
@@ -223,7 +236,7 @@ impl Fair {
         ent.rel_deadline = true;
     }
 
-    fn cfs_renormalize(&mut self, q: Que, e: Ent) {
+    pub(crate) fn cfs_renormalize(&mut self, q: Que, e: Ent) {
         let least = self.que[q].zero_vruntime;
         let ent = &mut self.ent[e];
         if core::mem::replace(&mut ent.rel_deadline, false) {

@@ -1,7 +1,7 @@
 //! Joining and leaving, level by level (`enqueue_task_fair`, `dequeue_entities`).
 
 use super::Fair;
-use super::entity::Policy;
+use super::entity::{Marks, Policy};
 use super::features::Feature;
 use super::ids::{Ent, Que};
 use super::queue::{Queue, Running};
@@ -22,10 +22,20 @@ pub(crate) struct Dequeue {
     pub(crate) sleep: bool,
     /// It must not be delayed.
     pub(crate) special: bool,
+    /// Its group has no runtime left: no level is delayed.
+    pub(crate) throttle: bool,
     /// It was delayed and goes for good (`DEQUEUE_DELAYED`).
     pub(crate) last: bool,
     /// It comes back at once, to where it was (`DEQUEUE_SAVE` without `DEQUEUE_MOVE`); for CFS.
     pub(crate) saves: bool,
+}
+
+impl Dequeue {
+    /// Whether an entity that is not eligible is delayed.
+    #[inline]
+    pub(crate) const fn may_stay(&self) -> bool {
+        self.sleep && !self.special && !self.throttle && !self.last
+    }
 }
 
 /// What one task adds to or takes from the counters of each level above it.
@@ -143,7 +153,8 @@ impl Fair {
             }
             let q = ent.queue;
             let ent = &mut self.ent[e];
-            (ent.slice, ent.custom_slice) = (slice as u32, true);
+            ent.slice = slice as u32;
+            ent.marks.set(Marks::CUSTOM_SLICE, true);
             self.enqueue_entity::<true>(q, e, wakeup, &mut count);
             slice = self.min_slice(q);
             e = self.que[q].owner;
@@ -226,8 +237,7 @@ impl Fair {
         }
         self.update_curr(q);
         self.clear_buddies(q, e);
-        let may_stay = flags.sleep && !flags.special && !flags.last;
-        let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
+        let may_stay = flags.may_stay() && self.cfg.features.has(Feature::DelayDequeue);
         let load = self.load(e);
         let queue = &mut self.que[q];
         let curr = queue.running(&self.ent);
@@ -301,6 +311,7 @@ impl Fair {
         let level = Dequeue {
             sleep: true,
             special: false,
+            throttle: flags.throttle,
             last: false,
             saves: flags.saves,
         };

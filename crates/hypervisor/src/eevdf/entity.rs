@@ -66,24 +66,47 @@ pub enum TaskState {
     Runnable,
     /// Blocked. It may still be queued: see [`TaskView::delayed`].
     Asleep,
+    /// Off the queue until its group has runtime again ([`Block::Throttle`](super::Block::Throttle)).
+    Throttled,
     /// Off its CPU for a migration.
     Migrating,
     /// Exiting: gone with the next pick.
     Exiting,
 }
 
-/// Policy and nice value of a task, in a byte.
+/// Policy, nice value and priority of a task.
+///
+/// Nice (`static_prio`) gives the weight. The priority (`p->prio`, here as the nice value that it
+/// stands for) decides what a change requests. A `sched_setattr` to the idle policy sets the
+/// priority alone, so each is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Class(u8);
+pub(crate) struct Class(u16);
 
 impl Class {
+    /// With the priority of its nice value.
     pub(crate) const fn new(policy: Policy, nice: i8) -> Self {
-        Self((policy as u8) << 6 | (nice - NICE_MIN) as u8)
+        Self((policy as u16) << 12).with_nice(nice)
+    }
+
+    /// `set_user_nice`: the priority follows.
+    pub(crate) const fn with_nice(self, nice: i8) -> Self {
+        let nice_bits = (nice - NICE_MIN) as u16;
+        Self(self.0 & !63 | nice_bits).with_prio(nice)
+    }
+
+    /// With another policy and priority, and nice as it is.
+    pub(crate) const fn with_policy(self, policy: Policy, prio: i8) -> Self {
+        Self(self.0 & 0xFFF | (policy as u16) << 12).with_prio(prio)
+    }
+
+    const fn with_prio(self, prio: i8) -> Self {
+        let prio_bits = (prio - NICE_MIN) as u16;
+        Self(self.0 & !(63 << 6) | prio_bits << 6)
     }
 
     #[inline]
     pub(crate) const fn policy(self) -> Policy {
-        match self.0 >> 6 {
+        match self.0 >> 12 {
             0 => Policy::Normal,
             1 => Policy::Batch,
             _ => Policy::Idle,
@@ -94,11 +117,16 @@ impl Class {
     pub(crate) const fn nice(self) -> i8 {
         (self.0 & 63) as i8 + NICE_MIN
     }
+
+    #[inline]
+    pub(crate) const fn prio(self) -> i8 {
+        (self.0 >> 6 & 63) as i8 + NICE_MIN
+    }
 }
 
 impl core::fmt::Debug for Class {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{:?} {}", self.policy(), self.nice())
+        write!(f, "{:?} {} {}", self.policy(), self.nice(), self.prio())
     }
 }
 
@@ -113,6 +141,8 @@ impl Marks {
     pub(crate) const ASLEEP: Self = Self(2);
     /// Its queue is that of its group on its run queue.
     pub(crate) const HOMED: Self = Self(4);
+    /// Its slice was requested, or follows the tasks below (`custom_slice`).
+    pub(crate) const CUSTOM_SLICE: Self = Self(8);
 
     #[inline]
     pub(crate) const fn has(self, mark: Self) -> bool {
@@ -155,7 +185,7 @@ pub(crate) struct Entity {
     pub(crate) on_rq: bool,
     pub(crate) delayed: bool,
     pub(crate) rel_deadline: bool,
-    pub(crate) custom_slice: bool,
+    pub(crate) depth: u8,
     /// Requested slice in ns: no slice is longer than the 4.2 s that fit.
     pub(crate) slice: u32,
     /// The group's own queue; none for a task.
@@ -165,7 +195,6 @@ pub(crate) struct Entity {
     group: u32,
     /// Of a group: tasks and groups that have their place below it. Of a task: its generation.
     pub(crate) count: u32,
-    pub(crate) depth: u8,
     pub(crate) class: Class,
     pub(crate) state: TaskState,
     pub(crate) marks: Marks,
@@ -187,13 +216,12 @@ impl Entity {
             on_rq: false,
             delayed: false,
             rel_deadline: false,
-            custom_slice: false,
+            depth: 0,
             slice: 0,
             my_q: Que::NONE,
             rq: RqId(u32::MAX),
             group: NO_GROUP,
             count: 0,
-            depth: 0,
             class: Class::new(Policy::Normal, 0),
             state: TaskState::New,
             marks: Marks::default(),
@@ -218,6 +246,16 @@ impl Entity {
     #[inline]
     pub(crate) fn nice(&self) -> i8 {
         self.class.nice()
+    }
+
+    #[inline]
+    pub(crate) fn prio(&self) -> i8 {
+        self.class.prio()
+    }
+
+    #[inline]
+    pub(crate) fn custom_slice(&self) -> bool {
+        self.marks.has(Marks::CUSTOM_SLICE)
     }
 
     #[inline]

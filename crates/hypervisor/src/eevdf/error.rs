@@ -29,6 +29,8 @@ pub enum Error {
     AlreadyForked(TaskId),
     /// The task is awake: there is nothing to wake it from.
     NotAsleep(TaskId),
+    /// The task is not throttled: it has nothing to come back from.
+    NotThrottled(TaskId),
     /// A sleeper whose dequeue is delayed is still queued elsewhere and can only be woken there.
     DelayedElsewhere {
         /// The sleeper.
@@ -139,6 +141,7 @@ impl fmt::Display for Error {
             Self::NotAttached(t) => write!(f, "{t} is on no CPU: fork or attach it first"),
             Self::AlreadyForked(t) => write!(f, "{t} was forked before: wake or attach it"),
             Self::NotAsleep(t) => write!(f, "{t} is awake"),
+            Self::NotThrottled(t) => write!(f, "{t} is not throttled"),
             Self::DelayedElsewhere {
                 task,
                 queued_on,

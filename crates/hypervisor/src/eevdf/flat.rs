@@ -159,8 +159,7 @@ impl Fair {
         let root = self.arena(task);
         self.update_curr(root);
         self.clear_buddies(root, task);
-        let may_stay = flags.sleep && !flags.special && !flags.last;
-        let may_stay = may_stay && self.cfg.features.has(Feature::DelayDequeue);
+        let may_stay = flags.may_stay() && self.cfg.features.has(Feature::DelayDequeue);
         // The lag is taken while the task still counts.
         let stays = may_stay && !self.eligible(root, task);
         self.update_lag(root, task);

@@ -123,7 +123,7 @@ impl Fair {
             weight: ent.weight,
             zero_vruntime: self.que[ent.my_q].zero_vruntime,
             rel_deadline: ent.rel_deadline,
-            custom_slice: ent.custom_slice,
+            custom_slice: ent.custom_slice(),
         };
         self.groups[g].parts.fold(self.lean, at, folded);
         self.used(self.parent(part.ent), -1);
@@ -141,7 +141,7 @@ impl Fair {
             ent.vruntime = folded.deadline;
         }
         ent.weight = folded.weight;
-        ent.custom_slice = folded.custom_slice;
+        ent.marks.set(Marks::CUSTOM_SLICE, folded.custom_slice);
         ent.vprot = folded.vprot;
         self.que[ent.my_q].zero_vruntime = folded.zero_vruntime;
         self.set_load(e, u64::from(folded.load));

@@ -301,6 +301,7 @@ impl Queue {
 pub(crate) const FINAL: Dequeue = Dequeue {
     sleep: true,
     special: false,
+    throttle: false,
     last: true,
     saves: false,
 };

@@ -23,7 +23,7 @@ impl Queue {
     ) {
         let features = cfg.features;
         let (v, load) = self.avg_vruntime(curr);
-        if !ent.custom_slice {
+        if !ent.custom_slice() {
             ent.slice = cfg.base_slice_ns as u32;
         }
         let (vlag, w) = (ent.vlag, ent.weight);

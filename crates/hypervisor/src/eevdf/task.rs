@@ -5,6 +5,7 @@ use super::entity::{Attr, Class, Entity, Marks, TaskState, TaskView};
 use super::error::Error;
 use super::ids::{Ent, GroupId, Que, RqId, TaskId};
 use super::preempt::Arrival;
+use super::queue::Resched;
 use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
 use super::{Actions, Fair};
 
@@ -15,6 +16,9 @@ pub enum Block {
     Sleep,
     /// A sleep that must not see spurious wakeups, as of a stopped task: never delayed.
     Special,
+    /// Its group has used up its quota (`throttle_cfs_rq_work`): no level is delayed, each leaves
+    /// with its lag. [`Fair::unthrottle`] brings it back.
+    Throttle,
     /// It ends; its id is void after the next pick.
     Exit,
 }
@@ -74,11 +78,11 @@ impl Fair {
         let generation = self.ent[e].count;
         let mut ent = Entity::blank(attr.weight());
         ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns) as u32;
-        ent.custom_slice = attr.slice_ns.is_some();
         ent.class = Class::new(attr.policy, attr.nice);
         ent.set_group(group);
         ent.count = generation;
         ent.marks = Marks::LIVE;
+        ent.marks.set(Marks::CUSTOM_SLICE, attr.slice_ns.is_some());
         self.ent[e] = ent;
         self.set_load(e, attr.weight());
         self.set_arena(e, Que::NONE);
@@ -215,7 +219,9 @@ impl Fair {
         let e = self.task(id)?;
         match self.ent[e].state {
             TaskState::Asleep => {}
-            TaskState::Runnable | TaskState::Exiting => return Err(Error::NotAsleep(id)),
+            TaskState::Runnable | TaskState::Throttled | TaskState::Exiting => {
+                return Err(Error::NotAsleep(id));
+            }
             TaskState::New | TaskState::Migrating => return Err(Error::NotAttached(id)),
         }
         let queued_on = self.ent[e].rq;
@@ -249,6 +255,38 @@ impl Fair {
         Ok(self.actions(rq))
     }
 
+    /// A throttled task is queued again where it was (`tg_unthrottle_up`). It preempts nothing: only
+    /// an idle CPU is asked to reschedule.
+    ///
+    /// The kernel queues the tasks of a group on a CPU in the reverse of the order in which they
+    /// were throttled, those of groups below it first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotThrottled`], or those of [`Self::tick`].
+    pub fn unthrottle(&mut self, id: TaskId, now_ns: u64) -> Result<Actions, Error> {
+        let e = self.task(id)?;
+        if self.ent[e].state != TaskState::Throttled {
+            return Err(Error::NotThrottled(id));
+        }
+        let rq = self.ent[e].rq;
+        self.begin_check(rq, now_ns)?;
+        self.rehome(e, rq)?;
+        self.set_clock(rq, now_ns);
+        self.enqueue_task(
+            e,
+            Enqueue {
+                initial: false,
+                wakeup: true,
+            },
+        );
+        self.ent[e].state = TaskState::Runnable;
+        if self.rqs[rq].curr.is_none() {
+            self.request(rq, Resched::Now);
+        }
+        Ok(self.actions(rq))
+    }
+
     /// Run queue on which a sleeper is still queued.
     ///
     /// # Errors
@@ -273,23 +311,23 @@ impl Fair {
             return Err(Error::Idle(rq));
         }
         self.set_clock(rq, now_ns);
-        let special = how != Block::Sleep;
         self.dequeue_here(
             curr,
             Dequeue {
                 sleep: true,
-                special,
-                last: false,
-                saves: false,
+                special: matches!(how, Block::Special | Block::Exit),
+                throttle: how == Block::Throttle,
+                ..Dequeue::default()
             },
         );
-        let exits = how == Block::Exit;
-        let state = if exits {
-            TaskState::Exiting
-        } else {
-            TaskState::Asleep
+        self.ent[curr].state = match how {
+            Block::Sleep | Block::Special => TaskState::Asleep,
+            Block::Throttle => TaskState::Throttled,
+            Block::Exit => TaskState::Exiting,
         };
-        self.ent[curr].state = state;
+        if how == Block::Throttle {
+            self.request(rq, Resched::Now);
+        }
         self.rqs[rq].pick_due = true;
         Ok(self.actions(rq))
     }
@@ -320,6 +358,9 @@ impl Fair {
 
     /// A detached task joins a run queue as a migration target does (`attach_task`).
     ///
+    /// It may come between [`Self::block`] and [`Self::pick`], as newly idle balancing brings it:
+    /// what has blocked is still current then, and so are the groups above it.
+    ///
     /// # Errors
     ///
     /// [`Error::NotAttached`] if it was not detached, a group without a part on `rq`, or those of
@@ -329,7 +370,7 @@ impl Fair {
             self.task(id)?;
             return Err(Error::NotAttached(id));
         };
-        self.begin_check(rq, now_ns)?;
+        self.check_clock(rq, now_ns)?;
         self.rehome(e, rq)?;
         self.set_clock(rq, now_ns);
         let task = &mut self.ent[e];
@@ -353,7 +394,7 @@ impl Fair {
         let ent = &self.ent[e];
         let slice_ns = u64::from(ent.slice);
         let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns);
-        let slice_ns = (ent.custom_slice && ranged).then_some(slice_ns);
+        let slice_ns = (ent.custom_slice() && ranged).then_some(slice_ns);
         Ok(TaskView {
             state: ent.state,
             attr: Attr {

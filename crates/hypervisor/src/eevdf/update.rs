@@ -77,7 +77,7 @@ impl Fair {
         if before(ent.vruntime, ent.deadline) {
             return false;
         }
-        if !ent.custom_slice {
+        if !ent.custom_slice() {
             ent.slice = base as u32;
         }
         ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));

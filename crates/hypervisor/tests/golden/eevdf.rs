@@ -24,6 +24,13 @@ family! {
     slices_and_protection: "e-slice",
     wakeup_preemption: "f-preempt",
     migration_between_queues_and_groups: "g-migrate",
+    switched_features: "h-features",
+    two_cpus: "i-cpus",
+    deep_groups: "j-deep",
+    idle_policy_idle_groups_and_priorities: "k-idle",
+    quotas: "l-throttle",
+    joins_between_block_and_pick: "m-pull",
+    affinity_changes: "n-affinity",
 }
 
 fn replay_all(files: &[VectorFile]) {

@@ -49,7 +49,11 @@ impl Model {
         let root = self.arena(task);
         self.update_curr(root);
         self.clear_buddy(root, task);
-        let may_stay = how.sleep && !how.special && !how.last && self.has(Feature::DelayDequeue);
+        let may_stay = how.sleep
+            && !how.special
+            && !how.throttle
+            && !how.last
+            && self.has(Feature::DelayDequeue);
         self.update_lag(root, task);
         if may_stay && !self.eligible(root, self.entities[task].vruntime) {
             self.mark("task delayed", true);

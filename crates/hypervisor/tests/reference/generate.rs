@@ -38,7 +38,7 @@ impl Dice {
 }
 
 /// Kinds of operations; each run has its own mix.
-const KINDS: usize = 19;
+const KINDS: usize = 22;
 
 pub(crate) struct Generator {
     dice: Dice,
@@ -86,7 +86,7 @@ fn groups(dice: &mut Dice) -> Vec<GroupSetup> {
         groups.push(GroupSetup {
             parent,
             shares: shares(dice),
-            ext_load: if dice.one_in(2) { 0 } else { dice.scale(24) },
+            ext_load: vec![if dice.one_in(2) { 0 } else { dice.scale(24) }],
         });
     }
     groups
@@ -154,6 +154,9 @@ impl Generator {
         mix[0] += 1;
         mix[1] += 2;
         mix[5] += 2;
+        if mix[19] > 0 {
+            mix[20] += 2;
+        }
         let even = dice.one_in(4);
         if even {
             // Changes of nice and attributes would make tasks unlike.
@@ -209,6 +212,13 @@ impl Generator {
     /// The next operation that is allowed as things are.
     pub(crate) fn step(&mut self, model: &Model) -> Step {
         if let Some(cpu) = self.due.take() {
+            if !self.detached.is_empty() && self.dice.one_in(4) {
+                // Newly idle balancing comes before the pick.
+                self.due = Some(cpu);
+                let i = self.dice.roll(self.detached.len() as u64) as usize;
+                let id = self.detached.swap_remove(i);
+                return self.at(cpu, Op::Attach { id });
+            }
             if self.dice.one_in(16) {
                 // What happens between the halves of one schedule().
                 self.now += self.dice.roll(100_000);
@@ -289,6 +299,22 @@ impl Generator {
                 self.due = Some(cpu);
                 Op::Exit
             }
+            19 => {
+                runs?;
+                self.due = Some(cpu);
+                Op::Throttle
+            }
+            20 => {
+                let throttled = |m: &Model, e: usize| {
+                    let ent = &m.entities[e];
+                    ent.state == State::Throttled && m.cpus[ent.cpu].curr != Some(e)
+                };
+                let e = self.any_task(model, throttled)?;
+                return Some((model.entities[e].cpu, Op::Unthrottle { id: id(e) }));
+            }
+            21 => Op::SetAffinity {
+                id: id(self.any_task(model, |_, _| true)?),
+            },
             _ => return None,
         };
         Some((cpu, op))

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use stealtime_hypervisor::eevdf::{Feature, PickMode, Policy, Preempt};
 
 use crate::op::{Answer, Op, Scheduler, Setup, Step};
+use crate::walk::{ASLEEP, SPECIAL, THROTTLE};
 
 /// Weight of nice 0.
 pub(crate) const N0: u64 = 1 << 20;
@@ -28,6 +29,7 @@ const NICE_WEIGHT: [u64; 40] = [
 pub(crate) enum State {
     Runnable,
     Asleep,
+    Throttled,
     Exiting,
     Gone,
 }
@@ -55,7 +57,10 @@ pub(crate) struct Entity {
     pub(crate) rel: bool,
     pub(crate) custom: bool,
     pub(crate) policy: Policy,
+    /// `static_prio`, as a nice value.
     pub(crate) nice: i8,
+    /// `prio`, as a nice value: what the last change asked for, under any policy.
+    pub(crate) prio: i8,
     pub(crate) state: State,
 }
 
@@ -141,7 +146,7 @@ impl Model {
                 let ext_load = if g == 0 {
                     0
                 } else {
-                    setup.groups[g - 1].ext_load
+                    setup.groups[g - 1].ext_load(cpu)
                 };
                 model.queues.push(Queue {
                     tree: Vec::new(),
@@ -298,6 +303,7 @@ impl Entity {
             custom: false,
             policy: Policy::Normal,
             nice: 0,
+            prio: 0,
             state: State::Runnable,
         }
     }
@@ -310,15 +316,18 @@ impl Scheduler for Model {
         match step.op {
             Op::Fork { .. } => self.fork(cpu, step.op),
             Op::Wake { id, flags } => self.wake(cpu, id, flags),
-            Op::Sleep => self.block(cpu, false, State::Asleep),
-            Op::SleepSpecial => self.block(cpu, true, State::Asleep),
-            Op::Exit => self.block(cpu, true, State::Exiting),
+            Op::Sleep => self.block(cpu, ASLEEP, State::Asleep),
+            Op::SleepSpecial => self.block(cpu, SPECIAL, State::Asleep),
+            Op::Throttle => self.block(cpu, THROTTLE, State::Throttled),
+            Op::Unthrottle { id } => self.unthrottle(id),
+            Op::Exit => self.block(cpu, SPECIAL, State::Exiting),
             Op::Pick => return Some(self.schedule(cpu)),
             Op::Tick => self.tick(cpu),
             Op::Hrtick => self.hrtick(cpu),
             Op::Account => self.account(cpu),
             Op::Yield => self.yield_step(cpu),
             Op::YieldTo { to } => return Some(self.yield_to(cpu, to)),
+            Op::SetAffinity { id } => self.set_affinity(id),
             Op::SetNice { id, nice } => self.set_nice(id, nice),
             Op::SetAttr {
                 id,

@@ -27,11 +27,12 @@ pub(crate) struct Setup {
 }
 
 /// A group at the start. It has a part on every CPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GroupSetup {
     pub(crate) parent: usize,
     pub(crate) shares: u64,
-    pub(crate) ext_load: u64,
+    /// Its load elsewhere, by CPU; the last one counts for all further CPUs.
+    pub(crate) ext_load: Vec<u64>,
 }
 
 impl Setup {
@@ -53,6 +54,13 @@ impl Setup {
     }
 }
 
+impl GroupSetup {
+    pub(crate) fn ext_load(&self, cpu: usize) -> u64 {
+        let own = self.ext_load.get(cpu).or(self.ext_load.last());
+        own.copied().unwrap_or(0)
+    }
+}
+
 /// One operation, at a time and on a CPU where it needs one. Tasks and groups are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -69,6 +77,10 @@ pub(crate) enum Op {
     },
     Sleep,
     SleepSpecial,
+    Throttle,
+    Unthrottle {
+        id: i64,
+    },
     Exit,
     Pick,
     Tick,
@@ -77,6 +89,9 @@ pub(crate) enum Op {
     Yield,
     YieldTo {
         to: i64,
+    },
+    SetAffinity {
+        id: i64,
     },
     SetNice {
         id: i64,

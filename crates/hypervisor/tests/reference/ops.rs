@@ -19,7 +19,7 @@ impl Model {
             return;
         };
         let mut e = Entity::blank(id, cpu, group);
-        (e.policy, e.nice) = (policy, nice);
+        (e.policy, e.nice, e.prio) = (policy, nice, nice);
         (e.load, e.weight) = (weight_of(policy, nice), weight_of(policy, nice));
         e.custom = slice != 0;
         e.slice = match slice {
@@ -53,17 +53,25 @@ impl Model {
         self.check(e, false, flags);
     }
 
-    pub(crate) fn block(&mut self, cpu: usize, special: bool, state: State) {
+    pub(crate) fn block(&mut self, cpu: usize, how: Leave, state: State) {
         let e = self.cpus[cpu].curr.expect("a task runs");
-        self.leave(
-            e,
-            Leave {
-                sleep: true,
-                special,
-                last: false,
-            },
-        );
+        self.leave(e, how);
         self.entities[e].state = state;
+        if state == State::Throttled {
+            self.request(cpu, NOW);
+        }
+    }
+
+    /// Queued as by a wakeup, but without its check: an idle CPU alone reschedules.
+    pub(crate) fn unthrottle(&mut self, id: i64) {
+        let e = self.tasks[&id];
+        assert_eq!(self.entities[e].state, State::Throttled);
+        self.join(e, Join::Wakeup);
+        self.entities[e].state = State::Runnable;
+        let cpu = self.entities[e].cpu;
+        if self.cpus[cpu].curr.is_none() {
+            self.request(cpu, NOW);
+        }
     }
 
     pub(crate) fn tick(&mut self, cpu: usize) {
@@ -181,9 +189,11 @@ impl Model {
         }
     }
 
-    /// What follows a change of priority from nice `old` to `new`.
-    fn changed(&mut self, e: usize, (queued, runs): (bool, bool), old: i8, new: i8) {
-        let cpu = self.entities[e].cpu;
+    /// What follows a change that began with priority `old`.
+    fn changed(&mut self, e: usize, (queued, runs): (bool, bool), old: i8) {
+        let (cpu, new) = (self.entities[e].cpu, self.entities[e].prio);
+        let apart = self.entities[e].nice != new || self.entities[e].nice != old;
+        self.mark("priority apart from nice", queued && apart);
         if !queued || old == new || self.members(self.q(cpu, 0)).len() == 1 {
             return;
         }
@@ -194,17 +204,24 @@ impl Model {
         }
     }
 
+    pub(crate) fn set_affinity(&mut self, id: i64) {
+        let e = self.tasks[&id];
+        let was = self.take_off(e);
+        self.put_back(e, was);
+    }
+
     pub(crate) fn set_nice(&mut self, id: i64, nice: i8) {
         let e = self.tasks[&id];
-        let old = self.entities[e].nice;
-        if nice == old {
+        if nice == self.entities[e].nice {
             return;
         }
+        let old = self.entities[e].prio;
         let was = self.take_off(e);
-        self.entities[e].nice = nice;
+        let ent = &mut self.entities[e];
+        (ent.nice, ent.prio) = (nice, nice);
         self.set_weight(e);
         self.put_back(e, was);
-        self.changed(e, was, old, nice);
+        self.changed(e, was, old);
     }
 
     pub(crate) fn set_attr(&mut self, id: i64, policy: Policy, nice: i8, slice: u64) -> bool {
@@ -214,11 +231,11 @@ impl Model {
         if policy == ent.policy && same {
             return false;
         }
-        let old = ent.nice;
+        let old = ent.prio;
         let was = self.take_off(e);
         let base = self.setup.base_slice_ns;
         let ent = &mut self.entities[e];
-        ent.policy = policy;
+        (ent.policy, ent.prio) = (policy, nice);
         if policy != Policy::Idle {
             ent.nice = nice;
             ent.custom = slice != 0;
@@ -229,7 +246,7 @@ impl Model {
         }
         self.set_weight(e);
         self.put_back(e, was);
-        self.changed(e, was, old, nice);
+        self.changed(e, was, old);
         true
     }
 

@@ -28,9 +28,9 @@ impl Ours {
         for g in &setup.groups {
             let parent = (g.parent > 0).then(|| groups[g.parent - 1]);
             let id = fair.create_group(parent).unwrap();
-            for rq in &rqs {
+            for (cpu, rq) in rqs.iter().enumerate() {
                 fair.extend_group(id, *rq).unwrap();
-                fair.set_ext_load(id, *rq, g.ext_load).unwrap();
+                fair.set_ext_load(id, *rq, g.ext_load(cpu)).unwrap();
             }
             fair.set_shares(id, g.shares, 0).unwrap();
             groups.push(id);
@@ -104,6 +104,8 @@ impl Ours {
             Op::Wake { id, flags } => drop(fair.wake_with(self.tasks[&id], rq, flags, now)?),
             Op::Sleep => drop(fair.block(rq, Block::Sleep, now)?),
             Op::SleepSpecial => drop(fair.block(rq, Block::Special, now)?),
+            Op::Throttle => drop(fair.block(rq, Block::Throttle, now)?),
+            Op::Unthrottle { id } => drop(fair.unthrottle(self.tasks[&id], now)?),
             Op::Exit => drop(fair.block(rq, Block::Exit, now)?),
             Op::Pick => {
                 let picked = fair.pick(rq, now)?.task;
@@ -120,6 +122,7 @@ impl Ours {
                     YieldTo::Yielded { .. } => 1,
                 });
             }
+            Op::SetAffinity { id } => fair.set_cpus_allowed(self.tasks[&id], now)?,
             Op::SetNice { id, nice } => fair.set_nice(self.tasks[&id], nice, now)?,
             Op::SetAttr {
                 id,

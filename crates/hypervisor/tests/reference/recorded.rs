@@ -11,7 +11,7 @@ use stealtime_hypervisor::eevdf::{
 };
 
 use crate::files::VectorFile;
-use crate::op::{ENTITY, GroupSetup, Op, QUEUE, Scheduler, Setup, Step, differences};
+use crate::op::{Answer, ENTITY, GroupSetup, Op, QUEUE, Scheduler, Setup, Step, differences};
 
 fn int(value: &Value, key: &str) -> i64 {
     value[key]
@@ -47,8 +47,9 @@ const WITHOUT_EFFECT: [&str; 14] = [
     "LATENCY_WARN",
 ];
 
-fn features(header: &Value, hrtick: bool) -> Features {
-    let listed = header["feats"].as_object().unwrap();
+fn features(header: &Value, sequence: &Value, hrtick: bool) -> Features {
+    let own = sequence.get("feats").unwrap_or(&header["feats"]);
+    let listed = own.as_object().unwrap();
     let mut features = if hrtick {
         Features::NONE.with(Feature::Hrtick)
     } else {
@@ -67,8 +68,15 @@ fn features(header: &Value, hrtick: bool) -> Features {
     features
 }
 
+/// Number of run queues that were watched.
+fn cpus(sequence: &Value) -> usize {
+    sequence
+        .get("cpus")
+        .map_or(1, |n| n.as_u64().unwrap() as usize)
+}
+
 fn setup(header: &Value, sequence: &Value) -> Setup {
-    let features = features(header, int(sequence, "hrtick") == 1);
+    let features = features(header, sequence, int(sequence, "hrtick") == 1);
     let config = Config::linux_7_2(int(header, "cpus") as u32);
     let base_slice_ns = int(header, "base_slice_ns") as u64;
     assert_eq!(config.base_slice_ns, base_slice_ns, "the scaled slice");
@@ -78,9 +86,13 @@ fn setup(header: &Value, sequence: &Value) -> Setup {
         GroupSetup {
             parent: int(g, "parent") as usize,
             shares: int(g, "shares") as u64,
-            ext_load: int(g, "ext_load") as u64,
+            ext_load: match &g["ext_load"] {
+                Value::Array(by_cpu) => by_cpu.iter().map(|l| l.as_u64().unwrap()).collect(),
+                _ => vec![int(g, "ext_load") as u64],
+            },
         }
     });
+    let cost = sequence.get("migration_cost_ns");
     Setup {
         features,
         preempt: match sequence["preempt"].as_str() {
@@ -90,12 +102,12 @@ fn setup(header: &Value, sequence: &Value) -> Setup {
         },
         tick_ns: 1_000_000_000 / int(sequence, "hz") as u64,
         base_slice_ns,
-        migration_cost_ns: config.migration_cost_ns,
+        migration_cost_ns: cost.map_or(config.migration_cost_ns, |ns| ns.as_u64().unwrap()),
         other_load: OtherLoad::External,
         cgroup_mode: CgroupMode::Smp,
         keep_request: false,
         mode: PickMode::Hierarchical,
-        cpus: 1,
+        cpus: cpus(sequence),
         groups: groups.collect(),
     }
 }
@@ -113,10 +125,15 @@ fn op(op: &Value) -> Op {
         },
         "wake" => Op::Wake {
             id: number("id"),
-            flags: WakeFlags::default(),
+            flags: WakeFlags {
+                sync: op["sync"] == 1,
+                rq_selected: op["rq_selected"] == 1,
+            },
         },
         "sleep" => Op::Sleep,
         "sleep_special" => Op::SleepSpecial,
+        "throttle" => Op::Throttle,
+        "affinity" => Op::SetAffinity { id: number("id") },
         "exit" => Op::Exit,
         "pick" => Op::Pick,
         "tick" => Op::Tick,
@@ -195,6 +212,45 @@ fn listed<const N: usize>(
     }
 }
 
+/// The operations that a recorded one is: each task that comes back with a quota is one.
+fn ops(recorded: &Value) -> impl Iterator<Item = Op> {
+    let back = recorded.get("ids").map(|ids| ids.as_array().unwrap());
+    let one = back.is_none().then(|| op(recorded));
+    let back = back.into_iter().flatten();
+    let back = back.map(|id| Op::Unthrottle {
+        id: id.as_i64().unwrap(),
+    });
+    one.into_iter().chain(back)
+}
+
+/// What is recorded under `key` of a CPU: in an array where several were watched.
+fn by_cpu<'a>(out: &'a Value, key: &str, cpu: usize) -> Option<&'a Value> {
+    match out.get(key)? {
+        Value::Array(all) => all.get(cpu),
+        one => Some(one),
+    }
+}
+
+/// Does the steps of one recorded operation: the last one's answer.
+fn act<S: Scheduler>(
+    scheduler: &mut S,
+    recorded: &Value,
+    steps: &[Step],
+    wrong: &mut Vec<String>,
+) -> Answer {
+    let mut answer = None;
+    for step in steps {
+        let blocks = [Op::Sleep, Op::SleepSpecial, Op::Throttle, Op::Exit].contains(&step.op);
+        if blocks || matches!(step.op, Op::Yield | Op::YieldTo { .. }) {
+            let got = [scheduler.running(step.cpu)];
+            let expected = [int(recorded, "id")];
+            differences("cpu", &["running"], &expected, &got, wrong);
+        }
+        answer = scheduler.apply(step);
+    }
+    answer
+}
+
 /// Replays one sequence on what `make` makes.
 ///
 /// # Panics
@@ -212,23 +268,25 @@ pub(crate) fn replay<S: Scheduler>(
         step: 0,
     };
     let mut scheduler = make(&setup(&file.header, sequence));
+    let cpus = cpus(sequence);
     let of_entity = columns(&file.header, "entity", &ENTITY);
     let of_queue = columns(&file.header, "queue", &QUEUE);
-    let (mut entities, mut queues, mut timer) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let (mut entities, mut queues) = (vec![BTreeMap::new(); cpus], vec![BTreeMap::new(); cpus]);
+    let mut timer = 0;
     for (n, recorded) in sequence["ops"].as_array().unwrap().iter().enumerate() {
         place.step = n;
-        let step = Step {
-            cpu: 0,
-            t: int(recorded, "t") as u64,
-            op: op(recorded),
-        };
+        let cpu = recorded
+            .get("cpu")
+            .map_or(0, |c| c.as_u64().unwrap() as usize);
+        let t = int(recorded, "t") as u64;
+        let steps = ops(recorded).map(|op| Step { cpu, t, op });
         let mut wrong = Vec::new();
-        let of_running = [Op::Sleep, Op::SleepSpecial, Op::Exit, Op::Yield].contains(&step.op);
-        if of_running || matches!(step.op, Op::YieldTo { .. }) {
-            let (expected, got) = ([int(recorded, "id")], [scheduler.running(0)]);
-            differences("cpu", &["running"], &expected, &got, &mut wrong);
-        }
-        let answer = scheduler.apply(&step);
+        let answer = act(
+            &mut scheduler,
+            recorded,
+            &steps.collect::<Vec<_>>(),
+            &mut wrong,
+        );
         let out = &recorded["out"];
         for key in ["picked", "ret", "changed"] {
             let expected = out.get(key).map(|v| v.as_i64().unwrap());
@@ -237,26 +295,39 @@ pub(crate) fn replay<S: Scheduler>(
             }
         }
         timer = out.get("hrtick").map_or(timer, |t| t.as_i64().unwrap());
-        let expected = [int(out, "resched"), timer];
-        let names = ["resched", "hrtick"];
-        differences("cpu", &names, &expected, &scheduler.pending(0), &mut wrong);
-        listed(&mut entities, out.get("e"), &of_entity);
-        listed(&mut queues, out.get("q"), &of_queue);
-        for (id, expected) in &entities {
-            if let Some(got) = scheduler.entity(0, *id) {
-                let what = format!("entity {id}");
-                differences(&what, &ENTITY, expected, &got, &mut wrong);
+        for cpu in 0..cpus {
+            let expected = [
+                by_cpu(out, "resched", cpu).unwrap().as_i64().unwrap(),
+                timer,
+            ];
+            let (names, what) = (["resched", "hrtick"], format!("cpu {cpu}"));
+            differences(
+                &what,
+                &names,
+                &expected,
+                &scheduler.pending(cpu),
+                &mut wrong,
+            );
+            listed(&mut entities[cpu], by_cpu(out, "e", cpu), &of_entity);
+            listed(&mut queues[cpu], by_cpu(out, "q", cpu), &of_queue);
+            for (id, expected) in &entities[cpu] {
+                if let Some(got) = scheduler.entity(cpu, *id) {
+                    let what = format!("cpu {cpu} entity {id}");
+                    differences(&what, &ENTITY, expected, &got, &mut wrong);
+                }
             }
-        }
-        for (id, expected) in &queues {
-            let (what, got) = (format!("queue {id}"), scheduler.queue(0, *id as usize));
-            differences(&what, &QUEUE, expected, &got, &mut wrong);
+            for (id, expected) in &queues[cpu] {
+                let got = scheduler.queue(cpu, *id as usize);
+                let what = format!("cpu {cpu} queue {id}");
+                differences(&what, &QUEUE, expected, &got, &mut wrong);
+            }
         }
         assert!(
             wrong.is_empty(),
-            "family {}, seed {}, step {n}: {step:?}\n{}",
+            "family {}, seed {}, step {n}: {} at {t}\n{}",
             file.family,
             place.seed,
+            recorded["op"],
             wrong.join("\n")
         );
     }

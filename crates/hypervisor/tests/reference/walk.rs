@@ -18,6 +18,8 @@ pub(crate) enum Join {
 pub(crate) struct Leave {
     pub(crate) sleep: bool,
     pub(crate) special: bool,
+    /// `DEQUEUE_THROTTLE`, which each level above has too.
+    pub(crate) throttle: bool,
     pub(crate) last: bool,
 }
 
@@ -25,14 +27,32 @@ pub(crate) struct Leave {
 pub(crate) const CHANGE: Leave = Leave {
     sleep: false,
     special: false,
+    throttle: false,
     last: false,
+};
+
+/// For a task that blocks.
+pub(crate) const ASLEEP: Leave = Leave {
+    sleep: true,
+    ..CHANGE
+};
+
+/// For one that must not be woken twice, or exits.
+pub(crate) const SPECIAL: Leave = Leave {
+    special: true,
+    ..ASLEEP
+};
+
+/// For one that is throttled with its group.
+pub(crate) const THROTTLE: Leave = Leave {
+    throttle: true,
+    ..ASLEEP
 };
 
 /// What ends a delay.
 pub(crate) const FINAL: Leave = Leave {
-    sleep: true,
-    special: false,
     last: true,
+    ..ASLEEP
 };
 
 impl Model {
@@ -65,15 +85,18 @@ impl Model {
                 (self.entities[e].slice, self.entities[e].custom) = (slice, true);
             }
             let q = self.level(e);
-            assert_ne!(
-                self.queues[q].curr,
-                Some(e),
-                "nobody runs while off the queue"
-            );
+            // What has blocked is still current until the pick, and so are the groups above it.
+            let current = self.queues[q].curr == Some(e);
+            self.mark("joined while current", current);
+            if current {
+                self.place(q, e, why == Join::Initial && e == task);
+            }
             self.update_curr(q);
             self.refresh(e);
-            self.place(q, e, why == Join::Initial && e == task);
-            self.queues[q].tree.push(e);
+            if !current {
+                self.place(q, e, why == Join::Initial && e == task);
+                self.queues[q].tree.push(e);
+            }
             self.entities[e].on_rq = true;
             at = self.parent(e);
         }
@@ -91,7 +114,12 @@ impl Model {
         let moves = self.update_lag(q, e);
         self.mark("requeued elsewhere", moves);
         self.mark("requeued in place", !moves);
-        if moves {
+        let current = self.queues[q].curr == Some(e);
+        self.mark("requeued while current", current);
+        if moves && current {
+            // The sums count it, as where it is.
+            self.place(q, e, false);
+        } else if moves {
             self.leave_tree(q, e);
             self.place(q, e, false);
             self.queues[q].tree.push(e);
@@ -104,7 +132,8 @@ impl Model {
         let q = self.level(e);
         self.update_curr(q);
         self.clear_buddy(q, e);
-        let may_stay = how.sleep && !how.special && !how.last && self.has(Feature::DelayDequeue);
+        let may_stay = how.sleep && !how.special && !how.throttle && !how.last;
+        let may_stay = may_stay && self.has(Feature::DelayDequeue);
         if may_stay && !self.eligible(q, self.entities[e].vruntime) {
             self.update_lag(q, e);
             self.mark("task delayed", self.is_task(e));
@@ -113,6 +142,15 @@ impl Model {
             return false;
         }
         self.update_lag(q, e);
+        let debt = self.entities[e].vlag < 0;
+        self.mark(
+            "task throttled in debt",
+            how.throttle && self.is_task(e) && debt,
+        );
+        self.mark(
+            "group throttled in debt",
+            how.throttle && !self.is_task(e) && debt,
+        );
         if !how.sleep && self.has(Feature::PlaceRelDeadline) {
             let ent = &mut self.entities[e];
             ent.deadline = ent.deadline.wrapping_sub(ent.vruntime);
@@ -160,6 +198,7 @@ impl Model {
             level = Leave {
                 sleep: true,
                 special: false,
+                throttle: how.throttle,
                 last: false,
             };
         }

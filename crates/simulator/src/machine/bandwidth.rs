@@ -1,6 +1,8 @@
 //! CFS bandwidth (`cpu.max`): a VM's quota is handed out to CPUs in slices; where it is used up,
 //! tasks stop on their way to user mode or into the guest until the period timer brings more.
 
+use core::cmp::Reverse;
+
 use stealtime_hypervisor::eevdf::{Block, GroupId, Resched};
 
 use super::{Callback, Hrtimer, Machine, Message, TaskState};
@@ -40,7 +42,7 @@ pub(crate) struct Bandwidth {
 struct Local {
     left_ns: i64,
     throttled: bool,
-    /// Tasks that stopped here.
+    /// Tasks that stopped here, in that order.
     waiting: Vec<TaskNr>,
 }
 
@@ -143,7 +145,7 @@ impl Machine<'_> {
         }
         local.waiting.push(task);
         self.fair
-            .block(self.cpus[cpu].rq, Block::Special, self.now)?;
+            .block(self.cpus[cpu].rq, Block::Throttle, self.now)?;
         self.tasks[task].state = TaskState::Throttled;
         self.one_less(cpu);
         self.schedule(cpu)?;
@@ -206,6 +208,10 @@ impl Machine<'_> {
     fn distribute(&mut self, n: usize, by: CpuNr) -> Sim {
         let waiting = core::mem::take(&mut self.bandwidths[n].throttled);
         for (at, &cpu) in waiting.iter().enumerate() {
+            if self.limit_of(cpu) == Some(n) {
+                // One that stays in the kernel runs on although its CPU is throttled.
+                self.charge_limit(cpu, n);
+            }
             let b = &mut self.bandwidths[n];
             let local = &mut b.local[cpu.index()];
             let amount = (1 - local.left_ns).min(b.pool_ns);
@@ -221,24 +227,34 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `unthrottle_cfs_rq`: tasks that stopped here are queued again.
+    /// `unthrottle_cfs_rq`: tasks that stopped here are queued again, and preempt nothing; only an
+    /// idle CPU is asked to reschedule.
     fn unthrottle(&mut self, n: usize, cpu: CpuNr, by: CpuNr) -> Sim {
         let local = &mut self.bandwidths[n].local[cpu.index()];
         local.throttled = false;
         let now = self.now;
-        for task in core::mem::take(&mut local.waiting) {
-            let actions = self
-                .fair
-                .wake(self.tasks[task].fair, self.cpus[cpu].rq, now)?;
+        // `list_add` to the list of their queue: the last that stopped is the first. And
+        // `tg_unthrottle_up` meets groups before those above them, the youngest first.
+        let mut order = Vec::with_capacity(local.waiting.len());
+        for task in core::mem::take(&mut local.waiting).into_iter().rev() {
+            let group = self.fair.view(self.tasks[task].fair)?.group;
+            order.push((Reverse(group.map(GroupId::slot)), task));
+        }
+        order.sort_by_key(|&(group, _)| group);
+        let mut actions = None;
+        for (_, task) in order {
+            actions = Some(self.fair.unthrottle(self.tasks[task].fair, now)?);
             let t = &mut self.tasks[task];
             t.state = TaskState::Runnable;
             t.moved_ns = now;
             self.one_more(cpu);
             self.disturb_poll(cpu, by)?;
             self.need_tick(cpu, by)?;
-            self.act(cpu, actions, by)?;
         }
-        Ok(())
+        match actions {
+            Some(actions) => self.act(cpu, actions, by),
+            None => Ok(()),
+        }
     }
 
     /// Whether a task may not be moved between these CPUs (`throttled_lb_pair`).

@@ -1,0 +1,59 @@
+//! A VM with a quota beside a task that computes: when the quota comes back, nothing is preempted.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use stealtime_events::{Kind, Names};
+use stealtime_simulator::config::{
+    Config, HostConfig, Knobs, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig,
+};
+use stealtime_simulator::{Collected, run};
+
+/// `tg_unthrottle_up` enqueues without `wakeup_preempt`: the current task keeps the CPU until its
+/// slice timer or a tick.
+#[test]
+fn what_comes_back_with_its_quota_waits_for_its_turn() {
+    let guest = VmConfig {
+        vcpus: 1,
+        workload: WorkloadConfig::named("busy"),
+        cpu_max_ns: Some((10_000_000, 100_000_000)),
+        ..VmConfig::default()
+    };
+    let mut host = HostConfig::generic(Topology::flat(1));
+    host.tasks.push(TaskConfig {
+        name: "other".to_owned(),
+        workload: WorkloadConfig::named("busy"),
+        count: 1,
+        nice: 0,
+        cpus: vec![0],
+    });
+    let config = Config {
+        host,
+        vms: vec![guest],
+        scripts: Default::default(),
+        knobs: Knobs::default(),
+        run: RunConfig {
+            duration_ns: 2_000_000_000,
+            warmup_ns: 0,
+            seed: 3,
+        },
+    };
+    let mut sink = Collected::default();
+    let outcome = run(&config, &mut sink).unwrap();
+    let vcpu = outcome.vms[0].vcpus[0].tid;
+    let (mut period, mut waits) = (None, Vec::new());
+    for event in &sink.events {
+        match event.kind {
+            Kind::HrtimerExpireEntry { function, .. } => {
+                if sink.names.name(function) == "sched_cfs_period_timer" {
+                    period = Some(event.time_ns);
+                }
+            }
+            Kind::SchedSwitch { next, .. } if next == vcpu => {
+                waits.extend(period.take().map(|at| event.time_ns - at));
+            }
+            _ => {}
+        }
+    }
+    assert!(waits.len() >= 15, "{waits:?}");
+    assert!(waits.iter().all(|ns| *ns > 100_000), "at once: {waits:?}");
+}
