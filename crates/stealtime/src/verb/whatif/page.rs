@@ -278,7 +278,7 @@ fn interval(name: String, change: &Change) -> Interval {
         published: None,
         mark: match change.below_error {
             true => Mark::Noise,
-            false => change.difference.verdict.into(),
+            false => Mark::of(change.difference.verdict, true),
         },
         says: says(change),
     }
