@@ -44,7 +44,7 @@ use crate::report::ReportTo;
 use ask::PreemptFrom;
 use auto::Auto;
 use before::{Lack, Presence};
-use plan::{Plan, Prepared};
+use plan::Plan;
 use result::{Both, Error, Exits, Judged, Measured, Shares, Variant, Waits};
 use seen::{Recordings, Seen};
 
@@ -549,15 +549,9 @@ impl WhatIf {
             .map(|plan| plan.prepare(base))
             .collect::<Result<_, _>>()?;
         let replays = replays::all(base, &plans, self.seeds(), self.threads(), stop)?;
-        let same: Vec<bool> = match plans.first() {
-            Some(zero) => {
-                let changes_nothing = |plan: &Prepared| plan.changes_nothing(base, zero);
-                plans
-                    .iter()
-                    .map(changes_nothing)
-                    .collect::<Result<_, _>>()?
-            }
-            None => Vec::new(),
+        let is_same_host = |at: usize| match (plans.first(), plans.get(at)) {
+            (Some(zero), Some(plan)) => plan.changes_nothing(base, zero),
+            _ => Ok(false),
         };
         let recorded = base.measured();
         let Some(before) = replays.of_plan(0) else {
@@ -570,13 +564,17 @@ impl WhatIf {
                 before,
                 after: replays.of_plan(at)?,
             };
-            let mut variant = result::variant(base, plan.name(), judged, close)?;
-            if same.get(at) == Some(&true) {
+            let variant = result::variant(base, plan.name(), judged, close)?;
+            Some((at, variant))
+        };
+        let mut variants = Vec::new();
+        for (at, mut variant) in (1..).zip(asked).filter_map(variant) {
+            // The same host has the same replays: few variants need that comparison.
+            if variant.gain.outcome == gain::Outcome::Same && is_same_host(at)? {
                 variant.verdict = result::SAME_HOST.to_owned();
             }
-            Some(variant)
-        };
-        let variants = (1..).zip(asked).filter_map(variant).collect();
+            variants.push(variant);
+        }
         Ok((variants, replays.is_stopped()))
     }
 }
