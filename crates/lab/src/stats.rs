@@ -130,6 +130,23 @@ pub struct Difference {
     pub verdict: Verdict,
 }
 
+/// From this change on, in percent of the first variant's mean, a difference matters.
+const RELEVANT_PERCENT: f64 = 1.0;
+/// Of a share, in percentage points.
+const RELEVANT_POINTS: f64 = 0.1;
+
+impl Difference {
+    /// Whether it is large enough to stand out, whatever its interval: 1 % of the first variant's mean, or
+    /// 0.1 points of a share. Of nothing every change is large.
+    #[must_use]
+    pub fn is_relevant(&self, unit: crate::metric::Unit) -> bool {
+        match unit {
+            crate::metric::Unit::Percent => self.estimate.mean.abs() >= RELEVANT_POINTS,
+            _ => self.percent.is_none_or(|p| p.abs() >= RELEVANT_PERCENT),
+        }
+    }
+}
+
 /// The difference of pairs `(first, other)`; `None` without any.
 ///
 /// Runs with the same seed share their random numbers: what chance adds to both falls out of the
@@ -243,6 +260,28 @@ mod tests {
                 .percent,
             None
         );
+    }
+
+    #[test]
+    fn a_difference_matters_by_its_size_alone() {
+        use crate::metric::Unit;
+        let d = |before: f64, after: f64| {
+            difference(&[(before, after), (before, after)], Better::Lower).expect("pairs")
+        };
+        for (before, after, unit, relevant) in [
+            (1_000.0, 1_009.0, Unit::Ns, false),
+            (1_000.0, 1_011.0, Unit::Ns, true),
+            (1_000.0, 989.0, Unit::PerSecond, true),
+            (0.0, 0.5, Unit::Count, true),
+            // Twice as much of a share, but few points.
+            (0.04, 0.08, Unit::Percent, false),
+            (40.0, 40.2, Unit::Percent, true),
+        ] {
+            let d = d(before, after);
+            assert_eq!(d.is_relevant(unit), relevant, "{before} {after}");
+            // Which the verdict does not know of.
+            assert_eq!(d.verdict == Verdict::Worse, after > before);
+        }
     }
 
     proptest! {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
-pub use stealtime_hypervisor::eevdf::Preempt;
-use stealtime_hypervisor::eevdf::{Cfs, Feature, Features, PickMode, weights};
+use stealtime_hypervisor::eevdf::{Cfs, Features, PickMode, weights};
+pub use stealtime_hypervisor::eevdf::{Feature, Preempt};
 use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,
@@ -209,7 +209,12 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     }];
     let placement = assumed.placement.unwrap_or_else(|| placement(recording));
     let kept = placement == Placement::Recorded;
-    let script = |task| script(task, assumed, kept, seed);
+    let affinity = Affinity {
+        assumed,
+        cpus: recording.cpus,
+        kept,
+    };
+    let script = |task| script(task, affinity, seed);
     // Where events were lost, not all ticks are known.
     let (tick_late, tick_phase_ns) = match recording.is_lossy {
         true => (Vec::new(), 0),
@@ -272,7 +277,22 @@ fn topology(cpus: u32, own_caches: bool) -> Topology {
     }
 }
 
-fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> ScriptConfig {
+/// What says where tasks may run.
+#[derive(Clone, Copy)]
+struct Affinity<'a> {
+    assumed: &'a Assumed,
+    /// CPUs of the host.
+    cpus: u32,
+    /// Tasks keep their recorded moves.
+    kept: bool,
+}
+
+fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfig {
+    let Affinity {
+        assumed,
+        cpus,
+        kept,
+    } = affinity;
     // The last one asked for holds.
     let vcpu = assumed.pins.iter().rev();
     let vcpu = vcpu
@@ -280,7 +300,10 @@ fn script(task: &RecordedTask, assumed: &Assumed, kept: bool, seed: u64) -> Scri
         .map(|pin| &pin.1);
     let other = assumed.task_pins.iter().rev();
     let other = other.filter(|pin| task.vcpu.is_none() && pin.0 == task.tid);
+    // All CPUs are no change for a task that is not bound: it keeps its recorded moves.
+    let is_free = |pin: &Vec<u32>| !is_bound(task) && (0..cpus).all(|cpu| pin.contains(&cpu));
     let pin = vcpu.chain(other.map(|pin| &pin.1)).next();
+    let pin = pin.filter(|pin| !is_free(pin));
     let cpus = match pin {
         Some(pin) => pin.clone(),
         None if is_bound(task) => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),

@@ -109,6 +109,32 @@ fn a_table_of_variants() {
     insta::assert_snapshot!(render(&comparison(), Style::new(false)));
 }
 
+/// A change of half a percent may be sure, but is nothing to look at.
+#[test]
+fn only_differences_that_matter_are_coloured() {
+    let shown = |after: f64| {
+        let mut one = comparison();
+        one.variants.truncate(2);
+        let values: [&[f64]; 2] = [&[1000.0; 3], &[after, after + 0.5, after - 0.5]];
+        let (of, unit) = (Of::Vm("web".into()), Unit::PerSecond);
+        one.rows = vec![row("throughput", of, unit, Better::Higher, &values)];
+        render(&one, Style::new(true))
+    };
+    let (red, green) = ("\u{1b}[31m", "\u{1b}[32m");
+    for (after, word, color) in [
+        (995.0, "worse", None),
+        (1005.0, "better", None),
+        (950.0, "worse", Some(red)),
+        (1050.0, "better", Some(green)),
+    ] {
+        let text = shown(after);
+        assert!(text.contains(word), "{text}");
+        for code in [red, green] {
+            assert_eq!(text.contains(code), Some(code) == color, "{after}: {text}");
+        }
+    }
+}
+
 #[test]
 fn many_variants_are_split_and_each_part_has_the_first() {
     let mut many = comparison();

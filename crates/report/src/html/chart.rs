@@ -1,6 +1,8 @@
 //! What a chart shows, as data; `assets/page.js` draws it.
 
 use serde::Serialize;
+use stealtime_lab::metric::Unit;
+use stealtime_lab::stats::{Difference, Verdict};
 
 /// What a number means to whoever reads it. Shown as a color, a shape and in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -12,14 +14,22 @@ pub enum Mark {
     Worse,
     /// It may be chance.
     Noise,
-    /// Neither good nor bad.
+    /// Neither good nor bad, or too little to matter.
     Plain,
 }
 
-impl From<stealtime_lab::stats::Verdict> for Mark {
-    fn from(verdict: stealtime_lab::stats::Verdict) -> Self {
-        use stealtime_lab::stats::Verdict;
+impl Mark {
+    /// What a difference of a metric means; one that is too small to matter is plain.
+    #[must_use]
+    pub fn difference(difference: &Difference, unit: Unit) -> Self {
+        Self::of(difference.verdict, difference.is_relevant(unit))
+    }
+
+    /// The same of a verdict, and whether the difference is large enough to matter.
+    #[must_use]
+    pub const fn of(verdict: Verdict, is_relevant: bool) -> Self {
         match verdict {
+            Verdict::Better | Verdict::Worse if !is_relevant => Self::Plain,
             Verdict::Better => Self::Better,
             Verdict::Worse => Self::Worse,
             Verdict::Same | Verdict::WithinNoise | Verdict::Unknown => Self::Noise,

@@ -76,7 +76,7 @@ impl Effect<'_> {
             value: number.unwrap_or(f64::NAN),
             half_width,
             published: None,
-            mark: change.map_or(Mark::Noise, |change| change.verdict.into()),
+            mark: change.map_or(Mark::Noise, |change| Mark::difference(change, self.unit)),
             says: match change {
                 Some(change) => difference(self.unit, change),
                 None => "not measured".to_owned(),

@@ -104,7 +104,7 @@ fn leads(comparison: &Comparison, page: &mut Page) {
                         1 => format!("{name} {told}"),
                         _ => format!("{} {name} {told}", party(of)),
                     });
-                    marks.push(Mark::from(change.verdict));
+                    marks.push(Mark::difference(change, row.unit));
                 }
             }
         }
@@ -215,7 +215,7 @@ fn fairness(comparison: &Comparison, page: &mut Page) {
             value: cell.estimate.mean,
             half_width: cell.estimate.half_width,
             published: None,
-            mark: told.map_or(Mark::Plain, |told| told.verdict.into()),
+            mark: told.map_or(Mark::Plain, |told| Mark::difference(told, row.unit)),
             says: format!("{}{against}", value(row.unit, &cell.estimate)),
         })
     });
@@ -254,7 +254,10 @@ fn tables(comparison: &Comparison, page: &mut Page) {
                         .difference
                         .as_ref()
                         .map_or_else(String::new, |told| difference(row.unit, told)),
-                    mark: cell.difference.as_ref().map(|told| told.verdict.into()),
+                    mark: cell
+                        .difference
+                        .as_ref()
+                        .map(|told| Mark::difference(told, row.unit)),
                 },
             });
             table.row(std::iter::once(Cell::from(row.name.as_str())).chain(cells));

@@ -145,7 +145,7 @@ fn levels(varied: &Varied, table: &mut Table) {
             Cell {
                 text: String::new(),
                 below: told.map_or_else(String::new, |told| difference(varied.unit, told)),
-                mark: told.map(|told| told.verdict.into()),
+                mark: told.map(|told| Mark::difference(told, varied.unit)),
             },
         ]);
     }

@@ -367,6 +367,10 @@ fn texts(row: &Row, cell: Option<&Cell>) -> (String, String, Option<Verdict>) {
     };
     let shown = value(row.unit, &cell.estimate);
     match &cell.difference {
+        // What is too small to matter is not coloured.
+        Some(d) if !d.is_relevant(row.unit) => {
+            (shown, difference(row.unit, d), Some(Verdict::Different))
+        }
         Some(d) => (shown, difference(row.unit, d), Some(d.verdict)),
         None => (shown, String::new(), None),
     }

@@ -48,6 +48,8 @@ use plan::Plan;
 use result::{Both, Error, Exits, Judged, Measured, Shares, Variant, Waits};
 use seen::{Recordings, Seen};
 
+/// Replays of each variant, unless `--seeds` says how many.
+const SEEDS: u64 = 5;
 /// More variants ask for `--yes`.
 const MANY: usize = 1_000;
 /// So few replays are not worth looking how long one takes.
@@ -108,10 +110,9 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "FILE|DIR")]
     export: Option<PathBuf>,
 
-    /// Replays of each variant
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(2..=1000))]
-    seeds: u64,
+    /// Replays of each variant [default: 5]
+    #[arg(long = "seeds", value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1000))]
+    asked_seeds: Option<u64>,
 
     /// Begin even if it takes more than an hour, or has more than 1,000 variants
     #[arg(long)]
@@ -132,7 +133,7 @@ pub(crate) struct WhatIf {
 
     /// Print how close replays are for each recording below this directory, and nothing else
     #[arg(long, value_name = "DIR",
-        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report", "seeds", "jobs",
+        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report", "asked_seeds", "jobs",
             "yes"])]
     self_test: Option<PathBuf>,
 
@@ -254,6 +255,7 @@ impl WhatIf {
         let (asked, not_answerable) = self.asked(&base)?;
         let recordings = Recordings::read(self, &base)?;
         self.ask(&base, asked.len())?;
+        input::tell(&self.unused(asked.len()));
         let mut report = report(path, &base, not_answerable);
         // What is known before the run is said before it.
         let tables = !self.form.is_json() && !self.report.is_stdout();
@@ -369,13 +371,13 @@ impl WhatIf {
         assumed.preempt = preempt.map(PreemptFrom::preempt);
         let tell = |config: &mut Config| ask::apply(config, &told, &vms);
         let nearest = |assumed: &Assumed| predict::nearest(&recording, &recorded, assumed, tell);
-        let mut found = nearest(&assumed)?;
-        let groups_asked = assumed.groups.is_none() && ask::weighs_ungrouped(self, &found.1, &vms);
+        // A weight is one of cgroups: hosts without need not be tried.
+        ask::apply(&mut trial, &told, &vms)?;
+        let groups_asked = assumed.groups.is_none() && ask::weighs_ungrouped(self, &trial, &vms);
         if groups_asked {
             assumed.groups = Some(true);
-            found = nearest(&assumed)?;
         }
-        let (assumed, config, replayed) = found;
+        let (assumed, config, replayed) = nearest(&assumed)?;
         Ok(Base {
             answers,
             recording,
@@ -437,7 +439,7 @@ impl WhatIf {
 
     /// A large grid begins when the user knows that it is one.
     fn ask(&self, base: &Base, variants: usize) -> Result<(), CliError> {
-        let replays = (variants as f64 + 1.0) * self.seeds as f64;
+        let replays = (variants as f64 + 1.0) * self.seeds() as f64;
         if self.yes || replays < FEW {
             return Ok(());
         }
@@ -450,7 +452,7 @@ impl WhatIf {
         Err(CliError::WhatIf(format!(
             "{variants} variants, {} replays of each, take about {} with {} at a time: add --yes to \
              begin, or vary less",
-            self.seeds,
+            self.seeds(),
             progress::long(seconds),
             self.threads()
         )))
@@ -501,6 +503,30 @@ impl WhatIf {
         Ok((asked, not))
     }
 
+    /// Replays of each variant.
+    fn seeds(&self) -> u64 {
+        self.asked_seeds.unwrap_or(SEEDS)
+    }
+
+    /// Options about replays of variants where there are none: what they are for, and that they do nothing.
+    fn unused(&self, variants: usize) -> Vec<String> {
+        let options = [
+            ("--seeds", self.asked_seeds.is_some()),
+            ("--jobs", self.jobs.is_some()),
+            ("--yes", self.yes),
+        ];
+        let given = options
+            .iter()
+            .filter(|(_, given)| *given && variants == 0 && !self.auto);
+        let text = |(name, _): &(&str, bool)| {
+            format!(
+                "{name} is not used: nothing is changed, so that the recording is replayed once as it \
+                 was; add --set, --vary, --pin or --auto"
+            )
+        };
+        given.map(text).collect()
+    }
+
     /// How many replays run at a time.
     fn threads(&self) -> NonZeroUsize {
         args::threads(self.jobs)
@@ -522,7 +548,11 @@ impl WhatIf {
         let plans: Vec<_> = plans
             .map(|plan| plan.prepare(base))
             .collect::<Result<_, _>>()?;
-        let replays = replays::all(base, &plans, self.seeds, self.threads(), stop)?;
+        let replays = replays::all(base, &plans, self.seeds(), self.threads(), stop)?;
+        let is_same_host = |at: usize| match (plans.first(), plans.get(at)) {
+            (Some(zero), Some(plan)) => plan.changes_nothing(base, zero),
+            _ => Ok(false),
+        };
         let recorded = base.measured();
         let Some(before) = replays.of_plan(0) else {
             return Ok((Vec::new(), true));
@@ -534,13 +564,17 @@ impl WhatIf {
                 before,
                 after: replays.of_plan(at)?,
             };
-            let mut variant = result::variant(base, plan.name(), judged, close)?;
-            if plans.get(at).is_some_and(|plan| plan.changes_nothing(base)) {
+            let variant = result::variant(base, plan.name(), judged, close)?;
+            Some((at, variant))
+        };
+        let mut variants = Vec::new();
+        for (at, mut variant) in (1..).zip(asked).filter_map(variant) {
+            // The same host has the same replays: few variants need that comparison.
+            if variant.gain.outcome == gain::Outcome::Same && is_same_host(at)? {
                 variant.verdict = result::SAME_HOST.to_owned();
             }
-            Some(variant)
-        };
-        let variants = (1..).zip(asked).filter_map(variant).collect();
+            variants.push(variant);
+        }
         Ok((variants, replays.is_stopped()))
     }
 }

@@ -5,6 +5,7 @@ mod asked;
 mod common;
 mod edited;
 mod host;
+mod proposed;
 mod recordings;
 
 use std::cell::RefCell;
@@ -265,11 +266,7 @@ fn what_was_tried_is_what_its_arguments_ask_for() {
         let net = net + mean(&one["work"]).min(0.0);
         assert!((net - number(&one["net"])).abs() < 1e-6, "{one}");
     }
-    let gains = |one: &&Value| match one["outcome"].as_str() {
-        Some("better" | "less_cpu") => true,
-        Some("mixed") => number(&one["net"]) > 0.0,
-        _ => false,
-    };
+    let gains = |one: &&Value| one["net_word"] == "better";
     let better = tried.iter().take_while(gains);
     let nets: Vec<f64> = better.map(|one| number(&one["net"])).collect();
     assert_eq!(nets.len(), tried.iter().filter(gains).count());

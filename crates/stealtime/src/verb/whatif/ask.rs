@@ -235,8 +235,8 @@ pub(super) fn groups<'c>(
 /// The knob of a cgroup's weight.
 const WEIGHT: &str = "cpu_weight";
 
-/// Whether a weight is asked for of VMs of which this host has none in a cgroup: who asks that says that they
-/// are in some.
+/// Whether a weight is asked for of VMs of which this host has none in a cgroup: the question says that
+/// they are in some.
 pub(super) fn weighs_ungrouped(asked: &WhatIf, config: &Config, vms: &[String]) -> bool {
     let settings = asked.set.iter().chain(&asked.vary);
     let mut settings = settings.flat_map(|text| setting(text));
@@ -383,10 +383,7 @@ fn apply_to_vms(
     knobs::set(&mut trial, name, value)?;
     for (vm, set) in (0u32..).zip(&trial.vms) {
         if set.nice != UNSET.0 {
-            let tasks = config.scripts.tasks.iter_mut();
-            for task in tasks.filter(|task| task.vm == Some(vm)) {
-                task.nice = set.nice;
-            }
+            renice(&mut config.scripts, vm, set.nice);
         }
         let Some(group) = config.scripts.groups.get_mut(vm as usize) else {
             continue;
@@ -395,11 +392,27 @@ fn apply_to_vms(
         if set.cpu_weight != UNSET.1 {
             group.get_or_insert_default().cpu_weight = set.cpu_weight;
         }
-        if set.cpu_max_ns != UNSET_LIMIT {
+        // No limit needs no cgroup.
+        let is_limited = set.cpu_max_ns.is_some() || group.is_some();
+        if set.cpu_max_ns != UNSET_LIMIT && is_limited {
             group.get_or_insert_default().cpu_max_ns = set.cpu_max_ns;
         }
     }
     Ok(())
+}
+
+/// Gives a VM's vCPUs a nice value, and those of its other threads that have one of the vCPUs': threads
+/// that were set apart (an emulator at another nice value, a real-time I/O thread) stay so.
+fn renice(scripts: &mut Scripts, vm: u32, nice: i8) {
+    let of_vm = scripts.tasks.iter_mut().filter(|task| task.vm == Some(vm));
+    let mut tasks: Vec<_> = of_vm.collect();
+    let vcpus = tasks.iter().filter(|task| task.vcpu.is_some());
+    let present: BTreeSet<i8> = vcpus.map(|task| task.nice).collect();
+    for task in &mut tasks {
+        if present.contains(&task.nice) {
+            task.nice = nice;
+        }
+    }
 }
 
 /// Adds a pin: `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in

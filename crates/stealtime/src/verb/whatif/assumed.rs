@@ -61,6 +61,7 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
             "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
         )),
+        bound(base),
         Some(balanced(base).to_owned()),
         Some(match recording.idle_wake_ns {
             Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
@@ -69,6 +70,20 @@ pub(super) fn lines(base: &Base) -> Vec<String> {
         }),
     ];
     lines.into_iter().flatten().collect()
+}
+
+/// vCPUs that replays keep on one CPU.
+fn bound(base: &Base) -> Option<String> {
+    let tasks = base.recording.tasks.iter();
+    let vcpus = tasks.filter(|task| task.vcpu.is_some());
+    let (bound, free): (Vec<_>, Vec<_>) = vcpus.partition(|task| host::is_bound(task));
+    let all = bound.len() + free.len();
+    (!bound.is_empty()).then(|| {
+        format!(
+            "{} of {all} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)",
+            bound.len()
+        )
+    })
 }
 
 /// Whether a file about the host says what this knob is set to.

@@ -89,7 +89,7 @@ pub(super) fn run(
     }
     let replays = match chosen.candidates.is_empty() {
         true => Replays::default(),
-        false => replays::all(base, &plans, verb.seeds, verb.threads(), stop)?,
+        false => replays::all(base, &plans, verb.seeds(), verb.threads(), stop)?,
     };
     let recorded = base.measured();
     let mut rows = Vec::new();
@@ -127,7 +127,7 @@ pub(super) fn run(
     let auto = Auto {
         on_top_of: first.name(),
         replays: replays.done(),
-        seeds: verb.seeds,
+        seeds: verb.seeds(),
         tried,
         left_out: chosen.left_out,
         cannot: chosen.cannot,

@@ -4,16 +4,16 @@
 //! vCPUs' time is at stake. What a replay cannot tell is named too, with what to do instead.
 
 use serde::Serialize;
-use stealtime_lab::knobs;
-use stealtime_replay::host;
+use stealtime_replay::Release;
+use stealtime_replay::host::{self, Feature};
 use stealtime_simulator::config::{Cfs, Config};
-use stealtime_simulator::script::ScriptGroup;
+use stealtime_simulator::script::{ScriptConfig, ScriptGroup};
 
 use super::Base;
 use super::ask;
 use super::class;
 use super::facts::{Facts, Vm, share};
-use super::plan::Plan;
+use super::plan::{Plan, Prepared};
 use crate::error::CliError;
 
 /// Most changes that one call tries.
@@ -61,7 +61,10 @@ pub(super) struct Chosen {
 struct Case<'b> {
     base: &'b Base,
     facts: Facts,
-    /// The host with what all changes come on top of.
+    /// What all changes come on top of.
+    first: &'b Plan,
+    before: Prepared,
+    /// The host with that.
     config: Config,
 }
 
@@ -75,12 +78,13 @@ impl Case<'_> {
 
 /// Chooses changes to come on top of `first`.
 pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
-    let mut config = base.config.clone();
-    ask::apply(&mut config, &first.settings, &base.vms)?;
+    let before = first.prepare(base)?;
     let case = Case {
         base,
         facts: Facts::of(&base.answers),
-        config,
+        config: before.config(base, 0)?,
+        first,
+        before,
     };
     let mut rules = vec![
         polls(&case),
@@ -103,7 +107,7 @@ pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
         let before = chosen.candidates.len();
         for plan in rule.plans {
             let known = chosen.candidates.iter().any(|known| known.plan == plan);
-            if known || !can_be_tried(&case, &plan) {
+            if known || !can_be_tried(&case, &plan)? {
                 continue;
             }
             if chosen.candidates.len() == MOST {
@@ -120,17 +124,45 @@ pub(super) fn choose(base: &Base, first: &Plan) -> Result<Chosen, CliError> {
 }
 
 /// Whether it changes anything, and this recording can answer it.
-fn can_be_tried(case: &Case<'_>, plan: &Plan) -> bool {
+fn can_be_tried(case: &Case<'_>, plan: &Plan) -> Result<bool, CliError> {
     let base = case.base;
     let answers = |setting| ask::answerable(setting, base).is_ok();
-    let is_so = |(name, value): &(String, String)| {
-        let mut trial = case.config.clone();
-        knobs::set(&mut trial, name, value).is_ok() && trial.knobs == case.config.knobs
+    let whole = plan.on_top_of(case.first);
+    let is_answered =
+        plan.settings.iter().all(answers) && class::lacks(&whole.settings, base).is_none();
+    // A value that is out of a knob's range is not tried.
+    let (true, Ok(with)) = (is_answered, whole.prepare(base)) else {
+        return Ok(false);
     };
-    plan.settings.iter().all(answers)
-        && class::lacks(&plan.settings, base).is_none()
-        && !(plan.pins.is_empty() && plan.settings.iter().all(is_so))
-        && plan.prepare(base).is_ok()
+    if with.changes_nothing(base, &case.before)? {
+        return Ok(false);
+    }
+    Ok(plan.pins.is_empty() || with.restricts(base, &case.before)?)
+}
+
+/// Shortest and longest slice that the knobs take, in ns.
+const SLICES: std::ops::RangeInclusive<u64> = 100_000..=1_000_000_000;
+
+/// The knob at these parts of what it is, as far as that is less.
+fn shorter(knob: &str, now: u64, least: u64, parts: &[u64]) -> Vec<Plan> {
+    let values = parts.iter().map(|part| (now / part).max(least));
+    let less = values.filter(|value| *value < now);
+    less.map(|value| Plan::knob(knob, value)).collect()
+}
+
+/// The knob at these multiples of what it is, as far as that is more.
+fn longer(knob: &str, now: u64, times: &[u64]) -> Vec<Plan> {
+    let values = times.iter().map(|times| now.saturating_mul(*times));
+    let more = values.filter(|value| *value > now && value <= SLICES.end());
+    more.map(|value| Plan::knob(knob, value)).collect()
+}
+
+/// A feature switched on or off, unless it is.
+fn switched(case: &Case<'_>, feature: Feature, on: bool) -> Option<Plan> {
+    let no = if on { "" } else { "NO_" };
+    let value = format!("{no}{}", feature.name());
+    let is_so = case.config.knobs.sched.features.has(feature) == on;
+    (!is_so).then(|| Plan::knob("sched.features", value))
 }
 
 fn none() -> Rule {
@@ -161,7 +193,8 @@ fn polls(case: &Case<'_>) -> Rule {
         return none();
     }
     let now = case.config.knobs.kvm.halt_poll.halt_poll_ns;
-    let values = [0, now / 2, now / 8].map(|ns| Plan::knob("kvm.halt_poll_ns", ns));
+    let mut plans = vec![Plan::knob("kvm.halt_poll_ns", 0)];
+    plans.extend(shorter("kvm.halt_poll_ns", now.into(), 0, &[2, 8]));
     Rule {
         why: format!(
             "polling in halts costs {}, {} ms of it in vain",
@@ -169,7 +202,7 @@ fn polls(case: &Case<'_>) -> Rule {
             wasted / 1_000_000
         ),
         stake_ns: polled,
-        plans: values.into(),
+        plans,
     }
 }
 
@@ -191,6 +224,51 @@ fn polls_too_short(case: &Case<'_>) -> Rule {
     }
 }
 
+/// Ticks a second of the kernel's fastest configuration.
+const MOST_HZ: u32 = 1_000;
+
+fn of_eevdf_sooner(case: &Case<'_>) -> Vec<Plan> {
+    let slice = host::base_slice_ns(&case.config);
+    let mut plans = shorter("sched.base_slice_ns", slice, *SLICES.start(), &[2, 4]);
+    plans.extend(switched(case, Feature::RunToParity, false));
+    plans.extend(switched(case, Feature::NextBuddy, true));
+    plans.push(Plan::knob("sched.preempt", "full"));
+    plans
+}
+
+fn of_cfs_sooner(cfs: &Cfs) -> Vec<Plan> {
+    let least = *SLICES.start();
+    let slice = cfs.min_granularity_ns;
+    let mut plans = shorter("sched.min_granularity_ns", slice, least, &[2]);
+    plans.extend(shorter("sched.latency_ns", cfs.latency_ns, least, &[2]));
+    let wakeup = cfs.wakeup_granularity_ns;
+    plans.extend(shorter("sched.wakeup_granularity_ns", wakeup, 0, &[2, 4]));
+    plans.push(Plan::knob("sched.fair", "eevdf"));
+    plans
+}
+
+fn of_eevdf_longer(case: &Case<'_>) -> Vec<Plan> {
+    let slice = host::base_slice_ns(&case.config);
+    let mut plans = longer("sched.base_slice_ns", slice, &[2, 4]);
+    plans.extend(switched(case, Feature::RunToParity, true));
+    plans.extend(switched(case, Feature::NextBuddy, false));
+    // Kernels before 6.13 have no other way than `full`.
+    let has_one_way = |release: Release| release.preempt().is_some();
+    if !case.base.recording.release.is_some_and(has_one_way) {
+        plans.push(Plan::knob("sched.preempt", "lazy"));
+    }
+    plans
+}
+
+fn of_cfs_longer(cfs: &Cfs) -> Vec<Plan> {
+    let mut plans = longer("sched.min_granularity_ns", cfs.min_granularity_ns, &[2]);
+    plans.extend(longer("sched.latency_ns", cfs.latency_ns, &[2]));
+    let wakeup = cfs.wakeup_granularity_ns;
+    plans.extend(longer("sched.wakeup_granularity_ns", wakeup, &[2]));
+    plans.push(Plan::knob("sched.fair", "eevdf"));
+    plans
+}
+
 fn after_wakeups(case: &Case<'_>) -> Rule {
     let woken = case.facts.all(|vm| vm.woken);
     let idle = case.facts.all(|vm| vm.waited_for("idle"));
@@ -198,28 +276,14 @@ fn after_wakeups(case: &Case<'_>) -> Rule {
     if !case.facts.minds(stake) {
         return none();
     }
-    let slice = host::base_slice_ns(&case.config);
-    let mut plans: Vec<Plan> = [2, 4]
-        .map(|by| Plan::knob("sched.base_slice_ns", (slice / by).max(100_000)))
-        .into();
-    if let Some(cfs) = case.cfs() {
-        let least = cfs.min_granularity_ns / 2;
-        plans.push(Plan::knob("sched.min_granularity_ns", least.max(100_000)));
-        plans.push(Plan::knob(
-            "sched.latency_ns",
-            (cfs.latency_ns / 2).max(100_000),
-        ));
-        plans.extend([2, 4].map(|by| {
-            Plan::knob(
-                "sched.wakeup_granularity_ns",
-                cfs.wakeup_granularity_ns / by,
-            )
-        }));
-        plans.push(Plan::knob("sched.fair", "eevdf"));
+    let mut plans = match case.cfs() {
+        Some(cfs) => of_cfs_sooner(&cfs),
+        None => of_eevdf_sooner(case),
+    };
+    plans.extend(switched(case, Feature::WakeupPreemption, true));
+    if case.config.knobs.sched.hz < MOST_HZ {
+        plans.push(Plan::knob("host.hz", MOST_HZ));
     }
-    plans.extend(["NO_RUN_TO_PARITY", "NEXT_BUDDY"].map(|f| Plan::knob("sched.features", f)));
-    plans.push(Plan::knob("sched.preempt", "full"));
-    plans.push(Plan::knob("host.hz", 1_000));
     Rule {
         why: format!(
             "woken vCPUs wait {} for busy CPUs: shorter slices and preemption bring them on sooner",
@@ -235,23 +299,12 @@ fn preempted(case: &Case<'_>) -> Rule {
     if !case.facts.minds(stake) {
         return none();
     }
-    let slice = host::base_slice_ns(&case.config);
-    let mut plans: Vec<Plan> = [2, 4]
-        .map(|by| Plan::knob("sched.base_slice_ns", slice.saturating_mul(by)))
-        .into();
-    if let Some(cfs) = case.cfs() {
-        let longer = |name: &str, ns: u64| Plan::knob(name, ns.saturating_mul(2));
-        plans.push(longer("sched.min_granularity_ns", cfs.min_granularity_ns));
-        plans.push(longer("sched.latency_ns", cfs.latency_ns));
-        plans.push(longer(
-            "sched.wakeup_granularity_ns",
-            cfs.wakeup_granularity_ns,
-        ));
-        plans.push(Plan::knob("sched.fair", "eevdf"));
-    }
-    plans.push(Plan::knob("sched.features", "NO_WAKEUP_PREEMPTION"));
-    plans.push(Plan::knob("sched.preempt", "lazy"));
-    if case.base.config.scripts.groups.iter().any(Option::is_some) {
+    let mut plans = match case.cfs() {
+        Some(cfs) => of_cfs_longer(&cfs),
+        None => of_eevdf_longer(case),
+    };
+    plans.extend(switched(case, Feature::WakeupPreemption, false));
+    if case.config.scripts.groups.iter().any(Option::is_some) {
         plans.push(Plan::knob("sched.pick", "flat"));
     }
     Rule {
@@ -343,32 +396,34 @@ fn stacked(case: &Case<'_>) -> Rule {
         each.push(format!("{}=1:1 {list}", vm.name));
         from = (from + vm.vcpus) % cpus;
     }
-    let mut plans = vec![Plan::pins(each)];
-    let all = range(0, cpus);
-    let mut vcpus = case
-        .base
-        .recording
-        .tasks
-        .iter()
-        .filter(|task| task.vcpu.is_some());
-    if vcpus.any(host::is_bound) {
-        let free = case.facts.vms.iter().map(|vm| format!("{}={all}", vm.name));
-        plans.push(Plan::pins(free.collect()));
-    }
     Rule {
         why: format!(
-            "vCPUs wait {} for vCPUs of their own VM: CPUs in turn for a VM's vCPUs, or all CPUs for all",
+            "vCPUs wait {} for vCPUs of their own VM: CPUs in turn for a VM's vCPUs",
             case.facts.share(stake)
         ),
         stake_ns: stake,
-        plans,
+        plans: vec![Plan::pins(each)],
     }
 }
 
 /// Most VMs that are tried with more weight.
 const MOST_WEIGHED: usize = 2;
 
-/// More weight for those who wait most.
+/// Three times: of two equal VMs the one then gets 75 %.
+const MORE_WEIGHT: u32 = 3;
+/// Five steps of 1.25 each are three times the weight too.
+const LESS_NICE: i8 = 5;
+const LEAST_NICE: i8 = -20;
+
+/// The nice value of the VM's vCPUs, the least of several.
+fn nice(case: &Case<'_>, name: &str) -> Option<i8> {
+    let at = case.base.vms.iter().position(|vm| vm == name)?;
+    let of_vm = |task: &&ScriptConfig| task.vcpu.is_some() && task.vm == u32::try_from(at).ok();
+    let vcpus = case.config.scripts.tasks.iter().filter(of_vm);
+    vcpus.map(|task| task.nice).min()
+}
+
+/// More weight than they have for those that wait most.
 fn weights(case: &Case<'_>) -> Rule {
     let waited = |vm: &Vm| vm.waited_for("vcpu_other_vm");
     let mut vms: Vec<&Vm> = case
@@ -386,21 +441,28 @@ fn weights(case: &Case<'_>) -> Rule {
     };
     let plan = |vm: &&Vm| match group(vm) {
         Some(group) => {
-            let more = group
-                .cpu_weight
-                .saturating_mul(3)
-                .min(ScriptGroup::MOST_WEIGHT);
-            Plan::knob(&format!("vm.{}.cpu_weight", vm.name), more)
+            let more = group.cpu_weight.saturating_mul(MORE_WEIGHT);
+            let more = more.min(ScriptGroup::MOST_WEIGHT);
+            let knob = format!("vm.{}.cpu_weight", vm.name);
+            (more > group.cpu_weight).then(|| Plan::knob(&knob, more))
         }
-        None => Plan::knob(&format!("vm.{}.nice", vm.name), -5),
+        None => {
+            let now = nice(case, &vm.name)?;
+            let more = now.saturating_sub(LESS_NICE).max(LEAST_NICE);
+            (more < now).then(|| Plan::knob(&format!("vm.{}.nice", vm.name), more))
+        }
     };
+    let plans: Vec<(&Vm, Plan)> = vms.iter().filter_map(|vm| Some((*vm, plan(vm)?))).collect();
     let most = names(&case.facts, |vm| {
-        vms.iter().any(|most| most.name == vm.name)
+        plans.iter().any(|(most, _)| most.name == vm.name)
     });
     Rule {
-        why: format!("{most}: waits most for other VMs' vCPUs; more weight takes it from those"),
+        why: format!(
+            "{most}: vCPUs there wait most for other VMs' vCPUs; more weight than they have takes it \
+             from those"
+        ),
         stake_ns: stake,
-        plans: vms.iter().map(plan).collect(),
+        plans: plans.into_iter().map(|(_, plan)| plan).collect(),
     }
 }
 

@@ -67,6 +67,9 @@ pub(super) struct Effect {
     /// Mean and interval of what is given back (more is better), or of the difference.
     pub(super) change: Estimate,
     pub(super) word: Word,
+    /// It is enough to matter.
+    #[serde(skip)]
+    pub(super) is_relevant: bool,
 }
 
 /// A VM.
@@ -87,9 +90,16 @@ pub(super) struct VmEffect {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Gain {
     pub(super) outcome: Outcome,
-    /// What variants are ranked by: waiting given back and CPU time freed, less what is left undone
-    /// and what tasks of the host wait longer.
+    /// What variants are ranked and judged by: waiting given back and CPU time freed, less work that is not
+    /// done any more and what tasks of the host wait longer.
     pub(super) net: f64,
+    /// The same with its interval.
+    pub(super) net_change: Estimate,
+    /// What that means.
+    pub(super) net_word: Word,
+    /// It is enough to matter: see [`RELEVANT`].
+    #[serde(skip)]
+    pub(super) is_relevant: bool,
     /// Over all VMs.
     pub(super) given_back: Effect,
     /// CPU time of the host that is spent on nothing any more: what a replay can free is polling, less what
@@ -111,57 +121,68 @@ impl Gain {
     pub(super) fn of(base: &Base, judged: Judged<'_>) -> Option<Self> {
         let less = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Lower, of);
         let more = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Higher, of);
+        let vcpus = judged.recorded.vcpus.iter().sum();
+        let time =
+            |who: &str, compared: &Compared, sign: f64| effect(who, compared, sign, Some(vcpus));
         let mut vms = Vec::new();
         for (vm, name) in base.vms.iter().enumerate() {
+            let of_vm = judged.recorded.vcpus.get(vm).copied();
+            let of_vm = Some(of_vm.unwrap_or(0));
             vms.push(VmEffect {
-                given_back: effect(name, &less(&|m| m.ready(vm))?, -1.0),
-                work: effect(name, &more(&|m| m.work(vm))?, 1.0),
-                wakeup_p99_us: effect(name, &less(&|m| m.wakeup_p99(vm))?, 1.0),
+                given_back: effect(name, &less(&|m| m.ready(vm))?, -1.0, of_vm),
+                work: effect(name, &more(&|m| m.work(vm))?, 1.0, of_vm),
+                wakeup_p99_us: effect(name, &less(&|m| m.wakeup_p99(vm))?, 1.0, None),
             });
         }
+        let work = time("all", &more(&Measured::all_work)?, 1.0);
+        let host_tasks = time(HOST_TASKS, &less(&|m| m.others_ready)?, -1.0);
+        // More work than before is no gain beyond the waiting that it spares.
+        let counts_work = work.change.mean < 0.0;
+        let counts_tasks = host_tasks.word == Word::Worse;
+        let cost = |m: &Measured| {
+            let work = if counts_work { m.all_work() } else { 0.0 };
+            let tasks = if counts_tasks { m.others_ready } else { 0.0 };
+            m.all_ready() + m.all_in_halts() - work + tasks
+        };
+        let net = time("all", &less(&cost)?, -1.0);
         let mut gain = Self {
             outcome: Outcome::WithinNoise,
-            net: 0.0,
-            given_back: effect("all VMs", &less(&Measured::all_ready)?, -1.0),
-            cpu_freed: effect("host", &less(&Measured::all_in_halts)?, -1.0),
+            net: net.change.mean,
+            net_change: net.change,
+            net_word: net.word,
+            is_relevant: net.is_relevant,
+            given_back: time("all VMs", &less(&Measured::all_ready)?, -1.0),
+            cpu_freed: time("host", &less(&Measured::all_in_halts)?, -1.0),
             vms,
-            host_tasks: effect(HOST_TASKS, &less(&|m| m.others_ready)?, -1.0),
-            host_tasks_work: effect(HOST_TASKS, &more(&|m| m.others_work)?, 1.0),
-            work: effect("all", &more(&Measured::all_work)?, 1.0),
-            host_cpu: effect("host", &less(&Measured::host_cpu)?, 1.0),
+            host_tasks,
+            host_tasks_work: time(HOST_TASKS, &more(&|m| m.others_work)?, 1.0),
+            work,
+            host_cpu: time("host", &less(&Measured::host_cpu)?, 1.0),
         };
-        gain.net = gain.sum();
         gain.outcome = gain.judge();
         Some(gain)
     }
 
-    fn sum(&self) -> f64 {
-        let tasks = match self.host_tasks.word {
-            Word::Worse => self.host_tasks.change.mean,
-            _ => 0.0,
-        };
-        let undone = self.work.change.mean.min(0.0);
-        self.given_back.change.mean + self.cpu_freed.change.mean + undone + tasks
-    }
-
+    /// Follows the interval of the net change, which ranks. Only `mixed` and `less CPU` look at parts of it.
     fn judge(&self) -> Outcome {
-        let all = self.given_back.word;
         let words = || self.vms.iter().map(|vm| vm.given_back.word);
-        let vms_gain = words().any(|word| word == Word::Better) || all == Word::Better;
+        let vms_gain = words().any(|word| word == Word::Better);
+        let gains = vms_gain || self.given_back.word == Word::Better;
         let frees = self.cpu_freed.word == Word::Better;
-        let gains = vms_gain || frees;
-        let is_worse = [all, self.work.word].contains(&Word::Worse);
-        // One VM's gain is no gain for all where the others' small losses are more.
-        let is_less = gains && self.net < 0.0;
-        let loses = is_worse || is_less || self.most_lost().is_some();
-        match (gains, loses) {
-            (true, false) if vms_gain => Outcome::Better,
-            (true, false) => Outcome::LessCpu,
-            (true, true) => Outcome::Mixed,
-            (false, true) => Outcome::Worse,
-            (false, false) if words().all(|word| word == Word::Same) => Outcome::Same,
-            (false, false) if words().any(|word| word == Word::BelowError) => Outcome::BelowError,
-            (false, false) => Outcome::WithinNoise,
+        let loses = self.given_back.word == Word::Worse
+            || self.work.word == Word::Worse
+            || self.most_lost().is_some();
+        match self.net_word {
+            Word::Better if loses => Outcome::Mixed,
+            Word::Better if frees && !gains => Outcome::LessCpu,
+            Word::Better => Outcome::Better,
+            Word::Worse if gains || frees => Outcome::Mixed,
+            Word::Worse => Outcome::Worse,
+            _ if vms_gain && loses => Outcome::Mixed,
+            _ if frees && !gains && !loses => Outcome::LessCpu,
+            Word::Same if words().all(|word| word == Word::Same) => Outcome::Same,
+            Word::BelowError => Outcome::BelowError,
+            Word::Same | Word::WithinNoise | Word::Unknown => Outcome::WithinNoise,
         }
     }
 
@@ -181,23 +202,42 @@ impl Gain {
         orders.fold(Ordering::Equal, Ordering::then)
     }
 
-    /// What orders variants: whether anything is won, how much over all, what it takes from whom; less
-    /// is better.
+    /// What orders variants: whether there is a net gain or loss beyond noise and error, how much, what it
+    /// takes from one alone; less is better.
     fn rank(&self) -> [f64; 3] {
-        let class = match self.outcome {
-            Outcome::Better | Outcome::LessCpu => 0.0,
-            Outcome::Mixed if self.net > 0.0 => 0.0,
-            Outcome::Same | Outcome::WithinNoise | Outcome::BelowError => 1.0,
-            Outcome::Mixed | Outcome::Worse => 2.0,
+        let class = match self.net_word {
+            Word::Better => 0.0,
+            Word::Same | Word::WithinNoise | Word::BelowError | Word::Unknown => 1.0,
+            Word::Worse => 2.0,
         };
         let lost = self.most_lost().map_or(0.0, |lost| -lost.change.mean);
         [class, -self.net, lost]
     }
 }
 
-fn effect(who: &str, compared: &Compared, sign: f64) -> Effect {
+/// From this share of vCPUs' time on a change matters, in ms per second of one vCPU: 0.1 %.
+const RELEVANT: f64 = 1.0;
+/// From this share of what it was on a latency does.
+const RELEVANT_OF_LATENCY: f64 = 0.01;
+
+/// Whether so many ms per second of so many vCPUs are enough to stand out.
+pub(super) fn is_relevant(change: f64, vcpus: usize) -> bool {
+    change.abs() >= RELEVANT * vcpus as f64
+}
+
+/// Whether a latency that was `before` changes enough to stand out.
+pub(super) fn is_relevant_latency(change: f64, before: f64) -> bool {
+    change.abs() >= RELEVANT_OF_LATENCY * before
+}
+
+/// A time of so many vCPUs, or a latency.
+fn effect(who: &str, compared: &Compared, sign: f64, vcpus: Option<usize>) -> Effect {
     let estimate = compared.difference.estimate;
     Effect {
+        is_relevant: match vcpus {
+            Some(vcpus) => is_relevant(estimate.mean, vcpus),
+            None => is_relevant_latency(estimate.mean, compared.before),
+        },
         who: who.to_owned(),
         before: compared.before,
         after: compared.after,

@@ -5,9 +5,9 @@ use stealtime_report::html::{
 };
 use stealtime_report::vcpu_number;
 
-use super::result::{Both, Change, Off, Shares, Variant};
+use super::result::{Both, CLOSE, Change, Off, Shares, Variant};
 use super::show::word;
-use super::{Report, page_gain, show_seen};
+use super::{Report, page_gain, show_gain, show_seen};
 
 /// vCPUs that have a row in the chart of the replay's errors.
 const MOST_VCPUS: usize = 64;
@@ -82,11 +82,7 @@ fn leads(report: &Report, page: &mut Page) {
         }
         .to_owned(),
         says: super::show::errors(&report.error),
-        more: vec![
-            "Close is a median of at most 3 % and a 90th percentile of at most 8 % of the span, over \
-             running, ready and halted time of each vCPU."
-                .to_owned(),
-        ],
+        more: vec![CLOSE.to_owned()],
         mark: if close { Mark::Better } else { Mark::Worse },
     });
     for variant in report.variants.iter().take(MOST_LEADS) {
@@ -95,7 +91,7 @@ fn leads(report: &Report, page: &mut Page) {
             says: format!("{}.", variant.verdict),
             more: vec![page_gain::sentence(&variant.gain)],
             mark: match close {
-                true => page_gain::outcome_mark(variant.gain.outcome),
+                true => page_gain::outcome_mark(&variant.gain),
                 false => Mark::Plain,
             },
         });
@@ -278,7 +274,7 @@ fn interval(name: String, change: &Change) -> Interval {
         published: None,
         mark: match change.below_error {
             true => Mark::Noise,
-            false => change.difference.verdict.into(),
+            false => Mark::of(change.difference.verdict, change.is_relevant),
         },
         says: says(change),
     }
@@ -294,6 +290,9 @@ fn changed(title: String, axis: String, rows: Vec<Interval>, page: &mut Page) {
 fn variant(variant: &Variant, charted: bool, page: &mut Page) {
     page.section(variant.name.clone());
     page.text(format!("Verdict: {}.", variant.verdict));
+    if let Some(net) = show_gain::net(&variant.gain) {
+        page.text(format!("{net}."));
+    }
     page.note(
         "With 95 % intervals over replays in which what the recording does not tell was moved by \
          chance. A change that is smaller than what the replay is off by itself is no prediction.",

@@ -5,7 +5,7 @@ use stealtime_report::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Par
 use super::auto::Auto;
 use super::gain::{Effect, Gain, HOST_TASKS, Outcome, Word};
 use super::result::{self, Variant};
-use super::show_gain::{LEGEND, interval, signed, word};
+use super::show_gain::{LEGEND, WORDS, estimate, interval, signed, word};
 
 /// Rows of a chart; the table has all.
 const MOST_ROWS: usize = 60;
@@ -46,6 +46,8 @@ pub(super) fn grid(variants: &[Variant], page: &mut Page) {
 
 fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
     page.note(LEGEND);
+    page.note(WORDS);
+    net(rows, page);
     let more = match rows.len() {
         all if all > MOST_ROWS => format!(" (the first {MOST_ROWS} of {all})"),
         _ => String::new(),
@@ -73,7 +75,7 @@ fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
                 value: effect.change.mean,
                 half_width: effect.change.half_width,
                 published: None,
-                mark: mark(effect.word),
+                mark: mark(effect.word, effect.is_relevant),
                 says: format!("{} {}{loses}", interval(effect), means(effect.word)),
             }
         });
@@ -92,6 +94,32 @@ fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
     }
     losers(rows, &more, page);
     table(rows, page);
+}
+
+/// What each change comes to, which ranks them.
+fn net(rows: &[(&str, &Gain)], page: &mut Page) {
+    let shown = rows.iter().enumerate().take(MOST_ROWS);
+    let bars = shown.map(|(at, (name, gain))| Interval {
+        name: format!("{}. {name}", at + 1),
+        value: gain.net,
+        half_width: gain.net_change.half_width,
+        published: None,
+        mark: mark(gain.net_word, gain.is_relevant),
+        says: format!(
+            "{} {}{}",
+            estimate(&gain.net_change),
+            word(gain.outcome),
+            loses(gain)
+        ),
+    });
+    page.chart(
+        "Net; higher is better",
+        "What each change comes to, with 95 % intervals; the table has the numbers.",
+        Chart::Intervals {
+            axis: Axis::plain("net, ms a second", ""),
+            rows: bars.collect(),
+        },
+    );
 }
 
 /// What each change takes, as bars of parts.
@@ -115,7 +143,7 @@ fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
         part("tasks of the host wait longer", Color::Waking, &|gain| {
             lost(&gain.host_tasks)
         }),
-        part("left undone", Color::Blocked, &undone),
+        part("less work done", Color::Blocked, &undone),
     ];
     if parts
         .iter()
@@ -127,7 +155,7 @@ fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
     let names = rows.iter().take(MOST_ROWS).enumerate();
     page.chart(
         format!("What others lose by it; lower is better{more}"),
-        "Bars for each change: how much longer VMs and tasks of the host wait, and what is left undone, \
+        "Bars for each change: how much longer VMs and tasks of the host wait, and how much less work is done, \
          where that is more than noise; the table has the numbers.",
         Chart::Stacked {
             axis: Axis::plain("lost, ms a second", ""),
@@ -141,21 +169,22 @@ fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
     );
 }
 
-const fn mark(word: Word) -> Mark {
+const fn mark(word: Word, is_relevant: bool) -> Mark {
     match word {
+        Word::Better | Word::Worse if !is_relevant => Mark::Plain,
         Word::Better => Mark::Better,
         Word::Worse => Mark::Worse,
         Word::Same | Word::WithinNoise | Word::BelowError | Word::Unknown => Mark::Noise,
     }
 }
 
-/// What a variant means, as a mark.
-pub(super) const fn outcome_mark(outcome: Outcome) -> Mark {
-    match outcome {
-        Outcome::Better | Outcome::LessCpu => Mark::Better,
-        Outcome::Worse => Mark::Worse,
-        Outcome::Mixed => Mark::Plain,
+/// What a variant means, as a mark: green and red are for what is more than noise, and enough to matter.
+pub(super) const fn outcome_mark(gain: &Gain) -> Mark {
+    match gain.outcome {
         Outcome::Same | Outcome::WithinNoise | Outcome::BelowError => Mark::Noise,
+        _ if !gain.is_relevant => Mark::Plain,
+        Outcome::Mixed => Mark::Plain,
+        Outcome::Better | Outcome::LessCpu | Outcome::Worse => mark(gain.net_word, true),
     }
 }
 
@@ -184,9 +213,12 @@ fn loses(gain: &Gain) -> String {
 /// What a variant gives and takes, as a sentence.
 pub(super) fn sentence(gain: &Gain) -> String {
     format!(
-        "Waiting given back {}, CPU time freed {} ms a second{}.",
+        "Net {} ms a second, {}: waiting given back {}, CPU time freed {}, work {}{}.",
+        estimate(&gain.net_change),
+        word(gain.outcome),
         interval(&gain.given_back),
         interval(&gain.cpu_freed),
+        interval(&gain.work),
         loses(gain)
     )
 }
@@ -197,11 +229,11 @@ fn table(rows: &[(&str, &Gain)], page: &mut Page) {
         "change",
         "means",
         "loses most",
+        "net",
         "given back",
         "CPU freed",
-        "undone",
+        "work",
         "host's tasks wait",
-        "net",
     ];
     let mut table = Table::new("Ranking", &heads, 4);
     for (at, (name, gain)) in (1..).zip(rows) {
@@ -216,14 +248,14 @@ fn table(rows: &[(&str, &Gain)], page: &mut Page) {
             Cell {
                 text: word(gain.outcome).to_owned(),
                 below: String::new(),
-                mark: Some(outcome_mark(gain.outcome)),
+                mark: Some(outcome_mark(gain)),
             },
             lost.into(),
+            estimate(&gain.net_change).into(),
             interval(&gain.given_back).into(),
             interval(&gain.cpu_freed).into(),
-            signed(-gain.work.change.mean).into(),
+            signed(gain.work.change.mean).into(),
             signed(-gain.host_tasks.change.mean).into(),
-            signed(gain.net).into(),
         ]);
     }
     page.table(table);

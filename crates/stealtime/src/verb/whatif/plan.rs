@@ -1,8 +1,8 @@
 //! What a variant is: knobs and pins.
 
 use stealtime_replay::host::{self, Assumed};
-use stealtime_simulator::config::Config;
-use stealtime_simulator::script::ScriptGroup;
+use stealtime_simulator::config::{CfsKnobs, Config};
+use stealtime_simulator::script::{ScriptConfig, ScriptGroup};
 
 use super::Base;
 use super::ask::{self, Setting};
@@ -86,11 +86,23 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Whether the replay as recorded has all of it already.
-    pub(super) fn changes_nothing(&self, base: &Base) -> bool {
-        let mut trial = base.config.clone();
-        let is_set = ask::apply(&mut trial, &self.settings, &base.vms).is_ok();
-        is_set && trial == base.config && self.assumed == base.assumed
+    /// Whether the host is with it what it is without.
+    pub(super) fn changes_nothing(&self, base: &Base, without: &Self) -> Result<bool, CliError> {
+        let (with, without) = (self.config(base, 0)?, without.config(base, 0)?);
+        Ok(explicit(with) == explicit(without))
+    }
+
+    /// Whether some task may not run any more where it may without: its recorded affinity.
+    pub(super) fn restricts(&self, base: &Base, without: &Self) -> Result<bool, CliError> {
+        let (with, without) = (self.config(base, 0)?, without.config(base, 0)?);
+        let allowed = |task: &ScriptConfig, cpu| task.cpus.is_empty() || task.cpus.contains(&cpu);
+        let cpus = 0..base.recording.cpus;
+        let tasks = with.scripts.tasks.iter().zip(&without.scripts.tasks);
+        let loses = |(task, before): (&ScriptConfig, &ScriptConfig)| {
+            let mut cpus = cpus.clone();
+            cpus.any(|cpu| allowed(before, cpu) && !allowed(task, cpu))
+        };
+        Ok(tasks.into_iter().any(loses))
     }
 
     /// The host for a replay with this seed.
@@ -106,6 +118,26 @@ impl Prepared {
         config.scripts.idle_takes |= weights(&config) != before;
         Ok(config)
     }
+}
+
+/// The host with tunables written out that the kernel sets by the number of CPUs: the same value is the same
+/// host.
+fn explicit(mut config: Config) -> Config {
+    let cpus = config.host.topology.cpus();
+    let slice = host::base_slice_ns(&config);
+    let sched = &mut config.knobs.sched;
+    match &mut sched.cfs {
+        Some(knobs) => {
+            let cfs = knobs.on(cpus);
+            *knobs = CfsKnobs {
+                latency_ns: Some(cfs.latency_ns),
+                min_granularity_ns: Some(cfs.min_granularity_ns),
+                wakeup_granularity_ns: Some(cfs.wakeup_granularity_ns),
+            };
+        }
+        None => sched.base_slice_ns = Some(slice),
+    }
+    config
 }
 
 /// `cpu.weight` of each VM that has a cgroup.

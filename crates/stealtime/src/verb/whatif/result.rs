@@ -9,7 +9,7 @@ use stealtime_lab::stats::{Difference, Verdict, difference};
 use stealtime_replay::predict::{Errors, Times, VcpuTimes};
 
 use super::Base;
-use super::gain::Gain;
+use super::gain::{self, Gain, Outcome};
 
 /// A percentage with three decimals.
 fn percent(part: u64, whole: u64) -> f64 {
@@ -202,6 +202,9 @@ pub(super) struct Change {
     pub(super) difference: Difference,
     /// Smaller than what the replay itself is off for this quantity.
     pub(super) below_error: bool,
+    /// It is enough to matter.
+    #[serde(skip)]
+    pub(super) is_relevant: bool,
 }
 
 impl Change {
@@ -232,11 +235,17 @@ pub(super) fn variant(
     close: bool,
 ) -> Option<Variant> {
     let changes = changes(&base.vms, judged);
+    let gain = Gain::of(base, judged)?;
+    let is_same = |change: &Change| change.difference.verdict == Verdict::Same;
+    let verdict = match gain.outcome == Outcome::Same && changes.iter().all(is_same) {
+        true => SAME_REPLAYS.to_owned(),
+        false => verdict(&changes, close),
+    };
     Some(Variant {
         name,
-        verdict: verdict(&changes, close),
         changes,
-        gain: Gain::of(base, judged)?,
+        verdict,
+        gain,
     })
 }
 
@@ -298,6 +307,8 @@ pub(super) fn ranked(variants: &[Variant]) -> Vec<(&str, &Gain)> {
 pub(super) struct Measured {
     /// Of each VM, [`QUANTITIES`] in their order.
     vms: Vec<[f64; QUANTITIES.len()]>,
+    /// vCPUs of each VM.
+    pub(super) vcpus: Vec<usize>,
     /// CPU time of each VM in halts, in ms per second.
     in_halts: Vec<f64>,
     /// Waiting of tasks that are no vCPUs, in ms per second.
@@ -318,6 +329,7 @@ impl Measured {
         let rate = |ns: u64| ns as f64 / span * 1_000.0;
         Self {
             vms: (0..vms).map(quantities).collect(),
+            vcpus: (0..vms).map(|vm| of_vm(times, vm).len()).collect(),
             in_halts: (0..vms).map(in_halts).collect(),
             others_ready: rate(times.others.ready_ns),
             others_work: rate(times.others.run_ns),
@@ -440,6 +452,7 @@ impl Judged<'_> {
 pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
     let mut changes = Vec::new();
     for (vm, name) in vms.iter().enumerate() {
+        let vcpus = judged.recorded.vcpus.get(vm).copied().unwrap_or(0);
         for (at, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
             if at >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, at)) {
                 // It never waited for a CPU after a wakeup: that is not a latency of 0.
@@ -448,6 +461,7 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
             let Some(compared) = judged.compare(better, |replay| replay.value(vm, at)) else {
                 continue;
             };
+            let mean = compared.difference.estimate.mean;
             changes.push(Change {
                 vm: name.clone(),
                 place: (vm, at),
@@ -457,6 +471,10 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
                 after: compared.after,
                 difference: compared.difference,
                 below_error: compared.below_error,
+                is_relevant: match at >= WAKEUP_P50 {
+                    true => gain::is_relevant_latency(mean, compared.before),
+                    false => gain::is_relevant(mean, vcpus),
+                },
             });
         }
     }
@@ -467,6 +485,9 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
 pub(super) const SAME_HOST: &str =
     "nothing changes: the host is taken to have had that already (see Assumed; --host FILE tells)";
 
+/// Of a variant with which all that is measured of each replay is what it is without.
+const SAME_REPLAYS: &str = "nothing changes: every replay is the same with it";
+
 /// Of a VM whose changes are all smaller than the replay's own error.
 const NOT_ANSWERABLE: &str = "not answerable (below the replay's error)";
 
@@ -476,6 +497,13 @@ impl Variant {
         self.verdict.contains(NOT_ANSWERABLE)
     }
 }
+
+/// Of a replay that is further off than predictions are good for.
+pub(super) const TOO_FAR: &str = "the replay itself is too far from the recording to trust sizes";
+
+/// What is near enough.
+pub(super) const CLOSE: &str = "Close is a median of at most 3 % and a 90th percentile of at most 8 % of \
+    the span, over running, ready and halted time of each vCPU, and exits by reason within 5 %.";
 
 /// What a variant means for the VMs, in words.
 pub(super) fn verdict(changes: &[Change], close: bool) -> String {
@@ -501,10 +529,9 @@ pub(super) fn verdict(changes: &[Change], close: bool) -> String {
         };
         parts.push(format!("{vm}: {word}"));
     }
-    let trust = if close {
-        ""
-    } else {
-        "; the replay itself is too far from the recording to trust sizes"
+    let trust = match close {
+        true => String::new(),
+        false => format!("; {TOO_FAR}"),
     };
     format!("{}{trust}", parts.join(", "))
 }

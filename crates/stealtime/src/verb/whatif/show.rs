@@ -6,7 +6,7 @@ use stealtime_lab::stats::Verdict;
 use stealtime_report::{escape, vcpu_number};
 
 use super::Report;
-use super::result::{Both, Change, Error, Exits, Variant, Waits};
+use super::result::{Both, CLOSE, Change, Error, Exits, TOO_FAR, Variant, Waits};
 use super::show_gain::{self, paragraph};
 use super::show_seen;
 
@@ -44,6 +44,10 @@ pub(super) fn before(report: &Report) -> String {
         );
     }
     let _ = writeln!(out, "  error: {}", errors(&report.error));
+    if !report.error.is_close() {
+        let sentence = format!("Note: {TOO_FAR}. {CLOSE}");
+        paragraph(&mut out, "  ", &sentence);
+    }
     if let Some(worst) = worst(&report.vcpus) {
         let _ = writeln!(out, "  most off: {}", escape::terminal(&worst));
     }
@@ -57,10 +61,10 @@ pub(super) fn before(report: &Report) -> String {
 pub(super) fn after(report: &Report) -> String {
     let mut out = String::new();
     if let Some(auto) = &report.auto {
-        show_gain::auto(&mut out, auto);
+        show_gain::auto(&mut out, auto, report.error.is_close());
     } else {
         if report.variants.len() > 1 {
-            show_gain::grid(&mut out, &report.variants);
+            show_gain::grid(&mut out, &report.variants, report.error.is_close());
         }
         if report.variants.len() <= MOST_DETAILED {
             for one in &report.variants {
@@ -170,15 +174,18 @@ fn variant(out: &mut String, variant: &Variant) {
     for change in &variant.changes {
         change_row(out, change);
     }
+    if let Some(net) = show_gain::net(&variant.gain) {
+        paragraph(out, "  ", &net);
+    }
     paragraph(out, "  ", &format!("verdict: {}", variant.verdict));
 }
 
 /// What a difference means.
 pub(super) fn word(change: &Change) -> &'static str {
     match change.difference.verdict {
-        _ if change.below_error => "below the replay's error",
         Verdict::Same => "the same",
         Verdict::WithinNoise => "within noise",
+        _ if change.below_error => "below the replay's error",
         Verdict::Better => "better",
         Verdict::Worse => "worse",
         Verdict::Different => "different",

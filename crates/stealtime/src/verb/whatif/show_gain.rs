@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use stealtime_lab::stats::Estimate;
 use stealtime_report::escape;
 use stealtime_report::wrap;
 
 use super::auto::Auto;
 use super::gain::{Effect, Gain, Outcome, VmEffect, Word};
-use super::result::{self, Variant};
+use super::result::{self, TOO_FAR, Variant};
 
 /// Columns of a terminal.
 const WIDTH: usize = 100;
@@ -17,7 +18,7 @@ const NAME: usize = 27;
 const MOST_ROWS: usize = 60;
 
 /// What `--auto` found.
-pub(super) fn auto(out: &mut String, auto: &Auto) {
+pub(super) fn auto(out: &mut String, auto: &Auto, close: bool) {
     if auto.tried.is_empty() {
         out.push_str(
             "\nNothing to try: no time of 1% or more is lost to what a replay can change\n",
@@ -33,7 +34,7 @@ pub(super) fn auto(out: &mut String, auto: &Auto) {
             auto.seeds,
             auto.replays
         );
-        ranking(out, &title, &auto.rows());
+        ranking(out, &title, &auto.rows(), close);
         if auto.left_out > 0 {
             let _ = writeln!(out, "  {} more were left out", auto.left_out);
         }
@@ -44,11 +45,11 @@ pub(super) fn auto(out: &mut String, auto: &Auto) {
 }
 
 /// All variants of a grid, the best first.
-pub(super) fn grid(out: &mut String, variants: &[Variant]) {
+pub(super) fn grid(out: &mut String, variants: &[Variant], close: bool) {
     let mut rows = result::ranked(variants);
     rows.truncate(MOST_ROWS);
     let title = format!("{} variants, the best first", variants.len());
-    ranking(out, &title, &rows);
+    ranking(out, &title, &rows, close);
     if variants.len() > MOST_ROWS {
         let more = variants.len() - MOST_ROWS;
         let _ = writeln!(
@@ -59,33 +60,40 @@ pub(super) fn grid(out: &mut String, variants: &[Variant]) {
 }
 
 /// What the columns are.
-pub(super) const LEGEND: &str = "All in ms per second. Given back: waiting for a CPU that the vCPUs of \
-    all VMs are spared. CPU freed: CPU time of the host that is not spent in halts any more, on polling or \
-    on sleeping. Loses most: the VM, or the host's tasks with VMMs' other threads among them, by waiting \
-    longer or by getting less done. Undone: what all get less done of what was recorded. Ranked by what \
-    is given back and freed, less what is undone and what the host's tasks wait longer.";
+pub(super) const LEGEND: &str = "All in ms per second. Net: given back and freed, less work that is not \
+    done any more and what the host's tasks wait longer. Variants are ranked by it, and its 95% interval \
+    decides what they mean. Given back: waiting for a CPU that the vCPUs of all VMs are spared. Freed: \
+    CPU time of the host that is not spent in halts any more, on polling or on sleeping. Work: how much \
+    more (+) or less (-) of the recorded work all get done. Loses most: the VM, or the host's tasks with \
+    VMMs' other threads among them, by waiting longer or by getting less done.";
 
-fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)]) {
+/// What the words are.
+pub(super) const WORDS: &str = "better, worse: the net interval leaves out 0. mixed: some gain, some lose. \
+    less CPU: CPU time is freed, no VM gains or loses beyond noise. noise: the net interval includes 0. \
+    < error: less than the replay as recorded is off by itself.";
+
+fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)], close: bool) {
     out.push('\n');
     paragraph(out, "", title);
     paragraph(out, "  ", LEGEND);
     let _ = writeln!(
         out,
-        "   #  {:<NAME$}  {:>13}  {:>13}  {:<17}  {:>6}  means",
-        "change", "given back", "CPU freed", "loses most", "undone"
+        " #  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} loses most",
+        "change", "net", "given back", "freed", "work", "means"
     );
     for (at, (name, gain)) in (1..).zip(rows) {
         row(out, at, name, gain);
     }
-    let noise = "noise: the 95% interval includes 0. < error: less than the replay as recorded is off \
-        by itself.";
-    paragraph(out, "  ", noise);
+    paragraph(out, "  ", WORDS);
+    if !close {
+        paragraph(out, "  ", &format!("Note: {TOO_FAR}."));
+    }
 }
 
 fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
     let lost = gain.most_lost().map_or("-".to_owned(), |lost| {
         let who = escape::short(&lost.who, 10);
-        format!("{who:<10} {:>6.1}", -lost.change.mean)
+        format!("{who} {}", amount(-lost.change.mean))
     });
     // A pin stays in one piece.
     let name = escape::terminal(name).replace("pin ", "pin\u{a0}");
@@ -93,32 +101,60 @@ fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
     let mut lines = lines.map(|line| line.replace('\u{a0}', " "));
     let _ = writeln!(
         out,
-        " {rank:>3}  {:<NAME$}  {:>13}  {:>13}  {lost:<17}  {:>6}  {}",
+        "{rank:>2}  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} {lost}",
         lines.next().unwrap_or_default(),
-        interval(&gain.given_back),
-        interval(&gain.cpu_freed),
-        signed(-gain.work.change.mean),
+        estimate(&gain.net_change),
+        signed(gain.given_back.change.mean),
+        signed(gain.cpu_freed.change.mean),
+        signed(gain.work.change.mean),
         word(gain.outcome),
     );
     for line in lines {
-        let _ = writeln!(out, "        {line}");
+        let _ = writeln!(out, "      {line}");
     }
+}
+
+/// What a variant comes to over all, with the parts of it; `None` where all is the same.
+pub(super) fn net(gain: &Gain) -> Option<String> {
+    (gain.outcome != Outcome::Same).then(|| {
+        format!(
+            "net: {} ms per second ({}): waiting given back {}, CPU time freed {}, work {}",
+            estimate(&gain.net_change),
+            word(gain.outcome),
+            interval(&gain.given_back),
+            interval(&gain.cpu_freed),
+            interval(&gain.work),
+        )
+    })
 }
 
 /// A change with its interval.
 pub(super) fn interval(effect: &Effect) -> String {
-    match effect.change.half_width {
-        Some(half) => format!("{} ±{half:.1}", signed(effect.change.mean)),
-        None => signed(effect.change.mean),
+    estimate(&effect.change)
+}
+
+/// The same of an estimate.
+pub(super) fn estimate(estimate: &Estimate) -> String {
+    match estimate.half_width {
+        Some(half) => format!("{} ±{}", signed(estimate.mean), amount(half)),
+        None => signed(estimate.mean),
+    }
+}
+
+/// With a decimal below 1,000.
+fn amount(value: f64) -> String {
+    match value.abs() >= 999.95 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.1}"),
     }
 }
 
 /// With its sign, and no sign where nothing shows.
 pub(super) fn signed(value: f64) -> String {
-    let text = format!("{value:+.1}");
-    match text.trim_start_matches(['+', '-']) {
+    match amount(value.abs()).as_str() {
         "0.0" => "0.0".to_owned(),
-        _ => text,
+        text if value < 0.0 => format!("-{text}"),
+        text => format!("+{text}"),
     }
 }
 
