@@ -348,6 +348,8 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("directed yields", Neither, s.directed_yields);
     rate("yields to the vCPU waited for", Higher, s.yields_to_awaited);
     rate("yield hypercalls", Neither, s.yield_hypercalls);
+    rate("IPIs tracked", Neither, s.mechanisms.ipis_recorded.get());
+    rate("guest hints", Neither, s.mechanisms.guest_hints.get());
     rate("paravirtual lock halts", Neither, s.pv_waits);
     rate("paravirtual lock kicks", Neither, s.pv_kicks);
     rate("threads moved in guests", Neither, s.guest_migrations);

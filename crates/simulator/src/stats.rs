@@ -186,6 +186,12 @@ pub struct Mechanisms {
     pub notified_in_guest: Cell<u64>,
     /// Locked operations on SN.
     pub sn_toggles: Cell<u64>,
+    /// IPIs of which it was recorded that their sender waits for their receiver.
+    pub ipis_recorded: Cell<u64>,
+    /// Such records that the receiver's EOI ended.
+    pub ipis_settled: Cell<u64>,
+    /// Times that a guest named the vCPU that one of its vCPUs waits for.
+    pub guest_hints: Cell<u64>,
 }
 
 fn count(cell: &Cell<u64>) {
@@ -207,6 +213,18 @@ impl Events for Mechanisms {
 
     fn sn_cleared(&self) {
         count(&self.sn_toggles);
+    }
+
+    fn ipi_recorded(&self, _sender: u32, _receiver: u32, _vector: u8) {
+        count(&self.ipis_recorded);
+    }
+
+    fn ipi_settled(&self, _sender: u32, _receiver: u32) {
+        count(&self.ipis_settled);
+    }
+
+    fn guest_hint(&self, _waiter: u32, _holder: u32) {
+        count(&self.guest_hints);
     }
 }
 

@@ -48,6 +48,11 @@ impl Agent {
         self.op == IDLE && self.suspended == IDLE && self.buffer == 0
     }
 
+    /// Everybody sees all of its stores.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.buffer == 0
+    }
+
     fn words(&self) -> usize {
         usize::from(self.log) + usize::from(self.suspended_log) + 2 * usize::from(self.buffer)
     }

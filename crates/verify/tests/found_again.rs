@@ -42,6 +42,23 @@ fn found(variant: &str, scene: Option<&str>, property: &str, flaw: Option<u8>, s
 }
 
 #[test]
+fn a_kick_that_compares_before_it_wakes_loses_the_wakeup() {
+    found("kick-compares-first", None, "request-seen", None, 14);
+}
+#[test]
+fn kicks_from_interrupts_on_the_loaded_cpu_are_seen() {
+    for policy in ["put", "corrected", "off"] {
+        let case = pick("pi-notify", policy, Some("irq-kicker"));
+        let outcome = case.explore(limits(None));
+        assert_eq!(outcome.end, End::Exhausted, "{case:?}");
+        assert!(
+            outcome.findings.is_empty(),
+            "{case:?}: {:?}",
+            outcome.findings
+        );
+    }
+}
+#[test]
 fn flaw_1_on_test_in_the_wakeup_path_v1() {
     found(
         "as-posted-v1",

@@ -17,6 +17,9 @@ impl PostedVcpu {
     /// there, the task may be switched out *if it still waits*
     /// ([`SharedVcpu::still_waiting`]); `false`: the wait is over. `irqs_allowed`: RFLAGS.IF = 1.
     ///
+    /// Of requests, [`Requests::UNBLOCK`] and [`Requests::NESTED_POSTED`] end the wait, no others.
+    /// `UNBLOCK` is taken by that.
+    ///
     /// The fence is the vCPU's half of R4: a poster that does not see the waiter has set ON
     /// before it looked, and ON is seen here.
     pub fn wait<W: AtomicWord>(

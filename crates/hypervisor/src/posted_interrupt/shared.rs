@@ -37,6 +37,10 @@ impl VcpuMode {
 }
 
 /// Requests to a vCPU, a bit each. Bits 8 and above are the caller's.
+///
+/// A request alone is seen at the next guest entry. Only [`Requests::UNBLOCK`] and
+/// [`Requests::NESTED_POSTED`] end a wait (`kvm_vcpu_check_block`): a caller whose own request must
+/// reach a vCPU that waits adds `UNBLOCK`, or the vCPU wakes, finds nothing and sleeps again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requests(pub u64);
 
@@ -183,20 +187,24 @@ pub enum Kick {
     Nothing,
 }
 
-/// Makes requests and gets the vCPU to look at them (`kvm_make_request` + `kvm_vcpu_kick`).
+/// Makes requests and gets the vCPU to look at them (`kvm_make_request` + `__kvm_vcpu_kick`). A
+/// request that must end a wait comes with [`Requests::UNBLOCK`].
 ///
-/// `on_own_thread`: the vCPU kicks itself, which needs neither wakeup nor locked operation.
-pub fn kick<W: AtomicWord>(vcpu: &SharedVcpu<W>, requests: Requests, on_own_thread: bool) -> Kick {
+/// `on_loaded_cpu`: the CPU that kicks has this vCPU loaded (`kvm_running_vcpu`): its own thread
+/// kicks, or an interrupt on that CPU. The mode then changes by a plain store, and no IPI is sent.
+/// The wakeup comes first all the same: an interrupt between the last look of
+/// [`PostedVcpu::wait`](super::PostedVcpu::wait) and the switch finds a waiter that is still loaded.
+pub fn kick<W: AtomicWord>(vcpu: &SharedVcpu<W>, requests: Requests, on_loaded_cpu: bool) -> Kick {
     vcpu.request(requests);
-    if on_own_thread {
+    // `wake_up` starts with the full fence that orders the request before the mode.
+    if wake_up(vcpu) {
+        return Kick::Wake;
+    }
+    if on_loaded_cpu {
         if vcpu.mode() == VcpuMode::InGuest {
             vcpu.set_mode(VcpuMode::ExitingGuest);
         }
         return Kick::Nothing;
-    }
-    // `wake_up` starts with the full fence that orders the request before the mode.
-    if wake_up(vcpu) {
-        return Kick::Wake;
     }
     let from = VcpuMode::InGuest as u64;
     let to = VcpuMode::ExitingGuest as u64;

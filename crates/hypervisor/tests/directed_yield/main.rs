@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod ipi;
+mod meanwhile;
 mod model;
 mod order;
 mod spin;

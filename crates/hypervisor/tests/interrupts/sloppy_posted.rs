@@ -134,6 +134,36 @@ fn posted_interrupts_sloppy_08_exiting_mode_gets_no_ipi_and_loses_nothing() {
 }
 
 #[test]
+fn a_kick_on_the_loaded_cpu_wakes_a_vcpu_that_is_about_to_sleep() {
+    let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
+    rig.own.begin_blocking(&rig.shared, &());
+    assert!(rig.own.wait(&rig.shared, &mut rig.lapic, true, &()));
+    // An interrupt comes before the switch: its handler runs on the CPU that has the vCPU loaded.
+    let kicked = kick(&rig.shared, Requests::UNBLOCK, true);
+    assert_eq!(kicked, Kick::Wake);
+    assert!(!rig.shared.still_waiting(), "it must not be switched out");
+    // It looks again and finds the request.
+    assert!(!rig.own.wait(&rig.shared, &mut rig.lapic, true, &()));
+}
+
+#[test]
+fn only_a_request_to_unblock_ends_a_wait() {
+    const CALLERS_OWN: Requests = Requests(1 << 8);
+    let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
+    rig.own.begin_blocking(&rig.shared, &());
+    for own in [false, true] {
+        assert!(rig.own.wait(&rig.shared, &mut rig.lapic, true, &()));
+        assert_eq!(kick(&rig.shared, CALLERS_OWN, own), Kick::Wake);
+        let sleeps = rig.own.wait(&rig.shared, &mut rig.lapic, true, &());
+        assert!(sleeps, "it wakes, finds nothing and sleeps again");
+        let both = Requests(CALLERS_OWN.0 | Requests::UNBLOCK.0);
+        assert_eq!(kick(&rig.shared, both, own), Kick::Wake);
+        assert!(!rig.own.wait(&rig.shared, &mut rig.lapic, true, &()));
+        assert_eq!(rig.shared.take(CALLERS_OWN), CALLERS_OWN, "kept for entry");
+    }
+}
+
+#[test]
 fn posted_interrupts_sloppy_09_xapic_destination_is_shifted() {
     assert_eq!(ndst(0x12, false), 0x1200);
     assert_eq!(ndst(0x1_0012, false), 0x1200, "8 bits, as the register has");

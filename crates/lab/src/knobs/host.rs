@@ -67,6 +67,12 @@ pub(super) static KNOBS: &[Knob] = &[
         "CPUs that load balancing leaves alone",
         |k| Value::Cpus(k.host.isolcpus.clone()),
         |k, v| k.host.isolcpus = v.cpus()?),
+    knob!(Knobs "host.cold_cache_ns", Kind::Time { min: 0, max: 10_000_000 },
+        Ours("a few us to over 1 ms, by what the tasks work on: Li, Ding and Shen, Quantifying the Cost of \
+              Context Switch, 2007"),
+        "How much longer a task runs after another has used its CPU, since its data has left the caches",
+        |k| Value::Ns(k.host.cold_cache_ns.into()),
+        |k, v| k.host.cold_cache_ns = v.number()?),
     knob!(Knobs "xen.batch_wakeups", Kind::Choice(|| BATCH.to_vec()),
         Ours("Xen batches always (form)"),
         "Whether a multicast IPI gathers its wakeups in one batch",

@@ -51,5 +51,5 @@ impl From<Ability> for Option<u32> {
 fields! {
     /// Fields of [`Features`].
     FEATURES, features, Features, Ability:
-    apicv ipiv hv_timer_shift ple vtd_posting x2apic x2apic_cluster tsc_scaling ecv_cntpoff
+    apicv ipiv hv_timer_shift ple svm vtd_posting x2apic x2apic_cluster tsc_scaling ecv_cntpoff
 }

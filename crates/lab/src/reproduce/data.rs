@@ -56,6 +56,10 @@ const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/published/directed-yield-inert-dbench.toml"),
     ),
     (
+        "directed-yield-build",
+        include_str!("../../../../scenarios/published/directed-yield-build.toml"),
+    ),
+    (
         "directed-yield-s390",
         include_str!("../../../../scenarios/published/directed-yield-s390.toml"),
     ),
@@ -300,7 +304,7 @@ pub struct Figure {
 
 /// What a claim in words says of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Expect {
     /// Equal to the last bit.
     Same,
@@ -310,6 +314,8 @@ pub enum Expect {
     Lower,
     /// Higher.
     Higher,
+    /// Not lower beyond the claim's margin, with all of the interval.
+    NotLower,
 }
 
 /// The largest difference, in percent, that counts as none.
@@ -338,7 +344,7 @@ pub struct Claim {
     pub vm: Option<String>,
     /// What should come out.
     pub expect: Expect,
-    /// Of [`Expect::Unchanged`]: the largest difference, in percent, that counts as none;
+    /// Of [`Expect::Unchanged`] and [`Expect::NotLower`]: the largest difference, in percent, that counts as none;
     /// [`UNCHANGED_WITHIN_PERCENT`] without it.
     #[serde(default)]
     pub within_percent: Option<f64>,

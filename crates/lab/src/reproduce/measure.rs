@@ -138,7 +138,8 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         half_width: of_with.half_width,
         change_percent: difference.percent,
         change_half_width: difference.percent_half_width,
-        within_percent: (claim.expect == Expect::Unchanged).then_some(within),
+        within_percent: matches!(claim.expect, Expect::Unchanged | Expect::NotLower)
+            .then_some(within),
         holds,
         miss: (!holds).then(|| claim.miss.clone()),
     })

@@ -416,10 +416,14 @@ fn is_contradicted(rows: &[&FigureRow]) -> bool {
 fn holds(expect: Expect, difference: &Difference, within: f64) -> bool {
     let change = difference.estimate.mean;
     match (expect, difference.verdict) {
-        (Expect::Same | Expect::Unchanged, Verdict::Same) => true,
+        (Expect::Same | Expect::Unchanged | Expect::NotLower, Verdict::Same) => true,
         (Expect::Unchanged, _) => {
             let interval = difference.percent.zip(difference.percent_half_width);
             interval.is_some_and(|(percent, half)| percent.abs() + half <= within)
+        }
+        (Expect::NotLower, _) => {
+            let interval = difference.percent.zip(difference.percent_half_width);
+            interval.is_some_and(|(percent, half)| percent - half >= -within)
         }
         (Expect::Same, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
         (Expect::Lower, _) => change < 0.0,

@@ -255,6 +255,9 @@ fn words_hold_by_interval_and_not_by_chance() {
     assert!(is(Expect::Unchanged, &same));
     assert!(is(Expect::Lower, &fell) && !is(Expect::Higher, &fell));
     assert!(!is(Expect::Lower, &noise));
+    assert!(is(Expect::NotLower, &same) && !is(Expect::NotLower, &fell));
+    let rose = fell.map(|(a, b)| (b, a));
+    assert!(is(Expect::NotLower, &rose) && is(Expect::NotLower, &[noise[0]; 3]));
 }
 
 /// Small differences, however sure, are none; large and wide ones are not shown to be.

@@ -90,9 +90,9 @@ fn whole(
     };
     host.host.tasks = tasks;
     let mut template = Config {
+        knobs: Knobs::on(&host.host.profile.features),
         host: host.host,
         vms: groups.iter().map(|group| group.vm.clone()).collect(),
-        knobs: Knobs::default(),
         run,
         scripts: Scripts::default(),
     };

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use stealtime_hypervisor::directed_yield::ple::PleVendor;
 use stealtime_hypervisor::eevdf::{Cfs, Feature, Features, PickMode};
 
 use super::{Config, Pinning};
@@ -90,12 +91,42 @@ impl Config {
             range(&format!("task.{n}.count"), task.count.into(), 1, 65_536)?;
             check_nice(&format!("task.{n}.nice"), task.nice)?;
         }
+        self.check_svm()?;
         for n in 0..self.vms.len() {
             self.check_vm(n)?;
         }
         self.check_scripts()?;
         if self.vms.is_empty() && self.host.tasks.is_empty() && self.scripts.tasks.is_empty() {
             return wrong("vm", "nothing to run: give at least one [[vm]] or [[task]]");
+        }
+        Ok(())
+    }
+
+    /// What VMX alone has, and the pause-loop window of each vendor.
+    fn check_svm(&self) -> Result<(), ConfigError> {
+        let (features, ple) = (&self.host.profile.features, &self.knobs.kvm.ple);
+        let vendor = if features.svm {
+            PleVendor::Svm
+        } else {
+            PleVendor::Vmx
+        };
+        if ple.vendor != vendor {
+            let what = format!(
+                "{:?} on a host with {vendor:?}: start from Knobs::on",
+                ple.vendor
+            );
+            return wrong("kvm.ple.vendor", what);
+        }
+        let on = |there: bool| there && features.svm;
+        for (key, there) in [
+            ("apicv", on(features.apicv)),
+            ("ipiv", on(features.ipiv)),
+            ("hv_timer_shift", on(features.hv_timer_shift.is_some())),
+        ] {
+            if there {
+                let what = "VMX alone has it: set it to false on a host with svm";
+                return wrong(format!("profile.features.{key}"), what);
+            }
         }
         Ok(())
     }
@@ -160,6 +191,12 @@ impl Config {
             );
         }
         range(&format!("vm.{n}.vcpus"), vm.vcpus.into(), 1, 4096)?;
+        if !vm.guest.x2apic && vm.vcpus > 255 {
+            return wrong(
+                format!("vm.{n}.x2apic"),
+                format!("{} vCPUs: xAPIC ids end at 254, set x2apic=true", vm.vcpus),
+            );
+        }
         range(
             &format!("vm.{n}.cpu_weight"),
             vm.cpu_weight.into(),

@@ -20,6 +20,7 @@ impl Profile {
                 ipiv: false,
                 hv_timer_shift: Some(5),
                 ple: true,
+                svm: false,
                 vtd_posting: true,
                 x2apic: true,
                 x2apic_cluster: true,

@@ -11,6 +11,8 @@ use stealtime_hypervisor::lapic_timer::TimerPolicy;
 use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
+use super::profile::Features as HostFeatures;
+
 /// When the L1 data cache is emptied before a VM entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L1dFlush {
@@ -34,7 +36,8 @@ pub struct KvmKnobs {
     pub lapic_timer_advance: bool,
     /// `kvm.halt_poll_ns` and its growth.
     pub halt_poll: HaltPollKnobs,
-    /// `kvm_intel.ple_gap`, `ple_window` and its growth.
+    /// `kvm_intel.ple_gap`, `ple_window` and its growth; `kvm_amd.pause_filter_thresh`,
+    /// `pause_filter_count` and its growth on an SVM host.
     pub ple: PleKnobs,
     /// How a spinning vCPU looks for one to yield to (`kvm.enable_relaxed_boost` and ours).
     pub directed_yield: YieldKnobs,
@@ -108,6 +111,9 @@ pub struct HostKnobs {
     pub nohz_full: Vec<u32>,
     /// `isolcpus=domain`: CPUs that load balancing leaves alone.
     pub isolcpus: Vec<u32>,
+    /// `host.cold_cache_ns` (ours): how much longer a task runs after another has used its CPU, since what
+    /// it works on has left the caches, in ns. 0: not counted.
+    pub cold_cache_ns: u32,
 }
 
 /// Xen's scheduler, as far as it decides which CPUs a wakeup tickles.
@@ -143,6 +149,18 @@ pub struct Knobs {
     pub host: HostKnobs,
     /// Xen.
     pub xen: XenKnobs,
+}
+
+impl Knobs {
+    /// The defaults on a machine: an SVM host has the pause-loop window of `kvm_amd`.
+    #[must_use]
+    pub fn on(features: &HostFeatures) -> Self {
+        let mut knobs = Self::default();
+        if features.svm {
+            knobs.kvm.ple = PleKnobs::SVM;
+        }
+        knobs
+    }
 }
 
 impl Default for Knobs {

@@ -23,6 +23,9 @@ pub struct Features {
     pub hv_timer_shift: Option<u32>,
     /// Pause-loop exiting.
     pub ple: bool,
+    /// AMD's SVM in place of VMX: pause loops are counted in PAUSEs and leave the guest at any CPL. There
+    /// is no preemption timer, and APIC virtualization (AVIC) is not modelled.
+    pub svm: bool,
     /// The IOMMU posts interrupts of assigned devices.
     pub vtd_posting: bool,
     /// LAPICs are in x2APIC mode.

@@ -96,6 +96,16 @@ impl GuestBuilder {
         SpinId(self.kernel.spinlocks.len() as u32 - 1)
     }
 
+    /// A spinlock of a program: test and set, held and waited for at CPL 3. The guest preempts no thread
+    /// that holds it or waits for it: there is a vCPU for each of the program's threads.
+    pub fn user_spinlock(&mut self, name: &str) -> SpinId {
+        let lock = self.spinlock(name);
+        if let Some(lock) = self.kernel.spinlocks.get_mut(lock.0 as usize) {
+            lock.user = true;
+        }
+        lock
+    }
+
     /// A mutex.
     pub fn mutex(&mut self, name: &str) -> MutexId {
         self.kernel.mutexes.push(Mutex {

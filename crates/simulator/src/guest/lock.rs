@@ -61,14 +61,26 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether waiters for the guest's locks yield to their owners.
-    pub(crate) fn has_yielding_spinlocks(&self, vm: VmNr) -> bool {
-        self.lock_kind(vm) == Kind::Yielding
+    /// How one lock works: one of a program is a word that its threads exchange.
+    fn kind_of(&self, vm: VmNr, lock: SpinId) -> Kind {
+        match self.is_user_lock(vm, lock) {
+            true => Kind::TestAndSet,
+            false => self.lock_kind(vm),
+        }
     }
 
-    /// Whether waiters for the guest's locks halt.
-    pub(crate) fn has_pv_spinlocks(&self, vm: VmNr) -> bool {
-        self.lock_kind(vm) == Kind::Paravirtual
+    pub(crate) fn is_user_lock(&self, vm: VmNr, lock: SpinId) -> bool {
+        self.vms[vm].kernel.spinlocks[lock.0 as usize].user
+    }
+
+    /// Whether waiters for this lock yield to its owner.
+    pub(crate) fn yields_to_owner(&self, vm: VmNr, lock: SpinId) -> bool {
+        self.kind_of(vm, lock) == Kind::Yielding
+    }
+
+    /// Whether waiters for this lock halt.
+    pub(crate) fn halts_for_lock(&self, vm: VmNr, lock: SpinId) -> bool {
+        self.kind_of(vm, lock) == Kind::Paravirtual
     }
 
     /// `queued_spin_lock`: taken, or waits its turn.
@@ -78,14 +90,16 @@ impl Machine<'_> {
         if let Some(owner) = self.vms[vm].kernel.spinlocks[lock.0 as usize].owner {
             self.cut(self.vcpu_of(vm, owner.vcpu));
         }
+        let user = self.is_user_lock(vm, lock);
         let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off += 1;
+        v.guest.user_locks += u16::from(user);
         let locked = u64::from(self.costs.locked_shared_ns);
         v.guest.push_next(Micro::Run {
             ns: locked,
-            kernel: true,
+            kernel: !user,
         });
-        let unfair = self.lock_kind(vm).is_unfair();
+        let unfair = self.kind_of(vm, lock).is_unfair();
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         if l.owner.is_some_and(|owner| owner.vcpu == index) {
             let what = format!("takes spinlock {}, which its vCPU holds already", l.name);
@@ -129,9 +143,13 @@ impl Machine<'_> {
             // `_Q_SLOW_VAL` is gone with this unlock.
             first.kicked |= first.halted;
         }
-        let unfair = self.lock_kind(vm).is_unfair();
+        let (unfair, user) = (
+            self.kind_of(vm, lock).is_unfair(),
+            self.is_user_lock(vm, lock),
+        );
         let v = &mut self.vcpus[vcpu];
         v.guest.preempt_off = v.guest.preempt_off.saturating_sub(1);
+        v.guest.user_locks -= u16::from(user);
         v.guest.push_next(Micro::CheckResched);
         match first {
             Some(first) if first.kicked => {}
@@ -149,7 +167,7 @@ impl Machine<'_> {
         }
         self.vcpus[vcpu].guest.push_next(Micro::Run {
             ns: own,
-            kernel: true,
+            kernel: !user,
         });
         Ok(())
     }
@@ -188,7 +206,7 @@ impl Machine<'_> {
     pub(crate) fn look_at_lock(&mut self, vcpu: VcpuNr, lock: SpinId) -> Look {
         let v = &self.vcpus[vcpu];
         let (vm, index) = (v.vm, v.index);
-        let kind = self.lock_kind(vm);
+        let kind = self.kind_of(vm, lock);
         let l = &mut self.vms[vm].kernel.spinlocks[lock.0 as usize];
         let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == index) else {
             return Look::Over;
@@ -255,7 +273,7 @@ impl Machine<'_> {
         let Some(place) = l.waiters.iter().position(|waiter| waiter.vcpu == v.index) else {
             return true;
         };
-        let kind = self.lock_kind(v.vm);
+        let kind = self.kind_of(v.vm, lock);
         let first = place == 0 || kind.is_unfair();
         let behind_halted = place > 0 && l.waiters[place - 1].halted;
         (first && l.owner.is_none()) || (behind_halted && kind == Kind::Paravirtual)

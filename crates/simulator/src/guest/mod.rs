@@ -25,6 +25,7 @@ mod timer;
 use stealtime_hypervisor::directed_yield::DirectedYield;
 use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
 use stealtime_hypervisor::prefetch::prefetch;
 
 pub use build::{Arrivals, GuestBuilder};
@@ -91,6 +92,8 @@ pub(crate) struct Vm {
     pub(crate) directed_yield: DirectedYield<Word>,
     /// By vCPU, if it is kept who waits for whom.
     pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
+    /// Its LAPICs, from the first IPI on.
+    pub(crate) apics: Option<Box<Apics>>,
     /// Index of its statistics.
     pub(crate) meter: usize,
     /// Its clocks, if it is to be migrated.
@@ -101,6 +104,46 @@ pub(crate) struct Vm {
     pub(crate) answers: crate::books::Answers,
     /// vCPUs that are not parked.
     pub(crate) running: u32,
+}
+
+/// A guest's LAPICs.
+#[derive(Debug)]
+pub(crate) struct Apics {
+    pub(crate) bus: ApicBus,
+    /// Room for the vCPUs that an IPI reaches.
+    pub(crate) reached: Vec<u32>,
+}
+
+impl Vm {
+    /// Its LAPICs, set up as Linux does (`init_x2apic_ldr`; `default_init_apic_ldr` for up to 8 of
+    /// xAPIC, above that there are no logical ids).
+    pub(crate) fn apics(&mut self) -> &mut Apics {
+        let (vcpus, x2apic) = (self.vcpus, self.cfg.guest.x2apic);
+        self.apics.get_or_insert_with(|| {
+            let apic = |id: u32| Apic {
+                vcpu_id: id,
+                mode: if x2apic {
+                    ApicMode::X2apic
+                } else {
+                    ApicMode::Xapic
+                },
+                sw_enabled: true,
+                id: if x2apic { id } else { id << 24 },
+                ldr: match x2apic {
+                    true => (id >> 4) << 16 | 1 << (id & 15),
+                    false if vcpus <= 8 => 1 << (24 + id),
+                    false => 0,
+                },
+                dfr: u32::MAX,
+                arb_prio: 0,
+            };
+            let all = (0..vcpus).map(apic).collect();
+            Box::new(Apics {
+                bus: ApicBus::new(all, BusOptions::default()),
+                reached: Vec::new(),
+            })
+        })
+    }
 }
 
 /// What a spinning vCPU waits for.
@@ -214,7 +257,9 @@ pub(crate) struct GuestCpu {
     /// CLI.
     pub(crate) irqs_off: bool,
     /// Preemption is off: spinlocks held.
-    pub(crate) preempt_off: u32,
+    pub(crate) preempt_off: u16,
+    /// Of these: for locks of programs, at CPL 3.
+    pub(crate) user_locks: u16,
     /// The step in progress, whose end the CPU's timer says.
     pub(crate) running: Option<Micro>,
     /// What it does beyond taking time.
@@ -252,8 +297,12 @@ impl GuestCpu {
 
     /// At CPL 0.
     pub(crate) fn in_kernel(&self) -> bool {
-        if self.in_irq.is_some() || self.idle || self.preempt_off > 0 || self.spin.is_some() {
+        if self.in_irq.is_some() || self.idle || self.preempt_off > self.user_locks {
             return true;
+        }
+        if let Some(spin) = self.spin {
+            // One for a lock of the kernel has switched preemption off.
+            return !matches!(spin.on, SpinOn::Lock(_));
         }
         match self.running.or(self.base.front().copied()) {
             Some(Micro::Run { kernel, .. }) => kernel,

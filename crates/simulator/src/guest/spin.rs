@@ -1,5 +1,7 @@
 //! Spinning: what ends it, and what limits it.
 
+use stealtime_hypervisor::directed_yield::ple::PleVendor;
+
 use super::{Micro, Spin, SpinLimit, SpinOn};
 use crate::at::At;
 use crate::fault::{Fault, Sim};
@@ -108,6 +110,9 @@ impl Machine<'_> {
         let now = self.now + self.cpus[cpu].debt_ns;
         let vm = self.vcpus[vcpu].vm;
         let pauses = on != SpinOn::Mwait;
+        // VMX counts pause loops at CPL 0 only.
+        let pauses =
+            pauses && (self.cfg.host.profile.features.svm || self.vcpus[vcpu].guest.in_kernel());
         let ple = self.cfg.host.profile.features.ple
             && self.cfg.knobs.kvm.ple.gap > 0
             && !self.vms[vm].cfg.guest.pause_in_guest
@@ -162,8 +167,12 @@ impl Machine<'_> {
     }
 
     fn ple_window_ns(&self, vcpu: VcpuNr) -> u64 {
-        self.ns_of_cycles(u64::from(self.vcpus[vcpu].ple.window()))
-            .max(1)
+        let window = u64::from(self.vcpus[vcpu].ple.window());
+        let cycles = match self.cfg.knobs.kvm.ple.vendor {
+            PleVendor::Vmx => window,
+            PleVendor::Svm => window * PAUSE_CYCLES,
+        };
+        self.ns_of_cycles(cycles).max(1)
     }
 
     fn ns_of_cycles(&self, cycles: u64) -> u64 {
@@ -175,10 +184,10 @@ impl Machine<'_> {
         let v = &self.vcpus[vcpu];
         let spin = v.guest.spin?;
         match on {
-            SpinOn::Lock(_) if self.has_pv_spinlocks(v.vm) => {
+            SpinOn::Lock(lock) if self.halts_for_lock(v.vm, lock) => {
                 Some(self.spin_threshold_ns().saturating_sub(spin.spun_ns).max(1))
             }
-            SpinOn::Lock(_) if self.has_yielding_spinlocks(v.vm) => {
+            SpinOn::Lock(lock) if self.yields_to_owner(v.vm, lock) => {
                 Some(self.spin_retry_ns().saturating_sub(spin.spun_ns).max(1))
             }
             SpinOn::IdlePoll => {
@@ -244,31 +253,25 @@ impl Machine<'_> {
         self.guest_resume(cpu, vcpu)
     }
 
-    /// Whether a spinning vCPU waits for this other one of its VM, as only the simulator can know: of
-    /// several whose answers it needs, for the first.
-    pub(crate) fn spin_awaits(&self, vcpu: VcpuNr, other: u32) -> bool {
+    /// The vCPU of its VM that a spinning vCPU waits for, as the guest and the simulator know it: of
+    /// several whose answers it needs, the first.
+    pub(crate) fn spin_waits_for(&self, vcpu: VcpuNr) -> Option<u32> {
         let v = &self.vcpus[vcpu];
         let kernel = &self.vms[v.vm].kernel;
-        let Some(spin) = v.guest.spin else {
-            return false;
-        };
-        match spin.on {
-            SpinOn::Lock(lock) => {
-                let owner = kernel.spinlocks[lock.0 as usize].owner;
-                owner.is_some_and(|owner| owner.vcpu == other)
-            }
+        match v.guest.spin?.on {
+            SpinOn::Lock(lock) => Some(kernel.spinlocks[lock.0 as usize].owner?.vcpu),
             SpinOn::Mutex(mutex) => {
                 let owner: Option<ThreadNr> = kernel.mutexes[mutex.0 as usize].owner;
-                owner.is_some_and(|owner| kernel.threads[owner].vcpu == other)
+                Some(kernel.threads[owner?].vcpu)
             }
             SpinOn::Call => {
                 let first = self.vms[v.vm].first_vcpu.index();
-                let called = |one: &Vcpu| one.guest.calls.contains(&v.index);
-                let up_to = first..=first + other as usize;
-                let mut all = self.vcpus.as_slice().get(up_to).unwrap_or_default().iter();
-                all.next_back().is_some_and(called) && !all.any(called)
+                let all = first..first + self.vms[v.vm].vcpus as usize;
+                let mut all = self.vcpus.as_slice().get(all).unwrap_or_default().iter();
+                let called = |one: &&Vcpu| one.guest.calls.contains(&v.index);
+                Some(all.find(called)?.index)
             }
-            SpinOn::IdlePoll | SpinOn::Mwait => false,
+            SpinOn::IdlePoll | SpinOn::Mwait => None,
         }
     }
 

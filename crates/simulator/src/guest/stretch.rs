@@ -77,7 +77,8 @@ impl Machine<'_> {
     fn stretch_section(&mut self, vcpu: VcpuNr, lock: SpinId, ns: u64) -> u64 {
         let v = &mut self.vcpus[vcpu];
         let l = &self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
-        if l.owner.is_none_or(|owner| owner.vcpu != v.index) || !l.waiters.is_empty() {
+        let is_own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
+        if !is_own || l.user || !l.waiters.is_empty() {
             return ns;
         }
         let g = &mut v.guest;

@@ -2,6 +2,8 @@
 
 use stealtime_events::Kind;
 use stealtime_events::hypercall::{KVM_HC_KICK_CPU, KVM_HC_SEND_IPI};
+use stealtime_hypervisor::ipi_tracking::Delivery as Tracked;
+use stealtime_hypervisor::lapic::PvIpi;
 use stealtime_hypervisor::posted_interrupt::{
     Delivery, HostInterrupt, Kick, Notification, deliver, deliver_through_irr, hardware, vtd,
     wakeup_handler,
@@ -48,37 +50,86 @@ impl Machine<'_> {
                 a1: 0,
             },
         );
-        self.deliver_ipi(cpu, from, vector, to)
+        self.deliver_pv_ipi(cpu, from, vector, to)
     }
 
     fn deliver_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim<bool> {
-        let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
         self.stats.guest_ipis += 1;
-        let (low, _) = to.icr(vector);
         if self.xen.is_some() {
             return self.xen_ipi(cpu, from, vector, to).map(|()| true);
         }
-        match to {
-            IpiTo::One(index) => {
-                self.track_ipi(from, &[index], low)?;
-                self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
-            }
-            IpiTo::Others => {
-                for index in 0..self.vms[vm].vcpus {
-                    if index != own {
-                        self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
+        let v = &self.vcpus[from];
+        let (vm, own, x2apic) = (v.vm, v.index, self.vms[v.vm].cfg.guest.x2apic);
+        let (low, dest) = to.icr(vector);
+        let high = if x2apic { dest } else { dest << 24 };
+        let mut delivery = Tracked::new(Some(own), low);
+        let mut reached = self.take_reached(vm);
+        let count = &self.stats.mechanisms;
+        let sent =
+            self.vms[vm]
+                .apics()
+                .bus
+                .write_icr(own as usize, low, high, count, |to, taken| {
+                    delivery.destination(to as u32, i32::from(taken));
+                    if taken {
+                        reached.push(to as u32);
                     }
-                }
-            }
-            IpiTo::Some(mask) => {
-                for index in mask.first()..mask.end().min(self.vms[vm].vcpus) {
-                    if mask.has(index) {
-                        self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
-                    }
-                }
-            }
+                });
+        if let Err(error) = sent {
+            return self.broken(error.to_string());
         }
+        self.accept_at(cpu, from, vector, reached)?;
+        self.track_ipi(vm, &delivery)?;
         Ok(false)
+    }
+
+    /// `kvm_pv_send_ipi` delivers by the map and calls no hook of IPI tracking: it leaves no record.
+    fn deliver_pv_ipi(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, to: IpiTo) -> Sim<bool> {
+        self.stats.guest_ipis += 1;
+        if self.xen.is_some() {
+            return self.xen_ipi(cpu, from, vector, to).map(|()| true);
+        }
+        let (vm, own) = (self.vcpus[from].vm, self.vcpus[from].index);
+        let (min, bits) = match to {
+            IpiTo::One(index) => (index, 1),
+            IpiTo::Others => (0, others(own, self.vms[vm].vcpus)),
+            IpiTo::Some(mask) => (mask.first(), mask.bits()),
+        };
+        let ipi = PvIpi {
+            low: bits as u64,
+            high: (bits >> 64) as u64,
+            min,
+            icr: u64::from(vector),
+            op_64bit: true,
+        };
+        let mut reached = self.take_reached(vm);
+        let count = &self.stats.mechanisms;
+        let sent = self.vms[vm].apics().bus.pv_ipi(&ipi, count, |to, taken| {
+            if taken {
+                reached.push(to as u32);
+            }
+        });
+        if let Err(error) = sent {
+            return self.broken(error.to_string());
+        }
+        self.accept_at(cpu, from, vector, reached)?;
+        Ok(false)
+    }
+
+    /// A list for those that an IPI reaches, empty; [`accept_at`](Self::accept_at) brings it back.
+    fn take_reached(&mut self, vm: VmNr) -> Vec<u32> {
+        core::mem::take(&mut self.vms[vm].apics().reached)
+    }
+
+    /// These vCPUs take the vector.
+    fn accept_at(&mut self, cpu: CpuNr, from: VcpuNr, vector: u8, mut reached: Vec<u32>) -> Sim {
+        let vm = self.vcpus[from].vm;
+        for &index in &reached {
+            self.accept_ipi(cpu, from, self.vcpu_of(vm, index), vector)?;
+        }
+        reached.clear();
+        self.vms[vm].apics().reached = reached;
+        Ok(())
     }
 
     pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
@@ -268,4 +319,14 @@ impl Machine<'_> {
         self.wake_vcpu(vcpu, cpu)?;
         self.sched_yield(cpu, from, target)
     }
+}
+
+/// A bit for each vCPU of a guest of up to 128 but one.
+const fn others(own: u32, vcpus: u32) -> u128 {
+    let all = if vcpus >= 128 {
+        u128::MAX
+    } else {
+        (1 << vcpus) - 1
+    };
+    all & !(1 << (own % 128))
 }

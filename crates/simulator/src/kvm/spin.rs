@@ -2,6 +2,7 @@
 
 use stealtime_events::hypercall::KVM_HC_SCHED_YIELD;
 use stealtime_events::{Kind, VcpuId};
+use stealtime_hypervisor::directed_yield::ple::spins_in_kernel;
 use stealtime_hypervisor::directed_yield::{YieldFlags, YieldHost, YieldState, YieldTo};
 use stealtime_hypervisor::eevdf;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
@@ -153,12 +154,20 @@ impl<'a> Machine<'a> {
                 },
             );
         }
+        self.read_yield_hint(vcpu)?;
         let search = core::mem::take(&mut self.vms[vm].directed_yield);
         let knobs = self.cfg.knobs.kvm.directed_yield;
         let now = self.now;
+        let cpl = if self.vcpus[vcpu].guest.in_kernel() {
+            0
+        } else {
+            3
+        };
+        // No guest's registers are encrypted here.
+        let in_kernel = spins_in_kernel(self.cfg.knobs.kvm.ple.vendor, cpl, false);
         // The outcome says all that the events would.
         let asked = self.ask(cpu, vm, |vcpus| {
-            search.on_spin(vcpus, &knobs, index, true, now, &())
+            search.on_spin(vcpus, &knobs, index, in_kernel, now, &())
         });
         self.vms[vm].directed_yield = search;
         let (outcome, yielded) = asked?;
@@ -169,7 +178,7 @@ impl<'a> Machine<'a> {
         self.cpus[cpu].debt_ns += per * u64::from(outcome.looked_at);
         if let Some((boosted, _)) = outcome.boosted {
             self.stats.directed_yields += 1;
-            let awaited = self.spin_awaits(vcpu, boosted);
+            let awaited = self.spin_waits_for(vcpu) == Some(boosted);
             self.stats.yields_to_awaited += u64::from(awaited);
         }
         if yielded {

@@ -1,23 +1,19 @@
 //! IPI tracking: who waits for whom (`kvm_irq_delivery_to_apic`, `kvm_lapic_set_eoi`).
 
-use stealtime_hypervisor::ipi_tracking::{Delivery, eoi};
+use stealtime_hypervisor::directed_yield::DirectedYield;
+use stealtime_hypervisor::ipi_tracking::{Delivery, eoi, guest_hint, withdraw_hint};
 
 use crate::fault::Sim;
-use crate::ids::VcpuNr;
+use crate::ids::{VcpuNr, VmNr};
 use crate::machine::Machine;
 
 impl Machine<'_> {
-    /// The guest's vCPU `from` sent `icr_low`, which `to` accepted.
-    pub(crate) fn track_ipi(&mut self, from: VcpuNr, to: &[u32], icr_low: u32) -> Sim {
-        let v = &self.vcpus[from];
-        if self.vms[v.vm].ipi_contexts.is_empty() {
+    /// A vCPU of the guest sent an IPI.
+    pub(crate) fn track_ipi(&mut self, vm: VmNr, delivery: &Delivery) -> Sim {
+        let contexts = &self.vms[vm].ipi_contexts;
+        if contexts.is_empty() {
             return Ok(());
         }
-        let mut delivery = Delivery::new(Some(v.index), icr_low);
-        for &index in to {
-            delivery.destination(index, 1);
-        }
-        let contexts = &self.vms[v.vm].ipi_contexts;
         let knobs = &self.cfg.knobs.kvm.directed_yield.ipi;
         match delivery.finish(contexts, knobs, self.now, &self.stats.mechanisms) {
             Ok(_) => Ok(()),
@@ -41,6 +37,41 @@ impl Machine<'_> {
             self.now,
             &self.stats.mechanisms,
         ) {
+            Ok(_) => Ok(()),
+            Err(error) => self.broken(error.to_string()),
+        }
+    }
+
+    /// The guest's vCPUs were created on another host: what was tracked on the first stays there
+    /// (`kvm_arch_vcpu_create`, `kvm_arch_vcpu_destroy`).
+    pub(crate) fn reset_tracking(&mut self, vm: VmNr) {
+        for context in &self.vms[vm].ipi_contexts {
+            context.reset();
+        }
+        self.vms[vm].directed_yield = DirectedYield::new();
+    }
+
+    /// A vCPU has left the guest by PAUSE: the word that it shares with its guest says which vCPU it
+    /// waits for, if any (`kvm.guest_yield_hint`).
+    pub(crate) fn read_yield_hint(&mut self, vcpu: VcpuNr) -> Sim {
+        let knobs = &self.cfg.knobs.kvm.directed_yield.ipi;
+        if !knobs.guest_yield_hint {
+            return Ok(());
+        }
+        let v = &self.vcpus[vcpu];
+        let contexts = &self.vms[v.vm].ipi_contexts;
+        let done = match self.spin_waits_for(vcpu) {
+            Some(holder) => guest_hint(
+                contexts,
+                knobs,
+                v.index,
+                holder,
+                self.now,
+                &self.stats.mechanisms,
+            ),
+            None => withdraw_hint(contexts, v.index),
+        };
+        match done {
             Ok(_) => Ok(()),
             Err(error) => self.broken(error.to_string()),
         }

@@ -177,6 +177,7 @@ impl<'a> Machine<'a> {
                 preempt_off: false,
                 resched: Resched::None,
                 current: None,
+                warm: None,
                 idle: super::idle::IdleCpu::default(),
                 hrtimers: VecDeque::new(),
                 clock_event,
@@ -431,6 +432,7 @@ impl<'a> Machine<'a> {
                 .collect(),
             directed_yield: DirectedYield::new(),
             ipi_contexts,
+            apics: None,
             meter,
             clock: match &config.migration {
                 Some(migration) => {

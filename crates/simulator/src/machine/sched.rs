@@ -117,7 +117,18 @@ impl Machine<'_> {
         {
             self.vcpu_load(cpu, vcpu)?;
         }
+        self.warm_up(cpu);
         self.next(cpu)
+    }
+
+    /// The task that begins on `cpu` fetches what it works on again, if another task has run there.
+    fn warm_up(&mut self, cpu: CpuNr) {
+        let c = &mut self.cpus[cpu];
+        if c.current.is_none() || c.warm == c.current {
+            return;
+        }
+        c.warm = c.current;
+        c.debt_ns += u64::from(self.cfg.knobs.host.cold_cache_ns);
     }
 
     /// The running task of `cpu` sleeps, or ends.

@@ -2,7 +2,7 @@ use crate::config::{
     ClockMethod, Config, HostClock, HostConfig, Knobs, MigrationConfig, Pinning, RunConfig,
     TaskConfig, Topology, VmConfig, WorkloadConfig,
 };
-use crate::{ClockOutcome, run};
+use crate::{ClockOutcome, GuestBuilder, Machine, run};
 
 /// A guest of four vCPUs is moved from CPUs 0 to 3 to CPUs 4 to 7, where others compute too. The
 /// seed also says when.
@@ -130,6 +130,45 @@ fn every_vcpu_brings_its_page_up_to_date_after_the_move() {
     let seen = migrated(ClockMethod::Offset, HostClock::exact(2_500_000), 1);
     // Four at boot, four after the move.
     assert_eq!(seen.clock_updates, 8, "{seen:?}");
+}
+
+/// The destination's vCPUs are created there: no record of an IPI comes along.
+#[test]
+fn records_of_ipis_stay_behind() {
+    let left = |migrates: bool| {
+        let exact = HostClock::exact(2_500_000);
+        let mut config = config(ClockMethod::Offset, exact, exact, 1, 20_000);
+        config.host.tasks.clear();
+        let vm = &mut config.vms[0];
+        vm.guest.pv_tlb_flush = false;
+        vm.guest.pv_send_ipi = false;
+        if !migrates {
+            vm.migration = None;
+        }
+        config.knobs.kvm.enable_apicv = false;
+        config.knobs.kvm.directed_yield.ipi.ipi_tracking_enabled = true;
+        let mut recipe = |_: &VmConfig, guest: &mut GuestBuilder| {
+            for n in 0..2 {
+                guest.spawn(&format!("half/{n}"), Some(n), move |thread| async move {
+                    while thread.now() < 20_000_000 {
+                        thread.compute(50_000).await;
+                        thread.flush_tlbs().await;
+                    }
+                    thread.compute(1_000_000_000).await;
+                })?;
+            }
+            Ok(())
+        };
+        let mut sink = ();
+        let mut machine = Machine::with_recipes(&config, &mut sink, &mut recipe).unwrap();
+        machine.run(&|| false).unwrap();
+        let vm = &machine.vms.as_slice()[0];
+        vm.ipi_contexts
+            .iter()
+            .filter(|c| c.awaited().is_some())
+            .count()
+    };
+    assert_eq!((left(false), left(true)), (2, 0));
 }
 
 #[test]

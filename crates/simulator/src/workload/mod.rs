@@ -50,6 +50,7 @@ pub const LIBRARY: &[Workload] = &[
     redis::REDIS,
     pipe::SCHED_PIPE,
     simple::TICKS,
+    simple::USER_LOCK,
     parsec::VIPS,
 ];
 

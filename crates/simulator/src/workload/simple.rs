@@ -8,7 +8,7 @@ use super::params::{ParamDoc, Params};
 use super::tools::{THREADS, threads};
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
-use crate::program::Thread;
+use crate::program::{SpinId, Thread};
 
 pub(super) const IDLE: Workload = Workload {
     name: "idle",
@@ -66,6 +66,50 @@ pub(super) const TICKS: Workload = Workload {
         })
     },
 };
+
+pub(super) const USER_LOCK: Workload = Workload {
+    name: "user-lock",
+    about: "a thread on each vCPU that takes a spinlock of their program's own, at CPL 3",
+    params: &[
+        ParamDoc {
+            name: "think_ns",
+            default: 12_000,
+            min: 100,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "mean computing between two turns (no outside source: eight vCPUs share the lock)",
+        },
+        ParamDoc {
+            name: "held_ns",
+            default: 1_500,
+            min: 0,
+            max: 1_000_000,
+            unit: "ns",
+            about: "computing with the lock held (no outside source)",
+        },
+    ],
+    build: |params, guest| {
+        let (think, held) = (params.get("think_ns"), params.get("held_ns"));
+        let lock = guest.user_spinlock("lock");
+        for vcpu in 0..guest.vcpus() {
+            guest.spawn(&format!("user/{vcpu}"), Some(vcpu), |thread| {
+                user_lock(thread, lock, think, held)
+            })?;
+        }
+        Ok(())
+    },
+};
+
+async fn user_lock(mut thread: Thread, lock: SpinId, think: u64, held: u64) {
+    loop {
+        let ns = thread.random.exponential(think);
+        thread.compute(ns).await;
+        thread.lock(lock).await;
+        thread.compute(held).await;
+        thread.unlock(lock).await;
+        thread.done(1);
+    }
+}
 
 pub(super) const CLOCK_READER: Workload = Workload {
     name: "clock-reader",

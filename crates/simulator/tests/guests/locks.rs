@@ -1,6 +1,7 @@
 //! Spinning: what oversubscription does to it, and what helps.
 
-use stealtime_simulator::config::Config;
+use stealtime_hypervisor::directed_yield::CandidateOrder;
+use stealtime_simulator::config::{Config, Knobs};
 use stealtime_simulator::{GuestBuilder, Outcome, Sim};
 
 use super::{MS, config, done, named, pinned, run, run_recipe, spun};
@@ -158,6 +159,124 @@ fn yielding_locks_hand_the_cpu_to_the_owner() {
     // With a CPU for each vCPU the owner runs: all that is left are rounds of spinning.
     let enough = contended(4, Locks::Yielding, false);
     assert!(enough.stats.yield_hypercalls * 20 < stats.yield_hypercalls);
+}
+
+/// A guest that names the vCPU that it waits for is believed where the knob is on: more yields reach
+/// that vCPU, and less time is spent spinning.
+#[test]
+fn a_guests_hint_names_the_vcpu_to_yield_to() {
+    let of = |hint: bool| {
+        let mut config = config(2, 8, 4, named("idle"));
+        for vm in &mut config.vms {
+            vm.guest.pv_spinlocks = false;
+        }
+        let knobs = &mut config.knobs.kvm.directed_yield;
+        knobs.ipi_aware = true;
+        knobs.order = CandidateOrder::Priority;
+        knobs.ipi.guest_yield_hint = hint;
+        run_recipe(&config, contend).unwrap()
+    };
+    let (blind, told) = (of(false), of(true));
+    assert_eq!(blind.stats.mechanisms.guest_hints.get(), 0);
+    assert!(told.stats.mechanisms.guest_hints.get() > 100);
+    let awaited = |outcome: &Outcome| {
+        let stats = &outcome.stats;
+        stats.yields_to_awaited * 1000 / stats.directed_yields
+    };
+    let shares = [&blind, &told].map(awaited);
+    let spun = [&blind, &told].map(spun_per_mille);
+    assert!(shares[1] > 2 * shares[0], "{shares:?} {spun:?}");
+    assert!(spun[1] < spun[0], "{spun:?}");
+}
+
+/// What a task works on leaves the caches when another uses its CPU: that costs where vCPUs take turns,
+/// and nothing where each has a CPU.
+#[test]
+fn caches_grow_cold_where_vcpus_take_turns() {
+    let of = |vms: u32, ns: u32| {
+        let mut config = config(vms, 4, 4, named("busy"));
+        for vm in &mut config.vms {
+            vm.workload = super::with("busy", &[("chunk_ns", 10_000)]);
+        }
+        config.knobs.host.cold_cache_ns = ns;
+        done(&run(&config))
+    };
+    let (alone, shared) = ([of(1, 0), of(1, 100_000)], [of(2, 0), of(2, 100_000)]);
+    assert!(alone[1] * 1000 > alone[0] * 990, "{alone:?}");
+    assert!(shared[1] * 100 < shared[0] * 99, "{shared:?}");
+}
+
+/// VMX counts pause loops at CPL 0 alone, SVM at any: there a program's spinner gives its CPU away,
+/// and to vCPUs that were preempted in user mode.
+#[test]
+fn user_mode_spins_leave_the_guest_on_svm_alone() {
+    let of = |svm: bool, workload: &str| {
+        let mut config = config(1, 4, 3, named(workload));
+        config.vms[0].guest.pv_spinlocks = false;
+        let features = &mut config.host.profile.features;
+        features.svm = svm;
+        (features.apicv, features.ipiv, features.hv_timer_shift) = (false, false, None);
+        config.knobs = Knobs::on(features);
+        match workload {
+            "idle" => run_recipe(&config, contend).unwrap(),
+            _ => run(&config),
+        }
+    };
+    let [vmx, svm] = [false, true].map(|svm| of(svm, "user-lock"));
+    assert_eq!((vmx.stats.pause_exits, vmx.stats.directed_yields), (0, 0));
+    assert!(svm.stats.pause_exits > 10, "{}", svm.stats.pause_exits);
+    assert!(
+        svm.stats.yields_to_awaited > 5,
+        "{}",
+        svm.stats.yields_to_awaited
+    );
+    assert!(spun_per_mille(&svm) < spun_per_mille(&vmx));
+    assert!(done(&svm) > done(&vmx));
+    // 3000 PAUSEs of 140 cycles are a hundred times VMX's window of 4096 cycles.
+    let [vmx, svm] = [false, true].map(|svm| of(svm, "idle"));
+    assert!(vmx.stats.pause_exits > 5 * svm.stats.pause_exits);
+    assert!(svm.stats.pause_exits > 0);
+}
+
+/// KVM records an IPI that one vCPU takes, sent by the ICR in either mode; none by hypercall.
+#[test]
+fn ipis_by_hypercall_are_not_tracked() {
+    let of = |pv: bool, x2apic: bool, vcpus: u32| {
+        let mut config = config(1, vcpus, vcpus, named("idle"));
+        let guest = &mut config.vms[0].guest;
+        (guest.pv_send_ipi, guest.x2apic, guest.pv_tlb_flush) = (pv, x2apic, false);
+        let knobs = &mut config.knobs.kvm;
+        knobs.enable_apicv = false;
+        knobs.directed_yield.ipi.ipi_tracking_enabled = true;
+        let outcome = run_recipe(&config, |guest| {
+            for n in 0..2 {
+                let name = format!("half/{n}");
+                guest.spawn(&name, Some(n), move |thread| async move {
+                    loop {
+                        thread.compute(50_000).await;
+                        thread.flush_tlbs().await;
+                        thread.done(1);
+                    }
+                })?;
+            }
+            Ok(())
+        });
+        let stats = outcome.unwrap().stats;
+        assert!(stats.guest_ipis > 1000, "{}", stats.guest_ipis);
+        let counts = &stats.mechanisms;
+        (
+            stats.guest_ipis,
+            counts.ipis_recorded.get(),
+            counts.ipis_settled.get(),
+        )
+    };
+    // In xAPIC mode with more than eight vCPUs there are no logical ids.
+    for (x2apic, vcpus) in [(true, 4), (false, 4), (false, 12)] {
+        let (sent, recorded, settled) = of(false, x2apic, vcpus);
+        assert_eq!(recorded, sent);
+        assert!(settled <= recorded);
+        assert_eq!(of(true, x2apic, vcpus).1, 0);
+    }
 }
 
 /// What does not exit on HLT cannot be kicked: whoever comes first has the lock.

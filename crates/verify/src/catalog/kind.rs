@@ -107,6 +107,7 @@ impl Kind {
                 ("poster", Number(&mut c.poster)),
                 ("ipi", Number(&mut c.ipi)),
                 ("kicks", Number(&mut c.kicks)),
+                ("irq-kicks", Number(&mut c.irq_kicks)),
                 ("migrations", Number(&mut c.migrations)),
                 ("preempt", Switch(&mut c.preempt)),
                 ("second-vcpu", Switch(&mut c.second_vcpu)),

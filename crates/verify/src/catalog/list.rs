@@ -68,7 +68,10 @@ pub const PROTOCOLS: &[Protocol] = &[
                 "one-wakeup-list",
                 "a vCPU is on one wakeup list at most, on none when it is loaded",
             ),
-            ("request-seen", "no request is overlooked at guest entry"),
+            (
+                "request-seen",
+                "no request is overlooked at guest entry, no request to unblock in sleep",
+            ),
         ],
         left_out: "more posts, vCPUs and CPUs than given, a second migration, TPR above 0, nested EOIs, APICv switched meanwhile",
     },
@@ -188,6 +191,10 @@ const PI_NOTIFY: &[Variant] = &[
     faulty("blocked-not-told", "Linux before a2486020a82e"),
     faulty("not-unlinked", "Linux before 8b306e2f3c41"),
     faulty("self-ipi-lost", "ACRN 4978"),
+    faulty(
+        "kick-compares-first",
+        "a kick on the vCPU's own CPU that does not wake it first",
+    ),
     faulty(
         "without-r1",
         "entry without the barrier between mode and ON",

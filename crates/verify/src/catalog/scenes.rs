@@ -75,6 +75,9 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             // With a migration it fails: see the variant `put-plain-apicv`.
             scenes[0].1.migrations = 0;
         }
+        if policy.flaws().is_empty() {
+            scenes.push(("irq-kicker", irq_kicked(policy)));
+        }
         return scenes
             .into_iter()
             .map(|(name, c)| (name, Kind::Pi(c)))
@@ -102,6 +105,11 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             late.late_assignment = true;
             late.capabilities.ipiv = false;
             ("late-device", late)
+        }
+        "kick-compares-first" => {
+            let mut kicked = irq_kicked(Suppression::Put);
+            kicked.kick_compares_first = true;
+            ("irq-kicker", kicked)
         }
         "put-plain-apicv" => ("plain-apicv", Config::plain(Suppression::Put)),
         "without-r2" => {
@@ -133,6 +141,15 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
         }
     };
     vec![(name, Kind::Pi(config))]
+}
+
+/// Interrupts kick the vCPU, on the CPU that has it loaded and on the other one.
+fn irq_kicked(policy: Suppression) -> Config {
+    Config {
+        device: 0,
+        irq_kicks: 1,
+        ..Config::alone(policy)
+    }
 }
 
 fn clock_scenes(variant: &str) -> Vec<(&'static str, Kind)> {

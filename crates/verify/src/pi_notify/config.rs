@@ -56,6 +56,10 @@ pub(crate) struct Config {
     /// vCPU 1 is there.
     pub(crate) second_vcpu: bool,
     pub(crate) kicks: u8,
+    /// Interrupts whose handler kicks vCPU 0, on whichever CPU they come.
+    pub(crate) irq_kicks: u8,
+    /// A kick on the vCPU's own CPU compares before it wakes, and wakes nobody.
+    pub(crate) kick_compares_first: bool,
     pub(crate) migrations: u8,
     pub(crate) preempt: bool,
     /// The device is assigned while the VM runs.
@@ -98,6 +102,8 @@ impl Config {
             ipi: 0,
             second_vcpu: true,
             kicks: 0,
+            irq_kicks: 0,
+            kick_compares_first: false,
             migrations: 1,
             preempt: true,
             late_assignment: false,

@@ -1,9 +1,9 @@
 //! `pi-notify`: posted interrupts to a vCPU that enters, leaves, blocks, is preempted and moves.
 //!
 //! Two CPUs, two vCPUs, a device that posts through VT-d, a remote CPU that posts in software, a
-//! vCPU that posts by IPI virtualization, somebody who kicks. Each CPU's interrupts are an agent:
-//! they wait while the CPU has interrupts off, reach the handler in the host, and the processor's
-//! own posted-interrupt processing in guest mode.
+//! vCPU that posts by IPI virtualization, a remote CPU that kicks, and interrupts whose handlers
+//! kick. Each CPU's interrupts are an agent: they wait while the CPU has interrupts off, reach the
+//! handler in the host, and the processor's own posted-interrupt processing in guest mode.
 
 mod config;
 mod posters;
@@ -81,6 +81,7 @@ pub(crate) struct Local {
     pub(crate) poster_left: u8,
     pub(crate) ipi_left: u8,
     pub(crate) kicks_left: u8,
+    pub(crate) irq_kicks_left: u8,
     pub(crate) migrations_left: u8,
     pub(crate) assigned: bool,
     pub(crate) assignment_told: bool,
@@ -248,6 +249,7 @@ impl Model for PiNotify {
             poster_left: config.poster,
             ipi_left: config.ipi,
             kicks_left: config.kicks,
+            irq_kicks_left: config.irq_kicks,
             migrations_left: config.migrations,
             assigned: !config.late_assignment,
             assignment_told: !config.late_assignment,
@@ -276,8 +278,10 @@ impl Model for PiNotify {
         }
         // While a CPU handles an interrupt, its thread does not go on.
         Self::occupies(state, usize::from(agent)).is_none_or(|cpu| {
-            !state.local.cpus[usize::from(cpu)].in_handler
-                && state.agents[usize::from(agent::IRQ0 + cpu)].op == IDLE
+            let irq = &state.agents[usize::from(agent::IRQ0 + cpu)];
+            // Thread and handler are one CPU with one buffer: the return from an interrupt is serializing.
+            let handled = irq.op == IDLE && irq.is_drained();
+            !state.local.cpus[usize::from(cpu)].in_handler && handled
         })
     }
 

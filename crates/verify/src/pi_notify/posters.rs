@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use stealtime_hypervisor::posted_interrupt::{
-    Delivery, Fault, Kick, PostedVcpu, Requests, deliver, deliver_nested, kick, vtd, wake_up,
-    wakeup_handler,
+    Delivery, Fault, Kick, PostedVcpu, Requests, VcpuMode, deliver, deliver_nested, kick, vtd,
+    wake_up, wakeup_handler,
 };
 
 use super::thread::destination;
@@ -23,6 +23,7 @@ pub(crate) mod op {
     pub(crate) const TAKE_WAKEUP: u8 = 7;
     pub(crate) const TAKE_RESCHEDULE: u8 = 8;
     pub(crate) const HANDLER: u8 = 9;
+    pub(crate) const KICK: u8 = 10;
 }
 
 impl Local {
@@ -79,7 +80,12 @@ impl PiNotify {
             ops.push(op::HANDLER);
             return;
         }
-        if own.pending == 0 {
+        // One that is under way on the other CPU counts when it ends.
+        let kicking = (0..2).filter(|&n| state.agents[usize::from(agent::IRQ0) + n].op == op::KICK);
+        // The handler sees what the thread that it interrupts has stored: it comes when all do.
+        let seen = Self::occupant(state, cpu).is_none_or(|v| state.agents[v].is_drained());
+        let kicks = seen && usize::from(state.local.irq_kicks_left) > kicking.count();
+        if own.pending == 0 && !kicks {
             return;
         }
         let r7_missing = self.config.without == Some(Barrier::R7);
@@ -97,6 +103,9 @@ impl PiNotify {
                 ops.push(op);
             }
         }
+        if kicks {
+            ops.push(op::KICK);
+        }
     }
 
     pub(crate) fn poster_execute(&self, local: &mut Local, agent: u8, op: Op) {
@@ -112,8 +121,29 @@ impl PiNotify {
                 local.sending[KICKER] = reschedule(done);
                 local.kicks_left -= 1;
             }
+            _ if op == op::KICK => self.irq_kick(local, agent - agent::IRQ0),
             _ => self.irq(local, agent - agent::IRQ0, op),
         }
+    }
+
+    /// The handler of a device's or a timer's interrupt kicks vCPU 0, which may be the one that it
+    /// interrupted.
+    fn irq_kick(&self, local: &mut Local, cpu: u8) {
+        let vcpu = &self.vcpus[0];
+        let loaded = local.vcpus[0].on_cpu == Some(cpu);
+        let done = if loaded && self.config.kick_compares_first {
+            vcpu.request(Requests::UNBLOCK);
+            if vcpu.mode() == VcpuMode::InGuest {
+                vcpu.set_mode(VcpuMode::ExitingGuest);
+            }
+            Kick::Nothing
+        } else {
+            kick(vcpu, Requests::UNBLOCK, loaded)
+        };
+        if let Some((to, kind)) = reschedule(done) {
+            local.cpus[usize::from(to)].pending |= kind;
+        }
+        local.irq_kicks_left -= 1;
     }
 
     fn device(&self, local: &mut Local, op: Op) {

@@ -1,7 +1,8 @@
 //! What must hold, and what is said when it does not.
 
-use stealtime_hypervisor::posted_interrupt::{Control, Suppression};
+use stealtime_hypervisor::posted_interrupt::{Control, Requests, Suppression};
 
+use super::posters::op as poster;
 use super::thread::{Pc, op};
 use super::{Local, PiNotify, agent, pending, slot};
 use crate::model::{IDLE, State, Violation};
@@ -55,6 +56,7 @@ impl PiNotify {
         idle(agent::DEVICE)
             && idle(agent::POSTER)
             && idle(agent::KICKER)
+            && (0..2).all(|n| state.agents[usize::from(agent::IRQ0) + n].op != poster::KICK)
             && state.agents[1].op != op::SEND_IPI
             && local.sending.iter().all(Option::is_none)
             && !local.wake_due
@@ -167,12 +169,18 @@ impl PiNotify {
 
     fn blocked(&self, state: &State<Local>, vcpu: usize) -> Option<Violation> {
         let word = |n: usize| state.mem[vcpu * slot::PER_VCPU + n];
+        let asleep =
+            word(slot::WAIT) != 0 && self.posters_quiet(state) && self.handlers_quiet(state);
+        if !asleep {
+            return None;
+        }
+        if word(slot::REQUESTS) & Requests::UNBLOCK.0 != 0 {
+            let sentence =
+                format!("vCPU {vcpu} sleeps with the request to unblock, and nobody will wake it");
+            return violation(name::REQUEST, None, sentence);
+        }
         let posted = word(slot::PIR) | word(slot::IRR);
-        let stuck = word(slot::WAIT) != 0
-            && posted != 0
-            && self.posters_quiet(state)
-            && self.handlers_quiet(state);
-        if !stuck {
+        if posted == 0 {
             return None;
         }
         let own = &state.local.vcpus[vcpu];

@@ -33,6 +33,7 @@ pub(crate) fn operation(by: u8, op: u8) -> &'static str {
     }
     match (by, op) {
         (agent::KICKER, poster::POST) => "kick",
+        (_, poster::KICK) => "IRQ handler kicks",
         (_, poster::POST) => "post",
         (_, poster::TRANSMIT) => "send IPI",
         (_, poster::WAKE) => "wake up",

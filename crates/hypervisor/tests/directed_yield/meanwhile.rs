@@ -1,0 +1,207 @@
+//! An EOI while others record: what they write in the middle of it stays. And the receivers that
+//! both ways of delivery report.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use stealtime_hypervisor::ipi_tracking::{
+    Delivery, IpiContext, IpiKnobs, NotRecorded, confirmed_receiver, eoi, record,
+};
+use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
+use stealtime_hypervisor::word::AtomicWord;
+
+type Hook = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// Runs before the compare-and-exchange that comes after so many others.
+    static BEFORE: RefCell<Option<(u32, Hook)>> = const { RefCell::new(None) };
+}
+
+/// A word whose exchanges somebody may come in before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Watched(Cell<u64>);
+
+impl AtomicWord for Watched {
+    type Line = <Cell<u64> as AtomicWord>::Line;
+
+    fn new(value: u64) -> Self {
+        Self(Cell::new(value))
+    }
+    fn load(&self, _: Ordering) -> u64 {
+        self.0.get()
+    }
+    fn store(&self, value: u64, _: Ordering) {
+        self.0.set(value);
+    }
+    fn swap(&self, value: u64, _: Ordering) -> u64 {
+        self.0.replace(value)
+    }
+    fn fetch_or(&self, bits: u64, _: Ordering) -> u64 {
+        self.0.replace(self.0.get() | bits)
+    }
+    fn fetch_and(&self, bits: u64, _: Ordering) -> u64 {
+        self.0.replace(self.0.get() & bits)
+    }
+    fn fetch_add(&self, value: u64, _: Ordering) -> u64 {
+        self.0.replace(self.0.get().wrapping_add(value))
+    }
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        _: Ordering,
+        _: Ordering,
+    ) -> Result<u64, u64> {
+        let due = BEFORE.with(|before| {
+            let mut before = before.borrow_mut();
+            match &mut *before {
+                Some((0, _)) => before.take(),
+                Some((left, _)) => {
+                    *left -= 1;
+                    None
+                }
+                None => None,
+            }
+        });
+        if let Some((_, hook)) = due {
+            hook();
+        }
+        let old = self.0.get();
+        if old != current {
+            return Err(old);
+        }
+        self.0.set(new);
+        Ok(old)
+    }
+    fn fence(&self, _: Ordering) {}
+}
+
+const NOW: u64 = 7_000_000_000;
+
+fn knobs() -> IpiKnobs {
+    IpiKnobs::default()
+}
+
+type Contexts = Rc<Vec<IpiContext<Watched>>>;
+
+/// vCPU 1 ends vector 0xfb, which vCPU 0 sent it; before the exchange `n` another record is made.
+fn ends_while(n: u32, sender: u32, receiver: u32) -> (bool, Contexts) {
+    let contexts: Contexts = Rc::new((0..4).map(|_| IpiContext::new()).collect());
+    let send = |contexts: &Contexts, from, to, at| {
+        record(contexts, &knobs(), from, to, 0xfb, at, &())
+            .unwrap()
+            .unwrap();
+    };
+    send(&contexts, 0, 1, NOW);
+    let others = Rc::clone(&contexts);
+    let hook: Hook = Box::new(move || send(&others, sender, receiver, NOW + 5));
+    BEFORE.set(Some((n, hook)));
+    let settled = eoi(&contexts, &knobs(), 1, Some(0xfb), NOW + 10, &()).unwrap();
+    assert!(BEFORE.take().is_none(), "nobody came in");
+    (settled, contexts)
+}
+
+fn awaited(contexts: &Contexts, sender: u32) -> Option<u32> {
+    confirmed_receiver(contexts, &knobs(), sender, NOW + 20).map(|awaited| awaited.receiver)
+}
+
+#[test]
+fn an_eoi_leaves_a_newer_senders_record() {
+    // Another vCPU sends to the same receiver after the first record was settled: the receiver's
+    // next EOI is for that one.
+    let (settled, contexts) = ends_while(1, 2, 1);
+    assert!(settled);
+    assert_eq!(contexts[1].last_sender(), Some(2));
+    assert_eq!(
+        (awaited(&contexts, 0), awaited(&contexts, 2)),
+        (None, Some(1))
+    );
+    assert!(eoi(&contexts, &knobs(), 1, Some(0xfb), NOW + 20, &()).unwrap());
+    assert_eq!(awaited(&contexts, 2), None);
+    // The same before: the first record is settled all the same.
+    let (settled, contexts) = ends_while(0, 2, 1);
+    assert!(settled);
+    assert_eq!(contexts[1].last_sender(), Some(2));
+    assert_eq!(awaited(&contexts, 2), Some(1));
+}
+
+#[test]
+fn an_eoi_leaves_the_record_that_its_sender_makes_meanwhile() {
+    let (settled, contexts) = ends_while(0, 0, 3);
+    assert!(!settled, "what is there now is another's");
+    assert_eq!(awaited(&contexts, 0), Some(3));
+    // To the same receiver, with the same vector, but later.
+    let (settled, contexts) = ends_while(0, 0, 1);
+    assert!(!settled);
+    assert_eq!(awaited(&contexts, 0), Some(1));
+}
+
+/// An x2APIC with this logical id.
+fn apic(id: u32, ldr: u32, mode: ApicMode, dfr: u32) -> Apic {
+    Apic {
+        vcpu_id: id,
+        mode,
+        sw_enabled: true,
+        id: if mode == ApicMode::Xapic {
+            id << 24
+        } else {
+            id
+        },
+        ldr,
+        dfr,
+        arb_prio: 0,
+    }
+}
+
+/// By the map and without it alike, one LAPIC that takes the IPI is recorded, several are not.
+#[test]
+fn both_ways_of_delivery_tell_who_took_it() {
+    const FLAT: u32 = u32::MAX;
+    const CLUSTER: u32 = 0x0fff_ffff;
+    for (slow, odd) in [(false, FLAT), (true, CLUSTER)] {
+        // A LAPIC in another logical mode leaves the VM without a map for logical destinations.
+        let dfr = |id| if id == 3 { odd } else { FLAT };
+        let apics = (0..4).map(|id| apic(id, 1 << (24 + id), ApicMode::Xapic, dfr(id)));
+        let mut bus = ApicBus::new(apics.collect(), BusOptions::default());
+        let mut disabled = bus.apics()[2];
+        disabled.sw_enabled = false;
+        bus.set(2, disabled).unwrap();
+        let mut send = |low: u32, dest: u32| {
+            let contexts: Vec<IpiContext<Cell<u64>>> = (0..4).map(|_| IpiContext::new()).collect();
+            let counts = Slow::default();
+            let mut delivery = Delivery::new(Some(0), low);
+            let hand = |to, taken| delivery.destination(to as u32, i32::from(taken));
+            bus.write_icr(0, low, dest << 24, &counts, hand).unwrap();
+            let done = delivery.finish(&contexts, &knobs(), NOW, &()).unwrap();
+            let awaited = confirmed_receiver(&contexts, &knobs(), 0, NOW);
+            assert_eq!(awaited.is_some(), done.is_ok());
+            (
+                done,
+                awaited.map(|awaited| awaited.receiver),
+                counts.0.get(),
+            )
+        };
+        let logical = 0x8fb;
+        assert_eq!(send(logical, 0b0010), (Ok(()), Some(1), slow));
+        // The mask names two, of which one takes nothing.
+        assert_eq!(send(logical, 0b0110).1, Some(1));
+        let several = send(logical, 0b0011);
+        assert_eq!(several.0, Err(NotRecorded::SeveralReceivers));
+        assert_eq!(send(logical, 0b0100).0, Err(NotRecorded::NoReceiver));
+        assert_eq!(send(logical, 0b0001).0, Err(NotRecorded::ToSelf));
+        assert_eq!(send(0xfb, 1).1, Some(1), "physical");
+        let shorthand = send(0xc_00fb, 0);
+        assert_eq!(shorthand.0, Err(NotRecorded::Shorthand));
+    }
+}
+
+/// Whether delivery went without the map.
+#[derive(Default)]
+struct Slow(Cell<bool>);
+
+impl stealtime_hypervisor::events::Events for Slow {
+    fn destination_slow_path(&self) {
+        self.0.set(true);
+    }
+}
