@@ -23,6 +23,7 @@ const MOST_COLORS: usize = 8;
 /// The page of a recording; `command` makes the answers again.
 #[must_use]
 pub fn page(answers: &Answers, command: &str) -> Page {
+    let answers = &*answers.with_guesses_shown();
     let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
     header::facts(answers)
         .into_iter()

@@ -169,7 +169,7 @@ impl<W: Write> Exporter<W> {
             if !shown(i) {
                 continue;
             }
-            let name = vm.name.as_str();
+            let name = vm.shown.as_str();
             let kind = match vm.pid {
                 Some(pid) if group.is_none() => TrackKind::Process { pid, name },
                 _ => TrackKind::Plain { name },

@@ -99,7 +99,15 @@ fn vms(answers: &Answers) -> String {
         .collect();
     how.sort_unstable();
     how.dedup();
-    format!("VMs: {}; told apart by: {}", vms.join(", "), how.join(", "))
+    let mark = match answers.vms.iter().any(|vm| vm.guessed) {
+        true => " (? marks a guess)",
+        false => "",
+    };
+    format!(
+        "VMs: {}; told apart by: {}{mark}",
+        vms.join(", "),
+        how.join(", ")
+    )
 }
 
 /// What stands instead of no findings.
