@@ -294,7 +294,7 @@ impl Analysis {
                 return;
             }
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {
-                return self.on_clock(kind, place.vcpu);
+                return self.on_clock(event, kind);
             }
             kind if is_of_host(kind) => return,
             _ => {}
@@ -355,7 +355,7 @@ impl Analysis {
             } => {
                 self.on_hv_timer(index, hv_timer_in_use);
             }
-            Kind::KvmWriteTscOffset { .. } => self.on_clock(kind, Some(index)),
+            Kind::KvmWriteTscOffset { next, .. } => self.on_tsc_offset(index, next),
             _ => {}
         }
     }

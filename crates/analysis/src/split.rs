@@ -207,6 +207,7 @@ impl Analysis {
             vcpu.run = run;
             vcpu.wait_start = now;
             vcpu.wait_bandwidth = expiries;
+            vcpu.wait_beside_idle = 0;
         }
         self.enter_queue(index, now, cpu);
     }

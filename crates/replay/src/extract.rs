@@ -539,7 +539,9 @@ impl Extractor {
             let at = vms.entry(vm).or_default();
             at.ran_ns = at.ran_ns.saturating_add(task.ran_ns);
             at.vcpus += 1;
-            let waits = task.state == State::Runnable;
+            // A limit takes the CPU from a thread that runs. One that was woken waits for others, or for a
+            // CPU that leaves idle.
+            let waits = task.state == State::Runnable && task.woken.is_none();
             at.waits |= waits;
             let cpu = task.cpu().and_then(|cpu| self.cpus.get(cpu as usize));
             at.idle |= waits && cpu.is_some_and(|cpu| cpu.current == Some(0));

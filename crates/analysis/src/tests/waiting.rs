@@ -107,32 +107,61 @@ fn a_waiter_takes_its_queue_along() {
     assert_eq!(waited(&answers, vcpu, "vcpu_same_vm"), 20);
 }
 
+/// A vCPU that leaves its CPU in this state, is woken if that is a sleep, and runs again after `waits`;
+/// a bandwidth timer expires just before, if there is one.
+fn beside_an_idle_cpu(state: u32, waits: u64, timer: Option<&'static str>) -> crate::Answers {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 0, state);
+    if state == SLEEPS {
+        let wakeup = Kind::SchedWakeup {
+            tid: Tid(7),
+            prio: 120,
+            target_cpu: 0,
+        };
+        trace.add(210, 1, 8, wakeup);
+    }
+    if let Some(timer) = timer {
+        let function = trace.name(timer);
+        let kind = Kind::HrtimerExpireEntry {
+            hrtimer: 1,
+            now_ns: 0,
+            function,
+        };
+        trace.irq(200 + waits - 10, 1, 8, kind);
+    }
+    trace.switch(200 + waits, 0, 0, 7, RUNNABLE);
+    trace.switch(30_000_000, 0, 7, 0, SLEEPS);
+    let answers = trace.answers();
+    check(&answers);
+    answers
+}
+
 #[test]
 fn an_idle_cpu_until_the_bandwidth_timer_is_throttling() {
-    for is_limited in [false, true] {
-        let mut trace = trace();
-        trace.switch(200, 0, 7, 0, RUNNABLE);
-        if is_limited {
-            let function = trace.name("sched_cfs_period_timer");
-            let kind = Kind::HrtimerExpireEntry {
-                hrtimer: 1,
-                now_ns: 0,
-                function,
-            };
-            trace.irq(900, 1, 8, kind);
-        }
-        trace.switch(910, 0, 0, 7, RUNNABLE);
-        let answers = trace.answers();
-        check(&answers);
-        let vcpu = of_tid(&answers, 7);
-        let cause = if is_limited { "throttled" } else { "idle" };
-        assert_eq!(waited(&answers, vcpu, cause), 710);
-        let found = answers
-            .findings
-            .iter()
-            .any(|finding| finding.id == "throttled");
-        assert_eq!(found, is_limited);
-    }
+    const MS: u64 = 1_000_000;
+    let period = Some("sched_cfs_period_timer");
+    let of = |answers: &crate::Answers, cause: &str| {
+        let found = answers.findings.iter();
+        (
+            waited(answers, of_tid(answers, 7), cause),
+            found.clone().any(|finding| finding.id == "throttled"),
+        )
+    };
+    let limited = beside_an_idle_cpu(RUNNABLE, 20 * MS, period);
+    assert_eq!(of(&limited, "throttled"), (20 * MS, true));
+    let slack = beside_an_idle_cpu(RUNNABLE, 20 * MS, Some("sched_cfs_slack_timer"));
+    assert_eq!(of(&slack, "throttled"), (20 * MS, true));
+    // No timer; a CPU that leaves idle late, beside the timer of another VM's limit; a thread that
+    // was woken, which its limit did not stop.
+    let none = beside_an_idle_cpu(RUNNABLE, 20 * MS, None);
+    assert_eq!(of(&none, "throttled"), (0, false));
+    assert_eq!(of(&none, "idle").0, 20 * MS);
+    let late = beside_an_idle_cpu(RUNNABLE, 30_000, period);
+    assert_eq!(of(&late, "throttled"), (0, false));
+    assert_eq!(of(&late, "idle").0, 30_000);
+    let woken = beside_an_idle_cpu(SLEEPS, 20 * MS, period);
+    assert_eq!(of(&woken, "throttled"), (0, false));
+    assert_eq!(of(&woken, "idle").0, 20 * MS - 10);
 }
 
 #[test]
