@@ -196,3 +196,61 @@ fn yields_are_told_by_where_they_went() {
         (3, 1, 1)
     );
 }
+
+#[test]
+fn without_flags_interrupt_time_is_that_between_begin_and_end() {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 32, PREEMPTED);
+    let (class, vector) = (HostVector::LocalTimer, 236);
+    trace.unknown(210, 0, 32, Kind::VectorEntry { class, vector });
+    let wakeup = Kind::SchedWakeup {
+        tid: Tid(31),
+        prio: 120,
+        target_cpu: 1,
+    };
+    // Without flags this may be the interrupt's doing: it does not end it.
+    trace.unknown(220, 0, 32, wakeup);
+    trace.unknown(250, 0, 32, Kind::VectorExit { class, vector });
+    trace.switch(300, 0, 32, 7, RUNNABLE);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(waited(&answers, vcpu, "irq"), 40);
+    assert_eq!(waited(&answers, vcpu, "host_task"), 60);
+}
+
+#[test]
+fn without_flags_what_woke_a_vcpu_is_unknown() {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 32, SLEEPS);
+    let (tid, prio, target_cpu) = (Tid(7), 120, 0);
+    trace.unknown(
+        300,
+        0,
+        32,
+        Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu,
+        },
+    );
+    trace.unknown(
+        301,
+        0,
+        32,
+        Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu,
+        },
+    );
+    trace.switch(310, 0, 32, 7, PREEMPTED);
+    let answers = trace.answers();
+    check(&answers);
+    let woken = answers
+        .latencies
+        .iter()
+        .filter(|row| row.kind == "wakeup" && row.count > 0);
+    let by: Vec<_> = woken.map(|row| row.detail.as_str()).collect();
+    assert_eq!(by, ["unknown"]);
+}

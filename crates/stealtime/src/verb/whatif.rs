@@ -208,6 +208,8 @@ impl Base {
 #[derive(Debug, Clone, Serialize)]
 struct Report {
     path: String,
+    /// Less of the recording was read than was recorded.
+    recording_partial: bool,
     span_ns: u64,
     cpus: u32,
     events: u64,
@@ -576,6 +578,7 @@ fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
     };
     Report {
         path: path.display().to_string(),
+        recording_partial: base.answers.source.partial,
         span_ns: span,
         cpus: base.recording.cpus,
         events: base.answers.source.events,
