@@ -158,6 +158,8 @@ mod tests {
             },
         );
         of(begin);
+        of(end);
+        of(begin);
         assert!(of(WAKING).in_interrupt());
         of(end);
         assert!(of(WAKING).in_task());
