@@ -110,6 +110,9 @@ pub struct Vm {
     /// How its threads were recognised as one VM: `recorded`, `user`, `process`, `interaction`,
     /// `order` (a guess by thread ids).
     pub grouped_by: String,
+    /// Whether which threads it has is a guess: by the order of their ids, beside other VMs. Tables
+    /// show its name with a `?`, which is no part of the name.
+    pub guessed: bool,
 }
 
 /// A row of `perf kvm stat report`, and percentiles.
@@ -117,6 +120,8 @@ pub struct Vm {
 pub struct KeyRow {
     /// The VM, `*` for all.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// The key as `perf kvm stat` prints it: `EPT_VIOLATION`, `npf`, `0x80b:W`, `0x3f8:POUT`.
     pub reason: String,
     /// How many.
@@ -152,6 +157,8 @@ pub struct KeyRow {
 pub struct VcpuTime {
     /// The VM.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// The vCPU's number in it.
     pub vcpu: u32,
     /// The thread's name.
@@ -205,6 +212,8 @@ pub struct ReasonTime {
 pub struct Ready {
     /// The VM that waited.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// The vCPU that waited.
     pub vcpu: u32,
     /// `vcpu_same_vm`, `vcpu_other_vm`, `vmm_thread` (emulator, vhost, I/O threads), `kernel_thread`,
@@ -222,6 +231,8 @@ pub struct Ready {
 pub struct Latency {
     /// The VM.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// `wakeup` (runnable to running), `ipi_accept` (ICR write to the target's IRR), `ipi_inject` (ICR
     /// write to injection), `ipi_eoi` (ICR write to EOI), `timer` (deadline or expiry to injection),
     /// `timer_expire` (programmed expiry to the handler), `injection` (IRR to injection).
@@ -246,6 +257,8 @@ pub struct Latency {
 pub struct Yields {
     /// The VM.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// PAUSE exits.
     pub pause_exits: u64,
     /// Of these: followed by a switch to another vCPU of the same VM before the next entry.
@@ -265,6 +278,8 @@ pub struct Yields {
 pub struct HaltPolls {
     /// The VM.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// Halts.
     pub halts: u64,
     /// Halts that ended while polling.
@@ -286,6 +301,8 @@ pub struct HaltPolls {
 pub struct Interrupts {
     /// The VM that was interrupted.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// The host vector, where known.
     pub vector: Option<u8>,
     /// What it is: `local_timer`, `reschedule`, `posted_intr`, … or `unknown`.
@@ -302,6 +319,8 @@ pub struct Finding {
     pub id: String,
     /// The VM it is about, empty for the host.
     pub vm: String,
+    /// Whether that VM is a guess ([`Vm::guessed`]).
+    pub vm_guessed: bool,
     /// What was found.
     pub what: String,
     /// The numbers that show it.

@@ -1,55 +1,114 @@
 //! Guest clocks: TSC offsets and the master clock.
 
-use stealtime_events::Kind;
+use std::collections::BTreeMap;
+
+use stealtime_events::{Event, Kind};
 
 use crate::Analysis;
+use crate::threads::ThreadId;
 
-/// What the trace says of guest clocks.
+/// What the trace says of guest clocks, by the thread in whose context KVM says it: which VM that
+/// serves is known at the end.
+pub(crate) type Clocks = BTreeMap<ThreadId, Told>;
+
+/// What events about the clocks of one VM say. A guest that boots or resets writes the TSCs of its
+/// vCPUs one after the other, so that all states but the last are those of a sequence that goes on.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Clocks {
-    /// `kvm_update_master_clock` events, and of the last one whether the master clock is used and
-    /// whether all offsets matched.
+pub(crate) struct Told {
+    /// `kvm_update_master_clock` events.
     pub(crate) updates: u64,
-    pub(crate) uses_master_clock: bool,
+    /// The last of them.
+    pub(crate) master: Option<MasterClock>,
+    /// The last `kvm_track_tsc`.
+    pub(crate) tracked: Option<Tracked>,
+}
+
+/// A `kvm_update_master_clock`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MasterClock {
+    /// Its place among all events of the trace about clocks.
+    order: u64,
+    pub(crate) is_used: bool,
     pub(crate) offsets_matched: bool,
     pub(crate) host_clock_is_tsc: bool,
-    /// `kvm_track_tsc` events in which the vCPUs did not all match.
-    pub(crate) mismatches: u64,
-    /// The last of these: matched vCPUs beside the first, and vCPUs online.
-    pub(crate) last_mismatch: (u32, u32),
+}
+
+/// A `kvm_track_tsc`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tracked {
+    order: u64,
+    /// vCPUs whose TSC matches that of the first of this generation, without that one.
+    pub(crate) matched: u32,
+    pub(crate) online: u32,
+}
+
+impl Tracked {
+    /// Whether all vCPUs match.
+    pub(crate) const fn is_matched(self) -> bool {
+        self.matched.saturating_add(1) >= self.online
+    }
+}
+
+impl Told {
+    /// Both together, the later one of each kind.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            updates: self.updates + other.updates,
+            master: self
+                .master
+                .into_iter()
+                .chain(other.master)
+                .max_by_key(|one| one.order),
+            tracked: self
+                .tracked
+                .into_iter()
+                .chain(other.tracked)
+                .max_by_key(|one| one.order),
+        }
+    }
 }
 
 /// `VDSO_CLOCKMODE_TSC`, as `host_clock` is traced.
 const HOST_CLOCK_TSC: u32 = 1;
 
 impl Analysis {
-    /// Events about clocks; `vcpu` is the vCPU whose thread is current.
-    pub(crate) fn on_clock(&mut self, kind: Kind, vcpu: Option<u32>) {
+    /// `kvm_update_master_clock` and `kvm_track_tsc`.
+    pub(crate) fn on_clock(&mut self, event: &Event, kind: Kind) {
+        let thread = self.threads.find(event.tid);
+        let order = self.events;
+        let told = self.clocks.entry(thread).or_default();
         match kind {
             Kind::KvmUpdateMasterClock {
                 use_master_clock,
                 host_clock,
                 offset_matched,
             } => {
-                self.clocks.updates += 1;
-                self.clocks.uses_master_clock = use_master_clock;
-                self.clocks.offsets_matched = offset_matched;
-                self.clocks.host_clock_is_tsc = host_clock == HOST_CLOCK_TSC;
+                told.updates += 1;
+                told.master = Some(MasterClock {
+                    order,
+                    is_used: use_master_clock,
+                    offsets_matched: offset_matched,
+                    host_clock_is_tsc: host_clock == HOST_CLOCK_TSC,
+                });
             }
-            // The first vCPU is not counted among those that match it.
             Kind::KvmTrackTsc {
                 matched, online, ..
-            } if matched.saturating_add(1) < online => {
-                self.clocks.mismatches += 1;
-                self.clocks.last_mismatch = (matched, online);
-            }
-            Kind::KvmWriteTscOffset { next, .. } => {
-                if let Some(vcpu) = vcpu.and_then(|index| self.vcpus.get_mut(index as usize)) {
-                    vcpu.tally.tsc_writes += 1;
-                    vcpu.tsc_offset = Some(next);
-                }
+            } => {
+                told.tracked = Some(Tracked {
+                    order,
+                    matched,
+                    online,
+                });
             }
             _ => {}
+        }
+    }
+
+    /// `kvm_write_tsc_offset` of a vCPU.
+    pub(crate) fn on_tsc_offset(&mut self, vcpu: u32, next: u64) {
+        if let Some(vcpu) = self.vcpus.get_mut(vcpu as usize) {
+            vcpu.tally.tsc_writes += 1;
+            vcpu.tsc_offset = Some(next);
         }
     }
 }

@@ -131,7 +131,7 @@ impl Analysis {
             .get(usize::from(cpu))
             .map_or(NO_VCPU, |cpu| cpu.vcpu);
         let vcpu = Some(current).filter(|&vcpu| vcpu != NO_VCPU);
-        let own = vcpu.filter(|_| event.context.in_task());
+        let own = vcpu.filter(|_| !event.context.in_interrupt());
         let place = Place {
             cpu,
             now: self.now,
@@ -228,8 +228,10 @@ impl Analysis {
                             self.on_wakeup_evidence(place.cpu, woken);
                         }
                     }
-                    (None, Some(vcpu)) => self.on_helper_evidence(vcpu, thread),
-                    (None, None) => {}
+                    (None, Some(vcpu)) if event.context.in_task() => {
+                        self.on_helper_evidence(vcpu, thread);
+                    }
+                    (None, _) => {}
                 }
             }
             Kind::SchedWakeup {
@@ -294,7 +296,7 @@ impl Analysis {
                 return;
             }
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {
-                return self.on_clock(kind, place.vcpu);
+                return self.on_clock(event, kind);
             }
             kind if is_of_host(kind) => return,
             _ => {}
@@ -355,7 +357,7 @@ impl Analysis {
             } => {
                 self.on_hv_timer(index, hv_timer_in_use);
             }
-            Kind::KvmWriteTscOffset { .. } => self.on_clock(kind, Some(index)),
+            Kind::KvmWriteTscOffset { next, .. } => self.on_tsc_offset(index, next),
             _ => {}
         }
     }
@@ -416,7 +418,8 @@ impl Analysis {
         else {
             return None;
         };
-        let is_new = event.context.in_task() && vcpu != VcpuId::UNKNOWN && !event.tid.is_idle();
+        let is_new =
+            !event.context.in_interrupt() && vcpu != VcpuId::UNKNOWN && !event.tid.is_idle();
         if is_new {
             self.make_vcpu(event.tid, vcpu)
         } else {

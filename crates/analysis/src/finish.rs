@@ -6,7 +6,7 @@ use stealtime_events::Names;
 
 use crate::answers::{Answers, Source, Vm};
 use crate::tables::Tables;
-use crate::vms::Group;
+use crate::vms::{Group, ORDER};
 use crate::{Analysis, findings};
 
 impl Analysis {
@@ -35,6 +35,8 @@ impl Analysis {
             pid: group.pid,
             vcpus: u32::try_from(group.vcpus.len()).unwrap_or(u32::MAX),
             grouped_by: group.grouped_by.to_owned(),
+            // With one VM there is nothing to mistake it for.
+            guessed: group.grouped_by == ORDER && groups.len() > 1,
         });
         let mut answers = Answers {
             source: Source {
@@ -57,6 +59,7 @@ impl Analysis {
             findings: Vec::new(),
         };
         answers.findings = findings::all(&tables, &answers);
+        answers.flag_guesses();
         answers
     }
 

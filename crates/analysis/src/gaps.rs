@@ -73,7 +73,7 @@ impl Vcpu {
     }
 
     /// What was counted as waiting, for `cause`, was not seen: it is unknown.
-    fn did_not_see(&mut self, left: Left, cause: Cause, ns: u64) {
+    fn did_not_see(&mut self, left: Left, cause: Cause, (ns, whole): (u64, u64)) {
         let bucket = match left.run {
             Run::Waking => &mut self.time.wake_wait,
             _ => &mut self.time.preempted,
@@ -86,6 +86,7 @@ impl Vcpu {
             (true, None) if cause == Cause::of(IDLE) => {
                 // The same wait goes on: what idle time in it means is still open.
                 self.wait_idle = self.wait_idle.saturating_sub(ns);
+                self.wait_beside_idle = self.wait_beside_idle.saturating_sub(whole);
                 return;
             }
             (true, Some(meant)) if cause == Cause::of(IDLE) => meant,
@@ -112,8 +113,9 @@ impl Analysis {
                 && left.queue == number
                 && left.until > last
             {
-                let ns = window.clip(left.from.max(last), left.until, number);
-                vcpu.did_not_see(left, cause, ns);
+                let from = left.from.max(last);
+                let ns = window.clip(from, left.until, number);
+                vcpu.did_not_see(left, cause, (ns, left.until.saturating_sub(from)));
                 vcpu.left = None;
             }
         }

@@ -26,10 +26,12 @@ pub(crate) enum Waker {
     Irq,
     /// A task.
     Task,
+    /// A task or an interrupt: the recording does not tell.
+    Unknown,
 }
 
 /// All wakers, in the order of the enum, with their names.
-pub(crate) const WAKERS: [&str; 4] = ["timer", "ipi", "irq", "task"];
+pub(crate) const WAKERS: [&str; 5] = ["timer", "ipi", "irq", "task", "unknown"];
 
 /// What fires a vCPU's LAPIC timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -245,7 +247,10 @@ impl Analysis {
                 owner.latencies.fired = None;
             }
         }
-        let Some(index) = vcpu.filter(|_| context.in_task()) else {
+        // One that is known already may be started anew by its handler, whoever is current.
+        let is_own = context.in_task()
+            || !context.in_interrupt() && !self.timers.owned.contains_key(&hrtimer);
+        let Some(index) = vcpu.filter(|_| is_own) else {
             return;
         };
         match function {

@@ -42,6 +42,7 @@ mod exits;
 mod findings;
 mod finish;
 mod gaps;
+mod guessed;
 mod hash;
 mod interrupts;
 mod keys;
@@ -61,6 +62,7 @@ mod yields;
 mod tests;
 
 pub use answers::Answers;
+pub use guessed::{shown_vm, shown_vm_in};
 pub use options::{Options, Selection, Skip};
 pub use split::{is_gone, is_runnable};
 pub use threads::vcpu_in_name;

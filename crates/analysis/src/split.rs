@@ -207,6 +207,7 @@ impl Analysis {
             vcpu.run = run;
             vcpu.wait_start = now;
             vcpu.wait_bandwidth = expiries;
+            vcpu.wait_beside_idle = 0;
         }
         self.enter_queue(index, now, cpu);
     }
@@ -392,12 +393,14 @@ impl Analysis {
         };
         if cpu.expiring == woken {
             Waker::Timer
-        } else if !event.context.in_task() {
+        } else if event.context.in_interrupt() || cpu.in_interrupt() && !event.context.in_task() {
             Waker::Irq
         } else if cpu.vcpu != NO_VCPU && cpu.vcpu != woken && cpu.accepted.is_some() {
             Waker::Ipi
-        } else {
+        } else if event.context.in_task() {
             Waker::Task
+        } else {
+            Waker::Unknown
         }
     }
 

@@ -148,6 +148,7 @@ impl<'a> Tables<'a> {
         let spin = time.spin + spun.map(|entry| entry.1.ns).sum::<u64>();
         VcpuTime {
             vm: group.name.clone(),
+            vm_guessed: false,
             vcpu: vcpu.id.0,
             task: shown_name(thread, self.names),
             tid: thread.tid.0,
@@ -203,6 +204,7 @@ impl<'a> Tables<'a> {
                     .into_iter()
                     .map(|((cause, who), ns)| Ready {
                         vm: group.name.clone(),
+                        vm_guessed: false,
                         vcpu: vcpu.id.0,
                         cause: cause.to_owned(),
                         who,
@@ -283,6 +285,7 @@ impl<'a> Tables<'a> {
                     .into_iter()
                     .map(|((kind, detail), histogram)| Latency {
                         vm: group.name.clone(),
+                        vm_guessed: false,
                         kind: kind.to_owned(),
                         detail: detail.to_owned(),
                         count: histogram.count(),
@@ -372,6 +375,7 @@ impl<'a> Tables<'a> {
                 .filter(|&(_, count)| count > 0)
                 .map(|((vector, name), count)| Interrupts {
                     vm: group.name.clone(),
+                    vm_guessed: false,
                     vector,
                     name: name.to_owned(),
                     count,

@@ -10,6 +10,11 @@ use crate::ready::{self, Cause};
 use crate::stats::Durations;
 use crate::threads::{IDLE, ThreadId};
 
+/// A shorter wait beside an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
+/// (`min_cfs_quota_period`), and a thread whose runtime is used up waits for a good part of one; a CPU
+/// that leaves idle late takes microseconds.
+const THROTTLED_NS: u64 = 500_000;
+
 /// What the scheduler does with the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Run {
@@ -152,6 +157,8 @@ pub(crate) struct Vcpu {
     pub(crate) wait_bandwidth: u64,
     /// Waiting in this wait while its CPU was idle.
     pub(crate) wait_idle: u64,
+    /// That of it whatever is selected: what it means does not depend on the part that is shown.
+    pub(crate) wait_beside_idle: u64,
     /// Waiting by who had the CPU.
     pub(crate) ready: IntMap<u32, u64>,
 
@@ -205,6 +212,7 @@ impl Vcpu {
             queue_start: 0,
             wait_bandwidth: 0,
             wait_idle: 0,
+            wait_beside_idle: 0,
             ready: IntMap::default(),
             stretch: 0,
             after_pause: false,
@@ -240,6 +248,9 @@ impl Vcpu {
             return;
         }
         let ns = window.clip(self.since, now, self.cpu);
+        if cause == Cause::of(IDLE) {
+            self.wait_beside_idle += now - self.since;
+        }
         self.since = now;
         match self.run {
             Run::Unknown => self.time.unknown += ns,
@@ -284,12 +295,18 @@ impl Vcpu {
     }
 
     /// Ends a wait: decides what idle time in it means. `expiries` counts bandwidth timers.
+    ///
+    /// A limit takes the CPU from a thread that runs: a wait that begins with a wakeup is none of its
+    /// doing. A CPU that is slow to leave idle beside the timer of another VM's limit is none either.
     pub(crate) fn end_wait(&mut self, expiries: u64) {
         let idle = std::mem::take(&mut self.wait_idle);
-        let cause = if expiries == self.wait_bandwidth {
-            Cause::of(IDLE)
-        } else {
-            Cause::THROTTLED
+        let beside_idle = std::mem::take(&mut self.wait_beside_idle);
+        let is_throttled = self.run == Run::Preempted
+            && expiries != self.wait_bandwidth
+            && beside_idle >= THROTTLED_NS;
+        let cause = match is_throttled {
+            true => Cause::THROTTLED,
+            false => Cause::of(IDLE),
         };
         self.idle_meant(cause);
         if idle > 0 {

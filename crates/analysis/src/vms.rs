@@ -17,6 +17,8 @@ const MAX_PAIRS: usize = 1 << 16;
 /// How often weak evidence must agree. A kick that reaches a CPU just after its vCPU was switched
 /// away points at a wrong vCPU: that does not happen three times to one pair only.
 const MIN_EVIDENCE: u32 = 3;
+/// [`Group::grouped_by`] of a guess.
+pub(crate) const ORDER: &str = "order";
 
 /// Evidence on which vCPUs are one VM, by vCPU index.
 #[derive(Debug, Default)]
@@ -305,27 +307,27 @@ impl Analysis {
         vcpus.iter().filter_map(tid).min().unwrap_or(i32::MAX)
     }
 
-    /// Groups that interaction made, and what is left, put together by the order of thread ids: a
-    /// VMM makes its vCPU threads in ascending order, so a group takes the part that has the next
-    /// number, oldest group first.
+    /// Groups that interaction made, and what is left, put together by the order of thread ids. A VMM
+    /// makes its vCPU threads one after the other, so a part belongs behind the nearest thread before
+    /// it that has the number before it and no successor yet. Where VMs of one size start at the same
+    /// time their threads interleave, and the oldest VM with a free place would be the wrong one.
     fn by_order(&self, mut parts: Vec<Vec<u32>>) -> Vec<Group> {
         parts.sort_by_key(|part| self.lowest_tid(part));
         let mut groups: Vec<Group> = Vec::new();
         for part in parts {
+            let behind = |group: &Group| self.predecessor(&group.vcpus, &part);
+            // Numbers that are missing in the trace leave the highest before the part's.
             let fitting = groups
                 .iter_mut()
-                .find(|group| self.fits_behind(&group.vcpus, &part));
+                .filter_map(|group| Some((behind(group)?, group)))
+                .max_by_key(|(predecessor, _)| *predecessor);
             match fitting {
-                Some(group) => {
+                Some((_, group)) => {
                     group.vcpus.extend(part);
-                    group.grouped_by = "order";
+                    group.grouped_by = ORDER;
                 }
                 None => {
-                    let grouped_by = if part.len() > 1 {
-                        "interaction"
-                    } else {
-                        "order"
-                    };
+                    let grouped_by = if part.len() > 1 { "interaction" } else { ORDER };
                     groups.push(Group {
                         grouped_by,
                         vcpus: part,
@@ -337,12 +339,29 @@ impl Analysis {
         groups
     }
 
+    fn number_and_tid(&self, index: u32) -> Option<(u32, i32)> {
+        let vcpu = self.vcpus.get(index as usize)?;
+        Some((vcpu.id.0, self.threads.get(vcpu.thread).tid.0))
+    }
+
+    /// Number and thread id of the vCPU of a group that is the last before a part, if the part can be
+    /// of the group.
+    fn predecessor(&self, group: &[u32], part: &[u32]) -> Option<(u32, i32)> {
+        if !self.fits_behind(group, part) {
+            return None;
+        }
+        let numbers = |of: &[u32]| -> Vec<(u32, i32)> {
+            let known = of.iter().filter_map(|&index| self.number_and_tid(index));
+            known.collect()
+        };
+        let first = numbers(part).into_iter().min()?;
+        let before = numbers(group).into_iter().filter(|one| one.0 < first.0);
+        before.max()
+    }
+
     /// Whether together they have each number once and thread ids ascend with the numbers.
     fn fits_behind(&self, group: &[u32], part: &[u32]) -> bool {
-        let key = |&index: &u32| {
-            let vcpu = self.vcpus.get(index as usize)?;
-            Some((vcpu.id.0, self.threads.get(vcpu.thread).tid.0))
-        };
+        let key = |&index: &u32| self.number_and_tid(index);
         let mut all: Vec<(u32, i32)> = group.iter().chain(part).filter_map(key).collect();
         all.sort_unstable();
         let starts_anew = part.iter().filter_map(key).any(|(id, _)| id == 0);

@@ -5,7 +5,11 @@
 /// Matters because an event in a hard interrupt is not the doing of the task that was current: a
 /// timer that wakes a vCPU while another vCPU's thread is current is not an IPI between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Context(u8);
+pub struct Context {
+    bits: u8,
+    /// Bits that the source does not tell.
+    unknown: u8,
+}
 
 impl Context {
     /// `TRACE_FLAG_IRQS_OFF`.
@@ -24,21 +28,67 @@ impl Context {
     /// `TRACE_FLAG_NMI`.
     pub const NMI: u8 = 0x40;
 
+    const INTERRUPTS: u8 = Self::HARDIRQ | Self::SOFTIRQ | Self::NMI;
+
+    /// Of a source that does not tell: neither in a task nor in an interrupt as far as is known.
+    pub const UNKNOWN: Self = Self {
+        bits: 0,
+        unknown: u8::MAX,
+    };
+
     /// From the raw byte of a trace entry.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
-        Self(bits)
+        Self { bits, unknown: 0 }
     }
 
-    /// The raw byte.
+    /// Which interrupts the CPU handles is known from other events, and nothing else of the byte.
+    #[must_use]
+    pub const fn of_interrupts(bits: u8) -> Self {
+        Self {
+            bits: bits & Self::INTERRUPTS,
+            unknown: !Self::INTERRUPTS,
+        }
+    }
+
+    /// The raw byte; what is unknown of it is 0.
     #[must_use]
     pub const fn bits(self) -> u8 {
-        self.0
+        self.bits
     }
 
-    /// In task context: neither in a hard or soft interrupt nor in an NMI.
+    /// Known to be in task context: neither in a hard or soft interrupt nor in an NMI.
     #[must_use]
     pub const fn in_task(self) -> bool {
-        self.0 & (Self::HARDIRQ | Self::SOFTIRQ | Self::NMI) == 0
+        (self.bits | self.unknown) & Self::INTERRUPTS == 0
+    }
+
+    /// Known to be in a hard or soft interrupt or in an NMI.
+    #[must_use]
+    pub const fn in_interrupt(self) -> bool {
+        self.bits & Self::INTERRUPTS != 0
+    }
+
+    /// Whether the source tells that the current task is asked to give way, or that it is not.
+    #[must_use]
+    pub const fn tells_resched(self) -> bool {
+        self.unknown & (Self::NEED_RESCHED | Self::NEED_RESCHED_LAZY) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Context;
+
+    #[test]
+    fn what_is_not_known_is_neither_a_task_nor_an_interrupt() {
+        let unknown = Context::UNKNOWN;
+        assert!(!unknown.in_task() && !unknown.in_interrupt() && !unknown.tells_resched());
+        let task = Context::default();
+        assert!(task.in_task() && !task.in_interrupt() && task.tells_resched());
+        let softirq = Context::of_interrupts(Context::SOFTIRQ | Context::NEED_RESCHED);
+        assert!(!softirq.in_task() && softirq.in_interrupt() && !softirq.tells_resched());
+        assert_eq!(softirq.bits(), Context::SOFTIRQ);
+        assert!(Context::of_interrupts(0).in_task());
     }
 }

@@ -14,6 +14,9 @@ pub enum Isa {
     Arm64,
     /// RISC-V: `scause`.
     Riscv,
+    /// A module without hardware virtualization (`kvm_pvm`), or one that is not known: numbers have no
+    /// names.
+    Other,
 }
 
 /// One reason why a vCPU left the guest.
@@ -125,7 +128,7 @@ impl ExitReason {
             Isa::Vmx => vmx_class(self.table_code()),
             Isa::Svm => svm_class(self.code),
             Isa::Arm64 => arm64_class(self.code),
-            Isa::Riscv => Class::Other,
+            Isa::Riscv | Isa::Other => Class::Other,
         }
     }
 

@@ -146,6 +146,8 @@ impl Watcher {
                 cpu.is_fair = next.0 != 0 && i32::from(next_prio) >= FAIR_FROM;
                 cpu.waking = None;
             }
+            // Without the flags it is not known who is asked to give way.
+            Kind::SchedWaking { .. } if !event.context.tells_resched() => cpu.waking = None,
             Kind::SchedWaking { tid, .. } => cpu.waking = Some((tid.0, asked)),
             Kind::SchedWakeup {
                 tid,

@@ -53,6 +53,8 @@ pub struct Extractor {
     pub(crate) timers: Timers,
     polling: Polling,
     pub(crate) quotas: Quotas,
+    /// The recording has ends of timers' callbacks.
+    tells_expiries: bool,
     wakeups: WakeLatencies,
     slices: SliceTimers,
     decisions: Watcher,
@@ -104,6 +106,7 @@ impl Extractor {
             timers: Timers::default(),
             polling: Polling::default(),
             quotas: Quotas::default(),
+            tells_expiries: false,
             wakeups: WakeLatencies::default(),
             slices: SliceTimers::default(),
             decisions: Watcher::default(),
@@ -150,7 +153,12 @@ impl Extractor {
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
-        if event.kind.is_host_event() && event.context.in_task() {
+        let is_of_tasks = matches!(
+            event.kind,
+            Kind::SchedSwitch { .. } | Kind::KvmEntry { .. } | Kind::KvmExit { .. }
+        );
+        self.tells_expiries |= matches!(event.kind, Kind::HrtimerExpireExit { .. });
+        if event.kind.is_host_event() && (event.context.in_task() || is_of_tasks) {
             // Recordings may have the begin of a timer's callback only.
             self.cpus[cpu].expiring = None;
         }
@@ -290,7 +298,7 @@ impl Extractor {
                 function,
             } => {
                 let (name, tid) = (names.name(function), event.tid.0);
-                let in_task = event.context.in_task();
+                let in_task = self.may_be_task(event);
                 let by = Setter {
                     tid,
                     in_task,
@@ -502,10 +510,19 @@ impl Extractor {
         }
     }
 
+    /// Whether an event is its task's doing. Where the recording has no flags that say so, callbacks of
+    /// timers are what else wakes and arms: outside of them, where their ends are recorded.
+    pub(crate) fn may_be_task(&self, event: &Event) -> bool {
+        event.context.in_task()
+            || !event.context.in_interrupt()
+                && self.tells_expiries
+                && self.expiring(event).is_none()
+    }
+
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
     fn accepted(&mut self, event: &Event, apicid: u32) {
         let sender = self.vcpus.get(&event.tid.0).copied();
-        let Some((vm, _)) = sender.filter(|_| event.context.in_task()) else {
+        let Some((vm, _)) = sender.filter(|_| self.may_be_task(event)) else {
             return;
         };
         let Some(&tid) = self.by_number.get(&(vm, apicid)) else {
@@ -539,7 +556,9 @@ impl Extractor {
             let at = vms.entry(vm).or_default();
             at.ran_ns = at.ran_ns.saturating_add(task.ran_ns);
             at.vcpus += 1;
-            let waits = task.state == State::Runnable;
+            // A limit takes the CPU from a thread that runs. One that was woken waits for others, or for a
+            // CPU that leaves idle.
+            let waits = task.state == State::Runnable && task.woken.is_none();
             at.waits |= waits;
             let cpu = task.cpu().and_then(|cpu| self.cpus.get(cpu as usize));
             at.idle |= waits && cpu.is_some_and(|cpu| cpu.current == Some(0));

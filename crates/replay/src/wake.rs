@@ -100,7 +100,7 @@ impl Extractor {
                 None => Cause::Known(Until::Time(at)),
             };
         }
-        let in_task = event.context.in_task() && from != 0 && from != of;
+        let in_task = self.may_be_task(event) && from != 0 && from != of;
         if !in_task {
             self.resolved.unknown += 1;
             return Cause::Known(Until::Time(at));

@@ -45,6 +45,7 @@ pub fn write(answers: &Answers, key: Key, out: impl Write) -> io::Result<()> {
 #[derive(Default, Serialize)]
 struct Handling<'a> {
     vm: &'a str,
+    vm_guessed: bool,
     vcpu: u32,
     reason: &'a str,
     count: u64,
@@ -59,6 +60,7 @@ fn handling_of(vcpu: &VcpuTime) -> impl Iterator<Item = Handling<'_>> {
     let reasons = vcpu.exit_ns_by_reason.iter();
     reasons.map(|ReasonTime { reason, count, ns }| Handling {
         vm: &vcpu.vm,
+        vm_guessed: vcpu.vm_guessed,
         vcpu: vcpu.vcpu,
         reason,
         count: *count,
@@ -72,6 +74,7 @@ const fn no_vm() -> Vm {
         pid: None,
         vcpus: 0,
         grouped_by: String::new(),
+        guessed: false,
     }
 }
 

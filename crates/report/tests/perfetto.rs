@@ -56,6 +56,7 @@ fn answers() -> Answers {
             pid: Some(99),
             vcpus: 2,
             grouped_by: "process".into(),
+            guessed: false,
         }],
         vcpus: vec![vcpu(0, V0), vcpu(1, V1)],
         ..Answers::default()

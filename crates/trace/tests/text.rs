@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stealtime_events::{Context, Event, Kind, NameId, Names, VcpuId};
+use stealtime_events::{Event, Kind, NameId, Names, VcpuId};
 use stealtime_trace::{ClockUnit, EventSource, Format, NameTable, Options, open, open_with};
 
 fn read(source: &mut dyn EventSource) -> Vec<Event> {
@@ -134,7 +134,12 @@ fn pairs(recording: &str, text: &str) -> (Vec<(Event, Event)>, Sources) {
     let (mut dat, mut txt) = (open("trace.dat"), open(text));
     let texts = of_host(txt.as_mut());
     assert_eq!(texts.len(), 4000);
-    assert_eq!(txt.info().notes, [], "all of it is understood");
+    let mut notes = txt.info().notes.iter();
+    let is_of_flags = |text: &str| text.starts_with("the text has no context flags");
+    assert!(
+        notes.all(|note| is_of_flags(&note.text)),
+        "all of it is understood"
+    );
     let pairs = of_host(dat.as_mut()).into_iter().zip(texts).collect();
     (pairs, [dat, txt])
 }
@@ -224,8 +229,11 @@ fn same_events(recording: &str, text: &str, raw: bool) {
         );
         let place = |event: Event| (event.time_ns, event.tid, event.cpu);
         assert_eq!(place(textual), place(binary));
-        // Without -l trace-cmd 3.1.6 prints no flags.
-        assert_eq!(textual.context, Context::default());
+        // Without -l trace-cmd 3.1.6 prints no flags: what is inferred is so, and the rest unknown.
+        let (is, was) = (textual.context, binary.context);
+        assert!(!is.tells_resched());
+        assert!(!is.in_task() || was.in_task(), "{binary:?}");
+        assert!(!is.in_interrupt() || was.in_interrupt(), "{binary:?}");
     }
 }
 
@@ -261,4 +269,48 @@ fn the_references_of_the_recordings_are_read_whole() {
         }
     }
     assert!(read_some >= 18, "{read_some}");
+}
+
+/// What `trace-cmd report` without `-l` leaves of a text: the flags are not there. Unknown is not "in no
+/// interrupt", and other events tell of most.
+#[test]
+fn without_flags_a_context_is_inferred_or_unknown() {
+    let path = common::file(&kernels(), "trace.txt").expect("the text");
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = folder.path().join("plain.txt");
+    let packed = fs::File::open(&path).expect("the text");
+    let text = match path.extension().is_some_and(|end| end == "zst") {
+        true => zstd::decode_all(packed).expect("zstd"),
+        false => fs::read(&path).expect("the text"),
+    };
+    let text = String::from_utf8_lossy(&text);
+    let without = |line: &str| match line.split_once("] ") {
+        Some((head, rest)) if !line.starts_with('#') => {
+            let (_, rest) = rest.split_once(' ').expect("flags");
+            format!("{head}] {rest}\n")
+        }
+        _ => format!("{line}\n"),
+    };
+    fs::write(&plain, text.lines().map(without).collect::<String>()).expect("written");
+    let mut source = open(&plain).expect("a text");
+    let inferred = of_host(source.as_mut());
+    let noted = source
+        .info()
+        .notes
+        .iter()
+        .any(|note| note.text.contains("no context flags"));
+    assert!(noted, "{:?}", source.info().notes);
+    let flagged = of_host(open(&path).expect("a text").as_mut());
+    assert_eq!(inferred.len(), flagged.len());
+    let (mut interrupts, mut found) = (0, 0);
+    for (is, was) in inferred.iter().zip(&flagged) {
+        assert!(!is.context.in_task() || was.context.in_task(), "{was:?}");
+        assert!(
+            !is.context.in_interrupt() || was.context.in_interrupt(),
+            "{was:?}"
+        );
+        interrupts += u32::from(was.context.in_interrupt());
+        found += u32::from(is.context.in_interrupt());
+    }
+    assert!(found * 10 >= interrupts * 9, "{found} of {interrupts}");
 }

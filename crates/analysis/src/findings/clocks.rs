@@ -1,6 +1,9 @@
 //! Guest clocks that are slow or expensive.
 
+use std::collections::BTreeMap;
+
 use super::{DOUBT, Weighted};
+use crate::clocks::Told;
 use crate::tables::Tables;
 use crate::vcpu::Vcpu;
 
@@ -12,7 +15,6 @@ const MIN_SWITCHES: u64 = 100;
 
 /// Adds what is found of clocks.
 pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
-    let clocks = &tables.analysis.clocks;
     let all = &tables.analysis.vcpus;
     let writes: u64 = all.iter().map(|vcpu| vcpu.tally.tsc_writes).sum();
     let switches: u64 = all.iter().map(|vcpu| vcpu.tally.switches_in).sum();
@@ -29,51 +31,11 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
                 .to_owned(),
         ]));
     }
-    let is_off = clocks.updates > 0 && !clocks.uses_master_clock;
-    if is_off && !is_unstable {
-        let next = if clocks.host_clock_is_tsc {
-            "Set the same TSC offset for all vCPUs of a VM (KVM_VCPU_TSC_OFFSET)."
-        } else {
-            "Make the host keep time by its TSC (current_clocksource)."
-        };
-        found.push(Weighted::new(
-            "master_clock_off",
-            "",
-            DOUBT - 1,
-            [
-                "A VM runs without a master clock: its guests read time by a slower way."
-                    .to_owned(),
-                format!(
-                    "{} kvm_update_master_clock, the last without master clock, offsets {}",
-                    clocks.updates,
-                    if clocks.offsets_matched {
-                        "matching"
-                    } else {
-                        "not matching"
-                    }
-                ),
-                next.to_owned(),
-            ],
-        ));
+    for (vm, told) in by_vm(tables) {
+        of_vm(vm, &told, is_unstable, found);
     }
     if is_unstable {
         return;
-    }
-    if clocks.mismatches > 0 && !is_off {
-        let (matched, online) = clocks.last_mismatch;
-        found.push(Weighted::new(
-            "tsc_not_matched",
-            "",
-            DOUBT - 2,
-            [
-                "vCPUs of one VM were found with TSCs that do not match.".to_owned(),
-                format!(
-                    "{} times, last {matched} beside the first of {online}",
-                    clocks.mismatches
-                ),
-                "Look at how the VMM sets the TSC of vCPUs on start and restore.".to_owned(),
-            ],
-        ));
     }
     for group in tables
         .selected()
@@ -105,5 +67,73 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
                 ],
             ));
         }
+    }
+}
+
+/// What is told of the clocks of each selected VM, and of threads (with an empty name) whose VM is not
+/// known: those that made a VM's vCPUs before its process is.
+fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
+    let threads = &tables.analysis.threads;
+    let mut by_vm: BTreeMap<&str, Told> = BTreeMap::new();
+    for (&id, &told) in &tables.analysis.clocks {
+        let thread = threads.get(id);
+        let of_vcpu = thread
+            .vcpu
+            .and_then(|vcpu| tables.vm_of.get(&vcpu).copied());
+        let of_helper = || tables.vmm.get(&id).copied().flatten();
+        let group = of_vcpu.or_else(of_helper);
+        let group = group.and_then(|vm| tables.groups.get(vm));
+        let name = group.map_or("", |group| group.name.as_str());
+        if group.is_none() || tables.has_vm(name) {
+            let all = by_vm.entry(name).or_default();
+            *all = all.with(told);
+        }
+    }
+    by_vm
+}
+
+fn of_vm(vm: &str, told: &Told, is_unstable: bool, found: &mut Vec<Weighted>) {
+    if is_unstable {
+        // That is the reason of both.
+        return;
+    }
+    let off = told.master.filter(|master| !master.is_used);
+    if let Some(off) = off {
+        let next = match off.host_clock_is_tsc {
+            true => "Set the same TSC offset for all vCPUs of a VM (KVM_VCPU_TSC_OFFSET).",
+            false => "Make the host keep time by its TSC (current_clocksource).",
+        };
+        let matching = match off.offsets_matched {
+            true => "matching",
+            false => "not matching",
+        };
+        found.push(Weighted::new(
+            "master_clock_off",
+            vm,
+            DOUBT - 1,
+            [
+                "A VM runs without a master clock: its guests read time by a slower way."
+                    .to_owned(),
+                format!(
+                    "{} kvm_update_master_clock, the last without master clock, offsets {matching}",
+                    told.updates
+                ),
+                next.to_owned(),
+            ],
+        ));
+    } else if let Some(tracked) = told.tracked.filter(|tracked| !tracked.is_matched()) {
+        found.push(Weighted::new(
+            "tsc_not_matched",
+            vm,
+            DOUBT - 2,
+            [
+                "vCPUs of one VM have TSCs that do not match.".to_owned(),
+                format!(
+                    "in the last kvm_track_tsc {} beside the first of {}",
+                    tracked.matched, tracked.online
+                ),
+                "Look at how the VMM sets the TSC of vCPUs on start and restore.".to_owned(),
+            ],
+        ));
     }
 }

@@ -24,6 +24,7 @@ impl Weighted {
         let finding = Finding {
             id: id.to_owned(),
             vm: vm.to_owned(),
+            vm_guessed: false,
             what,
             evidence,
             next,

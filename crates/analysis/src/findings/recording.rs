@@ -140,16 +140,16 @@ fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let guessed: Vec<&str> = answers
         .vms
         .iter()
-        .filter(|vm| vm.grouped_by == "order")
+        .filter(|vm| vm.guessed)
         .map(|vm| vm.vm.as_str())
         .collect();
-    if !guessed.is_empty() && answers.vms.len() > 1 {
+    if !guessed.is_empty() {
         found.push(Weighted::new("vms_guessed", "", DOUBT, [
             "Nothing in the trace tells which vCPU threads are one VM: those named here were put \
              together by the order of their thread ids, which is a guess."
                 .to_owned(),
             guessed.join(", "),
-            "Say which threads belong to which VM, or record task events.".to_owned(),
+            "Say which threads belong to which VM (--vm-of), or record task events.".to_owned(),
         ]));
     }
     if analysis.threads.is_full() {

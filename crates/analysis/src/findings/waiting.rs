@@ -15,6 +15,8 @@ const STEAL_PER_MILLE: u64 = 50;
 const STACKED_PER_MILLE: u64 = 250;
 /// From this share of the host's time on idle CPUs could have run a stacked vCPU.
 const IDLE_PER_MILLE: u64 = 100;
+/// From this share of its span on what a limit takes from a VM is worth a word.
+const THROTTLED_PER_MILLE: u64 = 1;
 
 /// Adds what vCPUs wait for.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
@@ -76,7 +78,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
             ));
         }
         let throttled = of("throttled");
-        if throttled > 0 {
+        if per_mille(throttled, lived) >= THROTTLED_PER_MILLE {
             found.push(Weighted::new("throttled", &vm.vm, throttled, [
                 format!("{} was held back by the CPU bandwidth limit of its cgroup.", vm.vm),
                 format!(

@@ -68,6 +68,11 @@ impl Trace {
         )
     }
 
+    /// In a recording without context flags.
+    pub(super) fn unknown(&mut self, time_ns: u64, cpu: u16, tid: i32, kind: Kind) -> &mut Self {
+        self.add_in(Context::UNKNOWN, time_ns, cpu, tid, kind)
+    }
+
     fn add_in(
         &mut self,
         context: Context,

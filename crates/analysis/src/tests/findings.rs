@@ -365,33 +365,48 @@ fn a_master_clock_that_is_off_in_the_end() {
 }
 
 #[test]
-fn tscs_that_do_not_match() {
-    let tracked = |matched| {
+fn tscs_that_do_not_match_in_the_end() {
+    let tracked = |states: &[u32]| {
         let mut trace = one();
-        let vcpu = VcpuId(0);
-        let (online, use_master_clock, host_clock) = (3, true, 1);
-        let track = Kind::KvmTrackTsc {
-            vcpu,
-            matched,
-            online,
-            use_master_clock,
-            host_clock,
-        };
-        trace
-            .entry(0, 0, 7, 0)
-            .add(10, 0, 7, track)
-            .add(20, 0, 7, track);
+        trace.entry(0, 0, 7, 0);
+        for (at, &matched) in (10..).zip(states) {
+            let track = Kind::KvmTrackTsc {
+                vcpu: VcpuId(0),
+                matched,
+                online: 3,
+                use_master_clock: true,
+                host_clock: 1,
+            };
+            trace.add(at, 0, 7, track);
+        }
         evidence(&trace, "tsc_not_matched")
     };
-    assert_eq!(
-        tracked(1).as_deref(),
-        Some("2 times, last 1 beside the first of 3")
-    );
-    assert_eq!(
-        tracked(2),
-        None,
-        "the first is not counted among those that match it"
-    );
+    let last = Some("in the last kvm_track_tsc 1 beside the first of 3");
+    assert_eq!(tracked(&[0, 1]).as_deref(), last);
+    // The first is not counted among those that match it.
+    assert_eq!(tracked(&[2]), None);
+    // A guest that boots, and resets: each begins a generation that its vCPUs join one by one.
+    assert_eq!(tracked(&[0, 1, 2, 0, 1, 2]), None);
+    // The last generation does not become complete.
+    assert_eq!(tracked(&[0, 1, 2, 0, 1]).as_deref(), last);
+}
+
+#[test]
+fn the_clocks_of_one_vm_say_nothing_of_another() {
+    let mut trace = one();
+    let update = |use_master_clock| Kind::KvmUpdateMasterClock {
+        use_master_clock,
+        host_clock: 1,
+        offset_matched: use_master_clock,
+    };
+    trace
+        .entry(0, 0, 7, 0)
+        .entry(5, 1, 9, 0)
+        .add(10, 0, 7, update(false))
+        .add(20, 1, 9, update(true));
+    let off = found(&trace, "master_clock_off").expect("VM 0's is off");
+    assert_eq!(off.vm, "vm0");
+    assert!(off.evidence.starts_with("1 kvm_update_master_clock"));
 }
 
 #[test]

@@ -132,10 +132,10 @@ fn interaction_tells_interleaved_threads_apart() {
 fn order_is_the_last_resort_and_called_so() {
     let answers = vcpus(&[(7, 0), (8, 1), (9, 0), (10, 1), (11, 2)]).answers();
     let order = "order".to_owned();
-    // 11 could be of either VM: the older one takes it.
+    // 11 could be of either VM: the nearest vCPU 1 before it is 10.
     assert_eq!(
         groups(&answers),
-        [(order.clone(), vec![7, 8, 11]), (order, vec![9, 10])]
+        [(order.clone(), vec![7, 8]), (order, vec![9, 10, 11])]
     );
     assert!(
         answers
@@ -143,6 +143,60 @@ fn order_is_the_last_resort_and_called_so() {
             .iter()
             .any(|finding| finding.id == "vms_guessed")
     );
+}
+
+#[test]
+fn threads_of_equal_vms_that_interleave_go_behind_the_nearest() {
+    // The VM of 9 starts while the VM of 7 has one vCPU, and is complete before it goes on.
+    let answers = vcpus(&[(7, 0), (9, 0), (10, 1), (12, 1)]).answers();
+    let order = "order".to_owned();
+    assert_eq!(
+        groups(&answers),
+        [(order.clone(), vec![7, 12]), (order.clone(), vec![9, 10])]
+    );
+    // A number that never shows leaves the vCPU before it as the predecessor.
+    let answers = vcpus(&[(7, 0), (8, 1), (9, 0), (11, 2), (12, 3)]).answers();
+    assert_eq!(
+        groups(&answers),
+        [(order.clone(), vec![7, 8, 11, 12]), (order, vec![9])]
+    );
+}
+
+#[test]
+fn a_guess_is_flagged_on_every_row_and_shown_with_a_mark() {
+    let mut trace = vcpus(&[(7, 0), (8, 1), (9, 0)]);
+    for (cpu, tid, vcpu) in [(0, 7, 0), (1, 8, 1), (2, 9, 0)] {
+        trace
+            .exit(100, cpu, tid, vcpu, EPT)
+            .entry(200, cpu, tid, vcpu)
+            .exit(300, cpu, tid, vcpu, EPT);
+    }
+    let answers = trace.answers_with(Options {
+        groups: [(9, "web".to_owned())].into_iter().collect(),
+        ..Options::default()
+    });
+    let flags: Vec<_> = answers.vms.iter().map(|vm| vm.guessed).collect();
+    assert_eq!(flags, [true, false]);
+    assert!(answers.exits.iter().any(|row| row.vm == "vm0"));
+    for row in &answers.exits {
+        assert_eq!(row.vm_guessed, row.vm == "vm0", "{row:?}");
+    }
+    let shown = answers.with_guesses_shown();
+    let names: Vec<_> = shown.vcpus.iter().map(|vcpu| vcpu.vm.as_str()).collect();
+    assert_eq!(names, ["vm0?", "vm0?", "web"]);
+    // A single VM cannot be mistaken for another.
+    let alone = vcpus(&[(7, 0), (8, 1)]).answers();
+    assert!(!alone.vms[0].guessed && alone.vms[0].grouped_by == "order");
+    // A selection leaves the others out of the answers, and the guess is as uncertain as before.
+    let one = vcpus(&[(7, 0), (8, 1), (9, 0)]).answers_with(Options {
+        selection: crate::Selection {
+            vms: vec!["vm1".to_owned()],
+            ..crate::Selection::default()
+        },
+        ..Options::default()
+    });
+    assert_eq!(one.vms.len(), 1);
+    assert!(one.vms[0].guessed);
 }
 
 #[test]

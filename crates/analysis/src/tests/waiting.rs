@@ -107,32 +107,61 @@ fn a_waiter_takes_its_queue_along() {
     assert_eq!(waited(&answers, vcpu, "vcpu_same_vm"), 20);
 }
 
+/// A vCPU that leaves its CPU in this state, is woken if that is a sleep, and runs again after `waits`;
+/// a bandwidth timer expires just before, if there is one.
+fn beside_an_idle_cpu(state: u32, waits: u64, timer: Option<&'static str>) -> crate::Answers {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 0, state);
+    if state == SLEEPS {
+        let wakeup = Kind::SchedWakeup {
+            tid: Tid(7),
+            prio: 120,
+            target_cpu: 0,
+        };
+        trace.add(210, 1, 8, wakeup);
+    }
+    if let Some(timer) = timer {
+        let function = trace.name(timer);
+        let kind = Kind::HrtimerExpireEntry {
+            hrtimer: 1,
+            now_ns: 0,
+            function,
+        };
+        trace.irq(200 + waits - 10, 1, 8, kind);
+    }
+    trace.switch(200 + waits, 0, 0, 7, RUNNABLE);
+    trace.switch(30_000_000, 0, 7, 0, SLEEPS);
+    let answers = trace.answers();
+    check(&answers);
+    answers
+}
+
 #[test]
 fn an_idle_cpu_until_the_bandwidth_timer_is_throttling() {
-    for is_limited in [false, true] {
-        let mut trace = trace();
-        trace.switch(200, 0, 7, 0, RUNNABLE);
-        if is_limited {
-            let function = trace.name("sched_cfs_period_timer");
-            let kind = Kind::HrtimerExpireEntry {
-                hrtimer: 1,
-                now_ns: 0,
-                function,
-            };
-            trace.irq(900, 1, 8, kind);
-        }
-        trace.switch(910, 0, 0, 7, RUNNABLE);
-        let answers = trace.answers();
-        check(&answers);
-        let vcpu = of_tid(&answers, 7);
-        let cause = if is_limited { "throttled" } else { "idle" };
-        assert_eq!(waited(&answers, vcpu, cause), 710);
-        let found = answers
-            .findings
-            .iter()
-            .any(|finding| finding.id == "throttled");
-        assert_eq!(found, is_limited);
-    }
+    const MS: u64 = 1_000_000;
+    let period = Some("sched_cfs_period_timer");
+    let of = |answers: &crate::Answers, cause: &str| {
+        let found = answers.findings.iter();
+        (
+            waited(answers, of_tid(answers, 7), cause),
+            found.clone().any(|finding| finding.id == "throttled"),
+        )
+    };
+    let limited = beside_an_idle_cpu(RUNNABLE, 20 * MS, period);
+    assert_eq!(of(&limited, "throttled"), (20 * MS, true));
+    let slack = beside_an_idle_cpu(RUNNABLE, 20 * MS, Some("sched_cfs_slack_timer"));
+    assert_eq!(of(&slack, "throttled"), (20 * MS, true));
+    // No timer; a CPU that leaves idle late, beside the timer of another VM's limit; a thread that
+    // was woken, which its limit did not stop.
+    let none = beside_an_idle_cpu(RUNNABLE, 20 * MS, None);
+    assert_eq!(of(&none, "throttled"), (0, false));
+    assert_eq!(of(&none, "idle").0, 20 * MS);
+    let late = beside_an_idle_cpu(RUNNABLE, 30_000, period);
+    assert_eq!(of(&late, "throttled"), (0, false));
+    assert_eq!(of(&late, "idle").0, 30_000);
+    let woken = beside_an_idle_cpu(SLEEPS, 20 * MS, period);
+    assert_eq!(of(&woken, "throttled"), (0, false));
+    assert_eq!(of(&woken, "idle").0, 20 * MS - 10);
 }
 
 #[test]
@@ -166,4 +195,62 @@ fn yields_are_told_by_where_they_went() {
         ),
         (3, 1, 1)
     );
+}
+
+#[test]
+fn without_flags_interrupt_time_is_that_between_begin_and_end() {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 32, PREEMPTED);
+    let (class, vector) = (HostVector::LocalTimer, 236);
+    trace.unknown(210, 0, 32, Kind::VectorEntry { class, vector });
+    let wakeup = Kind::SchedWakeup {
+        tid: Tid(31),
+        prio: 120,
+        target_cpu: 1,
+    };
+    // Without flags this may be the interrupt's doing: it does not end it.
+    trace.unknown(220, 0, 32, wakeup);
+    trace.unknown(250, 0, 32, Kind::VectorExit { class, vector });
+    trace.switch(300, 0, 32, 7, RUNNABLE);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(waited(&answers, vcpu, "irq"), 40);
+    assert_eq!(waited(&answers, vcpu, "host_task"), 60);
+}
+
+#[test]
+fn without_flags_what_woke_a_vcpu_is_unknown() {
+    let mut trace = trace();
+    trace.switch(200, 0, 7, 32, SLEEPS);
+    let (tid, prio, target_cpu) = (Tid(7), 120, 0);
+    trace.unknown(
+        300,
+        0,
+        32,
+        Kind::SchedWaking {
+            tid,
+            prio,
+            target_cpu,
+        },
+    );
+    trace.unknown(
+        301,
+        0,
+        32,
+        Kind::SchedWakeup {
+            tid,
+            prio,
+            target_cpu,
+        },
+    );
+    trace.switch(310, 0, 32, 7, PREEMPTED);
+    let answers = trace.answers();
+    check(&answers);
+    let woken = answers
+        .latencies
+        .iter()
+        .filter(|row| row.kind == "wakeup" && row.count > 0);
+    let by: Vec<_> = woken.map(|row| row.detail.as_str()).collect();
+    assert_eq!(by, ["unknown"]);
 }

@@ -276,6 +276,7 @@ pub(super) const fn of(isa: Isa) -> &'static [(u32, &'static str)] {
         Isa::Svm => SVM,
         Isa::Arm64 => ARM64,
         Isa::Riscv => RISCV,
+        Isa::Other => &[],
     }
 }
 

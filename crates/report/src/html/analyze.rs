@@ -23,13 +23,14 @@ const MOST_COLORS: usize = 8;
 /// The page of a recording; `command` makes the answers again.
 #[must_use]
 pub fn page(answers: &Answers, command: &str) -> Page {
+    let answers = &*answers.with_guesses_shown();
     let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
-    header::facts(answers)
-        .into_iter()
-        .for_each(|fact| page.fact(fact));
     if answers.source.partial {
         page.warning(header::PARTIAL);
     }
+    header::facts(answers)
+        .into_iter()
+        .for_each(|fact| page.fact(fact));
     for note in &answers.source.notes {
         page.warning(note.clone());
     }

@@ -155,9 +155,11 @@ impl<W: Write> Exporter<W> {
         if self.is_first {
             self.sink.packets.system(release, answers.source.cpus)?;
         }
-        let name = match answers.source.clock_unit.as_str() {
-            "ticks" => "Host CPUs (all times are clock ticks, not ns)",
-            _ => "Host CPUs",
+        let name = match (answers.source.clock_unit.as_str(), self.partial) {
+            ("ticks", false) => "Host CPUs (all times are clock ticks, not ns)",
+            ("ticks", true) => "Host CPUs (partial recording; all times are clock ticks, not ns)",
+            (_, true) => "Host CPUs (partial recording)",
+            (_, false) => "Host CPUs",
         };
         self.sink
             .track(Track::Cpus, group, 0, TrackKind::Plain { name })?;
@@ -169,7 +171,7 @@ impl<W: Write> Exporter<W> {
             if !shown(i) {
                 continue;
             }
-            let name = vm.name.as_str();
+            let name = vm.shown.as_str();
             let kind = match vm.pid {
                 Some(pid) if group.is_none() => TrackKind::Process { pid, name },
                 _ => TrackKind::Plain { name },

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use stealtime_analysis::Answers;
+use stealtime_analysis::{Answers, shown_vm};
 use stealtime_events::{Tid, VcpuId};
 
 /// A VM.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) name: String,
+    /// The name of its track: with a `?` where its threads were guessed.
+    pub(super) shown: String,
     /// The VMM's process, where it is known and of this VM alone.
     pub(super) pid: Option<i32>,
 }
@@ -70,7 +72,7 @@ impl Roster {
                 task: vcpu.task.clone(),
                 label: format!("vCPU {number} ({}, tid {})", vcpu.task, vcpu.tid),
                 polls: vcpu.poll_wasted_ns > 0 && !changes,
-                running: format!("{} vCPU {number}", vcpu.vm),
+                running: format!("{} vCPU {number}", shown_vm(&vcpu.vm, vcpu.vm_guessed)),
             });
         }
         let mut taken = BTreeSet::new();
@@ -84,8 +86,10 @@ impl Roster {
         let known = self.vms.iter().position(|vm| vm.name == name);
         let place = known.unwrap_or_else(|| {
             let found = answers.vms.iter().find(|vm| vm.vm == name);
+            let guessed = found.is_some_and(|vm| vm.guessed);
             self.vms.push(Machine {
                 name: name.to_owned(),
+                shown: shown_vm(name, guessed).into_owned(),
                 pid: found.and_then(|vm| vm.pid),
             });
             self.vms.len() - 1

@@ -19,6 +19,9 @@ pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
     let source = &answers.source;
     out.push_str(&style.bold(&escape::terminal(&source.path)));
     out.push('\n');
+    if source.partial {
+        paragraph(PARTIAL, "  ", style, |line| style.warn(line), out);
+    }
     for fact in facts(answers) {
         paragraph(&fact, "  ", style, str::to_owned, out);
     }
@@ -34,9 +37,6 @@ pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
     if source.notes.len() > NOTES {
         let more = format!("note: {} more in the JSON", source.notes.len() - NOTES);
         paragraph(&more, "  ", style, |line| style.warn(line), out);
-    }
-    if source.partial {
-        paragraph(PARTIAL, "  ", style, |line| style.warn(line), out);
     }
 }
 
@@ -66,6 +66,10 @@ pub(crate) fn facts(answers: &Answers) -> Vec<String> {
 fn lost(answers: &Answers) -> String {
     let source = &answers.source;
     let mut text = match source.lost {
+        // Of what was not read nothing is known.
+        0 if source.lost_gaps == 0 && source.partial => {
+            return "none known to be lost in what was read".to_owned();
+        }
         0 if source.lost_gaps == 0 => return "none lost".to_owned(),
         0 => String::new(),
         lost => format!("{} lost", count(lost)),
@@ -99,7 +103,15 @@ fn vms(answers: &Answers) -> String {
         .collect();
     how.sort_unstable();
     how.dedup();
-    format!("VMs: {}; told apart by: {}", vms.join(", "), how.join(", "))
+    let mark = match answers.vms.iter().any(|vm| vm.guessed) {
+        true => " (? marks a guess)",
+        false => "",
+    };
+    format!(
+        "VMs: {}; told apart by: {}{mark}",
+        vms.join(", "),
+        how.join(", ")
+    )
 }
 
 /// What stands instead of no findings.

@@ -76,6 +76,7 @@ pub(crate) struct Section {
 /// The recording, then the tables of `keys` in the order of [`Key::ALL`].
 #[must_use]
 pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
+    let answers = &*answers.with_guesses_shown();
     let mut out = String::new();
     header::render(answers, style, &mut out);
     for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {

@@ -33,6 +33,7 @@ pub(crate) fn answers() -> Answers {
         yields: vec![
             Yields {
                 vm: "vm-a".into(),
+                vm_guessed: false,
                 pause_exits: 100,
                 switched_to_same_vm: 60,
                 switched_elsewhere: 10,
@@ -42,11 +43,13 @@ pub(crate) fn answers() -> Answers {
             },
             Yields {
                 vm: HOSTILE.into(),
+                vm_guessed: true,
                 ..Yields::default()
             },
         ],
         halt_polls: vec![HaltPolls {
             vm: "vm-a".into(),
+            vm_guessed: false,
             halts: 1_123,
             poll_success: 14,
             poll_fail: 13,
@@ -106,12 +109,14 @@ fn vm(name: &str, pid: Option<i32>, how: &str) -> Vm {
         pid,
         vcpus: 1,
         grouped_by: how.into(),
+        guessed: how == "order",
     }
 }
 
 fn row(vm: &str, reason: &str, samples: u64, time_ns: u64) -> KeyRow {
     KeyRow {
         vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
         reason: reason.into(),
         samples,
         samples_percent: 35.26,
@@ -136,6 +141,7 @@ fn vcpu() -> VcpuTime {
     };
     VcpuTime {
         vm: "vm-a".into(),
+        vm_guessed: false,
         vcpu: 0,
         task: "CPU 0/KVM".into(),
         tid: 4_194_303,
@@ -160,6 +166,7 @@ fn vcpu() -> VcpuTime {
 fn blind_vcpu() -> VcpuTime {
     VcpuTime {
         vm: HOSTILE.into(),
+        vm_guessed: true,
         vcpu: u32::MAX,
         task: "=cmd".into(),
         tid: 358,
@@ -173,6 +180,7 @@ fn blind_vcpu() -> VcpuTime {
 fn ready(vm: &str, cause: &str, who: &str, ns: u64) -> Ready {
     Ready {
         vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
         vcpu: 0,
         cause: cause.into(),
         who: who.into(),
@@ -183,6 +191,7 @@ fn ready(vm: &str, cause: &str, who: &str, ns: u64) -> Ready {
 fn latency(kind: &str, detail: &str, count: u64) -> Latency {
     Latency {
         vm: "vm-a".into(),
+        vm_guessed: false,
         kind: kind.into(),
         detail: detail.into(),
         count,
@@ -196,6 +205,7 @@ fn latency(kind: &str, detail: &str, count: u64) -> Latency {
 fn interrupt(vector: Option<u8>, name: &str, count: u64) -> Interrupts {
     Interrupts {
         vm: "vm-a".into(),
+        vm_guessed: false,
         vector,
         name: name.into(),
         count,
@@ -206,6 +216,7 @@ fn finding(id: &str, vm: &str, what: &str) -> Finding {
     Finding {
         id: id.into(),
         vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
         what: what.into(),
         evidence: format!("1 of 2 in {vm}"),
         next: "Look again.".into(),

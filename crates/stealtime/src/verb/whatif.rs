@@ -9,6 +9,7 @@ mod class;
 mod export;
 mod facts;
 mod gain;
+mod guessed;
 mod page;
 mod page_gain;
 mod plan;
@@ -193,6 +194,11 @@ impl Read {
 }
 
 impl Base {
+    /// Whether which threads are of a VM is a guess.
+    fn guessed(&self, vm: usize) -> bool {
+        self.answers.vms.get(vm).is_some_and(|vm| vm.guessed)
+    }
+
     /// The recording as replays are measured.
     fn measured(&self) -> Measured {
         Measured::of(&self.recorded, self.vms.len(), self.recording.span_ns)
@@ -200,9 +206,11 @@ impl Base {
 }
 
 /// All that is printed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Report {
     path: String,
+    /// Less of the recording was read than was recorded.
+    recording_partial: bool,
     span_ns: u64,
     cpus: u32,
     events: u64,
@@ -260,7 +268,7 @@ impl WhatIf {
         // What is known before the run is said before it.
         let tables = !self.form.is_json() && !self.report.is_stdout();
         if tables {
-            self.go_on(print(&show::before(&report)))?;
+            self.go_on(print(&show::before(&guessed::shown(&report))))?;
         }
         let stop = output::stop_by_interrupt();
         self.replay(&base, &asked, &mut report, stop)?;
@@ -274,9 +282,10 @@ impl WhatIf {
             self.go_on(output::to_stdout(|out| json::write_any(&report, out)))?;
         }
         if tables {
-            self.go_on(print(&show::after(&report)))?;
+            self.go_on(print(&show::after(&guessed::shown(&report))))?;
         }
-        self.report.write(|command| page::page(&report, command))?;
+        self.report
+            .write(|command| page::page(&guessed::shown(&report), command))?;
         match report.partial {
             true => Err(CliError::Stopped),
             false => Ok(()),
@@ -592,6 +601,7 @@ fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
         let task = task_of(was.vm, was.vcpu);
         Both {
             vm: vm_name(was.vm),
+            vm_guessed: base.guessed(was.vm),
             vcpu: was.vcpu,
             from_ns: task.and_then(|task| task.begins).map(|begins| begins.at_ns),
             to_ns: task.and_then(|task| task.ends_ns),
@@ -602,6 +612,7 @@ fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
     };
     Report {
         path: path.display().to_string(),
+        recording_partial: base.answers.source.partial,
         span_ns: span,
         cpus: base.recording.cpus,
         events: base.answers.source.events,

@@ -192,3 +192,32 @@ fn what_is_of_no_use_is_said_or_refused() {
         assert!(error.contains(part), "{asked:?}: {error}");
     }
 }
+
+#[test]
+fn guessed_vms_are_marked_and_their_names_still_select() {
+    const GUESSED: &str = "svm-pause-exits-hackbench-tlb/trace.dat";
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("page.html");
+    let asked = [GUESSED, "--pin", "vm0=0", "--seeds", "2"];
+    let mut asked_page = asked.to_vec();
+    let path = page.to_str().expect("UTF-8");
+    asked_page.extend(["--report", path]);
+    let text = answer(&asked_page);
+    assert!(text.contains("Lacking: which threads are of vm"), "{text}");
+    let rows = text.lines().filter(|line| line.starts_with("  vm"));
+    assert!(rows.clone().count() > 0);
+    for row in rows {
+        let name = row.split_whitespace().next().expect("a name");
+        assert!(name.ends_with('?'), "{row}");
+    }
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("vm0? vCPU 0"), "the page marks it too");
+    assert!(!html.contains("vm0 vCPU 0"));
+    let json: Value =
+        serde_json::from_str(&answer(&[&asked[..], &["--json"][..]].concat())).expect("JSON");
+    for row in json["vcpus"].as_array().expect("vCPUs") {
+        assert_eq!(row["vm_guessed"], true);
+        assert!(!row["vm"].as_str().expect("a name").contains('?'));
+    }
+    assert_eq!(json["variants"][0]["changes"][0]["vm_guessed"], true);
+}

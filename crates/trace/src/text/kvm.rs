@@ -86,7 +86,7 @@ pub(super) struct Exits {
 
 impl Exits {
     /// The reason that `words` (`npf`, `EXIT_NPF`, `INVALID_STATE FAILED_VMENTRY`, `0x1234`) stand
-    /// for. A bare number belongs to the table of the names seen before it.
+    /// for. A bare number belongs to the table of the names seen before it, if that has no name for it.
     fn reason(&mut self, words: &[u8]) -> Option<ExitReason> {
         if let Some((_, reason)) = self.known.iter().find(|(known, _)| **known == *words) {
             return Some(*reason);
@@ -108,10 +108,14 @@ impl Exits {
                 let digits = digits.strip_prefix(b"(").unwrap_or(digits);
                 let digits = digits.strip_suffix(b")").unwrap_or(digits);
                 let code = u32::try_from(number(digits)?).ok()?;
-                return Some(ExitReason {
-                    isa: self.isa?,
+                // A module prints a number where its table has no name. One that the table of the names
+                // before has is another module's (`kvm_pvm` beside `kvm_intel`): it stays a number.
+                let of_table = self.isa.map(|isa| ExitReason { isa, code });
+                let other = ExitReason {
+                    isa: Isa::Other,
                     code,
-                });
+                };
+                return Some(of_table.filter(|it| it.name().is_none()).unwrap_or(other));
             }
         };
         self.isa = Some(reason.isa);
@@ -175,7 +179,8 @@ fn exit(body: &[u8], exits: &mut Exits) -> Option<Kind> {
         let isa = match int(body, "isa") {
             Some(1_u8) => Isa::Vmx,
             Some(2) => Isa::Svm,
-            _ => return None,
+            Some(_) => Isa::Other,
+            None => return None,
         };
         ExitReason {
             isa,
@@ -608,4 +613,23 @@ fn host_clock(body: &[u8]) -> Option<u32> {
         after(body, "hostclock").or_else(|| after(body, "host_clock"))?,
         HOST_CLOCKS,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_the_table_of_the_names_has_is_of_another_module() {
+        let mut exits = Exits::default();
+        let mut of = |words: &str| {
+            let reason = exits.reason(words.as_bytes()).expect("a reason");
+            (reason.isa, reason.code, reason.name())
+        };
+        assert_eq!(of("0x20"), (Isa::Other, 0x20, None));
+        assert_eq!(of("HLT"), (Isa::Vmx, 12, Some("HLT")));
+        // KVM on VMX prints a name for it.
+        assert_eq!(of("0x0"), (Isa::Other, 0, None));
+        assert_eq!(of("0x3e7"), (Isa::Vmx, 0x3e7, None));
+    }
 }

@@ -185,7 +185,7 @@ fn cpu_and_flags(rest: &[u8]) -> Option<(CpuId, Context, &[u8])> {
     }
     let rest = rest.strip_prefix(b" ")?.trim_ascii_start();
     if rest.first()?.is_ascii_digit() {
-        return Some((cpu, Context::default(), rest));
+        return Some((cpu, Context::UNKNOWN, rest));
     }
     let space = memchr::memchr(b' ', rest)?;
     let context = context(rest.get(..space)?)?;

@@ -6,6 +6,7 @@
 //! the same.
 
 mod clock;
+mod context;
 mod fields;
 mod host;
 mod kvm;
@@ -16,7 +17,7 @@ mod tasks;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 
-use stealtime_events::{CpuId, Event, Kind, Tid};
+use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
 use crate::input::{Options, Progress, Stream};
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
@@ -49,6 +50,7 @@ pub(crate) struct TextSource {
     info: SourceInfo,
     tasks: Tasks,
     exits: kvm::Exits,
+    interrupts: context::Interrupts,
     queue: VecDeque<Event>,
     /// Losses that wait for the time of the event after them.
     lost: Vec<(CpuId, Option<u64>)>,
@@ -94,6 +96,7 @@ impl TextSource {
             info,
             tasks: Tasks::default(),
             exits: kvm::Exits::default(),
+            interrupts: context::Interrupts::default(),
             queue: VecDeque::new(),
             lost: Vec::new(),
             khz,
@@ -139,11 +142,13 @@ impl TextSource {
                     names: &mut self.names,
                     tasks: &mut self.tasks,
                     exits: &mut self.exits,
+                    interrupts: &mut self.interrupts,
                     queue: &mut self.queue,
                     bodies: &mut self.counts.bodies,
                     info: &mut self.info,
                 };
                 for (cpu, count) in self.lost.drain(..) {
+                    teller.interrupts.lost(cpu);
                     teller.lost(cpu, count, time_ns);
                 }
                 teller.event(&event, time_ns);
@@ -184,6 +189,10 @@ impl TextSource {
     /// Says what is known only once all was read.
     fn finish(&mut self) {
         self.ended = true;
+        if self.interrupts.lines > 0 {
+            let note = self.interrupts.note();
+            self.info.note(false, note);
+        }
         for (cpu, count) in std::mem::take(&mut self.lost) {
             let kind = Kind::Lost {
                 count: count.unwrap_or(0),
@@ -266,6 +275,7 @@ struct Teller<'a> {
     names: &'a mut NameTable,
     tasks: &'a mut Tasks,
     exits: &'a mut kvm::Exits,
+    interrupts: &'a mut context::Interrupts,
     queue: &'a mut VecDeque<Event>,
     bodies: &'a mut BTreeMap<String, (u64, String)>,
     info: &'a mut SourceInfo,
@@ -297,11 +307,15 @@ impl Teller<'_> {
             // Those that have been renamed.
             self.info.note_name(&String::from_utf8_lossy(line.event));
         }
+        let context = match line.context {
+            Context::UNKNOWN => self.interrupts.context(line.cpu, kind),
+            told => told,
+        };
         let make = |kind| Event {
             time_ns,
             tid: line.tid,
             cpu: line.cpu,
-            context: line.context,
+            context,
             kind,
         };
         let told = self

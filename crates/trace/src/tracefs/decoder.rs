@@ -189,8 +189,6 @@ impl Decoder {
                     self.tasks.ended(tid.0);
                 }
                 event.kind = kind;
-            } else if point == Point::KvmExit {
-                info.note(false, "kvm_exit: its isa is neither 1 (VMX) nor 2 (SVM)");
             }
         } else {
             note_named(plan, names, info);
@@ -430,7 +428,8 @@ impl<const SHORT: bool> Fields<'_, SHORT> {
         }
     }
 
-    /// `kvm_exit` of x86. `isa` is `KVM_ISA_VMX` (1) or `KVM_ISA_SVM` (2) of arch/x86/kvm/trace.h.
+    /// `kvm_exit` of x86. `isa` is `KVM_ISA_VMX` (1) or `KVM_ISA_SVM` (2) of arch/x86/kvm/trace.h; other
+    /// modules (`kvm_pvm`) have numbers of their own.
     #[inline]
     fn exit_x86(&self) -> Option<Kind> {
         /// `VECTORING_INFO_VALID_MASK`, Intel SDM vol. 3 table 26-19.
@@ -444,7 +443,10 @@ impl<const SHORT: bool> Fields<'_, SHORT> {
             }
             // SVM's `intr_info` is EXITINTINFO: what was being delivered, not why the guest was left.
             2 => (ExitReason::svm(code), None),
-            _ => return None,
+            _ => {
+                let isa = Isa::Other;
+                (ExitReason { isa, code }, None)
+            }
         };
         Some(Kind::KvmExit {
             reason,

@@ -86,6 +86,7 @@ fn exit(reason: ExitReason, vcpu: u32, intr_vector: Option<u8>, info1: u64) -> V
     match reason.isa {
         Isa::Vmx => x86(1),
         Isa::Svm => x86(2),
+        Isa::Other => x86(3),
         Isa::Arm64 => {
             let (ret, class) = match code {
                 code if code == HYP_GONE.1 => (HYP_GONE.0, 0),

@@ -26,7 +26,7 @@ pub(super) struct Tried {
 }
 
 /// All of `--auto`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Auto {
     /// What was set for all of them, as a variant's name; empty: the recorded knobs.
     pub(super) on_top_of: String,

@@ -394,9 +394,26 @@ pub(super) fn lacks(base: &Base) -> Vec<Lack> {
         ),
     ));
     lacks.extend(interrupts(&has));
+    lacks.extend(guesses(answers));
     lacks.extend(losses(answers));
     lacks.extend(short(answers));
     lacks
+}
+
+/// Which threads are one VM, where that is a guess.
+fn guesses(answers: &Answers) -> Option<Lack> {
+    let guessed = answers.vms.iter().filter(|vm| vm.guessed);
+    let names: Vec<&str> = guessed.map(|vm| vm.vm.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        Lack::new(
+            &format!("which threads are of {}", names.join(", ")),
+            "the order of thread ids is a guess: their rows, marked by `?`, may mix two VMs",
+            Answered::Everything(
+                "; pins, weights and limits of single VMs only as well as that guess",
+            ),
+            "task events (perf record does), or say it by --vm-of",
+        )
+    })
 }
 
 /// Recordings shorter than this tell less, in ns: of parts of 100 ms of the recordings of

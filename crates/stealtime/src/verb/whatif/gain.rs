@@ -75,6 +75,7 @@ pub(super) struct Effect {
 /// A VM.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct VmEffect {
+    pub(super) vm_guessed: bool,
     /// Waiting for a CPU that its vCPUs are spared, in ms per second of all of them; `before` and
     /// `after` are the waiting.
     pub(super) given_back: Effect,
@@ -129,6 +130,7 @@ impl Gain {
             let of_vm = judged.recorded.vcpus.get(vm).copied();
             let of_vm = Some(of_vm.unwrap_or(0));
             vms.push(VmEffect {
+                vm_guessed: base.guessed(vm),
                 given_back: effect(name, &less(&|m| m.ready(vm))?, -1.0, of_vm),
                 work: effect(name, &more(&|m| m.work(vm))?, 1.0, of_vm),
                 wakeup_p99_us: effect(name, &less(&|m| m.wakeup_p99(vm))?, 1.0, None),

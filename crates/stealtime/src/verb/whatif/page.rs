@@ -31,6 +31,9 @@ pub(super) fn page(report: &Report, command: &str) -> Page {
     if let Some(advice) = &report.advice {
         page.fact(advice.clone());
     }
+    if report.recording_partial {
+        page.warning(super::show::PARTIAL_RECORDING);
+    }
     if report.partial {
         page.warning(super::show::PARTIAL);
     }

@@ -61,6 +61,7 @@ impl Shares {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Both {
     pub(super) vm: String,
+    pub(super) vm_guessed: bool,
     pub(super) vcpu: u32,
     /// When it began and ended, in ns of the recording, if that was in its middle.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,6 +192,7 @@ impl Waits {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Change {
     pub(super) vm: String,
+    pub(super) vm_guessed: bool,
     /// Places of the VM, and in [`QUANTITIES`].
     #[serde(skip)]
     place: (usize, usize),
@@ -234,7 +236,7 @@ pub(super) fn variant(
     judged: Judged<'_>,
     close: bool,
 ) -> Option<Variant> {
-    let changes = changes(&base.vms, judged);
+    let changes = changes(base, judged);
     let gain = Gain::of(base, judged)?;
     let is_same = |change: &Change| change.difference.verdict == Verdict::Same;
     let verdict = match gain.outcome == Outcome::Same && changes.iter().all(is_same) {
@@ -449,9 +451,9 @@ impl Judged<'_> {
 }
 
 /// What a variant changes: of each quantity of each VM the difference.
-pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
+fn changes(base: &Base, judged: Judged<'_>) -> Vec<Change> {
     let mut changes = Vec::new();
-    for (vm, name) in vms.iter().enumerate() {
+    for (vm, name) in base.vms.iter().enumerate() {
         let vcpus = judged.recorded.vcpus.get(vm).copied().unwrap_or(0);
         for (at, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
             if at >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, at)) {
@@ -464,6 +466,7 @@ pub(super) fn changes(vms: &[String], judged: Judged<'_>) -> Vec<Change> {
             let mean = compared.difference.estimate.mean;
             changes.push(Change {
                 vm: name.clone(),
+                vm_guessed: base.guessed(vm),
                 place: (vm, at),
                 quantity,
                 unit,

@@ -17,6 +17,7 @@ const NEAR: f64 = 0.3;
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
     pub(super) vm: String,
+    pub(super) vm_guessed: bool,
     pub(super) quantity: &'static str,
     pub(super) predicted: Estimate,
     /// In the recording with the change less in the one without.
@@ -102,6 +103,7 @@ impl Recordings {
             let off = (predicted.mean - seen).abs();
             rows.push(Row {
                 vm: change.vm.clone(),
+                vm_guessed: change.vm_guessed,
                 quantity: change.quantity,
                 predicted,
                 seen,

@@ -15,6 +15,9 @@ pub(super) fn before(report: &Report) -> String {
     let mut out = String::new();
     let path = escape::terminal(&report.path);
     let _ = writeln!(out, "{path}: {}", facts(report));
+    if report.recording_partial {
+        let _ = writeln!(out, "{PARTIAL_RECORDING}");
+    }
     let _ = writeln!(out, "{}", waits(&report.waits));
     for line in &report.assumed {
         paragraph(&mut out, "", &format!("Assumed: {line}"));
@@ -93,6 +96,10 @@ pub(super) fn after(report: &Report) -> String {
 /// What a result is that was stopped.
 pub(super) const PARTIAL: &str =
     "Partial: stopped before all variants were replayed; those above were, with all seeds.";
+
+/// What all numbers are of a recording that was not read whole.
+pub(super) const PARTIAL_RECORDING: &str =
+    "Partial: less was read than was recorded; all below is of what was read.";
 
 /// More variants are in one table, a row each.
 const MOST_DETAILED: usize = 6;

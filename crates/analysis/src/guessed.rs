@@ -1,0 +1,147 @@
+//! Marks on what rests on a guess of which threads are one VM.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use crate::answers::{
+    Answers, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, VcpuTime, Yields,
+};
+
+/// A VM's name as people read it: with a `?` where its threads were guessed.
+#[must_use]
+pub fn shown_vm(name: &str, guessed: bool) -> Cow<'_, str> {
+    match guessed {
+        true => Cow::Owned(format!("{name}?")),
+        false => Cow::Borrowed(name),
+    }
+}
+
+/// A row that names a VM.
+trait OfVm {
+    fn vm(&mut self) -> (&mut String, &mut bool);
+}
+
+macro_rules! of_vm {
+    ($($row:ty),*) => {
+        $(impl OfVm for $row {
+            fn vm(&mut self) -> (&mut String, &mut bool) {
+                (&mut self.vm, &mut self.vm_guessed)
+            }
+        })*
+    };
+}
+
+of_vm!(
+    Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, VcpuTime, Yields
+);
+
+impl Answers {
+    /// Names of the VMs that are guesses.
+    fn guesses(&self) -> BTreeSet<String> {
+        let guessed = self.vms.iter().filter(|vm| vm.guessed);
+        guessed.map(|vm| vm.vm.clone()).collect()
+    }
+
+    /// Sets `vm_guessed` of every row, from [`Vm::guessed`](crate::answers::Vm::guessed).
+    pub(crate) fn flag_guesses(&mut self) {
+        let guesses = self.guesses();
+        if !guesses.is_empty() {
+            self.rows(&mut |row| {
+                let (name, guessed) = row.vm();
+                *guessed = guesses.contains(name);
+            });
+        }
+    }
+
+    /// As people read it: guessed VMs have a `?` behind their names, wherever they are named. The
+    /// names in JSON and those that options take are without it.
+    #[must_use]
+    pub fn with_guesses_shown(&self) -> Cow<'_, Self> {
+        let guesses = self.guesses();
+        if guesses.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut shown = self.clone();
+        for finding in &mut shown.findings {
+            if finding.vm_guessed {
+                finding.what = shown_vm_in(&finding.what, &finding.vm);
+            }
+        }
+        for row in &mut shown.ready {
+            if row.cause == "vcpu_other_vm" && guesses.contains(&row.who) {
+                row.who.push('?');
+            }
+        }
+        for vm in shown.vms.iter_mut().filter(|vm| vm.guessed) {
+            vm.vm.push('?');
+        }
+        shown.rows(&mut |row| {
+            let (name, guessed) = row.vm();
+            if *guessed {
+                name.push('?');
+            }
+        });
+        Cow::Owned(shown)
+    }
+
+    fn rows(&mut self, each: &mut dyn FnMut(&mut dyn OfVm)) {
+        fn all<T: OfVm>(rows: &mut [T], each: &mut dyn FnMut(&mut dyn OfVm)) {
+            for row in rows {
+                each(row);
+            }
+        }
+        let keys = [
+            &mut self.exits,
+            &mut self.exit_totals,
+            &mut self.msr,
+            &mut self.ioport,
+            &mut self.mmio,
+        ];
+        for rows in keys {
+            all(rows, each);
+        }
+        all(&mut self.vcpus, each);
+        all(&mut self.ready, each);
+        all(&mut self.latencies, each);
+        all(&mut self.yields, each);
+        all(&mut self.halt_polls, each);
+        all(&mut self.interrupts, each);
+        all(&mut self.findings, each);
+    }
+}
+
+/// A text in which the VM `name`, whose threads were guessed, has a `?` wherever it is a word.
+#[must_use]
+pub fn shown_vm_in(text: &str, name: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 1);
+    let mut rest = text;
+    while let Some(at) = rest.find(name).filter(|_| !name.is_empty()) {
+        let (before, found) = rest.split_at(at);
+        let behind = &found[name.len()..];
+        let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        out.push_str(before);
+        out.push_str(name);
+        if !is_word(behind.chars().next()) && !is_word(out[..out.len() - name.len()].chars().last())
+        {
+            out.push('?');
+        }
+        rest = behind;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_marked_as_a_word() {
+        assert_eq!(
+            shown_vm_in("vm1 and vm10 of vm1.", "vm1"),
+            "vm1? and vm10 of vm1?."
+        );
+        assert_eq!(shown_vm_in("no name", ""), "no name");
+        assert_eq!(shown_vm("vm0", true), "vm0?");
+        assert_eq!(shown_vm("vm0", false), "vm0");
+    }
+}
