@@ -43,10 +43,10 @@ fn what_comes_back_with_its_quota_waits_for_its_turn() {
     let (mut period, mut waits) = (None, Vec::new());
     for event in &sink.events {
         match event.kind {
-            Kind::HrtimerExpireEntry { function, .. } => {
-                if sink.names.name(function) == "sched_cfs_period_timer" {
-                    period = Some(event.time_ns);
-                }
+            Kind::HrtimerExpireEntry { function, .. }
+                if sink.names.name(function) == "sched_cfs_period_timer" =>
+            {
+                period = Some(event.time_ns);
             }
             Kind::SchedSwitch { next, .. } if next == vcpu => {
                 waits.extend(period.take().map(|at| event.time_ns - at));
