@@ -303,6 +303,12 @@ fn of_clocks(vms: &[&VmOutcome], of: &Of, metrics: &mut Vec<Metric>) {
         Unit::Ns,
         of(|clock| clock.error_ns.unsigned_abs()).max(),
     );
+    // Of arm64 guests alone, which have such a counter.
+    add(
+        "physical counters are off by",
+        Unit::Ns,
+        of(|clock| clock.physical_error_ns.unsigned_abs()).max(),
+    );
     add("stood still", Unit::Ns, of(|clock| clock.blackout_ns).max());
 }
 

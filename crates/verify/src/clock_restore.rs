@@ -207,7 +207,12 @@ impl ClockRestore {
                 }
             }
             n if n < op::CHANGE => {}
-            n if n < op::UNBLOCK => self.vcpus[usize::from(n - op::TELL)].request(CLOCK_UPDATE),
+            n if n < op::UNBLOCK => {
+                let vcpu = usize::from(n - op::TELL);
+                if local.vm.needs_clock_update(&local.tsc[vcpu]) {
+                    self.vcpus[vcpu].request(CLOCK_UPDATE);
+                }
+            }
             n => {
                 let _ = self.vcpus[usize::from(n - op::UNBLOCK)].take(IN_PROGRESS);
             }

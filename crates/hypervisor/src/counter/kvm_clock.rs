@@ -61,11 +61,16 @@ pub struct ClockSet {
     pub clock_ns: u64,
     /// What the wall clock added: the blackout, never negative.
     pub added_ns: u64,
+    /// How many vCPUs must bring their page up to date (`KVM_REQ_CLOCK_UPDATE`) before they enter the
+    /// guest: all there are. [`VmTsc::needs_clock_update`] says it of each.
+    pub vcpus_to_update: u32,
 }
 
 impl VmTsc {
-    /// Takes a new pair of host instants and decides whether all vCPUs may share it.
+    /// Takes a new pair of host instants and decides whether all vCPUs may share it. Every vCPU's page
+    /// is old afterwards (`kvm_end_pvclock_update`).
     pub fn refresh_master_clock(&mut self, host: &HostTsc, now: &HostInstant) {
+        self.clock_changes = self.clock_changes.wrapping_add(1);
         let tsc_based = host.clock_is_tsc_based();
         if tsc_based {
             self.master_kernel_ns = now.ns;
@@ -75,6 +80,13 @@ impl VmTsc {
             && self.all_vcpus_matched()
             && !self.backwards_tsc_observed
             && !self.boot_vcpu_runs_old_kvmclock;
+    }
+
+    /// Whether a vCPU's page is older than the VM's clock: it must not enter the guest before
+    /// [`VmTsc::guest_time_update`] (`KVM_REQ_CLOCK_UPDATE`).
+    #[must_use]
+    pub const fn needs_clock_update(&self, vcpu: &VcpuTsc) -> bool {
+        vcpu.page_changes != self.clock_changes
     }
 
     /// Serves a vCPU's request to refresh the master clock; false if there was none.
@@ -157,7 +169,11 @@ impl VmTsc {
             now.ns
         };
         self.kvmclock_offset = clock_ns.wrapping_sub(base_ns);
-        Ok(ClockSet { clock_ns, added_ns })
+        Ok(ClockSet {
+            clock_ns,
+            added_ns,
+            vcpus_to_update: self.online_vcpus,
+        })
     }
 
     /// Computes what a vCPU's clock page must say now; publish it in the guest's
@@ -196,6 +212,7 @@ impl VmTsc {
             }
         }
         vcpu.last_guest_tsc = stamp;
+        vcpu.page_changes = self.clock_changes;
         vcpu.page = PvclockTime {
             tsc_timestamp: stamp,
             system_time_ns: ns.wrapping_add(self.kvmclock_offset),

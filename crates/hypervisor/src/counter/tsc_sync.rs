@@ -59,6 +59,8 @@ pub struct VmTsc {
     pub master_cycle_now: u64,
     /// Guest's kvmclock minus host's ns; wraps, read it as signed.
     pub kvmclock_offset: u64,
+    /// How often that pair or the offset changed: each time every vCPU's page became old.
+    pub(super) clock_changes: u64,
     /// A TSC was seen going backwards over a suspend.
     pub backwards_tsc_observed: bool,
     /// The boot vCPU uses the old kvmclock MSR.
@@ -95,6 +97,8 @@ pub struct VcpuTsc {
     /// What its kvmclock page was last made of.
     pub(super) page_khz: u64,
     pub(super) page: PvclockTime,
+    /// Changes of the VM's clock that are in its page.
+    pub(super) page_changes: u64,
 }
 
 impl VcpuTsc {
@@ -116,6 +120,7 @@ impl VcpuTsc {
             guest_tsc_protected,
             page_khz: 0,
             page: PvclockTime::default(),
+            page_changes: 0,
         }
     }
 
@@ -243,6 +248,7 @@ impl VmTsc {
             master_kernel_ns: 0,
             master_cycle_now: 0,
             kvmclock_offset: now.ns.wrapping_neg(),
+            clock_changes: 0,
             backwards_tsc_observed: false,
             boot_vcpu_runs_old_kvmclock: false,
         };

@@ -50,6 +50,44 @@ fn counters_sloppy_01_future_realtime_never_steps_the_clock_back() {
     assert_eq!(get(&m).clock_ns, 222 * SECOND);
 }
 
+/// `KVM_SET_CLOCK` and a new master clock make every page old; nothing else does, and each vCPU brings its
+/// own up to date.
+#[test]
+fn a_clock_that_is_set_is_brought_to_every_vcpu() {
+    let mut m = two_vcpus();
+    let now = m.now();
+    let fresh = |m: &mut Machine| {
+        for vcpu in &mut m.vcpus {
+            m.vm.guest_time_update(vcpu, &m.host, &now, false).unwrap();
+        }
+    };
+    let old = |m: &Machine| {
+        let old = m.vcpus.iter().map(|vcpu| m.vm.needs_clock_update(vcpu));
+        old.collect::<Vec<_>>()
+    };
+    fresh(&mut m);
+    assert_eq!(old(&m), [false, false]);
+    let data = KvmClockData {
+        clock_ns: 9 * SECOND,
+        ..KvmClockData::default()
+    };
+    let set = m.vm.set_clock(&m.host, &now, &data).unwrap();
+    assert_eq!(set.vcpus_to_update, 2);
+    assert_eq!(old(&m), [true, true]);
+    m.vm.guest_time_update(&mut m.vcpus[1], &m.host, &now, false)
+        .unwrap();
+    assert_eq!(old(&m), [true, false]);
+    fresh(&mut m);
+    m.vm.refresh_master_clock(&m.host, &now);
+    assert_eq!(old(&m), [true, true]);
+    fresh(&mut m);
+    // Refused: nothing was done.
+    let refused =
+        m.vm.set_clock(&m.host, &now, &KvmClockData { flags: 1, ..data });
+    assert!(refused.is_err());
+    assert_eq!(old(&m), [false, false]);
+}
+
 #[test]
 fn counters_sloppy_02_unknown_flags_are_refused_known_ones_ignored() {
     let mut m = two_vcpus();

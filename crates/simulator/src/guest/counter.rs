@@ -19,8 +19,17 @@ impl Machine<'_> {
             ecv_cntpoff: self.cfg.host.profile.features.ecv_cntpoff,
             broken_cntvoff: false,
         };
-        let offset = self.vms[self.vcpus[vcpu].vm].cfg.physical_counter_offset;
-        traps::on_entry(cpu, 0, offset)
+        traps::on_entry(cpu, 0, self.physical_counter(vcpu).0)
+    }
+
+    /// The offset of this vCPU's physical counter, and the host's count now. A guest that was moved has
+    /// both of its new host.
+    fn physical_counter(&self, vcpu: VcpuNr) -> (u64, u64) {
+        let v = &self.vcpus[vcpu];
+        let vm = &self.vms[v.vm];
+        let moved = vm.clock.as_ref();
+        let moved = moved.and_then(|clock| clock.physical(v.index as usize, self.now));
+        moved.unwrap_or_else(|| (vm.cfg.physical_counter_offset, self.tsc(self.now)))
     }
 
     /// A read takes `ns`, and the way to EL2 and back where it traps. No host code outside EL2
@@ -40,8 +49,7 @@ impl Machine<'_> {
 
     /// What the guest reads now.
     pub(super) fn read_guest_counter(&mut self, vcpu: VcpuNr) -> Sim<u64> {
-        let host = self.tsc(self.now);
-        let offset = self.vms[self.vcpus[vcpu].vm].cfg.physical_counter_offset;
+        let (offset, host) = self.physical_counter(vcpu);
         if !self.counter_entry(vcpu).physical_counter_traps {
             return Ok(guest_count(host, offset));
         }

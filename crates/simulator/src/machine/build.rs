@@ -433,7 +433,12 @@ impl<'a> Machine<'a> {
             ipi_contexts,
             meter,
             clock: match &config.migration {
-                Some(migration) => Some(Box::new(GuestClock::new(migration, config.vcpus)?)),
+                Some(migration) => {
+                    // Only arm64's reads of the counter trap.
+                    let is_arm64 = self.cfg.host.profile.costs.counter_trap_ns != 0;
+                    let offset = is_arm64.then_some(config.physical_counter_offset);
+                    Some(Box::new(GuestClock::new(migration, config.vcpus, offset)?))
+                }
                 None => None,
             },
             paused_by: None,

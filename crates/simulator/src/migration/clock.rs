@@ -1,8 +1,10 @@
 //! The clocks of a guest that will be migrated, and what it sees of them.
 
+use stealtime_hypervisor::counter::arm64::Counter;
 use stealtime_hypervisor::counter::scaling::{HostTsc, RatioFormat};
 use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
+use super::arm64::Counters;
 use crate::config::{ConfigError, HostClock, MigrationConfig};
 use crate::ids::VcpuNr;
 use crate::machine::Machine;
@@ -25,6 +27,11 @@ pub struct ClockOutcome {
     /// How far the vCPU that is most off is from where its counter would be had the guest not
     /// been moved, in ns; negative is behind.
     pub error_ns: i64,
+    /// arm64: the same of the physical counter, which a VMM that knows values alone cannot carry over.
+    pub physical_error_ns: i64,
+    /// kvmclock pages that were brought up to date before a vCPU read its clocks
+    /// (`KVM_REQ_CLOCK_UPDATE`).
+    pub clock_updates: u64,
     /// What the method itself gives as the bound of that, in ns; 0 for none.
     pub bound_ns: u64,
     /// Time that the guest stood still, in ns.
@@ -42,9 +49,13 @@ pub(crate) struct GuestClock {
     pub(super) vm: VmTsc,
     pub(super) vcpus: Vec<VcpuTsc>,
     pub(super) khz: u32,
+    /// Of an arm64 guest, which has neither TSC nor kvmclock.
+    pub(super) arm64: Option<Counters>,
     /// The TSC that the guest would show now is this function of the first host's.
     first: HostClock,
     first_offset: u64,
+    /// arm64: so is its physical counter.
+    first_physical: u64,
     /// The highest reading so far, in cycles.
     highest: u64,
     pub(super) seen: ClockOutcome,
@@ -89,12 +100,36 @@ fn vm_on(
 
 impl GuestClock {
     /// A guest that boots at 0 on the source.
-    pub(crate) fn new(cfg: &MigrationConfig, vcpus: u32) -> Result<Self, ConfigError> {
+    /// `physical_offset`: an arm64 machine, and what the VMM has set the physical counter back by.
+    pub(crate) fn new(
+        cfg: &MigrationConfig,
+        vcpus: u32,
+        physical_offset: Option<u64>,
+    ) -> Result<Self, ConfigError> {
         let khz = cfg.source.tsc_khz;
+        if physical_offset.is_some() && cfg.destination.tsc_khz != khz {
+            return Err(ConfigError {
+                key: "migration.destination.tsc_khz".to_owned(),
+                problem: format!(
+                    "{khz} on the source, and nothing scales an arm64 counter: give the same"
+                ),
+            });
+        }
         let (host, mut vm, vcpus) = vm_on("source", &cfg.source, 0, vcpus, khz)?;
         vm.refresh_master_clock(&host, &cfg.source.instant(0));
-        let first_offset = vcpus.first().map_or(0, |vcpu| vcpu.l1_tsc_offset);
+        let booted = cfg.source.instant(0).tsc;
+        let arm64 = physical_offset.map(|offset| {
+            let mut counters = Counters::created(vcpus.len(), booted);
+            counters.write(0, Counter::Physical, offset);
+            counters
+        });
+        let first_offset = match &arm64 {
+            Some(_) => booted.wrapping_neg(),
+            None => vcpus.first().map_or(0, |vcpu| vcpu.l1_tsc_offset),
+        };
         Ok(Self {
+            arm64,
+            first_physical: physical_offset.unwrap_or(0).wrapping_neg(),
             host,
             real: cfg.source,
             vm,
@@ -111,7 +146,10 @@ impl GuestClock {
     pub(super) fn created_on(&self, clock: &HostClock, now: u64) -> Result<Self, ConfigError> {
         let vcpus = self.vcpus.len() as u32;
         let (host, vm, vcpus) = vm_on("destination", clock, now, vcpus, self.khz)?;
+        let created = |_| Counters::created(vcpus.len(), clock.instant(now).tsc);
         Ok(Self {
+            arm64: self.arm64.as_ref().map(created),
+            first_physical: self.first_physical,
             host,
             real: *clock,
             vm,
@@ -132,17 +170,47 @@ impl GuestClock {
     /// What a vCPU's TSC shows at `now`.
     pub(super) fn tsc(&self, vcpu: usize, now: u64) -> u64 {
         let instant = self.real.instant(now);
+        if let Some(counters) = &self.arm64 {
+            return counters.count(vcpu, Counter::Virtual, instant.tsc);
+        }
         self.vcpus
             .get(vcpu)
             .map_or(0, |vcpu| vcpu.read(&self.host, &instant))
+    }
+
+    /// arm64: the offset of the physical counter, and the host's count at `now`.
+    pub(crate) fn physical(&self, vcpu: usize, now: u64) -> Option<(u64, u64)> {
+        let counters = self.arm64.as_ref()?;
+        let offset = counters.offset(vcpu, Counter::Physical);
+        Some((offset, self.real.instant(now).tsc))
+    }
+
+    /// A vCPU whose page is old brings it up to date before it enters the guest.
+    fn update_page(&mut self, vcpu: usize, now: u64) {
+        let Some(vcpu) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        if self.arm64.is_some() || !self.vm.needs_clock_update(vcpu) {
+            return;
+        }
+        let instant = self.real.instant(now);
+        // A frequency without a scale was refused when the vCPU was made.
+        let updated = self.vm.guest_time_update(vcpu, &self.host, &instant, false);
+        self.seen.clock_updates += u64::from(updated.is_ok());
     }
 
     fn ns(&self, cycles: u64) -> u64 {
         mul_div(cycles, 1_000_000, u64::from(self.khz.max(1)))
     }
 
+    fn signed_ns(&self, cycles: i64) -> i64 {
+        let ns = i64::try_from(self.ns(cycles.unsigned_abs())).unwrap_or(i64::MAX);
+        if cycles < 0 { -ns } else { ns }
+    }
+
     /// A vCPU reads its clock: in ns.
     pub(crate) fn read(&mut self, vcpu: usize, now: u64) -> u64 {
+        self.update_page(vcpu, now);
         let cycles = self.tsc(vcpu, now);
         self.seen.reads += 1;
         if cycles < self.highest {
@@ -169,8 +237,16 @@ impl GuestClock {
             } else {
                 least
             };
-            let ns = self.ns(worst.unsigned_abs()) as i64;
-            self.seen.error_ns = if worst < 0 { -ns } else { ns };
+            self.seen.error_ns = self.signed_ns(worst);
+        }
+        if let Some((offset, count)) = self.physical(0, now) {
+            let ideal = self
+                .first
+                .instant(now)
+                .tsc
+                .wrapping_add(self.first_physical);
+            let off = count.wrapping_sub(offset).wrapping_sub(ideal) as i64;
+            self.seen.physical_error_ns = self.signed_ns(off);
         }
         self.seen.master_clock = self.vm.use_master_clock;
     }

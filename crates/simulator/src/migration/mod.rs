@@ -5,6 +5,7 @@
 //! any other: one that is preempted between reading and writing is what restoring by value cannot
 //! stand. All arithmetic is `hypervisor::counter`'s, as in KVM.
 
+mod arm64;
 mod clock;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,19 @@ fn migrated_with(
     seed: u64,
     step_ns: u64,
 ) -> ClockOutcome {
-    let config = Config {
+    let source = HostClock::exact(2_500_000);
+    let config = config(method, source, destination, seed, step_ns);
+    run(&config, &mut ()).unwrap().vms[0].clocks.unwrap()
+}
+
+fn config(
+    method: ClockMethod,
+    source: HostClock,
+    destination: HostClock,
+    seed: u64,
+    step_ns: u64,
+) -> Config {
+    Config {
         host: HostConfig {
             tasks: vec![TaskConfig {
                 name: "hog".to_owned(),
@@ -38,7 +50,7 @@ fn migrated_with(
                 transfer_ns: 5_000_000,
                 load_ns: 0,
                 step_ns,
-                source: HostClock::exact(2_500_000),
+                source,
                 destination,
             }),
             ..VmConfig::default()
@@ -50,8 +62,74 @@ fn migrated_with(
             warmup_ns: 0,
             seed,
         },
-    };
-    run(&config, &mut ()).unwrap().vms[0].clocks.unwrap()
+    }
+}
+
+/// The generic timer of an arm64 host, whose reads trap where the physical offset is not 0.
+fn on_arm64(method: ClockMethod, destination: HostClock) -> Result<ClockOutcome, String> {
+    let source = HostClock::exact(25_000);
+    let mut config = config(method, source, destination, 1, 20_000);
+    config.host.profile.costs.counter_trap_ns = 125;
+    config.host.profile.costs.tsc_khz = 25_000;
+    config.vms[0].physical_counter_offset = 1_000_000;
+    let outcome = run(&config, &mut ()).map_err(|error| error.to_string())?;
+    Ok(outcome.vms[0].clocks.unwrap())
+}
+
+/// Another host, whose counter began long before.
+fn far_arm64() -> HostClock {
+    HostClock {
+        tsc_at_start: 1 << 50,
+        ..HostClock::exact(25_000)
+    }
+}
+
+#[test]
+fn by_the_offset_attributes_both_counters_of_an_arm64_guest_go_on() {
+    for destination in [HostClock::exact(25_000), far_arm64()] {
+        let seen = on_arm64(ClockMethod::Offset, destination).unwrap();
+        assert!(
+            seen.reads > 1000 && seen.blackout_ns > 5_000_000,
+            "{seen:?}"
+        );
+        assert_eq!((seen.steps_back, seen.difference_ns), (0, 0), "{seen:?}");
+        assert!(seen.bound_ns >= 40, "a tick of 25 MHz: {seen:?}");
+        let errors = [seen.error_ns, seen.physical_error_ns].map(i64::unsigned_abs);
+        assert!(
+            errors.iter().all(|error| *error <= seen.bound_ns),
+            "{seen:?}"
+        );
+        // There is no kvmclock.
+        assert_eq!(seen.clock_updates, 0);
+    }
+}
+
+/// By value the VMM's delay is the guest's loss, and the physical counter has no register to be written:
+/// it becomes the new host's.
+#[test]
+fn by_value_an_arm64_guest_loses_the_delay_and_its_physical_counter() {
+    let seen = on_arm64(ClockMethod::Value, far_arm64()).unwrap();
+    assert!(seen.error_ns <= -20_000, "{seen:?}");
+    // KVM gives every write to all vCPUs: none is apart.
+    assert_eq!(seen.difference_ns, 0, "{seen:?}");
+    assert!(seen.physical_error_ns > 1_000_000_000_000, "{seen:?}");
+}
+
+#[test]
+fn an_arm64_guest_is_not_moved_to_another_frequency() {
+    let refused = on_arm64(ClockMethod::Offset, HostClock::exact(24_000)).unwrap_err();
+    assert!(
+        refused.contains("migration.destination.tsc_khz"),
+        "{refused}"
+    );
+}
+
+/// `KVM_SET_CLOCK` and the new master clock reach every vCPU's page before it reads it again.
+#[test]
+fn every_vcpu_brings_its_page_up_to_date_after_the_move() {
+    let seen = migrated(ClockMethod::Offset, HostClock::exact(2_500_000), 1);
+    // Four at boot, four after the move.
+    assert_eq!(seen.clock_updates, 8, "{seen:?}");
 }
 
 #[test]

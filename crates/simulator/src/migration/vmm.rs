@@ -4,6 +4,7 @@ use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData}
 use stealtime_hypervisor::counter::migration::{Side, Uncertainty, by_offsets, documented};
 use stealtime_hypervisor::posted_interrupt::{Requests, kick};
 
+use super::arm64::{Move, Saved};
 use super::clock::GuestClock;
 use crate::config::{ClockMethod, MigrationConfig};
 use crate::fault::Sim;
@@ -42,6 +43,8 @@ pub(crate) struct VmmThread {
     clock: KvmClockData,
     ratio: u64,
     saved: Vec<u64>,
+    /// arm64: what was read of each vCPU.
+    saved_counters: Vec<Saved>,
     /// The wall clock when each of them was read, in ns.
     saved_at: Vec<u64>,
     /// By value: what will be written.
@@ -62,6 +65,7 @@ impl VmmThread {
             clock: KvmClockData::default(),
             ratio: 0,
             saved: Vec::new(),
+            saved_counters: Vec::new(),
             saved_at: Vec::new(),
             values: Vec::new(),
             restored: None,
@@ -132,6 +136,10 @@ impl Machine<'_> {
                     return Ok(Next::Works);
                 };
                 vmm.ratio = vcpu.rate.ratio;
+                if let Some(counters) = &clock.arm64 {
+                    let count = clock.real.instant(now).tsc;
+                    vmm.saved_counters.push(counters.save(n, cfg.method, count));
+                }
                 // By value the counter is read, at this vCPU's own instant.
                 let saved = match cfg.method {
                     ClockMethod::Value => clock.tsc(n, now),
@@ -251,6 +259,21 @@ impl Machine<'_> {
             frequency_error_ppb: s.drift_ppb.unsigned_abs().max(d.drift_ppb.unsigned_abs()),
             master_clock_age_ns: self.now,
         };
+        if let Some(counters) = &mut clock.arm64 {
+            let how = Move {
+                method: vmm.cfg.method,
+                source: vmm.clock,
+                destination: vmm.read_back,
+                source_khz: s.tsc_khz,
+                destination_khz: d.tsc_khz,
+                frequency_error_ppb: known.frequency_error_ppb,
+                realtime_skew_ns: known.realtime_skew_ns,
+            };
+            let saved = vmm.saved_counters.get(n).copied().unwrap_or_default();
+            let value = vmm.values.get(n).copied().unwrap_or_default();
+            let done = counters.restore(n, saved, value, instant.tsc, &how);
+            return done.or_else(|error| self.broken(error.to_string()));
+        }
         let done = match vmm.cfg.method {
             ClockMethod::Value => {
                 let value = vmm.values.get(n).copied().unwrap_or(saved);
