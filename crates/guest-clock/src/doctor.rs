@@ -64,6 +64,7 @@ pub fn examine(measure: bool) -> Result<Checkup, DrillError> {
     let costs = measure.then(costs).transpose()?;
     let times = measure.then(|| ioctls(TIMED.0, TIMED.1)).transpose()?;
     findings.extend(costs.as_ref().map(of_costs));
+    findings.extend(costs.as_ref().map(of_spreads));
     findings.extend(times.as_ref().map(of_times));
     Ok(Checkup {
         exact: facts.means == TscMeans::Offsets && master && instant,
@@ -237,6 +238,25 @@ fn of_times(times: &IoctlTimes) -> Finding {
             times.restore.calls
         ),
         meaning: "by so much a guest of that size stands still longer; it is not in its time",
+    }
+}
+
+fn of_spreads(costs: &Costs) -> Finding {
+    let ns = |ps: u64| format!("{}.{}", ps / 1000, ps % 1000 / 100);
+    let each = [
+        ("TSC", &costs.each_native_tsc),
+        ("kvmclock page", &costs.each_kvmclock),
+        ("CLOCK_MONOTONIC", &costs.each_monotonic),
+    ];
+    let each = each.map(|(name, s)| {
+        let [average, deviation, p95] = [s.average_ps, s.deviation_ps, s.p95_ps].map(ns);
+        format!("{name} {average}, deviation {deviation}, 95 % {p95}")
+    });
+    Finding {
+        what: "single readings, ns",
+        found: each.join("; "),
+        meaning: "on average and as they scatter, each from one RDTSC to the next: interrupts of this \
+                  host are in them",
     }
 }
 

@@ -67,6 +67,35 @@ fn variants_stand_side_by_side() {
     assert!(!out.contains('\u{1b}'));
 }
 
+/// What a scenario tells its reader to look at is among what it prints. (The long ones are left out.)
+#[test]
+fn what_a_scenario_says_to_look_at_is_printed() {
+    for name in [
+        "flat-cgroups",
+        "halt-polling",
+        "moved-clocks",
+        "moved-counters-arm64",
+        "posted-timers",
+        "suppressed-notifications",
+        "throttled",
+    ] {
+        let file = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&file).expect("a scenario");
+        let head = text.lines().take_while(|line| line.starts_with('#'));
+        let head: String = head.map(|line| line.trim_start_matches('#')).collect();
+        let (_, look) = head
+            .split_once("What to look at:")
+            .expect("what to look at");
+        let metrics: Vec<&str> = look.split('`').skip(1).step_by(2).collect();
+        assert!(!metrics.is_empty(), "{name}");
+        let (status, out, error) = stealtime(&["simulate", &file, "--seeds", "2"], "");
+        assert_eq!(status, Some(0), "{name}: {error}");
+        for metric in metrics {
+            assert!(out.contains(metric), "{name}: no {metric:?} in\n{out}");
+        }
+    }
+}
+
 #[test]
 fn the_same_bytes_on_any_number_of_threads() {
     let one = simulate(&["--jobs", "1", "--json"]);

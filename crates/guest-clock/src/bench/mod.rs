@@ -14,8 +14,10 @@ use crate::guest::{Guest, Reader};
 use crate::kvm::{host, rdtsc};
 
 mod ioctls;
+mod spread;
 
 pub use ioctls::{Cost, IoctlTimes, ioctls};
+pub use spread::Spread;
 
 /// Costs in picoseconds a reading: the least of several runs, since whatever disturbs adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -28,6 +30,13 @@ pub struct Costs {
     pub kvmclock_ps: u64,
     /// The system's own clock, by `clock_gettime(CLOCK_MONOTONIC)`.
     pub monotonic_ps: u64,
+    /// `LFENCE; RDTSC` in this process, each between two others, as the counter series measures its own:
+    /// that of one more is in it.
+    pub each_native_tsc: Spread,
+    /// A kvmclock page, likewise.
+    pub each_kvmclock: Spread,
+    /// `CLOCK_MONOTONIC`, likewise.
+    pub each_monotonic: Spread,
     /// A turn of an empty loop in a guest: well below a nanosecond where code is not emulated.
     pub guest_loop_ps: u64,
     /// A turn with `RDTSC` in it.
@@ -52,6 +61,19 @@ impl fmt::Display for Costs {
         write!(f, "{:<36}{:>10}", "a reading costs", "ns")?;
         for (name, ps) in rows {
             write!(f, "\n{name:<36}{:>8}.{}", ps / 1000, ps % 1000 / 100)?;
+        }
+        let each = [
+            ("RDTSC", &self.each_native_tsc),
+            ("kvmclock page", &self.each_kvmclock),
+            ("CLOCK_MONOTONIC", &self.each_monotonic),
+        ];
+        write!(
+            f,
+            "\n{:<36}{:>10}{:>12}{:>10}",
+            "each by itself, between two RDTSC", "average", "deviation", "95 %"
+        )?;
+        for (name, spread) in each {
+            write!(f, "\n{name:<36}{spread}")?;
         }
         Ok(())
     }
@@ -108,7 +130,11 @@ pub fn costs() -> Result<Costs, DrillError> {
     // Starting and ending a run costs two switches: enough rounds that they do not count, few
     // enough for KVMs that emulate each instruction.
     let rounds = 2_000;
+    let khz = facts.tsc_khz;
     Ok(Costs {
+        each_native_tsc: Spread::measure(khz, rdtsc),
+        each_kvmclock: Spread::measure(khz, || page.read(rdtsc, 8).map_or(0, |r| r.ns)),
+        each_monotonic: Spread::measure(khz, || u64::from(epoch.elapsed().subsec_nanos())),
         native_tsc_ps: here(20_000, rdtsc)?,
         kvmclock_ps: here(20_000, || page.read(rdtsc, 8).map_or(0, |r| r.ns))?,
         monotonic_ps: here(20_000, || u64::from(epoch.elapsed().subsec_nanos()))?,

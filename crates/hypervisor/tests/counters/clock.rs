@@ -99,7 +99,7 @@ fn counters_sloppy_02_unknown_flags_are_refused_known_ones_ignored() {
     let both = KVM_CLOCK_TSC_STABLE | KVM_CLOCK_HOST_TSC;
     // Neither adds the time since `realtime_ns`, and the given host TSC has no effect.
     assert_eq!(set(&mut m, 7 * SECOND, both, 1), Some(0));
-    let with_flags = m.vm;
+    let with_flags = core::mem::replace(&mut m.vm, before);
     assert_eq!(set(&mut m, 7 * SECOND, 0, 1), Some(0));
     assert_eq!(m.vm, with_flags);
     assert_eq!(get(&m).clock_ns, 7 * SECOND);
