@@ -140,8 +140,8 @@ pub struct Arm64Explanation {
     pub elapsed_ns: i128,
     /// By how much guest time advanced, in ns.
     pub advanced_ns: u64,
-    /// Most that the counter can be off the policy's time, in ns; `u64::MAX` where this host's wall
-    /// clock is behind the source's, so that what has passed is not known.
+    /// Most that the counter can be off the policy's time, in ns. `u64::MAX`: not known, since this
+    /// host's wall clock is behind the source's.
     pub bound_ns: u64,
 }
 

@@ -133,8 +133,8 @@ pub enum Stopping {
     /// The caller has stopped all of them. They are asked directly and no thread is started; a vCPU
     /// that runs nevertheless holds the call up until it leaves.
     Done,
-    /// They leave within this time. A helper thread asks; a vCPU that has not left by then is
-    /// reported as busy.
+    /// They leave within this time. A helper thread asks; a vCPU that has not left when it is over
+    /// is reported as busy.
     Within(Duration),
 }
 
@@ -186,7 +186,7 @@ pub trait Vm {
         None
     }
 
-    /// The id of a vCPU that the VM `identity` is known to have, besides those of these `ids`.
+    /// The id of a vCPU that the VM `identity` is known to have and that is none of `ids`.
     fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
         let _ = (identity, ids);
         None

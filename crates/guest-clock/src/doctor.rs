@@ -253,7 +253,7 @@ fn of_spreads(costs: &Costs) -> Finding {
         format!("{name} {average}, deviation {deviation}, 95 % {p95}")
     });
     Finding {
-        what: "single readings, ns",
+        what: "each reading, ns",
         found: each.join("; "),
         meaning: "on average and as they scatter, each from one RDTSC to the next: interrupts of this \
                   host are in them",

@@ -34,7 +34,7 @@ pub(crate) fn check<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<(), WrongVcpu
             return Err(WrongVcpus::Twice { first, again, id });
         }
     }
-    // One that cannot be told may be the one that seems to be missing.
+    // A vCPU without an identity may be the one that seems to be missing.
     let Some(identity) = expected.filter(|_| !unknown) else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! vCPUs whose counters are written late: the VMM's thread loses time before each.
+//! vCPUs with counters that are written late: the VMM's thread loses time before each.
 
 use std::os::fd::RawFd;
 

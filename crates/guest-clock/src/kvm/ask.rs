@@ -22,7 +22,7 @@ type Answer = Result<i32, Errno>;
 #[derive(Debug, Default)]
 struct Questions {
     left: VecDeque<OwnedFd>,
-    /// Whom it asks now.
+    /// The vCPU that it asks now.
     asked: Option<Arc<OwnedFd>>,
 }
 

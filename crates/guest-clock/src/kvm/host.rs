@@ -89,7 +89,7 @@ impl Host {
 /// Opens `/dev/kvm`: a VMM that gives up its rights calls this before.
 ///
 /// # Errors
-/// [`HostError`]. A later call tries again: what was missing may be there by then.
+/// [`HostError`]. The next call tries again: a device or descriptor that was missing may be had then.
 pub fn host() -> Result<&'static Host, HostError> {
     static HOST: Kept<Host> = Kept::new();
     HOST.get_or_try(probe)

@@ -44,8 +44,8 @@ impl Ring {
 
     /// The 8 bytes that no entry has.
     fn spare(&self) -> &AtomicU64 {
-        // SAFETY: the last 8 bytes of a page of the caller's vCPU, mapped for as long as `self`
-        // lives, aligned to 8; the kernel never touches them, other mappings of them are atomics
+        // SAFETY: the last 8 bytes of a page of the caller's vCPU, aligned to 8 and mapped for as
+        // long as `self` lives. The kernel never touches them; other mappings of them are atomics
         // like this one. Needed: memory that is shared with the kernel is a pointer.
         unsafe { AtomicU64::from_ptr(self.0.cast::<u64>().add(PAGE / 8 - 1)) }
     }
@@ -68,7 +68,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, with this length, and borrowed by nobody any more. Needed: there
+        // SAFETY: mapped by `map`, with this length, and no borrow is left. Needed: there
         // is no safe one.
         unsafe { libc::munmap(self.0, PAGE) };
     }
@@ -96,8 +96,8 @@ fn descriptors() -> Option<Vec<RawFd>> {
     Some(numbers.collect())
 }
 
-/// Whether these are all of the vCPUs that this process has, each once: then there is no other VM
-/// whose they could be. The common case, and some 50 us a vCPU quicker than [`of`] on some hosts.
+/// Whether these are all of the vCPUs that this process has, each once: then they cannot be of
+/// another VM. The common case, and some 50 us a vCPU quicker than [`of`] on some hosts.
 pub(crate) fn are_all_of_the_process(vcpus: &[RawFd]) -> bool {
     let given: BTreeSet<RawFd> = vcpus.iter().copied().collect();
     let Some(open) = descriptors() else {

@@ -407,10 +407,8 @@ fn first_failure() -> Outcome {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
     };
     // SAFETY: the kernel writes the structure, which is borrowed exclusively.
-    assert_eq!(
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) },
-        0
-    );
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    assert_eq!(got, 0);
     change(&libc::rlimit {
         rlim_cur: 3,
         ..limit

@@ -65,7 +65,7 @@ fn config(
     }
 }
 
-/// The generic timer of an arm64 host, whose reads trap where the physical offset is not 0.
+/// The generic timer of an arm64 host. Reads of it trap where the physical offset is not 0.
 fn on_arm64(method: ClockMethod, destination: HostClock) -> Result<ClockOutcome, String> {
     let source = HostClock::exact(25_000);
     let mut config = config(method, source, destination, 1, 20_000);
@@ -76,7 +76,7 @@ fn on_arm64(method: ClockMethod, destination: HostClock) -> Result<ClockOutcome,
     Ok(outcome.vms[0].clocks.unwrap())
 }
 
-/// Another host, whose counter began long before.
+/// Another host, with a counter that began long before.
 fn far_arm64() -> HostClock {
     HostClock {
         tsc_at_start: 1 << 50,
