@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
 
 use stealtime_simulator::config::Config;
 
@@ -127,7 +128,10 @@ pub fn run(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.get().min(total) {
-            scope.spawn(work);
+            // A limit of threads: those that there are do all of it, with the same results.
+            if Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
         work();
     });

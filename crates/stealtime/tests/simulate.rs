@@ -67,6 +67,46 @@ fn variants_stand_side_by_side() {
     assert!(!out.contains('\u{1b}'));
 }
 
+/// Under a limit of threads it panicked: the threads that there are do all runs, with the same results.
+#[test]
+fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("stealtime");
+    std::fs::copy(env!("CARGO_BIN_EXE_stealtime"), &program).expect("a copy");
+    for path in [dir.path(), program.as_path()] {
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, all).expect("its mode");
+    }
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "ulimit -u 1 && exec \"$0\" simulate - --jobs 4 --json",
+        ])
+        .arg(&program)
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // Root has no limit of threads.
+    let own = std::fs::metadata("/proc/self").expect("/proc");
+    if own.uid() == 0 {
+        command.uid(65534).gid(65534);
+    }
+    let mut child = command.spawn().expect("sh");
+    let mut input = child.stdin.take().expect("its input");
+    input.write_all(SMALL.as_bytes()).expect("it reads");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let out = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(out, simulate(&["--jobs", "1", "--json"]));
+}
+
 /// What a scenario tells its reader to look at is among what it prints. (The long ones are left out.)
 #[test]
 fn what_a_scenario_says_to_look_at_is_printed() {

@@ -39,6 +39,12 @@ pub enum SweepError {
         /// The first problems, each once.
         problems: Vec<String>,
     },
+    /// Not even one thread for the runs was started.
+    #[error("no thread for the runs: {source}; raise the limit of threads (pids)")]
+    NoThread {
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// A file of the sweep.
     #[error("{path}: {source}")]
     File {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::thread::Builder;
 
 use serde::Serialize;
 use stealtime_simulator::config::Config;
@@ -279,8 +280,16 @@ impl Plan {
         };
         let refused: u64 = std::thread::scope(|scope| {
             let starts = (0..threads.get() as u64).map(|n| n * share);
-            let threads: Vec<_> = starts.map(|from| scope.spawn(move || look(from))).collect();
-            let counts = threads.into_iter().map(|thread| thread.join().unwrap_or(0));
+            // Where no thread can be had its share is looked through here.
+            let started = starts.map(|from| {
+                let thread = Builder::new().spawn_scoped(scope, move || look(from));
+                thread.map_err(|_| look(from))
+            });
+            let threads: Vec<_> = started.collect();
+            let counts = threads.into_iter().map(|thread| match thread {
+                Ok(thread) => thread.join().unwrap_or(0),
+                Err(count) => count,
+            });
             counts.sum()
         });
         if refused == 0 {

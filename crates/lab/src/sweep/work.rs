@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -141,12 +142,20 @@ pub(super) fn run(
     let mut failed = None;
     let mut stopped = false;
     let mut all = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                let send = send.clone();
-                scope.spawn(move || job.work(order, &send))
-            })
-            .collect();
+        let mut workers = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            let send = send.clone();
+            match Builder::new().spawn_scoped(scope, move || job.work(order, &send)) {
+                Ok(worker) => workers.push(worker),
+                // A limit of threads: those that there are do all of it, with the same results.
+                Err(source) => {
+                    failed = workers
+                        .is_empty()
+                        .then_some(SweepError::NoThread { source });
+                    break;
+                }
+            }
+        }
         drop(send);
         loop {
             match receive.recv_timeout(LOOK) {
