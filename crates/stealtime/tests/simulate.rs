@@ -73,6 +73,9 @@ fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
 
+    // The option is of bash, then of dash.
+    const LIMITED: &str = "{ ulimit -u 1 || ulimit -p 1; } 2>/dev/null || exit 99; \
+        exec \"$0\" simulate - --jobs 4 --json";
     let dir = tempfile::tempdir().expect("a folder");
     let program = dir.path().join("stealtime");
     std::fs::copy(env!("CARGO_BIN_EXE_stealtime"), &program).expect("a copy");
@@ -82,10 +85,7 @@ fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
     }
     let mut command = Command::new("sh");
     command
-        .args([
-            "-c",
-            "ulimit -u 1 && exec \"$0\" simulate - --jobs 4 --json",
-        ])
+        .args(["-c", LIMITED])
         .arg(&program)
         .current_dir(dir.path())
         .stdin(Stdio::piped())
@@ -98,9 +98,14 @@ fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
     }
     let mut child = command.spawn().expect("sh");
     let mut input = child.stdin.take().expect("its input");
-    input.write_all(SMALL.as_bytes()).expect("it reads");
+    // A shell that cannot set the limit does not read.
+    let _ = input.write_all(SMALL.as_bytes());
     drop(input);
     let output = child.wait_with_output().expect("it ends");
+    if output.status.code() == Some(99) {
+        println!("skipped: this shell sets no limit of threads");
+        return;
+    }
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
     let out = String::from_utf8(output.stdout).expect("UTF-8");
