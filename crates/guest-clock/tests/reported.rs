@@ -296,6 +296,7 @@ fn the_page_names_tests_that_are_there() {
         ("restore::", "tests/restore.rs"),
         ("reported::", "tests/reported.rs"),
         ("capi::", "tests/capi.rs"),
+        ("vcpus::", "tests/vcpus.rs"),
         ("example::", "tests/example.rs"),
         ("interface::", "tests/interface.rs"),
         ("fake::golden::", "src/fake/golden.rs"),

@@ -23,12 +23,14 @@ enum Access {
 
 use Access::{Fence, Load, Rmw, Store, Tsc};
 
+/// Which access it is, once its word's place is known.
+type Kind = fn(usize, Ordering) -> Access;
+
 thread_local! {
-    static LOG: RefCell<Vec<(usize, fn(usize, Ordering) -> Access, Ordering)>> =
-        const { RefCell::new(Vec::new()) };
+    static LOG: RefCell<Vec<(usize, Kind, Ordering)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn note(at: usize, access: fn(usize, Ordering) -> Access, order: Ordering) {
+fn note(at: usize, access: Kind, order: Ordering) {
     LOG.with_borrow_mut(|log| log.push((at, access, order)));
 }
 
@@ -36,7 +38,7 @@ fn note(at: usize, access: fn(usize, Ordering) -> Access, order: Ordering) {
 struct Logged(Cell<u64>);
 
 impl Logged {
-    fn note(&self, access: fn(usize, Ordering) -> Access, order: Ordering) {
+    fn note(&self, access: Kind, order: Ordering) {
         note(std::ptr::from_ref(self).addr(), access, order);
     }
 }
@@ -91,7 +93,7 @@ fn log_in(page: &PvclockPage<Logged>, body: impl FnOnce()) -> Vec<Access> {
     LOG.take();
     body();
     let base = std::ptr::from_ref(page).addr();
-    let place = |(at, access, order): (usize, fn(usize, Ordering) -> Access, Ordering)| {
+    let place = |(at, access, order): (usize, Kind, Ordering)| {
         access(at.wrapping_sub(base) / size_of::<Logged>(), order)
     };
     LOG.take().into_iter().map(place).collect()
