@@ -82,7 +82,7 @@ pub(crate) struct SpinLock {
     pub(crate) name: String,
     pub(crate) owner: Option<Holder>,
     pub(crate) waiters: VecDeque<Waiter>,
-    /// It is a lock of a program: who waits for it spins at CPL 3.
+    /// It is a lock of a program: its waiters spin at CPL 3.
     pub(crate) user: bool,
 }
 

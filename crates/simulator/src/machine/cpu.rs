@@ -34,7 +34,7 @@ pub(crate) struct Cpu {
     pub(crate) timer: Slot,
     /// Time owed for what was done at an instant, in ns.
     pub(crate) debt_ns: u64,
-    /// The task whose data its caches hold.
+    /// The task with its data in the caches.
     pub(crate) warm: Option<TaskNr>,
     /// Interrupts that wait at its LAPIC.
     pub(crate) pending: Irq,

@@ -56,9 +56,9 @@ pub(crate) struct Config {
     /// vCPU 1 is there.
     pub(crate) second_vcpu: bool,
     pub(crate) kicks: u8,
-    /// Interrupts whose handler kicks vCPU 0, on whichever CPU they come.
+    /// Interrupts with a handler that kicks vCPU 0, on either CPU.
     pub(crate) irq_kicks: u8,
-    /// A kick on the vCPU's own CPU compares before it wakes, and wakes nobody.
+    /// A kick on the vCPU's own CPU compares first and loses the wakeup.
     pub(crate) kick_compares_first: bool,
     pub(crate) migrations: u8,
     pub(crate) preempt: bool,
