@@ -26,8 +26,8 @@ pub(crate) struct Told {
 /// A `kvm_update_master_clock`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MasterClock {
-    /// Its place among all events of the trace about clocks.
-    order: u64,
+    /// When, by the time of the trace.
+    at: u64,
     pub(crate) is_used: bool,
     pub(crate) offsets_matched: bool,
     pub(crate) host_clock_is_tsc: bool,
@@ -36,7 +36,7 @@ pub(crate) struct MasterClock {
 /// A `kvm_track_tsc`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tracked {
-    order: u64,
+    at: u64,
     /// vCPUs whose TSC matches that of the first of this generation, without that one.
     pub(crate) matched: u32,
     pub(crate) online: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Tracked {
 
 impl Tracked {
     /// Whether all vCPUs match.
-    pub(crate) const fn is_matched(self) -> bool {
+    const fn is_matched(self) -> bool {
         self.matched.saturating_add(1) >= self.online
     }
 }
@@ -58,13 +58,37 @@ impl Told {
                 .master
                 .into_iter()
                 .chain(other.master)
-                .max_by_key(|one| one.order),
+                .max_by_key(|one| one.at),
             tracked: self
                 .tracked
                 .into_iter()
                 .chain(other.tracked)
-                .max_by_key(|one| one.order),
+                .max_by_key(|one| one.at),
         }
+    }
+
+    /// What of this, told by threads whose VM is not known, nothing later of a VM supersedes: the process
+    /// that makes a VM tells of its clocks first, and its vCPUs tell how they end.
+    pub(crate) fn not_before(self, vms: Self) -> Self {
+        let later = |at: u64| vms.last().is_none_or(|last| last <= at);
+        Self {
+            master: self.master.filter(|one| later(one.at)),
+            tracked: self.tracked.filter(|one| later(one.at)),
+            ..self
+        }
+    }
+
+    fn last(self) -> Option<u64> {
+        let master = self.master.map(|one| one.at);
+        master.max(self.tracked.map(|one| one.at))
+    }
+
+    /// The last `kvm_track_tsc`, if it says that vCPUs do not match and no master clock came into use
+    /// since.
+    pub(crate) fn unmatched(self) -> Option<Tracked> {
+        let since = |at| move |master: MasterClock| master.is_used && master.at >= at;
+        self.tracked
+            .filter(|one| !one.is_matched() && !self.master.is_some_and(since(one.at)))
     }
 }
 
@@ -75,7 +99,7 @@ impl Analysis {
     /// `kvm_update_master_clock` and `kvm_track_tsc`.
     pub(crate) fn on_clock(&mut self, event: &Event, kind: Kind) {
         let thread = self.threads.find(event.tid);
-        let order = self.events;
+        let at = self.now;
         let told = self.clocks.entry(thread).or_default();
         match kind {
             Kind::KvmUpdateMasterClock {
@@ -85,7 +109,7 @@ impl Analysis {
             } => {
                 told.updates += 1;
                 told.master = Some(MasterClock {
-                    order,
+                    at,
                     is_used: use_master_clock,
                     offsets_matched: offset_matched,
                     host_clock_is_tsc: host_clock == HOST_CLOCK_TSC,
@@ -95,7 +119,7 @@ impl Analysis {
                 matched, online, ..
             } => {
                 told.tracked = Some(Tracked {
-                    order,
+                    at,
                     matched,
                     online,
                 });

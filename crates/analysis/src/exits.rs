@@ -137,6 +137,8 @@ impl Analysis {
         if vcpu.perf_counts {
             vcpu.begun = Some(Begun { time, slot });
         }
+        // Also where this exit is not counted: a handler from here on is not that of the one before.
+        vcpu.hits.close();
         if class == Class::HostInterrupt && counts {
             vcpu.hits.exit(vector);
         }
@@ -172,7 +174,7 @@ impl Analysis {
         vcpu.stretches.clear();
         vcpu.stretch = 0;
         vcpu.pause_open = false;
-        vcpu.hits.entry();
+        vcpu.hits.close();
         if let Some(begun) = vcpu.begun.take()
             && let Some(ns) = time.checked_sub(begun.time)
             && counts

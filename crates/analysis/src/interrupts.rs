@@ -16,7 +16,7 @@ pub(crate) struct HitVectors {
 }
 
 impl HitVectors {
-    /// An exit for a host interrupt.
+    /// An exit for a host interrupt, behind [`Self::close`].
     pub(crate) fn exit(&mut self, vector: Option<u8>) {
         match vector {
             Some(vector) => self.count(vector),
@@ -44,8 +44,8 @@ impl HitVectors {
         }
     }
 
-    /// The guest is entered again.
-    pub(crate) fn entry(&mut self) {
+    /// The guest is entered or left: what ran for the exit before has run.
+    pub(crate) fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.unknown += 1;
         }
@@ -102,12 +102,18 @@ mod tests {
         hits.exit(None);
         hits.handler(0xec);
         hits.handler(0xfd);
-        hits.entry();
+        hits.close();
         hits.exit(None);
-        hits.entry();
+        hits.close();
         hits.exit(Some(0xf2));
-        hits.entry();
+        hits.close();
         assert_eq!(hits.vectors().collect::<Vec<_>>(), [(0xec, 1), (0xf2, 1)]);
         assert_eq!((hits.unknown, hits.devices), (1, 0));
+        // Two exits without an entry between them are two interrupts.
+        hits.exit(None);
+        hits.close();
+        hits.exit(None);
+        hits.close();
+        assert_eq!(hits.unknown, 3);
     }
 }

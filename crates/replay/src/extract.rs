@@ -213,7 +213,11 @@ impl Extractor {
             }
             Kind::SchedWaking {
                 tid, target_cpu, ..
-            } => self.waking(event, tid.0, target_cpu),
+            } => {
+                let is_told = event.context.in_task() || event.context.in_interrupt();
+                self.resolved.without_flags += u64::from(!is_told);
+                self.waking(event, tid.0, target_cpu);
+            }
             Kind::SchedWakeup {
                 tid, target_cpu, ..
             } => self.wakeup(tid.0, target_cpu),
@@ -556,10 +560,9 @@ impl Extractor {
             let at = vms.entry(vm).or_default();
             at.ran_ns = at.ran_ns.saturating_add(task.ran_ns);
             at.vcpus += 1;
-            // A limit takes the CPU from a thread that runs. One that was woken waits for others, or for a
-            // CPU that leaves idle.
-            let waits = task.state == State::Runnable && task.woken.is_none();
+            let waits = task.state == State::Runnable;
             at.waits |= waits;
+            at.taken |= waits && task.woken.is_none();
             let cpu = task.cpu().and_then(|cpu| self.cpus.get(cpu as usize));
             at.idle |= waits && cpu.is_some_and(|cpu| cpu.current == Some(0));
             at.last_ran = at.last_ran.max(task.last_ran);

@@ -16,6 +16,8 @@ const RESUMED_NS: u64 = 3_000_000;
 const LEAST: usize = 5;
 /// Where nothing else explains it, so many do.
 const LEAST_SURE: usize = 3;
+/// Of so many periods that end with a VM stopped, one at least stops it while it runs.
+const TAKEN: usize = 4;
 /// What a CPU keeps of a period's runtime for the next one, or takes beyond it and is behind by in the next,
 /// is less than this, in ns: a slice (`sysctl_sched_cfs_bandwidth_slice`).
 const SLICE_NS: u64 = 5_000_000;
@@ -27,6 +29,8 @@ pub(crate) struct AtEnd {
     pub(crate) ran_ns: u64,
     /// One of them could run, none does.
     pub(crate) waits: bool,
+    /// One of them could run, and was not woken: its CPU was taken from it.
+    pub(crate) taken: bool,
     /// One of them could run, and its CPU is idle.
     pub(crate) idle: bool,
     /// When one ran last.
@@ -44,6 +48,8 @@ struct Period {
     ran_ns: u64,
     /// The VM was stopped at its end.
     stopped: bool,
+    /// While it ran.
+    taken: bool,
     /// Nothing but a limit explains that.
     for_sure: bool,
 }
@@ -73,6 +79,11 @@ impl Periods {
             some.map(|period| period.ran_ns).collect::<Vec<u64>>()
         };
         let stopped = used(|period| period.stopped);
+        // A limit stops threads that run, and besides some as they are woken (`check_enqueue_throttle`). A VM whose
+        // waits mostly begin with wakeups waits for something else.
+        if used(|period| period.taken).len() * TAKEN < stopped.len() {
+            return None;
+        }
         if stopped.len() >= LEAST && stopped.len() * 2 >= self.seen.len() {
             return median(stopped);
         }
@@ -118,6 +129,7 @@ impl Quotas {
                     ns: now - began,
                     ran_ns: at.ran_ns.saturating_sub(before),
                     stopped,
+                    taken: stopped && at.taken,
                     for_sure: stopped && at.idle,
                 });
                 periods.open = (stopped && at.idle).then_some(now);
@@ -202,6 +214,7 @@ mod tests {
     const WAITS: AtEnd = AtEnd {
         ran_ns: 0,
         waits: true,
+        taken: true,
         idle: false,
         last_ran: 0,
         vcpus: 1,
@@ -212,7 +225,12 @@ mod tests {
     };
     const HALTED: AtEnd = AtEnd {
         waits: false,
+        taken: false,
         ..WAITS
+    };
+    const WOKEN: AtEnd = AtEnd {
+        taken: false,
+        ..STOPPED
     };
 
     #[test]
@@ -221,6 +239,11 @@ mod tests {
         let found = BTreeMap::from([(3, (40_000_000, 100_000_000))]);
         assert_eq!(always(WAITS), found);
         assert!(always(HALTED).is_empty());
+        assert!(always(WOKEN).is_empty());
+        // Some of its threads are woken meanwhile.
+        let ends = |n| if n % 3 == 0 { STOPPED } else { WOKEN };
+        let mixed = limits((0..19).map(|n| (39_900_000, ends(n), 900_000_000)));
+        assert_eq!(mixed, found);
     }
 
     /// Of 40 periods every sixth ends so, after running for so long, and goes on so late; in the others it

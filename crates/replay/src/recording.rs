@@ -21,6 +21,8 @@ pub struct Resolved {
     pub timers: u64,
     /// By something else, kept as a time.
     pub unknown: u64,
+    /// `sched_waking` without context flags: whether a task or an interrupt woke is not recorded.
+    pub without_flags: u64,
     /// Switches that the recording leaves out.
     pub hidden_switches: u64,
 }

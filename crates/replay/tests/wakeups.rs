@@ -4,7 +4,7 @@ mod common;
 
 use common::kinds::{switch, wakeup, waking};
 use common::{extracted, host, vcpu};
-use stealtime_events::{Context, CpuId, Event, Kind, Tid};
+use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, NameList, run};
 
@@ -102,6 +102,46 @@ fn wakeups_of_idle_cpus_by_others_are_told_from_their_own() {
     };
     assert_eq!(woken_at(&recording.idle_called), [3]);
     assert_eq!(woken_at(&recording.idle_late), [20]);
+}
+
+/// Without context flags a timer's callback may have woken a vCPU, whatever task was current. Where ends of
+/// callbacks are recorded, what is outside of them is a task's doing.
+#[test]
+fn who_woke_is_unknown_without_flags_unless_callbacks_have_ends() {
+    let mut sink = recorded();
+    // From the first end of a callback on it is known that ends are recorded.
+    let first = sink.events.iter().position(|event| event.time_ns >= MS);
+    let first = first.expect("an event");
+    let mut expires = sink.events[first];
+    expires.tid = Tid::IDLE;
+    let function = NameId::NONE;
+    let (hrtimer, now_ns) = (99, expires.time_ns);
+    expires.kind = Kind::HrtimerExpireEntry {
+        hrtimer,
+        now_ns,
+        function,
+    };
+    let mut expired = expires;
+    expired.kind = Kind::HrtimerExpireExit { hrtimer };
+    (expires.cpu, expired.cpu) = (CpuId(3), CpuId(3));
+    sink.events
+        .splice(first..first, [expires, expired])
+        .for_each(drop);
+    for event in &mut sink.events {
+        event.context = Context::UNKNOWN;
+    }
+    let of_vcpu = |until: &Until| matches!(until, Until::Work { .. } | Until::Edge(_));
+    let told = halts(&sink);
+    assert!(told.first().is_some_and(of_vcpu), "{told:?}");
+    let (recording, _) = extracted(&sink.events, &sink.names);
+    assert!(recording.resolved.without_flags > 0);
+    sink.events
+        .retain(|event| !matches!(event.kind, Kind::HrtimerExpireExit { .. }));
+    let untold = halts(&sink);
+    assert_eq!(untold.len(), told.len());
+    assert!(!untold.iter().any(of_vcpu), "{untold:?}");
+    let (flagged, _) = extracted(&recorded().events, &sink.names);
+    assert_eq!(flagged.resolved.without_flags, 0);
 }
 
 /// `sched_wakeup` before that means that it was to go on and did not sleep then.

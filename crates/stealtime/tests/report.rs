@@ -159,9 +159,25 @@ fn a_recording_that_was_cut_short_says_so_at_the_top() {
     std::fs::write(&cut, &bytes[..bytes.len() * 9 / 10]).expect("a file");
     let output = stealtime(&["analyze", shown(&cut), "--report", shown(&report)]);
     let page = text(&std::fs::read(&report).expect("a report"));
-    assert!(text(&output.stdout).contains("Partial: less was read"));
+    let shown_first = text(&output.stdout);
+    let mut lines = shown_first.lines().skip(1);
+    let first = lines.next().expect("a line behind the path");
+    assert!(
+        first.trim_start().starts_with("Partial: less was read"),
+        "{shown_first}"
+    );
+    // Of what was not read nothing is known.
+    let flat: Vec<&str> = shown_first.split_whitespace().collect();
+    let flat = flat.join(" ");
+    assert!(!flat.contains(", none lost"), "{flat}");
+    let none = "none known to be lost in what was read";
+    assert!(flat.contains(none), "{flat}");
+    let json = text(&stealtime(&["analyze", shown(&cut), "--json"]).stdout);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["source"]["partial"], true);
     let partial = page.find("Partial: less was read").expect("a warning");
     assert!(partial < page.find("<main>").expect("the page"));
+    assert!(partial < page.find(" events, ").expect("how many there are"));
 }
 
 #[test]

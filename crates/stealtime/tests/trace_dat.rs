@@ -246,3 +246,23 @@ fn a_pipe_takes_the_file() {
     let piped = command.arg(&from).output().expect("runs").stdout;
     assert_eq!(piped, std::fs::read(&file).expect("the file"));
 }
+
+/// A trace.dat cannot say that flags are unknown: `export` does.
+#[test]
+fn unknown_contexts_are_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("new.dat");
+    let said = |from: &str| {
+        let mut command = stealtime(&["export", "--to", "trace.dat"]);
+        let from = Path::new(SMALL)
+            .join("svm-hackbench-cyclictest-hog")
+            .join(from);
+        let output = command.arg("-o").arg(&to).arg(from).output();
+        let output = output.expect("the command runs");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr)
+            .contains("not known whether they happened in an interrupt")
+    };
+    assert!(said("report.txt.zst"));
+    assert!(!said("trace.dat.zst"));
+}

@@ -75,6 +75,7 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
 fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
     let threads = &tables.analysis.threads;
     let mut by_vm: BTreeMap<&str, Told> = BTreeMap::new();
+    let mut of_vms = Told::default();
     for (&id, &told) in &tables.analysis.clocks {
         let thread = threads.get(id);
         let of_vcpu = thread
@@ -84,10 +85,16 @@ fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
         let group = of_vcpu.or_else(of_helper);
         let group = group.and_then(|vm| tables.groups.get(vm));
         let name = group.map_or("", |group| group.name.as_str());
+        if group.is_some() {
+            of_vms = of_vms.with(told);
+        }
         if group.is_none() || tables.has_vm(name) {
             let all = by_vm.entry(name).or_default();
             *all = all.with(told);
         }
+    }
+    if let Some(unknown) = by_vm.get_mut("") {
+        *unknown = unknown.not_before(of_vms);
     }
     by_vm
 }
@@ -121,7 +128,7 @@ fn of_vm(vm: &str, told: &Told, is_unstable: bool, found: &mut Vec<Weighted>) {
                 next.to_owned(),
             ],
         ));
-    } else if let Some(tracked) = told.tracked.filter(|tracked| !tracked.is_matched()) {
+    } else if let Some(tracked) = told.unmatched() {
         found.push(Weighted::new(
             "tsc_not_matched",
             vm,

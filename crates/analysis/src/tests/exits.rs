@@ -2,7 +2,7 @@
 
 use stealtime_events::{Kind, VcpuId};
 
-use super::build::{EPT, HLT, MSR_WRITE, Trace, check};
+use super::build::{EPT, HLT, INTERRUPT, MSR_WRITE, Trace, check};
 use crate::options::{Options, Selection};
 
 fn two_exits() -> Trace {
@@ -243,4 +243,36 @@ fn before_linux_5_10_exits_name_no_vcpu() {
     let answers = trace.answers();
     assert_eq!(answers.vcpus[0].vcpu, 3);
     assert_eq!(answers.vms[0].vcpus, 1);
+}
+
+#[test]
+fn interrupts_of_exits_without_an_entry_between_count_in_each_window() {
+    let mut trace = Trace::new(&[]);
+    trace.exit(1000, 0, 7, 0, INTERRUPT);
+    trace.exit(1700, 0, 7, 0, INTERRUPT);
+    trace.entry(1800, 0, 7, 0);
+    // Whatever handler runs after an exit for something else is not that of the interrupt before.
+    trace.exit(1900, 0, 7, 0, INTERRUPT);
+    trace.exit(2000, 0, 7, 0, HLT);
+    let class = stealtime_events::HostVector::LocalTimer;
+    let handler = Kind::VectorEntry { class, vector: 236 };
+    trace.irq(2010, 0, 7, handler).entry(2100, 0, 7, 0);
+    let counted = |from_ns, to_ns| {
+        let selection = Selection {
+            from_ns,
+            to_ns,
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        let rows = answers.interrupts.iter();
+        rows.map(|row| (row.name.clone(), row.count))
+            .collect::<Vec<_>>()
+    };
+    let unknown = |count| vec![("unknown".to_owned(), count)];
+    assert_eq!(counted(None, None), unknown(3));
+    assert_eq!(counted(None, Some(700)), unknown(1));
+    assert_eq!(counted(Some(700), None), unknown(2));
 }

@@ -409,6 +409,44 @@ fn the_clocks_of_one_vm_say_nothing_of_another() {
     assert!(off.evidence.starts_with("1 kvm_update_master_clock"));
 }
 
+/// The process that makes a VM tells that it has no master clock yet; its vCPUs tell that they have one.
+#[test]
+fn vms_that_start_end_with_a_master_clock() {
+    let update = |use_master_clock| Kind::KvmUpdateMasterClock {
+        use_master_clock,
+        host_clock: 1,
+        offset_matched: use_master_clock,
+    };
+    let track = |matched, online| Kind::KvmTrackTsc {
+        vcpu: VcpuId(0),
+        matched,
+        online,
+        use_master_clock: false,
+        host_clock: 1,
+    };
+    // Nothing tells that thread 50 is of the VM.
+    let mut trace = one();
+    trace
+        .add(10, 2, 50, update(false))
+        .add(20, 2, 50, track(0, 2));
+    let ids = |trace: &Trace| {
+        let answers = trace.answers();
+        let of_clocks = |id: &str| id == "master_clock_off" || id == "tsc_not_matched";
+        let ids = answers.findings.iter().map(|found| found.id.clone());
+        ids.filter(|id| of_clocks(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&trace), ["master_clock_off"], "nothing else is known");
+    trace.entry(30, 0, 7, 0).add(40, 0, 7, update(true));
+    assert_eq!(ids(&trace), [""; 0]);
+    // Also where the same thread tells both.
+    trace.add(50, 0, 7, track(0, 2));
+    assert_eq!(ids(&trace), ["tsc_not_matched"]);
+    trace.add(60, 0, 7, update(true));
+    assert_eq!(ids(&trace), [""; 0]);
+    trace.add(70, 2, 50, update(false));
+    assert_eq!(ids(&trace), ["master_clock_off"]);
+}
+
 #[test]
 fn tsc_offsets_that_differ_within_a_vm() {
     let offsets = |first: u64, second: u64| {

@@ -26,7 +26,7 @@ pub fn page(answers: &Answers, command: &str) -> Page {
     let answers = &*answers.with_guesses_shown();
     let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
     if answers.source.partial {
-        page.warning(header::PARTIAL);
+        page.first(header::PARTIAL);
     }
     header::facts(answers)
         .into_iter()

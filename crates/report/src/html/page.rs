@@ -69,6 +69,7 @@ pub struct Section {
 pub struct Page {
     verb: &'static str,
     title: String,
+    first: Vec<String>,
     facts: Vec<String>,
     warnings: Vec<String>,
     leads: Vec<Lead>,
@@ -96,6 +97,11 @@ impl Page {
     pub fn made_by(mut self, command: impl Into<String>) -> Self {
         self.command = command.into();
         self
+    }
+
+    /// Adds what holds of all numbers on the page: right below the title, before [`Self::fact`].
+    pub fn first(&mut self, text: impl Into<String>) {
+        self.first.push(text.into());
     }
 
     /// Adds a line below the title.

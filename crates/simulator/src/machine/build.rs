@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
             yields: Yields::default(),
             finished: std::collections::BTreeMap::new(),
             books: Books::new(cpus),
-            stats: Stats::new(cpus, cfg.vms.iter().map(|vm| vm.vcpus as usize).sum()),
+            stats: Stats::new(cpus),
             names: NameList::default(),
             functions: Functions::default(),
             tracing: sink.wanted(),

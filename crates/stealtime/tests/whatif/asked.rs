@@ -202,7 +202,8 @@ fn guessed_vms_are_marked_and_their_names_still_select() {
     let mut asked_page = asked.to_vec();
     let path = page.to_str().expect("UTF-8");
     asked_page.extend(["--report", path]);
-    let text = answer(&asked_page);
+    let (status, text, error) = whatif(&asked_page);
+    assert_eq!(status, Some(0), "{error}");
     assert!(text.contains("Lacking: which threads are of vm"), "{text}");
     let rows = text.lines().filter(|line| line.starts_with("  vm"));
     assert!(rows.clone().count() > 0);
@@ -220,4 +221,48 @@ fn guessed_vms_are_marked_and_their_names_still_select() {
         assert!(!row["vm"].as_str().expect("a name").contains('?'));
     }
     assert_eq!(json["variants"][0]["changes"][0]["vm_guessed"], true);
+}
+
+#[test]
+fn a_recording_that_was_cut_short_says_so_before_its_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cut = folder.path().join("cut.dat.zst");
+    let whole = super::traces().join(HACKBENCH);
+    let bytes = std::fs::read(&whole).expect("a recording");
+    std::fs::write(&cut, &bytes[..bytes.len() * 9 / 10]).expect("a file");
+    let asked = cut.to_str().expect("UTF-8");
+    let page = folder.path().join("page.html");
+    let to = page.to_str().expect("UTF-8");
+    let change = ["--set", "host.hz=1000", "--seeds", "2", "--report", to];
+    let (status, text, _) = whatif(&[&[asked][..], &change].concat());
+    assert_eq!(status, Some(0), "{text}");
+    let page = std::fs::read_to_string(&page).expect("a page");
+    let said = page.find("Partial: less was read").expect("it is said");
+    assert!(said < page.find(" events").expect("a fact"));
+    let second = text.lines().nth(1).expect("a line behind the path");
+    assert!(second.starts_with("Partial: less was read"), "{text}");
+    let partial = |path: &str| {
+        let (_, out, _) = whatif(&[path, "--json"]);
+        let json: Value = serde_json::from_str(&out).expect("JSON");
+        json["recording_partial"].clone()
+    };
+    assert_eq!(partial(asked), true);
+    assert_eq!(partial(HACKBENCH), false);
+}
+
+/// A text as `trace-cmd report` prints it without `-l`.
+#[test]
+fn a_text_without_flags_says_what_that_means() {
+    const WITHOUT: &str = "svm-hackbench-cyclictest-hog/report.txt.zst";
+    let flat = |out: String| out.replace("\n  ", " ");
+    let lack = |out: &str| {
+        let mut lacks = out.split("\nLacking: ").skip(1);
+        lacks.any(|lack| {
+            lack.starts_with("context flags of ") && lack.contains("`trace-cmd report -l`")
+        })
+    };
+    let (status, without, error) = whatif(&[WITHOUT]);
+    assert_eq!(status, Some(0), "{error}");
+    assert!(lack(&flat(without)));
+    assert!(!lack(&flat(answer(&[HACKBENCH]))));
 }

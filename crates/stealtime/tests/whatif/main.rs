@@ -481,7 +481,9 @@ fn what_a_recording_lacks_is_said_with_what_is_left() {
     let without = |words: &'static [&'static str]| {
         move |event: &Event, _: u64| !name(event).is_some_and(|name| words.contains(&name))
     };
-    assert_eq!(lacks(None, &|_, _| true), "");
+    let whole = lacks(None, &|_, _| true);
+    assert!(whole.starts_with("which threads are of vm1: "), "{whole}");
+    assert_eq!(whole.trim_end().lines().count(), 1, "{whole}");
     let cases: [(&'static [&'static str], &str); 4] = [
         (&["sched_waking"], "no sched_waking"),
         (

@@ -139,7 +139,7 @@ fn other(raw: Raw<'_>, kind: Kind) -> Event {
         time_ns: raw.at.time_ns,
         tid: Tid(raw.tid),
         cpu: raw.at.cpu,
-        context: Context::default(),
+        context: Context::UNKNOWN,
         kind,
     }
 }

@@ -166,7 +166,7 @@ impl Giver<'_> {
             time_ns: at.time_ns,
             tid: Tid(tid),
             cpu: at.cpu,
-            context: Context::default(),
+            context: Context::UNKNOWN,
             kind: Kind::Other { name },
         });
         true
@@ -185,7 +185,7 @@ impl Giver<'_> {
             time_ns,
             tid: Tid(sample.tid),
             cpu: decode::cpu(cpu),
-            context: Context::default(),
+            context: Context::UNKNOWN,
             kind: Kind::Lost { count },
         });
     }

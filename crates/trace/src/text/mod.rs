@@ -357,7 +357,7 @@ fn at(cpu: CpuId, time_ns: u64, kind: Kind) -> Event {
         time_ns,
         tid: Tid::IDLE,
         cpu,
-        context: Default::default(),
+        context: Context::UNKNOWN,
         kind,
     }
 }

@@ -29,7 +29,7 @@ impl Stamp {
             time_ns: self.time_ns,
             tid: Tid::IDLE,
             cpu: self.cpu,
-            context: Context::default(),
+            context: Context::UNKNOWN,
             kind,
         }
     }
@@ -159,7 +159,10 @@ impl Decoder {
             time_ns: at.time_ns,
             tid: Tid(record.load(&plan.pid) as i32),
             cpu: at.cpu,
-            context: Context::from_bits(record.load(&plan.flags) as u8),
+            context: match plan.flags.exists() {
+                true => Context::from_bits(record.load(&plan.flags) as u8),
+                false => Context::UNKNOWN,
+            },
             kind: Kind::Other { name: plan.name },
         };
         if let Body::Point(point) = plan.body
@@ -265,7 +268,20 @@ impl Decoder {
             info.note(true, "records too short to say which event they are");
             names.intern("unknown")
         };
-        at.event(Kind::Other { name })
+        let event = at.event(Kind::Other { name });
+        // What all entries begin with is where the described events have it. As the idle task's, this one
+        // would say that the current task is not.
+        let is_whole = |plan: &&Plan| {
+            plan.pid.exists() && plan.flags.exists() && plan.header_end() <= record.len()
+        };
+        self.plans
+            .iter()
+            .find(is_whole)
+            .map_or(event, |plan| Event {
+                tid: Tid(plan.pid.load(record, self.endian) as i32),
+                context: Context::from_bits(plan.flags.load(record, self.endian) as u8),
+                ..event
+            })
     }
 }
 

@@ -454,3 +454,57 @@ fn only_named(bench: &Bench, events: &[Event]) -> bool {
         _ => false,
     })
 }
+
+/// What is not in a description is unknown, and never 0.
+#[test]
+fn what_a_description_lacks_is_unknown() {
+    let (system, text) = x86_exit();
+    let lines = text.lines().filter(|line| !line.contains("common_flags"));
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let mut bench = Bench::new(Endian::Little, &[(system, text)]);
+    let events = bench.decode(&exit_record(1, 1, 0));
+    assert_eq!(
+        (events[0].context, events[0].tid),
+        (Context::UNKNOWN, Tid(70))
+    );
+
+    let switch = |fields: &[&str]| {
+        let mut bench = Bench::new(
+            Endian::Little,
+            &[("sched", format("sched_switch", 9, fields))],
+        );
+        let events = bench.decode(&record(9, &[&[0; 64]]));
+        let notes = bench.info.notes.iter().map(|note| note.text.clone());
+        (events[0].kind, notes.collect::<Vec<_>>())
+    };
+    let fields = [
+        "int prev_pid",
+        "int prev_prio",
+        "int next_pid",
+        "int next_prio",
+        "s64 prev_state",
+    ];
+    let (whole, notes) = switch(&fields);
+    assert!(matches!(whole, Kind::SchedSwitch { .. }) && notes.is_empty());
+    // A task that was switched out in an unknown state would else count as preempted.
+    let (kind, notes) = switch(&fields[..4]);
+    assert!(matches!(kind, Kind::Other { .. }), "{kind:?}");
+    assert_eq!(
+        notes,
+        ["sched_switch: its format has no field prev_state; what needs it is left out"]
+    );
+}
+
+/// An event without a description happens in the context of the task that its entry begins with: as the idle
+/// task's it would end the current one.
+#[test]
+fn an_event_without_a_description_is_of_its_task() {
+    let mut bench = Bench::new(Endian::Little, &[x86_exit()]);
+    let of = |event: Event| (event.tid, event.context);
+    let hardirq = Context::from_bits(Context::HARDIRQ);
+    let events = bench.decode(&record(77, &[]));
+    assert_eq!(of(events[0]), (Tid(70), hardirq));
+    // Too short to say.
+    let events = bench.decode(&record(77, &[])[..6]);
+    assert_eq!(of(events[0]), (Tid::IDLE, Context::UNKNOWN));
+}

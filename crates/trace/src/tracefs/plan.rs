@@ -143,6 +143,11 @@ impl Plan {
         plan.min_len = loaded.map(|slot| slot.end()).max().unwrap_or(0);
         plan
     }
+
+    /// The offset behind the task and the flags.
+    pub(super) fn header_end(&self) -> usize {
+        self.pid.end().max(self.flags.end())
+    }
 }
 
 /// The slots of a specification's fields, or the first field that is missing.

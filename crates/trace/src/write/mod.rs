@@ -111,6 +111,9 @@ pub struct Stats {
     pub events: u64,
     /// Of these, events that are known by name only.
     pub named_only: u64,
+    /// Of the others, those of which it is not known whether they happened in an interrupt. The file says
+    /// that they did not: its flags cannot be unknown.
+    pub unknown_contexts: u64,
     /// Losses ([`Kind::Lost`]) that were noted.
     pub losses: u64,
     /// Events whose time was before that of the one before them on the same CPU. They were written
@@ -226,6 +229,9 @@ impl<W: Write> TraceDatWriter<W> {
         let values = encode::encode(event.kind, &mut |id| symbols.address(id, names));
         let (id, len) = match values {
             Some(values) => {
+                let context = event.context;
+                self.stats.unknown_contexts +=
+                    u64::from(!context.in_task() && !context.in_interrupt());
                 let len = self.fill(&mut record, &values, event.cpu);
                 (FIRST_ID + values.point, len)
             }

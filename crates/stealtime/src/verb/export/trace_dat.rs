@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use stealtime_events::{Event, Kind};
-use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version, WriteError};
+use stealtime_trace::write::{Compression, Options, Stats, TraceDatWriter, Version, WriteError};
 use stealtime_trace::{EventSource, ReadError};
 
 use super::{Export, pick};
@@ -15,7 +15,7 @@ impl Export {
     /// Reads once; writes at the end.
     pub(super) fn trace_dat(&self) -> Result<(), CliError> {
         let mut source = input::open(&self.recording.trace, &self.recording, None)?;
-        let cut = self.output(|out, failed| {
+        let (cut, stats) = self.output(|out, failed| {
             let failed = |error| match error {
                 WriteError::Io(source) => failed(source),
                 error => CliError::TraceDat(error),
@@ -23,7 +23,15 @@ impl Export {
             self.rewrite(&mut *source, out, &failed)
         })?;
         // The new file is whole, and cannot say that the recording was not.
-        input::tell(&input::aside(source.info()));
+        let mut aside = input::aside(source.info());
+        if stats.unknown_contexts > 0 {
+            aside.push(format!(
+                "of {} of {} events it is not known whether they happened in an interrupt; a trace.dat cannot \
+                 say so, and this one says that they did not",
+                stats.unknown_contexts, stats.events
+            ));
+        }
+        input::tell(&aside);
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 
@@ -32,7 +40,7 @@ impl Export {
         source: &mut dyn EventSource,
         out: &mut dyn Write,
         failed: &dyn Fn(WriteError) -> CliError,
-    ) -> Result<Option<ReadError>, CliError> {
+    ) -> Result<(Option<ReadError>, Stats), CliError> {
         let (before, first) = input::first_event(source)?;
         let first_ns = first.map_or(0, |event| event.time_ns);
         let resolve = |when: crate::when::When| when.resolve(first_ns);
@@ -58,8 +66,8 @@ impl Export {
         pick::cpus_of(&chosen, cpus.max(source.info().cpus.unwrap_or(0)))?;
         pick::window_of(self.window, first_ns, last_ns)?;
         writer.describe(source.info());
-        writer.finish().map_err(failed)?;
-        Ok(cut)
+        let stats = writer.finish().map_err(failed)?;
+        Ok((cut, stats))
     }
 
     /// How the file is written; what it says of the recording is known at the end.

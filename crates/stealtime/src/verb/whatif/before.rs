@@ -393,11 +393,25 @@ pub(super) fn lacks(base: &Base) -> Vec<Lack> {
             "sched:sched_migrate_task",
         ),
     ));
+    lacks.extend(flags(base.recording.resolved.without_flags));
     lacks.extend(interrupts(&has));
     lacks.extend(guesses(answers));
     lacks.extend(losses(answers));
     lacks.extend(short(answers));
     lacks
+}
+
+/// What a text without context flags does not tell of its wakeups.
+fn flags(wakeups: u64) -> Option<Lack> {
+    (wakeups > 0).then(|| {
+        Lack::new(
+            &format!("context flags of {wakeups} sched_waking"),
+            "whether a task or an interrupt woke is taken from timers' callbacks, where their ends are \
+             recorded; other such waits end at recorded times",
+            Answered::Part("what does not hang on who wakes whom"),
+            "the flags: `trace-cmd report -l`, or the trace.dat itself",
+        )
+    })
 }
 
 /// Which threads are one VM, where that is a guess.

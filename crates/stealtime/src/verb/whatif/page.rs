@@ -32,7 +32,7 @@ pub(super) fn page(report: &Report, command: &str) -> Page {
         page.fact(advice.clone());
     }
     if report.recording_partial {
-        page.warning(super::show::PARTIAL_RECORDING);
+        page.first(super::show::PARTIAL_RECORDING);
     }
     if report.partial {
         page.warning(super::show::PARTIAL);
