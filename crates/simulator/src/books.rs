@@ -141,9 +141,7 @@ pub struct Answers {
 /// The same while the run goes on, as small as it can be: there is one for each vCPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunningBooks {
-    entered_ns: At,
-    /// When it left the guest, until it enters it again.
-    exited_ns: At,
+    crossed: Crossing,
     polling_since: At,
     guest_ns: u64,
     poll_ns: u64,
@@ -160,6 +158,29 @@ pub(crate) struct RunningBooks {
     sends_ns: u64,
     /// When those that it has not taken yet were sent, by vector.
     sent: [At; crate::guest::IPI_VECTORS.len()],
+}
+
+/// When a vCPU last entered or left the guest, in ns: the time plus one, doubled, and 1 more in the
+/// guest. One word, as there is one for each vCPU; 0 before the first entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crossing(u64);
+
+impl Crossing {
+    const fn entry(ns: u64) -> Self {
+        Self((ns + 1) << 1 | 1)
+    }
+
+    const fn exit(ns: u64) -> Self {
+        Self((ns + 1) << 1)
+    }
+
+    fn entered_ns(self) -> Option<u64> {
+        (self.0 & 1 == 1).then(|| (self.0 >> 1) - 1)
+    }
+
+    fn exited_ns(self) -> Option<u64> {
+        (self.0 != 0 && self.0 & 1 == 0).then(|| (self.0 >> 1) - 1)
+    }
 }
 
 /// Exits for one reason: the reason in the high 16 bits, and how many.
@@ -201,15 +222,16 @@ impl RunningBooks {
 
     /// How long the exit that ends here took; `None` at the first entry.
     pub(crate) fn entered(&mut self, now: u64) -> Option<u64> {
-        self.entered_ns = At::ns(now);
-        self.exited_ns.take().map(|at| now - at)
+        let exited = self.crossed.exited_ns();
+        self.crossed = Crossing::entry(now);
+        exited.map(|at| now - at)
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
-        if let Some(at) = self.entered_ns.take() {
+        if let Some(at) = self.crossed.entered_ns() {
             self.guest_ns += now - at;
         }
-        self.exited_ns = At::ns(now);
+        self.crossed = Crossing::exit(now);
         let reason = u64::from(reason);
         match self.exits.iter().position(|e| e >> ONE_REASON == reason) {
             Some(at) => {
@@ -304,11 +326,14 @@ impl RunningBooks {
 
     /// When the guest was entered, if it runs.
     pub(crate) fn entered_at(&self) -> Option<u64> {
-        self.entered_ns.get()
+        self.crossed.entered_ns()
     }
 
     fn settle(&mut self, now: u64) {
-        self.guest_ns += spent(&mut self.entered_ns, now);
+        if let Some(at) = self.crossed.entered_ns() {
+            self.guest_ns += now - at;
+            self.crossed = Crossing::entry(now);
+        }
         self.poll_ns += spent(&mut self.polling_since, now);
     }
 
@@ -329,11 +354,13 @@ impl RunningBooks {
     /// Interrupts that are outstanding count as accepted in what is measured.
     fn clear(&mut self, now: u64) {
         *self = Self {
-            entered_ns: self.entered_ns.get().map_or(At::NEVER, |_| At::ns(now)),
+            crossed: match self.crossed.entered_ns() {
+                Some(_) => Crossing::entry(now),
+                None => self.crossed,
+            },
             polling_since: self.polling_since.get().map_or(At::NEVER, |_| At::ns(now)),
             irqs_accepted: self.outstanding.len() as u64,
             outstanding: core::mem::take(&mut self.outstanding),
-            exited_ns: self.exited_ns,
             sends_ns: self.sends_ns,
             sent: self.sent,
             ..Self::default()
