@@ -74,8 +74,10 @@ struct Known {
     paths: Vec<String>,
     /// Their identifiers and other words.
     words: BTreeSet<String>,
-    /// Their text and the reference of the knobs.
+    /// Their text.
     texts: String,
+    /// The reference of the knobs.
+    knobs: String,
 }
 
 impl Known {
@@ -85,14 +87,15 @@ impl Known {
         let stem = |p: String| Some(p.rsplit('/').next()?.split('.').next()?.to_owned());
         let own = |file: &&SourceFile| !file.path.starts_with("crates/tidy/");
         let sources: Vec<&SourceFile> = files.iter().filter(own).collect();
-        let knobs = tree::text_files().filter(|file| file.path == "docs/knobs.md");
+        let knobs = tree::text_files().find(|file| file.path == "docs/knobs.md");
+        let knobs = knobs.expect("the reference of the knobs").text;
         Self {
             tests: files.iter().flat_map(|file| tests(&file.text)).collect(),
             families: families.into_iter().filter_map(stem).collect(),
             paths: sources.iter().map(|file| file.path.clone()).collect(),
             words: sources.iter().flat_map(|file| words(&file.text)).collect(),
-            texts: knobs.map(|file| file.text).collect::<String>()
-                + &sources.iter().map(|f| f.text.as_str()).collect::<String>(),
+            texts: sources.iter().map(|file| file.text.as_str()).collect(),
+            knobs,
         }
     }
 
@@ -125,7 +128,7 @@ impl Known {
             let ends = |path: &String| module.iter().any(|m| path.ends_with(m));
             self.paths.iter().any(ends)
         } else if name.contains(['.', ' ', '-']) {
-            self.texts.contains(name)
+            self.texts.contains(name) || self.knobs.contains(name)
         } else {
             name.split("::").all(|word| self.words.contains(word))
         };
@@ -184,6 +187,41 @@ fn checker(name: &str) -> Result<(), String> {
     })
 }
 
+/// What is wrong with the knobs of a row: those of a scenario are in the reference of the knobs.
+fn knobs(row: &Row, reference: &str) -> Result<(), String> {
+    let spaces = [
+        "host.",
+        "kernel.",
+        "kvm.",
+        "kvm_arm.",
+        "kvm_intel.",
+        "sched.",
+        "vm.",
+        "xen.",
+    ];
+    let names = row.cells.iter().flat_map(|cell| code(cell));
+    let knobs = names.filter(|name| spaces.iter().any(|space| name.starts_with(space)));
+    let name = |knob: &str| knob.split(['=', '*']).next().map(str::to_owned);
+    let mut unknown = knobs.filter_map(name);
+    let unknown = unknown.find(|knob| !reference.contains(&format!("| `{knob}")));
+    found(unknown.is_none(), || {
+        format!("{}: no knob of docs/knobs.md", unknown.unwrap_or_default())
+    })
+}
+
+/// What is wrong with the files of tests that a cell names in square brackets.
+fn files(cell: &str, known: &Known) -> Result<(), String> {
+    for part in cell.split('[').skip(1) {
+        let (name, rest) = part.split_once(']').unwrap_or((part, ""));
+        let file = [format!("/{name}.rs"), format!("/{name}/main.rs")];
+        let there = |path: &String| file.iter().any(|file| path.ends_with(file));
+        if !rest.starts_with('(') && !known.paths.iter().any(there) {
+            return Err(format!("[{name}]: no such file of tests"));
+        }
+    }
+    Ok(())
+}
+
 /// What is wrong with a state.
 fn state(cell: &str) -> Result<(), String> {
     let (state, reason) = cell.split_once(": ").unwrap_or((cell, ""));
@@ -214,6 +252,8 @@ fn findings(page: &SourceFile, known: &Known) -> Vec<String> {
         for name in column("test").chain(column("held by")) {
             hold(known.test(name));
         }
+        hold(knobs(&row, &known.knobs));
+        hold(files(row.cell("test"), known));
         if row.document().is_none() {
             continue;
         }
@@ -274,6 +314,24 @@ fn the_counts_are_those_of_the_rows() {
     assert_eq!(written, counted, "{PAGE}: full, in part, different, all");
 }
 
+/// The page names every numbered test of what a sloppy implementation gets wrong.
+#[test]
+fn every_numbered_test_is_on_the_page() {
+    let page = page();
+    let named: BTreeSet<&str> = code(&page.text).collect();
+    let mut errors = Vec::new();
+    for test in Known::read().tests {
+        let Some((family, rest)) = test.split_once("_sloppy_") else {
+            continue;
+        };
+        let number = rest.split('_').next().unwrap_or_default();
+        if !named.contains(format!("{family}_sloppy_{number}").as_str()) {
+            errors.push(format!("{PAGE}: error: {test}: not in the tables"));
+        }
+    }
+    report(&errors);
+}
+
 #[test]
 fn wrong_names_are_found() {
     let known = Known {
@@ -281,7 +339,8 @@ fn wrong_names_are_found() {
         families: vec!["spin".into()],
         paths: vec!["crates/a/src/x.rs".into()],
         words: words("mod x; pub fn there").collect(),
-        texts: "kvm.knob".into(),
+        texts: String::new(),
+        knobs: "| `kvm.knob` |".into(),
     };
     let wrong = |row: &str| {
         let path = PAGE.into();
@@ -289,13 +348,14 @@ fn wrong_names_are_found() {
         let text = format!("{DOCUMENT}x\n| {head} |\n|---|---|---|---|---|---|\n{row}\n");
         findings(&SourceFile { path, text }, &known).len()
     };
-    let right = "| b | `x::there`, `src/x`, `kvm.knob` | `lock-holder: linux` | `yield: unlimited` | `a_01`, `spin` | full |";
+    let right = "| b | `x::there`, `src/x`, `kvm.knob` | `lock-holder: linux` | `yield: unlimited` | `a_01` [x], `spin` | full |";
     assert_eq!(wrong(right), 0);
     for (from, to) in [
         ("x::there", "x::here"),
         ("x::there", "y::there"),
         ("src/x", "src/y"),
-        ("kvm.knob", "kvm.handle"),
+        ("| b |", "| `xen.knob` |"),
+        ("[x]", "[y]"),
         ("`x::there`, `src/x`, `kvm.knob`", "there"),
         ("lock-holder", "lock-folder"),
         ("linux", "xenix"),
