@@ -2,7 +2,8 @@
 
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::LazyLock;
 
 use stealtime_verify::{PROTOCOLS, cases};
 use tree::{SourceFile, report};
@@ -73,12 +74,14 @@ struct Known {
     /// Paths of the sources.
     paths: Vec<String>,
     /// Their identifiers and other words.
-    words: BTreeSet<String>,
+    words: HashSet<String>,
     /// Their text.
     texts: String,
     /// The reference of the knobs.
     knobs: String,
 }
+
+static KNOWN: LazyLock<Known> = LazyLock::new(Known::read);
 
 impl Known {
     fn read() -> Self {
@@ -276,7 +279,7 @@ fn findings(page: &SourceFile, known: &Known) -> Vec<String> {
 /// Tests, scenarios, protocols and code that the tables name are there.
 #[test]
 fn what_the_tables_name_is_there() {
-    report(&findings(&page(), &Known::read()));
+    report(&findings(&page(), &KNOWN));
 }
 
 /// The first table's counts are those of the tables below.
@@ -320,7 +323,7 @@ fn every_numbered_test_is_on_the_page() {
     let page = page();
     let named: BTreeSet<&str> = code(&page.text).collect();
     let mut errors = Vec::new();
-    for test in Known::read().tests {
+    for test in &KNOWN.tests {
         let Some((family, rest)) = test.split_once("_sloppy_") else {
             continue;
         };
