@@ -1,5 +1,7 @@
 //! Style of sources and texts.
 
+use std::fs;
+
 mod tree;
 
 use tree::{SourceFile, report};
@@ -202,17 +204,41 @@ fn links_in_documents_lead_somewhere() {
     for file in tree::text_files().filter(|f| f.path.ends_with(".md")) {
         for (n, line) in file.numbered() {
             for target in links(line) {
-                let path = target.split('#').next().unwrap_or("");
-                if path.is_empty() || path.contains("://") || path.starts_with("mailto:") {
+                if target.contains("://") || target.starts_with("mailto:") {
                     continue;
                 }
-                if !file.folder().join(path).exists() {
+                let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let to = file.folder().join(path);
+                if !path.is_empty() && !to.exists() {
                     errors.push(file.error(n, format!("link to {path}, which is not there")));
+                    continue;
+                }
+                let text = match path {
+                    "" => file.text.clone(),
+                    path if path.ends_with(".md") => fs::read_to_string(to).unwrap_or_default(),
+                    _ => continue,
+                };
+                if !anchor.is_empty() && !anchors(&text).any(|there| there == anchor) {
+                    errors.push(file.error(n, format!("{target}: no heading has that anchor")));
                 }
             }
         }
     }
     report(&errors);
+}
+
+/// The anchors of a document's headings, as hosts of repositories make them.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        heading
+            .chars()
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
+    })
 }
 
 fn links(line: &str) -> impl Iterator<Item = &str> {
@@ -237,6 +263,11 @@ fn the_checks_see_what_they_look_for() {
     assert_eq!(
         links("see [a](b.md) and [c](d.md#e)").collect::<Vec<_>>(),
         ["b.md", "d.md#e"]
+    );
+    let heading = "# How many *timers* 3 % are: `x_y`\n";
+    assert_eq!(
+        anchors(heading).next().as_deref(),
+        Some("how-many-timers-3--are-x_y")
     );
     let file = SourceFile {
         path: "a.rs".into(),

@@ -48,6 +48,24 @@ pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Paths of all files below a folder of the tree, with `/`.
+pub fn paths_below(folder: &str) -> Vec<String> {
+    let mut folders = vec![top().join(folder)];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a readable tree") {
+            let path = entry.expect("a readable tree").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push(path.to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
 /// Every Rust file.
 pub fn rust_files() -> impl Iterator<Item = SourceFile> {
     text_files().filter(|file| file.path.ends_with(".rs"))
