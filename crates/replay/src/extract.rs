@@ -213,11 +213,7 @@ impl Extractor {
             }
             Kind::SchedWaking {
                 tid, target_cpu, ..
-            } => {
-                let is_told = event.context.in_task() || event.context.in_interrupt();
-                self.resolved.without_flags += u64::from(!is_told);
-                self.waking(event, tid.0, target_cpu);
-            }
+            } => self.waking(event, tid.0, target_cpu),
             Kind::SchedWakeup {
                 tid, target_cpu, ..
             } => self.wakeup(tid.0, target_cpu),

@@ -79,8 +79,8 @@ impl Periods {
             some.map(|period| period.ran_ns).collect::<Vec<u64>>()
         };
         let stopped = used(|period| period.stopped);
-        // A limit stops threads that run, and besides some as they are woken (`check_enqueue_throttle`). A VM whose
-        // waits mostly begin with wakeups waits for something else.
+        // A limit stops threads that run, and besides some as they are woken (`check_enqueue_throttle`).
+        // A VM whose waits mostly begin with wakeups waits for something else.
         if used(|period| period.taken).len() * TAKEN < stopped.len() {
             return None;
         }

@@ -23,6 +23,8 @@ pub(crate) struct Early {
 impl Extractor {
     /// `sched_waking`: a task is to run on `target`.
     pub(crate) fn waking(&mut self, event: &Event, tid: i32, target: u32) {
+        let is_told = event.context.in_task() || event.context.in_interrupt();
+        self.resolved.without_flags += u64::from(!is_told);
         let expiring = self.expiring(event);
         let first = self.first;
         let task = self.task_that_was(tid, State::Asleep { since: first });

@@ -344,9 +344,8 @@ pub struct Claim {
     pub vm: Option<String>,
     /// What should come out.
     pub expect: Expect,
-    /// Of [`Expect::Unchanged`] and [`Expect::NotLower`]: the largest difference, in percent, that
-    /// counts as none;
-    /// [`UNCHANGED_WITHIN_PERCENT`] without it.
+    /// Of [`Expect::Unchanged`] and [`Expect::NotLower`]: the largest difference, in percent, that counts
+    /// as none; [`UNCHANGED_WITHIN_PERCENT`] without it.
     #[serde(default)]
     pub within_percent: Option<f64>,
     /// Why it does not, if it does not.
