@@ -138,6 +138,16 @@ fn what_analyze_prints_is_what_is_quoted() {
     assert_excerpt(quoted, &from_top(&["analyze", recording]));
 }
 
+#[test]
+fn the_command_line_page_is_what_the_command_prints() {
+    let page = include_str!("../../../docs/command-line.md");
+    let command = "stealtime help-markdown > docs/command-line.md";
+    assert!(
+        page == from_top(&["help-markdown"]),
+        "write it anew: {command}"
+    );
+}
+
 /// Runs the command that the block of README.md after `text` begins with.
 fn assert_runs_as_quoted(text: &str) {
     let (command, excerpt) = block(text).split_once('\n').expect("a command");
