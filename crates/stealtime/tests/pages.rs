@@ -138,6 +138,30 @@ fn what_analyze_prints_is_what_is_quoted() {
     assert_excerpt(quoted, &from_top(&["analyze", recording]));
 }
 
+#[test]
+fn the_command_line_page_is_what_the_command_prints() {
+    let page = include_str!("../../../docs/command-line.md");
+    let command = "stealtime help-markdown > docs/command-line.md";
+    assert!(
+        page == from_top(&["help-markdown"]),
+        "write it anew: {command}"
+    );
+}
+
+#[test]
+fn what_the_tutorial_quotes_is_what_is_printed() {
+    let page = include_str!("../../../docs/tutorial.md");
+    let blocks = page.split("```").skip(1).step_by(2);
+    let quoted: Vec<(&str, &str)> = blocks
+        .filter_map(|block| block.split_once("$ stealtime ")?.1.split_once('\n'))
+        .collect();
+    assert!(quoted.len() >= 5, "{} commands", quoted.len());
+    for (command, excerpt) in quoted {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        assert_excerpt(excerpt, &from_top(&arguments));
+    }
+}
+
 /// Runs the command that the block of README.md after `text` begins with.
 fn assert_runs_as_quoted(text: &str) {
     let (command, excerpt) = block(text).split_once('\n').expect("a command");

@@ -1,7 +1,5 @@
 //! Style of sources and texts.
 
-use std::fs;
-
 mod tree;
 
 use tree::{SourceFile, report};
@@ -198,55 +196,6 @@ fn texts_end_their_lines_cleanly() {
     report(&errors);
 }
 
-#[test]
-fn links_in_documents_lead_somewhere() {
-    let mut errors = Vec::new();
-    for file in tree::text_files().filter(|f| f.path.ends_with(".md")) {
-        for (n, line) in file.numbered() {
-            for target in links(line) {
-                if target.contains("://") || target.starts_with("mailto:") {
-                    continue;
-                }
-                let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
-                let to = file.folder().join(path);
-                if !path.is_empty() && !to.exists() {
-                    errors.push(file.error(n, format!("link to {path}, which is not there")));
-                    continue;
-                }
-                let text = match path {
-                    "" => file.text.clone(),
-                    path if path.ends_with(".md") => fs::read_to_string(to).unwrap_or_default(),
-                    _ => continue,
-                };
-                if !anchor.is_empty() && !anchors(&text).any(|there| there == anchor) {
-                    errors.push(file.error(n, format!("{target}: no heading has that anchor")));
-                }
-            }
-        }
-    }
-    report(&errors);
-}
-
-/// The anchors of a document's headings, as hosts of repositories make them.
-fn anchors(text: &str) -> impl Iterator<Item = String> {
-    let headings = text.lines().filter(|line| line.starts_with('#'));
-    headings.map(|line| {
-        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
-        let heading = line.trim_start_matches('#').trim().to_lowercase();
-        heading
-            .chars()
-            .filter(kept)
-            .collect::<String>()
-            .replace(' ', "-")
-    })
-}
-
-fn links(line: &str) -> impl Iterator<Item = &str> {
-    line.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-}
-
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let letter = |c: char| c.is_alphanumeric() || c == '_';
@@ -260,15 +209,6 @@ fn the_checks_see_what_they_look_for() {
     assert_eq!(functions(&long).first(), Some(&(1, 202)));
     assert!(has_word("let x: f64 = 0;", "f64"));
     assert!(!has_word("let xf64x = 0;", "f64"));
-    assert_eq!(
-        links("see [a](b.md) and [c](d.md#e)").collect::<Vec<_>>(),
-        ["b.md", "d.md#e"]
-    );
-    let heading = "# How many *timers* 3 % are: `x_y`\n";
-    assert_eq!(
-        anchors(heading).next().as_deref(),
-        Some("how-many-timers-3--are-x_y")
-    );
     let file = SourceFile {
         path: "a.rs".into(),
         text: "// f64\ncode f64\n#[cfg(test)]\nf64".into(),

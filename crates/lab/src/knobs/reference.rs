@@ -73,17 +73,26 @@ pub fn markdown(entries: &[Entry]) -> String {
             );
             group = this;
         }
+        let source = cell(entry.source);
         let owner = match entry.upstream {
-            true => entry.source.to_owned(),
-            false => format!("ours: {}", entry.source),
+            true => source,
+            false => format!("ours: {source}"),
         };
         let _ = writeln!(
             text,
             "| `{}` | {} | `{}` | {} | {owner} |",
-            entry.name, entry.values, entry.default, entry.about
+            entry.name,
+            cell(&entry.values),
+            entry.default,
+            cell(entry.about)
         );
     }
     text
+}
+
+/// Text as the cell of a Markdown table: `<` would begin a tag, `|` the next cell.
+fn cell(text: &str) -> String {
+    text.replace('<', "\\<").replace('|', "\\|")
 }
 
 /// A workload as its reference has it.
@@ -156,7 +165,10 @@ pub fn workloads_markdown(entries: &[WorkloadEntry]) -> String {
             let _ = writeln!(
                 text,
                 "| `{}` | `{}` | {} | {} |",
-                p.name, p.default, p.values, p.about
+                p.name,
+                p.default,
+                cell(&p.values),
+                cell(p.about)
             );
         }
     }

@@ -6,6 +6,7 @@ mod check;
 mod clock;
 mod completions;
 mod export;
+mod help_markdown;
 mod knobs;
 mod pick;
 mod reproduce;
@@ -33,6 +34,7 @@ pub(crate) enum Verb {
     Check(Box<check::Check>),
     Clock(clock::Clock),
     Completions(completions::Completions),
+    HelpMarkdown(help_markdown::HelpMarkdown),
 }
 
 impl Verb {
@@ -50,6 +52,7 @@ impl Verb {
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
+            Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),
         }
     }
 }

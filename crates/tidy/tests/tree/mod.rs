@@ -32,15 +32,6 @@ impl SourceFile {
             .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
             .filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
-
-    /// The folder that relative links start from.
-    pub fn folder(&self) -> PathBuf {
-        top()
-            .join(&self.path)
-            .parent()
-            .map(Path::to_path_buf)
-            .unwrap_or_default()
-    }
 }
 
 /// The tree's top folder.
