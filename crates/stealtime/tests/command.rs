@@ -75,7 +75,7 @@ fn the_same_answers_in_every_form() {
     let rows = json["exit_totals"].as_array().expect("rows");
     assert_eq!(csv.lines().count(), rows.len() + 1);
     let first = format!(
-        "*,{},{},",
+        "*,false,{},{},",
         rows[0]["reason"].as_str().expect("text"),
         rows[0]["samples"]
     );
