@@ -21,7 +21,7 @@ fn commands(page: &str, from: &str, to: &str) -> String {
 }
 
 fn of_readme() -> String {
-    commands(README, "## Record your own host", "## What it reads")
+    commands(README, "## Record your own host", "## What would help")
 }
 
 /// Runs lines of a shell that a user of these tools and this kernel would paste.
