@@ -69,6 +69,7 @@ fn explained() -> BTreeSet<&'static str> {
         .split_once("## What each event is for")
         .expect("it")
         .1;
+    let table = table.split("\n## ").next().expect("its section");
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
     cells
