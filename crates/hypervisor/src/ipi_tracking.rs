@@ -145,14 +145,14 @@ impl<W: AtomicWord> IpiContext<W> {
         }
     }
 
-    /// The vCPU is created or destroyed: all is forgotten, the time included.
+    /// The vCPU is created or destroyed, or gets an INIT: all is forgotten, the time included. Upstream
+    /// keeps the time at INIT; without a relation nothing reads it.
     pub fn reset(&self) {
         self.clear();
         self.time_ns.store(0, Ordering::Relaxed);
     }
 
-    /// The vCPU gets an INIT: the relations are forgotten.
-    pub fn clear(&self) {
+    fn clear(&self) {
         self.outgoing.store(NOBODY, Ordering::Relaxed);
         self.sender.store(NOBODY, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! IPI tracking: who waits for whom (`kvm_irq_delivery_to_apic`, `kvm_lapic_set_eoi`).
 
 use stealtime_hypervisor::directed_yield::DirectedYield;
-use stealtime_hypervisor::ipi_tracking::{Delivery, eoi, guest_hint, withdraw_hint};
+use stealtime_hypervisor::ipi_tracking::{Delivery, eoi, forget, guest_hint, withdraw_hint};
 
 use crate::fault::Sim;
 use crate::ids::{VcpuNr, VmNr};
@@ -42,13 +42,17 @@ impl Machine<'_> {
         }
     }
 
-    /// The guest's vCPUs were created on another host: what was tracked on the first stays there
-    /// (`kvm_arch_vcpu_create`, `kvm_arch_vcpu_destroy`).
-    pub(crate) fn reset_tracking(&mut self, vm: VmNr) {
-        for context in &self.vms[vm].ipi_contexts {
-            context.reset();
+    /// The guest's vCPUs are destroyed on this host and created on another, where nothing is tracked
+    /// yet (`kvm_arch_vcpu_destroy`, `kvm_arch_vcpu_create`).
+    pub(crate) fn reset_tracking(&mut self, vm: VmNr) -> Sim {
+        let contexts = &self.vms[vm].ipi_contexts;
+        for vcpu in 0..contexts.len() as u32 {
+            if let Err(error) = forget(contexts, vcpu) {
+                return self.broken(error.to_string());
+            }
         }
         self.vms[vm].directed_yield = DirectedYield::new();
+        Ok(())
     }
 
     /// A vCPU has left the guest by PAUSE: the word that it shares with its guest says which vCPU it

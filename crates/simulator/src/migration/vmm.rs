@@ -356,7 +356,7 @@ impl Machine<'_> {
             clock.seen.blackout_ns = now - vmm.stopped_ns;
             self.vms[vm].clock = Some(Box::new(clock));
         }
-        self.reset_tracking(vm);
+        self.reset_tracking(vm)?;
         self.vms[vm].paused_by = None;
         self.vms[vm].running = self.vms[vm].vcpus;
         for index in 0..self.vms[vm].vcpus {
