@@ -1,15 +1,6 @@
 //! Guest clocks: TSC offsets and the master clock.
 
-use std::collections::BTreeMap;
-
-use stealtime_events::{Event, Kind};
-
-use crate::Analysis;
-use crate::threads::ThreadId;
-
-/// What the trace says of guest clocks, by the thread in whose context KVM says it: which VM that
-/// serves is known at the end.
-pub(crate) type Clocks = BTreeMap<ThreadId, Told>;
+use stealtime_events::Kind;
 
 /// What events about the clocks of one VM say. A guest that boots or resets writes the TSCs of its
 /// vCPUs one after the other, so that all states but the last are those of a sequence that goes on.
@@ -50,6 +41,35 @@ impl Tracked {
 }
 
 impl Told {
+    /// Adds an event at this time.
+    pub(crate) fn add(&mut self, kind: Kind, at: u64) {
+        match kind {
+            Kind::KvmUpdateMasterClock {
+                use_master_clock,
+                host_clock,
+                offset_matched,
+            } => {
+                self.updates += 1;
+                self.master = Some(MasterClock {
+                    at,
+                    is_used: use_master_clock,
+                    offsets_matched: offset_matched,
+                    host_clock_is_tsc: host_clock == HOST_CLOCK_TSC,
+                });
+            }
+            Kind::KvmTrackTsc {
+                matched, online, ..
+            } => {
+                self.tracked = Some(Tracked {
+                    at,
+                    matched,
+                    online,
+                });
+            }
+            _ => {}
+        }
+    }
+
     /// Both together, the later one of each kind.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {
@@ -94,45 +114,3 @@ impl Told {
 
 /// `VDSO_CLOCKMODE_TSC`, as `host_clock` is traced.
 const HOST_CLOCK_TSC: u32 = 1;
-
-impl Analysis {
-    /// `kvm_update_master_clock` and `kvm_track_tsc`.
-    pub(crate) fn on_clock(&mut self, event: &Event, kind: Kind) {
-        let thread = self.threads.find(event.tid);
-        let at = self.now;
-        let told = self.clocks.entry(thread).or_default();
-        match kind {
-            Kind::KvmUpdateMasterClock {
-                use_master_clock,
-                host_clock,
-                offset_matched,
-            } => {
-                told.updates += 1;
-                told.master = Some(MasterClock {
-                    at,
-                    is_used: use_master_clock,
-                    offsets_matched: offset_matched,
-                    host_clock_is_tsc: host_clock == HOST_CLOCK_TSC,
-                });
-            }
-            Kind::KvmTrackTsc {
-                matched, online, ..
-            } => {
-                told.tracked = Some(Tracked {
-                    at,
-                    matched,
-                    online,
-                });
-            }
-            _ => {}
-        }
-    }
-
-    /// `kvm_write_tsc_offset` of a vCPU.
-    pub(crate) fn on_tsc_offset(&mut self, vcpu: u32, next: u64) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu as usize) {
-            vcpu.tally.tsc_writes += 1;
-            vcpu.tsc_offset = Some(next);
-        }
-    }
-}

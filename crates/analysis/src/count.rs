@@ -1,52 +1,18 @@
 //! How often each tracepoint fired.
 
-use stealtime_events::{HostVector, Kind, NameId, Names};
+use stealtime_events::{Kind, NameId, Names};
 
 use crate::answers::{Answers, EventCount};
-use crate::hash::IntMap;
+use stealtime_track::IntMap;
 
 /// Most different names of events that no variant of [`Kind`] stands for.
 const MAX_OTHER: usize = 4096;
 
-macro_rules! ordinals {
-    ($($name:ident),* $(,)?) => {
-        #[repr(u8)]
-        enum Ordinal { $($name,)* Unlisted }
-
-        /// A small number for each variant: an index into the table of counts.
-        const fn ordinal(kind: Kind) -> usize {
-            match kind {
-                $(Kind::$name { .. } => Ordinal::$name as usize,)*
-                _ => Ordinal::Unlisted as usize,
-            }
-        }
-    };
-}
-
-#[rustfmt::skip]
-ordinals!(
-    KvmEntry, KvmExit, KvmUserspaceExit, KvmHypercall, KvmPio, KvmMmio, KvmMsr, KvmCpuid,
-    KvmPageFault, KvmApic, KvmApicIpi, KvmApicAcceptIrq, KvmApicvAcceptIrq, KvmInjVirq,
-    KvmInjException, KvmEoi, KvmPvEoi, KvmSetIrq, KvmMsiSetIrq, KvmPiIrteUpdate,
-    KvmAvicIncompleteIpi, KvmApicvInhibitChanged, KvmVcpuWakeup, KvmHaltPollNs,
-    KvmPleWindowUpdate, KvmHvTimerState, KvmWaitLapicExpire, KvmWriteTscOffset, KvmTrackTsc,
-    KvmUpdateMasterClock, KvmPvclockUpdate, KvmPvTlbFlush, SchedSwitch, SchedWaking, SchedWakeup,
-    SchedWakeupNew, SchedMigrateTask, SchedStatRuntime, SchedStatWait, SchedProcessFork,
-    SchedProcessExit, IrqHandlerEntry, IrqHandlerExit, SoftirqEntry, SoftirqExit, SoftirqRaise,
-    IpiSendCpu, IpiSendCpumask, CsdQueueCpu, CsdFunctionEntry, CsdFunctionExit, HrtimerSetup,
-    HrtimerStart, HrtimerCancel, HrtimerExpireEntry, HrtimerExpireExit,
-);
-
-const SLOTS: usize = Ordinal::Unlisted as usize + 1;
-const CLASSES: usize = HostVector::ALL.len();
-
 /// Counts of tracepoints.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    // A variant's tracepoint name is asked for at the end, of the last event seen of it.
-    listed: [(u64, Option<Kind>); SLOTS],
-    entries: [(u64, Option<Kind>); CLASSES],
-    exits: [(u64, Option<Kind>); CLASSES],
+    /// By [`Kind::number`].
+    listed: [u64; Kind::TRACEPOINTS],
     other: IntMap<u32, u64>,
     other_rest: u64,
 }
@@ -54,9 +20,7 @@ pub(crate) struct Counts {
 impl Default for Counts {
     fn default() -> Self {
         Self {
-            listed: [(0, None); SLOTS],
-            entries: [(0, None); CLASSES],
-            exits: [(0, None); CLASSES],
+            listed: [0; Kind::TRACEPOINTS],
             other: IntMap::default(),
             other_rest: 0,
         }
@@ -79,21 +43,13 @@ impl Answers {
     }
 }
 
-fn count_one(slot: &mut (u64, Option<Kind>), kind: Kind) {
-    if slot.0 == 0 {
-        slot.1 = Some(kind);
-    }
-    slot.0 += 1;
-}
-
 impl Counts {
-    /// Counts an event.
+    /// Counts an event of the host; others have no tracepoint.
     pub(crate) fn add(&mut self, kind: Kind) {
-        match kind {
-            Kind::VectorEntry { class, .. } => count_one(&mut self.entries[class as usize], kind),
-            Kind::VectorExit { class, .. } => count_one(&mut self.exits[class as usize], kind),
-            Kind::Other { name } => self.add_other(name, 1),
-            _ => count_one(&mut self.listed[ordinal(kind)], kind),
+        if let Kind::Other { name } = kind {
+            self.add_other(name, 1);
+        } else if let Some(number) = kind.number() {
+            self.listed[number] += 1;
         }
     }
 
@@ -111,10 +67,8 @@ impl Counts {
     /// The table, most frequent first.
     pub(crate) fn table(&self, names: &dyn Names) -> Vec<EventCount> {
         let mut rows = std::collections::BTreeMap::<String, u64>::new();
-        let slots = self.listed.iter().chain(&self.entries).chain(&self.exits);
-        for (count, kind) in slots.filter(|slot| slot.0 > 0) {
-            let name = kind.and_then(Kind::tracepoint).unwrap_or("?");
-            *rows.entry(name.to_owned()).or_default() += count;
+        for (number, &count) in self.listed.iter().enumerate().filter(|slot| *slot.1 > 0) {
+            rows.insert(Kind::name_of(number).to_owned(), count);
         }
         for (&id, &count) in &self.other {
             *rows.entry(names.name(NameId(id)).to_owned()).or_default() += count;
@@ -134,8 +88,8 @@ impl Counts {
         table
     }
 
-    /// How often events like `kind` fired (of irq_vectors: of its class).
+    /// How often the tracepoint of `kind` fired.
     pub(crate) fn of(&self, kind: Kind) -> u64 {
-        self.listed[ordinal(kind)].0
+        kind.number().map_or(0, |number| self.listed[number])
     }
 }

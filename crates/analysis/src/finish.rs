@@ -14,7 +14,8 @@ impl Analysis {
     /// times, losses, CPUs.
     #[must_use]
     pub fn finish(mut self, names: &dyn Names) -> Answers {
-        self.close();
+        self.tracker.close();
+        self.tracker.observer_mut().close();
         let groups = self.group(names);
         let vmm = self.vmm_threads(&groups, names);
         let mut vm_of = BTreeMap::new();
@@ -43,7 +44,7 @@ impl Analysis {
                 notes: self.notes_on_groups(&groups),
                 ..self.source()
             },
-            events: self.counts.table(names),
+            events: self.sums().counts.table(names),
             vms: vms.collect(),
             exits,
             exit_totals,
@@ -67,12 +68,9 @@ impl Analysis {
     fn notes_on_groups(&self, groups: &[Group]) -> Vec<String> {
         let mut notes = Vec::new();
         let vcpus = || groups.iter().flat_map(|group| &group.vcpus);
-        let tid = |vcpu: u32| {
-            let vcpu = self.vcpus.get(vcpu as usize);
-            vcpu.map(|vcpu| self.threads.get(vcpu.thread).tid.0)
-        };
-        for (told, vm) in &self.options.groups {
-            if !vcpus().any(|vcpu| tid(*vcpu) == Some(*told)) {
+        let tid = |vcpu| self.thread_of(vcpu).tid.0;
+        for (told, vm) in &self.sums().options.groups {
+            if !vcpus().any(|&vcpu| tid(vcpu) == *told) {
                 notes.push(format!(
                     "thread {told}, told to be of {vm}, is no vCPU here"
                 ));
@@ -80,15 +78,13 @@ impl Analysis {
         }
         for group in groups.iter().filter(|group| group.grouped_by == "user") {
             let mut seen: BTreeMap<u32, i32> = BTreeMap::new();
-            for &index in &group.vcpus {
-                let Some((vcpu, tid)) = self.vcpus.get(index as usize).zip(tid(index)) else {
-                    continue;
-                };
-                if let Some(other) = seen.insert(vcpu.id.0, tid) {
+            for &vcpu in &group.vcpus {
+                let (id, tid) = (self.id(vcpu), tid(vcpu));
+                if let Some(other) = seen.insert(id, tid) {
                     notes.push(format!(
                         "threads {other} and {tid}, told to be of {}, are both vCPU {}: of one VM \
                          they cannot be",
-                        group.name, vcpu.id.0
+                        group.name, id
                     ));
                 }
             }
@@ -97,16 +93,17 @@ impl Analysis {
     }
 
     fn source(&self) -> Source {
+        let (sums, tracker) = (self.sums(), &self.tracker);
         Source {
             clock_unit: "ns".to_owned(),
-            cpus: u32::try_from(self.cpus.len()).unwrap_or(u32::MAX),
-            events: self.events,
-            lost: self.lost,
-            lost_gaps: self.lost_gaps,
-            out_of_order: self.out_of_order,
-            first_ns: self.first,
-            last_ns: self.now,
-            span_ns: self.now - self.first,
+            cpus: u32::try_from(tracker.cpu_count()).unwrap_or(u32::MAX),
+            events: sums.events,
+            lost: sums.lost,
+            lost_gaps: sums.lost_gaps,
+            out_of_order: tracker.out_of_order(),
+            first_ns: tracker.first(),
+            last_ns: tracker.now(),
+            span_ns: tracker.now() - tracker.first(),
             ..Source::default()
         }
     }

@@ -2,7 +2,7 @@
 
 use stealtime_events::vector::linux;
 
-use crate::vcpu::Vcpu;
+use crate::account::Account;
 
 /// Interrupts that hit one vCPU.
 #[derive(Debug, Clone, Default)]
@@ -65,7 +65,7 @@ impl HitVectors {
     }
 }
 
-impl Vcpu {
+impl Account {
     /// All interrupts that hit it.
     pub(crate) fn hit_count(&self) -> u64 {
         let vectors: u64 = self.hits.vectors().map(|(_, count)| count).sum();

@@ -1,7 +1,7 @@
 //! The further keys of `perf kvm stat report`: msr, ioport, mmio.
 
-use crate::hash::IntMap;
 use crate::stats::Durations;
+use stealtime_track::IntMap;
 
 /// Most different (thread, register) pairs of one table; the rest is one row, `(others)`.
 const MAX_KEYS: usize = 1 << 14;

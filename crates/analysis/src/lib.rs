@@ -33,28 +33,23 @@
 //! assert_eq!(answers.vcpus[0].guest_ns, Some(4_000));
 //! ```
 
+mod account;
 pub mod answers;
 mod clocks;
 mod count;
-mod cpu;
-mod dispatch;
-mod exits;
+mod doubt;
 mod findings;
 mod finish;
-mod gaps;
 mod guessed;
-mod hash;
 mod interrupts;
 mod keys;
 mod latency;
 mod options;
 mod polls;
 mod ready;
-mod split;
 mod stats;
+mod sums;
 mod tables;
-mod threads;
-mod vcpu;
 mod vms;
 mod yields;
 
@@ -62,51 +57,36 @@ mod yields;
 mod tests;
 
 pub use answers::Answers;
+pub use findings::{Entry, reference};
 pub use guessed::{shown_vm, shown_vm_in};
 pub use options::{Options, Selection, Skip};
-pub use split::{is_gone, is_runnable};
-pub use threads::vcpu_in_name;
 
-use hash::IntMap;
+use stealtime_events::{CpuId, Event, NameId, Names};
+use stealtime_track::{ReasonIndex, Thread, Tracker, VcpuIndex};
 
-/// The analysis of one trace: events in, answers out.
+use account::Account;
+use sums::Sums;
+
+/// The analysis of one trace: events in, answers out. The [`Tracker`] follows the host, and the sums
+/// are its observer.
 #[derive(Debug)]
 pub struct Analysis {
-    options: Options,
-    window: options::Window,
-    /// Whether an event was seen.
-    has_begun: bool,
-    /// The first event's time.
-    first: u64,
-    /// The trace's time: the latest event's, never going back.
-    now: u64,
-    /// Events in the selection.
-    events: u64,
-    out_of_order: u64,
-    /// The longest time without an event that is too long to be true, and when it began.
-    silence: Option<(u64, u64)>,
-    lost: u64,
-    lost_gaps: u64,
-    /// Losses so far, to tell whether there was one since.
-    loss_count: u64,
-    /// Whether a `sched_switch` was seen.
-    has_sched: bool,
-    /// A thread ran after `sched_waking` without a `sched_wakeup`: the trace has only the former.
-    lacks_wakeups: bool,
-    counts: count::Counts,
-    threads: threads::Threads,
-    cpus: Vec<cpu::Cpu>,
-    vcpus: Vec<vcpu::Vcpu>,
-    /// vCPUs by number.
-    by_id: IntMap<u32, Vec<u32>>,
-    reasons: exits::Reasons,
-    keys: keys::Keys,
-    timers: latency::Timers,
-    /// Expiries of the timers of bandwidth limits.
-    bandwidth_expiries: u64,
-    throttling: latency::Throttling,
-    links: vms::Links,
-    clocks: clocks::Clocks,
+    tracker: Tracker<Sums>,
+}
+
+/// Events that a reader has counted and left out.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    /// Their name.
+    pub name: NameId,
+    /// How many there were.
+    pub events: u64,
+    /// Time of the first, in ns.
+    pub first_ns: u64,
+    /// Time of the last, in ns.
+    pub last_ns: u64,
+    /// The highest CPU.
+    pub last_cpu: CpuId,
 }
 
 impl Analysis {
@@ -114,31 +94,64 @@ impl Analysis {
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
-            options,
-            window: options::Window::default(),
-            has_begun: false,
-            first: 0,
-            now: 0,
-            events: 0,
-            out_of_order: 0,
-            silence: None,
-            lost: 0,
-            lost_gaps: 0,
-            loss_count: 0,
-            has_sched: false,
-            lacks_wakeups: false,
-            counts: count::Counts::default(),
-            threads: threads::Threads::default(),
-            cpus: Vec::new(),
-            vcpus: Vec::new(),
-            by_id: IntMap::default(),
-            reasons: exits::Reasons::default(),
-            keys: keys::Keys::default(),
-            timers: latency::Timers::default(),
-            bandwidth_expiries: 0,
-            throttling: latency::Throttling::default(),
-            links: vms::Links::default(),
-            clocks: clocks::Clocks::default(),
+            tracker: Tracker::new(Sums::new(options)),
+        }
+    }
+
+    /// Takes the next event in the order of time. An event earlier than the one before it is taken
+    /// as if it came at the same time, and counted.
+    pub fn event(&mut self, event: &Event, names: &dyn Names) {
+        self.tracker.event(event, names);
+    }
+
+    /// Takes events that the reader has counted and left out. To be called after the last event, and
+    /// without a selection of time or CPUs.
+    pub fn counted(&mut self, counted: &Counted) {
+        if counted.events == 0 {
+            return;
+        }
+        self.tracker
+            .skip(counted.first_ns, counted.last_ns, counted.last_cpu);
+        let sums = self.tracker.observer_mut();
+        sums.events += counted.events;
+        sums.counts.add_other(counted.name, counted.events);
+    }
+
+    /// So many events, given or counted, were earlier than one before them.
+    pub const fn set_out_of_order(&mut self, events: u64) {
+        self.tracker.set_out_of_order(events);
+    }
+
+    pub(crate) const fn sums(&self) -> &Sums {
+        self.tracker.observer()
+    }
+
+    pub(crate) fn account(&self, vcpu: VcpuIndex) -> &Account {
+        &self.sums().accounts[vcpu.index()]
+    }
+
+    pub(crate) fn thread_of(&self, vcpu: VcpuIndex) -> &Thread {
+        self.tracker.thread_of(vcpu)
+    }
+
+    /// The number of a vCPU in its VM.
+    pub(crate) fn id(&self, vcpu: VcpuIndex) -> u32 {
+        self.tracker.vcpu(vcpu).id().0
+    }
+
+    /// The name of an exit reason as perf prints it. Reasons that perf calls `UNKNOWN` keep their
+    /// number, and failed entries are told from exits.
+    pub(crate) fn reason_name(&self, index: ReasonIndex) -> String {
+        if index == ReasonIndex::NO_EXIT {
+            return "(no exit seen)".to_owned();
+        }
+        let Some(reason) = self.tracker.reasons().get(index) else {
+            return "(others)".to_owned();
+        };
+        match reason.name() {
+            Some(name) if reason.is_failed_vmentry() => format!("{name} FAILED_VMENTRY"),
+            Some(name) => name.to_owned(),
+            None => format!("UNKNOWN({:#x})", reason.code),
         }
     }
 }

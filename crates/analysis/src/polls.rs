@@ -5,9 +5,10 @@
 //! switch away, unless the vCPU's polling window is known to be 0: then that time is the way into
 //! the scheduler.
 
-use crate::Analysis;
 use crate::options::Window;
-use crate::vcpu::{Mode, Run};
+use stealtime_track::{Halt, Mode, Place, ReasonIndex};
+
+use crate::account::Account;
 
 /// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls
 /// has the earliest of them counted as exit handling.
@@ -56,7 +57,7 @@ pub(crate) struct Poll {
     /// whole and in the selection.
     open_ns: u64,
     open: u64,
-    open_slot: Option<usize>,
+    open_reason: Option<ReasonIndex>,
     open_wait_ns: u64,
     /// Time taken for halts while no `sched_switch` was seen, and what it was taken from last.
     assumed: (Mode, u64),
@@ -64,94 +65,81 @@ pub(crate) struct Poll {
     has_success: bool,
 }
 
-impl Analysis {
+impl Account {
     /// `kvm_halt_poll_ns`.
-    pub(crate) fn on_halt_poll_ns(&mut self, vcpu: u32, now: u64, cpu: u16, change: (u32, u32)) {
-        let (new, old) = change;
-        let counts = self.window.has(now, cpu);
-        let Some(vcpu) = self.vcpus.get_mut(vcpu as usize) else {
-            return;
-        };
+    pub(crate) fn on_poll_window(&mut self, new: u32, old: u32, counts: bool) {
         if counts {
-            vcpu.tally.poll_grow += u64::from(new > old);
-            vcpu.tally.poll_shrink += u64::from(new < old);
+            self.tally.poll_grow += u64::from(new > old);
+            self.tally.poll_shrink += u64::from(new < old);
         }
-        if vcpu.poll.window.is_none() {
-            vcpu.resolve_open_polls(old > 0);
+        if self.poll.window.is_none() {
+            self.resolve_open_polls(old > 0);
         }
-        vcpu.poll.used = Some(old);
-        vcpu.poll.window = Some(new);
+        self.poll.used = Some(old);
+        self.poll.window = Some(new);
     }
 
-    /// `kvm_vcpu_wakeup` in the vCPU's own context.
-    pub(crate) fn on_vcpu_wakeup(&mut self, index: u32, now: u64, cpu: u16, ns: u64, waited: bool) {
-        let has_sched = self.has_sched;
-        let cause = self.cause_on(cpu);
-        let Some(vcpu) = self.vcpus.get_mut(index as usize) else {
-            return;
-        };
-        vcpu.settle(&self.window, now, cause);
-        if vcpu.run != Run::Running {
-            return;
-        }
-        let counts = self.window.has(now, cpu);
-        vcpu.tally.halts += u64::from(counts);
-        let start = now.saturating_sub(ns).max(vcpu.mode_start);
-        let used = vcpu.poll.used.take().or(vcpu.poll.window);
-        if !waited {
-            vcpu.poll.has_success |= ns > 0;
-            vcpu.stretches.push(vcpu.run_start, now, cpu);
-            let polled = vcpu.stretches.within(&self.window, start, now);
-            vcpu.stretches.clear();
-            let taken = vcpu.take_back(vcpu.mode, polled);
-            vcpu.time.poll_useful += taken;
+    /// A halt is over.
+    pub(crate) fn on_halt(&mut self, window: &Window, place: &Place, halt: &Halt) {
+        let &Halt { start, mode, .. } = halt;
+        let (now, cpu) = (place.time, place.cpu);
+        let counts = window.has(now, cpu);
+        self.tally.halts += u64::from(counts);
+        let used = self.poll.used.take().or(self.poll.window);
+        if !halt.waited {
+            self.poll.has_success |= halt.ns > 0;
+            self.stretches.push(halt.running_since, now, cpu);
+            let polled = self.stretches.within(window, start, now);
+            self.stretches.clear();
+            self.time.poll_useful += self.take_back(mode, polled);
             if counts {
-                vcpu.tally.poll_success += 1;
-                vcpu.tally.poll_success_ns = vcpu.tally.poll_success_ns.saturating_add(ns);
+                self.tally.poll_success += 1;
+                self.tally.poll_success_ns = self.tally.poll_success_ns.saturating_add(halt.ns);
             }
             return;
         }
-        if !has_sched {
+        if !halt.has_switches {
             // Nothing tells when it slept and when it was woken: the halt as a whole.
-            let halted = self.window.clip(start, now, cpu);
-            let taken = vcpu.take_back(vcpu.mode, halted);
-            vcpu.time.halt += taken;
-            vcpu.poll.assumed.0 = vcpu.mode;
-            vcpu.poll.assumed.1 += taken;
+            let taken = self.take_back(mode, window.clip(start, now, cpu));
+            self.time.halt += taken;
+            self.poll.assumed.0 = mode;
+            self.poll.assumed.1 += taken;
             return;
         }
         // It slept in KVM, so what was open is a halt.
-        vcpu.sleep_open = 0;
-        let to = vcpu.slept_at;
-        let end = used.map_or(to, |window| to.min(start.saturating_add(u64::from(window))));
-        let polled = vcpu.stretches.within(&self.window, start, end);
-        vcpu.stretches.clear();
-        vcpu.slept_after_poll(
-            used,
-            polled,
-            (start < end) && counts,
-            end.saturating_sub(start),
-        );
+        self.sleep_open = 0;
+        let slept = halt.slept_at;
+        let end = used.map_or(slept, |window| {
+            slept.min(start.saturating_add(window.into()))
+        });
+        let polled = self.stretches.within(window, start, end);
+        self.stretches.clear();
+        let whole = end.saturating_sub(start);
+        self.slept_after_poll(mode, used, polled, counts && whole > 0, whole);
     }
-}
 
-impl crate::vcpu::Vcpu {
-    fn slept_after_poll(&mut self, window: Option<u32>, polled: u64, counts: bool, whole: u64) {
+    fn slept_after_poll(
+        &mut self,
+        mode: Mode,
+        window: Option<u32>,
+        polled: u64,
+        counts: bool,
+        whole: u64,
+    ) {
         match window {
             Some(0) => {}
             Some(_) => {
-                let taken = self.take_back(self.mode, polled);
-                self.time.poll_wasted += taken;
+                self.time.poll_wasted += self.take_back(mode, polled);
                 self.tally.poll_fail += u64::from(counts);
                 self.tally.poll_fail_ns += if counts { whole } else { 0 };
             }
             None => {
-                let slot = match self.mode {
-                    Mode::Exit(slot) => slot,
-                    _ => 0,
+                let reason = match mode {
+                    Mode::Exit(reason) => reason,
+                    _ => ReasonIndex::NO_EXIT,
                 };
-                let first = *self.poll.open_slot.get_or_insert(slot);
-                if first == slot && self.mode != Mode::Guest {
+                let first = *self.poll.open_reason.get_or_insert(reason);
+                if first == reason && mode != Mode::Guest {
                     self.poll.open_ns += polled;
                     self.poll.open += u64::from(counts);
                     self.poll.open_wait_ns += if counts { whole } else { 0 };
@@ -166,9 +154,9 @@ impl crate::vcpu::Vcpu {
         let open = std::mem::take(&mut poll.open);
         let whole = std::mem::take(&mut poll.open_wait_ns);
         if polled {
-            let slot = poll.open_slot.take().unwrap_or(0);
+            let reason = poll.open_reason.take().unwrap_or(ReasonIndex::NO_EXIT);
             let mode = if self.has_exits {
-                Mode::Exit(slot)
+                Mode::Exit(reason)
             } else {
                 Mode::Unknown
             };
@@ -185,8 +173,8 @@ impl crate::vcpu::Vcpu {
         let (mode, ns) = std::mem::take(&mut self.poll.assumed);
         self.time.halt -= ns.min(self.time.halt);
         match mode {
-            Mode::Exit(slot) => self.slot(slot).ns += ns,
-            _ if self.has_exits => self.slot(0).ns += ns,
+            Mode::Exit(reason) => self.slot(reason).ns += ns,
+            _ if self.has_exits => self.slot(ReasonIndex::NO_EXIT).ns += ns,
             _ => self.time.mode_unknown += ns,
         }
     }

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 
 use stealtime_events::Names;
+use stealtime_events::exit_reason::Class;
 
 use crate::Analysis;
+use crate::account::Account;
 use crate::answers::{HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, VcpuTime, Yields};
 use crate::interrupts::vector_name;
 use crate::keys::{Key, KeyTable, MMIO_WRITE, shown};
 use crate::latency::{BACKENDS, WAKERS};
-use crate::ready::Cause;
 use crate::stats::{Durations, Histogram, finish_rows};
-use crate::threads::{IDLE, ThreadId, is_kernel_name, shown_name};
-use crate::vcpu::Vcpu;
 use crate::vms::Group;
 use crate::yields::OTHER_TARGETS;
+use stealtime_track::names::is_kernel_name;
+use stealtime_track::{Cause, Thread, ThreadIndex, VcpuIndex};
 
 /// `kthreadd`, which all threads of the kernel descend from.
 const KTHREADD: i32 = 2;
@@ -26,25 +27,30 @@ pub(crate) struct Tables<'a> {
     /// All VMs, selected or not.
     pub(crate) groups: &'a [Group],
     /// VMM threads and their VMs.
-    pub(crate) vmm: &'a BTreeMap<ThreadId, Option<usize>>,
+    pub(crate) vmm: &'a BTreeMap<ThreadIndex, Option<usize>>,
     /// The VM of each vCPU, by index.
-    pub(crate) vm_of: &'a BTreeMap<u32, usize>,
+    pub(crate) vm_of: &'a BTreeMap<VcpuIndex, usize>,
 }
 
 impl<'a> Tables<'a> {
     /// Whether a VM is selected.
     pub(crate) fn has_vm(&self, name: &str) -> bool {
-        let vms = &self.analysis.options.selection.vms;
+        let vms = &self.analysis.sums().options.selection.vms;
         vms.is_empty() || vms.iter().any(|vm| vm == name)
     }
 
     /// The selected vCPUs of a VM.
-    pub(crate) fn of_group(&self, group: &'a Group) -> impl Iterator<Item = &'a Vcpu> {
-        let selected = &self.analysis.options.selection.vcpus;
-        let vcpus = &self.analysis.vcpus;
-        (group.vcpus.iter())
-            .filter_map(|&index| vcpus.get(index as usize))
-            .filter(move |vcpu| selected.is_empty() || selected.contains(&vcpu.id.0))
+    pub(crate) fn vcpus_of(&self, group: &'a Group) -> impl Iterator<Item = VcpuIndex> {
+        let selected = &self.analysis.sums().options.selection.vcpus;
+        let analysis = self.analysis;
+        (group.vcpus.iter().copied())
+            .filter(move |&vcpu| selected.is_empty() || selected.contains(&analysis.id(vcpu)))
+    }
+
+    /// Their accounts.
+    pub(crate) fn accounts(&self, group: &'a Group) -> impl Iterator<Item = &'a Account> {
+        let analysis = self.analysis;
+        self.vcpus_of(group).map(|vcpu| analysis.account(vcpu))
     }
 
     /// The selected VMs.
@@ -59,10 +65,10 @@ impl<'a> Tables<'a> {
         let mut rows = Vec::new();
         for group in self.selected() {
             let mut reasons = BTreeMap::<String, Durations>::new();
-            for vcpu in self.of_group(group) {
-                for (slot, counted) in vcpu.slots.iter().enumerate() {
+            for account in self.accounts(group) {
+                for (reason, counted) in account.reasons() {
                     if counted.durations.stats.n > 0 {
-                        let name = self.analysis.reasons.name(slot);
+                        let name = self.analysis.reason_name(reason);
                         reasons.entry(name).or_default().merge(&counted.durations);
                     }
                 }
@@ -96,25 +102,20 @@ impl<'a> Tables<'a> {
     }
 
     fn has_key(&self, key: Key) -> bool {
-        let Some(&vm) = self.vm_of.get(&key.vcpu) else {
-            // The row of keys beyond the limit is nobody's.
+        let vcpu = VcpuIndex(key.vcpu);
+        let Some(&vm) = self.vm_of.get(&vcpu) else {
+            // The row of keys beyond the limit is no vCPU's.
             return key.vcpu == u32::MAX;
         };
-        let selected = &self.analysis.options.selection.vcpus;
-        let id = self
-            .analysis
-            .vcpus
-            .get(key.vcpu as usize)
-            .map(|vcpu| vcpu.id.0);
-        self.groups
-            .get(vm)
-            .is_some_and(|group| self.has_vm(&group.name))
-            && (selected.is_empty() || id.is_some_and(|id| selected.contains(&id)))
+        let selected = &self.analysis.sums().options.selection.vcpus;
+        let group = self.groups.get(vm);
+        group.is_some_and(|group| self.has_vm(&group.name))
+            && (selected.is_empty() || selected.contains(&self.analysis.id(vcpu)))
     }
 
     /// msr, ioport and mmio.
     pub(crate) fn all_keys(&self) -> [Vec<KeyRow>; 3] {
-        let keys = &self.analysis.keys;
+        let keys = &self.analysis.sums().keys;
         [
             self.keys(&keys.msr, 1, ("R", "W")),
             self.keys(&keys.ioport, 1, ("PIN", "POUT")),
@@ -126,36 +127,33 @@ impl<'a> Tables<'a> {
     pub(crate) fn vcpus(&self) -> Vec<VcpuTime> {
         let mut rows = Vec::new();
         for group in self.selected() {
-            rows.extend(self.of_group(group).map(|vcpu| self.vcpu(group, vcpu)));
+            rows.extend(self.vcpus_of(group).map(|vcpu| self.vcpu(group, vcpu)));
         }
         rows
     }
 
-    fn vcpu(&self, group: &Group, vcpu: &Vcpu) -> VcpuTime {
-        let time = &vcpu.time;
-        let thread = self.analysis.threads.get(vcpu.thread);
+    fn vcpu(&self, group: &Group, vcpu: VcpuIndex) -> VcpuTime {
+        let account = self.analysis.account(vcpu);
+        let time = &account.time;
+        let thread = self.analysis.thread_of(vcpu);
         let poll = time.poll_useful + time.poll_wasted;
-        let exit: u64 = vcpu.slots.iter().map(|slot| slot.ns).sum();
+        let exit: u64 = account.slots.iter().map(|slot| slot.ns).sum();
         let on_cpu = time.guest + exit + poll + time.mode_unknown;
-        let is_pause = |slot: usize| {
-            self.analysis.reasons.class(slot) == stealtime_events::exit_reason::Class::Pause
-        };
-        let spun = vcpu
-            .slots
-            .iter()
-            .enumerate()
-            .filter(|entry| is_pause(entry.0));
-        let spin = time.spin + spun.map(|entry| entry.1.ns).sum::<u64>();
+        let reasons = self.analysis.tracker.reasons();
+        let spun = (account.reasons())
+            .filter(|entry| reasons.class(entry.0) == Class::Pause)
+            .map(|entry| entry.1.ns);
+        let spin = time.spin + spun.sum::<u64>();
         VcpuTime {
             vm: group.name.clone(),
             vm_guessed: false,
-            vcpu: vcpu.id.0,
+            vcpu: self.analysis.id(vcpu),
             task: shown_name(thread, self.names),
             tid: thread.tid.0,
             span_ns: on_cpu + time.halt + time.preempted + time.wake_wait,
             on_cpu_ns: on_cpu,
-            guest_ns: vcpu.has_exits.then_some(time.guest),
-            exit_ns: vcpu.has_exits.then_some(exit),
+            guest_ns: account.has_exits.then_some(time.guest),
+            exit_ns: account.has_exits.then_some(exit),
             poll_ns: Some(poll),
             halt_ns: time.halt,
             preempted_ns: time.preempted,
@@ -163,17 +161,19 @@ impl<'a> Tables<'a> {
             blocked_ns: time.blocked,
             poll_useful_ns: time.poll_useful,
             poll_wasted_ns: time.poll_wasted,
-            spin_ns: vcpu.has_exits.then_some(spin),
+            spin_ns: account.has_exits.then_some(spin),
             unknown_ns: time.unknown,
-            exit_ns_by_reason: self.reason_times(vcpu),
+            exit_ns_by_reason: self.reason_times(account),
         }
     }
 
-    fn reason_times(&self, vcpu: &Vcpu) -> Vec<ReasonTime> {
+    fn reason_times(&self, account: &Account) -> Vec<ReasonTime> {
         let mut by_name = BTreeMap::<String, (u64, u64)>::new();
-        for (slot, counted) in vcpu.slots.iter().enumerate() {
+        for (reason, counted) in account.reasons() {
             if counted.count > 0 || counted.ns > 0 {
-                let sums = by_name.entry(self.analysis.reasons.name(slot)).or_default();
+                let sums = by_name
+                    .entry(self.analysis.reason_name(reason))
+                    .or_default();
                 sums.0 += counted.count;
                 sums.1 += counted.ns;
             }
@@ -186,26 +186,24 @@ impl<'a> Tables<'a> {
         rows
     }
 
-    /// Who had the CPU while each vCPU waited.
+    /// What had the CPU while each vCPU waited.
     pub(crate) fn ready(&self) -> Vec<Ready> {
         let mut rows = Vec::new();
         for (number, group) in self.groups.iter().enumerate() {
             if !self.has_vm(&group.name) {
                 continue;
             }
-            for vcpu in self.of_group(group) {
+            for vcpu in self.vcpus_of(group) {
                 let mut causes = BTreeMap::<(&'static str, String), u64>::new();
-                for (&key, &ns) in &vcpu.ready {
-                    *causes
-                        .entry(self.cause(Cause::from_key(key), number))
-                        .or_default() += ns;
+                for (&cause, &ns) in &self.analysis.account(vcpu).ready {
+                    *causes.entry(self.cause(cause, number)).or_default() += ns;
                 }
                 let mut waits: Vec<Ready> = causes
                     .into_iter()
                     .map(|((cause, who), ns)| Ready {
                         vm: group.name.clone(),
                         vm_guessed: false,
-                        vcpu: vcpu.id.0,
+                        vcpu: self.analysis.id(vcpu),
                         cause: cause.to_owned(),
                         who,
                         ns,
@@ -227,15 +225,15 @@ impl<'a> Tables<'a> {
             Cause::THROTTLED => ("throttled", String::new()),
             Cause::OTHERS => ("host_task", "(others)".to_owned()),
             _ => match cause.thread() {
-                Some(IDLE) => ("idle", String::new()),
+                Some(ThreadIndex::IDLE) => ("idle", String::new()),
                 Some(thread) => self.task_cause(thread, waiting),
                 None => ("unknown", String::new()),
             },
         }
     }
 
-    fn task_cause(&self, id: ThreadId, waiting: usize) -> (&'static str, String) {
-        let thread = self.analysis.threads.get(id);
+    fn task_cause(&self, id: ThreadIndex, waiting: usize) -> (&'static str, String) {
+        let thread = self.analysis.tracker.threads().get(id);
         let name = shown_name(thread, self.names);
         let vm = thread.vcpu.and_then(|vcpu| self.vm_of.get(&vcpu)).copied();
         if let Some(vm) = vm {
@@ -260,8 +258,8 @@ impl<'a> Tables<'a> {
         let mut rows = Vec::new();
         for group in self.selected() {
             let mut table = BTreeMap::<(&'static str, &'static str), Histogram>::new();
-            for vcpu in self.of_group(group) {
-                let kept = &vcpu.latencies;
+            for account in self.accounts(group) {
+                let kept = &account.latencies;
                 let wakeups = WAKERS.iter().zip(&kept.wakeup);
                 let timers = BACKENDS.iter().zip(&kept.timer);
                 let named = [
@@ -310,12 +308,12 @@ impl<'a> Tables<'a> {
                 vm: group.name.clone(),
                 ..Yields::default()
             };
-            for vcpu in self.of_group(group) {
-                row.pause_exits += vcpu.tally.pause_exits;
-                row.ple_grow += vcpu.tally.ple_grow;
-                row.ple_shrink += vcpu.tally.ple_shrink;
-                row.ple_window_max = row.ple_window_max.max(vcpu.tally.ple_window_max);
-                for (&target, &count) in &vcpu.yielded_to {
+            for account in self.accounts(group) {
+                row.pause_exits += account.tally.pause_exits;
+                row.ple_grow += account.tally.ple_grow;
+                row.ple_shrink += account.tally.ple_shrink;
+                row.ple_window_max = row.ple_window_max.max(account.tally.ple_window_max);
+                for (&target, &count) in &account.yielded_to {
                     if self.is_vcpu_of(target, number) {
                         row.switched_to_same_vm += count;
                     } else {
@@ -328,9 +326,12 @@ impl<'a> Tables<'a> {
         rows
     }
 
-    fn is_vcpu_of(&self, thread: ThreadId, vm: usize) -> bool {
-        let vcpu = self.analysis.threads.get(thread).vcpu;
-        thread != OTHER_TARGETS && vcpu.and_then(|vcpu| self.vm_of.get(&vcpu)).copied() == Some(vm)
+    fn is_vcpu_of(&self, thread: ThreadIndex, vm: usize) -> bool {
+        if thread == OTHER_TARGETS {
+            return false;
+        }
+        let vcpu = self.analysis.tracker.threads().get(thread).vcpu;
+        vcpu.and_then(|vcpu| self.vm_of.get(&vcpu)).copied() == Some(vm)
     }
 
     /// Halt polling by VM.
@@ -341,8 +342,8 @@ impl<'a> Tables<'a> {
                 vm: group.name.clone(),
                 ..HaltPolls::default()
             };
-            for vcpu in self.of_group(group) {
-                let tally = &vcpu.tally;
+            for account in self.accounts(group) {
+                let tally = &account.tally;
                 row.halts += tally.halts;
                 row.poll_success += tally.poll_success;
                 row.poll_fail += tally.poll_fail;
@@ -361,14 +362,14 @@ impl<'a> Tables<'a> {
         let mut rows = Vec::new();
         for group in self.selected() {
             let mut counts = BTreeMap::<(Option<u8>, &'static str), u64>::new();
-            for vcpu in self.of_group(group) {
-                for (vector, count) in vcpu.hits.vectors() {
+            for account in self.accounts(group) {
+                for (vector, count) in account.hits.vectors() {
                     *counts
                         .entry((Some(vector), vector_name(vector)))
                         .or_default() += count;
                 }
-                *counts.entry((None, "device")).or_default() += vcpu.hits.devices;
-                *counts.entry((None, "unknown")).or_default() += vcpu.hits.unknown;
+                *counts.entry((None, "device")).or_default() += account.hits.devices;
+                *counts.entry((None, "unknown")).or_default() += account.hits.unknown;
             }
             let mut table: Vec<Interrupts> = counts
                 .into_iter()
@@ -385,6 +386,14 @@ impl<'a> Tables<'a> {
             rows.append(&mut table);
         }
         rows
+    }
+}
+
+/// A task's name, or its id where it has none.
+fn shown_name(thread: &Thread, names: &dyn Names) -> String {
+    match names.name(thread.name) {
+        "" => format!("tid {}", thread.tid.0),
+        name => name.to_owned(),
     }
 }
 

@@ -1,15 +1,14 @@
 //! Spinning vCPUs: PAUSE exits, what followed them, and the PLE window.
 
-use crate::Analysis;
-use crate::threads::ThreadId;
-use crate::vcpu::Vcpu;
+use crate::account::Account;
+use stealtime_track::ThreadIndex;
 
 /// Most different tasks told apart that a spinning vCPU was switched to.
 const MAX_TARGETS: usize = 256;
 /// The tasks beyond.
-pub(crate) const OTHER_TARGETS: ThreadId = ThreadId::MAX;
+pub(crate) const OTHER_TARGETS: ThreadIndex = ThreadIndex(u32::MAX);
 
-impl Vcpu {
+impl Account {
     /// A PAUSE exit: the guest stretch before it was spinning if it followed another PAUSE exit. Of
     /// the first stretch nobody knows when the spinning began, so spinning is a lower bound.
     pub(crate) fn on_pause_exit(&mut self, counts: bool) {
@@ -22,7 +21,7 @@ impl Vcpu {
     }
 
     /// It is switched out for `next` while handling a PAUSE exit.
-    pub(crate) fn on_yielded(&mut self, next: ThreadId) {
+    pub(crate) fn on_yielded(&mut self, next: ThreadIndex) {
         if !std::mem::take(&mut self.pause_open) {
             return;
         }
@@ -34,15 +33,11 @@ impl Vcpu {
         };
         *self.yielded_to.entry(target).or_default() += 1;
     }
-}
 
-impl Analysis {
     /// `kvm_ple_window_update`.
-    pub(crate) fn on_ple_window(&mut self, vcpu: u32, new: u32, old: u32) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu as usize) {
-            vcpu.tally.ple_grow += u64::from(new > old);
-            vcpu.tally.ple_shrink += u64::from(new < old);
-            vcpu.tally.ple_window_max = vcpu.tally.ple_window_max.max(new).max(old);
-        }
+    pub(crate) fn on_ple_window(&mut self, new: u32, old: u32) {
+        self.tally.ple_grow += u64::from(new > old);
+        self.tally.ple_shrink += u64::from(new < old);
+        self.tally.ple_window_max = self.tally.ple_window_max.max(new).max(old);
     }
 }

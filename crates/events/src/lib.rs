@@ -13,6 +13,7 @@ pub mod exit_reason;
 pub mod hypercall;
 mod ids;
 mod kind;
+mod tracepoints;
 pub mod vector;
 
 pub use context::Context;

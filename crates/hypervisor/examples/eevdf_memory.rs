@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use stealtime_hypervisor::eevdf::{Attr, Config, Fair, GroupId, PickMode, RqId, TaskId};
+use stealtime_hypervisor::fair::{Attr, Config, Fair, GroupId, PickMode, RqId, TaskId};
 
 const CPUS: usize = 4096;
 const GROUPS: usize = 64;

@@ -31,13 +31,13 @@ pub trait Events {
     fn hw_post_on_already_set(&self, _vector: u8) {}
     /// Guest-mode microcode processed a notification; `merged` PIR bits moved (0: spurious).
     fn notification_in_guest(&self, _merged: u32) {}
-    /// A notification reached a CPU in the host: one host interrupt for nothing.
+    /// A notification reached a CPU in the host: a useless host interrupt.
     fn notification_in_host(&self) {}
     /// SN was set with a locked operation.
     fn sn_set(&self) {}
     /// SN was cleared with a locked operation.
     fn sn_cleared(&self) {}
-    /// PIR was taken over into the IRR; `merged` bits moved (0: nothing was there).
+    /// PIR was moved into the IRR; `merged` bits moved (0: it was empty).
     fn pir_harvested(&self, _merged: u32) {}
     /// Nothing was to be synchronized: PIR was not read.
     fn sync_skipped(&self) {}
@@ -54,11 +54,11 @@ pub trait Events {
 
     // ---- local APIC
 
-    /// An interrupt was handed to a vCPU; `taken` says whether its LAPIC took it.
-    fn interrupt_accepted(&self, _vector: u8, _taken: bool) {}
+    /// An interrupt was delivered to a vCPU, whose LAPIC has `accepted` it or not.
+    fn interrupt_accepted(&self, _vector: u8, _accepted: bool) {}
     /// A destination was resolved without the destination map.
     fn destination_slow_path(&self) {}
-    /// An IPI reached nobody.
+    /// An IPI reached no LAPIC.
     fn ipi_reached_nobody(&self, _vector: u8) {}
     /// Hardware virtualized an IPI.
     fn ipi_virtualized(&self, _vector: u8) {}
@@ -77,7 +77,7 @@ pub trait Events {
     fn timer_out_of_hv_range(&self) {}
     /// The timer expired.
     fn timer_expired(&self) {}
-    /// An expiry was swallowed because one is pending.
+    /// An expiry was dropped because one is pending.
     fn timer_coalesced(&self) {}
     /// The expiry was injected directly by the vCPU's own thread.
     fn timer_injected_directly(&self) {}
@@ -92,7 +92,7 @@ pub trait Events {
     /// Periods of a periodic timer were dropped after a long stop.
     fn timer_periods_dropped(&self, _periods: u64) {}
     /// The timer advance was adapted.
-    fn timer_advance_changed(&self, _from_ns: u32, _to_ns: u32) {}
+    fn timer_advance_changed(&self, _old_ns: u32, _new_ns: u32) {}
     /// An hrtimer was placed on a housekeeping CPU.
     fn hrtimer_moved(&self) {}
     /// The housekeeping CPU refused an hrtimer, which would be its first event.
@@ -102,7 +102,7 @@ pub trait Events {
 
     /// A halt polled for so many ns; `successful`: it never slept.
     fn halt_polled(&self, _successful: bool, _poll_ns: u64) {}
-    /// A successful poll ended by a wakeup for somebody else.
+    /// A successful poll ended by a wakeup for another vCPU.
     fn halt_poll_invalid(&self) {}
     /// The polling window after a halt, in ns.
     fn halt_poll_window(&self, _own_ns: u32) {}
@@ -124,8 +124,8 @@ pub trait Events {
 
     /// A softirq was raised on a CPU.
     fn softirq_raised(&self, _cpu: u32, _nr: u32, _set: crate::wakeup_batch::softirq::SetPending) {}
-    /// Event-check IPIs were sent with so many ICR writes (0: to nobody).
-    fn event_check_sent(&self, _from: u32, _icr_writes: u32) {}
+    /// Event-check IPIs were sent with so many ICR writes (0: to no CPU).
+    fn event_check_sent(&self, _sender: u32, _icr_writes: u32) {}
     /// A batch was finished.
     fn batch_finished(&self, _cpu: u32, _finished: crate::wakeup_batch::Finished) {}
 }

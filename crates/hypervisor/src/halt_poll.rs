@@ -1,4 +1,4 @@
-//! Halt polling: how long a halted vCPU spins before it sleeps, and how that adapts.
+//! Halt polling: the time that a halted vCPU polls before it sleeps, and its adaptation.
 //!
 //! ```text
 //!  begin ──poll for own_ns──▶ woken while polling ─────────────────────┐
@@ -6,21 +6,35 @@
 //!    └──own_ns 0 or forbidden──▶ block ──▶ woken after halt_ns ──▶ end: grow, keep or shrink
 //! ```
 //!
-//! Kernel: `kvm_vcpu_halt`, `grow_halt_poll_ns`, `shrink_halt_poll_ns`. All quantities of the
-//! window are 32 bits and a product that overflows is cut, as upstream.
+//! Kernel: `kvm_vcpu_halt`, `grow_halt_poll_ns`, `shrink_halt_poll_ns`. The window has 32 bits, and
+//! products wrap, as upstream.
+//!
+//! ```
+//! use stealtime_hypervisor::halt_poll::{Adaptation, HaltEnd, HaltPoll, HaltPollKnobs};
+//!
+//! let knobs = HaltPollKnobs::default();
+//! let mut poll = HaltPoll::default();
+//! let halt = poll.begin(&knobs, true);
+//! assert!(!halt.polls()); // The first window is 0.
+//!
+//! // A sleep of 50 us is short: polling would have caught the wakeup.
+//! let end = HaltEnd { waited: true, halt_ns: 50_000, poll_ns: 0, valid_wakeup: true };
+//! assert_eq!(poll.end(&knobs, &halt, &end, &()), Adaptation::Grown);
+//! assert_eq!(poll.own_ns(), 10_000);
+//! ```
 
 use crate::events::Events;
 
 /// Module parameters of `kvm`, and a VM's own cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HaltPollKnobs {
-    /// `kvm.halt_poll_ns`: most to poll, unless the VM overrides it.
+    /// `kvm.halt_poll_ns`: longest window, unless the VM overrides it.
     pub halt_poll_ns: u32,
     /// `kvm.halt_poll_ns_grow`: factor; 0 never grows.
     pub grow: u32,
-    /// `kvm.halt_poll_ns_grow_start`: the first step, and the least window, in ns.
+    /// `kvm.halt_poll_ns_grow_start`: the first and shortest window, in ns.
     pub grow_start_ns: u32,
-    /// `kvm.halt_poll_ns_shrink`: divisor; 0 shrinks to nothing at once.
+    /// `kvm.halt_poll_ns_shrink`: divisor; 0 shrinks to 0 at once.
     pub shrink: u32,
     /// `KVM_CAP_HALT_POLL` of the VM: replaces `halt_poll_ns`, in ns.
     pub vm_max_ns: Option<u32>,
@@ -53,40 +67,40 @@ impl HaltPollKnobs {
     }
 }
 
-/// What changed the window.
+/// The change of the window by a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Adaptation {
     /// It stayed.
     Kept,
     /// A short sleep: polling longer would have caught it.
     Grown,
-    /// A long sleep or an invalid wakeup: polling was in vain.
+    /// A long sleep or an invalid wakeup: polling was useless.
     Shrunk,
     /// The cap is 0.
     Disabled,
 }
 
-/// How a halt ended.
+/// The end of a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HaltEnd {
-    /// The vCPU really slept; false if polling or the last check before sleeping found work.
+    /// The vCPU has slept; false if polling or the last check before sleeping found work.
     pub waited: bool,
-    /// From the start of the halt until it ended, in ns.
+    /// Time from the start of the halt to its end, in ns.
     pub halt_ns: u64,
-    /// From the start of the halt until polling ended, in ns; 0 without polling.
+    /// Time from the start of the halt to the end of polling, in ns; 0 without polling.
     pub poll_ns: u64,
-    /// The wakeup was for this vCPU (s390 can say no; always true on x86).
+    /// The wakeup was for this vCPU (may be false on s390; always true on x86).
     pub valid_wakeup: bool,
 }
 
-/// A polling turn's surroundings.
+/// The state of the CPU in one iteration of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PollTurn {
-    /// Since the start of the halt, in ns.
+    /// Time since the start of the halt, in ns.
     pub elapsed_ns: u64,
-    /// No other task wants this CPU (`single_task_running`).
+    /// No other task is runnable on this CPU (`single_task_running`).
     pub alone: bool,
-    /// A reschedule is due.
+    /// A reschedule is requested.
     pub need_resched: bool,
 }
 
@@ -110,7 +124,7 @@ impl Halt {
         if self.allowed { self.own_ns } else { 0 }
     }
 
-    /// Whether to poll another turn (`kvm_vcpu_can_poll`).
+    /// Whether to poll another iteration (`kvm_vcpu_can_poll`).
     #[must_use]
     pub const fn keeps_polling(&self, turn: &PollTurn) -> bool {
         self.polls() && turn.alone && !turn.need_resched && turn.elapsed_ns < self.own_ns as u64
@@ -124,7 +138,7 @@ pub struct HaltPoll {
 }
 
 impl HaltPoll {
-    /// The window, in ns. Growth may carry it beyond the cap; the next halt cuts it.
+    /// The window, in ns. Growth may exceed the cap until the next halt.
     #[must_use]
     pub const fn own_ns(&self) -> u32 {
         self.own_ns
@@ -142,7 +156,8 @@ impl HaltPoll {
 
     /// The halt ended: counts it and adapts the window.
     ///
-    /// The knobs are read anew, since an administrator may have changed them meanwhile.
+    /// The knobs are a parameter again, because an administrator may have changed them during the
+    /// halt.
     pub fn end<E: Events>(
         &mut self,
         knobs: &HaltPollKnobs,
@@ -150,6 +165,7 @@ impl HaltPoll {
         end: &HaltEnd,
         events: &E,
     ) -> Adaptation {
+        debug_assert!(end.poll_ns <= end.halt_ns, "polling is part of the halt");
         if halt.polls() {
             events.halt_polled(!end.waited, end.poll_ns);
             if !end.waited && !end.valid_wakeup {
@@ -187,7 +203,7 @@ impl HaltPoll {
         if knobs.grow == 0 {
             return Adaptation::Kept;
         }
-        // Cut to 32 bits like the kernel's unsigned int.
+        // Wraps at 32 bits like the kernel's `unsigned int`.
         self.own_ns = self
             .own_ns
             .wrapping_mul(knobs.grow)

@@ -1,9 +1,9 @@
-//! IPI tracking: which vCPU a spinning vCPU probably waits for.
+//! IPI tracking: the vCPU that a spinning vCPU probably waits for.
 //!
-//! Each vCPU remembers the last unicast fixed IPI that it sent and who sent it the last one. A
-//! vCPU that spins soon after sending is likely to wait for its receiver. Everything here is a
-//! hint: words are read and written without a lock, and a reader that meets a half-written pair
-//! gets "nothing known".
+//! Each vCPU has a record of the last unicast fixed IPI that it sent, and the sender of the last
+//! one that it received. A vCPU that spins soon after sending is likely to wait for the receiver.
+//! All records are hints: words are read and written without a lock, and a half-written pair reads
+//! as no record.
 //!
 //! ```text
 //!  sender's context                        receiver's context
@@ -12,8 +12,31 @@
 //!      ▲──────────────── clears pending ────────────┘
 //! ```
 //!
-//! Directed-yield series v3, patches 6–8 (not merged). Two rules for the EOI are there: the second
-//! version's, which wipes more than it should, and the third's.
+//! Directed-yield series v3, patches 6–8 (not merged), with the EOI rules of its second version,
+//! which clears too much, and of its third.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::ipi_tracking::{
+//!     IpiContext, IpiKnobs, NotRecorded, Unicast, confirmed_receiver, eoi, record,
+//! };
+//!
+//! let contexts = [(); 2].map(|()| IpiContext::<AtomicU64>::new());
+//! let knobs = IpiKnobs::default();
+//!
+//! // vCPU 0 sends vector 0xfb to vCPU 1 and spins for the answer.
+//! let ipi = Unicast { sender: 0, receiver: 1, vector: 0xfb };
+//! record(&contexts, &knobs, &ipi, 1_000, &())?;
+//! let awaited = confirmed_receiver(&contexts, &knobs, 0, 2_000);
+//! assert_eq!(awaited.map(|awaited| awaited.receiver), Some(1));
+//!
+//! // The end of the interrupt on vCPU 1 settles the record.
+//! eoi(&contexts, &knobs, 1, Some(0xfb), 3_000, &())?;
+//! assert_eq!(confirmed_receiver(&contexts, &knobs, 0, 4_000), None);
+//! # Ok::<(), NotRecorded>(())
+//! ```
 
 use core::sync::atomic::Ordering;
 
@@ -24,17 +47,17 @@ use crate::word::AtomicWord;
 /// Vectors"): the LAPIC reports an error and sends nothing.
 pub const FIRST_LEGAL_VECTOR: u8 = 16;
 
-/// The most vCPUs that a context can name.
+/// Largest number of vCPUs that a context can name.
 pub const MAX_VCPUS: u32 = (1 << 24) - 1;
 
-/// What an EOI clears.
+/// The records that an EOI clears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EoiRule {
-    /// Version 3: only the record whose vector it ends.
+    /// Version 3: only the record of its vector.
     #[default]
     VectorMatched,
-    /// Version 2: the receiver's whole context, its own outgoing record included, whatever
-    /// vector ended. Kept to show what that costs.
+    /// Version 2: the receiver's whole context, including its outgoing record, regardless of the
+    /// vector. Exists to show the cost.
     AnyVector,
 }
 
@@ -43,11 +66,11 @@ pub enum EoiRule {
 pub struct IpiKnobs {
     /// `kvm.ipi_tracking_enabled`.
     pub ipi_tracking_enabled: bool,
-    /// `kvm.ipi_window_ns`: a record is believed for so long, the bound included.
+    /// `kvm.ipi_window_ns`: longest age of a valid record.
     pub ipi_window_ns: u64,
     /// `kvm.ipi_eoi_rule` (no upstream name).
     pub eoi_rule: EoiRule,
-    /// `kvm.guest_yield_hint` (no upstream name): a guest may name the vCPU it waits for.
+    /// `kvm.guest_yield_hint` (no upstream name): a guest may name the vCPU that it waits for.
     pub guest_yield_hint: bool,
 }
 
@@ -62,7 +85,7 @@ impl Default for IpiKnobs {
     }
 }
 
-/// Where the content of a slot comes from.
+/// The source of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HintSource {
     /// An IPI that software delivered.
@@ -70,27 +93,38 @@ pub enum HintSource {
         /// Its vector.
         vector: u8,
     },
-    /// The guest itself.
+    /// A hint of the guest.
     Guest,
 }
 
-/// The content of a slot: whom its owner waits for.
+/// A record: the vCPU that its owner waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Awaited {
-    /// The vCPU waited for.
+    /// The vCPU that the owner waits for.
     pub receiver: u32,
-    /// How that is known.
+    /// The source of the record.
     pub source: HintSource,
-    /// Since when, in ns.
+    /// Time of the record, in ns.
     pub time_ns: u64,
 }
 
-/// A vCPU that does not exist was named.
+/// A unicast fixed IPI between vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unicast {
+    /// The vCPU that sends it.
+    pub sender: u32,
+    /// The only vCPU that accepts it.
+    pub receiver: u32,
+    /// Its vector.
+    pub vector: u8,
+}
+
+/// The VM has no vCPU of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NoSuchVcpu {
-    /// The vCPU named.
+    /// The number.
     pub vcpu: u32,
-    /// How many there are.
+    /// Number of vCPUs of the VM.
     pub vcpus: usize,
 }
 
@@ -98,7 +132,7 @@ impl core::fmt::Display for NoSuchVcpu {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
-            "vCPU {} of a VM that has {}: use an index below that",
+            "no vCPU {} in a VM of {}: use an index below that",
             self.vcpu, self.vcpus
         )
     }
@@ -107,7 +141,7 @@ impl core::fmt::Display for NoSuchVcpu {
 impl core::error::Error for NoSuchVcpu {}
 
 const RECEIVER_MASK: u64 = (1 << 24) - 1;
-const NOBODY: u64 = RECEIVER_MASK;
+const NO_VCPU: u64 = RECEIVER_MASK;
 const VECTOR_SHIFT: u32 = 24;
 const PENDING: u64 = 1 << 32;
 const FROM_GUEST: u64 = 1 << 33;
@@ -117,9 +151,9 @@ const TAG_MASK: u64 = (1 << 24) - 1;
 /// One vCPU's context.
 ///
 /// `outgoing` packs receiver (bits 0–23), vector (24–31), pending (32), source (33) and the low 24
-/// bits of the time (40–63). The tag lets a reader see that record and time belong together, and
-/// keeps an EOI from clearing a record made since it looked. A context has a cache line of its
-/// own, since its vCPU writes it with every IPI.
+/// bits of the time (40–63). By this tag a reader detects a time of another record, and an EOI
+/// does not clear a record that is newer than its load. A context has a cache line of its own,
+/// because its vCPU writes it with every IPI.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub struct IpiContext<W> {
@@ -135,26 +169,26 @@ impl<W: AtomicWord> Default for IpiContext<W> {
 }
 
 impl<W: AtomicWord> IpiContext<W> {
-    /// A context that knows nothing.
+    /// A context without records.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            outgoing: W::new(NOBODY),
+            outgoing: W::new(NO_VCPU),
             time_ns: W::new(0),
-            sender: W::new(NOBODY),
+            sender: W::new(NO_VCPU),
         }
     }
 
-    /// The vCPU is created or destroyed, or gets an INIT: all is forgotten, the time included. Upstream
-    /// keeps the time at INIT; without a relation nothing reads it.
+    /// The vCPU is created or destroyed, or receives an INIT: clears all records and the time.
+    /// Upstream keeps the time at INIT, which nothing reads without a record.
     pub fn reset(&self) {
         self.clear();
         self.time_ns.store(0, Ordering::Relaxed);
     }
 
     fn clear(&self) {
-        self.outgoing.store(NOBODY, Ordering::Relaxed);
-        self.sender.store(NOBODY, Ordering::Relaxed);
+        self.outgoing.store(NO_VCPU, Ordering::Relaxed);
+        self.sender.store(NO_VCPU, Ordering::Relaxed);
     }
 
     /// The vCPU that sent the last recorded IPI to this one.
@@ -163,13 +197,14 @@ impl<W: AtomicWord> IpiContext<W> {
         named(self.sender.load(Ordering::Relaxed))
     }
 
-    /// Whom this vCPU waits for, however long ago that was recorded.
+    /// The vCPU that this one waits for, regardless of the record's age.
     #[must_use]
     pub fn awaited(&self) -> Option<Awaited> {
+        // Pairs with the release in `store`: the time is at least as new as the record.
         let outgoing = self.outgoing.load(Ordering::Acquire);
         let time_ns = self.time_ns.load(Ordering::Relaxed);
         let receiver = named(outgoing)?;
-        // A time of another record: nothing is known.
+        // A newer time than the record's: the pair is half-written.
         if outgoing & PENDING == 0 || outgoing >> TAG_SHIFT != time_ns & TAG_MASK {
             return None;
         }
@@ -194,13 +229,13 @@ impl<W: AtomicWord> IpiContext<W> {
         self.outgoing.store(outgoing, Ordering::Release);
     }
 
-    /// Clears the pending record of this sender if `ends` says so; true if it did.
+    /// Clears the pending record of this sender if it `matches`; true if it did.
     ///
-    /// A record made meanwhile is left alone.
-    fn settle(&self, ends: impl FnOnce(u64) -> bool) -> bool {
+    /// A concurrent newer record stays: the exchange fails.
+    fn settle(&self, matches: impl FnOnce(u64) -> bool) -> bool {
         let outgoing = self.outgoing.load(Ordering::Relaxed);
         outgoing & PENDING != 0
-            && ends(outgoing)
+            && matches(outgoing)
             && self
                 .outgoing
                 .compare_exchange(
@@ -215,11 +250,11 @@ impl<W: AtomicWord> IpiContext<W> {
 
 fn named(word: u64) -> Option<u32> {
     let index = word & RECEIVER_MASK;
-    (index != NOBODY).then_some(index as u32)
+    (index != NO_VCPU).then_some(index as u32)
 }
 
 fn context<W>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<&IpiContext<W>, NoSuchVcpu> {
-    // A number that a record cannot hold would come back as another vCPU's.
+    // A record has 24 bits for the number: a larger one would read as another vCPU.
     let vcpus = contexts.len().min(MAX_VCPUS as usize);
     match contexts.get(vcpu as usize) {
         Some(context) if (vcpu as usize) < vcpus => Ok(context),
@@ -227,12 +262,12 @@ fn context<W>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<&IpiContext<W>, N
     }
 }
 
-/// Why an IPI leaves no record.
+/// Why an IPI leaves no record: the usual case for all but unicast fixed IPIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotRecorded {
     /// Tracking is off.
     Disabled,
-    /// It has no sending vCPU: an IOAPIC, an MSI, the kernel.
+    /// It has no sending vCPU: an I/O APIC, an MSI, the kernel.
     NoSender,
     /// Its delivery mode is not fixed (lowest priority, SMI, NMI, INIT, startup).
     NotFixed,
@@ -242,15 +277,42 @@ pub enum NotRecorded {
     IllegalVector,
     /// No vCPU accepted it.
     NoReceiver,
-    /// Several accepted it.
+    /// Several vCPUs accepted it.
     SeveralReceivers,
     /// Its only receiver is its sender.
     ToSelf,
+    /// Its sender or receiver has no context.
+    NoSuchVcpu(NoSuchVcpu),
 }
 
-/// Watches the delivery of one interrupt, in the fast and in the slow path alike.
+impl From<NoSuchVcpu> for NotRecorded {
+    fn from(error: NoSuchVcpu) -> Self {
+        Self::NoSuchVcpu(error)
+    }
+}
+
+impl core::fmt::Display for NotRecorded {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "IPI tracking is off",
+            Self::NoSender => "the interrupt has no sending vCPU",
+            Self::NotFixed => "the delivery mode is not fixed",
+            Self::Shorthand => "the destination is a shorthand",
+            Self::IllegalVector => "the vector is below 16",
+            Self::NoReceiver => "no vCPU accepted the IPI",
+            Self::SeveralReceivers => "several vCPUs accepted the IPI",
+            Self::ToSelf => "the sender is the only receiver",
+            Self::NoSuchVcpu(error) => return error.fmt(f),
+        })
+    }
+}
+
+impl core::error::Error for NotRecorded {}
+
+/// Watches the delivery of one interrupt, in the fast and in the slow path.
 ///
-/// Tell it the result of each `set_irq`, then [`finish`](Self::finish).
+/// Report the result of each `set_irq` by [`destination`](Self::destination), then call
+/// [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Delivery {
     sender: Option<u32>,
@@ -271,8 +333,8 @@ impl Delivery {
         }
     }
 
-    /// A destination's `set_irq` returned `result`. Above 0 is accepted, also where the vector
-    /// was pending already.
+    /// Reports the `result` of a destination's `set_irq`: above 0 if it accepted the interrupt,
+    /// even if the vector was pending.
     pub const fn destination(&mut self, vcpu: u32, result: i32) {
         if result > 0 {
             self.receivers = self.receivers.saturating_add(1);
@@ -280,15 +342,16 @@ impl Delivery {
         }
     }
 
-    /// Whom to record, or why nobody.
+    /// The IPI to record.
     ///
     /// # Errors
-    /// [`NotRecorded`]; that is the usual case for anything but a unicast fixed IPI.
-    pub fn recordable(&self) -> Result<(u32, u32, u8), NotRecorded> {
+    /// [`NotRecorded`] for all but unicast fixed IPIs.
+    pub fn recordable(&self) -> Result<Unicast, NotRecorded> {
         let vector = self.icr_low as u8;
         let Some(sender) = self.sender else {
             return Err(NotRecorded::NoSender);
         };
+        // ICR bits 10:8 are the delivery mode, bits 19:18 the shorthand.
         if self.icr_low >> 8 & 7 != 0 {
             Err(NotRecorded::NotFixed)
         } else if self.icr_low >> 18 & 3 != 0 {
@@ -302,70 +365,69 @@ impl Delivery {
         } else if self.last == sender {
             Err(NotRecorded::ToSelf)
         } else {
-            Ok((sender, self.last, vector))
+            Ok(Unicast {
+                sender,
+                receiver: self.last,
+                vector,
+            })
         }
     }
 
-    /// Records the IPI if it is one that tells whom the sender waits for.
+    /// Records the IPI if its sender may wait for its receiver.
     ///
     /// # Errors
-    /// [`NoSuchVcpu`] for a sender or receiver without a context.
+    /// [`NotRecorded`]; no context has changed.
     pub fn finish<W: AtomicWord, E: Events>(
         &self,
         contexts: &[IpiContext<W>],
         knobs: &IpiKnobs,
         now_ns: u64,
         events: &E,
-    ) -> Result<Result<(), NotRecorded>, NoSuchVcpu> {
-        match self.recordable() {
-            Ok((sender, receiver, vector)) => {
-                record(contexts, knobs, sender, receiver, vector, now_ns, events)
-            }
-            Err(why) => Ok(Err(why)),
-        }
+    ) -> Result<(), NotRecorded> {
+        record(contexts, knobs, &self.recordable()?, now_ns, events)
     }
 }
 
-/// Records that `sender` sent `vector` to `receiver` at `now_ns`. One slot: an earlier record of
-/// the sender is replaced.
+/// Records an IPI that is sent at `now_ns`, in place of the sender's last record.
 ///
 /// # Errors
-/// [`NoSuchVcpu`]; nothing was recorded.
+/// [`NotRecorded`]; no context has changed.
 pub fn record<W: AtomicWord, E: Events>(
     contexts: &[IpiContext<W>],
     knobs: &IpiKnobs,
-    sender: u32,
-    receiver: u32,
-    vector: u8,
+    ipi: &Unicast,
     now_ns: u64,
     events: &E,
-) -> Result<Result<(), NotRecorded>, NoSuchVcpu> {
-    let from = context(contexts, sender)?;
-    let to = context(contexts, receiver)?;
-    let refused = if !knobs.ipi_tracking_enabled {
-        Some(NotRecorded::Disabled)
-    } else if sender == receiver {
-        Some(NotRecorded::ToSelf)
-    } else if vector < FIRST_LEGAL_VECTOR {
-        Some(NotRecorded::IllegalVector)
-    } else {
-        None
-    };
-    if let Some(why) = refused {
-        return Ok(Err(why));
+) -> Result<(), NotRecorded> {
+    let Unicast {
+        sender,
+        receiver,
+        vector,
+    } = *ipi;
+    let source = context(contexts, sender)?;
+    let target = context(contexts, receiver)?;
+    if !knobs.ipi_tracking_enabled {
+        return Err(NotRecorded::Disabled);
     }
-    from.store(receiver, u64::from(vector) << VECTOR_SHIFT, now_ns);
-    to.sender
+    if sender == receiver {
+        return Err(NotRecorded::ToSelf);
+    }
+    if vector < FIRST_LEGAL_VECTOR {
+        return Err(NotRecorded::IllegalVector);
+    }
+    source.store(receiver, u64::from(vector) << VECTOR_SHIFT, now_ns);
+    target
+        .sender
         .store(u64::from(sender) & RECEIVER_MASK, Ordering::Relaxed);
     events.ipi_recorded(sender, receiver, vector);
-    Ok(Ok(()))
+    Ok(())
 }
 
-/// The guest says that `waiter` waits for `holder`. It enters the slot of a confirmed receiver;
-/// no EOI clears it, only age, [`withdraw_hint`] or the next record. False where the knob is off.
+/// Records a hint of the guest that `waiter` waits for `holder`. No EOI clears it, only its age,
+/// [`withdraw_hint`] or the next record. False where the knob is off.
 ///
 /// # Errors
-/// [`NoSuchVcpu`]: the guest's number is checked, not believed.
+/// [`NoSuchVcpu`]: the guest may give any number.
 pub fn guest_hint<W: AtomicWord, E: Events>(
     contexts: &[IpiContext<W>],
     knobs: &IpiKnobs,
@@ -374,17 +436,17 @@ pub fn guest_hint<W: AtomicWord, E: Events>(
     now_ns: u64,
     events: &E,
 ) -> Result<bool, NoSuchVcpu> {
-    let from = context(contexts, waiter)?;
+    let source = context(contexts, waiter)?;
     context(contexts, holder)?;
     if !knobs.guest_yield_hint || waiter == holder {
         return Ok(false);
     }
-    from.store(holder, FROM_GUEST, now_ns);
+    source.store(holder, FROM_GUEST, now_ns);
     events.guest_hint(waiter, holder);
     Ok(true)
 }
 
-/// The guest takes its hint back; false if the slot holds none.
+/// Clears a hint of the guest; false if there is none.
 ///
 /// # Errors
 /// [`NoSuchVcpu`].
@@ -395,28 +457,29 @@ pub fn withdraw_hint<W: AtomicWord>(
     Ok(context(contexts, waiter)?.settle(|outgoing| outgoing & FROM_GUEST != 0))
 }
 
-/// `vcpu` is destroyed: its context is reset, and no other context names it any more, so that no
-/// later hint does.
+/// Resets the context of a destroyed vCPU, and clears it from all other contexts, so that no hint
+/// names it.
 ///
-/// To be called when nothing can be delivered to `vcpu` any more and deliveries under way have
-/// ended (the kernel's grace period): one that ends later would record it again. Upstream resets
-/// only the context itself, and a sender's hint names the vCPU that is gone for a window more.
+/// Call this when nothing can be delivered to `vcpu` and pending deliveries have ended (the
+/// kernel's grace period): a later delivery would record it again. Upstream resets only the vCPU's
+/// own context, and a sender's hint names the destroyed vCPU for one more window.
 ///
 /// # Errors
 /// [`NoSuchVcpu`].
 pub fn forget<W: AtomicWord>(contexts: &[IpiContext<W>], vcpu: u32) -> Result<(), NoSuchVcpu> {
     context(contexts, vcpu)?.reset();
-    for other in contexts {
-        // A record made meanwhile is of another vCPU: nothing can be sent to this one.
-        other.settle(|outgoing| named(outgoing) == Some(vcpu));
-        let (gone, nobody) = (u64::from(vcpu), NOBODY);
-        let (ok, fail) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _ = other.sender.compare_exchange(gone, nobody, ok, fail);
+    for context in contexts {
+        // A concurrent record names another vCPU: no IPI reaches the destroyed one.
+        context.settle(|outgoing| named(outgoing) == Some(vcpu));
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = context
+            .sender
+            .compare_exchange(u64::from(vcpu), NO_VCPU, success, failure);
     }
     Ok(())
 }
 
-/// Whom `sender` waits for, if that is recent enough to believe. Costs two loads.
+/// The vCPU that `sender` waits for, if the record is within the window. Costs two loads.
 #[must_use]
 pub fn confirmed_receiver<W: AtomicWord>(
     contexts: &[IpiContext<W>],
@@ -429,12 +492,12 @@ pub fn confirmed_receiver<W: AtomicWord>(
         HintSource::Ipi { .. } => knobs.ipi_tracking_enabled,
         HintSource::Guest => knobs.guest_yield_hint,
     };
-    // A time in the future wraps to an age beyond any window.
+    // The age of a record in the future wraps, beyond any window.
     let recent = now_ns.wrapping_sub(awaited.time_ns) <= knobs.ipi_window_ns;
     (enabled && recent).then_some(awaited)
 }
 
-/// Whether `candidate` is whom `sender` waits for (`kvm_vcpu_is_ipi_receiver`).
+/// Whether `sender` waits for `candidate` (`kvm_vcpu_is_ipi_receiver`).
 #[must_use]
 pub fn is_ipi_receiver<W: AtomicWord>(
     contexts: &[IpiContext<W>],
@@ -447,8 +510,8 @@ pub fn is_ipi_receiver<W: AtomicWord>(
         .is_some_and(|awaited| awaited.receiver == candidate)
 }
 
-/// `receiver` ends an interrupt; `None` is an EOI while none was in service. True if a sender's
-/// record was settled.
+/// Settles a sender's record as `receiver` ends an interrupt, and returns whether it did. `vector`
+/// is `None` for an EOI without an interrupt in service.
 ///
 /// # Errors
 /// [`NoSuchVcpu`].
@@ -460,31 +523,33 @@ pub fn eoi<W: AtomicWord, E: Events>(
     now_ns: u64,
     events: &E,
 ) -> Result<bool, NoSuchVcpu> {
-    let own = context(contexts, receiver)?;
-    let Some(sender) = own.last_sender() else {
+    let target = context(contexts, receiver)?;
+    let Some(sender) = target.last_sender() else {
         if knobs.eoi_rule == EoiRule::AnyVector {
-            own.clear();
+            target.clear();
         }
         return Ok(false);
     };
-    let from = contexts.get(sender as usize);
+    debug_assert_ne!(sender, receiver, "an IPI to itself is not recorded");
+    let source = contexts.get(sender as usize);
+    debug_assert!(source.is_some(), "the recorded sender has no context");
     let settled = match knobs.eoi_rule {
         EoiRule::VectorMatched => {
             let Some(vector) = vector else {
                 return Ok(false);
             };
-            let settled = from.is_some_and(|from| {
-                from.settle(|outgoing| {
+            let settled = source.is_some_and(|source| {
+                source.settle(|outgoing| {
                     outgoing & FROM_GUEST == 0
                         && named(outgoing) == Some(receiver)
                         && (outgoing >> VECTOR_SHIFT) as u8 == vector
                 })
             });
             if settled {
-                // Unless somebody else has sent an IPI since.
-                let _ = own.sender.compare_exchange(
+                // Fails if another vCPU has sent an IPI since: its record stays.
+                let _ = target.sender.compare_exchange(
                     u64::from(sender),
-                    NOBODY,
+                    NO_VCPU,
                     Ordering::Relaxed,
                     Ordering::Relaxed,
                 );
@@ -492,10 +557,10 @@ pub fn eoi<W: AtomicWord, E: Events>(
             settled
         }
         EoiRule::AnyVector => {
-            own.clear();
-            from.is_some_and(|from| {
-                let age = now_ns.wrapping_sub(from.time_ns.load(Ordering::Relaxed));
-                from.settle(|outgoing| {
+            target.clear();
+            source.is_some_and(|source| {
+                let age = now_ns.wrapping_sub(source.time_ns.load(Ordering::Relaxed));
+                source.settle(|outgoing| {
                     named(outgoing) == Some(receiver) && age <= knobs.ipi_window_ns
                 })
             })

@@ -15,8 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// `SeqCst`, a store `Relaxed`, `Release` or `SeqCst`. This crate only passes those; another
 /// caller that does not gets the panic which `core` documents.
 pub trait AtomicWord: Debug {
-    /// What structures of these words that hardware reads are aligned as: [`CacheLine`], or `()`
-    /// where no hardware reads them.
+    /// Alignment of structures of these words: [`CacheLine`] if hardware reads them, else `()`.
     type Line: Clone + Debug + PartialEq + Eq + core::hash::Hash;
     /// A word that holds `value`.
     fn new(value: u64) -> Self;
@@ -43,8 +42,8 @@ pub trait AtomicWord: Debug {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64>;
-    /// A memory fence. The word only says whose protocol it belongs to, for checkers that keep
-    /// their state in the words; a fence orders all memory. `Relaxed` is no fence at all.
+    /// A memory fence, which orders all memory. The word only identifies the protocol, for checkers
+    /// that keep their state in the words. `Relaxed` has no effect.
     fn fence(&self, order: Ordering);
     /// A full fence that directly follows a read-modify-write of the same CPU (the kernel's
     /// `smp_mb__after_atomic`). Free where a locked instruction is a full barrier already.
@@ -52,9 +51,9 @@ pub trait AtomicWord: Debug {
     fn fence_after_rmw(&self) {
         self.fence(Ordering::SeqCst);
     }
-    /// Runs `body`, which stands for hardware that owns the whole cache line meanwhile (VT-d
-    /// posts in one atomic step). An instrumented word lets no other CPU in; the default simply
-    /// runs it, which is right on one thread and keeps PIR before ON on several.
+    /// Runs `body`, which represents hardware that owns the whole cache line (VT-d posts in one
+    /// atomic step). An instrumented word excludes other CPUs. The default only runs `body`: it is
+    /// exact on one thread, and on several it keeps PIR before ON.
     #[inline]
     fn one_step<R>(&self, body: impl FnOnce() -> R) -> R {
         body()

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use proptest::prelude::*;
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode,
     Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
 };

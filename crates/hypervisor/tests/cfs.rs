@@ -1,7 +1,7 @@
 //! CFS by its public face; that it decides as the kernel's functions do is in `golden/cfs.rs`.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, Cfs, Config, Error, Fair, Feature, PickMode, Preempt, Resched,
 };
 

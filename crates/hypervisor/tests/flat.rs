@@ -1,8 +1,8 @@
 //! Flat picking: effective weights, and what groups get for them.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use stealtime_hypervisor::eevdf::weights::NICE_0_LOAD;
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::weights::NICE_0_LOAD;
+use stealtime_hypervisor::fair::{
     Attr, Block, CgroupMode, Config, Fair, GroupId, OtherLoad, PickMode, Policy, Resched, RqId,
     TaskId, TaskState,
 };

@@ -5,9 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use stealtime_hypervisor::eevdf::{
-    Attr, Block, Config, Fair, Feature, PickMode, TaskId, TaskState,
-};
+use stealtime_hypervisor::fair::{Attr, Block, Config, Fair, Feature, PickMode, TaskId, TaskState};
 use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::{
     GuestTsc, LapicTimer, Now, TimerEnvironment, TimerParameters,

@@ -3,7 +3,7 @@
 //! (fair.c) of Linux 7.2.13, and from the same functions of 6.1.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, Cfs, Config, Fair, PickMode, Policy, Preempt, Resched, RqId, TaskId,
 };
 

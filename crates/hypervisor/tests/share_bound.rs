@@ -4,7 +4,7 @@
 mod share;
 
 use share::{Case, Layout, measure};
-use stealtime_hypervisor::eevdf::PickMode;
+use stealtime_hypervisor::fair::PickMode;
 use stealtime_hypervisor::lag_credit::LagCredit;
 
 const TOTAL_NS: u64 = 4_000_000_000;

@@ -3,7 +3,7 @@
 //! 7.2.13.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, Config, Error, Fair, GroupId, PickMode, Resched, RqId, TaskId, TaskState,
 };
 

@@ -2,7 +2,7 @@
 //! the list that `docs/mechanisms.md` goes through. The KVM half is in `directed_yield`.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, Config, Fair, Feature, GroupId, Member, PickMode, RqId, TaskId, YieldTo,
 };
 
@@ -46,10 +46,10 @@ type GroupIndex = usize;
 
 /// Eligibility of a task and of its groups, lowest level first.
 fn levels(fair: &Fair, task: TaskId) -> Vec<bool> {
-    let mut all = Vec::new();
-    fair.eligibility(task, &mut |eligible, _lag| all.push(eligible))
+    let mut levels = Vec::new();
+    fair.eligibility(task, &mut |level| levels.push(level.eligible))
         .unwrap();
-    all
+    levels
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn yield_sloppy_09_a_credit_is_idempotent_and_never_lowers_lag() {
         .unwrap();
     let lag = |fair: &Fair| {
         let mut lags = Vec::new();
-        fair.eligibility(target, &mut |_, lag| lags.push(lag))
+        fair.eligibility(target, &mut |level| lags.push(level.vlag))
             .unwrap();
         lags
     };

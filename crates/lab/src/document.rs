@@ -1,4 +1,4 @@
-//! A TOML file being read: every key is asked for once, what nobody asked for is a problem.
+//! Reads a TOML file key by key. A key that no reader takes is a problem with its line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,7 +36,11 @@ pub(crate) fn read_text(path: &Path) -> Result<String, LoadError> {
 }
 
 /// Parses the text of a file.
-pub(crate) fn parse<'a>(file: &str, text: &'a str) -> Result<Spanned<DeTable<'a>>, LoadError> {
+///
+/// # Errors
+///
+/// [`LoadError`]: it is no TOML.
+pub fn parse<'a>(file: &str, text: &'a str) -> Result<Spanned<DeTable<'a>>, LoadError> {
     DeTable::parse(text).map_err(|error| {
         let problem = Problem {
             key: String::new(),
@@ -48,15 +52,16 @@ pub(crate) fn parse<'a>(file: &str, text: &'a str) -> Result<Spanned<DeTable<'a>
     })
 }
 
-/// What was found wrong so far, and where each key is.
+/// The problems found in a file, and the places of its keys.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     problems: Vec<Problem>,
     places: BTreeMap<String, Range<usize>>,
 }
 
 impl Notes {
-    pub(crate) fn problem(&mut self, key: &str, span: Range<usize>, problem: String) {
+    /// Adds a problem of a key.
+    pub fn problem(&mut self, key: &str, span: Range<usize>, problem: String) {
         self.push(key, span, problem, None);
     }
 
@@ -75,12 +80,15 @@ impl Notes {
         });
     }
 
-    pub(crate) fn is_fine(&self) -> bool {
+    /// Whether the file has no problem so far.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// Where a key is that was met so far, or the nearest table around it.
-    pub(crate) fn place(&self, key: &str) -> Range<usize> {
+    /// The place of a key that was read, or of the nearest table around it.
+    #[must_use]
+    pub fn place(&self, key: &str) -> Range<usize> {
         place(&self.places, key)
     }
 
@@ -90,7 +98,8 @@ impl Notes {
     }
 
     /// The first problems in the order of their lines.
-    pub(crate) fn diagnostics(mut self, file: &str, text: &str) -> Vec<Diagnostic> {
+    #[must_use]
+    pub fn diagnostics(mut self, file: &str, text: &str) -> Vec<Diagnostic> {
         self.problems.sort_by_key(|problem| problem.span.start);
         let problems = self.problems.into_iter().take(MOST_SHOWN);
         problems.map(|problem| problem.at(file, text)).collect()
@@ -113,18 +122,20 @@ pub(crate) fn place(places: &BTreeMap<String, Range<usize>>, key: &str) -> Range
 
 /// A value with its place.
 #[derive(Clone, Debug)]
-pub(crate) struct Item<'t, 'a> {
+pub struct Item<'t, 'a> {
     /// Dotted path.
-    pub(crate) key: String,
+    pub key: String,
     pub(crate) key_span: Range<usize>,
     pub(crate) span: Range<usize>,
-    pub(crate) value: &'t DeValue<'a>,
+    /// As the parser gives it.
+    pub value: &'t DeValue<'a>,
 }
 
 /// A table whose keys are taken one by one.
 #[derive(Debug)]
-pub(crate) struct Table<'t, 'a> {
-    pub(crate) key: String,
+pub struct Table<'t, 'a> {
+    /// Dotted path.
+    pub key: String,
     items: Vec<(String, Item<'t, 'a>)>,
     asked: Vec<String>,
 }
@@ -138,12 +149,9 @@ fn joined(outer: &str, name: &str) -> String {
 }
 
 impl<'t, 'a> Table<'t, 'a> {
-    pub(crate) fn new(
-        key: &str,
-        span: Range<usize>,
-        table: &'t DeTable<'a>,
-        notes: &mut Notes,
-    ) -> Self {
+    /// A table of the file, with the place of its header.
+    #[must_use]
+    pub fn new(key: &str, span: Range<usize>, table: &'t DeTable<'a>, notes: &mut Notes) -> Self {
         let mut items: Vec<_> = table
             .iter()
             .map(|(name, value)| {
@@ -175,7 +183,7 @@ impl<'t, 'a> Table<'t, 'a> {
     }
 
     /// Takes a key out.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Item<'t, 'a>> {
+    pub fn take(&mut self, name: &str) -> Option<Item<'t, 'a>> {
         self.asked.push(name.to_owned());
         let at = self.items.iter().position(|(key, _)| key == name)?;
         Some(self.items.remove(at).1)
@@ -187,7 +195,7 @@ impl<'t, 'a> Table<'t, 'a> {
     }
 
     /// Whatever was not taken is unknown. `also` are names that would have been taken otherwise.
-    pub(crate) fn finish(self, also: &[&str], notes: &mut Notes) {
+    pub fn finish(self, also: &[&str], notes: &mut Notes) {
         let mut known: Vec<&str> = self.asked.iter().map(String::as_str).collect();
         known.extend(also);
         known.dedup();
@@ -206,27 +214,22 @@ impl<'t, 'a> Table<'t, 'a> {
     }
 
     /// A text, if the key is there.
-    pub(crate) fn text(&mut self, name: &str, notes: &mut Notes) -> Option<&'t str> {
+    pub fn text(&mut self, name: &str, notes: &mut Notes) -> Option<&'t str> {
         self.take(name)?.text(notes)
     }
 
     /// A number within a range, if the key is there.
-    pub(crate) fn number(
-        &mut self,
-        name: &str,
-        range: Range<u64>,
-        notes: &mut Notes,
-    ) -> Option<u64> {
+    pub fn number(&mut self, name: &str, range: Range<u64>, notes: &mut Notes) -> Option<u64> {
         self.take(name)?.number(range, notes)
     }
 
     /// A table, if the key is there.
-    pub(crate) fn table(&mut self, name: &str, notes: &mut Notes) -> Option<Table<'t, 'a>> {
+    pub fn table(&mut self, name: &str, notes: &mut Notes) -> Option<Table<'t, 'a>> {
         self.take(name)?.table(notes)
     }
 
     /// An array of tables (`[[name]]`), empty without the key.
-    pub(crate) fn tables(&mut self, name: &str, notes: &mut Notes) -> Vec<Table<'t, 'a>> {
+    pub fn tables(&mut self, name: &str, notes: &mut Notes) -> Vec<Table<'t, 'a>> {
         let Some(item) = self.take(name) else {
             return Vec::new();
         };
@@ -255,7 +258,8 @@ impl<'t, 'a> Table<'t, 'a> {
 }
 
 impl<'t, 'a> Item<'t, 'a> {
-    pub(crate) fn wrong(&self, problem: String, notes: &mut Notes) {
+    /// Adds a problem of this value.
+    pub fn wrong(&self, problem: String, notes: &mut Notes) {
         notes.problem(&self.key, self.span.clone(), problem);
     }
 
@@ -267,7 +271,8 @@ impl<'t, 'a> Item<'t, 'a> {
         );
     }
 
-    pub(crate) fn text(&self, notes: &mut Notes) -> Option<&'t str> {
+    /// The text, or a problem.
+    pub fn text(&self, notes: &mut Notes) -> Option<&'t str> {
         let text = self.value.as_str();
         if text.is_none() {
             self.expected("a text in quotes", notes);
@@ -291,7 +296,7 @@ impl<'t, 'a> Item<'t, 'a> {
     }
 
     /// A time in ns within a range (its end excluded).
-    pub(crate) fn time(&self, range: Range<u64>, notes: &mut Notes) -> Option<u64> {
+    pub fn time(&self, range: Range<u64>, notes: &mut Notes) -> Option<u64> {
         use crate::units::show_time;
         let text = match self.value {
             DeValue::String(text) => text.to_string(),
@@ -325,7 +330,7 @@ impl<'t, 'a> Item<'t, 'a> {
     }
 
     /// The value as one would type it after `--set KEY=`: lists with commas.
-    pub(crate) fn words(&self, notes: &mut Notes) -> Option<String> {
+    pub fn words(&self, notes: &mut Notes) -> Option<String> {
         let text = words(self.value, true);
         if text.is_none() {
             self.expected("a number, a text, true, false or a list of them", notes);

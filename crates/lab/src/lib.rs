@@ -6,13 +6,12 @@
 //! intervals. [`sweep`] runs grids that can be stopped and go on.
 
 pub mod compare;
-mod document;
+pub mod document;
 mod error;
 pub mod knobs;
 pub mod metric;
-mod nearest;
+pub mod nearest;
 pub mod profile;
-pub mod reproduce;
 pub mod run;
 pub mod scenario;
 pub mod simulate;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Metrics of a VM that say where its vCPUs' time went. All but "spinning", which is a part of "in guest",
 /// add up to all of it.
@@ -16,7 +16,7 @@ pub const VCPU_TIME: [&str; 6] = [
 ];
 
 /// Which way a metric should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     /// Less is better.
@@ -28,7 +28,7 @@ pub enum Better {
 }
 
 /// What a metric counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Things.
@@ -61,7 +61,7 @@ impl fmt::Display for Unit {
 }
 
 /// Of whom a metric is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind", content = "name")]
 pub enum Of {
     /// The host and all on it.

@@ -29,7 +29,8 @@ pub(crate) fn nearest<'a>(
 }
 
 /// "did you mean `x`?", or what there is if nothing is like it.
-pub(crate) fn suggestion(name: &str, candidates: &[&str]) -> String {
+#[must_use]
+pub fn suggestion(name: &str, candidates: &[&str]) -> String {
     match nearest(name, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.len() <= MOST => format!("known are {}", candidates.join(", ")),

@@ -11,6 +11,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
+use serde::{Deserialize, Serialize};
 use stealtime_simulator::config::Config;
 
 use crate::error::LoadError;
@@ -29,7 +30,7 @@ pub struct RunOutput {
 }
 
 /// Why a run gave nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RunError {
     /// The user has stopped it.
     #[error("stopped")]

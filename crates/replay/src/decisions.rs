@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use stealtime_events::{Context, Event, Kind};
-use stealtime_hypervisor::eevdf::Preempt;
+use stealtime_hypervisor::fair::Preempt;
 
 /// Fewer wakeups than this of a sort say nothing.
 const LEAST: u64 = 50;

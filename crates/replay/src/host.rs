@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
-use stealtime_hypervisor::eevdf::{Cfs, Features, PickMode, weights};
-pub use stealtime_hypervisor::eevdf::{Feature, Preempt};
+use stealtime_hypervisor::fair::{Cfs, Features, PickMode, weights};
+pub use stealtime_hypervisor::fair::{Feature, Preempt};
 use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,

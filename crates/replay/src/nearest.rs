@@ -1,6 +1,6 @@
 //! What a recording does not say of its host, found by replaying in each way.
 
-use stealtime_hypervisor::eevdf::{Feature, Preempt};
+use stealtime_hypervisor::fair::{Feature, Preempt};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{ScriptGroup, Step, Until};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stealtime_events::ExitReason;
-use stealtime_hypervisor::eevdf::Preempt;
+use stealtime_hypervisor::fair::Preempt;
 use stealtime_simulator::script::{Gaps, Late, Step, Then, Ticks};
 
 use crate::decisions::Decisions;

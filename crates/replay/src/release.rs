@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use stealtime_hypervisor::eevdf::{Feature, Features, Preempt, weights};
+use stealtime_hypervisor::fair::{Feature, Features, Preempt, weights};
 
 /// A kernel's release, as `uname -r` begins. Distributions may have taken over what is of later ones: who
 /// knows says so with a file about the host.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_analysis::is_runnable;
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, ExitReason, Kind, Tid, VcpuId};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{Fault, NameList, Sink, run};
+use stealtime_track::SwitchOut;
 
 use crate::recording::{RecordedTask, Recording};
 
@@ -135,7 +135,7 @@ impl Sink for Retold<'_> {
                 ..
             } => {
                 let (was, will) = (*prev, *next);
-                let preempted = is_runnable(*prev_state);
+                let preempted = SwitchOut::from_prev_state(*prev_state).is_runnable();
                 (*prev, *next) = (self.tid_of(was), self.tid_of(will));
                 let switch = event;
                 if preempted {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_analysis::{is_gone, is_runnable};
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
+use stealtime_track::SwitchOut;
 
 use crate::coupled::{Asleep, Computed, Coupled};
 use crate::ticks::GuestTicks;
@@ -24,9 +24,6 @@ pub(crate) enum State {
     Gone,
 }
 
-/// `TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE`.
-const ASLEEP: u32 = 0x3;
-
 /// How a task leaves its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -40,11 +37,11 @@ pub(crate) enum Left {
 impl Left {
     /// By `prev_state` of the switch.
     pub(crate) fn by(prev_state: u32) -> Self {
-        match prev_state {
-            state if is_runnable(state) => Self::Runnable,
-            state if is_gone(state) => Self::Gone,
-            state if state & ASLEEP != 0 => Self::Asleep,
-            _ => Self::Otherwise,
+        match SwitchOut::from_prev_state(prev_state) {
+            SwitchOut::Runnable => Self::Runnable,
+            SwitchOut::Exited => Self::Gone,
+            SwitchOut::Asleep => Self::Asleep,
+            SwitchOut::Other => Self::Otherwise,
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stealtime_analysis::is_runnable;
 use stealtime_events::{Event, Kind};
 use stealtime_simulator::Sink;
+use stealtime_track::SwitchOut;
 
 /// Times from the wakeup of a task to its getting a CPU.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl WakeLatencies {
             } => {
                 self.running.remove(&prev.0);
                 self.running.insert(next.0);
-                if prev.0 != 0 && is_runnable(prev_state) {
+                if prev.0 != 0 && SwitchOut::from_prev_state(prev_state).is_runnable() {
                     self.preempted.insert(prev.0, event.time_ns);
                     // A wakeup of it while it had this CPU has kept it awake.
                     self.woken.remove(&prev.0);

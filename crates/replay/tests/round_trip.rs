@@ -4,7 +4,7 @@ mod common;
 
 use common::{host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
-use stealtime_hypervisor::eevdf::{Feature, Preempt};
+use stealtime_hypervisor::fair::{Feature, Preempt};
 use stealtime_replay::Extractor;
 use stealtime_replay::predict::{Errors, replay};
 use stealtime_simulator::Collected;

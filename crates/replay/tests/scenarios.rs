@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{host, record, replayed};
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::fair::Feature;
 use stealtime_lab::stats::estimate;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{Assumed, as_recorded};

@@ -4,7 +4,7 @@ mod common;
 
 use common::{extracted, host, replayed, vcpu};
 use stealtime_events::{Kind, Names, Tid};
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::fair::Feature;
 use stealtime_replay::predict::recorded;
 use stealtime_replay::{Recording, host as hosts};
 use stealtime_simulator::config::Config;

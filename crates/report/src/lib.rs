@@ -11,6 +11,7 @@ mod key;
 pub mod perfetto;
 pub mod terminal;
 mod units;
+mod whatif_text;
 
 pub use units::wrap;
 

@@ -38,7 +38,7 @@ impl Default for At {
 }
 
 impl From<Option<u64>> for At {
-    fn from(at: Option<u64>) -> Self {
-        at.map_or(Self::NEVER, Self)
+    fn from(time: Option<u64>) -> Self {
+        time.map_or(Self::NEVER, Self)
     }
 }

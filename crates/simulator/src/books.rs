@@ -1,12 +1,10 @@
-//! Who spent which time on what, exactly once.
+//! Accounts of time: every nanosecond of a CPU, task and vCPU exactly once.
 
 use std::collections::BTreeMap;
 
-use stealtime_hypervisor::prefetch::{prefetch, prefetch_room};
-
 use crate::at::At;
+use crate::host::TaskState;
 use crate::ids::{CpuNr, Number, TaskNr};
-use crate::machine::{Machine, TaskState};
 use crate::stats::Histogram;
 
 /// A task's time, in ns.
@@ -81,7 +79,7 @@ impl TaskBooks {
         self.worst_lag_ns = self.worst_lag_ns.max(lag_ns.max(0) as u64);
     }
 
-    fn clear(&mut self, now: u64) {
+    pub(crate) fn clear(&mut self, now: u64) {
         *self = Self {
             since_ns: now,
             changed_ns: self.changed_ns,
@@ -145,7 +143,6 @@ pub(crate) struct RunningBooks {
     polling_since: At,
     guest_ns: u64,
     poll_ns: u64,
-    spin_ns: u64,
     halts: u64,
     /// Exits and the number of their reason: few reasons, the frequent ones soon in front.
     exits: Box<[Exits]>,
@@ -194,37 +191,31 @@ fn ipi_of(vector: u8) -> Option<usize> {
     crate::guest::IPI_VECTORS.iter().position(|&v| v == vector)
 }
 
-fn accepted_at(one: Accepted) -> u64 {
-    one >> 8
+fn accepted_at(item: Accepted) -> u64 {
+    item >> 8
 }
 
-fn vector_of(one: Accepted) -> u8 {
-    one as u8
+fn vector_of(item: Accepted) -> u8 {
+    item as u8
 }
 
 /// What has passed of something that goes on; it is counted anew from now on.
-fn spent(since: &mut At, now: u64) -> u64 {
-    match since.get() {
-        Some(at) => {
-            *since = At::ns(now);
-            now - at
+fn spent(start: &mut At, now: u64) -> u64 {
+    match start.get() {
+        Some(time) => {
+            *start = At::ns(now);
+            now - time
         }
         None => 0,
     }
 }
 
 impl RunningBooks {
-    /// Asks for the memory that its lists are in.
-    pub(crate) fn prefetch(&self) {
-        prefetch(&*self.exits);
-        prefetch_room(&self.outstanding);
-    }
-
     /// How long the exit that ends here took; `None` at the first entry.
     pub(crate) fn entered(&mut self, now: u64) -> Option<u64> {
         let exited = self.crossed.exited_ns();
         self.crossed = Crossing::entry(now);
-        exited.map(|at| now - at)
+        exited.map(|time| now - time)
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
@@ -257,34 +248,30 @@ impl RunningBooks {
         self.sends_ns
     }
 
-    /// An IPI that was sent at `at` comes to the vCPU.
-    pub(crate) fn was_sent(&mut self, at: u64, vector: u8) {
+    /// An IPI that was sent at `time` comes to the vCPU.
+    pub(crate) fn was_sent(&mut self, time: u64, vector: u8) {
         if let Some(n) = ipi_of(vector) {
             // Of several in one, the first counts.
-            self.sent[n] = self.sent[n].earlier(at);
+            self.sent[n] = self.sent[n].earlier(time);
         }
     }
 
     /// How long ago the IPI that the guest takes was sent.
     pub(crate) fn response(&mut self, now: u64, vector: u8) -> Option<u64> {
-        let at = self.sent[ipi_of(vector)?].take()?;
-        Some(now - at)
+        let time = self.sent[ipi_of(vector)?].take()?;
+        Some(now - time)
     }
 
     pub(crate) fn halted(&mut self) {
         self.halts += 1;
     }
 
-    pub(crate) fn polling(&mut self, now: u64, on: bool) {
-        if on {
+    pub(crate) fn polling(&mut self, now: u64, begins: bool) {
+        if begins {
             self.polling_since = At::ns(now);
-        } else if let Some(at) = self.polling_since.take() {
-            self.poll_ns += now - at;
+        } else if let Some(time) = self.polling_since.take() {
+            self.poll_ns += now - time;
         }
-    }
-
-    pub(crate) fn spun(&mut self, ns: u64) {
-        self.spin_ns += ns;
     }
 
     /// An interrupt was accepted for the vCPU.
@@ -321,7 +308,7 @@ impl RunningBooks {
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = (u8, u64)> {
         self.outstanding
             .iter()
-            .map(|&one| (vector_of(one), accepted_at(one)))
+            .map(|&item| (vector_of(item), accepted_at(item)))
     }
 
     /// When the guest was entered, if it runs.
@@ -329,20 +316,21 @@ impl RunningBooks {
         self.crossed.entered_ns()
     }
 
-    fn settle(&mut self, now: u64) {
-        if let Some(at) = self.crossed.entered_ns() {
-            self.guest_ns += now - at;
+    pub(crate) fn settle(&mut self, now: u64) {
+        if let Some(time) = self.crossed.entered_ns() {
+            self.guest_ns += now - time;
             self.crossed = Crossing::entry(now);
         }
         self.poll_ns += spent(&mut self.polling_since, now);
     }
 
-    pub(crate) fn so_far(&self) -> VcpuBooks {
+    /// The account so far, with the time that the guest has spun.
+    pub(crate) fn so_far(&self, spin_ns: u64) -> VcpuBooks {
         let pair = |&e: &Exits| ((e >> ONE_REASON) as u32, e & ((1 << ONE_REASON) - 1));
         VcpuBooks {
             guest_ns: self.guest_ns,
             poll_ns: self.poll_ns,
-            spin_ns: self.spin_ns,
+            spin_ns,
             halts: self.halts,
             exits: self.exits.iter().map(pair).collect(),
             irqs_accepted: self.irqs_accepted,
@@ -352,7 +340,7 @@ impl RunningBooks {
     }
 
     /// Interrupts that are outstanding count as accepted in what is measured.
-    fn clear(&mut self, now: u64) {
+    pub(crate) fn clear(&mut self, now: u64) {
         *self = Self {
             crossed: match self.crossed.entered_ns() {
                 Some(_) => Crossing::entry(now),
@@ -384,7 +372,7 @@ pub struct CpuBooks {
 }
 
 impl CpuBooks {
-    fn settle(&mut self, now: u64) {
+    pub(crate) fn settle(&mut self, now: u64) {
         let spent = now - self.since_ns;
         self.since_ns = now;
         if self.busy {
@@ -427,24 +415,10 @@ impl Books {
         c.busy = task.is_some();
     }
 
-    pub(crate) fn irq(&mut self, cpu: CpuNr, now: u64, begins: bool) {
-        let c = &mut self.cpus[cpu.index()];
-        if begins {
-            c.irq_since = now;
-        } else {
-            c.irq_ns += now - c.irq_since;
-        }
-        c.in_irq = begins;
-    }
-}
-
-impl Machine<'_> {
-    /// The warm-up is over: all books start anew.
-    pub(crate) fn begin_measuring(&mut self) {
-        let now = self.now;
-        self.cut_all();
-        self.settle_books();
-        for cpu in &mut self.books.cpus {
+    /// The warm-up is over: all start anew.
+    pub(crate) fn begin_measuring(&mut self, now: u64) {
+        self.settle(now);
+        for cpu in &mut self.cpus {
             *cpu = CpuBooks {
                 since_ns: now,
                 busy: cpu.busy,
@@ -453,25 +427,22 @@ impl Machine<'_> {
                 ..CpuBooks::default()
             };
         }
-        self.tasks.iter_mut().for_each(|task| task.books.clear(now));
-        self.vcpus.iter_mut().for_each(|vcpu| vcpu.books.clear(now));
-        self.vms
-            .iter_mut()
-            .for_each(|vm| vm.answers = Answers::default());
-        self.books.measuring = true;
-        self.books.since_ns = now;
-        self.stats.clear();
+        self.measuring = true;
+        self.since_ns = now;
     }
 
-    /// Brings all books up to now.
-    pub(crate) fn settle_books(&mut self) {
-        let now = self.now;
-        self.books.cpus.iter_mut().for_each(|cpu| cpu.settle(now));
-        self.tasks
-            .iter_mut()
-            .for_each(|task| task.books.settle(now));
-        self.vcpus
-            .iter_mut()
-            .for_each(|vcpu| vcpu.books.settle(now));
+    /// Brings them up to now.
+    pub(crate) fn settle(&mut self, now: u64) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.settle(now));
+    }
+
+    pub(crate) fn irq(&mut self, cpu: CpuNr, now: u64, begins: bool) {
+        let c = &mut self.cpus[cpu.index()];
+        if begins {
+            c.irq_since = now;
+        } else {
+            c.irq_ns += now - c.irq_since;
+        }
+        c.in_irq = begins;
     }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use stealtime_hypervisor::{eevdf, posted_interrupt};
+use stealtime_hypervisor::{fair, posted_interrupt};
 
 use crate::config::ConfigError;
 
@@ -12,11 +12,11 @@ use crate::config::ConfigError;
 pub enum Fault {
     /// The configuration cannot be run.
     Config(ConfigError),
-    /// Threads of a guest wait for each other in a circle, or for what nobody will do.
+    /// Threads of a guest wait for each other in a circle, or for a count that no thread will give.
     Deadlock {
         /// Name of the VM.
         vm: String,
-        /// Who waits for what, a line each.
+        /// What each thread waits for, a line each.
         waits: Vec<String>,
     },
     /// A program did what no kernel allows.
@@ -75,8 +75,8 @@ impl From<ConfigError> for Fault {
     }
 }
 
-impl From<eevdf::Error> for Fault {
-    fn from(error: eevdf::Error) -> Self {
+impl From<fair::Error> for Fault {
+    fn from(error: fair::Error) -> Self {
         Self::Broken {
             at_ns: 0,
             what: format!("scheduler: {error}"),
@@ -111,7 +111,7 @@ macro_rules! boxed {
 
 boxed! {
     ConfigError,
-    eevdf::Error,
+    fair::Error,
     posted_interrupt::NotOnACpu,
 }
 

@@ -76,8 +76,8 @@ impl<N: Number, T> Table<N, T> {
     }
 
     /// Makes room for `more` items, and no more.
-    pub fn reserve(&mut self, more: usize) {
-        self.items.reserve_exact(more);
+    pub fn reserve(&mut self, additional: usize) {
+        self.items.reserve_exact(additional);
     }
 
     /// How many items there are.

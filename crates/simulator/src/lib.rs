@@ -1,7 +1,7 @@
 //! A deterministic simulation of a virtualization host and its guests.
 //!
-//! The host's decisions are made by `stealtime-hypervisor`, as a real one's would be, and what
-//! happens comes out as the events that traces of real hosts hold. A run is a pure function of its
+//! `stealtime-hypervisor` makes the host's decisions, as in a real host. What happens is emitted as
+//! the events that traces of real hosts hold. A run is a pure function of its
 //! [`Config`](config::Config).
 
 mod at;
@@ -10,7 +10,7 @@ pub mod config;
 pub mod engine;
 mod fault;
 mod guest;
-mod huge_pages;
+mod host;
 pub mod ids;
 mod kvm;
 mod machine;

@@ -3,11 +3,12 @@
 use stealtime_events::Tid;
 
 use crate::books::{Answers, CpuBooks, TaskBooks, VcpuBooks};
-use crate::fault::Sim;
+use crate::guest::Guests;
+use crate::host::{Body, Host, Task};
 use crate::ids::{Number, VmNr};
-use crate::machine::{Body, Machine, Task};
+use crate::kvm::Kvm;
 use crate::migration::ClockOutcome;
-use crate::script::ScriptOutcome;
+use crate::script::{ScriptOutcome, ScriptRunner};
 use crate::stats::Stats;
 
 /// A vCPU's account.
@@ -66,69 +67,64 @@ pub struct Outcome {
     pub stats: Stats,
 }
 
-impl Machine<'_> {
-    pub(crate) fn outcome(&self) -> Outcome {
-        let vms = self.vms.numbers().map(|vm| {
-            let v = &self.vms[vm];
+impl Outcome {
+    /// What the parts have come to.
+    pub(crate) fn of(host: &Host<'_>, kvm: &Kvm, guests: &Guests, runner: &ScriptRunner) -> Self {
+        let vms = guests.vms().map(|vm| {
+            let v = guests.vm(vm);
             let vcpus = (0..v.vcpus).map(|index| {
-                let vcpu = &self.vcpus[self.vcpu_of(vm, index)];
+                let number = guests.vcpu_of(vm, index);
+                let vcpu = &kvm.vcpus[number];
                 VcpuOutcome {
                     index,
-                    tid: self.tasks[vcpu.task].tid,
-                    task: self.tasks[vcpu.task].books,
-                    vcpu: vcpu.books.so_far(),
+                    tid: host.tasks()[vcpu.task].tid,
+                    task: host.tasks()[vcpu.task].books,
+                    vcpu: vcpu.books.so_far(guests.cpu(number).spin_ns),
                 }
             });
             VmOutcome {
                 name: v.cfg.name.to_string(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
-                answers: v.answers.clone(),
-                workers: self.workers_of(vm),
+                answers: kvm.vms[vm].answers.clone(),
+                workers: workers_of(host, vm),
                 clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }
         });
-        let tasks = self.tasks.iter().filter_map(|task| match &task.body {
+        let tasks = host.tasks().iter().filter_map(|task| match &task.body {
             Body::Host(host) => Some(TaskOutcome {
                 meter: host.meter,
                 books: task.books,
             }),
             Body::Vcpu(_) | Body::Vmm(_) | Body::Script(_) | Body::Worker(_) => None,
         });
-        let scripts = self
-            .tasks
+        let scripts = host
+            .tasks()
             .numbers()
-            .filter_map(|number| match &self.tasks[number] {
+            .filter_map(|number| match &host.tasks()[number] {
                 task @ Task {
                     body: Body::Script(script),
                     ..
                 } => {
-                    let finished = self.finished.get(&number).copied();
+                    let finished = runner.finished_ns(number);
                     Some(script.outcome(task.tid, task.books, finished))
                 }
                 _ => None,
             });
-        Outcome {
-            measured_ns: self.now - self.books.since_ns,
-            cpus: self.books.cpus.clone(),
+        Self {
+            measured_ns: host.clock.now() - host.out.books.since_ns,
+            cpus: host.out.books.cpus.clone(),
             vms: vms.collect(),
             tasks: tasks.collect(),
             scripts: scripts.collect(),
-            stats: self.stats.clone(),
+            stats: host.out.stats.clone(),
         }
     }
+}
 
-    fn workers_of(&self, vm: VmNr) -> Vec<TaskBooks> {
-        let workers = self.workers.get(vm.index());
-        let both = workers.into_iter().flat_map(|w| [w.main_loop, w.io]);
-        both.map(|task| self.tasks[task].books).collect()
-    }
-
-    /// At the end: whether a guest's threads wait for each other.
-    pub(crate) fn check_deadlock(&self) -> Sim {
-        for vm in self.vms.numbers() {
-            self.check_guest(vm)?;
-        }
-        Ok(())
-    }
+/// The books of the threads of a VM's process that are no vCPUs.
+fn workers_of(host: &Host<'_>, vm: VmNr) -> Vec<TaskBooks> {
+    let workers = host.workers.get(vm.index());
+    let both = workers.into_iter().flat_map(|w| [w.main_loop, w.io]);
+    both.map(|task| host.tasks()[task].books).collect()
 }

@@ -22,8 +22,6 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::rc::Rc;
 
-use stealtime_hypervisor::prefetch::prefetch;
-
 use crate::engine::Random;
 
 /// A spinlock of a guest.
@@ -181,9 +179,6 @@ impl Passes {
 pub trait Program {
     /// The next step. `reply` is what the last one gave (0 for most), `now_ns` the time.
     fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op;
-
-    /// Asks for the memory that the next step will need, beyond the program's own.
-    fn prefetch(&self) {}
 }
 
 /// What a program reports of itself.
@@ -380,19 +375,14 @@ impl AsyncProgram {
 }
 
 impl Program for AsyncProgram {
-    fn prefetch(&self) {
-        prefetch(&*self.future);
-        prefetch(&*self.port);
-    }
-
     fn next(&mut self, reply: u64, now_ns: u64, record: &mut dyn FnMut(Record)) -> Op {
         self.port.reply.set(reply);
         self.port.now_ns.set(now_ns);
         let mut context = Context::from_waker(Waker::noop());
         let ended = self.future.as_mut().poll(&mut context).is_ready();
-        let done = self.port.done.take();
-        if done > 0 {
-            record(Record::Done(done));
+        let result = self.port.done.take();
+        if result > 0 {
+            record(Record::Done(result));
         }
         if let Some(first) = self.port.record.take() {
             record(first);

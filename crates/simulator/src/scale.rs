@@ -1,5 +1,7 @@
 //! Products and quotients of times and rates.
 
+use crate::config::Costs;
+
 /// `a * b / c`, rounded down; a result beyond `u64` saturates. `c` is not 0.
 ///
 /// 64 bits are nearly always enough, and their division takes a part of the time.
@@ -17,6 +19,23 @@ pub(crate) fn mul_div_ceil(a: u64, b: u64, c: u64) -> u64 {
     match a.checked_mul(b) {
         Some(product) => product.div_ceil(c),
         None => narrow((u128::from(a) * u128::from(b)).div_ceil(u128::from(c))),
+    }
+}
+
+impl Costs {
+    /// The TSC of the host after `ns` of the run.
+    pub(crate) fn tsc(&self, ns: u64) -> u64 {
+        mul_div(ns, u64::from(self.tsc_khz), 1_000_000)
+    }
+
+    /// How long so many cycles of the TSC take, in ns; at least that.
+    pub(crate) fn ns_of_tsc(&self, cycles: u64) -> u64 {
+        mul_div_ceil(cycles, 1_000_000, u64::from(self.tsc_khz.max(1)))
+    }
+
+    /// How long so many cycles of a program take, in ns, rounded down.
+    pub(crate) fn ns_of_cycles(&self, cycles: u64) -> u64 {
+        mul_div(cycles, 1_000_000, u64::from(self.tsc_khz.max(1)))
     }
 }
 

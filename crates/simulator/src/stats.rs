@@ -59,26 +59,26 @@ impl Histogram {
         }
         let first = usize::from(self.first);
         if bucket < first {
-            let more = first - bucket;
-            self.counts.splice(0..0, core::iter::repeat_n(0, more));
+            let missing = first - bucket;
+            self.counts.splice(0..0, core::iter::repeat_n(0, missing));
             self.first = bucket as u16;
         }
-        let at = bucket - usize::from(self.first);
-        if self.counts.len() <= at {
-            self.counts.resize(at + 1, 0);
+        let place = bucket - usize::from(self.first);
+        if self.counts.len() <= place {
+            self.counts.resize(place + 1, 0);
         }
-        self.counts[at] = self.counts[at].saturating_add(n);
+        self.counts[place] = self.counts[place].saturating_add(n);
     }
 
     /// Adds all values of another.
-    pub fn merge(&mut self, other: &Self) {
-        for (at, &n) in other.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
-            self.add_to(usize::from(other.first) + at, n);
+    pub fn merge(&mut self, histogram: &Self) {
+        for (place, &n) in histogram.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            self.add_to(usize::from(histogram.first) + place, n);
         }
-        self.count += other.count;
-        self.sum += other.sum;
-        self.max = self.max.max(other.max);
-        self.squares += other.squares;
+        self.count += histogram.count;
+        self.sum += histogram.sum;
+        self.max = self.max.max(histogram.max);
+        self.squares += histogram.squares;
     }
 
     /// Standard deviation, rounded down; `None` without values.
@@ -109,10 +109,10 @@ impl Histogram {
             .div_ceil(1000)
             .max(1) as u64;
         let mut seen = 0;
-        for (at, &count) in self.counts.iter().enumerate() {
+        for (place, &count) in self.counts.iter().enumerate() {
             seen += u64::from(count);
             if seen >= rank {
-                return Some(Self::upper(usize::from(self.first) + at).min(self.max));
+                return Some(Self::upper(usize::from(self.first) + place).min(self.max));
             }
         }
         Some(self.max)
@@ -150,8 +150,8 @@ impl Meter {
     }
 }
 
-/// Exits for one reason, from the exit to the next entry, as `perf kvm stat` counts them: a halt's
-/// exit lasts until the vCPU is entered again.
+/// Exits for one reason, from the exit to the next entry, as `perf kvm stat` counts them. A halt's
+/// exit lasts until the next entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExitTimes {
     /// How many came to their entry.
@@ -265,8 +265,8 @@ pub struct Stats {
     pub broadcasts: u64,
     /// How long they took their sender, in ns.
     pub broadcast_ns: Histogram,
-    /// From the pending bit of a target until its CPU is notified, in ns: 0 where the store does it
-    /// (MWAIT), or where no softirq was needed. What batching makes longer.
+    /// From the pending bit of a target until its CPU is notified, in ns. 0 where the store
+    /// notifies (MWAIT), or where no softirq was needed. What batching makes longer.
     pub target_delay_ns: Histogram,
     /// The same by the quarter of the loop over the targets that a target is in.
     pub target_delay_quarters: [Histogram; 4],

@@ -2,7 +2,7 @@
 //!
 //! A scenario is a pure function of its seed, so that a seed is a whole report of a failure.
 
-use stealtime_hypervisor::eevdf::{Features, PickMode};
+use stealtime_hypervisor::fair::{Features, PickMode};
 use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
@@ -270,24 +270,4 @@ fn host_workload(r: &mut Random) -> WorkloadConfig {
         Some(workload) => with_params(r, workload),
         None => WorkloadConfig::named(name),
     }
-}
-
-/// VMs of 16 vCPUs whose threads all sleep for a millisecond, then compute, and so on, for a test of a
-/// large host.
-#[cfg(test)]
-pub(crate) fn ticking(vms: u32, cpus: u32, duration_ns: u64) -> Config {
-    let vm = |n| VmConfig {
-        name: format!("vm{n}"),
-        vcpus: 16,
-        workload: WorkloadConfig::named("ticks"),
-        ..VmConfig::default()
-    };
-    let mut config = scenario(1);
-    config.knobs = Knobs::default();
-    config.host.topology = Topology::flat(cpus);
-    config.host.tasks.clear();
-    config.vms = (0..vms).map(vm).collect();
-    config.run.duration_ns = duration_ns;
-    config.run.warmup_ns = 0;
-    config
 }

@@ -203,6 +203,24 @@ impl From<stealtime_simulator::Fault> for CliError {
     }
 }
 
+impl From<stealtime_whatif::Error> for CliError {
+    fn from(error: stealtime_whatif::Error) -> Self {
+        Self::WhatIf(error.to_string())
+    }
+}
+
+impl From<stealtime_whatif::Unreplayable> for CliError {
+    fn from(error: stealtime_whatif::Unreplayable) -> Self {
+        Self::WhatIf(error.to_string())
+    }
+}
+
+impl From<stealtime_lab::knobs::KnobError> for CliError {
+    fn from(error: stealtime_lab::knobs::KnobError) -> Self {
+        Self::WhatIf(error.to_string())
+    }
+}
+
 impl CliError {
     /// The exit status: 1 for what was looked for and found, 2 for what cannot be done, 130 for what
     /// was stopped.

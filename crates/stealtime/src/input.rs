@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use stealtime_analysis::answers::Source;
-use stealtime_analysis::{Analysis, Answers, Options, Selection, Skip};
+use stealtime_analysis::{Analysis, Answers, Counted, Options, Selection, Skip};
 use stealtime_events::Event;
 use stealtime_trace::{Ahead, ClockUnit, EventSource, Note, ReadError, SourceInfo};
 
@@ -94,8 +94,13 @@ pub(crate) fn analyze(
     })?;
     for counted in &source.info().counted {
         let name = source.names().id(&counted.name).unwrap_or_default();
-        let times = (counted.first_ns, counted.last_ns);
-        analysis.counted((name, counted.events), times, counted.last_cpu);
+        analysis.counted(&Counted {
+            name,
+            events: counted.events,
+            first_ns: counted.first_ns,
+            last_ns: counted.last_ns,
+            last_cpu: counted.last_cpu,
+        });
     }
     if let Some(late) = source.info().late {
         analysis.set_out_of_order(late);

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use stealtime_lab::reproduce::chosen;
+use stealtime_published::chosen;
 use stealtime_verify::{PROTOCOLS, cases};
 
 const README: &str = include_str!("../../../README.md");
@@ -128,7 +129,7 @@ fn from_top(arguments: &[&str]) -> String {
 }
 
 /// The recording of the quick start.
-const RECORDING: &str = "tests/data/traces/svm-hackbench-cyclictest-hog/trace.dat.zst";
+const RECORDING: &str = "tests/data/traces/svm-cfs/trace.dat";
 
 #[test]
 fn what_analyze_prints_is_what_is_quoted() {
@@ -138,12 +139,15 @@ fn what_analyze_prints_is_what_is_quoted() {
 
 #[test]
 fn the_command_line_page_is_what_the_command_prints() {
-    let page = include_str!("../../../docs/command-line.md");
-    let command = "stealtime help-markdown > docs/command-line.md";
-    assert!(
-        page == from_top(&["help-markdown"]),
-        "write it anew: {command}"
-    );
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/command-line.md");
+    let printed = from_top(&["help-markdown"]);
+    if std::env::var_os("STEALTIME_BLESS").is_some() {
+        fs::write(path, printed).expect("a tree that can be written");
+        return;
+    }
+    let page = fs::read_to_string(path).expect("a page");
+    let command = "STEALTIME_BLESS=1 cargo test -p stealtime --test pages";
+    assert!(page == printed, "docs/command-line.md is old: {command}");
 }
 
 #[test]

@@ -84,9 +84,10 @@ fn events(call: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn both_pages_record_the_same_events_with_either_tool() {
+fn both_pages_record_the_same_events() {
     let all: Vec<&str> = explained().into_iter().collect();
-    let lines = called(&of_readme(), &all);
+    let recording = commands(RECORDING, "## Which events", "## What each event is for");
+    let lines = called(&recording, &all);
     let options = |tool: &str| format!("{tool} -e sched:sched_switch ");
     let [perf, first, trace_cmd, second] = &lines[..] else {
         panic!("{lines:#?}");
@@ -98,8 +99,8 @@ fn both_pages_record_the_same_events_with_either_tool() {
     assert_eq!(second, "stealtime whatif trace.dat --auto");
     assert_eq!(events(perf), explained());
     assert_eq!(events(trace_cmd), explained());
-    let recording = commands(RECORDING, "## Which events", "## What each event is for");
-    assert_eq!(called(&recording, &all), lines);
+    // README.md has the commands for perf alone.
+    assert_eq!(called(&of_readme(), &all), lines[..2]);
 }
 
 #[test]

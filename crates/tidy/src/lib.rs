@@ -1,6 +1,14 @@
-//! The project's own style, as tests: `cargo test -p stealtime-tidy`.
+//! The project's own style, as tests (`cargo test -p stealtime-tidy`), and the measures of any Rust
+//! tree (`scripts/measures`).
 //!
-//! What a formatter and a linter cannot know: how long files and functions may be, what simulated
-//! and hypervisor code must not touch, what the tree must not say, what dependencies may be, and
-//! whether the tests, scenarios and protocols exist that `docs/mechanisms.md` names.
-//! Each finding is a line `path:line: error: what`.
+//! The tests check what a formatter and a linter cannot know: lengths of files, functions and types,
+//! clocks and floats in simulated time, the words of comments and pages, dependencies, and links. They
+//! look up the names in `docs/mechanisms.md` and `ARCHITECTURE.md`. A finding is a line
+//! `path:line: error: what`.
+
+pub mod counts;
+pub mod measures;
+pub mod names;
+pub mod prose;
+pub mod source;
+pub mod tree;

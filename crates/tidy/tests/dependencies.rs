@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::Value;
-
-mod tree;
+use stealtime_tidy::tree;
 
 /// Licences that suit `Apache-2.0 OR MIT` users.
 const ALLOWED: &[&str] = &[

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-mod tree;
-
-use tree::{SourceFile, report};
+use stealtime_tidy::tree::{self, SourceFile, report};
 
 /// Links that lead nowhere, or to a heading that is not there.
 fn broken(files: &[SourceFile]) -> Vec<String> {

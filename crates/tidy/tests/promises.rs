@@ -1,12 +1,10 @@
 //! What `docs/mechanisms.md` promises is there: its tests, scenarios, protocols, code and counts.
 
-mod tree;
-
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
+use stealtime_tidy::tree::{self, SourceFile, report};
 use stealtime_verify::{PROTOCOLS, cases};
-use tree::{SourceFile, report};
 
 const PAGE: &str = "docs/mechanisms.md";
 /// Headings of the tables with one row for each behaviour begin with this.
@@ -112,7 +110,7 @@ impl Known {
             || self.families.iter().any(|family| family == name)
             || name.contains('/') && tree::top().join(name).is_file();
         if let Some(experiment) = name.strip_prefix("reproduce ") {
-            let results = tree::top().join("crates/lab/published/results.toml");
+            let results = tree::top().join("research/published/results.toml");
             let results = std::fs::read_to_string(results).unwrap_or_default();
             if results.contains(&format!("\n[[result]]\nname = \"{experiment}\"\n")) {
                 return Ok(());

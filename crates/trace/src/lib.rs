@@ -19,11 +19,11 @@ mod error;
 mod input;
 mod names;
 mod perf;
-mod point;
 mod source;
 mod text;
 pub mod trace_dat;
 pub mod tracefs;
+mod tracepoint;
 pub mod write;
 
 pub use ahead::Ahead;

@@ -2,7 +2,7 @@
 
 use stealtime_events::{CpuId, Event};
 
-use crate::{NameTable, ReadError};
+use crate::{NameTable, ReadError, tracepoint};
 
 /// A trace being read, CPUs merged by time.
 pub trait EventSource: Send {
@@ -134,14 +134,6 @@ impl Counted {
     }
 }
 
-/// Tracepoints that have been renamed: the name that they have today, by which their events are
-/// given, and the one that older kernels had. (`kvm_ple_window` gave way in 5.0, `hrtimer_init` in
-/// 6.15.)
-pub(crate) const RENAMED: [(&str, &str); 2] = [
-    ("kvm_ple_window_update", "kvm_ple_window"),
-    ("hrtimer_setup", "hrtimer_init"),
-];
-
 /// Something that a user must know of this recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
@@ -208,10 +200,10 @@ impl SourceInfo {
 
     /// Notes that the recording has a tracepoint of this name, if that is an older one.
     pub(crate) fn note_name(&mut self, name: &str) {
-        if let Some(pair) = RENAMED.iter().find(|pair| pair.1 == name)
-            && !self.renamed.contains(pair)
+        if let Some(pair) = tracepoint::renamed().find(|pair| pair.1 == name)
+            && !self.renamed.contains(&pair)
         {
-            self.renamed.push(*pair);
+            self.renamed.push(pair);
         }
     }
 

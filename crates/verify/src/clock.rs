@@ -1,4 +1,4 @@
-//! `clock`: a host that updates a kvmclock page, and vCPUs that read it meanwhile.
+//! `clock`: a host that updates a kvmclock page, and vCPUs that read it concurrently.
 
 use stealtime_hypervisor::counter::arith::TimeScale;
 use stealtime_hypervisor::counter::pvclock::{PvclockPage, PvclockTime};
@@ -31,7 +31,7 @@ pub(crate) struct Clock {
     odd: bool,
 }
 
-/// Fields that all tell the update they are of.
+/// Fields that all encode the number of their update.
 fn update(n: u8) -> PvclockTime {
     PvclockTime {
         tsc_timestamp: u64::from(n) * 100,

@@ -1,6 +1,6 @@
 //! `clock` while vCPUs run: the VM's time is restored, or its master clock taken anew.
 //!
-//! The host keeps all vCPUs out of the guest meanwhile, and each brings its own page up to date
+//! The host keeps all vCPUs out of the guest during the restore, and each updates its own page
 //! before it enters again. Otherwise a guest would read a new time on one vCPU and then an old one
 //! on another.
 
@@ -55,7 +55,7 @@ pub(crate) enum Fault {
     EntryNotBlocked,
     /// Those in the guest are kicked, but not awaited.
     ExitsNotAwaited,
-    /// vCPUs may enter before they are told that their page is old.
+    /// vCPUs may enter before they receive the request to update their page.
     UnblockedTooEarly,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Local {
     vm: VmTsc,
     tsc: [VcpuTsc; VCPUS],
     in_guest: [bool; VCPUS],
-    left: [u8; VCPUS],
+    reads_left: [u8; VCPUS],
     step: u8,
     /// Kicked while in guest mode: must be awaited.
     kicked: [bool; VCPUS],
@@ -95,7 +95,7 @@ pub(crate) struct Local {
 pub(crate) struct ClockRestore {
     vcpus: Vec<SharedVcpu<Word>>,
     pages: Vec<PvclockPage<Word>>,
-    own: PostedVcpu,
+    pi_vcpu: PostedVcpu,
     layout: Layout,
     change: Change,
     fault: Fault,
@@ -121,12 +121,12 @@ fn info(n: usize) -> WordInfo {
 
 impl ClockRestore {
     pub(crate) fn new(change: Change, fault: Fault) -> Self {
-        let make = || {
+        let create = || {
             let vcpus = (0..VCPUS).map(|_| SharedVcpu::new(true)).collect();
             let pages = (0..VCPUS).map(|_| PvclockPage::new()).collect();
             (vcpus, pages)
         };
-        let ((vcpus, pages), layout) = word::allocate(make, info);
+        let ((vcpus, pages), layout) = word::allocate(create, info);
         let capabilities = Capabilities {
             apicv: true,
             irqchip: true,
@@ -137,7 +137,7 @@ impl ClockRestore {
         Self {
             vcpus,
             pages,
-            own: PostedVcpu::new(0, capabilities, Suppression::Put),
+            pi_vcpu: PostedVcpu::new(0, capabilities, Suppression::Put),
             layout,
             change,
             fault,
@@ -166,7 +166,7 @@ impl ClockRestore {
             }
             op::ENTER => {
                 let mut lapic = Lapic::new(true);
-                let entered = self.own.enter(shared, &mut lapic, &());
+                let entered = self.pi_vcpu.enter(shared, &mut lapic, &());
                 local.in_guest[vcpu] = entered == Entry::Run;
             }
             op::READ => {
@@ -178,11 +178,11 @@ impl ClockRestore {
                     local.back = Some((vcpu as u8, ns, local.latest_ns));
                 }
                 local.latest_ns = local.latest_ns.max(ns);
-                local.left[vcpu] -= 1;
+                local.reads_left[vcpu] -= 1;
             }
             _ => {
-                self.own.vm_exit(shared, &());
-                self.own.leave(shared, &());
+                self.pi_vcpu.vm_exit(shared, &());
+                self.pi_vcpu.leave(shared, &());
                 local.in_guest[vcpu] = false;
             }
         }
@@ -202,8 +202,8 @@ impl ClockRestore {
             n if n < op::AWAIT => {
                 if self.fault != Fault::EntryNotBlocked {
                     let vcpu = usize::from(n - op::KICK);
-                    let done = kick(&self.vcpus[vcpu], IN_PROGRESS, false);
-                    local.kicked[vcpu] = matches!(done, Kick::Ipi(_));
+                    let action = kick(&self.vcpus[vcpu], IN_PROGRESS, false);
+                    local.kicked[vcpu] = matches!(action, Kick::Ipi(_));
                 }
             }
             n if n < op::CHANGE => {}
@@ -255,7 +255,7 @@ impl Model for ClockRestore {
             vm,
             tsc,
             in_guest: [false; VCPUS],
-            left: [READS; VCPUS],
+            reads_left: [READS; VCPUS],
             step: 0,
             kicked: [false; VCPUS],
             latest_ns: 0,
@@ -294,7 +294,7 @@ impl Model for ClockRestore {
         }
         if local.in_guest[vcpu] {
             ops.push(op::EXIT);
-            if local.left[vcpu] > 0 {
+            if local.reads_left[vcpu] > 0 {
                 ops.push(op::READ);
             }
             return;

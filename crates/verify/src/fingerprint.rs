@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-/// 128 bits of a state: two of the states ever explored are confused with a chance below 1e-20.
+/// 128 bits of a state: the chance that two explored states have equal ones is below 1e-20.
 ///
 /// Small numbers, which most are, are packed: a number below 255 is a byte, another one a byte of
 /// 255 and its eight. A state's structure says how many numbers it has, so that no two states
@@ -121,34 +121,34 @@ impl Visited {
     }
     fn place(&self, print: [u64; 2]) -> (usize, bool) {
         let mask = self.places.len() - 1;
-        let mut at = (print[1] as usize) & mask;
+        let mut index = (print[1] as usize) & mask;
         loop {
-            let there = self.places[at];
-            if there == print {
-                return (at, true);
+            let stored = self.places[index];
+            if stored == print {
+                return (index, true);
             }
-            if there == [0; 2] {
-                return (at, false);
+            if stored == [0; 2] {
+                return (index, false);
             }
-            at = (at + 1) & mask;
+            index = (index + 1) & mask;
         }
     }
     pub(crate) fn contains(&self, print: [u64; 2]) -> bool {
         self.place(print).1
     }
     pub(crate) fn insert(&mut self, print: [u64; 2]) -> bool {
-        let (at, known) = self.place(print);
+        let (index, known) = self.place(print);
         if known {
             return false;
         }
-        self.places[at] = print;
+        self.places[index] = print;
         self.used += 1;
         if self.used * 3 > self.places.len() * 2 {
             let larger = vec![[0; 2]; self.places.len() * 2];
             let old = core::mem::replace(&mut self.places, larger);
             for print in old.into_iter().filter(|p| *p != [0; 2]) {
-                let (at, _) = self.place(print);
-                self.places[at] = print;
+                let (index, _) = self.place(print);
+                self.places[index] = print;
             }
         }
         true

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use stealtime_hypervisor::ipi_tracking::{
-    IpiContext, IpiKnobs, confirmed_receiver, eoi, forget, record,
+    IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, forget, record,
 };
 use stealtime_hypervisor::word::AtomicWord;
 
@@ -11,7 +11,7 @@ use crate::ipi_tracking::{CONTEXT_WORDS, VCPUS};
 use crate::model::{IDLE, Model, Op, State, Violation, at_rest};
 use crate::word::{self, Class, Layout, Word, WordInfo};
 
-/// The vCPU that goes and comes.
+/// The vCPU that is destroyed and created.
 const GONE: u32 = 1;
 /// vCPU 0 sends to these, in this order: receiver, vector, time.
 const RECORDS: [(u32, u8, u64); 3] = [(1, 0x41, 100), (2, 0x52, 200), (1, 0x41, 250)];
@@ -28,11 +28,11 @@ const ADMIN: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// Upstream: the vCPU that goes is forgotten by itself alone.
+    /// Upstream: a destroyed vCPU is cleared from its own context only.
     OwnContextOnly,
     /// Deliveries under way are not awaited.
     NoGracePeriod,
-    /// Whether tracking is on is asked when an IPI is sent, not when somebody spins.
+    /// The knob is read as an IPI is sent, not as a vCPU spins.
     KnobAtRecord,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct IpiLifecycle {
 
 impl IpiLifecycle {
     pub(crate) fn new(fault: Fault) -> Self {
-        let make = || {
+        let create = || {
             let contexts = (0..VCPUS).map(|_| IpiContext::new()).collect();
             (contexts, Word::new(1))
         };
-        let ((contexts, knob), layout) = word::allocate(make, |n| WordInfo {
+        let ((contexts, knob), layout) = word::allocate(create, |n| WordInfo {
             name: CONTEXT_WORDS.get(n).copied().unwrap_or("enabled"),
             class: Class::Shared,
         });
@@ -99,13 +99,18 @@ impl IpiLifecycle {
     }
 
     fn send(&self, local: &mut Local) {
-        let (to, vector, at_ns) = RECORDS[usize::from(local.sent) % RECORDS.len()];
+        let (receiver, vector, time_ns) = RECORDS[usize::from(local.sent) % RECORDS.len()];
         // The destination is looked up under the lock that its removal waits for.
-        let there = word::call(|| u64::from(local.reachable(to)));
-        if there != 0 {
+        let reachable = word::call(|| u64::from(local.reachable(receiver)));
+        if reachable != 0 {
             let knobs = self.knobs();
+            let ipi = Unicast {
+                sender: 0,
+                receiver,
+                vector,
+            };
             // The contexts of all vCPUs exist.
-            let _ = record(&self.contexts, &knobs, 0, to, vector, at_ns, &());
+            let _ = record(&self.contexts, &knobs, &ipi, time_ns, &());
         }
         if !word::stopped() {
             local.sent += 1;
@@ -113,10 +118,10 @@ impl IpiLifecycle {
     }
 
     fn ask(&self, local: &mut Local) {
-        // What was over before the question was asked.
-        let over = word::call(|| {
-            let gone = u64::from(local.life == Life::Gone);
-            gone | u64::from(local.disabled) << 1
+        // The changes that are complete before the hint is read.
+        let settled = word::call(|| {
+            let destroyed = u64::from(local.life == Life::Gone);
+            destroyed | u64::from(local.disabled) << 1
         });
         let knobs = if self.fault == Fault::KnobAtRecord {
             IpiKnobs::default()
@@ -129,9 +134,9 @@ impl IpiLifecycle {
         }
         local.asked += 1;
         let Some(hint) = hint else { return };
-        if over & 1 != 0 && hint.receiver == GONE && local.life == Life::Gone {
+        if settled & 1 != 0 && hint.receiver == GONE && local.life == Life::Gone {
             local.wrong = Some(Wrong::Named);
-        } else if over & 2 != 0 {
+        } else if settled & 2 != 0 {
             local.wrong = Some(Wrong::Disabled);
         }
     }
@@ -198,7 +203,7 @@ impl Model for IpiLifecycle {
         let local = &state.local;
         // A grace period ends with a barrier on every CPU: what was recorded is visible then.
         let sending = !state.agents[usize::from(SENDER)].is_idle();
-        let more = match agent {
+        let ready = match agent {
             SENDER => usize::from(local.sent) < RECORDS.len(),
             RECEIVER => local.sent > 0 && !local.ended && local.life == Life::There,
             SPINNER => local.asked < QUESTIONS,
@@ -212,7 +217,7 @@ impl Model for IpiLifecycle {
             ADMIN => !local.disabled,
             _ => false,
         };
-        if more {
+        if ready {
             ops.push(1 + if agent == VM { local.life as u8 } else { 0 });
         }
     }
@@ -221,8 +226,15 @@ impl Model for IpiLifecycle {
         match agent {
             SENDER => self.send(local),
             RECEIVER => {
-                let (by, vector, at_ns) = RECORDS[0];
-                let _ = eoi(&self.contexts, &self.knobs(), by, Some(vector), at_ns, &());
+                let (receiver, vector, time_ns) = RECORDS[0];
+                let _ = eoi(
+                    &self.contexts,
+                    &self.knobs(),
+                    receiver,
+                    Some(vector),
+                    time_ns,
+                    &(),
+                );
                 if !word::stopped() {
                     local.ended = true;
                 }
@@ -242,7 +254,9 @@ impl Model for IpiLifecycle {
         let (property, sentence) = match state.local.wrong? {
             Wrong::Named => (
                 "hint-exists",
-                format!("a hint names vCPU {GONE}, which had been destroyed before the question"),
+                format!(
+                    "a hint names vCPU {GONE}, which had been destroyed before the hint was read"
+                ),
             ),
             Wrong::Disabled => (
                 "disabled-at-once",
@@ -256,7 +270,7 @@ impl Model for IpiLifecycle {
         match (agent, op) {
             (SENDER, _) => "send IPI",
             (RECEIVER, _) => "EOI of 0x41",
-            (SPINNER, _) => "ask for receiver",
+            (SPINNER, _) => "read the hint",
             (VM, 1) => "unlink vCPU 1",
             (VM, 2) => "destroy vCPU 1",
             (VM, _) => "create vCPU 1",

@@ -1,7 +1,7 @@
-//! `ipi-tracking`: senders record, receivers end, a vCPU is reset, a spinner asks.
+//! `ipi-tracking`: senders record, receivers end, a vCPU is reset, a spinner reads the hint.
 
 use stealtime_hypervisor::ipi_tracking::{
-    EoiRule, HintSource, IpiContext, IpiKnobs, confirmed_receiver, eoi, record,
+    EoiRule, HintSource, IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record,
 };
 
 use crate::model::{Model, Op, State, Violation, at_rest};
@@ -56,8 +56,8 @@ pub(crate) struct IpiTracking {
 
 impl IpiTracking {
     pub(crate) fn new(vector_matched: bool) -> Self {
-        let make = || (0..VCPUS).map(|_| IpiContext::new()).collect();
-        let (contexts, layout) = word::allocate(make, |n| WordInfo {
+        let create = || (0..VCPUS).map(|_| IpiContext::new()).collect();
+        let (contexts, layout) = word::allocate(create, |n| WordInfo {
             name: CONTEXT_WORDS[n % CONTEXT_WORDS.len()],
             class: Class::Shared,
         });
@@ -102,7 +102,7 @@ impl Model for IpiTracking {
 
     fn choices(&self, state: &State<Local>, agent: u8, ops: &mut Vec<Op>) {
         let local = &state.local;
-        let more = match agent {
+        let ready = match agent {
             SENDER => usize::from(local.recorded) < RECORDS.len(),
             // It ends the first IPI, after it was sent.
             RECEIVER => local.recorded > 0 && local.ended == 0,
@@ -110,7 +110,7 @@ impl Model for IpiTracking {
             RESETTER => local.reset < 2,
             _ => false,
         };
-        if more {
+        if ready {
             ops.push(1);
         }
     }
@@ -119,14 +119,19 @@ impl Model for IpiTracking {
         let (contexts, knobs) = (&self.contexts, &self.knobs);
         match agent {
             SENDER => {
-                let (to, vector, at_ns) = RECORDS[usize::from(local.recorded) % 2];
+                let (receiver, vector, time_ns) = RECORDS[usize::from(local.recorded) % 2];
+                let ipi = Unicast {
+                    sender: 0,
+                    receiver,
+                    vector,
+                };
                 // Both vCPUs exist.
-                let _ = record(contexts, knobs, 0, to, vector, at_ns, &());
+                let _ = record(contexts, knobs, &ipi, time_ns, &());
                 local.recorded += 1;
             }
             RECEIVER => {
-                let (by, vector, at_ns) = RECORDS[0];
-                let _ = eoi(contexts, knobs, by, Some(vector), at_ns, &());
+                let (receiver, vector, time_ns) = RECORDS[0];
+                let _ = eoi(contexts, knobs, receiver, Some(vector), time_ns, &());
                 local.ended += 1;
             }
             SPINNER => {
@@ -172,8 +177,8 @@ impl Model for IpiTracking {
         // Only the first IPI was ended, nothing was reset: the second must still be known.
         const PENDING: u64 = 1 << 32;
         let outgoing = state.mem[0];
-        let gone = local.recorded == 2 && local.reset == 0 && outgoing & PENDING == 0;
-        if rest && gone && local.ended == 1 {
+        let settled = local.recorded == 2 && local.reset == 0 && outgoing & PENDING == 0;
+        if rest && settled && local.ended == 1 {
             return say(
                 "eoi-own-record",
                 "the EOI of vector 0x41 ended the record of vector 0x52".to_owned(),
@@ -186,7 +191,7 @@ impl Model for IpiTracking {
         match agent {
             SENDER => "record IPI",
             RECEIVER => "EOI of 0x41",
-            SPINNER => "ask for receiver",
+            SPINNER => "read the hint",
             _ => "reset vCPU",
         }
     }

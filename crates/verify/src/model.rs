@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::word::{self, Layout, Made, SLOTS};
+use crate::word::{self, Accessed, Layout, SLOTS};
 
 /// Most agents of a model.
 pub(crate) const AGENTS: usize = 7;
@@ -23,7 +23,7 @@ pub(crate) struct Agent {
     /// How many words it has read since the operation's start.
     log: u8,
     suspended_log: u8,
-    /// How many stores nobody else sees yet.
+    /// Stores that other agents cannot see yet.
     buffer: u8,
 }
 
@@ -48,7 +48,7 @@ impl Agent {
         self.op == IDLE && self.suspended == IDLE && self.buffer == 0
     }
 
-    /// Everybody sees all of its stores.
+    /// Whether all of its stores are visible.
     pub(crate) const fn is_drained(&self) -> bool {
         self.buffer == 0
     }
@@ -98,8 +98,8 @@ impl Tail {
 }
 
 impl PartialEq for Tail {
-    fn eq(&self, other: &Self) -> bool {
-        self.words() == other.words()
+    fn eq(&self, rhs: &Self) -> bool {
+        self.words() == rhs.words()
     }
 }
 
@@ -123,22 +123,22 @@ pub(crate) struct State<L> {
 }
 
 impl<L: Clone> State<L> {
-    fn copy_but_tail(&mut self, from: &Self) {
-        self.mem = from.mem;
-        self.agents = from.agents;
-        self.local.clone_from(&from.local);
+    fn copy_but_tail(&mut self, source: &Self) {
+        self.mem = source.mem;
+        self.agents = source.agents;
+        self.local.clone_from(&source.local);
     }
 }
 
 impl<L> State<L> {
     /// Where the agent's words begin.
     fn start(&self, agent: u8) -> usize {
-        let before = self.agents.iter().take(usize::from(agent));
-        before.map(Agent::words).sum()
+        let preceding = self.agents.iter().take(usize::from(agent));
+        preceding.map(Agent::words).sum()
     }
 }
 
-/// What goes wrong in a state.
+/// The violation of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The property, by its name.
@@ -176,7 +176,7 @@ pub(crate) trait Model: Sync {
     fn keeps_each_step(&self) -> bool {
         false
     }
-    /// Memory that a state has beside its own size, about.
+    /// Approximate heap memory of a state, in bytes.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -194,7 +194,7 @@ pub(crate) trait Model: Sync {
     fn preempts(&self, _state: &State<Self::Local>, _agent: u8) -> Option<Op> {
         None
     }
-    /// Whether a suspended operation goes on.
+    /// Whether a suspended operation continues.
     fn resumes(&self, _local: &Self::Local, _agent: u8) -> bool {
         false
     }
@@ -224,13 +224,13 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The operation under way goes on.
+    /// The pending operation continues.
     pub const CONTINUE: u8 = 0;
     /// The oldest store in the buffer becomes visible.
     pub const FLUSH: u8 = u8::MAX;
 }
 
-/// What one step needs beside the states: kept from step to step, so that nothing is allocated.
+/// Buffers of a step, reused so that steps do not allocate.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     ops: Vec<Op>,
@@ -246,13 +246,13 @@ pub(crate) fn successors<M: Model>(
     model: &M,
     state: &State<M::Local>,
     scratch: &mut Scratch,
-    visit: &mut impl FnMut(Choice, &State<M::Local>, Option<Made>),
+    visit: &mut impl FnMut(Choice, &State<M::Local>, Option<Accessed>),
 ) -> bool {
     let mut sound = true;
     let mut next = state.clone();
     for agent in 0..AGENTS as u8 {
-        let own = state.agents[usize::from(agent)];
-        if own.buffer > 0 {
+        let actor = state.agents[usize::from(agent)];
+        if actor.buffer > 0 {
             let op = Choice::FLUSH;
             flush(state, agent, scratch, &mut next);
             visit(Choice { agent, op }, &next, None);
@@ -263,18 +263,18 @@ pub(crate) fn successors<M: Model>(
         let next = &mut next;
         let mut begin = |op, scratch: &mut Scratch| {
             let choice = Choice { agent, op };
-            let (made, misuse) = take(model, state, choice, scratch, next);
+            let (accessed, misuse) = take(model, state, choice, scratch, next);
             sound &= !misuse;
-            visit(choice, next, made);
+            visit(choice, next, accessed);
         };
-        if own.op != IDLE {
+        if actor.op != IDLE {
             begin(Choice::CONTINUE, scratch);
-            if own.suspended == IDLE
+            if actor.suspended == IDLE
                 && let Some(op) = model.preempts(state, agent)
             {
                 begin(op, scratch);
             }
-        } else if own.suspended != IDLE && model.resumes(&state.local, agent) {
+        } else if actor.suspended != IDLE && model.resumes(&state.local, agent) {
             begin(Choice::CONTINUE, scratch);
         } else {
             let mut ops = core::mem::take(&mut scratch.ops);
@@ -292,15 +292,15 @@ pub(crate) fn successors<M: Model>(
 /// The oldest buffered store becomes visible.
 fn flush<L: Clone>(state: &State<L>, agent: u8, scratch: &mut Scratch, next: &mut State<L>) {
     next.copy_but_tail(state);
-    let own = &mut next.agents[usize::from(agent)];
-    let logs = usize::from(own.log) + usize::from(own.suspended_log);
-    own.buffer -= 1;
-    let at = state.start(agent) + logs;
+    let actor = &mut next.agents[usize::from(agent)];
+    let logs = usize::from(actor.log) + usize::from(actor.suspended_log);
+    actor.buffer -= 1;
+    let index = state.start(agent) + logs;
     let words = state.tail.words();
-    let (slot, value) = (words[at], words[at + 1]);
+    let (slot, value) = (words[index], words[index + 1]);
     scratch.tail.clear();
-    scratch.tail.extend_from_slice(&words[..at]);
-    scratch.tail.extend_from_slice(&words[at + 2..]);
+    scratch.tail.extend_from_slice(&words[..index]);
+    scratch.tail.extend_from_slice(&words[index + 2..]);
     next.tail.set(&scratch.tail);
     next.mem[slot as usize] = value;
 }
@@ -312,7 +312,7 @@ fn take<M: Model>(
     choice: Choice,
     scratch: &mut Scratch,
     next: &mut State<M::Local>,
-) -> (Option<Made>, bool) {
+) -> (Option<Accessed>, bool) {
     let Scratch {
         step,
         tail,
@@ -320,42 +320,42 @@ fn take<M: Model>(
         ..
     } = scratch;
     let words = state.tail.words();
-    let mut own = state.agents[usize::from(choice.agent)];
+    let mut actor = state.agents[usize::from(choice.agent)];
     let start = state.start(choice.agent);
-    let (log, rest) = words[start..].split_at(usize::from(own.log));
-    let (was_suspended, rest) = rest.split_at(usize::from(own.suspended_log));
-    let (buffer, after) = rest.split_at(2 * usize::from(own.buffer));
+    let (log, rest) = words[start..].split_at(usize::from(actor.log));
+    let (was_suspended, rest) = rest.split_at(usize::from(actor.suspended_log));
+    let (buffer, after) = rest.split_at(2 * usize::from(actor.buffer));
     suspended.clear();
     suspended.extend_from_slice(was_suspended);
     step.log.clear();
     if choice.op != Choice::CONTINUE {
-        if own.op != IDLE {
-            own.suspended = own.op;
+        if actor.op != IDLE {
+            actor.suspended = actor.op;
             suspended.clear();
             suspended.extend_from_slice(log);
         }
-        own.op = choice.op;
-    } else if own.op == IDLE {
-        own.op = core::mem::replace(&mut own.suspended, IDLE);
+        actor.op = choice.op;
+    } else if actor.op == IDLE {
+        actor.op = core::mem::replace(&mut actor.suspended, IDLE);
         step.log.append(suspended);
     } else {
         step.log.extend_from_slice(log);
     }
     step.set_buffer(buffer);
     next.copy_but_tail(state);
-    let (local, op) = (&mut next.local, own.op);
+    let (local, op) = (&mut next.local, actor.op);
     word::step(&mut next.mem, step, choice.agent, false, || {
         model.execute(local, choice.agent, op);
     });
     if step.ended {
-        own.op = IDLE;
+        actor.op = IDLE;
     } else if !model.keeps_each_step() {
         next.local = state.local.clone();
     }
-    own.log = step.log.len() as u8;
-    own.suspended_log = suspended.len() as u8;
-    own.buffer = step.buffer.len() as u8;
-    next.agents[usize::from(choice.agent)] = own;
+    actor.log = step.log.len() as u8;
+    actor.suspended_log = suspended.len() as u8;
+    actor.buffer = step.buffer.len() as u8;
+    next.agents[usize::from(choice.agent)] = actor;
     tail.clear();
     tail.extend_from_slice(&words[..start]);
     tail.extend_from_slice(&step.log);
@@ -365,7 +365,7 @@ fn take<M: Model>(
         .for_each(|(slot, value)| tail.extend([u64::from(*slot), *value]));
     tail.extend_from_slice(after);
     next.tail.set(tail);
-    (step.made, step.misuse)
+    (step.accessed, step.misuse)
 }
 
 /// A state with nothing under way.

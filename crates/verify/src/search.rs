@@ -1,7 +1,7 @@
 //! The search: breadth first, so that the first counterexample is the shortest.
 //!
-//! Levels are cut into pieces that all cores expand; what they find is merged in the order of the
-//! pieces. The result therefore does not depend on the number of cores or on their timing.
+//! All cores expand pieces of a level, and their results are merged in the order of the pieces.
+//! The outcome therefore does not depend on the number of cores or on their timing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,14 @@ use crate::fingerprint::{Fingerprint, Visited};
 use crate::model::{Choice, Model, Scratch, State, Violation, successors};
 use crate::word;
 
-/// How far a search may go.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most steps of a path; `None`: as many as there are.
+    /// Largest number of steps of a path; `None` for no limit.
     pub steps: Option<u32>,
-    /// Most memory for states, in MiB.
+    /// Largest memory for states, in MiB.
     pub memory_mib: u64,
-    /// How many threads.
+    /// Number of threads.
     pub threads: usize,
     /// Stop at the first finding.
     pub first_only: bool,
@@ -34,48 +34,48 @@ impl Default for Limits {
     }
 }
 
-/// What ended a search.
+/// The end of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All states were seen.
+    /// All states were visited.
     Exhausted,
-    /// Only paths up to this many steps were seen.
+    /// All paths up to this many steps were visited.
     Bound {
         /// Steps.
         steps: u32,
     },
-    /// Memory ran out; all paths up to this many steps were seen.
+    /// The memory limit was reached; all paths up to this many steps were visited.
     Memory {
         /// Steps.
         steps: u32,
         /// The limit, in MiB.
         limit_mib: u64,
     },
-    /// The first finding was enough.
+    /// The search stopped at the first finding.
     FirstFinding,
 }
 
-/// A violation and the shortest way to it.
+/// A violation and the shortest path to it.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What is wrong.
+    /// The violation.
     pub violation: Violation,
-    /// How to get there.
+    /// The steps from the initial state.
     pub path: Vec<Choice>,
 }
 
-/// What a search saw.
+/// The outcome of a search.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Distinct states.
     pub states: u64,
-    /// Steps taken, those to states already seen included.
+    /// Steps, including those to known states.
     pub transitions: u64,
-    /// Steps of the longest shortest path.
+    /// Length of the longest shortest path.
     pub depth: u32,
     /// One finding for each property and flaw, in the order of their lengths.
     pub findings: Vec<Finding>,
-    /// Why it ended.
+    /// The end of the search.
     pub end: End,
 }
 
@@ -110,7 +110,7 @@ struct Candidate<L> {
     state: State<L>,
 }
 
-/// What one piece of a level led to.
+/// The successors of one piece of a level.
 struct Expanded<L> {
     new: Vec<Candidate<L>>,
     transitions: u64,
@@ -121,7 +121,7 @@ struct Search<'m, M: Model> {
     model: &'m M,
     limits: Limits,
     visited: Visited,
-    /// Of each state, by its node: the one it comes from, and how.
+    /// By the node of each state: its parent's node, and the step from there.
     nodes: Vec<(u32, Choice)>,
     transitions: u64,
     sound: bool,
@@ -187,7 +187,7 @@ impl<M: Model> Search<'_, M> {
     fn bytes(&self, live: usize) -> u64 {
         let state = size_of::<State<M::Local>>() + self.model.heap_bytes();
         let table = self.visited.bytes();
-        // A growing table exists twice for a moment, and so do the lists.
+        // A growing table is in memory twice while it is copied, and so are the lists.
         table + table / 2 + (self.nodes.capacity() * 8 + live * state * 3 / 2) as u64
     }
 
@@ -214,12 +214,12 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// A violation ends its path; the first of each kind is kept.
+    /// Records a violation, which ends its path. The first one of each kind is the shortest.
     fn found(&mut self, violation: Violation, node: u32) {
-        let same = |f: &Finding| {
+        let known = |f: &Finding| {
             f.violation.property == violation.property && f.violation.flaw == violation.flaw
         };
-        if !self.findings.iter().any(same) {
+        if !self.findings.iter().any(known) {
             let path = self.path(node);
             self.findings.push(Finding { violation, path });
         }
@@ -274,29 +274,31 @@ impl<M: Model> Search<'_, M> {
         states: &[State<M::Local>],
     ) -> Vec<Expanded<M::Local>> {
         let pieces: Vec<_> = nodes.chunks(PIECE).zip(states.chunks(PIECE)).collect();
-        let done: Vec<Mutex<Option<Expanded<M::Local>>>> =
+        let results: Vec<Mutex<Option<Expanded<M::Local>>>> =
             pieces.iter().map(|_| Mutex::new(None)).collect();
         let turn = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..self.limits.threads.min(pieces.len()) {
                 scope.spawn(|| {
                     word::install(self.model.layout(), self.model.tso());
-                    loop {
-                        let n = turn.fetch_add(1, Ordering::Relaxed);
-                        let (Some((nodes, states)), Some(place)) = (pieces.get(n), done.get(n))
-                        else {
-                            return;
-                        };
+                    let next = || turn.fetch_add(1, Ordering::Relaxed);
+                    let mut n = next();
+                    while let (Some((nodes, states)), Some(slot)) = (pieces.get(n), results.get(n))
+                    {
                         let expanded = self.piece(nodes, states);
-                        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(expanded);
+                        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(expanded);
+                        n = next();
                     }
                 });
             }
         });
-        let taken = done.into_iter();
-        taken
-            .filter_map(|place| place.into_inner().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        let expanded: Vec<Expanded<M::Local>> = results
+            .into_iter()
+            .filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        // A missing piece would hide states, and with them violations.
+        assert_eq!(expanded.len(), pieces.len(), "a piece was not expanded");
+        expanded
     }
 
     fn piece(&self, nodes: &[u32], states: &[State<M::Local>]) -> Expanded<M::Local> {

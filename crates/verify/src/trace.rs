@@ -3,39 +3,39 @@
 use core::fmt::{self, Write as _};
 
 use crate::model::{Choice, Model, Scratch, State, Violation, successors};
-use crate::word::{self, Access, Made};
+use crate::word::{self, Access, Accessed};
 
-/// Raised whenever a model changes so that an old path means something else.
+/// Version of the models: increases with each change that gives old paths another meaning.
 pub const MODEL_VERSION: u32 = 2;
 
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Who, by its place in [`Trace::agents`].
+    /// The agent, as an index of [`Trace::agents`].
     pub agent: usize,
-    /// What.
+    /// The operation and its access.
     pub text: String,
-    /// What of the shared state changed.
+    /// The changes of shared state.
     pub changes: Vec<String>,
 }
 
-/// The shortest way to a violation.
+/// A path through a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The agents that take part, in their fixed order.
+    /// The agents with a step, in the model's order.
     pub agents: Vec<&'static str>,
     /// The steps.
     pub rows: Vec<Row>,
-    /// What is wrong at the end; `None`: nothing.
+    /// The violation in the last state, if any.
     pub violation: Option<Violation>,
 }
 
-/// A path that the model does not allow.
+/// The model has no such step in the state before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSuchStep {
     /// The step, counted from 0.
     pub step: usize,
-    /// What was to be done.
+    /// The agent and the operation.
     pub choice: Choice,
 }
 
@@ -44,8 +44,8 @@ impl fmt::Display for NoSuchStep {
         let (agent, op) = (self.choice.agent, self.choice.op);
         write!(
             f,
-            "step {}: agent {agent} cannot do {op} there; the file is damaged, or of another \
-             version: search again",
+            "step {}: agent {agent} has no operation {op} in this state; the file is damaged, or \
+             of another version: search again",
             self.step
         )
     }
@@ -53,7 +53,7 @@ impl fmt::Display for NoSuchStep {
 
 impl core::error::Error for NoSuchStep {}
 
-/// Walks a path again.
+/// Repeats the steps of a path.
 pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuchStep> {
     word::install(model.layout(), model.tso());
     let mut state = model.initial();
@@ -61,28 +61,35 @@ pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuch
     let mut scratch = Scratch::default();
     for (step, &choice) in path.iter().enumerate() {
         let mut found = None;
-        successors(model, &state, &mut scratch, &mut |there, next, made| {
-            if there == choice {
-                found = Some((next.clone(), made));
-            }
-        });
-        let (next, made) = found.ok_or(NoSuchStep { step, choice })?;
+        successors(
+            model,
+            &state,
+            &mut scratch,
+            &mut |candidate, next, access| {
+                if candidate == choice {
+                    found = Some((next.clone(), access));
+                }
+            },
+        );
+        let (next, access) = found.ok_or(NoSuchStep { step, choice })?;
         rows.push(Row {
             agent: usize::from(choice.agent),
-            text: text(model, &state, &next, choice, made),
+            text: text(model, &state, &next, choice, access),
             changes: changes(model, &state, &next),
         });
         state = next;
     }
-    let all = model.agents();
-    let there: Vec<usize> = (0..all.len())
+    let names = model.agents();
+    let active: Vec<usize> = (0..names.len())
         .filter(|agent| rows.iter().any(|row| row.agent == *agent))
         .collect();
     for row in &mut rows {
-        row.agent = there.iter().position(|a| *a == row.agent).unwrap_or(0);
+        let index = active.iter().position(|a| *a == row.agent);
+        debug_assert!(index.is_some(), "the agent of a row is active");
+        row.agent = index.unwrap_or(0);
     }
     Ok(Trace {
-        agents: there.into_iter().map(|agent| all[agent]).collect(),
+        agents: active.into_iter().map(|agent| names[agent]).collect(),
         rows,
         violation: model.check(&state),
     })
@@ -90,16 +97,16 @@ pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuch
 
 fn text<M: Model>(
     model: &M,
-    from: &State<M::Local>,
-    to: &State<M::Local>,
+    state: &State<M::Local>,
+    next: &State<M::Local>,
     choice: Choice,
-    made: Option<Made>,
+    accessed: Option<Accessed>,
 ) -> String {
-    let own = &from.agents[usize::from(choice.agent)];
+    let actor = &state.agents[usize::from(choice.agent)];
     let op = match choice.op {
         Choice::FLUSH => return "store becomes visible".to_owned(),
-        Choice::CONTINUE if own.op == 0 => own.suspended,
-        Choice::CONTINUE => own.op,
+        Choice::CONTINUE if actor.op == 0 => actor.suspended,
+        Choice::CONTINUE => actor.op,
         op => op,
     };
     let mut text = String::new();
@@ -107,10 +114,10 @@ fn text<M: Model>(
         text.push_str("… ");
     }
     text.push_str(model.describe(choice.agent, op));
-    if let Some(made) = made {
-        let name = model.layout().words[usize::from(made.word)].name;
+    if let Some(accessed) = accessed {
+        let name = model.layout().words[usize::from(accessed.word)].name;
         // Writing to a String cannot fail.
-        let _ = match made.access {
+        let _ = match accessed.access {
             Access::Load => write!(text, ": read {name}"),
             Access::Store => write!(text, ": write {name}"),
             Access::Rmw => write!(text, ": locked {name}"),
@@ -121,37 +128,37 @@ fn text<M: Model>(
             Access::Call => Ok(()),
         };
     }
-    if to.agents[usize::from(choice.agent)].op == 0 && choice.op == Choice::CONTINUE {
+    if next.agents[usize::from(choice.agent)].op == 0 && choice.op == Choice::CONTINUE {
         text.push_str(" (end)");
     }
     text
 }
 
-fn changes<M: Model>(model: &M, from: &State<M::Local>, to: &State<M::Local>) -> Vec<String> {
-    let mut all = Vec::new();
+fn changes<M: Model>(model: &M, state: &State<M::Local>, next: &State<M::Local>) -> Vec<String> {
+    let mut changes = Vec::new();
     let names = &model.layout().slot_names;
-    for (slot, (was, is)) in from.mem.iter().zip(&to.mem).enumerate() {
-        if was != is {
-            all.push(format!("{} {}", names[slot], model.value(slot, *is)));
+    for (slot, (old, new)) in state.mem.iter().zip(&next.mem).enumerate() {
+        if old != new {
+            changes.push(format!("{} {}", names[slot], model.value(slot, *new)));
         }
     }
-    let was = model.shown(from);
-    for (name, is) in model.shown(to) {
-        if !was.iter().any(|(n, v)| *n == name && *v == is) {
-            all.push(format!("{name} {is}"));
+    let old = model.shown(state);
+    for (name, value) in model.shown(next) {
+        if !old.iter().any(|(n, v)| *n == name && *v == value) {
+            changes.push(format!("{name} {value}"));
         }
     }
-    all
+    changes
 }
 
-/// Most columns of a line of the table.
+/// Largest width of the table, in columns.
 const LINE: usize = 100;
-/// The fewest that an agent gets.
+/// Smallest width of an agent's column.
 const NARROWEST: usize = 8;
 const STEP: usize = 4;
 
 impl Trace {
-    /// Widths of the agents' columns and of the last one, so that a line fits.
+    /// Widths of the agents' columns and of the last one, within the width of the table.
     fn widths(&self) -> Vec<usize> {
         let longest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
         let of_agent = |agent: usize| {
@@ -262,7 +269,7 @@ pub struct Replay {
     pub protocol: String,
     /// The variant.
     pub variant: String,
-    /// The agents around it.
+    /// The set of agents.
     pub scene: String,
     /// The steps.
     pub path: Vec<Choice>,
@@ -280,17 +287,17 @@ pub enum ReplayError {
         /// Ours.
         ours: u32,
     },
-    /// A line that says nothing.
+    /// A line that is not understood.
     Line {
         /// Its number, counted from 1.
         line: usize,
-        /// What it says.
+        /// Its text.
         text: String,
     },
-    /// Something is not said.
+    /// A field is missing.
     Missing {
-        /// What.
-        what: &'static str,
+        /// The field.
+        field: &'static str,
     },
 }
 
@@ -313,7 +320,7 @@ impl fmt::Display for ReplayError {
                     "line {line} of the replay file is not understood: {text:?}"
                 )
             }
-            Self::Missing { what } => write!(f, "the replay file does not say the {what}"),
+            Self::Missing { field } => write!(f, "the replay file has no line for the {field}"),
         }
     }
 }
@@ -370,9 +377,9 @@ impl core::str::FromStr for Replay {
             }
         }
         Ok(Self {
-            protocol: protocol.ok_or(ReplayError::Missing { what: "protocol" })?,
-            variant: variant.ok_or(ReplayError::Missing { what: "variant" })?,
-            scene: scene.ok_or(ReplayError::Missing { what: "scene" })?,
+            protocol: protocol.ok_or(ReplayError::Missing { field: "protocol" })?,
+            variant: variant.ok_or(ReplayError::Missing { field: "variant" })?,
+            scene: scene.ok_or(ReplayError::Missing { field: "scene" })?,
             path,
         })
     }

@@ -1,4 +1,4 @@
-//! `wakeup-batch`: CPU 0 wakes others in a nested batch and is interrupted meanwhile; CPU 1 halts,
+//! `wakeup-batch`: CPU 0 wakes others in a nested batch and is interrupted in it; CPU 1 halts,
 //! CPU 2 waits in MWAIT or runs a guest, where only an IPI makes it look, CPU 3 raises softirqs
 //! without a batch.
 
@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     None,
     SoftirqNumber,
     NoSecondLook,
-    /// Whether the CPU is in MWAIT is asked before the bit is set, not in the same step.
+    /// MWAIT is tested before the bit is set, not in the same step.
     PromiseReadBefore,
 }
 
@@ -77,14 +77,14 @@ const STEPS: u8 = 7;
 impl WakeupBatch {
     pub(crate) fn new(fault: Fault) -> Self {
         let names = ["softirq.0", "softirq.1", "softirq.2", "softirq.3"];
-        let make = || (0..CPUS).map(|_| SoftirqWord::new()).collect();
-        let (words, layout) = word::allocate(make, |n| WordInfo {
+        let create = || (0..CPUS).map(|_| SoftirqWord::new()).collect();
+        let (words, layout) = word::allocate(create, |n| WordInfo {
             name: names[n % 4],
             class: Class::Shared,
         });
         let apics = (0..CPUS).map(|cpu| CpuApic::new(cpu, true)).collect();
-        let made = Topology::new(ApicMode::X2apicPhysical, apics);
-        let topology = made.unwrap_or_else(|error| unreachable!("four different ids: {error}"));
+        let topology = Topology::new(ApicMode::X2apicPhysical, apics);
+        let topology = topology.unwrap_or_else(|error| unreachable!("four different ids: {error}"));
         Self {
             words,
             topology,
@@ -113,7 +113,7 @@ impl WakeupBatch {
         deliver(local, 0, &sent);
     }
 
-    fn raise_alone(&self, local: &mut Local, from: u32, irq: bool) {
+    fn raise_alone(&self, local: &mut Local, source: u32, irq: bool) {
         let cpus = Cpus {
             words: &self.words,
             topology: &self.topology,
@@ -127,7 +127,7 @@ impl WakeupBatch {
             let _ = batch.raise_mask(cpus, context, &mut mask(0b010), NUMBERS[2], &mut icr, &());
             local.irq_left -= 1;
         } else {
-            let context = context(from, false);
+            let context = context(source, false);
             let promised = self.fault == Fault::PromiseReadBefore && self.words[2].in_mwait();
             let _ = raise_now(cpus, context, 2, NUMBERS[1], &mut icr, &());
             local.remote_left -= 1;
@@ -135,7 +135,7 @@ impl WakeupBatch {
                 return;
             }
         }
-        deliver(local, from, &sent);
+        deliver(local, source, &sent);
     }
 
     fn idle(&self, local: &mut Local, cpu: usize, op: Op) {
@@ -144,8 +144,8 @@ impl WakeupBatch {
             return;
         }
         let word = &self.words[cpu];
-        let at = &mut local.idle[cpu - 1];
-        *at = match *at {
+        let idle = &mut local.idle[cpu - 1];
+        *idle = match *idle {
             // With interrupts off from the look to the entry: an IPI that comes then ends the guest.
             Idle::Looking if op == RUN && word.take(u32::MAX) == 0 => {
                 local.guests_left -= 1;
@@ -187,7 +187,7 @@ impl WakeupBatch {
         };
     }
 
-    /// Whether an idling CPU goes on by itself.
+    /// Whether an idle CPU continues by itself.
     fn awake(state: &State<Local>, cpu: usize) -> bool {
         let local = &state.local;
         match local.idle[cpu - 1] {
@@ -216,12 +216,12 @@ fn context(cpu: u32, in_irq: bool) -> Context {
     }
 }
 
-fn deliver(local: &mut Local, from: u32, sent: &[IcrWrite]) {
+fn deliver(local: &mut Local, source: u32, sent: &[IcrWrite]) {
     for write in sent {
         for cpu in 0..CPUS {
             let hit = match write {
                 IcrWrite::X2apic(value) => (value >> 32) as u32 == cpu,
-                IcrWrite::AllButSelf { .. } => cpu != from,
+                IcrWrite::AllButSelf { .. } => cpu != source,
                 IcrWrite::Xapic { .. } => false,
             };
             local.ipi[cpu as usize] |= hit;
@@ -260,14 +260,14 @@ impl Model for WakeupBatch {
 
     fn choices(&self, state: &State<Local>, agent: u8, ops: &mut Vec<Op>) {
         let local = &state.local;
-        let more = match agent {
+        let ready = match agent {
             SENDER => local.at < STEPS,
             HALTER | WAITER => Self::awake(state, usize::from(agent)),
             REMOTE => local.remote_left > 0,
             IRQ => local.irq_left > 0,
             _ => false,
         };
-        if more {
+        if ready {
             ops.push(GO + if agent == SENDER { local.at } else { 0 });
         }
         if matches!(agent, HALTER | WAITER) && local.idle[usize::from(agent) - 1] == Idle::Looking {
@@ -297,8 +297,7 @@ impl Model for WakeupBatch {
     fn check(&self, state: &State<Local>) -> Option<Violation> {
         let local = &state.local;
         if let Some(cpu) = [0, 3].into_iter().find(|&cpu| local.ipi[cpu]) {
-            let sentence =
-                format!("CPU {cpu} was sent an IPI, though nobody raised a softirq on it");
+            let sentence = format!("CPU {cpu} was sent an IPI without a raised softirq");
             return Some(Violation::new("no-stray-ipi", sentence));
         }
         let senders = [SENDER, REMOTE, IRQ];
@@ -335,7 +334,7 @@ impl Model for WakeupBatch {
 
     fn shown(&self, state: &State<Local>) -> Vec<(&'static str, String)> {
         let local = &state.local;
-        let mut all = vec![
+        let mut shown = vec![
             ("CPU 1", format!("{:?}", local.idle[0])),
             ("CPU 2", format!("{:?}", local.idle[1])),
         ];
@@ -343,15 +342,15 @@ impl Model for WakeupBatch {
             .iter()
             .enumerate()
         {
-            all.push((name, u8::from(local.ipi[cpu]).to_string()));
+            shown.push((name, u8::from(local.ipi[cpu]).to_string()));
         }
-        all.push((
+        shown.push((
             "noted",
             format!(
                 "{:#x}",
                 local.batch.batch_mask().iter().fold(0, |m, c| m | 1 << c)
             ),
         ));
-        all
+        shown
     }
 }

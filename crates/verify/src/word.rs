@@ -1,12 +1,12 @@
-//! The instrumented word: hypervisor code runs on it one shared access at a time.
+//! The instrumented word: hypervisor code executes on it one shared access at a time.
 //!
-//! There are no threads. An agent's operation is run again from its start for each step: accesses
-//! that were made before answer from a log, the next one is made, and all that follow are stopped
-//! (they answer 0 and change nothing; the operation's result is thrown away). The state of an
-//! operation under way is therefore its log, a list of numbers that can be hashed and replayed.
+//! There are no threads. Each step executes an agent's operation from its start: earlier accesses
+//! return values of a log, the next one takes effect, and all later ones are stopped. A stopped
+//! access returns 0 and changes nothing, and the result of the operation is discarded. The state
+//! of a pending operation is therefore its log, a list of numbers that can be hashed and replayed.
 //!
-//! The memory is that of x86: plain stores wait in a buffer of their CPU, its own loads see them,
-//! locked instructions and full fences wait until it is empty.
+//! The memory is that of x86: plain stores wait in a buffer of their CPU, which its own loads see.
+//! Locked instructions and full fences wait until the buffer is empty.
 
 use core::sync::atomic::Ordering;
 use std::cell::RefCell;
@@ -14,25 +14,25 @@ use std::cell::RefCell;
 use stealtime_hypervisor::posted_interrupt::{CpuId, CpuList, VcpuId, WakeupLists};
 use stealtime_hypervisor::word::AtomicWord;
 
-/// Most words that a model can have, constant ones included.
+/// Largest number of words of a model, constant ones included.
 pub(crate) const MAX_WORDS: usize = 64;
-/// Most words whose content is part of the state.
+/// Largest number of words with content that is part of the state.
 pub(crate) const SLOTS: usize = 16;
-/// Most stores that wait in a buffer; one more makes the oldest visible first.
+/// Largest number of stores in a buffer; a further one makes the oldest visible first.
 pub(crate) const BUFFER: usize = 3;
 
-/// Who may touch a word; decides whether an access is a point where others may come in between.
+/// The agents that access a word. Other agents may interleave at accesses of shared words only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Nobody changes it.
+    /// No agent changes it.
     Constant,
-    /// Only this agent touches it.
+    /// Only this agent accesses it.
     Private(u8),
-    /// All touch it.
+    /// All agents access it.
     Shared,
 }
 
-/// What a model says of one of its words.
+/// A model's description of one of its words.
 #[derive(Clone, Debug)]
 pub(crate) struct WordInfo {
     pub(crate) name: &'static str,
@@ -45,21 +45,21 @@ pub(crate) struct Layout {
     pub(crate) words: Vec<WordInfo>,
     slot: [u8; MAX_WORDS],
     constant: [u64; MAX_WORDS],
-    /// What the slots hold at first.
+    /// Initial content of the slots.
     pub(crate) initial: [u64; SLOTS],
     pub(crate) slot_names: Vec<&'static str>,
 }
 
 const NO_SLOT: u8 = u8::MAX;
 
-/// Makes the words of a model: `make` creates everything that lies in shared memory, `info` says
-/// of each word, in the order of creation, what it is.
+/// Creates the words of a model: `create` makes all shared memory, and `info` describes each word
+/// in the order of creation.
 pub(crate) fn allocate<T>(
-    make: impl FnOnce() -> T,
+    create: impl FnOnce() -> T,
     info: impl Fn(usize) -> WordInfo,
 ) -> (T, Layout) {
     CONTEXT.with(|c| c.borrow_mut().allocated = Some(Vec::new()));
-    let made = make();
+    let created = create();
     let values = CONTEXT.with(|c| c.borrow_mut().allocated.take().unwrap_or_default());
     assert!(
         values.len() <= MAX_WORDS,
@@ -83,13 +83,13 @@ pub(crate) fn allocate<T>(
             layout.slot_names.push(layout.words[id].name);
         }
     }
-    (made, layout)
+    (created, layout)
 }
 
 /// A store that is not visible yet: slot and value.
 pub(crate) type Buffered = (u8, u64);
 
-/// What a step was.
+/// The access of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Load,
@@ -105,7 +105,7 @@ pub(crate) enum Access {
 
 /// One access, for the table of a counterexample.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
+pub(crate) struct Accessed {
     pub(crate) access: Access,
     pub(crate) word: u16,
 }
@@ -118,7 +118,7 @@ struct Context {
     private: [u8; MAX_WORDS],
     mem: [u64; SLOTS],
     log: Vec<u64>,
-    at: usize,
+    position: usize,
     buffer: Vec<Buffered>,
     agent: u8,
     left: u8,
@@ -132,7 +132,7 @@ struct Context {
     weak_rmw: Option<u32>,
     ahead: Option<[u64; SLOTS]>,
     misuse: bool,
-    made: Option<Made>,
+    accessed: Option<Accessed>,
 }
 
 const SHARED: u8 = u8::MAX;
@@ -145,7 +145,7 @@ thread_local! {
         private: [SHARED; MAX_WORDS],
         mem: [0; SLOTS],
         log: Vec::new(),
-        at: 0,
+        position: 0,
         buffer: Vec::new(),
         agent: 0,
         left: 0,
@@ -159,11 +159,11 @@ thread_local! {
         weak_rmw: None,
         ahead: None,
         misuse: false,
-        made: None,
+        accessed: None,
     }) };
 }
 
-/// Makes this thread run on a model's words.
+/// Installs a model's words for this thread.
 pub(crate) fn install(layout: &Layout, tso: bool) {
     CONTEXT.with(|c| {
         let mut c = c.borrow_mut();
@@ -179,16 +179,16 @@ pub(crate) fn install(layout: &Layout, tso: bool) {
     });
 }
 
-/// What an operation has behind it, and what became of it.
+/// The log and the buffered stores of an operation, and the outcome of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) log: Vec<u64>,
     pub(crate) buffer: Vec<Buffered>,
-    /// The operation came to its end.
+    /// The operation has ended.
     pub(crate) ended: bool,
     /// A word was used against its class: a fault of the model, not of the protocol.
     pub(crate) misuse: bool,
-    pub(crate) made: Option<Made>,
+    pub(crate) accessed: Option<Accessed>,
 }
 
 impl Run {
@@ -215,7 +215,7 @@ pub(crate) fn step<R>(
         c.mem = *mem;
         core::mem::swap(&mut c.log, &mut run.log);
         core::mem::swap(&mut c.buffer, &mut run.buffer);
-        c.at = 0;
+        c.position = 0;
         c.agent = agent;
         c.left = 1;
         c.atomic = false;
@@ -227,7 +227,7 @@ pub(crate) fn step<R>(
         c.weak_rmw = None;
         c.ahead = None;
         c.misuse = false;
-        c.made = None;
+        c.accessed = None;
     });
     let result = body();
     CONTEXT.with(|c| {
@@ -237,7 +237,7 @@ pub(crate) fn step<R>(
         core::mem::swap(&mut c.buffer, &mut run.buffer);
         run.ended = !c.stopped;
         run.misuse = c.misuse;
-        run.made = c.made;
+        run.accessed = c.accessed;
         if run.ended {
             run.log.clear();
         }
@@ -245,23 +245,23 @@ pub(crate) fn step<R>(
     result
 }
 
-/// The operation that runs now lacks its `n`th full fence (counted from 0).
+/// Removes the `n`th full fence, from 0, of the current operation.
 pub(crate) fn without_fence(n: u32) {
     CONTEXT.with(|c| c.borrow_mut().without_fence = Some(n));
 }
 
-/// In the operation that runs now the `n`th locked instruction is no barrier, as on a machine
-/// weaker than x86: loads that follow it are made before it.
+/// Makes the `n`th locked instruction of the current operation no barrier, as on a machine weaker
+/// than x86: later loads take effect before it.
 pub(crate) fn weak_rmw(n: u32) {
     CONTEXT.with(|c| c.borrow_mut().weak_rmw = Some(n));
 }
 
-/// The operation that runs now was stopped: what it computes is thrown away.
+/// Whether the current operation is stopped: its results are discarded.
 pub(crate) fn stopped() -> bool {
     CONTEXT.with(|c| c.borrow().stopped)
 }
 
-/// What a slot holds at the end of an operation, as the operation's own CPU sees it.
+/// The content of a slot at the end of an operation, as the operation's CPU sees it.
 pub(crate) fn peek(slot: usize) -> u64 {
     CONTEXT.with(|c| {
         let c = c.borrow();
@@ -269,9 +269,9 @@ pub(crate) fn peek(slot: usize) -> u64 {
     })
 }
 
-/// A call under a lock, as one step: `body` runs once, and what it returns is what the operation
-/// is told each time that it is run again. It may change the model's own state, in a model that
-/// keeps that with each step.
+/// A call under a lock, as one step: `body` executes once, and later executions of the operation
+/// reuse its result. It may change the model's local state, in a model that keeps this with each
+/// step.
 pub(crate) fn call(body: impl FnOnce() -> u64) -> u64 {
     let gate = CONTEXT.with(|c| c.borrow_mut().gate(true));
     match gate {
@@ -301,8 +301,8 @@ impl Context {
         if self.stopped {
             return Gate::Stop;
         }
-        if let Some(&value) = self.log.get(self.at) {
-            self.at += 1;
+        if let Some(&value) = self.log.get(self.position) {
+            self.position += 1;
             return Gate::Replay(value);
         }
         if shared && !self.free && !self.atomic {
@@ -318,10 +318,10 @@ impl Context {
     fn done(&mut self, access: Access, word: u16, value: u64, shared: bool) {
         if !self.free {
             self.log.push(value);
-            self.at += 1;
+            self.position += 1;
         }
         if shared && !(self.atomic && access != Access::LineOwned) {
-            self.made = Some(Made { access, word });
+            self.accessed = Some(Accessed { access, word });
         }
     }
 
@@ -359,9 +359,9 @@ impl Context {
             Gate::Stop => 0,
             Gate::Replay(value) => value,
             Gate::Live => {
-                let at = usize::from(slot);
-                let seen = ahead.map_or(self.mem[at], |view| view[at]);
-                let value = waiting.unwrap_or(seen);
+                let index = usize::from(slot);
+                let visible = ahead.map_or(self.mem[index], |view| view[index]);
+                let value = waiting.unwrap_or(visible);
                 self.done(Access::Load, id, value, shared);
                 value
             }
@@ -394,7 +394,7 @@ impl Context {
         }
     }
 
-    /// What the word held; 0 if stopped.
+    /// The old value of the word; `None` if stopped.
     fn rmw(&mut self, id: u16, change: impl FnOnce(u64) -> u64) -> Option<u64> {
         let slot = self.slot[usize::from(id)];
         if slot == NO_SLOT {
@@ -409,28 +409,28 @@ impl Context {
             self.look_ahead(id);
         }
         let shared = self.is_shared(id) || !self.buffer.is_empty();
-        let at = usize::from(slot);
+        let index = usize::from(slot);
         match self.gate(shared) {
             Gate::Stop => None,
-            Gate::Replay(was) => {
-                self.see_own(at, change(was));
-                Some(was)
+            Gate::Replay(old) => {
+                self.see_write(index, change(old));
+                Some(old)
             }
             Gate::Live => {
                 self.drain();
-                let was = self.mem[at];
-                self.mem[at] = change(was);
-                self.see_own(at, self.mem[at]);
-                self.done(Access::Rmw, id, was, shared);
-                Some(was)
+                let old = self.mem[index];
+                self.mem[index] = change(old);
+                self.see_write(index, self.mem[index]);
+                self.done(Access::Rmw, id, old, shared);
+                Some(old)
             }
         }
     }
 
-    /// All words are read ahead, for the loads after the locked instruction that comes now.
+    /// Reads all words, for the loads after the locked instruction that follows.
     fn look_ahead(&mut self, id: u16) {
         let mut view = [0; SLOTS];
-        for (n, seen) in view.iter_mut().enumerate() {
+        for (n, entry) in view.iter_mut().enumerate() {
             let gate = if n == 0 {
                 self.gate(true)
             } else if self.stopped {
@@ -440,20 +440,20 @@ impl Context {
             };
             match gate {
                 Gate::Stop => return,
-                Gate::Replay(value) => *seen = value,
+                Gate::Replay(value) => *entry = value,
                 Gate::Live => {
-                    *seen = self.mem[n];
-                    self.done(Access::Ahead, id, *seen, n == 0);
+                    *entry = self.mem[n];
+                    self.done(Access::Ahead, id, *entry, n == 0);
                 }
             }
         }
         self.ahead = Some(view);
     }
 
-    /// A load of the word just written is never made ahead of the write.
-    fn see_own(&mut self, at: usize, value: u64) {
+    /// No load of the written word takes effect before the write.
+    fn see_write(&mut self, index: usize, value: u64) {
         if let Some(view) = &mut self.ahead {
-            view[at] = value;
+            view[index] = value;
         }
     }
 
@@ -472,7 +472,7 @@ impl Context {
     }
 }
 
-/// A word of a model: a number that names it.
+/// The number of a word of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Word(u16);
 
@@ -502,13 +502,13 @@ impl AtomicWord for Word {
         self.rmw(|_| value)
     }
     fn fetch_or(&self, bits: u64, _order: Ordering) -> u64 {
-        self.rmw(|was| was | bits)
+        self.rmw(|old| old | bits)
     }
     fn fetch_and(&self, bits: u64, _order: Ordering) -> u64 {
-        self.rmw(|was| was & bits)
+        self.rmw(|old| old & bits)
     }
     fn fetch_add(&self, value: u64, _order: Ordering) -> u64 {
-        self.rmw(|was| was.wrapping_add(value))
+        self.rmw(|old| old.wrapping_add(value))
     }
     fn compare_exchange(
         &self,
@@ -517,13 +517,13 @@ impl AtomicWord for Word {
         _success: Ordering,
         _failure: Ordering,
     ) -> Result<u64, u64> {
-        let change = |was| if was == current { new } else { was };
-        // A stopped operation must come to its end: loops end with a success.
-        let was = CONTEXT.with(|c| c.borrow_mut().rmw(self.0, change));
-        match was {
+        let change = |old| if old == current { new } else { old };
+        // A stopped operation must end: a success ends its loops.
+        let old = CONTEXT.with(|c| c.borrow_mut().rmw(self.0, change));
+        match old {
             None => Ok(current),
-            Some(was) if was == current => Ok(was),
-            Some(was) => Err(was),
+            Some(old) if old == current => Ok(old),
+            Some(old) => Err(old),
         }
     }
     fn fence(&self, order: Ordering) {
@@ -558,12 +558,12 @@ impl AtomicWord for Word {
 
 /// The wakeup lists, each in a word: a byte for each vCPU on it, its number plus one.
 ///
-/// A change is one step, as under the list's lock. A walk reads the list in one step and then
-/// holds no lock, which allows more than the lock does.
+/// A change is one step, as under the list's lock. A walk reads the list in one step and holds no
+/// lock afterwards, which allows more interleavings than the lock does.
 #[derive(Debug)]
 pub(crate) struct ListWords<'a> {
     pub(crate) lists: &'a [Word],
-    /// `locked` takes the list of this CPU, whatever it was asked for: a wrong lock.
+    /// A fault: `locked` takes the list of this CPU in place of the requested one.
     pub(crate) wrong: Option<CpuId>,
 }
 

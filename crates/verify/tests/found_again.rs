@@ -145,7 +145,7 @@ fn historic_1_on_not_recomputed() {
 }
 #[test]
 fn historic_2_blocked_vcpu_not_told_of_a_device() {
-    found("blocked-not-told", None, "no-blocked-for-ever", None, 20);
+    found("blocked-not-kicked", None, "no-blocked-for-ever", None, 20);
 }
 #[test]
 fn historic_3_not_unlinked() {

@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use super::{DOUBT, Weighted};
 use crate::clocks::Told;
 use crate::tables::Tables;
-use crate::vcpu::Vcpu;
 
 /// KVM rewrites the offset of a vCPU at each switch to it if it holds the host's TSC unstable. From
 /// this share of switches on that is what happens.
-const REWRITES_PER_MILLE: u64 = 500;
+pub(super) const REWRITES_PER_MILLE: u64 = 500;
 /// Fewer switches than this say nothing.
-const MIN_SWITCHES: u64 = 100;
+pub(super) const MIN_SWITCHES: u64 = 100;
 
 /// Adds what is found of clocks.
 pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
-    let all = &tables.analysis.vcpus;
-    let writes: u64 = all.iter().map(|vcpu| vcpu.tally.tsc_writes).sum();
-    let switches: u64 = all.iter().map(|vcpu| vcpu.tally.switches_in).sum();
+    let all = &tables.analysis.sums().accounts;
+    let writes: u64 = all.iter().map(|account| account.tally.tsc_writes).sum();
+    let switches: u64 = all.iter().map(|account| account.tally.switches_in).sum();
     let is_unstable =
         switches >= MIN_SWITCHES && super::per_mille(writes, switches) >= REWRITES_PER_MILLE;
     if is_unstable {
@@ -43,8 +42,8 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
     {
         // Offsets wrap: one of a guest that is behind its host is less than 0.
         let offsets: Vec<i64> = tables
-            .of_group(group)
-            .filter_map(|vcpu: &Vcpu| vcpu.tsc_offset)
+            .accounts(group)
+            .filter_map(|account| account.tsc_offset)
             .map(u64::cast_signed)
             .collect();
         let (low, high) = (offsets.iter().min(), offsets.iter().max());
@@ -73,10 +72,10 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
 /// What is told of the clocks of each selected VM, and of threads (with an empty name) whose VM is not
 /// known: those that made a VM's vCPUs before its process is.
 fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
-    let threads = &tables.analysis.threads;
+    let threads = tables.analysis.tracker.threads();
     let mut by_vm: BTreeMap<&str, Told> = BTreeMap::new();
     let mut of_vms = Told::default();
-    for (&id, &told) in &tables.analysis.clocks {
+    for (&id, &told) in &tables.analysis.sums().clocks {
         let thread = threads.get(id);
         let of_vcpu = thread
             .vcpu

@@ -4,33 +4,33 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Isa, vector::linux};
 
 use super::{Weighted, ms, per_mille, percent};
+use crate::account::Account;
 use crate::answers::Answers;
 use crate::stats::total;
 use crate::tables::Tables;
-use crate::vcpu::Vcpu;
 use crate::vms::Group;
 
 /// Fewer polls than this say nothing of their success.
-const MIN_POLLS: u64 = 100;
+pub(super) const MIN_POLLS: u64 = 100;
 /// From this share of failed polls on the window is wrong for the guest.
-const WASTED_PER_MILLE: u64 = 700;
+pub(super) const WASTED_PER_MILLE: u64 = 700;
 /// Polling below this share of the vCPUs' time costs too little to care.
-const POLL_COST_PER_MILLE: u64 = 5;
+pub(super) const POLL_COST_PER_MILLE: u64 = 5;
 /// Spinning from this share of the guest's time on is worth a look.
-const SPIN_PER_MILLE: u64 = 20;
+pub(super) const SPIN_PER_MILLE: u64 = 20;
 /// Fewer PAUSE exits than this say nothing.
-const MIN_PAUSES: u64 = 100;
+pub(super) const MIN_PAUSES: u64 = 100;
 /// Directed yield works if at least this share of PAUSE exits reaches a vCPU of the same VM.
 const YIELD_PER_MILLE: u64 = 250;
 /// From this share of all exits on the LAPIC timer is what the guest exits for.
-const TIMER_PER_MILLE: u64 = 200;
+pub(super) const TIMER_PER_MILLE: u64 = 200;
 /// From this many a second of guest time on, host interrupts show in guests' latencies.
-const HITS_PER_SECOND: u128 = 1000;
+pub(super) const HITS_PER_SECOND: u128 = 1000;
 /// A second, in ns. Of less guest time a rate a second says little.
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Fewer spurious notifications than this may be left over from migrations of vCPUs.
-const MIN_SPURIOUS: u64 = 100;
+pub(super) const MIN_SPURIOUS: u64 = 100;
 
 /// Adds what costs guests time.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
@@ -115,36 +115,43 @@ fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
 }
 
 /// Exits that arm or deliver the LAPIC timer, all exits, and time for the former.
-fn timer_exits(tables: &Tables<'_>, vcpus: &[&Vcpu]) -> (u64, u64, u64) {
-    let reasons = &tables.analysis.reasons;
+fn timer_exits(tables: &Tables<'_>, accounts: &[&Account]) -> (u64, u64, u64) {
+    let reasons = tables.analysis.tracker.reasons();
     let (mut timer, mut all, mut ns) = (0, 0, 0);
-    for vcpu in vcpus {
-        for (slot, counted) in vcpu.slots.iter().enumerate() {
+    for account in accounts {
+        for (reason, counted) in account.reasons() {
             all += counted.count;
-            if reasons.class(slot) == Class::PreemptionTimer {
+            if reasons.class(reason) == Class::PreemptionTimer {
                 timer += counted.count;
                 ns = counted.ns.saturating_add(ns);
             }
         }
-        timer += vcpu.tally.timer_msr_writes;
+        timer += account.tally.timer_msr_writes;
     }
     (timer, all, ns)
 }
 
 fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
-    let vcpus: Vec<&Vcpu> = tables.of_group(group).collect();
-    let (timer, all, ns) = timer_exits(tables, &vcpus);
-    let is_vmx = vcpus.iter().any(|vcpu| {
-        (0..vcpu.slots.len()).any(|slot| tables.analysis.reasons.isa(slot) == Some(Isa::Vmx))
+    let accounts: Vec<&Account> = tables.accounts(group).collect();
+    let (timer, all, ns) = timer_exits(tables, &accounts);
+    let reasons = tables.analysis.tracker.reasons();
+    let mut seen = accounts.iter().flat_map(|account| account.reasons());
+    let is_vmx = seen.any(|(reason, _)| {
+        let reason = reasons.get(reason);
+        reason.is_some_and(|reason| reason.isa == Isa::Vmx)
     });
     // Timers can be posted only where interrupts are: that shows in notifications.
-    let posts = vcpus.iter().any(|vcpu| {
-        vcpu.hits
+    let posts = accounts.iter().any(|account| {
+        account
+            .hits
             .vectors()
             .any(|(vector, _)| matches!(vector, linux::POSTED_INTR | linux::POSTED_INTR_WAKEUP))
     });
     // Posted ones are seldom injected by software, so there may be no latency of theirs.
-    let posted: u64 = vcpus.iter().map(|vcpu| vcpu.latencies.posted).sum();
+    let posted: u64 = accounts
+        .iter()
+        .map(|account| account.latencies.posted)
+        .sum();
     if is_vmx && posts && posted == 0 && per_mille(timer, all) >= TIMER_PER_MILLE {
         found.push(Weighted::new("timer_exits", &group.name, ns, [
             format!("{} exits for its LAPIC timer, though this host posts interrupts.", group.name),
@@ -161,8 +168,8 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
 /// interrupt (Intel SDM vol. 3, posted-interrupt processing).
 fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
     let spurious: u64 = tables
-        .of_group(group)
-        .flat_map(|vcpu| vcpu.hits.vectors())
+        .accounts(group)
+        .flat_map(|account| account.hits.vectors())
         .filter(|(vector, _)| matches!(*vector, linux::POSTED_INTR | linux::POSTED_INTR_NESTED))
         .map(|(_, count)| count)
         .sum();
@@ -185,7 +192,7 @@ fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<We
 }
 
 fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut Vec<Weighted>) {
-    let hits: u64 = tables.of_group(group).map(Vcpu::hit_count).sum();
+    let hits: u64 = tables.accounts(group).map(Account::hit_count).sum();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
     let guest = total(vcpus.filter_map(|vcpu| vcpu.guest_ns));
     let per_second = u128::from(hits) * u128::from(SECOND_NS) / u128::from(guest.max(1));
@@ -200,13 +207,13 @@ fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut
     let names: Vec<String> = rows
         .map(|row| format!("{} {}", row.name, row.count))
         .collect();
-    let handling = |vcpu: &Vcpu| -> u64 {
-        let slots = vcpu.slots.iter().enumerate();
-        let hit =
-            slots.filter(|entry| tables.analysis.reasons.class(entry.0) == Class::HostInterrupt);
+    let reasons = tables.analysis.tracker.reasons();
+    let handling = |account: &Account| -> u64 {
+        let slots = account.reasons();
+        let hit = slots.filter(|entry| reasons.class(entry.0) == Class::HostInterrupt);
         total(hit.map(|entry| entry.1.ns))
     };
-    let cost = total(tables.of_group(group).map(handling));
+    let cost = total(tables.accounts(group).map(handling));
     found.push(Weighted::new(
         "host_interrupts",
         &group.name,

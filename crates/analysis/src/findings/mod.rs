@@ -6,7 +6,10 @@
 mod clocks;
 mod cost;
 mod recording;
+mod reference;
 mod waiting;
+
+pub use reference::{Entry, reference};
 
 use crate::answers::{Answers, Finding};
 use crate::tables::Tables;
@@ -20,6 +23,7 @@ pub(crate) struct Weighted {
 
 impl Weighted {
     pub(crate) fn new(id: &str, vm: &str, cost: u64, text: [String; 3]) -> Self {
+        debug_assert!(reference::has(id), "{id} is not in the reference");
         let [what, evidence, next] = text;
         let finding = Finding {
             id: id.to_owned(),

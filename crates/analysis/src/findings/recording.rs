@@ -46,10 +46,10 @@ fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
 
 /// Times that cannot be: what lasts through them counts for all of it.
 fn jumps(analysis: &Analysis, found: &mut Vec<Weighted>) {
-    let Some((ns, at)) = analysis.silence else {
+    let Some(silence) = analysis.sums().silence else {
         return;
     };
-    let before = at - analysis.first;
+    let before = silence.start - analysis.tracker.first();
     let seconds = |ns: u64| format!("{}.{:03} s", ns / 1_000_000_000, ns / 1_000_000 % 1000);
     found.push(Weighted::new("time_jumps", "", DOUBT, [
         "For a long time there is no event at all: a clock jumps, or the file is damaged. Whatever \
@@ -57,13 +57,13 @@ fn jumps(analysis: &Analysis, found: &mut Vec<Weighted>) {
             .to_owned(),
         format!(
             "none for {}, from {} after the first one on",
-            seconds(ns),
+            seconds(silence.ns),
             seconds(before)
         ),
         format!(
             "Look at what is before (--until {}ns) and behind (--from {}ns).",
             before + 1,
-            before + ns
+            before + silence.ns
         ),
     ]));
 }
@@ -78,8 +78,9 @@ fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weight
         intr_vector: None,
         info1: 0,
     };
-    let has_exits = analysis.vcpus.iter().any(|vcpu| vcpu.has_exits);
-    if !has_exits && analysis.counts.of(exit) == 0 && !answers.vcpus.is_empty() {
+    let sums = analysis.sums();
+    let has_exits = sums.accounts.iter().any(|account| account.has_exits);
+    if !has_exits && analysis.sums().counts.of(exit) == 0 && !answers.vcpus.is_empty() {
         found.push(Weighted::new(
             "no_exit_events",
             "",
@@ -93,7 +94,7 @@ fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weight
             ],
         ));
     }
-    if !analysis.has_sched && !answers.vcpus.is_empty() {
+    if !analysis.tracker.has_switches() && !answers.vcpus.is_empty() {
         found.push(Weighted::new("no_sched_events", "", DOUBT, [
             "There are no sched_switch events: time in which a vCPU waited for a CPU counts as \
              exit handling or as the guest's, and steal cannot be told."
@@ -124,12 +125,12 @@ fn missing_wakeups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weigh
         prio: 0,
         target_cpu: 0,
     };
-    let wakeups = analysis.counts.of(waking) + analysis.counts.of(wakeup);
-    if analysis.counts.of(switch) > 0 && wakeups == 0 && !answers.vcpus.is_empty() {
+    let wakeups = analysis.sums().counts.of(waking) + analysis.sums().counts.of(wakeup);
+    if analysis.sums().counts.of(switch) > 0 && wakeups == 0 && !answers.vcpus.is_empty() {
         found.push(Weighted::new("no_wakeup_events", "", DOUBT, [
             "There are no wakeups in the trace: waiting for a CPU after a wakeup counts as halted."
                 .to_owned(),
-            format!("{} sched_switch, no sched_waking or sched_wakeup", analysis.counts.of(switch)),
+            format!("{} sched_switch, no sched_waking or sched_wakeup", analysis.sums().counts.of(switch)),
             "Record sched:sched_waking as well.".to_owned(),
         ]));
     }
@@ -152,7 +153,7 @@ fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
             "Say which threads belong to which VM (--vm-of), or record task events.".to_owned(),
         ]));
     }
-    if analysis.threads.is_full() {
+    if analysis.tracker.threads().is_full() {
         found.push(Weighted::new(
             "too_many_tasks",
             "",

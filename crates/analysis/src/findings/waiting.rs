@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 
 use super::{Weighted, ms, per_mille, percent};
 use crate::answers::{Answers, Ready};
-use crate::latency::Throttling;
 use crate::stats::total;
+use crate::sums::Throttling;
 use crate::tables::Tables;
 
 /// From this share of its span on a VM's waiting is worth a word: guests' own watchdogs and
 /// operators' alerts are commonly set at 5 % steal.
-const STEAL_PER_MILLE: u64 = 50;
+pub(super) const STEAL_PER_MILLE: u64 = 50;
 /// From this share of its waiting on a VM is in its own way.
-const STACKED_PER_MILLE: u64 = 250;
+pub(super) const STACKED_PER_MILLE: u64 = 250;
 /// From this share of the host's time on idle CPUs could have run a stacked vCPU.
-const IDLE_PER_MILLE: u64 = 100;
+pub(super) const IDLE_PER_MILLE: u64 = 100;
 /// From this share of its span on what a limit takes from a VM is worth a word.
-const THROTTLED_PER_MILLE: u64 = 1;
+pub(super) const THROTTLED_PER_MILLE: u64 = 1;
 
 /// Adds what vCPUs wait for.
 pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
-    let idle = total(tables.analysis.cpus.iter().map(|cpu| cpu.idle));
+    let (tracker, sums) = (&tables.analysis.tracker, tables.analysis.sums());
+    let idle = sums.idle;
     // Of the selection, as idle time is.
-    let analysis = tables.analysis;
-    let cpus = 0..u16::try_from(analysis.cpus.len()).unwrap_or(u16::MAX);
-    let of_cpu = |cpu| analysis.window.clip(analysis.first, analysis.now, cpu);
+    let cpus = 0..u16::try_from(tracker.cpu_count()).unwrap_or(u16::MAX);
+    let of_cpu = |cpu| sums.window.clip(tracker.first(), tracker.now(), cpu);
     let span = total(cpus.map(of_cpu));
     limited(tables, answers, found);
     for vm in &answers.vms {
@@ -99,7 +99,7 @@ fn limited(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     let Throttling {
         slack_starts,
         unthrottled,
-    } = tables.analysis.throttling;
+    } = tables.analysis.sums().throttling;
     if slack_starts + unthrottled == 0 || answers.vcpus.is_empty() {
         return;
     }

@@ -339,19 +339,3 @@ fn a_vcpu_that_begins_and_ends_in_the_middle_has_only_the_time_between() {
     });
     assert_eq!((by_event.span_ns, by_event.halt_ns), (2_500, 0));
 }
-
-#[test]
-fn the_preemption_flag_of_old_and_new_kernels_is_understood() {
-    use crate::split::is_runnable;
-    for (state, runnable) in [
-        (0, true),
-        (0x100, true),
-        (0x1000, true),
-        (0x1001, true),
-        (1, false),
-        (2, false),
-        (0x80, false),
-    ] {
-        assert_eq!(is_runnable(state), runnable, "{state:#x}");
-    }
-}

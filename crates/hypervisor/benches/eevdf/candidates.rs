@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use stealtime_hypervisor::eevdf::timeline::{Pool, Timeline};
+use stealtime_hypervisor::fair::timeline::{Keys, Pool, Timeline};
 
 use super::rbtree::{Node, Tree};
 use super::worlds::Dice;
@@ -26,13 +26,16 @@ trait Candidate {
     fn slices(&self) -> (u64, u64);
 }
 
-/// With deadline and virtual runtime of each entity beside it, as the scheduler has them.
-struct BPlus(Pool, Timeline, Vec<(u64, u64)>);
+/// With the keys of each entity in a table, as the scheduler has them.
+struct BPlus(Pool, Timeline, Vec<Keys>);
 
 impl Candidate for BPlus {
     fn insert(&mut self, i: Item) {
         let Self(pool, tree, keys) = self;
-        keys[i.id] = (i.deadline, i.vruntime);
+        keys[i.id] = Keys {
+            deadline: i.deadline,
+            vruntime: i.vruntime,
+        };
         let keys = &|e| keys[e as usize];
         pool.insert(tree, i.id as u32, i.slice as u32, keys);
     }
@@ -42,7 +45,7 @@ impl Candidate for BPlus {
     fn first_eligible(&self, bound: u64) -> Option<usize> {
         self.0
             .first_eligible(&self.1, bound, 0, &|e| self.2[e as usize])
-            .map(|(e, _)| e as usize)
+            .map(|found| found.entity as usize)
     }
     fn slices(&self) -> (u64, u64) {
         if self.1.is_empty() {
@@ -289,7 +292,11 @@ pub(crate) fn run() {
     println!("| entities | B+ tree | red-black tree | sorted array | implicit heap |");
     println!("|---|---|---|---|---|");
     for n in SIZES {
-        let pool = || BPlus(Pool::with_capacity(n), Timeline::EMPTY, vec![(0, 0); n]);
+        const ZERO: Keys = Keys {
+            deadline: 0,
+            vruntime: 0,
+        };
+        let pool = || BPlus(Pool::with_capacity(n), Timeline::EMPTY, vec![ZERO; n]);
         let heap = || Heap {
             items: vec![],
             sums: vec![],

@@ -1,6 +1,6 @@
 //! The same sequence of operations on this crate's scheduler and on the peer.
 
-use stealtime_hypervisor::eevdf::{Attr, Config, Fair, Feature, PickMode, RqId, TaskId, weights};
+use stealtime_hypervisor::fair::{Attr, Config, Fair, Feature, PickMode, RqId, TaskId, weights};
 
 use super::peer::{FEATURES, FORK, LOAD_TRACKING, Rq};
 use super::rbtree::Node;

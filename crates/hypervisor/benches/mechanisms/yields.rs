@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use stealtime_hypervisor::directed_yield::{
     CandidateOrder, DirectedYield, SchedOut, YieldHost, YieldKnobs, YieldState, YieldTo,
 };
-use stealtime_hypervisor::ipi_tracking::{IpiContext, IpiKnobs, eoi, is_ipi_receiver, record};
+use stealtime_hypervisor::ipi_tracking::{
+    IpiContext, IpiKnobs, Unicast, eoi, is_ipi_receiver, record,
+};
 
 use crate::Operation;
 
@@ -80,14 +82,19 @@ pub(crate) fn operations() -> Vec<Operation> {
     };
     let contexts: Vec<IpiContext<AtomicU64>> = (0..64).map(|_| IpiContext::new()).collect();
     let (settled, asked) = (contexts.clone_all(), contexts.clone_all());
-    let _ = record(&asked, &knobs, 0, 9, 0xfb, 1000, &());
+    let ipi = |receiver| Unicast {
+        sender: 0,
+        receiver,
+        vector: 0xfb,
+    };
+    let _ = record(&asked, &knobs, &ipi(9), 1000, &());
     let mut operations = vec![
         Operation::new("ipi-record", move |n| {
             let receiver = 1 + (n as u32 & 31);
-            let _ = black_box(record(&contexts, &knobs, 0, receiver, 0xfb, n, &()));
+            let _ = black_box(record(&contexts, &knobs, &ipi(receiver), n, &()));
         }),
         Operation::new("ipi-record-and-eoi", move |n| {
-            let _ = record(&settled, &knobs, 0, 9, 0xfb, n, &());
+            let _ = record(&settled, &knobs, &ipi(9), n, &());
             let _ = black_box(eoi(&settled, &knobs, 9, Some(0xfb), n, &()));
         })
         .without("ipi-record"),
@@ -97,7 +104,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     ];
     for vcpus in [8, 64, 1024] {
         let crowded = vm(vcpus, 1..vcpus);
-        let _ = record(&crowded.contexts, &knobs, 0, vcpus - 1, 0xfb, 1000, &());
+        let _ = record(&crowded.contexts, &knobs, &ipi(vcpus - 1), 1000, &());
         let last = vcpus - 1..vcpus;
         let none = || vm(vcpus, 0..0);
         operations.extend([

@@ -1,25 +1,57 @@
-//! Directed yield: a vCPU that spins gives its CPU to the one it probably waits for.
+//! Directed yield: a spinning vCPU yields its CPU to the vCPU that it probably waits for.
 //!
-//! Three reasons make a vCPU a good candidate, in this order of strength:
+//! Three reasons make a vCPU a candidate, in this order of strength:
 //!
-//! 1. it is the confirmed receiver of an IPI that the spinner sent a moment ago, or the vCPU that
-//!    the guest named ([`crate::ipi_tracking`]);
+//! 1. it is the confirmed receiver of a recent IPI of the spinner, or the vCPU that the guest has
+//!    named ([`crate::ipi_tracking`]);
 //! 2. an interrupt is pending for it;
 //! 3. it was preempted, in kernel mode if the spinner is.
 //!
-//! Upstream's code (and the posted series) scans once, round robin, and takes the first candidate
-//! with *any* of these reasons, though the series' prose promises the order above. Both are here:
-//! [`CandidateOrder::Scan`] and [`CandidateOrder::Priority`]. The second needs no scan at all while the
-//! confirmed receiver is known and eligible.
+//! Upstream and the code of the posted series scan once, round robin, and take the first candidate
+//! with *any* of these reasons ([`CandidateOrder::Scan`]). The description of the series has the
+//! order above ([`CandidateOrder::Priority`]), which needs no scan while the confirmed receiver is
+//! known and eligible.
 //!
 //! | knob | default | |
 //! |---|---|---|
 //! | `kvm.ipi_tracking_enabled` | 1 | reason 1 |
-//! | `kvm.ipi_window_ns` | 50 000 000 | how long it is believed |
-//! | `kvm.enable_relaxed_boost` | 1 | a second pass that asks for "preempted" only |
+//! | `kvm.ipi_window_ns` | 50 000 000 | longest age of a record |
+//! | `kvm.enable_relaxed_boost` | 1 | a second pass for any preempted vCPU |
 //! | `kvm.ipi_aware_yield` | 1 (no upstream name) | off: 7.2's filter, bit for bit |
 //! | `kvm.yield_order` | scan (no upstream name) | scan or priority |
-//! | `kvm.last_boosted` | index (no upstream name) | what a search leaves for the next one |
+//! | `kvm.last_boosted` | index (no upstream name) | where the next search begins |
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::directed_yield::{
+//!     DirectedYield, Reason, SchedOut, YieldHost, YieldKnobs, YieldState, YieldTo,
+//! };
+//! use stealtime_hypervisor::ipi_tracking::{IpiContext, NoSuchVcpu};
+//!
+//! struct Vm([YieldState<AtomicU64>; 2]);
+//!
+//! impl YieldHost for Vm {
+//!     type Word = AtomicU64;
+//!     fn online_vcpus(&self) -> u32 { 2 }
+//!     fn state(&self, vcpu: u32) -> Option<&YieldState<AtomicU64>> { self.0.get(vcpu as usize) }
+//!     fn ipi_contexts(&self) -> &[IpiContext<AtomicU64>] { &[] }
+//!     fn blocking(&self, _vcpu: u32) -> bool { false }
+//!     fn dy_runnable(&self, _vcpu: u32) -> bool { false }
+//!     fn pending_interrupt(&self, _vcpu: u32) -> bool { false }
+//!     fn yield_to(&mut self, _vcpu: u32) -> YieldTo { YieldTo::Yielded }
+//! }
+//!
+//! // vCPU 1 is preempted in kernel mode; vCPU 0 spins in kernel mode on a lock.
+//! let mut vm = Vm([YieldState::new(), YieldState::new()]);
+//! vm.0[1].sched_out(SchedOut { runnable: true, wants_to_run: true, in_kernel: true });
+//! let yields = DirectedYield::<AtomicU64>::new();
+//! let outcome = yields.on_spin(&mut vm, &YieldKnobs::default(), 0, true, 0, &())?;
+//! let boost = outcome.boosted.expect("the only candidate");
+//! assert_eq!((boost.vcpu, boost.reason), (1, Reason::Preempted));
+//! # Ok::<(), NoSuchVcpu>(())
+//! ```
 
 mod state;
 
@@ -35,24 +67,24 @@ use crate::ipi_tracking::{
 };
 use crate::word::AtomicWord;
 
-/// In which order candidates are tried.
+/// The order in which candidates are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CandidateOrder {
-    /// Round robin; the first acceptable one, whatever the reason.
+    /// Round robin: the first candidate, regardless of its reason.
     #[default]
     Scan,
-    /// The confirmed receiver, then those with a pending interrupt, then the preempted.
+    /// The confirmed receiver, then vCPUs with a pending interrupt, then preempted ones.
     Priority,
 }
 
-/// What `last_boosted_vcpu` holds after a yield: the next search begins one after it.
+/// The value of `last_boosted_vcpu` after a yield: the next search begins after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LastBoosted {
-    /// The index of the vCPU that was boosted.
+    /// The index of the boosted vCPU.
     #[default]
     Index,
-    /// How many vCPUs the search had looked past (commit 7e513617da71, mended by 32bd348be3fa in 6.19): it
-    /// begins near vCPU 1 again and again.
+    /// The number of vCPUs that the search has passed (commit 7e513617da71, fixed by 32bd348be3fa
+    /// in 6.19), so that searches begin near vCPU 1.
     Steps,
 }
 
@@ -61,7 +93,7 @@ pub enum LastBoosted {
 pub struct YieldKnobs {
     /// IPI tracking and its window.
     pub ipi: IpiKnobs,
-    /// `kvm.ipi_aware_yield`: the series' filter; off, it is 7.2's, without a relaxed pass.
+    /// `kvm.ipi_aware_yield`: the filter of the series. Off: that of 7.2, without a relaxed pass.
     pub ipi_aware: bool,
     /// `kvm.enable_relaxed_boost`.
     pub enable_relaxed_boost: bool,
@@ -84,7 +116,7 @@ impl Default for YieldKnobs {
 }
 
 impl YieldKnobs {
-    /// What 7.2 does.
+    /// The behaviour of Linux 7.2.
     #[must_use]
     pub fn upstream() -> Self {
         Self {
@@ -95,18 +127,18 @@ impl YieldKnobs {
     }
 }
 
-/// What the scheduler said to a yield.
+/// The scheduler's answer to a yield (the return value of `yield_to`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum YieldTo {
-    /// Above 0: the target is nominated and the caller gives up its CPU.
+    /// Above 0: the target is nominated and the caller yields its CPU.
     Yielded,
-    /// 0: not now (running already, other class, its task's lock contended, no task).
+    /// 0: the target is current, of another class, has its lock contended, or has no task.
     Declined,
-    /// `-ESRCH`: neither CPU has anybody else to run.
+    /// `-ESRCH`: neither CPU has another task.
     BothAlone,
 }
 
-/// Why a candidate was taken.
+/// The reason for which a candidate is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The confirmed receiver of the spinner's IPI, or the guest's hint.
@@ -119,45 +151,54 @@ pub enum Reason {
     Relaxed,
 }
 
-/// The rest of what must be known, by the hypervisor that calls.
+/// The caller's side of a directed yield: the VM's vCPUs and the scheduler.
 pub trait YieldHost {
     /// The words of the vCPUs' shared flags.
     type Word: AtomicWord;
 
-    /// vCPUs that are online; their indexes are 0 up to this.
+    /// Number of online vCPUs; their indexes are below it.
     fn online_vcpus(&self) -> u32;
     /// A vCPU's flags; `None` while it is created or destroyed.
     fn state(&self, vcpu: u32) -> Option<&YieldState<Self::Word>>;
-    /// The contexts of IPI tracking, by index; empty where nothing is tracked.
+    /// The contexts of IPI tracking, by index; empty without tracking.
     fn ipi_contexts(&self) -> &[IpiContext<Self::Word>];
-    /// The vCPU is inside its wait.
+    /// Whether the vCPU blocks.
     fn blocking(&self, vcpu: u32) -> bool;
-    /// A halted vCPU has something to do: an unhalt by a PV lock, an NMI, SMI or event request, a
-    /// finished asynchronous page fault (`kvm_arch_dy_runnable`, without the next one).
+    /// Whether a halted vCPU has work: an unhalt by a PV lock, an NMI, SMI or event request, a
+    /// completed asynchronous page fault (`kvm_arch_dy_runnable`, except pending interrupts).
     fn dy_runnable(&self, vcpu: u32) -> bool;
-    /// With APICv, an interrupt is posted (`kvm_arch_dy_has_pending_interrupt`).
+    /// Whether an interrupt is posted, with APICv (`kvm_arch_dy_has_pending_interrupt`).
     fn pending_interrupt(&self, vcpu: u32) -> bool;
     /// Yields to the vCPU's task (`kvm_vcpu_yield_to`).
     fn yield_to(&mut self, vcpu: u32) -> YieldTo;
 }
 
-/// How a spin ended.
+/// A vCPU that a spinner has boosted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Boost {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// The reason for its choice.
+    pub reason: Reason,
+}
+
+/// The outcome of a spin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SpinOutcome {
-    /// The vCPU that was boosted, and why it was chosen.
-    pub boosted: Option<(u32, Reason)>,
-    /// Yields tried, whatever came of them.
+    /// The boosted vCPU, if any.
+    pub boosted: Option<Boost>,
+    /// Number of yields tried.
     pub yields: u32,
-    /// vCPUs looked at.
+    /// Number of vCPUs considered.
     pub looked_at: u32,
-    /// The relaxed pass was needed.
+    /// Whether the relaxed pass was needed.
     pub relaxed: bool,
 }
 
-/// Yields that end in `-ESRCH` before a spin gives up.
+/// Yields that end in `-ESRCH` before a spin gives up (`try` of `kvm_vcpu_on_spin`).
 const TRIES: u32 = 3;
 
-/// A VM's memory of directed yields.
+/// The state of a VM's directed yields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DirectedYield<W> {
     last_boosted_vcpu: W,
@@ -170,7 +211,7 @@ impl<W: AtomicWord> Default for DirectedYield<W> {
 }
 
 impl<W: AtomicWord> DirectedYield<W> {
-    /// A VM that has not yielded yet.
+    /// The state of a new VM.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -178,13 +219,13 @@ impl<W: AtomicWord> DirectedYield<W> {
         }
     }
 
-    /// The vCPU that was boosted last; the next scan starts after it.
+    /// The last boosted vCPU; the next scan starts after it.
     #[must_use]
     pub fn last_boosted_vcpu(&self) -> u32 {
         self.last_boosted_vcpu.load(Ordering::Relaxed) as u32
     }
 
-    /// vCPU `me` spins; `kernel_mode`: it does so at CPL 0 (`kvm_vcpu_on_spin`).
+    /// vCPU `me` spins, at CPL 0 if `kernel_mode` (`kvm_vcpu_on_spin`).
     ///
     /// # Errors
     /// [`NoSuchVcpu`] if `me` is not one of at least two vCPUs.
@@ -221,7 +262,12 @@ impl<W: AtomicWord> DirectedYield<W> {
         };
         spin.run();
         let (outcome, first) = (spin.outcome, spin.first());
-        if let Some((vcpu, _)) = outcome.boosted {
+        debug_assert!(
+            outcome.yields <= outcome.looked_at,
+            "a yield without a candidate"
+        );
+        if let Some(Boost { vcpu, .. }) = outcome.boosted {
+            debug_assert!(vcpu < online && vcpu != me);
             let last = match knobs.last_boosted {
                 LastBoosted::Index => vcpu,
                 LastBoosted::Steps if vcpu >= first => vcpu - first,
@@ -234,17 +280,17 @@ impl<W: AtomicWord> DirectedYield<W> {
             spinner.end_spin();
         }
         events.spin(me, outcome.yields, outcome.looked_at, outcome.relaxed);
-        if let Some((vcpu, reason)) = outcome.boosted {
+        if let Some(Boost { vcpu, reason }) = outcome.boosted {
             events.boosted(me, vcpu, reason);
         }
         Ok(outcome)
     }
 }
 
-/// Whether the search goes on.
+/// Whether the search continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
-    GoesOn,
+    Continues,
     Over,
 }
 
@@ -289,17 +335,17 @@ impl<H: YieldHost> Spin<'_, H> {
                 return;
             }
         }
-        // A vCPU has one turn: in the pass of its strongest reason. The first pass also sees
-        // where the second has to begin, if at all.
-        let weaker_from = Cell::new(None);
+        // Each vCPU is considered in the pass of its strongest reason only. The first pass also
+        // finds the first vCPU of the second, if there is one.
+        let first_preempted = Cell::new(None);
         let pending = |spin: &Self, vcpu, flags| {
             if Some(vcpu) == confirmed {
                 None
             } else if spin.host.pending_interrupt(vcpu) {
                 Some(Reason::PendingInterrupt)
             } else {
-                if weaker_from.get().is_none() && spin.preempted_reason(flags).is_some() {
-                    weaker_from.set(Some(vcpu));
+                if first_preempted.get().is_none() && spin.preempted_reason(flags).is_some() {
+                    first_preempted.set(Some(vcpu));
                 }
                 None
             }
@@ -307,27 +353,26 @@ impl<H: YieldHost> Spin<'_, H> {
         if self.scan(pending) == Search::Over {
             return;
         }
-        let Some(from) = weaker_from.get() else {
-            return;
-        };
-        self.scan_from(from, |spin, vcpu, flags| {
-            (Some(vcpu) != confirmed && !spin.host.pending_interrupt(vcpu))
-                .then(|| spin.preempted_reason(flags))
-                .flatten()
-        });
+        if let Some(first) = first_preempted.get() {
+            self.scan_from(first, |spin, vcpu, flags| {
+                (Some(vcpu) != confirmed && !spin.host.pending_interrupt(vcpu))
+                    .then(|| spin.preempted_reason(flags))
+                    .flatten()
+            });
+        }
     }
 
-    /// Once around, beginning after the vCPU boosted last.
+    /// One round, beginning after the last boosted vCPU.
     fn scan(&mut self, reason: impl Fn(&Self, u32, YieldFlags) -> Option<Reason>) -> Search {
         self.scan_from(self.first(), reason)
     }
 
-    /// Where a round begins: after the vCPU boosted last.
+    /// First vCPU of a round: the one after the last boosted vCPU.
     fn first(&self) -> u32 {
         ((u64::from(self.start) + 1) % u64::from(self.online)) as u32
     }
 
-    /// The rest of the round, from `vcpu` on.
+    /// The rest of a round, from `vcpu` on.
     fn scan_from(
         &mut self,
         vcpu: u32,
@@ -344,7 +389,7 @@ impl<H: YieldHost> Spin<'_, H> {
                 return Search::Over;
             }
         }
-        Search::GoesOn
+        Search::Continues
     }
 
     fn consider(
@@ -354,44 +399,44 @@ impl<H: YieldHost> Spin<'_, H> {
     ) -> Search {
         self.outcome.looked_at += 1;
         let Some(state) = self.host.state(vcpu) else {
-            return Search::GoesOn;
+            return Search::Continues;
         };
         let flags = state.flags();
         if !flags.has(YieldFlags::READY) || !self.worth_running(vcpu) {
-            return Search::GoesOn;
+            return Search::Continues;
         }
         let Some(reason) = reason(self, vcpu, flags) else {
-            return Search::GoesOn;
+            return Search::Continues;
         };
-        if !state.ask_eligible(flags) {
-            return Search::GoesOn;
+        if !state.check_eligible(flags) {
+            return Search::Continues;
         }
         self.outcome.yields += 1;
         match self.host.yield_to(vcpu) {
             YieldTo::Yielded => {
-                self.outcome.boosted = Some((vcpu, reason));
+                self.outcome.boosted = Some(Boost { vcpu, reason });
                 Search::Over
             }
-            YieldTo::Declined => Search::GoesOn,
+            YieldTo::Declined => Search::Continues,
             YieldTo::BothAlone => {
                 self.tries = self.tries.saturating_sub(1);
                 if self.tries == 0 {
                     Search::Over
                 } else {
-                    Search::GoesOn
+                    Search::Continues
                 }
             }
         }
     }
 
-    /// A halted vCPU is only worth a CPU if something is there for it.
+    /// Whether a vCPU has work: a halted one only with an event or an interrupt.
     fn worth_running(&self, vcpu: u32) -> bool {
         !self.host.blocking(vcpu)
             || self.host.dy_runnable(vcpu)
             || self.host.pending_interrupt(vcpu)
     }
 
-    /// 7.2: a vCPU that is ready without having been preempted passes.
+    /// The filter of 7.2, which accepts a ready vCPU that was not preempted.
     fn upstream_reason(&self, vcpu: u32, flags: YieldFlags) -> Option<Reason> {
         let in_kernel = flags.has(YieldFlags::PREEMPTED_IN_KERNEL);
         if !flags.has(YieldFlags::PREEMPTED) || !self.kernel_mode || in_kernel {

@@ -1,9 +1,21 @@
-//! Pause-loop windows: how long a guest may spin before it exits.
+//! Pause-loop windows: the length of a spin after which the guest exits.
 //!
-//! `ple_window` grows with every PAUSE exit and shrinks when the vCPU had been scheduled out.
+//! `ple_window` grows with every PAUSE exit and shrinks as a vCPU is scheduled in.
 //! Kernel: `__grow_ple_window`, `__shrink_ple_window`, `grow_ple_window`, `shrink_ple_window`.
+//!
+//! ```
+//! use stealtime_hypervisor::directed_yield::ple::{PleKnobs, PleWindow};
+//!
+//! let knobs = PleKnobs::VMX;
+//! let mut ple = PleWindow::new(&knobs);
+//! assert_eq!(ple.enter(), Some(4096)); // The first entry writes the VMCS field.
+//! ple.grow(&knobs);
+//! assert_eq!(ple.enter(), Some(8192));
+//! ple.shrink(&knobs); // `ple_window_shrink` of 0 resets the window.
+//! assert_eq!(ple.window(), 4096);
+//! ```
 
-/// Which vendor's registers hold the window.
+/// The vendor, which decides the width of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PleVendor {
     /// VMCS field `PLE_WINDOW`, 32 bits.
@@ -12,9 +24,9 @@ pub enum PleVendor {
     Svm,
 }
 
-/// Whether a PAUSE exit counts as spinning in kernel mode, for
-/// [`DirectedYield::on_spin`](super::DirectedYield::on_spin). VMX exits at CPL 0 only; on SVM a guest
-/// whose registers are encrypted (SEV-ES) cannot be asked.
+/// Whether a PAUSE exit is a spin in kernel mode, for
+/// [`DirectedYield::on_spin`](super::DirectedYield::on_spin). VMX exits at CPL 0 only. On SVM the
+/// CPL of a guest with encrypted registers (SEV-ES) is unknown.
 #[must_use]
 pub const fn spins_in_kernel(vendor: PleVendor, cpl: u8, sev_es: bool) -> bool {
     match vendor {
@@ -26,7 +38,7 @@ pub const fn spins_in_kernel(vendor: PleVendor, cpl: u8, sev_es: bool) -> bool {
 /// Parameters of `kvm_intel` or `kvm_amd` (read-only after load), in cycles (VMX) or PAUSEs (SVM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PleKnobs {
-    /// Whose window.
+    /// The vendor.
     pub vendor: PleVendor,
     /// `ple_gap` / `pause_filter_thresh`: PAUSEs farther apart do not belong to one loop.
     pub gap: u32,
@@ -139,7 +151,7 @@ impl PleWindow {
         self.set(knobs.cut(grow_ple_window(self.window, base, grow, max)));
     }
 
-    /// The vCPU is loaded after it had been scheduled out.
+    /// The vCPU is loaded after it was scheduled out.
     pub const fn shrink(&mut self, knobs: &PleKnobs) {
         let base = knobs.cut(knobs.window);
         let shrink = knobs.cut(knobs.shrink);

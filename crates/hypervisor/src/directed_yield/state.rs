@@ -1,13 +1,13 @@
-//! What a directed yield knows of each vCPU.
+//! The state of each vCPU that directed yields read.
 
 use core::sync::atomic::Ordering;
 
 use crate::word::AtomicWord;
 
-/// One vCPU's flags, shared with every vCPU that spins: one word, so a candidate costs one load.
+/// One vCPU's flags, read by every spinning vCPU: one word, so that a candidate costs one load.
 ///
-/// Unlike upstream's separate fields they change by atomic read-modify-writes, so that no flag is
-/// lost; a reader still sees them without any lock.
+/// Unlike upstream's separate fields they change by atomic read-modify-writes, so that concurrent
+/// changes lose no flag. Readers take no lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct YieldState<W> {
     flags: W,
@@ -18,38 +18,38 @@ pub struct YieldState<W> {
 pub struct YieldFlags(u64);
 
 impl YieldFlags {
-    /// Preempted while it could run, or woken and waiting for a CPU.
+    /// Preempted while runnable, or woken and waiting for a CPU.
     pub const READY: Self = Self(1);
-    /// Preempted inside `KVM_RUN` while it could run.
+    /// Preempted inside `KVM_RUN` while runnable.
     pub const PREEMPTED: Self = Self(1 << 1);
-    /// … with the guest at CPL 0, or protected from such questions.
+    /// Preempted with the guest at CPL 0, or with its CPL protected from the host.
     pub const PREEMPTED_IN_KERNEL: Self = Self(1 << 2);
     /// Between [`begin_spin`](YieldState::begin_spin) and [`end_spin`](YieldState::end_spin).
     pub const IN_SPIN_LOOP: Self = Self(1 << 3);
-    /// The next time that it is asked while spinning, it is eligible.
+    /// While spinning, eligible for the next spinner that considers it.
     pub const DY_ELIGIBLE: Self = Self(1 << 4);
 
-    /// Whether all flags of `other` are set.
+    /// Whether all `flags` are set.
     #[must_use]
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+    pub const fn has(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
     }
 
-    /// Both sets of flags.
+    /// The union with `flags`.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub const fn with(self, flags: Self) -> Self {
+        Self(self.0 | flags.0)
     }
 }
 
-/// How a vCPU's task leaves its CPU.
+/// The state of a vCPU's task that leaves its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SchedOut {
-    /// The task can still run.
+    /// The task is still runnable: it is preempted.
     pub runnable: bool,
-    /// The vCPU is inside `KVM_RUN` and not on its way out.
+    /// The vCPU is inside `KVM_RUN` and not returning to its VMM.
     pub wants_to_run: bool,
-    /// The guest was at CPL 0, or is protected so that nobody can tell.
+    /// The guest is at CPL 0, or its CPL is protected from the host.
     pub in_kernel: bool,
 }
 
@@ -77,14 +77,15 @@ impl<W: AtomicWord> YieldState<W> {
         self.flags.store(flags.0, Ordering::Relaxed);
     }
 
-    /// The vCPU looks for one to yield to (`kvm_vcpu_set_in_spin_loop`).
-    /// [`on_spin`](super::DirectedYield::on_spin) does it itself; a simulation whose thread
-    /// switches out only afterwards says it again, since upstream's is still inside the loop then.
+    /// The vCPU starts to search a yield target (`kvm_vcpu_set_in_spin_loop`).
+    ///
+    /// [`on_spin`](super::DirectedYield::on_spin) calls this. A simulation that switches tasks only
+    /// afterwards calls it again, because upstream switches inside the loop.
     pub fn begin_spin(&self) {
         self.set(YieldFlags::IN_SPIN_LOOP);
     }
 
-    /// … and is done with it: nobody's question is remembered either.
+    /// The search ends; clears the eligibility among spinners.
     pub fn end_spin(&self) {
         self.clear(YieldFlags::IN_SPIN_LOOP.with(YieldFlags::DY_ELIGIBLE));
     }
@@ -97,18 +98,18 @@ impl<W: AtomicWord> YieldState<W> {
         self.flags.fetch_and(!flags.0, Ordering::Relaxed);
     }
 
-    /// The task gets a CPU (`kvm_sched_in`). Where it was preempted stays on record.
+    /// The task becomes current (`kvm_sched_in`). `PREEMPTED_IN_KERNEL` stays.
     pub fn sched_in(&self) {
         self.clear(YieldFlags::READY.with(YieldFlags::PREEMPTED));
     }
 
-    /// The task loses its CPU (`kvm_sched_out`).
-    pub fn sched_out(&self, how: SchedOut) {
-        if how.runnable && how.wants_to_run {
+    /// The task leaves its CPU (`kvm_sched_out`).
+    pub fn sched_out(&self, task: SchedOut) {
+        if task.runnable && task.wants_to_run {
             self.set(YieldFlags::READY.with(YieldFlags::PREEMPTED));
         }
         if self.flags().has(YieldFlags::PREEMPTED) {
-            if how.in_kernel {
+            if task.in_kernel {
                 self.set(YieldFlags::PREEMPTED_IN_KERNEL);
             } else {
                 self.clear(YieldFlags::PREEMPTED_IN_KERNEL);
@@ -116,7 +117,7 @@ impl<W: AtomicWord> YieldState<W> {
         }
     }
 
-    /// The vCPU is woken (`kvm_vcpu_wake_up`); `woken`: a sleeper was there. Returns that.
+    /// The vCPU is woken (`kvm_vcpu_wake_up`), and was asleep if `woken`. Returns `woken`.
     pub fn wake_up(&self, woken: bool) -> bool {
         if woken {
             self.set(YieldFlags::READY);
@@ -124,11 +125,11 @@ impl<W: AtomicWord> YieldState<W> {
         woken
     }
 
-    /// Whether a spinner may be chosen (`kvm_vcpu_eligible_for_directed_yield`).
+    /// Whether a vCPU may be chosen (`kvm_vcpu_eligible_for_directed_yield`).
     ///
-    /// Asking a vCPU that spins itself flips its answer: of fellow spinners, every second
-    /// question finds one eligible.
-    pub(super) fn ask_eligible(&self, flags: YieldFlags) -> bool {
+    /// The answer of a spinning vCPU alternates, so that spinners do not yield to each other
+    /// without end.
+    pub(super) fn check_eligible(&self, flags: YieldFlags) -> bool {
         if !flags.has(YieldFlags::IN_SPIN_LOOP) {
             return true;
         }

@@ -1,26 +1,26 @@
-//! What can be chosen about the credit.
+//! The options of the lag credit.
 
-use crate::eevdf::Error;
+use crate::fair::Error;
 
-/// What a directed yield does to make its hint hold.
+/// The effect of a directed yield beyond the nomination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Version 3: the target is credited.
     Credit {
-        /// Lag aimed at for each other entity of the queue, in ns of virtual time, [1000, 100 000 000].
+        /// Lag after the credit, for each other entity of the queue, in ns of virtual time,
+        /// [1000, 100 000 000].
         margin_ns: u64,
-        /// A queued target keeps the distance to its deadline; otherwise a new request starts, as
-        /// when a delayed entity is queued again.
+        /// A queued target keeps the distance to its deadline. Otherwise a new request starts, as
+        /// in `requeue_delayed_entity`.
         keep_request: bool,
     },
     /// Versions 1 and 2, for comparison: the yielder pays ("debooster"). Its virtual runtime is
     /// moved beyond the target's where both are in one queue. The rate limit covers all of it, and
-    /// a yield to another run queue counts as one that was let through.
+    /// also counts a yield to another run queue.
     Debooster,
 }
 
-/// How often a directed yield may end slice protection and force its CPU to reschedule, or with
-/// [`Method::Debooster`] move the yielder back.
+/// Rate limit of forced reschedules, or with [`Method::Debooster`] of yielders moved back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimit {
     /// Once per this many ns and run queue; 0 for no limit.
@@ -28,16 +28,16 @@ pub enum RateLimit {
         /// Shortest time between two, in ns.
         interval_ns: u64,
     },
-    /// After this many ns without a directed yield of the run queue: version 1 renews its time stamp
-    /// with each, let through or not, so that a queue that yields all the time is left alone.
+    /// After this many ns without a directed yield of the run queue. Version 1 renews its time
+    /// stamp with each yield, so that a queue with frequent yields is never forced.
     Quiet {
-        /// Time without a yield before one is let through, in ns.
+        /// Shortest time without a yield, in ns.
         interval_ns: u64,
     },
-    /// By the run queue's own rate of directed yields: the more there are, the longer apart.
+    /// By the run queue's rate of directed yields: the higher the rate, the longer the interval.
     ///
-    /// The time between two is `interval_ns * gap_ns / gap`, within `[min_ns, max_ns]`, where `gap`
-    /// is the run queue's average time between yields (each counts for an eighth).
+    /// The interval is `interval_ns * gap_ns / gap`, within `[min_ns, max_ns]`, where `gap` is the
+    /// run queue's average time between yields (each counts for an eighth).
     Adaptive {
         /// Time between two at a gap of `gap_ns`, in ns.
         interval_ns: u64,
@@ -50,54 +50,51 @@ pub enum RateLimit {
     },
 }
 
-/// A limit on what credits may take from the other entities of a queue.
+/// A limit on the service that credits move away from other entities of a queue.
 ///
-/// Without one, two tasks that yield to each other without pause are credited without end and
-/// starve all others of their queue: `docs/eevdf.md` has the measurement. The series has none.
+/// Without a limit, two tasks that yield to each other without pause starve all others of their
+/// queue: `docs/eevdf.md` has the measurement. The series has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// Thousandths of the time that credits may move from others to targets, [1, 1000].
     pub per_mille: u32,
-    /// Most that may be saved up, in ns of nice-0 service. At least what one credit takes, or
-    /// there is never one.
+    /// Largest saving, in ns of nice-0 service. Below the cost of one credit there is none.
     pub burst_ns: u64,
 }
 
-/// A fault that a checker puts into the credit, to see that it is found.
+/// A fault injected into the credit, to test that a checker finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CreditFault {
-    /// As it should be.
+    /// No fault.
     #[default]
     None,
-    /// A queued target is edited where it is in the tree, without taking it out: the queue's
-    /// sums no longer say what its members do.
+    /// A queued target is changed inside the tree: the queue's sums disagree with its members.
     InPlace,
-    /// The lag aimed at is not kept within the bound of any entity's lag.
+    /// The lag after a credit exceeds the bound of any lag.
     Unbounded,
-    /// Forcing is limited by each yield's own time, not by the last forced one: each is forced.
+    /// The rate limit ignores the last forced reschedule: each yield forces one.
     Unlimited,
 }
 
 /// Options of the lag credit. They matter with `YIELD_TO_LAG_CREDIT` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LagCredit {
-    /// What is done for the hint.
+    /// Effect of a yield beyond the nomination.
     pub method: Method,
-    /// How often a reschedule is forced.
+    /// Rate limit of forced reschedules.
     pub rate_limit: RateLimit,
-    /// A target on another run queue is pulled to the yielder's, if the caller says that it may
-    /// run there: see [`crate::eevdf::Fair::yield_to_pulling`]. The series leaves this to the
-    /// future.
+    /// Pull a target on another run queue to the yielder's, if its affinity allows that: see
+    /// [`crate::fair::Fair::yield_to_pulling`]. Not part of the series.
     pub across_run_queues: bool,
-    /// Limit on what all credits of a queue take from its other entities; the series has none.
+    /// Limit on the service that all credits of a queue move; the series has none.
     pub guard: Option<Guard>,
 }
 
 impl LagCredit {
     /// Version 3 of the series: a small margin, a new request, 6 ms, one run queue only.
     ///
-    /// The margin is not published. 50 us is what five pause loops take, one after the other, that
-    /// exit at the default window of 4096 cycles and at twice the last each time: 127 000 cycles.
+    /// The margin is not published. 50 us is the length of five pause loops in a row that exit at
+    /// windows of 4096 cycles, the default, and twice the last each time: 127 000 cycles.
     pub const SERIES_V3: Self = Self {
         method: Method::Credit {
             margin_ns: 50_000,
@@ -119,8 +116,8 @@ impl LagCredit {
         ..Self::SERIES_V3
     };
 
-    /// Version 1 of the series. (It takes the cap of what is paid from the entities of one level;
-    /// here it is that of version 2, from the tasks below, which differs where groups have several.)
+    /// Version 1 of the series, with the cap of version 2: by the tasks below, not by the entities
+    /// of one level, which differs for groups of several tasks.
     pub const SERIES_V1: Self = Self {
         rate_limit: RateLimit::Quiet {
             interval_ns: 6_000_000,

@@ -1,19 +1,20 @@
 //! Versions 1 and 2 of the series, for comparison: the yielder is moved back instead.
 //!
-//! No reschedule is forced and no protection ended. What the yielder has run since it was last
-//! accounted for is not in its virtual time yet, as in `yield_to_deboost`, which accounts only for
-//! an entity that does not run.
+//! No reschedule is forced and no protection ends. The run time of the yielder since its last
+//! account is not in its virtual time: `yield_to_deboost` calls `update_curr` only for an entity
+//! that is not current.
 
-use crate::eevdf::{Ent, Fair, RqId};
+use super::force::DeboostedPair;
+use crate::fair::{Ent, Fair, RqId};
 
-/// A yield back from the last target within this time pays less.
+/// A yield back to the last yielder within this time pays less.
 const REVERSE_PAIR_NS: u64 = 600_000;
 
-/// Most that is paid, in tenths of a slice, by the tasks on the queue.
+/// Largest penalty, in tenths of a slice, by the tasks on the queue.
 ///
-/// | tasks | at most |
+/// | tasks | slices |
 /// |---|---|
-/// | 2 | 6 slices |
+/// | 2 | 6 |
 /// | 3 | 4 |
 /// | 4 to 6 | 2.5 |
 /// | 7 to 8 | 2 |
@@ -30,8 +31,9 @@ fn cap_tenths(tasks: u32) -> u64 {
     }
 }
 
-/// What the yielder pays, in its virtual ns: one slice (`gran`) and 1.1 times what it is behind
-/// the target by (`need`), less for a pair that yields to and fro, between one slice and the cap.
+/// The penalty of the yielder in its virtual ns: one slice (`gran`) and 1.1 times its distance
+/// behind the target (`need`), within one slice and the cap. Tasks that yield to each other
+/// (`reverse`) pay less.
 fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
     let full = gran.saturating_add(need).saturating_add(need / 10);
     let full = if reverse {
@@ -44,31 +46,35 @@ fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
 }
 
 impl Fair {
-    /// Moves the yielder back where its chain and the target's meet. False if nobody else is
-    /// queued there.
+    /// `yield_to_deboost`: moves the yielder back in the queue where its chain and the target's
+    /// meet. False if no other task is queued there.
     pub(super) fn deboost(&mut self, rq: RqId, p: Ent) -> bool {
         let (curr, now) = (self.rqs[rq].curr, self.rqs[rq].clock);
         let (y, t) = if self.is_flat(rq) {
             (curr, p)
         } else {
-            self.siblings(curr, p)
+            self.find_matching_se(curr, p)
         };
-        let q = self.arena(y);
+        let q = self.pick_queue(y);
         let tasks = self.que[q].h_nr_queued;
         if tasks <= 1 {
             return false;
         }
-        let behind = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
-        let need = behind.max(0) as u64;
-        let recent = |(_, _, at): (Ent, Ent, u64)| now - at <= REVERSE_PAIR_NS;
-        let last = self.credits[rq].pair.filter(|pair| recent(*pair));
-        let reverse = last.is_some_and(|(from, to, _)| from == p && to == curr);
+        let lead = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
+        let need = lead.max(0) as u64;
+        let last = self.credits[rq].pair;
+        let last = last.filter(|pair| now - pair.time_ns <= REVERSE_PAIR_NS);
+        let reverse = last.is_some_and(|pair| pair.yielder == p && pair.target == curr);
         let gran = self.ent[y].vtime(self.cfg.base_slice_ns);
         let paid = penalty(gran, need, reverse, tasks);
         let ent = &mut self.ent[y];
         ent.vruntime = ent.vruntime.wrapping_add(paid);
         ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));
-        self.credits[rq].pair = Some((curr, p, now));
+        self.credits[rq].pair = Some(DeboostedPair {
+            yielder: curr,
+            target: p,
+            time_ns: now,
+        });
         true
     }
 }

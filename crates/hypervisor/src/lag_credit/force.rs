@@ -1,22 +1,30 @@
-//! Forcing the yielder's CPU to reschedule, and how often.
+//! The forced reschedule of the yielder's CPU, and its rate limit.
 
 use super::config::{CreditFault, RateLimit};
-use crate::eevdf::{Ent, Fair, Resched, RqId};
+use crate::fair::{Ent, Fair, Resched, RqId};
 
 /// Weight of one yield in the average gap: an eighth.
 const GAP_SHIFT: u32 = 3;
 
-/// What a run queue remembers of its directed yields.
+/// The history of a run queue's directed yields.
 #[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct CreditState {
-    /// When a reschedule was last forced, or with [`RateLimit::Quiet`] asked for, in ns.
-    forced_at: Option<u64>,
-    /// When the last directed yield was, in ns.
-    yielded_at: Option<u64>,
+    /// Time in ns of the last forced reschedule, or with [`RateLimit::Quiet`] the last request.
+    forced_ns: Option<u64>,
+    /// Time of the last directed yield, in ns.
+    yielded_ns: Option<u64>,
     /// Average time between directed yields, in ns; none before the second.
     gap_ns: Option<u64>,
-    /// Last deboosted pair: yielder, target, time in ns.
-    pub(super) pair: Option<(Ent, Ent, u64)>,
+    pub(super) pair: Option<DeboostedPair>,
+}
+
+/// The last yielder that was moved back, and its target.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct DeboostedPair {
+    pub(super) yielder: Ent,
+    pub(super) target: Ent,
+    /// Time of the yield, in ns.
+    pub(super) time_ns: u64,
 }
 
 /// Average after one more gap.
@@ -51,46 +59,47 @@ fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
 }
 
 impl Fair {
-    /// Counts a directed yield into the run queue's rate.
-    pub(super) fn note_yield(&mut self, rq: RqId) {
+    /// Updates the run queue's average gap by a directed yield.
+    pub(super) fn record_yield(&mut self, rq: RqId) {
         let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
-        if let Some(last) = credit.yielded_at {
+        if let Some(last) = credit.yielded_ns {
             credit.gap_ns = Some(averaged(credit.gap_ns, now - last));
         }
-        credit.yielded_at = Some(now);
+        credit.yielded_ns = Some(now);
     }
 
-    /// Whether a reschedule may be forced now, or the yielder moved back; if so, it is noted as
-    /// done.
+    /// Whether the limit lets a reschedule be forced now, or the yielder be moved back. Records
+    /// it as done.
     pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
         let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
         let interval = interval_ns(limit, credit.gap_ns);
         let last = credit
-            .forced_at
+            .forced_ns
             .filter(|_| self.credit_fault != CreditFault::Unlimited);
-        let due = last.is_none_or(|at| now - at >= interval);
+        let due = last.is_none_or(|last_ns| now - last_ns >= interval);
+        // Version 1 of the series renews its time stamp with each yield.
         if due || matches!(limit, RateLimit::Quiet { .. }) {
-            credit.forced_at = Some(now);
+            credit.forced_ns = Some(now);
         }
         due
     }
 
-    /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and asks
-    /// for a reschedule.
+    /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and
+    /// requests a reschedule.
     ///
-    /// A shared ancestor that is itself the buddy keeps its protection: accounting for an
-    /// unprotected running entity drops its nomination, which is what is to be enforced.
+    /// A shared ancestor that is itself the buddy keeps its protection: `update_curr` of an
+    /// unprotected current entity clears its nomination, which the reschedule is to enforce.
     pub(super) fn force_resched(&mut self, rq: RqId) {
         let flat = self.is_flat(rq);
         let mut e = self.rqs[rq].curr;
         while e.is_some() {
-            let q = self.arena(e);
+            let q = self.pick_queue(e);
             if self.que[q].next != e {
-                self.ent[e].cancel_protect();
+                self.ent[e].cancel_protect_slice();
             }
             e = if flat { Ent::NONE } else { self.parent(e) };
         }
-        self.request(rq, Resched::Now);
+        self.resched_curr(rq, Resched::Now);
     }
 }
 

@@ -1,57 +1,72 @@
-//! The limit on what credits take from the others of a queue: a token bucket.
+//! The limit on the service that credits move between entities of a queue: a token bucket.
 
 use super::config::Guard;
-use crate::eevdf::weights::NICE_0_LOAD;
+use crate::fair::weights::NICE_0_LOAD;
 
-/// What may still be taken, in ns of nice-0 service.
+/// The service in ns at nice 0 that credits may still move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tokens {
     ns: u64,
-    /// When it was last filled up, in ns; [`NEVER`] before the first credit, which finds it full.
-    at: u64,
+    /// Time of the last fill in ns; [`NEVER`] before the first credit, which finds a full bucket.
+    filled_ns: u64,
 }
 
 const NEVER: u64 = u64::MAX;
 
 impl Default for Tokens {
     fn default() -> Self {
-        Self { ns: 0, at: NEVER }
+        Self {
+            ns: 0,
+            filled_ns: NEVER,
+        }
     }
 }
 
+/// A credit that the guard is to grant.
+#[derive(Clone, Copy)]
+pub(super) struct CreditRequest {
+    /// The entity's lag, in virtual ns.
+    pub(super) vlag: i64,
+    /// The lag that the credit is to reach, in virtual ns.
+    pub(super) target: i64,
+    /// The entity's weight, which converts lag to service.
+    pub(super) weight: u64,
+}
+
 impl Tokens {
-    /// Adds what the time since the last call has brought.
-    fn fill(&mut self, guard: Guard, now: u64) {
-        self.ns = match self.at {
+    /// Adds the tokens of the time since the last call.
+    fn fill(&mut self, guard: Guard, now_ns: u64) {
+        self.ns = match self.filled_ns {
             NEVER => guard.burst_ns,
-            at => {
-                let earned = u128::from(now - at) * u128::from(guard.per_mille) / 1000;
+            filled_ns => {
+                let elapsed_ns = u128::from(now_ns - filled_ns);
+                let earned = elapsed_ns * u128::from(guard.per_mille) / 1000;
                 let earned = u64::try_from(earned).unwrap_or(u64::MAX);
                 self.ns.saturating_add(earned).min(guard.burst_ns)
             }
         };
-        self.at = now;
+        self.filled_ns = now_ns;
     }
 
-    /// The lag to credit to, of `aim`, for an entity of weight `weight` that has `lag`, and pays.
-    /// None if what is left would not make it eligible.
+    /// Pays for a credit and returns the lag that it reaches, at most the target. `None`, and
+    /// nothing paid, if the remaining tokens would not make the entity eligible.
     pub(super) fn spend(
         &mut self,
         guard: Guard,
-        now: u64,
-        (lag, aim): (i64, i64),
-        weight: u64,
+        now_ns: u64,
+        request: CreditRequest,
     ) -> Option<i64> {
-        self.fill(guard, now);
-        let weight = i128::from(weight.max(1));
+        self.fill(guard, now_ns);
+        debug_assert!(self.ns <= guard.burst_ns);
+        let weight = i128::from(request.weight.max(1));
         let affordable = i128::from(self.ns) * i128::from(NICE_0_LOAD) / weight;
-        let wanted = i128::from(aim) - i128::from(lag);
+        let wanted = i128::from(request.target) - i128::from(request.vlag);
         let gain = wanted.min(affordable);
-        let reached = i64::try_from(i128::from(lag) + gain).ok()?;
+        let reached = i64::try_from(i128::from(request.vlag) + gain).ok()?;
         if reached < 0 {
             return None;
         }
-        // Rounded up: many small credits must not be free.
+        // Rounded up, so that many small credits are not free.
         let cost = (gain * weight + i128::from(NICE_0_LOAD) - 1) / i128::from(NICE_0_LOAD);
         self.ns = self
             .ns
@@ -69,48 +84,54 @@ mod tests {
         burst_ns: 1_000,
     };
 
+    fn spend(tokens: &mut Tokens, now_ns: u64, vlag: i64, target: i64, weight: u64) -> Option<i64> {
+        let request = CreditRequest {
+            vlag,
+            target,
+            weight,
+        };
+        tokens.spend(GUARD, now_ns, request)
+    }
+
     /// Each rounding is against the credit: a part of a token is neither earned, nor lent, nor free.
     #[test]
     fn parts_of_a_token_are_not_given_away() {
         // 7 ns bring 7/8 of a token, 8 bring one.
         let mut tokens = Tokens::default();
-        assert_eq!(tokens.spend(GUARD, 0, (-1_000, 0), NICE_0_LOAD), Some(0));
-        assert_eq!(tokens.spend(GUARD, 7, (-1, 0), NICE_0_LOAD), None);
-        assert_eq!(tokens.spend(GUARD, 15, (-1, 0), NICE_0_LOAD), Some(0));
+        assert_eq!(spend(&mut tokens, 0, -1_000, 0, NICE_0_LOAD), Some(0));
+        assert_eq!(spend(&mut tokens, 7, -1, 0, NICE_0_LOAD), None);
+        assert_eq!(spend(&mut tokens, 15, -1, 0, NICE_0_LOAD), Some(0));
         // 1000 tokens move three times the weight by 333, for 999 of them.
         let mut tokens = Tokens::default();
         let thrice = 3 * NICE_0_LOAD;
-        assert_eq!(tokens.spend(GUARD, 0, (-334, 0), thrice), None);
-        assert_eq!(tokens.spend(GUARD, 0, (-333, 0), thrice), Some(0));
+        assert_eq!(spend(&mut tokens, 0, -334, 0, thrice), None);
+        assert_eq!(spend(&mut tokens, 0, -333, 0, thrice), Some(0));
         assert_eq!(tokens.ns, 1);
         // The least weight: each unit of lag costs 3/1024 of a token, and is paid with a whole one.
         let mut tokens = Tokens::default();
         for left in (0..1_000).rev() {
-            assert_eq!(tokens.spend(GUARD, 0, (-1, 0), 3), Some(0));
+            assert_eq!(spend(&mut tokens, 0, -1, 0, 3), Some(0));
             assert_eq!(tokens.ns, left);
         }
-        assert_eq!(tokens.spend(GUARD, 0, (-1, 0), 3), None);
+        assert_eq!(spend(&mut tokens, 0, -1, 0, 3), None);
         // What costs a whole token exactly does not cost two.
         let mut tokens = Tokens::default();
-        assert_eq!(tokens.spend(GUARD, 0, (-1, 0), NICE_0_LOAD), Some(0));
+        assert_eq!(spend(&mut tokens, 0, -1, 0, NICE_0_LOAD), Some(0));
         assert_eq!(tokens.ns, 999);
     }
 
     #[test]
     fn credits_cost_what_they_move() {
         let mut tokens = Tokens::default();
-        assert_eq!(tokens.spend(GUARD, 0, (-500, 100), NICE_0_LOAD), Some(100));
+        assert_eq!(spend(&mut tokens, 0, -500, 100, NICE_0_LOAD), Some(100));
         // 400 are left: enough for eligibility, not for all of the margin.
-        assert_eq!(tokens.spend(GUARD, 0, (-300, 500), NICE_0_LOAD), Some(100));
-        assert_eq!(tokens.spend(GUARD, 0, (-1, 500), NICE_0_LOAD), None);
+        assert_eq!(spend(&mut tokens, 0, -300, 500, NICE_0_LOAD), Some(100));
+        assert_eq!(spend(&mut tokens, 0, -1, 500, NICE_0_LOAD), None);
         // 80 ns bring 10, which are 5 for twice the weight.
-        assert_eq!(tokens.spend(GUARD, 80, (-5, 500), 2 * NICE_0_LOAD), Some(0));
+        assert_eq!(spend(&mut tokens, 80, -5, 500, 2 * NICE_0_LOAD), Some(0));
+        assert_eq!(spend(&mut tokens, 1_000_000, -1_001, 0, NICE_0_LOAD), None);
         assert_eq!(
-            tokens.spend(GUARD, 1_000_000, (-1_001, 0), NICE_0_LOAD),
-            None
-        );
-        assert_eq!(
-            tokens.spend(GUARD, 1_000_000, (-1_000, 0), NICE_0_LOAD),
+            spend(&mut tokens, 1_000_000, -1_000, 0, NICE_0_LOAD),
             Some(0)
         );
     }

@@ -5,29 +5,58 @@
 //! average. With the feature `YIELD_TO_LAG_CREDIT` the target is *credited*: on each level where
 //! it is not eligible its virtual runtime is set back to a small lag above zero.
 //!
-//! The lag aimed at is `margin * (n - 1)`, within the bound that any entity's lag has, where `n`
-//! is the entities of the level. Like any `vlag` it is virtual time: in service it is worth as much
-//! as the entity weighs, so that a guest's group, whose weight is spread over the CPUs, is given
-//! little more than its turn, and the vCPU in it the margin. The series says that it is small, grows
-//! with the queue, and keeps the target eligible for several decisions of the scheduler; how large
-//! it is, it does not. While the target has it, no other entity of the queue may be eligible, and
-//! yields to them from other CPUs are lost: see `docs/eevdf.md`.
+//! The lag after a credit is `margin * (n - 1)`, within the bound of any lag, where `n` is the
+//! number of entities of the level. Like any `vlag` it is virtual time, worth as much service as
+//! the entity weighs. A guest's group, whose weight is spread over the CPUs, receives little more
+//! than its turn, and the vCPU in it the margin.
 //!
-//! How the credit is given:
-//! - an entity in the tree is taken out, placed with that lag as `place_entity` does, and put
-//!   back, so that the queue's sums stay what its members say;
-//! - the running entity of a level (an ancestor that yielder and target share) is not in the
-//!   tree: it is shifted in place, its deadline and its protected period with it.
+//! According to the series the margin is small, grows with the queue, and keeps the target
+//! eligible for several decisions. Its size is not published. While the target has the credit, no
+//! other entity of the queue may be eligible, and yields to them from other CPUs have no effect:
+//! see `docs/eevdf.md`.
 //!
-//! Nothing is created: what the target gains the other entities of the level lose, and the
-//! weighted lags still sum to zero.
+//! A credit has two forms:
+//! - an entity in the tree is removed, placed with that lag by `place_entity`, and inserted again,
+//!   so that the queue's sums agree with its members;
+//! - the current entity of a level (an ancestor that yielder and target share) is not in the
+//!   tree: it is shifted in place, with its deadline and its protected slice.
 //!
-//! After the credit the yielder forfeits its request as ever, and its CPU is forced to
-//! reschedule: slice protection ends along the yielder's chain. Only that forcing is limited, to
-//! once per 6 ms and run queue; see [`RateLimit`].
+//! The other entities of the level lose what the target gains: the weighted lags still sum to
+//! zero.
 //!
-//! With the feature off, and where yielder and target are on different run queues, all is as in
-//! Linux 7.2. [`LagCredit`] has what the series leaves open, or to the future, as options.
+//! After the credit the yielder forfeits its request, and its CPU is forced to reschedule: slice
+//! protection ends along the yielder's chain. The forcing is limited to once per 6 ms and run
+//! queue; see [`RateLimit`].
+//!
+//! With the feature off, or with yielder and target on different run queues, a yield behaves as in
+//! Linux 7.2. Options of [`LagCredit`] cover what the series leaves open.
+//!
+//! # Example
+//!
+//! ```
+//! use stealtime_hypervisor::fair::{Attr, Config, Error, Fair, Feature, PickMode, YieldTo};
+//!
+//! let mut config = Config::linux_7_2(1);
+//! config.features = config.features.with(Feature::YieldToLagCredit);
+//! let mut fair = Fair::new(config)?;
+//! let cpu = fair.create_rq(PickMode::Hierarchical)?;
+//! let spinner = fair.create_task(Attr::default(), None)?;
+//! let holder = fair.create_task(Attr::default(), None)?;
+//! fair.fork(holder, cpu, 0)?;
+//! fair.pick(cpu, 0)?;
+//! fair.fork(spinner, cpu, 0)?;
+//! // The holder of a lock runs ahead of its share, and the CPU switches to a waiter.
+//! fair.tick(cpu, 2_000_000)?;
+//! assert_eq!(fair.pick(cpu, 2_000_000)?.task, Some(spinner));
+//!
+//! // The waiter yields. The holder is not eligible, and the credit makes it so.
+//! let YieldTo::Yielded { credit, .. } = fair.yield_to(cpu, holder, 2_010_000)? else {
+//!     panic!("the holder waits on this CPU");
+//! };
+//! assert_eq!(credit.levels, 1);
+//! assert_eq!(fair.pick(cpu, 2_010_000)?.task, Some(holder));
+//! # Ok::<(), Error>(())
+//! ```
 
 mod config;
 mod credit;

@@ -2,7 +2,7 @@
 
 extern crate std;
 use super::*;
-use crate::eevdf::{
+use crate::fair::{
     Attr, Block, Config, Ent, Fair, Feature, GroupId, PickMode, Que, RqId, TaskId, TaskState,
     YieldTo,
 };
@@ -148,7 +148,7 @@ impl Run {
         let flat = self.fair.is_flat(self.rq);
         let mut e = p;
         while e.is_some() {
-            let q = self.fair.arena(e);
+            let q = self.fair.pick_queue(e);
             self.running_levels += u64::from(self.fair.que[q].curr == e);
             self.fair.update_curr(q);
             let before = self.state_of(q, e);
@@ -303,7 +303,7 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
     fair.tick(rq, 2_000_000).unwrap();
     let p = fair.task(b).unwrap();
     let group = fair.parent(p);
-    let root = fair.arena(group);
+    let root = fair.pick_queue(group);
     assert!(!fair.eligible(root, group));
     let before = fair.ent[group].clone();
     assert!(before.protected());
@@ -419,7 +419,7 @@ fn idle_group_stops_nomination_and_credit() {
     fair.set_idle(group, true, 0).unwrap();
     let p = fair.task(b).unwrap();
     let above = fair.parent(p);
-    let root = fair.arena(above);
+    let root = fair.pick_queue(above);
     let vruntime = fair.ent[above].vruntime;
     fair.yield_to(rq, b, 0).unwrap();
     assert_eq!(fair.que[root].next, Ent::NONE);

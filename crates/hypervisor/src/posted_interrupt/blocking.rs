@@ -13,15 +13,15 @@ impl PostedVcpu {
         self.suppress_for_blocking(vcpu, true, events);
     }
 
-    /// One turn of the wait loop: publishes the waiter, then looks once more. `true`: nothing is
-    /// there, the task may be switched out *if it still waits*
-    /// ([`SharedVcpu::still_waiting`]); `false`: the wait is over. `irqs_allowed`: RFLAGS.IF = 1.
+    /// One iteration of the wait loop: publishes the waiter, then checks for interrupts. True if
+    /// there are none: the task may be switched out *if it still waits*
+    /// ([`SharedVcpu::still_waiting`]). False: the wait is over. `irqs_allowed`: RFLAGS.IF = 1.
     ///
-    /// Of requests, [`Requests::UNBLOCK`] and [`Requests::NESTED_POSTED`] end the wait, no others.
-    /// `UNBLOCK` is taken by that.
+    /// Of all requests only [`Requests::UNBLOCK`], which is cleared, and
+    /// [`Requests::NESTED_POSTED`] end the wait.
     ///
-    /// The fence is the vCPU's half of R4: a poster that does not see the waiter has set ON
-    /// before it looked, and ON is seen here.
+    /// The fence is the vCPU's half of R4: a poster that does not see the waiter has set ON first,
+    /// which is visible here.
     pub fn wait<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -29,6 +29,7 @@ impl PostedVcpu {
         irqs_allowed: bool,
         events: &impl Events,
     ) -> bool {
+        debug_assert!(self.blocking, "wait comes after begin_blocking");
         vcpu.publish_wait();
         vcpu.fence();
         let woken = vcpu.take(Requests::UNBLOCK).0 != 0

@@ -71,9 +71,8 @@ pub const fn ndst(apic_id: u32, x2apic: bool) -> u32 {
 /// A posted-interrupt descriptor. With [`AtomicU64`](core::sync::atomic::AtomicU64) it has the
 /// layout that the hardware reads.
 ///
-/// ON = 1 means that a notification is in flight or that PIR must be looked at; the poster that
-/// turns ON from 0 to 1 is the only one obliged to notify. SN breaks that: with SN = 1 PIR may
-/// be filled while ON = 0.
+/// ON = 1 means that a notification is in flight or that PIR must be read. Only the poster that
+/// changes ON from 0 to 1 must notify. With SN = 1, PIR may have bits while ON = 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Descriptor<W: AtomicWord> {
@@ -122,8 +121,8 @@ impl<W: AtomicWord> Descriptor<W> {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(self.image()) {
-            to.copy_from_slice(&word.to_le_bytes());
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.image()) {
+            chunk.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
@@ -155,8 +154,8 @@ impl<W: AtomicWord> Descriptor<W> {
         self.pir[word_of(vector)].fetch_or(bit, SeqCst) & bit != 0
     }
 
-    /// Takes the posted vectors out. Words are read first and only those with a bit exchanged,
-    /// so that an empty PIR costs four loads and keeps the line shared.
+    /// Takes the posted vectors. Only words with a bit are exchanged after a load, so that an empty
+    /// PIR costs four loads and leaves the cache line shared.
     #[inline]
     pub fn harvest(&self) -> VectorSet {
         let mut bits = self.pir();
@@ -165,7 +164,7 @@ impl<W: AtomicWord> Descriptor<W> {
         }
         for (word, bits) in self.pir.iter().zip(&mut bits.0) {
             if *bits != 0 {
-                // More may have come since it was read.
+                // The exchange may find bits that were posted after the load.
                 *bits = word.swap(0, SeqCst);
             }
         }
@@ -227,9 +226,9 @@ impl<W: AtomicWord> Descriptor<W> {
         self.control.fetch_and(!SN, SeqCst) & SN != 0
     }
 
-    /// Changes the control word as a whole; returns the image that was written. `change` gets a
-    /// fresh image on each try, since ON may be set by hardware at any moment, and answers
-    /// `None` to leave the word alone.
+    /// Changes the control word as a whole, and returns the written image. `change` receives a new
+    /// image on each attempt, because hardware may set ON at any time. It returns `None` to leave
+    /// the word unchanged.
     #[inline]
     pub fn update_control(&self, change: impl Fn(Control) -> Option<Control>) -> Option<Control> {
         let mut old = self.control.load(Relaxed);
@@ -242,8 +241,8 @@ impl<W: AtomicWord> Descriptor<W> {
         }
     }
 
-    /// Whether something is posted that nobody may have noticed (`pi_has_pending_interrupt`):
-    /// ON, or SN and PIR not empty. Used by directed yield.
+    /// Whether a posted interrupt may be unnoticed (`pi_has_pending_interrupt`): ON, or SN and PIR
+    /// not empty. Used by directed yield.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         let control = self.control();
@@ -256,7 +255,7 @@ impl<W: AtomicWord> Descriptor<W> {
         self.control.fence_after_rmw();
     }
 
-    /// One step of hardware that owns the whole line.
+    /// One atomic step of hardware that owns the whole line.
     pub(super) fn one_step<R>(&self, body: impl FnOnce() -> R) -> R {
         self.control.one_step(body)
     }

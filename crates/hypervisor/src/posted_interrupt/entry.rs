@@ -14,16 +14,16 @@ use crate::word::AtomicWord;
 pub enum Entry {
     /// Run the guest.
     Run,
-    /// Something is to be done first.
+    /// Requests must be handled first.
     Cancelled,
 }
 
 impl PostedVcpu {
-    /// Guest entry up to the VM entry instruction. Host interrupts are off from before this call
-    /// until the guest runs: a notification that arrives meanwhile stays pending in the physical
-    /// APIC and is processed in guest mode.
+    /// Guest entry up to the VM entry instruction. The caller disables host interrupts before this
+    /// call until the guest runs: a notification in between stays pending in the physical APIC and
+    /// is processed in guest mode.
     ///
-    /// [`Entry::Cancelled`]: the mode says "outside" again; turn interrupts on and look at the
+    /// [`Entry::Cancelled`]: the mode is "outside guest" again; enable interrupts and handle the
     /// requests.
     pub fn enter<W: AtomicWord>(
         &self,
@@ -35,8 +35,8 @@ impl PostedVcpu {
         if self.policy().follows_mode() {
             unsuppress(vcpu, events);
         }
-        // The vCPU's half of R1 and R6: whoever does not see the mode has set ON, or made a
-        // request, which is seen below.
+        // The vCPU's half of R1 and R6: a CPU that does not see the mode has set ON or made a
+        // request, which is visible below.
         vcpu.fence();
         self.sync(vcpu, lapic, events);
         if !must_leave(vcpu, lapic) {
@@ -45,7 +45,7 @@ impl PostedVcpu {
         }
         events.entry_cancelled();
         vcpu.set_mode(VcpuMode::OutsideGuest);
-        // The third posting forgot this path (flaw 9).
+        // The third posting leaves SN clear on this path (flaw 9).
         if self.policy() == Suppression::Corrected {
             suppress(vcpu, events);
         }
@@ -61,8 +61,8 @@ impl PostedVcpu {
         }
     }
 
-    /// The exit was handled with interrupts off and the guest runs on: SN is not touched, a
-    /// notification would be consumed by the guest anyway (flaw 6). [`Entry::Cancelled`]: call
+    /// Enters again after an exit that was handled with interrupts off. SN stays as it is: the guest
+    /// consumes a notification in either case (flaw 6). [`Entry::Cancelled`]: call
     /// [`leave`](Self::leave).
     pub fn reenter<W: AtomicWord>(
         &self,
@@ -78,8 +78,8 @@ impl PostedVcpu {
         Entry::Run
     }
 
-    /// Right before the VM entry. The second posting clears SN here; what was posted since the
-    /// synchronization, unnoticed under SN, is taken over.
+    /// Directly before the VM entry. The second posting clears SN here, and synchronizes again,
+    /// because SN hides posts since the last synchronization.
     fn switch_to_guest<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -91,7 +91,7 @@ impl PostedVcpu {
         }
     }
 
-    /// Back in the host: the mode says so, then interrupts may be turned on.
+    /// Back in the host: sets the mode, after which the caller may enable interrupts.
     pub fn leave<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, events: &impl Events) {
         vcpu.set_mode(VcpuMode::OutsideGuest);
         if self.policy().follows_mode() {
@@ -101,7 +101,7 @@ impl PostedVcpu {
     }
 }
 
-/// `kvm_vcpu_exit_request`, less the thread work that only the caller knows.
+/// `kvm_vcpu_exit_request`, without the thread's pending work, which the caller checks.
 fn must_leave<W: AtomicWord>(vcpu: &SharedVcpu<W>, lapic: &Lapic) -> bool {
     vcpu.mode() == VcpuMode::ExitingGuest || vcpu.requests().0 != 0 || lapic.event_requested()
 }

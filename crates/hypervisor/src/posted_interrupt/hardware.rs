@@ -1,4 +1,4 @@
-//! A notification arrives: processed by the processor in guest mode, or by the host.
+//! The arrival of a notification: processed by the processor in guest mode, or by the host.
 
 use super::shared::SharedVcpu;
 use super::{POSTED_INTR_NESTED_VECTOR, POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
@@ -6,13 +6,13 @@ use crate::events::Events;
 use crate::lapic::Lapic;
 use crate::word::AtomicWord;
 
-/// What a physical interrupt did to a CPU in guest mode.
+/// The effect of a physical interrupt on a CPU in guest mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// Its vector is not the VMCS's notification vector: an external-interrupt VM exit; the
-    /// descriptor was not touched.
+    /// Its vector is not the VMCS's notification vector: an external-interrupt VM exit, without
+    /// access to the descriptor.
     ExternalInterruptExit,
-    /// Processed without an exit; the physical EOI has been written.
+    /// Processed without an exit, including the physical EOI.
     Processed {
         /// How many PIR bits were merged; 0 for a spurious notification.
         merged: u32,
@@ -21,12 +21,12 @@ pub enum Notification {
     },
 }
 
-/// A physical interrupt `vector` arrives while the CPU runs this vCPU, whose VMCS names `nv` as
-/// posted-interrupt notification vector. It does not matter for which vCPU it was meant: another
-/// one's late notification merely synchronizes this one early.
+/// A physical interrupt `vector` arrives while the CPU executes this vCPU, with `nv` as
+/// posted-interrupt notification vector of its VMCS. A late notification for another vCPU only
+/// synchronizes this one early.
 ///
-/// ON is cleared before PIR is read, so that a poster may send one more notification than
-/// needed, never one fewer.
+/// ON is cleared before PIR is read, so that a poster may send a needless notification, but never
+/// misses one.
 pub fn interrupt_in_guest<W: AtomicWord>(
     vcpu: &SharedVcpu<W>,
     lapic: &mut Lapic,
@@ -52,19 +52,19 @@ pub fn interrupt_in_guest<W: AtomicWord>(
     }
 }
 
-/// What the host's handler of an interrupt vector has to do, after EOI.
+/// The task of the host's handler of an interrupt vector, after EOI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostInterrupt {
-    /// Nothing: a notification for a vCPU that is not in guest mode here. It cost one host
-    /// interrupt, or an exit of whatever guest ran.
+    /// None: a notification for a vCPU that is not in guest mode on this CPU. Its cost is a host
+    /// interrupt, or an exit of the current guest.
     Spurious,
     /// Run [`wakeup_handler`](super::wakeup_handler) for this CPU.
     Wakeup,
-    /// It is no vector of posted interrupts.
+    /// None: the vector does not belong to posted interrupts.
     NotOurs,
 }
 
-/// A physical interrupt `vector` arrives while the CPU runs the host.
+/// A physical interrupt `vector` arrives while the CPU is in the host.
 pub fn interrupt_in_host(vector: u8, events: &impl Events) -> HostInterrupt {
     match vector {
         POSTED_INTR_VECTOR | POSTED_INTR_NESTED_VECTOR => {

@@ -1,4 +1,4 @@
-//! IPI virtualization: a guest's ICR write that posts without a VM exit.
+//! IPI virtualization: an ICR write of a guest that posts without a VM exit.
 //!
 //! Intel SDM vol. 3 "IPI virtualization".
 
@@ -8,8 +8,8 @@ use crate::events::Events;
 use crate::lapic::{DeliveryMode, Interrupt, Shorthand};
 use crate::word::AtomicWord;
 
-/// The table of descriptors by APIC id, as the VMCS names it: `LAST_PID_POINTER_INDEX` is the
-/// number of entries less one.
+/// The table of descriptors by APIC id. `LAST_PID_POINTER_INDEX` of the VMCS is the number of
+/// entries less one.
 #[derive(Clone, Copy, Debug)]
 pub struct PidPointerTable<'a> {
     /// The entries: bit 0 valid, the rest the descriptor's address.
@@ -21,7 +21,7 @@ pub struct PidPointerTable<'a> {
 pub enum ExitReason {
     /// Only fixed, physical, edge-triggered IPIs without shorthand are virtualized.
     Form,
-    /// To everybody.
+    /// The destination is all LAPICs.
     Broadcast,
     /// A vector below 16.
     Vector(u8),
@@ -31,7 +31,7 @@ pub enum ExitReason {
     InvalidEntry(u32),
 }
 
-/// What the processor does with an ICR write.
+/// The processor's handling of an ICR write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Posts to the descriptor at this physical address.
@@ -49,7 +49,7 @@ pub enum Route {
 pub const ICR_EXIT_QUALIFICATION: u32 = 0x300;
 
 impl PidPointerTable<'_> {
-    /// Decides what becomes of an IPI. `x2apic`: the guest writes the ICR MSR.
+    /// Decides the handling of an IPI. `x2apic`: the guest writes the ICR MSR.
     #[must_use]
     #[inline]
     pub fn route(&self, ipi: &Interrupt, x2apic: bool, events: &impl Events) -> Route {
@@ -86,8 +86,8 @@ impl PidPointerTable<'_> {
     }
 }
 
-/// The post: first PIR, then in a second atomic step the control word. Unlike VT-d there is no
-/// "urgent", so that a blocked vCPU is woken only if NV is the wakeup vector and SN is clear.
+/// Posts in two atomic steps: PIR, then the control word. Unlike VT-d there is no "urgent", so that
+/// a blocked vCPU is woken only if NV is the wakeup vector and SN is clear.
 pub fn post<W: AtomicWord>(
     desc: &Descriptor<W>,
     vector: u8,

@@ -1,4 +1,4 @@
-//! The vCPU's own side: load and put (`vmx_vcpu_pi_load`, `vmx_vcpu_pi_put`).
+//! Load and put of a vCPU by its thread (`vmx_vcpu_pi_load`, `vmx_vcpu_pi_put`).
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use super::{POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
 use crate::events::Events;
 use crate::word::AtomicWord;
 
-/// What host and VM can do.
+/// The capabilities of host and VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capabilities {
     /// APICv is enabled (`kvm_intel.enable_apicv`).
@@ -26,57 +26,57 @@ pub struct Capabilities {
     pub host_x2apic: bool,
 }
 
-/// What the vCPU's own thread keeps.
+/// The state that only the vCPU's thread accesses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PostedVcpu {
     id: VcpuId,
     capabilities: Capabilities,
     policy: Suppression,
     fault: Fault,
-    /// The CPU it was last loaded on.
+    /// The CPU of the last load.
     cpu: Option<CpuId>,
     pub(super) blocking: bool,
 }
 
-/// Why a vCPU is put.
+/// The circumstances of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PutReason {
-    /// The scheduler took the CPU away from a runnable task.
+    /// The task is preempted, and still runnable.
     pub preempted: bool,
-    /// The guest cannot take an interrupt: RFLAGS.IF = 0 or an interrupt shadow.
+    /// The guest accepts no interrupt: RFLAGS.IF = 0 or an interrupt shadow.
     pub irq_blocked: bool,
-    /// The VM has a device whose interrupts may bypass the host.
+    /// The VM has a device with interrupts that may bypass the host.
     pub device_assigned: bool,
 }
 
-/// What a load did.
+/// The effect of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// The vCPU was taken off the wakeup list of its previous CPU.
+    /// The vCPU was removed from the wakeup list of its previous CPU.
     pub unlinked: bool,
-    /// ON was set, since PIR was not empty.
+    /// ON was set, because PIR was not empty.
     pub on_recomputed: bool,
 }
 
-/// What a put did.
+/// The effect of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Put {
     /// The vCPU is on its CPU's wakeup list and NV is the wakeup vector.
     pub armed: bool,
-    /// Send the wakeup vector to this very CPU: an interrupt was posted before NV changed. It
-    /// must be an IPI, since a task cannot be woken while another is being switched out.
+    /// Send the wakeup vector to this CPU: an interrupt was posted before NV changed. This needs an
+    /// IPI, because the scheduler, which calls put, cannot wake a task.
     pub self_ipi: bool,
-    /// SN was set where it should not be (the kernel warns).
+    /// SN was set where it must be clear (the kernel warns).
     pub sn_was_set: bool,
 }
 
-/// A vCPU that is to go on a wakeup list, but its CPU has none.
+/// The CPU of a blocking vCPU has no free wakeup list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOnACpu {
     /// The vCPU.
     pub vcpu: VcpuId,
-    /// The CPU it was last loaded on, `None` if it never was.
+    /// The CPU of its last load, `None` before the first.
     pub cpu: Option<CpuId>,
 }
 
@@ -86,10 +86,10 @@ impl fmt::Display for NotOnACpu {
         match self.cpu {
             Some(cpu) => write!(
                 f,
-                "vCPU {vcpu}: CPU {cpu} has no wakeup list that is free; \
-                 make one per CPU and enter each once at a time"
+                "vCPU {vcpu}: CPU {cpu} has no free wakeup list; \
+                 make one per CPU and lock each once at a time"
             ),
-            None => write!(f, "vCPU {vcpu} blocks before it was loaded: load it first"),
+            None => write!(f, "vCPU {vcpu} blocks before its first load: load it first"),
         }
     }
 }
@@ -97,7 +97,7 @@ impl fmt::Display for NotOnACpu {
 impl core::error::Error for NotOnACpu {}
 
 impl PostedVcpu {
-    /// A vCPU that was never loaded.
+    /// A vCPU before its first load.
     #[must_use]
     pub fn new(id: VcpuId, capabilities: Capabilities, policy: Suppression) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl PostedVcpu {
         }
     }
 
-    /// With a fault of old, for a checker to find.
+    /// With an injected fault, for a checker to find.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
         self.fault = fault;
@@ -127,7 +127,7 @@ impl PostedVcpu {
     pub fn policy(&self) -> Suppression {
         self.policy
     }
-    /// The CPU it was last loaded on.
+    /// The CPU of the last load.
     #[must_use]
     pub fn cpu(&self) -> Option<CpuId> {
         self.cpu
@@ -138,10 +138,10 @@ impl PostedVcpu {
         self.blocking
     }
 
-    /// The vCPU's thread runs on `cpu`, whose APIC id is `apic_id`, from now on.
+    /// The vCPU's thread becomes current on `cpu`, which has APIC id `apic_id`.
     ///
     /// # Errors
-    /// [`NotOnACpu`] if the previous CPU's wakeup list cannot be locked.
+    /// [`NotOnACpu`] if the wakeup list of the previous CPU cannot be locked.
     pub fn load<W: AtomicWord>(
         &mut self,
         vcpu: &SharedVcpu<W>,
@@ -150,19 +150,20 @@ impl PostedVcpu {
         lists: &impl WakeupLists,
         events: &impl Events,
     ) -> Result<Loaded, NotOnACpu> {
-        let mut done = Loaded::default();
+        let mut loaded = Loaded::default();
         if !self.capabilities.apicv || !self.capabilities.irqchip {
             self.move_to(vcpu, cpu);
-            return Ok(done);
+            return Ok(loaded);
         }
         let was_armed = vcpu.desc.control().nv() == POSTED_INTR_WAKEUP_VECTOR;
         if !was_armed && self.cpu == Some(cpu) {
-            done.on_recomputed = self.load_in_place(vcpu, events);
-            self.look_again(vcpu, done);
-            return Ok(done);
+            loaded.on_recomputed = self.load_in_place(vcpu, events);
+            self.repeat_check(vcpu, loaded);
+            return Ok(loaded);
         }
+        // Before NV changes: the wakeup handler must not find a vCPU with another vector.
         if was_armed && self.fault != Fault::NotUnlinked {
-            done.unlinked = self.unlink(lists)?;
+            loaded.unlinked = self.unlink(lists)?;
         }
         let dest = ndst(apic_id, self.capabilities.host_x2apic);
         let sn = self.sn_when_loaded();
@@ -173,17 +174,17 @@ impl PostedVcpu {
         self.move_to(vcpu, cpu);
         if sn == Some(false) && self.fault != Fault::OnNotRecomputed {
             vcpu.desc.fence_after_rmw();
-            done.on_recomputed = recompute_on(vcpu);
+            loaded.on_recomputed = recompute_on(vcpu);
         }
-        self.look_again(vcpu, done);
-        Ok(done)
+        self.repeat_check(vcpu, loaded);
+        Ok(loaded)
     }
 
-    /// ON was set here in the poster's place, who may be just about to set it: the poster then
-    /// finds it set and wakes nobody. A blocker that was preempted after its last look must look
+    /// Ends the wait of a blocking vCPU for which the load has set ON. A concurrent poster finds ON
+    /// set and does not wake it, so that a vCPU that was preempted after its last check must check
     /// again, above all where no wakeup vector is armed afterwards.
-    fn look_again<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, done: Loaded) {
-        if done.on_recomputed && self.blocking && self.policy == Suppression::Corrected {
+    fn repeat_check<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, loaded: Loaded) {
+        if loaded.on_recomputed && self.blocking && self.policy == Suppression::Corrected {
             wake_up(vcpu);
         }
     }
@@ -193,18 +194,18 @@ impl PostedVcpu {
         vcpu.set_cpu(cpu);
     }
 
-    /// What SN becomes when another CPU is written; `None`: it stays as it is (flaw 8).
+    /// The value of SN after a load on another CPU; `None`: unchanged (flaw 8).
     fn sn_when_loaded(&self) -> Option<bool> {
         match self.policy {
             Suppression::Off | Suppression::Put => Some(false),
             Suppression::AsPostedV1 | Suppression::AsPostedV2 => Some(true),
             Suppression::AsPostedV3 => None,
-            // A blocker must be notified even if it was preempted before it got to sleep.
+            // A blocking vCPU must be notified even if it is preempted before it sleeps.
             Suppression::Corrected => Some(!self.blocking),
         }
     }
 
-    /// Loaded where it was, and not from a wakeup list. Whether ON had to be set.
+    /// A load on the same CPU, not from a wakeup list. Whether ON was set.
     fn load_in_place<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, events: &impl Events) -> bool {
         let clear = match self.policy {
             Suppression::Corrected => self.blocking,
@@ -227,7 +228,7 @@ impl PostedVcpu {
         recompute_on(vcpu)
     }
 
-    /// Off the list of the CPU where the vCPU blocked, not of the one that it is loaded on.
+    /// Removes the vCPU from the list of the CPU on which it blocked, not of the one that loads it.
     fn unlink(&self, lists: &impl WakeupLists) -> Result<bool, NotOnACpu> {
         let locked = |cpu| lists.locked(cpu, |list| list.remove(self.id));
         self.cpu.and_then(locked).ok_or(NotOnACpu {
@@ -236,7 +237,7 @@ impl PostedVcpu {
         })
     }
 
-    /// Whether hardware might post to this vCPU while it is blocked (`vmx_needs_pi_wakeup`).
+    /// Whether hardware may post to this vCPU while it blocks (`vmx_needs_pi_wakeup`).
     fn needs_wakeup(&self, device_assigned: bool) -> bool {
         let Capabilities {
             irqchip,
@@ -250,7 +251,7 @@ impl PostedVcpu {
     /// The vCPU's thread leaves its CPU.
     ///
     /// # Errors
-    /// [`NotOnACpu`] if it must go on a wakeup list and there is none.
+    /// [`NotOnACpu`] if the vCPU must be on a wakeup list and there is none.
     pub fn put<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -263,7 +264,7 @@ impl PostedVcpu {
         }
         let may_sleep = self.blocking && !reason.irq_blocked;
         if self.policy.puts_as_before_2025() {
-            let done = if may_sleep {
+            let put = if may_sleep {
                 self.enable_wakeup(vcpu, lists, events)?
             } else {
                 Put::default()
@@ -271,7 +272,7 @@ impl PostedVcpu {
             if reason.preempted {
                 suppress(vcpu, events);
             }
-            return Ok(done);
+            return Ok(put);
         }
         if may_sleep && !reason.preempted {
             return self.enable_wakeup(vcpu, lists, events);
@@ -280,9 +281,9 @@ impl PostedVcpu {
         Ok(Put::default())
     }
 
-    /// Switches to the wakeup vector (`pi_enable_wakeup_handler`). The list comes first, since a
-    /// wakeup interrupt may come the instant NV changes; then NV; then the test for posts that
-    /// went to the old NV, on the image that was written.
+    /// Switches to the wakeup vector (`pi_enable_wakeup_handler`). The list comes first, because a
+    /// wakeup interrupt may arrive as soon as NV changes. The test for posts under the old NV comes
+    /// last, on the image that was written.
     fn enable_wakeup<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -306,7 +307,7 @@ impl PostedVcpu {
         });
         let mut self_ipi = won.is_some_and(Control::on);
         if self.policy.wakeup_tests_pir() {
-            // A post under SN = 1 left ON clear, and the handler wakes only those with ON set.
+            // A post under SN = 1 leaves ON clear, and the handler wakes only vCPUs with ON set.
             vcpu.desc.fence_after_rmw();
             self_ipi |= recompute_on(vcpu);
         }
@@ -321,7 +322,7 @@ impl PostedVcpu {
         })
     }
 
-    /// SN as the policy wants it while a vCPU blocks.
+    /// Sets SN by the policy as a vCPU starts or ends blocking.
     pub(super) fn suppress_for_blocking<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -338,10 +339,10 @@ impl PostedVcpu {
         }
     }
 
-    /// A device was assigned to the VM, told to each vCPU (`vmx_pi_start_bypass`): one that is
-    /// blocked was put when nobody needed the wakeup vector and must block anew.
+    /// Reports to a vCPU that a device was assigned to the VM (`vmx_pi_start_bypass`). A vCPU that
+    /// blocks was put without the wakeup vector, and must block again to be put with it.
     pub fn device_assigned<W: AtomicWord>(vcpu: &SharedVcpu<W>, fault: Fault) -> Kick {
-        if fault == Fault::BlockedNotTold {
+        if fault == Fault::BlockedNotKicked {
             return Kick::Nothing;
         }
         kick(vcpu, Requests::UNBLOCK, false)

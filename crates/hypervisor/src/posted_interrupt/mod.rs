@@ -6,11 +6,11 @@
 //! - [`hardware`]: what the processor does with a notification in guest mode.
 //! - [`PostedVcpu`]: guest entry and exit, synchronization of PIR to IRR, load and put,
 //!   blocking and the wakeup lists.
-//! - [`Suppression`]: when notifications are suppressed. Two of its policies are faulty as they
-//!   were posted; they stay, so that their failure can be watched.
+//! - [`Suppression`]: when notifications are suppressed. The faulty policies of the posted series
+//!   are included, so that their failures can be observed.
 //!
-//! All state that several CPUs touch lies in [`AtomicWord`](crate::word::AtomicWord)s of
-//! [`SharedVcpu`], and everything that a mechanism wants done (an IPI, a wakeup) is returned.
+//! All state that several CPUs access is in [`AtomicWord`](crate::word::AtomicWord)s of
+//! [`SharedVcpu`]. Operations return the required actions (an IPI, a wakeup).
 //!
 //! Sources: Intel SDM vol. 3 "Posted-interrupt processing", "IPI virtualization"; VT-d
 //! specification 5.2.3; Linux `arch/x86/kvm/vmx/posted_intr.c`, `vmx.c`, `x86.c`.
@@ -37,7 +37,7 @@
 //! own.load(&vcpu, 3, 6, &lists, &())?;
 //! assert_eq!(own.enter(&vcpu, &mut lapic, &()), Entry::Run);
 //!
-//! // Another CPU posts vector 0x41 and is told to send the notification.
+//! // Another CPU posts vector 0x41, and must send the notification.
 //! let todo = deliver(&vcpu, 0x41, false, policy, &());
 //! assert_eq!(todo, Delivery::Ipi { cpu: Some(3), vector: 0xf2 });
 //!

@@ -1,35 +1,35 @@
-//! When notifications are suppressed, and the faults of old that can be switched back on.
+//! The policies of suppressing notifications, and known faults that can be injected.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Who sets and clears SN, and when (`kvm.suppress_notification`).
+/// When SN is set and cleared (`kvm.suppress_notification`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Suppression {
-    /// Before 2022: SN only while a vCPU is preempted; a preempted blocker goes on the wakeup
+    /// Up to 2021: SN only while a vCPU is preempted. A preempted vCPU that blocks is on the wakeup
     /// list as well.
     Off,
-    /// Linux 7.2: SN whenever the vCPU is put, unless it blocks on the wakeup list.
+    /// Linux 7.2: SN while the vCPU is put, unless it blocks on the wakeup list.
     #[default]
     Put,
     /// The first posting (June 2022): SN from each VM exit to the next synchronization in guest
     /// mode; software posters return early on SN. **Faulty**: flaws 1, 2, 3 and 5.
     AsPostedV1,
-    /// The second posting (September 2022): SN around the world switch itself, cleared right before
-    /// the VM entry and set right after the exit; blocking tests PIR and sets ON. Software posters
-    /// still return early on SN. **Faulty**: flaw 5.
+    /// The second posting (September 2022): SN around the world switch, cleared directly before the
+    /// VM entry and set directly after the exit. Blocking tests PIR and sets ON. Software posters
+    /// return early on SN. **Faulty**: flaw 5.
     ///
-    /// What that posting did about a vector that comes between the last synchronization and the
-    /// switch is not known here: this one takes it over at the switch.
+    /// Its handling of a vector between the last synchronization and the switch is unknown: here
+    /// the switch synchronizes again.
     AsPostedV2,
     /// The third posting (September 2022): SN with the vCPU's mode and with blocking.
     /// **Faulty**: flaws 1, 2, 8 and 9.
     AsPostedV3,
-    /// The third posting with every flaw mended (specification 1.7).
+    /// The third posting with every flaw fixed (specification 1.7).
     Corrected,
 }
 
-/// A name that is no policy.
+/// No policy has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSuppression;
 
@@ -69,7 +69,7 @@ impl Suppression {
         }
     }
 
-    /// The flaws (specification 1.6) that can be seen under this policy; empty if it is sound.
+    /// The flaws (specification 1.6) of this policy; empty if it is sound.
     #[must_use]
     pub const fn flaws(self) -> &'static [u8] {
         match self {
@@ -84,14 +84,14 @@ impl Suppression {
     pub(super) const fn software_honours_sn(self) -> bool {
         matches!(self, Self::AsPostedV1 | Self::AsPostedV2)
     }
-    /// Synchronization looks at PIR when SN is set, even if ON is not.
+    /// Synchronization reads PIR when SN is set, even if ON is not.
     pub(super) const fn syncs_under_sn(self) -> bool {
         matches!(
             self,
             Self::AsPostedV1 | Self::AsPostedV2 | Self::AsPostedV3 | Self::Corrected
         )
     }
-    /// Synchronization clears ON without looking whether it is set.
+    /// Synchronization clears ON without a test whether it is set.
     pub(super) const fn clears_on_unseen(self) -> bool {
         matches!(self, Self::AsPostedV1 | Self::AsPostedV2 | Self::AsPostedV3)
     }
@@ -109,7 +109,7 @@ impl Suppression {
     pub(super) const fn clears_at_load(self) -> bool {
         matches!(self, Self::Off | Self::Put)
     }
-    /// A preempted vCPU is put as it was before the simplification of 2025.
+    /// A preempted vCPU is put by the rules of kernels up to 2024.
     pub(super) const fn puts_as_before_2025(self) -> bool {
         matches!(self, Self::Off | Self::AsPostedV1 | Self::AsPostedV3)
     }
@@ -132,20 +132,19 @@ impl FromStr for Suppression {
     }
 }
 
-/// A fault that was once in a released hypervisor. [`Fault::None`] is the only one to run; the
-/// others exist so that a checker can find them again.
+/// A fault of a released hypervisor, for a checker to find. Run hosts with [`Fault::None`] only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// None.
     #[default]
     None,
-    /// ON is not recomputed when SN is cleared (mended by Linux c112b5f50232).
+    /// ON is not recomputed when SN is cleared (fixed by Linux c112b5f50232).
     OnNotRecomputed,
-    /// vCPUs that are blocked when a device is assigned are left alone, their notification
-    /// vector unprogrammed (mended by Linux a2486020a82e).
-    BlockedNotTold,
-    /// Load forgets to take the vCPU off its wakeup list (mended by Linux 8b306e2f3c41).
+    /// vCPUs that block while a device is assigned are not kicked, and their notification vector
+    /// stays (fixed by Linux a2486020a82e).
+    BlockedNotKicked,
+    /// Load does not remove the vCPU from its wakeup list (fixed by Linux 8b306e2f3c41).
     NotUnlinked,
-    /// The self-IPI after the switch to the wakeup vector is lost, ON stays set (ACRN 4978).
+    /// The self-IPI after the switch to the wakeup vector is lost, and ON stays set (ACRN 4978).
     SelfIpiLost,
 }

@@ -1,4 +1,4 @@
-//! What other CPUs touch of a vCPU: mode, requests, the waiting task.
+//! The state of a vCPU that other CPUs access: mode, requests, the waiting task.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -11,15 +11,15 @@ pub type CpuId = u32;
 /// A vCPU, by the caller's numbering.
 pub type VcpuId = u32;
 
-/// Where a vCPU's thread is (`vcpu->mode`).
+/// The mode of a vCPU (`vcpu->mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum VcpuMode {
     /// In the host.
     OutsideGuest = 0,
-    /// In the guest, or on the way in with interrupts off.
+    /// In the guest, or entering with interrupts off.
     InGuest = 1,
-    /// Kicked: it will leave, or not enter.
+    /// Kicked: leaving, or not to enter.
     ExitingGuest = 2,
     /// In the host, reading shadow page tables.
     ReadingShadowPageTables = 3,
@@ -31,23 +31,26 @@ impl VcpuMode {
             0 => Self::OutsideGuest,
             1 => Self::InGuest,
             2 => Self::ExitingGuest,
-            _ => Self::ReadingShadowPageTables,
+            _ => {
+                debug_assert_eq!(word, 3, "only modes are stored");
+                Self::ReadingShadowPageTables
+            }
         }
     }
 }
 
 /// Requests to a vCPU, a bit each. Bits 8 and above are the caller's.
 ///
-/// A request alone is seen at the next guest entry. Only [`Requests::UNBLOCK`] and
-/// [`Requests::NESTED_POSTED`] end a wait (`kvm_vcpu_check_block`): a caller whose own request must
-/// reach a vCPU that waits adds `UNBLOCK`, or the vCPU wakes, finds nothing and sleeps again.
+/// A request takes effect at the next guest entry. Only [`Requests::UNBLOCK`] and
+/// [`Requests::NESTED_POSTED`] end a wait (`kvm_vcpu_check_block`). A caller adds `UNBLOCK` to a
+/// request of its own that must reach a waiting vCPU, or the vCPU wakes and sleeps again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requests(pub u64);
 
 impl Requests {
-    /// Look for interrupts before entering (`KVM_REQ_EVENT`).
+    /// Check for interrupts before entering (`KVM_REQ_EVENT`).
     pub const EVENT: Self = Self(1 << 0);
-    /// Stop blocking and look again (`KVM_REQ_UNBLOCK`).
+    /// Stop blocking and check again (`KVM_REQ_UNBLOCK`).
     pub const UNBLOCK: Self = Self(1 << 1);
     /// An interrupt was posted for the nested guest (`nested.pi_pending`).
     pub const NESTED_POSTED: Self = Self(1 << 2);
@@ -55,12 +58,12 @@ impl Requests {
     pub const MIGRATE_TIMER: Self = Self(1 << 3);
 }
 
-/// No CPU, in the word that names one.
+/// No CPU, in the word for one.
 const NO_CPU: u64 = u64::MAX;
 /// The vCPU's task waits and may be woken.
 const WAITING: u64 = 1;
 
-/// The part of a vCPU that other CPUs and hardware touch.
+/// The part of a vCPU that other CPUs and hardware access.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SharedVcpu<W: AtomicWord> {
     /// The posted-interrupt descriptor.
@@ -75,7 +78,7 @@ pub struct SharedVcpu<W: AtomicWord> {
 }
 
 impl<W: AtomicWord> SharedVcpu<W> {
-    /// A vCPU that was never loaded.
+    /// A vCPU before its first load.
     #[must_use]
     pub fn new(apicv: bool) -> Self {
         Self {
@@ -94,8 +97,8 @@ impl<W: AtomicWord> SharedVcpu<W> {
         VcpuMode::from_word(self.mode.load(Acquire))
     }
 
-    /// Writes the mode (vCPU thread only). The release orders what the vCPU set up before,
-    /// whether APICv is active above all, for whoever reads the mode.
+    /// Writes the mode (vCPU thread only). The release orders earlier stores, above all whether
+    /// APICv is active, for readers of the mode.
     pub fn set_mode(&self, mode: VcpuMode) {
         self.mode.store(mode as u64, Release);
     }
@@ -110,9 +113,9 @@ impl<W: AtomicWord> SharedVcpu<W> {
         self.apicv.store(u64::from(active), Relaxed);
     }
 
-    /// The CPU that the vCPU was last loaded on.
+    /// The CPU of the last load.
     pub fn cpu(&self) -> Option<CpuId> {
-        // Only 32-bit ids and `NO_CPU` are ever stored.
+        // Only 32-bit ids and `NO_CPU` are stored.
         CpuId::try_from(self.cpu.load(Relaxed)).ok()
     }
 
@@ -120,24 +123,25 @@ impl<W: AtomicWord> SharedVcpu<W> {
         self.cpu.store(u64::from(cpu), Relaxed);
     }
 
-    /// Requests that wait for the vCPU.
+    /// Pending requests.
     pub fn requests(&self) -> Requests {
         Requests(self.requests.load(Relaxed))
     }
 
-    /// Makes requests. Orders what was written before, and no more: a reader of the mode needs
-    /// the fence of [`kick`].
+    /// Makes requests, after earlier stores. The release does not order a later load of the mode,
+    /// which needs the fence of [`kick`].
     pub fn request(&self, requests: Requests) {
         self.requests.fetch_or(requests.0, Release);
     }
 
-    /// Takes requests (vCPU thread). Which of them were made.
+    /// Clears `requests` (vCPU thread), and returns those of them that were pending.
     pub fn take(&self, requests: Requests) -> Requests {
+        // A load first: most calls find no request and need no locked operation.
         if self.requests.load(Relaxed) & requests.0 == 0 {
             return Requests(0);
         }
-        let had = self.requests.fetch_and(!requests.0, SeqCst);
-        Requests(had & requests.0)
+        let pending = self.requests.fetch_and(!requests.0, SeqCst);
+        Requests(pending & requests.0)
     }
 
     /// A full fence between two accesses of this vCPU's words.
@@ -164,9 +168,9 @@ impl<W: AtomicWord> SharedVcpu<W> {
     }
 }
 
-/// Wakes a vCPU's task (`kvm_vcpu_wake_up`). Whether there was a sleeper that the caller must
-/// now make runnable. The fence pairs with the one in the vCPU's wait: either the waiter is seen
-/// here, or the waiter sees what was written before.
+/// Wakes a vCPU's task (`kvm_vcpu_wake_up`). True for a sleeper, which the caller must make
+/// runnable. The fence pairs with the one in the vCPU's wait: either the waiter is visible here,
+/// or the waiter sees the caller's earlier stores.
 pub fn wake_up<W: AtomicWord>(vcpu: &SharedVcpu<W>) -> bool {
     vcpu.fence();
     if vcpu.wait.load(Relaxed) != WAITING {
@@ -176,23 +180,23 @@ pub fn wake_up<W: AtomicWord>(vcpu: &SharedVcpu<W>) -> bool {
     vcpu.wait.compare_exchange(WAITING, 0, ok, fail).is_ok()
 }
 
-/// What a kick wants done.
+/// The action that a kick requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kick {
-    /// Make the task runnable: it waited.
+    /// Make the waiting task runnable.
     Wake,
     /// Send a reschedule IPI to the CPU: the vCPU was in guest mode.
     Ipi(Option<CpuId>),
-    /// Nothing: it is in the host and will see the request.
+    /// None: the vCPU is in the host and will see the request.
     Nothing,
 }
 
-/// Makes requests and gets the vCPU to look at them (`kvm_make_request` + `__kvm_vcpu_kick`). A
-/// request that must end a wait comes with [`Requests::UNBLOCK`].
+/// Makes requests and makes the vCPU see them (`kvm_make_request` and `__kvm_vcpu_kick`). A request
+/// that must end a wait includes [`Requests::UNBLOCK`].
 ///
-/// `on_loaded_cpu`: the CPU that kicks has this vCPU loaded (`kvm_running_vcpu`): its own thread
-/// kicks, or an interrupt on that CPU. The mode then changes by a plain store, and no IPI is sent.
-/// The wakeup comes first all the same: an interrupt between the last look of
+/// `on_loaded_cpu`: the kick comes from the CPU that has this vCPU loaded (`kvm_running_vcpu`), from
+/// its own thread or an interrupt handler. The mode changes by a plain store then, and no IPI is
+/// sent. The wakeup comes first: an interrupt between the last check of
 /// [`PostedVcpu::wait`](super::PostedVcpu::wait) and the switch finds a waiter that is still loaded.
 pub fn kick<W: AtomicWord>(vcpu: &SharedVcpu<W>, requests: Requests, on_loaded_cpu: bool) -> Kick {
     vcpu.request(requests);
@@ -206,9 +210,11 @@ pub fn kick<W: AtomicWord>(vcpu: &SharedVcpu<W>, requests: Requests, on_loaded_c
         }
         return Kick::Nothing;
     }
-    let from = VcpuMode::InGuest as u64;
-    let to = VcpuMode::ExitingGuest as u64;
-    match vcpu.mode.compare_exchange(from, to, SeqCst, Relaxed) {
+    let (in_guest, exiting) = (VcpuMode::InGuest as u64, VcpuMode::ExitingGuest as u64);
+    match vcpu
+        .mode
+        .compare_exchange(in_guest, exiting, SeqCst, Relaxed)
+    {
         Ok(_) => Kick::Ipi(vcpu.cpu()),
         Err(_) => Kick::Nothing,
     }

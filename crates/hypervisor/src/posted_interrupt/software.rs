@@ -1,4 +1,4 @@
-//! Software posts an interrupt (`vmx_deliver_interrupt`).
+//! Posts by software (`vmx_deliver_interrupt`).
 
 use super::policy::Suppression;
 use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuMode, kick};
@@ -6,24 +6,24 @@ use super::{POSTED_INTR_NESTED_VECTOR, POSTED_INTR_VECTOR};
 use crate::events::Events;
 use crate::word::AtomicWord;
 
-/// What the poster must do now.
+/// The action that a post requires of the poster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Delivery {
     /// APICv is inactive: use [`deliver_through_irr`].
     ApicvInactive,
-    /// Nothing: the vector was posted already, whoever did so notifies.
+    /// None: the vector was posted already, and its poster notifies.
     Coalesced,
-    /// Nothing: a notification is outstanding.
+    /// None: a notification is outstanding.
     OnAlreadySet,
-    /// Nothing, by the faulty policies `as-posted-v1` and `as-posted-v2`: SN is set. ON stays clear
-    /// and nobody wakes the vCPU (flaw 5).
+    /// None, by the faulty policies `as-posted-v1` and `as-posted-v2`: SN is set. ON stays clear and
+    /// the vCPU is not woken (flaw 5).
     DroppedBySn,
-    /// Nothing: the target is loaded on this very CPU, whose re-entry synchronizes.
+    /// None: the target is loaded on this CPU, and its re-entry synchronizes.
     ToSelf,
-    /// Send an IPI with `vector` to the CPU that the vCPU was last loaded on.
+    /// Send an IPI with `vector` to the CPU of the vCPU's last load.
     Ipi {
-        /// The CPU; `None` for a vCPU that was never loaded.
+        /// The CPU; `None` before the first load.
         cpu: Option<CpuId>,
         /// Host vector.
         vector: u8,
@@ -32,11 +32,11 @@ pub enum Delivery {
     Wake,
 }
 
-/// Posts `vector`. `on_loaded_cpu`: the sender's CPU is the one that runs this vCPU's thread
-/// (a fast-path exit handler that posts to its own vCPU).
+/// Posts `vector`. `on_loaded_cpu`: the post comes from the CPU that has this vCPU loaded (a
+/// fast-path exit handler that posts to its own vCPU).
 ///
-/// SN is not consulted, except by these two: that a notification is suppressed does not
-/// say that the vCPU needs no wakeup. Setting ON under SN = 1 helps those who look only at ON.
+/// Except for these two policies, a post ignores SN: a vCPU with suppressed notifications may still
+/// need a wakeup. ON is set even under SN = 1, for readers that check only ON.
 #[inline]
 pub fn deliver<W: AtomicWord>(
     vcpu: &SharedVcpu<W>,
@@ -57,8 +57,8 @@ pub fn deliver<W: AtomicWord>(
         events.post_dropped_by_sn(vector);
         return Delivery::DroppedBySn;
     }
-    // A full barrier: pairs with the one after the mode is set at guest entry. Either the mode
-    // below says "in guest", or the entry sees ON.
+    // A full barrier, which pairs with the one after the store of the mode at guest entry: either
+    // the mode below is "in guest", or the entry sees ON.
     if vcpu.desc.test_and_set_on() {
         events.post_on_already_set(vector);
         return Delivery::OnAlreadySet;
@@ -73,8 +73,8 @@ pub fn deliver_through_irr<W: AtomicWord>(vcpu: &SharedVcpu<W>, vector: u8) -> K
     kick(vcpu, Requests::EVENT, false)
 }
 
-/// Posts the nested notification vector of an active nested guest: the vCPU's thread, or the
-/// processor by the nested descriptor, does the rest.
+/// Posts the nested notification vector of an active nested guest. The vCPU's thread, or the
+/// processor by the nested descriptor, completes the delivery.
 pub fn deliver_nested<W: AtomicWord>(
     vcpu: &SharedVcpu<W>,
     vector: u8,
@@ -82,7 +82,7 @@ pub fn deliver_nested<W: AtomicWord>(
     events: &impl Events,
 ) -> Delivery {
     vcpu.request(Requests(Requests::NESTED_POSTED.0 | Requests::EVENT.0));
-    // A request alone orders only writes; the mode is read next.
+    // The release of a request does not order the load of the mode that follows.
     vcpu.fence();
     trigger(
         vcpu,
@@ -93,7 +93,7 @@ pub fn deliver_nested<W: AtomicWord>(
     )
 }
 
-/// Sends the notification or asks for a wakeup (`kvm_vcpu_trigger_posted_interrupt`).
+/// Requests the notification or a wakeup (`kvm_vcpu_trigger_posted_interrupt`).
 #[inline]
 fn trigger<W: AtomicWord>(
     vcpu: &SharedVcpu<W>,
@@ -103,7 +103,7 @@ fn trigger<W: AtomicWord>(
     events: &impl Events,
 ) -> Delivery {
     if vcpu.mode() != VcpuMode::InGuest {
-        // Also while exiting: such a vCPU comes back through the synchronization.
+        // Also while exiting: such a vCPU synchronizes before it enters again.
         events.post_wakes(posted);
         return Delivery::Wake;
     }

@@ -1,4 +1,4 @@
-//! PIR to IRR (`vmx_sync_pir_to_irr`), and the two helpers that change SN.
+//! Synchronization of PIR to IRR (`vmx_sync_pir_to_irr`), and changes of SN.
 
 use super::load_put::PostedVcpu;
 use super::policy::Suppression;
@@ -7,9 +7,9 @@ use crate::events::Events;
 use crate::lapic::{InterruptSource, Irr, Lapic};
 use crate::word::AtomicWord;
 
-/// Sets SN: hardware posts without notifying from now on.
+/// Sets SN: hardware posts without notifications.
 ///
-/// Only the vCPU's thread writes SN, so that a set bit need not be set again.
+/// Only the vCPU's thread writes SN, so that a load decides whether it is set already.
 pub fn suppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) {
     if !vcpu.desc.test_sn() {
         vcpu.desc.set_sn();
@@ -17,11 +17,10 @@ pub fn suppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) {
     }
 }
 
-/// Clears SN and restores what everybody relies on: PIR not empty implies ON. Whether ON had to
-/// be set.
+/// Clears SN and restores the invariant that PIR not empty implies ON. Whether ON was set.
 ///
-/// SN must be cleared before PIR is read. VT-d reads SN and writes PIR in one step: it either
-/// saw SN = 0 and set ON itself, or its PIR bit is there to be seen here.
+/// SN must be cleared before PIR is read. VT-d reads SN and writes PIR in one step: either it has
+/// seen SN = 0 and set ON itself, or its PIR bit is visible here.
 pub fn unsuppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) -> bool {
     if vcpu.desc.test_sn() {
         vcpu.desc.clear_sn();
@@ -31,22 +30,21 @@ pub fn unsuppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) -> 
     recompute_on(vcpu)
 }
 
-/// PIR not empty: sets ON.
+/// Sets ON if PIR is not empty, and returns whether it did.
 pub(super) fn recompute_on<W: AtomicWord>(vcpu: &SharedVcpu<W>) -> bool {
-    let lost = !vcpu.desc.test_on() && !vcpu.desc.is_pir_empty();
-    if lost {
+    let missing = !vcpu.desc.test_on() && !vcpu.desc.is_pir_empty();
+    if missing {
         vcpu.desc.set_on();
     }
-    lost
+    missing
 }
 
 impl PostedVcpu {
-    /// Takes posted interrupts over into the IRR and returns the highest requested one. With
-    /// APICv RVI becomes that; without it an event is requested, but only if the highest vector
-    /// is a new one: otherwise a blocked interrupt would request events for ever.
+    /// Moves posted interrupts into the IRR and returns the highest requested one. With APICv this
+    /// becomes RVI. Without APICv an event is requested only if the highest vector is new:
+    /// otherwise a blocked interrupt would request events without end.
     ///
-    /// ON is cleared before PIR is read. Cleared after, it would wipe out the ON of a post that
-    /// landed in between.
+    /// ON is cleared before PIR is read. Afterwards, it would clear the ON of a post in between.
     pub fn sync<W: AtomicWord>(
         &self,
         vcpu: &SharedVcpu<W>,
@@ -61,7 +59,7 @@ impl PostedVcpu {
             lapic.note_highest(highest, false);
             return highest;
         }
-        // A clear ON can only be left alone: clearing it once more costs a locked operation.
+        // Clearing a clear ON would cost a needless locked operation.
         if control.on() || policy.clears_on_unseen() {
             vcpu.desc.clear_on();
         }
@@ -77,7 +75,7 @@ impl PostedVcpu {
         merged.highest
     }
 
-    /// The requests of a vCPU as its LAPIC wants them: synchronized first.
+    /// The vCPU's requests for its LAPIC, which synchronize on each access.
     pub fn source<'a, W: AtomicWord, E: Events>(
         &'a self,
         vcpu: &'a SharedVcpu<W>,
@@ -91,7 +89,7 @@ impl PostedVcpu {
     }
 }
 
-/// An [`InterruptSource`] that synchronizes PIR to IRR whenever it is asked.
+/// An [`InterruptSource`] that synchronizes PIR to IRR on each access.
 #[derive(Debug)]
 pub struct Synchronized<'a, W: AtomicWord, E> {
     own: &'a PostedVcpu,

@@ -30,11 +30,11 @@ pub struct PostedIrte {
     pub vector: u8,
     /// Physical address of the descriptor, 64-byte aligned.
     pub descriptor: u64,
-    /// Who may send: source id, qualifier and validation type (bits 83:64).
+    /// Validation of the requester: source id, qualifier and validation type (bits 83:64).
     pub source: u32,
 }
 
-/// A descriptor address that the entry cannot express.
+/// The descriptor's address is not aligned to 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MisalignedDescriptor {
     /// The address.
@@ -101,10 +101,10 @@ impl PostedIrte {
     }
 }
 
-/// A device's interrupt is posted: one atomic step on the descriptor's cache line. The
+/// Posts an interrupt of a device, in one atomic step on the descriptor's cache line. Returns the
 /// notification to send, if any.
 ///
-/// `urgent` overrides SN, but never ON. With SN = 1 and not urgent PIR is set and ON is not.
+/// `urgent` overrides SN, but never ON. With SN = 1 and not urgent, only PIR is set.
 pub fn post<W: AtomicWord>(
     desc: &Descriptor<W>,
     vector: u8,
@@ -126,9 +126,10 @@ pub(super) fn set_on_and_notify<W: AtomicWord>(
     events: &impl Events,
 ) -> Option<NotificationIpi> {
     let quiet = |c: super::Control| c.on() || (c.sn() && !urgent);
-    let won = desc.update_control(|old| (!quiet(old)).then(|| old.with_on()));
-    match won {
+    let written = desc.update_control(|old| (!quiet(old)).then(|| old.with_on()));
+    match written {
         Some(control) => {
+            debug_assert!(control.on(), "a notification without ON");
             events.hw_post_notified(vector);
             Some(NotificationIpi {
                 vector: control.nv(),

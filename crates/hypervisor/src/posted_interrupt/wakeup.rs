@@ -9,8 +9,8 @@ use crate::word::AtomicWord;
 
 /// The vCPUs that blocked on one CPU, in order.
 ///
-/// Upstream links the vCPUs themselves. This list has room that is made beforehand, for every vCPU
-/// that may block on the CPU: its lock is a spinlock, taken with interrupts off.
+/// Upstream links the vCPUs themselves. This list needs room in advance for every vCPU that may
+/// block on the CPU, because its lock is a spinlock, taken with interrupts off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuList {
     vcpus: Vec<VcpuId>,
@@ -24,14 +24,13 @@ impl CpuList {
             vcpus: Vec::with_capacity(vcpus),
         }
     }
-    /// How many vCPUs it holds without allocating.
+    /// Number of vCPUs that fit without an allocation.
     #[must_use]
     pub fn room(&self) -> usize {
         self.vcpus.capacity()
     }
-    /// Continues in the memory of `larger`, and drops its entries; `larger` holds the old memory
-    /// afterwards. When vCPUs are created: make `larger` before the lock is taken, and drop it
-    /// after the lock is released.
+    /// Moves to the memory of `larger`, which receives the old memory. As vCPUs are created, make
+    /// `larger` before taking the lock, and drop it after releasing the lock.
     pub fn move_to(&mut self, larger: &mut Self) {
         larger.vcpus.clear();
         larger.vcpus.extend_from_slice(&self.vcpus);
@@ -41,13 +40,13 @@ impl CpuList {
     pub fn append(&mut self, vcpu: VcpuId) {
         self.vcpus.push(vcpu);
     }
-    /// Takes a vCPU off; whether it was there.
+    /// Removes a vCPU; whether it was in the list.
     pub fn remove(&mut self, vcpu: VcpuId) -> bool {
-        let at = self.vcpus.iter().position(|&v| v == vcpu);
-        if let Some(at) = at {
-            self.vcpus.remove(at);
+        let index = self.vcpus.iter().position(|&v| v == vcpu);
+        if let Some(index) = index {
+            self.vcpus.remove(index);
         }
-        at.is_some()
+        index.is_some()
     }
     /// The vCPUs in order.
     #[must_use]
@@ -86,15 +85,15 @@ impl LocalLists {
 
 impl WakeupLists for LocalLists {
     fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
-        // A `body` that comes back for another list finds this one locked, as it should.
+        // A `body` that locks a second list finds all of them locked.
         let mut lists = self.lists.try_borrow_mut().ok()?;
         lists.get_mut(usize::try_from(cpu).ok()?).map(body)
     }
 }
 
-/// The handler of the wakeup vector on `cpu` (`pi_wakeup_handler`): calls `wake` for each vCPU
-/// on the CPU's list with ON set. It takes nobody off the list (load does) and clears no ON
-/// (synchronization does). How many were woken; `None` if there is no such CPU.
+/// The handler of the wakeup vector on `cpu` (`pi_wakeup_handler`): calls `wake` for each vCPU on
+/// the CPU's list with ON set. Load removes vCPUs from the list, and synchronization clears ON.
+/// Returns the number of woken vCPUs; `None` if there is no such CPU.
 pub fn wakeup_handler<'a, W: AtomicWord + 'a>(
     cpu: CpuId,
     lists: &impl WakeupLists,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use stealtime_hypervisor::ipi_tracking::{
-    Awaited, Delivery, EoiRule, HintSource, IpiContext, IpiKnobs, NoSuchVcpu, NotRecorded,
+    Awaited, Delivery, EoiRule, HintSource, IpiContext, IpiKnobs, NoSuchVcpu, NotRecorded, Unicast,
     confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, withdraw_hint,
 };
 
@@ -27,9 +27,15 @@ fn contexts(n: usize) -> Contexts {
 }
 
 fn send(contexts: &Contexts, sender: u32, receiver: u32, vector: u8, now: u64) {
-    record(contexts, &KNOBS, sender, receiver, vector, now, &())
-        .unwrap()
-        .unwrap();
+    record(contexts, &KNOBS, &ipi(sender, receiver, vector), now, &()).unwrap();
+}
+
+fn ipi(sender: u32, receiver: u32, vector: u8) -> Unicast {
+    Unicast {
+        sender,
+        receiver,
+        vector,
+    }
 }
 
 fn waits(contexts: &Contexts, sender: u32, now: u64) -> Option<u32> {
@@ -66,7 +72,7 @@ fn delivered(sender: Option<u32>, icr_low: u32, results: &[(u32, i32)]) -> Resul
     for &(vcpu, result) in results {
         delivery.destination(vcpu, result);
     }
-    let recorded = delivery.finish(&c, &KNOBS, NOW, &()).unwrap();
+    let recorded = delivery.finish(&c, &KNOBS, NOW, &());
     let awaited = waits(&c, sender.unwrap_or(0), NOW);
     assert_eq!(awaited.is_some(), recorded.is_ok());
     recorded
@@ -157,8 +163,8 @@ fn yield_sloppy_16_switching_tracking_off_takes_effect_at_once() {
         ..KNOBS
     };
     assert!(!is_ipi_receiver(&c, &off, 0, 1, NOW));
-    let refused = record(&c, &off, 1, 0, 0xfb, NOW, &());
-    assert_eq!(refused, Ok(Err(NotRecorded::Disabled)));
+    let refused = record(&c, &off, &ipi(1, 0, 0xfb), NOW, &());
+    assert_eq!(refused, Err(NotRecorded::Disabled));
     assert!(is_ipi_receiver(&c, &KNOBS, 0, 1, NOW), "and back on");
     // At INIT too.
     c[0].reset();
@@ -215,14 +221,16 @@ fn vcpus_that_do_not_exist_are_named() {
     };
     for vcpu in [2, 1 << 24, u32::MAX] {
         let refused = NoSuchVcpu { vcpu, vcpus: 2 };
-        assert_eq!(record(&c, &KNOBS, vcpu, 0, 99, NOW, &()), Err(refused));
-        assert_eq!(record(&c, &KNOBS, 0, vcpu, 99, NOW, &()), Err(refused));
+        for ipi in [ipi(vcpu, 0, 99), ipi(0, vcpu, 99)] {
+            let recorded = record(&c, &KNOBS, &ipi, NOW, &());
+            assert_eq!(recorded, Err(NotRecorded::NoSuchVcpu(refused)));
+        }
         assert_eq!(guest_hint(&c, &on, 0, vcpu, NOW, &()), Err(refused));
         assert_eq!(eoi(&c, &KNOBS, vcpu, Some(99), NOW, &()), Err(refused));
         assert_eq!(waits(&c, vcpu, NOW), None);
     }
-    let low = record(&c, &KNOBS, 0, 1, 15, NOW, &());
-    assert_eq!(low, Ok(Err(NotRecorded::IllegalVector)));
+    let low = record(&c, &KNOBS, &ipi(0, 1, 15), NOW, &());
+    assert_eq!(low, Err(NotRecorded::IllegalVector));
 }
 
 /// The rules in plain data: `(receiver, vector, pending, time)` and `sender` for each vCPU.

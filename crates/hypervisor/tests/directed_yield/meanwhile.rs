@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use stealtime_hypervisor::ipi_tracking::{
-    Delivery, IpiContext, IpiKnobs, NotRecorded, confirmed_receiver, eoi, record,
+    Delivery, IpiContext, IpiKnobs, NotRecorded, Unicast, confirmed_receiver, eoi, record,
 };
 use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
 use stealtime_hypervisor::word::AtomicWord;
@@ -88,10 +88,13 @@ type Contexts = Rc<Vec<IpiContext<Watched>>>;
 /// vCPU 1 ends vector 0xfb, which vCPU 0 sent it; before the exchange `n` another record is made.
 fn ends_while(n: u32, sender: u32, receiver: u32) -> (bool, Contexts) {
     let contexts: Contexts = Rc::new((0..4).map(|_| IpiContext::new()).collect());
-    let send = |contexts: &Contexts, from, to, at| {
-        record(contexts, &knobs(), from, to, 0xfb, at, &())
-            .unwrap()
-            .unwrap();
+    let send = |contexts: &Contexts, sender, receiver, now_ns| {
+        let ipi = Unicast {
+            sender,
+            receiver,
+            vector: 0xfb,
+        };
+        record(contexts, &knobs(), &ipi, now_ns, &()).unwrap();
     };
     send(&contexts, 0, 1, NOW);
     let others = Rc::clone(&contexts);
@@ -173,7 +176,7 @@ fn both_ways_of_delivery_tell_who_took_it() {
             let mut delivery = Delivery::new(Some(0), low);
             let hand = |to, taken| delivery.destination(to as u32, i32::from(taken));
             bus.write_icr(0, low, dest << 24, &counts, hand).unwrap();
-            let done = delivery.finish(&contexts, &knobs(), NOW, &()).unwrap();
+            let done = delivery.finish(&contexts, &knobs(), NOW, &());
             let awaited = confirmed_receiver(&contexts, &knobs(), 0, NOW);
             assert_eq!(awaited.is_some(), done.is_ok());
             (

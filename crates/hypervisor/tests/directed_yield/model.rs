@@ -5,7 +5,7 @@ use stealtime_hypervisor::directed_yield::{
     CandidateOrder, Reason, SchedOut, YieldFlags, YieldKnobs, YieldTo,
 };
 
-use crate::vm::Vm;
+use crate::vm::{Vm, named};
 
 /// One vCPU as drawn: flags, and what it answers to a yield.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +181,7 @@ proptest! {
         let (asked, boosted) = tried(&mut drawn, &list, &answers);
         let outcome = vm.spin(me, kernel_mode);
         prop_assert_eq!(&vm.asked, &asked);
-        prop_assert_eq!(outcome.boosted, boosted);
+        prop_assert_eq!(named(outcome.boosted), boosted);
         for (index, d) in drawn.iter().enumerate() {
             if index != me as usize {
                 prop_assert_eq!(vm.eligible(index), d.eligible, "vCPU {}", index);

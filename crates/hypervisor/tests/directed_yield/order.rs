@@ -5,7 +5,7 @@ use stealtime_hypervisor::directed_yield::{
 };
 use stealtime_hypervisor::ipi_tracking::{IpiKnobs, guest_hint};
 
-use crate::vm::Vm;
+use crate::vm::{Vm, named};
 
 fn priority() -> YieldKnobs {
     YieldKnobs {
@@ -104,7 +104,7 @@ fn a_known_receiver_costs_the_same_in_any_crowd() {
         let receiver = vcpus as u32 - 1;
         vm.ipi(0, receiver);
         let outcome = vm.spin(0, true);
-        assert_eq!(outcome.boosted, Some((receiver, Reason::Confirmed)));
+        assert_eq!(named(outcome.boosted), Some((receiver, Reason::Confirmed)));
         assert_eq!((outcome.looked_at, outcome.yields), (1, 1), "{vcpus} vCPUs");
     }
 }

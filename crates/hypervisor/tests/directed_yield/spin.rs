@@ -6,7 +6,7 @@ use stealtime_hypervisor::directed_yield::{
 };
 use stealtime_hypervisor::ipi_tracking::NoSuchVcpu;
 
-use crate::vm::Vm;
+use crate::vm::{Vm, named};
 
 /// All preempted in kernel mode but vCPU 0.
 fn crowded(vcpus: usize, knobs: YieldKnobs) -> Vm {
@@ -50,7 +50,10 @@ fn yield_sloppy_02_three_times_esrch_ends_it() {
     let mut vm = crowded(9, YieldKnobs::upstream());
     vm.answers = vec![BothAlone, BothAlone, Yielded];
     let outcome = vm.spin(0, true);
-    assert_eq!((outcome.boosted.map(|b| b.0), outcome.yields), (Some(3), 3));
+    assert_eq!(
+        (outcome.boosted.map(|b| b.vcpu), outcome.yields),
+        (Some(3), 3)
+    );
     vm.answers = vec![BothAlone; 9];
     let outcome = vm.spin(0, true);
     assert_eq!((outcome.boosted, vm.asked.len()), (None, 3));
@@ -64,7 +67,7 @@ fn yield_sloppy_03_the_scan_starts_after_the_last_boosted() {
     let mut vm = crowded(5, YieldKnobs::upstream());
     let mut order = Vec::new();
     for _ in 0..6 {
-        order.push(vm.spin(0, true).boosted.unwrap().0);
+        order.push(vm.spin(0, true).boosted.unwrap().vcpu);
     }
     assert_eq!(order, [1, 2, 3, 4, 1, 2]);
     vm.answers = vec![YieldTo::Declined; 9];
@@ -73,7 +76,7 @@ fn yield_sloppy_03_the_scan_starts_after_the_last_boosted() {
     assert_eq!(vm.yields.last_boosted_vcpu(), 2, "changes by success only");
     vm.answers.clear();
     vm.preempt(0, true);
-    assert_eq!(vm.spin(3, true).boosted.unwrap().0, 4);
+    assert_eq!(vm.spin(3, true).boosted.unwrap().vcpu, 4);
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn yield_sloppy_17_the_relaxed_pass_needs_preempted_only() {
     // Woken and waiting, but never preempted: 7.2 takes it, the series does not.
     vm.vcpus[2].state.wake_up(true);
     let outcome = vm.spin(0, true);
-    assert_eq!(outcome.boosted, Some((1, Reason::Relaxed)));
+    assert_eq!(named(outcome.boosted), Some((1, Reason::Relaxed)));
     assert!(outcome.relaxed);
     vm.vcpus[1].state.sched_in();
     assert_eq!(vm.boosted(0), None);
@@ -129,7 +132,10 @@ fn yield_sloppy_17_the_relaxed_pass_needs_preempted_only() {
     vm.preempt(1, false);
     assert_eq!(vm.boosted(0), None, "the knob is off");
     // A spinner in user mode needs no relaxed pass for it.
-    assert_eq!(vm.spin(0, false).boosted, Some((1, Reason::Preempted)));
+    assert_eq!(
+        named(vm.spin(0, false).boosted),
+        Some((1, Reason::Preempted))
+    );
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 use stealtime_hypervisor::directed_yield::{
-    DirectedYield, Reason, SchedOut, SpinOutcome, YieldFlags, YieldHost, YieldKnobs, YieldState,
-    YieldTo,
+    Boost, DirectedYield, Reason, SchedOut, SpinOutcome, YieldFlags, YieldHost, YieldKnobs,
+    YieldState, YieldTo,
 };
-use stealtime_hypervisor::ipi_tracking::{self, IpiContext};
+use stealtime_hypervisor::ipi_tracking::{self, IpiContext, Unicast};
 
 pub(crate) const VECTOR: u8 = 0xfb;
 
@@ -68,13 +68,14 @@ impl Vm {
         ipi_tracking::record(
             &self.contexts,
             &self.knobs.ipi,
-            sender,
-            receiver,
-            VECTOR,
+            &Unicast {
+                sender,
+                receiver,
+                vector: VECTOR,
+            },
             self.now_ns,
             &(),
         )
-        .unwrap()
         .unwrap();
     }
 
@@ -87,8 +88,12 @@ impl Vm {
     }
 
     pub(crate) fn boosted(&mut self, me: u32) -> Option<(u32, Reason)> {
-        self.spin(me, true).boosted
+        named(self.spin(me, true).boosted)
     }
+}
+
+pub(crate) fn named(boost: Option<Boost>) -> Option<(u32, Reason)> {
+    boost.map(|boost| (boost.vcpu, boost.reason))
 }
 
 impl YieldHost for Vm {

@@ -1,7 +1,7 @@
 //! Sequences of operations recorded from the functions of Linux 6.1, with CFS.
 
 use serde_json::Value;
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, Cfs, Config, Fair, GroupId, PickMode, Policy, Preempt, Resched, RqId, TaskId,
     YieldTo,
 };

@@ -45,7 +45,7 @@ fn posted_interrupts_historic_02_blocked_vcpus_learn_of_an_assigned_device() {
         device_assigned: false,
         ..SLEEPS
     };
-    for fault in [Fault::BlockedNotTold, Fault::None] {
+    for fault in [Fault::BlockedNotKicked, Fault::None] {
         let mut rig = Rig::new(host, Suppression::Put);
         rig.run_once();
         rig.begin_blocking();

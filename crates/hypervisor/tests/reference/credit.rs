@@ -1,6 +1,6 @@
 //! The reference's lag credit: the scheduler half of the directed-yield series.
 
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::fair::Feature;
 
 use crate::model::{Model, NOW};
 use crate::op::MARGIN_NS;

@@ -1,6 +1,6 @@
 //! The reference's flat picking: tasks compete in the root's queue, groups are counted only.
 
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::fair::Feature;
 
 use crate::model::{Model, N0};
 use crate::walk::{Join, Leave};

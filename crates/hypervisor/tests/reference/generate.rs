@@ -1,6 +1,6 @@
 //! Random schedulers, and random operations that fit their state.
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     CgroupMode, Feature, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
 

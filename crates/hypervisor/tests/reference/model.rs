@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use stealtime_hypervisor::eevdf::{Feature, PickMode, Policy, Preempt};
+use stealtime_hypervisor::fair::{Feature, PickMode, Policy, Preempt};
 
 use crate::op::{Answer, Op, Scheduler, Setup, Step};
 use crate::walk::{ASLEEP, SPECIAL, THROTTLE};

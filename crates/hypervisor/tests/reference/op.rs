@@ -1,6 +1,6 @@
 //! Operations on a host's fair class, and what can be seen of it after each.
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     CgroupMode, Config, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
 use stealtime_hypervisor::lag_credit::Method;

@@ -1,6 +1,6 @@
 //! The reference's operations from outside: the lives of tasks, ticks, yields, changes.
 
-use stealtime_hypervisor::eevdf::{Feature, Policy, WakeFlags};
+use stealtime_hypervisor::fair::{Feature, Policy, WakeFlags};
 
 use crate::model::{Entity, LAZY, Model, N0, NOW, State, weight_of};
 use crate::op::Op;
@@ -75,7 +75,7 @@ impl Model {
     }
 
     pub(crate) fn tick(&mut self, cpu: usize) {
-        let lazy = self.setup.preempt == stealtime_hypervisor::eevdf::Preempt::Lazy;
+        let lazy = self.setup.preempt == stealtime_hypervisor::fair::Preempt::Lazy;
         if lazy && self.cpus[cpu].resched == LAZY {
             self.cpus[cpu].resched = NOW;
         }

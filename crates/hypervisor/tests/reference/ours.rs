@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Block, EntityView, Error, Fair, GroupId, Member, Resched, RqId, TaskId, YieldTo,
 };
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     CgroupMode, Config, Feature, Features, OtherLoad, PickMode, Policy, Preempt, WakeFlags,
 };
 

@@ -1,6 +1,6 @@
 //! The reference's arithmetic: averages, eligibility, lag, placement, weights.
 
-use stealtime_hypervisor::eevdf::{CgroupMode, Feature, OtherLoad};
+use stealtime_hypervisor::fair::{CgroupMode, Feature, OtherLoad};
 
 use crate::model::{LAZY, Model, N0};
 

@@ -1,6 +1,6 @@
 //! The reference's joining, leaving, picking and switching, level by level.
 
-use stealtime_hypervisor::eevdf::{Feature, Policy, WakeFlags};
+use stealtime_hypervisor::fair::{Feature, Policy, WakeFlags};
 
 use crate::model::{LAZY, Model, NOW};
 use crate::sums::{before, dv};

@@ -2,7 +2,7 @@
 //!
 //! Shared by the test that holds the numbers and by the example that prints the table.
 
-use stealtime_hypervisor::eevdf::{Attr, Config, Error, Fair, Feature, PickMode, YieldTo};
+use stealtime_hypervisor::fair::{Attr, Config, Error, Fair, Feature, PickMode, YieldTo};
 use stealtime_hypervisor::lag_credit::{LagCredit, Method};
 
 /// One case.

@@ -2,7 +2,7 @@
 //!
 //! Shared by the test that holds the stated bound and by the example that prints the table.
 
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Attr, Config, Error, Fair, Feature, PickMode, Resched, RqId, TaskId, YieldTo,
 };
 use stealtime_hypervisor::lag_credit::LagCredit;

@@ -30,6 +30,7 @@ mod kvm;
 mod name;
 pub mod reference;
 mod sched;
+mod setting;
 mod task;
 mod value;
 mod vm;
@@ -38,6 +39,7 @@ use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
 pub use name::{KnobError, get, set};
 pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};
+pub use setting::Setting;
 pub use value::{Kind, Value};
 pub(crate) use vm::CLOCKS;
 

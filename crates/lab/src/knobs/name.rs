@@ -1,8 +1,8 @@
 //! From a name and a text to a changed configuration, and back.
 
-use stealtime_simulator::config::{Config, ParamValue, VmConfig};
+use stealtime_simulator::config::{Config, ParamValue, TaskConfig, VmConfig};
 
-use super::{Access, Kind, Knob, all, names_of_vm, of_vm, task, vm};
+use super::{Access, Kind, Knob, Setting, all, names_of_vm, of_vm, task, vm};
 use crate::nearest::suggestion;
 use crate::units::{Plain, show_time, time};
 
@@ -44,7 +44,7 @@ pub enum KnobError {
 }
 
 /// What a name stands for.
-enum Target<'n> {
+pub(super) enum Target<'n> {
     Whole(&'static Knob),
     /// The VMs' name and the knob.
     Vm(&'n str, &'static Knob),
@@ -64,14 +64,23 @@ fn matches(name: &str, knob: &str) -> bool {
     name == knob || ALIASES.contains(&(name, knob))
 }
 
-fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, KnobError> {
+/// The task of a name that begins with `task.`.
+pub(super) fn task_target<'n>(
+    tasks: &[TaskConfig],
+    name: &'n str,
+) -> Result<task::Target<'n>, KnobError> {
+    let rest = name.strip_prefix("task.").unwrap_or(name);
+    task::target(tasks, rest).map_err(|help| KnobError::NoTask {
+        name: name.to_owned(),
+        help,
+    })
+}
+
+/// What a name stands for, on a host with the VMs and tasks of `config`.
+pub(super) fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, KnobError> {
     let vms = &config.vms;
-    if let Some(rest) = name.strip_prefix("task.") {
-        let found = task::target(&config.host.tasks, rest).map(Target::Task);
-        return found.map_err(|help| KnobError::NoTask {
-            name: name.to_owned(),
-            help,
-        });
+    if name.starts_with("task.") {
+        return task_target(&config.host.tasks, name).map(Target::Task);
     }
     if let Some(rest) = name.strip_prefix("vm.") {
         return target_of_vm(vms, name, rest);
@@ -151,47 +160,7 @@ fn is_known(vms: &[VmConfig], name: &str) -> bool {
 ///
 /// [`KnobError`]; nothing is changed then.
 pub fn set(config: &mut Config, name: &str, text: &str) -> Result<(), KnobError> {
-    let wrong = |problem| KnobError::Value {
-        name: name.to_owned(),
-        problem,
-    };
-    match target(config, name)? {
-        Target::Task(task) => task.set(&mut config.host.tasks, text).map_err(wrong)?,
-        Target::Whole(knob) => {
-            let value = knob.kind.read(text).map_err(wrong)?;
-            match knob.access {
-                Access::Knobs(_, set) => {
-                    let mut knobs = config.knobs.clone();
-                    set(&mut knobs, &value).map_err(wrong)?;
-                    config.knobs = knobs;
-                }
-                Access::Idle(_, set) => set(&mut config.host.idle, &value).map_err(wrong)?,
-                Access::Vm(..) => {}
-            }
-        }
-        Target::Vm(vm_name, knob) => {
-            let value = knob.kind.read(text).map_err(wrong)?;
-            let Access::Vm(_, set) = knob.access else {
-                return Ok(());
-            };
-            for vm in config.vms.iter_mut().filter(|vm| is_meant(vm, vm_name)) {
-                set(vm, &value).map_err(wrong)?;
-            }
-        }
-        Target::Workload(vm_name, parameter) => {
-            let value = parameter_value(text);
-            for vm in config.vms.iter().filter(|vm| is_meant(vm, vm_name)) {
-                check_parameter(&vm.workload.name, parameter, &value)
-                    .map_err(|(problem, _)| wrong(problem))?;
-            }
-            for vm in config.vms.iter_mut().filter(|vm| is_meant(vm, vm_name)) {
-                vm.workload
-                    .params
-                    .insert(parameter.to_owned(), value.clone());
-            }
-        }
-    }
-    Ok(())
+    Setting::parse(config, name, text)?.apply(config)
 }
 
 fn is_meant(vm: &VmConfig, name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Knobs of the scheduler.
 
-use stealtime_hypervisor::eevdf::{Feature, Features, PickMode, Preempt};
+use stealtime_hypervisor::fair::{Feature, Features, PickMode, Preempt};
 use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
 use stealtime_simulator::config::{CfsKnobs, Knobs};
 

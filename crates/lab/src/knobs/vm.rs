@@ -230,7 +230,12 @@ pub(super) static KNOBS: &[Knob] = &[
 /// Whether a VM of a configuration belongs to the group `name`: it is `name`, or `name-` and a
 /// number.
 pub(super) fn belongs(vm: &VmConfig, name: &str) -> bool {
-    match vm.name.strip_prefix(name) {
+    is_named(&vm.name, name)
+}
+
+/// The same of a VM's name.
+pub(super) fn is_named(vm_name: &str, name: &str) -> bool {
+    match vm_name.strip_prefix(name) {
         Some("") => true,
         Some(rest) => rest.strip_prefix('-').is_some_and(|number| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())

@@ -30,7 +30,6 @@
 //! The format is described in `docs/scenarios.md`.
 
 mod build;
-mod calibrate;
 mod guests;
 mod host;
 mod migration;
@@ -50,7 +49,6 @@ use crate::knobs::KnobError;
 use crate::profile::Figure;
 
 pub use build::Refused;
-pub use calibrate::{Calibration, FitRecord, ValueKind};
 pub use guests::workloads;
 pub use settings::Setting;
 pub use vary::sizes;
@@ -85,8 +83,6 @@ pub struct Scenario {
     pub seeds: Vec<u64>,
     /// Figures of the machine and where they come from.
     pub figures: Vec<Figure>,
-    /// Parameters that are fitted to published figures.
-    pub calibrations: Vec<Calibration>,
     /// A VM of this stands for `counts` of it.
     template: Config,
     counts: Vec<u32>,

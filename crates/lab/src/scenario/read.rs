@@ -4,11 +4,9 @@ use std::path::Path;
 
 use stealtime_simulator::config::{Config, Knobs, RunConfig};
 use stealtime_simulator::script::Scripts;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
-use super::{
-    BASE, MOST_SEEDS, MOST_VARIANTS, Scenario, Variant, calibrate, guests, host, settings,
-};
+use super::{BASE, MOST_SEEDS, MOST_VARIANTS, Scenario, Variant, guests, host, settings};
 use crate::document::{Item, Notes, Table, parse};
 use crate::error::LoadError;
 use crate::knobs::Kind;
@@ -27,14 +25,7 @@ pub(super) fn scenario(
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    let read = whole(
-        table,
-        parsed.get_ref(),
-        profile,
-        file,
-        &Origin::File(path, 0),
-        &mut notes,
-    )?;
+    let read = whole(table, profile, file, &Origin::File(path, 0), &mut notes)?;
     let (Some(mut scenario), true) = (read, notes.is_fine()) else {
         return Err(LoadError::Wrong(notes.diagnostics(file, text)));
     };
@@ -47,7 +38,6 @@ pub(super) fn scenario(
 
 fn whole(
     mut table: Table<'_, '_>,
-    root: &DeTable<'_>,
     profile: Option<&str>,
     file: &str,
     at: &Origin<'_>,
@@ -83,7 +73,8 @@ fn whole(
     let knobs = table.table("knobs", notes);
     let variants = table.table("variants", notes);
     let (run, seeds) = run(table.table("run", notes), notes);
-    let calibrations = calibrate::all(table.tables("calibrate", notes), root, notes);
+    // Published results leave parameters open here; what fits them reads this on its own.
+    table.take("calibrate");
     table.finish(&[], notes);
     let Some(mut host) = host else {
         return Ok(None);
@@ -126,7 +117,6 @@ fn whole(
         variants,
         seeds,
         figures: host.machine.figures,
-        calibrations,
         template,
         counts,
         sets: Vec::new(),

@@ -109,7 +109,7 @@ pub(super) fn summary(
     journal: &Journal,
     metrics: &[String],
 ) -> Result<Summary, SweepError> {
-    let columns = Columns::of(plan, journal, 0..plan.runs());
+    let columns = Columns::of(plan, journal);
     let mut chosen = chosen(&columns.all, metrics)?;
     let asked = chosen.len();
     let states = columns.all.iter().enumerate();

@@ -7,148 +7,119 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::SweepError;
 use super::plan::Plan;
+use super::{Form, SweepError};
+use crate::scenario::Scenario;
+use crate::units::show_time;
 
 /// What a sweep is of.
 const MANIFEST: &str = "sweep.json";
 /// Its finished runs.
 const JOURNAL: &str = "runs.journal";
-/// Results of finished parts of the grid.
-const PARTS: &str = "parts";
 /// The results' name, before the dot.
 const RESULTS: &str = "results";
-/// The version of the manifest.
-const FORMAT: u32 = 1;
-
-/// A knob and its values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Varied {
-    knob: String,
-    values: Vec<String>,
-}
+/// Characters of a list of values in a message.
+const MOST_SHOWN: usize = 100;
 
 /// Everything that the results depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    format: u32,
     version: String,
     /// As the user named it; another path to the same text is the same sweep.
     scenario: String,
     text: String,
-    set: Vec<Varied>,
-    vary: Vec<Varied>,
+    /// As on the command line, like `vary`.
+    set: Vec<String>,
+    vary: Vec<String>,
     variants: Vec<String>,
     seeds: Vec<u64>,
-    duration_ns: u64,
-    warmup_ns: u64,
+    duration: String,
+    warmup: String,
     /// Figures of each machine: profiles may be files.
-    machines: Vec<Vec<(String, String)>>,
+    machines: Vec<Vec<String>>,
 }
 
 impl Manifest {
     pub(super) fn of(plan: &Plan) -> Self {
         let scenario = plan.scenario();
-        let set = scenario.map_or(&[][..], |scenario| scenario.sets());
-        let figures = |scenario: &crate::scenario::Scenario| {
+        let set = scenario.map_or(&[][..], Scenario::sets).iter();
+        let vary = plan.dimensions.iter();
+        let figures = |scenario: &Scenario| {
             let figures = scenario.figures.iter();
-            figures
-                .map(|figure| (figure.key.clone(), figure.value.clone()))
-                .collect()
+            figures.map(|f| format!("{}={}", f.key, f.value)).collect()
         };
         Self {
-            format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             scenario: scenario.map_or_else(String::new, |s| s.file.clone()),
             text: scenario.map_or_else(String::new, |s| s.text().to_owned()),
-            set: set
-                .iter()
-                .map(|set| Varied {
-                    knob: set.knob.clone(),
-                    values: vec![set.value.clone()],
-                })
-                .collect(),
-            vary: plan
-                .dimensions
-                .iter()
-                .map(|dimension| Varied {
-                    knob: dimension.knob.clone(),
-                    values: dimension.values.clone(),
-                })
+            set: set.map(|s| format!("{}={}", s.knob, s.value)).collect(),
+            vary: vary
+                .map(|d| format!("{}={}", d.knob, d.values.join(",")))
                 .collect(),
             variants: plan.variants.iter().map(|v| v.name.clone()).collect(),
             seeds: plan.seeds.clone(),
-            duration_ns: scenario.map_or(0, crate::scenario::Scenario::duration_ns),
-            warmup_ns: scenario.map_or(0, crate::scenario::Scenario::warmup_ns),
+            duration: show_time(scenario.map_or(0, Scenario::duration_ns)),
+            warmup: show_time(scenario.map_or(0, Scenario::warmup_ns)),
             machines: plan.scenarios().iter().map(figures).collect(),
         }
     }
 
-    /// What is different in `other`, as clauses.
-    fn differences(&self, other: &Self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut unlike = |what: &str, there: String, here: String| {
-            if there != here {
-                found.push(format!("{what}: there {there}, here {here}"));
-            }
+    /// What is different in `recorded`, as clauses.
+    fn differences(&self, recorded: &Self) -> Vec<String> {
+        let seeds = |seeds: &[u64]| {
+            let texts: Vec<String> = seeds.iter().map(u64::to_string).collect();
+            texts.join(",")
         };
-        unlike("version", other.version.clone(), self.version.clone());
-        let shown = |list: &[Varied]| match list.is_empty() {
-            true => "nothing".to_owned(),
-            false => {
-                let texts = list
-                    .iter()
-                    .map(|v| format!("{}={}", v.knob, few(&v.values)));
-                texts.collect::<Vec<_>>().join(" ")
-            }
-        };
-        unlike("--vary", shown(&other.vary), shown(&self.vary));
-        unlike("--set", shown(&other.set), shown(&self.set));
-        unlike("variants", few(&other.variants), few(&self.variants));
-        let seeds = |seeds: &[u64]| few(&seeds.iter().map(u64::to_string).collect::<Vec<_>>());
-        unlike("seeds", seeds(&other.seeds), seeds(&self.seeds));
-        let time = |ns| crate::units::show_time(ns);
-        unlike("duration", time(other.duration_ns), time(self.duration_ns));
-        unlike("warm-up", time(other.warmup_ns), time(self.warmup_ns));
-        if self.text != other.text {
-            let mut lines = self.text.lines().zip(other.text.lines());
+        let rows = [
+            ("version", recorded.version.clone(), self.version.clone()),
+            ("--vary", recorded.vary.join(" "), self.vary.join(" ")),
+            ("--set", recorded.set.join(" "), self.set.join(" ")),
+            (
+                "variants",
+                recorded.variants.join(","),
+                self.variants.join(","),
+            ),
+            ("seeds", seeds(&recorded.seeds), seeds(&self.seeds)),
+            ("duration", recorded.duration.clone(), self.duration.clone()),
+            ("warm-up", recorded.warmup.clone(), self.warmup.clone()),
+        ];
+        let unlike = rows.into_iter().filter(|(_, there, here)| there != here);
+        let mut found: Vec<String> = unlike
+            .map(|(name, there, here)| {
+                format!("{name}: there {}, here {}", few(&there), few(&here))
+            })
+            .collect();
+        if self.text != recorded.text {
+            let mut lines = self.text.lines().zip(recorded.text.lines());
             let same = lines.position(|(here, there)| here != there);
-            let shorter = || self.text.lines().count().min(other.text.lines().count());
+            let shorter = || self.text.lines().count().min(recorded.text.lines().count());
             let line = same.unwrap_or_else(shorter) + 1;
             found.push(format!("the scenario's text, from line {line} on"));
-        }
-        if self.machines != other.machines && self.text == other.text {
+        } else if self.machines != recorded.machines {
             found.push("figures of the machine's profile".to_owned());
-        }
-        if found.is_empty() {
-            found.push("values beyond those that can be shown here".to_owned());
         }
         found
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        let other = Self {
+    fn is_same(&self, recorded: &Self) -> bool {
+        let recorded = Self {
             scenario: self.scenario.clone(),
-            ..other.clone()
+            ..recorded.clone()
         };
-        *self == other
+        *self == recorded
     }
 }
 
-/// Some of many values.
-fn few(values: &[String]) -> String {
-    match values {
-        [first, second, third, .., last] if values.len() > 8 => {
-            format!(
-                "{first},{second},{third},…,{last} ({} values)",
-                values.len()
-            )
-        }
-        values => values.join(","),
+/// The beginning of a long list of values.
+fn few(values: &str) -> String {
+    match values.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}…", &values[..end]),
+        None if values.is_empty() => "nothing".to_owned(),
+        None => values.to_owned(),
     }
 }
 
-/// A sweep's folder, which nobody else works in.
+/// A sweep's folder, locked for this process.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -225,73 +196,32 @@ impl Folder {
 
     /// Removes what a sweep has written, and nothing else.
     fn clear(&self) -> Result<(), SweepError> {
-        self.remove_parts()?;
-        let results = ["parquet", "csv", "json"].map(|form| format!("{RESULTS}.{form}"));
-        for name in results
-            .iter()
-            .map(String::as_str)
-            .chain([JOURNAL, MANIFEST])
-        {
+        let results = Form::ALL.map(Self::results);
+        let names = results.iter().map(String::as_str);
+        for name in names.chain([JOURNAL, MANIFEST]) {
             for name in [name.to_owned(), unfinished(name)] {
-                self.remove(&self.path.join(name))?;
+                let path = self.path.join(name);
+                match fs::remove_file(&path) {
+                    Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                        return Err(SweepError::file(&path, source));
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(())
-    }
-
-    fn remove(&self, path: &Path) -> Result<(), SweepError> {
-        match fs::remove_file(path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(SweepError::file(path, source))
-            }
-            _ => Ok(()),
-        }
     }
 
     pub(super) fn journal(&self) -> PathBuf {
         self.path.join(JOURNAL)
     }
 
-    pub(super) fn results(form: super::Form) -> String {
+    pub(super) fn results(form: Form) -> String {
         format!("{RESULTS}.{}", form.extension())
-    }
-
-    /// A part's name within the folder.
-    pub(super) fn part(number: u64) -> String {
-        format!("{PARTS}/{number:06}.parquet")
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.path.join(name).is_file()
-    }
-
-    /// Makes the folder of parts.
-    pub(super) fn make_parts(&self) -> Result<(), SweepError> {
-        let path = self.path.join(PARTS);
-        fs::create_dir_all(&path).map_err(|source| SweepError::file(&path, source))
-    }
-
-    /// Removes the parts: what they say is in the results.
-    pub(super) fn remove_parts(&self) -> Result<(), SweepError> {
-        let path = self.path.join(PARTS);
-        let entries = match fs::read_dir(&path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(source) => return Err(SweepError::file(&path, source)),
-        };
-        for entry in entries {
-            let entry = entry.map_err(|source| SweepError::file(&path, source))?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let name = name.trim_start_matches('.').trim_end_matches(".new");
-            let number = name.strip_suffix(".parquet");
-            if number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit())) {
-                self.remove(&entry.path())?;
-            }
-        }
-        // Whatever else is in it stays, and the folder with it.
-        let _ = fs::remove_dir(&path);
-        Ok(())
     }
 
     /// Writes a file that is there whole or not at all.
@@ -301,8 +231,7 @@ impl Folder {
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> Result<PathBuf, SweepError> {
         let path = self.path.join(name);
-        let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-        let new = self.path.join(folder).join(unfinished(file));
+        let new = self.path.join(unfinished(name));
         let written = File::create(&new).and_then(|file| {
             let mut out = BufWriter::new(file);
             write(&mut out)?;

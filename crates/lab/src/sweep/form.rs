@@ -1,10 +1,10 @@
-//! Rows as Parquet, CSV or JSON. The same rows are the same bytes.
+//! Rows as Parquet or CSV. The same rows are the same bytes.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -24,18 +24,18 @@ pub enum Form {
     Parquet,
     /// Commas, a head line; what is not there is empty.
     Csv,
-    /// An array of objects, one a line.
-    Json,
 }
 
 impl Form {
+    /// All forms.
+    pub const ALL: [Self; 2] = [Self::Parquet, Self::Csv];
+
     /// The end of the file's name.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
             Self::Csv => "csv",
-            Self::Json => "json",
         }
     }
 
@@ -48,11 +48,6 @@ impl Form {
         Ok(match self {
             Self::Parquet => Box::new(ParquetRows::new(columns, out)?),
             Self::Csv => Box::new(CsvRows::new(columns, out)?),
-            Self::Json => Box::new(JsonRows {
-                columns,
-                out,
-                rows: 0,
-            }),
         })
     }
 }
@@ -145,53 +140,40 @@ fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
 fn write_column<'c>(
     writer: &mut SerializedColumnWriter<'_>,
     kind: CellKind,
-    cells: impl Iterator<Item = &'c Cell> + Clone,
+    cells: impl Iterator<Item = &'c Cell>,
 ) -> Result<usize, ParquetError> {
-    let there = |cell: &Cell| i16::from(*cell != Cell::Null);
-    let levels: Vec<i16> = cells.clone().map(there).collect();
-    let levels = Some(&levels[..]);
     match kind {
-        CellKind::Switch => {
-            let values = cells.filter_map(|cell| match cell {
-                Cell::Switch(on) => Some(*on),
-                _ => None,
-            });
-            let values: Vec<bool> = values.collect();
-            writer
-                .typed::<BoolType>()
-                .write_batch(&values, levels, None)
-        }
-        CellKind::Integer => {
-            let values = cells.filter_map(|cell| match cell {
-                Cell::Integer(number) => Some(*number),
-                _ => None,
-            });
-            let values: Vec<i64> = values.collect();
-            writer
-                .typed::<Int64Type>()
-                .write_batch(&values, levels, None)
-        }
-        CellKind::Number => {
-            let values = cells.filter_map(|cell| match cell {
-                Cell::Number(number) => Some(*number),
-                _ => None,
-            });
-            let values: Vec<f64> = values.collect();
-            writer
-                .typed::<DoubleType>()
-                .write_batch(&values, levels, None)
-        }
-        CellKind::Text => {
-            let values = cells.filter_map(|cell| match cell {
-                Cell::Text(text) => Some(ByteArray::from(text.as_str())),
-                _ => None,
-            });
-            let values: Vec<ByteArray> = values.collect();
-            writer
-                .typed::<ByteArrayType>()
-                .write_batch(&values, levels, None)
-        }
+        CellKind::Switch => write::<BoolType>(writer, cells, |cell| match cell {
+            Cell::Switch(on) => Some(*on),
+            _ => None,
+        }),
+        CellKind::Integer => write::<Int64Type>(writer, cells, |cell| match cell {
+            Cell::Integer(number) => Some(*number),
+            _ => None,
+        }),
+        CellKind::Number => write::<DoubleType>(writer, cells, |cell| match cell {
+            Cell::Number(number) => Some(*number),
+            _ => None,
+        }),
+        CellKind::Text => write::<ByteArrayType>(writer, cells, |cell| match cell {
+            Cell::Text(text) => Some(ByteArray::from(text.as_str())),
+            _ => None,
+        }),
     }
+}
+
+/// Writes the cells of one type; level 0 marks those without a value.
+fn write<'c, T: DataType>(
+    writer: &mut SerializedColumnWriter<'_>,
+    cells: impl Iterator<Item = &'c Cell>,
+    value: fn(&Cell) -> Option<T::T>,
+) -> Result<usize, ParquetError> {
+    let cells: Vec<Option<T::T>> = cells.map(value).collect();
+    let levels: Vec<i16> = cells.iter().map(|cell| cell.is_some().into()).collect();
+    let values: Vec<T::T> = cells.into_iter().flatten().collect();
+    writer
+        .typed::<T>()
+        .write_batch(&values, Some(&levels), None)
 }
 
 impl Rows for ParquetRows<'_> {
@@ -210,66 +192,22 @@ impl Rows for ParquetRows<'_> {
     }
 }
 
-struct CsvRows<'w> {
-    out: &'w mut (dyn Write + Send),
-}
-
-/// A field, in quotes where it needs them.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
-}
+struct CsvRows<'w>(csv::Writer<&'w mut (dyn Write + Send)>);
 
 impl<'w> CsvRows<'w> {
     fn new(columns: &[Column], out: &'w mut (dyn Write + Send)) -> io::Result<Self> {
-        let names: Vec<String> = columns.iter().map(|column| quoted(&column.name)).collect();
-        writeln!(out, "{}", names.join(","))?;
-        Ok(Self { out })
+        let mut writer = csv::Writer::from_writer(out);
+        writer.write_record(columns.iter().map(|column| &column.name))?;
+        Ok(Self(writer))
     }
 }
 
 impl Rows for CsvRows<'_> {
     fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
-        let fields: Vec<String> = row.iter().map(|cell| quoted(&cell.to_string())).collect();
-        writeln!(self.out, "{}", fields.join(","))
+        Ok(self.0.write_record(row.iter().map(Cell::to_string))?)
     }
 
-    fn end(self: Box<Self>) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
-struct JsonRows<'w> {
-    columns: &'w [Column],
-    out: &'w mut (dyn Write + Send),
-    rows: u64,
-}
-
-impl Rows for JsonRows<'_> {
-    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
-        let (before, out) = (if self.rows == 0 { "[\n{" } else { ",\n{" }, &mut self.out);
-        out.write_all(before.as_bytes())?;
-        for (at, (column, cell)) in self.columns.iter().zip(row).enumerate() {
-            let name = serde_json::to_string(&column.name)?;
-            let value = match cell {
-                Cell::Null => "null".to_owned(),
-                Cell::Switch(on) => on.to_string(),
-                Cell::Integer(number) => number.to_string(),
-                Cell::Number(number) => serde_json::to_string(&number)?,
-                Cell::Text(text) => serde_json::to_string(&text)?,
-            };
-            let comma = if at == 0 { "" } else { "," };
-            write!(out, "{comma}{name}:{value}")?;
-        }
-        self.rows += 1;
-        out.write_all(b"}")
-    }
-
-    fn end(self: Box<Self>) -> io::Result<()> {
-        let end = if self.rows == 0 { "[]\n" } else { "\n]\n" };
-        self.out.write_all(end.as_bytes())?;
-        self.out.flush()
+    fn end(mut self: Box<Self>) -> io::Result<()> {
+        self.0.flush()
     }
 }

@@ -1,28 +1,26 @@
 //! Finished runs in the order in which they finished, in a file that only grows.
 //!
-//! A record is its length and the CRC-32 of what follows (4 bytes each, little-endian), then the
-//! record. Whatever kills the process or the machine, what is lost is the end: opening drops it
-//! from the first record on that is cut or does not match its sum. The lists of metrics that runs
-//! have are records of their own; a run has its list's number and the values, bit by bit.
+//! A record is its length and the CRC-32 of what follows (4 bytes each, little-endian), then JSON.
+//! A kill or a power failure loses the end of the file: opening drops it from the first record that
+//! is cut or does not match its sum. The lists of metrics that runs have are records of their own; a
+//! run has its list's number and the values, bit by bit.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::SweepError;
-use super::record::{Ended, Kinds, Record};
-use crate::metric::Metric;
+use super::record::{Ended, MetricList, Record};
 use crate::run::{RunError, RunOutput};
 
 /// What the file begins with.
-const MAGIC: &[u8; 24] = b"stealtime sweep runs, 1\n";
+const MAGIC: &[u8; 24] = b"stealtime sweep runs, 2\n";
 /// Bytes before each record.
 const HEAD: usize = 8;
 /// The longest record: beyond any list of metrics.
 const LONGEST: usize = 64 << 20;
-/// No record is here: the file begins with [`MAGIC`].
+/// The place of a run without a record: the file begins with [`MAGIC`].
 const NONE: u64 = 0;
 
 /// The journal of a sweep.
@@ -32,14 +30,11 @@ pub struct Journal {
     path: PathBuf,
     /// Where the next record goes.
     end: u64,
-    /// By run, where its record is.
+    /// The place of each run's record.
     places: Vec<u64>,
-    /// By run, the number of its list of metrics.
+    /// The number of each run's list of metrics.
     lists: Vec<u32>,
-    kinds: Vec<Kinds>,
-    numbers: BTreeMap<Kinds, u32>,
-    /// The list of the last run that was added.
-    last: u32,
+    metrics: Vec<MetricList>,
     done: u64,
     cut: u64,
 }
@@ -63,12 +58,10 @@ impl Journal {
         let mut journal = Self {
             file,
             path: path.to_owned(),
-            end: 0,
+            end: MAGIC.len() as u64,
             places: vec![NONE; runs],
             lists: vec![u32::MAX; runs],
-            kinds: Vec::new(),
-            numbers: BTreeMap::new(),
-            last: 0,
+            metrics: Vec::new(),
             done: 0,
             cut: 0,
         };
@@ -76,28 +69,22 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads all records, and drops what follows the last whole one.
+    /// Reads all records, and drops the end that is not whole.
     fn load(&mut self) -> io::Result<()> {
         let length = self.file.metadata()?.len();
-        let mut magic = [0; MAGIC.len()];
-        if length >= MAGIC.len() as u64 {
-            self.file.read_exact_at(&mut magic, 0)?;
-        }
-        if magic != *MAGIC {
-            // A beginning that never came to be; anything else is not ours to overwrite.
-            if length >= MAGIC.len() as u64 {
-                let wrong = "this is no journal of a sweep";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
-            }
+        if length < self.end {
+            // A kill while the sweep began.
             self.file.set_len(0)?;
-            self.file.write_all_at(MAGIC, 0)?;
-            self.end = MAGIC.len() as u64;
-            return Ok(());
+            return self.file.write_all_at(MAGIC, 0);
         }
-        self.end = MAGIC.len() as u64;
+        let mut magic = [0; MAGIC.len()];
+        self.file.read_exact_at(&mut magic, 0)?;
+        if magic != *MAGIC {
+            let wrong = "this is no journal of this version: choose another --out, or --restart";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
+        }
         while let Some((record, bytes)) = self.record_at(self.end, length)? {
-            let at = self.end;
-            if !self.accept(record, at) {
+            if !self.accept(record, self.end) {
                 break;
             }
             self.end += bytes;
@@ -111,42 +98,36 @@ impl Journal {
 
     /// The record at a place and its length with the head; `None` at the end, and for one that is not
     /// whole.
-    fn record_at(&self, at: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
+    fn record_at(&self, place: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
         let mut head = [0; HEAD];
-        if length.saturating_sub(at) < HEAD as u64 {
+        if length.saturating_sub(place) < HEAD as u64 {
             return Ok(None);
         }
-        self.file.read_exact_at(&mut head, at)?;
+        self.file.read_exact_at(&mut head, place)?;
         let [a, b, c, d, sum @ ..] = head;
         let size = u32::from_le_bytes([a, b, c, d]) as usize;
-        if size > LONGEST || size as u64 > length - at - HEAD as u64 {
+        if size > LONGEST || size as u64 > length - place - HEAD as u64 {
             return Ok(None);
         }
         let mut bytes = vec![0; size];
-        self.file.read_exact_at(&mut bytes, at + HEAD as u64)?;
+        self.file.read_exact_at(&mut bytes, place + HEAD as u64)?;
         if crc32fast::hash(&bytes) != u32::from_le_bytes(sum) {
             return Ok(None);
         }
-        let record = Record::read(&bytes);
+        let record = serde_json::from_slice(&bytes).ok();
         Ok(record.map(|record| (record, (HEAD + size) as u64)))
     }
 
-    /// Takes a record over; `false` for one that does not belong here.
-    fn accept(&mut self, record: Record, at: u64) -> bool {
-        match record {
-            Record::Kinds(kinds) => {
-                let number = self.kinds.len() as u32;
-                self.numbers.insert(kinds.clone(), number);
-                self.kinds.push(kinds);
-                true
+    /// Takes a record over; `false` for one that belongs to another grid.
+    fn accept(&mut self, record: Record, place: u64) -> bool {
+        let (run, ended) = match record {
+            Record::Metrics(metrics) => {
+                self.metrics.push(metrics);
+                return true;
             }
-            Record::Run(run, ended) => self.note(run, &ended, at),
-        }
-    }
-
-    fn note(&mut self, run: u64, ended: &Ended, at: u64) -> bool {
-        let run = usize::try_from(run).unwrap_or(usize::MAX);
-        let (Some(place), Some(list)) = (self.places.get_mut(run), self.lists.get_mut(run)) else {
+            Record::Run(run, ended) => (usize::try_from(run).unwrap_or(usize::MAX), ended),
+        };
+        let (Some(known), Some(list)) = (self.places.get_mut(run), self.lists.get_mut(run)) else {
             return false;
         };
         if let Ended::Done {
@@ -155,105 +136,87 @@ impl Journal {
             ..
         } = ended
         {
-            let known = self.kinds.get(*number as usize);
-            if known.is_none_or(|kinds| kinds.0.len() != values.len()) {
+            let metrics = self.metrics.get(number as usize);
+            if metrics.is_none_or(|metrics| metrics.0.len() != values.len()) {
                 return false;
             }
-            *list = *number;
+            *list = number;
         }
-        if *place == NONE {
-            self.done += 1;
-        }
-        *place = at;
+        self.done += u64::from(*known == NONE);
+        *known = place;
         true
     }
 
-    /// The number of the list of these metrics, or a new list.
-    fn list_of(&self, metrics: &[Metric]) -> Result<u32, Kinds> {
-        // Most runs have the list of the run before.
-        if self
-            .kinds(self.last)
-            .is_some_and(|last| last.are_of(metrics))
-        {
-            return Ok(self.last);
-        }
-        let kinds = Kinds::of(metrics);
-        self.numbers.get(&kinds).copied().ok_or(kinds)
+    /// A run's record, and its list of metrics if the journal does not have it yet.
+    fn ended_of(&self, result: Result<RunOutput, RunError>) -> (Ended, Option<MetricList>) {
+        let output = match result {
+            Ok(output) => output,
+            Err(error) => return (Ended::Failed(error), None),
+        };
+        // From the end: most runs have the list of the run before.
+        let known = self
+            .metrics
+            .iter()
+            .rposition(|list| list.matches(&output.metrics));
+        let ended = Ended::Done {
+            list: known.unwrap_or(self.metrics.len()) as u32,
+            events: output.events,
+            values: output.metrics.iter().map(|metric| metric.value).collect(),
+        };
+        let new = known.is_none().then(|| MetricList::of(&output.metrics));
+        (ended, new)
     }
 
     /// Adds a finished run.
     ///
     /// # Errors
     ///
-    /// The file as it was, and what the operating system said.
+    /// The operating system's error; the journal is the same as before.
     pub fn append(
         &mut self,
         run: u64,
         result: Result<RunOutput, RunError>,
     ) -> Result<(), SweepError> {
+        let failed = |source| SweepError::file(&self.path, source);
+        let (ended, new) = self.ended_of(result);
+        let new = new.map(Record::Metrics);
         let mut bytes = Vec::new();
-        let mut new = None;
-        let ended = match result {
-            Ok(output) => {
-                let list = match self.list_of(&output.metrics) {
-                    Ok(number) => number,
-                    Err(kinds) => {
-                        frame(&Record::Kinds(kinds.clone()), &mut bytes);
-                        new = Some(kinds);
-                        self.kinds.len() as u32
-                    }
-                };
-                self.last = list;
-                Ended::Done {
-                    list,
-                    events: output.events,
-                    values: output.metrics.iter().map(|metric| metric.value).collect(),
-                }
-            }
-            Err(error) => Ended::Failed(error),
-        };
-        let at = self.end + bytes.len() as u64;
+        if let Some(list) = &new {
+            frame(list, &mut bytes).map_err(failed)?;
+        }
+        let place = self.end + bytes.len() as u64;
         let record = Record::Run(run, ended);
-        frame(&record, &mut bytes);
+        frame(&record, &mut bytes).map_err(failed)?;
         if let Err(source) = self.file.write_all_at(&bytes, self.end) {
-            // A part of it would be dropped when the file is opened: this only keeps it tidy.
+            // Opening would drop a part of it: this only keeps the file tidy.
             let _ = self.file.set_len(self.end);
-            return Err(SweepError::Kept {
-                path: self.path.clone(),
-                source,
-                done: self.done,
-                runs: self.places.len() as u64,
-            });
+            return Err(failed(source));
         }
         self.end += bytes.len() as u64;
-        if let Some(kinds) = new {
-            self.accept(Record::Kinds(kinds), 0);
-        }
-        if let Record::Run(run, ended) = &record {
-            self.note(*run, ended, at);
+        for record in new.into_iter().chain([record]) {
+            let accepted = self.accept(record, place);
+            debug_assert!(accepted, "a run of this grid");
         }
         Ok(())
     }
 
-    /// Makes sure that what was written so far outlives the machine.
+    /// Makes what was written so far survive a power failure.
     ///
     /// # Errors
     ///
-    /// What the operating system said.
+    /// The operating system's error.
     pub fn sync(&self) -> Result<(), SweepError> {
         let synced = self.file.sync_data();
         synced.map_err(|source| SweepError::file(&self.path, source))
     }
 
-    /// How a run has ended; `None` for one that has not.
+    /// How a run ended; `None` for one that has not.
     ///
     /// # Errors
     ///
-    /// It can no more be read.
+    /// The file cannot be read any more.
     pub fn ended(&self, run: u64) -> Result<Option<Ended>, SweepError> {
-        let place = usize::try_from(run).ok();
-        let place = place.and_then(|run| self.places.get(run)).copied();
-        let Some(place) = place.filter(|place| *place != NONE) else {
+        let Some(place) = self.place(run) else {
             return Ok(None);
         };
         let record = self.record_at(place, self.end);
@@ -266,13 +229,32 @@ impl Journal {
         }
     }
 
+    /// Whether a finished run has this result, to the last bit.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read any more.
+    pub(super) fn agrees(
+        &self,
+        run: u64,
+        result: Result<RunOutput, RunError>,
+    ) -> Result<bool, SweepError> {
+        let (again, new) = self.ended_of(result);
+        let again = Record::Run(run, again);
+        let recorded = self.ended(run)?.map(|ended| Record::Run(run, ended));
+        let recorded = recorded.map(|record| serde_json::to_vec(&record).ok());
+        Ok(new.is_none() && recorded == Some(serde_json::to_vec(&again).ok()))
+    }
+
+    fn place(&self, run: u64) -> Option<u64> {
+        let run = usize::try_from(run).ok()?;
+        self.places.get(run).copied().filter(|place| *place != NONE)
+    }
+
     /// Whether a run has ended.
     #[must_use]
     pub fn has(&self, run: u64) -> bool {
-        let place = usize::try_from(run).ok();
-        place
-            .and_then(|run| self.places.get(run))
-            .is_some_and(|place| *place != NONE)
+        self.place(run).is_some()
     }
 
     /// How many runs have ended.
@@ -281,49 +263,36 @@ impl Journal {
         self.done
     }
 
-    /// Bytes at the end that were no whole record and were dropped when it was opened.
+    /// Bytes at the end that opening dropped, because they were no whole record.
     #[must_use]
     pub const fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// The lists of metrics that these runs have, each once, in the order of the runs.
-    pub(super) fn lists(&self, runs: std::ops::Range<u64>) -> Vec<(u32, &Kinds)> {
-        let mut seen = vec![false; self.kinds.len()];
+    /// The lists of metrics of all runs, each once, in the order of the runs.
+    pub(super) fn lists(&self) -> Vec<(u32, &MetricList)> {
+        let mut seen = vec![false; self.metrics.len()];
         let mut found = Vec::new();
-        let from = usize::try_from(runs.start).unwrap_or(usize::MAX);
-        let count = usize::try_from(runs.end.saturating_sub(runs.start)).unwrap_or(usize::MAX);
-        for list in self.lists.iter().skip(from).take(count) {
-            let at = *list as usize;
-            let (Some(seen), Some(kinds)) = (seen.get_mut(at), self.kinds.get(at)) else {
+        for list in &self.lists {
+            let index = *list as usize;
+            // A run that failed has no list.
+            let (Some(seen), Some(metrics)) = (seen.get_mut(index), self.metrics.get(index)) else {
                 continue;
             };
-            if !*seen {
-                *seen = true;
-                found.push((*list, kinds));
+            if !std::mem::replace(seen, true) {
+                found.push((*list, metrics));
             }
         }
         found
     }
-
-    /// A list of metrics by its number.
-    pub(super) fn kinds(&self, list: u32) -> Option<&Kinds> {
-        self.kinds.get(list as usize)
-    }
 }
 
-/// A record with its head.
-fn frame(record: &Record, bytes: &mut Vec<u8>) {
-    let start = bytes.len();
-    bytes.extend([0; HEAD]);
-    record.write(bytes);
-    let Some((head, body)) = bytes
-        .get_mut(start..)
-        .and_then(|b| b.split_at_mut_checked(HEAD))
-    else {
-        return;
-    };
-    let size = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    let sum = crc32fast::hash(body);
-    head.copy_from_slice(&[size.to_le_bytes(), sum.to_le_bytes()].concat());
+/// Adds a record with its head.
+fn frame(record: &Record, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let body = serde_json::to_vec(record)?;
+    let size = u32::try_from(body.len()).map_err(io::Error::other)?;
+    bytes.extend(size.to_le_bytes());
+    bytes.extend(crc32fast::hash(&body).to_le_bytes());
+    bytes.extend(body);
+    Ok(())
 }

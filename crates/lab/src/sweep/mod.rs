@@ -20,8 +20,8 @@ mod work;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 pub use cell::{Cell, CellKind};
 pub use effects::{Best, BestPoint, Effect, Level, Summary};
@@ -33,17 +33,16 @@ pub use record::{Ended, MetricKind};
 pub use table::{Column, Columns};
 pub use time::Time;
 pub use values::vary;
-pub use work::Work;
 
-use crate::run::{RunError, Runner, guarded};
+use crate::run::{RunError, RunOutput, Runner, guarded};
 use folder::{Folder, Manifest};
 
-/// The least and the most runs of a part, and how many parts there should be.
-const PART: (u64, u64, u64) = (16, 4_096, 64);
-/// Runs that an estimate looks at, for each thread.
+/// Runs that an estimate tries, for each thread.
 const TRIALS: u64 = 4;
-/// How long it looks.
+/// How long it tries.
 const TRIAL_TIME: Duration = Duration::from_secs(20);
+/// A power failure loses the runs of this time. A sync for each run would take longer than the run.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the runs that are left will take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,34 +109,14 @@ impl Sweep {
         let Some(run) = recorded else {
             return Ok(());
         };
-        let Some(ended) = self.journal.ended(run)? else {
-            return Ok(());
-        };
         let Ok(config) = self.plan.config(run) else {
             return Ok(());
         };
         let again = guarded(runner, &config, stop);
-        let same = match (&again, &ended) {
-            (Err(RunError::Stopped), _) => true,
-            (Err(error), Ended::Failed(recorded)) => error == recorded,
-            (
-                Ok(output),
-                Ended::Done {
-                    list,
-                    events,
-                    values,
-                },
-            ) => {
-                let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                let now: Vec<f64> = output.metrics.iter().map(|metric| metric.value).collect();
-                let kinds = record::Kinds::of(&output.metrics);
-                self.journal.kinds(*list) == Some(&kinds)
-                    && *events == output.events
-                    && bits(values) == bits(&now)
-            }
-            _ => false,
-        };
-        match same {
+        if again == Err(RunError::Stopped) {
+            return Ok(());
+        }
+        match self.journal.agrees(run, again)? {
             true => Ok(()),
             false => Err(SweepError::OtherBuild {
                 path: self.path().to_owned(),
@@ -170,11 +149,7 @@ impl Sweep {
         let order: Vec<u64> = spread.filter(|run| !self.journal.has(*run)).collect();
         let next = AtomicUsize::new(0);
         let order = || order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
-        let mut job = work::Job::new(&self.plan, runner, threads, stop);
-        job.limit = Some(TRIAL_TIME);
-        let journal = &mut self.journal;
-        let work = work::run(&job, &order, &mut |run, result| journal.append(run, result))?;
-        self.journal.sync()?;
+        let work = self.record(runner, threads, stop, Some(TRIAL_TIME), &order, &mut |_| {})?;
         let left = self.plan.runs() - self.journal.done();
         let (each, at_least) = match work.runs {
             0 => (work.wall.as_secs_f64(), true),
@@ -187,94 +162,63 @@ impl Sweep {
         }))
     }
 
-    /// Does what is left, on so many threads. Every finished run is kept at once; a part of the grid
-    /// that is finished becomes a Parquet file in `parts`. `progress` is told how many runs are
-    /// finished.
+    /// Does what is left, on so many threads. The journal has every run as soon as it finishes.
+    /// `progress` gets the number of finished runs.
     ///
     /// # Errors
     ///
-    /// [`SweepError`]: nothing can be written any more. What was finished is kept.
+    /// [`SweepError`]: nothing can be written any more. The finished runs are kept.
     pub fn run(
         &mut self,
         runner: &dyn Runner,
         threads: NonZeroUsize,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Work, SweepError> {
-        let Self {
-            plan,
-            folder,
-            journal,
-        } = self;
-        let runs = plan.runs();
-        let size = (runs / PART.2).clamp(PART.0, PART.1);
-        let parts = runs.div_ceil(size);
-        let mut left: Vec<u64> = Vec::new();
-        let mut to_do = vec![0_u64; usize::try_from(runs.div_ceil(64)).unwrap_or(usize::MAX)];
-        for run in 0..runs {
-            let part = usize::try_from(run / size).unwrap_or(usize::MAX);
-            left.resize(left.len().max(part + 1), 0);
-            let word = to_do.get_mut(usize::try_from(run / 64).unwrap_or(usize::MAX));
-            if let (false, Some(left), Some(word)) = (journal.has(run), left.get_mut(part), word) {
-                *left += 1;
-                *word |= 1 << (run % 64);
-            }
-        }
-        // A grid of one part is in the results as soon.
-        let has_parts = parts > 1 && journal.done() < runs;
-        let part = |journal: &Journal, number: u64| {
-            let range = number * size..((number + 1) * size).min(runs);
-            write_rows(
-                plan,
-                folder,
-                journal,
-                range,
-                Form::Parquet,
-                &Folder::part(number),
-            )
-        };
-        if has_parts {
-            folder.make_parts()?;
-            for number in 0..parts {
-                let is_done = left.get(number as usize) == Some(&0);
-                if is_done && !folder.has(&Folder::part(number)) {
-                    part(journal, number)?;
-                }
-            }
-        }
-        let next = AtomicU64::new(0);
+    ) -> Result<(), SweepError> {
+        let is_left: Vec<bool> = (0..self.plan.runs())
+            .map(|run| !self.journal.has(run))
+            .collect();
+        let next = AtomicUsize::new(0);
         let order = || loop {
             let run = next.fetch_add(1, Ordering::Relaxed);
-            let word = to_do.get(usize::try_from(run / 64).unwrap_or(usize::MAX))?;
-            if word >> (run % 64) & 1 == 1 {
-                return Some(run);
+            if *is_left.get(run)? {
+                return Some(run as u64);
             }
         };
-        let job = work::Job::new(plan, runner, threads, stop);
-        let mut synced = std::time::Instant::now();
-        let mut add = |run: u64, result| -> Result<(), SweepError> {
+        self.record(runner, threads, stop, None, &order, progress)?;
+        Ok(())
+    }
+
+    /// Does runs in this order and records them.
+    fn record(
+        &mut self,
+        runner: &dyn Runner,
+        threads: NonZeroUsize,
+        stop: &AtomicBool,
+        limit: Option<Duration>,
+        order: &(dyn Fn() -> Option<u64> + Sync),
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<work::Work, SweepError> {
+        let mut job = work::Job::new(&self.plan, runner, threads, stop);
+        job.limit = limit;
+        let journal = &mut self.journal;
+        let mut synced = Instant::now();
+        let mut add = |run: u64, result: Result<RunOutput, RunError>| {
             journal.append(run, result)?;
             progress(journal.done());
-            if synced.elapsed() > Duration::from_secs(1) {
+            if synced.elapsed() > SYNC_INTERVAL {
                 journal.sync()?;
-                synced = std::time::Instant::now();
-            }
-            let number = run / size;
-            if let Some(left) = left.get_mut(usize::try_from(number).unwrap_or(usize::MAX)) {
-                *left -= 1;
-                if *left == 0 && has_parts {
-                    part(journal, number)?;
-                }
+                synced = Instant::now();
             }
             Ok(())
         };
-        let work = work::run(&job, &order, &mut add);
+        let work = work::run(&job, order, &mut add);
         let synced = self.journal.sync();
         work.and_then(|work| synced.map(|()| work))
             .map_err(|error| self.kept(error))
     }
 
-    /// What could not be written is told with what is kept all the same.
+    /// Adds to an error of a file how many runs are kept.
     fn kept(&self, error: SweepError) -> SweepError {
         match error {
             SweepError::File { path, source } => SweepError::Kept {
@@ -293,9 +237,25 @@ impl Sweep {
     ///
     /// The file, and what the operating system said. A file that was there stays as it was.
     pub fn write(&self, form: Form) -> Result<PathBuf, SweepError> {
-        let (plan, folder, journal) = (&self.plan, &self.folder, &self.journal);
-        let name = Folder::results(form);
-        write_rows(plan, folder, journal, 0..plan.runs(), form, &name)
+        let columns = Columns::of(&self.plan, &self.journal);
+        // The journal's errors are not the file's.
+        let mut unread = None;
+        let written = self.folder.whole(&Folder::results(form), |out| {
+            let mut rows = form.begin(&columns.all, out)?;
+            for run in 0..self.plan.runs() {
+                match columns.row(&self.plan, &self.journal, run) {
+                    Ok(Some(row)) => rows.row(row)?,
+                    Ok(None) => {}
+                    Err(error) => {
+                        unread = Some(error);
+                        return Err(std::io::ErrorKind::InvalidData.into());
+                    }
+                }
+            }
+            rows.end()
+        });
+        unread
+            .map_or(written, Err)
             .map_err(|error| self.kept(error))
     }
 
@@ -303,15 +263,6 @@ impl Sweep {
     #[must_use]
     pub fn has_results(&self, form: Form) -> bool {
         self.folder.has(&Folder::results(form))
-    }
-
-    /// Removes the parts, when the results are written.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be removed.
-    pub fn remove_parts(&self) -> Result<(), SweepError> {
-        self.folder.remove_parts()
     }
 
     /// What each knob does to some metrics, by the names of their columns; to throughput and latency
@@ -322,37 +273,6 @@ impl Sweep {
     /// [`SweepError::Metric`], or the journal cannot be read.
     pub fn summary(&self, metrics: &[String]) -> Result<Summary, SweepError> {
         effects::summary(&self.plan, &self.journal, metrics)
-    }
-}
-
-fn write_rows(
-    plan: &Plan,
-    folder: &Folder,
-    journal: &Journal,
-    runs: std::ops::Range<u64>,
-    form: Form,
-    name: &str,
-) -> Result<PathBuf, SweepError> {
-    let columns = Columns::of(plan, journal, runs.clone());
-    // The journal's errors are not the file's.
-    let mut unread = None;
-    let written = folder.whole(name, |out| {
-        let mut rows = form.begin(&columns.all, out)?;
-        for run in runs {
-            match columns.row(plan, journal, run) {
-                Ok(Some(row)) => rows.row(row)?,
-                Ok(None) => {}
-                Err(error) => {
-                    unread = Some(error);
-                    return Err(std::io::ErrorKind::InvalidData.into());
-                }
-            }
-        }
-        rows.end()
-    });
-    match unread {
-        Some(error) => Err(error),
-        None => written,
     }
 }
 

@@ -1,7 +1,6 @@
 //! Columns and rows of the results.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use serde::Serialize;
 
@@ -54,10 +53,10 @@ fn name_of(kind: &MetricKind) -> String {
 }
 
 impl Columns {
-    /// What the runs of a range need: the grid's columns, how each run ended, and every metric that
-    /// one of them has, in the order of the runs.
+    /// The grid's columns, how each run ended, and every metric that a run has, in the order of the
+    /// runs.
     #[must_use]
-    pub fn of(plan: &Plan, journal: &Journal, runs: Range<u64>) -> Self {
+    pub fn of(plan: &Plan, journal: &Journal) -> Self {
         let mut all = Vec::new();
         let mut add = |name: &str, kind| {
             all.push(Column {
@@ -80,7 +79,7 @@ impl Columns {
         add("fault", CellKind::Text);
         add("events", CellKind::Integer);
         let fixed = all.len();
-        let lists = journal.lists(runs);
+        let lists = journal.lists();
         let mut kinds: Vec<&MetricKind> = Vec::new();
         for (_, list) in &lists {
             let mut after = 0;

@@ -9,11 +9,11 @@ pub mod analyze;
 mod chart;
 mod effect;
 mod page;
-pub mod reproduce;
 pub mod simulate;
 pub mod sweep;
 mod table;
 mod time;
+pub mod whatif;
 
 pub use chart::{Axis, Chart, Color, Dots, Interval, Mark, Part, Range, Scale};
 pub use page::{Lead, Page, Section};

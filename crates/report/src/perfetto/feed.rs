@@ -4,16 +4,13 @@ use std::io::{self, Write};
 
 use stealtime_events::hypercall::KVM_HC_SEND_IPI;
 use stealtime_events::{Event, Kind, NameId, Names, Tid};
+use stealtime_track::SwitchOut;
 
 use super::cpu::Cpu;
 use super::ipi::Request;
 use super::packet::{Category, Mark, TrackKind};
 use super::track::Track;
 use super::{Exporter, vcpu::Vcpu};
-
-/// The states of a task that sleeps or is gone (`TASK_REPORT`, include/linux/sched.h): with none of
-/// these in `prev_state` it was taken off its CPU.
-const TASK_REPORT: u32 = 0xff;
 
 impl<W: Write> Exporter<W> {
     /// Events of a CPU were lost before this one.
@@ -99,7 +96,7 @@ impl<W: Write> Exporter<W> {
             } => {
                 self.ftrace(event, names)?;
                 if let Some(vcpu) = self.roster.find(prev) {
-                    let runnable = prev_state & TASK_REPORT == 0;
+                    let runnable = SwitchOut::from_prev_state(prev_state).is_runnable();
                     self.with(vcpu, |vcpu, sink| vcpu.off_cpu(sink, time, runnable))?;
                 }
                 self.run(event, next, names)?;

@@ -3,7 +3,6 @@
 //! Rows of nothing are left out; a table without rows says why in a sentence. `-` is nothing, `?`
 //! what the recording cannot tell.
 
-pub mod calibrate;
 pub mod compare;
 mod exits;
 mod grid;
@@ -11,10 +10,10 @@ pub(crate) mod header;
 pub mod knobs;
 pub(crate) mod more;
 pub(crate) mod ready;
-pub mod reproduce;
 pub mod sweep;
 pub(crate) mod time;
 pub mod timeline;
+pub mod whatif;
 
 use stealtime_analysis::Answers;
 
@@ -48,15 +47,21 @@ impl Style {
         }
     }
 
-    fn bold(self, text: &str) -> String {
+    /// A heading.
+    #[must_use]
+    pub fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    fn dim(self, text: &str) -> String {
+    /// Explanations, which a reader may skip.
+    #[must_use]
+    pub fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    fn warn(self, text: &str) -> String {
+    /// What a reader must not miss.
+    #[must_use]
+    pub fn warn(self, text: &str) -> String {
         self.paint("33", text)
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_lab::units::show_time;
+use stealtime_track::names::vcpu_in_name;
 
 use super::Style;
 use crate::escape;
@@ -104,8 +105,7 @@ impl Timeline {
     }
 
     fn introduce(&mut self, tid: Tid, process: Tid, name: &str) {
-        let is_vcpu = name.starts_with("CPU ") && name.ends_with("/KVM");
-        if is_vcpu {
+        if vcpu_in_name(name).is_some() {
             let known = self.processes.iter().position(|other| *other == process);
             let vm = known.unwrap_or_else(|| {
                 self.processes.push(process);

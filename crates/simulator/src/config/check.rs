@@ -3,7 +3,7 @@
 use core::fmt;
 
 use stealtime_hypervisor::directed_yield::ple::PleVendor;
-use stealtime_hypervisor::eevdf::{Cfs, Feature, Features, PickMode};
+use stealtime_hypervisor::fair::{Cfs, Feature, Features, PickMode};
 
 use super::{Config, Pinning};
 use crate::script::ScriptGroup;
@@ -111,21 +111,21 @@ impl Config {
             PleVendor::Vmx
         };
         if ple.vendor != vendor {
-            let what = format!(
+            let message = format!(
                 "{:?} on a host with {vendor:?}: start from Knobs::on",
                 ple.vendor
             );
-            return wrong("kvm.ple.vendor", what);
+            return wrong("kvm.ple.vendor", message);
         }
-        let on = |there: bool| there && features.svm;
-        for (key, there) in [
-            ("apicv", on(features.apicv)),
-            ("ipiv", on(features.ipiv)),
-            ("hv_timer_shift", on(features.hv_timer_shift.is_some())),
+        let enabled = |exists: bool| exists && features.svm;
+        for (key, exists) in [
+            ("apicv", enabled(features.apicv)),
+            ("ipiv", enabled(features.ipiv)),
+            ("hv_timer_shift", enabled(features.hv_timer_shift.is_some())),
         ] {
-            if there {
-                let what = "VMX alone has it: set it to false on a host with svm";
-                return wrong(format!("profile.features.{key}"), what);
+            if exists {
+                let message = "VMX alone has it: set it to false on a host with svm";
+                return wrong(format!("profile.features.{key}"), message);
             }
         }
         Ok(())
@@ -135,11 +135,11 @@ impl Config {
     fn check_cfs(&self) -> Result<(), ConfigError> {
         let sched = &self.knobs.sched;
         let usual = Features::LINUX_7_2;
-        let mut others = Feature::ALL
+        let mut rest = Feature::ALL
             .into_iter()
             .filter(|feature| !Cfs::FEATURES.contains(feature));
-        let (key, what) = match (
-            others.find(|&feature| sched.features.has(feature) != usual.has(feature)),
+        let (key, message) = match (
+            rest.find(|&feature| sched.features.has(feature) != usual.has(feature)),
             sched.pick,
             sched.base_slice_ns,
         ) {
@@ -149,7 +149,10 @@ impl Config {
             (.., Some(_)) => ("sched.base_slice_ns", "slices of one length"),
             _ => return Ok(()),
         };
-        wrong(key, format!("CFS has no {what}: set sched.fair=eevdf too"))
+        wrong(
+            key,
+            format!("CFS has no {message}: set sched.fair=fair too"),
+        )
     }
 
     fn check_scripts(&self) -> Result<(), ConfigError> {
@@ -160,8 +163,8 @@ impl Config {
         }
         for (n, group) in self.scripts.groups.iter().enumerate() {
             let Some(group) = group else { continue };
-            let (weight, most) = (group.cpu_weight.into(), ScriptGroup::MOST_WEIGHT.into());
-            range(&format!("script.group.{n}.cpu_weight"), weight, 1, most)?;
+            let (weight, maximum) = (group.cpu_weight.into(), ScriptGroup::MOST_WEIGHT.into());
+            range(&format!("script.group.{n}.cpu_weight"), weight, 1, maximum)?;
             if let Some(limit) = group.cpu_max_ns {
                 check_cpu_max(&format!("script.group.{n}.cpu_max"), limit)?;
             }

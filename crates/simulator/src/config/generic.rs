@@ -27,8 +27,8 @@ impl Profile {
                 tsc_scaling: true,
                 ecv_cntpoff: false,
             },
-            // Throughput of a core with two threads: 16 to 28 % more on server loads (Marr et al.,
-            // Intel Technology Journal, 2002), so that each runs at about 62 %.
+            // A core with two threads has 16 to 28 % more throughput on server loads (Marr et al.,
+            // Intel Technology Journal, 2002). So each thread runs at about 62 %.
             smt_percent: 62,
             cstates: vec![
                 state("C1", 2, 2),
@@ -40,7 +40,7 @@ impl Profile {
 }
 
 impl Costs {
-    /// Nothing costs anything: for demand whose costs are in its times already.
+    /// Nothing costs anything: for recorded demand, which contains its costs.
     pub const FREE: Self = Self {
         tsc_khz: 2_500_000,
         vmexit_ns: 0,

@@ -127,7 +127,7 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// KVM on a machine of no particular make, whose idle CPUs wait by MWAIT, and nothing but guests.
+    /// KVM on a machine of no particular make, with nothing but guests. Idle CPUs wait by MWAIT.
     #[must_use]
     pub fn generic(topology: Topology) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use stealtime_hypervisor::counter::arm64::traps::Mode;
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::directed_yield::ple::PleKnobs;
-use stealtime_hypervisor::eevdf::{Cfs, Features, PickMode, Preempt};
+use stealtime_hypervisor::fair::{Cfs, Features, PickMode, Preempt};
 use stealtime_hypervisor::halt_poll::HaltPollKnobs;
 use stealtime_hypervisor::ipi_tracking::IpiKnobs;
 use stealtime_hypervisor::lag_credit::LagCredit;
@@ -111,8 +111,8 @@ pub struct HostKnobs {
     pub nohz_full: Vec<u32>,
     /// `isolcpus=domain`: CPUs that load balancing leaves alone.
     pub isolcpus: Vec<u32>,
-    /// `host.cold_cache_ns` (ours): how much longer a task runs after another has used its CPU, since what
-    /// it works on has left the caches, in ns. 0: not counted.
+    /// `host.cold_cache_ns` (ours): how much longer a task runs after another has used its CPU, in
+    /// ns. Its data have left the caches. 0: not counted.
     pub cold_cache_ns: u32,
 }
 

@@ -39,7 +39,7 @@ impl HostClock {
 }
 
 /// A migration: when, where to, and how. The other host is a set of CPUs that has clocks of its
-/// own; nothing else runs there unless it is told to.
+/// own; nothing else runs there unless it is configured so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationConfig {
     /// When the VMM begins to stop the guest, in ns.

@@ -19,7 +19,7 @@ pub use knobs::{
 };
 pub use migration::{ClockMethod, HostClock, MigrationConfig};
 pub use profile::{CState, Costs, Features, Profile};
-pub use stealtime_hypervisor::eevdf::Cfs;
+pub use stealtime_hypervisor::fair::Cfs;
 pub use vm::{GuestConfig, Pinning, VmConfig};
 pub use workload::{ParamValue, WorkloadConfig};
 
@@ -49,7 +49,7 @@ impl Default for RunConfig {
 /// One run: a pure function of this gives every number and event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The machine and what runs on it beside guests.
+    /// The machine, and what runs on it in addition to guests.
     pub host: HostConfig,
     /// The guests.
     pub vms: Vec<VmConfig>,

@@ -59,7 +59,7 @@ pub struct Costs {
     pub handle_hlt_ns: u32,
     /// From the end of a halt's poll or sleep to where the entry turns interrupts off.
     pub handle_wake_ns: u32,
-    /// A turn of the halt-polling loop, at whose end it looks.
+    /// A turn of the halt-polling loop, which looks at its end.
     pub halt_poll_turn_ns: u32,
     /// Writes to the ICR, beyond what sending costs.
     pub handle_icr_ns: u32,
@@ -146,8 +146,8 @@ pub struct Profile {
     pub costs: Costs,
     /// Capabilities.
     pub features: Features,
-    /// Speed of each hardware thread of a core while both have a task, in percent of one alone,
-    /// [1, 100]; 100 where threads do not slow each other.
+    /// Speed of each hardware thread of a core while both have a task, in percent of one alone, [1,
+    /// 100]. 100: threads do not slow each other.
     pub smt_percent: u32,
     /// Idle states, shallowest first; at least one.
     pub cstates: Vec<CState>,

@@ -38,8 +38,8 @@ pub struct GuestConfig {
     pub pv_spinlocks: bool,
     /// The guest was booted with `nopvspin`: queued spinlocks as on bare metal.
     pub nopvspin: bool,
-    /// Who waits for a spinlock yields to its owner's vCPU by a hypercall, at once if that does not
-    /// run and after each round of spinning, as guests on s390 do (`arch_spin_lock_wait_classic`,
+    /// A waiter for a spinlock yields to its owner's vCPU by a hypercall: at once if that does not
+    /// run, and after each round of spinning. Guests on s390 do so (`arch_spin_lock_wait_classic`,
     /// DIAGNOSE 9c). Whoever comes first takes a free lock.
     pub spin_yield: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: IPIs to preempted vCPUs yield to them.
@@ -97,7 +97,7 @@ pub struct VmConfig {
     pub nice: i8,
     /// arm64: what the VMM has set the physical counter back by, in counts.
     pub physical_counter_offset: u64,
-    /// A device is assigned whose interrupts may be posted (VT-d).
+    /// A device is assigned; its interrupts may be posted (VT-d).
     pub assigned_device: bool,
     /// When the guest starts, in ns.
     pub start_ns: u64,

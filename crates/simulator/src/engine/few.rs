@@ -4,8 +4,8 @@ use super::queue::Slot;
 
 /// Timers as they fire, the next one last.
 ///
-/// A new timer mostly fires soon. So its place is a few steps from the end, and to find it and to move what
-/// comes after it takes less than a path of a heap, whose every step is a branch that cannot be
+/// A new timer mostly fires soon. So its place is a few steps from the end. To find it and to move
+/// what follows takes less than a path of a heap: there each step is a branch that cannot be
 /// predicted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Few {
@@ -31,7 +31,7 @@ impl Few {
 
     /// Disarms a timer that is armed.
     pub(super) fn cancel(&mut self, slot: Slot) {
-        if let Some(place) = self.list.iter().rposition(|&(_, other)| other == slot) {
+        if let Some(place) = self.list.iter().rposition(|&(_, peer)| peer == slot) {
             self.list.remove(place);
         }
     }

@@ -36,7 +36,7 @@ enum Armed {
 pub(super) struct Timer {
     /// When it fires, if it is armed.
     pub(super) at: At,
-    /// Its place in the list of a span: who looks at the one looks at the other.
+    /// Its place in the list of a span: next to the time, as both are read together.
     pub(super) link: Link,
 }
 
@@ -83,12 +83,6 @@ impl Queue {
         }
     }
 
-    /// Where the timers lie.
-    pub(crate) fn memory(&self) -> core::ops::Range<*const u8> {
-        let core::ops::Range { start, end } = self.timers.as_ptr_range();
-        start.cast()..end.cast()
-    }
-
     /// Makes a timer, not armed.
     pub fn slot(&mut self) -> Slot {
         let slot = u32::try_from(self.timers.len()).unwrap_or(u32::MAX);
@@ -103,10 +97,10 @@ impl Queue {
     /// Arms a timer, or moves it if it is armed. Of two timers at one time the one that was armed
     /// first fires first.
     pub fn arm(&mut self, slot: Slot, at_ns: u64) {
-        let was = core::mem::replace(&mut self.timers[slot.index()].at, At::ns(at_ns));
+        let was_at = core::mem::replace(&mut self.timers[slot.index()].at, At::ns(at_ns));
         match &mut self.armed {
             Armed::Few(few) => {
-                if let Some(was_ns) = was.get() {
+                if let Some(was_ns) = was_at.get() {
                     few.cancel(&mut self.timers, slot, was_ns);
                 }
                 few.arm(&mut self.timers, slot, at_ns);
@@ -115,7 +109,7 @@ impl Queue {
                 }
             }
             Armed::Many(wheel) => {
-                if let Some(was_ns) = was.get() {
+                if let Some(was_ns) = was_at.get() {
                     wheel.cancel(&mut self.timers, slot, was_ns);
                 }
                 wheel.arm(&mut self.timers, slot, at_ns);

@@ -79,7 +79,7 @@ const INV_LN2_Q62: i64 = 6_653_256_548_922_161_246;
 /// Leading bits of the mantissa by which the logarithm is looked up.
 const LOOKED_UP: u32 = 7;
 
-/// For each of them: the reciprocal of the middle of its range in 1.63 fixed point, and minus the
+/// For each: the reciprocal of the middle of its range in 1.63 fixed point. Next to it: minus the
 /// binary logarithm of that in 2.52.
 static MANTISSAS: [(u64, u64); 1 << LOOKED_UP] = mantissas();
 

@@ -14,9 +14,9 @@ const fn span_of(at_ns: u64) -> u64 {
 
 /// Timers as they fire.
 ///
-/// Most fire soon, and a span has rarely more than one of them. So neither to arm one nor to take the
-/// next one is there much to look at, above all nothing that a processor would have to guess: in a
-/// sorted list that is after how many others a timer fires.
+/// Most fire soon, and a span has rarely more than one of them. So arming one and taking the next
+/// one look at little, and have no branch to mispredict. In a sorted list that branch is the number
+/// of timers before the new one.
 ///
 /// `timers` are all there are, by slot: they say when each fires, and which is the next of its span.
 #[derive(Clone, Debug)]
@@ -117,9 +117,9 @@ impl Ring {
         // What was far away when it was armed was armed earlier than what was near.
         let far = self.far.next().unwrap_or(u64::MAX);
         let Some(at_ns) = near.filter(|&at_ns| at_ns < far) else {
-            let taken = self.far.pop(until_ns)?;
-            self.now_ns = self.now_ns.max(taken.0);
-            return Some(taken);
+            let popped = self.far.pop(until_ns)?;
+            self.now_ns = self.now_ns.max(popped.0);
+            return Some(popped);
         };
         if at_ns > until_ns {
             return None;

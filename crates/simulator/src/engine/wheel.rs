@@ -58,25 +58,28 @@ impl<const N: usize, const WORDS: usize> Level<N, WORDS> {
     /// The first span from `place` on that has timers.
     #[inline]
     fn first_used(&self, place: usize) -> Option<usize> {
-        let at = place / 64;
-        let bits = self.used.get(at)? & u64::MAX << (place % 64);
+        let word = place / 64;
+        let bits = self.used.get(word)? & u64::MAX << (place % 64);
         if bits != 0 {
-            return Some(at * 64 + bits.trailing_zeros() as usize);
+            return Some(word * 64 + bits.trailing_zeros() as usize);
         }
         // Beyond the last word there is none: a shift by 1 and by the rest never shifts by 64.
-        let words = self.words & u64::MAX << 1 << at;
-        let at = words.trailing_zeros() as usize;
-        let bits = self.used.get(at).filter(|_| words != 0)?;
-        Some(at * 64 + bits.trailing_zeros() as usize)
+        let words = self.words & u64::MAX << 1 << word;
+        let word = words.trailing_zeros() as usize;
+        let bits = self.used.get(word).filter(|_| words != 0)?;
+        Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
     /// Puts a timer behind all others of a span.
     #[inline]
     fn link(&mut self, timers: &mut [Timer], slot: Slot, place: usize) {
-        let before = core::mem::replace(&mut self.spans[place].last, slot.0);
+        let previous = core::mem::replace(&mut self.spans[place].last, slot.0);
         let after = NONE;
-        timers[slot.index()].link = Link { before, after };
-        match timers.get_mut(before as usize) {
+        timers[slot.index()].link = Link {
+            before: previous,
+            after,
+        };
+        match timers.get_mut(previous as usize) {
             Some(timer) => timer.link.after = slot.0,
             None => {
                 self.spans[place].first = slot.0;
@@ -87,15 +90,18 @@ impl<const N: usize, const WORDS: usize> Level<N, WORDS> {
 
     #[inline]
     fn unlink(&mut self, timers: &mut [Timer], slot: Slot, place: usize) {
-        let Link { before, after } = timers[slot.index()].link;
+        let Link {
+            before: previous,
+            after,
+        } = timers[slot.index()].link;
         let span = &mut self.spans[place];
-        match timers.get_mut(before as usize) {
+        match timers.get_mut(previous as usize) {
             Some(timer) => timer.link.after = after,
             None => span.first = after,
         }
         match timers.get_mut(after as usize) {
-            Some(timer) => timer.link.before = before,
-            None => span.last = before,
+            Some(timer) => timer.link.before = previous,
+            None => span.last = previous,
         }
         if span.first == NONE {
             self.unmark(place);
@@ -109,14 +115,14 @@ impl<const N: usize, const WORDS: usize> Level<N, WORDS> {
     }
 }
 
-/// Timers in lists, one for each span that has any. The spans of a level begin where time has come to in
-/// the level above: when it comes to the next of those, that one's timers are put into the levels
-/// below, in the order in which they were armed. In the lowest level they are in order without a
-/// comparison: all timers of a span fire at the same time.
+/// Timers in lists, one for each span that has any. The spans of a level divide the present span of
+/// the level above. When that one is over, the timers of the next one go into the levels below, in
+/// the order in which they were armed. In the lowest level they are in order without a comparison:
+/// all timers of a span fire at the same time.
 ///
-/// What it takes to arm a timer and to take the next does not grow with how many there are. A heap's
-/// path does, and each step of it is a branch that cannot be predicted and, further down, a cache miss;
-/// so does the sort of a span of several timers.
+/// What it takes to arm a timer and to take the next does not grow with how many there are. A
+/// heap's path does: each step of it is a branch that cannot be predicted and, further down, a
+/// cache miss. So does the sort of a span of several timers.
 #[derive(Clone, Debug)]
 pub(super) struct Wheel {
     /// Time has come to here: what was armed for earlier has been taken.

@@ -3,7 +3,7 @@
 use core::future::Future;
 use std::collections::VecDeque;
 
-use stealtime_hypervisor::eevdf::{Attr, Config as FairConfig, Fair, Feature, PickMode};
+use stealtime_hypervisor::fair::{Attr, Config as FairConfig, Fair, Feature, PickMode};
 
 use super::kernel::{Device, Kernel, Mutex, SpinLock, Thread, ThreadState};
 use super::queues::{Passing, Queues};

@@ -1,145 +1,154 @@
 //! Function calls on other vCPUs: TLB shootdowns and the like (`kernel/smp.c`,
 //! `arch/x86/mm/tlb.c`, `arch/x86/kernel/kvm.c`).
 
-use super::{CALL_FUNCTION_VECTOR, Micro, SpinOn};
+use super::{CALL_FUNCTION_VECTOR, Guests, Micro, SpinOn, clock, idle, spin, stretch};
 use crate::fault::Sim;
+use crate::host::Host;
 use crate::ids::{VcpuNr, VmNr};
 use crate::kvm::{Exit, IpiMask, IpiTo};
-use crate::machine::Machine;
 
 /// vCPUs that one `KVM_HC_SEND_IPI` reaches on a 64-bit guest.
 const PV_IPI_SPAN: u32 = 128;
 /// vCPUs of an x2APIC cluster.
 const CLUSTER: u32 = 16;
 
-impl Machine<'_> {
-    /// `smp_call_function_many_cond`: asks, then spins for the answers. Preemption is off
-    /// meanwhile.
-    pub(crate) fn guest_call(&mut self, vcpu: VcpuNr, flush: bool) {
-        let asked = self.vcpus_to_ask(vcpu, flush);
-        if asked.is_empty() {
-            return;
-        }
-        let v = &self.vcpus[vcpu];
-        let (vm, own) = (v.vm, v.index);
-        self.stats.function_calls += 1;
-        let target = self.vcpu_to_yield_to(vm, &asked);
-        let single = asked.len() == 1;
-        let mut told = Vec::with_capacity(asked.len());
-        for &index in &asked {
-            let other = self.vcpu_of(vm, index);
-            // A queue that is not empty has its interrupt on the way.
-            let first = self.vcpus[other].guest.calls.is_empty();
-            self.vcpus[other].guest.calls.push(own);
-            self.cut(other);
-            if first && single && self.guest_polls(other) {
-                self.stats.guest_ipis_spared += 1;
-                self.poke(other);
-            } else if first {
-                told.push(index);
-            }
-        }
-        let g = &mut self.vcpus[vcpu].guest;
-        g.preempt_off += 1;
-        g.awaited_calls = asked.len() as u32;
-        g.push_next(Micro::CallOver);
-        g.push_next(Micro::Spin(SpinOn::Call));
-        if let Some(target) = target {
-            g.push_next(Micro::Exit(Exit::SchedYield { vcpu: target }));
-        }
-        self.guest_send_ipis(vcpu, CALL_FUNCTION_VECTOR, &told);
+/// `smp_call_function_many_cond`: asks, then spins for the answers. Preemption is off
+/// meanwhile.
+pub(crate) fn call_others(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, flush: bool) {
+    let targets = call_targets(guests, host, vcpu, flush);
+    if targets.is_empty() {
+        return;
     }
-
-    /// A flush goes to the vCPUs that run threads of the same process: an idle vCPU is lazy about
-    /// its TLB, and KVM flushes for one that does not run when it enters again
-    /// (`kvm_flush_tlb_multi`).
-    fn vcpus_to_ask(&mut self, vcpu: VcpuNr, flush: bool) -> Vec<u32> {
-        let v = &self.vcpus[vcpu];
-        let (vm, own) = (v.vm, v.index);
-        let process = v
-            .guest
-            .current
-            .map(|t| self.vms[vm].kernel.threads[t].process);
-        let spares = flush && self.vms[vm].cfg.guest.pv_tlb_flush;
-        let mut asked = Vec::new();
-        for index in (0..self.vms[vm].vcpus).filter(|&index| index != own) {
-            let other = self.vcpu_of(vm, index);
-            let runs = self.vcpus[other].guest.current;
-            let runs = runs.map(|t| self.vms[vm].kernel.threads[t].process);
-            if flush && (runs.is_none() || runs != process) {
-                continue;
-            }
-            if spares && self.guest_sees_preempted(other) {
-                self.stats.flushes_spared += 1;
-                continue;
-            }
-            asked.push(index);
+    let v = &guests.cpus[vcpu];
+    let (vm, own_index) = (v.vm, v.index);
+    host.out.stats.function_calls += 1;
+    let target = yield_target(guests, host, vm, &targets);
+    // `smp_call_function_many_cond` sends no IPI to a single target that polls in its idle loop.
+    let single = targets.len() == 1;
+    let mut notified = Vec::with_capacity(targets.len());
+    for &index in &targets {
+        let peer = guests.vcpu_of(vm, index);
+        // A queue that is not empty has its interrupt on the way.
+        let first = guests.cpus[peer].calls.is_empty();
+        guests.cpus[peer].calls.push(own_index);
+        stretch::cut(guests, host, peer);
+        if first && single && idle::is_polling(guests, peer) {
+            host.out.stats.guest_ipis_spared += 1;
+            spin::poke(guests, host, peer);
+        } else if first {
+            notified.push(index);
         }
-        asked
     }
+    let g = &mut guests.cpus[vcpu];
+    g.preempt_off += 1;
+    g.awaited_calls = targets.len() as u32;
+    g.push_next(Micro::CallOver);
+    g.push_next(Micro::Spin(SpinOn::Call));
+    if let Some(target) = target {
+        g.push_next(Micro::Exit(Exit::SchedYield { vcpu: target }));
+    }
+    send_ipis(guests, host, vcpu, CALL_FUNCTION_VECTOR, &notified);
+}
 
-    /// `kvm_smp_send_call_func_ipi`: the first that is not idle and does not run.
-    fn vcpu_to_yield_to(&self, vm: VmNr, asked: &[u32]) -> Option<u32> {
-        if !self.vms[vm].cfg.guest.pv_sched_yield {
-            return None;
+/// A flush goes to the vCPUs that run threads of the same process. An idle vCPU is lazy about its
+/// TLB. For a preempted one KVM flushes at the next entry (`kvm_flush_tlb_multi`).
+fn call_targets(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, flush: bool) -> Vec<u32> {
+    let v = &guests.cpus[vcpu];
+    let (vm, own_index) = (v.vm, v.index);
+    let process = v.current.map(|t| guests.vms[vm].kernel.threads[t].process);
+    let spares = flush && guests.vms[vm].cfg.guest.pv_tlb_flush;
+    let mut targets = Vec::new();
+    for index in (0..guests.vms[vm].vcpus).filter(|&index| index != own_index) {
+        let peer = guests.vcpu_of(vm, index);
+        let runs = guests.cpus[peer].current;
+        let runs = runs.map(|t| guests.vms[vm].kernel.threads[t].process);
+        if flush && (runs.is_none() || runs != process) {
+            continue;
         }
-        asked.iter().copied().find(|&index| {
-            let other = self.vcpu_of(vm, index);
-            self.vcpus[other].guest.current.is_some() && self.guest_sees_preempted(other)
-        })
+        if spares && clock::is_preempted(guests, host, peer) {
+            host.out.stats.flushes_spared += 1;
+            continue;
+        }
+        targets.push(index);
     }
+    targets
+}
 
-    /// Sends a vector to several vCPUs, in ascending order: all others by shorthand; else by
-    /// hypercalls for 128 at a time, or by one write for each. Without interrupt remapping, which
-    /// guests seldom have, Linux addresses x2APICs physically (`try_to_enable_x2apic`); Windows on
-    /// Xen addresses clusters.
-    pub(crate) fn guest_send_ipis(&mut self, vcpu: VcpuNr, vector: u8, to: &[u32]) {
-        let v = &self.vcpus[vcpu];
-        let (vm, own) = (&self.vms[v.vm], v.index);
-        let pv = vm.cfg.guest.pv_send_ipi && self.xen.is_none();
-        let all = !to.is_empty() && to.len() as u32 + 1 == vm.vcpus && !to.contains(&own);
-        let exit = |to: IpiTo| match pv {
-            true => Exit::SendIpi { vector, to },
-            false => Exit::Icr { vector, to },
+/// `kvm_smp_send_call_func_ipi`: the first that is not idle and does not run.
+fn yield_target(guests: &Guests, host: &Host<'_>, vm: VmNr, targets: &[u32]) -> Option<u32> {
+    if !guests.vms[vm].cfg.guest.pv_sched_yield {
+        return None;
+    }
+    targets.iter().copied().find(|&index| {
+        let peer = guests.vcpu_of(vm, index);
+        guests.cpus[peer].current.is_some() && clock::is_preempted(guests, host, peer)
+    })
+}
+
+/// Sends a vector to several vCPUs, in ascending order. All others are reached by shorthand; else a
+/// hypercall reaches 128 at a time, or one write each. Without interrupt remapping, which guests
+/// seldom have, Linux addresses x2APICs physically (`try_to_enable_x2apic`); Windows on Xen
+/// addresses clusters.
+pub(crate) fn send_ipis(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    vector: u8,
+    targets: &[u32],
+) {
+    let v = &guests.cpus[vcpu];
+    let (vm, own_index) = (&guests.vms[v.vm], v.index);
+    let pv = vm.cfg.guest.pv_send_ipi && host.xen.is_none();
+    let broadcast = !targets.is_empty()
+        && targets.len() as u32 + 1 == vm.vcpus
+        && !targets.contains(&own_index);
+    let exit = |targets: IpiTo| match pv {
+        true => Exit::SendIpi {
+            vector,
+            to: targets,
+        },
+        false => Exit::Icr {
+            vector,
+            to: targets,
+        },
+    };
+    let groups = if broadcast && (!pv || vm.vcpus <= PV_IPI_SPAN) {
+        vec![IpiTo::Others]
+    } else if pv {
+        masks(targets, |index| index, PV_IPI_SPAN)
+    } else if vm.cfg.guest.x2apic && host.xen.is_some() {
+        masks(targets, |index| index / CLUSTER * CLUSTER, CLUSTER)
+    } else {
+        targets.iter().copied().map(IpiTo::One).collect()
+    };
+    let g = &mut guests.cpus[vcpu];
+    for group in groups.into_iter().rev() {
+        g.push_next(Micro::Exit(exit(group)));
+    }
+}
+
+/// The functions that others have asked for are called here.
+pub(crate) fn answer(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
+    let vm = guests.cpus[vcpu].vm;
+    for index in core::mem::take(&mut guests.cpus[vcpu].calls) {
+        let caller = guests.vcpu_of(vm, index);
+        let g = &mut guests.cpus[caller];
+        let Some(remaining) = g.awaited_calls.checked_sub(1) else {
+            return host.broken("an answer that nobody waits for");
         };
-        let groups = if all && (!pv || vm.vcpus <= PV_IPI_SPAN) {
-            vec![IpiTo::Others]
-        } else if pv {
-            masks(to, |index| index, PV_IPI_SPAN)
-        } else if vm.cfg.guest.x2apic && self.xen.is_some() {
-            masks(to, |index| index / CLUSTER * CLUSTER, CLUSTER)
-        } else {
-            to.iter().copied().map(IpiTo::One).collect()
-        };
-        let g = &mut self.vcpus[vcpu].guest;
-        for group in groups.into_iter().rev() {
-            g.push_next(Micro::Exit(exit(group)));
+        g.awaited_calls = remaining;
+        if remaining == 0 {
+            spin::poke(guests, host, caller);
         }
     }
-
-    /// The functions that others have asked for are called here.
-    pub(crate) fn guest_answer_calls(&mut self, vcpu: VcpuNr) -> Sim {
-        let vm = self.vcpus[vcpu].vm;
-        for index in core::mem::take(&mut self.vcpus[vcpu].guest.calls) {
-            let caller = self.vcpu_of(vm, index);
-            let g = &mut self.vcpus[caller].guest;
-            let Some(left) = g.awaited_calls.checked_sub(1) else {
-                return self.broken("an answer that nobody waits for");
-            };
-            g.awaited_calls = left;
-            if left == 0 {
-                self.poke(caller);
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Groups ascending vCPUs into masks of up to `span` from where `start` says for the first one. A
 /// group of one is addressed by itself.
-fn masks(to: &[u32], start: impl Fn(u32) -> u32, span: u32) -> Vec<IpiTo> {
+fn masks(targets: &[u32], start: impl Fn(u32) -> u32, span: u32) -> Vec<IpiTo> {
     let mut groups: Vec<(u32, u128)> = Vec::new();
-    for &index in to {
+    for &index in targets {
         match groups.last_mut() {
             Some((first, bits)) if index - *first < span => *bits |= 1 << (index - *first),
             _ => {
@@ -148,11 +157,11 @@ fn masks(to: &[u32], start: impl Fn(u32) -> u32, span: u32) -> Vec<IpiTo> {
             }
         }
     }
-    let one = |(first, bits): (u32, u128)| match bits.count_ones() {
+    let item = |(first, bits): (u32, u128)| match bits.count_ones() {
         1 => IpiTo::One(first + bits.trailing_zeros()),
         _ => IpiTo::Some(IpiMask::new(first, bits)),
     };
-    groups.into_iter().map(one).collect()
+    groups.into_iter().map(item).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The clock of the guest's scheduler.
 
+use super::Guests;
+use crate::host::Host;
 use crate::ids::{VcpuNr, VmNr};
-use crate::machine::Machine;
 
 /// A run queue's clock without the time that was stolen from its vCPU (`rq->clock_task`).
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,25 +25,33 @@ impl TaskClock {
     }
 }
 
-impl Machine<'_> {
-    /// The time as the run queue of a vCPU has it.
-    pub(crate) fn guest_clock(&mut self, vm: VmNr, index: u32) -> u64 {
-        if !self.vms[vm].cfg.guest.steal_time {
-            return self.now;
-        }
-        let vcpu = self.vcpu_of(vm, index);
-        let task = self.vcpus[vcpu].task;
-        let stolen = self.tasks[task].books.run_delay_ns;
-        self.vcpus[vcpu].guest.clock.read(self.now, stolen)
+/// A guest's thread reads the clock on this vCPU: in ns.
+pub(crate) fn read_clock(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> u64 {
+    let v = &guests.cpus[vcpu];
+    let (now, index) = (host.clock.now(), v.index as usize);
+    match &mut guests.vms[v.vm].clock {
+        Some(clock) => clock.read(index, now),
+        None => now,
     }
+}
 
-    /// `vcpu_is_preempted`, as the guest knows it from the steal-time page: KVM sets the flag for
-    /// every vCPU whose thread leaves its CPU, halted ones too.
-    pub(crate) fn guest_sees_preempted(&self, vcpu: VcpuNr) -> bool {
-        let v = &self.vcpus[vcpu];
-        self.vms[v.vm].cfg.guest.steal_time
-            && self.tasks[v.task].state != crate::machine::TaskState::Running
+/// The time as the run queue of a vCPU has it.
+pub(crate) fn task_clock(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, index: u32) -> u64 {
+    if !guests.vms[vm].cfg.guest.steal_time {
+        return host.clock.now();
     }
+    let vcpu = guests.vcpu_of(vm, index);
+    let task = guests.task_of(vcpu);
+    let stolen = host.tasks()[task].books.run_delay_ns;
+    guests.cpus[vcpu].clock.read(host.clock.now(), stolen)
+}
+
+/// `vcpu_is_preempted`, as the guest knows it from the steal-time page: KVM sets the flag for
+/// every vCPU whose thread leaves its CPU, halted ones too.
+pub(crate) fn is_preempted(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr) -> bool {
+    let v = &guests.cpus[vcpu];
+    guests.vms[v.vm].cfg.guest.steal_time
+        && host.tasks()[guests.task_of(vcpu)].state != crate::host::TaskState::Running
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! The guest's idle loop: polling before HLT (`drivers/cpuidle/governors/haltpoll.c`), MWAIT where
-//! the hypervisor lets the guest have it, and the wakeups that then need no IPI.
+//! The guest's idle loop: polling before HLT (`drivers/cpuidle/governors/haltpoll.c`), or MWAIT
+//! where the hypervisor allows it. Wakeups of a vCPU that polls need no IPI.
 
-use stealtime_hypervisor::eevdf::Resched;
+use stealtime_hypervisor::fair::Resched;
 
-use super::{Micro, SpinOn};
+use super::{Guests, Micro, SpinOn, call, timer};
 use crate::at::At;
 use crate::fault::Sim;
+use crate::host::Host;
 use crate::ids::VcpuNr;
 use crate::kvm::Exit;
-use crate::machine::Machine;
 
 /// `guest_halt_poll_grow_start`.
 const GROW_START_NS: u32 = 50_000;
@@ -44,72 +44,70 @@ impl GuestHaltPoll {
     }
 }
 
-impl Machine<'_> {
-    /// Nothing to run: polls, or stops the tick and halts.
-    pub(crate) fn guest_idles(&mut self, vcpu: VcpuNr) {
-        self.guest_halted(vcpu);
-        let now = self.now;
-        let guest = self.vms[self.vcpus[vcpu].vm].cfg.guest;
-        let max = guest.guest_halt_poll_ns;
-        let g = &mut self.vcpus[vcpu].guest;
-        g.idle = true;
-        g.polling = true;
-        if guest.mwait_in_guest {
-            g.base.push_back(Micro::Spin(SpinOn::Mwait));
-            self.guest_stop_tick(vcpu);
-            return;
-        }
-        let poll = &mut g.halt_poll;
-        if max > 0 && poll.limit_ns > 0 && !core::mem::take(&mut poll.in_vain) {
-            // The tick goes on while polling.
-            g.base.push_back(Micro::Spin(SpinOn::IdlePoll));
-            return;
-        }
-        poll.halted_at = At::ns(now);
-        g.base.push_back(Micro::Exit(Exit::Hlt));
-        self.guest_stop_tick(vcpu);
+/// Nothing to run: polls, or stops the tick and halts.
+pub(crate) fn enter(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
+    reflect(guests, host, vcpu);
+    let now = host.clock.now();
+    let guest = guests.vms[guests.cpus[vcpu].vm].cfg.guest;
+    let max = guest.guest_halt_poll_ns;
+    let g = &mut guests.cpus[vcpu];
+    g.idle = true;
+    g.polling = true;
+    if guest.mwait_in_guest {
+        g.base.push_back(Micro::Spin(SpinOn::Mwait));
+        timer::stop_tick(guests, host, vcpu);
+        return;
     }
+    let poll = &mut g.halt_poll;
+    if max > 0 && poll.limit_ns > 0 && !core::mem::take(&mut poll.in_vain) {
+        // The tick goes on while polling.
+        g.base.push_back(Micro::Spin(SpinOn::IdlePoll));
+        return;
+    }
+    poll.halted_at = At::ns(now);
+    g.base.push_back(Micro::Exit(Exit::Hlt));
+    timer::stop_tick(guests, host, vcpu);
+}
 
-    /// If HLT has just ended: the governor learns how long it took (`haltpoll_reflect`).
-    pub(crate) fn guest_halted(&mut self, vcpu: VcpuNr) {
-        let v = &mut self.vcpus[vcpu];
-        let max = self.vms[v.vm].cfg.guest.guest_halt_poll_ns;
-        if let Some(at) = v.guest.halt_poll.halted_at.take() {
-            v.guest.halt_poll.adjust(self.now - at, max);
-        }
+/// If HLT has just ended: the governor learns how long it took (`haltpoll_reflect`).
+pub(crate) fn reflect(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
+    let v = &mut guests.cpus[vcpu];
+    let max = guests.vms[v.vm].cfg.guest.guest_halt_poll_ns;
+    if let Some(time) = v.halt_poll.halted_at.take() {
+        v.halt_poll.adjust(host.clock.now() - time, max);
     }
+}
 
-    /// Polling in the idle loop took so long.
-    pub(crate) fn guest_polled(&mut self, vcpu: VcpuNr, ns: u64) {
-        let poll = &mut self.vcpus[vcpu].guest.halt_poll;
-        poll.in_vain = ns >= poll.limit_ns();
-    }
+/// Polling in the idle loop took so long.
+pub(crate) fn poll_ended(guests: &mut Guests, vcpu: VcpuNr, ns: u64) {
+    let poll = &mut guests.cpus[vcpu].halt_poll;
+    poll.in_vain = ns >= poll.limit_ns();
+}
 
-    /// `TIF_POLLING_NRFLAG`: the idle vCPU sees that it is wanted without an IPI.
-    pub(crate) fn guest_polls(&self, vcpu: VcpuNr) -> bool {
-        let g = &self.vcpus[vcpu].guest;
-        g.polling && g.current.is_none()
-    }
+/// `TIF_POLLING_NRFLAG`: the idle vCPU sees that it is wanted without an IPI.
+pub(crate) fn is_polling(guests: &Guests, vcpu: VcpuNr) -> bool {
+    let g = &guests.cpus[vcpu];
+    g.polling && g.current.is_none()
+}
 
-    /// HLT is next. The idle loop leaves it out if there is something to do
-    /// (`current_clr_polling_and_test`), and from here on wants IPIs.
-    pub(crate) fn guest_skips_halt(&mut self, vcpu: VcpuNr) -> bool {
-        let g = &mut self.vcpus[vcpu].guest;
-        if g.current.is_some() {
-            return false;
-        }
-        g.polling = false;
-        g.resched != Resched::None || !g.calls.is_empty()
+/// HLT is next. The idle loop leaves it out if there is something to do
+/// (`current_clr_polling_and_test`), and from here on wants IPIs.
+pub(crate) fn skips_halt(guests: &mut Guests, vcpu: VcpuNr) -> bool {
+    let g = &mut guests.cpus[vcpu];
+    if g.current.is_some() {
+        return false;
     }
+    g.polling = false;
+    g.resched != Resched::None || !g.calls.is_empty()
+}
 
-    /// On the way out of the idle loop (`flush_smp_call_function_queue`): what was asked for
-    /// without an IPI.
-    pub(crate) fn guest_leaves_poll(&mut self, vcpu: VcpuNr) -> Sim {
-        if self.vcpus[vcpu].guest.calls.is_empty() {
-            return Ok(());
-        }
-        self.guest_answer_calls(vcpu)
+/// On the way out of the idle loop (`flush_smp_call_function_queue`): what was asked for
+/// without an IPI.
+pub(crate) fn leave_poll(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
+    if guests.cpus[vcpu].calls.is_empty() {
+        return Ok(());
     }
+    call::answer(guests, host, vcpu)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use stealtime_hypervisor::eevdf::{Fair, TaskId};
+use stealtime_hypervisor::fair::{Fair, TaskId};
 
 use super::queues::{Passing, Queues};
 use super::source::Source;
@@ -58,25 +58,25 @@ impl core::fmt::Debug for Thread {
     }
 }
 
-/// Who holds a spinlock.
+/// The owner of a spinlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) vcpu: u32,
     pub(crate) thread: Option<ThreadNr>,
 }
 
-/// Who waits for a spinlock.
+/// A waiter for a spinlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) vcpu: u32,
     pub(crate) thread: Option<ThreadNr>,
     /// It has halted, or is about to, and wants to be kicked.
     pub(crate) halted: bool,
-    /// It was since: who unlocks has no more to do, until it looks.
+    /// It was kicked since: an unlock has nothing to do until it looks.
     pub(crate) kicked: bool,
 }
 
-/// A spinlock: its owner and those who wait, in the order in which they came.
+/// A spinlock: its owner and its waiters in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpinLock {
     pub(crate) name: String,
@@ -131,6 +131,14 @@ pub(crate) struct Kernel {
     pub(crate) tick_ns: u64,
 }
 
+/// An interrupt that a device raises at one of its guest's vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceInterrupt {
+    /// Index of the vCPU within the guest.
+    pub(crate) vcpu: u32,
+    pub(crate) vector: u8,
+}
+
 impl Kernel {
     /// How long a request to this device takes.
     pub(crate) fn device_latency(&mut self, device: u32) -> u64 {
@@ -140,11 +148,11 @@ impl Kernel {
         d.random.around(d.latency_ns, d.spread_percent)
     }
 
-    /// A device has finished a thread's request: to which vCPU its interrupt goes, and as what.
-    pub(crate) fn device_done(&mut self, device: u32, thread: ThreadNr) -> (u32, u8) {
+    /// A device has finished a thread's request: the interrupt that says so.
+    pub(crate) fn device_done(&mut self, device: u32, thread: ThreadNr) -> DeviceInterrupt {
         let vector = super::DEVICE_VECTOR + (device % super::DEVICES) as u8;
         self.finished.push((vector, thread));
         let vcpu = self.devices.get(device as usize).map_or(0, |d| d.vcpu);
-        (vcpu, vector)
+        DeviceInterrupt { vcpu, vector }
     }
 }

@@ -4,38 +4,37 @@
 //! something at an instant. An interrupt's steps come before those of what it interrupted.
 
 mod build;
-mod call;
-mod clock;
-mod counter;
-mod deadlock;
-mod idle;
-mod irq;
+pub(crate) mod call;
+pub(crate) mod clock;
+pub(crate) mod counter;
+pub(crate) mod deadlock;
+pub(crate) mod idle;
+pub(crate) mod irq;
 mod kernel;
-mod lock;
-mod mutex;
+pub(crate) mod lock;
+pub(crate) mod mutex;
 mod queues;
 mod sched;
-mod source;
-mod spin;
+pub(crate) mod source;
+pub(crate) mod spin;
 mod step;
 mod steps;
-mod stretch;
-mod timer;
+pub(crate) mod stretch;
+pub(crate) mod timer;
 
-use stealtime_hypervisor::directed_yield::DirectedYield;
-use stealtime_hypervisor::eevdf::Resched;
-use stealtime_hypervisor::ipi_tracking::IpiContext;
-use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
-use stealtime_hypervisor::prefetch::prefetch;
+use stealtime_hypervisor::fair::{Resched, RqId};
 
 pub use build::{Arrivals, GuestBuilder};
-pub(crate) use kernel::{Kernel, Thread, ThreadState};
+pub(crate) use kernel::{DeviceInterrupt, Kernel, ThreadState};
+pub(crate) use step::Progress;
 pub(crate) use steps::Steps;
 
 use crate::at::At;
 use crate::config::{GuestConfig, VmConfig};
-use crate::ids::{ThreadNr, VcpuNr};
-use crate::kvm::{Exit, Word};
+use crate::fault::Sim;
+use crate::host::Host;
+use crate::ids::{Table, TaskNr, ThreadNr, VcpuNr, VmNr};
+use crate::kvm::Exit;
 use crate::migration::GuestClock;
 use crate::program::{DeviceId, MutexId, QueueId, SourceId, SpinId};
 
@@ -82,67 +81,96 @@ impl VmSettings {
 
 /// A guest.
 #[derive(Debug)]
-pub(crate) struct Vm {
+pub(crate) struct Guest {
     pub(crate) cfg: VmSettings,
     pub(crate) first_vcpu: VcpuNr,
+    /// The thread of its first vCPU.
+    pub(crate) first_task: TaskNr,
     pub(crate) vcpus: u32,
     pub(crate) kernel: Kernel,
-    /// Entries of the PID-pointer table, by APIC id.
-    pub(crate) pid_table: Vec<u64>,
-    pub(crate) directed_yield: DirectedYield<Word>,
-    /// By vCPU, if it is kept who waits for whom.
-    pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
-    /// Its LAPICs, from the first IPI on.
-    pub(crate) apics: Option<Box<Apics>>,
     /// Index of its statistics.
     pub(crate) meter: usize,
     /// Its clocks, if it is to be migrated.
     pub(crate) clock: Option<Box<GuestClock>>,
-    /// The VMM's thread that has stopped it.
-    pub(crate) paused_by: Option<crate::ids::TaskNr>,
-    /// How soon its vCPUs take interrupts.
-    pub(crate) answers: crate::books::Answers,
-    /// vCPUs that are not parked.
-    pub(crate) running: u32,
 }
 
-/// A guest's LAPICs.
-#[derive(Debug)]
-pub(crate) struct Apics {
-    pub(crate) bus: ApicBus,
-    /// Room for the vCPUs that an IPI reaches.
-    pub(crate) reached: Vec<u32>,
+/// All guests, and their vCPUs as the guests see them. Nothing outside of them writes to them.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    vms: Table<VmNr, Guest>,
+    cpus: Table<VcpuNr, GuestCpu>,
 }
 
-impl Vm {
-    /// Its LAPICs, set up as Linux does (`init_x2apic_ldr`; `default_init_apic_ldr` for up to 8 of
-    /// xAPIC, above that there are no logical ids).
-    pub(crate) fn apics(&mut self) -> &mut Apics {
-        let (vcpus, x2apic) = (self.vcpus, self.cfg.guest.x2apic);
-        self.apics.get_or_insert_with(|| {
-            let apic = |id: u32| Apic {
-                vcpu_id: id,
-                mode: if x2apic {
-                    ApicMode::X2apic
-                } else {
-                    ApicMode::Xapic
-                },
-                sw_enabled: true,
-                id: if x2apic { id } else { id << 24 },
-                ldr: match x2apic {
-                    true => (id >> 4) << 16 | 1 << (id & 15),
-                    false if vcpus <= 8 => 1 << (24 + id),
-                    false => 0,
-                },
-                dfr: u32::MAX,
-                arb_prio: 0,
-            };
-            let all = (0..vcpus).map(apic).collect();
-            Box::new(Apics {
-                bus: ApicBus::new(all, BusOptions::default()),
-                reached: Vec::new(),
-            })
-        })
+impl Guests {
+    pub(crate) fn reserve(&mut self, vms: usize, vcpus: usize) {
+        self.vms.reserve(vms);
+        self.cpus.reserve(vcpus);
+    }
+
+    pub(crate) fn add(&mut self, guest: Guest) -> VmNr {
+        self.vms.add(guest)
+    }
+
+    /// The next vCPU of a guest. The host's threads of a guest's vCPUs follow each other, so that the
+    /// first one's number is enough.
+    pub(crate) fn add_cpu(&mut self, vm: VmNr, index: u32, task: TaskNr) -> VcpuNr {
+        let guest = &mut self.vms[vm];
+        if index == 0 {
+            guest.first_task = task;
+        }
+        debug_assert_eq!(task.0, guest.first_task.0 + index, "threads out of order");
+        self.cpus.add(GuestCpu::new(vm, index))
+    }
+
+    /// The host's thread that runs a vCPU.
+    fn task_of(&self, vcpu: VcpuNr) -> TaskNr {
+        let v = &self.cpus[vcpu];
+        TaskNr(self.vms[v.vm].first_task.0 + v.index)
+    }
+
+    pub(crate) fn vms(&self) -> impl DoubleEndedIterator<Item = VmNr> + use<> {
+        self.vms.numbers()
+    }
+
+    pub(crate) fn vm(&self, vm: VmNr) -> &Guest {
+        &self.vms[vm]
+    }
+
+    pub(crate) fn cpu(&self, vcpu: VcpuNr) -> &GuestCpu {
+        &self.cpus[vcpu]
+    }
+
+    pub(crate) fn vcpu_of(&self, vm: VmNr, index: u32) -> VcpuNr {
+        VcpuNr(self.vms[vm].first_vcpu.0 + index)
+    }
+
+    /// The guest has been moved: these are its clocks from now on.
+    pub(crate) fn replace_clock(&mut self, vm: VmNr, clock: GuestClock) {
+        self.vms[vm].clock = Some(Box::new(clock));
+    }
+
+    /// The guest boots: its threads are there, and its clients send.
+    pub(crate) fn boot(&mut self, host: &mut Host<'_>, vm: VmNr) -> Sim {
+        let now = host.clock.now();
+        let kernel = &mut self.vms[vm].kernel;
+        for thread in kernel.threads.numbers() {
+            let t = &kernel.threads[thread];
+            let rq = RqId::nth(t.vcpu);
+            kernel.runnable[t.vcpu as usize] += 1;
+            kernel.fair.fork(t.fair, rq, now)?;
+        }
+        source::start(self, host, vm);
+        for index in 0..self.vms[vm].vcpus {
+            let vcpu = self.vcpu_of(vm, index);
+            self.cpus[vcpu].resched = Resched::Now;
+            self.cpus[vcpu].started = true;
+        }
+        Ok(())
+    }
+
+    /// The warm-up is over.
+    pub(crate) fn begin_measuring(&mut self) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.spin_ns = 0);
     }
 }
 
@@ -151,7 +179,7 @@ impl Vm {
 pub(crate) enum SpinOn {
     /// A spinlock.
     Lock(SpinId),
-    /// A mutex whose owner runs.
+    /// A mutex with a running owner.
     Mutex(MutexId),
     /// Answers to a function call.
     Call,
@@ -168,8 +196,8 @@ pub(crate) struct Spin {
     pub(crate) since_ns: u64,
     /// Since when the present stretch of it goes on, while it does.
     pub(crate) running_since: At,
-    /// Time spent in it on a CPU since it began or, for a paravirtual lock, since the vCPU last
-    /// halted or became the first to wait.
+    /// Time spent in it on a CPU since it began. For a paravirtual lock: since the vCPU last halted
+    /// or became the first waiter.
     pub(crate) spun_ns: u64,
 }
 
@@ -214,7 +242,7 @@ pub(crate) enum Micro {
     Passes(ThreadNr),
     /// The thread sleeps until then.
     SleepUntil(u64),
-    /// The thread will wait for a device, whose answer may come before it does.
+    /// The thread will wait for a device. The answer may come first.
     ExpectDevice,
     /// The thread blocks, unless it was woken since it said for what it waits.
     Block,
@@ -247,8 +275,11 @@ pub(crate) enum Micro {
 }
 
 /// The part of a vCPU that is the guest's.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct GuestCpu {
+    pub(crate) vm: VmNr,
+    /// Index within the VM.
+    pub(crate) index: u32,
     /// Steps of the thread, or of the idle loop.
     pub(crate) base: Steps,
     /// Steps of the interrupt's handler.
@@ -260,7 +291,7 @@ pub(crate) struct GuestCpu {
     pub(crate) preempt_off: u16,
     /// Of these: for locks of programs, at CPL 3.
     pub(crate) user_locks: u16,
-    /// The step in progress, whose end the CPU's timer says.
+    /// The step in progress; the CPU's timer fires at its end.
     pub(crate) running: Option<Micro>,
     /// What it does beyond taking time.
     pub(crate) stretch: stretch::Stretch,
@@ -269,8 +300,6 @@ pub(crate) struct GuestCpu {
     pub(crate) spin_limit: SpinLimit,
     pub(crate) current: Option<ThreadNr>,
     pub(crate) resched: Resched,
-    /// A paravirtual spinlock was passed on to this vCPU while it was halted.
-    pub(crate) pv_unhalted: bool,
     /// In the idle loop.
     pub(crate) idle: bool,
     /// `TIF_POLLING_NRFLAG`: the idle loop looks before it halts.
@@ -282,14 +311,52 @@ pub(crate) struct GuestCpu {
     pub(crate) tick_at: At,
     /// What the LAPIC timer is programmed to.
     pub(crate) programmed: At,
-    /// vCPUs whose function is to be called here.
+    /// vCPUs that have asked for a function call here.
     pub(crate) calls: Vec<u32>,
     /// Answers that this vCPU's function call waits for.
     pub(crate) awaited_calls: u32,
     pub(crate) started: bool,
+    /// When the step in progress ends by itself, in ns.
+    step_ends: u64,
+    /// When the preemption timer fires, while in the guest.
+    hv_at: At,
+    /// Spinning on a CPU, in ns.
+    pub(crate) spin_ns: u64,
 }
 
 impl GuestCpu {
+    fn new(vm: VmNr, index: u32) -> Self {
+        Self {
+            vm,
+            index,
+            base: Steps::default(),
+            irq: Steps::default(),
+            in_irq: None,
+            irqs_off: false,
+            preempt_off: 0,
+            user_locks: 0,
+            running: None,
+            stretch: stretch::Stretch::None,
+            spin: None,
+            spin_limit: SpinLimit::None,
+            current: None,
+            resched: Resched::None,
+            idle: false,
+            polling: false,
+            halt_poll: idle::GuestHaltPoll::default(),
+            clock: clock::TaskClock::default(),
+            sleepers: Vec::new(),
+            tick_at: At::NEVER,
+            programmed: At::NEVER,
+            calls: Vec::new(),
+            awaited_calls: 0,
+            started: false,
+            step_ends: 0,
+            hv_at: At::NEVER,
+            spin_ns: 0,
+        }
+    }
+
     /// RFLAGS.IF, and no handler is running.
     pub(crate) fn takes_interrupts(&self) -> bool {
         self.in_irq.is_none() && !self.irqs_off
@@ -345,15 +412,6 @@ impl GuestCpu {
             queue.pop_front();
         }
         runs
-    }
-
-    /// Asks for the memory that its lists are in.
-    pub(crate) fn prefetch(&self) {
-        self.base.prefetch();
-        self.irq.prefetch();
-        if let Some(first) = self.sleepers.last() {
-            prefetch(first);
-        }
     }
 
     /// Takes the next step.

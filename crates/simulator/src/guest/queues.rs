@@ -9,7 +9,7 @@ use crate::program::{Passes, QueueId};
 /// A queue's counts, or [`WAITED`].
 type Level = u64;
 
-/// Somebody waits for the queue, which has no counts then.
+/// A thread waits for the queue, which has no counts then.
 const WAITED: Level = u64::MAX;
 
 /// What of a queue is asked for less often.
@@ -62,7 +62,7 @@ impl Queues {
         !matches!(self.levels[queue.0 as usize], 0 | WAITED)
     }
 
-    /// Whether somebody waits.
+    /// Whether a thread waits.
     pub(crate) fn is_waited(&self, queue: QueueId) -> bool {
         self.levels[queue.0 as usize] == WAITED
     }
@@ -74,7 +74,7 @@ impl Queues {
         has
     }
 
-    /// There is one count more in a queue for which nobody waits.
+    /// Adds a count to a queue without waiters.
     pub(crate) fn add_count(&mut self, queue: QueueId) {
         debug_assert!(!self.is_waited(queue));
         self.levels[queue.0 as usize] += 1;
@@ -105,49 +105,49 @@ impl Queues {
 
 /// Counts on their way through passes of a series.
 impl Queues {
-    /// Takes what passes take from number `first` on, `most` at most, as long as there are counts and
-    /// nobody waits for what the passes will give. How many.
-    pub(crate) fn take_passes(&mut self, what: &Passes, first: u32, most: u32) -> u32 {
+    /// Takes what up to `maximum` passes take, from number `first` on. It ends where counts do, or
+    /// where a thread waits for what a pass will give. How many.
+    pub(crate) fn take_passes(&mut self, what: &Passes, first: u32, maximum: u32) -> u32 {
         if what.width <= 1 {
             if self.is_waited(what.give) || !self.has_counts(what.take) {
                 return 0;
             }
             let level = &mut self.levels[what.take.0 as usize];
-            let n = u64::from(most).min(*level);
+            let n = u64::from(maximum).min(*level);
             *level -= n;
             return n as u32;
         }
         let levels = &mut *self.levels;
-        let passes = what.passes_from(first).take(most as usize);
-        let taken = passes.take_while(|&(take, give)| {
+        let passes = what.passes_from(first).take(maximum as usize);
+        let accepted = passes.take_while(|&(take, give)| {
             let waited = levels[give.0 as usize] == WAITED;
             let level = &mut levels[take.0 as usize];
             let takes = !waited && !matches!(*level, 0 | WAITED);
             *level -= u64::from(takes);
             takes
         });
-        taken.count() as u32
+        accepted.count() as u32
     }
 
-    /// So many passes from number `first` on give their counts: nobody waits for them.
-    pub(crate) fn give_passes(&mut self, what: &Passes, first: u32, n: u32) {
-        self.add_counts(what.give, what, first, n);
+    /// So many passes from number `first` on give their counts: no thread waits for them.
+    pub(crate) fn give_passes(&mut self, passes: &Passes, first: u32, n: u32) {
+        self.add_counts(passes.give, passes, first, n);
     }
 
     /// They do not take place: what they have taken is there again.
-    pub(crate) fn give_back(&mut self, what: &Passes, first: u32, n: u32) {
-        self.add_counts(what.take, what, first, n);
+    pub(crate) fn give_back(&mut self, passes: &Passes, first: u32, n: u32) {
+        self.add_counts(passes.take, passes, first, n);
     }
 
     /// A count for each pass in its queue, of which `queue` is the first.
-    fn add_counts(&mut self, queue: QueueId, what: &Passes, first: u32, n: u32) {
-        if what.width <= 1 {
+    fn add_counts(&mut self, queue: QueueId, passes: &Passes, first: u32, n: u32) {
+        if passes.width <= 1 {
             debug_assert!(n == 0 || !self.is_waited(queue));
             self.levels[queue.0 as usize] += u64::from(n);
             return;
         }
         let levels = &mut *self.levels;
-        for place in what.places_from(first).take(n as usize) {
+        for place in passes.places_from(first).take(n as usize) {
             let level = &mut levels[(queue.0 + place) as usize];
             debug_assert!(*level != WAITED);
             *level += 1;
@@ -171,12 +171,12 @@ pub(crate) struct Passing {
 
 impl Passing {
     /// One of `vcpus` begins with passes of a series.
-    pub(crate) fn begin(&mut self, vcpu: u32, vcpus: u32, what: &Passes) {
+    pub(crate) fn begin(&mut self, vcpu: u32, vcpus: u32, passes: &Passes) {
         if self.spans.is_empty() {
             self.spans.resize(vcpus as usize, Span::default());
         }
-        let (low, high) = (what.take.min(what.give), what.take.max(what.give));
-        let last = high.0 + (what.width.max(1) - 1) * what.stride;
+        let (low, high) = (passes.take.min(passes.give), passes.take.max(passes.give));
+        let last = high.0 + (passes.width.max(1) - 1) * passes.stride;
         self.spans[vcpu as usize] = Span {
             first: low.0,
             len: last - low.0 + 1,

@@ -1,10 +1,11 @@
 //! Requests from clients beyond the guest's network card.
 
+use super::{DeviceInterrupt, Guests};
 use crate::engine::Random;
 use crate::fault::Sim;
-use crate::ids::{VcpuNr, VmNr};
-use crate::machine::{Machine, Message};
-use crate::program::{QueueId, SourceId};
+use crate::host::{Host, Message};
+use crate::ids::{ThreadNr, VcpuNr, VmNr};
+use crate::program::{DeviceId, QueueId, SourceId};
 
 use super::build::Arrivals;
 
@@ -20,83 +21,118 @@ pub(crate) struct Source {
     pub(crate) random: Random,
     /// When the requests at the card arrived that no thread has taken, oldest first.
     pub(crate) arrived: std::collections::VecDeque<u64>,
-    /// Requests whose interrupt has not been handled.
+    /// Requests that no interrupt's handler has seen.
     pub(crate) pending: u32,
 }
 
-impl Machine<'_> {
-    /// The guest has started: clients send.
-    pub(crate) fn start_sources(&mut self, vm: VmNr) {
-        for number in 0..self.vms[vm].kernel.sources.len() as u32 {
-            let clients = match self.vms[vm].kernel.sources[number as usize].arrivals {
-                Arrivals::Open { .. } => 1,
-                Arrivals::Closed { clients, .. } => clients,
-            };
-            for _ in 0..clients {
-                self.next_request(vm, number);
-            }
-        }
-    }
+/// The device works on the request for as long as it takes.
+pub(crate) fn start_device(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vm: VmNr,
+    device: DeviceId,
+    thread: ThreadNr,
+) {
+    let time = host.clock.now() + guests.vms[vm].kernel.device_latency(device.0);
+    let device = device.0;
+    host.clock
+        .post(time, Message::Device { vm, device, thread });
+}
 
-    /// The next request comes after the clients' time to think, or after the open stream's gap.
-    fn next_request(&mut self, vm: VmNr, number: u32) {
-        let source = &mut self.vms[vm].kernel.sources[number as usize];
-        let mean = match source.arrivals {
-            Arrivals::Open { mean_gap_ns } => mean_gap_ns,
-            Arrivals::Closed { think_ns, .. } => think_ns,
+/// A device has finished a thread's request: the interrupt that says so.
+pub(crate) fn device_done(
+    guests: &mut Guests,
+    vm: VmNr,
+    device: u32,
+    thread: ThreadNr,
+) -> DeviceInterrupt {
+    guests.vms[vm].kernel.device_done(device, thread)
+}
+
+/// The guest has started: clients send.
+pub(crate) fn start(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr) {
+    for number in 0..guests.vms[vm].kernel.sources.len() as u32 {
+        let clients = match guests.vms[vm].kernel.sources[number as usize].arrivals {
+            Arrivals::Open { .. } => 1,
+            Arrivals::Closed { clients, .. } => clients,
         };
-        let at = self.now + source.random.exponential(mean).max(1);
-        self.post(at, Message::Request { vm, source: number });
-    }
-
-    /// A request reaches the card: it interrupts unless an interrupt is already pending.
-    pub(crate) fn request_arrived(&mut self, vm: VmNr, number: u32) -> Sim {
-        let now = self.now;
-        let source = &mut self.vms[vm].kernel.sources[number as usize];
-        source.arrived.push_back(now);
-        source.pending += 1;
-        let (first, vcpu, vector) = (source.pending == 1, source.vcpu, source.vector);
-        if matches!(source.arrivals, Arrivals::Open { .. }) {
-            self.next_request(vm, number);
-        }
-        if first {
-            return self.device_raises(vm, vcpu, vector);
-        }
-        Ok(())
-    }
-
-    /// The driver takes all that has come (`napi_poll`).
-    pub(crate) fn guest_polls_cards(&mut self, vcpu: VcpuNr, vector: u8) -> Sim {
-        let vm = self.vcpus[vcpu].vm;
-        for number in 0..self.vms[vm].kernel.sources.len() {
-            let source = &mut self.vms[vm].kernel.sources[number];
-            if source.vector != vector || source.pending == 0 {
-                continue;
-            }
-            let (queue, requests) = (source.queue, core::mem::take(&mut source.pending));
-            self.guest_give(vcpu, queue, requests)?;
-        }
-        Ok(())
-    }
-
-    /// A thread takes the oldest request; the answer is when it came.
-    pub(crate) fn guest_take_request(&mut self, vcpu: VcpuNr, source: SourceId) -> Sim<u64> {
-        let vm = self.vcpus[vcpu].vm;
-        match self.vms[vm].kernel.sources[source.0 as usize]
-            .arrived
-            .pop_front()
-        {
-            Some(at) => Ok(at),
-            None => self.broken("a request was taken twice"),
+        for _ in 0..clients {
+            next_request(guests, host, vm, number);
         }
     }
+}
 
-    /// The host has the answer: its client thinks, then asks again.
-    pub(crate) fn source_answered(&mut self, vcpu: VcpuNr, source: SourceId) {
-        let vm = self.vcpus[vcpu].vm;
-        let arrivals = self.vms[vm].kernel.sources[source.0 as usize].arrivals;
-        if matches!(arrivals, Arrivals::Closed { .. }) {
-            self.next_request(vm, source.0);
+/// The next request comes after the clients' time to think, or after the open stream's gap.
+fn next_request(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, number: u32) {
+    let source = &mut guests.vms[vm].kernel.sources[number as usize];
+    let mean = match source.arrivals {
+        Arrivals::Open { mean_gap_ns } => mean_gap_ns,
+        Arrivals::Closed { think_ns, .. } => think_ns,
+    };
+    let time = host.clock.now() + source.random.exponential(mean).max(1);
+    host.clock
+        .post(time, Message::Request { vm, source: number });
+}
+
+/// A request reaches the card: it interrupts unless an interrupt is already pending.
+pub(crate) fn request_arrived(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vm: VmNr,
+    number: u32,
+) -> Option<DeviceInterrupt> {
+    let now = host.clock.now();
+    let source = &mut guests.vms[vm].kernel.sources[number as usize];
+    source.arrived.push_back(now);
+    source.pending += 1;
+    let (first, vcpu, vector) = (source.pending == 1, source.vcpu, source.vector);
+    if matches!(source.arrivals, Arrivals::Open { .. }) {
+        next_request(guests, host, vm, number);
+    }
+    first.then_some(DeviceInterrupt { vcpu, vector })
+}
+
+/// The driver takes all that has come (`napi_poll`).
+pub(crate) fn poll_cards(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    vector: u8,
+) -> Sim {
+    let vm = guests.cpus[vcpu].vm;
+    for number in 0..guests.vms[vm].kernel.sources.len() {
+        let source = &mut guests.vms[vm].kernel.sources[number];
+        if source.vector != vector || source.pending == 0 {
+            continue;
         }
+        let (queue, requests) = (source.queue, core::mem::take(&mut source.pending));
+        guests.give_counts(host, vcpu, queue, requests)?;
+    }
+    Ok(())
+}
+
+/// A thread takes the oldest request; the answer is when it came.
+pub(crate) fn take_request(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    source: SourceId,
+) -> Sim<u64> {
+    let vm = guests.cpus[vcpu].vm;
+    match guests.vms[vm].kernel.sources[source.0 as usize]
+        .arrived
+        .pop_front()
+    {
+        Some(time) => Ok(time),
+        None => host.broken("a request was taken twice"),
+    }
+}
+
+/// The host has the answer: its client thinks, then asks again.
+pub(crate) fn answered(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, source: SourceId) {
+    let vm = guests.cpus[vcpu].vm;
+    let arrivals = guests.vms[vm].kernel.sources[source.0 as usize].arrivals;
+    if matches!(arrivals, Arrivals::Closed { .. }) {
+        next_request(guests, host, vm, source.0);
     }
 }

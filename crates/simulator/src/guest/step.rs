@@ -1,216 +1,229 @@
 //! A vCPU in guest mode, step by step.
 
 use super::stretch::Series;
-use super::{Micro, SpinLimit, ThreadState};
+use super::{
+    Guests, Micro, SpinLimit, SpinOn, ThreadState, call, clock, counter, idle, irq, lock, mutex,
+    source, spin, stretch, timer,
+};
+use crate::at::At;
 use crate::fault::Sim;
+use crate::host::{Host, Phase};
 use crate::ids::{CpuNr, VcpuNr};
-use crate::kvm::{Exit, VcpuRun};
-use crate::machine::Machine;
+use crate::kvm::Exit;
 use crate::program::{Op, SourceId, SpinId};
 
-impl Machine<'_> {
-    /// The guest runs on from where it was.
-    pub(crate) fn guest_resume(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let g = &mut self.vcpus[vcpu].guest;
-        g.running = None;
-        self.guest_go(cpu, vcpu)
+/// What a vCPU in guest mode has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There is more to do at this instant.
+    More,
+    /// A step takes time, or waits in the guest.
+    Waits,
+    /// It begins to spin, or looks again: the window of pause-loop exiting is the hypervisor's.
+    Spin(SpinOn),
+    /// An instruction that may leave the guest.
+    Exit(Exit),
+}
+
+impl Guests {
+    /// The guest is entered: nothing is in progress.
+    pub(crate) fn resume(&mut self, vcpu: VcpuNr) {
+        self.cpus[vcpu].running = None;
     }
 
-    /// The guest's step in progress is over, or the preemption timer or the PLE window is.
-    pub(crate) fn guest_step(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        self.spin_left(cpu, vcpu);
-        let v = &mut self.vcpus[vcpu];
-        if v.run == VcpuRun::Exiting {
-            return self.vcpu_exited(cpu, vcpu, Exit::Pause);
+    /// The step in progress is over, or its time is up: if that is a stretch of spinning, what was to
+    /// end it.
+    pub(crate) fn step_over(
+        &mut self,
+        host: &mut Host<'_>,
+        cpu: CpuNr,
+        vcpu: VcpuNr,
+    ) -> Option<SpinLimit> {
+        let v = &mut self.cpus[vcpu];
+        if matches!(v.running, Some(Micro::Spin(_))) {
+            let limit = v.spin_limit;
+            self.stop(host, cpu, vcpu);
+            return Some(limit);
         }
-        if v.hv_at.get().is_some_and(|at| at <= self.now) {
-            self.stop_guest(cpu, vcpu);
-            return self.vm_exit(cpu, vcpu, Exit::PreemptionTimer);
+        if let Some(Micro::Run { ns, .. }) = v.running.take() {
+            stretch::settle(self, host, vcpu, ns, 0);
         }
-        let Some(Micro::Spin(_)) = v.guest.running else {
-            if let Some(Micro::Run { ns, kernel }) = v.guest.running.take() {
-                self.settle(vcpu, ns, 0);
-                if !kernel {
-                    self.look_ahead_to_sleep(vcpu);
-                }
+        None
+    }
+
+    /// Takes the next step.
+    pub(crate) fn advance(
+        &mut self,
+        host: &mut Host<'_>,
+        cpu: CpuNr,
+        vcpu: VcpuNr,
+    ) -> Sim<Progress> {
+        // Steps of the same kind are one.
+        if let Some((ns, kernel)) = self.cpus[vcpu].take_runs() {
+            if ns == 0 {
+                return Ok(Progress::More);
             }
-            return self.guest_go(cpu, vcpu);
-        };
-        let limit = v.guest.spin_limit;
-        self.stop_guest(cpu, vcpu);
-        match limit {
-            SpinLimit::Ple => self.vm_exit(cpu, vcpu, Exit::Pause),
-            _ => self.guest_resume(cpu, vcpu),
+            let ns = match kernel {
+                true => stretch::stretch(self, host, vcpu, ns),
+                false => ns,
+            };
+            self.run_for(host, cpu, vcpu, Micro::Run { ns, kernel }, ns);
+            return Ok(Progress::Waits);
         }
+        let Some(micro) = self.cpus[vcpu].take() else {
+            if self.cpus[vcpu].in_irq.is_some() {
+                irq::iret(self, host, vcpu)?;
+            } else if !self.next_step(host, vcpu)? {
+                return Ok(Progress::Waits);
+            }
+            return Ok(Progress::More);
+        };
+        let waits = match micro {
+            Micro::Exit(Exit::Hlt) if idle::skips_halt(self, vcpu) => false,
+            Micro::Exit(exit) => return Ok(Progress::Exit(exit)),
+            Micro::Spin(awaited) => return Ok(Progress::Spin(awaited)),
+            Micro::Passes(thread) => stretch::run_passes(self, host, cpu, vcpu, thread),
+            micro_step => {
+                self.execute(host, vcpu, micro_step)?;
+                false
+            }
+        };
+        Ok(if waits {
+            Progress::Waits
+        } else {
+            Progress::More
+        })
+    }
+
+    /// Whether the preemption timer has fired by now.
+    pub(crate) fn preemption_timer_fired(&self, host: &Host<'_>, vcpu: VcpuNr) -> bool {
+        let time = self.cpus[vcpu].hv_at.get();
+        time.is_some_and(|time| time <= host.clock.now())
+    }
+
+    /// The preemption timer fires at `time`, while in the guest.
+    pub(crate) fn set_preemption_timer(&mut self, vcpu: VcpuNr, time: At) {
+        self.cpus[vcpu].hv_at = time;
+    }
+
+    /// What is left, by the clock, of a step that computes.
+    pub(crate) fn compute_left(&self, vcpu: VcpuNr, now: u64) -> Option<u64> {
+        let v = &self.cpus[vcpu];
+        let computes = matches!(v.running, Some(Micro::Run { .. }));
+        computes.then(|| v.step_ends.saturating_sub(now))
+    }
+
+    /// The step in progress ends at `until`: when the CPU's timer fires, which may be for the
+    /// preemption timer.
+    pub(crate) fn move_end(&mut self, vcpu: VcpuNr, end: u64) -> u64 {
+        let v = &mut self.cpus[vcpu];
+        v.step_ends = end;
+        v.hv_at.get().map_or(end, |time| time.min(end))
+    }
+
+    /// The host's CPU on which the vCPU's thread runs.
+    pub(super) fn cpu_of(&self, host: &Host<'_>, vcpu: VcpuNr) -> Option<CpuNr> {
+        let task = self.task_of(vcpu);
+        let cpu = host.tasks()[task].cpu;
+        let c = &host.cpus()[cpu];
+        (c.phase == Phase::Run && c.current == Some(task)).then_some(cpu)
     }
 
     /// Stops what the guest is doing, for an exit or an interrupt: what is left comes first when it
     /// goes on.
-    pub(crate) fn stop_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr) {
-        self.interrupted(cpu);
-        let left = self.vcpus[vcpu].step_ends.saturating_sub(self.now);
-        let left = self.work_in(cpu, left);
-        let v = &mut self.vcpus[vcpu];
-        let Some(running) = v.guest.running.take() else {
-            return;
-        };
-        match running {
-            Micro::Run { ns, kernel } => {
+    pub(crate) fn stop(&mut self, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) {
+        host.interrupted(cpu);
+        let remaining = self.cpus[vcpu].step_ends.saturating_sub(host.clock.now());
+        // What is left is work, not time: a busy sibling slows the CPU until the step goes on.
+        let remaining = host.work_in(cpu, remaining);
+        let v = &mut self.cpus[vcpu];
+        match v.running.take() {
+            // A stretch was cut at this instant: what follows is on the list already.
+            None => {}
+            Some(Micro::Run { ns, kernel }) => {
                 // The CPU's timer may be set to an earlier end than the step's own.
-                let left = self.settle(vcpu, ns, left.min(ns));
-                if left > 0 {
-                    let run = Micro::Run { ns: left, kernel };
-                    self.vcpus[vcpu].guest.push_next(run);
+                let remaining = stretch::settle(self, host, vcpu, ns, remaining.min(ns));
+                if remaining > 0 {
+                    let run = Micro::Run {
+                        ns: remaining,
+                        kernel,
+                    };
+                    self.cpus[vcpu].push_next(run);
                 }
             }
-            Micro::Spin(_) => {
-                v.guest.push_next(running);
-                self.spin_stretch_over(vcpu, self.now);
+            Some(spin @ Micro::Spin(_)) => {
+                v.push_next(spin);
+                spin::end_stretch(self, vcpu, host.clock.now());
             }
-            other => v.guest.push_next(other),
-        }
-    }
-
-    /// Works off steps until one takes time or leaves the guest.
-    fn guest_go(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let mut turns = 0u32;
-        loop {
-            turns += 1;
-            if turns > 1_000_000 {
-                return Err(self.no_progress("a guest's thread takes no time").into());
-            }
-            if self.vcpus[vcpu].guest.takes_interrupts() && self.take_virtual_irq(vcpu) {
-                continue;
-            }
-            let v = &mut self.vcpus[vcpu];
-            if v.window && v.guest.takes_interrupts() {
-                return self.vm_exit(cpu, vcpu, Exit::InterruptWindow);
-            }
-            // Steps of the same kind are one.
-            if let Some((ns, kernel)) = v.guest.take_runs() {
-                if ns == 0 {
-                    continue;
-                }
-                let ns = match kernel {
-                    true => self.stretch(vcpu, ns),
-                    false => ns,
-                };
-                self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns);
-                return Ok(());
-            }
-            let Some(micro) = self.vcpus[vcpu].guest.take() else {
-                if self.vcpus[vcpu].guest.in_irq.is_some() {
-                    self.guest_iret(vcpu)?;
-                } else if !self.guest_next(vcpu)? {
-                    return Ok(());
-                }
-                continue;
-            };
-            match micro {
-                Micro::Exit(Exit::Hlt) if self.guest_skips_halt(vcpu) => {}
-                Micro::Exit(exit) => {
-                    if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
-                        self.vcpus[vcpu].books.sends(self.now);
-                    }
-                    if self.leaves_guest(cpu, vcpu, exit)? {
-                        return self.vm_exit(cpu, vcpu, exit);
-                    }
-                    if exit == Exit::Hlt {
-                        // HLT in the guest: nothing until an interrupt comes.
-                        self.guest_halts(cpu, vcpu, micro);
-                        return Ok(());
-                    }
-                }
-                Micro::Spin(on) => {
-                    if self.guest_spin(cpu, vcpu, on)? {
-                        return Ok(());
-                    }
-                }
-                Micro::Passes(thread) => {
-                    if self.guest_passes(cpu, vcpu, thread) {
-                        return Ok(());
-                    }
-                }
-                other => self.guest_do(vcpu, other)?,
-            }
+            Some(step) => v.push_next(step),
         }
     }
 
     /// A step of the guest takes `ns`, or until the preemption timer fires.
-    pub(crate) fn guest_stay(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro, ns: u64) {
-        let debt = self.cpus[cpu].debt_ns;
-        let ns = self.slowed(cpu, ns);
-        let v = &mut self.vcpus[vcpu];
-        v.guest.running = Some(micro);
-        v.step_began(self.now + debt, ns);
-        let until = match v.hv_at.get() {
-            Some(at) => ns.min(at.saturating_sub(self.now + debt)),
+    pub(crate) fn run_for(
+        &mut self,
+        host: &mut Host<'_>,
+        cpu: CpuNr,
+        vcpu: VcpuNr,
+        micro: Micro,
+        ns: u64,
+    ) {
+        let debt = host.cpus()[cpu].debt_ns;
+        let ns = host.slowed(cpu, ns);
+        let v = &mut self.cpus[vcpu];
+        v.running = Some(micro);
+        v.step_began(host.clock.now() + debt, ns);
+        let length = match v.hv_at.get() {
+            Some(time) => ns.min(time.saturating_sub(host.clock.now() + debt)),
             None => ns,
         };
-        self.stay(cpu, until);
+        host.stay(cpu, length);
     }
 
-    fn guest_halts(&mut self, cpu: CpuNr, vcpu: VcpuNr, micro: Micro) {
-        let v = &mut self.vcpus[vcpu];
-        v.guest.running = Some(micro);
-        if let Some(at) = v.hv_at.get() {
-            let ns = at.saturating_sub(self.now);
-            self.stay(cpu, ns);
-        }
-    }
-
-    /// Whether an instruction leaves the guest. If not, its effect is done here.
-    fn leaves_guest(&mut self, cpu: CpuNr, vcpu: VcpuNr, exit: Exit) -> Sim<bool> {
-        let v = &mut self.vcpus[vcpu];
-        match exit {
-            Exit::Eoi if v.shared.apicv() => {
-                let eoi = v.lapic.virtual_eoi(&self.stats.mechanisms);
-                Ok(eoi.exits)
-            }
-            Exit::Eoi if self.vms[v.vm].cfg.guest.pv_eoi => {
-                let source = v.posted.source(&v.shared, &self.stats.mechanisms);
-                v.lapic.eoi(&source);
-                // More to come: the hypervisor did not offer to skip the exit.
-                Ok(v.lapic.has_interrupt(&source).is_some())
-            }
-            Exit::Hlt => {
-                let guest = &self.vms[v.vm].cfg.guest;
-                Ok(!(guest.hlt_in_guest || guest.mwait_in_guest))
-            }
-            Exit::Icr { vector, to } => self.needs_icr_exit(cpu, vcpu, vector, to),
-            _ => Ok(true),
+    /// HLT in the guest: nothing until an interrupt comes.
+    pub(crate) fn halt(&mut self, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) {
+        let v = &mut self.cpus[vcpu];
+        v.running = Some(Micro::Exit(Exit::Hlt));
+        if let Some(time) = v.hv_at.get() {
+            let ns = time.saturating_sub(host.clock.now());
+            host.stay(cpu, ns);
         }
     }
 
     /// What an interrupted HLT or a stopped step did not need is forgotten; the thread's next step.
     /// `false`: the vCPU waits in the guest.
-    fn guest_next(&mut self, vcpu: VcpuNr) -> Sim<bool> {
-        self.guest_leaves_poll(vcpu)?;
-        let g = &self.vcpus[vcpu].guest;
-        if g.resched != stealtime_hypervisor::eevdf::Resched::None && g.preempt_off == 0 {
-            self.guest_schedule(vcpu)?;
+    fn next_step(&mut self, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim<bool> {
+        idle::leave_poll(self, host, vcpu)?;
+        let g = &self.cpus[vcpu];
+        if g.resched != stealtime_hypervisor::fair::Resched::None && g.preempt_off == 0 {
+            self.schedule(host, vcpu)?;
             return Ok(true);
         }
-        match self.vcpus[vcpu].guest.current {
-            Some(thread) => self.thread_step(vcpu, thread).map(|()| true),
+        match self.cpus[vcpu].current {
+            Some(thread) => self.thread_step(host, vcpu, thread).map(|()| true),
             None => {
-                self.guest_idles(vcpu);
+                idle::enter(self, host, vcpu);
                 Ok(true)
             }
         }
     }
 
     /// Asks the thread's program for its next step and spells it out.
-    fn thread_step(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr) -> Sim {
-        let now = self.now;
-        let vm = self.vcpus[vcpu].vm;
-        if self.series_goes_on(vm, thread) {
-            self.vcpus[vcpu].guest.push(Micro::Passes(thread));
+    fn thread_step(
+        &mut self,
+        host: &mut Host<'_>,
+        vcpu: VcpuNr,
+        thread: crate::ids::ThreadNr,
+    ) -> Sim {
+        let now = host.clock.now();
+        let vm = self.cpus[vcpu].vm;
+        if stretch::series_goes_on(self, host, vm, thread) {
+            self.cpus[vcpu].push(Micro::Passes(thread));
             return Ok(());
         }
-        let measuring = self.books.measuring();
+        let measuring = host.out.books.measuring();
         let machine_vm = &mut self.vms[vm];
-        let meter = &mut self.stats.meters[machine_vm.meter];
+        let meter = &mut host.out.stats.meters[machine_vm.meter];
         let t = &mut machine_vm.kernel.threads[thread];
         let reply = core::mem::take(&mut t.reply);
         let op = t.program.next(reply, now, &mut |record| {
@@ -219,20 +232,26 @@ impl Machine<'_> {
             }
         });
         debug_assert_eq!(t.state, ThreadState::Runnable);
-        self.spell_out(vcpu, thread, op);
+        self.spell_out(host, vcpu, thread, op);
         Ok(())
     }
 
     #[inline(never)]
-    fn spell_out(&mut self, vcpu: VcpuNr, thread: crate::ids::ThreadNr, op: Op) {
+    fn spell_out(
+        &mut self,
+        host: &mut Host<'_>,
+        vcpu: VcpuNr,
+        thread: crate::ids::ThreadNr,
+        op: Op,
+    ) {
         let syscall = Micro::Run {
-            ns: u64::from(self.costs.guest_syscall_ns / 2),
+            ns: u64::from(host.costs.guest_syscall_ns / 2),
             kernel: true,
         };
-        let now = self.now;
+        let now = host.clock.now();
         // The doorbell of an assigned device is mapped: a write to it does not leave the guest.
-        let assigned = self.vms[self.vcpus[vcpu].vm].cfg.assigned_device;
-        let g = &mut self.vcpus[vcpu].guest;
+        let assigned = self.vms[self.cpus[vcpu].vm].cfg.assigned_device;
+        let g = &mut self.cpus[vcpu];
         let run = |ns, kernel| Micro::Run { ns, kernel };
         match op {
             Op::Compute(ns) => g.push(run(ns, false)),
@@ -244,14 +263,14 @@ impl Machine<'_> {
             }
             Op::Cpuid => g.push(Micro::Exit(Exit::Cpuid)),
             Op::ReadClock => g.push(Micro::ReadClock),
-            Op::ReadCounter(ns) => self.spell_out_counter(vcpu, ns),
+            Op::ReadCounter(ns) => counter::spell_out_counter(self, host, vcpu, ns),
             Op::Sleep(ns) => {
                 g.push(syscall);
                 g.push(Micro::SleepUntil(now + ns));
             }
-            Op::SleepUntil(at) => {
+            Op::SleepUntil(time) => {
                 g.push(syscall);
-                g.push(Micro::SleepUntil(at));
+                g.push(Micro::SleepUntil(time));
             }
             Op::Wait(queue) => {
                 g.push(syscall);
@@ -264,7 +283,7 @@ impl Machine<'_> {
             }
             Op::Passes(passes) => {
                 g.push(Micro::Passes(thread));
-                let vm = &mut self.vms[self.vcpus[vcpu].vm];
+                let vm = &mut self.vms[self.cpus[vcpu].vm];
                 vm.kernel.threads[thread].series = Some(Series::new(passes));
             }
             Op::Section {
@@ -293,7 +312,7 @@ impl Machine<'_> {
                 });
                 g.push(Micro::Block);
             }
-            Op::KickOthers => self.spell_out_kicks(vcpu),
+            Op::KickOthers => self.spell_out_kicks(host, vcpu),
             Op::Receive(source) => self.spell_out_receive(vcpu, source, syscall),
             Op::Respond(source) => {
                 let answer = match assigned {
@@ -314,80 +333,80 @@ impl Machine<'_> {
     }
 
     fn spell_out_receive(&mut self, vcpu: VcpuNr, source: SourceId, syscall: Micro) {
-        let kernel = &self.vms[self.vcpus[vcpu].vm].kernel;
+        let kernel = &self.vms[self.cpus[vcpu].vm].kernel;
         let queue = kernel.sources[source.0 as usize].queue;
         let (wait, take) = (Micro::Wait(queue), Micro::TakeRequest(source));
         for micro in [syscall, wait, take, syscall] {
-            self.vcpus[vcpu].guest.push(micro);
+            self.cpus[vcpu].push(micro);
         }
     }
 
-    fn spell_out_kicks(&mut self, vcpu: VcpuNr) {
-        let v = &self.vcpus[vcpu];
-        let (own, n) = (v.index, self.vms[v.vm].vcpus);
-        let others: Vec<u32> = (0..n).filter(|&index| index != own).collect();
+    fn spell_out_kicks(&mut self, host: &mut Host<'_>, vcpu: VcpuNr) {
+        let v = &self.cpus[vcpu];
+        let (own_index, n) = (v.index, self.vms[v.vm].vcpus);
+        let rest: Vec<u32> = (0..n).filter(|&index| index != own_index).collect();
         // The thread's steps are none: what comes next comes now.
-        self.vcpus[vcpu].guest.push_next(Micro::IrqsOn);
-        self.guest_send_ipis(vcpu, super::KICK_VECTOR, &others);
-        self.vcpus[vcpu].guest.push_next(Micro::IrqsOff);
+        self.cpus[vcpu].push_next(Micro::IrqsOn);
+        call::send_ipis(self, host, vcpu, super::KICK_VECTOR, &rest);
+        self.cpus[vcpu].push_next(Micro::IrqsOff);
     }
 
     /// Does a step that takes no time of its own.
-    fn guest_do(&mut self, vcpu: VcpuNr, micro: Micro) -> Sim {
+    fn execute(&mut self, host: &mut Host<'_>, vcpu: VcpuNr, micro: Micro) -> Sim {
         match micro {
-            Micro::IrqsOff => self.vcpus[vcpu].guest.irqs_off = true,
-            Micro::IrqsOn => self.vcpus[vcpu].guest.irqs_off = false,
-            Micro::Handle(vector) => self.guest_handle(vcpu, vector)?,
+            Micro::IrqsOff => self.cpus[vcpu].irqs_off = true,
+            Micro::IrqsOn => self.cpus[vcpu].irqs_off = false,
+            Micro::Handle(vector) => irq::handle(self, host, vcpu, vector)?,
             Micro::ReadClock => {
-                let ns = self.read_guest_clock(vcpu);
+                let ns = clock::read_clock(self, host, vcpu);
                 self.reply(vcpu, ns);
             }
             Micro::ReadCounter => {
-                let count = self.read_guest_counter(vcpu)?;
+                let count = counter::read_counter(self, host, vcpu)?;
                 self.reply(vcpu, count);
             }
-            Micro::Wait(queue) => self.guest_wait(vcpu, queue)?,
-            Micro::Wake(queue, n) => self.guest_give(vcpu, queue, n)?,
-            Micro::SleepUntil(at) => self.guest_sleep(vcpu, at)?,
-            Micro::ExpectDevice => self.guest_expect(vcpu, ThreadState::WaitsDevice),
-            Micro::Block => self.guest_block_unless_woken(vcpu)?,
-            Micro::TryLock(lock) => self.guest_try_lock(vcpu, lock)?,
-            Micro::Unlock(lock) => self.guest_unlock(vcpu, lock)?,
-            Micro::TryMutex(mutex) => self.guest_try_mutex(vcpu, mutex)?,
-            Micro::RetryMutex(mutex) => self.guest_retry_mutex(vcpu, mutex)?,
-            Micro::UnlockMutex(mutex) => self.guest_unlock_mutex(vcpu, mutex)?,
+            Micro::Wait(queue) => self.wait(host, vcpu, queue)?,
+            Micro::Wake(queue, n) => self.give_counts(host, vcpu, queue, n)?,
+            Micro::SleepUntil(time) => timer::sleep(self, host, vcpu, time)?,
+            Micro::ExpectDevice => self.expect(vcpu, ThreadState::WaitsDevice),
+            Micro::Block => self.block_unless_woken(host, vcpu)?,
+            Micro::TryLock(lock) => lock::try_lock(self, host, vcpu, lock)?,
+            Micro::Unlock(lock) => lock::unlock(self, host, vcpu, lock)?,
+            Micro::TryMutex(mutex) => mutex::try_lock(self, host, vcpu, mutex)?,
+            Micro::RetryMutex(mutex) => mutex::retry(self, host, vcpu, mutex)?,
+            Micro::UnlockMutex(mutex) => mutex::unlock(self, host, vcpu, mutex)?,
             Micro::TakeRequest(source) => {
-                let at = self.guest_take_request(vcpu, source)?;
-                self.reply(vcpu, at);
+                let time = source::take_request(self, host, vcpu, source)?;
+                self.reply(vcpu, time);
             }
             Micro::Submit { device, thread } => {
-                self.start_device(self.vcpus[vcpu].vm, device, thread);
+                source::start_device(self, host, self.cpus[vcpu].vm, device, thread);
             }
-            Micro::Answer(source) => self.source_answered(vcpu, source),
+            Micro::Answer(source) => source::answered(self, host, vcpu, source),
             Micro::CallOver => {
-                let g = &mut self.vcpus[vcpu].guest;
+                let g = &mut self.cpus[vcpu];
                 g.preempt_off = g.preempt_off.saturating_sub(1);
                 g.push_next(Micro::CheckResched);
             }
-            Micro::Call { flush } => self.guest_call(vcpu, flush),
-            Micro::Yield => self.guest_yield(vcpu)?,
-            Micro::End => self.guest_block(vcpu, ThreadState::Dead)?,
+            Micro::Call { flush } => call::call_others(self, host, vcpu, flush),
+            Micro::Yield => self.yield_current(host, vcpu)?,
+            Micro::End => self.block(host, vcpu, ThreadState::Dead)?,
             Micro::CheckResched => {
-                let g = &self.vcpus[vcpu].guest;
-                if g.resched != stealtime_hypervisor::eevdf::Resched::None && g.preempt_off == 0 {
-                    self.guest_schedule(vcpu)?;
+                let g = &self.cpus[vcpu];
+                if g.resched != stealtime_hypervisor::fair::Resched::None && g.preempt_off == 0 {
+                    self.schedule(host, vcpu)?;
                 }
             }
             Micro::Run { .. } | Micro::Exit(_) | Micro::Spin(_) | Micro::Passes(_) => {
-                return self.broken("a step that takes time is done at once");
+                return host.broken("a step that takes time is done at once");
             }
         }
         Ok(())
     }
 
     fn reply(&mut self, vcpu: VcpuNr, reply: u64) {
-        let v = &self.vcpus[vcpu];
-        if let Some(thread) = v.guest.current {
+        let v = &self.cpus[vcpu];
+        if let Some(thread) = v.current {
             self.vms[v.vm].kernel.threads[thread].reply = reply;
         }
     }
@@ -404,9 +423,9 @@ fn section(lock: SpinId, held_ns: u64, then_ns: u64) -> [Micro; 4] {
     ]
 }
 
-impl crate::kvm::Vcpu {
+impl super::GuestCpu {
     /// A step of the guest begins, and ends by itself after `ns`.
-    fn step_began(&mut self, at: u64, ns: u64) {
-        self.step_ends = at + ns;
+    fn step_began(&mut self, time: u64, ns: u64) {
+        self.step_ends = time + ns;
     }
 }

@@ -1,13 +1,9 @@
 //! The steps that a vCPU or a thread has before it.
 
-use stealtime_hypervisor::prefetch::prefetch_room;
-
 use super::Micro;
-use crate::huge_pages::HugePages;
 
-/// Steps, the next one first. They are few, so that what is added behind all others may cost a
-/// move of them; and there is a list for each vCPU and thread, so that it is no larger than it
-/// must be.
+/// Steps, the next one first. They are few, so that adding one behind all others may move them.
+/// Each vCPU and thread has such a list, so it is kept small.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steps {
     /// The next one last.
@@ -18,16 +14,6 @@ impl Steps {
     /// The next step.
     pub(crate) fn front(&self) -> Option<&Micro> {
         self.list.last()
-    }
-
-    /// Asks for the memory that they are in.
-    pub(crate) fn prefetch(&self) {
-        prefetch_room(&self.list);
-    }
-
-    /// Adds the memory that they are in.
-    pub(crate) fn add_to(&self, pages: &mut HugePages) {
-        pages.add_room(&self.list);
     }
 
     /// How many there are.
@@ -65,10 +51,10 @@ impl Steps {
     }
 
     /// Twice as much as there was, and not four at once as a vector would begin with.
-    fn make_room(&mut self, more: usize) {
+    fn make_room(&mut self, additional: usize) {
         let (len, room) = (self.list.len(), self.list.capacity());
-        if room - len < more {
-            self.list.reserve_exact(more.max(room));
+        if room - len < additional {
+            self.list.reserve_exact(additional.max(room));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Steps of a thread that pass as one, as long as nobody looks.
+//! Steps of a thread that pass as one event of the engine, while no other vCPU depends on them.
 //!
-//! Most of what a kernel does is nobody else's business: it holds a lock that nobody else wants, or
-//! sends through a socket that has room and whose reader does not wait. A vCPU runs such steps in
-//! one stretch, which is one event of the engine. What they do in the midst of it is done when it
-//! ends or is stopped, or when somebody is about to see whether it has been done: who finds the lock
-//! taken, or a queue empty, [cuts](Machine::cut) the stretch first, and a request to reschedule
-//! cuts it too. So everything happens as if each step were an event.
+//! Most of what a kernel does concerns no other vCPU. It holds a lock without waiters, or sends
+//! through a socket with room and without a waiting reader. A vCPU runs such steps in one stretch,
+//! which is one event of the engine. Its intermediate effects happen when it ends, is stopped, or
+//! is about to be observed. A vCPU that finds the lock taken or a queue empty [cuts](cut) the
+//! stretch first. A request to reschedule cuts it too. So everything happens as if each step were
+//! an event.
 
-use stealtime_hypervisor::eevdf::Resched;
+use stealtime_hypervisor::fair::Resched;
 
-use super::Micro;
 use super::queues::Queues;
+use super::{Guests, Micro};
+use crate::host::Host;
 use crate::ids::{CpuNr, ThreadNr, VcpuNr, VmNr};
-use crate::machine::Machine;
 use crate::program::{Passes, QueueId, Record, SpinId};
 
 /// Passes of a stretch, at most: what is reserved for a stretch that is cut must be given back.
@@ -26,9 +26,19 @@ pub(crate) enum Stretch {
     None,
     /// It releases a spinlock after so much of it, in ns of work.
     Section { lock: SpinId, until_ns: u64 },
-    /// After `lead_ns`, also in ns of work, it is `n` passes of the thread's series. The counts that
-    /// they take are reserved. `gives`: the lead is the end of the pass before, which gives a count.
-    Passes { n: u32, lead_ns: u32, gives: bool },
+    /// It is passes of the thread's series.
+    Passes(PassStretch),
+}
+
+/// Passes of a series in one stretch. The counts that they take are reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PassStretch {
+    /// How many.
+    n: u32,
+    /// What passes before the first one, in ns of work.
+    lead_ns: u32,
+    /// The lead is the end of the pass before, which gives a count.
+    gives: bool,
 }
 
 /// A series of passes that a thread is at.
@@ -42,298 +52,329 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    pub(crate) const fn new(what: Passes) -> Self {
+    pub(crate) const fn new(passes: Passes) -> Self {
         Self {
-            what,
+            what: passes,
             begun: 0,
             open: false,
         }
     }
 }
 
-/// Whether nobody waits for the queues of a pass.
-fn is_quiet(queues: &Queues, (take, give): (QueueId, QueueId)) -> bool {
+/// Whether no thread waits for the queues of a pass.
+fn is_quiet(queues: &Queues, passes: &Passes, n: u32) -> bool {
+    let (take, give) = passes.pass(n);
     !queues.is_waited(take) && !queues.is_waited(give)
 }
 
-impl Machine<'_> {
-    /// A vCPU is about to run for `ns` at CPL 0: goes on beyond that as far as nobody looks. How long
-    /// it runs now.
-    pub(crate) fn stretch(&mut self, vcpu: VcpuNr, ns: u64) -> u64 {
-        let v = &self.vcpus[vcpu];
-        let g = &v.guest;
-        if g.in_irq.is_some() || g.resched != Resched::None {
-            return ns;
-        }
-        match g.base.front() {
-            Some(&Micro::Unlock(lock)) => self.stretch_section(vcpu, lock, ns),
-            Some(&Micro::Wake(_, 1)) if g.base.len() == 1 => self.stretch_passes(vcpu, ns, true),
-            None => self.stretch_passes(vcpu, ns, false),
-            _ => ns,
-        }
+/// A vCPU is about to run for `ns` at CPL 0: extends that by steps no other vCPU depends on. How long
+/// it runs now.
+pub(crate) fn stretch(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, ns: u64) -> u64 {
+    let v = &guests.cpus[vcpu];
+    let g = &v;
+    if g.in_irq.is_some() || g.resched != Resched::None {
+        return ns;
     }
-
-    /// The vCPU holds a spinlock that it will then release: goes on if nobody waits for it.
-    fn stretch_section(&mut self, vcpu: VcpuNr, lock: SpinId, ns: u64) -> u64 {
-        let v = &mut self.vcpus[vcpu];
-        let l = &self.vms[v.vm].kernel.spinlocks[lock.0 as usize];
-        let is_own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
-        if !is_own || l.user || !l.waiters.is_empty() {
-            return ns;
+    match g.base.front() {
+        Some(&Micro::Unlock(lock)) => extend_section(guests, host, vcpu, lock, ns),
+        Some(&Micro::Wake(_, 1)) if g.base.len() == 1 => {
+            extend_passes(guests, host, vcpu, ns, true)
         }
-        let g = &mut v.guest;
+        None => extend_passes(guests, host, vcpu, ns, false),
+        _ => ns,
+    }
+}
+
+/// The vCPU holds a spinlock that it will then release: goes on if the lock has no waiter.
+fn extend_section(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    lock: SpinId,
+    ns: u64,
+) -> u64 {
+    let v = &mut guests.cpus[vcpu];
+    let l = &guests.vms[v.vm].kernel.spinlocks[lock.0 as usize];
+    let is_own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
+    if !is_own || l.user || !l.waiters.is_empty() {
+        return ns;
+    }
+    let g = &mut *v;
+    g.base.pop_front();
+    let after_ns = match g.base.front() {
+        Some(Micro::Run { kernel: true, .. }) => g.take_runs().map_or(0, |(after_ns, _)| after_ns),
+        _ => 0,
+    };
+    g.stretch = Stretch::Section { lock, until_ns: ns };
+    ns + u64::from(host.costs.locked_own_ns) + after_ns
+}
+
+/// The vCPU's thread goes on with its series, after `lead_ns`: with passes that find counts and
+/// wake no thread.
+fn extend_passes(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    lead_ns: u64,
+    gives: bool,
+) -> u64 {
+    let v = &mut guests.cpus[vcpu];
+    let (vcpus, kernel) = (guests.vms[v.vm].vcpus, &mut guests.vms[v.vm].kernel);
+    let thread = v.current.map(|thread| &mut kernel.threads[thread]);
+    let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
+        return lead_ns;
+    };
+    let (what, begun) = (series.what, series.begun);
+    let each = what.ns + u64::from(host.costs.guest_syscall_ns);
+    let Ok(lead) = u32::try_from(lead_ns) else {
+        return lead_ns;
+    };
+    if each == 0 || (gives && !is_quiet(&kernel.queues, &what, begun - 1)) {
+        return lead_ns;
+    }
+    let maximum = (what.passes - begun).min(MOST_PASSES);
+    let n = kernel.queues.take_passes(&what, begun, maximum);
+    if n == 0 {
+        return lead_ns;
+    }
+    series.begun += n;
+    let finished = core::mem::replace(&mut series.open, true) && !gives;
+    kernel.passing.begin(v.index, vcpus, &what);
+    let g = &mut *v;
+    if gives {
         g.base.pop_front();
-        let then = match g.base.front() {
-            Some(Micro::Run { kernel: true, .. }) => g.take_runs().map_or(0, |(then, _)| then),
-            _ => 0,
-        };
-        g.stretch = Stretch::Section { lock, until_ns: ns };
-        ns + u64::from(self.costs.locked_own_ns) + then
     }
+    g.stretch = Stretch::Passes(PassStretch {
+        n,
+        lead_ns: lead,
+        gives,
+    });
+    let vm = v.vm;
+    passes_over(guests, host, vm, &what, u32::from(finished));
+    lead_ns + each * u64::from(n)
+}
 
-    /// The vCPU's thread goes on with its series, after `lead_ns`: with passes that find counts and
-    /// wake nobody.
-    fn stretch_passes(&mut self, vcpu: VcpuNr, lead_ns: u64, gives: bool) -> u64 {
-        let v = &mut self.vcpus[vcpu];
-        let (vcpus, kernel) = (self.vms[v.vm].vcpus, &mut self.vms[v.vm].kernel);
-        let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
-        let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
-            return lead_ns;
-        };
-        let (what, begun) = (series.what, series.begun);
-        let each = what.ns + u64::from(self.costs.guest_syscall_ns);
-        let Ok(lead) = u32::try_from(lead_ns) else {
-            return lead_ns;
-        };
-        if each == 0 || (gives && !is_quiet(&kernel.queues, what.pass(begun - 1))) {
-            return lead_ns;
+/// The thread's next passes: as many in one stretch as can be, else one, step by step. Whether
+/// time passes.
+pub(crate) fn run_passes(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    thread: ThreadNr,
+) -> bool {
+    if guests.cpus[vcpu].resched == Resched::None {
+        let ns = extend_passes(guests, host, vcpu, 0, false);
+        if ns > 0 {
+            guests.run_for(host, cpu, vcpu, Micro::Run { ns, kernel: true }, ns);
+            return true;
         }
-        let most = (what.passes - begun).min(MOST_PASSES);
-        let n = kernel.queues.take_passes(&what, begun, most);
-        if n == 0 {
-            return lead_ns;
+    }
+    let v = &mut guests.cpus[vcpu];
+    let kernel = &mut guests.vms[v.vm].kernel;
+    if let Some(series) = &mut kernel.threads[thread].series
+        && series.begun < series.what.passes
+    {
+        let (take, give) = series.what.pass(series.begun);
+        let ns = series.what.ns + u64::from(host.costs.guest_syscall_ns);
+        series.begun += 1;
+        series.open = true;
+        debug_assert!(v.in_irq.is_none() && v.base.front().is_none());
+        let run = Micro::Run { ns, kernel: true };
+        let steps = [Micro::Wait(take), run, Micro::Wake(give, 1)];
+        v.base.replace(steps);
+    }
+    false
+}
+
+/// The thread is at a series: its last pass is over. Whether there is another one.
+pub(crate) fn series_goes_on(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vm: VmNr,
+    thread: ThreadNr,
+) -> bool {
+    let t = &mut guests.vms[vm].kernel.threads[thread];
+    let Some(series) = &mut t.series else {
+        return false;
+    };
+    let (what, begun) = (series.what, series.begun);
+    let finished = core::mem::take(&mut series.open);
+    if begun == what.passes {
+        t.series = None;
+    }
+    passes_over(guests, host, vm, &what, u32::from(finished));
+    begun < what.passes
+}
+
+/// So many passes are over: if they count, they are operations done.
+fn passes_over(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, passes: &Passes, n: u32) {
+    if passes.counts && n > 0 && host.out.books.measuring() {
+        host.out.stats.meters[guests.vms[vm].meter].record(Record::Done(n.into()));
+    }
+}
+
+/// Of a step of `ns`, `left` are left: does what the stretch should have done by now. What is
+/// left of the step that it is in the midst of; later ones come after that.
+pub(crate) fn settle(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    ns: u64,
+    remaining: u64,
+) -> u64 {
+    match core::mem::take(&mut guests.cpus[vcpu].stretch) {
+        Stretch::None => remaining,
+        Stretch::Section { lock, until_ns } => {
+            settle_section(guests, host, vcpu, lock, until_ns, ns, remaining)
         }
-        series.begun += n;
-        let over = core::mem::replace(&mut series.open, true) && !gives;
-        kernel.passing.begin(v.index, vcpus, &what);
-        let g = &mut v.guest;
+        Stretch::Passes(stretch) => settle_passes(guests, host, vcpu, stretch, ns, remaining),
+    }
+}
+
+fn settle_section(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    lock: SpinId,
+    until_ns: u64,
+    ns: u64,
+    remaining: u64,
+) -> u64 {
+    let own_ns = u64::from(host.costs.locked_own_ns);
+    let v = &mut guests.cpus[vcpu];
+    let run = |ns| Micro::Run { ns, kernel: true };
+    let elapsed = ns - remaining;
+    if elapsed < until_ns {
+        v.push_next(run(ns - until_ns - own_ns));
+        v.push_next(Micro::Unlock(lock));
+        return until_ns - elapsed;
+    }
+    guests.vms[v.vm].kernel.spinlocks[lock.0 as usize].owner = None;
+    v.preempt_off = v.preempt_off.saturating_sub(1);
+    match (until_ns + own_ns).checked_sub(elapsed) {
+        None | Some(0) => remaining,
+        Some(own_left) => {
+            v.push_next(run(remaining - own_left));
+            v.push_next(Micro::CheckResched);
+            own_left
+        }
+    }
+}
+
+fn settle_passes(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    stretch: PassStretch,
+    ns: u64,
+    remaining: u64,
+) -> u64 {
+    let PassStretch { n, lead_ns, gives } = stretch;
+    let lead = u64::from(lead_ns);
+    let v = &mut guests.cpus[vcpu];
+    let kernel = &mut guests.vms[v.vm].kernel;
+    kernel.passing.end(v.index);
+    let thread = v.current.map(|thread| &mut kernel.threads[thread]);
+    let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
+        return remaining;
+    };
+    let passes = series.what;
+    let queues = &mut kernel.queues;
+    let first = series.begun - n;
+    let elapsed = ns - remaining;
+    if elapsed < lead {
+        queues.give_back(&passes, first, n);
+        series.begun = first;
+        series.open = gives;
         if gives {
-            g.base.pop_front();
+            let (_, give) = passes.pass(first - 1);
+            v.push_next(Micro::Wake(give, 1));
         }
-        g.stretch = Stretch::Passes {
-            n,
-            lead_ns: lead,
-            gives,
-        };
-        let vm = v.vm;
-        self.passes_over(vm, &what, u32::from(over));
-        lead_ns + each * u64::from(n)
+        return lead - elapsed;
     }
+    let each = (ns - lead) / u64::from(n);
+    // The last one ends with the stretch: what it gives is a step of its own.
+    let complete = (((elapsed - lead) / each) as u32).min(n - 1);
+    series.begun = first + complete + 1;
+    let given = first - u32::from(gives)..first + complete;
+    let count = given.len() as u32;
+    queues.give_passes(&passes, given.start, count);
+    queues.give_back(&passes, first + complete + 1, n - complete - 1);
+    let (_, give) = passes.pass(first + complete);
+    v.push_next(Micro::Wake(give, 1));
+    let vm = v.vm;
+    passes_over(guests, host, vm, &passes, count);
+    lead + each * u64::from(complete + 1) - elapsed
+}
 
-    /// The thread's next passes: as many in one stretch as can be, else one, step by step. Whether
-    /// time passes.
-    pub(crate) fn guest_passes(&mut self, cpu: CpuNr, vcpu: VcpuNr, thread: ThreadNr) -> bool {
-        if self.vcpus[vcpu].guest.resched == Resched::None {
-            let ns = self.stretch_passes(vcpu, 0, false);
-            if ns > 0 {
-                self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel: true }, ns);
-                return true;
-            }
-        }
-        let v = &mut self.vcpus[vcpu];
-        let kernel = &mut self.vms[v.vm].kernel;
-        if let Some(series) = &mut kernel.threads[thread].series
-            && series.begun < series.what.passes
-        {
-            let (take, give) = series.what.pass(series.begun);
-            let ns = series.what.ns + u64::from(self.costs.guest_syscall_ns);
-            series.begun += 1;
-            series.open = true;
-            debug_assert!(v.guest.in_irq.is_none() && v.guest.base.front().is_none());
-            let run = Micro::Run { ns, kernel: true };
-            let steps = [Micro::Wait(take), run, Micro::Wake(give, 1)];
-            v.guest.base.replace(steps);
-        }
-        false
+/// Another vCPU reads what a stretch touches: what should have happened by now has, and the rest
+/// goes step by step.
+pub(crate) fn cut(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
+    let v = &guests.cpus[vcpu];
+    if v.stretch == Stretch::None {
+        return;
     }
-
-    /// The thread is at a series: its last pass is over. Whether there is another one.
-    pub(crate) fn series_goes_on(&mut self, vm: VmNr, thread: ThreadNr) -> bool {
-        let t = &mut self.vms[vm].kernel.threads[thread];
-        let Some(series) = &mut t.series else {
-            return false;
-        };
-        let (what, begun) = (series.what, series.begun);
-        let over = core::mem::take(&mut series.open);
-        if begun == what.passes {
-            t.series = None;
-        }
-        self.passes_over(vm, &what, u32::from(over));
-        begun < what.passes
+    let cpu = host.tasks()[guests.task_of(vcpu)].cpu;
+    debug_assert_eq!(guests.cpu_of(host, vcpu), Some(cpu));
+    guests.stop(host, cpu, vcpu);
+    match guests.cpus[vcpu].take_runs() {
+        Some((ns, kernel)) => guests.run_for(host, cpu, vcpu, Micro::Run { ns, kernel }, ns),
+        None => host.stay(cpu, 0),
     }
+}
 
-    /// So many passes are over: if they count, they are operations done.
-    fn passes_over(&mut self, vm: VmNr, what: &Passes, n: u32) {
-        if what.counts && n > 0 && self.books.measuring() {
-            self.stats.meters[self.vms[vm].meter].record(Record::Done(n.into()));
+/// A queue is empty: cuts stretches that take from it or give to it.
+pub(crate) fn cut_passes(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, queue: QueueId) {
+    let mut first = 0;
+    while let Some(index) = guests.vms[vm].kernel.passing.next_near(first, queue) {
+        let vcpu = guests.vcpu_of(vm, index);
+        if passes_touch(guests, vcpu, queue) {
+            cut(guests, host, vcpu);
         }
+        first = index + 1;
     }
+}
 
-    /// Of a step of `ns`, `left` are left: does what the stretch should have done by now. What is
-    /// left of the step that it is in the midst of; later ones come after that.
-    pub(crate) fn settle(&mut self, vcpu: VcpuNr, ns: u64, left: u64) -> u64 {
-        match core::mem::take(&mut self.vcpus[vcpu].guest.stretch) {
-            Stretch::None => left,
-            Stretch::Section { lock, until_ns } => {
-                self.settle_section(vcpu, lock, until_ns, ns, left)
-            }
-            Stretch::Passes { n, lead_ns, gives } => {
-                self.settle_passes(vcpu, (n, lead_ns.into(), gives), ns, left)
-            }
-        }
+/// Cuts all stretches, so that counts and books are exact at this instant.
+pub(crate) fn cut_all(guests: &mut Guests, host: &mut Host<'_>) {
+    for vcpu in guests.cpus.numbers() {
+        cut(guests, host, vcpu);
     }
+}
 
-    fn settle_section(
-        &mut self,
-        vcpu: VcpuNr,
-        lock: SpinId,
-        until: u64,
-        ns: u64,
-        left: u64,
-    ) -> u64 {
-        let own = u64::from(self.costs.locked_own_ns);
-        let v = &mut self.vcpus[vcpu];
-        let g = &mut v.guest;
-        let run = |ns| Micro::Run { ns, kernel: true };
-        let done = ns - left;
-        if done < until {
-            g.push_next(run(ns - until - own));
-            g.push_next(Micro::Unlock(lock));
-            return until - done;
+fn passes_touch(guests: &Guests, vcpu: VcpuNr, queue: QueueId) -> bool {
+    let v = &guests.cpus[vcpu];
+    let threads = &guests.vms[v.vm].kernel.threads;
+    let series = v.current.and_then(|thread| threads[thread].series);
+    match (v.stretch, series) {
+        (Stretch::Passes(PassStretch { n, gives, .. }), Some(series)) => {
+            series.what.touch(n + u32::from(gives), series.begun, queue)
         }
-        self.vms[v.vm].kernel.spinlocks[lock.0 as usize].owner = None;
-        g.preempt_off = g.preempt_off.saturating_sub(1);
-        match (until + own).checked_sub(done) {
-            None | Some(0) => left,
-            Some(own_left) => {
-                g.push_next(run(left - own_left));
-                g.push_next(Micro::CheckResched);
-                own_left
-            }
-        }
+        _ => false,
     }
+}
 
-    fn settle_passes(
-        &mut self,
-        vcpu: VcpuNr,
-        (n, lead, gives): (u32, u64, bool),
-        ns: u64,
-        left: u64,
-    ) -> u64 {
-        let v = &mut self.vcpus[vcpu];
-        let kernel = &mut self.vms[v.vm].kernel;
-        kernel.passing.end(v.index);
-        let thread = v.guest.current.map(|thread| &mut kernel.threads[thread]);
-        let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
-            return left;
-        };
-        let what = series.what;
-        let queues = &mut kernel.queues;
-        let first = series.begun - n;
-        let done = ns - left;
-        if done < lead {
-            queues.give_back(&what, first, n);
-            series.begun = first;
-            series.open = gives;
-            if gives {
-                let (_, give) = what.pass(first - 1);
-                v.guest.push_next(Micro::Wake(give, 1));
-            }
-            return lead - done;
+/// What is wrong with a vCPU's stretch, if anything: a thread waits for what it touches.
+pub(crate) fn violation(guests: &Guests, vcpu: VcpuNr) -> Option<&str> {
+    let v = &guests.cpus[vcpu];
+    let kernel = &guests.vms[v.vm].kernel;
+    match v.stretch {
+        Stretch::None => None,
+        _ if !matches!(v.running, Some(Micro::Run { kernel: true, .. })) => {
+            Some("does not run in the kernel")
         }
-        let each = (ns - lead) / u64::from(n);
-        // The last one ends with the stretch: what it gives is a step of its own.
-        let over = (((done - lead) / each) as u32).min(n - 1);
-        series.begun = first + over + 1;
-        let given = first - u32::from(gives)..first + over;
-        let count = given.len() as u32;
-        queues.give_passes(&what, given.start, count);
-        queues.give_back(&what, first + over + 1, n - over - 1);
-        let (_, give) = what.pass(first + over);
-        v.guest.push_next(Micro::Wake(give, 1));
-        let vm = v.vm;
-        self.passes_over(vm, &what, count);
-        lead + each * u64::from(over + 1) - done
-    }
-
-    /// Somebody looks at what a vCPU's stretch touches: what should have happened has, and the rest
-    /// goes step by step.
-    pub(crate) fn cut(&mut self, vcpu: VcpuNr) {
-        let v = &self.vcpus[vcpu];
-        if v.guest.stretch == Stretch::None {
-            return;
+        Stretch::Section { lock, .. } => {
+            let l = &kernel.spinlocks[lock.0 as usize];
+            let is_own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
+            (!is_own || !l.waiters.is_empty()).then_some("holds a lock that others want")
         }
-        let cpu = self.tasks[v.task].cpu;
-        debug_assert_eq!(self.guest_on(cpu), Some(vcpu));
-        self.stop_guest(cpu, vcpu);
-        match self.vcpus[vcpu].guest.take_runs() {
-            Some((ns, kernel)) => self.guest_stay(cpu, vcpu, Micro::Run { ns, kernel }, ns),
-            None => self.stay(cpu, 0),
-        }
-    }
-
-    /// A queue is empty: cuts stretches whose passes take from it or give to it.
-    pub(crate) fn cut_passes(&mut self, vm: VmNr, queue: QueueId) {
-        let mut from = 0;
-        while let Some(index) = self.vms[vm].kernel.passing.next_near(from, queue) {
-            let vcpu = self.vcpu_of(vm, index);
-            if self.passes_touch(vcpu, queue) {
-                self.cut(vcpu);
-            }
-            from = index + 1;
-        }
-    }
-
-    /// Cuts all stretches: whoever asks now is told what has happened by now.
-    pub(crate) fn cut_all(&mut self) {
-        for vcpu in self.vcpus.numbers() {
-            self.cut(vcpu);
-        }
-    }
-
-    fn passes_touch(&self, vcpu: VcpuNr, queue: QueueId) -> bool {
-        let v = &self.vcpus[vcpu];
-        let threads = &self.vms[v.vm].kernel.threads;
-        let series = v.guest.current.and_then(|thread| threads[thread].series);
-        match (v.guest.stretch, series) {
-            (Stretch::Passes { n, gives, .. }, Some(series)) => {
-                series.what.touch(n + u32::from(gives), series.begun, queue)
-            }
-            _ => false,
-        }
-    }
-
-    /// What is wrong with a vCPU's stretch, if anything: somebody waits for what it touches.
-    pub(crate) fn stretch_broken(&self, vcpu: VcpuNr) -> Option<&str> {
-        let v = &self.vcpus[vcpu];
-        let kernel = &self.vms[v.vm].kernel;
-        match v.guest.stretch {
-            Stretch::None => None,
-            _ if !matches!(v.guest.running, Some(Micro::Run { kernel: true, .. })) => {
-                Some("does not run in the kernel")
-            }
-            Stretch::Section { lock, .. } => {
-                let l = &kernel.spinlocks[lock.0 as usize];
-                let own = l.owner.is_some_and(|owner| owner.vcpu == v.index);
-                (!own || !l.waiters.is_empty()).then_some("holds a lock that others want")
-            }
-            Stretch::Passes { .. } => {
-                let waited = kernel
-                    .queues
-                    .numbers()
-                    .any(|queue| kernel.queues.is_waited(queue) && self.passes_touch(vcpu, queue));
-                waited.then_some("passes through a queue that others wait for")
-            }
+        Stretch::Passes(_) => {
+            let waited = kernel
+                .queues
+                .numbers()
+                .any(|queue| kernel.queues.is_waited(queue) && passes_touch(guests, vcpu, queue));
+            waited.then_some("passes through a queue that others wait for")
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::config::Costs;
 use crate::ids::ThreadNr;
 use crate::program::{DeviceId, SourceId};
 
-/// To whom a guest sends an interrupt.
+/// The vCPUs that an IPI goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IpiTo {
     /// One vCPU.
@@ -71,7 +71,7 @@ impl IpiTo {
     /// Whether a vCPU gets it.
     pub(crate) const fn has(self, index: u32, sender: u32) -> bool {
         match self {
-            Self::One(one) => one == index,
+            Self::One(index_of_one) => index_of_one == index,
             Self::Others => index != sender,
             Self::Some(mask) => mask.has(index),
         }

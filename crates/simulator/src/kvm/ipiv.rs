@@ -5,71 +5,73 @@ use stealtime_hypervisor::posted_interrupt::ipi_virtualization::{PidPointerTable
 use stealtime_hypervisor::posted_interrupt::vtd::NotificationIpi;
 
 use super::exit::IpiTo;
+use super::{Kvm, halt};
 use crate::fault::Sim;
+use crate::guest::Guests;
+use crate::host::{Host, Irq, irq};
 use crate::ids::{CpuNr, VcpuNr};
-use crate::machine::{Irq, Machine};
 
-impl Machine<'_> {
-    /// Whether an ICR write leaves the guest; if not, its interrupt is posted here.
-    pub(crate) fn needs_icr_exit(
-        &mut self,
-        cpu: CpuNr,
-        vcpu: VcpuNr,
-        vector: u8,
-        to: IpiTo,
-    ) -> Sim<bool> {
-        let hw = self.cfg.host.profile.features.ipiv && self.cfg.knobs.kvm.enable_ipiv;
-        let (vm, x2apic) = {
-            let v = &self.vcpus[vcpu];
-            (v.vm, self.vms[v.vm].cfg.guest.x2apic)
-        };
-        if !hw || !self.vcpus[vcpu].shared.apicv() {
-            return Ok(true);
-        }
-        let (low, dest) = to.icr(vector);
-        let high = if x2apic { dest } else { dest << 24 };
-        let ipi = Interrupt::from_icr(low, high, x2apic);
-        let table = PidPointerTable {
-            entries: &self.vms[vm].pid_table,
-        };
-        let Route::Post { apic_id, .. } = table.route(&ipi, x2apic, &self.stats.mechanisms) else {
-            return Ok(true);
-        };
-        let target = self.vcpu_of(vm, apic_id);
-        self.stats.guest_ipis += 1;
-        let now = self.now;
-        let books = &mut self.vcpus[target].books;
-        books.accepted(now, vector);
-        books.was_sent(now, vector);
-        let notify = post(
-            &self.vcpus[target].shared.desc,
-            vector,
-            &self.stats.mechanisms,
-        );
-        // The processor's operations on the target's descriptor, whose line the target had.
-        self.charge(cpu, self.costs.locked_shared_ns + self.costs.locked_own_ns);
-        self.seen_by_poll(target, cpu)?;
-        if let Some(notification) = notify {
-            self.charge(cpu, self.costs.icr_x2apic_ns);
-            self.notify(cpu, notification);
-        }
-        Ok(false)
+/// Whether an ICR write leaves the guest; if not, its interrupt is posted here.
+pub(crate) fn needs_icr_exit(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    vector: u8,
+    destination: IpiTo,
+) -> Sim<bool> {
+    let hw = host.cfg.host.profile.features.ipiv && host.cfg.knobs.kvm.enable_ipiv;
+    let (vm, x2apic) = {
+        let v = &kvm.vcpus[vcpu];
+        (v.vm, guests.vm(v.vm).cfg.guest.x2apic)
+    };
+    if !hw || !kvm.vcpus[vcpu].shared.apicv() {
+        return Ok(true);
     }
+    let (low, dest) = destination.icr(vector);
+    let high = if x2apic { dest } else { dest << 24 };
+    let ipi = Interrupt::from_icr(low, high, x2apic);
+    let table = PidPointerTable {
+        entries: &kvm.vms[vm].pid_table,
+    };
+    let Route::Post { apic_id, .. } = table.route(&ipi, x2apic, &host.out.stats.mechanisms) else {
+        return Ok(true);
+    };
+    let target = guests.vcpu_of(vm, apic_id);
+    host.out.stats.guest_ipis += 1;
+    let now = host.clock.now();
+    let books = &mut kvm.vcpus[target].books;
+    books.accepted(now, vector);
+    books.was_sent(now, vector);
+    let posted = post(
+        &kvm.vcpus[target].shared.desc,
+        vector,
+        &host.out.stats.mechanisms,
+    );
+    // The processor's operations on the target's descriptor: the target had the line.
+    host.charge(cpu, host.costs.locked_shared_ns + host.costs.locked_own_ns);
+    halt::notice_post(kvm, host, target, cpu)?;
+    if let Some(notification) = posted {
+        host.charge(cpu, host.costs.icr_x2apic_ns);
+        notify(host, cpu, notification);
+    }
+    Ok(false)
+}
 
-    /// Hardware sends a notification.
-    pub(crate) fn notify(&mut self, from: CpuNr, notification: NotificationIpi) {
-        self.stats.notifications += 1;
-        let x2apic = self.cfg.host.profile.features.x2apic;
-        let apic_id = if x2apic {
-            notification.ndst
-        } else {
-            notification.ndst >> 8
-        };
-        let irq = if notification.vector == Irq::PostedWakeup.vector() {
-            Irq::PostedWakeup
-        } else {
-            Irq::PostedIntr
-        };
-        self.fly(from, CpuNr(apic_id), irq);
-    }
+/// Hardware sends a notification.
+pub(crate) fn notify(host: &mut Host<'_>, sender: CpuNr, notification: NotificationIpi) {
+    host.out.stats.notifications += 1;
+    let x2apic = host.cfg.host.profile.features.x2apic;
+    let apic_id = if x2apic {
+        notification.ndst
+    } else {
+        notification.ndst >> 8
+    };
+    let irq = if notification.vector == Irq::PostedWakeup.vector() {
+        Irq::PostedWakeup
+    } else {
+        Irq::PostedIntr
+    };
+    irq::fly(host, sender, CpuNr(apic_id), irq);
 }

@@ -1,29 +1,31 @@
 //! KVM: vCPU threads, the run loop, interrupts on their way to guests.
 
-mod deliver;
+pub(crate) mod build;
+pub(crate) mod deliver;
 mod exit;
-mod halt;
+pub(crate) mod guest_mode;
+pub(crate) mod halt;
 mod ipiv;
-mod load;
-mod run;
+pub(crate) mod load;
+pub(crate) mod run;
 mod spin;
-mod timer;
-mod tracking;
+pub(crate) mod timer;
+pub(crate) mod tracking;
 
 use core::cell::Cell;
 
-use stealtime_hypervisor::directed_yield::YieldState;
 use stealtime_hypervisor::directed_yield::ple::PleWindow;
+use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
 use stealtime_hypervisor::halt_poll::{Halt, HaltPoll};
-use stealtime_hypervisor::lapic::Lapic;
+use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions, Lapic};
 use stealtime_hypervisor::lapic_timer::LapicTimer;
 use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
 
 pub(crate) use exit::{Exit, IpiMask, IpiTo};
 
-use crate::at::At;
-use crate::guest::GuestCpu;
-use crate::ids::{TaskNr, TimerNr, VmNr};
+use crate::books::Answers;
+use crate::ids::{Table, TaskNr, TimerNr, VcpuNr, VmNr};
 
 /// The word type of everything shared: the simulator has one thread.
 pub(crate) type Word = Cell<u64>;
@@ -66,8 +68,6 @@ pub(crate) struct Vcpu {
     pub(crate) lapic: Lapic,
     pub(crate) timer: LapicTimer,
     pub(crate) hrtimer: TimerNr,
-    /// Host time at which the preemption timer fires, while in the guest.
-    pub(crate) hv_at: At,
     pub(crate) halt_poll: HaltPoll,
     pub(crate) halt: Option<HaltState>,
     pub(crate) ple: PleWindow,
@@ -78,12 +78,91 @@ pub(crate) struct Vcpu {
     pub(crate) window: bool,
     /// Its VM is stopped, and its thread sleeps until it runs again.
     pub(crate) parked: bool,
-    pub(crate) guest: GuestCpu,
-    /// When the step in progress in the guest ends by itself.
-    pub(crate) step_ends: u64,
-    /// Counts spins and polls, so that late messages about old ones are known.
-    pub(crate) turn: u32,
+    /// A paravirtual spinlock was passed on to it while it was halted.
+    pub(crate) pv_unhalted: bool,
     pub(crate) books: crate::books::RunningBooks,
+}
+
+/// A VM as the hypervisor has it.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    /// Entries of the PID-pointer table, by APIC id.
+    pub(crate) pid_table: Vec<u64>,
+    pub(crate) directed_yield: DirectedYield<Word>,
+    /// The vCPU that each vCPU awaits; empty unless that is tracked.
+    pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
+    /// Its LAPICs, from the first IPI on.
+    pub(crate) apics: Option<Box<Apics>>,
+    /// The VMM's thread that has stopped it.
+    pub(crate) paused_by: Option<TaskNr>,
+    /// How soon its vCPUs take interrupts.
+    pub(crate) answers: Answers,
+    /// vCPUs that are not parked.
+    pub(crate) running: u32,
+}
+
+/// The hypervisor: VMs and their vCPUs.
+#[derive(Debug, Default)]
+pub(crate) struct Kvm {
+    pub(crate) vms: Table<VmNr, Vm>,
+    pub(crate) vcpus: Table<VcpuNr, Vcpu>,
+}
+
+impl Kvm {
+    /// The warm-up is over at `now`: the books of vCPUs start anew.
+    pub(crate) fn begin_measuring(&mut self, now: u64) {
+        self.settle_books(now);
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.books.clear(now));
+        self.vms
+            .iter_mut()
+            .for_each(|vm| vm.answers = Answers::default());
+    }
+
+    /// Brings the books of vCPUs up to `now`.
+    pub(crate) fn settle_books(&mut self, now: u64) {
+        self.vcpus
+            .iter_mut()
+            .for_each(|vcpu| vcpu.books.settle(now));
+    }
+}
+
+/// A guest's LAPICs.
+#[derive(Debug)]
+pub(crate) struct Apics {
+    pub(crate) bus: ApicBus,
+    /// Room for the vCPUs that an IPI reaches.
+    pub(crate) reached: Vec<u32>,
+}
+
+impl Vm {
+    /// Its LAPICs, set up as Linux does (`init_x2apic_ldr`; `default_init_apic_ldr` for up to 8 of
+    /// xAPIC, above that there are no logical ids).
+    pub(super) fn apics(&mut self, vcpus: u32, x2apic: bool) -> &mut Apics {
+        self.apics.get_or_insert_with(|| {
+            let apic = |id: u32| Apic {
+                vcpu_id: id,
+                mode: if x2apic {
+                    ApicMode::X2apic
+                } else {
+                    ApicMode::Xapic
+                },
+                sw_enabled: true,
+                id: if x2apic { id } else { id << 24 },
+                ldr: match x2apic {
+                    true => (id >> 4) << 16 | 1 << (id & 15),
+                    false if vcpus <= 8 => 1 << (24 + id),
+                    false => 0,
+                },
+                dfr: u32::MAX,
+                arb_prio: 0,
+            };
+            let all = (0..vcpus).map(apic).collect();
+            Box::new(Apics {
+                bus: ApicBus::new(all, BusOptions::default()),
+                reached: Vec::new(),
+            })
+        })
+    }
 }
 
 /// A halt in progress.

@@ -1,15 +1,16 @@
 //! What must always hold, watched while a run goes on.
 //!
 //! Each check has a name, which a failure tells ([`Fault::Broken`](crate::Fault::Broken)). Some are
-//! made where something happens ([`Checks::fail`]), the rest every so many events over everything,
-//! so that their cost for an event does not grow with the machine.
+//! made where something happens ([`Checks::fail`]). The rest look at everything once in so many
+//! events: their cost for an event does not grow with the machine.
 
-use stealtime_hypervisor::eevdf::{self, TaskView};
+use stealtime_hypervisor::fair::{self, TaskView};
 
-use super::{Body, Machine, Phase, TaskState};
 use crate::fault::Sim;
+use crate::guest::{Guests, stretch};
+use crate::host::{Body, Host, Irq, Phase, TaskState, bandwidth, tick};
 use crate::ids::{CpuNr, Number, TaskNr, VcpuNr};
-use crate::kvm::VcpuRun;
+use crate::kvm::{Kvm, VcpuRun};
 
 /// Longest that a task may wait on a CPU that is idle, in ns: beyond the slowest exit latency.
 const MOST_IDLE_WAIT_NS: u64 = 2_000_000;
@@ -72,11 +73,11 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "limit-kept",
-        "who waits for runtime of a limit is listed, and a timer will bring more",
+        "a task that waits for runtime of a limit is listed, and a timer will bring more",
     ),
     (
         "stretch-alone",
-        "nobody waits for what a vCPU does in one stretch",
+        "nothing waits for an intermediate step of a vCPU's stretch",
     ),
     (
         "vcpu-state",
@@ -90,7 +91,7 @@ pub(crate) struct Checks {
     on: bool,
     /// Events until the next round.
     countdown: u32,
-    /// The run queue whose sums are checked next.
+    /// The run queue that is checked next.
     next: usize,
     failed: Option<String>,
     /// Rounds made.
@@ -98,15 +99,15 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    pub(crate) fn new(on: bool) -> Self {
+    pub(crate) fn new(enabled: bool) -> Self {
         Self {
-            on,
+            on: enabled,
             ..Self::default()
         }
     }
 
-    pub(crate) fn switch(&mut self, on: bool) {
-        self.on = on;
+    pub(crate) fn switch(&mut self, enabled: bool) {
+        self.on = enabled;
     }
 
     /// A round is made after the next event.
@@ -115,182 +116,177 @@ impl Checks {
         self.countdown = 0;
     }
 
+    pub(super) const fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Whether a round is due after this event, while checks are on.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        if self.countdown > 0 {
+            self.countdown -= 1;
+            return false;
+        }
+        true
+    }
+
+    /// What was found, if anything.
+    pub(crate) fn take_failed(&mut self) -> Option<String> {
+        self.failed.take()
+    }
+
     /// A check found something. The run ends after the event at hand.
-    pub(crate) fn fail(&mut self, check: &'static str, what: impl FnOnce() -> String) {
+    pub(crate) fn fail(&mut self, check: &'static str, message: impl FnOnce() -> String) {
         if self.on && self.failed.is_none() {
-            self.failed = Some(format!("check {check}: {}", what()));
+            self.failed = Some(format!("check {check}: {}", message()));
         }
     }
 }
 
-impl Machine<'_> {
-    /// After each event.
-    #[inline]
-    pub(crate) fn watch(&mut self) -> Sim {
-        if !self.checks.on {
-            return Ok(());
+impl Checks {
+    /// A round over everything.
+    pub(super) fn round(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests) -> Sim {
+        let things = host.cpus().len() + host.tasks().len() + host.timers.len();
+        self.countdown = 32 + things as u32 / 4;
+        self.rounds += 1;
+        self.check_tasks(host)?;
+        self.check_cpus(host)?;
+        self.check_timers(host);
+        if let Some(message) = bandwidth::violation(host) {
+            self.fail("limit-kept", || message);
         }
-        if self.checks.countdown > 0 {
-            self.checks.countdown -= 1;
-            return self.report_failed();
-        }
-        let things = self.cpus.len() + self.tasks.len() + self.timers.len();
-        self.checks.countdown = 32 + things as u32 / 4;
-        self.checks.rounds += 1;
-        self.check_tasks()?;
-        self.check_cpus()?;
-        self.check_timers();
-        if let Some(what) = self.limits_broken() {
-            self.checks.fail("limit-kept", || what);
-        }
-        self.check_vcpus();
-        self.check_one_queue()?;
-        self.report_failed()
+        self.check_vcpus(host, kvm, guests);
+        self.check_one_queue(host);
+        Ok(())
     }
 
-    fn report_failed(&mut self) -> Sim {
-        match self.checks.failed.take() {
-            Some(what) => self.broken(what),
-            None => Ok(()),
-        }
-    }
-
-    fn task_name(&self, task: TaskNr) -> String {
-        format!("task {} ({})", task.0, self.tasks[task].tid.0)
-    }
-
-    fn check_tasks(&mut self) -> Sim {
-        for task in self.tasks.numbers() {
-            let t = &self.tasks[task];
+    fn check_tasks(&mut self, host: &Host<'_>) -> Sim {
+        for task in host.tasks().numbers() {
+            let t = &host.tasks()[task];
             if matches!(t.state, TaskState::Dead | TaskState::New) {
                 continue;
             }
             let (state, cpu) = (t.state, t.cpu);
-            let view = self.fair.view(t.fair)?;
-            let c = &self.cpus[cpu];
+            let view = host.fair.view(t.fair)?;
+            let c = &host.cpus()[cpu];
             let runs = c.current == Some(task);
             if runs != (state == TaskState::Running) {
-                let what = format!("{} is {state:?}, CPU {}", self.task_name(task), cpu.0);
-                self.checks.fail("one-place", || what);
+                let message = format!("{} is {state:?}, CPU {}", task_name(host, task), cpu.0);
+                self.fail("one-place", || message);
             }
             let queued = matches!(state, TaskState::Running | TaskState::Runnable);
-            if queued != (view.state == eevdf::TaskState::Runnable)
+            if queued != (view.state == fair::TaskState::Runnable)
                 || (queued && view.rq != Some(c.rq))
             {
-                let what = format!(
+                let message = format!(
                     "{} is {state:?} on {}: {view:?}",
-                    self.task_name(task),
+                    task_name(host, task),
                     cpu.0
                 );
-                self.checks.fail("scheduler-agrees", || what);
+                self.fail("scheduler-agrees", || message);
             }
-            let waits = self.now - t.books.changed_ns().max(t.moved_ns);
+            let waits = host.clock.now() - t.books.changed_ns().max(t.moved_ns);
             if state == TaskState::Runnable && c.phase == Phase::Idle && waits > MOST_IDLE_WAIT_NS {
-                let what = format!("{} waits on idle CPU {}", self.task_name(task), cpu.0);
-                self.checks.fail("wakeup-lost", || what);
+                let message = format!("{} waits on idle CPU {}", task_name(host, task), cpu.0);
+                self.fail("wakeup-lost", || message);
             }
-            self.check_lag(task, &view);
+            self.check_lag(host, task, &view);
         }
         Ok(())
     }
 
     /// `entity_lag` is clamped when it is stored. Later changes of weight scale it.
-    fn check_lag(&mut self, task: TaskNr, view: &TaskView) {
-        let slice = self.fair.config().base_slice_ns.max(view.entity.slice_ns);
-        let bound = eevdf::weights::calc_delta_fair(slice + self.tick_ns(), view.entity.weight);
+    fn check_lag(&mut self, host: &Host<'_>, task: TaskNr, view: &TaskView) {
+        let slice = host.fair.config().base_slice_ns.max(view.entity.slice_ns);
+        let bound = fair::weights::calc_delta_fair(slice + tick::tick_ns(host), view.entity.weight);
         let lag = view.entity.vlag.unsigned_abs();
         if lag > bound {
-            let what = format!("{}: {lag} beyond {bound}", self.task_name(task));
-            self.checks.fail("lag-bound", || what);
+            let message = format!("{}: {lag} beyond {bound}", task_name(host, task));
+            self.fail("lag-bound", || message);
         }
     }
 
-    fn check_cpus(&mut self) -> Sim {
-        let mut runnable = vec![0u32; self.cpus.len()];
-        for task in self.tasks.iter() {
+    fn check_cpus(&mut self, host: &Host<'_>) -> Sim {
+        let mut runnable = vec![0u32; host.cpus().len()];
+        for task in host.tasks().iter() {
             if matches!(task.state, TaskState::Running | TaskState::Runnable) {
                 runnable[task.cpu.index()] += 1;
             }
         }
-        for cpu in self.cpus.numbers() {
-            let c = &self.cpus[cpu];
-            let queue = self.fair.queue(c.rq, None)?;
+        for cpu in host.cpus().numbers() {
+            let c = &host.cpus()[cpu];
+            let queue = host.fair.queue(c.rq, None)?;
             let counts = (c.runnable, runnable[cpu.index()], queue.h_nr_runnable);
             if counts.0 != counts.1 || counts.0 != counts.2 {
-                let what = format!("CPU {}: kept, tasks, queue: {counts:?}", cpu.0);
-                self.checks.fail("runnable-count", || what);
+                let message = format!("CPU {}: kept, tasks, queue: {counts:?}", cpu.0);
+                self.fail("runnable-count", || message);
             }
-            let c = &self.cpus[cpu];
-            let runs = self.fair.running(c.rq)?;
-            let current = c.current.map(|task| self.tasks[task].fair);
+            let c = &host.cpus()[cpu];
+            let runs = host.fair.running(c.rq)?;
+            let current = c.current.map(|task| host.tasks()[task].fair);
             if runs != current {
-                let what = format!("CPU {}: the scheduler runs {runs:?}", cpu.0);
-                self.checks.fail("one-place", || what);
+                let message = format!("CPU {}: the scheduler runs {runs:?}", cpu.0);
+                self.fail("one-place", || message);
             }
         }
         Ok(())
     }
 
     /// All sums of one run queue, the next each time.
-    fn check_one_queue(&mut self) -> Sim {
-        let n = self.cpus.len().max(1);
-        let cpu = CpuNr::from_index(self.checks.next % n);
-        self.checks.next = (self.checks.next + 1) % n;
-        if !self.fair.consistent(self.cpus[cpu].rq) {
-            self.checks
-                .fail("vruntime-sums", || format!("run queue of CPU {}", cpu.0));
+    fn check_one_queue(&mut self, host: &Host<'_>) {
+        let n = host.cpus().len().max(1);
+        let cpu = CpuNr::from_index(self.next % n);
+        self.next = (self.next + 1) % n;
+        if !host.fair.consistent(host.cpus()[cpu].rq) {
+            self.fail("vruntime-sums", || format!("run queue of CPU {}", cpu.0));
         }
-        Ok(())
     }
 
-    fn check_timers(&mut self) {
+    fn check_timers(&mut self, host: &Host<'_>) {
         let mut listed = 0;
-        for cpu in self.cpus.numbers() {
-            let c = &self.cpus[cpu];
+        for cpu in host.cpus().numbers() {
+            let c = &host.cpus()[cpu];
             listed += c.hrtimers.len();
             let mut fine = c.hrtimers.iter().is_sorted_by_key(|t| t.0);
-            for &(at, timer) in &c.hrtimers {
-                fine &= self.timers[timer].queued() == Some((cpu, at));
+            for &(time, timer) in &c.hrtimers {
+                fine &= host.timers[timer].queued() == Some((cpu, time));
             }
             // The device is set, or its interrupt is on its way through.
             let first = c.hrtimers.front().map(|t| t.0);
-            let set = self.queue.when(c.clock_event);
-            let came = c.pending.has(super::Irq::LocalTimer)
-                || c.phase == Phase::Irq(super::Irq::LocalTimer);
+            let set = host.clock.when(c.clock_event);
+            let came = c.pending.has(Irq::LocalTimer) || c.phase == Phase::Irq(Irq::LocalTimer);
             fine &= match (first, set) {
-                (Some(first), Some(set)) => set <= first.max(self.now),
+                (Some(first), Some(set)) => set <= first.max(host.clock.now()),
                 (Some(_), None) => came,
                 _ => true,
             };
             if !fine {
-                self.checks
-                    .fail("timer-once", || format!("hrtimers of CPU {}", cpu.0));
+                self.fail("timer-once", || format!("hrtimers of CPU {}", cpu.0));
             }
         }
-        let armed = self.timers.iter().filter(|t| t.queued().is_some()).count();
+        let armed = host.timers.iter().filter(|t| t.queued().is_some()).count();
         if armed != listed {
-            self.checks
-                .fail("timer-once", || format!("{armed} armed, {listed} listed"));
+            self.fail("timer-once", || format!("{armed} armed, {listed} listed"));
         }
     }
 
-    fn check_vcpus(&mut self) {
-        for vcpu in self.vcpus.numbers() {
-            if !self.vcpus[vcpu].guest.started {
+    fn check_vcpus(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests) {
+        for vcpu in kvm.vcpus.numbers() {
+            if !guests.cpu(vcpu).started {
                 continue;
             }
-            self.check_vcpu_state(vcpu);
-            if let Some(what) = self.stretch_broken(vcpu) {
-                let what = format!("vCPU {} {what}", vcpu.0);
-                self.checks.fail("stretch-alone", || what);
+            self.check_vcpu_state(host, kvm, vcpu);
+            if let Some(message) = stretch::violation(guests, vcpu) {
+                let message = format!("vCPU {} {message}", vcpu.0);
+                self.fail("stretch-alone", || message);
             }
-            self.check_interrupts(vcpu);
+            self.check_interrupts(host, kvm, guests, vcpu);
         }
     }
 
-    fn check_vcpu_state(&mut self, vcpu: VcpuNr) {
-        let v = &self.vcpus[vcpu];
-        let state = self.tasks[v.task].state;
+    fn check_vcpu_state(&mut self, host: &Host<'_>, kvm: &Kvm, vcpu: VcpuNr) {
+        let v = &kvm.vcpus[vcpu];
+        let state = host.tasks()[v.task].state;
         let fine = match v.run {
             VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting => state == TaskState::Running,
             VcpuRun::Blocked => true,
@@ -298,14 +294,14 @@ impl Machine<'_> {
             _ => state != TaskState::Blocked,
         };
         if !fine {
-            let what = format!("vCPU {} is {:?}, its thread {state:?}", vcpu.0, v.run);
-            self.checks.fail("vcpu-state", || what);
+            let message = format!("vCPU {} is {:?}, its thread {state:?}", vcpu.0, v.run);
+            self.fail("vcpu-state", || message);
         }
     }
 
     /// Pending at the vCPU are exactly those that were accepted and not taken.
-    fn check_interrupts(&mut self, vcpu: VcpuNr) {
-        let v = &self.vcpus[vcpu];
+    fn check_interrupts(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests, vcpu: VcpuNr) {
+        let v = &kvm.vcpus[vcpu];
         let mut pending = v.shared.desc.pir();
         for vector in v.shared.irr.snapshot().iter() {
             pending.insert(vector);
@@ -315,71 +311,85 @@ impl Machine<'_> {
         }
         let outstanding: Vec<(u8, u64)> = v.books.outstanding().collect();
         let mut oldest = u64::MAX;
-        for &(vector, at) in &outstanding {
-            oldest = oldest.min(at);
+        for &(vector, time) in &outstanding {
+            oldest = oldest.min(time);
             if !pending.contains(vector) {
-                let what = format!("vCPU {}: vector {vector}, accepted at {at} ns", vcpu.0);
-                return self.checks.fail("interrupt-lost", || what);
+                let message = format!("vCPU {}: vector {vector}, accepted at {time} ns", vcpu.0);
+                return self.fail("interrupt-lost", || message);
             }
         }
         if pending.len() as usize != outstanding.len() {
-            let what = format!("vCPU {}: {pending:?} pending, {outstanding:?}", vcpu.0);
-            return self.checks.fail("interrupt-once", || what);
+            let message = format!("vCPU {}: {pending:?} pending, {outstanding:?}", vcpu.0);
+            return self.fail("interrupt-once", || message);
         }
         if oldest == u64::MAX {
             return;
         }
-        let waited = self.now.saturating_sub(oldest);
-        let entered = v.books.entered_at().map_or(0, |at| self.now - at);
-        let runs = v.run == VcpuRun::Guest && v.guest.takes_interrupts();
+        let waited = host.clock.now().saturating_sub(oldest);
+        let entered = v
+            .books
+            .entered_at()
+            .map_or(0, |time| host.clock.now() - time);
+        let runs = v.run == VcpuRun::Guest && guests.cpu(vcpu).takes_interrupts();
         if runs && waited.min(entered) > MOST_PENDING_NS {
-            let what = format!("vCPU {}: {outstanding:?} at {} ns", vcpu.0, self.now);
-            return self.checks.fail("interrupt-taken", || what);
+            let message = format!(
+                "vCPU {}: {outstanding:?} at {} ns",
+                vcpu.0,
+                host.clock.now()
+            );
+            return self.fail("interrupt-taken", || message);
         }
-        let asleep = self.tasks[v.task].state == TaskState::Blocked;
-        let since = self.now - self.tasks[v.task].books.changed_ns();
+        let asleep = host.tasks()[v.task].state == TaskState::Blocked;
+        let slept = host.clock.now() - host.tasks()[v.task].books.changed_ns();
         let blocks = v.run == VcpuRun::Blocked && asleep;
-        if blocks && waited.min(since) > MOST_IDLE_WAIT_NS {
-            let what = format!("vCPU {}: {outstanding:?} at {} ns", vcpu.0, self.now);
-            self.checks.fail("interrupt-wakes", || what);
+        if blocks && waited.min(slept) > MOST_IDLE_WAIT_NS {
+            let message = format!(
+                "vCPU {}: {outstanding:?} at {} ns",
+                vcpu.0,
+                host.clock.now()
+            );
+            self.fail("interrupt-wakes", || message);
         }
     }
 
     /// At the end: all books add up.
-    pub(crate) fn check_books(&mut self) -> Sim {
-        if !self.checks.on {
-            return Ok(());
+    pub(super) fn books(&mut self, host: &Host<'_>, kvm: &Kvm) {
+        if !self.on {
+            return;
         }
-        let span = self.now - self.books.since_ns;
+        let span = host.clock.now() - host.out.books.since_ns;
         let mut busy = 0;
-        for (n, cpu) in self.books.cpus.iter().enumerate() {
+        for (n, cpu) in host.out.books.cpus.iter().enumerate() {
             busy += cpu.busy_ns;
             if cpu.busy_ns + cpu.idle_ns != span || cpu.irq_ns > span {
-                let what = format!("CPU {n}: {cpu:?} of {span} ns");
-                self.checks.fail("time-once", || what);
+                let message = format!("CPU {n}: {cpu:?} of {span} ns");
+                self.fail("time-once", || message);
             }
         }
         let mut ran = 0;
-        for task in self.tasks.numbers() {
-            let t = &self.tasks[task];
+        for task in host.tasks().numbers() {
+            let t = &host.tasks()[task];
             ran += t.books.run_ns;
             let mut fine = t.books.total_ns() == span;
             if let Body::Vcpu(vcpu) = t.body {
-                let v = self.vcpus[vcpu].books.so_far();
-                let open = self.vcpus[vcpu].books.outstanding().count() as u64;
+                let v = kvm.vcpus[vcpu].books.so_far(0);
+                let open = kvm.vcpus[vcpu].books.outstanding().count() as u64;
                 fine &= v.guest_ns <= t.books.run_ns
                     && v.irqs_accepted == v.irqs_taken + v.irqs_coalesced + open;
             }
             if !fine {
-                let what = format!("{}: {:?} of {span} ns", self.task_name(task), t.books);
-                self.checks.fail("time-once", || what);
+                let message = format!("{}: {:?} of {span} ns", task_name(host, task), t.books);
+                self.fail("time-once", || message);
             }
         }
         if ran != busy {
-            self.checks.fail("time-once", || {
+            self.fail("time-once", || {
                 format!("tasks ran {ran} ns, CPUs were busy {busy}")
             });
         }
-        self.report_failed()
     }
+}
+
+fn task_name(host: &Host<'_>, task: TaskNr) -> String {
+    format!("task {} ({})", task.0, host.tasks()[task].tid.0)
 }

@@ -28,11 +28,11 @@ fn noticed(breaks: impl FnOnce(&mut Machine<'_>)) -> String {
     let mut sink = ();
     let mut machine = Machine::new(&config, &mut sink).unwrap();
     machine.set_checks(true);
-    machine.cfg.run.duration_ns = 10_000_000;
+    machine.host.cfg.run.duration_ns = 10_000_000;
     machine.run(&|| false).unwrap();
     breaks(&mut machine);
-    machine.checks.now();
-    machine.cfg.run.duration_ns = 20_000_000;
+    machine.host.checks.now();
+    machine.host.cfg.run.duration_ns = 20_000_000;
     match machine.run(&|| false) {
         Err(Fault::Broken { what, .. }) => {
             let rest = what.strip_prefix("check ").unwrap_or(&what);
@@ -45,21 +45,25 @@ fn noticed(breaks: impl FnOnce(&mut Machine<'_>)) -> String {
 #[test]
 fn a_wrong_count_is_noticed() {
     assert_eq!(
-        noticed(|m| m.cpus[CpuNr(0)].runnable += 1),
+        noticed(|m| m.host.cpus_mut()[CpuNr(0)].runnable += 1),
         "runnable-count"
     );
 }
 
 #[test]
 fn a_lost_interrupt_is_noticed() {
-    let lost = |m: &mut Machine<'_>| m.vcpus[VcpuNr(0)].books.accepted(m.now, 77);
+    let lost = |m: &mut Machine<'_>| {
+        m.kvm.vcpus[VcpuNr(0)]
+            .books
+            .accepted(m.host.clock.now(), 77)
+    };
     assert_eq!(noticed(lost), "interrupt-lost");
 }
 
 #[test]
 fn an_interrupt_from_nowhere_is_noticed() {
     let posts = |m: &mut Machine<'_>| {
-        m.vcpus[VcpuNr(0)].shared.desc.test_and_set_pir(99);
+        m.kvm.vcpus[VcpuNr(0)].shared.desc.test_and_set_pir(99);
     };
     assert_eq!(noticed(posts), "interrupt-once");
 }
@@ -67,9 +71,11 @@ fn an_interrupt_from_nowhere_is_noticed() {
 #[test]
 fn a_forgotten_timer_is_noticed() {
     let forgets = |m: &mut Machine<'_>| {
-        let armed = (0..m.timers.len() as u32).map(TimerNr);
-        let timer = armed.into_iter().find(|&t| m.timers[t].queued().is_some());
-        m.timers[timer.unwrap()].take_off();
+        let armed = (0..m.host.timers.len() as u32).map(TimerNr);
+        let timer = armed
+            .into_iter()
+            .find(|&t| m.host.timers[t].queued().is_some());
+        m.host.timers[timer.unwrap()].take_off();
     };
     let name = noticed(forgets);
     assert!(name == "timer-once" || name == "timer-early", "{name}");
@@ -77,17 +83,20 @@ fn a_forgotten_timer_is_noticed() {
 
 #[test]
 fn time_counted_twice_is_noticed() {
-    assert_eq!(noticed(|m| m.books.cpus[1].busy_ns += 1), "time-once");
+    assert_eq!(
+        noticed(|m| m.host.out.books.cpus[1].busy_ns += 1),
+        "time-once"
+    );
 }
 
 #[test]
 fn a_task_in_two_places_is_noticed() {
     let moves = |m: &mut Machine<'_>| {
-        let waits = (0..m.tasks.len() as u32).map(TaskNr);
+        let waits = (0..m.host.tasks().len() as u32).map(TaskNr);
         let task = waits
             .into_iter()
-            .find(|&t| m.tasks[t].state == super::TaskState::Runnable);
-        m.tasks[task.unwrap()].state = super::TaskState::Running;
+            .find(|&t| m.host.tasks()[t].state == crate::host::TaskState::Runnable);
+        m.host.tasks_mut()[task.unwrap()].state = crate::host::TaskState::Running;
     };
     assert_eq!(noticed(moves), "one-place");
 }

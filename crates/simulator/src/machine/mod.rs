@@ -1,133 +1,46 @@
-//! The host: CPUs, scheduler, timers, interrupts.
+//! A run: the host, its guests and scripts, and the loop over the engine's events.
 //!
-//! Each CPU does one thing at a time ([`Phase`]), and one timer of the engine says when that is
-//! over. What happens then happens at that instant; what it costs beyond the phase is owed
-//! (`debt_ns`) and paid before the CPU goes on. An interrupt that may be taken stops what a task
-//! does; how much was left is kept with the task.
+//! # Parts and walls
+//!
+//! | part | owns | uses |
+//! |---|---|---|
+//! | [`Host`] | CPUs, tasks, run queues, hrtimers, limits, idle states, interrupts | `hypervisor` |
+//! | [`Guests`] | kernels of guests, their threads, what vCPUs do in guest mode | the host |
+//! | [`Kvm`] | vCPUs outside guest mode, their LAPICs and timers, IPIs on their way | guests, the host |
+//! | [`ScriptRunner`] | what recorded tasks wait for | the host |
+//! | [`Machine`] | the four parts, and nothing else | all |
+//!
+//! A part keeps its state private and is changed by its functions alone. It uses the parts above it
+//! in the table. What a CPU does next is a [`Flow`](crate::host::Flow) that a part returns.
+//! [`Machine::drive`] applies it: no part calls back into another one's work.
 
-mod ahead;
-mod balance;
-mod bandwidth;
 mod build;
 mod checks;
 #[cfg(test)]
 mod checks_tests;
-mod cpu;
-mod domain;
-mod governor;
-mod hrtimer;
-mod idle;
-mod irq;
-mod memory;
-mod message;
-mod place;
-mod sched;
-mod smt;
-mod task;
-mod worker;
-
-use stealtime_events::{Context, CpuId, Event, Kind, Tid};
-use stealtime_hypervisor::eevdf::{Fair, Resched};
+mod dispatch;
 
 pub use build::Recipe;
 pub use checks::CHECKS;
 pub(crate) use checks::Checks;
-pub(crate) use cpu::{Cpu, Phase};
-pub(crate) use hrtimer::{Callback, Hrtimer};
-pub(crate) use irq::Irq;
-pub(crate) use message::{DeviceIrq, Message};
-pub(crate) use task::{Body, CpuSet, Task, TaskState};
-pub(crate) use worker::{Worker, Workers};
 
-use crate::books::Books;
-use crate::config::{Config, Costs};
-use crate::engine::{Queue, Slot, Streams};
 use crate::fault::{Fault, Sim};
-use crate::guest::Vm;
-use crate::ids::{CpuNr, Table, TaskNr, TimerNr, VcpuNr, VmNr};
-use crate::kvm::Vcpu;
+use crate::guest::{Guests, deadlock, stretch};
+use crate::host::{EngineEvent, Host, Irq};
+use crate::ids::CpuNr;
+use crate::kvm::{Kvm, deliver};
 use crate::outcome::Outcome;
-use crate::script::{Points, Yields};
-use crate::sink::{NameList, Sink};
-use crate::stats::Stats;
-use crate::xen::Xen;
+use crate::script::ScriptRunner;
 
-/// What a timer of the engine is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    /// The phase of a CPU is over.
-    Phase(CpuNr),
-    /// A CPU's clock event device fires.
-    ClockEvent(CpuNr),
-    /// A message arrives.
-    Message(u32),
-    /// The warm-up is over.
-    Measure,
-}
-
-/// How many events may be handled without time passing before that counts as a circle.
-const MOST_AT_ONCE: u64 = 10_000_000;
-
-/// Names of functions that events refer to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Functions {
-    pub(crate) tick: stealtime_events::NameId,
-    pub(crate) apic_timer: stealtime_events::NameId,
-    pub(crate) wakeup: stealtime_events::NameId,
-    pub(crate) hrtick: stealtime_events::NameId,
-    pub(crate) period: stealtime_events::NameId,
-    pub(crate) end: stealtime_events::NameId,
-}
+/// After so many events the caller is asked whether to stop: every few milliseconds.
+const STOP_EVENTS: u64 = 1 << 16;
 
 /// A host with its guests, at some instant.
 pub struct Machine<'a> {
-    pub(crate) now: u64,
-    pub(crate) queue: Queue,
-    pub(crate) what: Vec<What>,
-    pub(crate) cfg: Config,
-    pub(crate) costs: Costs,
-    pub(crate) streams: Streams,
-    pub(crate) cpus: Table<CpuNr, Cpu>,
-    pub(crate) domains: domain::Domains,
-    /// What the placement of timers looks at; empty without isolated CPUs.
-    pub(crate) timer_views: Vec<stealtime_hypervisor::lapic_timer::CpuTimers>,
-    /// All other CPUs, the nearest first, of CPUs that have asked.
-    pub(crate) nearest: Vec<Vec<usize>>,
-    /// When an idle CPU may be woken next to balance for all of them, in ns.
-    pub(crate) next_idle_balance: u64,
-    /// How long that is put off, in ns: longer while nothing can be moved.
-    pub(crate) idle_balance_ns: u64,
-    pub(crate) fair: Fair,
-    pub(crate) tasks: Table<TaskNr, Task>,
-    /// Limits of groups (`cpu.max`).
-    pub(crate) bandwidths: Vec<bandwidth::Bandwidth>,
-    /// By VM.
-    pub(crate) workers: Vec<Workers>,
-    /// Tasks by the slot of their scheduler id.
-    pub(crate) by_slot: Vec<TaskNr>,
-    /// The processes that tasks belong to, until the sink is told.
-    processes: Vec<Tid>,
-    pub(crate) timers: Table<TimerNr, Hrtimer>,
-    /// What of the events to come has been asked for.
-    ahead: ahead::Ahead,
-    /// It has been asked to be in huge pages, if it is large.
-    in_huge_pages: bool,
-    pub(crate) messages: message::Messages,
-    pub(crate) vms: Table<VmNr, Vm>,
-    pub(crate) vcpus: Table<VcpuNr, Vcpu>,
-    pub(crate) xen: Option<Box<Xen>>,
-    pub(crate) checks: Checks,
-    /// Points of scripts.
-    pub(crate) points: Points,
-    pub(crate) yields: Yields,
-    /// When scripts were through.
-    pub(crate) finished: std::collections::BTreeMap<TaskNr, u64>,
-    pub(crate) books: Books,
-    pub(crate) stats: Stats,
-    pub(crate) names: NameList,
-    pub(crate) functions: Functions,
-    pub(crate) tracing: bool,
-    pub(crate) sink: &'a mut dyn Sink,
+    pub(crate) host: Host<'a>,
+    pub(crate) kvm: Kvm,
+    pub(crate) guests: Guests,
+    pub(crate) scripts: ScriptRunner,
 }
 
 impl Machine<'_> {
@@ -140,131 +53,88 @@ impl Machine<'_> {
     /// [`Fault`], with the time at which it happened.
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> Result<Outcome, Fault> {
         let end = self
+            .host
             .cfg
             .run
             .warmup_ns
-            .saturating_add(self.cfg.run.duration_ns);
-        let mut at_once = 0;
-        while let Some((at, slot)) = self.queue.pop(end) {
-            self.stats.events += 1;
-            if at > self.now {
-                at_once = 0;
-            } else {
-                at_once += 1;
-                if at_once > MOST_AT_ONCE {
-                    return Err(self.no_progress("events that cause each other"));
-                }
+            .saturating_add(self.host.cfg.run.duration_ns);
+        while let Some(event) = self.host.clock.advance(end)? {
+            self.host.out.stats.events += 1;
+            if self.host.out.stats.events.is_multiple_of(STOP_EVENTS) && stop() {
+                return Err(Fault::Stopped);
             }
-            if self.stats.events.is_multiple_of(1 << 16) {
-                if stop() {
-                    return Err(Fault::Stopped);
-                }
-                self.move_to_huge_pages();
-            }
-            self.now = at;
-            self.handle(slot).map_err(|fault| self.dated(*fault))?;
-            self.watch().map_err(|fault| self.dated(*fault))?;
+            self.handle(event)
+                .map_err(|fault| self.host.dated(*fault))?;
+            self.watch().map_err(|fault| self.host.dated(*fault))?;
         }
-        self.check_deadlock()?;
-        self.now = end;
-        self.cut_all();
-        // As a marker that a user writes: the trace ends here, not at the last thing that happened.
-        self.emit(
-            CpuNr(0),
-            Kind::Other {
-                name: self.functions.end,
-            },
-        );
-        self.settle_books();
+        deadlock::check_deadlock(&self.guests)?;
+        self.host.clock.finish(end);
+        stretch::cut_all(&mut self.guests, &mut self.host);
+        let cpu = CpuNr(0);
+        self.host.emit_end(cpu);
+        self.host.settle_books();
+        self.kvm.settle_books(self.host.clock.now());
         self.check_books()?;
-        Ok(self.outcome())
+        Ok(Outcome::of(
+            &self.host,
+            &self.kvm,
+            &self.guests,
+            &self.scripts,
+        ))
     }
 
-    /// Whether what must always hold is watched ([`CHECKS`]). Debug builds do unless told not to.
-    pub fn set_checks(&mut self, on: bool) {
-        self.checks.switch(on);
+    /// After each event: a round of checks when it is due.
+    #[inline]
+    fn watch(&mut self) -> Sim {
+        if !self.host.checks.is_on() {
+            return Ok(());
+        }
+        if self.host.checks.is_due() {
+            let mut checks = core::mem::take(&mut self.host.checks);
+            let result = checks.round(&self.host, &self.kvm, &self.guests);
+            self.host.checks = checks;
+            result?;
+        }
+        self.host.report_failed()
     }
 
-    fn handle(&mut self, slot: Slot) -> Sim {
-        match self.what[slot.index()] {
-            What::Phase(cpu) => self.phase_over(cpu),
-            What::ClockEvent(cpu) => {
-                self.look_ahead_to_wakeup(cpu);
-                self.raise(cpu, Irq::LocalTimer)
-            }
-            What::Message(number) => self.arrived(number),
-            What::Measure => {
+    /// At the end: all books add up.
+    fn check_books(&mut self) -> Sim {
+        let mut checks = core::mem::take(&mut self.host.checks);
+        checks.books(&self.host, &self.kvm);
+        self.host.checks = checks;
+        self.host.report_failed()
+    }
+
+    /// Switches the checks of invariants ([`CHECKS`]) on or off. Debug builds begin with them on.
+    pub fn set_checks(&mut self, enabled: bool) {
+        self.host.checks.switch(enabled);
+    }
+
+    /// The warm-up is over: all books start anew.
+    fn begin_measuring(&mut self) {
+        // Stretches are cut first, so that what they have done by now counts before.
+        stretch::cut_all(&mut self.guests, &mut self.host);
+        self.host.begin_measuring();
+        self.kvm.begin_measuring(self.host.clock.now());
+        self.guests.begin_measuring();
+    }
+
+    fn handle(&mut self, event: EngineEvent) -> Sim {
+        match event {
+            EngineEvent::Phase(cpu) => self.phase_over(cpu),
+            EngineEvent::ClockEvent(cpu) => deliver::raise(
+                &mut self.kvm,
+                &mut self.guests,
+                &mut self.host,
+                cpu,
+                Irq::LocalTimer,
+            ),
+            EngineEvent::Message(number) => self.arrived(number),
+            EngineEvent::Measure => {
                 self.begin_measuring();
                 Ok(())
             }
         }
-    }
-
-    /// A fault without a time gets the present one.
-    fn dated(&self, fault: Fault) -> Fault {
-        match fault {
-            Fault::Broken { at_ns: 0, what } => Fault::Broken {
-                at_ns: self.now,
-                what,
-            },
-            other => other,
-        }
-    }
-
-    #[cold]
-    pub(crate) fn no_progress(&self, what: &str) -> Fault {
-        Fault::NoProgress {
-            at_ns: self.now,
-            what: what.to_owned(),
-        }
-    }
-
-    #[cold]
-    pub(crate) fn broken<T>(&self, what: impl Into<String>) -> Sim<T> {
-        Err(Box::new(Fault::Broken {
-            at_ns: self.now,
-            what: what.into(),
-        }))
-    }
-
-    /// A timer of the engine for this purpose.
-    pub(crate) fn slot(&mut self, what: What) -> Slot {
-        let slot = self.queue.slot();
-        self.what.push(what);
-        slot
-    }
-
-    /// Gives out an event that happens now on `cpu`, in the context of its task.
-    #[inline(always)]
-    pub(crate) fn emit(&mut self, cpu: CpuNr, kind: Kind) {
-        self.stats.trace_events += 1;
-        if self.tracing {
-            self.trace(cpu, kind);
-        }
-    }
-
-    /// Out of the way of runs that nobody traces: what they execute for an event is more than the
-    /// first-level instruction cache holds.
-    #[cold]
-    #[inline(never)]
-    fn trace(&mut self, cpu: CpuNr, kind: Kind) {
-        let c = &self.cpus[cpu];
-        let tid = c.current.map_or(Tid::IDLE, |task| self.tasks[task].tid);
-        let mut context = match c.phase {
-            Phase::Irq(_) => Context::HARDIRQ | Context::IRQS_OFF,
-            _ => 0,
-        };
-        context |= match c.resched {
-            Resched::None => 0,
-            Resched::Lazy => Context::NEED_RESCHED_LAZY,
-            Resched::Now => Context::NEED_RESCHED | Context::PREEMPT_RESCHED,
-        };
-        self.sink.event(&Event {
-            time_ns: self.now,
-            tid,
-            cpu: CpuId(cpu.0 as u16),
-            context: Context::from_bits(context),
-            kind,
-        });
     }
 }

@@ -1,5 +1,5 @@
-//! The counters of an arm64 guest that is moved: as in the posted series, an offset of the virtual and
-//! one of the physical counter, written as attributes of one vCPU and broadcast to all.
+//! The counters of an arm64 guest that is moved. As in the posted series, the virtual and the
+//! physical counter have an offset each. They are attributes of one vCPU, broadcast to all.
 
 use stealtime_hypervisor::counter::arm64::{
     Counter, CounterMigrationError, CounterSide, PostedVcpu, guest_count, migrate,
@@ -39,8 +39,8 @@ pub(super) struct Move {
 }
 
 impl Counters {
-    /// vCPUs that are created when the host's counter reads `host_count`: the virtual counter begins at
-    /// 0 with the last of them, the physical one is the host's.
+    /// vCPUs that are created when the host's counter reads `host_count`. The virtual counter
+    /// begins at 0 with the last of them; the physical one is the host's.
     pub(super) fn created(vcpus: usize, host_count: u64) -> Self {
         let vcpu = PostedVcpu {
             virtual_offset: host_count,
@@ -76,13 +76,12 @@ impl Counters {
 
     /// The VMM writes an attribute of one vCPU; KVM gives it to all.
     pub(super) fn write(&mut self, vcpu: usize, counter: Counter, offset: u64) {
-        let Some((before, rest)) = self.vcpus.split_at_mut_checked(vcpu) else {
-            return;
-        };
-        let Some((written, after)) = rest.split_first_mut() else {
-            return;
-        };
-        PostedVcpu::set_offset(written, before.iter_mut().chain(after), counter, offset);
+        let split = self.vcpus.split_at_mut_checked(vcpu);
+        let written = split.and_then(|(previous, rest)| Some((previous, rest.split_first_mut()?)));
+        debug_assert!(written.is_some(), "an attribute of vCPU {vcpu} is written");
+        if let Some((previous, (written, after))) = written {
+            PostedVcpu::set_offset(written, previous.iter_mut().chain(after), counter, offset);
+        }
     }
 
     /// The VMM writes what it has saved of a vCPU. The bound that the method states, in ns.
@@ -98,9 +97,9 @@ impl Counters {
         saved: Saved,
         value: u64,
         host_count: u64,
-        how: &Move,
+        transfer: &Move,
     ) -> Result<u64, CounterMigrationError> {
-        if how.method == ClockMethod::Value {
+        if transfer.method == ClockMethod::Value {
             let offset = host_count.wrapping_sub(value);
             self.write(vcpu, Counter::Virtual, offset);
             return Ok(0);
@@ -109,23 +108,23 @@ impl Counters {
             count: clock.host_tsc,
             hz: khz.saturating_mul(1000),
         };
-        let elapsed = how.destination.realtime_ns;
-        let elapsed_ns = elapsed.saturating_sub(how.source.realtime_ns);
+        let elapsed = transfer.destination.realtime_ns;
+        let elapsed_ns = elapsed.saturating_sub(transfer.source.realtime_ns);
         let mut bound_ns = 0;
         for (counter, offset) in [
             (Counter::Virtual, saved.virtual_counter),
             (Counter::Physical, saved.physical_offset),
         ] {
             let moved = migrate(
-                side(&how.source, how.source_khz),
-                side(&how.destination, how.destination_khz),
+                side(&transfer.source, transfer.source_khz),
+                side(&transfer.destination, transfer.destination_khz),
                 offset,
                 elapsed_ns,
-                how.frequency_error_ppb,
+                transfer.frequency_error_ppb,
             )?;
             self.write(vcpu, counter, moved.offset);
             bound_ns = bound_ns.max(moved.bound_ns);
         }
-        Ok(bound_ns.saturating_add(how.realtime_skew_ns))
+        Ok(bound_ns.saturating_add(transfer.realtime_skew_ns))
     }
 }

@@ -6,8 +6,6 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
 use super::arm64::Counters;
 use crate::config::{ConfigError, HostClock, MigrationConfig};
-use crate::ids::VcpuNr;
-use crate::machine::Machine;
 use crate::scale::mul_div;
 
 /// An arbitrary date: wall clocks do not start at 0.
@@ -24,8 +22,8 @@ pub struct ClockOutcome {
     pub largest_step_back_ns: u64,
     /// Largest difference between two vCPUs' counters at one instant after the restore, in ns.
     pub difference_ns: u64,
-    /// How far the vCPU that is most off is from where its counter would be had the guest not
-    /// been moved, in ns; negative is behind.
+    /// The largest error of a vCPU's counter against that of a guest that was not moved, in ns;
+    /// negative is behind.
     pub error_ns: i64,
     /// arm64: the same of the physical counter, which a VMM that knows values alone cannot carry over.
     pub physical_error_ns: i64,
@@ -86,16 +84,16 @@ fn vm_on(
     let mut host = HostTsc::new(clock.tsc_khz, RatioFormat::VMX);
     let instant = clock.instant(now);
     let mut vm = VmTsc::new(&host, &instant);
-    let mut all = Vec::new();
+    let mut vcpus_made = Vec::new();
     for n in 0..vcpus {
         let (vcpu, rate) = vm.create_vcpu(&mut host, &instant, n, khz, false);
         rate.map_err(|error| ConfigError {
             key: format!("migration.{key}.tsc_khz"),
             problem: error.to_string(),
         })?;
-        all.push(vcpu);
+        vcpus_made.push(vcpu);
     }
-    Ok((host, vm, all))
+    Ok((host, vm, vcpus_made))
 }
 
 impl GuestClock {
@@ -185,9 +183,10 @@ impl GuestClock {
         Some((offset, self.real.instant(now).tsc))
     }
 
-    /// A vCPU whose page is old brings it up to date before it enters the guest.
+    /// A vCPU brings an old page up to date before it enters the guest.
     fn update_page(&mut self, vcpu: usize, now: u64) {
         let Some(vcpu) = self.vcpus.get_mut(vcpu) else {
+            debug_assert!(false, "vCPU {vcpu} has no clock");
             return;
         };
         if self.arm64.is_some() || !self.vm.needs_clock_update(vcpu) {
@@ -214,9 +213,9 @@ impl GuestClock {
         let cycles = self.tsc(vcpu, now);
         self.seen.reads += 1;
         if cycles < self.highest {
-            let back = self.ns(self.highest - cycles);
+            let back_ns = self.ns(self.highest - cycles);
             self.seen.steps_back += 1;
-            self.seen.largest_step_back_ns = self.seen.largest_step_back_ns.max(back);
+            self.seen.largest_step_back_ns = self.seen.largest_step_back_ns.max(back_ns);
         }
         self.highest = self.highest.max(cycles);
         self.ns(cycles)
@@ -226,14 +225,14 @@ impl GuestClock {
     pub(super) fn judge(&mut self, now: u64) {
         // Where the counter of a guest that had stayed would be.
         let ideal = self.first.instant(now).tsc.wrapping_add(self.first_offset);
-        let all: Vec<i64> = (0..self.vcpus.len())
+        let errors: Vec<i64> = (0..self.vcpus.len())
             .map(|vcpu| self.tsc(vcpu, now).wrapping_sub(ideal) as i64)
             .collect();
-        let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
-        if let (Some(least), Some(most)) = (least, most) {
-            self.seen.difference_ns = self.ns(most.abs_diff(least));
-            let worst = if most.unsigned_abs() > least.unsigned_abs() {
-                most
+        let (least, maximum) = (errors.iter().min().copied(), errors.iter().max().copied());
+        if let (Some(least), Some(maximum)) = (least, maximum) {
+            self.seen.difference_ns = self.ns(maximum.abs_diff(least));
+            let worst = if maximum.unsigned_abs() > least.unsigned_abs() {
+                maximum
             } else {
                 least
             };
@@ -249,17 +248,5 @@ impl GuestClock {
             self.seen.physical_error_ns = self.signed_ns(off);
         }
         self.seen.master_clock = self.vm.use_master_clock;
-    }
-}
-
-impl Machine<'_> {
-    /// A guest's thread reads the clock on this vCPU: in ns.
-    pub(crate) fn read_guest_clock(&mut self, vcpu: VcpuNr) -> u64 {
-        let v = &self.vcpus[vcpu];
-        let (now, index) = (self.now, v.index as usize);
-        match &mut self.vms[v.vm].clock {
-            Some(clock) => clock.read(index, now),
-            None => now,
-        }
     }
 }

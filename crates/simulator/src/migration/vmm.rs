@@ -8,8 +8,10 @@ use super::arm64::{Move, Saved};
 use super::clock::GuestClock;
 use crate::config::{ClockMethod, MigrationConfig};
 use crate::fault::Sim;
+use crate::guest::Guests;
+use crate::host::{Body, CpuSet, Flow, Host, hrtimer};
 use crate::ids::{CpuNr, TaskNr, TimerNr, VcpuNr, VmNr};
-use crate::machine::{Body, CpuSet, Machine};
+use crate::kvm::{Kvm, deliver, tracking};
 use crate::scale::mul_div;
 
 /// What the thread does next.
@@ -74,299 +76,328 @@ impl VmmThread {
     }
 }
 
-impl Machine<'_> {
-    /// What the VMM's thread did is over: the next thing.
-    pub(crate) fn vmm_step(&mut self, cpu: CpuNr, task: TaskNr) -> Sim {
-        let Body::Vmm(slot) = &mut self.tasks[task].body else {
-            return self.broken("a task that is no VMM migrates a guest");
-        };
-        // Taken out while it acts: that needs the whole machine.
-        let Some(mut vmm) = slot.take() else {
-            return self.broken("a VMM's thread acts within its own step");
-        };
-        let (step_ns, load_ns) = (vmm.cfg.step_ns, vmm.cfg.load_ns);
-        let next = self.vmm_do(cpu, task, &mut vmm)?;
-        self.tasks[task].body = Body::Vmm(Some(vmm));
-        match next {
-            Next::Works => {
-                self.tasks[task].left_ns = step_ns.max(1);
-                self.run_task(cpu, task)
-            }
-            Next::Loads => {
-                self.tasks[task].left_ns = load_ns.max(1);
-                self.run_task(cpu, task)
-            }
-            Next::Sleeps => self.block_current(cpu),
+/// What the VMM's thread did is over: the next thing.
+pub(crate) fn step(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    task: TaskNr,
+) -> Sim<Flow> {
+    let Body::Vmm(slot) = host.body_mut(task) else {
+        return host.broken("a task that is no VMM migrates a guest");
+    };
+    // Taken out while it acts: that needs the whole machine.
+    let Some(mut vmm) = slot.take() else {
+        return host.broken("a VMM's thread acts within its own step");
+    };
+    let (step_ns, load_ns) = (vmm.cfg.step_ns, vmm.cfg.load_ns);
+    let next = act(kvm, guests, host, cpu, task, &mut vmm)?;
+    host.set_body(task, Body::Vmm(Some(vmm)));
+    match next {
+        Next::Works => {
+            host.set_left(task, step_ns.max(1));
+            Ok(Flow::Run)
         }
+        Next::Loads => {
+            host.set_left(task, load_ns.max(1));
+            Ok(Flow::Run)
+        }
+        Next::Sleeps => Ok(Flow::Block),
     }
+}
 
-    fn vmm_do(&mut self, cpu: CpuNr, task: TaskNr, vmm: &mut VmmThread) -> Sim<Next> {
-        let now = self.now;
-        let (vm, cfg) = (vmm.vm, &vmm.cfg);
-        match vmm.step {
-            Step::Begin => {
-                self.start_pinned(vmm.sleep, cpu, cfg.at_ns.max(now + 1));
-                vmm.step = Step::Stop;
+fn act(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    task: TaskNr,
+    vmm: &mut VmmThread,
+) -> Sim<Next> {
+    let now = host.clock.now();
+    let (vm, cfg) = (vmm.vm, &vmm.cfg);
+    match vmm.step {
+        Step::Begin => {
+            hrtimer::start_pinned(host, vmm.sleep, cpu, cfg.at_ns.max(now + 1));
+            vmm.step = Step::Stop;
+            return Ok(Next::Sleeps);
+        }
+        Step::Stop => {
+            stop_vm(kvm, guests, host, cpu, vm, task)?;
+            vmm.step = Step::AwaitStop;
+            if kvm.vms[vm].running > 0 {
                 return Ok(Next::Sleeps);
             }
-            Step::Stop => {
-                self.stop_vm(cpu, vm, task)?;
-                vmm.step = Step::AwaitStop;
-                if self.vms[vm].running > 0 {
-                    return Ok(Next::Sleeps);
-                }
-            }
-            Step::AwaitStop => {
-                if self.vms[vm].running > 0 {
-                    return Ok(Next::Sleeps);
-                }
-                vmm.stopped_ns = now;
-                vmm.step = Step::ReadClock;
-            }
-            Step::ReadClock => {
-                vmm.clock = self.kvm_get_clock(vm)?;
-                vmm.step = Step::ReadVcpu(0);
-            }
-            Step::ReadVcpu(n) => {
-                let Some(clock) = &self.vms[vm].clock else {
-                    return self.broken("a guest without clocks migrates");
-                };
-                let Some(vcpu) = clock.vcpus.get(n) else {
-                    vmm.step = Step::Send;
-                    return Ok(Next::Works);
-                };
-                vmm.ratio = vcpu.rate.ratio;
-                if let Some(counters) = &clock.arm64 {
-                    let count = clock.real.instant(now).tsc;
-                    vmm.saved_counters.push(counters.save(n, cfg.method, count));
-                }
-                // By value the counter is read, at this vCPU's own instant.
-                let saved = match cfg.method {
-                    ClockMethod::Value => clock.tsc(n, now),
-                    ClockMethod::Documented | ClockMethod::Offset => vcpu.l1_tsc_offset,
-                };
-                vmm.saved.push(saved);
-                vmm.saved_at.push(clock.real.instant(now).real_ns);
-                vmm.step = Step::ReadVcpu(n + 1);
-            }
-            Step::Send => {
-                self.start_pinned(vmm.sleep, cpu, now + cfg.transfer_ns.max(1));
-                vmm.step = Step::Arrive;
-                self.move_vm(vm, task, cfg);
+        }
+        Step::AwaitStop => {
+            if kvm.vms[vm].running > 0 {
                 return Ok(Next::Sleeps);
             }
-            Step::Arrive => {
-                let created = match &self.vms[vm].clock {
-                    Some(clock) => clock.created_on(&cfg.destination, now)?,
-                    None => return self.broken("a guest without clocks arrives"),
-                };
-                vmm.restored = Some(created);
-                vmm.step = Step::SetClock;
-            }
-            Step::Load => {
-                vmm.step = Step::WriteVcpu(0);
-                return Ok(Next::Loads);
-            }
-            Step::SetClock | Step::ReadBack | Step::Compute | Step::WriteVcpu(_) => {
-                self.vmm_restore(vmm)?;
-            }
-            Step::Run => {
-                self.resume_vm(cpu, vm, vmm)?;
-                vmm.step = Step::Over;
-                return Ok(Next::Sleeps);
-            }
-            Step::Over => return Ok(Next::Sleeps),
+            vmm.stopped_ns = now;
+            vmm.step = Step::ReadClock;
         }
-        Ok(Next::Works)
-    }
-
-    fn vmm_restore(&mut self, vmm: &mut VmmThread) -> Sim {
-        let now = self.now;
-        let Some(clock) = &mut vmm.restored else {
-            return self.broken("nothing to restore");
-        };
-        let instant = clock.real.instant(now);
-        match vmm.step {
-            Step::SetClock => {
-                let mut data = vmm.clock;
-                data.flags &= KVM_CLOCK_REALTIME;
-                if let Err(error) = clock.vm.set_clock(&clock.host, &instant, &data) {
-                    return self.broken(error.to_string());
-                }
-                vmm.step = Step::ReadBack;
-            }
-            Step::ReadBack => {
-                match clock.vm.get_clock(&clock.host, &instant, true) {
-                    Ok(data) => vmm.read_back = data,
-                    Err(error) => return self.broken(error.to_string()),
-                }
-                vmm.step = Step::Compute;
-            }
-            Step::Compute => {
-                // The time that passed by the wall clocks is added now; whatever delays the writes
-                // after this is the guest's loss.
-                let khz = clock.khz;
-                let both = vmm.saved.iter().zip(&vmm.saved_at);
-                let values = both.map(|(saved, at)| {
-                    let elapsed = instant.real_ns.saturating_sub(*at);
-                    saved.wrapping_add(mul_div(elapsed, khz.into(), 1_000_000))
-                });
-                vmm.values = values.collect();
-                vmm.step = match vmm.cfg.load_ns {
-                    0 => Step::WriteVcpu(0),
-                    _ => Step::Load,
-                };
-            }
-            Step::WriteVcpu(n) => {
-                let Some(&saved) = vmm.saved.get(n) else {
-                    clock.vm.refresh_master_clock(&clock.host, &instant);
-                    vmm.step = Step::Run;
-                    return Ok(());
-                };
-                let bound = self.write_vcpu(vmm, n, saved)?;
-                if let Some(clock) = &mut vmm.restored {
-                    clock.seen.bound_ns = clock.seen.bound_ns.max(bound);
-                }
-                vmm.step = Step::WriteVcpu(n + 1);
-            }
-            _ => {}
+        Step::ReadClock => {
+            vmm.clock = kvm_get_clock(guests, host, vm)?;
+            vmm.step = Step::ReadVcpu(0);
         }
-        Ok(())
-    }
-
-    /// Writes one vCPU's counter; the bound that the method states.
-    fn write_vcpu(&self, vmm: &mut VmmThread, n: usize, saved: u64) -> Sim<u64> {
-        let Some(clock) = &mut vmm.restored else {
-            return self.broken("nothing to restore");
-        };
-        let instant = clock.real.instant(self.now);
-        let Some(vcpu) = clock.vcpus.get_mut(n) else {
-            return self.broken("more clocks than vCPUs");
-        };
-        let source = Side {
-            clock: vmm.clock,
-            format: clock.host.format,
-            ratio: vmm.ratio,
-        };
-        let destination = Side {
-            clock: vmm.read_back,
-            format: clock.host.format,
-            ratio: vcpu.rate.ratio,
-        };
-        let (s, d) = (&vmm.cfg.source, &vmm.cfg.destination);
-        let known = Uncertainty {
-            realtime_skew_ns: s.realtime_skew_ns.abs_diff(d.realtime_skew_ns),
-            frequency_error_ppb: s.drift_ppb.unsigned_abs().max(d.drift_ppb.unsigned_abs()),
-            master_clock_age_ns: self.now,
-        };
-        if let Some(counters) = &mut clock.arm64 {
-            let how = Move {
-                method: vmm.cfg.method,
-                source: vmm.clock,
-                destination: vmm.read_back,
-                source_khz: s.tsc_khz,
-                destination_khz: d.tsc_khz,
-                frequency_error_ppb: known.frequency_error_ppb,
-                realtime_skew_ns: known.realtime_skew_ns,
+        Step::ReadVcpu(n) => {
+            let Some(clock) = &guests.vm(vm).clock else {
+                return host.broken("a guest without clocks migrates");
             };
-            let saved = vmm.saved_counters.get(n).copied().unwrap_or_default();
-            let value = vmm.values.get(n).copied().unwrap_or_default();
-            let done = counters.restore(n, saved, value, instant.tsc, &how);
-            return done.or_else(|error| self.broken(error.to_string()));
-        }
-        let done = match vmm.cfg.method {
-            ClockMethod::Value => {
-                let value = vmm.values.get(n).copied().unwrap_or(saved);
-                clock.vm.host_write(vcpu, &clock.host, &instant, value);
-                Ok(0)
+            let Some(vcpu) = clock.vcpus.get(n) else {
+                vmm.step = Step::Send;
+                return Ok(Next::Works);
+            };
+            vmm.ratio = vcpu.rate.ratio;
+            if let Some(counters) = &clock.arm64 {
+                let count = clock.real.instant(now).tsc;
+                vmm.saved_counters.push(counters.save(n, cfg.method, count));
             }
-            ClockMethod::Documented => {
-                documented(&source, &destination, clock.khz, &known).map(|m| {
-                    clock
-                        .vm
-                        .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
-                    m.account.tsc_against_its_rate_ns
-                })
+            // By value the counter is read, at this vCPU's own instant.
+            let saved = match cfg.method {
+                ClockMethod::Value => clock.tsc(n, now),
+                ClockMethod::Documented | ClockMethod::Offset => vcpu.l1_tsc_offset,
+            };
+            vmm.saved.push(saved);
+            vmm.saved_at.push(clock.real.instant(now).real_ns);
+            vmm.step = Step::ReadVcpu(n + 1);
+        }
+        Step::Send => {
+            hrtimer::start_pinned(host, vmm.sleep, cpu, now + cfg.transfer_ns.max(1));
+            vmm.step = Step::Arrive;
+            move_vm(kvm, guests, host, vm, task, cfg);
+            return Ok(Next::Sleeps);
+        }
+        Step::Arrive => {
+            let created = match &guests.vm(vm).clock {
+                Some(clock) => clock.created_on(&cfg.destination, now)?,
+                None => return host.broken("a guest without clocks arrives"),
+            };
+            vmm.restored = Some(created);
+            vmm.step = Step::SetClock;
+        }
+        Step::Load => {
+            vmm.step = Step::WriteVcpu(0);
+            return Ok(Next::Loads);
+        }
+        Step::SetClock | Step::ReadBack | Step::Compute | Step::WriteVcpu(_) => {
+            restore(host, vmm)?;
+        }
+        Step::Run => {
+            resume_vm(kvm, guests, host, cpu, vm, vmm)?;
+            vmm.step = Step::Over;
+            return Ok(Next::Sleeps);
+        }
+        Step::Over => return Ok(Next::Sleeps),
+    }
+    Ok(Next::Works)
+}
+
+fn restore(host: &mut Host<'_>, vmm: &mut VmmThread) -> Sim {
+    let now = host.clock.now();
+    let Some(clock) = &mut vmm.restored else {
+        return host.broken("nothing to restore");
+    };
+    let instant = clock.real.instant(now);
+    match vmm.step {
+        Step::SetClock => {
+            let mut data = vmm.clock;
+            data.flags &= KVM_CLOCK_REALTIME;
+            if let Err(error) = clock.vm.set_clock(&clock.host, &instant, &data) {
+                return host.broken(error.to_string());
             }
-            ClockMethod::Offset => by_offsets(&source, &destination, clock.khz, &known).map(|m| {
-                clock
-                    .vm
-                    .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
-                m.account.tsc_against_its_rate_ns
-            }),
+            vmm.step = Step::ReadBack;
+        }
+        Step::ReadBack => {
+            match clock.vm.get_clock(&clock.host, &instant, true) {
+                Ok(data) => vmm.read_back = data,
+                Err(error) => return host.broken(error.to_string()),
+            }
+            vmm.step = Step::Compute;
+        }
+        Step::Compute => {
+            // The time that passed by the wall clocks is added now; whatever delays the writes
+            // after this is the guest's loss.
+            let khz = clock.khz;
+            let both = vmm.saved.iter().zip(&vmm.saved_at);
+            let values = both.map(|(saved, time)| {
+                let elapsed = instant.real_ns.saturating_sub(*time);
+                saved.wrapping_add(mul_div(elapsed, khz.into(), 1_000_000))
+            });
+            vmm.values = values.collect();
+            vmm.step = match vmm.cfg.load_ns {
+                0 => Step::WriteVcpu(0),
+                _ => Step::Load,
+            };
+        }
+        Step::WriteVcpu(n) => {
+            let Some(&saved) = vmm.saved.get(n) else {
+                clock.vm.refresh_master_clock(&clock.host, &instant);
+                vmm.step = Step::Run;
+                return Ok(());
+            };
+            let bound = write_vcpu(host, vmm, n, saved)?;
+            if let Some(clock) = &mut vmm.restored {
+                clock.seen.bound_ns = clock.seen.bound_ns.max(bound);
+            }
+            vmm.step = Step::WriteVcpu(n + 1);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Writes one vCPU's counter; the bound that the method states.
+fn write_vcpu(host: &Host<'_>, vmm: &mut VmmThread, n: usize, saved: u64) -> Sim<u64> {
+    let Some(clock) = &mut vmm.restored else {
+        return host.broken("nothing to restore");
+    };
+    let instant = clock.real.instant(host.clock.now());
+    let Some(vcpu) = clock.vcpus.get_mut(n) else {
+        return host.broken("more clocks than vCPUs");
+    };
+    let source = Side {
+        clock: vmm.clock,
+        format: clock.host.format,
+        ratio: vmm.ratio,
+    };
+    let destination = Side {
+        clock: vmm.read_back,
+        format: clock.host.format,
+        ratio: vcpu.rate.ratio,
+    };
+    let (s, d) = (&vmm.cfg.source, &vmm.cfg.destination);
+    let known = Uncertainty {
+        realtime_skew_ns: s.realtime_skew_ns.abs_diff(d.realtime_skew_ns),
+        frequency_error_ppb: s.drift_ppb.unsigned_abs().max(d.drift_ppb.unsigned_abs()),
+        master_clock_age_ns: host.clock.now(),
+    };
+    if let Some(counters) = &mut clock.arm64 {
+        let transfer = Move {
+            method: vmm.cfg.method,
+            source: vmm.clock,
+            destination: vmm.read_back,
+            source_khz: s.tsc_khz,
+            destination_khz: d.tsc_khz,
+            frequency_error_ppb: known.frequency_error_ppb,
+            realtime_skew_ns: known.realtime_skew_ns,
         };
-        match done {
-            Ok(bound) => Ok(bound),
-            Err(error) => self.broken(error.to_string()),
-        }
+        let saved = vmm.saved_counters.get(n).copied().unwrap_or_default();
+        let value = vmm.values.get(n).copied().unwrap_or_default();
+        let result = counters.restore(n, saved, value, instant.tsc, &transfer);
+        return result.or_else(|error| host.broken(error.to_string()));
     }
+    let result = match vmm.cfg.method {
+        ClockMethod::Value => {
+            let value = vmm.values.get(n).copied().unwrap_or(saved);
+            clock.vm.host_write(vcpu, &clock.host, &instant, value);
+            Ok(0)
+        }
+        ClockMethod::Documented => documented(&source, &destination, clock.khz, &known).map(|m| {
+            clock
+                .vm
+                .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
+            m.account.tsc_against_its_rate_ns
+        }),
+        ClockMethod::Offset => by_offsets(&source, &destination, clock.khz, &known).map(|m| {
+            clock
+                .vm
+                .set_offset(vcpu, &clock.host, &instant, m.offset(saved));
+            m.account.tsc_against_its_rate_ns
+        }),
+    };
+    match result {
+        Ok(bound) => Ok(bound),
+        Err(error) => host.broken(error.to_string()),
+    }
+}
 
-    fn kvm_get_clock(&self, vm: VmNr) -> Sim<KvmClockData> {
-        let Some(clock) = &self.vms[vm].clock else {
-            return self.broken("a guest without clocks is read");
-        };
-        let instant = clock.real.instant(self.now);
-        match clock.vm.get_clock(&clock.host, &instant, true) {
-            Ok(data) => Ok(data),
-            Err(error) => self.broken(error.to_string()),
-        }
+fn kvm_get_clock(guests: &Guests, host: &Host<'_>, vm: VmNr) -> Sim<KvmClockData> {
+    let Some(clock) = &guests.vm(vm).clock else {
+        return host.broken("a guest without clocks is read");
+    };
+    let instant = clock.real.instant(host.clock.now());
+    match clock.vm.get_clock(&clock.host, &instant, true) {
+        Ok(data) => Ok(data),
+        Err(error) => host.broken(error.to_string()),
     }
+}
 
-    /// All vCPUs are to leave the guest and stay out; `vmm` is woken by the last.
-    fn stop_vm(&mut self, cpu: CpuNr, vm: VmNr, vmm: TaskNr) -> Sim {
-        self.vms[vm].paused_by = Some(vmm);
-        for index in 0..self.vms[vm].vcpus {
-            let vcpu = self.vcpu_of(vm, index);
-            let kick = kick(&self.vcpus[vcpu].shared, Requests::UNBLOCK, false);
-            self.kicked(cpu, vcpu, kick)?;
-        }
-        Ok(())
+/// All vCPUs are to leave the guest and stay out; `vmm` is woken by the last.
+fn stop_vm(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vm: VmNr,
+    vmm: TaskNr,
+) -> Sim {
+    kvm.vms[vm].paused_by = Some(vmm);
+    for index in 0..guests.vm(vm).vcpus {
+        let vcpu = guests.vcpu_of(vm, index);
+        let kick = kick(&kvm.vcpus[vcpu].shared, Requests::UNBLOCK, false);
+        deliver::kicked(kvm, host, cpu, vcpu, kick)?;
     }
+    Ok(())
+}
 
-    /// A vCPU of a guest that is stopped parks instead of entering. Whether it did.
-    pub(crate) fn park(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
-        let vm = self.vcpus[vcpu].vm;
-        let Some(vmm) = self.vms[vm].paused_by else {
-            return Ok(false);
-        };
-        let v = &mut self.vms[vm];
-        v.running = v.running.saturating_sub(1);
-        if v.running == 0 {
-            self.wake(vmm, cpu)?;
-        }
-        self.vcpus[vcpu].parked = true;
-        self.block_current(cpu)?;
-        Ok(true)
+/// A vCPU of a guest that is stopped parks instead of entering. Whether it did.
+pub(crate) fn park(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
+    let vm = kvm.vcpus[vcpu].vm;
+    let Some(vmm) = kvm.vms[vm].paused_by else {
+        return Ok(false);
+    };
+    let v = &mut kvm.vms[vm];
+    v.running = v.running.saturating_sub(1);
+    if v.running == 0 {
+        host.wake(vmm, cpu)?;
     }
+    kvm.vcpus[vcpu].parked = true;
+    Ok(true)
+}
 
-    /// The guest's and the VMM's threads belong to the other host from now on.
-    fn move_vm(&mut self, vm: VmNr, vmm: TaskNr, cfg: &MigrationConfig) {
-        let to = CpuSet::of(&cfg.to_cpus);
-        self.tasks[vmm].allowed = to.clone();
-        for index in 0..self.vms[vm].vcpus {
-            let task = self.vcpus[self.vcpu_of(vm, index)].task;
-            self.tasks[task].allowed = to.clone();
-        }
+/// The guest's and the VMM's threads belong to the other host from now on.
+fn move_vm(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    vm: VmNr,
+    vmm: TaskNr,
+    cfg: &MigrationConfig,
+) {
+    let cpus = CpuSet::of(&cfg.to_cpus);
+    host.set_allowed(vmm, cpus.clone());
+    for index in 0..guests.vm(vm).vcpus {
+        let task = kvm.vcpus[guests.vcpu_of(vm, index)].task;
+        host.set_allowed(task, cpus.clone());
     }
+}
 
-    fn resume_vm(&mut self, cpu: CpuNr, vm: VmNr, vmm: &mut VmmThread) -> Sim {
-        let now = self.now;
-        if let Some(mut clock) = vmm.restored.take() {
-            clock.judge(now);
-            clock.seen.blackout_ns = now - vmm.stopped_ns;
-            self.vms[vm].clock = Some(Box::new(clock));
-        }
-        self.reset_tracking(vm)?;
-        self.vms[vm].paused_by = None;
-        self.vms[vm].running = self.vms[vm].vcpus;
-        for index in 0..self.vms[vm].vcpus {
-            let vcpu = self.vcpu_of(vm, index);
-            self.vcpus[vcpu].parked = false;
-            let task = self.vcpus[vcpu].task;
-            self.wake(task, cpu)?;
-        }
-        Ok(())
+fn resume_vm(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vm: VmNr,
+    vmm: &mut VmmThread,
+) -> Sim {
+    let now = host.clock.now();
+    if let Some(mut clock) = vmm.restored.take() {
+        clock.judge(now);
+        clock.seen.blackout_ns = now - vmm.stopped_ns;
+        guests.replace_clock(vm, clock);
     }
+    tracking::reset_tracking(kvm, host, vm)?;
+    kvm.vms[vm].paused_by = None;
+    kvm.vms[vm].running = guests.vm(vm).vcpus;
+    for index in 0..guests.vm(vm).vcpus {
+        let vcpu = guests.vcpu_of(vm, index);
+        kvm.vcpus[vcpu].parked = false;
+        let task = kvm.vcpus[vcpu].task;
+        host.wake(task, cpu)?;
+    }
+    Ok(())
 }
 
 /// How the thread goes on.

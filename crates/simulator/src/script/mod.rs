@@ -1,12 +1,15 @@
 //! Tasks that do what was recorded: so much computing, then waiting for what others do.
 //!
-//! A script is a task's demand, free of the schedule that it happened to get: computing in ns of
-//! its own time on a CPU, and waits for points that other scripts reach, or for a time. The host
+//! A script is a task's demand, free of the schedule that it happened to get. It computes in ns of
+//! its own time on a CPU, and waits for points that other scripts reach or for a time. The host
 //! decides when it runs; a halt of a vCPU polls as KVM does before it sleeps.
 
+mod build;
+mod halt;
 mod moves;
 mod points;
 mod run;
+mod task;
 #[cfg(test)]
 mod tests;
 mod ticks;
@@ -17,10 +20,16 @@ use std::sync::Arc;
 
 use crate::ids::{CpuNr, Number};
 
-pub(crate) use points::Points;
-pub use run::ScriptOutcome;
-pub(crate) use run::ScriptTask;
-pub(crate) use yields::Yields;
+pub(crate) use build::add_tasks;
+pub(crate) use moves::apply_moves;
+pub(crate) use run::{ScriptRunner, finish_wake};
+pub use task::ScriptOutcome;
+pub(crate) use task::ScriptTask;
+use ticks::expect_tick;
+pub(crate) use ticks::tick;
+
+use points::Points;
+use yields::Yields;
 
 /// A point that one script reaches and others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,9 +42,9 @@ pub enum Spent {
     Guest,
     /// Handling an exit, by its reason's number as recorded.
     Exit(u32),
-    /// Handling an exit, by its number, that an interrupt made: of the recorded host, as its slices, ticks
-    /// and wakeups, of which a run has its own, or of [`ScriptConfig::ticks`]. This one is no occasion to
-    /// give the CPU up.
+    /// Handling an exit that an interrupt made, by its number. The interrupt is one of the recorded
+    /// host's slices, ticks and wakeups, of which a run has its own, or of [`ScriptConfig::ticks`].
+    /// This one is no occasion to give the CPU up.
     Interrupt(u32),
     /// Anything else.
     Host,
@@ -53,8 +62,8 @@ pub enum Until {
         edge: Edge,
         /// CPU time of all vCPUs of the VM together, in ns.
         ns: u32,
-        /// Some vCPU of the VM was always at work or wanted to be while this one waited: if all halt, what
-        /// the wait is for was done before it began, and it is over.
+        /// Some vCPU of the VM always worked or was runnable while this one waited. So if all halt,
+        /// what the wait is for was done before it began, and it is over.
         busy: bool,
     },
     /// A time of the run, in ns; in later passes of [`Then::Repeat`], of the pass.
@@ -73,8 +82,8 @@ pub enum Until {
         /// The how many-th point after the wait begins, from 1; 0 is the last one before: a timer
         /// that is due and late.
         nth: u16,
-        /// How long after that the wait is over, in us: timers of a host that is a virtual machine
-        /// itself are late by milliseconds at times.
+        /// How long after that the wait is over, in us. Timers of a host that is a virtual machine
+        /// itself can be late by milliseconds.
         late_us: u16,
     },
 }
@@ -97,10 +106,10 @@ pub enum Step {
     Halt(Until),
     /// What the end of a halt takes if it slept, in ns of computing; nothing if it was over before.
     Slept(u32),
-    /// If the next step waits for [`Until::Edge`] and this comes first, the script wakes, works for
-    /// [`ScriptConfig::alarm_ns`] and waits again: a guest's timer that was set when it halted.
+    /// A guest's timer that was set when it halted. If it fires before the [`Until::Edge`] of the
+    /// next step, the script wakes, works for [`ScriptConfig::alarm_ns`] and waits again.
     Alarm(Until),
-    /// Yields its CPU to a vCPU of its VM that waits for one, if there is any: the guest has spun for so long
+    /// Yields its CPU to a runnable vCPU of its VM, if there is any. The guest has spun for so long
     /// that it exits (`kvm_vcpu_on_spin`).
     Spin,
     /// Yields it to the vCPU of its VM that has this number, if that waits for one: the guest asks for it by
@@ -121,8 +130,8 @@ pub enum Then {
     End,
     /// It computes on in the guest.
     Compute,
-    /// It takes its steps again, as work goes on: in its second pass it waits for the second time that
-    /// others reach the points that it waits for, if they repeat too.
+    /// It takes its steps again, as work goes on. In its second pass it waits for the second time
+    /// that other repeating scripts reach its points.
     Repeat,
 }
 
@@ -140,8 +149,8 @@ pub enum Moves {
     Times(Arc<[(u64, u32)]>),
 }
 
-/// Times at which a guest's timer interrupts a vCPU that is at work, as it comes again and again: the exit
-/// is an occasion to give the CPU up. What it costs is part of the script.
+/// Times at which a guest's periodic timer interrupts a vCPU at work. At the exit a request to
+/// reschedule counts. What it costs is part of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     /// A time of the run, in ns, taken modulo the period.
@@ -166,8 +175,8 @@ pub struct ScriptConfig {
     /// Its VM, by a number of the caller's; tasks of one VM are in one group if
     /// [`Scripts::groups`] says so.
     pub vm: Option<u32>,
-    /// It is the vCPU of that VM with this number: what another one wakes while it is at work itself goes
-    /// to a vCPU that halts.
+    /// It is the vCPU of that VM with this number. A wakeup that finds it at work goes to a vCPU
+    /// that halts.
     pub vcpu: Option<u32>,
     /// What moves it from CPU to CPU.
     pub moves: Moves,
@@ -206,24 +215,24 @@ pub struct Scripts {
     pub tick_late: Vec<Late>,
     /// When the first tick is due, in ns: ticks of all CPUs are whole periods apart from it.
     pub tick_phase_ns: u64,
-    /// How long idle CPUs take to run who was woken there, by CPU. CPUs without an entry leave their
+    /// How long idle CPUs take to run a task that was woken there, by CPU. CPUs without an entry leave their
     /// idle state as the profile says.
     pub idle_late: Vec<Late>,
-    /// The same of wakeups by another CPU, which an interrupt or a store has to tell of first; CPUs without
-    /// an entry have that of [`Self::idle_late`].
+    /// The same of wakeups by another CPU, which need an interrupt or a store. CPUs without an
+    /// entry have that of [`Self::idle_late`].
     pub idle_called: Vec<Late>,
-    /// How long polls in halts go on when another CPU has ended them, by what they wait for or by waking
-    /// somebody there, by CPU: one that is a virtual CPU itself may not run just then, and does not notice.
-    /// CPUs without an entry notice at once.
+    /// How long polls in halts go on after another CPU has ended them, by CPU: by what they wait
+    /// for, or by waking another task there. A virtual CPU may not run just then. CPUs without an
+    /// entry notice at once.
     pub poll_called: Vec<Late>,
-    /// A CPU that has nothing to do takes who waits on another one, also those that
+    /// A CPU that has nothing to do takes tasks that wait on another one, also those that
     /// [`ScriptConfig::moves`] keeps.
     pub idle_takes: bool,
-    /// When nobody knows what a CPU did, by CPU: see [`Gaps`].
+    /// When it is not known what a CPU did, by CPU: see [`Gaps`].
     pub gaps: Vec<Gaps>,
-    /// Guests' schedulers give vCPUs that are idle what others have, so that those are not idle until
-    /// these come to a certain point, but until they have done as much as in the recording: what
-    /// [`Until::Work`] says counts. Otherwise it is [`Until::Edge`].
+    /// Guests' schedulers balance work onto idle vCPUs. So a wait of an idle vCPU ends when the
+    /// others have done as much work as recorded ([`Until::Work`]), not when one reaches a point.
+    /// Otherwise it is [`Until::Edge`].
     pub balanced: bool,
     /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
     pub tell: bool,
@@ -259,7 +268,7 @@ impl Late {
 }
 
 /// Times of the run, from and to, in ns and in order, at which it is not known what a CPU does. It is not
-/// idle then: it takes nobody from others.
+/// idle then: it takes no task from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps(pub Arc<[(u64, u64)]>);
 

@@ -1,4 +1,4 @@
-//! Points that scripts reach, and who waits for them.
+//! Points that scripts reach, and the scripts that wait for them.
 
 use super::{Edge, ScriptConfig, Scripts, Step, Then, Until};
 use crate::ids::TaskNr;
@@ -8,16 +8,16 @@ use crate::ids::TaskNr;
 struct Point {
     /// How often it was reached.
     reached: u32,
-    /// Who reaches it does so once at the most: that is all that others can wait for.
+    /// It is reached once at the most: that is all that others can wait for.
     once: bool,
     /// The VM of which some vCPU halts until it is reached.
     ends_halt_in: Option<u32>,
-    /// Who waits for it.
+    /// The script that waits for it.
     waits: Option<Waiter>,
 }
 
 impl Point {
-    /// Whether it was reached for who waits in this pass, the first being 0.
+    /// Whether it was reached for a script that waits in this pass, the first being 0.
     const fn is_reached(&self, pass: u32) -> bool {
         self.reached > pass || (self.once && self.reached > 0)
     }
@@ -28,7 +28,7 @@ impl Point {
 struct Vm {
     /// What its vCPUs have computed so far, in ns.
     work_ns: u64,
-    /// vCPUs that halt until a point is reached, and which one; who has longest is the first.
+    /// vCPUs that halt until a point is reached, and which one; the longest wait is the first.
     idle: Vec<(TaskNr, Edge)>,
     /// vCPUs that halt until it has computed for so long in all, in ns, if no point is reached before.
     awaits_work: Vec<AwaitsWork>,
@@ -54,21 +54,21 @@ pub(crate) struct Points {
     vms: Vec<Vm>,
 }
 
-/// Who waits for a point.
+/// A script that waits for a point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
     pub(crate) task: TaskNr,
     /// Its passes so far.
     pub(crate) pass: u32,
-    /// The VM whose vCPU it is, if it halts.
+    /// The VM that it is a vCPU of, if it halts.
     pub(crate) idle_in: Option<u32>,
-    /// When the VM has computed for so long in all, in ns, it waits no longer; and whether it does not
-    /// while the VM is idle either.
+    /// It waits no longer when the VM has computed for so long in all, in ns; and whether an idle
+    /// VM ends the wait too.
     pub(crate) work_ns: Option<(u64, bool)>,
 }
 
 impl Vm {
-    /// If all vCPUs halt, who waits for the least work that is not to come.
+    /// If all vCPUs halt, the one that waits for the least work, which is not to come.
     fn idles(&self) -> Option<TaskNr> {
         if self.halted < self.vcpus {
             return None;
@@ -103,7 +103,7 @@ impl Points {
                     point.ends_halt_in = task.vm;
                 }
             }
-            // Who begins later is not there yet.
+            // A vCPU that begins later is not there yet.
             let vm = task.vm.filter(|_| task.starts_ns == 0);
             if let Some(vm) = vm.and_then(|vm| vms.get_mut(vm as usize)) {
                 vm.vcpus += 1;
@@ -124,12 +124,12 @@ impl Points {
         }
     }
 
-    /// Somebody who waits for what a VM has computed by now.
+    /// A task that waits for what its VM has computed so far.
     pub(crate) fn awaits_done(&self, vm: u32) -> Option<TaskNr> {
         let vm = self.vms.get(vm as usize)?;
         let mut waits = vm.awaits_work.iter();
-        let done = waits.find(|wait| wait.until_ns <= vm.work_ns);
-        done.map(|wait| wait.task)
+        let finished = waits.find(|wait| wait.until_ns <= vm.work_ns);
+        finished.map(|wait| wait.task)
     }
 
     /// A vCPU begins in the middle of the run.
@@ -139,14 +139,14 @@ impl Points {
         }
     }
 
-    /// It has ended. If all others of its VM halt, who waits for the least work that is not to come.
+    /// It has ended. If all others of its VM halt, the one that waits for the least work.
     pub(crate) fn ends(&mut self, vm: u32) -> Option<TaskNr> {
         let vm = self.vm_mut(Some(vm))?;
         vm.vcpus = vm.vcpus.saturating_sub(1);
         vm.idles()
     }
 
-    /// A vCPU halts from now on. If all of its VM do, who waits for the least work that is not to come.
+    /// A vCPU halts. If all of its VM do, the one that waits for the least work.
     pub(crate) fn halts(&mut self, vm: u32) -> Option<TaskNr> {
         let vm = self.vm_mut(Some(vm))?;
         vm.halted += 1;
@@ -160,7 +160,7 @@ impl Points {
         }
     }
 
-    /// Whether a point was reached for who waits in this pass.
+    /// Whether a point was reached for a script that waits in this pass.
     pub(crate) fn is_reached(&self, edge: Edge, pass: u32) -> bool {
         let point = self.points.get(edge.0 as usize);
         point.is_none_or(|point| point.is_reached(pass))
@@ -199,12 +199,12 @@ impl Points {
         self.vms.get_mut(vm? as usize)
     }
 
-    /// A script reaches a point: who is woken by that.
+    /// A script reaches a point: the task that this wakes.
     ///
-    /// Where that is a vCPU's doing and the other vCPU that was woken in the recording is at work, it is the
-    /// vCPU of this VM that halts longest: a guest's scheduler gives what it wakes to an idle CPU
-    /// (`select_idle_sibling` in the kernel's `sched/fair.c`). What is sent to an emulator's thread, or
-    /// ended no halt, is nothing that a guest's scheduler could give to another.
+    /// If a vCPU reaches it and the recorded target is at work, the vCPU of this VM that has halted
+    /// longest is woken. A guest's scheduler places a wakeup on an idle CPU
+    /// (`select_idle_sibling`). What is sent to an emulator's thread, or ended no halt, is nothing
+    /// that a guest's scheduler could give to another.
     pub(crate) fn reach(&mut self, edge: Edge, vcpu_of: Option<u32>) -> Option<TaskNr> {
         let point = self.points.get_mut(edge.0 as usize)?;
         point.reached = point.reached.saturating_add(1);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use stealtime_events::{Context, Event, Kind};
-use stealtime_hypervisor::eevdf::{Feature, Features, Preempt};
+use stealtime_hypervisor::fair::{Feature, Features, Preempt};
 
 use super::{
     Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,

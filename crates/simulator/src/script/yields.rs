@@ -7,13 +7,13 @@ use stealtime_events::hypercall::KVM_HC_SCHED_YIELD;
 use stealtime_hypervisor::directed_yield::{
     DirectedYield, YieldFlags, YieldHost, YieldState, YieldTo,
 };
-use stealtime_hypervisor::eevdf;
+use stealtime_hypervisor::fair;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
 
 use crate::fault::Sim;
+use crate::host::{Host, TaskState, poll};
 use crate::ids::{CpuNr, TaskNr};
 use crate::kvm::Word;
-use crate::machine::{Machine, TaskState};
 
 /// A vCPU, as those see it that spin.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Vcpu {
     yields: YieldState<Word>,
 }
 
-/// vCPUs of a VM in the order of their numbers, of which some may be missing, and whom they yielded to last.
+/// vCPUs of a VM in the order of their numbers, of which some may be missing, and the last target of a yield.
 #[derive(Debug, Default)]
 struct Vm {
     search: DirectedYield<Word>,
@@ -56,8 +56,8 @@ impl Yields {
         }
     }
 
-    /// This task begins in the middle of the run: if it has the number of one that was there before, yields
-    /// are to it from now on.
+    /// This task begins in the middle of the run. If an earlier vCPU had its number, yields go to
+    /// this one from now on.
     pub(crate) fn begins(&mut self, vm: u32, number: u32, task: TaskNr) {
         if let Some(vm) = self.vms.get_mut(&vm)
             && let Ok(place) = vm.place(number)
@@ -75,10 +75,10 @@ impl Yields {
 
 /// What the search for a vCPU asks.
 struct Asked<'m, 'a> {
-    machine: &'m mut Machine<'a>,
+    host: &'m mut Host<'a>,
     cpu: CpuNr,
     vcpus: &'m [Vcpu],
-    failed: Option<eevdf::Error>,
+    failed: Option<fair::Error>,
 }
 
 impl YieldHost for Asked<'_, '_> {
@@ -98,7 +98,7 @@ impl YieldHost for Asked<'_, '_> {
 
     fn blocking(&self, vcpu: u32) -> bool {
         let task = self.vcpus.get(vcpu as usize).map(|vcpu| vcpu.task);
-        task.is_some_and(|task| self.machine.tasks[task].state == TaskState::Blocked)
+        task.is_some_and(|task| self.host.tasks()[task].state == TaskState::Blocked)
     }
 
     fn dy_runnable(&self, _vcpu: u32) -> bool {
@@ -113,7 +113,7 @@ impl YieldHost for Asked<'_, '_> {
         let Some(vcpu) = self.vcpus.get(vcpu as usize) else {
             return YieldTo::Declined;
         };
-        match self.machine.yield_to(self.cpu, vcpu.task) {
+        match self.host.yield_to(self.cpu, vcpu.task) {
             Ok(answer) => answer,
             Err(error) => {
                 self.failed = Some(error);
@@ -123,103 +123,107 @@ impl YieldHost for Asked<'_, '_> {
     }
 }
 
-impl Machine<'_> {
+impl Yields {
     /// The guest asks for its CPU to be given to the vCPU with this number (`kvm_sched_yield`). Whether the
     /// caller is to pick.
-    pub(super) fn script_yields_to(&mut self, cpu: CpuNr, task: TaskNr, number: u32) -> Sim<bool> {
-        if self.cfg.scripts.tell {
+    pub(super) fn yield_to(
+        &self,
+        host: &mut Host<'_>,
+        cpu: CpuNr,
+        task: TaskNr,
+        number: u32,
+    ) -> Sim<bool> {
+        if host.cfg.scripts.tell {
             let kind = Kind::KvmHypercall {
                 nr: KVM_HC_SCHED_YIELD,
                 a0: number.into(),
                 a1: 0,
             };
-            self.emit(cpu, kind);
+            host.emit(cpu, kind);
         }
-        let vm = self.script(task)?.vcpu_of;
-        let target = vm.and_then(|vm| self.yields.vcpu(vm, number));
+        let vm = host.script(task)?.vcpu_of;
+        let target = vm.and_then(|vm| self.vcpu(vm, number));
         let target = target.map(|vcpu| vcpu.task);
         let Some(target) = target.filter(|&target| target != task) else {
             return Ok(false);
         };
-        // Who is not ready is refused by the scheduler.
-        if self.single_task_running(cpu)? {
+        // The scheduler refuses a target that is not ready.
+        if poll::single_task_running(host, cpu)? {
             return Ok(false);
         }
-        let yielded = self.yield_to(cpu, target)? == YieldTo::Yielded;
-        self.stats.directed_yields += u64::from(yielded);
+        let yielded = host.yield_to(cpu, target)? == YieldTo::Yielded;
+        host.out.stats.directed_yields += u64::from(yielded);
         Ok(yielded)
     }
 
     /// A vCPU has spun for longer than its window (`kvm_vcpu_on_spin`). Whether the caller is to pick.
     ///
-    /// Who is preempted is taken to be so in the guest's kernel, as the recording does not tell.
-    pub(super) fn script_spins(&mut self, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
-        let Some((vm, number)) = self.vcpu_of_spinner(task)? else {
+    /// A preempted vCPU counts as preempted in the guest's kernel: the recording does not say.
+    pub(super) fn on_spin(&self, host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
+        let Some((vm, number)) = vcpu_of_spinner(host, task)? else {
             return Ok(false);
         };
-        let Some(of_vm) = self.yields.vms.get_mut(&vm) else {
+        let Some(of_vm) = self.vms.get(&vm) else {
             return Ok(false);
         };
         let Ok(me) = of_vm.place(number) else {
             return Ok(false);
         };
-        let of_vm = core::mem::take(of_vm);
         for vcpu in &of_vm.vcpus {
-            vcpu.yields.restore(self.flags(vcpu));
+            vcpu.yields.restore(flags(host, vcpu));
         }
-        let knobs = self.cfg.knobs.kvm.directed_yield;
-        let now = self.now;
-        let mut asked = Asked {
-            machine: self,
+        let knobs = host.cfg.knobs.kvm.directed_yield;
+        let now = host.clock.now();
+        let mut query = Asked {
+            host,
             cpu,
             vcpus: &of_vm.vcpus,
             failed: None,
         };
         let search = &of_vm.search;
-        let outcome = search.on_spin(&mut asked, &knobs, me as u32, true, now, &());
-        let failed = asked.failed;
+        let outcome = search.on_spin(&mut query, &knobs, me as u32, true, now, &());
+        let failed = query.failed;
         let yielded = outcome.is_ok_and(|outcome| outcome.boosted.is_some());
         if yielded && let Some(spinner) = of_vm.vcpus.get(me) {
             // It is switched out within the search.
             spinner.yields.begin_spin();
         }
-        self.yields.vms.insert(vm, of_vm);
         match failed {
             Some(error) => Err(error.into()),
             None => {
-                self.stats.directed_yields += u64::from(yielded);
+                host.out.stats.directed_yields += u64::from(yielded);
                 Ok(yielded)
             }
         }
     }
 
     /// It has its CPU again and spins no longer.
-    pub(super) fn script_spun(&mut self, task: TaskNr) -> Sim {
-        if let Some((vm, number)) = self.vcpu_of_spinner(task)?
-            && let Some(vcpu) = self.yields.vcpu(vm, number)
+    pub(super) fn end_spin(&self, host: &mut Host<'_>, task: TaskNr) -> Sim {
+        if let Some((vm, number)) = vcpu_of_spinner(host, task)?
+            && let Some(vcpu) = self.vcpu(vm, number)
         {
             vcpu.yields.end_spin();
         }
         Ok(())
     }
+}
 
-    fn vcpu_of_spinner(&mut self, task: TaskNr) -> Sim<Option<(u32, u32)>> {
-        let script = self.script(task)?;
-        Ok(script.vcpu_of.zip(script.number))
-    }
+fn vcpu_of_spinner(host: &mut Host<'_>, task: TaskNr) -> Sim<Option<(u32, u32)>> {
+    let script = host.script(task)?;
+    Ok(script.vcpu_of.zip(script.number))
+}
 
-    fn flags(&self, vcpu: &Vcpu) -> YieldFlags {
-        let was = vcpu.yields.flags();
-        let waits = self.tasks[vcpu.task].state == TaskState::Runnable;
-        let ready = YieldFlags::READY
-            .with(YieldFlags::PREEMPTED)
-            .with(YieldFlags::PREEMPTED_IN_KERNEL);
-        let mut flags = if waits { ready } else { YieldFlags::default() };
-        for kept in [YieldFlags::IN_SPIN_LOOP, YieldFlags::DY_ELIGIBLE] {
-            if was.has(kept) {
-                flags = flags.with(kept);
-            }
+fn flags(host: &Host<'_>, vcpu: &Vcpu) -> YieldFlags {
+    let current = vcpu.yields.flags();
+    let waits = host.tasks()[vcpu.task].state == TaskState::Runnable;
+    let ready = YieldFlags::READY
+        .with(YieldFlags::PREEMPTED)
+        .with(YieldFlags::PREEMPTED_IN_KERNEL);
+    let mut flags = if waits { ready } else { YieldFlags::default() };
+    for retained in [YieldFlags::IN_SPIN_LOOP, YieldFlags::DY_ELIGIBLE] {
+        if current.has(retained) {
+            flags = flags.with(retained);
         }
-        flags
     }
+    flags
 }

@@ -72,8 +72,8 @@ pub(super) const DBENCH: Workload = Workload {
     build,
 };
 
-/// Blocks that the journal must have for a change to a directory: those of the directory's
-/// entries, of its inode, of the file's inode and of the bitmap of inodes (ext4).
+/// Blocks that the journal must have for a change to a directory (ext4): entries and inode of the
+/// directory, inode of the file, bitmap of inodes.
 const BUFFERS_OF_UPDATE: u32 = 4;
 /// … for a write: those of the inode and of its extents.
 const BUFFERS_OF_WRITE: u32 = 2;
@@ -93,12 +93,12 @@ struct Disk {
     journal: Journal,
 }
 
-/// A journal with a thread that commits: who flushes waits for the next commit, and all who do so
+/// A journal with a thread that commits. A flush waits for the next commit; flushes that come
 /// meanwhile share the one after that (`jbd2_log_wait_commit`).
 #[derive(Clone)]
 struct Journal {
     asked: QueueId,
-    /// Who waits for even and for odd commits.
+    /// Threads that wait for even and for odd commits.
     committed: [QueueId; 2],
     commits: Rc<Cell<usize>>,
     waiting: Rc<Cell<u32>>,
@@ -161,7 +161,7 @@ fn build(params: &Params, guest: &mut GuestBuilder) -> Sim {
     let directories: Vec<MutexId> = (0..directories)
         .map(|n| guest.mutex(&format!("directory/{n}")))
         .collect();
-    let own = params.count("directories") == 0;
+    let single_directory = params.count("directories") == 0;
     let directories: Rc<[MutexId]> = directories.into();
     let journal = disk.clone();
     guest.spawn("jbd2", None, move |thread| {
@@ -169,7 +169,7 @@ fn build(params: &Params, guest: &mut GuestBuilder) -> Sim {
     })?;
     for n in 0..clients {
         let disk = disk.clone();
-        let mine = directories.get(n as usize).filter(|_| own);
+        let mine = directories.get(n as usize).filter(|_| single_directory);
         let choice = mine.map_or_else(|| Rc::clone(&directories), |&mine| Rc::new([mine]));
         guest.new_process();
         guest.spawn(&format!("dbench/{n}"), None, move |thread| {

@@ -84,8 +84,8 @@ fn build(params: &Params, guest: &mut GuestBuilder) -> Sim {
                 sender(thread, messages, runs)
             })?;
         }
-        for (n, from) in sockets.iter().enumerate() {
-            let (messages, runs) = (from.receives(loops * fds, work), runs.clone());
+        for (n, source) in sockets.iter().enumerate() {
+            let (messages, runs) = (source.receives(loops * fds, work), runs.clone());
             guest.spawn(&format!("receiver/{group}/{n}"), None, move |thread| {
                 receiver(thread, messages, runs)
             })?;

@@ -72,7 +72,7 @@ pub(super) fn resolve(config: &WorkloadConfig) -> Sim<(&'static Workload, Params
         };
         let number = match value {
             ParamValue::Int(number) => u64::try_from(*number).ok(),
-            ParamValue::Bool(on) => Some(u64::from(*on)),
+            ParamValue::Bool(enabled) => Some(u64::from(*enabled)),
             ParamValue::Text(_) => None,
         };
         match number.filter(|n| (doc.min..=doc.max).contains(n)) {

@@ -4,7 +4,7 @@
 //! Both give memory back to the kernel all the time, and that is where they wait in the kernel: TLBs
 //! are shot down, which takes milliseconds where vCPUs are preempted (Ouyang and others, VEE 2016:
 //! up to 64 % of a guest's CPU time; Ahn and others, EuroSys 2018: for dedup 28 us alone and 6.4 ms
-//! beside another guest, for vips 55 us and 14.9 ms).
+//! next to another guest, for vips 55 us and 14.9 ms).
 
 use core::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::program::{SpinId, Thread};
 /// Chunks of a batch, as they pass from stage to stage (`ITEM_PER_FETCH`).
 const BATCH: u64 = 20;
 
-/// What deflate allocates beside its state: the window, two hash tables, pending output.
+/// What deflate allocates in addition to its state: the window, two hash tables, pending output.
 const BUFFERS: u64 = 4;
 
 const FAULT_NS: ParamDoc = ParamDoc {
@@ -43,9 +43,9 @@ const PAGE_LOCK_NS: ParamDoc = ParamDoc {
 
 /// The memory of a guest's process, and of the guest.
 ///
-/// Pages come from the list of the CPU, and go back to it: who takes as many as it gives back leaves
-/// the zone's lock alone (`rmqueue_pcplist`). Its lists of pages in use have a lock that is taken for
-/// a batch (`folio_batch_move_lru`, `folios_put_refs`).
+/// Pages come from the list of the CPU, and go back to it. A thread that takes as many as it
+/// returns leaves the zone's lock alone (`rmqueue_pcplist`). Its lists of pages in use have a lock
+/// that is taken for a batch (`folio_batch_move_lru`, `folios_put_refs`).
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     lists: SpinId,
@@ -84,9 +84,9 @@ impl Memory {
 /// Pages that glibc keeps at the end of a thread's heap (`M_TOP_PAD`, 128 KB).
 const KEPT_PAGES: u64 = 32;
 
-/// A thread's heap, as far as its end goes: who frees last what was allocated last, as deflate's and
-/// vips' buffers are, gives memory back again and again. A free that reaches the end gives back what
-/// is there beyond [`KEPT_PAGES`] (`heap_trim`), and the next allocation touches it anew.
+/// The end of a thread's heap. A thread that frees last what it allocated last returns memory again
+/// and again. deflate and vips do so with their buffers. A free that reaches the end gives back
+/// what is there beyond [`KEPT_PAGES`] (`heap_trim`), and the next allocation touches it anew.
 struct Heap {
     memory: Memory,
     /// Free pages at the end that are mapped.
@@ -232,9 +232,9 @@ fn build_dedup(params: &Params, guest: &mut GuestBuilder) -> Sim {
     guest.spawn("fragment", None, move |thread| {
         fragment(thread, refine, fragment_ns)
     })?;
-    let stage = |name: &str, from, to| Stage {
-        from,
-        to,
+    let stage = |name: &str, source, target| Stage {
+        from: source,
+        to: target,
         work: params.get(name),
     };
     let stages = [
@@ -392,7 +392,7 @@ struct Image {
     strip: u32,
     strips: u32,
     memory: Memory,
-    /// Tiles of the present strip that somebody has.
+    /// Tiles of the present strip that a thread has taken.
     taken: Rc<Cell<u32>>,
     end: Barrier,
     runs: Runs,

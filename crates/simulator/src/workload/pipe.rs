@@ -57,14 +57,14 @@ fn build_pipe(params: &Params, guest: &mut GuestBuilder) -> Sim {
     };
     let pinned = params.get("pinned") == 1;
     for pair in 0..params.count("pairs") {
-        let there = guest.queue(&format!("pipe/{pair}/there"), 0);
-        let back = guest.queue(&format!("pipe/{pair}/back"), 0);
-        let on = |n| pinned.then_some(pair * 2 + n);
-        guest.spawn(&format!("ping/{pair}"), on(0), move |thread| {
-            ping(thread, there, back, copy)
+        let requests = guest.queue(&format!("pipe/{pair}/there"), 0);
+        let responses = guest.queue(&format!("pipe/{pair}/back"), 0);
+        let pin = |n| pinned.then_some(pair * 2 + n);
+        guest.spawn(&format!("ping/{pair}"), pin(0), move |thread| {
+            ping(thread, requests, responses, copy)
         })?;
-        guest.spawn(&format!("pong/{pair}"), on(1), move |thread| {
-            pong(thread, there, back, copy)
+        guest.spawn(&format!("pong/{pair}"), pin(1), move |thread| {
+            pong(thread, requests, responses, copy)
         })?;
     }
     Ok(())

@@ -48,12 +48,12 @@ impl Barrier {
         }
     }
 
-    /// All but one have arrived: who waits next is the last.
+    /// All but one have arrived: the next to wait is the last.
     pub(super) fn others_are_here(&self) -> bool {
         self.arrived.get() + 1 == self.parties
     }
 
-    /// Waits for all others. The last one wakes them and is told so.
+    /// Waits for all others. The last one wakes them; for it alone this is `true`.
     pub(super) async fn wait(&self, thread: &Thread) -> bool {
         let [even, odd] = self.gates;
         let gate = if self.round.get().is_multiple_of(2) {
@@ -138,7 +138,7 @@ impl Channel {
     }
 }
 
-/// Whole runs of a workload: who ends one last reports how long it took.
+/// Whole runs of a workload: the thread that ends one last reports how long it took.
 #[derive(Clone, Debug)]
 pub(super) struct Runs {
     all: Barrier,

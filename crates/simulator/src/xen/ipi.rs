@@ -5,12 +5,14 @@ use stealtime_hypervisor::wakeup_batch::multicast::{GuestIpi, KickTarget, vcpu_k
 use stealtime_hypervisor::wakeup_batch::policy::BroadcastCost;
 
 use crate::fault::Sim;
+use crate::guest::Guests;
+use crate::host::Host;
 use crate::ids::{CpuNr, VcpuNr};
-use crate::kvm::{IpiTo, VcpuRun, Word};
-use crate::machine::Machine;
+use crate::kvm::{IpiTo, Kvm, VcpuRun, Word, deliver, halt};
+use crate::xen;
 
-/// A guest's IPI that is being sent, one vCPU after the other: each takes its time, and CPUs that
-/// were told first react while the rest is still being told.
+/// A guest's IPI that is being sent, one vCPU after the other. Each takes its time: CPUs that were
+/// notified first react before the last ones are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sending {
     vector: u8,
@@ -77,154 +79,172 @@ impl KickTarget for Kicked<'_> {
     }
 }
 
-impl Machine<'_> {
-    /// Xen's delivery without APICv (`vlapic_set_irq`): a vector that was pending already needs no
-    /// kick. A vCPU that blocks is woken; one that runs, in guest mode or not, gets the softirq.
-    pub(crate) fn xen_deliver(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8) -> Sim {
-        let (v, in_irq) = (&self.vcpus[vcpu], self.xen_context(cpu).in_irq);
-        if !v.shared.irr.set(vector) {
-            return Ok(());
-        }
-        v.shared.request(Requests::EVENT);
-        let (task, processor) = (v.task, self.tasks[v.task].cpu);
-        let polls = v.run == VcpuRun::Polling;
-        let mut target = Kicked {
-            shared: &v.shared,
-            running: self.cpus[processor].current == Some(task),
-            woken: false,
-        };
-        let current = self.cpus[cpu].current == Some(task);
-        let kick = vcpu_kick(&mut target, in_irq, current);
-        let woken = target.woken;
-        self.woken(vcpu, woken, cpu)?;
-        if polls {
-            return self.wake_vcpu(vcpu, cpu);
-        }
-        if kick && !woken {
-            return self.xen_raise(processor, super::VCPU_KICK, cpu);
-        }
-        Ok(())
+/// Xen's delivery without APICv (`vlapic_set_irq`): a vector that was pending already needs no
+/// kick. A vCPU that blocks is woken; one that runs, in guest mode or not, gets the softirq.
+pub(crate) fn deliver(
+    kvm: &mut Kvm,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    vector: u8,
+) -> Sim {
+    let (v, in_irq) = (&kvm.vcpus[vcpu], xen::context(host, cpu).in_irq);
+    if !v.shared.irr.set(vector) {
+        return Ok(());
     }
-
-    /// The guest wrote the ICR.
-    pub(crate) fn xen_ipi(&mut self, cpu: CpuNr, vcpu: VcpuNr, vector: u8, to: IpiTo) -> Sim {
-        let vm = self.vcpus[vcpu].vm;
-        let n = self.vms[vm].vcpus;
-        let x2apic = self.vms[vm].cfg.guest.x2apic;
-        let (low, dest) = to.icr(vector);
-        let (next, end) = match to {
-            IpiTo::One(index) => (index, index + 1),
-            IpiTo::Others => (0, n),
-            IpiTo::Some(mask) => (mask.first(), mask.end().min(n)),
-        };
-        let high = if x2apic { dest } else { dest << 24 };
-        let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
-        let (multicast, targets) = (ipi.is_multicast(n), ipi.likely_targets(n));
-        let Some(xen) = &mut self.xen else {
-            return self.broken("an IPI of Xen on another hypervisor");
-        };
-        let batched = xen.decider.decide(multicast, targets);
-        if batched && xen.batches[cpu.0 as usize].begin().is_err() {
-            return self.broken("batches nest without end");
-        }
-        xen.sending[cpu.0 as usize] = Some(Sending {
-            vector,
-            to,
-            next,
-            end,
-            batched,
-            finished: false,
-            began_ns: self.now,
-            targets,
-            delays_ns: Vec::with_capacity(targets as usize),
-            turns_ns: 0,
-            unnotified: Vec::new(),
-        });
-        self.vcpus[vcpu].run = VcpuRun::Sending;
-        // Xen is not preemptible here.
-        self.cpus[cpu].preempt_off = true;
-        self.xen_send(cpu, vcpu)
+    v.shared.request(Requests::EVENT);
+    let (task, processor) = (v.task, host.tasks()[v.task].cpu);
+    let polls = v.run == VcpuRun::Polling;
+    let mut target = Kicked {
+        shared: &v.shared,
+        running: host.cpus()[processor].current == Some(task),
+        woken: false,
+    };
+    let current = host.cpus()[cpu].current == Some(task);
+    let kick = vcpu_kick(&mut target, in_irq, current);
+    let woken = target.woken;
+    halt::woken(kvm, host, vcpu, woken, cpu)?;
+    if polls {
+        return halt::wake(kvm, host, vcpu, cpu);
     }
+    if kick && !woken {
+        return xen::raise(host, processor, super::VCPU_KICK, cpu);
+    }
+    Ok(())
+}
 
-    fn xen_sends_on(&mut self, cpu: CpuNr, sending: Sending) {
-        if let Some(xen) = &mut self.xen {
-            xen.sending[cpu.0 as usize] = Some(sending);
+/// The guest wrote the ICR.
+pub(crate) fn send(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    vector: u8,
+    destination: IpiTo,
+) -> Sim {
+    let vm = kvm.vcpus[vcpu].vm;
+    let n = guests.vm(vm).vcpus;
+    let x2apic = guests.vm(vm).cfg.guest.x2apic;
+    let (low, dest) = destination.icr(vector);
+    let (next, end) = match destination {
+        IpiTo::One(index) => (index, index + 1),
+        IpiTo::Others => (0, n),
+        IpiTo::Some(mask) => (mask.first(), mask.end().min(n)),
+    };
+    let high = if x2apic { dest } else { dest << 24 };
+    let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
+    let (multicast, targets) = (ipi.is_multicast(n), ipi.likely_targets(n));
+    let Some(xen) = &mut host.xen else {
+        return host.broken("an IPI of Xen on another hypervisor");
+    };
+    let batched = xen.decider.decide(multicast, targets);
+    if batched && xen.batches[cpu.0 as usize].begin().is_err() {
+        return host.broken("batches nest without end");
+    }
+    xen.sending[cpu.0 as usize] = Some(Sending {
+        vector,
+        to: destination,
+        next,
+        end,
+        batched,
+        finished: false,
+        began_ns: host.clock.now(),
+        targets,
+        delays_ns: Vec::with_capacity(targets as usize),
+        turns_ns: 0,
+        unnotified: Vec::new(),
+    });
+    kvm.vcpus[vcpu].run = VcpuRun::Sending;
+    // Xen is not preemptible here.
+    host.disable_preemption(cpu);
+    send_next(kvm, guests, host, cpu, vcpu)
+}
+
+fn keep_sending(host: &mut Host<'_>, cpu: CpuNr, sending: Sending) {
+    if let Some(xen) = &mut host.xen {
+        xen.sending[cpu.0 as usize] = Some(sending);
+    }
+}
+
+/// Notifies one more vCPU; after the last one the batch is finished.
+pub(crate) fn send_next(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> Sim {
+    let own_index = kvm.vcpus[vcpu].index;
+    let sends = host.xen.as_mut();
+    let Some(mut sending) = sends.and_then(|xen| xen.sending[cpu.0 as usize].take()) else {
+        return host.broken("a vCPU sends nothing");
+    };
+    while sending.next < sending.end && !sending.to.has(sending.next, own_index) {
+        sending.next += 1;
+    }
+    if sending.next < sending.end {
+        let target = guests.vcpu_of(kvm.vcpus[vcpu].vm, sending.next);
+        sending.next += 1;
+        let vector = sending.vector;
+        sending.delays_ns.push(0);
+        sending.turns_ns += host.clock.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
+        keep_sending(host, cpu, sending);
+        deliver::accept_ipi(kvm, host, cpu, vcpu, target, vector)?;
+        // What that cost passes before the next one.
+        host.stay(cpu, 0);
+        return Ok(());
+    }
+    if sending.batched && !sending.finished {
+        sending.finished = true;
+        finish(host, cpu)?;
+    }
+    let flush = host.xen.as_mut();
+    let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
+    if let Some(write) = write {
+        // The wait for the last target passes before the next one is written to.
+        let reached = xen::write_one(host, cpu, write);
+        sending.flushed(&reached, host.clock.now() + host.cpus()[cpu].debt_ns);
+        keep_sending(host, cpu, sending);
+        host.stay(cpu, 0);
+        return Ok(());
+    }
+    host.enable_preemption(cpu);
+    kvm.vcpus[vcpu].run = VcpuRun::Ready;
+    if sending.targets > 1 {
+        let spent = host.clock.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
+        host.out.stats.broadcasts += 1;
+        host.out.stats.broadcast_ns.add(spent);
+        host.out.stats.targets_notified(&sending.delays_ns);
+        if let Some(xen) = &mut host.xen {
+            xen.decider.learn(&BroadcastCost {
+                batched: sending.batched,
+                targets: sending.delays_ns.len() as u32,
+                sender_ns: spent,
+                targets_ns: sending.turns_ns + sending.delays_ns.iter().sum::<u64>(),
+            });
         }
     }
+    host.stay(cpu, 0);
+    Ok(())
+}
 
-    /// One more vCPU is told; after the last one the batch is finished.
-    pub(crate) fn xen_send(&mut self, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
-        let own = self.vcpus[vcpu].index;
-        let sends = self.xen.as_mut();
-        let Some(mut sending) = sends.and_then(|xen| xen.sending[cpu.0 as usize].take()) else {
-            return self.broken("a vCPU sends nothing");
-        };
-        while sending.next < sending.end && !sending.to.has(sending.next, own) {
-            sending.next += 1;
-        }
-        if sending.next < sending.end {
-            let target = self.vcpu_of(self.vcpus[vcpu].vm, sending.next);
-            sending.next += 1;
-            let vector = sending.vector;
-            sending.delays_ns.push(0);
-            sending.turns_ns += self.now + self.cpus[cpu].debt_ns - sending.began_ns;
-            self.xen_sends_on(cpu, sending);
-            self.accept_ipi(cpu, vcpu, target, vector)?;
-            // What that cost passes before the next one.
-            self.stay(cpu, 0);
-            return Ok(());
-        }
-        if sending.batched && !sending.finished {
-            sending.finished = true;
-            self.xen_finish(cpu)?;
-        }
-        let flush = self.xen.as_mut();
-        let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
-        if let Some(write) = write {
-            // The wait for the last target passes before the next one is written to.
-            let reached = self.xen_write_one(cpu, write);
-            sending.flushed(&reached, self.now + self.cpus[cpu].debt_ns);
-            self.xen_sends_on(cpu, sending);
-            self.stay(cpu, 0);
-            return Ok(());
-        }
-        self.cpus[cpu].preempt_off = false;
-        self.vcpus[vcpu].run = VcpuRun::Ready;
-        if sending.targets > 1 {
-            let spent = self.now + self.cpus[cpu].debt_ns - sending.began_ns;
-            self.stats.broadcasts += 1;
-            self.stats.broadcast_ns.add(spent);
-            self.stats.targets_notified(&sending.delays_ns);
-            if let Some(xen) = &mut self.xen {
-                xen.decider.learn(&BroadcastCost {
-                    batched: sending.batched,
-                    targets: sending.delays_ns.len() as u32,
-                    sender_ns: spent,
-                    targets_ns: sending.turns_ns + sending.delays_ns.iter().sum::<u64>(),
-                });
+fn finish(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
+    let finish = xen::on_batch(host, cpu, |batch, cpus, context, writes, events| {
+        batch.finish(cpus, context, &mut |w| writes.push(w), events)
+    });
+    let Some((finished, writes)) = finish else {
+        return Ok(());
+    };
+    match finished {
+        Ok(finished) => {
+            host.out.stats.wakeups_noticed += u64::from(finished.noticed);
+            if let Some(xen) = &mut host.xen {
+                let flush = &mut xen.flushes[cpu.0 as usize];
+                flush.extend(writes.into_iter().rev());
             }
+            Ok(())
         }
-        self.stay(cpu, 0);
-        Ok(())
-    }
-
-    fn xen_finish(&mut self, cpu: CpuNr) -> Sim {
-        let finish = self.on_batch(cpu, |batch, cpus, context, writes, events| {
-            batch.finish(cpus, context, &mut |w| writes.push(w), events)
-        });
-        let Some((finished, writes)) = finish else {
-            return Ok(());
-        };
-        match finished {
-            Ok(finished) => {
-                self.stats.wakeups_noticed += u64::from(finished.noticed);
-                if let Some(xen) = &mut self.xen {
-                    let flush = &mut xen.flushes[cpu.0 as usize];
-                    flush.extend(writes.into_iter().rev());
-                }
-                Ok(())
-            }
-            Err(error) => self.broken(format!("batch: {error}")),
-        }
+        Err(error) => host.broken(format!("batch: {error}")),
     }
 }

@@ -5,31 +5,32 @@
 //! in the same mask. A kick raises `VCPU_KICK_SOFTIRQ`. A CPU that monitors its softirq word wakes
 //! by the store itself; `xen.mwait_elision` and batching decide whether an IPI is sent too.
 
-mod ipi;
+pub(crate) mod ipi;
 
-use stealtime_hypervisor::eevdf::Resched;
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
 use stealtime_hypervisor::wakeup_batch::mask::CpuMask;
 use stealtime_hypervisor::wakeup_batch::policy::BatchDecider;
 use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
 use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus, RaiseError};
 
+use crate::host::{idle, irq};
+
 pub(crate) use ipi::Sending;
 
 use crate::config::{Config, ConfigError, Hypervisor, IdleMethod, XenScheduler};
 use crate::fault::Sim;
+use crate::host::{Host, Irq, Phase};
 use crate::ids::{CpuNr, Number};
 use crate::kvm::Word;
-use crate::machine::{Irq, Machine, Phase};
 use crate::stats::Mechanisms;
 
 /// `SCHEDULE_SOFTIRQ`.
 const SCHEDULE: u32 = 2;
-/// Cache lines that waking a vCPU on another CPU takes over from that CPU, beyond its softirq word:
-/// counted in Xen 4.4, from `vlapic_set_irq` by `vcpu_wake` to `__runq_tickle`. Two of the vLAPIC's
+/// Cache lines that waking a vCPU on another CPU takes over from that CPU, beyond its softirq word.
+/// Counted in Xen 4.4, from `vlapic_set_irq` by `vcpu_wake` to `__runq_tickle`. Two of the vLAPIC's
 /// page (TMR, IRR), two of the vCPU (state and pause flags; what it ran), one of its VMX part, the
-/// scheduler's data of the CPU and the lock in it, its run queue's head, the woken vCPU's credit, the
-/// idle vCPU's credit and the idle vCPU itself, the mask of idlers and that of CPUs in MWAIT.
+/// scheduler's data of the CPU and the lock in it, its run queue's head, the woken vCPU's credit,
+/// the idle vCPU's credit and the idle vCPU itself, the mask of idlers and that of CPUs in MWAIT.
 const WAKE_LINES: u32 = 13;
 /// `VCPU_KICK_SOFTIRQ`.
 pub(crate) const VCPU_KICK: u32 = 5;
@@ -37,7 +38,7 @@ pub(crate) const VCPU_KICK: u32 = 5;
 type XenBatch = Batch<Vec<u64>>;
 type XenCpus<'a> = Cpus<'a, Word, Vec<CpuApic>>;
 
-/// What Xen keeps beside what the host does anyway.
+/// What Xen keeps in addition to the host.
 #[derive(Debug)]
 pub(crate) struct Xen {
     words: Vec<SoftirqWord<Word>>,
@@ -67,7 +68,7 @@ impl Xen {
         };
         let apics: Vec<CpuApic> = (0..cpus).map(|cpu| CpuApic::new(cpu, true)).collect();
         let topology = Topology::new(mode, apics).map_err(|error| ConfigError {
-            key: "host.cpus".to_owned(),
+            key: "host.cpus()".to_owned(),
             problem: error.to_string(),
         })?;
         let storage = vec![0u64; cpus.div_ceil(64) as usize];
@@ -85,223 +86,228 @@ impl Xen {
     }
 }
 
-impl Machine<'_> {
-    fn xen_context(&self, cpu: CpuNr) -> Context {
-        Context {
-            cpu: cpu.0,
-            in_irq: matches!(self.cpus[cpu].phase, Phase::Irq(_)),
-            in_nmi: false,
-            irqs_on: !self.cpus[cpu].irqs_off,
-            hotplug: false,
+fn context(host: &Host<'_>, cpu: CpuNr) -> Context {
+    Context {
+        cpu: cpu.0,
+        in_irq: matches!(host.cpus()[cpu].phase, Phase::Irq(_)),
+        in_nmi: false,
+        irqs_on: !host.cpus()[cpu].irqs_off,
+        hotplug: false,
+    }
+}
+
+/// Lets the batch of `cpu` do something: what came of it, and the ICR writes to be made, in
+/// order. `None` without Xen.
+fn on_batch<T>(
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    act: impl FnOnce(&mut XenBatch, XenCpus<'_>, Context, &mut Vec<IcrWrite>, &Mechanisms) -> T,
+) -> Option<(T, Vec<IcrWrite>)> {
+    let context = context(host, cpu);
+    let xen = host.xen.as_deref_mut()?;
+    let cpus = Cpus {
+        words: &xen.words,
+        topology: &xen.topology,
+    };
+    let mut writes = Vec::new();
+    let batch = &mut xen.batches[cpu.0 as usize];
+    let outcome = act(
+        batch,
+        cpus,
+        context,
+        &mut writes,
+        &host.out.stats.mechanisms,
+    );
+    Some((outcome, writes))
+}
+
+/// Raises a softirq on `cpu`, as `sender` does it (`cpu_raise_softirq`).
+pub(crate) fn raise(host: &mut Host<'_>, cpu: CpuNr, nr: u32, sender: CpuNr) -> Sim {
+    let noted = is_noted(host, sender, cpu);
+    let raise = on_batch(host, sender, |batch, cpus, context, writes, events| {
+        batch.raise(cpus, context, cpu.0, nr, &mut |w| writes.push(w), events)
+    });
+    raised(host, raise, &[cpu], noted, sender)
+}
+
+/// The same for several CPUs in one mask (`cpumask_raise_softirq`). The first is the target's.
+fn raise_mask(host: &mut Host<'_>, targets: &[CpuNr], nr: u32, sender: CpuNr) -> Sim {
+    let noted = targets
+        .first()
+        .is_some_and(|&cpu| is_noted(host, sender, cpu));
+    let mut mask = CpuMask::empty(vec![0u64; host.cpus().len().div_ceil(64)]);
+    for cpu in targets {
+        mask.insert(cpu.0);
+    }
+    let raise = on_batch(host, sender, |batch, cpus, context, writes, events| {
+        batch.raise_mask(
+            cpus,
+            context,
+            &mut mask,
+            nr,
+            &mut |w| writes.push(w),
+            events,
+        )
+    });
+    raised(host, raise, targets, noted, sender)
+}
+
+fn is_noted(host: &Host<'_>, waker: CpuNr, cpu: CpuNr) -> bool {
+    let batch = host.xen.as_ref().map(|xen| &xen.batches[waker.index()]);
+    batch.is_some_and(|batch| batch.batch_mask().contains(cpu.0))
+}
+
+/// What raising costs and brings; `noted`: the first target was in the batch before.
+fn raised(
+    host: &mut Host<'_>,
+    raise: Option<(Result<(), RaiseError>, Vec<IcrWrite>)>,
+    targets: &[CpuNr],
+    noted: bool,
+    sender: CpuNr,
+) -> Sim {
+    let Some((raised, writes)) = raise else {
+        return Ok(());
+    };
+    if let Err(error) = raised {
+        return host.broken(format!("softirq: {error}"));
+    }
+    let mut by_store = false;
+    for (n, &cpu) in targets.iter().enumerate() {
+        host.charge(sender, host.costs.locked_shared_ns);
+        if cpu != sender && monitors(host, cpu) {
+            // The store itself ends MWAIT, IPI or not.
+            idle::write_flag(host, cpu, sender);
+            by_store |= n == 0;
         }
     }
-
-    /// Lets the batch of `cpu` do something: what came of it, and the ICR writes to be made, in
-    /// order. `None` without Xen.
-    fn on_batch<T>(
-        &mut self,
-        cpu: CpuNr,
-        act: impl FnOnce(&mut XenBatch, XenCpus<'_>, Context, &mut Vec<IcrWrite>, &Mechanisms) -> T,
-    ) -> Option<(T, Vec<IcrWrite>)> {
-        let context = self.xen_context(cpu);
-        let xen = self.xen.as_deref_mut()?;
-        let cpus = Cpus {
-            words: &xen.words,
-            topology: &xen.topology,
-        };
-        let mut writes = Vec::new();
-        let batch = &mut xen.batches[cpu.0 as usize];
-        let done = act(batch, cpus, context, &mut writes, &self.stats.mechanisms);
-        Some((done, writes))
+    let set_ns = host.clock.now() + host.cpus()[sender].debt_ns;
+    let sent = !writes.is_empty();
+    for write in writes {
+        write_one(host, sender, write);
     }
-
-    /// Raises a softirq on `cpu`, as `from` does it (`cpu_raise_softirq`).
-    pub(crate) fn xen_raise(&mut self, cpu: CpuNr, nr: u32, from: CpuNr) -> Sim {
-        let noted = self.is_noted(from, cpu);
-        let raise = self.on_batch(from, |batch, cpus, context, writes, events| {
-            batch.raise(cpus, context, cpu.0, nr, &mut |w| writes.push(w), events)
-        });
-        self.raised(raise, &[cpu], noted, from)
+    let (now, in_irq) = (
+        host.clock.now() + host.cpus()[sender].debt_ns,
+        context(host, sender).in_irq,
+    );
+    let noted = is_noted(host, sender, targets[0]) && !noted;
+    let sending = host
+        .xen
+        .as_mut()
+        .and_then(|xen| xen.sending[sender.index()].as_mut());
+    match sending.filter(|_| !by_store && !in_irq) {
+        Some(sending) if sent => sending.notified(now - set_ns),
+        Some(sending) if noted => sending.noted(targets[0], set_ns),
+        _ => {}
     }
+    Ok(())
+}
 
-    /// The same for several CPUs in one mask (`cpumask_raise_softirq`). The first is the target's.
-    fn xen_raise_mask(&mut self, targets: &[CpuNr], nr: u32, from: CpuNr) -> Sim {
-        let noted = targets.first().is_some_and(|&cpu| self.is_noted(from, cpu));
-        let mut mask = CpuMask::empty(vec![0u64; self.cpus.len().div_ceil(64)]);
-        for cpu in targets {
-            mask.insert(cpu.0);
+/// The CPU is idle and watches its softirq word.
+fn monitors(host: &Host<'_>, cpu: CpuNr) -> bool {
+    host.cpus()[cpu].phase == Phase::Idle && host.cfg.host.idle == IdleMethod::Mwait
+}
+
+/// Makes an ICR write. Which CPUs it reaches, the sender's own not.
+fn write_one(host: &mut Host<'_>, sender: CpuNr, write: IcrWrite) -> Vec<CpuNr> {
+    host.out.stats.icr_writes += 1;
+    let reached: Vec<CpuNr> = match write {
+        IcrWrite::Xapic { high, low } if low & 0x800 == 0 => vec![CpuNr(high >> 24)],
+        // Flat logical: a bit for each of at most eight CPUs.
+        IcrWrite::Xapic { high, .. } => {
+            let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
+            members.map(CpuNr).collect()
         }
-        let raise = self.on_batch(from, |batch, cpus, context, writes, events| {
-            batch.raise_mask(
-                cpus,
-                context,
-                &mut mask,
-                nr,
-                &mut |w| writes.push(w),
-                events,
-            )
-        });
-        self.raised(raise, targets, noted, from)
-    }
-
-    fn is_noted(&self, by: CpuNr, cpu: CpuNr) -> bool {
-        let batch = self.xen.as_ref().map(|xen| &xen.batches[by.index()]);
-        batch.is_some_and(|batch| batch.batch_mask().contains(cpu.0))
-    }
-
-    /// What raising costs and brings; `noted`: the first target was in the batch before.
-    fn raised(
-        &mut self,
-        raise: Option<(Result<(), RaiseError>, Vec<IcrWrite>)>,
-        targets: &[CpuNr],
-        noted: bool,
-        from: CpuNr,
-    ) -> Sim {
-        let Some((raised, writes)) = raise else {
-            return Ok(());
-        };
-        if let Err(error) = raised {
-            return self.broken(format!("softirq: {error}"));
+        IcrWrite::X2apic(value) if value & 0x800 == 0 => vec![CpuNr((value >> 32) as u32)],
+        IcrWrite::X2apic(value) => {
+            let id = (value >> 32) as u32;
+            let members = (0..16).filter(|bit| id >> bit & 1 == 1);
+            members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect()
         }
-        let mut by_store = false;
-        for (n, &cpu) in targets.iter().enumerate() {
-            self.charge(from, self.costs.locked_shared_ns);
-            if cpu != from && self.monitors(cpu) {
-                // The store itself ends MWAIT, IPI or not.
-                self.write_flag(cpu, from);
-                by_store |= n == 0;
+        IcrWrite::AllButSelf { .. } => host.cpus().numbers().filter(|&cpu| cpu != sender).collect(),
+    };
+    // One write: it costs and waits as for its first target.
+    for (n, &cpu) in reached.iter().enumerate() {
+        if n == 0 {
+            irq::send_ipi(host, sender, cpu, Irq::EventCheck);
+        } else {
+            irq::fly(host, sender, cpu, Irq::EventCheck);
+        }
+    }
+    reached
+}
+
+/// Something is to be scheduled on `cpu`.
+pub(crate) fn tickle(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) -> Sim {
+    if cpu == sender {
+        host.set_need_resched(cpu);
+        return idle::leave(host, cpu);
+    }
+    let topology = &host.cfg.host.topology;
+    let mut line = host.costs.cache_line_ns;
+    if topology.socket_of(cpu.0) != topology.socket_of(sender.0) {
+        line += host.costs.ipi_cross_socket_ns;
+    }
+    host.charge(sender, WAKE_LINES * line);
+    match host.cfg.knobs.xen.sched {
+        XenScheduler::Credit2 => raise(host, cpu, SCHEDULE, sender),
+        XenScheduler::Credit => {
+            let mut targets = vec![cpu];
+            if !matches!(host.cpus()[cpu].phase, Phase::Idle | Phase::IdleExit) {
+                targets.extend(next_idler(host, cpu));
             }
-        }
-        let set_ns = self.now + self.cpus[from].debt_ns;
-        let sent = !writes.is_empty();
-        for write in writes {
-            self.xen_write_one(from, write);
-        }
-        let (now, in_irq) = (
-            self.now + self.cpus[from].debt_ns,
-            self.xen_context(from).in_irq,
-        );
-        let noted = self.is_noted(from, targets[0]) && !noted;
-        let sending = self
-            .xen
-            .as_mut()
-            .and_then(|xen| xen.sending[from.index()].as_mut());
-        match sending.filter(|_| !by_store && !in_irq) {
-            Some(sending) if sent => sending.notified(now - set_ns),
-            Some(sending) if noted => sending.noted(targets[0], set_ns),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// The CPU is idle and watches its softirq word.
-    fn monitors(&self, cpu: CpuNr) -> bool {
-        self.cpus[cpu].phase == Phase::Idle && self.cfg.host.idle == IdleMethod::Mwait
-    }
-
-    /// Makes an ICR write. Which CPUs it reaches, the sender's own not.
-    fn xen_write_one(&mut self, from: CpuNr, write: IcrWrite) -> Vec<CpuNr> {
-        self.stats.icr_writes += 1;
-        let reached: Vec<CpuNr> = match write {
-            IcrWrite::Xapic { high, low } if low & 0x800 == 0 => vec![CpuNr(high >> 24)],
-            // Flat logical: a bit for each of at most eight CPUs.
-            IcrWrite::Xapic { high, .. } => {
-                let members = (0..8).filter(|bit| high >> (24 + bit) & 1 == 1);
-                members.map(CpuNr).collect()
-            }
-            IcrWrite::X2apic(value) if value & 0x800 == 0 => vec![CpuNr((value >> 32) as u32)],
-            IcrWrite::X2apic(value) => {
-                let id = (value >> 32) as u32;
-                let members = (0..16).filter(|bit| id >> bit & 1 == 1);
-                members.map(|bit| CpuNr((id >> 16) * 16 + bit)).collect()
-            }
-            IcrWrite::AllButSelf { .. } => self.cpus.numbers().filter(|&cpu| cpu != from).collect(),
-        };
-        // One write, whose cost and wait are those for its first target.
-        for (n, &cpu) in reached.iter().enumerate() {
-            if n == 0 {
-                self.send_ipi(from, cpu, Irq::EventCheck);
-            } else {
-                self.fly(from, cpu, Irq::EventCheck);
-            }
-        }
-        reached
-    }
-
-    /// Something is to be scheduled on `cpu`.
-    pub(crate) fn xen_tickle(&mut self, cpu: CpuNr, from: CpuNr) -> Sim {
-        if cpu == from {
-            self.cpus[cpu].resched = Resched::Now;
-            return self.leave_idle(cpu);
-        }
-        let topology = &self.cfg.host.topology;
-        let mut line = self.costs.cache_line_ns;
-        if topology.socket_of(cpu.0) != topology.socket_of(from.0) {
-            line += self.costs.ipi_cross_socket_ns;
-        }
-        self.charge(from, WAKE_LINES * line);
-        match self.cfg.knobs.xen.sched {
-            XenScheduler::Credit2 => self.xen_raise(cpu, SCHEDULE, from),
-            XenScheduler::Credit => {
-                let mut targets = vec![cpu];
-                if !matches!(self.cpus[cpu].phase, Phase::Idle | Phase::IdleExit) {
-                    targets.extend(self.next_idler(cpu));
-                }
-                self.xen_raise_mask(&targets, SCHEDULE, from)
-            }
+            raise_mask(host, &targets, SCHEDULE, sender)
         }
     }
+}
 
-    /// The next idle CPU behind the one that a busy `cpu` tickled last (`tickle_one_idle_cpu`): it
-    /// may take over what waits here now.
-    fn next_idler(&mut self, cpu: CpuNr) -> Option<CpuNr> {
-        let (cpus, xen) = (&self.cpus, self.xen.as_mut()?);
-        let n = cpus.len() as u32;
-        let last = &mut xen.last_tickled[cpu.index()];
-        let mut behind = (1..=n).map(|step| CpuNr((last.0 + step) % n));
-        let idler = behind.find(|&other| cpus[other].phase == Phase::Idle)?;
-        *last = idler;
-        Some(idler)
+/// The next idle CPU behind the one that a busy `cpu` tickled last (`tickle_one_idle_cpu`): it
+/// may take over what waits here now.
+fn next_idler(host: &mut Host<'_>, cpu: CpuNr) -> Option<CpuNr> {
+    let n = host.cpus().len() as u32;
+    let last = host.xen.as_ref()?.last_tickled[cpu.index()];
+    let mut behind = (1..=n).map(|step| CpuNr((last.0 + step) % n));
+    let idler = behind.find(|&peer| host.cpus()[peer].phase == Phase::Idle)?;
+    host.xen.as_mut()?.last_tickled[cpu.index()] = idler;
+    Some(idler)
+}
+
+/// `do_softirq`: what was raised here is handled.
+pub(crate) fn do_softirqs(host: &mut Host<'_>, cpu: CpuNr) {
+    let word = host.xen.as_ref().map(|xen| &xen.words[cpu.0 as usize]);
+    let handled = word.map_or(0, |word| match word.pending() {
+        0 => 0,
+        _ => word.take(u32::MAX),
+    });
+    if handled == 0 {
+        return;
     }
-
-    /// `do_softirq`: what was raised here is handled.
-    pub(crate) fn xen_softirqs(&mut self, cpu: CpuNr) {
-        let Some(xen) = &self.xen else {
-            return;
-        };
-        let word = &xen.words[cpu.0 as usize];
-        if word.pending() == 0 {
-            return;
-        }
-        let taken = word.take(u32::MAX);
-        if taken & 1 << SCHEDULE != 0 {
-            self.cpus[cpu].resched = Resched::Now;
-        }
-        self.charge(cpu, self.costs.softirq_ns);
+    if handled & 1 << SCHEDULE != 0 {
+        host.set_need_resched(cpu);
     }
+    host.charge(cpu, host.costs.softirq_ns);
+}
 
-    /// Whether softirqs wait here.
-    pub(crate) fn xen_pending(&self, cpu: CpuNr) -> bool {
-        self.xen
-            .as_ref()
-            .is_some_and(|xen| xen.words[cpu.0 as usize].pending() != 0)
+/// Whether softirqs wait here.
+pub(crate) fn is_pending(host: &Host<'_>, cpu: CpuNr) -> bool {
+    host.xen
+        .as_ref()
+        .is_some_and(|xen| xen.words[cpu.0 as usize].pending() != 0)
+}
+
+/// `mwait_idle_with_hints`: announces MWAIT. `false` if something is pending.
+pub(crate) fn idle_enter(host: &mut Host<'_>, cpu: CpuNr) -> bool {
+    let Some(xen) = &host.xen else {
+        return true;
+    };
+    let word = &xen.words[cpu.0 as usize];
+    if host.cfg.host.idle != IdleMethod::Mwait {
+        return word.still_idle();
     }
+    word.announce_mwait(host.cfg.knobs.xen.mwait_elision) && word.still_idle()
+}
 
-    /// `mwait_idle_with_hints`: announces MWAIT. `false` if something is pending.
-    pub(crate) fn xen_idle_enter(&mut self, cpu: CpuNr) -> bool {
-        let Some(xen) = &self.xen else {
-            return true;
-        };
-        let word = &xen.words[cpu.0 as usize];
-        if self.cfg.host.idle != IdleMethod::Mwait {
-            return word.still_idle();
-        }
-        word.announce_mwait(self.cfg.knobs.xen.mwait_elision) && word.still_idle()
-    }
-
-    pub(crate) fn xen_idle_leave(&mut self, cpu: CpuNr) {
-        if let Some(xen) = &self.xen {
-            xen.words[cpu.0 as usize].leave_mwait();
-        }
+pub(crate) fn idle_leave(host: &mut Host<'_>, cpu: CpuNr) {
+    if let Some(xen) = &host.xen {
+        xen.words[cpu.0 as usize].leave_mwait();
     }
 }

@@ -7,14 +7,14 @@ use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use stealtime_lab::reproduce::calibrate::{
-    CalibrateError, CalibrateRequest, Calibrated, Date, Fit, calibrate,
-};
-use stealtime_lab::reproduce::{Part, PublishedResult, ReproduceError, chosen};
 use stealtime_lab::run::RunError;
 use stealtime_lab::simulate::Simulator;
+use stealtime_published::calibrate::{
+    CalibrateError, CalibrateRequest, Calibrated, Date, Fit, calibrate, terminal,
+};
+use stealtime_published::{Part, PublishedResult, ReproduceError, chosen};
+use stealtime_report::json;
 use stealtime_report::terminal::Style;
-use stealtime_report::{json, terminal};
 
 use crate::args::{Form, threads};
 use crate::error::CliError;
@@ -117,7 +117,7 @@ impl Calibrate {
                 return json::write_any(&Output { written, fits }, out);
             }
             let style = Style::new(output::color());
-            out.write_all(terminal::calibrate::render(fits, style).as_bytes())
+            out.write_all(terminal::render(fits, style).as_bytes())
         })
     }
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
 use serde::Serialize;
-use stealtime_lab::reproduce::{ReproduceError, Reproduced, Request, chosen, reproduce, runs_of};
 use stealtime_lab::run::RunError;
 use stealtime_lab::simulate::Simulator;
+use stealtime_published::{
+    ReproduceError, Reproduced, Request, chosen, html, reproduce, runs_of, terminal,
+};
+use stealtime_report::json;
 use stealtime_report::terminal::Style;
-use stealtime_report::{html, json, terminal};
 
 use crate::args::{Form, threads};
 use crate::error::CliError;
@@ -88,7 +90,7 @@ impl Reproduce {
             output::go_on(self.show(&all), self.report.is_file())?;
         }
         self.report
-            .write(|command| html::reproduce::page(&all, self.tolerance, self.quick, command))?;
+            .write(|command| html::page(&all, self.tolerance, self.quick, command))?;
         match all.iter().map(Reproduced::misses).sum() {
             0 => Ok(()),
             misses => Err(CliError::Found(format!(
@@ -108,7 +110,7 @@ impl Reproduce {
                 return json::write_any(&output, out);
             }
             let style = Style::new(output::color());
-            let text = terminal::reproduce::render(results, self.tolerance, style);
+            let text = terminal::render(results, self.tolerance, style);
             out.write_all(text.as_bytes())
         })
     }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stealtime_lab::scenario::Variant;
 use stealtime_lab::simulate::Simulator;
-use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError, Work};
+use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
@@ -77,10 +77,6 @@ pub(crate) struct Sweep {
 
     #[command(flatten)]
     report: ReportTo,
-
-    /// Say how busy the threads were
-    #[arg(long)]
-    stats: bool,
 }
 
 /// A file of results.
@@ -90,8 +86,6 @@ enum ResultsForm {
     Parquet,
     /// results.csv
     Csv,
-    /// results.json
-    Json,
 }
 
 impl From<ResultsForm> for sweep::Form {
@@ -99,20 +93,8 @@ impl From<ResultsForm> for sweep::Form {
         match form {
             ResultsForm::Parquet => Self::Parquet,
             ResultsForm::Csv => Self::Csv,
-            ResultsForm::Json => Self::Json,
         }
     }
-}
-
-/// How busy the threads were.
-#[derive(Debug, Serialize)]
-struct Busy {
-    runs: u64,
-    jobs: usize,
-    seconds: f64,
-    cpu_seconds: f64,
-    runs_per_second: f64,
-    busy_percent: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,8 +106,6 @@ struct Output<'s> {
     vary: &'s [sweep::Dimension],
     #[serde(flatten)]
     summary: &'s Summary,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stats: Option<Busy>,
 }
 
 impl Sweep {
@@ -133,12 +113,6 @@ impl Sweep {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.report
             .check(self.form.is_json(), &[&self.runs.scenario])?;
-        if self.stats && self.report.is_stdout() {
-            return Err(CliError::OfNoUse {
-                option: "--stats",
-                why: "says it below the tables, and with --report - there are none",
-            });
-        }
         let plan = self.plan()?;
         let jobs = self.runs.jobs();
         let folder = self.folder()?;
@@ -149,14 +123,14 @@ impl Sweep {
         self.go_on(&sweep, stop)?;
         self.ask(&mut sweep, jobs, stop)?;
         let (before, runs) = (sweep.journal().done(), sweep.plan.runs());
-        let work = {
+        {
             let all = usize::try_from(runs).unwrap_or(usize::MAX);
             let bar = RunProgress::new("sweep", all).resumed(before);
             let mut told = |done: u64| bar.done(usize::try_from(done).unwrap_or(usize::MAX));
             sweep
                 .run(&Simulator, jobs, stop, &mut told)
-                .map_err(failed)?
-        };
+                .map_err(failed)?;
+        }
         if !sweep.is_done() {
             return Err(stopped(&sweep));
         }
@@ -168,11 +142,9 @@ impl Sweep {
             }
             results.push(folder.join(format!("results.{}", form.extension())));
         }
-        sweep.remove_parts().map_err(failed)?;
         let summary = sweep.summary(&self.metric).map_err(failed)?;
-        let busy = self.stats.then(|| busy(&work));
         if !self.report.is_stdout() {
-            let shown = self.show(&sweep, &summary, &results, busy);
+            let shown = self.show(&sweep, &summary, &results);
             output::go_on(shown, self.report.is_file())?;
         }
         self.report
@@ -310,7 +282,6 @@ impl Sweep {
         sweep: &sweep::Sweep,
         summary: &Summary,
         results: &[PathBuf],
-        stats: Option<Busy>,
     ) -> Result<(), CliError> {
         let scenario = sweep.plan.scenario();
         output::to_stdout(|out| {
@@ -322,7 +293,6 @@ impl Sweep {
                     seeds: &sweep.plan.seeds,
                     vary: &sweep.plan.dimensions,
                     summary,
-                    stats,
                 };
                 return json::write_any(&output, out);
             }
@@ -331,11 +301,7 @@ impl Sweep {
             let files: Vec<String> = results.iter().map(|p| p.display().to_string()).collect();
             let files = files.join(", ");
             let files = stealtime_report::escape::terminal(&files);
-            writeln!(out, "\n{} runs: {files}", summary.finished)?;
-            match stats {
-                Some(busy) => writeln!(out, "{}", shown(&busy)),
-                None => Ok(()),
-            }
+            writeln!(out, "\n{} runs: {files}", summary.finished)
         })
     }
 }
@@ -375,30 +341,4 @@ fn stopped(sweep: &sweep::Sweep) -> CliError {
     CliError::StoppedSweep(format!(
         "stopped: {done} of {runs} runs are in {folder}; the same command goes on from there"
     ))
-}
-
-fn busy(work: &Work) -> Busy {
-    let seconds = work.wall.as_secs_f64();
-    Busy {
-        runs: work.runs,
-        jobs: work.threads,
-        seconds,
-        cpu_seconds: work.cpu.as_secs_f64(),
-        // A run takes time, but a clock may be coarse.
-        runs_per_second: work.runs as f64 / seconds.max(1e-9),
-        busy_percent: work.busy() * 100.0,
-    }
-}
-
-fn shown(busy: &Busy) -> String {
-    format!(
-        "{} runs, {} at a time, in {:.2} s: {:.0} a second\nThe threads had work for {:.2} % of the \
-         time, and {:.2} s of CPU time.",
-        busy.runs,
-        busy.jobs,
-        busy.seconds,
-        busy.runs_per_second,
-        busy.busy_percent,
-        busy.cpu_seconds
-    )
 }

@@ -1,60 +1,37 @@
 //! `stealtime whatif`: a recording replayed as it was, and with knobs changed.
 
-mod ask;
-mod assumed;
-mod auto;
-mod before;
-mod candidates;
-mod class;
 mod export;
-mod facts;
-mod gain;
-mod guessed;
-mod page;
-mod page_gain;
-mod plan;
-mod replays;
-mod result;
-mod seen;
-mod selftest;
-mod show;
-mod show_gain;
-mod show_seen;
-mod show_selftest;
+mod self_test;
 
+use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
-use stealtime_analysis::{Answers, Selection, Skip};
-use stealtime_replay::host::{self, Assumed};
-use stealtime_replay::predict::{self, Errors, Times, VcpuTimes};
-use stealtime_replay::{Extractor, Recording as Replayable};
+use stealtime_analysis::{Selection, Skip};
+use stealtime_replay::Extractor;
+use stealtime_report::html::whatif as page;
 use stealtime_report::json;
-use stealtime_simulator::config::Config;
+use stealtime_report::terminal::whatif as tables;
+use stealtime_whatif::{Baseline, Document, HostFacts, Observation, Plan, Question, Recorded, Run};
 
 use crate::args::{self, Form, Recording, VmOf};
 use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
-use crate::progress;
+use crate::progress::{self, RunProgress};
 use crate::report::ReportTo;
-use ask::PreemptFrom;
-use auto::Auto;
-use before::{Lack, Presence};
-use plan::Plan;
-use result::{Both, Error, Exits, Judged, Measured, Shares, Variant, Waits};
-use seen::{Recordings, Seen};
 
 /// Replays of each variant, unless `--seeds` says how many.
 const SEEDS: u64 = 5;
 /// More variants ask for `--yes`.
 const MANY: usize = 1_000;
-/// So few replays are not worth looking how long one takes.
+/// Fewer replays begin without an estimate of their time, which costs a replay.
 const FEW: f64 = 200.0;
+/// Most bytes of a file about the host: a larger one is a recording given by mistake.
+const MOST_OF_HOST: u64 = 1 << 20;
 
 /// Replay a recording on a simulated host, as it was and with knobs changed.
 ///
@@ -158,135 +135,65 @@ pub(crate) struct WhatIf {
     report: ReportTo,
 }
 
-/// A recording made ready, and its replay under the recorded knobs.
-#[derive(Debug)]
-struct Base {
-    answers: Answers,
-    recording: Replayable,
-    assumed: Assumed,
-    /// Why it is taken to preempt as it is, if not because that fits best.
-    preempt: Option<PreemptFrom>,
-    /// VMs are taken to have cgroups because a weight is asked for.
-    groups_asked: bool,
-    /// What a file about the host says of it.
-    told: Vec<ask::Setting>,
-    /// The host as recorded; its knobs are the recorded ones.
-    config: Config,
-    recorded: Times,
-    replayed: Times,
-    /// Names of VMs, in the order of the answers.
-    vms: Vec<String>,
-}
-
-/// A recording that was read.
-#[derive(Debug)]
-struct Read {
-    answers: Answers,
-    recording: Replayable,
-    recorded: Times,
-}
-
-impl Read {
-    /// Names of VMs, in the order of the answers.
-    fn vms(&self) -> Vec<String> {
-        self.answers.vms.iter().map(|vm| vm.vm.clone()).collect()
-    }
-}
-
-impl Base {
-    /// Whether which threads are of a VM is a guess.
-    fn guessed(&self, vm: usize) -> bool {
-        self.answers.vms.get(vm).is_some_and(|vm| vm.guessed)
-    }
-
-    /// The recording as replays are measured.
-    fn measured(&self) -> Measured {
-        Measured::of(&self.recorded, self.vms.len(), self.recording.span_ns)
-    }
-}
-
-/// All that is printed.
-#[derive(Debug, Clone, Serialize)]
-struct Report {
-    path: String,
-    /// Less of the recording was read than was recorded.
-    recording_partial: bool,
-    span_ns: u64,
-    cpus: u32,
-    events: u64,
-    waits: Waits,
-    /// What was taken for true, and where it is from.
-    assumed: Vec<String>,
-    /// What the recording lacks.
-    lacks: Vec<Lack>,
-    /// Who is not there all the time.
-    presence: Presence,
-    error: Error,
-    vcpus: Vec<Both>,
-    exits: Vec<Exits>,
-    /// What to record where a verdict is `not answerable`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-    /// It was stopped: variants that are not here were not replayed.
-    partial: bool,
-    variants: Vec<Variant>,
-    /// What came of the change that was asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seen: Option<Seen>,
-    /// Knobs that were asked and cannot be answered.
-    not_answerable: Vec<String>,
-    /// What `--auto` tried; its variants are in the order of the ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    auto: Option<Auto>,
-    /// Files that `--export` wrote.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    exported: Vec<String>,
-}
-
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         self.outputs()?;
         if let Some(folder) = &self.self_test {
-            let rows = selftest::rows(self, folder)?;
+            let rows = self_test::rows(self, folder)?;
             return match self.form.is_json() {
                 true => output::to_stdout(|out| json::write_any(&rows, out)),
-                false => print(&show_selftest::table(&rows)),
+                false => print(&tables::self_test::table(&rows)),
             };
         }
         let Some(path) = &self.trace else {
             return Err(CliError::WhatIf("no recording was given".to_owned()));
         };
-        seen::check(self)?;
+        // Without a change there is nothing that another recording could show of it.
+        if !self.seen.is_empty() && self.set.is_empty() && self.pin.is_empty() {
+            return Err(CliError::WhatIf(
+                "--seen needs the change that was made: --set KNOB=VALUE or --pin VM=CPUS"
+                    .to_owned(),
+            ));
+        }
         let twice = Twice::new(path)?;
-        let base = self.base(twice.path())?;
-        let (asked, not_answerable) = self.asked(&base)?;
-        let recordings = Recordings::read(self, &base)?;
-        self.ask(&base, asked.len())?;
-        input::tell(&self.unused(asked.len()));
-        let mut report = report(path, &base, not_answerable);
-        // What is known before the run is said before it.
-        let tables = !self.form.is_json() && !self.report.is_stdout();
-        if tables {
-            self.go_on(print(&show::before(&guessed::shown(&report))))?;
+        let (base, question) = self.baseline(twice.path())?;
+        let (plans, not_answerable) = question.plans(&base)?;
+        if self.export.is_some() && plans.len() > export::MOST {
+            let (have, most) = (plans.len(), export::MOST);
+            let problem = format!("--export is for up to {most} variants, not {have}");
+            return Err(CliError::WhatIf(problem));
         }
-        let stop = output::stop_by_interrupt();
-        self.replay(&base, &asked, &mut report, stop)?;
-        if let (Some(recordings), Some(variant)) = (recordings, report.variants.first()) {
-            report.seen = recordings.beside(self, variant);
+        let observation = self.observation(&base)?;
+        self.check_time(&base, plans.len())?;
+        input::tell(&self.unused(plans.len()));
+        let mut document = Document::new(path.display().to_string(), &base, not_answerable);
+        // The fit is printed before the variants run, which may take minutes.
+        let has_tables = !self.form.is_json() && !self.report.is_stdout();
+        if has_tables {
+            self.go_on(print(&tables::before(&document.marked())))?;
         }
-        if !report.partial {
-            self.export(&base, twice.path(), &asked, &mut report)?;
+        self.replay(&base, &plans, &mut document)?;
+        if let (Some(observation), Some(variant)) = (observation, document.variants.first()) {
+            document.seen = observation.compare(variant, shown(&self.seen), shown(&self.again));
         }
+        if !document.partial {
+            self.export(&base, twice.path(), &plans, &mut document)?;
+        }
+        self.write(&document, has_tables)
+    }
+
+    /// Writes the document in each form that is asked for.
+    fn write(&self, document: &Document, has_tables: bool) -> Result<(), CliError> {
         if self.form.is_json() {
-            self.go_on(output::to_stdout(|out| json::write_any(&report, out)))?;
+            self.go_on(output::to_stdout(|out| json::write_any(document, out)))?;
         }
-        if tables {
-            self.go_on(print(&show::after(&guessed::shown(&report))))?;
+        if has_tables {
+            self.go_on(print(&tables::after(&document.marked())))?;
         }
         self.report
-            .write(|command| page::page(&guessed::shown(&report), command))?;
-        match report.partial {
+            .write(|command| page::page(&document.marked(), command))?;
+        match document.partial {
             true => Err(CliError::Stopped),
             false => Ok(()),
         }
@@ -330,8 +237,8 @@ impl WhatIf {
         }
     }
 
-    /// Reads twice: which threads are which VM's vCPUs, then what they did.
-    fn read(&self, path: &Path) -> Result<Read, CliError> {
+    /// Reads twice: the analysis finds the threads of each VM, which the extractor needs.
+    fn read(&self, path: &Path) -> Result<Recorded, CliError> {
         let from = self.source(path);
         let unwanted = Unwanted {
             skip: Skip {
@@ -345,115 +252,104 @@ impl WhatIf {
             input::tell(&analyzed.unused);
         }
         let answers = analyzed.answers;
-        before::replayable(&answers)?;
+        stealtime_whatif::check_replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);
         let mut source = input::open(path, &from, None)?;
         input::drive("reading again", &mut *source, |event, source| {
             extractor.event(event, source.names());
             Ok(())
         })?;
-        let recording = extractor.finish();
-        let recorded = predict::recorded(&recording, &answers);
-        Ok(Read {
-            answers,
-            recording,
-            recorded,
-        })
+        Ok(Recorded::new(answers, extractor.finish()))
     }
 
-    /// A recording, and the replay that is nearest to it.
-    fn base(&self, path: &Path) -> Result<Base, CliError> {
-        let read = self.read(path)?;
-        let vms = read.vms();
-        let Read {
-            answers,
-            recording,
-            recorded,
-        } = read;
-        let mut assumed = Assumed::default();
-        let mut trial = host::as_recorded(&recording, host::knobs(&recording), &assumed, 0);
-        let told = match &self.host {
-            Some(file) => ask::host_file(file, &ask::trial(&trial, &vms), &mut assumed)?,
-            None => Vec::new(),
+    /// A recording, and the replay that fits it best.
+    fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
+        let recorded = self.read(path)?;
+        let facts = match &self.host {
+            Some(file) => host_facts(file, &recorded)?,
+            None => HostFacts::default(),
         };
-        let preempt = PreemptFrom::of(&told, &recording, self, &mut trial);
-        assumed.preempt = preempt.map(PreemptFrom::preempt);
-        let tell = |config: &mut Config| ask::apply(config, &told, &vms);
-        let nearest = |assumed: &Assumed| predict::nearest(&recording, &recorded, assumed, tell);
-        // A weight is one of cgroups: hosts without need not be tried.
-        ask::apply(&mut trial, &told, &vms)?;
-        let groups_asked = assumed.groups.is_none() && ask::weighs_ungrouped(self, &trial, &vms);
-        if groups_asked {
-            assumed.groups = Some(true);
+        let question = Question::parse(&recorded, &facts, &self.set, &self.vary, &self.pin)?;
+        let base = Baseline::fit(recorded, facts, &question)?;
+        Ok((base, question))
+    }
+
+    /// Reads what `--seen` and `--again` name.
+    fn observation(&self, base: &Baseline) -> Result<Option<Observation>, CliError> {
+        if self.seen.is_empty() {
+            return Ok(None);
         }
-        let (assumed, config, replayed) = nearest(&assumed)?;
-        Ok(Base {
-            answers,
-            recording,
-            assumed,
-            preempt,
-            groups_asked,
-            told,
-            config,
-            recorded,
-            replayed,
-            vms,
-        })
+        let read = |path: &Path| self.read(Twice::new(path)?.path());
+        let mut observation = Observation::new(base);
+        for path in &self.seen {
+            let added = observation.add_changed(base, &read(path)?);
+            added.map_err(|error| of_file(path, &error))?;
+        }
+        for path in &self.again {
+            let added = observation.add_unchanged(base, &read(path)?);
+            added.map_err(|error| of_file(path, &error))?;
+        }
+        Ok(Some(observation))
     }
 
     /// Replays what is asked, or what `--auto` chooses.
     fn replay(
         &self,
-        base: &Base,
-        asked: &[Plan],
-        report: &mut Report,
-        stop: &AtomicBool,
+        base: &Baseline,
+        plans: &[Plan],
+        document: &mut Document,
     ) -> Result<(), CliError> {
-        let close = report.error.is_close();
+        let run = Run {
+            seeds: self.seeds(),
+            jobs: self.threads(),
+            stop: self.stop(),
+            progress: &|total| {
+                let progress = RunProgress::new("whatif", total);
+                Box::new(move |done| progress.done(done))
+            },
+        };
         if self.auto {
-            let first = asked.first().cloned().unwrap_or_default();
-            let (auto, variants, partial) = auto::run(self, base, &first, close, stop)?;
-            report.auto = Some(auto);
-            (report.variants, report.partial) = (variants, partial);
+            let first = plans.first().cloned().unwrap_or_default();
+            document.add_candidates(base, &first, &run)?;
         } else {
-            (report.variants, report.partial) = self.variants(base, asked, close, stop)?;
+            document.add_variants(base, plans, &run)?;
         }
-        let unanswered = report.variants.iter().any(Variant::is_unanswered);
-        report.advice = unanswered.then(|| before::advice(&report.lacks));
         Ok(())
+    }
+
+    /// The first Ctrl-C ends the run after the replays that have begun.
+    fn stop(&self) -> &'static AtomicBool {
+        output::stop_by_interrupt()
     }
 
     fn export(
         &self,
-        base: &Base,
+        base: &Baseline,
         file: &Path,
-        asked: &[Plan],
-        report: &mut Report,
+        plans: &[Plan],
+        document: &mut Document,
     ) -> Result<(), CliError> {
         let Some(to) = &self.export else {
             return Ok(());
         };
-        let best = report
+        let first = plans.first().cloned().unwrap_or_default();
+        let best = document
             .auto
             .as_ref()
-            .map(|auto| auto.best(asked, export::BEST));
-        let plans = best.unwrap_or_else(|| asked.to_vec());
-        let written = export::write(self, base, file, &plans, to)?;
-        report.exported = written
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+            .map(|auto| auto.best(&first, export::BEST));
+        let plans = best.unwrap_or_else(|| plans.to_vec());
+        document.exported = shown(&export::write(self, base, file, &plans, to)?);
         Ok(())
     }
 
-    /// A large grid begins when the user knows that it is one.
-    fn ask(&self, base: &Base, variants: usize) -> Result<(), CliError> {
+    /// A long run begins only if the user knows that it is one.
+    fn check_time(&self, base: &Baseline, variants: usize) -> Result<(), CliError> {
         let replays = (variants as f64 + 1.0) * self.seeds() as f64;
         if self.yes || replays < FEW {
             return Ok(());
         }
         let begin = Instant::now();
-        predict::replay(&base.recording, &base.config)?;
+        base.replay_once()?;
         let seconds = replays * begin.elapsed().as_secs_f64() / self.threads().get() as f64;
         if seconds < progress::LONG_SECONDS && variants <= MANY {
             return Ok(());
@@ -465,51 +361,6 @@ impl WhatIf {
             progress::long(seconds),
             self.threads()
         )))
-    }
-
-    /// The variants that this recording can answer, and why it cannot answer others. It is an
-    /// error if none is left.
-    fn asked(&self, base: &Base) -> Result<(Vec<Plan>, Vec<String>), CliError> {
-        let mut not = Vec::new();
-        let mut asked = Vec::new();
-        let variants = ask::variants(&self.set, &self.vary)?;
-        let trial = ask::trial(&base.config, &base.vms);
-        for settings in &variants {
-            ask::known(settings, trial.clone())?;
-        }
-        ask::pinned_once(&self.pin, base)?;
-        for settings in variants {
-            let asks = settings.iter();
-            let problems = asks.filter_map(|setting| ask::answerable(setting, base).err());
-            match class::lacks(&settings, base)
-                .into_iter()
-                .chain(problems)
-                .next()
-            {
-                Some(why) if not.contains(&why) => {}
-                Some(why) => not.push(why),
-                None => asked.push(Plan {
-                    settings,
-                    pins: self.pin.clone(),
-                }),
-            }
-        }
-        if asked.is_empty() {
-            return Err(CliError::WhatIf(format!(
-                "not answerable: {}",
-                not.join("; ")
-            )));
-        }
-        for plan in &asked {
-            plan.prepare(base)?;
-        }
-        asked.retain(|plan| !plan.is_empty());
-        if self.export.is_some() && asked.len() > export::MOST {
-            let (have, most) = (asked.len(), export::MOST);
-            let problem = format!("--export is for up to {most} variants, not {have}");
-            return Err(CliError::WhatIf(problem));
-        }
-        Ok((asked, not))
     }
 
     /// Replays of each variant.
@@ -540,97 +391,34 @@ impl WhatIf {
     fn threads(&self) -> NonZeroUsize {
         args::threads(self.jobs)
     }
-
-    /// Replays variants; whether it was stopped.
-    fn variants(
-        &self,
-        base: &Base,
-        asked: &[Plan],
-        close: bool,
-        stop: &AtomicBool,
-    ) -> Result<(Vec<Variant>, bool), CliError> {
-        if asked.is_empty() {
-            return Ok((Vec::new(), false));
-        }
-        let zero = Plan::default();
-        let plans = std::iter::once(&zero).chain(asked);
-        let plans: Vec<_> = plans
-            .map(|plan| plan.prepare(base))
-            .collect::<Result<_, _>>()?;
-        let replays = replays::all(base, &plans, self.seeds(), self.threads(), stop)?;
-        let is_same_host = |at: usize| match (plans.first(), plans.get(at)) {
-            (Some(zero), Some(plan)) => plan.changes_nothing(base, zero),
-            _ => Ok(false),
-        };
-        let recorded = base.measured();
-        let Some(before) = replays.of_plan(0) else {
-            return Ok((Vec::new(), true));
-        };
-        let variant = |(at, plan): (usize, &Plan)| {
-            let judged = Judged {
-                recorded: &recorded,
-                base: before,
-                before,
-                after: replays.of_plan(at)?,
-            };
-            let variant = result::variant(base, plan.name(), judged, close)?;
-            Some((at, variant))
-        };
-        let mut variants = Vec::new();
-        for (at, mut variant) in (1..).zip(asked).filter_map(variant) {
-            // The same host has the same replays: few variants need that comparison.
-            if variant.gain.outcome == gain::Outcome::Same && is_same_host(at)? {
-                variant.verdict = result::SAME_HOST.to_owned();
-            }
-            variants.push(variant);
-        }
-        Ok((variants, replays.is_stopped()))
-    }
 }
 
-/// All that is known before variants are replayed.
-fn report(path: &Path, base: &Base, not_answerable: Vec<String>) -> Report {
-    let span = base.recording.span_ns;
-    let vm_name = |vm: usize| base.vms.get(vm).cloned().unwrap_or_default();
-    let task_of = |vm: usize, vcpu: u32| {
-        let mut tasks = base.recording.tasks.iter();
-        tasks.find(|task| task.vcpu == Some((vm, vcpu)))
-    };
-    let pairs = base.recorded.vcpus.iter().zip(&base.replayed.vcpus);
-    let both = |(was, is): (&VcpuTimes, &VcpuTimes)| {
-        let task = task_of(was.vm, was.vcpu);
-        Both {
-            vm: vm_name(was.vm),
-            vm_guessed: base.guessed(was.vm),
-            vcpu: was.vcpu,
-            from_ns: task.and_then(|task| task.begins).map(|begins| begins.at_ns),
-            to_ns: task.and_then(|task| task.ends_ns),
-            recorded: Shares::of(was, span),
-            replayed: Shares::of(is, span),
-            done_percent: is.done_permille as f64 / 10.0,
-        }
-    };
-    Report {
-        path: path.display().to_string(),
-        recording_partial: base.answers.source.partial,
-        span_ns: span,
-        cpus: base.recording.cpus,
-        events: base.answers.source.events,
-        waits: Waits::of(base.recording.resolved),
-        assumed: assumed::lines(base),
-        lacks: before::lacks(base),
-        presence: Presence::of(base),
-        error: Error::of(&Errors::between(&base.recorded, &base.replayed, span)),
-        vcpus: pairs.map(both).collect(),
-        exits: Exits::of(&base.recorded, &base.replayed),
-        advice: None,
-        partial: false,
-        variants: Vec::new(),
-        seen: None,
-        not_answerable,
-        auto: None,
-        exported: Vec::new(),
+/// Reads a file about the host.
+fn host_facts(path: &Path, recorded: &Recorded) -> Result<HostFacts, CliError> {
+    let failed = |what: String| CliError::WhatIf(format!("{}: {what}", path.display()));
+    let mut text = String::new();
+    // One byte more than allowed is enough to refuse it.
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_OF_HOST + 1).read_to_string(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > MOST_OF_HOST {
+        return Err(failed(format!(
+            "more than {MOST_OF_HOST} bytes: this is no file about a host, of lines KEY = VALUE"
+        )));
     }
+    let name = path.display().to_string();
+    HostFacts::parse(&name, &text, recorded)
+        .map_err(stealtime_whatif::Error::from)
+        .map_err(CliError::from)
+}
+
+fn of_file(path: &Path, error: &stealtime_whatif::Error) -> CliError {
+    CliError::WhatIf(format!("{}: {error}", path.display()))
+}
+
+fn shown(paths: &[PathBuf]) -> Vec<String> {
+    let paths = paths.iter();
+    paths.map(|path| path.display().to_string()).collect()
 }
 
 fn print(text: &str) -> Result<(), CliError> {

@@ -1,5 +1,7 @@
 //! What a tick is: from the trace's own expiries of timers.
 
+use super::fields::int;
+
 /// A frequency that the trace itself tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Estimate {
@@ -21,6 +23,14 @@ const MIN_PAIRS: usize = 8;
 /// How far apart in time the first and last expiry must be, in ns: the first look at the clock in
 /// the interrupt and the event in the trace are microseconds apart.
 const MIN_SPAN_NS: u64 = 10_000_000;
+
+/// The time of the interrupt in `hrtimer_expire_entry`, in ns: the one event with a second clock.
+pub(super) fn expiry_now(event: &[u8], body: &[u8]) -> Option<u64> {
+    let now: Option<i64> = (event == b"hrtimer_expire_entry")
+        .then(|| int(body, "now"))
+        .flatten();
+    now.map(i64::cast_unsigned)
+}
 
 /// Estimates the frequency from pairs of (ticks, `now` in ns), in the order of the trace.
 ///

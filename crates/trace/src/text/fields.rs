@@ -3,20 +3,27 @@
 //! The kernel and trace-cmd print a field as `key value`, `key=value` or `key: value`; the same key
 //! serves for all of them.
 
+use memchr::memmem::Finder;
+
 /// What follows the word `key` and its separator.
 pub(super) fn after<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    after_word(body, &Finder::new(key))
+}
+
+/// [`after`] of a compiled word.
+pub(super) fn after_word<'a>(body: &'a [u8], word: &Finder<'_>) -> Option<&'a [u8]> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let mut from = 0;
+    let mut searched = 0;
     loop {
-        let at = from + memchr::memmem::find(body.get(from..)?, key.as_bytes())?;
-        let rest = body.get(at + key.len()..)?;
-        let starts = at.checked_sub(1).and_then(|before| body.get(before));
-        if !starts.is_some_and(|byte| is_word(*byte))
+        let start = searched + word.find(body.get(searched..)?)?;
+        let rest = body.get(start + word.needle().len()..)?;
+        let previous = start.checked_sub(1).and_then(|index| body.get(index));
+        if !previous.is_some_and(|byte| is_word(*byte))
             && let Some((b' ' | b'=' | b':', value)) = rest.split_first()
         {
             return Some(value.trim_ascii_start());
         }
-        from = at + 1;
+        searched = start + 1;
     }
 }
 
@@ -102,15 +109,12 @@ pub(super) fn word<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
     value.get(..value.iter().position(ends).unwrap_or(value.len()))
 }
 
-/// `true`/`false` or a number behind `key`.
-pub(super) fn flag(body: &[u8], key: &str) -> Option<bool> {
-    let value = after(body, key)?;
-    if value.starts_with(b"true") {
-        Some(true)
-    } else if value.starts_with(b"false") {
-        Some(false)
-    } else {
-        Some(number(value)? != 0)
+/// The number that these bytes begin with; `true` is 1, `false` 0.
+pub(super) fn number_or_bool(bytes: &[u8]) -> Option<i128> {
+    match bytes {
+        [b't', b'r', b'u', b'e', ..] => Some(1),
+        [b'f', b'a', b'l', b's', b'e', ..] => Some(0),
+        _ => number(bytes),
     }
 }
 

@@ -1,17 +1,18 @@
 //! ftrace text: the tracefs `trace` file, and what `trace-cmd report` prints.
 //!
-//! Events come in the order of the text, which is that of time. What an event prints differs
-//! between kernels and between the kernel and trace-cmd; the fields are found by their names
-//! ([`fields`]). An event that is not known, or whose fields cannot be read, is counted by name all
-//! the same.
+//! Events come in the order of the text, which is that of time. The table of tracepoints says where
+//! a text has which field ([`bodies`]). Functions read the texts that differ between kernels and
+//! between the kernel and trace-cmd ([`irregular`]). An unknown or unreadable event is counted by
+//! name.
 
+mod bodies;
 mod clock;
 mod context;
 mod fields;
-mod host;
-mod kvm;
+mod irregular;
 mod line;
 mod lines;
+mod print;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,7 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
 use crate::input::{Options, Progress, Stream};
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
+use bodies::{Bodies, Body, Decoded};
 use line::{Line, Parsed, Stamp};
 use lines::Lines;
 use tasks::Tasks;
@@ -49,7 +51,7 @@ pub(crate) struct TextSource {
     names: NameTable,
     info: SourceInfo,
     tasks: Tasks,
-    exits: kvm::Exits,
+    parser: Bodies,
     interrupts: context::Interrupts,
     queue: VecDeque<Event>,
     /// Losses that wait for the time of the event after them.
@@ -95,7 +97,7 @@ impl TextSource {
             names: NameTable::default(),
             info,
             tasks: Tasks::default(),
-            exits: kvm::Exits::default(),
+            parser: Bodies::new(),
             interrupts: context::Interrupts::default(),
             queue: VecDeque::new(),
             lost: Vec::new(),
@@ -141,7 +143,7 @@ impl TextSource {
                 let mut teller = Teller {
                     names: &mut self.names,
                     tasks: &mut self.tasks,
-                    exits: &mut self.exits,
+                    parser: &mut self.parser,
                     interrupts: &mut self.interrupts,
                     queue: &mut self.queue,
                     bodies: &mut self.counts.bodies,
@@ -274,7 +276,7 @@ impl EventSource for TextSource {
 struct Teller<'a> {
     names: &'a mut NameTable,
     tasks: &'a mut Tasks,
-    exits: &'a mut kvm::Exits,
+    parser: &'a mut Bodies,
     interrupts: &'a mut context::Interrupts,
     queue: &'a mut VecDeque<Event>,
     bodies: &'a mut BTreeMap<String, (u64, String)>,
@@ -293,23 +295,23 @@ impl Teller<'_> {
     }
 
     fn event(&mut self, line: &Line<'_>, time_ns: u64) {
-        let (kind, said) = match kvm::parse(line.event, line.body, self.exits) {
-            Some(kind) => (kind, [None; 2]),
-            None => match host::parse(line.event, line.body, self.names) {
-                Some(said) => said,
-                None => (self.other(line), [None; 2]),
-            },
+        let Decoded { kind, tasks } = match self.parser.parse(line.event, line.body, self.names) {
+            Body::Decoded(decoded) => decoded,
+            Body::Unreadable => {
+                self.note_unreadable(line);
+                Decoded::of(self.named_only(line))
+            }
+            Body::Unknown => Decoded::of(self.named_only(line)),
         };
-        if matches!(
-            kind,
-            Kind::HrtimerSetup { .. } | Kind::KvmPleWindowUpdate { .. }
-        ) {
-            // Those that have been renamed.
+        if kind
+            .tracepoint()
+            .is_some_and(|name| name.as_bytes() != line.event)
+        {
             self.info.note_name(&String::from_utf8_lossy(line.event));
         }
         let context = match line.context {
             Context::UNKNOWN => self.interrupts.context(line.cpu, kind),
-            told => told,
+            recorded => recorded,
         };
         let make = |kind| Event {
             time_ns,
@@ -318,32 +320,33 @@ impl Teller<'_> {
             context,
             kind,
         };
-        let told = self
+        let name = self
             .tasks
             .guessed(self.names, line.tid, line.comm, line.tgid);
-        self.queue.extend(told.map(make));
-        for (tid, comm) in said.into_iter().flatten() {
+        self.queue.extend(name.map(make));
+        for (tid, comm) in tasks.into_iter().flatten() {
             self.queue
                 .extend(self.tasks.named(self.names, tid, comm).map(make));
         }
         self.queue.push_back(make(kind));
     }
 
-    /// An event by name only; notes it if its fields should have been read.
-    fn other(&mut self, line: &Line<'_>) -> Kind {
-        /// How many events' names are kept in mind as unreadable.
+    /// Counts an event of the table without readable fields.
+    fn note_unreadable(&mut self, line: &Line<'_>) {
+        /// Bounds memory on a text with ever new names; more tracepoints than a recording has.
         const MAX: usize = 100;
-        if host::is_known(line.event) {
-            let event = String::from_utf8_lossy(line.event).into_owned();
-            if self.bodies.len() < MAX || self.bodies.contains_key(&event) {
-                let first = || (0, excerpt(line.body));
-                self.bodies.entry(event).or_insert_with(first).0 += 1;
-            }
+        let event = String::from_utf8_lossy(line.event).into_owned();
+        if self.bodies.len() < MAX || self.bodies.contains_key(&event) {
+            let first = || (0, excerpt(line.body));
+            self.bodies.entry(event).or_insert_with(first).0 += 1;
         }
-        let name = if line.event.is_empty() {
-            b"function"
-        } else {
-            line.event
+    }
+
+    /// An event of which nothing is known but the name. Lines of the function tracer have none.
+    fn named_only(&mut self, line: &Line<'_>) -> Kind {
+        let name = match line.event {
+            [] => b"function",
+            event => event,
         };
         Kind::Other {
             name: self.names.intern_bytes(name),
@@ -411,7 +414,7 @@ fn calibrate(
             let Stamp::Ticks(ticks) = line.stamp else {
                 return None;
             };
-            Some((ticks, host::expiry_now(line.event, line.body)?))
+            Some((ticks, clock::expiry_now(line.event, line.body)?))
         })
         .collect();
     let Some(estimate) = clock::estimate(&pairs) else {

@@ -1,16 +1,14 @@
 //! Raw tracepoint records to events.
 
-use stealtime_events::{
-    Context, CpuId, Event, ExitReason, HostVector, Isa, Kind, NameId, Names, Tid, VcpuId,
-};
+use stealtime_events::{Context, CpuId, Event, Kind, NameId, Names, Tid};
 
 use super::format::Formats;
 use super::functions::{Functions, Symbols};
 use super::load::{Endian, Record, Slot};
-use super::plan::{Body, MAX_FIELDS, Plan};
+use super::plan::{Body, Plan};
 use super::queue::EventSink;
 use super::tasks::{Tasks, comm_of};
-use crate::point::Point;
+use crate::tracepoint::{self, Fields, MAX_FIELDS, Point};
 use crate::{NameTable, SourceInfo};
 
 /// When and where a record was written: what its container says.
@@ -183,11 +181,13 @@ impl Decoder {
                     out.push(Event { kind, ..event });
                 }
             }
-            let fields = Fields {
+            let mut fields = RecordFields {
                 record,
                 slots: &plan.slots,
+                functions: &mut self.functions,
+                names,
             };
-            if let Some(kind) = fields.kind(point, &mut self.functions, names) {
+            if let Some(kind) = tracepoint::read(point, &mut fields) {
                 if let Kind::SchedProcessExit { tid } = kind {
                     self.tasks.ended(tid.0);
                 }
@@ -310,196 +310,29 @@ fn short(plan: &Plan, names: &NameTable, info: &mut SourceInfo) {
     );
 }
 
-/// The fields of one record in the order of its specification.
-struct Fields<'a, const SHORT: bool> {
+/// The fields of one record, and what turns addresses into names.
+struct RecordFields<'a, const SHORT: bool> {
     record: Record<'a, SHORT>,
     slots: &'a [Slot; MAX_FIELDS],
+    functions: &'a mut Functions,
+    names: &'a mut NameTable,
 }
 
-impl<const SHORT: bool> Fields<'_, SHORT> {
+impl<const SHORT: bool> Fields for RecordFields<'_, SHORT> {
     #[inline(always)]
-    fn get<const N: usize>(&self) -> u64 {
-        const { assert!(N < MAX_FIELDS) };
-        self.record.load(&self.slots[N])
-    }
-
-    #[inline(always)]
-    fn u32<const N: usize>(&self) -> u32 {
-        self.get::<N>() as u32
+    fn number(&self, place: usize) -> u64 {
+        self.slots
+            .get(place)
+            .map_or(0, |slot| self.record.load(slot))
     }
 
     #[inline(always)]
-    fn i32<const N: usize>(&self) -> i32 {
-        self.get::<N>() as i32
+    fn exists(&self, place: usize) -> bool {
+        self.slots.get(place).is_some_and(|slot| slot.exists())
     }
 
     #[inline(always)]
-    fn tid<const N: usize>(&self) -> Tid {
-        Tid(self.i32::<N>())
-    }
-
-    #[inline(always)]
-    fn bool<const N: usize>(&self) -> bool {
-        self.get::<N>() != 0
-    }
-
-    /// The vCPU, unknown where the field is not there.
-    #[inline(always)]
-    fn vcpu<const N: usize>(&self) -> VcpuId {
-        const { assert!(N < MAX_FIELDS) };
-        match self.slots[N].exists() {
-            true => VcpuId(self.u32::<N>()),
-            false => VcpuId::UNKNOWN,
-        }
-    }
-
-    #[inline(always)]
-    fn function<const N: usize>(&self, functions: &mut Functions, names: &mut NameTable) -> NameId {
-        functions.name(self.get::<N>(), names)
-    }
-
-    /// The event's kind; `None` keeps the name alone.
-    #[inline]
-    fn kind(&self, point: Point, functions: &mut Functions, names: &mut NameTable) -> Option<Kind> {
-        Some(match point {
-            Point::KvmEntry => Kind::KvmEntry {
-                vcpu: self.vcpu::<0>(),
-            },
-            Point::KvmExit => self.exit_x86()?,
-            Point::KvmExitArm64 => self.exit_arm64(),
-            Point::KvmExitRiscv => self.exit_riscv(),
-            Point::SchedSwitch => Kind::SchedSwitch {
-                prev: self.tid::<0>(),
-                next: self.tid::<1>(),
-                prev_prio: self.i32::<2>() as i16,
-                next_prio: self.i32::<3>() as i16,
-                prev_state: self.u32::<4>(),
-            },
-            Point::VectorEntry(class) => self.vector(class, true),
-            Point::VectorExit(class) => self.vector(class, false),
-            Point::TaskRename => return None,
-            // A look at which group it is, and then at which of the group: two jumps. One group
-            // asked after the other would take as many loads as all of them together.
-            Point::HrtimerSetup
-            | Point::HrtimerStart
-            | Point::HrtimerCancel
-            | Point::HrtimerExpireEntry
-            | Point::HrtimerExpireExit
-            | Point::IpiSendCpu
-            | Point::IpiSendCpumask
-            | Point::CsdQueueCpu
-            | Point::CsdFunctionEntry
-            | Point::CsdFunctionExit => return self.timer(point, functions, names),
-            Point::SchedWaking
-            | Point::SchedWakeup
-            | Point::SchedWakeupNew
-            | Point::SchedMigrateTask
-            | Point::SchedStatRuntime
-            | Point::SchedStatWait
-            | Point::SchedProcessFork
-            | Point::SchedProcessExit
-            | Point::IrqHandlerEntry
-            | Point::IrqHandlerExit
-            | Point::SoftirqEntry
-            | Point::SoftirqExit
-            | Point::SoftirqRaise => return self.sched(point),
-            Point::KvmUserspaceExit
-            | Point::KvmHypercall
-            | Point::KvmPio
-            | Point::KvmMmio
-            | Point::KvmMsr
-            | Point::KvmCpuid
-            | Point::KvmPageFault
-            | Point::KvmApic => return self.kvm_access(point),
-            Point::KvmApicIpi
-            | Point::KvmApicAcceptIrq
-            | Point::KvmApicvAcceptIrq
-            | Point::KvmInjVirq
-            | Point::KvmInjException
-            | Point::KvmEoi
-            | Point::KvmPvEoi
-            | Point::KvmSetIrq
-            | Point::KvmMsiSetIrq
-            | Point::KvmPiIrteUpdate
-            | Point::KvmAvicIncompleteIpi
-            | Point::KvmApicvInhibitChanged => return self.kvm_interrupt(point),
-            Point::KvmVcpuWakeup
-            | Point::KvmHaltPollNs
-            | Point::KvmPleWindowUpdate
-            | Point::KvmHvTimerState
-            | Point::KvmWaitLapicExpire
-            | Point::KvmWriteTscOffset
-            | Point::KvmTrackTsc
-            | Point::KvmUpdateMasterClock
-            | Point::KvmPvclockUpdate
-            | Point::KvmPvTlbFlush => return self.kvm_time(point),
-        })
-    }
-
-    fn vector(&self, class: HostVector, entry: bool) -> Kind {
-        let vector = self.u32::<0>() as u8;
-        match entry {
-            true => Kind::VectorEntry { class, vector },
-            false => Kind::VectorExit { class, vector },
-        }
-    }
-
-    /// `kvm_exit` of x86. `isa` is `KVM_ISA_VMX` (1) or `KVM_ISA_SVM` (2) of arch/x86/kvm/trace.h; other
-    /// modules (`kvm_pvm`) have numbers of their own.
-    #[inline]
-    fn exit_x86(&self) -> Option<Kind> {
-        /// `VECTORING_INFO_VALID_MASK`, Intel SDM vol. 3 table 26-19.
-        const VALID: u32 = 1 << 31;
-        let code = self.u32::<0>();
-        let intr_info = self.u32::<4>();
-        let (reason, intr_vector) = match self.u32::<1>() {
-            1 => {
-                let vector = (intr_info & VALID != 0).then_some(intr_info as u8);
-                (ExitReason::vmx(code), vector)
-            }
-            // SVM's `intr_info` is EXITINTINFO: what was being delivered, not why the guest was left.
-            2 => (ExitReason::svm(code), None),
-            _ => {
-                let isa = Isa::Other;
-                (ExitReason { isa, code }, None)
-            }
-        };
-        Some(Kind::KvmExit {
-            reason,
-            vcpu: self.vcpu::<3>(),
-            intr_vector,
-            info1: self.get::<2>(),
-        })
-    }
-
-    /// `kvm_exit` of arm64: the exception class of a trap, else the exception's kind.
-    fn exit_arm64(&self) -> Kind {
-        const ARM_EXCEPTION_TRAP: u32 = 2;
-        /// `ARM_EXCEPTION_HYP_GONE`: `HVC_STUB_ERR`, of no use as a number.
-        const HYP_GONE: u32 = 0x0bad_ca11;
-        let code = match self.u32::<0>() {
-            ARM_EXCEPTION_TRAP => self.u32::<1>(),
-            HYP_GONE => 0x104,
-            ret => ret.saturating_add(0x100),
-        };
-        self.exit(Isa::Arm64, code)
-    }
-
-    /// `kvm_exit` of RISC-V: `scause`, its interrupt bit (the topmost) moved to bit 31.
-    fn exit_riscv(&self) -> Kind {
-        let scause = self.get::<0>();
-        let interrupt = ((scause >> 63) as u32) << 31;
-        self.exit(Isa::Riscv, scause as u32 | interrupt)
-    }
-
-    fn exit(&self, isa: Isa, code: u32) -> Kind {
-        Kind::KvmExit {
-            reason: ExitReason { isa, code },
-            vcpu: VcpuId::UNKNOWN,
-            intr_vector: None,
-            info1: 0,
-        }
+    fn function(&mut self, place: usize) -> NameId {
+        self.functions.name(self.number(place), self.names)
     }
 }
-
-mod kinds;

@@ -391,24 +391,20 @@ fn a_process_is_kept_when_only_the_name_changes() {
 
 /// A description of every tracepoint that is read, its fields in a mix of sizes, IDs from 1.
 fn every_event() -> Vec<(&'static str, String)> {
-    use super::points::SPECS;
-    let events = (1..).zip(SPECS).map(|(id, spec)| {
-        let sizes = ["u32", "u64 ", "int", "u8", "s64"];
-        let numbers = spec.fields.iter().zip(sizes).map(|(field, kind)| {
-            let name = field
-                .trim_start_matches('?')
-                .split('|')
-                .next()
-                .unwrap_or_default();
-            format!("{kind} {name}").replace("  ", " ")
-        });
-        let comms = spec
-            .comms
+    use crate::tracepoint::{Role, all};
+    let events = (1..).zip(all()).map(|(id, tracepoint)| {
+        let mut sizes = ["u32", "u64", "int", "u8", "s64"].into_iter().cycle();
+        let fields: Vec<String> = tracepoint
+            .fields
             .iter()
-            .map(|(_, name)| format!("__data_loc char[] {name}"));
-        let fields: Vec<String> = numbers.chain(comms).collect();
+            .filter_map(|field| match (field.role, field.name()) {
+                (Role::Unread, _) => None,
+                (Role::Value { .. }, name) => Some(format!("{} {name}", sizes.next()?)),
+                (Role::Comm { .. }, name) => Some(format!("__data_loc char[] {name}")),
+            })
+            .collect();
         let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-        (spec.system, format(spec.event, id, &fields))
+        (tracepoint.system, format(tracepoint.name, id, &fields))
     });
     events.collect()
 }
@@ -420,7 +416,7 @@ const LINES: &str = "(name: [a-z]{0,3}\n|ID: [0-9-]{0,6}\n|\
 proptest::proptest! {
     #[test]
     fn any_record_is_one_event(
-        id in 0_u16..80,
+        id in 0_u16..90,
         body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..90),
         cut in 0_usize..100,
         big in proptest::prelude::any::<bool>(),

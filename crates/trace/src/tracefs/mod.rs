@@ -9,7 +9,6 @@ pub mod format;
 mod functions;
 mod load;
 mod plan;
-pub(crate) mod points;
 mod queue;
 mod tasks;
 

@@ -4,12 +4,8 @@ use stealtime_events::NameId;
 
 use super::format::{EventFormat, Location};
 use super::load::{Endian, Slot};
-use super::points::{Spec, specs};
 use super::tasks::{Comm, comm_of};
-use crate::point::Point;
-
-/// Fields that one event loads at the most.
-pub(super) const MAX_FIELDS: usize = 5;
+use crate::tracepoint::{self, MAX_FIELDS, Point, Role, Tracepoint};
 
 /// How to read one event's records.
 #[derive(Debug, Clone)]
@@ -121,14 +117,13 @@ impl Plan {
             comms: [None; 2],
         };
         let mut lacks = None;
-        for spec in specs(&format.system, &format.name) {
-            match slots(&spec, format) {
+        // Of `kvm_exit`, which has a layout for each architecture, the first with all its fields.
+        for tracepoint in tracepoint::all().filter(|it| is_of(it, format)) {
+            match slots(&tracepoint, format) {
                 Ok(slots) => {
                     plan.slots = slots;
-                    plan.body = Body::Point(spec.point);
-                    for (to, (tid, field)) in plan.comms.iter_mut().zip(spec.comms) {
-                        *to = CommSlot::compile(*tid, field, format);
-                    }
+                    plan.body = Body::Point(tracepoint.point);
+                    plan.comms = comms(&tracepoint, format);
                     lacks = None;
                     break;
                 }
@@ -150,43 +145,56 @@ impl Plan {
     }
 }
 
-/// The slots of a specification's fields, or the first field that is missing.
-fn slots(spec: &Spec, format: &EventFormat) -> Result<[Slot; MAX_FIELDS], &'static str> {
+/// Whether a description is of this tracepoint.
+fn is_of(tracepoint: &Tracepoint, format: &EventFormat) -> bool {
+    let name = &*format.name;
+    // An empty system: the container does not say.
+    (format.system.is_empty() || *format.system == *tracepoint.system)
+        && (name == tracepoint.name || Some(name) == tracepoint.former)
+}
+
+/// The slots of a tracepoint's values, or the first that the description lacks.
+fn slots(
+    tracepoint: &Tracepoint,
+    format: &EventFormat,
+) -> Result<[Slot; MAX_FIELDS], &'static str> {
     let mut slots = [Slot::default(); MAX_FIELDS];
-    for (slot, &wanted) in slots.iter_mut().zip(spec.fields) {
-        let (names, optional) = match wanted.strip_prefix('?') {
-            Some(names) => (names, true),
-            None => (wanted, false),
+    for (slot, field) in slots.iter_mut().zip(tracepoint.fields) {
+        let Role::Value { required, .. } = field.role else {
+            continue;
         };
-        let found = names
-            .split('|')
-            .find_map(|name| format.field(name))
-            .and_then(Slot::of);
+        let mut names = [Some(field.name()), field.former].into_iter().flatten();
+        let found = names.find_map(|name| format.field(name)).and_then(Slot::of);
         match found {
             Some(found) => *slot = found,
-            None if optional => {}
-            None => return Err(wanted),
+            None if required => return Err(field.name()),
+            None => {}
         }
     }
     Ok(slots)
 }
 
+/// Where a tracepoint's names of tasks are.
+fn comms(tracepoint: &Tracepoint, format: &EventFormat) -> [Option<CommSlot>; 2] {
+    let comms = tracepoint
+        .fields
+        .iter()
+        .filter_map(|field| match field.role {
+            Role::Comm { task } => {
+                CommSlot::compile(tracepoint.place_of(task)?, field.name(), format)
+            }
+            _ => None,
+        });
+    let mut slots = [None; 2];
+    for (slot, comm) in slots.iter_mut().zip(comms) {
+        *slot = Some(comm);
+    }
+    slots
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::points::SPECS;
     use super::*;
-
-    #[test]
-    fn every_specification_fits_into_a_plan() {
-        for spec in SPECS {
-            assert!(spec.fields.len() <= MAX_FIELDS, "{}", spec.event);
-            assert!(
-                spec.comms.iter().all(|comm| comm.0 < spec.fields.len()),
-                "{}",
-                spec.event
-            );
-        }
-    }
 
     #[test]
     fn a_name_ends_at_the_first_zero() {

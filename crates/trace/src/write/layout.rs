@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use super::points::{REASON, Tracepoint, reason};
+use super::reason::{REASON, reason};
+use crate::tracepoint::{Integer, MAX_FIELDS, Tracepoint};
 
-/// Fields that a record has at the most, besides those common to all.
-pub(super) const MAX_FIELDS: usize = 8;
 /// Bytes that a record has at the most.
 pub(super) const MAX_RECORD: usize = 64;
 /// Bytes of the fields that all records have: `struct trace_entry`.
@@ -37,27 +36,14 @@ struct Declared<'a> {
     signed: bool,
 }
 
-/// Size, alignment and sign of a C type on a 64-bit kernel.
-fn c_type(name: &str) -> Option<(u8, bool)> {
-    Some(match name {
-        "bool" | "u8" | "__u8" => (1, false),
-        "__u16" => (2, false),
-        "unsigned int" | "u32" | "__u32" => (4, false),
-        "int" | "pid_t" => (4, true),
-        "unsigned long" | "u64" | "__u64" | "void *" => (8, false),
-        "long" | "s64" => (8, true),
-        _ => return None,
-    })
-}
-
 /// The fields in the order of declaration, laid out as a C compiler does.
 fn declared(point: &Tracepoint) -> Vec<Declared<'static>> {
     let mut at = COMMON as u8;
     let mut fields = Vec::new();
-    for declaration in point.fields.split("; ").filter(|field| !field.is_empty()) {
-        let (name, _) = declaration.rsplit_once(' ').unwrap_or((declaration, ""));
-        let (size, align, signed) = match c_type(name) {
-            Some((size, signed)) => (size, size, signed),
+    for field in point.fields {
+        let declaration = field.declaration;
+        let (size, align, signed) = match field.integer() {
+            Some(Integer { size, signed }) => (size, size, signed),
             None => (COMM, 1, false),
         };
         let offset = at.next_multiple_of(align);
@@ -128,20 +114,28 @@ fn line(text: &mut String, declaration: &str, offset: u8, size: u8, signed: bool
 
 #[cfg(test)]
 mod tests {
-    use super::super::points::{POINTS, all};
     use super::*;
-    use crate::point::Point;
     use crate::tracefs::format;
+    use crate::tracepoint::{Point, all};
+
+    fn written() -> impl Iterator<Item = Tracepoint> {
+        all().filter(|point| !point.is_read_only())
+    }
+
+    fn described(point: Point, id: u16) -> String {
+        let tracepoint = all().find(|it| it.point == point).expect("a row");
+        description(&tracepoint, id)
+    }
 
     #[test]
     fn every_type_is_known_and_every_record_fits() {
-        for point in all() {
+        for point in written() {
             let fields = declared(&point);
             assert!(fields.len() <= MAX_FIELDS, "{}", point.name);
-            for field in &fields {
+            for field in point.fields {
                 let (name, variable) = field.declaration.rsplit_once(' ').expect("a type");
                 let comm = name == "char" && variable.ends_with("[16]");
-                assert!(c_type(name).is_some() != comm, "{}", field.declaration);
+                assert!(field.integer().is_some() != comm, "{}", field.declaration);
             }
             let layout = Layout::of(&point);
             assert!(usize::from(layout.len) <= MAX_RECORD, "{}", point.name);
@@ -151,20 +145,20 @@ mod tests {
 
     #[test]
     fn descriptions_say_where_the_fields_are() {
-        for (index, point) in all().iter().enumerate() {
-            let text = description(point, 300 + index as u16);
+        for (index, point) in written().enumerate() {
+            let text = description(&point, 300 + index as u16);
             let read = format::parse(point.system, text.as_bytes()).expect("a good description");
             assert_eq!((&*read.name, read.id), (point.name, 300 + index as u16));
-            let layout = Layout::of(point);
+            let layout = Layout::of(&point);
             let read = read.fields.iter().skip(4);
             let places = read.map(|field| (field.offset as u8, field.size as u8));
             let count = usize::from(layout.count);
             let ours = layout.fields[..count].iter().map(|p| (p.offset, p.size));
             assert!(places.eq(ours), "{text}");
         }
-        let switch = description(&POINTS[usize::from(Point::SchedSwitch.number())], 316);
+        let switch = described(Point::SchedSwitch, 316);
         assert!(switch.contains("\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n"));
-        let exit = description(&POINTS[usize::from(Point::KvmExit.number())], 7);
+        let exit = described(Point::KvmExit, 7);
         assert!(!exit.contains(REASON) && exit.contains("\"npf\""));
     }
 
@@ -176,10 +170,7 @@ mod tests {
             Point::SchedSwitch,
             Point::HrtimerStart,
         ];
-        let shown = shown.map(|point| {
-            let number = point.number();
-            description(&POINTS[usize::from(number)], 300 + number)
-        });
+        let shown = shown.map(|point| described(point, 300 + point.number()));
         insta::assert_snapshot!(shown.concat() + &named("kvm_fpu", 400));
     }
 }

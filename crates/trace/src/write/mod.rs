@@ -32,11 +32,10 @@
 //! ```
 
 mod container;
-mod encode;
 mod error;
 mod layout;
 mod page;
-mod points;
+mod reason;
 mod spool;
 mod symbols;
 mod tasks;
@@ -46,13 +45,12 @@ use std::io::Write;
 
 use stealtime_events::{CpuId, Event, Kind, Names};
 
+use crate::tracepoint::{self, Tracepoint, Values};
 use crate::{Clock, SourceInfo};
 use container::Meta;
-use encode::Values;
 pub use error::WriteError;
 use layout::{COMM, COMMON, Layout, MAX_RECORD};
 use page::{PAGE, Pages};
-use points::Tracepoint;
 use spool::{Extent, Spool};
 use symbols::Symbols;
 use tasks::Tasks;
@@ -163,7 +161,8 @@ impl<W: Write> TraceDatWriter<W> {
             return Err(WriteError::Version6Compressed);
         }
         check(&options.clock)?;
-        let points = points::all();
+        let written = tracepoint::all().filter(|point| !point.is_read_only());
+        let points: Vec<Tracepoint> = written.collect();
         let undecoded = Undecoded::new(FIRST_ID + points.len() as u16);
         Ok(Self {
             out,
@@ -226,14 +225,14 @@ impl<W: Write> TraceDatWriter<W> {
     fn record(&mut self, event: &Event, names: &dyn Names) -> Result<(), WriteError> {
         let mut record = [0; MAX_RECORD];
         let symbols = &mut self.symbols;
-        let values = encode::encode(event.kind, &mut |id| symbols.address(id, names));
+        let values = tracepoint::write(event.kind, &mut |id| symbols.address(id, names));
         let (id, len) = match values {
             Some(values) => {
                 let context = event.context;
                 self.stats.unknown_contexts +=
                     u64::from(!context.in_task() && !context.in_interrupt());
                 let len = self.fill(&mut record, &values, event.cpu);
-                (FIRST_ID + values.point, len)
+                (FIRST_ID + values.point.number(), len)
             }
             None => {
                 self.stats.named_only += 1;
@@ -259,7 +258,7 @@ impl<W: Write> TraceDatWriter<W> {
     /// Puts the fields at their places; gives the record's length.
     #[inline]
     fn fill(&mut self, record: &mut [u8; MAX_RECORD], values: &Values, cpu: CpuId) -> usize {
-        let at = usize::from(values.point);
+        let at = usize::from(values.point.number());
         if let Some(used) = self.used.get_mut(at) {
             *used = true;
         }

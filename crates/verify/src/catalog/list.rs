@@ -53,7 +53,7 @@ pub const PROTOCOLS: &[Protocol] = &[
             ),
             (
                 "no-blocked-for-ever",
-                "no vCPU sleeps with an interrupt that nobody will tell it of",
+                "no vCPU sleeps with a pending interrupt and without a pending wakeup",
             ),
             (
                 "noticed-in-guest",
@@ -73,7 +73,7 @@ pub const PROTOCOLS: &[Protocol] = &[
                 "no request is overlooked at guest entry, no request to unblock in sleep",
             ),
         ],
-        left_out: "more posts, vCPUs and CPUs than given, a second migration, TPR above 0, nested EOIs, APICv switched meanwhile",
+        left_out: "more posts, vCPUs and CPUs than given, a second migration, TPR above 0, nested EOIs, APICv switched concurrently",
     },
     Protocol {
         name: "pi-timer",
@@ -88,7 +88,7 @@ pub const PROTOCOLS: &[Protocol] = &[
             ),
             (
                 "no-blocked-for-ever",
-                "no vCPU sleeps with an expired timer that nobody will tell it of",
+                "no vCPU sleeps with an expired timer and without a pending wakeup",
             ),
         ],
         left_out: "periodic and one-shot modes, a scaled TSC, a third deadline, a vCPU that is never loaded again",
@@ -100,7 +100,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         properties: &[
             (
                 "softirq-seen",
-                "no CPU idles or runs a guest with a raised softirq that nobody will tell it of",
+                "no CPU idles or executes a guest with a raised softirq and without a pending IPI",
             ),
             (
                 "no-stray-ipi",
@@ -148,7 +148,7 @@ pub const PROTOCOLS: &[Protocol] = &[
     },
     Protocol {
         name: "ipi-tracking",
-        about: "who waits for whose IPI: record, EOI, hint, switching off, vCPUs that come and go",
+        about: "receivers that senders wait for: record, EOI, hint, knob, vCPUs destroyed",
         variants: IPI_TRACKING,
         properties: &[
             (
@@ -174,7 +174,7 @@ pub const PROTOCOLS: &[Protocol] = &[
 
 const PI_NOTIFY: &[Variant] = &[
     sound("put", "SN at put unless it blocks: Linux 7.2"),
-    sound("corrected", "SN with the mode, every flaw mended"),
+    sound("corrected", "SN with the mode, every flaw fixed"),
     sound("off", "SN only while preempted: before 2022"),
     faulty("as-posted-v1", "the first posting: flaws 1, 3, 5"),
     faulty(
@@ -188,7 +188,7 @@ const PI_NOTIFY: &[Variant] = &[
         "Linux 7.2 where no wakeup vector is used: preempted, moved blocker",
     ),
     faulty("on-not-recomputed", "Linux before c112b5f50232"),
-    faulty("blocked-not-told", "Linux before a2486020a82e"),
+    faulty("blocked-not-kicked", "Linux before a2486020a82e"),
     faulty("not-unlinked", "Linux before 8b306e2f3c41"),
     faulty("self-ipi-lost", "ACRN 4978"),
     faulty(
@@ -321,6 +321,6 @@ const IPI_TRACKING: &[Variant] = &[
     ),
     faulty(
         "knob-at-record",
-        "whether tracking is on is asked at the IPI, not at the spin",
+        "the knob is read at the IPI, not at the spin",
     ),
 ];

@@ -1,4 +1,4 @@
-//! Protocols, their variants, and in which company each is explored.
+//! Protocols, their variants, and the sets of agents with which each is explored.
 
 mod kind;
 mod list;
@@ -13,7 +13,7 @@ use kind::Kind;
 pub use list::{PROTOCOLS, Protocol, Variant};
 use scenes::scenes;
 
-/// One exploration: a variant in some company.
+/// One exploration: a variant with a set of agents.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The protocol.
@@ -22,44 +22,48 @@ pub struct Case {
     pub variant: &'static str,
     /// It must pass.
     pub sound: bool,
-    /// The company: a set of agents, with the counts that were chosen.
+    /// The set of agents, with the chosen counts.
     pub scene: String,
     kind: Kind,
 }
 
-/// Something was asked for that is not there.
+/// A name or a count of the call does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// A name.
+    /// No such name.
     Name {
-        /// What kind of thing.
-        what: &'static str,
-        /// What was asked for.
-        asked: String,
-        /// What there is.
-        there: Vec<String>,
+        /// The kind of name: protocol, variant and so on.
+        kind: &'static str,
+        /// The name of the call.
+        requested: String,
+        /// The existing names.
+        known: Vec<String>,
     },
-    /// A count out of its range, or no number.
+    /// No number, or one out of range.
     Count {
-        /// What was asked for.
-        asked: String,
-        /// The largest that it may be; the smallest is 0.
-        most: u8,
+        /// The item of the call.
+        requested: String,
+        /// The largest number; the smallest is 0.
+        max: u8,
     },
 }
 
 impl core::fmt::Display for Unknown {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Name { what, asked, there } => {
-                let there_are = match nearest(asked, there) {
-                    Some(near) => format!("did you mean {near:?}? There are"),
+            Self::Name {
+                kind,
+                requested,
+                known,
+            } => {
+                let list = match closest(requested, known) {
+                    Some(name) => format!("did you mean {name:?}? There are"),
                     None => "there are".to_owned(),
                 };
-                write!(f, "no {what} {asked:?}; {there_are} {}", there.join(", "))
+                write!(f, "no {kind} {requested:?}; {list} {}", known.join(", "))
             }
-            Self::Count { asked, most } => {
-                write!(f, "{asked:?}: give a number from 0 to {most}")
+            Self::Count { requested, max } => {
+                write!(f, "{requested:?}: give a number from 0 to {max}")
             }
         }
     }
@@ -67,56 +71,59 @@ impl core::fmt::Display for Unknown {
 
 impl core::error::Error for Unknown {}
 
-/// The name that most resembles `asked`, if any does.
-fn nearest<'a>(asked: &str, there: &'a [String]) -> Option<&'a String> {
-    let far = asked.chars().count() / 3 + 1;
-    let near = there.iter().map(|name| (levenshtein(asked, name), name));
-    near.filter(|(d, _)| *d <= far)
-        .min_by_key(|(d, _)| *d)
+/// The known name that is closest to `requested`, within a third of its letters and one more.
+fn closest<'a>(requested: &str, known: &'a [String]) -> Option<&'a String> {
+    let limit = requested.chars().count() / 3 + 1;
+    let distances = known
+        .iter()
+        .map(|name| (levenshtein(requested, name), name));
+    distances
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
 }
 
-/// The cases asked for: of all protocols or one, of the sound variants or one, with all sets of
-/// agents or some.
+/// The cases of all protocols or one, of the sound variants or one, with all sets of agents or
+/// some.
 ///
-/// `agents` is a list, with commas: names of sets, and counts as `NAME=NUMBER` that each set
-/// chosen gets.
+/// `agents` is a list with commas: names of sets, and counts as `NAME=NUMBER` for each chosen set.
 ///
 /// # Errors
-/// [`Unknown`], with what there is.
+/// [`Unknown`], with the existing names.
 pub fn cases(
     protocol: Option<&str>,
     variant: Option<&str>,
     agents: Option<&str>,
 ) -> Result<Vec<Case>, Unknown> {
-    let named = |p: &&Protocol| protocol.is_none_or(|asked| asked == p.name);
+    let named = |p: &&Protocol| protocol.is_none_or(|requested| requested == p.name);
     let chosen: Vec<&Protocol> = PROTOCOLS.iter().filter(named).collect();
     if chosen.is_empty() {
-        let there = PROTOCOLS.iter().map(|p| p.name.to_owned()).collect();
-        return Err(unknown("protocol", protocol.unwrap_or_default(), there));
+        let known = PROTOCOLS.iter().map(|p| p.name.to_owned()).collect();
+        return Err(unknown("protocol", protocol.unwrap_or_default(), known));
     }
-    let of = |p: &&'static Protocol| p.variants.iter().map(|v| (p.name, v)).collect::<Vec<_>>();
-    let all: Vec<(&'static str, &Variant)> = chosen.iter().flat_map(of).collect();
-    let wanted = |v: &Variant| variant.map_or(v.sound, |asked| asked == v.name);
-    let some: Vec<_> = all.iter().filter(|(_, v)| wanted(v)).collect();
-    if some.is_empty() {
-        let there = all.iter().map(|(_, v)| v.name.to_owned()).collect();
-        return Err(unknown("variant", variant.unwrap_or_default(), there));
+    let pairs = |p: &&'static Protocol| p.variants.iter().map(|v| (p.name, v)).collect::<Vec<_>>();
+    let variants: Vec<(&'static str, &Variant)> = chosen.iter().flat_map(pairs).collect();
+    let wanted = |v: &Variant| variant.map_or(v.sound, |requested| requested == v.name);
+    let selected: Vec<_> = variants.iter().filter(|(_, v)| wanted(v)).collect();
+    if selected.is_empty() {
+        let known = variants.iter().map(|(_, v)| v.name.to_owned()).collect();
+        return Err(unknown("variant", variant.unwrap_or_default(), known));
     }
-    let every = some
+    let cases = selected
         .into_iter()
         .flat_map(|(protocol, v)| scenes(protocol, v));
-    pick_agents(every.collect(), agents.unwrap_or_default())
+    pick_agents(cases.collect(), agents.unwrap_or_default())
 }
 
 fn pick_agents(mut cases: Vec<Case>, agents: &str) -> Result<Vec<Case>, Unknown> {
     let items = agents.split(',').map(str::trim).filter(|i| !i.is_empty());
     let (counts, sets): (Vec<&str>, Vec<&str>) = items.partition(|item| item.contains('='));
-    let mut there: Vec<String> = cases.iter().map(|case| case.scene.clone()).collect();
-    there.sort();
-    there.dedup();
-    if let Some(asked) = sets.iter().find(|set| !there.iter().any(|t| t == *set)) {
-        return Err(unknown("set of agents", asked, there));
+    let mut known: Vec<String> = cases.iter().map(|case| case.scene.clone()).collect();
+    known.sort();
+    known.dedup();
+    let requested = sets.iter().find(|set| !known.iter().any(|k| k == *set));
+    if let Some(requested) = requested {
+        return Err(unknown("set of agents", requested, known));
     }
     if !sets.is_empty() {
         cases.retain(|case| sets.contains(&case.scene.as_str()));
@@ -129,19 +136,22 @@ fn pick_agents(mut cases: Vec<Case>, agents: &str) -> Result<Vec<Case>, Unknown>
     Ok(cases)
 }
 
-fn unknown(what: &'static str, asked: &str, there: Vec<String>) -> Unknown {
-    let asked = asked.to_owned();
-    Unknown::Name { what, asked, there }
+fn unknown(kind: &'static str, requested: &str, known: Vec<String>) -> Unknown {
+    Unknown::Name {
+        kind,
+        requested: requested.to_owned(),
+        known,
+    }
 }
 
 impl Case {
-    /// Explores it.
+    /// Explores all states within the limits.
     #[must_use]
     pub fn explore(&self, limits: Limits) -> Outcome {
         self.kind.explore(limits)
     }
 
-    /// Walks a path again and says what it shows.
+    /// Repeats the steps of a path.
     ///
     /// # Errors
     /// [`NoSuchStep`] for a path that the model does not allow.
@@ -149,7 +159,7 @@ impl Case {
         self.kind.walk(path)
     }
 
-    /// How many of what it has, where that may be chosen: names and numbers.
+    /// The counts that may be chosen: names and numbers.
     #[must_use]
     pub fn counts(&self) -> Vec<(&'static str, u8)> {
         let mut kind = self.kind;
@@ -157,27 +167,28 @@ impl Case {
         counts.iter().map(|(name, c)| (*name, c.get())).collect()
     }
 
-    /// What the protocol's bounds leave out.
+    /// The cases beyond the protocol's bounds.
     #[must_use]
     pub fn left_out(&self) -> &'static str {
-        let mut all = PROTOCOLS.iter();
-        all.find(|p| p.name == self.protocol)
+        let mut protocols = PROTOCOLS.iter();
+        protocols
+            .find(|p| p.name == self.protocol)
             .map_or("", |p| p.left_out)
     }
 
     fn choose(&mut self, item: &str) -> Result<(), Unknown> {
         let (name, value) = item.split_once('=').unwrap_or((item, ""));
         let mut counts = self.kind.counts();
-        let there = counts.iter().map(|(n, _)| (*n).to_owned()).collect();
+        let known = counts.iter().map(|(n, _)| (*n).to_owned()).collect();
         let found = counts.iter_mut().find(|(n, _)| *n == name);
         let Some((_, count)) = found else {
-            return Err(unknown("count of agents", name, there));
+            return Err(unknown("count of agents", name, known));
         };
-        let most = count.most();
-        let value = value.parse().ok().filter(|value| *value <= most);
+        let max = count.most();
+        let value = value.parse().ok().filter(|value| *value <= max);
         let Some(value) = value else {
-            let asked = item.to_owned();
-            return Err(Unknown::Count { asked, most });
+            let requested = item.to_owned();
+            return Err(Unknown::Count { requested, max });
         };
         if count.get() != value {
             count.set(value);

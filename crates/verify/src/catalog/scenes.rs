@@ -25,11 +25,11 @@ pub(super) fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
                 "unlimited" => CreditFault::Unlimited,
                 _ => CreditFault::None,
             };
-            let with = |config| Kind::Yield(YieldConfig { fault, ..config });
-            let mut scenes = vec![("one-cpu", with(YieldConfig::ONE_CPU))];
+            let scene = |config| Kind::Yield(YieldConfig { fault, ..config });
+            let mut scenes = vec![("one-cpu", scene(YieldConfig::ONE_CPU))];
             if variant.sound {
-                scenes.push(("migration", with(YieldConfig::MIGRATION)));
-                scenes.push(("two-spinners", with(YieldConfig::TWO_SPINNERS)));
+                scenes.push(("migration", scene(YieldConfig::MIGRATION)));
+                scenes.push(("two-spinners", scene(YieldConfig::TWO_SPINNERS)));
             }
             scenes
         }
@@ -84,7 +84,7 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             .collect();
     }
     let alone = Config::alone(Suppression::Put);
-    let without = |barrier| Config {
+    let missing = |barrier| Config {
         without: Some(barrier),
         ..alone
     };
@@ -100,8 +100,8 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
         "on-not-recomputed" => ("device+poster", fault(Fault::OnNotRecomputed)),
         "not-unlinked" => ("device+poster", fault(Fault::NotUnlinked)),
         "self-ipi-lost" | "without-r5" => ("device+poster", fault(Fault::SelfIpiLost)),
-        "blocked-not-told" => {
-            let mut late = fault(Fault::BlockedNotTold);
+        "blocked-not-kicked" => {
+            let mut late = fault(Fault::BlockedNotKicked);
             late.late_assignment = true;
             late.capabilities.ipiv = false;
             ("late-device", late)
@@ -114,7 +114,7 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
         "put-plain-apicv" => ("plain-apicv", Config::plain(Suppression::Put)),
         "without-r2" => {
             // ON must be set while PIR is empty, which takes a third post.
-            let mut three = without(Barrier::R2);
+            let mut three = missing(Barrier::R2);
             (three.device, three.migrations, three.preempt) = (2, 0, false);
             ("device+poster", three)
         }
@@ -125,19 +125,19 @@ fn pi_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
             ("plain-apicv", plain)
         }
         "without-r6" => {
-            let mut kicked = without(Barrier::R6);
+            let mut kicked = missing(Barrier::R6);
             (kicked.device, kicked.poster, kicked.kicks) = (0, 0, 1);
             ("kicker", kicked)
         }
         "without-r8" => {
-            let mut nested = without(Barrier::R8);
+            let mut nested = missing(Barrier::R8);
             (nested.device, nested.nested) = (0, true);
             ("nested-poster", nested)
         }
         _ => {
             let found = Barrier::ALL.into_iter().find(|(name, _)| *name == variant);
             let barrier = found.map_or(Barrier::R1, |(_, barrier)| barrier);
-            ("device+poster", without(barrier))
+            ("device+poster", missing(barrier))
         }
     };
     vec![(name, Kind::Pi(config))]
@@ -188,28 +188,31 @@ fn tracking_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
 }
 
 fn timer_scenes(variant: &str) -> Vec<(&'static str, Kind)> {
-    let of = TimerConfig::of;
+    let config_of = TimerConfig::of;
     let advance = |backend| TimerConfig {
         advance: true,
         deadlines: 1,
-        ..of(backend)
+        ..config_of(backend)
     };
     let fault = |backend, fault| TimerConfig {
         fault,
-        ..of(backend)
+        ..config_of(backend)
     };
     let scenes = match variant {
-        "preemption-timer" => vec![("deadlines", of(Backend::Hv))],
-        "hrtimer" => vec![("deadlines", of(Backend::Hrtimer))],
+        "preemption-timer" => vec![("deadlines", config_of(Backend::Hv))],
+        "hrtimer" => vec![("deadlines", config_of(Backend::Hrtimer))],
         "posted" => {
             let stays = TimerConfig {
                 blocks: false,
                 entry_may_cut: true,
                 ..advance(Backend::Posted)
             };
-            vec![("deadlines", of(Backend::Posted)), ("advance", stays)]
+            vec![
+                ("deadlines", config_of(Backend::Posted)),
+                ("advance", stays),
+            ]
         }
-        "switching" => vec![("deadlines", of(Backend::Switching))],
+        "switching" => vec![("deadlines", config_of(Backend::Switching))],
         "cancel-not-awaited" => {
             vec![(
                 "deadlines",

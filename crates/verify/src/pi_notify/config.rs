@@ -82,7 +82,7 @@ pub(crate) const IPIV_HOST: Capabilities = Capabilities {
     host_x2apic: true,
 };
 
-/// APICv, but nobody posts except software.
+/// APICv, with posts by software only.
 pub(crate) const PLAIN_HOST: Capabilities = Capabilities {
     ipiv: false,
     vtd_posting: false,
@@ -140,7 +140,7 @@ impl Config {
         }
     }
 
-    /// Somebody kicks, so that entries are cancelled.
+    /// A remote CPU kicks, so that entries are cancelled.
     pub(crate) fn kicked(policy: Suppression) -> Self {
         Self {
             kicks: 1,

@@ -94,7 +94,7 @@ pub(crate) struct PiNotify {
     pub(crate) vcpus: [SharedVcpu<Word>; 2],
     pub(crate) lists: Vec<Word>,
     /// By vCPU, CPU and whether it blocks: the vCPU's own part.
-    own: Vec<PostedVcpu>,
+    pi_vcpus: Vec<PostedVcpu>,
     layout: Layout,
 }
 
@@ -117,12 +117,12 @@ pub(crate) fn info(n: usize) -> WordInfo {
     let vcpu = n / WORDS;
     let (class, name) = match (vcpu, n % WORDS) {
         (2, _) => (Class::Shared, ["list.cpu0", "list.cpu1"][n % WORDS % 2]),
-        // Nobody posts to vCPU 1 or wakes it: its words are its own.
+        // No agent posts to vCPU 1 or wakes it: its words are private.
         (1, 1 | 4 | 9 | 13 | 14 | 16 | 17) => {
-            let at = [1, 4, 9, 13, 14, 16, 17]
+            let index = [1, 4, 9, 13, 14, 16, 17]
                 .iter()
                 .position(|w| *w == n % WORDS);
-            (Class::Private(1), NAMES[1][at.unwrap_or(0)])
+            (Class::Private(1), NAMES[1][index.unwrap_or(0)])
         }
         (_, 1) => (Class::Shared, NAMES[vcpu][0]),
         (_, 4) => (Class::Shared, NAMES[vcpu][1]),
@@ -139,33 +139,33 @@ pub(crate) fn info(n: usize) -> WordInfo {
 impl PiNotify {
     /// The model of a configuration.
     pub(crate) fn new(config: Config) -> Self {
-        let make = || {
+        let create = || {
             use stealtime_hypervisor::word::AtomicWord;
             let vcpus = [SharedVcpu::new(true), SharedVcpu::new(true)];
             (vcpus, vec![Word::new(0), Word::new(0)])
         };
-        let ((vcpus, lists), layout) = word::allocate(make, info);
+        let ((vcpus, lists), layout) = word::allocate(create, info);
         let mut model = Self {
             config,
             vcpus,
             lists,
-            own: Vec::new(),
+            pi_vcpus: Vec::new(),
             layout,
         };
-        model.own = model.make_own();
+        model.pi_vcpus = model.make_pi_vcpus();
         model
     }
 
     /// The vCPUs' own parts, made by the functions that make them in earnest.
-    fn make_own(&self) -> Vec<PostedVcpu> {
+    fn make_pi_vcpus(&self) -> Vec<PostedVcpu> {
         word::install(&self.layout, false);
-        let mut all = Vec::new();
+        let mut vcpus = Vec::new();
         for vcpu in 0..2u32 {
             for cpu in 0..2u32 {
                 let mut scratch = at_rest(self.layout.initial, ());
-                let own = run_free(&mut scratch, vcpu as u8, |()| {
+                let pi_vcpu = run_free(&mut scratch, vcpu as u8, |()| {
                     let config = &self.config;
-                    let mut own = PostedVcpu::new(vcpu, config.capabilities, config.policy)
+                    let mut pi_vcpu = PostedVcpu::new(vcpu, config.capabilities, config.policy)
                         .with_fault(config.fault);
                     let shared = &self.vcpus[vcpu as usize];
                     let lists = word::ListWords {
@@ -173,19 +173,19 @@ impl PiNotify {
                         wrong: None,
                     };
                     // A fresh vCPU is on no list, so that this cannot fail.
-                    let _ = own.load(shared, cpu, APIC_IDS[cpu as usize], &lists, &());
-                    all.push(own.clone());
-                    own.begin_blocking(shared, &());
-                    own
+                    let _ = pi_vcpu.load(shared, cpu, APIC_IDS[cpu as usize], &lists, &());
+                    vcpus.push(pi_vcpu.clone());
+                    pi_vcpu.begin_blocking(shared, &());
+                    pi_vcpu
                 });
-                all.push(own);
+                vcpus.push(pi_vcpu);
             }
         }
-        all
+        vcpus
     }
 
-    pub(crate) fn own(&self, vcpu: usize, state: &Vcpu) -> &PostedVcpu {
-        &self.own[4 * vcpu + 2 * usize::from(state.last_cpu) + usize::from(state.blocking)]
+    pub(crate) fn pi_vcpu(&self, vcpu: usize, state: &Vcpu) -> &PostedVcpu {
+        &self.pi_vcpus[4 * vcpu + 2 * usize::from(state.last_cpu) + usize::from(state.blocking)]
     }
 
     /// A LAPIC between two operations: nothing is in service then.
@@ -286,8 +286,8 @@ impl Model for PiNotify {
     }
 
     fn preempts(&self, state: &State<Local>, agent: u8) -> Option<Op> {
-        let own = state.agents.get(usize::from(agent))?;
-        (self.config.preempt && agent == agent::V0 && own.op == thread_op::WAIT)
+        let actor = state.agents.get(usize::from(agent))?;
+        (self.config.preempt && agent == agent::V0 && actor.op == thread_op::WAIT)
             .then_some(thread_op::PREEMPT)
     }
 

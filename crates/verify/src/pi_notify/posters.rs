@@ -1,4 +1,4 @@
-//! Those who post and kick, and the CPUs' interrupt handlers.
+//! The posters, the kicker, and the CPUs' interrupt handlers.
 
 use std::cell::Cell;
 
@@ -75,17 +75,17 @@ impl PiNotify {
     }
 
     fn irq_choices(&self, state: &State<Local>, cpu: u8, ops: &mut Vec<Op>) {
-        let own = &state.local.cpus[usize::from(cpu)];
-        if own.in_handler {
+        let cpu_state = &state.local.cpus[usize::from(cpu)];
+        if cpu_state.in_handler {
             ops.push(op::HANDLER);
             return;
         }
         // One that is under way on the other CPU counts when it ends.
         let kicking = (0..2).filter(|&n| state.agents[usize::from(agent::IRQ0) + n].op == op::KICK);
         // The handler sees what the thread that it interrupts has stored: it comes when all do.
-        let seen = Self::occupant(state, cpu).is_none_or(|v| state.agents[v].is_drained());
-        let kicks = seen && usize::from(state.local.irq_kicks_left) > kicking.count();
-        if own.pending == 0 && !kicks {
+        let drained = Self::occupant(state, cpu).is_none_or(|v| state.agents[v].is_drained());
+        let kicks = drained && usize::from(state.local.irq_kicks_left) > kicking.count();
+        if cpu_state.pending == 0 && !kicks {
             return;
         }
         let r7_missing = self.config.without == Some(Barrier::R7);
@@ -99,7 +99,7 @@ impl PiNotify {
             (pending::WAKEUP, op::TAKE_WAKEUP),
             (pending::RESCHEDULE, op::TAKE_RESCHEDULE),
         ] {
-            if own.pending & kind != 0 {
+            if cpu_state.pending & kind != 0 {
                 ops.push(op);
             }
         }
@@ -117,8 +117,8 @@ impl PiNotify {
                     local.transmit(KICKER);
                     return;
                 }
-                let done = kick(&self.vcpus[0], Requests::EVENT, false);
-                local.sending[KICKER] = reschedule(done);
+                let action = kick(&self.vcpus[0], Requests::EVENT, false);
+                local.sending[KICKER] = reschedule(action);
                 local.kicks_left -= 1;
             }
             _ if op == op::KICK => self.irq_kick(local, agent - agent::IRQ0),
@@ -131,7 +131,7 @@ impl PiNotify {
     fn irq_kick(&self, local: &mut Local, cpu: u8) {
         let vcpu = &self.vcpus[0];
         let loaded = local.vcpus[0].on_cpu == Some(cpu);
-        let done = if loaded && self.config.kick_compares_first {
+        let action = if loaded && self.config.kick_compares_first {
             vcpu.request(Requests::UNBLOCK);
             if vcpu.mode() == VcpuMode::InGuest {
                 vcpu.set_mode(VcpuMode::ExitingGuest);
@@ -140,8 +140,8 @@ impl PiNotify {
         } else {
             kick(vcpu, Requests::UNBLOCK, loaded)
         };
-        if let Some((to, kind)) = reschedule(done) {
-            local.cpus[usize::from(to)].pending |= kind;
+        if let Some((target, kind)) = reschedule(action) {
+            local.cpus[usize::from(target)].pending |= kind;
         }
         local.irq_kicks_left -= 1;
     }
@@ -151,11 +151,13 @@ impl PiNotify {
             op::TRANSMIT => local.transmit(DEVICE),
             op::ASSIGN => local.assigned = true,
             op::TELL => {
-                // The fault is in this very function's caller: nobody is told.
-                let told = PostedVcpu::device_assigned(&self.vcpus[0], self.config.fault);
-                local.sending[DEVICE] = reschedule(told);
+                // The fault is in the caller of this function: no vCPU is kicked.
+                let action = PostedVcpu::device_assigned(&self.vcpus[0], self.config.fault);
+                local.sending[DEVICE] = reschedule(action);
                 local.assignment_told = true;
-                debug_assert!(self.config.fault != Fault::BlockedNotTold || told == Kick::Nothing);
+                debug_assert!(
+                    self.config.fault != Fault::BlockedNotKicked || action == Kick::Nothing
+                );
             }
             _ => {
                 let sent = vtd::post(&self.vcpus[0].desc, VECTORS[0], false, &());
@@ -175,7 +177,7 @@ impl PiNotify {
                 local.wake_due = false;
             }
             _ => {
-                let done = if self.config.nested {
+                let action = if self.config.nested {
                     if self.config.without == Some(Barrier::R8) {
                         word::weak_rmw(0);
                         word::without_fence(0);
@@ -185,7 +187,7 @@ impl PiNotify {
                     local.posted[1] += 1;
                     deliver(target, VECTORS[1], false, self.config.policy, &())
                 };
-                match done {
+                match action {
                     Delivery::Ipi { cpu, vector } => {
                         let apic = cpu.and_then(|cpu| APIC_IDS.get(cpu as usize));
                         let mut notifies = apic.and_then(|apic| destination(*apic, vector));
@@ -206,13 +208,13 @@ impl PiNotify {
     }
 
     fn irq(&self, local: &mut Local, cpu: u8, op: Op) {
-        let own = &mut local.cpus[usize::from(cpu)];
+        let cpu_state = &mut local.cpus[usize::from(cpu)];
         match op {
-            op::TAKE_NOTIFICATION => own.pending &= !pending::NOTIFICATION,
-            op::TAKE_RESCHEDULE => own.pending &= !pending::RESCHEDULE,
+            op::TAKE_NOTIFICATION => cpu_state.pending &= !pending::NOTIFICATION,
+            op::TAKE_RESCHEDULE => cpu_state.pending &= !pending::RESCHEDULE,
             op::TAKE_WAKEUP => {
-                own.pending &= !pending::WAKEUP;
-                own.in_handler = true;
+                cpu_state.pending &= !pending::WAKEUP;
+                cpu_state.in_handler = true;
             }
             _ => {
                 let lists = ListWords {
@@ -233,8 +235,8 @@ impl PiNotify {
     }
 }
 
-fn reschedule(done: Kick) -> Option<(u8, u8)> {
-    match done {
+fn reschedule(action: Kick) -> Option<(u8, u8)> {
+    match action {
         Kick::Ipi(Some(cpu)) => Some((cpu as u8, pending::RESCHEDULE)),
         _ => None,
     }

@@ -37,13 +37,13 @@ impl PiNotify {
 
     fn delivered_twice(&self, state: &State<Local>) -> Option<Violation> {
         let config = &self.config;
-        let most = [config.device + config.ipi, config.poster];
+        let limits = [config.device + config.ipi, config.poster];
         let local = &state.local;
-        let twice = (0..2).find(|&n| local.delivered[n] > most[n])?;
+        let twice = (0..2).find(|&n| local.delivered[n] > limits[n])?;
         let sentence = format!(
             "vector {:#x} was posted {} times and delivered {} times",
             super::VECTORS[twice],
-            most[twice],
+            limits[twice],
             local.delivered[twice]
         );
         violation(name::TWICE, None, sentence)
@@ -66,19 +66,19 @@ impl PiNotify {
     /// No CPU will run the wakeup handler.
     fn handlers_quiet(&self, state: &State<Local>) -> bool {
         (0..2usize).all(|cpu| {
-            let own = &state.local.cpus[cpu];
-            own.pending & pending::WAKEUP == 0
-                && !own.in_handler
+            let cpu_state = &state.local.cpus[cpu];
+            cpu_state.pending & pending::WAKEUP == 0
+                && !cpu_state.in_handler
                 && state.agents[usize::from(agent::IRQ0) + cpu].op == IDLE
         })
     }
 
     fn of_vcpu(&self, state: &State<Local>, vcpu: usize) -> Option<Violation> {
-        let own = &state.local.vcpus[vcpu];
+        let vcpu_state = &state.local.vcpus[vcpu];
         let agent = &state.agents[vcpu];
         // The stores of a thread that left its CPU or entered the guest are visible; a buffered
         // one of a thread in the host becomes so.
-        if agent.op != IDLE || own.pc == Pc::Absent {
+        if agent.op != IDLE || vcpu_state.pc == Pc::Absent {
             return None;
         }
         let word = |n: usize| state.mem[vcpu * slot::PER_VCPU + n];
@@ -86,17 +86,17 @@ impl PiNotify {
         if let Some(found) = self.listed_wrongly(state, vcpu) {
             return Some(found);
         }
-        match own.pc {
+        match vcpu_state.pc {
             Pc::Guest => {
                 if control.sn() {
                     let sentence = format!(
-                        "vCPU {vcpu} runs in guest mode with SN set: hardware notifies nobody"
+                        "vCPU {vcpu} is in guest mode with SN set: hardware sends no notification"
                     );
                     return violation(name::SN_IN_GUEST, None, sentence);
                 }
                 self.unnoticed(state, vcpu)
             }
-            Pc::Host if agent.suspended == IDLE && !own.blocking => {
+            Pc::Host if agent.suspended == IDLE && !vcpu_state.blocking => {
                 let flaw = match self.config.policy {
                     Suppression::AsPostedV1 => Some(3),
                     Suppression::AsPostedV3 => Some(9),
@@ -118,20 +118,20 @@ impl PiNotify {
     }
 
     fn listed_wrongly(&self, state: &State<Local>, vcpu: usize) -> Option<Violation> {
-        let own = &state.local.vcpus[vcpu];
-        let on = |cpu: usize| {
+        let vcpu_state = &state.local.vcpus[vcpu];
+        let listed_on = |cpu: usize| {
             let list = listed(state.mem[slot::LISTS + cpu]);
             list.filter(|id| *id as usize == vcpu).count()
         };
-        let times = on(0) + on(1);
+        let times = listed_on(0) + listed_on(1);
         // A vCPU that was put without arming may wait for its list until the next load.
-        let allowed = usize::from(own.on_cpu.is_none());
+        let allowed = usize::from(vcpu_state.on_cpu.is_none());
         if times <= allowed {
             return None;
         }
         let sentence = format!(
             "vCPU {vcpu} is on wakeup lists {times} times, {}",
-            if own.on_cpu.is_some() {
+            if vcpu_state.on_cpu.is_some() {
                 "although it was loaded"
             } else {
                 "although it blocks once"
@@ -141,19 +141,19 @@ impl PiNotify {
     }
 
     fn unnoticed(&self, state: &State<Local>, vcpu: usize) -> Option<Violation> {
-        let own = &state.local.vcpus[vcpu];
-        let cpu = own.on_cpu.map(usize::from)?;
+        let vcpu_state = &state.local.vcpus[vcpu];
+        let cpu = vcpu_state.on_cpu.map(usize::from)?;
         if state.local.cpus[cpu].pending != 0 || vcpu != 0 || !self.posters_quiet(state) {
             return None;
         }
         let pir = state.mem[slot::PIR];
         if pir != 0 {
-            let on = Control(state.mem[slot::CONTROL]).on();
+            let on_bit = Control(state.mem[slot::CONTROL]).on();
             let sentence = format!(
                 "vCPU 0 runs in guest mode, vector {:#x} stays in PIR with ON = {}, and no \
                  notification is on its way",
                 lowest(pir),
-                u8::from(on)
+                u8::from(on_bit)
             );
             return violation(name::UNNOTICED, None, sentence);
         }
@@ -176,29 +176,29 @@ impl PiNotify {
         }
         if word(slot::REQUESTS) & Requests::UNBLOCK.0 != 0 {
             let sentence =
-                format!("vCPU {vcpu} sleeps with the request to unblock, and nobody will wake it");
+                format!("vCPU {vcpu} sleeps with the request to unblock, and no wakeup is pending");
             return violation(name::REQUEST, None, sentence);
         }
         let posted = word(slot::PIR) | word(slot::IRR);
         if posted == 0 {
             return None;
         }
-        let own = &state.local.vcpus[vcpu];
+        let vcpu_state = &state.local.vcpus[vcpu];
         let control = Control(word(slot::CONTROL));
         let sentence = format!(
-            "vCPU {vcpu} sleeps with vector {:#x} posted (ON = {}, SN = {}, {}), and nobody will \
-             wake it",
+            "vCPU {vcpu} sleeps with vector {:#x} posted (ON = {}, SN = {}, {}), and no \
+             wakeup is pending",
             lowest(posted),
             u8::from(control.on()),
             u8::from(control.sn()),
-            if own.armed {
+            if vcpu_state.armed {
                 "on the wakeup list"
             } else {
                 "on no wakeup list"
             },
         );
         let flaw = match self.config.policy {
-            Suppression::AsPostedV1 | Suppression::AsPostedV3 if own.missed_at_arming => {
+            Suppression::AsPostedV1 | Suppression::AsPostedV3 if vcpu_state.missed_at_arming => {
                 Some(if self.config.half_repair { 2 } else { 1 })
             }
             Suppression::AsPostedV1 | Suppression::AsPostedV2 if control.sn() => Some(5),
@@ -208,7 +208,7 @@ impl PiNotify {
         violation(name::BLOCKED, flaw, sentence)
     }
 
-    /// A vector that was posted and is nowhere any more.
+    /// A posted vector that is lost.
     fn lost(&self, state: &State<Local>) -> Option<Violation> {
         let agent = &state.agents[0];
         if agent.op != IDLE || agent.suspended != IDLE || !self.posters_quiet(state) {
@@ -217,8 +217,8 @@ impl PiNotify {
         let held = state.mem[slot::PIR] | state.mem[slot::IRR];
         let local = &state.local;
         for (n, vector) in super::VECTORS.into_iter().enumerate() {
-            let here = held >> (vector % 64) & 1 != 0;
-            if local.posted[n] > 0 && local.delivered[n] == 0 && !here {
+            let present = held >> (vector % 64) & 1 != 0;
+            if local.posted[n] > 0 && local.delivered[n] == 0 && !present {
                 let sentence =
                     format!("vector {vector:#x} was posted, and is neither in PIR nor in the IRR");
                 return violation(name::LOST, None, sentence);

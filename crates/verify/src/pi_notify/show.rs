@@ -8,8 +8,8 @@ use super::{Local, agent, pending, slot};
 use crate::word::listed;
 
 /// What an agent does.
-pub(crate) fn operation(by: u8, op: u8) -> &'static str {
-    if by <= agent::V1 {
+pub(crate) fn operation(actor: u8, op: u8) -> &'static str {
+    if actor <= agent::V1 {
         return match op {
             thread::LOAD0 => "load on CPU 0",
             thread::LOAD1 => "load on CPU 1",
@@ -31,7 +31,7 @@ pub(crate) fn operation(by: u8, op: u8) -> &'static str {
             _ => "leave guest",
         };
     }
-    match (by, op) {
+    match (actor, op) {
         (agent::KICKER, poster::POST) => "kick",
         (_, poster::KICK) => "IRQ handler kicks",
         (_, poster::POST) => "post",
@@ -47,11 +47,11 @@ pub(crate) fn operation(by: u8, op: u8) -> &'static str {
 }
 
 /// A word's content.
-pub(crate) fn value(at: usize, value: u64) -> String {
-    if at >= slot::LISTS {
+pub(crate) fn value(index: usize, value: u64) -> String {
+    if index >= slot::LISTS {
         return list(value);
     }
-    match at % slot::PER_VCPU {
+    match index % slot::PER_VCPU {
         slot::CONTROL => {
             let c = Control(value);
             format!(
@@ -75,21 +75,21 @@ pub(crate) fn value(at: usize, value: u64) -> String {
 }
 
 fn list(word: u64) -> String {
-    let all: Vec<String> = listed(word).map(|v| v.to_string()).collect();
-    format!("[{}]", all.join(" "))
+    let vcpus: Vec<String> = listed(word).map(|v| v.to_string()).collect();
+    format!("[{}]", vcpus.join(" "))
 }
 
 fn vectors(word: u64) -> String {
-    let all: Vec<String> = (0..64u32)
+    let vectors: Vec<String> = (0..64u32)
         .filter(|bit| word >> bit & 1 != 0)
         .map(|bit| format!("{:#x}", 64 + bit))
         .collect();
-    format!("{{{}}}", all.join(" "))
+    format!("{{{}}}", vectors.join(" "))
 }
 
 /// The model's own state.
 pub(crate) fn local(local: &Local) -> Vec<(&'static str, String)> {
-    let mut all = Vec::new();
+    let mut shown = Vec::new();
     for (name, vcpu) in ["vCPU 0", "vCPU 1"].into_iter().zip(&local.vcpus) {
         if vcpu.pc == Pc::Absent {
             continue;
@@ -102,12 +102,12 @@ pub(crate) fn local(local: &Local) -> Vec<(&'static str, String)> {
             Pc::Leaving => "leaving",
             Pc::Halted => "halted",
             Pc::Blocking => "blocking",
-            Pc::Sleepy => "nothing there",
+            Pc::Sleepy => "nothing pending",
             Pc::SwitchingOut => "switching out",
             Pc::Asleep => "asleep",
             Pc::Awake => "awake",
         };
-        all.push((name, pc.to_owned()));
+        shown.push((name, pc.to_owned()));
     }
     for (name, cpu) in ["CPU 0 pending", "CPU 1 pending"]
         .into_iter()
@@ -122,9 +122,9 @@ pub(crate) fn local(local: &Local) -> Vec<(&'static str, String)> {
             .into_iter()
             .filter(|(kind, _)| cpu.pending & kind != 0);
         let names: Vec<&str> = set.map(|(_, name)| name).collect();
-        all.push((name, format!("{{{}}}", names.join(" "))));
+        shown.push((name, format!("{{{}}}", names.join(" "))));
     }
     let delivered = format!("{}+{}", local.delivered[0], local.delivered[1]);
-    all.push(("delivered", delivered));
-    all
+    shown.push(("delivered", delivered));
+    shown
 }

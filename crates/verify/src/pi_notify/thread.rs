@@ -56,7 +56,7 @@ pub(crate) enum Pc {
     Sleepy,
     /// It still waits: being switched out.
     SwitchingOut,
-    /// Switched out, until somebody wakes it.
+    /// Switched out until a wakeup.
     Asleep,
     /// Woken: about to end blocking.
     Awake,
@@ -66,7 +66,7 @@ pub(crate) enum Pc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Vcpu {
     pub(crate) pc: Pc,
-    /// Where it goes on when it is loaded again.
+    /// The state in which it continues after the next load.
     pub(crate) back: Pc,
     pub(crate) on_cpu: Option<u8>,
     pub(crate) last_cpu: u8,
@@ -112,7 +112,7 @@ impl PiNotify {
     pub(crate) fn start(&self, local: &mut Local, vcpu: usize) {
         let cpu = local.vcpus[vcpu].last_cpu;
         let config = &self.config;
-        let mut own = stealtime_hypervisor::posted_interrupt::PostedVcpu::new(
+        let mut pi_vcpu = stealtime_hypervisor::posted_interrupt::PostedVcpu::new(
             vcpu as u32,
             config.capabilities,
             config.policy,
@@ -121,9 +121,9 @@ impl PiNotify {
         let shared = &self.vcpus[vcpu];
         let lists = self.lists_for(None);
         // On no list yet: this cannot fail.
-        let _ = own.load(shared, u32::from(cpu), apic, &lists, &());
+        let _ = pi_vcpu.load(shared, u32::from(cpu), apic, &lists, &());
         let mut lapic = Self::lapic(&local.vcpus[vcpu]);
-        let _ = own.enter(shared, &mut lapic, &());
+        let _ = pi_vcpu.enter(shared, &mut lapic, &());
     }
 
     fn lists_for(&self, wrong: Option<u32>) -> ListWords<'_> {
@@ -134,8 +134,8 @@ impl PiNotify {
     }
 
     pub(crate) fn thread_choices(&self, state: &State<Local>, vcpu: usize, ops: &mut Vec<Op>) {
-        let own = &state.local.vcpus[vcpu];
-        match own.pc {
+        let vcpu_state = &state.local.vcpus[vcpu];
+        match vcpu_state.pc {
             Pc::Absent => {}
             Pc::Out => self.load_choices(state, vcpu, ops),
             Pc::Asleep => {
@@ -144,7 +144,7 @@ impl PiNotify {
                 }
             }
             Pc::Host => {
-                if state.mem[vcpu * slot::PER_VCPU + slot::REQUESTS] != 0 || own.event {
+                if state.mem[vcpu * slot::PER_VCPU + slot::REQUESTS] != 0 || vcpu_state.event {
                     ops.push(op::REQUESTS);
                 } else {
                     ops.push(op::ENTER);
@@ -180,18 +180,18 @@ impl PiNotify {
     fn load_choices(&self, state: &State<Local>, vcpu: usize, ops: &mut Vec<Op>) {
         let last = state.local.vcpus[vcpu].last_cpu;
         for cpu in 0..2u8 {
-            let may = cpu == last || (vcpu == 0 && state.local.migrations_left > 0);
+            let allowed = cpu == last || (vcpu == 0 && state.local.migrations_left > 0);
             let handling = state.local.cpus[usize::from(cpu)].in_handler
                 || state.agents[usize::from(agent::IRQ0 + cpu)].op != IDLE;
-            if may && !handling && Self::occupant(state, cpu).is_none() {
+            if allowed && !handling && Self::occupant(state, cpu).is_none() {
                 ops.push(if cpu == 0 { op::LOAD0 } else { op::LOAD1 });
             }
         }
     }
 
     fn guest_choices(&self, state: &State<Local>, vcpu: usize, ops: &mut Vec<Op>) {
-        let own = &state.local.vcpus[vcpu];
-        let waiting = own
+        let vcpu_state = &state.local.vcpus[vcpu];
+        let waiting = vcpu_state
             .on_cpu
             .map_or(0, |cpu| state.local.cpus[usize::from(cpu)].pending);
         if waiting & pending::NOTIFICATION != 0 {
@@ -243,7 +243,7 @@ impl PiNotify {
     fn do_load(&self, local: &mut Local, vcpu: usize, cpu: u8) {
         let config = &self.config;
         let state = &mut local.vcpus[vcpu];
-        let mut own = self.own(vcpu, state).clone();
+        let mut pi_vcpu = self.pi_vcpu(vcpu, state).clone();
         if config.without == Some(Barrier::R3) {
             word::weak_rmw(0);
         }
@@ -251,7 +251,7 @@ impl PiNotify {
         let lists = self.lists_for(wrong);
         let apic = APIC_IDS[usize::from(cpu)];
         // Both CPUs have lists.
-        let _ = own.load(&self.vcpus[vcpu], u32::from(cpu), apic, &lists, &());
+        let _ = pi_vcpu.load(&self.vcpus[vcpu], u32::from(cpu), apic, &lists, &());
         if cpu != state.last_cpu {
             local.migrations_left = local.migrations_left.saturating_sub(1);
         }
@@ -267,14 +267,14 @@ impl PiNotify {
 
     fn do_put(&self, local: &mut Local, vcpu: usize, preempted: bool) {
         let state = &mut local.vcpus[vcpu];
-        let own = self.own(vcpu, state);
+        let pi_vcpu = self.pi_vcpu(vcpu, state);
         let reason = PutReason {
             preempted,
             irq_blocked: false,
             device_assigned: local.assigned,
         };
         let lists = self.lists_for(None);
-        let put = own.put(&self.vcpus[vcpu], reason, &lists, &());
+        let put = pi_vcpu.put(&self.vcpus[vcpu], reason, &lists, &());
         // Both CPUs have lists.
         let Ok(mut put) = put else { return };
         if word::stopped() {
@@ -300,56 +300,56 @@ impl PiNotify {
 
     fn do_guest(&self, local: &mut Local, vcpu: usize, op: Op) {
         let shared = &self.vcpus[vcpu];
-        let without = self.config.without;
+        let removed = self.config.without;
         let state = &mut local.vcpus[vcpu];
-        let own = self.own(vcpu, state);
+        let pi_vcpu = self.pi_vcpu(vcpu, state);
         let mut lapic = Self::lapic(state);
         state.pc = match op {
             op::ENTER => {
-                if matches!(without, Some(Barrier::R1 | Barrier::R6)) {
+                if matches!(removed, Some(Barrier::R1 | Barrier::R6)) {
                     word::without_fence(0);
                 }
-                if without == Some(Barrier::R2) {
+                if removed == Some(Barrier::R2) {
                     word::weak_rmw(0);
                 }
-                match own.enter(shared, &mut lapic, &()) {
+                match pi_vcpu.enter(shared, &mut lapic, &()) {
                     Entry::Run => Pc::Guest,
                     Entry::Cancelled => Pc::Host,
                 }
             }
             op::FAST => {
-                own.vm_exit(shared, &());
-                match own.reenter(shared, &mut lapic, &()) {
+                pi_vcpu.vm_exit(shared, &());
+                match pi_vcpu.reenter(shared, &mut lapic, &()) {
                     Entry::Run => Pc::Guest,
                     Entry::Cancelled => Pc::Leaving,
                 }
             }
             op::NOTIFY => {
                 let nv = POSTED_INTR_VECTOR;
-                let done = hardware::interrupt_in_guest(shared, &mut lapic, nv, nv, &());
-                debug_assert!(done != Notification::ExternalInterruptExit);
+                let notification = hardware::interrupt_in_guest(shared, &mut lapic, nv, nv, &());
+                debug_assert!(notification != Notification::ExternalInterruptExit);
                 Pc::Guest
             }
             op::LEAVE => {
-                own.leave(shared, &());
+                pi_vcpu.leave(shared, &());
                 Pc::Host
             }
             _ => {
-                own.vm_exit(shared, &());
-                own.leave(shared, &());
+                pi_vcpu.vm_exit(shared, &());
+                pi_vcpu.leave(shared, &());
                 if op == op::HLT { Pc::Halted } else { Pc::Host }
             }
         };
-        let taken = Cell::new([0u8; 2]);
+        let handled = Cell::new([0u8; 2]);
         if state.pc == Pc::Guest {
             lapic.virtual_entry();
             // Only this vCPU touches its IRR: all in the same step.
             while let Some(vector) = lapic.virtual_deliver(&shared.irr) {
-                let mut counts = taken.get();
+                let mut counts = handled.get();
                 for (count, known) in counts.iter_mut().zip(VECTORS) {
                     *count += u8::from(known == vector);
                 }
-                taken.set(counts);
+                handled.set(counts);
                 lapic.virtual_eoi(&());
                 if word::stopped() {
                     break;
@@ -359,8 +359,8 @@ impl PiNotify {
         state.rvi = lapic.rvi();
         state.event = lapic.event_requested();
         if vcpu == 0 {
-            for (sum, taken) in local.delivered.iter_mut().zip(taken.get()) {
-                *sum += taken;
+            for (sum, handled) in local.delivered.iter_mut().zip(handled.get()) {
+                *sum += handled;
             }
         }
     }
@@ -368,16 +368,16 @@ impl PiNotify {
     fn do_block(&self, local: &mut Local, vcpu: usize, op: Op) {
         let shared = &self.vcpus[vcpu];
         let state = &mut local.vcpus[vcpu];
-        let mut own = self.own(vcpu, state).clone();
+        let mut pi_vcpu = self.pi_vcpu(vcpu, state).clone();
         let mut lapic = Self::lapic(state);
         match op {
             op::REQUESTS => {
-                let asked = Requests::EVENT.0 | Requests::UNBLOCK.0 | Requests::NESTED_POSTED.0;
-                let _ = shared.take(Requests(asked));
+                let requests = Requests::EVENT.0 | Requests::UNBLOCK.0 | Requests::NESTED_POSTED.0;
+                let _ = shared.take(Requests(requests));
                 lapic.take_event();
             }
             op::BEGIN => {
-                own.begin_blocking(shared, &());
+                pi_vcpu.begin_blocking(shared, &());
                 state.blocking = true;
                 state.pc = Pc::Blocking;
             }
@@ -388,7 +388,7 @@ impl PiNotify {
                 if self.config.without == Some(Barrier::R2) {
                     word::weak_rmw(0);
                 }
-                let sleepy = own.wait(shared, &mut lapic, true, &());
+                let sleepy = pi_vcpu.wait(shared, &mut lapic, true, &());
                 state.pc = if sleepy { Pc::Sleepy } else { Pc::Awake };
             }
             op::CHECK => {
@@ -399,7 +399,7 @@ impl PiNotify {
                 };
             }
             _ => {
-                own.end_blocking(shared, &());
+                pi_vcpu.end_blocking(shared, &());
                 state.blocking = false;
                 state.pc = Pc::Host;
             }

@@ -135,13 +135,13 @@ impl PiTimer {
         let local = &state.local;
         let waiting = local.pending[usize::from(cpu)];
         let op = state.agents[usize::from(agent::VCPU)].op;
-        let here = match op {
+        let vcpu_cpu = match op {
             thread::LOAD0 => Some(0),
             thread::LOAD1 => Some(1),
             _ => local.on_cpu,
         };
         // With the thread elsewhere the CPU takes its interrupts; with it, in the host.
-        if here == Some(cpu) && !irqs_on(local.pc, op) {
+        if vcpu_cpu == Some(cpu) && !irqs_on(local.pc, op) {
             return;
         }
         for kind in [pending::NOTIFICATION, pending::RESCHEDULE] {
@@ -151,7 +151,7 @@ impl PiTimer {
         }
     }
 
-    /// Time goes on. A deadline that it reaches allows one delivery.
+    /// Advances the time. A deadline that it reaches allows one delivery.
     pub(crate) fn tick(&self, local: &mut Local) {
         local.at += 1;
         self.reach(local);
@@ -160,10 +160,10 @@ impl PiTimer {
     /// Notes that the armed deadline has been reached, if it has just been.
     pub(crate) fn reach(&self, local: &mut Local) {
         let now = self.now(local).host_tsc;
-        let before = local.at.checked_sub(1);
-        let before = before.and_then(|at| self.instants().get(usize::from(at)));
+        let previous = local.at.checked_sub(1);
+        let previous = previous.and_then(|at| self.instants().get(usize::from(at)));
         let reached = Self::deadline(local)
-            .is_some_and(|d| d <= now && before.is_none_or(|b| d > b.unsigned_abs()));
+            .is_some_and(|d| d <= now && previous.is_none_or(|b| d > b.unsigned_abs()));
         if reached && !core::mem::take(&mut local.early) {
             local.due = true;
             local.allowed += 1;
@@ -171,7 +171,7 @@ impl PiTimer {
     }
 }
 
-/// Whether interrupts reach a CPU whose thread is there.
+/// Whether a CPU in this state of its thread accepts interrupts.
 fn irqs_on(pc: Pc, op: Op) -> bool {
     match op {
         IDLE => !matches!(

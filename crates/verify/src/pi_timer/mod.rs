@@ -113,7 +113,7 @@ pub(crate) enum Pc {
     Pending,
     /// In the run loop, about to enter.
     Enter,
-    /// In guest mode, or on the way with interrupts off until the deadline.
+    /// In guest mode, or entering with interrupts off until the deadline.
     EntryWait,
     Guest,
     /// The processor has taken a notification.
@@ -156,7 +156,7 @@ pub(crate) struct Local {
     pub(crate) on_cpu: Option<u8>,
     pub(crate) last_cpu: u8,
     pub(crate) blocking: bool,
-    /// Loaded on another CPU: the timer has not been told yet.
+    /// Loaded on another CPU, before the timer is restarted there.
     pub(crate) moved: bool,
     pub(crate) rvi: u8,
     pub(crate) event: bool,
@@ -194,7 +194,7 @@ pub(crate) struct PiTimer {
     pub(crate) vcpu: SharedVcpu<Word>,
     pub(crate) lists: Vec<Word>,
     /// By CPU and whether it blocks.
-    own: Vec<PostedVcpu>,
+    pi_vcpus: Vec<PostedVcpu>,
     layout: Layout,
 }
 
@@ -208,22 +208,22 @@ impl PiTimer {
             config,
             vcpu,
             lists: Vec::new(),
-            own: Vec::new(),
+            pi_vcpus: Vec::new(),
             layout,
         };
         word::install(&model.layout, false);
         for cpu in 0..2u32 {
             let mut scratch = at_rest(model.layout.initial, ());
             let (loaded, blocking) = run_free(&mut scratch, agent::VCPU, |()| {
-                let mut own = PostedVcpu::new(0, CAPABILITIES, POLICY);
+                let mut pi_vcpu = PostedVcpu::new(0, CAPABILITIES, POLICY);
                 let lists = model.lists();
                 // On no list: this cannot fail.
-                let _ = own.load(&model.vcpu, cpu, APIC_IDS[cpu as usize], &lists, &());
-                let loaded = own.clone();
-                own.begin_blocking(&model.vcpu, &());
-                (loaded, own)
+                let _ = pi_vcpu.load(&model.vcpu, cpu, APIC_IDS[cpu as usize], &lists, &());
+                let loaded = pi_vcpu.clone();
+                pi_vcpu.begin_blocking(&model.vcpu, &());
+                (loaded, pi_vcpu)
             });
-            model.own.extend([loaded, blocking]);
+            model.pi_vcpus.extend([loaded, blocking]);
         }
         model
     }
@@ -235,8 +235,8 @@ impl PiTimer {
         }
     }
 
-    pub(crate) fn own(&self, local: &Local) -> &PostedVcpu {
-        &self.own[2 * usize::from(local.last_cpu) + usize::from(local.blocking)]
+    pub(crate) fn pi_vcpu(&self, local: &Local) -> &PostedVcpu {
+        &self.pi_vcpus[2 * usize::from(local.last_cpu) + usize::from(local.blocking)]
     }
 
     pub(crate) fn lapic(local: &Local) -> Lapic {
@@ -257,8 +257,8 @@ impl PiTimer {
     }
 
     pub(crate) fn ns(&self, local: &Local) -> i64 {
-        let all = self.instants();
-        all[usize::from(local.at).min(all.len() - 1)]
+        let instants = self.instants();
+        instants[usize::from(local.at).min(instants.len() - 1)]
     }
 
     pub(crate) fn now(&self, local: &Local) -> Now {
@@ -269,7 +269,7 @@ impl PiTimer {
         }
     }
 
-    /// What the timer is told of its surroundings, by whoever calls it.
+    /// The environment that each call passes to the timer.
     pub(crate) fn environment(&self, local: &Local) -> TimerEnvironment {
         let backend = self.config.backend;
         TimerEnvironment {
@@ -350,10 +350,10 @@ impl Model for PiTimer {
         };
         let mut state = at_rest(self.layout.initial, local);
         run_free(&mut state, agent::VCPU, |local| {
-            let mut own = PostedVcpu::new(0, CAPABILITIES, POLICY);
-            let _ = own.load(&self.vcpu, 0, APIC_IDS[0], &self.lists(), &());
+            let mut pi_vcpu = PostedVcpu::new(0, CAPABILITIES, POLICY);
+            let _ = pi_vcpu.load(&self.vcpu, 0, APIC_IDS[0], &self.lists(), &());
             let mut lapic = Self::lapic(local);
-            let _ = own.enter(&self.vcpu, &mut lapic, &());
+            let _ = pi_vcpu.enter(&self.vcpu, &mut lapic, &());
         });
         state
     }

@@ -6,10 +6,10 @@ use super::{Local, Pc, PiTimer, agent};
 use crate::pi_notify::pending;
 
 /// What an agent does.
-pub(crate) fn operation(by: u8, op: u8) -> &'static str {
-    match (by, op) {
+pub(crate) fn operation(actor: u8, op: u8) -> &'static str {
+    match (actor, op) {
         (agent::VCPU, op) => in_thread(op),
-        (agent::CLOCK, _) => "goes on",
+        (agent::CLOCK, _) => "advances",
         (agent::CALLBACK, callback::TAKE) => "hrtimer fires",
         (agent::CALLBACK, callback::LOOK) => "vCPU's mode?",
         (agent::CALLBACK, callback::FIRE) => "timer expires",
@@ -65,18 +65,18 @@ pub(crate) fn local(model: &PiTimer, local: &Local) -> Vec<(&'static str, String
         Pc::Leaving => "leaving",
         Pc::Halted | Pc::Switched => "halted",
         Pc::Blocking => "blocking",
-        Pc::Sleepy => "nothing there",
+        Pc::Sleepy => "nothing pending",
         Pc::SwitchingOut => "switching out",
         Pc::Asleep => "asleep",
         Pc::Awake | Pc::Unblocked => "awake",
     };
-    let at = |time: Option<i64>| time.map_or("none".to_owned(), |ns| format!("{ns} ns"));
+    let time_text = |time: Option<i64>| time.map_or("none".to_owned(), |ns| format!("{ns} ns"));
     let hv = local.timer.hv().map(|hv| hv.host_deadline as i64);
-    let mut all = vec![
+    let mut shown = vec![
         ("time", format!("{} ns", model.ns(local))),
         ("vCPU 0", pc.to_owned()),
-        ("hrtimer", at(local.queue)),
-        ("preemption timer", at(hv)),
+        ("hrtimer", time_text(local.queue)),
+        ("preemption timer", time_text(hv)),
         ("pending expiries", local.timer.pending().to_string()),
         ("delivered", local.delivered.to_string()),
     ];
@@ -90,7 +90,7 @@ pub(crate) fn local(model: &PiTimer, local: &Local) -> Vec<(&'static str, String
         ];
         let set = kinds.into_iter().filter(|(kind, _)| waiting & kind != 0);
         let names: Vec<&str> = set.map(|(_, name)| name).collect();
-        all.push((name, format!("{{{}}}", names.join(" "))));
+        shown.push((name, format!("{{{}}}", names.join(" "))));
     }
-    all
+    shown
 }

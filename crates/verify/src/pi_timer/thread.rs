@@ -155,7 +155,7 @@ impl PiTimer {
             op::PUT => self.put(local, false),
             op::PREEMPT => self.put(local, true),
             op::INJECT => {
-                // We are the vCPU's thread: nobody is to be told.
+                // The vCPU's own thread: no notification is needed.
                 if deliver(&self.vcpu, VECTOR, true, POLICY, &()) == Delivery::Wake {
                     wake_up(&self.vcpu);
                 }
@@ -179,8 +179,8 @@ impl PiTimer {
                 }
             }
             op::REQUESTS => {
-                let asked = Requests(Requests::EVENT.0 | Requests::UNBLOCK.0);
-                let _ = self.vcpu.take(asked);
+                let requests = Requests(Requests::EVENT.0 | Requests::UNBLOCK.0);
+                let _ = self.vcpu.take(requests);
                 let mut lapic = Self::lapic(local);
                 lapic.take_event();
                 local.event = lapic.event_requested();
@@ -259,11 +259,11 @@ impl PiTimer {
         }
     }
 
-    /// The guest wrote a deadline: an older one that nobody has noticed yet is void.
+    /// The guest wrote a deadline: an older one that has not expired is void.
     fn programmed(&self, local: &mut Local) {
-        let on_its_way = |at: usize| (word::peek(at) >> (VECTOR % 64) & 1) as u8;
-        let there = on_its_way(slot::PIR) + on_its_way(slot::IRR) + local.inject;
-        local.allowed = local.allowed.min(there);
+        let on_its_way = |index: usize| (word::peek(index) >> (VECTOR % 64) & 1) as u8;
+        let arrived = on_its_way(slot::PIR) + on_its_way(slot::IRR) + local.inject;
+        local.allowed = local.allowed.min(arrived);
         local.due = false;
         local.programmed += 1;
         let past = Self::deadline(local).is_some_and(|d| d <= self.now(local).host_tsc);
@@ -274,10 +274,10 @@ impl PiTimer {
     }
 
     fn load(&self, local: &mut Local, cpu: u8) {
-        let mut own = self.own(local).clone();
+        let mut pi_vcpu = self.pi_vcpu(local).clone();
         let apic = APIC_IDS[usize::from(cpu)];
         // No lists are used without posting hardware.
-        let _ = own.load(&self.vcpu, u32::from(cpu), apic, &self.lists(), &());
+        let _ = pi_vcpu.load(&self.vcpu, u32::from(cpu), apic, &self.lists(), &());
         if cpu != local.last_cpu {
             local.migrations_left = local.migrations_left.saturating_sub(1);
             local.moved = true;
@@ -297,7 +297,9 @@ impl PiTimer {
             irq_blocked: false,
             device_assigned: false,
         };
-        let put = self.own(local).put(&self.vcpu, reason, &self.lists(), &());
+        let put = self
+            .pi_vcpu(local)
+            .put(&self.vcpu, reason, &self.lists(), &());
         debug_assert!(
             put.is_ok_and(|put| !put.armed),
             "nothing posts but software"
@@ -312,15 +314,15 @@ impl PiTimer {
     }
 
     fn guest(&self, local: &mut Local, op: Op) {
-        let own = self.own(local);
+        let pi_vcpu = self.pi_vcpu(local);
         let mut lapic = Self::lapic(local);
-        let enter = |done| match done {
+        let enter = |entry| match entry {
             Entry::Run => Pc::EntryWait,
             Entry::Cancelled => self.run_loop(),
         };
         local.pc = match op {
-            op::ENTER => enter(own.enter(&self.vcpu, &mut lapic, &())),
-            op::REENTER => match own.reenter(&self.vcpu, &mut lapic, &()) {
+            op::ENTER => enter(pi_vcpu.enter(&self.vcpu, &mut lapic, &())),
+            op::REENTER => match pi_vcpu.reenter(&self.vcpu, &mut lapic, &()) {
                 Entry::Run => Pc::EntryWait,
                 Entry::Cancelled => Pc::Leaving,
             },
@@ -334,16 +336,16 @@ impl PiTimer {
                 Pc::Guest
             }
             op::LEAVE => {
-                own.leave(&self.vcpu, &());
+                pi_vcpu.leave(&self.vcpu, &());
                 self.run_loop()
             }
             op::WRMSR => {
-                own.vm_exit(&self.vcpu, &());
+                pi_vcpu.vm_exit(&self.vcpu, &());
                 Pc::Programming
             }
             _ => {
-                own.vm_exit(&self.vcpu, &());
-                own.leave(&self.vcpu, &());
+                pi_vcpu.vm_exit(&self.vcpu, &());
+                pi_vcpu.leave(&self.vcpu, &());
                 if op == op::HLT {
                     Pc::Halted
                 } else {
@@ -373,16 +375,16 @@ impl PiTimer {
     /// Delivers in guest mode what the processor knows of: only it touches the IRR, so that this
     /// is one step.
     fn take_interrupts(&self, local: &mut Local, lapic: &mut Lapic, at_entry: bool) {
-        let taken = Cell::new(0u8);
+        let handled = Cell::new(0u8);
         lapic.virtual_entry();
         while let Some(vector) = lapic.virtual_deliver(&self.vcpu.irr) {
-            taken.set(taken.get() + u8::from(vector == VECTOR));
+            handled.set(handled.get() + u8::from(vector == VECTOR));
             lapic.virtual_eoi(&());
             if word::stopped() {
                 return;
             }
         }
-        for _ in 0..taken.get() {
+        for _ in 0..handled.get() {
             local.delivered += 1;
             let now = self.ns(local).unsigned_abs();
             let early = Self::deadline(local).filter(|d| *d > now);
@@ -390,8 +392,8 @@ impl PiTimer {
             if local.allowed == 0 && cut && early.is_some_and(|d| d - now <= CUT_NS) {
                 // Its deadline is yet to be reached, and then allows no other.
                 local.early = true;
-            } else if let Some(left) = local.allowed.checked_sub(1) {
-                local.allowed = left;
+            } else if let Some(remaining) = local.allowed.checked_sub(1) {
+                local.allowed = remaining;
                 local.due = false;
             } else {
                 local.wrong = Some((self.ns(local), early));
@@ -400,16 +402,16 @@ impl PiTimer {
     }
 
     fn block(&self, local: &mut Local, op: Op) {
-        let mut own = self.own(local).clone();
+        let mut pi_vcpu = self.pi_vcpu(local).clone();
         let mut lapic = Self::lapic(local);
         match op {
             op::BEGIN => {
-                own.begin_blocking(&self.vcpu, &());
+                pi_vcpu.begin_blocking(&self.vcpu, &());
                 local.blocking = true;
                 local.pc = Pc::Blocking;
             }
             op::WAIT => {
-                let sleepy = own.wait(&self.vcpu, &mut lapic, true, &());
+                let sleepy = pi_vcpu.wait(&self.vcpu, &mut lapic, true, &());
                 local.pc = if sleepy { Pc::Sleepy } else { Pc::Awake };
             }
             op::CHECK => {
@@ -420,7 +422,7 @@ impl PiTimer {
                 };
             }
             _ => {
-                own.end_blocking(&self.vcpu, &());
+                pi_vcpu.end_blocking(&self.vcpu, &());
                 local.blocking = false;
                 local.pc = Pc::Unblocked;
             }

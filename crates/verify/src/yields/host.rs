@@ -8,7 +8,7 @@ use stealtime_hypervisor::ipi_tracking::IpiContext;
 use super::{Local, WINDOW_NS, Wrong, Yields};
 use crate::word::{self, Word};
 
-/// What a spinning vCPU asks of the rest.
+/// The host's side of a spinning vCPU.
 pub(super) struct Host<'a> {
     pub(super) model: &'a Yields,
     pub(super) local: &'a mut Local,
@@ -23,15 +23,15 @@ impl Host<'_> {
         let (cpu, local) = (self.cpu, &mut *self.local);
         let now = local.now_ns;
         let Some(target) = u8::try_from(vcpu).ok().filter(|v| *v < super::THIRD as u8) else {
-            local.wrong = Some(Wrong::Nobody {
-                by: self.me,
+            local.wrong = Some(Wrong::NoSuchTarget {
+                spinner: self.me,
                 named: vcpu,
             });
             return 0;
         };
         let sched = Arc::make_mut(&mut local.sched);
-        let done = sched.yield_to(cpu, target, now);
-        if done.forced {
+        let yielded = sched.yield_to(cpu, target, now);
+        if yielded.forced {
             if let Some(apart_ns) = local.forced[cpu].map(|last| now - last)
                 && apart_ns < WINDOW_NS
             {
@@ -40,16 +40,16 @@ impl Host<'_> {
             }
             local.forced[cpu] = Some(now);
         }
-        if let Some((lag, bound)) = done.lag_out_of_bounds {
+        if let Some((lag, bound)) = yielded.lag_out_of_bounds {
             local.wrong = Some(Wrong::Lag { lag, bound });
         }
         local.look_at_sums();
-        if done.answer == YieldTo::Yielded && local.wrong.is_none() {
+        if yielded.answer == YieldTo::Yielded && local.wrong.is_none() {
             let sched = Arc::make_mut(&mut local.sched);
             local.switching[cpu] = sched.pick(cpu, now);
             local.look_at_sums();
         }
-        match done.answer {
+        match yielded.answer {
             YieldTo::Declined => 0,
             YieldTo::Yielded => 1,
             YieldTo::BothAlone => 2,

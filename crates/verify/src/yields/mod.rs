@@ -12,7 +12,7 @@ mod sched;
 use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldKnobs, YieldState};
-use stealtime_hypervisor::ipi_tracking::{IpiContext, record};
+use stealtime_hypervisor::ipi_tracking::{IpiContext, Unicast, record};
 use stealtime_hypervisor::lag_credit::CreditFault;
 
 use crate::model::{IDLE, Model, Op, State, Violation, at_rest, run_free};
@@ -25,7 +25,7 @@ pub(crate) const VCPUS: usize = 3;
 pub(crate) const THIRD: usize = VCPUS;
 /// Forced reschedules of a run queue are so far apart, in ns.
 pub(crate) const WINDOW_NS: u64 = 6_000_000;
-/// Time goes on in steps of so many ns.
+/// The time advances in steps of so many ns.
 const STEP_NS: u64 = 3_000_000;
 
 const SPINNERS: [u8; 2] = [0, 1];
@@ -87,11 +87,11 @@ impl Config {
     };
 }
 
-/// The switch that a CPU is in the middle of: who leaves and who comes, as tasks.
+/// A switch in progress on a CPU: the previous and the next task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Switch {
-    pub(crate) from: Option<u8>,
-    pub(crate) to: Option<u8>,
+    pub(crate) prev: Option<u8>,
+    pub(crate) next: Option<u8>,
 }
 
 /// All that is not in shared words.
@@ -121,7 +121,7 @@ pub(crate) enum Wrong {
     /// Two forced reschedules of a CPU so far apart.
     Forced { cpu: u8, apart_ns: u64 },
     /// A vCPU was named that is not there, or the spinner itself.
-    Nobody { by: u32, named: u32 },
+    NoSuchTarget { spinner: u32, named: u32 },
 }
 
 /// The model.
@@ -137,12 +137,12 @@ pub(crate) struct Yields {
 
 impl Yields {
     pub(crate) fn new(config: Config) -> Self {
-        let make = || {
+        let create = || {
             let states = (0..VCPUS).map(|_| YieldState::new()).collect();
             let contexts = (0..VCPUS).map(|_| IpiContext::new()).collect();
             (states, contexts, DirectedYield::new())
         };
-        let ((states, contexts, boosted), layout) = word::allocate(make, info);
+        let ((states, contexts, boosted), layout) = word::allocate(create, info);
         Self {
             config,
             states,
@@ -178,28 +178,31 @@ impl Yields {
             .on_spin(&mut host, &self.knobs, me, true, now_ns, &());
         if let Ok(outcome) = spun
             && !word::stopped()
-            && let Some((named, _)) = outcome.boosted
-            && (named == me || named as usize >= VCPUS)
+            && let Some(boost) = outcome.boosted
+            && (boost.vcpu == me || boost.vcpu as usize >= VCPUS)
         {
-            local.wrong = Some(Wrong::Nobody { by: me, named });
+            local.wrong = Some(Wrong::NoSuchTarget {
+                spinner: me,
+                named: boost.vcpu,
+            });
         }
     }
 
     /// The second half of a switch: what the vCPUs' notifiers write.
     fn switch(&self, local: &mut Local, cpu: usize) {
-        let Some(Switch { from, to }) = local.switching[cpu] else {
+        let Some(Switch { prev, next }) = local.switching[cpu] else {
             return;
         };
         use stealtime_hypervisor::directed_yield::SchedOut;
         let state = |task: Option<u8>| self.states.get(usize::from(task?));
-        if let Some(state) = state(from) {
+        if let Some(state) = state(prev) {
             state.sched_out(SchedOut {
                 runnable: true,
                 wants_to_run: true,
                 in_kernel: true,
             });
         }
-        if let Some(state) = state(to) {
+        if let Some(state) = state(next) {
             state.sched_in();
         }
         word::call(|| {
@@ -259,7 +262,7 @@ fn info(n: usize) -> WordInfo {
         None => (FLAGS[n % VCPUS], Class::Shared),
         // vCPU 0 alone sends.
         Some(n @ 0..2) => (CONTEXT[n], Class::Private(SPINNERS[0])),
-        // Who was sent something knows by whom; nobody ends an interrupt here.
+        // A receiver keeps its sender: no agent ends an interrupt here.
         Some(n) if n < 3 * VCPUS && n % 3 == 2 => (CONTEXT[2], Class::Private(SPINNERS[0])),
         Some(n) if n < 3 * VCPUS => ("constant", Class::Constant),
         Some(_) => ("last boosted", Class::Shared),
@@ -306,8 +309,11 @@ impl Model for Yields {
         let mut state = at_rest(self.layout.initial, local);
         // vCPU 1 was preempted in its kernel: it is what a spinner looks for.
         run_free(&mut state, SPINNERS[0], |local| {
-            let to = local.sched.running(0);
-            local.switching[0] = Some(Switch { from: Some(1), to });
+            let next = local.sched.running(0);
+            local.switching[0] = Some(Switch {
+                prev: Some(1),
+                next,
+            });
             self.switch(local, 0);
         });
         state
@@ -350,7 +356,7 @@ impl Model for Yields {
     }
 
     fn runs(&self, state: &State<Local>, agent: u8) -> bool {
-        // A vCPU in the middle of its spin goes on when it has its CPU again.
+        // A vCPU in its spin continues once it is current again.
         let spinner = SPINS.get(usize::from(agent));
         spinner.is_none_or(|vcpu| Self::on_cpu(&state.local, *vcpu))
     }
@@ -364,7 +370,12 @@ impl Model for Yields {
                     local.now_ns
                 });
                 // Both vCPUs exist.
-                let _ = record(&self.contexts, &self.knobs.ipi, 0, 1, 0x41, now_ns, &());
+                let ipi = Unicast {
+                    sender: 0,
+                    receiver: 1,
+                    vector: 0x41,
+                };
+                let _ = record(&self.contexts, &self.knobs.ipi, &ipi, now_ns, &());
             }
             (CPU0 | 3, _) => self.cpu(local, usize::from(agent - CPU0), op),
             (BALANCER, _) => self.balance(local, op),
@@ -392,7 +403,7 @@ impl Model for Yields {
             op::DETACH => "detach vCPU 1",
             op::ATTACH => "attach to CPU 1",
             IDLE => "",
-            _ => "goes on",
+            _ => "advances",
         }
     }
 

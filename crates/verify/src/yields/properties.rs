@@ -21,9 +21,9 @@ pub(super) fn violation(local: &Local) -> Option<Violation> {
                  {WINDOW_NS} ns is allowed"
             ),
         ),
-        Wrong::Nobody { by, named } => (
+        Wrong::NoSuchTarget { spinner, named } => (
             "hint-exists",
-            format!("vCPU {by} yields to vCPU {named} of {VCPUS}"),
+            format!("vCPU {spinner} yields to vCPU {named} of {VCPUS}"),
         ),
     };
     Some(Violation::new(property, sentence))
@@ -39,7 +39,7 @@ fn name(task: Option<u8>) -> String {
 
 /// The model's own state.
 pub(super) fn shown(local: &Local) -> Vec<(&'static str, String)> {
-    let forced = |at: Option<u64>| at.map_or("never".to_owned(), |ns| format!("{ns} ns"));
+    let forced = |time_ns: Option<u64>| time_ns.map_or("never".to_owned(), |ns| format!("{ns} ns"));
     vec![
         ("CPU 0 runs", name(local.sched.running(0))),
         ("CPU 1 runs", name(local.sched.running(1))),

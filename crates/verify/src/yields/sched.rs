@@ -3,7 +3,7 @@
 use core::hash::{Hash, Hasher};
 
 use stealtime_hypervisor::directed_yield::YieldTo;
-use stealtime_hypervisor::eevdf::{
+use stealtime_hypervisor::fair::{
     Actions, Attr, Config, Error, Fair, Feature, PickMode, Resched, RqId, TaskId, YieldTo as Answer,
 };
 use stealtime_hypervisor::lag_credit::{CreditFault, LagCredit, Method};
@@ -55,11 +55,11 @@ pub(super) struct Done {
 impl Sched {
     /// vCPU 1 has run for so long that it is not eligible, vCPU 0 runs and is to spin.
     pub(super) fn new(fault: CreditFault) -> Self {
-        let made = Self::make(fault);
-        made.unwrap_or_else(|error| unreachable!("a scheduler of two CPUs: {error}"))
+        let sched = Self::create(fault);
+        sched.unwrap_or_else(|error| unreachable!("a scheduler of two CPUs: {error}"))
     }
 
-    fn make(fault: CreditFault) -> Result<Self, Error> {
+    fn create(fault: CreditFault) -> Result<Self, Error> {
         let config = Config::linux_7_2(8);
         let config = Config {
             features: config.features.with(Feature::YieldToLagCredit),
@@ -80,13 +80,13 @@ impl Sched {
             fair.create_rq(PickMode::Hierarchical)?,
             fair.create_rq(PickMode::Hierarchical)?,
         ];
-        let (vm, other) = (fair.create_group(None)?, fair.create_group(None)?);
+        let (vm, outsiders) = (fair.create_group(None)?, fair.create_group(None)?);
         for rq in rqs {
             fair.extend_group(vm, rq)?;
-            fair.extend_group(other, rq)?;
+            fair.extend_group(outsiders, rq)?;
         }
         let mut task = |group| fair.create_task(Attr::default(), Some(group));
-        let tasks = [task(vm)?, task(vm)?, task(vm)?, task(other)?];
+        let tasks = [task(vm)?, task(vm)?, task(vm)?, task(outsiders)?];
         fair.fork(tasks[1], rqs[0], 0)?;
         fair.pick(rqs[0], 0)?;
         fair.fork(tasks[0], rqs[0], 0)?;
@@ -100,7 +100,7 @@ impl Sched {
             fair.pick(rqs[0], now)?;
         }
         let bound = i64::try_from(config.base_slice_ns + TICK_NS).unwrap_or(i64::MAX);
-        let mut made = Self {
+        let mut sched = Self {
             fair,
             rqs,
             tasks,
@@ -109,8 +109,8 @@ impl Sched {
             bound,
             digest: [0; 2],
         };
-        made.remember();
-        Ok(made)
+        sched.remember();
+        Ok(sched)
     }
 
     fn remember(&mut self) {
@@ -145,13 +145,13 @@ impl Sched {
         self.note(cpu, actions);
     }
 
-    /// Picks; who leaves and who comes, if it is another.
+    /// Picks, and returns the switch if the current task changes.
     pub(super) fn pick(&mut self, cpu: usize, now: u64) -> Option<Switch> {
-        let from = self.running(cpu);
+        let prev = self.running(cpu);
         let actions = self.fair.pick(self.rqs[cpu], now).map(|p| p.actions);
         self.note(cpu, actions);
-        let to = self.running(cpu);
-        (from != to).then_some(Switch { from, to })
+        let next = self.running(cpu);
+        (prev != next).then_some(Switch { prev, next })
     }
 
     pub(super) fn may_detach(&self, task: usize) -> bool {
@@ -172,46 +172,46 @@ impl Sched {
     pub(super) fn yield_to(&mut self, cpu: usize, vcpu: u8, now: u64) -> Done {
         let target = self.tasks[usize::from(vcpu) % self.tasks.len()];
         let answer = self.fair.yield_to(self.rqs[cpu], target, now);
-        let mut done = Done {
+        let mut yielded = Done {
             answer: YieldTo::Declined,
             forced: false,
             lag_out_of_bounds: None,
         };
         match answer {
-            Ok(Answer::OnlyOne) => done.answer = YieldTo::BothAlone,
+            Ok(Answer::OnlyOne) => yielded.answer = YieldTo::BothAlone,
             Ok(Answer::Yielded {
                 kicked,
                 credit,
                 actions,
                 ..
             }) => {
-                done.answer = YieldTo::Yielded;
-                done.forced = credit.forced;
+                yielded.answer = YieldTo::Yielded;
+                yielded.forced = credit.forced;
                 if credit.levels > 0 {
-                    done.lag_out_of_bounds = self.wrong_lag(target);
+                    yielded.lag_out_of_bounds = self.wrong_lag(target);
                 }
                 self.resched[cpu] = actions.resched != Resched::None;
-                if let Some(other) = self.rqs.iter().position(|rq| Some(*rq) == kicked) {
-                    self.resched[other] = true;
+                if let Some(cpu) = self.rqs.iter().position(|rq| Some(*rq) == kicked) {
+                    self.resched[cpu] = true;
                 }
             }
             _ => {}
         }
         self.remember();
-        done
+        yielded
     }
 
     /// A lag of a credited task below 0 on some level, or beyond the bound on its own.
     fn wrong_lag(&self, task: TaskId) -> Option<(i64, i64)> {
         let mut wrong = None;
         // It is queued: it was credited.
-        let _ = self.fair.eligibility(task, &mut |_, lag| {
-            if lag < 0 {
-                wrong = Some(lag);
+        let _ = self.fair.eligibility(task, &mut |level| {
+            if level.vlag < 0 {
+                wrong = Some(level.vlag);
             }
         });
-        let given = self.fair.view(task).map_or(0, |view| view.entity.vlag);
-        let beyond = (given > self.bound).then_some(given);
+        let credited = self.fair.view(task).map_or(0, |view| view.entity.vlag);
+        let beyond = (credited > self.bound).then_some(credited);
         wrong.or(beyond).map(|lag| (lag, self.bound))
     }
 }

@@ -101,8 +101,7 @@ fn finish(sweep: &mut Sweep, count: usize) {
 
 /// The results' bytes in all forms.
 fn bytes(sweep: &Sweep) -> Vec<Vec<u8>> {
-    let forms = [Form::Parquet, Form::Csv, Form::Json];
-    let files = forms.map(|form| sweep.write(form).expect("results"));
+    let files = Form::ALL.map(|form| sweep.write(form).expect("results"));
     files
         .map(|file| std::fs::read(file).expect("a file"))
         .into()

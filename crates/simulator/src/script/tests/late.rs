@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stealtime_hypervisor::eevdf::Feature;
+use stealtime_hypervisor::fair::Feature;
 
 use super::super::{Edge, Late, Moves, Step, Until};
 use super::{are_vcpus, config, work};

@@ -12,9 +12,9 @@ use stealtime_report::perfetto::{Exporter, Options, Run};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{NameList, Sink};
 use stealtime_trace::write::{self, TraceDatWriter, WriteError};
+use stealtime_whatif::{Baseline, Plan};
 
-use super::plan::Plan;
-use super::{Base, WhatIf};
+use super::WhatIf;
 use crate::error::CliError;
 use crate::{input, output};
 
@@ -27,7 +27,7 @@ pub(super) const BEST: usize = 3;
 /// which files were written.
 pub(super) fn write(
     verb: &WhatIf,
-    base: &Base,
+    base: &Baseline,
     recorded: &Path,
     variants: &[Plan],
     to: &Path,
@@ -97,7 +97,7 @@ fn is_folder(path: &Path) -> bool {
 
 fn perfetto(
     verb: &WhatIf,
-    base: &Base,
+    base: &Baseline,
     recorded: &Path,
     configs: &[(String, String, Config)],
     path: &Path,
@@ -115,13 +115,14 @@ fn perfetto(
     };
     output::to_file(path, |mut out| {
         let first = options(0, "recorded");
-        let mut exporter = Exporter::new(&mut out, &base.answers, first).map_err(failed)?;
+        let mut exporter =
+            Exporter::new(&mut out, base.recorded().answers(), first).map_err(failed)?;
         let mut source = input::open(recorded, &verb.source(recorded), None)?;
         input::drive("exporting", &mut *source, |event, source| {
             exporter.event(event, source.names()).map_err(failed)
         })?;
         exporter.finish().map_err(failed)?;
-        let answers = of_a_replay(&base.answers);
+        let answers = of_a_replay(base.recorded().answers());
         for (number, (name, _, config)) in (1..).zip(configs) {
             let run = options(number, name);
             let mut exporter = Exporter::new(&mut out, &answers, run).map_err(failed)?;
@@ -173,7 +174,7 @@ where
 
 /// Replays, and gives every event to `to`; `failed` says what its errors are.
 fn forward<E>(
-    base: &Base,
+    base: &Baseline,
     config: &Config,
     failed: impl Fn(E) -> CliError,
     to: impl FnMut(&Event, &NameList) -> Result<(), E>,
@@ -183,16 +184,16 @@ fn forward<E>(
         names: NameList::default(),
         failed: None,
     };
-    let first_ns = base.answers.source.first_ns;
-    retold(&base.recording, config, first_ns, &mut sink)?;
+    let first_ns = base.recorded().answers().source.first_ns;
+    retold(base.recorded().recording(), config, first_ns, &mut sink)?;
     sink.failed.map_or(Ok(()), |error| Err(failed(error)))
 }
 
-fn trace_dat(base: &Base, config: &Config, path: &Path) -> Result<(), CliError> {
+fn trace_dat(base: &Baseline, config: &Config, path: &Path) -> Result<(), CliError> {
     let failed = |error: WriteError| CliError::WhatIf(format!("{}: {error}", path.display()));
     output::to_file(path, |out| {
         let options = write::Options {
-            cpus: base.recording.cpus,
+            cpus: base.recorded().recording().cpus,
             ..write::Options::default()
         };
         let mut writer = TraceDatWriter::new(out, options).map_err(failed)?;

@@ -1,0 +1,124 @@
+//! A group's part that is folded up when its task has moved away, and unfolded when it comes back,
+//! is as one that stayed.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use stealtime_hypervisor::fair::{
+    Attr, Block, CgroupMode, Config, Fair, Feature, GroupId, PickMode, RqId, TaskId, TaskState,
+};
+
+const CPUS: usize = 4;
+
+fn roll(state: &mut u64, sides: usize) -> usize {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % sides
+}
+
+struct Host {
+    fair: Fair,
+    rqs: Vec<RqId>,
+    tasks: Vec<(TaskId, GroupId)>,
+}
+
+/// Threads in groups of their own under a group each for two VMs.
+fn host(mode: PickMode, cgroups: CgroupMode, lean: bool) -> Host {
+    let mut config = Config::linux_7_2(16);
+    config.features = config.features.with(Feature::Hrtick);
+    config.cgroup_mode = cgroups;
+    let mut fair = Fair::new(config).unwrap();
+    if lean {
+        fair.set_lean();
+    }
+    let rqs: Vec<RqId> = (0..CPUS).map(|_| fair.create_rq(mode).unwrap()).collect();
+    let mut tasks = Vec::new();
+    let slice = fair.create_group(None).unwrap();
+    for _ in 0..2 {
+        let scope = fair.create_group(Some(slice)).unwrap();
+        let vm = fair.create_group(Some(scope)).unwrap();
+        // Fewer than there are CPUs: whole VMs leave one.
+        for n in 0..3 {
+            let own = fair.create_group(Some(vm)).unwrap();
+            let task = fair.create_task(Attr::default(), Some(own)).unwrap();
+            fair.extend_group(own, rqs[n % CPUS]).unwrap();
+            fair.fork(task, rqs[n % CPUS], 0).unwrap();
+            tasks.push((task, own));
+        }
+    }
+    for &rq in &rqs {
+        fair.pick(rq, 0).unwrap();
+    }
+    Host { fair, rqs, tasks }
+}
+
+impl Host {
+    /// One random step at `now`; what can be seen of it.
+    fn step(&mut self, dice: &mut u64, now: u64) -> String {
+        let fair = &mut self.fair;
+        let (task, own) = self.tasks[roll(dice, self.tasks.len())];
+        let rq = self.rqs[roll(dice, CPUS)];
+        let view = fair.view(task).unwrap();
+        let idle = fair.running(rq).unwrap().is_none();
+        match roll(dice, 8) {
+            0 => format!("{:?}", fair.tick(rq, now)),
+            1 | 2 if !idle => {
+                let block = fair.block(rq, Block::Sleep, now);
+                format!("{block:?} {:?}", fair.pick(rq, now))
+            }
+            3 if view.entity.on_rq && !view.running => {
+                fair.detach(task, now).unwrap();
+                fair.extend_group(own, rq).unwrap();
+                format!("{:?}", fair.attach(task, rq, now))
+            }
+            4 | 5 if view.state == TaskState::Asleep => {
+                let there = fair.delayed_on(task).unwrap().unwrap_or(rq);
+                fair.extend_group(own, there).unwrap();
+                format!("{:?}", fair.wake(task, there, now))
+            }
+            6 if roll(dice, 4) == 0 => {
+                let shares = 1024 * (512 + roll(dice, 1024) as u64);
+                format!("{:?}", fair.set_shares(own, shares, now))
+            }
+            _ => format!("{:?}", fair.pick(rq, now)),
+        }
+    }
+
+    fn seen(&self) -> String {
+        let views = self.tasks.iter().map(|t| self.fair.view(t.0).unwrap());
+        format!("{:?}", views.collect::<Vec<_>>())
+    }
+}
+
+#[test]
+fn a_folded_part_is_as_one_that_stayed() {
+    let steps = if cfg!(miri) { 500 } else { 8_000 };
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        for cgroups in [CgroupMode::Smp, CgroupMode::Max, CgroupMode::Concur] {
+            let (mut kept, mut folds) = (host(mode, cgroups, false), host(mode, cgroups, true));
+            let (mut dice, mut now, mut folded) = (7, 0, 0);
+            for n in 0..steps {
+                now += roll(&mut dice, 3_000_000) as u64;
+                let mut same = dice;
+                let was = kept.step(&mut dice, now);
+                let is = folds.step(&mut same, now);
+                assert_eq!(was, is, "step {n}, {mode:?}");
+                for i in 0..folds.tasks.len() {
+                    let (task, own) = folds.tasks[i];
+                    let parts = |h: &Host| {
+                        let there = h
+                            .rqs
+                            .iter()
+                            .filter(|&&rq| h.fair.queue(rq, Some(own)).is_ok());
+                        there.count()
+                    };
+                    let before = parts(&folds);
+                    folds.fair.compact_group(task).unwrap();
+                    folded += before - parts(&folds);
+                }
+                assert_eq!(kept.seen(), folds.seen(), "step {n}, {mode:?}");
+            }
+            assert!(folds.rqs.iter().all(|&rq| folds.fair.consistent(rq)));
+            assert!(folded > steps / 50, "{mode:?}: {folded}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Predictions next to recordings made with the change.
+
+use stealtime_whatif::Observed;
+
+use crate::html::{Page, Table};
+use crate::whatif_text::{spread, summary, yes};
+
+/// For a page.
+pub(super) fn table(page: &mut Page, seen: &Observed) {
+    page.section(format!("Seen, of {}", seen.variant));
+    page.text(summary(seen));
+    let mut table = Table::new(
+        "Predicted and seen, in ms per second of all vCPUs of a VM",
+        &[
+            "VM",
+            "quantity",
+            "predicted",
+            "±",
+            "seen",
+            "spread",
+            "right",
+        ],
+        2,
+    );
+    for row in &seen.rows {
+        table.row([
+            row.vm.as_str().into(),
+            row.quantity.into(),
+            format!("{:+.1}", row.predicted.mean).into(),
+            format!("{:.1}", row.predicted.half_width.unwrap_or(0.0)).into(),
+            format!("{:+.1}", row.seen).into(),
+            spread(row).into(),
+            yes(row).into(),
+        ]);
+    }
+    page.table(table);
+}

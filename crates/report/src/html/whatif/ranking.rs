@@ -1,0 +1,269 @@
+//! Variants by what they give and take, as charts and a table of a page.
+
+use stealtime_whatif::{Auto, Effect, Gain, HOST_TASKS, Outcome, Variant, Word, ranked as rank};
+
+use crate::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
+use crate::whatif_text::{LEGEND, WORDS, estimate, interval, signed, word};
+
+/// Rows of a chart; the table has all.
+const MOST_ROWS: usize = 60;
+
+/// What `--auto` tried, ranked.
+pub(super) fn auto(auto: &Auto, page: &mut Page) {
+    page.section("What was tried, the best first");
+    if auto.tried.is_empty() {
+        page.text("Nothing to try: no time of 1 % or more is lost to what a replay can change.");
+    } else {
+        page.text(format!(
+            "{} changes, each alone{}, {} replays of each.",
+            auto.tried.len(),
+            match auto.on_top_of.is_empty() {
+                true => String::new(),
+                false => format!(" on top of {}", auto.on_top_of),
+            },
+            auto.seeds
+        ));
+        ranked(&auto.rows(), page);
+        reasons(auto, page);
+    }
+    if !auto.cannot.is_empty() {
+        let heads = ["knobs or settings", "why a replay does not tell", "instead"];
+        let mut table = Table::new("Not for a replay to answer", &heads, 3);
+        for one in &auto.cannot {
+            table.row([&one.what, &one.why, &one.instead].map(|text| text.as_str().into()));
+        }
+        page.table(table);
+    }
+}
+
+/// The variants of a grid, ranked.
+pub(super) fn grid(variants: &[Variant], page: &mut Page) {
+    page.section("All variants, the best first");
+    ranked(&rank(variants), page);
+}
+
+fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
+    page.note(LEGEND);
+    page.note(WORDS);
+    net(rows, page);
+    let more = match rows.len() {
+        all if all > MOST_ROWS => format!(" (the first {MOST_ROWS} of {all})"),
+        _ => String::new(),
+    };
+    let names = |(at, (name, _)): (usize, &(&str, &Gain))| format!("{}. {name}", at + 1);
+    let shown = || rows.iter().enumerate().take(MOST_ROWS);
+    type Of = fn(&Gain) -> (&Effect, String);
+    let charts: [(&str, &str, Of); 2] = [
+        (
+            "Waiting given back to all VMs",
+            "waiting given back, ms a second",
+            |gain| (&gain.given_back, loses(gain)),
+        ),
+        (
+            "CPU time of the host freed",
+            "CPU time freed, ms a second",
+            |gain| (&gain.cpu_freed, String::new()),
+        ),
+    ];
+    for (title, axis, of) in charts {
+        let bars = shown().map(|row| {
+            let (effect, loses) = of(row.1.1);
+            Interval {
+                name: names(row),
+                value: effect.change.mean,
+                half_width: effect.change.half_width,
+                published: None,
+                mark: mark(effect.word, effect.is_relevant),
+                says: format!("{} {}{loses}", interval(effect), means(effect.word)),
+            }
+        });
+        let bars: Vec<Interval> = bars.collect();
+        if bars.iter().all(|bar| bar.value == 0.0) {
+            continue;
+        }
+        page.chart(
+            format!("{title}; higher is better{more}"),
+            format!("{title} by each change, with 95 % intervals; the table has the numbers."),
+            Chart::Intervals {
+                axis: Axis::plain(axis, ""),
+                rows: bars,
+            },
+        );
+    }
+    losers(rows, &more, page);
+    table(rows, page);
+}
+
+/// What each change comes to, which ranks them.
+fn net(rows: &[(&str, &Gain)], page: &mut Page) {
+    let shown = rows.iter().enumerate().take(MOST_ROWS);
+    let bars = shown.map(|(at, (name, gain))| Interval {
+        name: format!("{}. {name}", at + 1),
+        value: gain.net,
+        half_width: gain.net_change.half_width,
+        published: None,
+        mark: mark(gain.net_word, gain.is_relevant),
+        says: format!(
+            "{} {}{}",
+            estimate(&gain.net_change),
+            word(gain.outcome),
+            loses(gain)
+        ),
+    });
+    page.chart(
+        "Net; higher is better",
+        "What each change comes to, with 95 % intervals; the table has the numbers.",
+        Chart::Intervals {
+            axis: Axis::plain("net, ms a second", ""),
+            rows: bars.collect(),
+        },
+    );
+}
+
+/// What each change takes, as bars of parts.
+fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
+    let lost = |effect: &Effect| match effect.word {
+        Word::Worse => -effect.change.mean,
+        _ => 0.0,
+    };
+    let vms = |gain: &Gain| gain.vms.iter().map(|vm| lost(&vm.given_back)).sum::<f64>();
+    let undone = |gain: &Gain| {
+        let vms = gain.vms.iter().map(|vm| lost(&vm.work));
+        vms.sum::<f64>() + lost(&gain.host_tasks_work)
+    };
+    let part = |name: &str, color, of: &dyn Fn(&Gain) -> f64| Part {
+        name: name.to_owned(),
+        color,
+        values: rows.iter().take(MOST_ROWS).map(|row| of(row.1)).collect(),
+    };
+    let parts: Vec<Part> = vec![
+        part("VMs wait longer", Color::Preempted, &vms),
+        part("tasks of the host wait longer", Color::Waking, &|gain| {
+            lost(&gain.host_tasks)
+        }),
+        part("less work done", Color::Blocked, &undone),
+    ];
+    if parts
+        .iter()
+        .flat_map(|part| &part.values)
+        .all(|value| *value == 0.0)
+    {
+        return;
+    }
+    let names = rows.iter().take(MOST_ROWS).enumerate();
+    page.chart(
+        format!("What others lose by it; lower is better{more}"),
+        "Bars for each change: how much longer VMs and tasks of the host wait, and how much less work is done, \
+         where that is more than noise; the table has the numbers.",
+        Chart::Stacked {
+            axis: Axis::plain("lost, ms a second", ""),
+            rows: names.map(|(at, row)| format!("{}. {}", at + 1, row.0)).collect(),
+            parts: parts
+                .into_iter()
+                .filter(|part| part.values.iter().any(|value| *value > 0.0))
+                .collect(),
+            most: None,
+        },
+    );
+}
+
+const fn mark(word: Word, is_relevant: bool) -> Mark {
+    match word {
+        Word::Better | Word::Worse if !is_relevant => Mark::Plain,
+        Word::Better => Mark::Better,
+        Word::Worse => Mark::Worse,
+        Word::Same | Word::WithinNoise | Word::BelowError | Word::Unknown => Mark::Noise,
+    }
+}
+
+/// What a variant means, as a mark: green and red are for what is more than noise, and enough to matter.
+pub(super) const fn outcome_mark(gain: &Gain) -> Mark {
+    match gain.outcome {
+        Outcome::Same | Outcome::WithinNoise | Outcome::BelowError => Mark::Noise,
+        _ if !gain.is_relevant => Mark::Plain,
+        Outcome::Mixed => Mark::Plain,
+        Outcome::Better | Outcome::LessCpu | Outcome::Worse => mark(gain.net_word, true),
+    }
+}
+
+const fn means(word: Word) -> &'static str {
+    match word {
+        Word::Better => "better",
+        Word::Worse => "worse",
+        Word::Same => "the same",
+        Word::WithinNoise => "within noise",
+        Word::BelowError => "less than the replay is off by itself",
+        Word::Unknown => "one replay only",
+    }
+}
+
+fn loses(gain: &Gain) -> String {
+    gain.most_lost().map_or(String::new(), |lost| {
+        let verb = if lost.who == HOST_TASKS {
+            "lose"
+        } else {
+            "loses"
+        };
+        format!("; {} {verb} {:.1}", lost.who, -lost.change.mean)
+    })
+}
+
+/// What a variant gives and takes, as a sentence.
+pub(super) fn sentence(gain: &Gain) -> String {
+    format!(
+        "Net {} ms a second, {}: waiting given back {}, CPU time freed {}, work {}{}.",
+        estimate(&gain.net_change),
+        word(gain.outcome),
+        interval(&gain.given_back),
+        interval(&gain.cpu_freed),
+        interval(&gain.work),
+        loses(gain)
+    )
+}
+
+fn table(rows: &[(&str, &Gain)], page: &mut Page) {
+    let heads = [
+        "#",
+        "change",
+        "means",
+        "loses most",
+        "net",
+        "given back",
+        "CPU freed",
+        "work",
+        "host's tasks wait",
+    ];
+    let mut table = Table::new("Ranking", &heads, 4);
+    for (at, (name, gain)) in (1..).zip(rows) {
+        let lost = gain.most_lost().map_or_else(
+            || "-".to_owned(),
+            |lost| format!("{} {:.1}", lost.who, -lost.change.mean),
+        );
+        let at: usize = at;
+        table.row([
+            at.to_string().into(),
+            (*name).into(),
+            Cell {
+                text: word(gain.outcome).to_owned(),
+                below: String::new(),
+                mark: Some(outcome_mark(gain)),
+            },
+            lost.into(),
+            estimate(&gain.net_change).into(),
+            interval(&gain.given_back).into(),
+            interval(&gain.cpu_freed).into(),
+            signed(gain.work.change.mean).into(),
+            signed(-gain.host_tasks.change.mean).into(),
+        ]);
+    }
+    page.table(table);
+}
+
+fn reasons(auto: &Auto, page: &mut Page) {
+    let heads = ["changes", "tried because"];
+    let mut table = Table::new("Why these", &heads, 2);
+    for (ranks, why) in auto.reasons() {
+        table.row([ranks.into(), why.into()]);
+    }
+    page.table(table);
+}

@@ -1,0 +1,34 @@
+//! Predictions beside what was seen, as a table.
+
+use std::fmt::Write as _;
+
+use stealtime_whatif::Observed;
+
+use super::paragraph;
+use crate::escape;
+use crate::whatif_text::{spread, summary, yes};
+
+/// For a terminal.
+pub(super) fn table(out: &mut String, seen: &Observed) {
+    let _ = writeln!(out, "\nSeen, of {}", escape::terminal(&seen.variant));
+    paragraph(
+        out,
+        "  ",
+        "In ms per second of all vCPUs of a VM: recorded with the change less recorded without.",
+    );
+    out.push_str("  VM            quantity        predicted        seen   spread  right\n");
+    for row in &seen.rows {
+        let _ = writeln!(
+            out,
+            "  {:<13} {:<10} {:>+9.1} ±{:<8.1} {:>+7.1} {:>8}  {}",
+            escape::short(&row.vm, 13),
+            row.quantity,
+            row.predicted.mean,
+            row.predicted.half_width.unwrap_or(0.0),
+            row.seen,
+            spread(row),
+            yes(row),
+        );
+    }
+    paragraph(out, "  ", &summary(seen));
+}

@@ -1,0 +1,184 @@
+//! Variants by what they give and take, as tables.
+
+use std::fmt::Write as _;
+
+use stealtime_whatif::{Auto, Gain, TOO_FAR, Variant, VmEffect, Word, ranked};
+
+use super::paragraph;
+use crate::escape;
+use crate::units::wrap;
+use crate::whatif_text::{LEGEND, WORDS, amount, estimate, interval, signed, word};
+
+/// Columns for the name of a change.
+const NAME: usize = 27;
+/// Rows of a grid; all are in the JSON and the first ones in a report.
+const MOST_ROWS: usize = 60;
+
+/// What `--auto` found.
+pub(super) fn auto(out: &mut String, auto: &Auto, close: bool) {
+    if auto.tried.is_empty() {
+        out.push_str(
+            "\nNothing to try: no time of 1% or more is lost to what a replay can change\n",
+        );
+    } else {
+        let title = format!(
+            "Tried: {} changes, each alone{}, {} replays of each ({} replays in all)",
+            auto.tried.len(),
+            match auto.on_top_of.is_empty() {
+                true => String::new(),
+                false => format!(" on top of {}", auto.on_top_of),
+            },
+            auto.seeds,
+            auto.replays
+        );
+        ranking(out, &title, &auto.rows(), close);
+        if auto.left_out > 0 {
+            let _ = writeln!(out, "  {} more were left out", auto.left_out);
+        }
+        by_vm(out, auto);
+        reasons(out, auto);
+    }
+    cannot(out, auto);
+}
+
+/// All variants of a grid, the best first.
+pub(super) fn grid(out: &mut String, variants: &[Variant], close: bool) {
+    let mut rows = ranked(variants);
+    rows.truncate(MOST_ROWS);
+    let title = format!("{} variants, the best first", variants.len());
+    ranking(out, &title, &rows, close);
+    if variants.len() > MOST_ROWS {
+        let more = variants.len() - MOST_ROWS;
+        let _ = writeln!(
+            out,
+            "  {more} more give less; --json has all, in the order of the grid"
+        );
+    }
+}
+
+fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)], close: bool) {
+    out.push('\n');
+    paragraph(out, "", title);
+    paragraph(out, "  ", LEGEND);
+    let _ = writeln!(
+        out,
+        " #  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} loses most",
+        "change", "net", "given back", "freed", "work", "means"
+    );
+    for (at, (name, gain)) in (1..).zip(rows) {
+        row(out, at, name, gain);
+    }
+    paragraph(out, "  ", WORDS);
+    if !close {
+        paragraph(out, "  ", &format!("Note: {TOO_FAR}."));
+    }
+}
+
+fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
+    let lost = gain.most_lost().map_or("-".to_owned(), |lost| {
+        let who = escape::short(&lost.who, 10);
+        format!("{who} {}", amount(-lost.change.mean))
+    });
+    // A pin stays in one piece.
+    let name = escape::terminal(name).replace("pin ", "pin\u{a0}");
+    let lines = wrap(&name, NAME).into_iter();
+    let mut lines = lines.map(|line| line.replace('\u{a0}', " "));
+    let _ = writeln!(
+        out,
+        "{rank:>2}  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} {lost}",
+        lines.next().unwrap_or_default(),
+        estimate(&gain.net_change),
+        signed(gain.given_back.change.mean),
+        signed(gain.cpu_freed.change.mean),
+        signed(gain.work.change.mean),
+        word(gain.outcome),
+    );
+    for line in lines {
+        let _ = writeln!(out, "      {line}");
+    }
+}
+
+/// Whether a VM's row says anything.
+fn stands_out(vm: &VmEffect) -> bool {
+    let words = [vm.given_back.word, vm.work.word, vm.wakeup_p99_us.word];
+    words
+        .iter()
+        .any(|word| matches!(word, Word::Better | Word::Worse))
+}
+
+fn by_vm(out: &mut String, auto: &Auto) {
+    if !auto
+        .tried
+        .iter()
+        .any(|tried| tried.gain.vms.iter().any(stands_out))
+    {
+        out.push_str("\nNo VM gains or loses more than noise and than what the replay is off by\n");
+        return;
+    }
+    out.push_str(
+        "\nBy VM, where it gains or loses more than noise and than the replay is off by\n",
+    );
+    let _ = writeln!(
+        out,
+        "   #  {:<12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<15}",
+        "VM", "waits, ms/s", "given back", "", "work", "", "p99 wakeup, us"
+    );
+    for (at, tried) in auto.tried.iter().enumerate() {
+        for vm in tried.gain.vms.iter().filter(|vm| stands_out(vm)) {
+            vm_row(out, at + 1, vm);
+        }
+    }
+}
+
+fn vm_row(out: &mut String, rank: usize, vm: &VmEffect) {
+    let (given, p99) = (&vm.given_back, &vm.wakeup_p99_us);
+    let wakeups = match p99.before == 0.0 && p99.after == 0.0 {
+        true => ("-".to_owned(), ""),
+        false => (
+            format!("{:.0} > {:.0}", p99.before, p99.after),
+            meaning(p99.word),
+        ),
+    };
+    let line = format!(
+        "  {rank:>2}  {:<12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<13} {}",
+        escape::short(&given.who, 12),
+        format!("{:.1} > {:.1}", given.before, given.after),
+        interval(given),
+        meaning(given.word),
+        signed(vm.work.change.mean),
+        meaning(vm.work.word),
+        wakeups.0,
+        wakeups.1,
+    );
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+const fn meaning(word: Word) -> &'static str {
+    match word {
+        Word::Better => "better",
+        Word::Worse => "worse",
+        Word::Same => "the same",
+        Word::WithinNoise => "noise",
+        Word::BelowError => "< error",
+        Word::Unknown => "unknown",
+    }
+}
+
+fn reasons(out: &mut String, auto: &Auto) {
+    out.push_str("\nTried because\n");
+    for (ranks, why) in auto.reasons() {
+        paragraph(out, "  ", &format!("{ranks}: {why}"));
+    }
+}
+
+fn cannot(out: &mut String, auto: &Auto) {
+    if auto.cannot.is_empty() {
+        return;
+    }
+    out.push_str("\nNot for a replay to answer\n");
+    for one in &auto.cannot {
+        let text = format!("{}: {}. Instead: {}", one.what, one.why, one.instead);
+        paragraph(out, "  ", &text);
+    }
+}

@@ -1,0 +1,149 @@
+//! Words of `whatif` that terminal and page share.
+
+use stealtime_lab::stats::{Estimate, Verdict};
+use stealtime_whatif::{
+    Closeness, Delta, Document, Effect, Gain, Observed, ObservedRow, Outcome, Waits,
+};
+
+/// What a result is that was stopped.
+pub(crate) const PARTIAL: &str =
+    "Partial: stopped before all variants were replayed; those above were, with all seeds.";
+
+/// What all numbers are of a recording that was not read whole.
+pub(crate) const PARTIAL_RECORDING: &str =
+    "Partial: less was read than was recorded; all below is of what was read.";
+
+/// What the columns are.
+pub(crate) const LEGEND: &str = "All in ms per second. Net: given back and freed, less work that is not \
+    done any more and what the host's tasks wait longer. Variants are ranked by it, and its 95% interval \
+    decides what they mean. Given back: waiting for a CPU that the vCPUs of all VMs are spared. Freed: \
+    CPU time of the host that is not spent in halts any more, on polling or on sleeping. Work: how much \
+    more (+) or less (-) of the recorded work all get done. Loses most: the VM, or the host's tasks with \
+    VMMs' other threads among them, by waiting longer or by getting less done.";
+
+/// What the words are.
+pub(crate) const WORDS: &str = "better, worse: the net interval leaves out 0. mixed: some gain, some lose. \
+    less CPU: CPU time is freed, no VM gains or loses beyond noise. noise: the net interval includes 0. \
+    < error: less than the replay as recorded is off by itself.";
+
+/// What was recorded.
+pub(crate) fn facts(document: &Document) -> String {
+    format!(
+        "{:.3} s, {} CPUs, {} events",
+        document.span_ns as f64 / 1e9,
+        document.cpus,
+        document.events
+    )
+}
+
+/// How many waits are understood.
+pub(crate) fn waits(waits: &Waits) -> String {
+    format!(
+        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} by nobody known)",
+        waits.resolved_percent, waits.edges, waits.timers, waits.unknown
+    )
+}
+
+/// How far the replay is off.
+pub(crate) fn errors(error: &Closeness) -> String {
+    format!(
+        "median {:.1}%, p90 {:.1}%, worst {:.1}% of the span; exits by reason within {:.1}%",
+        error.median_percent, error.p90_percent, error.worst_percent, error.exits_worst_percent
+    )
+}
+
+/// What a difference means.
+pub(crate) fn delta_word(delta: &Delta) -> &'static str {
+    match delta.difference.verdict {
+        Verdict::Same => "the same",
+        Verdict::WithinNoise => "within noise",
+        _ if delta.below_error => "below the replay's error",
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Different => "different",
+        Verdict::Unknown => "one replay only",
+    }
+}
+
+/// What a variant comes to over all, with the parts of it; `None` where all is the same.
+pub(crate) fn net(gain: &Gain) -> Option<String> {
+    (gain.outcome != Outcome::Same).then(|| {
+        format!(
+            "net: {} ms per second ({}): waiting given back {}, CPU time freed {}, work {}",
+            estimate(&gain.net_change),
+            word(gain.outcome),
+            interval(&gain.given_back),
+            interval(&gain.cpu_freed),
+            interval(&gain.work),
+        )
+    })
+}
+
+/// A change with its interval.
+pub(crate) fn interval(effect: &Effect) -> String {
+    estimate(&effect.change)
+}
+
+/// The same of an estimate.
+pub(crate) fn estimate(estimate: &Estimate) -> String {
+    match estimate.half_width {
+        Some(half) => format!("{} ±{}", signed(estimate.mean), amount(half)),
+        None => signed(estimate.mean),
+    }
+}
+
+/// With a decimal below 1,000.
+pub(crate) fn amount(value: f64) -> String {
+    match value.abs() >= 999.95 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.1}"),
+    }
+}
+
+/// With its sign, and no sign where nothing shows.
+pub(crate) fn signed(value: f64) -> String {
+    match amount(value.abs()).as_str() {
+        "0.0" => "0.0".to_owned(),
+        text if value < 0.0 => format!("-{text}"),
+        text => format!("+{text}"),
+    }
+}
+
+/// What a variant means, in a word.
+pub(crate) const fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Better => "better",
+        Outcome::Mixed => "mixed",
+        Outcome::LessCpu => "less CPU",
+        Outcome::Same => "the same",
+        Outcome::WithinNoise => "noise",
+        Outcome::BelowError => "< error",
+        Outcome::Worse => "worse",
+    }
+}
+
+pub(crate) fn spread(row: &ObservedRow) -> String {
+    row.spread
+        .map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}"))
+}
+
+pub(crate) const fn yes(row: &ObservedRow) -> &'static str {
+    if row.is_right { "yes" } else { "no" }
+}
+
+pub(crate) fn summary(seen: &Observed) -> String {
+    let (right, rows) = (seen.right, seen.rows.len());
+    let (beyond, signs) = (seen.beyond_spread, seen.right_signs);
+    match seen.rows.iter().any(|row| row.spread.is_some()) {
+        true => format!(
+            "{right} of {rows} right: within 30% of what was seen, or within the spread, which is how \
+             far recordings that should be alike are from each other. Of {beyond} changes beyond the \
+             spread {signs} have the right sign."
+        ),
+        false => format!(
+            "{right} of {rows} right: within 30% of what was seen. Of {beyond} that changed {signs} have \
+             the right sign. How far recordings differ that should be alike is not known: give one more \
+             of each, by --again and --seen."
+        ),
+    }
+}

@@ -1,0 +1,191 @@
+//! A vCPU in guest mode: what the processor does there, and what leaves it.
+
+use super::run::{exited, vm_exit};
+use super::{Exit, Kvm, VcpuRun, ipiv};
+use crate::fault::Sim;
+use crate::guest::{Guests, Progress, SpinLimit, irq, spin};
+use crate::host::{Flow, Host};
+use crate::ids::{CpuNr, VcpuNr};
+
+/// Steps of a guest at one instant, at most: more are a program that takes no time.
+const MOST_STEPS: u32 = 1_000_000;
+
+/// The guest runs on from where it was.
+pub(crate) fn resume(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> Sim {
+    guests.resume(vcpu);
+    run_steps(kvm, guests, host, cpu, vcpu)
+}
+
+/// The guest's step in progress is over, or the preemption timer or the PLE window is.
+pub(crate) fn step(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> Sim<Flow> {
+    if end_ple_window(kvm, guests, host, cpu, vcpu) {
+        return exited(kvm, host, cpu, vcpu, Exit::Pause);
+    }
+    if guests.preemption_timer_fired(host, vcpu) {
+        guests.stop(host, cpu, vcpu);
+        vm_exit(kvm, host, cpu, vcpu, Exit::PreemptionTimer);
+        return Ok(Flow::Wait);
+    }
+    match guests.step_over(host, cpu, vcpu) {
+        Some(SpinLimit::Ple) => vm_exit(kvm, host, cpu, vcpu, Exit::Pause),
+        Some(_) => resume(kvm, guests, host, cpu, vcpu)?,
+        None => run_steps(kvm, guests, host, cpu, vcpu)?,
+    }
+    Ok(Flow::Wait)
+}
+
+/// Works off steps until one takes time or leaves the guest.
+fn run_steps(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> Sim {
+    let mut steps = 0u32;
+    loop {
+        steps += 1;
+        if steps > MOST_STEPS {
+            return Err(host
+                .clock
+                .no_progress("a guest's thread takes no time")
+                .into());
+        }
+        if guests.cpu(vcpu).takes_interrupts() {
+            if take_virtual_irq(kvm, guests, host, vcpu) {
+                continue;
+            }
+            if kvm.vcpus[vcpu].window {
+                vm_exit(kvm, host, cpu, vcpu, Exit::InterruptWindow);
+                return Ok(());
+            }
+        }
+        let exit = match guests.advance(host, cpu, vcpu)? {
+            Progress::More => continue,
+            Progress::Waits => return Ok(()),
+            Progress::Spin(awaited) => {
+                let window = kvm.vcpus[vcpu].ple.window();
+                if spin::spin(guests, host, cpu, vcpu, awaited, window)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            Progress::Exit(exit) => exit,
+        };
+        if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
+            kvm.vcpus[vcpu].books.sends(host.clock.now());
+        }
+        // An instruction without an exit has taken effect in the call, and the guest goes on.
+        if leaves_guest(kvm, guests, host, cpu, vcpu, exit)? {
+            vm_exit(kvm, host, cpu, vcpu, exit);
+            return Ok(());
+        }
+        if exit == Exit::Hlt {
+            guests.halt(host, cpu, vcpu);
+            return Ok(());
+        }
+    }
+}
+
+/// Whether an instruction leaves the guest. If not, its effect is done here.
+fn leaves_guest(
+    kvm: &mut Kvm,
+    guests: &Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    exit: Exit,
+) -> Sim<bool> {
+    let v = &mut kvm.vcpus[vcpu];
+    match exit {
+        Exit::Eoi if v.shared.apicv() => {
+            let eoi = v.lapic.virtual_eoi(&host.out.stats.mechanisms);
+            Ok(eoi.exits)
+        }
+        Exit::Eoi if guests.vm(v.vm).cfg.guest.pv_eoi => {
+            let source = v.posted.source(&v.shared, &host.out.stats.mechanisms);
+            v.lapic.eoi(&source);
+            // More to come: the hypervisor did not offer to skip the exit.
+            Ok(v.lapic.has_interrupt(&source).is_some())
+        }
+        Exit::Hlt => {
+            let guest = &guests.vm(v.vm).cfg.guest;
+            Ok(!(guest.hlt_in_guest || guest.mwait_in_guest))
+        }
+        Exit::Icr { vector, to: target } => {
+            ipiv::needs_icr_exit(kvm, guests, host, cpu, vcpu, vector, target)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Takes an interrupt that the virtual LAPIC delivers now, or that was injected.
+fn take_virtual_irq(kvm: &mut Kvm, guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> bool {
+    let v = &mut kvm.vcpus[vcpu];
+    let vector = if v.shared.apicv() {
+        v.lapic.virtual_deliver(&v.shared.irr)
+    } else {
+        v.inject.take()
+    };
+    let Some(vector) = vector else {
+        return false;
+    };
+    // The same vector may be posted again before the first one is taken: both then count.
+    let again = v.shared.desc.test_pir(vector) || v.shared.irr.snapshot().contains(vector);
+    match v.books.taken(host.clock.now(), vector, again) {
+        Some(waited) => {
+            let answers = &mut kvm.vms[v.vm].answers;
+            answers.interrupts.add(waited);
+            if let Some(response) = v.books.response(host.clock.now(), vector) {
+                answers.ipis.add(response);
+            }
+        }
+        None => host.checks.fail("interrupt-once", || {
+            format!("vector {vector} is taken and was not accepted")
+        }),
+    }
+    irq::interrupt(guests, host, vcpu, vector);
+    true
+}
+
+/// A spinner that has used up its window is on its way out of the guest. Whether it is.
+pub(crate) fn end_ple_window(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> bool {
+    let ends = spin::end_ple_window(guests, host, vcpu);
+    if ends {
+        let v = &mut kvm.vcpus[vcpu];
+        (v.run, v.exit) = (VcpuRun::Exiting, Exit::Pause);
+        host.disable_irqs(cpu);
+    }
+    ends
+}
+
+/// The line that a spinner reads has reached it.
+pub(crate) fn noticed(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+) -> Sim {
+    match spin::noticed(guests, host, vcpu) {
+        Some(cpu) => resume(kvm, guests, host, cpu, vcpu),
+        None => Ok(()),
+    }
+}

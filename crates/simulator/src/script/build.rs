@@ -1,0 +1,101 @@
+//! Making the tasks that run scripts.
+
+use stealtime_hypervisor::fair::weights::shares_of_cpu_weight;
+use stealtime_hypervisor::fair::{GroupId, Preempt};
+
+use super::{Moves, ScriptRunner, ScriptTask, Scripts, expect_tick};
+use crate::fault::Sim;
+use crate::host::{Body, Callback, CpuSet, Host, Hrtimer, Message, bandwidth};
+use crate::ids::CpuNr;
+
+/// The cgroups of a VM whose tasks run scripts.
+#[derive(Clone, Copy, Debug, Default)]
+struct ScriptGroups {
+    /// That of its vCPUs, or which holds one for each.
+    vcpus: Option<GroupId>,
+    /// That of its other threads.
+    others: Option<GroupId>,
+    limit: Option<u32>,
+}
+
+/// Tasks that do what was recorded.
+pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
+    let scripts = host.cfg.scripts.clone();
+    let groups = add_groups(host, &scripts)?;
+    for (index, config) in scripts.tasks.iter().enumerate() {
+        let vm_groups = config.vm.and_then(|vm| groups.get(vm as usize));
+        let vm_groups = vm_groups.copied().unwrap_or_default();
+        let group = match vm_groups.vcpus {
+            Some(vcpus) if config.vcpu.is_some() && scripts.vcpu_groups => {
+                Some(host.fair.create_group(Some(vcpus))?)
+            }
+            Some(vcpus) if config.vcpu.is_some() => Some(vcpus),
+            _ => vm_groups.others,
+        };
+        let allowed = if config.cpus.is_empty() {
+            CpuSet::ALL
+        } else {
+            CpuSet::of(&config.cpus)
+        };
+        let task = host.add_task(&config.name, group, config.nice, allowed, None)?;
+        let timer = host.timers.add(Hrtimer::new(Callback::Script(task)));
+        host.set_bandwidth(task, vm_groups.limit);
+        if config.moves != Moves::Scheduler {
+            host.keep(task);
+        }
+        if let Moves::Times(moves) = &config.moves
+            && let Some(&(time, _)) = moves.first()
+        {
+            host.clock.post(time, Message::ScriptMoves { task });
+        }
+        host.set_cpu(task, CpuNr(config.first_cpu));
+        let script = ScriptTask::new(config, timer, index);
+        host.set_body(task, Body::Script(Box::new(script)));
+        if let (Some(vm), Some(number)) = (config.vm, config.vcpu) {
+            runner.yields.add(vm, number, task);
+        }
+        // Where all requests count at once, no occasion is needed.
+        if host.cfg.knobs.sched.preempt == Preempt::Lazy {
+            expect_tick(host, task)?;
+        }
+        if config.starts_ns > 0 {
+            host.defer(task);
+            host.clock
+                .post(config.starts_ns, Message::StartScript { task });
+        }
+    }
+    Ok(())
+}
+
+/// The groups of each VM of scripts and its limit.
+fn add_groups(host: &mut Host<'_>, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> {
+    let any = scripts.groups.iter().any(Option::is_some);
+    let slice = match scripts.slice && any {
+        true => Some(host.fair.create_group(None)?),
+        false => None,
+    };
+    let mut groups = Vec::new();
+    for config in &scripts.groups {
+        let Some(config) = config else {
+            groups.push(ScriptGroups::default());
+            continue;
+        };
+        let group = host.fair.create_group(slice)?;
+        let shares = shares_of_cpu_weight(u64::from(config.cpu_weight));
+        host.fair.set_shares(group, shares, 0)?;
+        let limit = config
+            .cpu_max_ns
+            .map(|(quota, period)| bandwidth::limit(host, group, quota, period));
+        let (mut vcpus, mut rest) = (group, group);
+        if scripts.vcpu_groups {
+            vcpus = host.fair.create_group(Some(group))?;
+            rest = host.fair.create_group(Some(vcpus))?;
+        }
+        groups.push(ScriptGroups {
+            vcpus: Some(vcpus),
+            others: Some(rest),
+            limit,
+        });
+    }
+    Ok(groups)
+}

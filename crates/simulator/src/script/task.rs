@@ -1,0 +1,216 @@
+//! A task that runs a script: where it is, and what it has spent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stealtime_events::Tid;
+use stealtime_hypervisor::halt_poll::{Halt, HaltPoll};
+
+use super::moves::Timed;
+use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
+use crate::books::TaskBooks;
+use crate::ids::TimerNr;
+
+/// Where a script is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its next step is to be taken.
+    Steps,
+    /// It polls for what the step before waits for.
+    Polls,
+    /// It is about to sleep until then.
+    Blocks,
+    /// It sleeps.
+    Sleeps,
+}
+
+/// A halt that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Halting {
+    pub(super) halt: Halt,
+    /// When it began, in ns.
+    pub(super) since: u64,
+    /// How long it has polled, in ns.
+    pub(super) poll_ns: u64,
+    /// It is to go on.
+    pub(super) woken: bool,
+}
+
+/// A task that runs a script.
+#[derive(Debug)]
+pub(crate) struct ScriptTask {
+    pub(super) steps: Arc<[Step]>,
+    pub(super) next: usize,
+    /// Moves to come.
+    pub(super) moves: Timed,
+    /// It moves where its steps say so.
+    pub(super) moves_by_steps: bool,
+    pub(super) state: State,
+    pub(super) timer: TimerNr,
+    pub(super) halt_poll: HaltPoll,
+    pub(super) halt: Option<Halting>,
+    /// The last halt slept.
+    pub(super) slept: bool,
+    /// It has been woken, and is on its way through the kernel.
+    pub(super) waking: bool,
+    /// When its timer was set last, in ns.
+    pub(super) armed: u64,
+    /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
+    pub(super) alarm: Option<u64>,
+    pub(super) alarm_ns: u32,
+    pub(super) ticks: Option<Ticks>,
+    pub(super) then: Then,
+    /// The VM that it is a vCPU of.
+    pub(super) vcpu_of: Option<u32>,
+    /// Its number there.
+    pub(super) number: Option<u32>,
+    /// It has yielded its CPU as it spun.
+    pub(super) spun: bool,
+    /// How often its steps were done, and when the last time, in ns.
+    pub(super) passes: u32,
+    pub(super) pass_began: u64,
+    /// What the wait that goes on waits for: times alone are left, [`Until::Edge`] and [`Until::Work`].
+    pub(super) awaited: Until,
+    /// The wait that goes on, or that its alarm has interrupted, is over when its VM has computed for so
+    /// long in all, in ns.
+    pub(super) work_until: Option<u64>,
+    /// What it computes in the step that it takes, in ns.
+    pub(super) computes_ns: u64,
+    /// Index among the scripts.
+    pub(super) index: usize,
+    pub(super) running: Option<(Spent, u64)>,
+    /// It was to give its CPU up before the recorded host's interrupt that it handles.
+    pub(super) was_asked: bool,
+    /// An entry was emitted, and no exit since.
+    pub(super) in_guest: bool,
+    pub(super) spent: BTreeMap<Spent, (u64, u64)>,
+    pub(super) poll_ns: u64,
+    pub(super) sleeping_ns: u64,
+    pub(super) halts: u64,
+    pub(super) polled: u64,
+}
+
+/// What became of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScriptOutcome {
+    /// Index among the scripts.
+    pub index: usize,
+    /// Its task, as events name it.
+    pub tid: Tid,
+    /// Its time. Polling is part of `run_ns`.
+    pub books: TaskBooks,
+    /// Time on a CPU and number of stretches, by what it was for.
+    pub spent: BTreeMap<Spent, (u64, u64)>,
+    /// Polling in halts, in ns.
+    pub poll_ns: u64,
+    /// Time on a CPU of going to sleep in halts and of coming back, in ns.
+    pub sleeping_ns: u64,
+    /// Halts.
+    pub halts: u64,
+    /// Of them: ended by polling.
+    pub polled: u64,
+    /// Steps taken since they were last done.
+    pub steps: usize,
+    /// How often all were done.
+    pub passes: u32,
+    /// Steps there were.
+    pub of_steps: usize,
+    /// When it was through for the first time, in ns; `None` if it was not.
+    pub finished_ns: Option<u64>,
+}
+
+impl ScriptTask {
+    pub(crate) fn new(config: &ScriptConfig, timer: TimerNr, index: usize) -> Self {
+        Self {
+            steps: config.steps.clone(),
+            alarm_ns: config.alarm_ns,
+            ticks: config.ticks,
+            then: config.then,
+            vcpu_of: config.vm.filter(|_| config.vcpu.is_some()),
+            number: config.vcpu,
+            spun: false,
+            moves: Timed::new(&config.moves),
+            moves_by_steps: config.moves == Moves::Steps,
+            passes: 0,
+            pass_began: 0,
+            alarm: None,
+            next: 0,
+            state: State::Steps,
+            timer,
+            halt_poll: HaltPoll::default(),
+            halt: None,
+            slept: false,
+            waking: false,
+            armed: 0,
+            awaited: Until::Time(0),
+            work_until: None,
+            computes_ns: 0,
+            index,
+            running: None,
+            was_asked: false,
+            in_guest: false,
+            spent: BTreeMap::new(),
+            poll_ns: 0,
+            sleeping_ns: 0,
+            halts: 0,
+            polled: 0,
+        }
+    }
+
+    pub(crate) fn outcome(
+        &self,
+        tid: Tid,
+        books: TaskBooks,
+        finished_ns: Option<u64>,
+    ) -> ScriptOutcome {
+        ScriptOutcome {
+            index: self.index,
+            tid,
+            books,
+            spent: self.spent.clone(),
+            poll_ns: self.poll_ns,
+            sleeping_ns: self.sleeping_ns,
+            halts: self.halts,
+            polled: self.polled,
+            steps: self.next,
+            passes: self.passes,
+            of_steps: self.steps.len(),
+            finished_ns,
+        }
+    }
+
+    /// It handles an exit.
+    pub(crate) const fn in_kernel(&self) -> bool {
+        matches!(
+            self.running,
+            Some((Spent::Exit(_) | Spent::Interrupt(_), _))
+        )
+    }
+
+    /// It computes in the guest.
+    pub(super) fn in_guest(&self) -> bool {
+        self.state == State::Steps && matches!(self.running, Some((Spent::Guest, _)))
+    }
+
+    /// It is in the kernel, to go on in a moment or to sleep: not where a task without runtime
+    /// left stops.
+    pub(crate) fn on_halt(&self) -> bool {
+        self.in_kernel() || self.state != State::Steps
+    }
+
+    /// The point that the wait which goes on waits for.
+    pub(super) const fn awaited_edge(&self) -> Option<Edge> {
+        match self.awaited {
+            Until::Edge(edge) | Until::Work { edge, .. } => Some(edge),
+            _ => None,
+        }
+    }
+
+    pub(super) fn over(&mut self) {
+        if let Some((spent, ns)) = self.running.take() {
+            let sum = self.spent.entry(spent).or_default();
+            sum.0 += ns;
+            sum.1 += 1;
+        }
+    }
+}

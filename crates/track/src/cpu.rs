@@ -1,0 +1,166 @@
+//! One CPU of the host: its current task, its interrupts, its run queue of vCPUs.
+
+use crate::observer::CpuSpan;
+use crate::{Cause, ThreadIndex, VcpuIndex};
+
+/// Most waiters of one CPU whose waits are split by cause; further ones have the cause `UNKNOWN`.
+/// Each change of the current task visits all of them, so the list must not grow without bound.
+const MAX_WAITERS: usize = 1024;
+/// Deepest nesting of interrupts kept apart: hard interrupt, softirq, and one more each for NMIs and
+/// nested handlers.
+const MAX_DEPTH: usize = 4;
+
+/// An interrupt request that the current task has raised.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) time: u64,
+    pub(crate) vcpu: VcpuIndex,
+    /// The vector, `None` where the event does not have it.
+    pub(crate) vector: Option<u8>,
+}
+
+/// A task as a CPU keeps it, so that an event of the current task costs one comparison.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Current {
+    pub(crate) thread: ThreadIndex,
+    pub(crate) tid: i32,
+    pub(crate) vcpu: Option<VcpuIndex>,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cpu {
+    /// The task on it, `None` if not known.
+    pub(crate) current: Option<Current>,
+    /// Whether an event of it was seen.
+    pub(crate) is_seen: bool,
+    /// Time of its latest event.
+    pub(crate) last: u64,
+    /// When the current task was switched in.
+    switched: u64,
+    /// vCPUs in its run queue.
+    waiters: Vec<VcpuIndex>,
+    /// Interrupts being handled, innermost last.
+    nest: [Option<Cause>; MAX_DEPTH],
+    depth: usize,
+    /// The vCPU whose LAPIC timer is just expiring here.
+    pub(crate) expiring: Option<VcpuIndex>,
+    /// The IPI that the current vCPU's exit is about.
+    pub(crate) sent: Option<Sent>,
+    /// The current vCPU has just made an interrupt pending at the vCPU with this APIC id.
+    pub(crate) accepted: Option<u32>,
+}
+
+impl Cpu {
+    /// The current task as a vCPU.
+    #[inline]
+    pub(crate) fn vcpu(&self) -> Option<VcpuIndex> {
+        self.current.and_then(|current| current.vcpu)
+    }
+
+    /// The current task.
+    pub(crate) fn thread(&self) -> Option<ThreadIndex> {
+        self.current.map(|current| current.thread)
+    }
+
+    /// What has the CPU.
+    pub(crate) fn cause(&self) -> Cause {
+        let task = self.thread().map_or(Cause::UNKNOWN, Cause::task);
+        match self.depth {
+            0 => task,
+            depth => self.nest[depth.min(MAX_DEPTH) - 1].unwrap_or(Cause::UNKNOWN),
+        }
+    }
+
+    /// An interrupt handler begins.
+    pub(crate) fn enter(&mut self, cause: Cause) {
+        if let Some(slot) = self.nest.get_mut(self.depth) {
+            *slot = Some(cause);
+        }
+        self.depth = self.depth.saturating_add(1);
+    }
+
+    /// An interrupt handler ends.
+    pub(crate) fn leave(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// No handler runs, whatever was seen: an event in task context says so, or events were lost.
+    /// Time since the latest boundary then counts for the task.
+    pub(crate) fn leave_all(&mut self) {
+        self.depth = 0;
+    }
+
+    /// Whether an interrupt handler is known to run.
+    #[inline]
+    pub(crate) const fn in_interrupt(&self) -> bool {
+        self.depth > 0
+    }
+
+    /// vCPUs that wait for it.
+    #[inline]
+    pub(crate) fn waiters(&self) -> &[VcpuIndex] {
+        &self.waiters
+    }
+
+    /// Puts a vCPU into the run queue; `false` if it is full.
+    pub(crate) fn push_waiter(&mut self, vcpu: VcpuIndex) -> bool {
+        let fits = self.waiters.len() < MAX_WAITERS;
+        if fits {
+            self.waiters.push(vcpu);
+        }
+        fits
+    }
+
+    /// Takes a vCPU out of the run queue.
+    pub(crate) fn remove_waiter(&mut self, vcpu: VcpuIndex) {
+        if let Some(position) = self.waiters.iter().position(|&waiter| waiter == vcpu) {
+            self.waiters.swap_remove(position);
+        }
+    }
+
+    /// Takes all of them out.
+    pub(crate) fn take_waiters(&mut self) -> Vec<VcpuIndex> {
+        std::mem::take(&mut self.waiters)
+    }
+
+    /// The exit that a request belongs to is over.
+    #[inline]
+    pub(crate) fn end_request(&mut self) {
+        self.sent = None;
+        self.accepted = None;
+    }
+
+    /// The task on the CPU changes: the span of the one before, if that was known.
+    pub(crate) fn switch(&mut self, number: u16, now: u64, next: Current) -> Option<CpuSpan> {
+        let span = self.close(number, now);
+        self.current = Some(next);
+        self.switched = now;
+        self.expiring = None;
+        self.end_request();
+        span
+    }
+
+    /// What the CPU does since its latest event is not known: the span until then.
+    pub(crate) fn forget(&mut self, number: u16) -> Option<CpuSpan> {
+        let span = self.close(number, self.last);
+        let waiters = self.take_waiters();
+        *self = Self {
+            is_seen: true,
+            last: self.last,
+            waiters,
+            ..Self::default()
+        };
+        span
+    }
+
+    fn close(&self, number: u16, end: u64) -> Option<CpuSpan> {
+        let thread = self.thread()?;
+        Some(CpuSpan {
+            cpu: number,
+            thread,
+            start: self.switched,
+            end,
+        })
+    }
+}

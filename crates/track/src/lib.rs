@@ -1,0 +1,62 @@
+//! The scheduling state of a host, kept once: events in, closed spans out.
+//!
+//! ```text
+//!  events ──▶ Tracker ──▶ Observer: analysis sums spans, Perfetto prints them, the timeline paints them
+//! ```
+//!
+//! Everything that reads events asks the same questions: which task is current on this CPU, what does
+//! the scheduler do with this thread, what had the CPU that it waited for. [`Tracker`] follows the
+//! state and calls an [`Observer`] with what is over. A vCPU's thread goes through these states:
+//!
+//! ```text
+//!            first sign, or a loss
+//!                     │                    sched_switch, runnable
+//!  Unknown ───────────┼──────▶ Running ─────────────────────────▶ Preempted
+//!     ▲   shows up on │           │ ▲  sched_switch to it               │
+//!     │   a CPU       │           │ └───────────────────────────────────┤
+//!     │               │           ▼ sched_switch, asleep                │
+//!     └── lost ── any state    Sleeping ── sched_wakeup ──▶ Waking ─────┘
+//! ```
+//!
+//! While it runs it is in the guest or in an exit ([`Mode`]). A task that ends is `Dead`, from
+//! `sched_process_exit` or a switch with such a state on. These rules hold for all readers:
+//!
+//! - An event's task is current on the event's CPU. If another was, a switch is missing: nothing is
+//!   known of the old task since that CPU's latest event.
+//! - A loss makes unknown what was current on its CPU and what waited for it, since that CPU's latest
+//!   event. A wait that ended elsewhere meanwhile is retracted.
+//! - A thread that is first seen to be woken was asleep. A CPU's first task has run since the begin.
+//! - `prev_state` is read by [`SwitchOut`], thread ids by [`Threads`], names by [`names`].
+//!
+//! It does no I/O and depends on `events` alone. Each table has a limit; an observer that sets
+//! [`Observer::RECYCLES`] has numbers of dead threads given out again, so that an endless stream needs
+//! bounded memory.
+
+mod cause;
+mod cpu;
+mod int_map;
+mod links;
+mod loss;
+pub mod names;
+mod observer;
+mod reasons;
+mod switch;
+mod switch_out;
+mod threads;
+mod timers;
+mod tracker;
+mod vcpu;
+
+pub use cause::Cause;
+pub use int_map::IntMap;
+pub use links::Links;
+pub use observer::{
+    Accept, CpuSpan, Exit, FunctionSeen, Halt, Loss, Observer, Place, Retracted, Span, SwitchedOut,
+    Waker, Wakeup,
+};
+pub use reasons::{ReasonIndex, Reasons};
+pub use switch_out::SwitchOut;
+pub use threads::{Thread, ThreadIndex, Threads};
+pub use timers::Function;
+pub use tracker::{LONGEST_SILENCE_NS, Tracker};
+pub use vcpu::{Mode, Run, Vcpu, VcpuIndex};

@@ -1,0 +1,306 @@
+//! What the tracker says: spans that are closed, and what happens between them.
+
+use stealtime_events::exit_reason::Class;
+use stealtime_events::{Event, Names};
+
+use crate::{Cause, Function, Mode, ReasonIndex, Run, ThreadIndex, VcpuIndex};
+
+/// Where and when an event is. Times are in ns of the trace's clock and never go back: an event
+/// earlier than the one before it is taken as if it came at the same time.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// When.
+    pub time: u64,
+    /// The CPU.
+    pub cpu: u16,
+    /// The task that is current there.
+    pub thread: ThreadIndex,
+    /// The vCPU whose thread that is.
+    pub current: Option<VcpuIndex>,
+    /// The same, if the event is not an interrupt's.
+    pub own: Option<VcpuIndex>,
+}
+
+/// A part of the life of a vCPU's thread. Spans of one thread follow each other without a gap from
+/// its first sign to its end, and none is empty. A wait has several where what has the CPU changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// What the scheduler does with the thread.
+    pub run: Run,
+    /// What the thread does when it runs.
+    pub mode: Mode,
+    /// Begin.
+    pub start: u64,
+    /// End, after `start`.
+    pub end: u64,
+    /// The CPU that it runs on, waits for, or last ran on.
+    pub cpu: u16,
+    /// Of a wait: what had the CPU.
+    pub cause: Cause,
+}
+
+/// How long a task was current on a CPU. It can be empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuSpan {
+    /// The CPU.
+    pub cpu: u16,
+    /// The task.
+    pub thread: ThreadIndex,
+    /// Begin.
+    pub start: u64,
+    /// End.
+    pub end: u64,
+}
+
+/// A part of a wait that was reported as a [`Span`] and is not true: the CPU's events were lost
+/// meanwhile, so what it did is unknown.
+#[derive(Debug, Clone, Copy)]
+pub struct Retracted {
+    /// [`Run::Preempted`] or [`Run::Waking`].
+    pub run: Run,
+    /// Begin.
+    pub start: u64,
+    /// End.
+    pub end: u64,
+    /// The CPU.
+    pub cpu: u16,
+    /// What was reported to have it.
+    pub cause: Cause,
+}
+
+/// What woke a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waker {
+    /// Its LAPIC timer.
+    Timer,
+    /// An interrupt that another vCPU sent.
+    Ipi,
+    /// A hard interrupt or softirq.
+    Irq,
+    /// A task.
+    Task,
+    /// A task or an interrupt: the recording does not have which.
+    Unknown,
+}
+
+/// A thread that was woken got a CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct Wakeup {
+    /// What woke it.
+    pub waker: Waker,
+    /// When.
+    pub woken: u64,
+    /// When it got a CPU.
+    pub running: u64,
+    /// The CPU.
+    pub cpu: u16,
+    /// It waited for another CPU first, whose silence meanwhile can still turn out to be a loss.
+    pub is_doubted: bool,
+}
+
+/// A thread leaves its CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct SwitchedOut {
+    /// When it got the CPU.
+    pub start: u64,
+    /// When it leaves it.
+    pub end: u64,
+    /// The CPU.
+    pub cpu: u16,
+    /// What comes next there.
+    pub next: ThreadIndex,
+    /// [`Run::Preempted`] or [`Run::Sleeping`].
+    pub run: Run,
+    /// Whether it handles an exit of class [`Class::Halt`].
+    pub in_halt: bool,
+}
+
+/// `kvm_exit`.
+#[derive(Debug, Clone, Copy)]
+pub struct Exit {
+    /// Why.
+    pub reason: ReasonIndex,
+    /// What for.
+    pub class: Class,
+    /// The vector of a host interrupt, where the hardware gives it.
+    pub vector: Option<u8>,
+    /// The event's own time, which may lie before the trace's.
+    pub event_time: u64,
+}
+
+/// `kvm_vcpu_wakeup`: a halt is over.
+#[derive(Debug, Clone, Copy)]
+pub struct Halt {
+    /// When it began, not before the exit.
+    pub start: u64,
+    /// How long it lasted, as KVM says, in ns.
+    pub ns: u64,
+    /// It slept; otherwise all of it was polling.
+    pub waited: bool,
+    /// What the thread does.
+    pub mode: Mode,
+    /// Since when it has its CPU.
+    pub running_since: u64,
+    /// When its latest sleep began.
+    pub slept_at: u64,
+    /// Whether the trace has `sched_switch`, so that sleeps are known.
+    pub has_switches: bool,
+}
+
+/// A vector was set in a vCPU's IRR.
+#[derive(Debug, Clone, Copy)]
+pub struct Accept {
+    /// The vector.
+    pub vector: u8,
+    /// When the ICR was written for it.
+    pub sent: Option<u64>,
+    /// The hardware delivers it, without an injection.
+    pub by_hardware: bool,
+    /// The handler of the vCPU's LAPIC timer did it.
+    pub by_timer: bool,
+}
+
+/// Where a [`Function`] was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionSeen {
+    /// `hrtimer_start`.
+    Started,
+    /// `hrtimer_expire_entry`.
+    Expired,
+    /// `csd_function_entry`.
+    Called,
+}
+
+/// Events of a CPU were lost.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    /// The CPU.
+    pub cpu: u16,
+    /// When that shows.
+    pub time: u64,
+    /// How many; 0 if not known.
+    pub count: u64,
+    /// It was before the first event of the trace, so nothing is forgotten.
+    pub is_first: bool,
+}
+
+/// A reader of the tracker. Each method does nothing by default, and the compiler drops what a reader
+/// leaves out.
+///
+/// Calls come in the order of what they are about. `begins` is first; a vCPU's calls come after its
+/// `vcpu_found`.
+pub trait Observer {
+    /// Whether numbers of threads and vCPUs that are gone go to new ones, so that memory is bounded on
+    /// an endless stream. A reader that needs all of them at the end of a recording leaves it.
+    const RECYCLES: bool = false;
+
+    /// The first event of the trace.
+    fn begins(&mut self, time: u64, cpu: u16) {
+        let _ = (time, cpu);
+    }
+    /// There was no event from `start` to `end`, longer than any host is silent.
+    fn silence(&mut self, start: u64, end: u64, cpu: u16) {
+        let _ = (start, end, cpu);
+    }
+    /// A thread shows to be a vCPU. Numbers ascend from 0 without a gap; one that is recycled comes again.
+    fn vcpu_found(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// The trace has `sched_switch`: this is the first.
+    fn first_switch(&mut self) {}
+    /// A part of a vCPU thread's life is over.
+    fn span(&mut self, vcpu: VcpuIndex, span: &Span) {
+        let _ = (vcpu, span);
+    }
+    /// A part of a wait is not true.
+    fn retract(&mut self, vcpu: VcpuIndex, wait: &Retracted) {
+        let _ = (vcpu, wait);
+    }
+    /// A CPU's current task changes.
+    fn cpu_span(&mut self, span: &CpuSpan) {
+        let _ = span;
+    }
+    /// A vCPU's thread begins to wait for a CPU.
+    fn wait_begins(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// Its wait, of this kind, is over; all spans of it were reported.
+    fn wait_ends(&mut self, vcpu: VcpuIndex, run: Run) {
+        let _ = (vcpu, run);
+    }
+    /// It no longer waits for the CPU that it waited for: it waits for or runs on another one.
+    fn queue_left(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// It was woken and got a CPU.
+    fn woken(&mut self, vcpu: VcpuIndex, wakeup: &Wakeup) {
+        let _ = (vcpu, wakeup);
+    }
+    /// It leaves its CPU.
+    fn switched_out(&mut self, vcpu: VcpuIndex, switch: &SwitchedOut) {
+        let _ = (vcpu, switch);
+    }
+    /// It gets a CPU by a switch.
+    fn switched_in(&mut self, vcpu: VcpuIndex, time: u64, cpu: u16) {
+        let _ = (vcpu, time, cpu);
+    }
+    /// It is not known any more what it does.
+    fn sight_lost(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// It was known to be elsewhere or asleep and shows up on a CPU: what it did until now is not known.
+    fn found_running(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// It gets a CPU after a sleep whose end was lost.
+    fn wakeup_lost(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// Its thread has ended.
+    fn ended(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// `kvm_exit`.
+    fn exit(&mut self, vcpu: VcpuIndex, place: &Place, exit: &Exit) {
+        let _ = (vcpu, place, exit);
+    }
+    /// `kvm_entry`; `event_time` is the event's own time.
+    fn entry(&mut self, vcpu: VcpuIndex, place: &Place, event_time: u64) {
+        let _ = (vcpu, place, event_time);
+    }
+    /// A halt is over.
+    fn halt(&mut self, vcpu: VcpuIndex, place: &Place, halt: &Halt) {
+        let _ = (vcpu, place, halt);
+    }
+    /// A vCPU's LAPIC timer is armed.
+    fn timer_armed(&mut self, vcpu: VcpuIndex) {
+        let _ = vcpu;
+    }
+    /// A vCPU's LAPIC timer expires, at `now` of the timer's clock; it was to expire at `expires`.
+    fn timer_expires(&mut self, vcpu: VcpuIndex, place: &Place, now: u64, expires: u64) {
+        let _ = (vcpu, place, now, expires);
+    }
+    /// A function of an hrtimer or a call from another CPU.
+    fn function(&mut self, function: Function, seen: FunctionSeen, place: &Place) {
+        let _ = (function, seen, place);
+    }
+    /// Whether [`Observer::accepted`] is of use: finding the vCPU costs a look-up.
+    fn wants_accepted(&self) -> bool {
+        false
+    }
+    /// A vector was set in this vCPU's IRR.
+    fn accepted(&mut self, vcpu: VcpuIndex, place: &Place, accept: &Accept) {
+        let _ = (vcpu, place, accept);
+    }
+    /// Events were lost.
+    fn lost(&mut self, loss: &Loss) {
+        let _ = loss;
+    }
+    /// Each event of the host, after the tracker has taken it in.
+    fn event(&mut self, event: &Event, place: &Place, names: &dyn Names) {
+        let _ = (event, place, names);
+    }
+}
+
+/// Observes nothing.
+impl Observer for () {}

@@ -1,0 +1,457 @@
+//! What scheduler events do to the state of vCPU threads and CPUs.
+
+use stealtime_events::exit_reason::Class;
+use stealtime_events::{Event, Tid};
+
+use crate::cpu::Current;
+use crate::observer::{Observer, SwitchedOut, Waker, Wakeup};
+use crate::tracker::Tracker;
+use crate::{Cause, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, VcpuIndex};
+
+impl<O: Observer> Tracker<O> {
+    /// Reports a vCPU's time up to `now`.
+    #[inline]
+    pub(crate) fn settle(&mut self, vcpu: VcpuIndex, now: u64) {
+        let seen = &self.vcpus[vcpu.index()];
+        let cause = match seen.is_queued {
+            true => self.cpus[usize::from(seen.cpu)].cause(),
+            false => Cause::UNKNOWN,
+        };
+        self.report(vcpu, now, cause);
+    }
+
+    #[inline]
+    pub(crate) fn report(&mut self, vcpu: VcpuIndex, now: u64, cause: Cause) {
+        if let Some(span) = self.vcpus[vcpu.index()].close_span(now, cause) {
+            self.observer.span(vcpu, &span);
+        }
+    }
+
+    /// What has the CPU changes: until now the threads that wait for it waited for `cause`.
+    pub(crate) fn boundary(&mut self, cpu: u16, now: u64, cause: Cause) {
+        for &waiter in self.cpus[usize::from(cpu)].waiters() {
+            if let Some(span) = self.vcpus[waiter.index()].close_span(now, cause) {
+                self.observer.span(waiter, &span);
+            }
+        }
+    }
+
+    /// An interrupt handler begins, or ends (`None`).
+    pub(crate) fn on_interrupt(&mut self, number: u16, begins: Option<Cause>) {
+        let cpu = &self.cpus[usize::from(number)];
+        if !cpu.waiters().is_empty() {
+            self.boundary(number, self.now, cpu.cause());
+        }
+        let cpu = &mut self.cpus[usize::from(number)];
+        match begins {
+            Some(cause) => cpu.enter(cause),
+            None => cpu.leave(),
+        }
+    }
+
+    fn switch_cpu(&mut self, number: u16, next: Current) {
+        let cpu = &mut self.cpus[usize::from(number)];
+        if let Some(span) = cpu.switch(number, self.now, next) {
+            self.observer.cpu_span(&span);
+        }
+    }
+
+    /// The event's task is current on the event's CPU, which is news: a switch is missing, or it is the
+    /// CPU's first event.
+    pub(crate) fn make_current(&mut self, event: &Event) {
+        let (number, now) = (event.cpu.0, self.now);
+        let thread = self.threads.find(event.tid);
+        let next = self.threads.get(thread).vcpu;
+        let cpu = &mut self.cpus[usize::from(number)];
+        let (old, last, cause) = (cpu.current, cpu.last, cpu.cause());
+        let is_first = !std::mem::replace(&mut cpu.is_seen, true) && self.losses == 0;
+        if let Some(old) = old.filter(|_| self.has_switches) {
+            // The old task was here at the CPU's latest event, and nothing is known since.
+            self.boundary(number, last, cause);
+            self.boundary(number, now, Cause::UNKNOWN);
+            if let Some(old) = old.vcpu {
+                self.lose_sight(old, last);
+            }
+        } else {
+            self.boundary(number, now, Cause::UNKNOWN);
+        }
+        self.cpus[usize::from(number)].leave_all();
+        self.switch_cpu(
+            number,
+            Current {
+                thread,
+                tid: event.tid.0,
+                vcpu: next,
+            },
+        );
+        let Some(vcpu) = next else {
+            return;
+        };
+        let seen = &mut self.vcpus[vcpu.index()];
+        if is_first && seen.is_unborn {
+            // The CPU's first event is of this thread, so it has run here from the start.
+            seen.run = Run::Running;
+            seen.run_start = seen.since;
+            seen.is_unborn = false;
+            seen.cpu = number;
+            return;
+        }
+        self.find_running(vcpu, number);
+    }
+
+    /// A vCPU's thread shows up on a CPU without having been seen to be switched in.
+    pub(crate) fn find_running(&mut self, vcpu: VcpuIndex, cpu: u16) {
+        let now = self.now;
+        match self.vcpus[vcpu.index()].run {
+            Run::Dead => return,
+            Run::Running if !self.has_switches => {
+                // Switches are not recorded: it has run, or waited, all the time.
+                self.settle(vcpu, now);
+                self.vcpus[vcpu.index()].cpu = cpu;
+                return;
+            }
+            _ => {}
+        }
+        self.leave_queue(vcpu, now);
+        self.end_wait(vcpu);
+        if self.vcpus[vcpu.index()].run != Run::Unknown {
+            // What it did last, and until when, is not known.
+            self.vcpus[vcpu.index()].forget();
+            self.observer.found_running(vcpu);
+        }
+        self.report(vcpu, now, Cause::UNKNOWN);
+        let seen = &mut self.vcpus[vcpu.index()];
+        seen.since = seen.since.max(now);
+        seen.is_unborn = false;
+        seen.run = Run::Running;
+        seen.cpu = cpu;
+        seen.run_start = now;
+        seen.mode_start = now;
+    }
+
+    /// What a vCPU does is not known since `last`.
+    pub(crate) fn lose_sight(&mut self, vcpu: VcpuIndex, last: u64) {
+        self.settle(vcpu, last);
+        self.leave_queue(vcpu, last);
+        if self.vcpus[vcpu.index()].run != Run::Dead {
+            self.end_wait(vcpu);
+            self.vcpus[vcpu.index()].forget();
+            self.observer.sight_lost(vcpu);
+        }
+    }
+
+    fn end_wait(&mut self, vcpu: VcpuIndex) {
+        let seen = &self.vcpus[vcpu.index()];
+        if seen.is_waiting() {
+            self.observer.wait_ends(vcpu, seen.run);
+        }
+    }
+
+    /// Puts a waiting vCPU into a CPU's run queue.
+    fn enter_queue(&mut self, vcpu: VcpuIndex, target: u16) {
+        self.ensure_cpu(target);
+        let is_queued = self.cpus[usize::from(target)].push_waiter(vcpu);
+        let seen = &mut self.vcpus[vcpu.index()];
+        seen.cpu = target;
+        seen.queue_start = self.now;
+        seen.is_queued = is_queued;
+    }
+
+    /// Takes a vCPU out of the run queue that it stands in.
+    fn leave_queue(&mut self, vcpu: VcpuIndex, now: u64) {
+        if self.vcpus[vcpu.index()].is_waiting() {
+            self.settle(vcpu, now);
+        }
+        let seen = &mut self.vcpus[vcpu.index()];
+        if std::mem::take(&mut seen.is_queued) {
+            self.cpus[usize::from(seen.cpu)].remove_waiter(vcpu);
+        }
+    }
+
+    /// Begins a wait for a CPU.
+    fn begin_wait(&mut self, vcpu: VcpuIndex, run: Run, cpu: u16) {
+        let seen = &mut self.vcpus[vcpu.index()];
+        seen.run = run;
+        seen.wait_start = self.now;
+        self.observer.wait_begins(vcpu);
+        self.enter_queue(vcpu, cpu);
+    }
+
+    /// `sched_switch`.
+    pub(crate) fn on_switch(&mut self, number: u16, prev: Tid, next: Tid, prev_state: u32) {
+        let now = self.now;
+        let prev = self.threads.find(prev);
+        let mut thread = self.threads.find(next);
+        if self.threads.get(thread).dead {
+            // The dead are not switched in: the id was given out again.
+            thread = self.threads.born(next, Tid(0));
+        }
+        if !self.has_switches {
+            self.has_switches = true;
+            self.observer.first_switch();
+        }
+        let cpu = &mut self.cpus[usize::from(number)];
+        // No handler runs across a switch.
+        cpu.leave_all();
+        let cause = match cpu.thread() == Some(prev) {
+            true => Cause::task(prev),
+            false => Cause::UNKNOWN,
+        };
+        let (stale, last) = (cpu.vcpu(), cpu.last);
+        self.boundary(number, now, cause);
+        let leaving = self.threads.get(prev).vcpu;
+        if let Some(stale) = stale.filter(|_| stale != leaving) {
+            self.lose_sight(stale, last);
+        }
+        let how = SwitchOut::from_prev_state(prev_state);
+        if let Some(vcpu) = leaving {
+            self.switch_out(vcpu, number, thread, how);
+        }
+        if how.is_exited() {
+            self.on_death(prev);
+        }
+        let vcpu = self.threads.get(thread).vcpu;
+        self.switch_cpu(
+            number,
+            Current {
+                thread,
+                tid: next.0,
+                vcpu,
+            },
+        );
+        if let Some(vcpu) = vcpu {
+            self.switch_in(vcpu, number);
+        }
+    }
+
+    fn switch_out(&mut self, vcpu: VcpuIndex, cpu: u16, next: ThreadIndex, how: SwitchOut) {
+        let now = self.now;
+        match self.vcpus[vcpu.index()].run {
+            Run::Running => {}
+            Run::Dead => return,
+            _ => self.find_running(vcpu, cpu),
+        }
+        self.settle(vcpu, now);
+        let seen = &mut self.vcpus[vcpu.index()];
+        if seen.mode == Mode::Guest {
+            // An entry that was called off (there was work to do): it is not in the guest.
+            seen.mode = Mode::Exit(ReasonIndex::NO_EXIT);
+            seen.mode_start = now;
+        }
+        seen.cpu = cpu;
+        seen.woken_at = None;
+        let in_halt = match seen.mode {
+            Mode::Exit(reason) => self.reasons().class(reason) == Class::Halt,
+            _ => false,
+        };
+        let seen = &mut self.vcpus[vcpu.index()];
+        let run = match how.is_runnable() {
+            true => Run::Preempted,
+            false => Run::Sleeping,
+        };
+        self.observer.switched_out(
+            vcpu,
+            &SwitchedOut {
+                start: seen.run_start,
+                end: now,
+                cpu,
+                next,
+                run,
+                in_halt,
+            },
+        );
+        if run == Run::Preempted {
+            self.begin_wait(vcpu, run, cpu);
+        } else {
+            seen.run = run;
+            seen.sleep_losses = self.losses;
+            seen.slept_at = now;
+        }
+    }
+
+    fn switch_in(&mut self, vcpu: VcpuIndex, cpu: u16) {
+        let now = self.now;
+        let seen = &mut self.vcpus[vcpu.index()];
+        match (seen.run, seen.woken_at) {
+            (Run::Sleeping, Some(woken)) => {
+                // Only the begin of the wakeup was recorded: since then it was runnable.
+                self.report(vcpu, woken, Cause::UNKNOWN);
+                let seen = &mut self.vcpus[vcpu.index()];
+                seen.run = Run::Waking;
+                seen.wait_start = woken;
+                // A move may have settled sleep beyond that.
+                seen.queue_start = seen.since.max(woken);
+                seen.cpu = seen.woken_on;
+                self.lacks_wakeups = true;
+            }
+            (Run::Sleeping, None) if seen.sleep_losses != self.losses => {
+                // It was woken in what was lost, at an unknown time.
+                seen.run = Run::Unknown;
+                self.observer.wakeup_lost(vcpu);
+            }
+            (Run::Dead, _) => return,
+            (Run::Running, _) => {
+                seen.forget();
+                self.observer.found_running(vcpu);
+            }
+            _ => {}
+        }
+        self.leave_for(vcpu, cpu);
+        self.leave_queue(vcpu, now);
+        self.settle(vcpu, now);
+        self.end_wait(vcpu);
+        let seen = &mut self.vcpus[vcpu.index()];
+        if seen.run == Run::Waking
+            && let Some(waker) = seen.waker.take()
+        {
+            let woken = seen.woken_at.unwrap_or(seen.wait_start);
+            let wakeup = Wakeup {
+                waker,
+                woken,
+                running: now,
+                cpu,
+                is_doubted: seen.left_queue.is_some_and(|left| left.end > woken),
+            };
+            self.observer.woken(vcpu, &wakeup);
+        }
+        seen.run = Run::Running;
+        seen.is_unborn = false;
+        seen.woken_at = None;
+        seen.since = seen.since.max(now);
+        seen.cpu = cpu;
+        seen.run_start = now;
+        self.observer.switched_in(vcpu, now, cpu);
+    }
+
+    /// `sched_waking` of a vCPU's thread: in the waker's context, before the thread is put into a
+    /// run queue.
+    pub(crate) fn on_waking(&mut self, event: &Event, vcpu: VcpuIndex, target: u32) {
+        let waker = self.waker(event, vcpu);
+        let seen = &mut self.vcpus[vcpu.index()];
+        if matches!(seen.run, Run::Sleeping | Run::Unknown) {
+            seen.waker = Some(waker);
+            seen.woken_at = Some(self.now);
+            seen.woken_on = u16::try_from(target).unwrap_or(seen.cpu);
+            if self.lacks_wakeups {
+                self.on_wakeup(event, vcpu, target);
+            }
+        }
+    }
+
+    /// `sched_wakeup` of a vCPU's thread (`sched_waking` where the trace has no other): it stands
+    /// in the run queue of `target`.
+    pub(crate) fn on_wakeup(&mut self, event: &Event, vcpu: VcpuIndex, target: u32) {
+        let now = self.now;
+        let seen = &mut self.vcpus[vcpu.index()];
+        let target = u16::try_from(target).unwrap_or(seen.cpu);
+        match seen.run {
+            Run::Sleeping | Run::Unknown => {
+                if std::mem::take(&mut seen.is_unborn) {
+                    // The first sign of it is that it is woken: it was asleep.
+                    seen.run = Run::Sleeping;
+                }
+                let waker = self.waker(event, vcpu);
+                self.settle(vcpu, now);
+                let seen = &mut self.vcpus[vcpu.index()];
+                seen.waker.get_or_insert(waker);
+                seen.since = seen.since.max(now);
+                self.begin_wait(vcpu, Run::Waking, target);
+            }
+            Run::Waking if target != seen.cpu => self.requeue(vcpu, target),
+            _ => {}
+        }
+    }
+
+    /// What wakes a vCPU's thread by this event.
+    fn waker(&self, event: &Event, woken: VcpuIndex) -> Waker {
+        let cpu = &self.cpus[usize::from(event.cpu.0)];
+        let context = event.context;
+        if cpu.expiring == Some(woken) {
+            Waker::Timer
+        } else if context.in_interrupt() || cpu.in_interrupt() && !context.in_task() {
+            Waker::Irq
+        } else if cpu.vcpu().is_some_and(|vcpu| vcpu != woken) && cpu.accepted.is_some() {
+            Waker::Ipi
+        } else if context.in_task() {
+            Waker::Task
+        } else {
+            Waker::Unknown
+        }
+    }
+
+    fn leave_for(&mut self, vcpu: VcpuIndex, target: u16) {
+        if self.vcpus[vcpu.index()].leaves_queue_for(target, self.now) {
+            self.observer.queue_left(vcpu);
+        }
+    }
+
+    fn requeue(&mut self, vcpu: VcpuIndex, target: u16) {
+        self.leave_for(vcpu, target);
+        self.leave_queue(vcpu, self.now);
+        self.enter_queue(vcpu, target);
+    }
+
+    /// `sched_migrate_task`.
+    pub(crate) fn on_migrate(&mut self, vcpu: VcpuIndex, dest: u32) {
+        let Ok(dest) = u16::try_from(dest) else {
+            return;
+        };
+        let run = self.vcpus[vcpu.index()].run;
+        match run {
+            Run::Preempted | Run::Waking => self.requeue(vcpu, dest),
+            Run::Sleeping => {
+                self.settle(vcpu, self.now);
+                self.vcpus[vcpu.index()].cpu = dest;
+            }
+            _ => {}
+        }
+    }
+
+    /// A task begins: before, it did not exist, whatever is known of it by name.
+    pub(crate) fn on_birth(&mut self, child: Tid, parent: Tid) {
+        let thread = self.threads.born(child, parent);
+        let Some(vcpu) = self.threads.get(thread).vcpu else {
+            return;
+        };
+        let seen = &mut self.vcpus[vcpu.index()];
+        if std::mem::take(&mut seen.is_unborn) {
+            seen.since = seen.since.max(self.now);
+        }
+    }
+
+    /// A task has ended, and its id can be given out again.
+    pub(crate) fn on_death(&mut self, thread: ThreadIndex) {
+        if let Some(vcpu) = self.threads.get(thread).vcpu {
+            self.end_vcpu(vcpu);
+        }
+        self.threads.exited(thread);
+    }
+
+    fn end_vcpu(&mut self, vcpu: VcpuIndex) {
+        self.settle(vcpu, self.now);
+        self.leave_queue(vcpu, self.now);
+        self.end_wait(vcpu);
+        let seen = &mut self.vcpus[vcpu.index()];
+        if std::mem::replace(&mut seen.run, Run::Dead) != Run::Dead {
+            if O::RECYCLES {
+                self.free.push(vcpu);
+            }
+            self.observer.ended(vcpu);
+        }
+    }
+
+    /// The trace is over: every state lasts until its last event.
+    pub fn close(&mut self) {
+        for index in 0..self.vcpus.len() {
+            let vcpu = VcpuIndex(index as u32);
+            self.settle(vcpu, self.now);
+            self.end_wait(vcpu);
+        }
+        for (number, cpu) in (0..=u16::MAX).zip(&mut self.cpus) {
+            cpu.last = self.now;
+            if let Some(span) = cpu.forget(number) {
+                self.observer.cpu_span(&span);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What a replay takes for true, and where it is from.
+
+use stealtime_replay::host::{self, Placement};
+use stealtime_simulator::script::ScriptGroup;
+
+use crate::baseline::Baseline;
+use crate::preempt::PreemptSource;
+
+/// As sentences.
+pub(crate) fn lines(base: &Baseline) -> Vec<String> {
+    let knobs = &base.config.knobs;
+    let (recording, assumed) = (&base.recorded.recording, &base.assumed);
+    let from = |knob: &str, shown: bool, how: &str| match (base.facts.has(knob), shown) {
+        (true, _) => "as told".to_owned(),
+        (false, true) => format!("as {how} shows"),
+        (false, false) => "the default; --host FILE tells".to_owned(),
+    };
+    let placed = assumed
+        .placement
+        .unwrap_or_else(|| host::placement(recording));
+    let placement = match placed {
+        Placement::Recorded if assumed.timed_moves => "tasks move between CPUs when they did",
+        Placement::Recorded => "tasks move between CPUs as recorded",
+        Placement::Simulated => "tasks are placed by the simulated scheduler",
+    };
+    let caches = match assumed.own_caches {
+        true => ", each CPU with a cache of its own",
+        false => "",
+    };
+    let lines = [
+        Some(format!(
+            "kvm.halt_poll_ns={} ({})",
+            knobs.kvm.halt_poll.halt_poll_ns,
+            from(
+                "kvm.halt_poll_ns",
+                recording.halt_poll_ns.is_some(),
+                "its polling"
+            )
+        )),
+        Some(format!(
+            "host.hz={} ({})",
+            knobs.sched.hz,
+            from("host.hz", recording.hz.is_some(), "its tick")
+        )),
+        Some(format!(
+            "sched.preempt={} ({})",
+            preempt_name(base),
+            match base.preempt {
+                Some(PreemptSource::Configured(_)) => "as told",
+                Some(PreemptSource::Shown(_)) => "as its wakeups show",
+                Some(PreemptSource::OnlyMode(_)) => "as its kernel has no other way",
+                Some(PreemptSource::Implied(_)) => "as the other is asked for; --host FILE tells",
+                None => "fits best, unless told",
+            }
+        )),
+        cfs(base),
+        slice(base),
+        features(base),
+        Some(groups(base)),
+        Some(format!(
+            "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
+            recording.migrations, recording.switches
+        )),
+        bound(base),
+        Some(balanced(base).to_owned()),
+        Some(match recording.idle_wake_ns {
+            Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
+            Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),
+            None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
+        }),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
+/// vCPUs that replays keep on one CPU.
+fn bound(base: &Baseline) -> Option<String> {
+    let tasks = base.recorded.recording.tasks.iter();
+    let vcpus = tasks.filter(|task| task.vcpu.is_some());
+    let (bound, free): (Vec<_>, Vec<_>) = vcpus.partition(|task| host::is_bound(task));
+    let all = bound.len() + free.len();
+    (!bound.is_empty()).then(|| {
+        format!(
+            "{} of {all} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)",
+            bound.len()
+        )
+    })
+}
+
+/// `sched.base_slice_ns`, where it is not the kernel's choice.
+fn slice(base: &Baseline) -> Option<String> {
+    let ns = base.config.knobs.sched.base_slice_ns?;
+    let from = match (
+        base.facts.has("sched.base_slice_ns"),
+        base.recorded.recording.release,
+    ) {
+        (true, _) => "as told".to_owned(),
+        (false, Some(release)) if host::told_slice_ns(&base.recorded.recording).is_none() => {
+            format!("as {release} sets it")
+        }
+        (false, _) => "as its slice timers show".to_owned(),
+    };
+    Some(format!("sched.base_slice_ns={ns} ({from})"))
+}
+
+/// The tunables of CFS, on a host that has it.
+fn cfs(base: &Baseline) -> Option<String> {
+    let cfs = base
+        .config
+        .knobs
+        .sched
+        .cfs?
+        .on(base.config.host.topology.cpus());
+    let from = match (
+        base.facts.has("sched.fair"),
+        base.recorded.recording.release,
+    ) {
+        (false, Some(release)) => format!("as {release} schedules"),
+        _ => "as told".to_owned(),
+    };
+    Some(format!(
+        "sched.fair=cfs ({from}), with sched.latency_ns={}, min_granularity_ns={}, wakeup_granularity_ns={} \
+         (the kernel's for so many CPUs, unless told)",
+        cfs.latency_ns, cfs.min_granularity_ns, cfs.wakeup_granularity_ns
+    ))
+}
+
+/// `sched.features`, and whose they are where it is not a kernel of today.
+fn features(base: &Baseline) -> Option<String> {
+    let sched = &base.config.knobs.sched;
+    let (features, release) = (sched.features, base.recorded.recording.release);
+    if sched.cfs.is_some() {
+        let on = host::wakeups_preempt(sched);
+        return (!on).then(|| "sched.features=NO_WAKEUP_PREEMPTION".to_owned());
+    }
+    Some(
+        match release.filter(|release| !release.has_features_of_today()) {
+            Some(release) if release.has_eevdf() => {
+                format!("sched.features={features} (as {release} has them)")
+            }
+            _ => format!("sched.features={features}"),
+        },
+    )
+}
+
+fn balanced(base: &Baseline) -> &'static str {
+    match base.assumed.balanced {
+        Some(true) => {
+            "guests give idle vCPUs what others have to do (fits best, unless told): one halts until its \
+             VM has done what it did meanwhile"
+        }
+        _ => {
+            "what guests do stays on its vCPU (fits best, unless told): one halts until who woke it comes \
+             to that point"
+        }
+    }
+}
+
+fn groups(base: &Baseline) -> String {
+    let all = base.assumed.groups == Some(true);
+    let groups = base.config.scripts.groups.iter().enumerate();
+    let own = groups
+        .zip(&base.recorded.answers.vms)
+        .filter_map(|((index, group), vm)| {
+            let details = details(base, index, group.as_ref()?);
+            match details.is_empty() {
+                true => (!all).then(|| vm.vm.clone()),
+                false => Some(format!("{} with {}", vm.vm, details.join(" and "))),
+            }
+        });
+    let own = own.collect::<Vec<String>>().join(", ");
+    let what = match (all, base.config.scripts.vcpu_groups, own.is_empty()) {
+        (true, true, _) => {
+            "each VM in a cgroup of its own, and in it each vCPU, as libvirt has them"
+        }
+        (true, false, _) => "each VM in a cgroup of its own",
+        (false, _, true) => "no cgroups",
+        (false, true, false) => "in cgroups of their own, and in those each vCPU",
+        (false, false, false) => "in cgroups of their own",
+    };
+    let from = match base.groups_asked {
+        true => "as a weight is asked for; --host FILE tells",
+        false => "fits best, unless told",
+    };
+    match own.is_empty() {
+        true => format!("{what} ({from})"),
+        false => format!("{what} ({from}): {own}"),
+    }
+}
+
+/// What a VM's cgroup has that is not the default.
+fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
+    let mut details = Vec::new();
+    if group.cpu_weight != ScriptGroup::default().cpu_weight {
+        let from = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
+            true => "fits best, unless told",
+            false => "as told",
+        };
+        details.push(format!("cpu.weight {} ({from})", group.cpu_weight));
+    }
+    if let Some(limit) = group.cpu_max_ns {
+        let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
+        let why = match base.recorded.recording.limits.get(&vm) == Some(&limit) {
+            true => "as its stops show",
+            false => "as told",
+        };
+        details.push(format!("cpu.max {quota} {period} ({why})"));
+    }
+    details
+}
+
+fn preempt_name(base: &Baseline) -> String {
+    stealtime_lab::knobs::get(&base.config, "sched.preempt").unwrap_or_default()
+}

@@ -1,0 +1,266 @@
+//! What a variant gives, and what others lose by it: what variants are ranked by.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+use stealtime_lab::metric::Better;
+use stealtime_lab::stats::{Estimate, Verdict};
+
+use crate::baseline::Baseline;
+use crate::result::{Compared, Judged, Measured};
+
+/// Who tasks are that are no vCPUs.
+pub const HOST_TASKS: &str = "host tasks";
+
+/// What a difference means beside chance and beside what the replay is off by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// The interval leaves out 0, on the better side.
+    Better,
+    /// The interval leaves out 0, on the worse side.
+    Worse,
+    /// All replays are equal.
+    Same,
+    /// The interval includes 0.
+    WithinNoise,
+    /// Less than the replay as recorded is off by itself.
+    BelowError,
+    /// One replay only.
+    Unknown,
+}
+
+impl Word {
+    fn new(compared: &Compared) -> Self {
+        match compared.difference.verdict {
+            Verdict::Same => Self::Same,
+            Verdict::WithinNoise => Self::WithinNoise,
+            Verdict::Unknown => Self::Unknown,
+            _ if compared.below_error => Self::BelowError,
+            Verdict::Better => Self::Better,
+            Verdict::Worse | Verdict::Different => Self::Worse,
+        }
+    }
+}
+
+/// What a variant means for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Some VM gains and nobody loses.
+    Better,
+    /// Some gain, some lose.
+    Mixed,
+    /// No VM gains or loses, and the host spends less CPU time.
+    LessCpu,
+    /// All replays are equal.
+    Same,
+    /// The intervals include 0.
+    WithinNoise,
+    /// What differs is less than the replay as recorded is off by itself.
+    BelowError,
+    /// Some lose and nobody gains.
+    Worse,
+}
+
+/// A quantity with and without a variant.
+#[derive(Debug, Clone, Serialize)]
+pub struct Effect {
+    /// The VM, or `host tasks`, `host`.
+    pub who: String,
+    /// On average without the variant.
+    pub before: f64,
+    /// On average with the variant.
+    pub after: f64,
+    /// Mean and interval of what is given back (more is better), or of the difference.
+    pub change: Estimate,
+    /// What the change means.
+    pub word: Word,
+    /// It is enough to matter.
+    #[serde(skip)]
+    pub is_relevant: bool,
+}
+
+/// A VM.
+#[derive(Debug, Clone, Serialize)]
+pub struct VmEffect {
+    /// Whether its threads are a guess.
+    pub vm_guessed: bool,
+    /// Waiting for a CPU that its vCPUs are spared, in ms per second of all of them; `before` and
+    /// `after` are the waiting.
+    pub given_back: Effect,
+    /// What it gets done (running outside of halts), in ms per second: demand is as recorded, so less
+    /// means that it was left undone.
+    pub work: Effect,
+    /// 99th percentile of its wakeups, in us.
+    pub wakeup_p99_us: Effect,
+}
+
+/// What a variant gives and takes. All but wakeups is in ms per second: of all vCPUs, all tasks or all
+/// CPUs of the host together.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gain {
+    /// What it means for all.
+    pub outcome: Outcome,
+    /// What variants are ranked and judged by: waiting given back and CPU time freed, less work that is not
+    /// done any more and what tasks of the host wait longer.
+    pub net: f64,
+    /// The same with its interval.
+    pub net_change: Estimate,
+    /// What that means.
+    pub net_word: Word,
+    /// It is enough to matter: see [`RELEVANT`].
+    #[serde(skip)]
+    pub is_relevant: bool,
+    /// Over all VMs.
+    pub given_back: Effect,
+    /// CPU time of the host that is spent on nothing any more: what a replay can free is polling, less what
+    /// sleeping instead takes.
+    pub cpu_freed: Effect,
+    /// Each VM.
+    pub vms: Vec<VmEffect>,
+    /// Waiting of tasks that are no vCPUs, spared.
+    pub host_tasks: Effect,
+    /// What those get done.
+    pub host_tasks_work: Effect,
+    /// What all get done.
+    pub work: Effect,
+    /// CPU time of the whole host.
+    pub host_cpu: Effect,
+}
+
+impl Gain {
+    /// Of replays; `None` without any.
+    pub(crate) fn new(base: &Baseline, judged: Judged<'_>) -> Option<Self> {
+        let less = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Lower, of);
+        let more = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Higher, of);
+        let vcpus = judged.recorded.vcpus.iter().sum();
+        let time =
+            |who: &str, compared: &Compared, sign: f64| effect(who, compared, sign, Some(vcpus));
+        let mut vms = Vec::new();
+        for (vm, name) in base.recorded.vms.iter().enumerate() {
+            let of_vm = judged.recorded.vcpus.get(vm).copied();
+            let of_vm = Some(of_vm.unwrap_or(0));
+            vms.push(VmEffect {
+                vm_guessed: base.recorded.is_guessed(vm),
+                given_back: effect(name, &less(&|m| m.ready(vm))?, -1.0, of_vm),
+                work: effect(name, &more(&|m| m.work(vm))?, 1.0, of_vm),
+                wakeup_p99_us: effect(name, &less(&|m| m.wakeup_p99(vm))?, 1.0, None),
+            });
+        }
+        let work = time("all", &more(&Measured::all_work)?, 1.0);
+        let host_tasks = time(HOST_TASKS, &less(&|m| m.others_ready)?, -1.0);
+        // More work than before is no gain beyond the waiting that it spares.
+        let counts_work = work.change.mean < 0.0;
+        let counts_tasks = host_tasks.word == Word::Worse;
+        let cost = |m: &Measured| {
+            let work = if counts_work { m.all_work() } else { 0.0 };
+            let tasks = if counts_tasks { m.others_ready } else { 0.0 };
+            m.all_ready() + m.all_in_halts() - work + tasks
+        };
+        let net = time("all", &less(&cost)?, -1.0);
+        let mut gain = Self {
+            outcome: Outcome::WithinNoise,
+            net: net.change.mean,
+            net_change: net.change,
+            net_word: net.word,
+            is_relevant: net.is_relevant,
+            given_back: time("all VMs", &less(&Measured::all_ready)?, -1.0),
+            cpu_freed: time("host", &less(&Measured::all_in_halts)?, -1.0),
+            vms,
+            host_tasks,
+            host_tasks_work: time(HOST_TASKS, &more(&|m| m.others_work)?, 1.0),
+            work,
+            host_cpu: time("host", &less(&Measured::host_cpu)?, 1.0),
+        };
+        gain.outcome = gain.judge();
+        Some(gain)
+    }
+
+    /// Follows the interval of the net change, which ranks. Only `mixed` and `less CPU` look at parts of it.
+    fn judge(&self) -> Outcome {
+        let words = || self.vms.iter().map(|vm| vm.given_back.word);
+        let vms_gain = words().any(|word| word == Word::Better);
+        let gains = vms_gain || self.given_back.word == Word::Better;
+        let frees = self.cpu_freed.word == Word::Better;
+        let loses = self.given_back.word == Word::Worse
+            || self.work.word == Word::Worse
+            || self.most_lost().is_some();
+        match self.net_word {
+            Word::Better if loses => Outcome::Mixed,
+            Word::Better if frees && !gains => Outcome::LessCpu,
+            Word::Better => Outcome::Better,
+            Word::Worse if gains || frees => Outcome::Mixed,
+            Word::Worse => Outcome::Worse,
+            _ if vms_gain && loses => Outcome::Mixed,
+            _ if frees && !gains && !loses => Outcome::LessCpu,
+            Word::Same if words().all(|word| word == Word::Same) => Outcome::Same,
+            Word::BelowError => Outcome::BelowError,
+            Word::Same | Word::WithinNoise | Word::Unknown => Outcome::WithinNoise,
+        }
+    }
+
+    /// Who loses most, beyond noise and what the replay is off by.
+    #[must_use]
+    pub fn most_lost(&self) -> Option<&Effect> {
+        let vms = self.vms.iter();
+        let vms = vms.flat_map(|vm| [&vm.given_back, &vm.work]);
+        let all = vms.chain([&self.host_tasks, &self.host_tasks_work]);
+        all.filter(|effect| effect.word == Word::Worse)
+            .min_by(|a, b| a.change.mean.total_cmp(&b.change.mean))
+    }
+
+    /// The better one first; equals are equal.
+    pub(crate) fn by_rank(&self, other: &Self) -> Ordering {
+        let (a, b) = (self.rank(), other.rank());
+        let orders = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b));
+        orders.fold(Ordering::Equal, Ordering::then)
+    }
+
+    /// What orders variants: whether there is a net gain or loss beyond noise and error, how much, what it
+    /// takes from one alone; less is better.
+    fn rank(&self) -> [f64; 3] {
+        let class = match self.net_word {
+            Word::Better => 0.0,
+            Word::Same | Word::WithinNoise | Word::BelowError | Word::Unknown => 1.0,
+            Word::Worse => 2.0,
+        };
+        let lost = self.most_lost().map_or(0.0, |lost| -lost.change.mean);
+        [class, -self.net, lost]
+    }
+}
+
+/// From this share of vCPUs' time on a change matters, in ms per second of one vCPU: 0.1 %.
+const RELEVANT: f64 = 1.0;
+/// From this share of what it was on a latency does.
+const RELEVANT_OF_LATENCY: f64 = 0.01;
+
+/// Whether so many ms per second of so many vCPUs are enough to stand out.
+pub(crate) fn is_relevant(change: f64, vcpus: usize) -> bool {
+    change.abs() >= RELEVANT * vcpus as f64
+}
+
+/// Whether a latency that was `before` changes enough to stand out.
+pub(crate) fn is_relevant_latency(change: f64, before: f64) -> bool {
+    change.abs() >= RELEVANT_OF_LATENCY * before
+}
+
+/// A time of so many vCPUs, or a latency.
+fn effect(who: &str, compared: &Compared, sign: f64, vcpus: Option<usize>) -> Effect {
+    let estimate = compared.difference.estimate;
+    Effect {
+        is_relevant: match vcpus {
+            Some(vcpus) => is_relevant(estimate.mean, vcpus),
+            None => is_relevant_latency(estimate.mean, compared.before),
+        },
+        who: who.to_owned(),
+        before: compared.before,
+        after: compared.after,
+        change: Estimate {
+            // Adding 0 turns -0 into 0.
+            mean: sign * estimate.mean + 0.0,
+            ..estimate
+        },
+        word: Word::new(compared),
+    }
+}

@@ -1,0 +1,52 @@
+//! What changed knobs would do to the guests of a recording.
+//!
+//! A [`Recorded`] is replayed under the recorded knobs ([`Baseline`]) and with each [`Plan`] of
+//! [`Change`]s. Both are measured over the same seeds and compared with 95 % intervals. All results
+//! are one [`Document`]; terminal, HTML and JSON are renderings of it. Nothing here prints or opens
+//! files.
+
+mod answerable;
+mod apply;
+mod assumptions;
+mod auto;
+mod baseline;
+mod candidates;
+mod coverage;
+mod document;
+mod error;
+mod facts;
+mod fair_class;
+mod gain;
+mod host_file;
+mod marked;
+mod observed;
+mod pin;
+mod plan;
+mod preempt;
+mod presence;
+mod question;
+mod recorded;
+mod replays;
+mod result;
+mod self_test;
+mod variants;
+
+pub use auto::{Auto, Tried};
+pub use baseline::Baseline;
+pub use candidates::Cannot;
+pub use coverage::{Answered, Lack, Unreplayable, check_replayable};
+pub use document::Document;
+pub use error::Error;
+pub use gain::{Effect, Gain, HOST_TASKS, Outcome, VmEffect, Word};
+pub use host_file::{HostFacts, HostFileError};
+pub use observed::{Observation, Observed, ObservedRow};
+pub use pin::{Pin, PinError};
+pub use plan::{Change, Plan, Prepared};
+pub use presence::{Partly, Presence};
+pub use question::{Question, QuestionError};
+pub use recorded::Recorded;
+pub use replays::Run;
+pub use result::{
+    Both, CLOSE, Closeness, Delta, Exits, Off, Shares, TOO_FAR, Variant, Waits, ranked,
+};
+pub use self_test::SelfTestRow;

@@ -1,0 +1,179 @@
+//! Recordings made with the change, next to what was predicted of it.
+
+use serde::Serialize;
+use stealtime_lab::stats::Estimate;
+
+use crate::baseline::Baseline;
+use crate::error::Error;
+use crate::recorded::Recorded;
+use crate::result::{Measured, Variant};
+
+/// A prediction is right within this share of the observed change.
+const NEAR: f64 = 0.3;
+
+/// A quantity of a VM, in ms per second of all its vCPUs.
+#[derive(Debug, Clone, Serialize)]
+pub struct ObservedRow {
+    /// The VM.
+    pub vm: String,
+    /// Whether its threads are a guess.
+    pub vm_guessed: bool,
+    /// `running`, `ready` or `halted`.
+    pub quantity: &'static str,
+    /// The predicted change.
+    pub predicted: Estimate,
+    /// Recorded with the change, less recorded without it.
+    pub seen: f64,
+    /// How far recordings that should be alike differ; `None` if there is one of each.
+    pub spread: Option<f64>,
+    /// Within 30 % of the observed change, or within the spread.
+    pub is_right: bool,
+}
+
+impl ObservedRow {
+    /// Whether the change is larger than the spread.
+    fn stands_out(&self) -> bool {
+        self.seen.abs() > self.spread.unwrap_or(0.0)
+    }
+
+    fn has_sign(&self) -> bool {
+        self.predicted.mean * self.seen > 0.0
+    }
+}
+
+/// A prediction next to recordings.
+#[derive(Debug, Clone, Serialize)]
+pub struct Observed {
+    /// The variant's name.
+    pub variant: String,
+    /// Recordings with the change.
+    pub with: Vec<String>,
+    /// More recordings without it.
+    pub again: Vec<String>,
+    /// A row for each quantity of each VM.
+    pub rows: Vec<ObservedRow>,
+    /// Rows that are right.
+    pub right: usize,
+    /// Changes beyond the spread.
+    pub beyond_spread: usize,
+    /// Of those the ones with the right sign.
+    pub right_signs: usize,
+}
+
+/// Recordings with the change and without it, measured by the VMs of the replayed one.
+#[derive(Debug)]
+pub struct Observation {
+    with: Vec<Measured>,
+    without: Vec<Measured>,
+}
+
+impl Observation {
+    /// The replayed recording, with nothing to compare it with yet.
+    #[must_use]
+    pub fn new(base: &Baseline) -> Self {
+        Self {
+            with: Vec::new(),
+            without: vec![base.recorded.measured()],
+        }
+    }
+
+    /// Adds a recording made with the change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchVm`]
+    pub fn add_changed(&mut self, base: &Baseline, recorded: &Recorded) -> Result<(), Error> {
+        self.with.push(measured(&base.recorded, recorded)?);
+        Ok(())
+    }
+
+    /// Adds one more recording made without the change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchVm`]
+    pub fn add_unchanged(&mut self, base: &Baseline, recorded: &Recorded) -> Result<(), Error> {
+        self.without.push(measured(&base.recorded, recorded)?);
+        Ok(())
+    }
+
+    /// Compares with the prediction of a variant. `with` and `again` are the recordings' names.
+    #[must_use]
+    pub fn compare(
+        &self,
+        variant: &Variant,
+        with: Vec<String>,
+        again: Vec<String>,
+    ) -> Option<Observed> {
+        let (changed, unchanged) = (self.with.first()?, self.without.first()?);
+        let mut rows = Vec::new();
+        for delta in &variant.changes {
+            let Some((vm, quantity)) = delta.time() else {
+                continue;
+            };
+            let value = |measured: &Measured| measured.value(vm, quantity);
+            let seen = value(changed) - value(unchanged);
+            let spread = spread(&self.with, value).max(spread(&self.without, value));
+            let has_spread = self.with.len() + self.without.len() > 2;
+            let predicted = delta.difference.estimate;
+            let off = (predicted.mean - seen).abs();
+            rows.push(ObservedRow {
+                vm: delta.vm.clone(),
+                vm_guessed: delta.vm_guessed,
+                quantity: delta.quantity,
+                predicted,
+                seen,
+                spread: has_spread.then_some(spread),
+                is_right: off <= NEAR * seen.abs() || (has_spread && off <= spread),
+            });
+        }
+        let beyond = || rows.iter().filter(|row| row.stands_out());
+        Some(Observed {
+            variant: variant.name.clone(),
+            with,
+            again,
+            right: rows.iter().filter(|row| row.is_right).count(),
+            beyond_spread: beyond().count(),
+            right_signs: beyond().filter(|row| row.has_sign()).count(),
+            rows,
+        })
+    }
+}
+
+/// The largest difference between measurements of a value.
+fn spread(all: &[Measured], value: impl Fn(&Measured) -> f64) -> f64 {
+    let values = all.iter().map(value);
+    let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| {
+        (least.min(value), most.max(value))
+    });
+    most - least
+}
+
+/// Another recording by the VMs of this one.
+fn measured(recorded: &Recorded, other: &Recorded) -> Result<Measured, Error> {
+    let mut places = Vec::new();
+    for (vm, name) in recorded.vms.iter().enumerate() {
+        let place =
+            place(recorded, vm, other, &places).ok_or_else(|| Error::NoSuchVm(name.clone()))?;
+        places.push(place);
+    }
+    Ok(other.measured().of_vms(&places))
+}
+
+/// Matches a VM across recordings by thread ids, then by name; each VM of the other one once.
+fn place(recorded: &Recorded, vm: usize, other: &Recorded, taken: &[usize]) -> Option<usize> {
+    let is_of_vm = |vcpu: &Option<(usize, u32)>| vcpu.is_some_and(|(of, _)| of == vm);
+    let tasks = recorded.recording.tasks.iter();
+    let mut threads = tasks.filter(|task| is_of_vm(&task.vcpu));
+    let others = &other.recording.tasks;
+    // After a reboot another thread may have the id: the vCPU's number must agree too.
+    let by_thread = threads.find_map(|thread| {
+        let task = others.iter().find(|task| task.tid == thread.tid)?;
+        let (place, number) = task.vcpu?;
+        let is_same = thread.vcpu.is_some_and(|vcpu| vcpu.1 == number);
+        is_same.then_some(place)
+    });
+    let name = recorded.vms.get(vm)?;
+    let place = by_thread.or_else(|| other.vms.iter().position(|other| other == name));
+    place.filter(|place| !taken.contains(place))
+}

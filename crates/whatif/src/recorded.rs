@@ -1,0 +1,77 @@
+//! A recording that was read.
+
+use stealtime_analysis::Answers;
+use stealtime_replay::Recording;
+use stealtime_replay::host::{self, Assumed};
+use stealtime_replay::predict::{self, Times};
+use stealtime_simulator::config::{Config, VmConfig};
+use stealtime_simulator::script::Scripts;
+
+use crate::result::Measured;
+
+/// A recording that was read twice: for its answers, then for what its tasks did.
+#[derive(Debug)]
+pub struct Recorded {
+    pub(crate) answers: Answers,
+    pub(crate) recording: Recording,
+    pub(crate) times: Times,
+    /// Names of VMs, in the order of the answers.
+    pub(crate) vms: Vec<String>,
+}
+
+impl Recorded {
+    /// Joins the answers with the demand that was extracted with them.
+    #[must_use]
+    pub fn new(answers: Answers, recording: Recording) -> Self {
+        let times = predict::recorded(&recording, &answers);
+        let vms = answers.vms.iter().map(|vm| vm.vm.clone()).collect();
+        Self {
+            answers,
+            recording,
+            times,
+            vms,
+        }
+    }
+
+    /// What `analyze` says of it.
+    #[must_use]
+    pub const fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// Its demand.
+    #[must_use]
+    pub const fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// Whether the threads of a VM are a guess.
+    pub(crate) fn is_guessed(&self, vm: usize) -> bool {
+        self.answers.vms.get(vm).is_some_and(|vm| vm.guessed)
+    }
+
+    /// The recording in the quantities that replays are measured by.
+    pub(crate) fn measured(&self) -> Measured {
+        Measured::new(&self.times, self.vms.len(), self.recording.span_ns)
+    }
+
+    /// A host with VMs of these names and the recorded knobs, to parse and check settings on.
+    pub(crate) fn stub(&self) -> Config {
+        let knobs = host::knobs(&self.recording);
+        let config = host::as_recorded(&self.recording, knobs, &Assumed::default(), 0);
+        let vm = |name: &String| VmConfig {
+            name: name.clone(),
+            ..VmConfig::default()
+        };
+        Config {
+            vms: self.vms.iter().map(vm).collect(),
+            scripts: Scripts::default(),
+            ..config
+        }
+    }
+
+    /// The CPUs of the host, for messages: `0-3`.
+    pub(crate) fn cpu_range(&self) -> String {
+        format!("0-{}", self.recording.cpus.saturating_sub(1))
+    }
+}
