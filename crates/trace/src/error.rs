@@ -1,9 +1,9 @@
-//! Why a trace cannot be read (any further).
+//! Errors of reading.
 
 use std::path::PathBuf;
 
-/// Why a trace cannot be read. Whatever can be read all the same is read, and noted in
-/// [`SourceInfo::notes`](crate::SourceInfo::notes) instead.
+/// Why a trace cannot be read. Damage that leaves the rest readable is no error, but a note
+/// ([`SourceInfo::notes`](crate::SourceInfo::notes)).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -12,7 +12,7 @@ pub enum ReadError {
     Open {
         /// The file as named by the user.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The input is none of the formats that are read here.
@@ -33,22 +33,22 @@ pub enum ReadError {
         input: String,
     },
     /// The file's own structure is broken where nothing can be read without it.
-    #[error("{input}: offset {offset}: {what}")]
+    #[error("{input}: offset {offset}: {problem}")]
     Corrupt {
         /// The input's name.
         input: String,
         /// Byte offset in the (decompressed) file.
         offset: u64,
-        /// What was found, and what was expected instead.
-        what: String,
+        /// The content found, and the one expected.
+        problem: String,
     },
     /// A version or option of the format that is not understood.
-    #[error("{input}: {what}")]
+    #[error("{input}: {problem}")]
     Unsupported {
         /// The input's name.
         input: String,
-        /// What it is, and what could be done.
-        what: String,
+        /// The version or option, and the way around it.
+        problem: String,
     },
     /// Reading or unpacking failed.
     #[error("{input}: offset {offset}: {source}")]
@@ -57,7 +57,7 @@ pub enum ReadError {
         input: String,
         /// Byte offset in the (decompressed) file.
         offset: u64,
-        /// What the operating system or the decoder said.
+        /// The error of the operating system or the decoder.
         source: std::io::Error,
     },
     /// The unpacked recording has no room in the directory for temporary files.
@@ -71,9 +71,9 @@ pub enum ReadError {
         input: String,
         /// The directory for temporary files.
         dir: PathBuf,
-        /// Bytes that were unpacked by then.
+        /// Bytes unpacked until the error.
         unpacked: u64,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }

@@ -1,13 +1,19 @@
-//! An input that can be read at any place.
+//! An input that can be read at any position.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use tempfile::SpooledTempFile;
 
-use super::{SPOOL_IN_MEMORY, Stream};
+use super::read_at::ReadAt;
+use super::stream::Stream;
 use crate::ReadError;
-use crate::trace_dat::ReadAt;
+
+/// Bytes of an unpacked recording that stay in memory. A longer one goes to a temporary file.
+pub const SPOOL_IN_MEMORY: usize = 16 << 20;
+
+/// Bytes that are unpacked at once: large enough that system calls do not count.
+const PART: usize = 1 << 18;
 
 /// A whole container: the plain file itself, or what was unpacked of it.
 #[derive(Debug)]
@@ -53,7 +59,7 @@ impl Stored {
 
     fn spool(mut stream: Stream) -> Result<Self, ReadError> {
         let mut spool = SpooledTempFile::new(SPOOL_IN_MEMORY);
-        let mut buffer = vec![0; 1 << 18];
+        let mut buffer = vec![0; PART];
         let mut len = 0;
         loop {
             let read = match stream.read(&mut buffer) {
@@ -101,7 +107,7 @@ impl Stored {
         }
     }
 
-    /// Fills `buffer` from `offset`; gives the number of bytes, fewer only at the end.
+    /// Fills `buffer` from `offset`; returns the number of bytes, fewer only at the end.
     pub(crate) fn fill_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if let Err(source) = self.seek(SeekFrom::Start(offset)) {
             let input = self.name.clone();
@@ -111,14 +117,14 @@ impl Stored {
                 source,
             });
         }
-        let mut done = 0;
-        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             match self.read(rest) {
                 Ok(0) => break,
-                Ok(len) => done += len,
+                Ok(len) => filled += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    let (input, offset) = (self.name.clone(), offset + done as u64);
+                    let (input, offset) = (self.name.clone(), offset + filled as u64);
                     return Err(ReadError::Io {
                         input,
                         offset,
@@ -127,7 +133,7 @@ impl Stored {
                 }
             }
         }
-        Ok(done)
+        Ok(filled)
     }
 }
 
@@ -141,10 +147,10 @@ impl Read for Stored {
 }
 
 impl Seek for Stored {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
         match &mut self.inner {
-            Inner::File(file) => file.seek(to),
-            Inner::Spooled(spool) => spool.seek(to),
+            Inner::File(file) => file.seek(position),
+            Inner::Spooled(spool) => spool.seek(position),
         }
     }
 }

@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::detect;
+use super::compression;
 use super::xz::Xz;
 use crate::ReadError;
+
+/// Bytes that recognise a compression; the longest magic number, that of xz, has 6.
+const MAGIC: usize = 16;
+/// Bytes that are read from the operating system at once: large enough that system calls do not count.
+const BUFFER: usize = 1 << 17;
 
 /// How far reading has come in the file as it lies on disk.
 #[derive(Debug, Clone, Default)]
@@ -54,8 +59,10 @@ pub(crate) struct Stream {
     pub(crate) progress: Progress,
     /// The file itself, where it is regular, not compressed, and nothing but `head` was read of it.
     plain: Option<PathBuf>,
+    /// Bytes that [`Stream::peek`] has read.
     head: Vec<u8>,
-    at: usize,
+    /// Position in `head` of the byte that is read next.
+    position: usize,
     rest: Box<dyn Read + Send>,
 }
 
@@ -107,10 +114,10 @@ impl Stream {
             progress,
             plain,
             head: Vec::new(),
-            at: 0,
-            rest: Box::new(BufReader::with_capacity(1 << 17, counted)),
+            position: 0,
+            rest: Box::new(BufReader::with_capacity(BUFFER, counted)),
         };
-        let Some(compression) = detect::compression(stream.peek(16)?) else {
+        let Some(compression) = compression::recognise(stream.peek(MAGIC)?) else {
             return Ok(stream);
         };
         stream.unpacked(compression, failed)
@@ -132,8 +139,9 @@ impl Stream {
         } = self;
         let packed = BufReader::new(io::Cursor::new(head).chain(rest));
         let decoder: io::Result<Box<dyn Read + Send>> = match compression {
-            "zstd" => zstd::stream::read::Decoder::with_buffer(packed).map(|it| Box::new(it) as _),
-            "xz" => Xz::new(packed).map(|it| Box::new(it) as _),
+            "zstd" => zstd::stream::read::Decoder::with_buffer(packed)
+                .map(|decoder| Box::new(decoder) as _),
+            "xz" => Xz::new(packed).map(|decoder| Box::new(decoder) as _),
             _ => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
         };
         let decoder = decoder.map_err(|source| ReadError::Io {
@@ -146,7 +154,7 @@ impl Stream {
             compression,
             failed,
             damage: damage.clone(),
-            given: 0,
+            produced: 0,
             ended: false,
         };
         Ok(Self {
@@ -156,7 +164,7 @@ impl Stream {
             progress,
             plain: None,
             head: Vec::new(),
-            at: 0,
+            position: 0,
             rest: Box::new(rest),
         })
     }
@@ -164,12 +172,12 @@ impl Stream {
     /// The first `len` bytes (fewer where there are no more), without consuming them. Only before
     /// anything was read.
     pub(crate) fn peek(&mut self, len: usize) -> Result<&[u8], ReadError> {
-        if let Some(more) = len.checked_sub(self.head.len()) {
+        if let Some(missing) = len.checked_sub(self.head.len()) {
             let offset = self.head.len() as u64;
             let result = self
                 .rest
                 .by_ref()
-                .take(more as u64)
+                .take(missing as u64)
                 .read_to_end(&mut self.head);
             result.map_err(|source| ReadError::Io {
                 input: self.name.clone(),
@@ -188,17 +196,17 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.head.get(self.at..).unwrap_or_default();
-        if left.is_empty() {
+        let peeked = self.head.get(self.position..).unwrap_or_default();
+        if peeked.is_empty() {
             return self.rest.read(buffer);
         }
-        let len = left.len().min(buffer.len());
-        if let (Some(to), Some(from)) = (buffer.get_mut(..len), left.get(..len)) {
-            to.copy_from_slice(from);
+        let len = peeked.len().min(buffer.len());
+        if let (Some(target), Some(bytes)) = (buffer.get_mut(..len), peeked.get(..len)) {
+            target.copy_from_slice(bytes);
         }
-        self.at += len;
-        if self.at == self.head.len() {
-            (self.head, self.at) = (Vec::new(), 0);
+        self.position += len;
+        if self.position == self.head.len() {
+            (self.head, self.position) = (Vec::new(), 0);
         }
         Ok(len)
     }
@@ -225,13 +233,14 @@ impl Read for Counted {
     }
 }
 
-/// A decoder whose errors end the data instead of making what was unpacked unusable.
+/// A decoder. Its errors end the data, so that what was unpacked before them stays usable.
 struct Unpacked {
     decoder: Box<dyn Read + Send>,
     compression: &'static str,
     failed: Arc<AtomicBool>,
     damage: Damage,
-    given: u64,
+    /// Bytes that the decoder has produced.
+    produced: u64,
     ended: bool,
 }
 
@@ -242,17 +251,18 @@ impl Read for Unpacked {
         }
         match self.decoder.read(buffer) {
             Ok(len) => {
-                self.given += len as u64;
+                self.produced += len as u64;
                 self.ended = len == 0;
                 Ok(len)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            // The input failed, not the packed data: the error is the operating system's.
             Err(error) if self.failed.load(Ordering::Relaxed) => Err(error),
             Err(error) => {
                 self.ended = true;
-                let (compression, given) = (self.compression, self.given);
+                let (compression, produced) = (self.compression, self.produced);
                 self.damage.set(format!(
-                    "the {compression} data are cut short or damaged after {given} unpacked bytes \
+                    "the {compression} data are cut short or damaged after {produced} unpacked bytes \
                      ({error})"
                 ));
                 Ok(0)

@@ -4,13 +4,14 @@ use std::io::{self, BufRead, Read};
 
 use liblzma::stream::{Action, CONCATENATED, Error, Status, Stream};
 
-/// What unpacking may use at the most, in bytes; `xz -9` needs 65 MiB.
+/// Memory limit of the decoder, in bytes; `xz -9` needs 65 MiB.
 const MEMORY: u64 = 128 << 20;
 
 /// Unpacks one xz stream after the other.
 pub(super) struct Xz<R> {
     input: R,
     stream: Stream,
+    /// An error that came with bytes: it is returned by the next call.
     failed: Option<Error>,
 }
 
@@ -34,18 +35,18 @@ impl<R: BufRead> Read for Xz<R> {
             let packed = self.input.fill_buf()?;
             let end = packed.is_empty();
             let action = if end { Action::Finish } else { Action::Run };
-            let before = (self.stream.total_in(), self.stream.total_out());
+            let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
             let result = self.stream.process(packed, buffer, action);
-            let taken = usize::try_from(self.stream.total_in() - before.0).unwrap_or(0);
-            let given = usize::try_from(self.stream.total_out() - before.1).unwrap_or(0);
-            self.input.consume(taken);
+            let consumed = usize::try_from(self.stream.total_in() - total_in).unwrap_or(0);
+            let produced = usize::try_from(self.stream.total_out() - total_out).unwrap_or(0);
+            self.input.consume(consumed);
             match result {
-                Err(error) if given > 0 => {
+                Err(error) if produced > 0 => {
                     self.failed = Some(error);
-                    return Ok(given);
+                    return Ok(produced);
                 }
                 Err(error) => return Err(error.into()),
-                Ok(_) if given > 0 => return Ok(given),
+                Ok(_) if produced > 0 => return Ok(produced),
                 Ok(Status::StreamEnd) => return Ok(0),
                 Ok(_) if end => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}

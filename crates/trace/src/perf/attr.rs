@@ -24,7 +24,7 @@ mod bit {
     pub(super) const IDENTIFIER: u64 = 1 << 16;
 }
 
-/// What one event of the recording is.
+/// An event of the recording: `struct perf_event_attr`.
 #[derive(Debug, Clone)]
 pub(super) struct Attr {
     kind: u32,
@@ -57,7 +57,7 @@ impl Attr {
             kind: endian.u32(bytes, 0)?,
             config: endian.u64(bytes, 8)?,
             sample_type: endian.u64(bytes, 24)?,
-            fixed: Fixed::of(endian.u64(bytes, 24)?),
+            fixed: Fixed::new(endian.u64(bytes, 24)?),
             read_format: endian.u64(bytes, 32)?,
             flags,
             clockid: endian.u32(bytes, 92).map_or(0, u32::cast_signed),
@@ -109,8 +109,7 @@ impl Attr {
         self.fixed
     }
 
-    /// The clock's name as trace-cmd calls them; `perf` is what perf uses when nothing is asked
-    /// for.
+    /// The clock by trace-cmd's name; `perf` is `local_clock`, perf's default (`use_clockid` is 0).
     pub(super) fn clock(&self) -> &'static str {
         match (self.flags >> 25 & 1, self.clockid) {
             (0, _) => "perf",
@@ -124,12 +123,12 @@ impl Attr {
     }
 
     /// Whether two attributes lay out their samples alike.
-    pub(super) fn same_layout(&self, other: &Self) -> bool {
-        (self.sample_type, self.read_format) == (other.sample_type, other.read_format)
+    pub(super) fn same_layout(&self, peer: &Self) -> bool {
+        (self.sample_type, self.read_format) == (peer.sample_type, peer.read_format)
     }
 }
 
-/// What a record says of itself.
+/// The fields of a sample, or of `sample_id`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) id: Option<u64>,
@@ -141,8 +140,8 @@ pub(super) struct Sample {
     pub(super) raw: Option<(usize, usize)>,
 }
 
-/// Places of the fields in each sample of an attribute, in bytes from the start of the record; 0
-/// (where the header is): there is no such field.
+/// Offsets of the fields in each sample of an attribute, in bytes from the start of the record. 0 is
+/// the header, so it stands for a field that samples lack.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fixed {
     pub(super) id: usize,
@@ -156,20 +155,20 @@ pub(super) struct Fixed {
 
 impl Fixed {
     /// `None` where a field of varying length comes before the tracepoint's record.
-    fn of(sample_type: u64) -> Option<Self> {
-        let has = |bit| sample_type & bit != 0;
-        if has(bit::READ) || has(bit::CALLCHAIN) {
+    fn new(sample_type: u64) -> Option<Self> {
+        let is_set = |bit| sample_type & bit != 0;
+        if is_set(bit::READ) || is_set(bit::CALLCHAIN) {
             return None;
         }
         let mut fixed = Self {
-            has_raw: has(bit::RAW),
+            has_raw: is_set(bit::RAW),
             end: 8,
             ..Self::default()
         };
         let mut place = |bit: u64| {
-            let at = fixed.end;
-            fixed.end += 8 * usize::from(has(bit));
-            at * usize::from(has(bit))
+            let offset = fixed.end;
+            fixed.end += 8 * usize::from(is_set(bit));
+            offset * usize::from(is_set(bit))
         };
         let identifier = place(bit::IDENTIFIER);
         place(bit::IP);
@@ -187,8 +186,8 @@ impl Fixed {
     #[inline]
     fn load(self, record: &[u8], endian: Endian) -> Option<Sample> {
         let head = record.get(..self.end)?;
-        let word = |at: usize| (at != 0).then(|| endian.u64(head, at)).flatten();
-        let half = |at: usize| endian.u32(head, at).map_or(0, u32::cast_signed);
+        let word = |offset: usize| (offset != 0).then(|| endian.u64(head, offset)).flatten();
+        let half = |offset: usize| endian.u32(head, offset).map_or(0, u32::cast_signed);
         let has_tid = self.tid != 0;
         let raw = if self.has_raw {
             let len = endian.u32(record, self.end)? as usize;
@@ -215,32 +214,32 @@ impl Fixed {
 struct Fields<'a> {
     record: &'a [u8],
     endian: Endian,
-    at: usize,
+    offset: usize,
 }
 
 impl Fields<'_> {
     fn u64(&mut self) -> Option<u64> {
-        let value = self.endian.u64(self.record, self.at)?;
-        self.at += 8;
+        let value = self.endian.u64(self.record, self.offset)?;
+        self.offset += 8;
         Some(value)
     }
 
     fn two_u32(&mut self) -> Option<(u32, u32)> {
-        let (a, b) = (self.at, self.at + 4);
-        self.at += 8;
+        let (a, b) = (self.offset, self.offset + 4);
+        self.offset += 8;
         Some((
             self.endian.u32(self.record, a)?,
             self.endian.u32(self.record, b)?,
         ))
     }
 
-    /// Goes over `count` words of 8 bytes.
+    /// Skips `count` words of 8 bytes.
     fn skip(&mut self, count: u64) -> Option<()> {
         let bytes = usize::try_from(count.checked_mul(8)?).ok()?;
-        self.at = self
-            .at
+        self.offset = self
+            .offset
             .checked_add(bytes)
-            .filter(|at| *at <= self.record.len())?;
+            .filter(|offset| *offset <= self.record.len())?;
         Some(())
     }
 }
@@ -257,63 +256,63 @@ pub(super) fn sample(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sampl
 
 /// The fields of a sample, one after the other.
 fn walk(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sample> {
-    let has = |bit| attr.sample_type & bit != 0;
+    let is_set = |bit| attr.sample_type & bit != 0;
     let mut fields = Fields {
         record,
         endian,
-        at: 8,
+        offset: 8,
     };
     let mut sample = Sample::default();
-    if has(bit::IDENTIFIER) {
+    if is_set(bit::IDENTIFIER) {
         sample.id = Some(fields.u64()?);
     }
-    fields.skip(u64::from(has(bit::IP)))?;
-    if has(bit::TID) {
+    fields.skip(u64::from(is_set(bit::IP)))?;
+    if is_set(bit::TID) {
         let (pid, tid) = fields.two_u32()?;
         (sample.pid, sample.tid) = (pid.cast_signed(), tid.cast_signed());
     }
-    if has(bit::TIME) {
+    if is_set(bit::TIME) {
         sample.time = Some(fields.u64()?);
     }
-    fields.skip(u64::from(has(bit::ADDR)))?;
-    if has(bit::ID) {
+    fields.skip(u64::from(is_set(bit::ADDR)))?;
+    if is_set(bit::ID) {
         sample.id = Some(fields.u64()?);
     }
-    fields.skip(u64::from(has(bit::STREAM_ID)))?;
-    if has(bit::CPU) {
+    fields.skip(u64::from(is_set(bit::STREAM_ID)))?;
+    if is_set(bit::CPU) {
         sample.cpu = Some(fields.two_u32()?.0);
     }
-    fields.skip(u64::from(has(bit::PERIOD)))?;
-    if has(bit::READ) {
+    fields.skip(u64::from(is_set(bit::PERIOD)))?;
+    if is_set(bit::READ) {
         skip_read(&mut fields, attr.read_format)?;
     }
-    if has(bit::CALLCHAIN) {
+    if is_set(bit::CALLCHAIN) {
         let frames = fields.u64()?;
         fields.skip(frames)?;
     }
-    if has(bit::RAW) {
-        let len = endian.u32(record, fields.at)? as usize;
-        let start = fields.at + 4;
+    if is_set(bit::RAW) {
+        let len = endian.u32(record, fields.offset)? as usize;
+        let start = fields.offset + 4;
         record.get(start..)?.get(..len)?;
         sample.raw = Some((start, len));
     }
     Some(sample)
 }
 
-/// Goes over the counter values of `PERF_SAMPLE_READ`.
+/// Skips the counter values of `PERF_SAMPLE_READ`.
 fn skip_read(fields: &mut Fields<'_>, format: u64) -> Option<()> {
     const TIMES: u64 = 0b11;
     const ID: u64 = 1 << 2;
     const GROUP: u64 = 1 << 3;
     const LOST: u64 = 1 << 4;
     let times = u64::from((format & TIMES).count_ones());
-    let each = 1 + u64::from((format & (ID | LOST)).count_ones());
+    let words = 1 + u64::from((format & (ID | LOST)).count_ones());
     let values = if format & GROUP != 0 {
         fields.u64()?
     } else {
         1
     };
-    fields.skip(times.checked_add(values.checked_mul(each)?)?)
+    fields.skip(times.checked_add(values.checked_mul(words)?)?)
 }
 
 /// The fields of `sample_id` at the end of a record that is no sample.
@@ -321,7 +320,7 @@ pub(super) fn sample_id(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sa
     if !attr.sample_id_all() {
         return Some(Sample::default());
     }
-    let has = |bit| attr.sample_type & bit != 0;
+    let is_set = |bit| attr.sample_type & bit != 0;
     let words = [
         bit::TID,
         bit::TIME,
@@ -330,7 +329,7 @@ pub(super) fn sample_id(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sa
         bit::CPU,
         bit::IDENTIFIER,
     ];
-    let words = words.into_iter().filter(|bit| has(*bit)).count();
+    let words = words.into_iter().filter(|bit| is_set(*bit)).count();
     let start = record
         .len()
         .checked_sub(8 * words)
@@ -338,40 +337,40 @@ pub(super) fn sample_id(record: &[u8], attr: &Attr, endian: Endian) -> Option<Sa
     let mut fields = Fields {
         record,
         endian,
-        at: start,
+        offset: start,
     };
     let mut sample = Sample::default();
-    if has(bit::TID) {
+    if is_set(bit::TID) {
         let (pid, tid) = fields.two_u32()?;
         (sample.pid, sample.tid) = (pid.cast_signed(), tid.cast_signed());
     }
-    if has(bit::TIME) {
+    if is_set(bit::TIME) {
         sample.time = Some(fields.u64()?);
     }
-    if has(bit::ID) {
+    if is_set(bit::ID) {
         sample.id = Some(fields.u64()?);
     }
-    fields.skip(u64::from(has(bit::STREAM_ID)))?;
-    if has(bit::CPU) {
+    fields.skip(u64::from(is_set(bit::STREAM_ID)))?;
+    if is_set(bit::CPU) {
         sample.cpu = Some(fields.two_u32()?.0);
     }
-    if has(bit::IDENTIFIER) {
+    if is_set(bit::IDENTIFIER) {
         sample.id = Some(fields.u64()?);
     }
     Some(sample)
 }
 
-/// Where the id of a sample lies, whatever its attribute: offset from the start of the record.
+/// Offset of the id in a sample of this attribute, in bytes from the start of the record.
 pub(super) fn id_offset(attr: &Attr) -> Option<usize> {
-    let has = |bit| usize::from(attr.sample_type & bit != 0);
-    if has(bit::IDENTIFIER) == 1 {
+    let fields = |bits: u64| (attr.sample_type & bits).count_ones() as usize;
+    if fields(bit::IDENTIFIER) == 1 {
         return Some(8);
     }
-    let before = has(bit::IP) + has(bit::TID) + has(bit::TIME) + has(bit::ADDR);
-    (has(bit::ID) == 1).then_some(8 + 8 * before)
+    let words = fields(bit::IP | bit::TID | bit::TIME | bit::ADDR);
+    (fields(bit::ID) == 1).then_some(8 + 8 * words)
 }
 
-/// Whether the id stands at a place that does not depend on the attribute.
+/// Whether the id stands at an offset that does not depend on the attribute.
 pub(super) fn has_identifier(attr: &Attr) -> bool {
     attr.sample_type & bit::IDENTIFIER != 0
 }

@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use super::attr::{self, Attr, Sample};
 use crate::tracefs::Endian;
 
-/// How many ids are kept: one an attribute and CPU.
+/// Ids that are kept: one for each attribute and CPU. Bounds the memory for a damaged file.
 const MAX_IDS: usize = 1 << 20;
 
-/// Ids from the first on that are found without the map: the kernel numbers counters in a row.
+/// Ids from the first on that are found without the map: the kernel numbers counters in a row
+/// (`primary_event_id`, kernel/events/core.c).
 const DENSE: u64 = 1 << 16;
 
 /// The attributes of a recording and their ids.
 #[derive(Debug, Default)]
 pub(super) struct Attrs {
     all: Vec<Attr>,
-    /// Where the id of a sample lies.
-    id_at: Option<usize>,
+    /// Offset of the id in a sample, in bytes from the start of the record.
+    id_offset: Option<usize>,
     /// The first id, and from it on, for each, one more than the index of its attribute, or 0.
     first_id: u64,
     dense: Vec<u32>,
@@ -29,10 +30,14 @@ impl Attrs {
     /// Adds an attribute with the ids of its counters.
     pub(super) fn add(&mut self, attr: Attr, ids: impl IntoIterator<Item = u64>) {
         let Ok(index) = u32::try_from(self.all.len()) else {
+            debug_assert!(
+                false,
+                "MAX_ATTRS of a header, MAX_IDS of a pipe are far below 2^32"
+            );
             return;
         };
         if index == 0 {
-            self.id_at = attr::id_offset(&attr);
+            self.id_offset = attr::id_offset(&attr);
         }
         self.all.push(attr);
         for id in ids {
@@ -97,8 +102,8 @@ impl Attrs {
         }
     }
 
-    /// The attribute of a sample. Where all samples are laid out alike it need not be known which
-    /// of them it is: then its index is `None`.
+    /// The attribute of a sample and its index. A sample without a known id gets the first attribute and
+    /// no index, if all attributes have one layout.
     #[inline]
     pub(super) fn of_sample(
         &self,
@@ -106,9 +111,9 @@ impl Attrs {
         endian: Endian,
     ) -> Option<(Option<usize>, &Attr)> {
         if self.all.len() == 1 {
-            return self.all.first().map(|only| (Some(0), only));
+            return self.all.first().map(|attr| (Some(0), attr));
         }
-        let id = self.id_at.and_then(|at| endian.u64(record, at));
+        let id = self.id_offset.and_then(|offset| endian.u64(record, offset));
         let index = id.and_then(|id| self.index(id));
         match index {
             Some(index) => self.all.get(index).map(|attr| (Some(index), attr)),
@@ -129,9 +134,9 @@ impl Attrs {
         (self.first_id, self.dense.iter().map(index))
     }
 
-    /// Where the id of a sample lies.
-    pub(super) fn id_at(&self) -> Option<usize> {
-        self.id_at
+    /// Offset of the id in a sample, in bytes from the start of the record.
+    pub(super) fn id_offset(&self) -> Option<usize> {
+        self.id_offset
     }
 
     /// What the end of a record that is no sample says.
@@ -142,8 +147,8 @@ impl Attrs {
         let id = record
             .len()
             .checked_sub(8)
-            .filter(|at| identified && *at >= 8);
-        let id = id.and_then(|at| endian.u64(record, at));
+            .filter(|offset| identified && *offset >= 8);
+        let id = id.and_then(|offset| endian.u64(record, offset));
         let index = id.and_then(|id| self.index(id)).unwrap_or(0);
         attr::sample_id(record, self.all.get(index)?, endian)
     }

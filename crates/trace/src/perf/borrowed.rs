@@ -1,39 +1,44 @@
 //! Whether the event formats of another recording are those of this one.
 //!
-//! A tracepoint's ID is given at boot and when a module is loaded, so the same ID may be another
-//! event in another boot. Every record of the file is looked at before any is decoded: the header
-//! that all events share must name the task that the sample itself names, the record must have the
-//! length that its format says, and a `sched_switch` must leave the task that is current. One that
-//! does not fit speaks against all the formats: IDs shift together.
+//! A tracepoint gets its ID at boot, or when its module is loaded. So one ID may be another event in
+//! another boot. Every record is checked before any is decoded:
+//!
+//! - the header that all events share must name the sample's task;
+//! - the record must have the length of its format;
+//! - a `sched_switch` must leave the sample's task.
+//!
+//! One record that does not fit speaks against all formats, because IDs shift together.
 
 use std::collections::BTreeMap;
 
 use super::attr::{self, Attr};
 use super::attrs::Attrs;
 use super::header::Section;
-use super::records_of;
+use super::kind;
+use super::records::Records;
 use super::tracing_data::TracingData;
 use crate::ReadError;
 use crate::input::Stored;
 use crate::tracefs::{Endian, EventFormat, Location};
 
-/// `PERF_RECORD_SAMPLE`.
-const SAMPLE: u32 = 9;
-
-/// How many samples are checked; IDs do not change in the middle of a recording.
+/// Samples that are checked, at most. IDs do not change within a recording, so more add nothing.
 const MAX_CHECKED: u64 = 1 << 20;
 
-/// What a record should look like.
+/// Offset of `common_pid`, behind `common_type`, `common_flags` and `common_preempt_count`.
+const COMMON_PID: usize = 4;
+
+/// The shape of an event's records.
 struct Expected {
     name: Box<str>,
-    least: usize,
-    most: usize,
-    /// Where a field stands that must be the task's id.
+    /// Shortest and longest record, in bytes.
+    min_len: usize,
+    max_len: usize,
+    /// Offset of a field that must be the task's id.
     prev_pid: Option<usize>,
 }
 
 impl Expected {
-    fn of(format: &EventFormat) -> Self {
+    fn new(format: &EventFormat) -> Self {
         // perf pads the record so that its length word and it fill words of 8 bytes. The kernel's
         // structure may itself end in padding.
         let padded = |len: usize| (len + 4).next_multiple_of(8) - 4;
@@ -51,8 +56,8 @@ impl Expected {
             .filter(|_| &*format.name == "sched_switch");
         Self {
             name: format.name.clone(),
-            least: padded(end),
-            most: if dynamic {
+            min_len: padded(end),
+            max_len: if dynamic {
                 usize::MAX
             } else {
                 padded(end.next_multiple_of(8))
@@ -62,7 +67,10 @@ impl Expected {
     }
 }
 
-/// Checks the records against the formats; gives how many were checked.
+/// Checks the records against the formats; returns the number of checked records.
+///
+/// # Errors
+/// A record does not fit, or the file cannot be read.
 pub(super) fn check(
     file: &mut Stored,
     data: Section,
@@ -70,18 +78,18 @@ pub(super) fn check(
     attrs: &Attrs,
     tracing: &TracingData,
 ) -> Result<u64, ReadError> {
-    let all: BTreeMap<u16, Expected> = tracing
+    let expected: BTreeMap<u16, Expected> = tracing
         .formats
         .events()
         .iter()
-        .map(|format| (format.id, Expected::of(format)))
+        .map(|format| (format.id, Expected::new(format)))
         .collect();
     let name = file.name.clone();
-    let mut records = records_of(file, &name, data, endian)?;
+    let mut records = Records::section(file, &name, data.offset, data.size, endian)?;
     let mut checked = 0;
     // Where the records cannot be read any further the reader itself says so.
     while let Ok(record) = records.next() {
-        if record.kind != SAMPLE || checked >= MAX_CHECKED {
+        if record.kind != kind::SAMPLE || checked >= MAX_CHECKED {
             continue;
         }
         let bytes = records.bytes(record);
@@ -96,23 +104,24 @@ pub(super) fn check(
             .and_then(|(start, len)| bytes.get(start..)?.get(..len));
         let id = raw.and_then(|raw| endian.u16(raw, 0));
         let id = Attr::tracepoint(attr).filter(|_| raw.is_some()).or(id);
-        let (Some(raw), Some((id, expected))) = (raw, id.and_then(|id| all.get_key_value(&id)))
+        let (Some(raw), Some((id, expected))) =
+            (raw, id.and_then(|id| expected.get_key_value(&id)))
         else {
             continue;
         };
-        let pid = |at| endian.u32(raw, at).map(u32::cast_signed) == Some(sample.tid);
+        let is_task = |offset| endian.u32(raw, offset).map(u32::cast_signed) == Some(sample.tid);
         let fits = endian.u16(raw, 0) == Some(*id)
-            && (expected.least..=expected.most).contains(&raw.len())
-            && pid(4)
-            && expected.prev_pid.is_none_or(pid);
+            && (expected.min_len..=expected.max_len).contains(&raw.len())
+            && is_task(COMMON_PID)
+            && expected.prev_pid.is_none_or(is_task);
         if !fits {
-            let (event, least, len) = (&expected.name, expected.least, raw.len());
+            let (event, min_len, len) = (&expected.name, expected.min_len, raw.len());
             let offset = record.offset;
             return Err(ReadError::Unsupported {
                 input: name,
-                what: format!(
+                problem: format!(
                     "the formats given are of another kernel or boot: by them tracepoint {id} is \
-                     {event} with records of {least} bytes for the task that is current; the one \
+                     {event} with records of {min_len} bytes for the task that is current; the one \
                      at offset {offset} has {len} bytes or another task"
                 ),
             });

@@ -1,14 +1,13 @@
-//! Samples that are only counted, because nobody wants their fields.
+//! Samples that are counted and not decoded, because no analysis needs their fields.
 
 use stealtime_events::Names;
 
 use super::attr::Attr;
-use super::decode::Samples;
-use super::swift::Found;
+use super::decode::{self, Samples};
 use crate::tracefs::Endian;
 use crate::{Counted, NameTable};
 
-/// Counts the samples of tracepoints that nobody wants.
+/// Counts the samples of tracepoints that are not in [`crate::Options::only`].
 #[derive(Debug, Default)]
 pub(super) struct Unwanted {
     /// For each attribute the place of its tracepoint in `counted`.
@@ -19,8 +18,8 @@ pub(super) struct Unwanted {
 }
 
 impl Unwanted {
-    /// All tracepoints of these attributes but for the wanted ones. None where samples do not name
-    /// processes or entries are not recorded: then it takes other events to tell VMs apart.
+    /// All tracepoints of these attributes except for the wanted ones. None where samples do not name
+    /// processes, or entries are not recorded: then other events are needed to tell VMs apart.
     pub(super) fn new(
         attrs: &[Attr],
         wanted: &[&str],
@@ -35,7 +34,7 @@ impl Unwanted {
             .collect();
         let has_entries = ["kvm_entry", "kvm_exit"]
             .iter()
-            .all(|it| recorded.contains(it));
+            .all(|name| recorded.contains(name));
         if !has_entries || !attrs.iter().all(Attr::has_tid) {
             return unwanted;
         }
@@ -45,7 +44,10 @@ impl Unwanted {
             let name = name.filter(|name| !wanted.contains(&names.name(*name)));
             let place = name.and_then(|name| {
                 let name = names.name(name);
-                let known = unwanted.counted.iter().position(|it| it.name == name);
+                let known = unwanted
+                    .counted
+                    .iter()
+                    .position(|counted| counted.name == name);
                 let place = known.unwrap_or_else(|| {
                     unwanted.counted.push(Counted::new(name));
                     unwanted.counted.len() - 1
@@ -57,11 +59,12 @@ impl Unwanted {
         unwanted
     }
 
-    /// Counts a sample, if that is all that is wanted of it: then this is its time.
+    /// Counts a sample that is not to be decoded; returns its time in ns. `None` for one to decode.
     #[inline]
     pub(super) fn counts(
         &mut self,
-        (index, attr): (usize, &Attr),
+        index: usize,
+        attr: &Attr,
         record: &[u8],
         endian: Endian,
     ) -> Option<u64> {
@@ -71,40 +74,44 @@ impl Unwanted {
         if time_ns == 0 {
             return None;
         }
-        counted.add(time_ns, super::decode::cpu(cpu));
+        counted.add(time_ns, decode::cpu(cpu));
         Some(time_ns)
     }
 
-    /// Where the samples of an attribute are counted, if they are.
+    /// The index in the counts for the samples of an attribute, if these are only counted.
     pub(super) fn place(&self, attr: usize) -> Option<u16> {
         self.places.get(attr).copied().flatten()
     }
 
-    /// The same for a sample that is known to hold all: whether it was counted.
+    /// Counts a sample at its attribute's [`Unwanted::place`], if it has a time. An index that is too
+    /// large stands for no place. Returns whether the sample was counted.
     #[inline]
-    pub(super) fn counts_found(&mut self, found: &Found<'_>, time_ns: u64) -> bool {
-        match self.counted.get_mut(found.place()) {
+    pub(super) fn counts_at(&mut self, place: usize, time_ns: u64, cpu: u32) -> bool {
+        match self.counted.get_mut(place) {
             Some(counted) if time_ns > 0 => {
-                counted.add(time_ns, super::decode::cpu(Some(found.cpu())));
+                counted.add(time_ns, decode::cpu(Some(cpu)));
                 true
             }
             _ => false,
         }
     }
 
-    /// A sample, counted here or not, is earlier than one before it, or not.
+    /// Notes of each sample, counted here or not, whether it is earlier than one before it.
     #[inline]
     pub(super) fn note_late(&mut self, is_late: bool) {
         self.late += u64::from(is_late);
     }
 
-    /// How many were; `None` where none is only counted.
+    /// Number of late samples; `None` where none is only counted.
     pub(super) fn late(&self) -> Option<u64> {
         (!self.counted.is_empty()).then_some(self.late)
     }
 
     /// What was counted.
     pub(super) fn counted(&self) -> impl Iterator<Item = Counted> {
-        self.counted.iter().filter(|it| it.events > 0).cloned()
+        self.counted
+            .iter()
+            .filter(|counted| counted.events > 0)
+            .cloned()
     }
 }

@@ -2,47 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_events::{Context, CpuId, Event, Kind, Tid};
+use stealtime_events::{Context, CpuId, Event, Kind, Names, Tid};
 
 use super::attr::Attr;
 use super::tracing_data::TracingData;
+use super::twins::Twins;
 use crate::tracefs::{Decoder, Endian, EventFormat, EventSink, Formats, PlanId, Stamp};
 use crate::{NameTable, SourceInfo};
 
-/// A sample's place and bytes.
+/// A sample's stamp, task and record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw<'a> {
-    pub(super) at: Stamp,
+    pub(super) stamp: Stamp,
     pub(super) pid: i32,
     pub(super) tid: i32,
     /// The tracepoint's record, where the sample has one.
     pub(super) bytes: Option<&'a [u8]>,
 }
 
-/// What makes events of samples.
+/// Decodes samples, by event formats or without.
 pub(super) struct Samples {
     decoder: Decoder,
     has_formats: bool,
     endian: Endian,
-    /// The tracepoint `kvm_entry`.
+    /// The ID of `kvm_entry`.
     entry: Option<u16>,
     /// For each attribute its tracepoint and how the records of that are read, where it has a format.
     plans: Vec<Option<(u16, PlanId)>>,
     /// Samples of tracepoints without a format, by tracepoint.
-    pub(super) without: BTreeMap<u16, u64>,
+    without: BTreeMap<u16, u64>,
 }
 
 impl Samples {
-    /// With what the recording says of its events, if it does.
+    /// `data` is what the recording says of its events, if it does.
     pub(super) fn new(data: Option<TracingData>, endian: Endian, names: &mut NameTable) -> Self {
         let has_formats = data.is_some();
         let (formats, symbols, endian) = match data {
             Some(data) => (data.formats, data.symbols, data.endian),
             None => (Formats::default(), Default::default(), endian),
         };
-        let is_entry = |it: &&EventFormat| &*it.name == "kvm_entry";
+        let is_entry = |format: &&EventFormat| &*format.name == "kvm_entry";
         Self {
-            entry: formats.events().iter().find(is_entry).map(|it| it.id),
+            entry: formats
+                .events()
+                .iter()
+                .find(is_entry)
+                .map(|format| format.id),
             decoder: Decoder::new(&formats, endian, symbols, names),
             has_formats,
             endian,
@@ -56,7 +61,7 @@ impl Samples {
         &mut self.decoder
     }
 
-    /// Takes up the attributes; to be called again when there are more.
+    /// Sets the attributes. To be called again when there are more.
     pub(super) fn set_attrs(&mut self, attrs: &[Attr]) {
         let plan = |attr: &Attr| {
             let id = attr.tracepoint().filter(|_| self.has_formats)?;
@@ -65,46 +70,48 @@ impl Samples {
         self.plans = attrs.iter().map(plan).collect();
     }
 
-    /// Makes an event of a sample of the attribute with this index.
+    /// Emits the event of a sample of the attribute with this index.
     #[inline(always)]
     pub(super) fn event(
         &mut self,
-        (index, attrs): (Option<usize>, &[Attr]),
+        index: Option<usize>,
+        attrs: &[Attr],
         raw: Raw<'_>,
-        (names, info): (&mut NameTable, &mut SourceInfo),
-        out: &mut impl EventSink,
+        names: &mut NameTable,
+        info: &mut SourceInfo,
+        sink: &mut impl EventSink,
     ) {
         let plan = index.and_then(|index| self.plans.get(index).copied().flatten());
         if let (Some(bytes), Some((tracepoint, plan))) = (raw.bytes, plan)
             && self.endian.u16(bytes, 0) == Some(tracepoint)
         {
             if self.entry == Some(tracepoint) {
-                self.tell_process(raw, names, out);
+                self.emit_process(raw, names, sink);
             }
             self.decoder
-                .decode_as(plan, bytes, raw.at, (names, info), out);
+                .decode_as(plan, bytes, raw.stamp, names, info, sink);
             return;
         }
         let attr = index.and_then(|index| attrs.get(index));
-        self.seldom(attr, raw, names, info, out);
+        self.without_plan(attr, raw, names, info, sink);
     }
 
-    /// Every sample names the process of its thread: for vCPUs that tells VMs apart.
+    /// Emits the process of a sample's thread, if it is new. It tells the VMs of vCPUs apart.
     #[inline]
-    fn tell_process(&mut self, raw: Raw<'_>, names: &mut NameTable, out: &mut impl EventSink) {
+    fn emit_process(&mut self, raw: Raw<'_>, names: &mut NameTable, sink: &mut impl EventSink) {
         let (tid, process) = (Tid(raw.tid), Tid(raw.pid));
-        self.decoder.task_of(tid, process, raw.at, names, out);
+        self.decoder.task_of(tid, process, raw.stamp, names, sink);
     }
 
-    /// Makes an event of a sample that is none of a tracepoint with a format.
+    /// Emits the event of a sample without an attribute, a record or a format.
     #[cold]
-    fn seldom(
+    fn without_plan(
         &mut self,
         attr: Option<&Attr>,
         raw: Raw<'_>,
         names: &mut NameTable,
         info: &mut SourceInfo,
-        out: &mut impl EventSink,
+        sink: &mut impl EventSink,
     ) {
         let id = raw.bytes.and_then(|bytes| self.endian.u16(bytes, 0));
         let tracepoint = attr.and_then(Attr::tracepoint).or(id);
@@ -113,15 +120,15 @@ impl Samples {
                 .and_then(|attr| attr.name.as_deref())
                 .unwrap_or("perf-sample");
             let name = names.intern(name);
-            out.push(other(raw, Kind::Other { name }));
+            sink.push(name_only(raw, Kind::Other { name }));
             return;
         };
         let known = self.has_formats && self.decoder.event_name(tracepoint).is_some();
         if known && id == Some(tracepoint) {
             if self.entry == id {
-                self.tell_process(raw, names, out);
+                self.emit_process(raw, names, sink);
             }
-            self.decoder.decode(bytes, raw.at, names, info, out);
+            self.decoder.decode(bytes, raw.stamp, names, info, sink);
             return;
         }
         *self.without.entry(tracepoint).or_default() += 1;
@@ -129,22 +136,62 @@ impl Samples {
             Some(name) => names.intern(name.rsplit(':').next().unwrap_or(name)),
             None => names.intern(&format!("unknown-{tracepoint}")),
         };
-        out.push(other(raw, Kind::Other { name }));
+        sink.push(name_only(raw, Kind::Other { name }));
+    }
+
+    /// Notes the tracepoints that two attributes have recorded.
+    pub(super) fn note_twins(&self, twins: &Twins, names: &NameTable, info: &mut SourceInfo) {
+        let repeated = twins.repeated;
+        if repeated == 0 {
+            return;
+        }
+        let tracepoints: Vec<String> = twins
+            .tracepoints()
+            .into_iter()
+            .map(|id| match self.decoder.event_name(id) {
+                Some(name) => names.name(name).to_owned(),
+                None => format!("tracepoint {id}"),
+            })
+            .collect();
+        let tracepoints = tracepoints.join(", ");
+        info.note(
+            false,
+            format!(
+                "{tracepoints}: recorded by two events of one perf record; {repeated} samples \
+                 repeat another: they are counted, and tell nothing else"
+            ),
+        );
+    }
+
+    /// Notes the tracepoints whose formats are missing.
+    pub(super) fn note_without(&self, info: &mut SourceInfo) {
+        let (kinds, sum) = (self.without.len(), self.without.values().sum::<u64>());
+        if kinds == 0 {
+            return;
+        }
+        info.note(
+            true,
+            format!(
+                "the formats of {kinds} tracepoints are missing: their {sum} samples are counted \
+                 as unknown-ID and their fields are not read; with --formats-from give a perf.data \
+                 or trace.dat of the same boot of the same kernel"
+            ),
+        );
     }
 }
 
-/// An event of which nothing but the sample's own fields is known.
-fn other(raw: Raw<'_>, kind: Kind) -> Event {
+/// An event known by its name and the sample's own fields.
+fn name_only(raw: Raw<'_>, kind: Kind) -> Event {
     Event {
-        time_ns: raw.at.time_ns,
+        time_ns: raw.stamp.time_ns,
         tid: Tid(raw.tid),
-        cpu: raw.at.cpu,
+        cpu: raw.stamp.cpu,
         context: Context::UNKNOWN,
         kind,
     }
 }
 
-/// What a CPU's number is as an event has it.
+/// The CPU of a sample as events have it: 0 where the sample has none.
 pub(super) fn cpu(number: Option<u32>) -> CpuId {
     CpuId(number.map_or(0, |number| u16::try_from(number).unwrap_or(u16::MAX)))
 }

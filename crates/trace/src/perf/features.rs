@@ -1,4 +1,5 @@
-//! Feature sections: what perf knows of the host.
+//! Feature sections: what perf records of the host
+//! (tools/perf/Documentation/perf.data-file-format.txt).
 
 use super::attrs::Attrs;
 use super::tracing_data::{self, TracingData};
@@ -14,7 +15,7 @@ const EVENT_DESC: usize = 12;
 /// The sections that are read (`HEADER_*` of tools/perf/util/header.h).
 pub(super) const WANTED: [usize; 6] = [TRACING_DATA, HOSTNAME, OSRELEASE, ARCH, NRCPUS, EVENT_DESC];
 
-/// What the sections say.
+/// The content of the sections.
 #[derive(Default)]
 pub(super) struct Features {
     pub(super) tracing: Option<TracingData>,
@@ -26,7 +27,7 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// Takes up one section; gives what is wrong with it.
+    /// Reads one section; returns what is wrong with it.
     pub(super) fn read(
         &mut self,
         feature: usize,
@@ -50,7 +51,7 @@ impl Features {
         None
     }
 
-    /// Takes up the event formats.
+    /// Reads the event formats; returns what is wrong with them.
     pub(super) fn tracing(&mut self, bytes: &[u8]) -> Option<String> {
         let (tracing, damage) = tracing_data::parse(bytes);
         self.tracing = tracing.or(self.tracing.take());
@@ -70,7 +71,7 @@ impl Features {
     }
 }
 
-/// A string: its length padded, the bytes, zeros.
+/// `struct perf_header_string`: the padded length, the bytes, zeros.
 fn string(bytes: &[u8], endian: Endian) -> Option<String> {
     let len = endian.u32(bytes, 0)? as usize;
     let text = bytes.get(4..)?.get(..len)?;
@@ -78,18 +79,18 @@ fn string(bytes: &[u8], endian: Endian) -> Option<String> {
     Some(String::from_utf8_lossy(text.get(..end)?).into_owned())
 }
 
-/// The names of the attributes, by their ids.
+/// `HEADER_EVENT_DESC`: names the attributes by their ids. `None` where it is damaged.
 fn event_desc(bytes: &[u8], endian: Endian, attrs: &mut Attrs) -> Option<()> {
     let events = endian.u32(bytes, 0)?;
     let attr_size = endian.u32(bytes, 4)? as usize;
-    let mut at = 8_usize;
+    let mut offset = 8_usize;
     for _ in 0..events {
-        at = at.checked_add(attr_size)?;
-        let ids = endian.u32(bytes, at)? as usize;
-        let name = string(bytes.get(at + 4..)?, endian)?;
-        let padded = endian.u32(bytes, at + 4)? as usize;
-        let first = at.checked_add(8)?.checked_add(padded)?;
-        at = first
+        offset = offset.checked_add(attr_size)?;
+        let ids = endian.u32(bytes, offset)? as usize;
+        let name = string(bytes.get(offset + 4..)?, endian)?;
+        let padded = endian.u32(bytes, offset + 4)? as usize;
+        let first = offset.checked_add(8)?.checked_add(padded)?;
+        offset = first
             .checked_add(ids.checked_mul(8)?)
             .filter(|end| *end <= bytes.len())?;
         for id in 0..ids {

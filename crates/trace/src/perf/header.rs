@@ -8,21 +8,37 @@ use crate::ReadError;
 use crate::input::Stored;
 use crate::tracefs::Endian;
 
-/// The largest section that is read as a whole: kallsyms and all formats of a host have some
+/// The largest section that is read as a whole, in bytes. Symbols and all formats of a host have some
 /// 25 MiB.
 const MAX_SECTION: u64 = 96 << 20;
 
-/// How many attributes are read: perf opens one an event named on its command line.
+/// Attributes that are read, at most: perf opens one for each event of its command line.
 const MAX_ATTRS: u64 = 1 << 16;
 
-/// A piece of the file.
+/// Bytes at the end of each attribute of a file: the section with its ids.
+const IDS: usize = 16;
+
+/// A part of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Section {
+    /// In bytes from the start of the file.
     pub(super) offset: u64,
+    /// In bytes.
     pub(super) size: u64,
 }
 
-/// What stands before and behind the records.
+impl Section {
+    /// `struct perf_file_section` at an offset of `bytes`; 0 where these are too short.
+    fn parse(bytes: &[u8], offset: usize, endian: Endian) -> Self {
+        let word = |offset| endian.u64(bytes, offset).unwrap_or(0);
+        Self {
+            offset: word(offset),
+            size: word(offset + 8),
+        }
+    }
+}
+
+/// The content before and behind the records.
 pub(super) struct Header {
     pub(super) endian: Endian,
     pub(super) data: Section,
@@ -32,7 +48,7 @@ pub(super) struct Header {
     pub(super) damage: Vec<String>,
 }
 
-/// The byte order that the magic tells.
+/// The byte order, by the magic number.
 pub(super) fn endian(magic: &[u8]) -> Endian {
     if magic.starts_with(b"PERFILE2") {
         Endian::Little
@@ -44,21 +60,18 @@ pub(super) fn endian(magic: &[u8]) -> Endian {
 /// Reads header, attributes and features.
 pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
     let mut head = [0; 104];
-    let got = file.fill_at(0, &mut head)?;
-    let corrupt = |offset, what: String| ReadError::Corrupt {
+    let count = file.fill_at(0, &mut head)?;
+    let corrupt = |offset, problem: String| ReadError::Corrupt {
         input: file.name.clone(),
         offset,
-        what,
+        problem,
     };
-    if got < head.len() {
-        return Err(corrupt(0, format!("the header has {got} bytes of 104")));
+    if count < head.len() {
+        return Err(corrupt(0, format!("the header has {count} bytes of 104")));
     }
     let endian = endian(&head);
-    let word = |at: usize| endian.u64(&head, at).unwrap_or(0);
-    let section = |at: usize| Section {
-        offset: word(at),
-        size: word(at + 8),
-    };
+    let word = |offset: usize| endian.u64(&head, offset).unwrap_or(0);
+    let section = |offset| Section::parse(&head, offset, endian);
     if word(8) != 104 {
         return Err(corrupt(
             8,
@@ -67,15 +80,15 @@ pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
     }
     let (attr_size, attr_section, data) = (word(16), section(24), section(40));
     if !(80..=4096).contains(&attr_size) {
-        let what = format!("attributes of {attr_size} bytes; known kernels have 80 to 160");
-        return Err(corrupt(16, what));
+        let problem = format!("attributes of {attr_size} bytes; known kernels have 80 to 160");
+        return Err(corrupt(16, problem));
     }
     if data.offset < 104 || data.offset > file.len {
-        let what = format!(
+        let problem = format!(
             "records begin at {}, the file has {} bytes",
             data.offset, file.len
         );
-        return Err(corrupt(40, what));
+        return Err(corrupt(40, problem));
     }
     let bits = [word(72), word(80), word(88), word(96)];
     let mut header = Header {
@@ -92,35 +105,36 @@ pub(super) fn read(file: &mut Stored) -> Result<Header, ReadError> {
 }
 
 impl Header {
-    fn read_attrs(&mut self, file: &mut Stored, all: Section, size: u64) -> Result<(), ReadError> {
-        let count = all.size / size;
+    fn read_attrs(
+        &mut self,
+        file: &mut Stored,
+        table: Section,
+        size: u64,
+    ) -> Result<(), ReadError> {
+        let count = table.size / size;
         if count > MAX_ATTRS {
-            let what = format!("{count} attributes; at most {MAX_ATTRS} are read");
+            let problem = format!("{count} attributes; at most {MAX_ATTRS} are read");
             return Err(ReadError::Corrupt {
                 input: file.name.clone(),
                 offset: 24,
-                what,
+                problem,
             });
         }
         for index in 0..count {
-            let offset = all.offset.saturating_add(index * size);
+            let offset = table.offset.saturating_add(index * size);
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-            let got = file.fill_at(offset, &mut bytes)?;
-            let cut = bytes.len().saturating_sub(16);
+            let read = file.fill_at(offset, &mut bytes)?;
+            let fields = bytes.len().saturating_sub(IDS);
             let attr = bytes
-                .get(..cut)
+                .get(..fields)
                 .and_then(|bytes| Attr::parse(bytes, self.endian));
-            let (Some(attr), true) = (attr, got == bytes.len()) else {
+            let (Some(attr), true) = (attr, read == bytes.len()) else {
                 self.damage.push(format!(
                     "attribute {index} of {count} at offset {offset} is cut"
                 ));
                 break;
             };
-            let word = |at| self.endian.u64(&bytes, at).unwrap_or(0);
-            let ids = Section {
-                offset: word(cut),
-                size: word(cut + 8),
-            };
+            let ids = Section::parse(&bytes, fields, self.endian);
             let ids = self.section(file, ids, &format!("the ids of attribute {index}"))?;
             let ids = ids.as_deref().unwrap_or_default();
             let ids = (0..ids.len() / 8).filter_map(|id| self.endian.u64(ids, 8 * id));
@@ -157,11 +171,7 @@ impl Header {
                     .push(format!("the file ends in its table of sections at {table}"));
                 break;
             }
-            let word = |at| self.endian.u64(&entry, at).unwrap_or(0);
-            let section = Section {
-                offset: word(0),
-                size: word(8),
-            };
+            let section = Section::parse(&entry, 0, self.endian);
             if let Some(bytes) = self.section(file, section, &format!("feature section {bit}"))? {
                 let damage = self
                     .features
@@ -177,35 +187,35 @@ impl Header {
         &mut self,
         file: &mut Stored,
         section: Section,
-        what: &str,
+        label: &str,
     ) -> Result<Option<Vec<u8>>, ReadError> {
         let Section { offset, size } = section;
         let end = offset.checked_add(size);
         if size > MAX_SECTION || end.is_none_or(|end| end > file.len) {
             let len = file.len;
             self.damage.push(format!(
-                "{what}: {size} bytes at offset {offset} are not in the file of {len} bytes"
+                "{label}: {size} bytes at offset {offset} are not in the file of {len} bytes"
             ));
             return Ok(None);
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        let got = file.fill_at(offset, &mut bytes)?;
-        bytes.truncate(got);
+        let count = file.fill_at(offset, &mut bytes)?;
+        bytes.truncate(count);
         Ok(Some(bytes))
     }
 
     /// Bounds the records to what the file has.
     fn check_data(&mut self, len: u64) {
-        let there = len.saturating_sub(self.data.offset);
+        let held = len.saturating_sub(self.data.offset);
         if self.data.size == 0 {
-            self.data.size = there;
-        } else if self.data.size > there {
+            self.data.size = held;
+        } else if self.data.size > held {
             let Section { offset, size } = self.data;
-            let percent = there.saturating_mul(100) / size.max(1);
-            self.data.size = there;
+            let percent = held.saturating_mul(100) / size.max(1);
+            self.data.size = held;
             self.damage.push(format!(
                 "the file is cut short: of {size} bytes of records at offset {offset} it has \
-                 {there} ({percent} %), and nothing of the sections behind them (event formats, \
+                 {held} ({percent} %), and nothing of the sections behind them (event formats, \
                  host name, command line)"
             ));
         }

@@ -1,66 +1,53 @@
-//! perf.data, as a file and as it comes through a pipe.
+//! perf.data, as a file and as a pipe.
 //!
-//! The container is read by this module's own walk over the records: it gives what a damaged file
-//! still has, needs no memory that grows with the file, and costs some ten nanoseconds a record.
-//! What the samples of tracepoints hold is decoded as in trace.dat, by the formats in the file.
+//! This module walks over the records itself. So it reads all that a damaged file still has, its
+//! memory does not grow with the file, and a record costs some ten nanoseconds. The samples of
+//! tracepoints are decoded as in trace.dat, by the formats in the file.
 //!
-//! Every sample counts, also those that perf marks with the cpumode of a guest: an event of the
-//! host in an interrupt that was taken out of a guest bears that mark, and `perf script` leaves it
-//! out.
+//! Every sample counts, also one with the cpumode of a guest. An event of the host bears that mark
+//! if its interrupt was taken out of a guest; `perf script` leaves it out.
 //!
-//! Of lost events, `PERF_RECORD_LOST` says where and `PERF_RECORD_LOST_SAMPLES` (at the end, one an
-//! event and CPU) how many in all. Both count the same losses, but for those after the last
-//! `PERF_RECORD_LOST` of a buffer: the larger sum of the two is what was lost.
+//! `PERF_RECORD_LOST` says where events were lost. `PERF_RECORD_LOST_SAMPLES` (at the end, one for
+//! each event and CPU) says how many in all. Both count the same losses, but the former lacks those
+//! after the last `PERF_RECORD_LOST` of a buffer. The larger of the two sums is the loss.
 
 mod attr;
 mod attrs;
 mod borrowed;
 mod counted;
 mod decode;
+mod emit;
+mod fast_path;
 mod features;
-mod give;
 mod header;
-mod notes;
+mod kind;
 mod records;
 mod sort;
-mod swift;
+mod tally;
 mod tracing_data;
 mod twins;
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
+use std::path::Path;
 
 use stealtime_events::{Event, Tid};
 
-use crate::input::{Options, Progress, Stored, Stream, note_unused_khz};
+use crate::input::{Damage, Progress, Stored, Stream};
+use crate::options::{Options, note_unused_khz};
 use crate::tracefs::{Endian, Stamp};
 use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
 use attr::Attr;
 use attrs::Attrs;
 use counted::Unwanted;
 use decode::Samples;
+use emit::Emitter;
+use fast_path::FastPath;
 use features::Features;
-use give::Giver;
 use header::Section;
-use notes::Tally;
-use records::{Record, Records, Stop};
+use records::{Record, Records, Stop, until_zero};
 use sort::Sorter;
-use swift::Swift;
+use tally::Tally;
 use twins::Twins;
-
-/// Kinds of records (`enum perf_event_type` and `enum perf_user_event_type`).
-mod kind {
-    pub(super) const LOST: u32 = 2;
-    pub(super) const COMM: u32 = 3;
-    pub(super) const SAMPLE: u32 = 9;
-    pub(super) const LOST_SAMPLES: u32 = 13;
-    pub(super) const HEADER_ATTR: u32 = 64;
-    pub(super) const TRACING_DATA: u32 = 66;
-    pub(super) const FINISHED_ROUND: u32 = 68;
-    pub(super) const ID_INDEX: u32 = 69;
-    pub(super) const THREAD_MAP: u32 = 73;
-    pub(super) const EVENT_UPDATE: u32 = 78;
-    pub(super) const HEADER_FEATURE: u32 = 80;
-}
 
 /// The largest tracing data that a pipe may carry.
 const MAX_TRACING: u32 = 96 << 20;
@@ -75,9 +62,9 @@ pub(crate) struct PerfSource {
     features: Features,
     samples: Option<Samples>,
     twins: Option<Twins>,
-    /// Whether `samples` and `swift` know all attributes.
+    /// Whether `samples` and `fast_path` know all attributes.
     prepared: bool,
-    swift: Option<Swift>,
+    fast_path: Option<FastPath>,
     sorter: Sorter,
     names: NameTable,
     info: SourceInfo,
@@ -85,7 +72,7 @@ pub(crate) struct PerfSource {
     only: Option<Vec<&'static str>>,
     unwanted: Option<Unwanted>,
     tally: Tally,
-    /// The time of what was given last.
+    /// The time of the last event, in ns.
     last_ns: u64,
     ended: bool,
     finished: bool,
@@ -93,18 +80,20 @@ pub(crate) struct PerfSource {
 
 /// Where progress is seen.
 enum Sources {
-    File {
-        len: u64,
-    },
-    Pipe {
-        progress: Progress,
-        damage: crate::input::Damage,
-    },
+    File { len: u64 },
+    Pipe { progress: Progress, damage: Damage },
 }
 
 impl PerfSource {
     /// Reads a file with header and sections.
-    pub(crate) fn file(mut file: Stored, options: &Options) -> Result<Self, ReadError> {
+    ///
+    /// `formats_of` reads the event formats of another recording ([`Options::formats_from`]). It is
+    /// called if this one has none. It is a parameter because opening recordings is the layer above.
+    pub(crate) fn file(
+        mut file: Stored,
+        options: &Options,
+        formats_of: impl FnOnce(&Path) -> Result<TracingData, ReadError>,
+    ) -> Result<Self, ReadError> {
         let header = header::read(&mut file)?;
         let mut info = SourceInfo::new(Format::PerfData);
         info.compression = file.compression;
@@ -125,10 +114,13 @@ impl PerfSource {
         source.only.clone_from(&options.only);
         source.attrs = header.attrs;
         source.features = header.features;
-        source.borrow_formats(&mut file, data, options)?;
-        source.records = records_of(file, &source.name, data, endian)?.boxed();
+        if let Some(path) = &options.formats_from {
+            source.borrow_formats(&mut file, data, path, formats_of)?;
+        }
+        source.records =
+            Records::section(file, &source.name, data.offset, data.size, endian)?.boxed();
         if source.features.tracing.is_some() {
-            source.open_decoder();
+            source.samples = Some(source.open_decoder());
         }
         Ok(source)
     }
@@ -179,7 +171,7 @@ impl PerfSource {
             samples: None,
             twins: None,
             prepared: false,
-            swift: None,
+            fast_path: None,
             sorter: Sorter::default(),
             names: NameTable::default(),
             info,
@@ -197,11 +189,9 @@ impl PerfSource {
         &mut self,
         file: &mut Stored,
         data: Section,
-        options: &Options,
+        path: &Path,
+        formats_of: impl FnOnce(&Path) -> Result<TracingData, ReadError>,
     ) -> Result<(), ReadError> {
-        let Some(path) = &options.formats_from else {
-            return Ok(());
-        };
         if self.features.tracing.is_some() {
             self.info.note_unused(format!(
                 "--formats-from {} is not used: the recording brings its event formats",
@@ -209,9 +199,10 @@ impl PerfSource {
             ));
             return Ok(());
         }
-        let other = super::input::formats_of(path)?;
-        // Addresses and names of tasks are those of another time, perhaps of another boot.
-        let tracing = TracingData::of_formats(other.formats, other.endian);
+        let lent = formats_of(path)?;
+        // Addresses of functions and names of tasks stay out: they are of another time, perhaps of
+        // another boot.
+        let tracing = TracingData::from_formats(lent.formats, lent.endian);
         let checked = borrowed::check(file, data, self.endian, &self.attrs, &tracing)?;
         self.info.note(
             false,
@@ -224,8 +215,8 @@ impl PerfSource {
         Ok(())
     }
 
-    /// Makes the decoder of what is known of the events.
-    fn open_decoder(&mut self) {
+    /// Makes the decoder from the event formats and attributes so far.
+    fn open_decoder(&mut self) -> Samples {
         let tracing = self.features.tracing.take();
         let mut recorded: Vec<String> = self
             .attrs
@@ -234,7 +225,7 @@ impl PerfSource {
             .filter_map(|attr| {
                 let format = tracing
                     .as_ref()
-                    .and_then(|it| it.formats.by_id(attr.tracepoint()?));
+                    .and_then(|tracing| tracing.formats.by_id(attr.tracepoint()?));
                 let named = attr.name.as_deref().filter(|_| attr.tracepoint().is_some());
                 let named = named.map(|name| name.rsplit(':').next().unwrap_or(name));
                 format
@@ -249,31 +240,31 @@ impl PerfSource {
         if let Some(attr) = self.attrs.all().first() {
             self.info.clock.name = attr.clock().to_owned();
         }
-        for format in tracing.iter().flat_map(|it| it.formats.events()) {
+        for format in tracing.iter().flat_map(|tracing| tracing.formats.events()) {
             self.info.note_name(&format.name);
         }
         let cmdlines = tracing
             .as_ref()
-            .map(|it| it.cmdlines.clone())
+            .map(|tracing| tracing.cmdlines.clone())
             .unwrap_or_default();
         let mut samples = Samples::new(tracing, self.endian, &mut self.names);
-        if let Some(only) = &self.only {
+        if let Some(wanted) = &self.only {
             let attrs = self.attrs.all();
-            self.unwanted = Some(Unwanted::new(attrs, only, &mut samples, &self.names));
+            self.unwanted = Some(Unwanted::new(attrs, wanted, &mut samples, &self.names));
         }
-        let at = Stamp {
+        let stamp = Stamp {
             time_ns: 0,
             cpu: decode::cpu(None),
         };
         for (tid, comm) in cmdlines.split(|byte| *byte == b'\n').filter_map(saved_name) {
             let decoder = samples.decoder();
-            decoder.task_named(tid, None, comm, at, &mut self.names, &mut self.sorter);
+            decoder.task_named(tid, None, comm, stamp, &mut self.names, &mut self.sorter);
         }
-        self.samples = Some(samples);
         self.prepared = false;
+        samples
     }
 
-    /// Reads records until one was there that is no sample, or some can be given.
+    /// Reads records up to the first that is no sample, or until events are ready.
     fn step(&mut self) -> Result<(), ReadError> {
         if self.samples.is_some() {
             self.take_samples();
@@ -324,67 +315,68 @@ impl PerfSource {
         Ok(())
     }
 
-    /// Holds back what the next samples tell, as far as they were read already.
+    /// Adds the events of the next samples to the sorter, as far as the samples were read already.
     fn take_samples(&mut self) {
-        self.with_giver(|records, giver| {
+        self.with_emitter(|records, emitter| {
             loop {
-                let swift = giver.swift_samples(records.held());
-                records.pass(swift);
-                if giver.out.is_full() {
+                let passed = emitter.fast_samples(records.held());
+                records.pass(passed);
+                if emitter.sink.is_full() {
                     return;
                 }
                 match records.next_of(kind::SAMPLE) {
-                    Some(record) => giver.sample(records.bytes(record), record.misc),
+                    Some(record) => emitter.sample(records.bytes(record), record.misc),
                     None => return,
                 }
             }
         });
     }
 
-    /// Holds back what a record tells.
+    /// Adds the events of a record to the sorter.
     fn take(&mut self, record: Record) {
-        self.with_giver(|records, giver| {
+        self.with_emitter(|records, emitter| {
             let bytes = records.bytes(record);
             match record.kind {
-                kind::SAMPLE => giver.sample(bytes, record.misc),
-                kind => giver.record(kind, bytes),
+                kind::SAMPLE => emitter.sample(bytes, record.misc),
+                kind => emitter.record(kind, bytes),
             }
         });
     }
 
-    /// Calls with the records and what makes events of them.
-    fn with_giver(
+    /// Calls with the records and their emitter.
+    fn with_emitter(
         &mut self,
-        call: impl FnOnce(&mut Records<Box<dyn Read + Send>>, &mut Giver<'_>),
+        call: impl FnOnce(&mut Records<Box<dyn Read + Send>>, &mut Emitter<'_>),
     ) {
-        if self.samples.is_none() {
-            self.open_decoder();
-        }
-        let Some(samples) = &mut self.samples else {
-            return;
+        let samples = match &mut self.samples {
+            Some(samples) => samples,
+            None => {
+                let samples = self.open_decoder();
+                self.samples.insert(samples)
+            }
         };
         let attrs = self.attrs.all();
         if !std::mem::replace(&mut self.prepared, true) {
             samples.set_attrs(attrs);
-            self.swift = Swift::of(&self.attrs, self.unwanted.as_ref(), self.endian);
+            self.fast_path = FastPath::new(&self.attrs, self.unwanted.as_ref(), self.endian);
         }
         let twins = self.twins.get_or_insert_with(|| {
             let tracepoints: Vec<_> = attrs.iter().map(Attr::tracepoint).collect();
             Twins::new(&tracepoints)
         });
-        let mut giver = Giver {
+        let mut emitter = Emitter {
             endian: self.endian,
             attrs: &self.attrs,
             samples,
             twins,
-            out: &mut self.sorter,
+            sink: &mut self.sorter,
             names: &mut self.names,
             info: &mut self.info,
             tally: &mut self.tally,
             unwanted: self.unwanted.as_mut(),
-            swift: self.swift.as_ref(),
+            fast_path: self.fast_path.as_ref(),
         };
-        call(&mut self.records, &mut giver);
+        call(&mut self.records, &mut emitter);
     }
 
     /// Records that say something of the recording.
@@ -413,9 +405,9 @@ impl PerfSource {
             }
             kind::ID_INDEX => {
                 let count = endian.u64(bytes, 8).unwrap_or(0);
-                let there = bytes.len().saturating_sub(16) / 32;
-                for entry in 0..there.min(usize::try_from(count).unwrap_or(usize::MAX)) {
-                    let word = |at| endian.u64(bytes, 16 + 32 * entry + at).unwrap_or(0);
+                let held = bytes.len().saturating_sub(16) / 32;
+                for entry in 0..held.min(usize::try_from(count).unwrap_or(usize::MAX)) {
+                    let word = |offset| endian.u64(bytes, 16 + 32 * entry + offset).unwrap_or(0);
                     self.attrs.set_cpu(word(0), word(16));
                 }
             }
@@ -428,7 +420,8 @@ impl PerfSource {
                 }
             }
             kind::HEADER_FEATURE => {
-                let feature = endian.u64(bytes, 8).and_then(|it| usize::try_from(it).ok());
+                let feature = endian.u64(bytes, 8);
+                let feature = feature.and_then(|number| usize::try_from(number).ok());
                 let data = bytes.get(16..).unwrap_or_default();
                 if let Some(feature) = feature {
                     let damage = self.features.read(feature, data, endian, &mut self.attrs);
@@ -441,7 +434,7 @@ impl PerfSource {
         }
     }
 
-    /// `PERF_RECORD_HEADER_TRACING_DATA`: what it announces stands behind it.
+    /// `PERF_RECORD_HEADER_TRACING_DATA`: the data stand behind the record.
     fn tracing_data(&mut self, record: Record) -> Result<(), ReadError> {
         let size = self.endian.u32(self.records.bytes(record), 8).unwrap_or(0);
         if size > MAX_TRACING {
@@ -462,15 +455,40 @@ impl PerfSource {
         if let Some(damage) = self.features.tracing(data) {
             self.info.note(true, damage);
         }
-        self.open_decoder();
+        self.samples = Some(self.open_decoder());
         Ok(())
     }
 }
 
 impl PerfSource {
-    /// Gives at least one event and at most `most`. Whether there was one.
+    /// Completes the [`SourceInfo`], once all records are read.
+    fn finish(&mut self) {
+        let info = &mut self.info;
+        info.counted = self.unwanted.iter().flat_map(Unwanted::counted).collect();
+        info.late = self.unwanted.as_ref().and_then(Unwanted::late);
+        info.uname = self.features.uname();
+        info.cpus = self.features.cpus;
+        if let Sources::Pipe { damage, .. } = &self.progress
+            && let Some(damage) = damage.get()
+        {
+            info.note(
+                true,
+                format!("{damage}; what was unpacked until there is read"),
+            );
+        }
+        self.tally.finish(info);
+        if let Some(samples) = &self.samples {
+            if let Some(twins) = &self.twins {
+                samples.note_twins(twins, &self.names, info);
+            }
+            samples.note_without(info);
+        }
+    }
+
+    /// Calls `emit` with the next events, at least one and at most `limit`. Returns whether there was
+    /// one.
     #[inline]
-    fn next(&mut self, most: usize, mut give: impl FnMut(Event)) -> Result<bool, ReadError> {
+    fn next(&mut self, limit: usize, mut emit: impl FnMut(Event)) -> Result<bool, ReadError> {
         while self.sorter.ready().is_empty() {
             if self.ended {
                 if !std::mem::replace(&mut self.finished, true) {
@@ -480,33 +498,33 @@ impl PerfSource {
             }
             self.step()?;
         }
-        let mut taken = 0;
-        for event in self.sorter.ready().iter().take(most) {
+        let mut count = 0;
+        for event in self.sorter.ready().iter().take(limit) {
             let mut event = *event;
             event.time_ns = self.sorter.time_of(&event, self.last_ns);
             if event.kind.is_host_event() {
                 self.info.out_of_order += u64::from(event.time_ns < self.last_ns);
                 self.last_ns = event.time_ns;
             }
-            give(event);
-            taken += 1;
+            emit(event);
+            count += 1;
         }
-        self.sorter.taken(taken);
+        self.sorter.consume(count);
         Ok(true)
     }
 }
 
 impl EventSource for PerfSource {
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        let mut one = None;
-        self.next(1, |event| one = Some(event))?;
-        Ok(one)
+        let mut next = None;
+        self.next(1, |event| next = Some(event))?;
+        Ok(next)
     }
 
-    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
-        let wanted = out.len() + most;
-        while out.len() < wanted {
-            if !self.next(wanted - out.len(), |event| out.push(event))? {
+    fn next_events(&mut self, limit: usize, batch: &mut Vec<Event>) -> Result<bool, ReadError> {
+        let wanted = batch.len() + limit;
+        while batch.len() < wanted {
+            if !self.next(wanted - batch.len(), |event| batch.push(event))? {
                 return Ok(false);
             }
         }
@@ -529,34 +547,11 @@ impl EventSource for PerfSource {
     }
 }
 
-/// The records of a file, which stands at their start then.
-fn records_of<R: Read + Seek>(
-    mut file: R,
-    name: &str,
-    data: Section,
-    endian: Endian,
-) -> Result<Records<std::io::Take<R>>, ReadError> {
-    let offset = data.offset;
-    let sought = file.seek(SeekFrom::Start(offset));
-    sought.map_err(|source| ReadError::Io {
-        input: name.to_owned(),
-        offset,
-        source,
-    })?;
-    Ok(Records::new(file.take(data.size), endian, offset))
-}
-
 /// A line of `saved_cmdlines`: the tid, a space, the name.
 fn saved_name(line: &[u8]) -> Option<(Tid, &[u8])> {
     let space = memchr::memchr(b' ', line)?;
     let tid = std::str::from_utf8(line.get(..space)?).ok()?.parse().ok()?;
     Some((Tid(tid), line.get(space + 1..)?))
-}
-
-/// What stands before the first zero.
-fn until_zero(bytes: &[u8]) -> &[u8] {
-    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
-    bytes.get(..end).unwrap_or_default()
 }
 
 /// The event formats that a perf.data file has.
@@ -567,7 +562,7 @@ pub(crate) fn formats(mut file: Stored) -> Result<tracing_data::TracingData, Rea
         .tracing
         .ok_or_else(|| ReadError::Unsupported {
             input: file.name,
-            what: "has no event formats; give a file of the same kernel that is complete"
+            problem: "has no event formats; give a file of the same kernel that is complete"
                 .to_owned(),
         })
 }

@@ -1,24 +1,19 @@
 //! Records one after the other, unpacked where perf compressed them (`perf record -z`).
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom, Take};
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
+use super::kind;
+use crate::ReadError;
 use crate::tracefs::Endian;
 
-/// A record's length has 16 bits.
+/// `perf_event_header::size` has 16 bits.
 const MAX_RECORD: usize = 1 << 16;
 
-/// Bytes of the buffer: few enough for a second-level cache, so that what was read is still there
-/// when it is looked at.
+/// Bytes of the buffer: few enough for a second-level cache, so that parsing finds there what the
+/// kernel has just copied.
 const BUFFER: usize = 4 * MAX_RECORD;
-
-/// `PERF_RECORD_AUXTRACE`: data follow the record.
-const AUXTRACE: u32 = 71;
-/// `PERF_RECORD_COMPRESSED`: records follow in zstd, a stream over all such records.
-const COMPRESSED: u32 = 81;
-/// `PERF_RECORD_COMPRESSED2`: the same behind its length (since 6.16).
-const COMPRESSED2: u32 = 83;
 
 /// The header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +22,10 @@ pub(super) struct Record {
     pub(super) misc: u16,
     /// Offset in the file; of an unpacked record that of what it was packed in.
     pub(super) offset: u64,
+    /// Position in the buffer, and length with the header, in bytes.
     pub(super) start: usize,
     pub(super) len: usize,
+    /// Whether the buffer is that of unpacked records.
     pub(super) unpacked: bool,
 }
 
@@ -59,7 +56,8 @@ pub(super) struct Records<R> {
 struct Unpacker {
     decoder: Decoder<'static>,
     packed: Vec<u8>,
-    taken: usize,
+    /// Bytes of `packed` that the decoder has consumed.
+    consumed: usize,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -82,18 +80,18 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// The next record, if it is of this kind (which must be none of those that are seen to here),
-    /// not packed, and there without reading.
+    /// The next record, if it is of this kind, not packed, and read already. The kind must be none of
+    /// those that [`Records::next`] handles itself.
     #[inline]
     pub(super) fn next_of(&mut self, kind: u32) -> Option<Record> {
         if self.unpacker.is_some() {
             return None;
         }
-        let left = self.buffer.get(self.start..self.end)?;
-        let head = left.first_chunk::<8>()?;
+        let held = self.buffer.get(self.start..self.end)?;
+        let head = held.first_chunk::<8>()?;
         let misc = self.endian.u16(head, 4)?;
         let len = usize::from(self.endian.u16(head, 6)?);
-        if self.endian.u32(head, 0)? != kind || len < 8 || len > left.len() {
+        if self.endian.u32(head, 0)? != kind || len < 8 || len > held.len() {
             return None;
         }
         let record = Record {
@@ -149,8 +147,8 @@ impl<R: Read> Records<R> {
             }
             let record = self.plain()?;
             match record.kind {
-                COMPRESSED | COMPRESSED2 => self.unpack(record)?,
-                AUXTRACE => {
+                kind::COMPRESSED | kind::COMPRESSED2 => self.unpack(record)?,
+                kind::AUXTRACE => {
                     let len = self.endian.u64(self.bytes(record), 8).unwrap_or(0);
                     self.skip(len)?;
                 }
@@ -162,8 +160,8 @@ impl<R: Read> Records<R> {
     /// The next record as it lies in the file.
     fn plain(&mut self) -> Result<Record, Stop> {
         if !self.fill(8)? {
-            let left = self.end - self.start;
-            if left == 0 && self.unpacker.as_ref().is_none_or(|it| it.start == it.end) {
+            let is_whole = |unpacker: &Unpacker| unpacker.start == unpacker.end;
+            if self.start == self.end && self.unpacker.as_ref().is_none_or(is_whole) {
                 return Err(Stop::End);
             }
             let offset = self.offset;
@@ -174,10 +172,10 @@ impl<R: Read> Records<R> {
         let offset = self.offset;
         let record = parse(&self.buffer, self.start, offset, false, self.endian)?;
         if !self.fill(record.len)? {
-            let (len, left) = (record.len, self.end - self.start);
+            let (len, held) = (record.len, self.end - self.start);
             return Err(Stop::Damaged(format!(
                 "the records end at offset {offset} in the middle of one of {len} bytes, of which \
-                 {left} are there"
+                 {held} are there"
             )));
         }
         // Filling may have moved the bytes.
@@ -191,7 +189,7 @@ impl<R: Read> Records<R> {
 
     fn unpack(&mut self, record: Record) -> Result<(), Stop> {
         let bytes = self.bytes(record);
-        let packed = if record.kind == COMPRESSED {
+        let packed = if record.kind == kind::COMPRESSED {
             bytes.get(8..)
         } else {
             let len = self
@@ -211,7 +209,7 @@ impl<R: Read> Records<R> {
         }
         if let Some(unpacker) = &mut self.unpacker {
             unpacker.packed = packed;
-            unpacker.taken = 0;
+            unpacker.consumed = 0;
             unpacker.offset = record.offset;
         }
         Ok(())
@@ -239,18 +237,18 @@ impl<R: Read> Records<R> {
     }
 
     fn skip(&mut self, len: u64) -> Result<(), Stop> {
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(MAX_RECORD as u64);
+        let mut remaining = len;
+        while remaining > 0 {
+            let part = remaining.min(MAX_RECORD as u64);
             self.behind(usize::try_from(part).unwrap_or(0))?;
-            left -= part;
+            remaining -= part;
         }
         Ok(())
     }
 
-    fn advance(&mut self, by: usize) {
-        self.start += by;
-        self.offset += by as u64;
+    fn advance(&mut self, len: usize) {
+        self.start += len;
+        self.offset += len as u64;
     }
 
     /// Whether `len` bytes (at most [`MAX_RECORD`]) are held, after reading more if need be.
@@ -272,7 +270,7 @@ impl<R: Read> Records<R> {
 }
 
 impl<R> Records<R> {
-    /// Moves what is left to the start of the buffer.
+    /// Moves the unread bytes to the start of the buffer, so that a whole record fits behind them.
     fn make_room(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -283,6 +281,25 @@ impl Records<Box<dyn Read + Send>> {
     /// Without any record.
     pub(super) fn none(endian: Endian) -> Self {
         Self::new(Box::new(io::empty()), endian, 0)
+    }
+}
+
+impl<R: Read + Seek> Records<Take<R>> {
+    /// The records in `size` bytes from `offset` on; `name` is the input's, for errors.
+    pub(super) fn section(
+        mut file: R,
+        name: &str,
+        offset: u64,
+        size: u64,
+        endian: Endian,
+    ) -> Result<Self, ReadError> {
+        let sought = file.seek(SeekFrom::Start(offset));
+        sought.map_err(|source| ReadError::Io {
+            input: name.to_owned(),
+            offset,
+            source,
+        })?;
+        Ok(Self::new(file.take(size), endian, offset))
     }
 }
 
@@ -337,12 +354,18 @@ fn parse(
     })
 }
 
+/// The bytes before the first zero, as of a string in C.
+pub(super) fn until_zero(bytes: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or_default()
+}
+
 impl Unpacker {
     fn new() -> io::Result<Self> {
         Ok(Self {
             decoder: Decoder::new()?,
             packed: Vec::new(),
-            taken: 0,
+            consumed: 0,
             buffer: vec![0; 8 * MAX_RECORD],
             start: 0,
             end: 0,
@@ -362,18 +385,19 @@ impl Unpacker {
                     return Ok(Some(record));
                 }
             }
-            if self.taken >= self.packed.len() && !self.full {
+            if self.consumed >= self.packed.len() && !self.full {
                 return Ok(None);
             }
-            self.more()?;
+            self.unpack()?;
         }
     }
 
-    fn more(&mut self) -> Result<(), Stop> {
+    /// Unpacks as much as the buffer has room for.
+    fn unpack(&mut self) -> Result<(), Stop> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        let packed = self.packed.get(self.taken..).unwrap_or_default();
+        let packed = self.packed.get(self.consumed..).unwrap_or_default();
         let room = self.buffer.get_mut(self.end..).unwrap_or_default();
         let (mut input, mut output) = (InBuffer::around(packed), OutBuffer::around(room));
         self.decoder.run(&mut input, &mut output).map_err(|error| {
@@ -382,13 +406,13 @@ impl Unpacker {
                 "the packed records at offset {offset} cannot be read: {error}"
             ))
         })?;
-        let (taken, given) = (input.pos(), output.pos());
-        self.full = given == self.buffer.len() - self.end;
-        self.taken += taken;
-        self.end += given;
-        if taken == 0 && given == 0 {
+        let (consumed, produced) = (input.pos(), output.pos());
+        self.full = produced == self.buffer.len() - self.end;
+        self.consumed += consumed;
+        self.end += produced;
+        if consumed == 0 && produced == 0 {
             // Neither in nor out: what is left can never be read.
-            self.taken = self.packed.len();
+            self.consumed = self.packed.len();
             self.full = false;
         }
         Ok(())

@@ -1,35 +1,35 @@
 //! Events into the order of time.
 //!
-//! perf writes what each CPU's buffer holds, CPU after CPU, and then `PERF_RECORD_FINISHED_ROUND`:
-//! what comes after the next such record is later than all that came before this one. So events are
-//! held back for one round. A recording whose rounds are missing or larger than [`MAX_HELD`] is
-//! sorted in windows of that size.
+//! perf writes the buffers of the CPUs one after the other, and then `PERF_RECORD_FINISHED_ROUND`.
+//! Events behind the next such record are later than all before this one. So events are held back for
+//! one round (`ordered_events__flush`, tools/perf/util/ordered-events.c). Where rounds are missing or
+//! larger than [`MAX_HELD`], windows of that size are sorted.
 
 use stealtime_events::Event;
 
 use crate::tracefs::EventSink;
 
-/// How many events are held at the most: 60 MiB, and half as much again while they are sorted.
+/// Events that are held, at most: 60 MiB, and half as much again while they are sorted.
 const MAX_HELD: usize = 3 << 19;
 
-/// Holds events back until they can be given in the order of time.
+/// Holds events back until their order in time is certain.
 #[derive(Default)]
 pub(super) struct Sorter {
     held: Vec<Event>,
-    /// Of `held`: given so far, and in order and ready to be given.
-    given: usize,
+    /// Of `held`: the consumed events, and the end of those that are ready.
+    consumed: usize,
     ready: usize,
     /// The latest time so far, and that at the end of the last round.
     latest_ns: u64,
     round_ns: u64,
-    /// The latest time of what was given or could have been.
-    given_ns: u64,
-    /// The earliest time that is none of perf's own making.
+    /// The latest time of an event that was ready.
+    ready_ns: u64,
+    /// The earliest time of an event that perf did not synthesize.
     origin_ns: u64,
 }
 
 impl EventSink for Sorter {
-    /// Takes an event; its time is 0 for what perf made up at the start of the recording.
+    /// Adds an event. Its time is 0 if perf synthesized it at the start of the recording.
     #[inline]
     fn push(&mut self, event: Event) {
         self.latest_ns = self.latest_ns.max(event.time_ns);
@@ -38,19 +38,19 @@ impl EventSink for Sorter {
 }
 
 impl Sorter {
-    /// Whether there is no more room: then [`Sorter::window`] makes some.
+    /// Whether no event more can be held, until [`Sorter::window`] is called.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.held.len() - self.given >= MAX_HELD
+        self.held.len() - self.consumed >= MAX_HELD
     }
 
-    /// Whether a sample that was read just now is earlier than what was given.
+    /// Whether a sample that is read at this point is earlier than an event that was ready.
     #[inline]
     pub(super) fn is_late(&self, time_ns: u64) -> bool {
-        time_ns < self.given_ns
+        time_ns < self.ready_ns
     }
 
-    /// Takes note of a sample that is not held; the same.
+    /// The same for a sample that is counted and not held: its time counts for the round.
     #[inline]
     pub(super) fn passes(&mut self, time_ns: u64) -> bool {
         self.latest_ns = self.latest_ns.max(time_ns);
@@ -64,16 +64,16 @@ impl Sorter {
         if limit > 0 {
             self.sort();
             self.ready = self.held.partition_point(|event| event.time_ns <= limit);
-            self.given_ns = self.given_ns.max(limit);
+            self.ready_ns = self.ready_ns.max(limit);
         }
     }
 
-    /// The first half of what is held is given, though more that belongs there may come.
+    /// Makes the first half of the held events ready, though earlier ones may follow.
     pub(super) fn window(&mut self) {
         self.sort();
         self.ready = self.held.len().div_ceil(2);
         let last = self.ready().last().map_or(0, |event| event.time_ns);
-        self.given_ns = self.given_ns.max(last);
+        self.ready_ns = self.ready_ns.max(last);
     }
 
     /// Nothing more will come.
@@ -83,28 +83,28 @@ impl Sorter {
     }
 
     fn sort(&mut self) {
-        self.held.drain(..self.given.min(self.held.len()));
-        self.given = 0;
-        // Stable: what perf has written first is given first. And made of a few runs.
+        self.held.drain(..self.consumed.min(self.held.len()));
+        self.consumed = 0;
+        // Stable, so that events of one time keep the file's order. It finds the runs of the CPUs.
         self.held.sort_by_key(|event| event.time_ns);
         if self.origin_ns == 0 {
-            let made = self.held.partition_point(|event| event.time_ns == 0);
-            self.origin_ns = self.held.get(made).map_or(0, |event| event.time_ns);
+            let synthesized = self.held.partition_point(|event| event.time_ns == 0);
+            self.origin_ns = self.held.get(synthesized).map_or(0, |event| event.time_ns);
         }
     }
 
-    /// The events that can be given.
+    /// The events whose order is certain.
     pub(super) fn ready(&self) -> &[Event] {
-        self.held.get(self.given..self.ready).unwrap_or_default()
+        self.held.get(self.consumed..self.ready).unwrap_or_default()
     }
 
-    /// So many of them were taken.
-    pub(super) fn taken(&mut self, count: usize) {
-        self.given += count;
+    /// Consumes the first of them.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.consumed += count;
     }
 
-    /// The time of an event that is given next: one without a time comes at `last_ns`, that of the
-    /// event before it, or with the first that has one.
+    /// The time of the next event, in ns. One without a time has that of the event before it, `last_ns`,
+    /// or of the first event with a time.
     #[inline]
     pub(super) fn time_of(&self, event: &Event, last_ns: u64) -> u64 {
         if event.time_ns == 0 {
@@ -137,7 +137,7 @@ mod tests {
     fn drain_at(sorter: &mut Sorter, last_ns: u64) -> Vec<u64> {
         let ready = sorter.ready().iter();
         let times: Vec<_> = ready.map(|event| sorter.time_of(event, last_ns)).collect();
-        sorter.taken(times.len());
+        sorter.consume(times.len());
         times
     }
 

@@ -207,8 +207,17 @@ impl Order {
 
 const LITTLE: Order = Order(Endian::Little);
 
+/// For recordings that need no formats of another one.
+fn no_formats(path: &Path) -> Result<TracingData, ReadError> {
+    panic!("{} is not needed", path.display())
+}
+
 fn open_file(bytes: &[u8]) -> Result<PerfSource, ReadError> {
-    PerfSource::file(Stored::from_bytes("test", bytes), &Options::default())
+    PerfSource::file(
+        Stored::from_bytes("test", bytes),
+        &Options::default(),
+        no_formats,
+    )
 }
 
 fn open_pipe(bytes: &[u8]) -> Result<PerfSource, ReadError> {
@@ -286,7 +295,7 @@ fn nothing_is_left_out_where_entries_are_not_recorded() {
         ..Options::default()
     };
     let stored = Stored::from_bytes("test", &file);
-    let info = check(PerfSource::file(stored, &options).expect("a file"));
+    let info = check(PerfSource::file(stored, &options, no_formats).expect("a file"));
     assert_eq!((info.counted, info.late), (Vec::new(), None));
 }
 
@@ -427,7 +436,7 @@ fn a_cut_file_is_never_whole() {
 #[test]
 fn a_header_with_nonsense_is_an_error_with_its_place() {
     let file = LITTLE.file(&LITTLE.records());
-    for (at, value, what) in [
+    for (at, value, problem) in [
         (8, 103, "103 bytes, not 104"),
         (16, 8, "attributes of 8 bytes"),
         (32, u64::MAX, "attributes; at most"),
@@ -436,7 +445,7 @@ fn a_header_with_nonsense_is_an_error_with_its_place() {
         let mut bytes = file.clone();
         bytes[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
         let error = open_file(&bytes).err().expect("an error").to_string();
-        assert!(error.contains(what), "{error}");
+        assert!(error.contains(problem), "{error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tracing data: what tracefs says of the events, laid out as at the start of trace.dat
+//! The tracing data: descriptions of the events from tracefs, in the layout of the start of trace.dat
 //! version 6 (tools/perf/util/trace-event-info.c).
 
 use crate::tracefs::{Endian, Formats, Symbols};
@@ -16,7 +16,7 @@ pub(crate) struct TracingData {
 
 impl TracingData {
     /// Formats alone.
-    pub(crate) fn of_formats(formats: Formats, endian: Endian) -> Self {
+    pub(crate) fn from_formats(formats: Formats, endian: Endian) -> Self {
         Self {
             endian,
             formats,
@@ -26,11 +26,11 @@ impl TracingData {
     }
 }
 
-/// Parses it as far as it goes; the text says what is damaged.
+/// Parses as far as the data go; the text says what is damaged.
 pub(super) fn parse(bytes: &[u8]) -> (Option<TracingData>, Option<String>) {
     let mut reader = Reader {
         bytes,
-        at: 0,
+        offset: 0,
         endian: Endian::Little,
     };
     let Some((mut data, version)) = reader.start() else {
@@ -40,13 +40,13 @@ pub(super) fn parse(bytes: &[u8]) -> (Option<TracingData>, Option<String>) {
         );
     };
     let mut broken = 0_u64;
-    let done = reader
+    let parsed = reader
         .events(&mut data, &mut broken)
         .and_then(|()| reader.rest(&mut data, &version));
-    let damage = if done.is_none() {
-        let at = reader.at;
+    let damage = if parsed.is_none() {
+        let offset = reader.offset;
         Some(format!(
-            "the event formats are damaged {at} bytes into their section"
+            "the event formats are damaged {offset} bytes into their section"
         ))
     } else if broken > 0 {
         Some(format!("{broken} event formats cannot be read"))
@@ -58,35 +58,35 @@ pub(super) fn parse(bytes: &[u8]) -> (Option<TracingData>, Option<String>) {
 
 struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    offset: usize,
     endian: Endian,
 }
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let part = self.bytes.get(self.at..)?.get(..len)?;
-        self.at += len;
+        let part = self.bytes.get(self.offset..)?.get(..len)?;
+        self.offset += len;
         Some(part)
     }
 
     /// A text that ends in zero.
     fn text(&mut self) -> Option<&'a [u8]> {
-        let len = memchr::memchr(0, self.bytes.get(self.at..)?)?;
+        let len = memchr::memchr(0, self.bytes.get(self.offset..)?)?;
         let text = self.take(len)?;
         self.take(1)?;
         Some(text)
     }
 
     fn u32(&mut self) -> Option<u32> {
-        let value = self.endian.u32(self.bytes, self.at)?;
-        self.at += 4;
+        let value = self.endian.u32(self.bytes, self.offset)?;
+        self.offset += 4;
         Some(value)
     }
 
     /// A size of 8 bytes, and so many bytes.
     fn sized(&mut self) -> Option<&'a [u8]> {
-        let len = self.endian.u64(self.bytes, self.at)?;
-        self.at += 8;
+        let len = self.endian.u64(self.bytes, self.offset)?;
+        self.offset += 8;
         self.take(usize::try_from(len).ok()?)
     }
 

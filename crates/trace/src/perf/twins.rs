@@ -1,12 +1,12 @@
 //! One tracepoint recorded by two events.
 //!
-//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice, and then each time the kernel
-//! passes it there are two samples. It has happened once.
+//! `perf kvm stat record -e kvm:kvm_msr` opens `kvm_msr` twice. Then each passage of the kernel
+//! through the tracepoint gives two samples. It has happened once.
 
 use stealtime_events::CpuId;
 
-/// How many passages of a CPU are remembered: as many as a [`u16`] has bits. The samples of one stand
-/// next to each other, but for those of interrupts that came between.
+/// Passages of a CPU that are remembered: as many as a [`u16`] has bits. The samples of one passage
+/// stand next to each other, except for samples of interrupts between them.
 const MEMORY: usize = 16;
 
 /// Finds samples that repeat another event's sample of the same passage. Samples of one CPU must
@@ -17,7 +17,7 @@ pub(super) struct Twins {
     shared: Vec<Option<u16>>,
     /// By CPU.
     recent: Vec<Recent>,
-    /// How many were found.
+    /// Samples that repeat another.
     pub(super) repeated: u64,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Twins {
 struct Recent {
     /// A mark of each passage.
     marks: [u64; MEMORY],
-    /// The attributes that have told of it.
-    seen: [Vec<u32>; MEMORY],
-    /// The place of the oldest.
+    /// The attributes with a sample of it.
+    attrs: [Vec<u32>; MEMORY],
+    /// The index of the oldest.
     oldest: usize,
 }
 
@@ -36,14 +36,10 @@ impl Twins {
     /// For attributes with these tracepoints.
     pub(super) fn new(tracepoints: &[Option<u16>]) -> Self {
         let shared = |tracepoint: &Option<u16>| {
-            let of = tracepoints
-                .iter()
-                .filter(|other| *other == tracepoint)
-                .count();
-            tracepoint.filter(|_| of > 1)
+            let equal = tracepoints.iter().filter(|peer| *peer == tracepoint);
+            tracepoint.filter(|_| equal.count() > 1)
         };
-        let any = has_twice(tracepoints);
-        let shared = if any {
+        let shared = if has_twice(tracepoints) {
             tracepoints.iter().map(shared).collect()
         } else {
             Vec::new()
@@ -57,13 +53,13 @@ impl Twins {
 
     /// The tracepoints that are recorded more than once, in ascending order.
     pub(super) fn tracepoints(&self) -> Vec<u16> {
-        let mut all: Vec<u16> = self.shared.iter().copied().flatten().collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+        let mut shared: Vec<u16> = self.shared.iter().copied().flatten().collect();
+        shared.sort_unstable();
+        shared.dedup();
+        shared
     }
 
-    /// The tracepoint, if this sample tells of what another attribute's sample told already.
+    /// The tracepoint, if another attribute has a sample of the same passage.
     #[inline]
     pub(super) fn repeats(&mut self, attr: usize, cpu: CpuId, raw: &[u8]) -> Option<u16> {
         let tracepoint = self.shared.get(attr).copied().flatten()?;
@@ -72,55 +68,53 @@ impl Twins {
         if self.recent.len() <= number {
             self.recent.resize(number + 1, Recent::default());
         }
-        let told = self
-            .recent
-            .get_mut(number)?
-            .tell(mark(tracepoint, raw), attr);
-        self.repeated += u64::from(told);
-        told.then_some(tracepoint)
+        let recent = self.recent.get_mut(number)?;
+        let is_repeated = recent.note(mark(tracepoint, raw), attr);
+        self.repeated += u64::from(is_repeated);
+        is_repeated.then_some(tracepoint)
     }
 }
 
 impl Recent {
-    /// Whether a passage is known, though not from this attribute. From now on it is.
-    fn tell(&mut self, mark: u64, attr: u32) -> bool {
-        // All marks are compared, without a branch for each: most often none is the same. A bit for
-        // each that is, from the oldest to the newest.
-        let same = self.marks.iter().rev();
-        let same = same.fold(0_u16, |bits, it| bits << 1 | u16::from(*it == mark));
-        let mut same = same.rotate_right(self.oldest as u32);
-        while same != 0 {
-            let place = (self.oldest + same.trailing_zeros() as usize) % MEMORY;
-            if let Some(seen) = self.seen.get_mut(place)
-                && !seen.is_empty()
-                && !seen.contains(&attr)
+    /// Notes a passage. Returns whether it is known from another attribute, but not from this one.
+    fn note(&mut self, mark: u64, attr: u32) -> bool {
+        // All marks are compared, without a branch for each: most often none is equal. A bit for each
+        // equal one, from the oldest to the newest.
+        let newest_first = self.marks.iter().rev();
+        let bits = newest_first.fold(0_u16, |bits, known| bits << 1 | u16::from(*known == mark));
+        let mut equal = bits.rotate_right(self.oldest as u32);
+        while equal != 0 {
+            let index = (self.oldest + equal.trailing_zeros() as usize) % MEMORY;
+            if let Some(attrs) = self.attrs.get_mut(index)
+                && !attrs.is_empty()
+                && !attrs.contains(&attr)
             {
-                seen.push(attr);
+                attrs.push(attr);
                 return true;
             }
-            same &= same - 1;
+            equal &= equal - 1;
         }
-        let place = self.oldest;
-        self.oldest = (place + 1) % MEMORY;
-        if let (Some(known), Some(seen)) = (self.marks.get_mut(place), self.seen.get_mut(place)) {
+        let index = self.oldest;
+        self.oldest = (index + 1) % MEMORY;
+        if let (Some(known), Some(attrs)) = (self.marks.get_mut(index), self.attrs.get_mut(index)) {
             *known = mark;
-            seen.clear();
-            seen.push(attr);
+            attrs.clear();
+            attrs.push(attr);
         }
         false
     }
 }
 
-/// A mark of a tracepoint's record, all of it, by which passages are held the same: of two different
-/// ones in a row 1 in 2^60 are.
+/// A hash of a tracepoint's whole record. Passages with one hash count as one; about 1 in 2^60 pairs
+/// of different records collide.
 fn mark(tracepoint: u16, raw: &[u8]) -> u64 {
     /// An odd number with bits in no pattern (2^64 divided by the golden ratio).
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let start = u64::from(tracepoint) << 48 ^ raw.len() as u64;
     let (words, rest) = raw.as_chunks();
     let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
+    for (byte, value) in last.iter_mut().zip(rest) {
+        *byte = *value;
     }
     let mix = |sum: u64, word: &[u8; 8]| {
         let product = u128::from(sum ^ u64::from_le_bytes(*word)) * u128::from(SPREAD);
@@ -131,11 +125,13 @@ fn mark(tracepoint: u16, raw: &[u8]) -> u64 {
     mix(words.iter().fold(start, mix), &last)
 }
 
-/// Whether any tracepoint is there twice.
+/// Whether two attributes have one tracepoint.
 fn has_twice(tracepoints: &[Option<u16>]) -> bool {
-    let mut all: Vec<u16> = tracepoints.iter().copied().flatten().collect();
-    all.sort_unstable();
-    all.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+    let mut sorted: Vec<u16> = tracepoints.iter().copied().flatten().collect();
+    sorted.sort_unstable();
+    sorted
+        .windows(2)
+        .any(|pair| matches!(pair, [a, b] if a == b))
 }
 
 #[cfg(test)]

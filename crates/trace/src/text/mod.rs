@@ -20,15 +20,19 @@ use std::io::Read;
 
 use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 
-use crate::input::{Options, Progress, Stream};
+use crate::input::{Damage, Progress, Stream};
+use crate::options::{Options, note_unused_formats, note_unused_khz};
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
 use bodies::{Bodies, Body, Decoded};
 use line::{Line, Parsed, Stamp};
 use lines::Lines;
 use tasks::Tasks;
 
-/// How much of the text is looked at, before it is read, to learn what a tick is.
+/// Bytes from the beginning from which the frequency of ticks is estimated.
 const LOOK_AHEAD: usize = 4 << 20;
+
+/// Bytes from the beginning in which the first event is looked for. A long comment may stand before it.
+pub(crate) const HEAD: usize = 64 << 10;
 
 /// Text that stands in for a byte order mark of UTF-8.
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -65,7 +69,7 @@ pub(crate) struct TextSource {
 /// What remains of the input once its bytes are read through [`Lines`].
 struct Monitor {
     progress: Progress,
-    damage: crate::input::Damage,
+    damage: Damage,
 }
 
 /// What could not be read.
@@ -84,7 +88,7 @@ impl TextSource {
         let mut info = SourceInfo::new(Format::Text);
         info.compression = stream.compression;
         let khz = calibrate(&mut stream, options, &mut info)?;
-        super::input::note_unused_formats(options, &mut info);
+        note_unused_formats(options, &mut info);
         let name = stream.name.clone();
         let monitor = Monitor {
             progress: stream.progress.clone(),
@@ -393,7 +397,7 @@ fn calibrate(
     options: &Options,
     info: &mut SourceInfo,
 ) -> Result<Option<u64>, ReadError> {
-    let head = stream.peek(super::input::HEAD)?;
+    let head = stream.peek(HEAD)?;
     let first = events(head).next();
     if !matches!(
         first,
@@ -402,7 +406,7 @@ fn calibrate(
             ..
         })
     ) {
-        super::input::note_unused_khz(options, info);
+        note_unused_khz(options, info);
         return Ok(None);
     }
     if let Some(khz) = options.tsc_khz.filter(|khz| *khz > 0) {

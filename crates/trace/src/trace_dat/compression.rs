@@ -2,7 +2,44 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-/// How a file's sections and trace data are compressed.
+/// Why data cannot be unpacked.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum UnpackError {
+    /// A section is marked as compressed in a file without compression.
+    #[error("compressed, but the file names no compression")]
+    NotNamed,
+    /// The file names another compression than trace-cmd writes.
+    #[error("compressed with {0:?}; zlib and zstd can be read")]
+    Unknown(String),
+    /// The decoder's own error.
+    #[error("{name}: {message}")]
+    Decoder {
+        /// `zlib` or `zstd`.
+        name: &'static str,
+        /// The decoder's message.
+        message: String,
+    },
+    /// The stream does not end with its input.
+    #[error("zlib: the data does not end where it should")]
+    NoEnd,
+    /// The size in front of the data is wrong, in bytes.
+    #[error("unpacks to {found} bytes, not to {expected}")]
+    Size {
+        /// Size of the unpacked data.
+        found: usize,
+        /// Size that the file says.
+        expected: usize,
+    },
+}
+
+impl UnpackError {
+    fn decoder(name: &'static str, error: &impl ToString) -> Self {
+        let message = error.to_string();
+        Self::Decoder { name, message }
+    }
+}
+
+/// The compression of a file's sections and trace data.
 pub(super) enum Compression {
     /// Not at all.
     None,
@@ -10,58 +47,56 @@ pub(super) enum Compression {
     Zlib,
     /// `zstd`.
     Zstd(Box<zstd::bulk::Decompressor<'static>>),
-    /// One that is not known here.
+    /// Another one.
     Unknown(String),
 }
 
 impl Compression {
-    /// From the name in the file's header.
+    /// The compression by its name in the file's header.
     pub(super) fn named(name: &str) -> std::io::Result<Self> {
         Ok(match name {
             "none" | "" => Self::None,
             "zlib" => Self::Zlib,
             "zstd" => Self::Zstd(Box::new(zstd::bulk::Decompressor::new()?)),
-            other => Self::Unknown(other.to_owned()),
+            name => Self::Unknown(name.to_owned()),
         })
     }
 
-    /// Unpacks to exactly `size` bytes in `output` (whatever it held is lost).
+    /// Unpacks to exactly `size` bytes in `output`, instead of its former content.
     ///
     /// # Errors
-    /// A sentence that says what is wrong. Never more than `size` bytes are written.
+    /// The compression is unknown, or the data are damaged. Never more than `size` bytes are written.
     pub(super) fn unpack(
         &mut self,
         input: &[u8],
         size: usize,
         output: &mut Vec<u8>,
-    ) -> Result<(), String> {
+    ) -> Result<(), UnpackError> {
         output.clear();
         output.reserve_exact(size);
         match self {
-            Self::None => return Err("compressed, but the file names no compression".into()),
-            Self::Unknown(name) => {
-                return Err(format!(
-                    "compressed with {name:?}; zlib and zstd can be read"
-                ));
-            }
+            Self::None => return Err(UnpackError::NotNamed),
+            Self::Unknown(name) => return Err(UnpackError::Unknown(name.clone())),
             Self::Zstd(decompressor) => {
                 decompressor
                     .decompress_to_buffer(input, output)
-                    .map_err(|error| format!("zstd: {error}"))?;
+                    .map_err(|error| UnpackError::decoder("zstd", &error))?;
             }
             Self::Zlib => {
                 let mut decompress = Decompress::new(true);
                 let status = decompress
                     .decompress_vec(input, output, FlushDecompress::Finish)
-                    .map_err(|error| format!("zlib: {error}"))?;
+                    .map_err(|error| UnpackError::decoder("zlib", &error))?;
                 if status != Status::StreamEnd {
-                    return Err("zlib: the data does not end where it should".into());
+                    return Err(UnpackError::NoEnd);
                 }
             }
         }
         if output.len() != size {
-            let found = output.len();
-            return Err(format!("unpacks to {found} bytes, not to {size}"));
+            return Err(UnpackError::Size {
+                found: output.len(),
+                expected: size,
+            });
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::page::{PageLayout, Walk};
 use super::shift::Shift;
 use crate::{ReadError, SourceInfo};
 
-/// What the streams of all CPUs read from.
+/// The input that the streams of all CPUs read.
 pub(super) struct Feed {
     pub(super) source: Source,
     pub(super) compression: Compression,
@@ -19,7 +19,7 @@ pub(super) struct Feed {
     pub(super) packed: Vec<u8>,
 }
 
-/// Times of the ring buffer to times of events.
+/// Converts times of the ring buffer to times of events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scale {
     pub(super) ticks: Ticks,
@@ -27,13 +27,13 @@ pub(super) struct Scale {
     pub(super) offset: i64,
 }
 
-/// How the clock's units become nanoseconds.
+/// The conversion of the clock's units to nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum Ticks {
-    /// They are nanoseconds, or nothing is known of them.
+    /// None: they are nanoseconds, or their frequency is not known.
     #[default]
-    AsTheyAre,
-    /// As the file says.
+    None,
+    /// By the factor in the file.
     Tsc(TscToNs),
     /// By a frequency in kHz, which is not 0.
     Khz(u64),
@@ -43,7 +43,7 @@ impl Scale {
     #[inline]
     fn apply(self, time: u64) -> u64 {
         let ns = match self.ticks {
-            Ticks::AsTheyAre => return time.saturating_add_signed(self.offset),
+            Ticks::None => return time.saturating_add_signed(self.offset),
             Ticks::Tsc(TscToNs { mult, shift }) => (u128::from(time) * u128::from(mult)) >> shift,
             Ticks::Khz(khz) => u128::from(time) * 1_000_000 / u128::from(khz),
         };
@@ -53,20 +53,20 @@ impl Scale {
     }
 }
 
-/// Where the pages come from.
+/// The form of the data in the file.
 #[derive(Debug)]
 enum Supply {
     Plain,
     Chunks {
-        /// How many are still to come; `None` before their number was read.
-        left: Option<u32>,
+        /// Chunks that follow; `None` before their number is read.
+        remaining: Option<u32>,
         /// Bytes before and after unpacking so far.
         packed: u64,
         unpacked: u64,
     },
 }
 
-/// The limits and places that a stream is made with.
+/// The place of a CPU's data in the file, and limits of their buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) cpu: CpuId,
@@ -90,8 +90,8 @@ pub(super) struct CpuStream {
     /// From a guest's clock to its host's.
     shift: Shift,
     supply: Supply,
-    /// Position in the file of what is read next.
-    at: u64,
+    /// Position in the file of the next read.
+    position: u64,
     pages: Vec<u8>,
     /// The current page in `pages`.
     page: Range<usize>,
@@ -105,8 +105,7 @@ pub(super) struct CpuStream {
     broken: u64,
 }
 
-/// How much larger than its packed form trace data may be: that of idle CPUs (nearly empty pages)
-/// is some hundred times larger.
+/// Largest ratio of unpacked to packed trace data. Nearly empty pages of idle CPUs reach some hundred.
 const MAX_RATIO: u64 = 1024;
 
 impl CpuStream {
@@ -114,7 +113,7 @@ impl CpuStream {
         let supply = match plan.compressed {
             false => Supply::Plain,
             true => Supply::Chunks {
-                left: None,
+                remaining: None,
                 packed: 0,
                 unpacked: 0,
             },
@@ -123,7 +122,7 @@ impl CpuStream {
             plan,
             shift,
             supply,
-            at: plan.start,
+            position: plan.start,
             pages: Vec::new(),
             page: 0..0,
             walk: Walk::default(),
@@ -141,7 +140,7 @@ impl CpuStream {
         page.get(self.record.clone()).unwrap_or_default()
     }
 
-    /// Goes on to the next record; `false` at the end of the data.
+    /// Advances to the next record; `false` at the end of the data.
     pub(super) fn advance(
         &mut self,
         feed: &mut Feed,
@@ -188,7 +187,7 @@ impl CpuStream {
         match self.plan.layout.head(page) {
             Ok(head) => {
                 self.walk = Walk {
-                    at: head.start,
+                    position: head.start,
                     end: head.end,
                     time: head.time,
                 };
@@ -202,7 +201,7 @@ impl CpuStream {
         Ok(true)
     }
 
-    /// Leaves the rest of the current page out.
+    /// Skips the rest of the current page.
     #[cold]
     fn page_broken(&mut self, info: &mut SourceInfo) {
         self.walk = Walk::default();
@@ -218,8 +217,9 @@ impl CpuStream {
         }
         self.lost = Some(match self.lost {
             None => count,
-            Some(before) if before == 0 || count == 0 => 0,
-            Some(before) => before.saturating_add(count),
+            // An unknown number makes the sum unknown.
+            Some(sum) if sum == 0 || count == 0 => 0,
+            Some(sum) => sum.saturating_add(count),
         });
     }
 
@@ -240,13 +240,17 @@ impl CpuStream {
         self.pages.clear();
         match self.supply {
             Supply::Plain => {
-                let want = (self.plan.end - self.at).min(self.plan.run as u64) as usize;
+                let want = (self.plan.end - self.position).min(self.plan.run as u64) as usize;
                 self.pages.resize(want, 0);
-                let count = feed.source.fill(&mut self.pages, self.at)?;
+                let count = feed.source.fill(&mut self.pages, self.position)?;
                 self.pages.truncate(count);
-                self.at += count as u64;
+                self.position += count as u64;
                 if count < want {
-                    self.ends_early(self.at, "the file became shorter while it was read", info);
+                    self.ends_early(
+                        self.position,
+                        "the file became shorter while it was read",
+                        info,
+                    );
                 }
                 Ok(count > 0)
             }
@@ -259,24 +263,27 @@ impl CpuStream {
             let Some((packed, size)) = self.chunk_head(feed, info)? else {
                 return Ok(false);
             };
-            let at = self.at;
+            let position = self.position;
             feed.packed.resize(packed, 0);
-            let count = feed.source.fill(&mut feed.packed, at)?;
-            self.at += packed as u64;
+            let count = feed.source.fill(&mut feed.packed, position)?;
+            self.position += packed as u64;
             if count < packed {
-                self.ends_early(at, "a chunk is cut short", info);
+                self.ends_early(position, "a chunk is cut short", info);
                 return Ok(false);
             }
             match feed.compression.unpack(&feed.packed, size, &mut self.pages) {
                 Ok(()) if size > 0 => return Ok(true),
                 Ok(()) => {}
-                Err(what) => {
-                    // Where the next chunk is does not depend on this one's content.
+                Err(problem) => {
+                    // The next chunk is readable: its position depends on no content.
                     self.pages.clear();
                     self.page_broken(info);
                     let cpu = self.plan.cpu.0;
                     if self.broken == 1 {
-                        info.note(true, format!("CPU {cpu}: chunk at offset {at}: {what}"));
+                        info.note(
+                            true,
+                            format!("CPU {cpu}: chunk at offset {position}: {problem}"),
+                        );
                     }
                 }
             }
@@ -291,7 +298,7 @@ impl CpuStream {
     ) -> Result<Option<(usize, usize)>, ReadError> {
         let endian = self.plan.layout.endian;
         let Supply::Chunks {
-            mut left,
+            mut remaining,
             mut packed,
             mut unpacked,
         } = self.supply
@@ -299,57 +306,61 @@ impl CpuStream {
             return Ok(None);
         };
         let mut head = [0; 8];
-        if left.is_none() && self.plan.end - self.at >= 4 {
+        if remaining.is_none() && self.plan.end - self.position >= 4 {
             let count = feed
                 .source
-                .fill(head.get_mut(..4).unwrap_or_default(), self.at)?;
-            left = endian.u32(&head, 0).filter(|_| count == 4);
-            self.at += 4;
+                .fill(head.get_mut(..4).unwrap_or_default(), self.position)?;
+            remaining = endian.u32(&head, 0).filter(|_| count == 4);
+            self.position += 4;
             // `trace-cmd convert` does not count this number into the data's size.
             self.plan.end = (self.plan.end + 4).min(feed.source.len);
         }
-        if left == Some(0) {
+        if remaining == Some(0) {
             return Ok(None);
         }
-        let (at, end) = (self.at, self.plan.end);
-        if left.is_none() || end - at < 8 || feed.source.fill(&mut head, at)? < 8 {
-            self.ends_early(at, "chunks are missing", info);
+        let (position, end) = (self.position, self.plan.end);
+        if remaining.is_none() || end - position < 8 || feed.source.fill(&mut head, position)? < 8 {
+            self.ends_early(position, "chunks are missing", info);
             return Ok(None);
         }
         let size = endian.u32(&head, 4).unwrap_or(0);
-        let room = end - at - 8;
+        let room = end - position - 8;
         let length = u64::from(endian.u32(&head, 0).unwrap_or(0));
         packed += length + 8;
         unpacked += u64::from(size);
         let limit = self.plan.max_chunk;
         if length > room || length > limit as u64 || size as usize > limit {
-            let what =
+            let problem =
                 format!("a chunk of {length} bytes, unpacked {size}, with {room} bytes left");
-            self.ends_early(at, &what, info);
+            self.ends_early(position, &problem, info);
             return Ok(None);
         }
         if unpacked / MAX_RATIO > packed + limit as u64 {
-            self.ends_early(at, "chunks that unpack to more than trace data can", info);
+            self.ends_early(
+                position,
+                "chunks that unpack to more than trace data can",
+                info,
+            );
             return Ok(None);
         }
-        self.at += 8;
+        self.position += 8;
         self.supply = Supply::Chunks {
-            left: left.map(|left| left - 1),
+            remaining: remaining.map(|remaining| remaining - 1),
             packed,
             unpacked,
         };
         Ok(Some((length as usize, size as usize)))
     }
 
-    /// Notes that the rest of the data is not there, and ends the stream.
+    /// Notes that the rest of the data is missing, and ends the stream.
     #[cold]
-    fn ends_early(&mut self, at: u64, what: &str, info: &mut SourceInfo) {
+    fn ends_early(&mut self, position: u64, problem: &str, info: &mut SourceInfo) {
         let (cpu, end) = (self.plan.cpu.0, self.plan.end);
-        self.at = end;
+        self.position = end;
         self.supply = Supply::Plain;
         info.note(
             true,
-            format!("CPU {cpu}: offset {at}: {what}; its data up to {end} is left out"),
+            format!("CPU {cpu}: offset {position}: {problem}; its data up to {end} is left out"),
         );
     }
 }

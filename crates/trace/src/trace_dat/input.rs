@@ -1,41 +1,9 @@
 //! Bytes of a file by position, and numbers and strings from them in sequence.
 
-use std::fs::File;
 use std::io;
 
-use crate::ReadError;
 use crate::tracefs::Endian;
-
-/// An input that can be read at any position.
-///
-/// Not a memory map: a file that is cut short while it is read must end the reading, not the process.
-pub trait ReadAt: Send {
-    /// Reads into `buffer` from `offset` (bytes); gives how many bytes were read, 0 at the end.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-}
-
-impl ReadAt for File {
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
-    }
-}
-
-impl ReadAt for Vec<u8> {
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let from = usize::try_from(offset)
-            .ok()
-            .and_then(|at| self.get(at..))
-            .unwrap_or_default();
-        let count = from.len().min(buffer.len());
-        if let (Some(to), Some(from)) = (buffer.get_mut(..count), from.get(..count)) {
-            to.copy_from_slice(from);
-        }
-        Ok(count)
-    }
-}
+use crate::{ReadAt, ReadError};
 
 /// An input with its name and length.
 pub(super) struct Source {
@@ -103,16 +71,16 @@ impl Source {
         Ok(())
     }
 
-    pub(super) fn corrupt(&self, offset: u64, what: String) -> ReadError {
+    pub(super) fn corrupt(&self, offset: u64, problem: String) -> ReadError {
         ReadError::Corrupt {
             input: self.name.clone(),
             offset,
-            what,
+            problem,
         }
     }
 }
 
-/// What `Sequence` reads ahead, in bytes.
+/// Bytes that `Sequence` reads ahead.
 const AHEAD: usize = 64 << 10;
 
 /// Numbers and strings one after the other.
@@ -120,7 +88,7 @@ pub(super) struct Sequence<'a> {
     source: &'a mut Source,
     endian: Endian,
     /// Position of the next byte.
-    pub(super) at: u64,
+    pub(super) position: u64,
     ahead: Vec<u8>,
     /// Position of the first byte of `ahead`.
     ahead_at: u64,
@@ -129,11 +97,11 @@ pub(super) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    pub(super) fn new(source: &'a mut Source, endian: Endian, at: u64, base: u64) -> Self {
+    pub(super) fn new(source: &'a mut Source, endian: Endian, position: u64, base: u64) -> Self {
         Self {
             source,
             endian,
-            at,
+            position,
             ahead: Vec::new(),
             ahead_at: 0,
             base,
@@ -145,61 +113,62 @@ impl<'a> Sequence<'a> {
     }
 
     /// An error at the next byte.
-    pub(super) fn corrupt(&self, what: impl Into<String>) -> ReadError {
-        self.source.corrupt(self.base + self.at, what.into())
+    pub(super) fn corrupt(&self, problem: impl Into<String>) -> ReadError {
+        self.source
+            .corrupt(self.base + self.position, problem.into())
     }
 
     /// Bytes from here to the end of the source.
     pub(super) fn left(&self) -> u64 {
-        self.source.len.saturating_sub(self.at)
+        self.source.len.saturating_sub(self.position)
     }
 
-    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], ReadError> {
+    fn array<const N: usize>(&mut self, part: &str) -> Result<[u8; N], ReadError> {
         if let Some(bytes) = self.ahead_array() {
-            self.at += N as u64;
+            self.position += N as u64;
             return Ok(bytes);
         }
         self.read_ahead()?;
-        let bytes = self.ahead_array().ok_or_else(|| self.cut(what))?;
-        self.at += N as u64;
+        let bytes = self.ahead_array().ok_or_else(|| self.cut(part))?;
+        self.position += N as u64;
         Ok(bytes)
     }
 
     fn ahead_array<const N: usize>(&self) -> Option<[u8; N]> {
-        let at = usize::try_from(self.at.checked_sub(self.ahead_at)?).ok()?;
-        self.ahead.get(at..)?.first_chunk().copied()
+        let position = usize::try_from(self.position.checked_sub(self.ahead_at)?).ok()?;
+        self.ahead.get(position..)?.first_chunk().copied()
     }
 
     fn read_ahead(&mut self) -> Result<(), ReadError> {
         self.ahead.resize(AHEAD, 0);
-        let count = self.source.fill(&mut self.ahead, self.at)?;
+        let count = self.source.fill(&mut self.ahead, self.position)?;
         self.ahead.truncate(count);
-        self.ahead_at = self.at;
+        self.ahead_at = self.position;
         Ok(())
     }
 
-    fn cut(&self, what: &str) -> ReadError {
+    fn cut(&self, part: &str) -> ReadError {
         self.corrupt(format!(
-            "the file ends where {what} should be: was it cut short?"
+            "the file ends where {part} should be: was it cut short?"
         ))
     }
 
-    pub(super) fn u8(&mut self, what: &str) -> Result<u8, ReadError> {
-        Ok(self.array::<1>(what)?[0])
+    pub(super) fn u8(&mut self, part: &str) -> Result<u8, ReadError> {
+        Ok(self.array::<1>(part)?[0])
     }
 
-    pub(super) fn u16(&mut self, what: &str) -> Result<u16, ReadError> {
-        let bytes = self.array::<2>(what)?;
+    pub(super) fn u16(&mut self, part: &str) -> Result<u16, ReadError> {
+        let bytes = self.array::<2>(part)?;
         Ok(self.endian.u16(&bytes, 0).unwrap_or(0))
     }
 
-    pub(super) fn u32(&mut self, what: &str) -> Result<u32, ReadError> {
-        let bytes = self.array::<4>(what)?;
+    pub(super) fn u32(&mut self, part: &str) -> Result<u32, ReadError> {
+        let bytes = self.array::<4>(part)?;
         Ok(self.endian.u32(&bytes, 0).unwrap_or(0))
     }
 
-    pub(super) fn u64(&mut self, what: &str) -> Result<u64, ReadError> {
-        let bytes = self.array::<8>(what)?;
+    pub(super) fn u64(&mut self, part: &str) -> Result<u64, ReadError> {
+        let bytes = self.array::<8>(part)?;
         Ok(self.endian.u64(&bytes, 0).unwrap_or(0))
     }
 
@@ -208,37 +177,41 @@ impl<'a> Sequence<'a> {
         &mut self,
         size: u64,
         limit: u64,
-        what: &str,
+        part: &str,
     ) -> Result<Vec<u8>, ReadError> {
         if size > self.left() {
-            return Err(self.cut(what));
+            return Err(self.cut(part));
         }
         if size > limit {
-            return Err(self.corrupt(format!("{what} of {size} bytes; at most {limit} are read")));
+            return Err(self.corrupt(format!("{part} of {size} bytes; at most {limit} are read")));
         }
         let mut bytes = Vec::new();
         let start = self
-            .at
+            .position
             .checked_sub(self.ahead_at)
-            .and_then(|at| usize::try_from(at).ok());
-        let ahead = start.and_then(|at| self.ahead.get(at..)?.get(..usize::try_from(size).ok()?));
+            .and_then(|position| usize::try_from(position).ok());
+        let ahead = start.and_then(|position| {
+            self.ahead
+                .get(position..)?
+                .get(..usize::try_from(size).ok()?)
+        });
         match ahead {
             Some(ahead) => bytes.extend_from_slice(ahead),
-            None => self.source.exact(&mut bytes, self.at, size)?,
+            None => self.source.exact(&mut bytes, self.position, size)?,
         }
-        self.at += size;
+        self.position += size;
         Ok(bytes)
     }
 
     /// A string that ends with a zero.
-    pub(super) fn string(&mut self, what: &str) -> Result<String, ReadError> {
+    pub(super) fn string(&mut self, part: &str) -> Result<String, ReadError> {
         const LONGEST: usize = 4096;
         let mut bytes = Vec::new();
         loop {
-            match self.u8(what)? {
+            match self.u8(part)? {
                 0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
                 _ if bytes.len() == LONGEST => {
-                    return Err(self.corrupt(format!("{what} does not end")));
+                    return Err(self.corrupt(format!("{part} does not end")));
                 }
                 byte => bytes.push(byte),
             }

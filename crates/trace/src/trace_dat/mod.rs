@@ -1,8 +1,8 @@
 //! trace-cmd's `trace.dat`, versions 6 and 7 (trace-cmd.dat.v6(5), trace-cmd.dat.v7(5)).
 //!
-//! Memory does not grow with the file: of each CPU a run of pages (or one compressed chunk) is held,
-//! and CPUs are merged by time. Damage costs what is damaged: a broken page is skipped, data that is
-//! cut short is read up to there, and both are noted.
+//! Memory does not grow with the file: it holds one run of pages, or one compressed chunk, of each CPU.
+//! CPUs are merged by time. Damage costs the damaged part alone: a broken page is skipped, cut data are
+//! read up to their end, and both are noted.
 
 mod compression;
 mod cpu;
@@ -19,14 +19,14 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 
-use stealtime_events::{Event, Kind, NameId, Tid, VcpuId};
+use stealtime_events::{Event, Kind, Tid};
 
 use crate::tracefs::{Decoder, Endian, EventQueue, EventSink, Formats, Stamp};
-use crate::{EventSource, Format, NameTable, ReadError, SourceInfo};
+use crate::{EventSource, Format, NameTable, ReadAt, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
-pub use input::ReadAt;
 use input::Source;
 pub(crate) use meta::MAGIC;
+use open::{Opened, Preface};
 
 /// A trace.dat file being read.
 ///
@@ -41,23 +41,14 @@ pub struct TraceDat {
     /// Streams but the current one, by the time of their current record.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
     current: Option<usize>,
-    out: EventQueue,
-    /// What the file says of tasks before its first event.
+    queue: EventQueue,
+    /// Tasks that the file names outside of events, until its first event.
     preface: Option<Preface>,
-    /// Names of the buffers, in the order of the file.
+    /// Name and clock of each buffer, in the order of the file.
     buffers: Vec<(String, String)>,
     last_time: u64,
-    /// An error that came after an event that is still to be given.
+    /// An error, until the events before it are read.
     failed: Option<ReadError>,
-}
-
-/// Tasks that the file names outside of events.
-#[derive(Debug, Default)]
-struct Preface {
-    cmdlines: Vec<u8>,
-    /// Lines of a thread's and its process's id.
-    tgids: Vec<u8>,
-    vcpus: Vec<(NameId, VcpuId, Tid)>,
 }
 
 /// The event formats of a file and their byte order, for a recording that lacks its own.
@@ -106,11 +97,28 @@ impl TraceDat {
         let mut source = Source::new(input, name.to_owned(), len);
         let mut info = SourceInfo::new(Format::TraceDat(7));
         let meta = meta::Meta::read(&mut source, &mut info)?;
-        Ok(open::assemble(source, meta, info))
+        Ok(Self::from_parts(open::open(source, meta, info)))
     }
 
-    /// Converts the times of a recording whose clock is the TSC and that does not say how to convert
-    /// it; `khz` is its frequency. Gives whether that was so. To be called before the first event.
+    fn from_parts(parts: Opened) -> Self {
+        Self {
+            feed: parts.feed,
+            info: parts.info,
+            names: parts.names,
+            decoder: parts.decoder,
+            streams: parts.streams,
+            waiting: BinaryHeap::new(),
+            current: None,
+            queue: EventQueue::default(),
+            preface: Some(parts.preface),
+            buffers: parts.buffers,
+            last_time: 0,
+            failed: None,
+        }
+    }
+
+    /// Converts times that are ticks of the TSC, if the file has no conversion. `khz` is the TSC's
+    /// frequency. Returns whether it applies. To be called before the first event.
     pub fn set_tsc_khz(&mut self, khz: u64) -> bool {
         use crate::ClockUnit;
         let clock = &mut self.info.clock;
@@ -125,12 +133,12 @@ impl TraceDat {
         true
     }
 
-    /// What is known of the recording, for whoever knows more (the compression around the file).
+    /// What is known of the recording, for a caller that knows more (the compression around the file).
     pub fn info_mut(&mut self) -> &mut SourceInfo {
         &mut self.info
     }
 
-    /// Goes to the first record of each CPU.
+    /// Advances to the first record of each CPU, and emits the preface.
     fn start(&mut self, preface: &Preface) -> Result<(), ReadError> {
         for (index, stream) in self.streams.iter_mut().enumerate() {
             if stream.advance(&mut self.feed, &mut self.info)? {
@@ -144,24 +152,25 @@ impl TraceDat {
                 .note(false, "the file has no events: was anything recorded?");
             return Ok(());
         };
-        let at = Stamp {
+        let stamp = Stamp {
             time_ns: first.time,
             cpu: first.plan.cpu,
         };
         self.last_time = first.time;
         for &(vm, vcpu, tid) in &preface.vcpus {
-            self.out.push(at.event(Kind::VcpuThread { tid, vm, vcpu }));
+            self.queue
+                .push(stamp.event(Kind::VcpuThread { tid, vm, vcpu }));
         }
         let tgids: HashMap<Tid, Tid> = lines(&preface.tgids).filter_map(tgid).collect();
         for (tid, comm) in lines(&preface.cmdlines).filter_map(cmdline) {
             let process = tgids.get(&tid).copied();
             self.decoder
-                .task_named(tid, process, comm, at, &mut self.names, &mut self.out);
+                .task_named(tid, process, comm, stamp, &mut self.names, &mut self.queue);
         }
         Ok(())
     }
 
-    /// Notes what lies in other buffers than the top one.
+    /// Notes the tracing instances with events, and clocks that differ.
     fn note_buffers(&mut self) {
         let mut with_events: Vec<usize> = self
             .waiting
@@ -174,7 +183,7 @@ impl TraceDat {
         with_events.dedup();
         let used: Vec<_> = with_events
             .iter()
-            .filter_map(|at| self.buffers.get(*at))
+            .filter_map(|buffer| self.buffers.get(*buffer))
             .collect();
         let named: Vec<String> = used
             .iter()
@@ -189,10 +198,10 @@ impl TraceDat {
             );
         }
         if let Some((_, first)) = used.first()
-            && let Some((name, other)) = used.iter().find(|(_, clock)| clock != first)
+            && let Some((name, clock)) = used.iter().find(|(_, clock)| clock != first)
         {
             let text = format!(
-                "instance \"{}\" has clock {other}, others have {first}: the order of their events \
+                "instance \"{}\" has clock {clock}, others have {first}: the order of their events \
                  is not known",
                 name.escape_debug()
             );
@@ -200,29 +209,30 @@ impl TraceDat {
         }
     }
 
-    /// Decodes the current record and goes on to the one that is next in time.
+    /// Decodes the current record and advances to the next one in time.
     fn step(&mut self, current: usize) -> Result<(), ReadError> {
         let Some(stream) = self.streams.get_mut(current) else {
+            debug_assert!(false, "no stream {current}");
             self.current = None;
             return Ok(());
         };
-        let at = Stamp {
+        let stamp = Stamp {
             time_ns: stream.time,
             cpu: stream.plan.cpu,
         };
-        if at.time_ns < self.last_time {
+        if stamp.time_ns < self.last_time {
             self.info.out_of_order += 1;
         }
-        self.last_time = at.time_ns;
+        self.last_time = stamp.time_ns;
         if let Some(count) = stream.lost.take() {
-            self.out.push(at.event(Kind::Lost { count }));
+            self.queue.push(stamp.event(Kind::Lost { count }));
         }
         self.decoder.decode(
             stream.record(),
-            at,
+            stamp,
             &mut self.names,
             &mut self.info,
-            &mut self.out,
+            &mut self.queue,
         );
         if !stream.advance(&mut self.feed, &mut self.info)? {
             self.current = self.waiting.pop().map(|Reverse((_, index))| index);
@@ -240,7 +250,7 @@ impl TraceDat {
 impl EventSource for TraceDat {
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         loop {
-            if let Some(event) = self.out.pop() {
+            if let Some(event) = self.queue.pop() {
                 return Ok(Some(event));
             }
             if let Some(error) = self.failed.take() {
@@ -267,7 +277,7 @@ impl EventSource for TraceDat {
     }
 
     fn progress(&self) -> (u64, Option<u64>) {
-        // What is read twice (none but a few headers) must not make it more than all.
+        // A few headers are read twice: they must not make it more than all.
         let len = self.feed.source.len;
         (self.feed.source.read.min(len), Some(len))
     }
@@ -290,7 +300,7 @@ fn cmdline(line: &[u8]) -> Option<(Tid, &[u8])> {
     let space = memchr::memchr(b' ', line)?;
     let tid = std::str::from_utf8(line.get(..space)?).ok()?.parse().ok()?;
     let comm = line.get(space + 1..)?;
-    // The kernel's stand-in for a name that it does not know.
+    // `trace_find_cmdline` (kernel/trace/trace_sched_switch.c) has this for an unknown name.
     (comm != b"<...>").then_some((Tid(tid), comm))
 }
 

@@ -1,33 +1,54 @@
 //! From a file's description to the streams of its CPUs.
 
-use stealtime_events::{CpuId, Tid, VcpuId};
+use stealtime_events::{CpuId, NameId, Tid, VcpuId};
 
 use super::cpu::{CpuStream, Feed, Plan, Scale, Ticks};
 use super::input::Source;
 use super::meta::Meta;
 use super::options::{Buffer, CpuData, TscToNs};
 use super::page::PageLayout;
-use super::{Preface, TraceDat};
-use crate::tracefs::{Decoder, EventQueue, Symbols};
+use crate::tracefs::{Decoder, Symbols};
 use crate::{Clock, ClockUnit, NameTable, SourceInfo};
 
-/// Largest page (sub-buffer) in bytes: the kernel's largest order is far below.
+/// Largest page (sub-buffer) in bytes. `buffer_subbuf_size_kb` allows 128 pages of 4 KiB.
 const MAX_PAGE: usize = 1 << 20;
-/// How many CPUs (of all buffers together) are read.
+/// CPUs of all buffers together that are read. Bounds the memory for a damaged file.
 const MAX_STREAMS: usize = 4096;
-/// Bytes that the runs of pages of all CPUs may take together, and the largest run.
+/// Bytes of the runs of pages of all CPUs together, and of the largest run.
 const RUNS: usize = 48 << 20;
 const RUN: usize = 256 << 10;
-/// The same for unpacked chunks, and the smallest limit of one.
+/// The same for unpacked chunks, and the smallest limit of a chunk.
 const CHUNKS: usize = 128 << 20;
 const CHUNK: usize = 4 << 20;
 const MIN_CHUNK: usize = 64 << 10;
-/// A host's tracefs has more systems than this: a file with fewer describes the events that the
-/// user chose.
+/// A host's tracefs has more systems than this. A file with fewer describes the events that the user
+/// chose.
 const CHOSEN_SYSTEMS: usize = 30;
 
-/// Makes the reader of what was found.
-pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> TraceDat {
+/// The parts of a reader, at the first byte of each CPU's data.
+pub(super) struct Opened {
+    pub(super) feed: Feed,
+    pub(super) info: SourceInfo,
+    pub(super) names: NameTable,
+    pub(super) decoder: Decoder,
+    pub(super) streams: Vec<CpuStream>,
+    pub(super) preface: Preface,
+    /// Name and clock of each buffer, in the order of the file.
+    pub(super) buffers: Vec<(String, String)>,
+}
+
+/// Tasks that the file names outside of events.
+#[derive(Debug, Default)]
+pub(super) struct Preface {
+    /// Lines of `saved_cmdlines`: a thread's id and name.
+    pub(super) cmdlines: Vec<u8>,
+    /// Lines of `saved_tgids`: the ids of a thread and its process.
+    pub(super) tgids: Vec<u8>,
+    pub(super) vcpus: Vec<(NameId, VcpuId, Tid)>,
+}
+
+/// Makes the parts of a reader from a file's description.
+pub(super) fn open(source: Source, mut meta: Meta, mut info: SourceInfo) -> Opened {
     let options = &meta.options;
     let top = meta
         .buffers
@@ -45,7 +66,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
     info.uname = options.uname.clone();
     info.cpus = options.cpus;
     let scale = Scale {
-        ticks: tsc.map_or(Ticks::AsTheyAre, Ticks::Tsc),
+        ticks: tsc.map_or(Ticks::None, Ticks::Tsc),
         offset: options.time_offset,
     };
     let plans = plans(&source, &meta, scale, &mut info);
@@ -94,7 +115,7 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
         let shift = shifts.get(usize::from(plan.cpu.0)).cloned();
         CpuStream::new(plan, shift.unwrap_or_default())
     };
-    TraceDat {
+    Opened {
         feed: Feed {
             source,
             compression: meta.compression,
@@ -104,21 +125,16 @@ pub(super) fn assemble(source: Source, mut meta: Meta, mut info: SourceInfo) -> 
         names,
         decoder,
         streams: plans.into_iter().map(stream).collect(),
-        waiting: Default::default(),
-        current: None,
-        out: EventQueue::default(),
-        preface: Some(preface),
+        preface,
         buffers: meta
             .buffers
             .into_iter()
             .map(|(buffer, _)| (buffer.name, buffer.clock))
             .collect(),
-        last_time: 0,
-        failed: None,
     }
 }
 
-/// The clock, and the conversion where its times are ticks that can be converted.
+/// The clock, and the conversion of its ticks where the file has one.
 fn clock(name: String, tsc: Option<TscToNs>) -> (Clock, Option<TscToNs>) {
     // kernel/trace/trace.c, `trace_clocks`: those that are not `in_ns`.
     let ticks = matches!(&*name, "x86-tsc" | "counter" | "uptime" | "ppc-tb");
@@ -147,7 +163,7 @@ fn plans(source: &Source, meta: &Meta, scale: Scale, info: &mut SourceInfo) -> V
             continue;
         };
         for data in buffer.cpus.iter().filter(|data| data.size != 0) {
-            // A converted file may list the top buffer twice.
+            // `trace-cmd convert` may list the top buffer twice.
             if places.contains(&(data.offset, data.size)) {
                 continue;
             }
@@ -192,7 +208,7 @@ fn plans(source: &Source, meta: &Meta, scale: Scale, info: &mut SourceInfo) -> V
     plans
 }
 
-/// Where pages of a buffer have what, or `None` if their size cannot be.
+/// The layout of a buffer's pages; `None` if their size is impossible.
 fn layout(meta: &Meta, buffer: &Buffer, info: &mut SourceInfo) -> Option<PageLayout> {
     let (mut layout, described) = match meta.layout {
         Some(layout) => layout,
@@ -220,7 +236,7 @@ fn layout(meta: &Meta, buffer: &Buffer, info: &mut SourceInfo) -> Option<PageLay
     Some(layout)
 }
 
-/// The end of a CPU's data, at most the end of the file; `None` where nothing of it is there.
+/// The end of a CPU's data, at most the end of the file; `None` where the file has nothing of it.
 fn end_of(source: &Source, data: &CpuData, budget: &mut u64, info: &mut SourceInfo) -> Option<u64> {
     let CpuData { cpu, offset, size } = *data;
     let end = offset.saturating_add(size);
@@ -232,9 +248,9 @@ fn end_of(source: &Source, data: &CpuData, budget: &mut u64, info: &mut SourceIn
         );
     }
     let end = end.min(len);
-    let there = end.checked_sub(offset).filter(|there| *there > 0)?;
+    let held = end.checked_sub(offset).filter(|held| *held > 0)?;
     // Data of several CPUs in one place would multiply the work.
-    match budget.checked_sub(there) {
+    match budget.checked_sub(held) {
         Some(rest) => *budget = rest,
         None => {
             info.note(

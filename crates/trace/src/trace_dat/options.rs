@@ -1,4 +1,4 @@
-//! Options: what a file says of the recording besides its events (trace-cmd.dat.v7(5)).
+//! Options: properties of the recording in addition to its events (trace-cmd.dat.v7(5)).
 
 use super::input::Sequence;
 use super::shift::Shift;
@@ -19,10 +19,10 @@ const TSC2NSEC: u16 = 14;
 const HEADER_INFO: u16 = 16;
 const CMDLINES: u16 = 21;
 const BUFFER_TEXT: u16 = 22;
-/// Not of trace-cmd itself: gpuvis's has it, and the writer of this crate.
+/// Not of trace-cmd itself: gpuvis writes it, and so does the writer of this crate.
 const SAVED_TGIDS: u16 = 32;
 
-/// Largest option whose content is read.
+/// Largest option that is read, in bytes.
 const MAX_OPTION: u64 = 1 << 20;
 
 /// A buffer of trace data, of the top instance or a named one.
@@ -47,11 +47,11 @@ pub(super) struct CpuData {
     pub(super) size: u64,
 }
 
-/// A guest that was recorded together with this host.
+/// A guest that is recorded together with this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Guest {
     pub(super) name: String,
-    /// vCPU and the host's thread that runs it.
+    /// Each vCPU and its thread on the host.
     pub(super) vcpus: Vec<(u32, i32)>,
 }
 
@@ -85,35 +85,35 @@ pub(super) struct Options {
 pub(super) const FIRST_SECTION: u16 = HEADER_INFO;
 
 impl Options {
-    /// Reads options up to their end; gives the position of the next section of options, 0 for none.
+    /// Reads options up to their end; returns the position of the next section of options, 0 for none.
     pub(super) fn read(
         &mut self,
-        from: &mut Sequence<'_>,
+        reader: &mut Sequence<'_>,
         endian: Endian,
         version: u8,
         info: &mut SourceInfo,
     ) -> Result<u64, ReadError> {
         loop {
-            let id = from.u16("an option")?;
+            let id = reader.u16("an option")?;
             if id == DONE && version < 7 {
                 return Ok(0);
             }
-            let size = u64::from(from.u32("an option's size")?);
+            let size = u64::from(reader.u32("an option's size")?);
             if id == DONE {
                 return if size < 8 {
                     Ok(0)
                 } else {
-                    from.u64("the next options' position")
+                    reader.u64("the next options' position")
                 };
             }
             if size > MAX_OPTION {
-                if size > from.left() {
-                    return Err(from.corrupt(format!("option {id} of {size} bytes: cut short?")));
+                if size > reader.left() {
+                    return Err(reader.corrupt(format!("option {id} of {size} bytes: cut short?")));
                 }
-                from.at += size;
+                reader.position += size;
                 continue;
             }
-            let data = from.bytes(size, MAX_OPTION, "an option")?;
+            let data = reader.bytes(size, MAX_OPTION, "an option")?;
             self.take(
                 id,
                 &Data {
@@ -192,24 +192,24 @@ impl Options {
         let Some(offset) = data.u64(0) else {
             return info.note(true, "option BUFFER is too short; a buffer is left out");
         };
-        let (name, at) = data.string(8);
+        let (name, position) = data.string(8);
         let mut buffer = Buffer {
             name,
             offset,
             ..Buffer::default()
         };
         if version >= 7 {
-            let (clock, at) = data.string(at);
+            let (clock, position) = data.string(position);
             buffer.clock = clock;
-            buffer.page_size = data.u32(at).unwrap_or(0);
-            let count = data.u32(at + 4).unwrap_or(0) as usize;
+            buffer.page_size = data.u32(position).unwrap_or(0);
+            let count = data.u32(position + 4).unwrap_or(0) as usize;
             buffer.cpus = (0..count)
                 .map_while(|cpu| {
-                    let at = at + 8 + cpu.checked_mul(20)?;
+                    let position = position + 8 + cpu.checked_mul(20)?;
                     Some(CpuData {
-                        cpu: data.u32(at)?,
-                        offset: data.u64(at + 4)?,
-                        size: data.u64(at + 12)?,
+                        cpu: data.u32(position)?,
+                        offset: data.u64(position + 4)?,
+                        size: data.u64(position + 12)?,
                     })
                 })
                 .collect();
@@ -232,20 +232,20 @@ struct Data<'a> {
 }
 
 impl Data<'_> {
-    fn u32(&self, at: usize) -> Option<u32> {
-        self.endian.u32(self.bytes, at)
+    fn u32(&self, offset: usize) -> Option<u32> {
+        self.endian.u32(self.bytes, offset)
     }
 
-    fn u64(&self, at: usize) -> Option<u64> {
-        self.endian.u64(self.bytes, at)
+    fn u64(&self, offset: usize) -> Option<u64> {
+        self.endian.u64(self.bytes, offset)
     }
 
-    /// The string at `at`, up to its zero or the end, and where the next thing is.
-    fn string(&self, at: usize) -> (String, usize) {
-        let rest = self.bytes.get(at..).unwrap_or_default();
+    /// The string at an offset, up to its zero or the end, and the offset behind it.
+    fn string(&self, position: usize) -> (String, usize) {
+        let rest = self.bytes.get(position..).unwrap_or_default();
         let len = memchr::memchr(0, rest).unwrap_or(rest.len());
         let text = String::from_utf8_lossy(rest.get(..len).unwrap_or_default());
-        (text.into_owned(), at + len + 1)
+        (text.into_owned(), position + len + 1)
     }
 
     /// A number in text, decimal or hexadecimal with `0x`.
@@ -268,12 +268,12 @@ impl Data<'_> {
     }
 
     fn guest(&self) -> Option<Guest> {
-        let (name, at) = self.string(0);
+        let (name, position) = self.string(0);
         // Behind the name: the guest's trace identifier.
-        let count = self.u32(at + 8)? as usize;
+        let count = self.u32(position + 8)? as usize;
         let vcpus = (0..count).map_while(|vcpu| {
-            let at = at + 12 + vcpu.checked_mul(8)?;
-            Some((self.u32(at)?, self.u32(at + 4)? as i32))
+            let position = position + 12 + vcpu.checked_mul(8)?;
+            Some((self.u32(position)?, self.u32(position + 4)? as i32))
         });
         Some(Guest {
             name,
@@ -290,7 +290,7 @@ fn selected(clocks: &str) -> String {
     selected.map_or("", |(clock, _)| clock).to_owned()
 }
 
-/// Tells of events that a CPU's ring buffer lost by itself: `per_cpu/cpuN/stats`.
+/// Notes the events that a CPU's ring buffer lost by itself: `per_cpu/cpuN/stats`.
 fn note_overrun(stats: &str, info: &mut SourceInfo) {
     let value = |key: &str| {
         let line = stats

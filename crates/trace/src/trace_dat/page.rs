@@ -22,7 +22,7 @@ const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 
-/// Where things are on a page.
+/// Offsets of a page's header, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageLayout {
     pub(super) endian: Endian,
@@ -47,15 +47,15 @@ pub(super) struct PageHead {
     pub(super) lost: Option<u64>,
 }
 
-/// What is wrong with a page.
+/// A page or an event that contradicts its layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// What the events of a page are read with: position and time.
+/// Position and time of an iteration over the events of a page.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Walk {
     /// Position of the next event in the page.
-    pub(super) at: usize,
+    pub(super) position: usize,
     /// End of the page's events.
     pub(super) end: usize,
     /// Time of the last event, in units of the clock.
@@ -63,7 +63,7 @@ pub(super) struct Walk {
 }
 
 impl PageLayout {
-    /// The layout with the sizes that all kernels have had, for a `long` of 4 or 8 bytes.
+    /// The layout of all kernels so far, for a `long` of 4 or 8 bytes.
     pub(super) fn usual(endian: Endian, long: usize, size: usize) -> Self {
         Self {
             endian,
@@ -107,10 +107,10 @@ impl PageLayout {
         self.size > self.data.saturating_add(8)
     }
 
-    fn long_at(&self, page: &[u8], at: usize) -> Option<u64> {
+    fn long_at(&self, page: &[u8], offset: usize) -> Option<u64> {
         match self.long {
-            4 => self.endian.u32(page, at).map(u64::from),
-            _ => self.endian.u64(page, at),
+            4 => self.endian.u32(page, offset).map(u64::from),
+            _ => self.endian.u64(page, offset),
         }
     }
 
@@ -139,22 +139,22 @@ impl PageLayout {
 }
 
 impl Walk {
-    /// The next record of the page, or `None` at the end of its events. After an error nothing more
-    /// can be read of the page: where an event ends follows from the one before it.
+    /// The next record of the page, or `None` at the end of its events. After an error the rest of the
+    /// page is lost: an event's length gives the start of the next one.
     #[inline]
     pub(super) fn next(
         &mut self,
         page: &[u8],
         endian: Endian,
     ) -> Result<Option<Range<usize>>, Broken> {
-        while self.at < self.end {
-            let head = endian.u32(page, self.at).ok_or(Broken)?;
+        while self.position < self.end {
+            let head = endian.u32(page, self.position).ok_or(Broken)?;
             let (kind, delta) = match endian {
                 Endian::Little => (head & 31, head >> 5),
                 Endian::Big => (head >> DELTA_BITS, head & COMMIT_MASK as u32),
             };
             let delta = u64::from(delta);
-            let body = self.at + 4;
+            let body = self.position + 4;
             if let 1..PADDING = kind {
                 self.time = self.time.wrapping_add(delta);
                 return self.record(body, kind as usize * 4, page).map(Some);
@@ -171,16 +171,16 @@ impl Walk {
                 PADDING => {
                     if delta == 0 {
                         // The rest of the page is not used.
-                        self.at = self.end;
+                        self.position = self.end;
                         return Ok(None);
                     }
-                    // An event that was taken back; the next one's delta counts from it.
+                    // A discarded event (`rb_event_set_padding`); the next delta counts from it.
                     self.time = self.time.wrapping_add(delta);
                     self.record(body, word.ok_or(Broken)? as usize, page)?;
                 }
                 TIME_EXTEND => {
-                    let more = u64::from(word.ok_or(Broken)?) << DELTA_BITS;
-                    self.time = self.time.wrapping_add(more + delta);
+                    let high_bits = u64::from(word.ok_or(Broken)?) << DELTA_BITS;
+                    self.time = self.time.wrapping_add(high_bits + delta);
                     self.record(body, 4, page)?;
                 }
                 TIME_STAMP => {
@@ -201,19 +201,19 @@ impl Walk {
             .checked_add(len)
             .filter(|end| *end <= self.end.min(page.len()));
         let end = end.ok_or(Broken)?;
-        self.at = end;
+        self.position = end;
         Ok(start..end)
     }
 }
 
 /// An absolute time stamp of 59 bits with the upper bits of the time before it
 /// (`rb_fix_abs_ts`, kernel/trace/ring_buffer.c).
-fn absolute(stamp: u64, before: u64) -> u64 {
-    if before & STAMP_TOP == 0 {
+fn absolute(stamp: u64, previous: u64) -> u64 {
+    if previous & STAMP_TOP == 0 {
         return stamp;
     }
-    let whole = stamp | before & STAMP_TOP;
-    if whole < before {
+    let whole = stamp | previous & STAMP_TOP;
+    if whole < previous {
         whole.wrapping_add(1 << 59)
     } else {
         whole

@@ -36,7 +36,7 @@ fn read(page: &[u8]) -> (Vec<(u64, Vec<u8>)>, bool) {
         return (Vec::new(), true);
     };
     let mut walk = Walk {
-        at: head.start,
+        position: head.start,
         end: head.end,
         time: head.time,
     };
@@ -183,7 +183,7 @@ fn big_endian() {
     page.extend([1, 2, 3, 4]);
     let head = layout.head(&page).expect("good");
     let mut walk = Walk {
-        at: head.start,
+        position: head.start,
         end: head.end,
         time: head.time,
     };

@@ -1,9 +1,9 @@
-//! A guest's times to its host's clock: the option TIME_SHIFT, which trace-cmd puts into the file of
-//! a guest that was recorded together with its host (trace-cmd.dat.v7(5)).
+//! A guest's times to its host's clock: the option TIME_SHIFT (trace-cmd.dat.v7(5)). trace-cmd writes
+//! it into the file of a guest that was recorded together with its host.
 //!
-//! While both recorded, trace-cmd measured now and then how far the two clocks were apart. Between
-//! two measurements times are corrected by the earlier one or, where the file says so, by what lies
-//! on the line between both; before the first and after the last by the two next to them.
+//! trace-cmd measures the offset of the two clocks from time to time. Between two measurements the
+//! earlier offset applies or, where the file says so, the line between both. Before the first and
+//! after the last measurement the next two apply.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::tracefs::Endian;
 /// `TRACECMD_TSYNC_FLAG_INTERPOLATE`.
 const INTERPOLATE: u32 = 1;
 
-/// One measurement.
+/// One measurement of the offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
-    /// When it was made, by the guest's clock.
+    /// Time of the measurement by the guest's clock.
     time: u64,
-    /// What is to be added to the guest's times after scaling.
+    /// Added to the guest's times after scaling, in ns.
     offset: i64,
-    /// What the guest's times are multiplied by.
+    /// Factor of the guest's times, with `fraction` bits behind the point.
     scaling: u64,
-    /// The bits of the product that are a fraction.
+    /// Bits of the product behind the point.
     fraction: u32,
 }
 
@@ -33,21 +33,21 @@ pub(super) struct Shift {
 }
 
 impl Shift {
-    /// The measurements of all vCPUs; `None` where there is something else than that.
+    /// The measurements of all vCPUs; `None` where the option is damaged.
     pub(super) fn parse(data: &[u8], endian: Endian) -> Option<Vec<Self>> {
         // Before it: the identifier of the host's file.
         let flags = endian.u32(data, 8)?;
         let cpus = endian.u32(data, 12)? as usize;
         let mut places = Vec::new();
-        let mut at = 16;
+        let mut position = 16;
         for _ in 0..cpus {
-            let count = endian.u32(data, at)? as usize;
-            places.push((at + 4, count));
-            at = count.checked_mul(24)?.checked_add(at + 4)?;
-            data.get(..at)?;
+            let count = endian.u32(data, position)? as usize;
+            places.push((position + 4, count));
+            position = count.checked_mul(24)?.checked_add(position + 4)?;
+            data.get(..position)?;
         }
         // Newer files have the bits of the fractions behind all of these.
-        let has_fractions = at < data.len();
+        let has_fractions = position < data.len();
         let mut shifts = Vec::with_capacity(places.len());
         for (start, count) in places {
             let word =
@@ -55,17 +55,19 @@ impl Shift {
             let mut samples = Vec::with_capacity(count);
             for index in 0..count {
                 let fraction = match has_fractions {
-                    true => endian.u64(data, at + 8 * index)?,
+                    true => endian.u64(data, position + 8 * index)?,
                     false => 0,
                 };
                 samples.push(Sample {
                     time: word(0, index)?,
                     offset: word(1, index)?.cast_signed(),
-                    scaling: word(2, index).filter(|it| *it != 0)?,
-                    fraction: u32::try_from(fraction).ok().filter(|it| *it < u64::BITS)?,
+                    scaling: word(2, index).filter(|bits| *bits != 0)?,
+                    fraction: u32::try_from(fraction)
+                        .ok()
+                        .filter(|bits| *bits < u64::BITS)?,
                 });
             }
-            at += if has_fractions { 8 * count } else { 0 };
+            position += if has_fractions { 8 * count } else { 0 };
             samples.sort_by_key(|sample| sample.time);
             samples.dedup_by_key(|sample| sample.time);
             shifts.push(Self {
@@ -82,22 +84,23 @@ impl Shift {
         match &*self.samples {
             [] => time,
             // trace-cmd takes the offset alone of an only measurement.
-            [only] => time.saturating_add_signed(only.offset),
+            [sample] => time.saturating_add_signed(sample.offset),
             samples => self.between(samples, time),
         }
     }
 
     fn between(&self, samples: &[Sample], time: u64) -> u64 {
-        let later = samples.partition_point(|sample| sample.time <= time);
-        let first = later.saturating_sub(1).min(samples.len().saturating_sub(2));
-        let Some([before, after]) = samples.get(first..).and_then(<[_]>::first_chunk) else {
+        let above = samples.partition_point(|sample| sample.time <= time);
+        let first = above.saturating_sub(1).min(samples.len().saturating_sub(2));
+        let Some([earlier, later]) = samples.get(first..).and_then(<[_]>::first_chunk) else {
+            debug_assert!(false, "fewer than two measurements");
             return time;
         };
         let offset = match self.interpolates {
-            true => line((before, after), time),
-            false => before.offset,
+            true => line(earlier, later, time),
+            false => earlier.offset,
         };
-        let scaled = (u128::from(time) * u128::from(before.scaling)) >> before.fraction;
+        let scaled = (u128::from(time) * u128::from(earlier.scaling)) >> earlier.fraction;
         u64::try_from(scaled)
             .unwrap_or(u64::MAX)
             .saturating_add_signed(offset)
@@ -105,21 +108,21 @@ impl Shift {
 }
 
 /// The offset on the line through two measurements.
-fn line((before, after): (&Sample, &Sample), time: u64) -> i64 {
-    let span = i128::from(after.time) - i128::from(before.time);
-    let gone = i128::from(time) - i128::from(before.time);
-    let rise = i128::from(after.offset) - i128::from(before.offset);
-    // Both factors have 65 bits, so the product may have more than there are.
-    let product = gone
+fn line(earlier: &Sample, later: &Sample, time: u64) -> i64 {
+    let span = i128::from(later.time) - i128::from(earlier.time);
+    let elapsed = i128::from(time) - i128::from(earlier.time);
+    let rise = i128::from(later.offset) - i128::from(earlier.offset);
+    // Both factors have 65 bits, so the product may overflow 128.
+    let product = elapsed
         .checked_mul(rise)
-        .and_then(|it| it.checked_add(span / 2));
+        .and_then(|value| value.checked_add(span / 2));
     let along = product
         .zip(Some(span))
-        .and_then(|(it, span)| it.checked_div_euclid(span));
-    let offset = along.and_then(|along| along.checked_add(i128::from(before.offset)));
+        .and_then(|(value, span)| value.checked_div_euclid(span));
+    let offset = along.and_then(|along| along.checked_add(i128::from(earlier.offset)));
     offset
-        .and_then(|it| i64::try_from(it).ok())
-        .unwrap_or(before.offset)
+        .and_then(|value| i64::try_from(value).ok())
+        .unwrap_or(earlier.offset)
 }
 
 /// The option's content, for tests: of each vCPU time, offset, scaling and fraction bits.

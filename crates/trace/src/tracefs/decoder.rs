@@ -11,7 +11,7 @@ use super::tasks::{Tasks, comm_of};
 use crate::tracepoint::{self, Fields, MAX_FIELDS, Point};
 use crate::{NameTable, SourceInfo};
 
-/// When and where a record was written: what its container says.
+/// Time and CPU of a record, which its container has.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     /// In units of the source's clock.
@@ -21,7 +21,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// An event that no task is known for.
+    /// An event without a known task.
     pub(crate) fn event(self, kind: Kind) -> Event {
         Event {
             time_ns: self.time_ns,
@@ -46,7 +46,7 @@ pub struct Decoder {
 
 const NO_PLAN: u16 = u16::MAX;
 
-/// How the records of one event are read, in the [`Decoder`] that gave it.
+/// The plan for the records of one event, in the [`Decoder`] that returned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanId(u16);
 
@@ -85,60 +85,60 @@ impl Decoder {
         }
     }
 
-    /// Decodes one record: puts exactly one counted event ([`Kind::is_host_event`]) into `out`, and
-    /// before it the names of tasks that the record tells anew.
+    /// Decodes one record: pushes exactly one counted event ([`Kind::is_host_event`]), and before it the
+    /// changed names of its tasks.
     ///
-    /// A record of an unknown event, one that is too short, or one whose description lacks a needed
-    /// field becomes [`Kind::Other`] and a note in `info`.
+    /// A record becomes [`Kind::Other`] and a note in `info` if its event is unknown, if it is too
+    /// short, or if its description lacks a needed field.
     pub fn decode(
         &mut self,
         record: &[u8],
-        at: Stamp,
+        stamp: Stamp,
         names: &mut NameTable,
         info: &mut SourceInfo,
-        out: &mut impl EventSink,
+        sink: &mut impl EventSink,
     ) {
         let id = self.id.load(record, self.endian) as usize;
         let plan = self.by_id.get(id).copied().unwrap_or(NO_PLAN);
         if self.id.end() <= record.len() && usize::from(plan) < self.plans.len() {
-            self.decode_as(PlanId(plan), record, at, (names, info), out);
+            self.decode_as(PlanId(plan), record, stamp, names, info, sink);
         } else {
-            out.push(self.unknown(id, record, at, names, info));
+            sink.push(self.unknown(id, record, stamp, names, info));
         }
     }
 
-    /// The same for a record of which it is known which event it is.
+    /// The same for a record of a known event.
     #[inline(always)]
     pub fn decode_as(
         &mut self,
         plan: PlanId,
         record: &[u8],
-        at: Stamp,
-        (names, info): (&mut NameTable, &mut SourceInfo),
-        out: &mut impl EventSink,
+        stamp: Stamp,
+        names: &mut NameTable,
+        info: &mut SourceInfo,
+        sink: &mut impl EventSink,
     ) {
-        let Some(least) = self.plans.get(usize::from(plan.0)).map(|plan| plan.min_len) else {
-            return;
-        };
-        let told = (names, info);
-        match Record::short(record, self.endian, least) {
-            Some(record) => self.decode_record(plan, record, at, told, out),
-            None => self.decode_any(plan, record, at, told, out),
+        let min_len = self.plans.get(usize::from(plan.0)).map(|plan| plan.min_len);
+        let min_len = min_len.unwrap_or(usize::MAX);
+        match Record::short(record, self.endian, min_len) {
+            Some(record) => self.decode_record(plan, record, stamp, names, info, sink),
+            None => self.decode_any(plan, record, stamp, names, info, sink),
         }
     }
 
-    /// Records of the other byte order, and those that are too short.
+    /// Big-endian records, and those that are too short.
     #[cold]
     fn decode_any(
         &mut self,
         plan: PlanId,
         record: &[u8],
-        at: Stamp,
-        told: (&mut NameTable, &mut SourceInfo),
-        out: &mut impl EventSink,
+        stamp: Stamp,
+        names: &mut NameTable,
+        info: &mut SourceInfo,
+        sink: &mut impl EventSink,
     ) {
         let record = Record::any(record, self.endian);
-        self.decode_record(plan, record, at, told, out);
+        self.decode_record(plan, record, stamp, names, info, sink);
     }
 
     #[inline(always)]
@@ -146,17 +146,19 @@ impl Decoder {
         &mut self,
         plan: PlanId,
         record: Record<'_, SHORT>,
-        at: Stamp,
-        (names, info): (&mut NameTable, &mut SourceInfo),
-        out: &mut impl EventSink,
+        stamp: Stamp,
+        names: &mut NameTable,
+        info: &mut SourceInfo,
+        sink: &mut impl EventSink,
     ) {
         let Some(plan) = self.plans.get_mut(usize::from(plan.0)) else {
+            debug_assert!(false, "a plan of another decoder");
             return;
         };
         let mut event = Event {
-            time_ns: at.time_ns,
+            time_ns: stamp.time_ns,
             tid: Tid(record.load(&plan.pid) as i32),
-            cpu: at.cpu,
+            cpu: stamp.cpu,
             context: match plan.flags.exists() {
                 true => Context::from_bits(record.load(&plan.flags) as u8),
                 false => Context::UNKNOWN,
@@ -167,7 +169,7 @@ impl Decoder {
             && plan.min_len <= record.bytes.len()
         {
             for comm in plan.comms.iter().map_while(Option::as_ref) {
-                // The idle task's names are not told: a cheap test before the costlier ones.
+                // No events for the names of idle tasks: a cheap test before the costlier ones.
                 let tid = plan.slots.get(comm.tid).map_or(0, |slot| record.load(slot));
                 let tid = match (tid as i32, point) {
                     // `task_rename` has no pid from 6.15 on: a task renames itself.
@@ -178,7 +180,7 @@ impl Decoder {
                     && let Some(comm) = comm.load(record.bytes, record.endian)
                     && let Some(kind) = self.tasks.named(tid, None, comm, names)
                 {
-                    out.push(Event { kind, ..event });
+                    sink.push(Event { kind, ..event });
                 }
             }
             let mut fields = RecordFields {
@@ -196,45 +198,44 @@ impl Decoder {
         } else {
             note_named(plan, names, info);
         }
-        out.push(event);
+        sink.push(event);
     }
 
-    /// Notes that the container itself says what a task is called (saved command lines, records of
-    /// `exec` and `fork`), and tells it if that is new. `process` is the thread group's id where it
-    /// is known; later events that tell only a name keep it.
+    /// Pushes a task's name that the container has outside of events (saved command lines, records of
+    /// `exec` and `fork`), if it is new. `process` is the thread group's id where it is known. Later
+    /// events with a name alone keep it.
     pub fn task_named(
         &mut self,
         tid: Tid,
         process: Option<Tid>,
         comm: &[u8],
-        at: Stamp,
+        stamp: Stamp,
         names: &mut NameTable,
-        out: &mut impl EventSink,
+        sink: &mut impl EventSink,
     ) {
         let process = process.map(|process| process.0);
         if let Some(kind) = self.tasks.named(tid.0, process, comm_of(comm), names) {
-            out.push(at.event(kind));
+            sink.push(stamp.event(kind));
         }
     }
 
-    /// Notes that the container itself says which process a thread is of, and tells it if that is
-    /// new.
+    /// Pushes the process of a thread that the container has outside of events, if it is new.
     #[inline]
     pub fn task_of(
         &mut self,
         tid: Tid,
         process: Tid,
-        at: Stamp,
+        stamp: Stamp,
         names: &mut NameTable,
-        out: &mut impl EventSink,
+        sink: &mut impl EventSink,
     ) {
         if let Some(kind) = self.tasks.of_process(tid.0, process.0, names) {
-            out.push(at.event(kind));
+            sink.push(stamp.event(kind));
         }
     }
 
-    /// How records that begin with this id are read; `None` where no description has it, or where
-    /// the descriptions have it elsewhere than at the beginning.
+    /// The plan for records that begin with this id. `None` where no description has the id, or where
+    /// records have it at another offset than 0.
     #[must_use]
     pub fn plan(&self, id: u16) -> Option<PlanId> {
         let plan = *self.by_id.get(usize::from(id))?;
@@ -254,7 +255,7 @@ impl Decoder {
         &self,
         id: usize,
         record: &[u8],
-        at: Stamp,
+        stamp: Stamp,
         names: &mut NameTable,
         info: &mut SourceInfo,
     ) -> Event {
@@ -268,9 +269,9 @@ impl Decoder {
             info.note(true, "records too short to say which event they are");
             names.intern("unknown")
         };
-        let event = at.event(Kind::Other { name });
-        // What all entries begin with is where the described events have it. As the idle task's, this one
-        // would say that the current task is not.
+        let event = stamp.event(Kind::Other { name });
+        // The common header is where the described events have it. Without its task the event would
+        // count for the idle task.
         let is_whole = |plan: &&Plan| {
             plan.pid.exists() && plan.flags.exists() && plan.header_end() <= record.len()
         };
@@ -285,7 +286,7 @@ impl Decoder {
     }
 }
 
-/// Says why a record became a mere name.
+/// Notes why a record became an event with a name alone.
 fn note_named(plan: &mut Plan, names: &NameTable, info: &mut SourceInfo) {
     match plan.body {
         Body::Named => {}
@@ -310,7 +311,7 @@ fn short(plan: &Plan, names: &NameTable, info: &mut SourceInfo) {
     );
 }
 
-/// The fields of one record, and what turns addresses into names.
+/// The fields of one record, and the tables that turn addresses into names.
 struct RecordFields<'a, const SHORT: bool> {
     record: Record<'a, SHORT>,
     slots: &'a [Slot; MAX_FIELDS],

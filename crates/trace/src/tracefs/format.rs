@@ -1,6 +1,6 @@
 //! Parser of tracefs `format` descriptions (`events/SYSTEM/EVENT/format`, `events/header_page`).
 
-/// Where a field's bytes are (Documentation/trace/events.rst, "Dynamic arrays").
+/// The place of a field's bytes (Documentation/trace/events.rst, "Dynamic arrays").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Location {
     /// At the field's offset.
@@ -8,7 +8,7 @@ pub enum Location {
     /// `__data_loc`: the field is a word, low half the data's offset from the start of the record,
     /// high half its length.
     DataLoc,
-    /// `__rel_loc`: as before, but the offset counts from the end of the word.
+    /// `__rel_loc`: the same, but the offset counts from the end of the word.
     RelLoc,
 }
 
@@ -43,7 +43,7 @@ pub struct EventFormat {
     pub fields: Vec<Field>,
 }
 
-/// What is wrong with a description.
+/// An error in a description.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -67,10 +67,10 @@ pub enum FormatError {
     },
 }
 
-/// Parses one event's description. `system` is what the container says.
+/// Parses one event's description. `system` is the container's name for its system.
 ///
 /// # Errors
-/// A description without name or ID, or with a field whose place cannot be read.
+/// A description lacks its name or ID, or the offset of a field cannot be read.
 pub fn parse(system: &str, text: &[u8]) -> Result<EventFormat, FormatError> {
     let text = String::from_utf8_lossy(text);
     let mut name: Option<&str> = None;
@@ -155,7 +155,7 @@ fn name_of(declaration: &str) -> Option<&str> {
     }
     let start = rest
         .rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .map_or(0, |at| at + 1);
+        .map_or(0, |separator| separator + 1);
     rest.get(start..).filter(|name| !name.is_empty())
 }
 
@@ -184,7 +184,7 @@ impl Formats {
         }
         if let Some(entry @ 0) = self.by_id.get_mut(id) {
             self.events.push(format);
-            // IDs are 16 bits wide: so many events there are at the most.
+            // IDs have 16 bits, so there are at most 65,536 events.
             *entry = self.events.len() as u32;
         }
     }

@@ -15,7 +15,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// From the text: lines `ADDRESS TYPE NAME` and perhaps a tab and `[MODULE]`.
+    /// `text` has lines `ADDRESS TYPE NAME` and perhaps a tab and `[MODULE]`.
     #[must_use]
     pub fn new(text: Vec<u8>) -> Self {
         Self { text }
@@ -37,17 +37,18 @@ impl Symbols {
             return None;
         }
         // Kernels pad to the width of a pointer: 16 digits, or 8.
-        let wide = self.at(format!("{address:016x} ").as_bytes());
+        let wide = self.starting(format!("{address:016x} ").as_bytes());
         let narrow = || u32::try_from(address).ok();
-        wide.or_else(|| self.at(format!("{:08x} ", narrow()?).as_bytes()))
+        wide.or_else(|| self.starting(format!("{:08x} ", narrow()?).as_bytes()))
     }
 
-    fn at(&self, needle: &[u8]) -> Option<&[u8]> {
+    fn starting(&self, needle: &[u8]) -> Option<&[u8]> {
         let finder = memchr::memmem::Finder::new(needle);
-        let found = finder.find_iter(&self.text).find(|at| {
-            let before = at.checked_sub(1).and_then(|at| self.text.get(at));
-            before.is_none_or(|byte| *byte == b'\n')
-        })?;
+        let starts_line = |position: &usize| {
+            let previous = position.checked_sub(1).and_then(|end| self.text.get(end));
+            previous.is_none_or(|byte| *byte == b'\n')
+        };
+        let found = finder.find_iter(&self.text).find(starts_line)?;
         let line = self.text.get(found + needle.len()..)?;
         let line = line.get(..memchr::memchr(b'\n', line).unwrap_or(line.len()))?;
         // Behind the address: one letter, a space, the name.
@@ -57,10 +58,10 @@ impl Symbols {
     }
 }
 
-/// How many bytes of text are searched in all: each address costs a search of the whole text, and a
-/// hostile file has a new one in every record. Enough for some 800 functions.
+/// Bytes of text that are searched in all. Each address costs a search of the whole text, and a hostile
+/// file has a new one in every record. Enough for some 800 functions.
 const MAX_SEARCHED: u64 = 8 << 30;
-/// Entries of the direct-mapped cache in front of the map.
+/// Entries of the direct-mapped cache in front of the map: more than the timer functions of a host.
 const RECENT: usize = 64;
 
 /// Addresses to names, each searched once.
@@ -82,11 +83,11 @@ impl Functions {
         }
     }
 
-    /// The function's name, or its address as `0x<hex>` where no symbol is known; nothing for 0.
+    /// The function's name, or its address as `0x<hex>` where no symbol is known; [`NameId::NONE`] for 0.
     #[inline]
     pub(super) fn name(&mut self, address: u64, names: &mut NameTable) -> NameId {
-        let at = (address >> 4) as usize % RECENT;
-        match self.recent.get(at) {
+        let place = (address >> 4) as usize % RECENT;
+        match self.recent.get(place) {
             Some((known, name)) if *known == address => *name,
             _ => self.look_up(address, names),
         }

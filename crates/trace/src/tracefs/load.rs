@@ -13,30 +13,30 @@ pub enum Endian {
 }
 
 impl Endian {
-    /// The two bytes at `at`.
+    /// The two bytes at an offset; `None` where `bytes` is too short.
     #[must_use]
-    pub fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
-        let bytes = *bytes.get(at..)?.first_chunk()?;
+    pub fn u16(self, bytes: &[u8], offset: usize) -> Option<u16> {
+        let bytes = *bytes.get(offset..)?.first_chunk()?;
         Some(match self {
             Self::Little => u16::from_le_bytes(bytes),
             Self::Big => u16::from_be_bytes(bytes),
         })
     }
 
-    /// The four bytes at `at`.
+    /// The four bytes at an offset; `None` where `bytes` is too short.
     #[must_use]
-    pub fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
-        let bytes = *bytes.get(at..)?.first_chunk()?;
+    pub fn u32(self, bytes: &[u8], offset: usize) -> Option<u32> {
+        let bytes = *bytes.get(offset..)?.first_chunk()?;
         Some(match self {
             Self::Little => u32::from_le_bytes(bytes),
             Self::Big => u32::from_be_bytes(bytes),
         })
     }
 
-    /// The eight bytes at `at`.
+    /// The eight bytes at an offset; `None` where `bytes` is too short.
     #[must_use]
-    pub fn u64(self, bytes: &[u8], at: usize) -> Option<u64> {
-        let bytes = *bytes.get(at..)?.first_chunk()?;
+    pub fn u64(self, bytes: &[u8], offset: usize) -> Option<u64> {
+        let bytes = *bytes.get(offset..)?.first_chunk()?;
         Some(match self {
             Self::Little => u64::from_le_bytes(bytes),
             Self::Big => u64::from_be_bytes(bytes),
@@ -44,7 +44,7 @@ impl Endian {
     }
 }
 
-/// Where a number is: compiled from a [`Field`]. A size of 0 stands for a field that is not there.
+/// The offset and type of a number, compiled from a [`Field`]. A size of 0 stands for an absent field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Slot {
     /// The bits of the number, and that of its sign (none of an unsigned one).
@@ -121,24 +121,24 @@ impl Slot {
     /// The number, a signed one with its sign extended to 64 bits; 0 where the field or the record's
     /// bytes are not there.
     pub(super) fn load(self, record: &[u8], endian: Endian) -> u64 {
-        let at = self.offset as usize;
+        let offset = self.offset as usize;
         let word = match self.size {
-            8 => endian.u64(record, at),
-            4 => endian.u32(record, at).map(u64::from),
-            2 => endian.u16(record, at).map(u64::from),
-            1 => record.get(at).map(|value| u64::from(*value)),
+            8 => endian.u64(record, offset),
+            4 => endian.u32(record, offset).map(u64::from),
+            2 => endian.u16(record, offset).map(u64::from),
+            1 => record.get(offset).map(|value| u64::from(*value)),
             _ => None,
         };
         word.map_or(0, |word| self.extended(word))
     }
 }
 
-/// A record whose numbers are loaded: of `SHORT`, in a way that knows no branches.
+/// A record to load numbers from; with `SHORT` without branches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a, const SHORT: bool> {
     pub(super) bytes: &'a [u8],
     pub(super) endian: Endian,
-    /// Of `SHORT`: where its last eight bytes begin.
+    /// With `SHORT`: the offset of its last eight bytes.
     last: usize,
 }
 
@@ -167,20 +167,23 @@ impl<'a> Record<'a, false> {
 }
 
 impl<const SHORT: bool> Record<'_, SHORT> {
-    /// The number of a slot, as [`Slot::load`] gives it; of `SHORT` it must be there.
+    /// The number of a slot, as by [`Slot::load`]. With `SHORT` the record must hold it.
     #[inline(always)]
     pub(super) fn load(self, slot: &Slot) -> u64 {
         if !SHORT {
             return slot.load(self.bytes, self.endian);
         }
-        // One load for every size and place: they differ from event to event, and a branch on them
-        // would often be foretold wrongly. Numbers at the record's end are shifted out of its last
+        // One load for every size and offset: they differ from event to event, so that a branch on
+        // them would often be mispredicted. Numbers at the record's end are shifted out of its last
         // eight bytes.
-        let at = usize::from(slot.offset);
-        let from = at.min(self.last);
-        let word = self.bytes.get(from..from + 8).and_then(<[u8]>::first_chunk);
+        let offset = usize::from(slot.offset);
+        let start = offset.min(self.last);
+        let word = self
+            .bytes
+            .get(start..start + 8)
+            .and_then(<[u8]>::first_chunk);
         let word = word.map_or(0, |word| u64::from_le_bytes(*word));
-        slot.extended(word >> ((8 * (at - from)) & 63))
+        slot.extended(word >> ((8 * (offset - start)) & 63))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is to be loaded of an event's records: descriptions compiled once, at open.
+//! Plans: the loads for an event's records, compiled from its description once, at open.
 
 use stealtime_events::NameId;
 
@@ -7,7 +7,7 @@ use super::load::{Endian, Slot};
 use super::tasks::{Comm, comm_of};
 use crate::tracepoint::{self, MAX_FIELDS, Point, Role, Tracepoint};
 
-/// How to read one event's records.
+/// The loads for one event's records.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     /// The tracepoint's own name.
@@ -21,14 +21,14 @@ pub(super) struct Plan {
     pub(super) comms: [Option<CommSlot>; 2],
 }
 
-/// What comes of a record.
+/// The kind of event that a record becomes.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     /// A typed event.
     Point(Point),
     /// The name alone.
     Named,
-    /// The name alone, because this field is not in the description; to be told once.
+    /// The name alone, because the description lacks this field; to be noted once.
     Lacks(&'static str),
 }
 
@@ -117,8 +117,8 @@ impl Plan {
             comms: [None; 2],
         };
         let mut lacks = None;
-        // Of `kvm_exit`, which has a layout for each architecture, the first with all its fields.
-        for tracepoint in tracepoint::all().filter(|it| is_of(it, format)) {
+        // `kvm_exit` has a layout for each architecture: the first with all fields applies.
+        for tracepoint in tracepoint::all().filter(|tracepoint| is_of(tracepoint, format)) {
             match slots(&tracepoint, format) {
                 Ok(slots) => {
                     plan.slots = slots;
@@ -127,7 +127,7 @@ impl Plan {
                     lacks = None;
                     break;
                 }
-                // Of several, the first is the common one.
+                // The first layout is the common one: name its field.
                 Err(field) => lacks = lacks.or(Some(field)),
             }
         }

@@ -1,8 +1,8 @@
-//! Events that one record gave, waiting to be handed out.
+//! Events of one record that wait for the reader's caller.
 
 use stealtime_events::Event;
 
-/// What takes events in the order in which a file gives them.
+/// Accepts events in the order of the file.
 pub trait EventSink {
     /// Adds an event behind the others.
     fn push(&mut self, event: Event);

@@ -1,4 +1,4 @@
-//! The names that tasks are known to have, so that only a change is told.
+//! Names and processes of tasks, so that only a change makes an event.
 
 use stealtime_events::{Kind, Tid};
 
@@ -30,16 +30,16 @@ impl Known {
     }
 }
 
-/// Tid to name and process: a radix table of two levels, so that a look-up costs two loads and memory
-/// is bounded by the largest possible tid (at the worst 80 MiB, in practice some hundred KiB).
+/// Tid to name and process: a radix table of two levels, so that a look-up costs two loads. The largest
+/// possible tid bounds its memory: 80 MiB at worst, some hundred KiB in practice.
 #[derive(Default)]
 pub(super) struct Tasks {
     leaves: Vec<Option<Box<[Known; LEAF]>>>,
 }
 
 impl Tasks {
-    /// Notes that `tid` has this name. Gives what is to be told: `None` if that was known, for the
-    /// idle tasks (whose one tid has a name on each CPU), and for an empty name.
+    /// Sets the name of `tid`. Returns the event of a change. `None` if the name was known, for the
+    /// idle tasks (their one tid has a name on each CPU), and for an empty name.
     #[inline]
     pub(super) fn named(
         &mut self,
@@ -57,8 +57,8 @@ impl Tasks {
         self.learn(tid, process, comm, names)
     }
 
-    /// Notes that `tid` is a thread of `process`. Gives what is to be told: `None` if that was
-    /// known, and where there is no process.
+    /// Sets the process of `tid`. Returns the event of a change; `None` if the process was known, or is
+    /// 0.
     #[inline]
     pub(super) fn of_process(
         &mut self,
@@ -103,43 +103,43 @@ impl Tasks {
         Some(known.told(tid, names))
     }
 
-    /// The place of a tid; `None` for one that no task has.
+    /// The entry of a tid; `None` for a tid that no task has.
     fn place(&mut self, tid: i32) -> Option<&mut Known> {
-        let at = usize::try_from(tid)
+        let index = usize::try_from(tid)
             .ok()
-            .filter(|at| (1..MAX_TIDS).contains(at))?;
-        if self.leaves.len() <= at / LEAF {
-            self.leaves.resize_with(at / LEAF + 1, || None);
+            .filter(|index| (1..MAX_TIDS).contains(index))?;
+        if self.leaves.len() <= index / LEAF {
+            self.leaves.resize_with(index / LEAF + 1, || None);
         }
         let leaf = self
             .leaves
-            .get_mut(at / LEAF)?
+            .get_mut(index / LEAF)?
             .get_or_insert_with(|| Box::new([Known::default(); LEAF]));
-        leaf.get_mut(at % LEAF)
+        leaf.get_mut(index % LEAF)
     }
 
     /// Forgets a task that has ended: its tid may be given to another one.
     pub(super) fn ended(&mut self, tid: i32) {
-        let Some(at) = usize::try_from(tid).ok() else {
-            return;
-        };
-        if let Some(Some(leaf)) = self.leaves.get_mut(at / LEAF)
-            && let Some(known) = leaf.get_mut(at % LEAF)
+        // A tid without an entry has no process to forget: its task had no name in the recording.
+        if let Ok(index) = usize::try_from(tid)
+            && let Some(Some(leaf)) = self.leaves.get_mut(index / LEAF)
+            && let Some(known) = leaf.get_mut(index % LEAF)
         {
-            // The name stays: the task's last switch is still to come and tells nothing new.
+            // The name stays: the task's last switch follows, and its name is no change.
             known.process = 0;
         }
     }
 }
 
-/// A name of any length as the kernel would keep it: up to the first zero, at most 15 bytes.
+/// A name of any length as the kernel keeps it (`__set_task_comm`): up to the first zero, at most 15
+/// bytes.
 pub(crate) fn comm_of(bytes: &[u8]) -> Comm {
     let mut comm = Comm::default();
-    for (to, from) in comm.iter_mut().take(15).zip(bytes) {
-        if *from == 0 {
+    for (byte, value) in comm.iter_mut().take(15).zip(bytes) {
+        if *value == 0 {
             break;
         }
-        *to = *from;
+        *byte = *value;
     }
     comm
 }
@@ -179,8 +179,8 @@ mod tests {
         let mut names = NameTable::default();
         let mut tasks = Tasks::default();
         let mut named = |tid, process, name: &[u8]| {
-            let told = tasks.named(tid, process, comm_of(name), &mut names)?;
-            match told {
+            let event = tasks.named(tid, process, comm_of(name), &mut names)?;
+            match event {
                 Kind::Task { process, name, .. } => Some((process.0, names.name(name).to_owned())),
                 other => panic!("{other:?}"),
             }

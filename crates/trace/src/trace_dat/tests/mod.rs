@@ -5,7 +5,7 @@ mod build;
 use std::io;
 
 use build::{PAGE, Recipe};
-use stealtime_events::Names;
+use stealtime_events::{Names, VcpuId};
 
 use super::*;
 use crate::tracefs::Endian;

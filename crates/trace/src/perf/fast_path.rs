@@ -1,7 +1,7 @@
-//! Samples of which everything is known beforehand: the common case, on its short way.
+//! The fast path of samples: all fields at fixed offsets.
 //!
-//! perf lays out the samples of all its tracepoints as those of the first, and then the fields of each
-//! stand at the same places in the first bytes of its record. What is not so goes the long way
+//! perf gives all its tracepoints the sample type of the first. Then the fields of each sample stand
+//! at the same offsets in the first bytes of its record. Other samples take the slow path
 //! ([`super::attr`]), with the same result.
 
 use super::attr::{Attr, Sample};
@@ -10,10 +10,10 @@ use super::counted::Unwanted;
 use super::kind;
 use crate::tracefs::Endian;
 
-/// The bytes in which the fields must lie.
+/// Bytes from the start of a record in which its fields must lie: one cache line.
 const HEAD: usize = 64;
 
-/// Where the fields lie, in words of 8 bytes from the start of the record.
+/// Offsets of the fields, in words of 8 bytes from the start of the record.
 #[derive(Debug, Clone, Copy)]
 struct Places {
     id: usize,
@@ -24,21 +24,21 @@ struct Places {
     end: usize,
 }
 
-/// What becomes of the samples with an id.
+/// How the samples with an id are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Route {
-    /// The index of their attribute; [`LONG`] for those that go the long way.
+    /// The index of their attribute; [`SLOW`] for those that take the slow path.
     attr: u32,
-    /// Where they are counted; [`TOLD`] for those of which more is wanted.
+    /// Where they are counted; [`DECODED`] for those that are decoded.
     place: u32,
 }
 
-const LONG: u32 = u32::MAX;
-const TOLD: u32 = u32::MAX;
+const SLOW: u32 = u32::MAX;
+const DECODED: u32 = u32::MAX;
 
-/// The short way.
+/// Offsets and routes of the samples of one recording.
 #[derive(Debug)]
-pub(super) struct Swift {
+pub(super) struct FastPath {
     places: Places,
     /// By id, from the first on.
     routes: Vec<Route>,
@@ -57,15 +57,15 @@ pub(super) struct Found<'a> {
     pub(super) misc: u16,
 }
 
-impl Swift {
+impl FastPath {
     /// `None` where samples of the first attribute lack an id, a thread, a time, a CPU or the
     /// tracepoint's record.
-    pub(super) fn of(attrs: &Attrs, unwanted: Option<&Unwanted>, endian: Endian) -> Option<Self> {
-        let all = attrs.all();
-        let first = all.first()?;
+    pub(super) fn new(attrs: &Attrs, unwanted: Option<&Unwanted>, endian: Endian) -> Option<Self> {
+        let attributes = attrs.all();
+        let first = attributes.first()?;
         let fixed = first.fixed()?;
         let places = [fixed.id, fixed.tid, fixed.time, fixed.cpu];
-        let has_all = fixed.has_raw && !places.contains(&0) && attrs.id_at() == Some(fixed.id);
+        let has_all = fixed.has_raw && !places.contains(&0) && attrs.id_offset() == Some(fixed.id);
         let fits = fixed.end + 8 <= HEAD && endian == Endian::Little;
         if !(has_all && fits) {
             return None;
@@ -73,11 +73,13 @@ impl Swift {
         let (first_id, ids) = attrs.dense();
         let route = |index: Option<usize>| {
             let like_first = |attr: &&Attr| attr.sample_type() == first.sample_type();
-            let index = index.filter(|index| all.get(*index).filter(like_first).is_some());
+            let index = index.filter(|index| attributes.get(*index).filter(like_first).is_some());
             let place = unwanted.and_then(|unwanted| unwanted.place(index?));
             Route {
-                attr: index.and_then(|it| u32::try_from(it).ok()).unwrap_or(LONG),
-                place: place.map_or(TOLD, u32::from),
+                attr: index
+                    .and_then(|index| u32::try_from(index).ok())
+                    .unwrap_or(SLOW),
+                place: place.map_or(DECODED, u32::from),
             }
         };
         Some(Self {
@@ -93,8 +95,8 @@ impl Swift {
         })
     }
 
-    /// The sample with which `bytes` begin; `None` for anything else, for a sample that is not whole,
-    /// and for one that must go the long way.
+    /// The sample with which `bytes` begin. `None` for any other record, for a sample that is cut, and
+    /// for one that must take the slow path.
     #[inline]
     pub(super) fn find<'a>(&self, bytes: &'a [u8]) -> Option<Found<'a>> {
         let head = bytes.first_chunk::<HEAD>()?;
@@ -108,7 +110,7 @@ impl Swift {
         }
         let id = word(head, places.id).wrapping_sub(self.first_id);
         let route = *self.routes.get(usize::try_from(id).ok()?)?;
-        (route.attr != LONG).then_some(Found {
+        (route.attr != SLOW).then_some(Found {
             places,
             head,
             route,
@@ -126,13 +128,14 @@ impl Found<'_> {
         self.route.attr as usize
     }
 
-    /// Where it is counted, if nothing else is wanted of it: an index that is too large otherwise.
+    /// Where it is counted ([`Unwanted::counts_at`]); for a sample to decode an index that is too
+    /// large.
     #[inline]
     pub(super) fn place(&self) -> usize {
         self.route.place as usize
     }
 
-    /// Its time.
+    /// Its time, in ns of perf's clock.
     #[inline]
     pub(super) fn time(&self) -> u64 {
         word(self.head, self.places.time)
@@ -159,12 +162,13 @@ impl Found<'_> {
     }
 }
 
-/// A word of a record. (The remainder changes no place that [`Swift::of`] gives, and saves a check.)
+/// A word of a record. The remainder changes no place that [`FastPath::new`] gives; with it the
+/// compiler needs no bounds check.
 #[inline]
 fn word(head: &[u8; HEAD], place: usize) -> u64 {
     const WORDS: usize = HEAD / 8;
-    let at = place % WORDS * 8;
-    head.get(at..at + 8)
+    let offset = place % WORDS * 8;
+    head.get(offset..offset + 8)
         .and_then(<[u8]>::first_chunk)
         .map_or(0, |word| u64::from_le_bytes(*word))
 }
@@ -216,13 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_finds_what_the_long_way_finds() {
+    fn both_paths_find_the_same() {
         for sample_type in [NEEDED, NEEDED | IP, NEEDED | PERIOD, NEEDED | IP | PERIOD] {
             let attrs = attrs(&[sample_type, sample_type]);
-            let swift = Swift::of(&attrs, None, Endian::Little).expect("all fields are there");
+            let fast_path =
+                FastPath::new(&attrs, None, Endian::Little).expect("all fields are there");
             for (id, index) in [(100, 0), (101, 0), (102, 1), (103, 1)] {
                 let bytes = record(sample_type, id, 12);
-                let found = swift.find(&bytes).expect("a whole sample");
+                let found = fast_path.find(&bytes).expect("a whole sample");
                 let sample = attr::sample(&bytes[..found.len], &attrs.all()[0], Endian::Little);
                 assert_eq!(Some(found.sample()), sample, "{sample_type:#x}");
                 assert_eq!((found.attr(), found.misc), (index, 5));
@@ -232,25 +237,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_foreseen_goes_the_long_way() {
+    fn other_samples_take_the_slow_path() {
         let attrs = attrs(&[NEEDED, NEEDED | IP]);
-        let swift = Swift::of(&attrs, None, Endian::Little).expect("all fields are there");
+        let fast_path = FastPath::new(&attrs, None, Endian::Little).expect("all fields are there");
         let good = record(NEEDED, 100, 12);
-        assert!(swift.find(&good).is_some());
-        assert!(swift.find(&record(NEEDED, 99, 12)).is_none(), "no such id");
-        assert!(swift.find(&record(NEEDED, 104, 12)).is_none(), "no such id");
+        assert!(fast_path.find(&good).is_some());
         assert!(
-            swift.find(&record(NEEDED | IP, 102, 12)).is_none(),
+            fast_path.find(&record(NEEDED, 99, 12)).is_none(),
+            "no such id"
+        );
+        assert!(
+            fast_path.find(&record(NEEDED, 104, 12)).is_none(),
+            "no such id"
+        );
+        assert!(
+            fast_path.find(&record(NEEDED | IP, 102, 12)).is_none(),
             "other fields"
         );
         let len = good.len() - HEAD;
-        assert!(swift.find(&good[..HEAD - 1]).is_none());
+        assert!(fast_path.find(&good[..HEAD - 1]).is_none());
         let long = record(NEEDED, 100, 60);
-        assert!(swift.find(&long[..long.len() - HEAD - 1]).is_none(), "cut");
+        assert!(
+            fast_path.find(&long[..long.len() - HEAD - 1]).is_none(),
+            "cut"
+        );
         let changed = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
-            swift.find(&bytes).is_some()
+            fast_path.find(&bytes).is_some()
         };
         assert!(!changed(0, 10), "no sample");
         assert!(!changed(6, len as u8 - 1), "more in it than its length");
@@ -258,15 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_field_there_is_no_short_way() {
+    fn without_a_field_there_is_no_fast_path() {
         for lacking in [TID, TIME, CPU, RAW, IDENTIFIER] {
             let attrs = attrs(&[NEEDED & !lacking]);
             assert!(
-                Swift::of(&attrs, None, Endian::Little).is_none(),
+                FastPath::new(&attrs, None, Endian::Little).is_none(),
                 "{lacking:#x}"
             );
         }
-        assert!(Swift::of(&attrs(&[NEEDED]), None, Endian::Big).is_none());
-        assert!(Swift::of(&Attrs::default(), None, Endian::Little).is_none());
+        assert!(FastPath::new(&attrs(&[NEEDED]), None, Endian::Big).is_none());
+        assert!(FastPath::new(&Attrs::default(), None, Endian::Little).is_none());
     }
 }

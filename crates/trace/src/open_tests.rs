@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::*;
+use crate::SourceInfo;
 
 const TEXT: &[u8] = b"cpus=1\nsh-5 [000] ..... 1.100000: my_event: a\n\
     sh-5 [000] ..... 1.200000: my_event: b\n";
