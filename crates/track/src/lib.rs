@@ -1,7 +1,8 @@
 //! The scheduling state of a host, kept once: events in, closed spans out.
 //!
 //! ```text
-//!  events ──▶ Tracker ──▶ Observer: analysis sums spans, Perfetto prints them, the timeline paints them
+//!  events ──▶ Tracker ──▶ Observer: analysis sums spans, Perfetto prints them, the timeline paints them,
+//!                                   replay builds scripts from the switches and wakeups of all threads
 //! ```
 //!
 //! Everything that reads events asks the same questions: which task is current on this CPU, what does
@@ -51,8 +52,8 @@ pub use cause::Cause;
 pub use int_map::IntMap;
 pub use links::Links;
 pub use observer::{
-    Accept, CpuSpan, Exit, FunctionSeen, Halt, Loss, Observer, Place, Retracted, Span, SwitchedOut,
-    Waker, Wakeup,
+    Accept, CpuSpan, Exit, FoundCurrent, FunctionSeen, Halt, Loss, Observer, Place, Retracted,
+    Span, Switch, SwitchedOut, ThreadRef, Waker, Wakeup, Waking,
 };
 pub use reasons::{ReasonIndex, Reasons};
 pub use switch_out::SwitchOut;

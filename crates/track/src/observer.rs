@@ -1,9 +1,9 @@
 //! What the tracker says: spans that are closed, and what happens between them.
 
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{Event, Names};
+use stealtime_events::{Context, Event, ExitReason, Names, Tid};
 
-use crate::{Cause, Function, Mode, ReasonIndex, Run, ThreadIndex, VcpuIndex};
+use crate::{Cause, Function, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, VcpuIndex};
 
 /// Where and when an event is. Times are in ns of the trace's clock and never go back: an event
 /// earlier than the one before it is taken as if it came at the same time.
@@ -15,10 +15,24 @@ pub struct Place {
     pub cpu: u16,
     /// The task that is current there.
     pub thread: ThreadIndex,
+    /// Its id.
+    pub tid: Tid,
     /// The vCPU whose thread that is.
     pub current: Option<VcpuIndex>,
     /// The same, if the event is not an interrupt's.
     pub own: Option<VcpuIndex>,
+}
+
+impl Place {
+    /// The task that is current there.
+    #[must_use]
+    #[inline]
+    pub const fn thread_ref(&self) -> ThreadRef {
+        ThreadRef {
+            index: self.thread,
+            tid: self.tid,
+        }
+    }
 }
 
 /// A part of the life of a vCPU's thread. Spans of one thread follow each other without a gap from
@@ -120,6 +134,8 @@ pub struct SwitchedOut {
 pub struct Exit {
     /// Why.
     pub reason: ReasonIndex,
+    /// The same as recorded, also where [`crate::Reasons`] is full.
+    pub recorded: ExitReason,
     /// What for.
     pub class: Class,
     /// The vector of a host interrupt, where the hardware gives it.
@@ -178,10 +194,67 @@ pub struct Loss {
     pub cpu: u16,
     /// When that shows.
     pub time: u64,
+    /// Time of the CPU's latest event, from when on nothing is known of it; 0 before the first.
+    pub since: u64,
     /// How many; 0 if not known.
     pub count: u64,
     /// It was before the first event of the trace, so nothing is forgotten.
     pub is_first: bool,
+}
+
+/// A thread, whether it is a vCPU or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadRef {
+    /// Its number.
+    pub index: ThreadIndex,
+    /// Its id.
+    pub tid: Tid,
+}
+
+/// `sched_switch`.
+#[derive(Debug, Clone, Copy)]
+pub struct Switch {
+    /// The CPU.
+    pub cpu: u16,
+    /// When, in ns of the trace's clock.
+    pub time: u64,
+    /// The thread that leaves the CPU.
+    pub prev: ThreadRef,
+    /// How it leaves it.
+    pub out: SwitchOut,
+    /// The thread that gets the CPU.
+    pub next: ThreadRef,
+    /// Its priority as the kernel counts: 100 to 139 are the fair class, less is more urgent.
+    pub next_prio: i16,
+}
+
+/// An event shows another current task than the CPU's latest event and switch: the first event of a
+/// CPU, the first after a loss, or one after a switch that the recording leaves out.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundCurrent {
+    /// The CPU.
+    pub cpu: u16,
+    /// Its current task.
+    pub thread: ThreadRef,
+    /// The switch was after this time: that of the CPU's latest event, 0 if it had none.
+    pub since: u64,
+}
+
+/// `sched_waking`: a thread is to be put into a run queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Waking {
+    /// The thread.
+    pub woken: ThreadRef,
+    /// The CPU of that run queue.
+    pub target: u32,
+    /// When, in ns of the trace's clock.
+    pub time: u64,
+    /// The CPU that wakes it.
+    pub cpu: u16,
+    /// The current task there: the waker, unless an interrupt is.
+    pub current: ThreadRef,
+    /// Whether an interrupt is.
+    pub context: Context,
 }
 
 /// A reader of the tracker. Each method does nothing by default, and the compiler drops what a reader
@@ -259,6 +332,44 @@ pub trait Observer {
     /// Its thread has ended.
     fn ended(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
+    }
+    /// The reader of the recording names a thread; `process` is 0 where that is not known.
+    fn thread_named(&mut self, thread: ThreadRef, process: Tid, name: &str) {
+        let _ = (thread, process, name);
+    }
+    /// A thread begins, in the run queue of this CPU where that is known. It may have been seen before:
+    /// `sched_process_fork` and `sched_wakeup_new` both say so.
+    fn thread_begins(&mut self, thread: ThreadRef, cpu: Option<u16>) {
+        let _ = (thread, cpu);
+    }
+    /// `sched_process_exit`: the thread ends with its next switch.
+    fn thread_exits(&mut self, thread: ThreadRef) {
+        let _ = thread;
+    }
+    /// The id of `old`, which has ended, goes to another thread. Its number can be the same.
+    fn thread_replaced(&mut self, old: ThreadIndex, new: ThreadRef) {
+        let _ = (old, new);
+    }
+    /// A CPU's current task changes, as recorded. To be preferred to [`Observer::switched_in`] by readers
+    /// that follow all threads.
+    fn switch(&mut self, switch: &Switch) {
+        let _ = switch;
+    }
+    /// A CPU's current task is not the one that was known.
+    fn current_found(&mut self, found: &FoundCurrent) {
+        let _ = found;
+    }
+    /// `sched_waking` of any thread, runnable ones included.
+    fn waking(&mut self, waking: &Waking) {
+        let _ = waking;
+    }
+    /// `sched_wakeup`: the thread stands in the run queue of `target`, or was still on its CPU.
+    fn wakeup(&mut self, thread: ThreadRef, target: u32) {
+        let _ = (thread, target);
+    }
+    /// `sched_migrate_task`: the thread moves to the run queue of `target`.
+    fn migrates(&mut self, thread: ThreadRef, target: u32) {
+        let _ = (thread, target);
     }
     /// `kvm_exit`.
     fn exit(&mut self, vcpu: VcpuIndex, place: &Place, exit: &Exit) {

@@ -1,12 +1,12 @@
 //! What scheduler events do to the state of vCPU threads and CPUs.
 
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{Event, Tid};
+use stealtime_events::{Event, Kind, Tid};
 
 use crate::cpu::Current;
-use crate::observer::{Observer, SwitchedOut, Waker, Wakeup};
+use crate::observer::{FoundCurrent, Observer, Place, Switch, SwitchedOut, Waker, Wakeup, Waking};
 use crate::tracker::Tracker;
-use crate::{Cause, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, VcpuIndex};
+use crate::{Cause, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, ThreadRef, VcpuIndex};
 
 impl<O: Observer> Tracker<O> {
     /// Reports a vCPU's time up to `now`.
@@ -64,6 +64,14 @@ impl<O: Observer> Tracker<O> {
         let next = self.threads.get(thread).vcpu;
         let cpu = &mut self.cpus[usize::from(number)];
         let (old, last, cause) = (cpu.current, cpu.last, cpu.cause());
+        self.observer.current_found(&FoundCurrent {
+            cpu: number,
+            thread: ThreadRef {
+                index: thread,
+                tid: event.tid,
+            },
+            since: last,
+        });
         let is_first = !std::mem::replace(&mut cpu.is_seen, true) && self.losses == 0;
         if let Some(old) = old.filter(|_| self.has_switches) {
             // The old task was here at the CPU's latest event, and nothing is known since.
@@ -178,14 +186,35 @@ impl<O: Observer> Tracker<O> {
     }
 
     /// `sched_switch`.
-    pub(crate) fn on_switch(&mut self, number: u16, prev: Tid, next: Tid, prev_state: u32) {
+    pub(crate) fn on_switch(
+        &mut self,
+        number: u16,
+        prev_tid: Tid,
+        how: SwitchOut,
+        next: Tid,
+        next_prio: i16,
+    ) {
         let now = self.now;
-        let prev = self.threads.find(prev);
+        let prev = self.threads.find(prev_tid);
         let mut thread = self.threads.find(next);
-        if self.threads.get(thread).dead {
+        if self.threads.get(thread).dead && thread != prev {
             // The dead are not switched in: the id was given out again.
-            thread = self.threads.born(next, Tid(0));
+            thread = self.replace(thread, next);
         }
+        self.observer.switch(&Switch {
+            cpu: number,
+            time: now,
+            prev: ThreadRef {
+                index: prev,
+                tid: prev_tid,
+            },
+            out: how,
+            next: ThreadRef {
+                index: thread,
+                tid: next,
+            },
+            next_prio,
+        });
         if !self.has_switches {
             self.has_switches = true;
             self.observer.first_switch();
@@ -203,7 +232,6 @@ impl<O: Observer> Tracker<O> {
         if let Some(stale) = stale.filter(|_| stale != leaving) {
             self.lose_sight(stale, last);
         }
-        let how = SwitchOut::from_prev_state(prev_state);
         if let Some(vcpu) = leaving {
             self.switch_out(vcpu, number, thread, how);
         }
@@ -323,6 +351,72 @@ impl<O: Observer> Tracker<O> {
         self.observer.switched_in(vcpu, now, cpu);
     }
 
+    /// Events of the scheduler but for `sched_switch`.
+    pub(crate) fn on_sched(&mut self, event: &Event, place: &Place) {
+        match event.kind {
+            Kind::SchedWaking {
+                tid, target_cpu, ..
+            } => {
+                let thread = self.threads.find(tid);
+                self.observer.waking(&Waking {
+                    woken: ThreadRef { index: thread, tid },
+                    target: target_cpu,
+                    time: place.time,
+                    cpu: place.cpu,
+                    current: place.thread_ref(),
+                    context: event.context,
+                });
+                match (self.threads.get(thread).vcpu, place.own) {
+                    (Some(woken), _) => {
+                        self.on_waking(event, woken, target_cpu);
+                        if event.context.in_task() {
+                            self.on_wakeup_evidence(place.cpu, woken);
+                        }
+                    }
+                    // A vCPU's thread wakes a task that is no vCPU.
+                    (None, Some(vcpu)) if event.context.in_task() => {
+                        self.links.helped(thread, vcpu);
+                    }
+                    (None, _) => {}
+                }
+            }
+            Kind::SchedWakeup {
+                tid, target_cpu, ..
+            }
+            | Kind::SchedWakeupNew {
+                tid, target_cpu, ..
+            } => {
+                self.lacks_wakeups = false;
+                if let Kind::SchedWakeupNew { .. } = event.kind {
+                    self.on_birth(tid, Tid(0), u16::try_from(target_cpu).ok());
+                }
+                let thread = self.threads.find(tid);
+                if let Kind::SchedWakeup { .. } = event.kind {
+                    let woken = ThreadRef { index: thread, tid };
+                    self.observer.wakeup(woken, target_cpu);
+                }
+                if let Some(woken) = self.threads.get(thread).vcpu {
+                    self.on_wakeup(event, woken, target_cpu);
+                }
+            }
+            Kind::SchedMigrateTask { tid, dest_cpu, .. } => {
+                let thread = self.threads.find(tid);
+                let moved = ThreadRef { index: thread, tid };
+                self.observer.migrates(moved, dest_cpu);
+                if let Some(vcpu) = self.threads.get(thread).vcpu {
+                    self.on_migrate(vcpu, dest_cpu);
+                }
+            }
+            Kind::SchedProcessFork { parent, child } => self.on_birth(child, parent, None),
+            Kind::SchedProcessExit { tid } => {
+                let thread = self.threads.find(tid);
+                self.observer.thread_exits(ThreadRef { index: thread, tid });
+                self.on_death(thread);
+            }
+            _ => {}
+        }
+    }
+
     /// `sched_waking` of a vCPU's thread: in the waker's context, before the thread is put into a
     /// run queue.
     pub(crate) fn on_waking(&mut self, event: &Event, vcpu: VcpuIndex, target: u32) {
@@ -408,8 +502,18 @@ impl<O: Observer> Tracker<O> {
     }
 
     /// A task begins: before, it did not exist, whatever is known of it by name.
-    pub(crate) fn on_birth(&mut self, child: Tid, parent: Tid) {
+    pub(crate) fn on_birth(&mut self, child: Tid, parent: Tid, cpu: Option<u16>) {
+        let old = self.threads.find(child);
+        let was_dead = self.threads.get(old).dead;
         let thread = self.threads.born(child, parent);
+        let born = ThreadRef {
+            index: thread,
+            tid: child,
+        };
+        if was_dead {
+            self.observer.thread_replaced(old, born);
+        }
+        self.observer.thread_begins(born, cpu);
         let Some(vcpu) = self.threads.get(thread).vcpu else {
             return;
         };
@@ -417,6 +521,13 @@ impl<O: Observer> Tracker<O> {
         if std::mem::take(&mut seen.is_unborn) {
             seen.since = seen.since.max(self.now);
         }
+    }
+
+    /// The id of a task that has ended shows that it was given to another one.
+    pub(crate) fn replace(&mut self, old: ThreadIndex, tid: Tid) -> ThreadIndex {
+        let index = self.threads.born(tid, Tid(0));
+        self.observer.thread_replaced(old, ThreadRef { index, tid });
+        index
     }
 
     /// A task has ended, and its id can be given out again.
@@ -432,6 +543,8 @@ impl<O: Observer> Tracker<O> {
         self.leave_queue(vcpu, self.now);
         self.end_wait(vcpu);
         let seen = &mut self.vcpus[vcpu.index()];
+        // The first event of a CPU can be of an ended thread, which has not run since the begin.
+        seen.is_unborn = false;
         if std::mem::replace(&mut seen.run, Run::Dead) != Run::Dead {
             if O::RECYCLES {
                 self.free.push(vcpu);

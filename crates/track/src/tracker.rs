@@ -9,7 +9,8 @@ use crate::names::vcpu_in_name;
 use crate::observer::{Accept, Exit, FunctionSeen, Halt, Loss, Observer, Place};
 use crate::timers::{Owned, Timers};
 use crate::{
-    Cause, Function, IntMap, Mode, Reasons, Run, Thread, ThreadIndex, Threads, Vcpu, VcpuIndex,
+    Cause, Function, IntMap, Mode, Reasons, Run, SwitchOut, Thread, ThreadIndex, ThreadRef,
+    Threads, Vcpu, VcpuIndex,
 };
 
 /// Most vCPU threads; events of further ones are not followed. 64 full VMs of the largest size.
@@ -43,7 +44,7 @@ pub struct Tracker<O> {
     by_id: IntMap<u32, Vec<VcpuIndex>>,
     reasons: Reasons,
     timers: Timers,
-    links: Links,
+    pub(crate) links: Links,
 }
 
 impl<O: Observer> Tracker<O> {
@@ -78,6 +79,11 @@ impl<O: Observer> Tracker<O> {
     /// The observer, to change it.
     pub const fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
+    }
+
+    /// The observer, after [`Tracker::close`] if it reads spans.
+    pub fn into_observer(self) -> O {
+        self.observer
     }
 
     /// All tasks.
@@ -251,6 +257,7 @@ impl<O: Observer> Tracker<O> {
         Place {
             cpu,
             thread,
+            tid: event.tid,
             time: self.now,
             current,
             own: current.filter(|_| !event.context.in_interrupt()),
@@ -267,8 +274,12 @@ impl<O: Observer> Tracker<O> {
                 prev,
                 next,
                 prev_state,
+                next_prio,
                 ..
-            } => self.on_switch(place.cpu, prev, next, prev_state),
+            } => {
+                let out = SwitchOut::from_prev_state(prev_state);
+                self.on_switch(place.cpu, prev, out, next, next_prio);
+            }
             Kind::SchedWaking { .. }
             | Kind::SchedWakeup { .. }
             | Kind::SchedWakeupNew { .. }
@@ -338,10 +349,12 @@ impl<O: Observer> Tracker<O> {
             seen.mode = Mode::Guest;
             return self.observer.entry(vcpu, place, event.time_ns);
         };
-        let reason = self.reasons.find(reason);
+        let recorded = reason;
+        let reason = self.reasons.find(recorded);
         seen.mode = Mode::Exit(reason);
         let exit = Exit {
             reason,
+            recorded,
             class: self.reasons.class(reason),
             vector: intr_vector,
             event_time: event.time_ns,
@@ -529,7 +542,7 @@ impl<O: Observer> Tracker<O> {
     }
 
     /// A task wakes a vCPU thread: which of them belong together.
-    fn on_wakeup_evidence(&mut self, cpu: u16, woken: VcpuIndex) {
+    pub(crate) fn on_wakeup_evidence(&mut self, cpu: u16, woken: VcpuIndex) {
         let cpu = &self.cpus[usize::from(cpu)];
         match (cpu.vcpu(), cpu.thread()) {
             (Some(waker), _) if waker != woken => {
@@ -541,56 +554,6 @@ impl<O: Observer> Tracker<O> {
                 }
             }
             (None, Some(helper)) if helper.is_single() => self.links.helped(helper, woken),
-            _ => {}
-        }
-    }
-
-    fn on_sched(&mut self, event: &Event, place: &Place) {
-        match event.kind {
-            Kind::SchedWaking {
-                tid, target_cpu, ..
-            } => {
-                let thread = self.threads.find(tid);
-                match (self.threads.get(thread).vcpu, place.own) {
-                    (Some(woken), _) => {
-                        self.on_waking(event, woken, target_cpu);
-                        if event.context.in_task() {
-                            self.on_wakeup_evidence(place.cpu, woken);
-                        }
-                    }
-                    // A vCPU's thread wakes a task that is no vCPU.
-                    (None, Some(vcpu)) if event.context.in_task() => {
-                        self.links.helped(thread, vcpu);
-                    }
-                    (None, _) => {}
-                }
-            }
-            Kind::SchedWakeup {
-                tid, target_cpu, ..
-            }
-            | Kind::SchedWakeupNew {
-                tid, target_cpu, ..
-            } => {
-                self.lacks_wakeups = false;
-                if let Kind::SchedWakeupNew { .. } = event.kind {
-                    self.on_birth(tid, Tid(0));
-                }
-                let thread = self.threads.find(tid);
-                if let Some(woken) = self.threads.get(thread).vcpu {
-                    self.on_wakeup(event, woken, target_cpu);
-                }
-            }
-            Kind::SchedMigrateTask { tid, dest_cpu, .. } => {
-                let thread = self.threads.find(tid);
-                if let Some(vcpu) = self.threads.get(thread).vcpu {
-                    self.on_migrate(vcpu, dest_cpu);
-                }
-            }
-            Kind::SchedProcessFork { parent, child } => self.on_birth(child, parent),
-            Kind::SchedProcessExit { tid } => {
-                let thread = self.threads.find(tid);
-                self.on_death(thread);
-            }
             _ => {}
         }
     }
@@ -700,9 +663,12 @@ impl<O: Observer> Tracker<O> {
             return;
         }
         let mut thread = self.threads.find(tid);
-        if self.threads.get(thread).dead {
-            thread = self.threads.born(tid, Tid(0));
+        let is_current = |cpu: &Cpu| cpu.thread() == Some(thread);
+        if self.threads.get(thread).dead && !self.cpus.iter().any(is_current) {
+            thread = self.replace(thread, tid);
         }
+        let named = ThreadRef { index: thread, tid };
+        self.observer.thread_named(named, process, names.name(name));
         if !thread.is_single() {
             return;
         }
@@ -724,9 +690,11 @@ impl<O: Observer> Tracker<O> {
 
     fn on_loss_event(&mut self, event: &Event, count: u64) {
         let cpu = event.cpu.0;
+        let latest = self.cpus.get(usize::from(cpu)).map(|cpu| cpu.last);
         self.observer.lost(&Loss {
             cpu,
             time: event.time_ns.max(self.now),
+            since: latest.unwrap_or(0),
             count,
             is_first: !self.has_begun,
         });
