@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use stealtime_simulator::script::{Edge, Step, Until};
 
-use crate::extract::Vcpu;
 use crate::task::Task;
 
 /// A wait that another vCPU of the same VM ended.
@@ -79,19 +78,19 @@ impl Computed {
 }
 
 /// Says for each halt that another vCPU of the VM ended what all of these computed meanwhile.
-pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
+pub(crate) fn settle_coupled(tasks: &mut [Task]) {
     let mut vms: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, task) in tasks.iter().enumerate() {
-        if let Some((vm, _)) = task.1 {
+        if let Some((vm, _)) = task.vcpu {
             vms.entry(vm).or_default().push(at);
         }
     }
     for vcpus in vms.values() {
         for &at in vcpus {
-            let waits = core::mem::take(&mut tasks[at].2.coupled);
+            let waits = core::mem::take(&mut tasks[at].coupled);
             for wait in waits {
                 let meanwhile = |&vcpu: &usize| {
-                    let computed = &tasks[vcpu].2.computed;
+                    let computed = &tasks[vcpu].computed;
                     computed
                         .by(wait.woken)
                         .saturating_sub(computed.by(wait.began))
@@ -99,10 +98,10 @@ pub(crate) fn settle_coupled(tasks: &mut [(i32, Vcpu, Task)]) {
                 let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
                 let others = vcpus.iter().filter(|&&vcpu| vcpu != at);
                 let idle = others.fold(vec![(wait.began, wait.woken)], |idle, &other| {
-                    tasks[other].2.asleep.within(&idle)
+                    tasks[other].asleep.within(&idle)
                 });
                 let idle_ns: u64 = idle.iter().map(|(from, to)| to.saturating_sub(*from)).sum();
-                if let Some(Step::Halt(until)) = tasks[at].2.steps.get_mut(wait.step) {
+                if let Some(Step::Halt(until)) = tasks[at].steps.get_mut(wait.step) {
                     *until = Until::Work {
                         edge: wait.edge,
                         ns: u32::try_from(ns).unwrap_or(u32::MAX),
@@ -135,28 +134,31 @@ mod tests {
         });
         let mut wakes = Task::new(State::Running { since: 0 });
         wakes.sleep(150);
-        let vcpu = |number| Some((0, number));
-        let mut tasks = [
-            (1, vcpu(0), waits),
-            (2, vcpu(1), wakes),
-            (3, vcpu(2), third),
-        ];
+        let mut tasks = [waits, wakes, third];
+        for (number, task) in (0..).zip(&mut tasks) {
+            task.vcpu = Some((0, number));
+        }
         settle_coupled(&mut tasks);
-        match tasks[0].2.steps[0] {
+        match tasks[0].steps[0] {
             Step::Halt(Until::Work { busy, .. }) => busy,
             step => panic!("{step:?}"),
         }
     }
 
     #[test]
-    fn who_is_not_there_is_not_at_work() {
+    fn a_task_that_is_not_there_is_not_at_work() {
         assert!(was_busy(Task::new(State::Running { since: 0 })));
         // Asleep since the recording began.
         assert!(!was_busy(Task::new(State::Asleep { since: 0 })));
         let mut ended = Task::new(State::Running { since: 0 });
         ended.ends(100);
         assert!(!was_busy(ended));
-        let born = |at| Task::born(Birth { at, seen: true });
+        let born = |time| {
+            Task::born(Birth {
+                time,
+                is_seen: true,
+            })
+        };
         assert!(!was_busy(born(400)));
         assert!(was_busy(born(100)));
     }

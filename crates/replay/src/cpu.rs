@@ -1,6 +1,7 @@
 //! What a CPU of the recording does.
 
 use stealtime_simulator::script::{Gaps, Late};
+use stealtime_track::ThreadRef;
 
 /// A tick that ends a slice has its CPU switch within so many ns.
 const OUT_OF_TICK_NS: u64 = 1_000_000;
@@ -8,10 +9,10 @@ const OUT_OF_TICK_NS: u64 = 1_000_000;
 /// A CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cpu {
-    /// The task on it; 0 for the idle task, `None` before it is known.
-    pub(crate) current: Option<i32>,
+    /// Its current task; `None` before its first switch, and after a loss until the next one.
+    pub(crate) current: Option<ThreadRef>,
     /// It has been idle.
-    pub(crate) idled: bool,
+    pub(crate) has_idled: bool,
     /// The hrtimer whose callback runs.
     pub(crate) expiring: Option<u64>,
     /// Time of its last event.
@@ -35,6 +36,11 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// Whether it is known to be idle.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.current.is_some_and(|current| current.tid.is_idle())
+    }
+
     /// The slice timer expires, `late` ns after it should have.
     pub(crate) fn slice_ends(&mut self, now: u64, late: u64) {
         self.slice_over = Some(now.saturating_sub(late));
@@ -72,8 +78,8 @@ impl Cpu {
         Gaps(self.lost.iter().map(since).collect())
     }
 
-    /// The task whose slice is over is back in its guest: nobody else was to run, and what comes later is not
-    /// the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
+    /// A slice is over, and its task is back in the guest: no other task was to run, and what comes later is
+    /// not the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
     pub(crate) fn goes_on(&mut self) {
         self.slice_over = None;
         self.ticked = None;
@@ -144,7 +150,7 @@ mod tests {
         cpu.slice_ends(750, 50);
         cpu.next_slice(760);
         assert_eq!(cpu.late, [(700, 60)]);
-        // Nobody else was to run; the next slice timer is set as somebody wakes.
+        // No other task was to run; the next slice timer is set as one wakes.
         cpu.slice_ends(1_500, 50);
         cpu.goes_on();
         cpu.next_slice(1_900);

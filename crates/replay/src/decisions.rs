@@ -1,8 +1,8 @@
-//! What a kernel decided at wakeups on busy CPUs: it shows how its scheduler is set, where times do not.
+//! Wakeup preemption on busy CPUs: it shows settings of the scheduler that times do not.
 //!
-//! `sched_wakeup` is told after `wakeup_preempt`, so that the event's flags say whether who has the CPU is to
-//! give way, and how. That hangs on who has a cgroup of its own: among cgroups lags of groups are compared,
-//! which is far oftener in favor of who wakes.
+//! `sched_wakeup` is traced after `wakeup_preempt`. So its flags say whether the current task is to
+//! reschedule, and whether lazily. This depends on cgroups: between two of them the lags of groups are
+//! compared, which favors the woken task far more often.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use stealtime_hypervisor::fair::Preempt;
 
 /// Fewer wakeups than this of a sort say nothing.
 const LEAST: u64 = 50;
-/// So many requests to give way show how a host preempts.
+/// So many requests to reschedule show how a host preempts.
 const REQUESTS: u64 = 20;
 /// The least priority of the fair class (`MAX_RT_PRIO`).
 const FAIR_FROM: i32 = 100;
 
-/// Wakeups of one sort on a CPU that somebody has.
+/// Wakeups of one sort on a busy CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Woken {
     all: u64,
-    /// Those after which who has the CPU is to give way.
+    /// Those after which the current task is to reschedule.
     preempt: u64,
 }
 
@@ -33,18 +33,17 @@ impl Woken {
 /// Wakeups on busy CPUs by tasks or interrupts of the same CPU, and whether they preempted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// By whether a vCPU has the CPU, and whether a vCPU wakes.
+    /// By whether the current task is a vCPU, and whether the woken one is.
     sorts: [[Woken; 2]; 2],
-    /// Events by which who has the CPU is to give way on its way to user mode or the guest.
+    /// Events by which the current task is to reschedule on its way to user mode or the guest.
     lazy: u64,
     /// Wakeups by which it is to at once.
     at_once: u64,
 }
 
 impl Decisions {
-    /// How the host preempts, if that can be told: a request that is not lazy may be one of a host that
-    /// preempts at once, or of one that knows no lazy ones and gives way on the way to user mode all the
-    /// same.
+    /// How the host preempts, where flags show it. Requests that are not lazy do not: a host
+    /// without lazy requests makes them too, and reschedules on the way to user mode.
     #[must_use]
     pub const fn preempt(&self) -> Option<Preempt> {
         match self.lazy >= REQUESTS && self.lazy > self.at_once {
@@ -53,13 +52,13 @@ impl Decisions {
         }
     }
 
-    /// Whether events say who is to give way; those of some recordings have no flags.
+    /// Whether events have flags of rescheduling; those of some recordings have none.
     fn has_flags(&self) -> bool {
         self.lazy.max(self.at_once) >= REQUESTS
     }
 
-    /// In how many of the wakeups that both have many of the other decides otherwise, at the least, in
-    /// permille of these; `None` with too few, or if these do not say it.
+    /// The least share of wakeups that the other decides otherwise, in permille, among sorts of which each
+    /// has enough; `None` with too few, or without flags.
     #[must_use]
     pub fn apart_permille(&self, other: &Self) -> Option<u64> {
         if !self.has_flags() {
@@ -79,7 +78,7 @@ impl Decisions {
         (all > 0).then(|| apart / all)
     }
 
-    /// How many of all wakeups preempt, in permille; `None` with too few, or if flags do not say it.
+    /// The share of wakeups that preempt, in permille; `None` with too few, or without flags.
     #[must_use]
     pub fn preempt_permille(&self) -> Option<u64> {
         if !self.has_flags() {
@@ -97,7 +96,7 @@ impl Decisions {
 /// Watches wakeups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watcher {
-    /// By who has the CPU and who wakes.
+    /// By the current and the woken task.
     wakeups: BTreeMap<(i32, i32), Woken>,
     lazy: u64,
     at_once: u64,
@@ -109,7 +108,7 @@ pub(crate) struct Watcher {
 struct Cpu {
     /// A task of the fair class has it.
     is_fair: bool,
-    /// Who is being woken there, and whether who has the CPU was to give way before.
+    /// The task that is being woken there, and whether the current one was to reschedule before.
     waking: Option<(i32, bool)>,
 }
 
@@ -146,7 +145,7 @@ impl Watcher {
                 cpu.is_fair = next.0 != 0 && i32::from(next_prio) >= FAIR_FROM;
                 cpu.waking = None;
             }
-            // Without the flags it is not known who is asked to give way.
+            // Without the flags, requests to reschedule are not known.
             Kind::SchedWaking { .. } if !event.context.tells_resched() => cpu.waking = None,
             Kind::SchedWaking { tid, .. } => cpu.waking = Some((tid.0, asked)),
             Kind::SchedWakeup {
@@ -157,6 +156,7 @@ impl Watcher {
                 let waking = cpu.waking.take_if(|waking| waking.0 == tid.0);
                 let here = target_cpu == u32::from(number) && cpu.is_fair && event.tid.0 != 0;
                 let Some((_, false)) = waking.filter(|_| here && prio >= FAIR_FROM) else {
+                    // Nothing was to be decided: the CPU is another one, idle, or about to reschedule anyway.
                     return;
                 };
                 let woken = self.wakeups.entry((event.tid.0, tid.0)).or_default();
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::kinds;
 
-    /// Who has CPU 0.
+    /// The current task of CPU 0.
     const HAS: i32 = 7;
 
     fn event(tid: i32, flags: u8, kind: Kind) -> Event {
@@ -227,7 +227,7 @@ mod tests {
     fn only_wakeups_count_that_could_have_preempted() {
         let lazy = Context::NEED_RESCHED_LAZY;
         assert_eq!(some(30, 0, 30).preempt_permille(), Some(500));
-        // Who has the CPU was to give way before; the wakeup is for another CPU; the CPU is idle.
+        // The current task was to reschedule before; the wakeup is for another CPU; the CPU is idle.
         let before = wakeup(HAS, 0, lazy, lazy);
         let elsewhere = wakeup(HAS, 1, 0, lazy);
         let idle = wakeup(0, 0, 0, lazy);
@@ -235,7 +235,7 @@ mod tests {
             let many = core::iter::repeat_n(pair, 100).flatten();
             assert_eq!(decided(many).preempt_permille(), None);
         }
-        // Who has it is of another class.
+        // The current task is of another class.
         let real_time = core::iter::once(switch(HAS, 10));
         let many = core::iter::repeat_n(wakeup(HAS, 0, 0, 0), 100).flatten();
         assert_eq!(decided(real_time.chain(many)).preempt_permille(), None);

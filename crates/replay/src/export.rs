@@ -1,4 +1,4 @@
-//! A replay's events, told as if the recorded threads had done what happens.
+//! Event export: a replay's events with the thread ids and times of the recording.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use crate::recording::{RecordedTask, Recording};
 /// Replays, and gives every event to `sink` with the thread ids and at the times of the recording,
 /// which began at `first_ns`.
 ///
-/// vCPUs' entries and exits are told too. Where the host takes a CPU from a guest, the exit that this
-/// takes and the entry afterwards are added, at the times of the switches.
+/// Entries and exits of vCPUs are included. Where a vCPU is preempted in its guest, the exit before and the
+/// entry after are added, at the times of the switches.
 ///
 /// # Errors
 ///
 /// The simulator's.
-pub fn retold(
+pub fn export_events(
     recording: &Recording,
     config: &Config,
     first_ns: u64,
     sink: &mut dyn Sink,
 ) -> Result<(), Fault> {
     let mut config = config.clone();
-    // Only a run tells which thread id a script gets.
+    // The simulator assigns thread ids to scripts in a run.
     let scripts = run(&config, &mut ())?.scripts;
     config.scripts.tell = true;
-    // Which process a thread is of is not known: a VM's vCPUs are put into one, so that they are
-    // found to be one VM.
+    // The recording may lack processes: a VM's vCPUs are put into one, so that the analysis of the export
+    // takes them for one VM.
     let mut first = BTreeMap::new();
     for task in &recording.tasks {
         if let Some((vm, _)) = task.vcpu {
@@ -40,14 +40,14 @@ pub fn retold(
     let threads = recording.tasks.iter().zip(&scripts);
     let threads = threads.map(|(task, script)| {
         let process = task.vcpu.and_then(|(vm, _)| first.get(&vm).copied());
-        (script.tid, Thread::of(task, process))
+        (script.tid, Thread::new(task, process))
     });
-    let mut retold = Retold {
+    let mut exporter = Exporter {
         threads: threads.collect(),
         first_ns,
         sink,
     };
-    run(&config, &mut retold).map(|_| ())
+    run(&config, &mut exporter).map(|_| ())
 }
 
 /// A recorded thread, in a replay.
@@ -63,7 +63,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn of(task: &RecordedTask, process: Option<Tid>) -> Self {
+    fn new(task: &RecordedTask, process: Option<Tid>) -> Self {
         let reasons = task.exits.iter().map(|exit| exit.1);
         let exits: BTreeMap<u32, ExitReason> =
             reasons.map(|reason| (reason.code, reason)).collect();
@@ -82,20 +82,21 @@ impl Thread {
     }
 }
 
-struct Retold<'s> {
+struct Exporter<'s> {
     threads: BTreeMap<Tid, Thread>,
     first_ns: u64,
     sink: &'s mut dyn Sink,
 }
 
-impl Retold<'_> {
-    fn tid_of(&self, tid: Tid) -> Tid {
+impl Exporter<'_> {
+    fn recorded_tid(&self, tid: Tid) -> Tid {
         self.threads.get(&tid).map_or(tid, |thread| thread.tid)
     }
 
     /// An entry or exit at a switch.
-    fn at_switch(&mut self, event: &Event, thread: Tid, enters: bool) {
+    fn add_at_switch(&mut self, event: &Event, thread: Tid, enters: bool) {
         let Some(thread) = self.threads.get(&thread).filter(|thread| thread.in_guest) else {
+            // It is no vCPU, or outside its guest already.
             return;
         };
         let vcpu = thread.vcpu.unwrap_or(VcpuId::UNKNOWN);
@@ -117,16 +118,16 @@ impl Retold<'_> {
     }
 }
 
-impl Sink for Retold<'_> {
+impl Sink for Exporter<'_> {
     fn begin(&mut self, names: &NameList, cpus: u32) {
         self.sink.begin(names, cpus);
     }
 
     fn event(&mut self, event: &Event) {
-        let by = event.tid;
+        let simulated = event.tid;
         let mut event = *event;
         event.time_ns = event.time_ns.saturating_add(self.first_ns);
-        event.tid = self.tid_of(by);
+        event.tid = self.recorded_tid(simulated);
         match &mut event.kind {
             Kind::SchedSwitch {
                 prev,
@@ -134,34 +135,34 @@ impl Sink for Retold<'_> {
                 prev_state,
                 ..
             } => {
-                let (was, will) = (*prev, *next);
+                let (leaves, enters) = (*prev, *next);
                 let preempted = SwitchOut::from_prev_state(*prev_state).is_runnable();
-                (*prev, *next) = (self.tid_of(was), self.tid_of(will));
+                (*prev, *next) = (self.recorded_tid(leaves), self.recorded_tid(enters));
                 let switch = event;
                 if preempted {
-                    self.at_switch(&switch, was, false);
+                    self.add_at_switch(&switch, leaves, false);
                 }
                 self.sink.event(&switch);
-                self.at_switch(&switch, will, true);
+                self.add_at_switch(&switch, enters, true);
                 return;
             }
             Kind::SchedWaking { tid, .. }
             | Kind::SchedWakeup { tid, .. }
             | Kind::SchedWakeupNew { tid, .. }
-            | Kind::SchedMigrateTask { tid, .. } => *tid = self.tid_of(*tid),
+            | Kind::SchedMigrateTask { tid, .. } => *tid = self.recorded_tid(*tid),
             Kind::Task { tid, process, .. } => {
                 if let Some(thread) = self.threads.get(tid) {
                     (*tid, *process) = (thread.tid, thread.process);
                 }
             }
             Kind::KvmEntry { vcpu } => {
-                if let Some(thread) = self.threads.get_mut(&by) {
+                if let Some(thread) = self.threads.get_mut(&simulated) {
                     thread.in_guest = true;
                     *vcpu = thread.vcpu.unwrap_or(*vcpu);
                 }
             }
             Kind::KvmExit { vcpu, reason, .. } => {
-                if let Some(thread) = self.threads.get_mut(&by) {
+                if let Some(thread) = self.threads.get_mut(&simulated) {
                     thread.in_guest = false;
                     *vcpu = thread.vcpu.unwrap_or(*vcpu);
                     *reason = thread.exits.get(&reason.code).copied().unwrap_or(*reason);

@@ -1,13 +1,16 @@
-//! From a recording to what everybody wanted, and back to a host.
+//! From a recording to the demand of its tasks, and back to a host.
 //!
-//! [`Extractor`] turns events into a script for each task: computing in ns of its own time, and
-//! waits for points that other scripts reach, or for a time. The schedule that the recording
-//! happened to get is gone from it. [`host::as_recorded`] makes a host of it for the simulator.
+//! [`Extractor`] observes the tracker of `stealtime-track` and builds a script for each task: computing in
+//! ns of its own time, and waits for points that other scripts reach, or for a time. A script does not have
+//! the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
 
+mod callbacks;
 mod coupled;
 mod cpu;
 mod decisions;
+mod export;
 mod extract;
+mod finish;
 pub mod host;
 mod jitter;
 #[cfg(test)]
@@ -15,25 +18,28 @@ mod jitter;
 mod kinds;
 mod lost;
 mod nearest;
-mod owners;
+mod observe;
 mod polling;
 pub mod predict;
 mod quota;
 mod recording;
 mod release;
-mod retold;
+mod scripts;
 mod slices;
 mod task;
+mod tasks;
 mod ticks;
 mod timers;
+mod vmm_threads;
 mod wake;
 mod watch;
 mod weights;
 
 pub use decisions::Decisions;
+pub use export::export_events;
 pub use extract::Extractor;
 pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen};
 pub use release::Release;
-pub use retold::retold;
+
 pub use slices::SliceTimers;
 pub use watch::WakeLatencies;

@@ -40,7 +40,7 @@ impl Polling {
         }
     }
 
-    /// `kvm.halt_poll_ns`, or `None` if the recording does not tell.
+    /// `kvm.halt_poll_ns`, or `None` if the recording does not show it.
     pub(crate) fn halt_poll_ns(&self) -> Option<u32> {
         if self.changes == 0 {
             return (self.slept_short >= SLEPT_FROM).then_some(0);
@@ -60,7 +60,7 @@ mod tests {
     use super::Polling;
 
     #[test]
-    fn a_window_that_a_halt_has_cut_tells_the_limit() {
+    fn a_window_that_a_halt_has_cut_shows_the_limit() {
         let mut polling = Polling::default();
         polling.change(7, 2_560_000, 1_280_000);
         polling.change(7, 5_120_000, 2_560_000);

@@ -1,4 +1,4 @@
-//! What a recording's tasks wanted, and what it tells of its host.
+//! The demand of a recording's tasks, and what it shows of its host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub struct RecordedTask {
     pub steps: Arc<[Step]>,
 }
 
-/// What a recording's tasks wanted.
+/// The demand of a recording's tasks.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Length of the recording, in ns.
@@ -110,7 +110,7 @@ pub struct Recording {
     pub idle_wake_ns: Option<u64>,
     /// From a wakeup on a busy CPU to running there at the soonest (5th percentile), in ns.
     pub wake_ns: Option<u64>,
-    /// `kvm.halt_poll_ns` as recorded, if that can be told.
+    /// `kvm.halt_poll_ns` as recorded, where halts show it.
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
     pub hz: Option<u32>,
@@ -148,12 +148,12 @@ pub struct Recording {
     pub yields: u64,
     /// Halts of vCPUs: exits that halt.
     pub halts: u64,
-    /// Ends of halts that KVM tells of, and with them how long was polled.
+    /// `kvm_vcpu_wakeup`: ends of halts, with how long was polled.
     pub halts_told: u64,
 }
 
 impl Recording {
-    /// How the host preempts, where flags of its events or its kernel tell.
+    /// How the host preempts, where flags of its events or its kernel show it.
     #[must_use]
     pub fn preempt(&self) -> Option<Preempt> {
         let of_kernel = || self.release.and_then(Release::preempt);

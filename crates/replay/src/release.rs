@@ -4,8 +4,8 @@ use std::fmt;
 
 use stealtime_hypervisor::fair::{Feature, Features, Preempt, weights};
 
-/// A kernel's release, as `uname -r` begins. Distributions may have taken over what is of later ones: who
-/// knows says so with a file about the host.
+/// A kernel's release, as `uname -r` begins. Distributions backport features of later ones; a file about the
+/// host can say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
     /// `6` of 6.12.

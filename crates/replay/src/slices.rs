@@ -1,4 +1,4 @@
-//! For how long slice timers are set: it shows who competes with whom, where times alone do not.
+//! For how long slice timers are set: it shows which tasks compete, where times alone do not.
 //!
 //! A slice timer is set for what is left of the running task's own slice. With cgroups of their own a
 //! task's is not brought up to date when one of another group wakes (`hrtick_start_fair` in the kernel's

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
-use stealtime_track::SwitchOut;
 
 use crate::coupled::{Asleep, Computed, Coupled};
+use crate::scripts::Vcpu;
 use crate::ticks::GuestTicks;
 use crate::wake::Early;
 
@@ -24,36 +24,14 @@ pub(crate) enum State {
     Gone,
 }
 
-/// How a task leaves its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    Runnable,
-    Asleep,
-    Gone,
-    /// Neither asleep nor gone by the states of today: gone if it was exiting.
-    Otherwise,
-}
-
-impl Left {
-    /// By `prev_state` of the switch.
-    pub(crate) fn by(prev_state: u32) -> Self {
-        match SwitchOut::from_prev_state(prev_state) {
-            SwitchOut::Runnable => Self::Runnable,
-            SwitchOut::Exited => Self::Gone,
-            SwitchOut::Asleep => Self::Asleep,
-            SwitchOut::Other => Self::Otherwise,
-        }
-    }
-}
-
 /// When a task began, where that was in the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Birth {
     /// By the recording's clock, in ns.
-    pub(crate) at: u64,
+    pub(crate) time: u64,
     /// The recording has its fork; otherwise it was first seen then, where it cannot have waited
     /// since the recording began.
-    pub(crate) seen: bool,
+    pub(crate) is_seen: bool,
 }
 
 /// What ended a wait, as far as it is known before the whole recording is.
@@ -83,11 +61,11 @@ pub(crate) struct Timed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Woken {
     /// When, by the recording's clock in ns.
-    pub(crate) at: u64,
+    pub(crate) time: u64,
     /// To run on an idle CPU.
     pub(crate) idle: bool,
     /// The CPU that woke it.
-    pub(crate) by: u16,
+    pub(crate) waker_cpu: u16,
 }
 
 /// A halt that is going on. What of it was polling is known at its end only.
@@ -100,9 +78,9 @@ pub(crate) struct Halting {
     /// What ended the sleep.
     pub(crate) slept_until: Option<(Cause, u64)>,
     /// What made an interrupt pending while it did not sleep.
-    pub(crate) interrupted: Option<(Cause, u64)>,
+    interrupted: Option<(Cause, u64)>,
     /// Another CPU did.
-    pub(crate) called: bool,
+    called: bool,
     /// When it went to sleep first.
     slept_since: Option<u64>,
     moved: Option<u32>,
@@ -126,6 +104,10 @@ impl Halting {
 /// A task.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
+    /// Its thread id.
+    pub(crate) tid: i32,
+    /// The vCPU that it is.
+    pub(crate) vcpu: Vcpu,
     pub(crate) name: String,
     pub(crate) steps: Vec<Step>,
     pub(crate) state: State,
@@ -162,7 +144,7 @@ pub(crate) struct Task {
     pub(crate) timer: Option<(u64, u64)>,
     armed: Option<u64>,
     /// The recording has its guest's writes to the LAPIC's timer: those set it, and nothing else.
-    timer_told: bool,
+    has_timer_writes: bool,
     /// It handles an exit by PAUSE.
     pub(crate) spins: bool,
     /// It handles a hypercall by which its guest asks for its CPU to be given to the vCPU with this APIC id.
@@ -184,8 +166,8 @@ pub(crate) struct Task {
     pub(crate) died: Option<u64>,
     /// What its sleeps in halts took.
     pub(crate) costs: SleepCosts,
-    /// Ends of halts that polled: steps whose cost, had they slept, is told at the end.
-    untold_sleeps: Vec<usize>,
+    /// Ends of halts that polled: the cost of these steps, had they slept, is known at the end.
+    polled_halts: Vec<usize>,
 }
 
 /// What sleeps in halts take of a vCPU's CPU time, in ns of each.
@@ -206,7 +188,7 @@ impl SleepCosts {
 
     /// The way to sleep, and the one back, in ns. Where one in four did not poll, the former shows;
     /// it is believed to be no longer than the way back.
-    pub(crate) fn told(mut self) -> (u32, u32) {
+    pub(crate) fn typical(mut self) -> (u32, u32) {
         let at = |of: &mut Vec<u32>, percent: usize| {
             of.sort_unstable();
             of.get(of.len() * percent / 100).copied().unwrap_or(0)
@@ -220,6 +202,8 @@ impl Task {
     /// A task that was in `state` when the recording began.
     pub(crate) fn new(state: State) -> Self {
         let mut task = Self {
+            tid: 0,
+            vcpu: None,
             name: String::new(),
             steps: Vec::new(),
             state,
@@ -243,7 +227,7 @@ impl Task {
             alarms: Vec::new(),
             timer: None,
             armed: None,
-            timer_told: false,
+            has_timer_writes: false,
             spins: false,
             yields_to: None,
             guest_ticks: GuestTicks::default(),
@@ -255,7 +239,7 @@ impl Task {
             exits_now: false,
             died: None,
             costs: SleepCosts::default(),
-            untold_sleeps: Vec::new(),
+            polled_halts: Vec::new(),
         };
         if let State::Asleep { since } = state {
             task.asleep.begins(since);
@@ -271,14 +255,14 @@ impl Task {
             ..Self::new(State::Runnable)
         };
         task.asleep.begins(0);
-        task.asleep.ends(birth.at);
+        task.asleep.ends(birth.time);
         task
     }
 
     /// It ends.
     pub(crate) fn ends(&mut self, now: u64) {
         self.settle(now);
-        self.halt_untold();
+        self.end_halt_unseen();
         self.state = State::Gone;
         self.asleep.begins(now);
         self.died = Some(now);
@@ -287,10 +271,11 @@ impl Task {
     /// Adds what it has run until now.
     pub(crate) fn settle(&mut self, now: u64) {
         let State::Running { since } = self.state else {
+            // A task that waits has nothing to add.
             return;
         };
         if now < since {
-            // A hidden switch is told of a time that is past: what ran since is counted.
+            // A hidden switch is found later than it was: what ran since is counted.
             return;
         }
         self.state = State::Running { since: now };
@@ -311,6 +296,10 @@ impl Task {
 
     /// It may have begun or left off to compute; what it ran until now is settled.
     pub(crate) fn computes(&mut self, now: u64) {
+        if self.vcpu.is_none() {
+            // Only vCPUs are waited for by what they compute.
+            return;
+        }
         let computes = matches!(self.state, State::Running { .. }) && self.halting.is_none();
         let counted_to = now.max(self.last_ran);
         self.computed.change(counted_to, self.computed_ns, computes);
@@ -357,7 +346,7 @@ impl Task {
                 self.ran(total(&halting.before) + total(&halting.after));
                 self.open();
             }
-            None => self.halt_untold(),
+            None => self.end_halt_unseen(),
         }
         if !matches!(self.state, State::Asleep { .. } | State::Gone) {
             self.sleep(since.min(now));
@@ -388,7 +377,13 @@ impl Task {
         }
     }
 
-    /// Its guest's timer may end the wait that comes next; when is told later.
+    /// It gets a CPU without a wakeup in the recording: the time, in ns of the recording, is all that is
+    /// known.
+    pub(crate) fn wake_unseen(&mut self, now: u64, time: u64) {
+        self.wake(now, Cause::Known(Until::Time(time)));
+    }
+
+    /// Its guest's timer may end the wait that comes next; its time is set at the end.
     fn alarm(&mut self) {
         if self.timer.is_some() {
             self.steps.push(Step::Alarm(Until::Time(u64::MAX)));
@@ -399,6 +394,7 @@ impl Task {
     fn alarmed(&mut self, step: usize, began: u64, woken: u64) {
         let timer = self.timer.filter(|&(_, expires)| expires > woken);
         let (Some((_, expires)), Some(alarm)) = (timer, step.checked_sub(1)) else {
+            // No timer is set, or it has expired: the wait had none.
             return;
         };
         if let Some(Step::Alarm(_)) = self.steps.get(alarm) {
@@ -412,8 +408,8 @@ impl Task {
         }
     }
 
-    /// What a wait at this step waits for; that of a timer is told later, and so is the alarm of one
-    /// that another task ended.
+    /// What a wait at this step waits for. The time of a timer is set at the end; so is the alarm of a
+    /// wait that another task ended.
     fn until(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
         match cause {
             Cause::Known(until) => {
@@ -447,14 +443,14 @@ impl Task {
 
     /// Its guest sets its LAPIC's timer.
     pub(crate) fn guest_arms(&mut self, now: u64) {
-        self.timer_told = true;
+        self.has_timer_writes = true;
         self.arms(now);
     }
 
     /// It sets a timer of the host. For a vCPU that is its guest's, if nothing else tells of that;
     /// KVM sets it anew at halts and after migrations.
     pub(crate) fn arm(&mut self, now: u64) {
-        if !self.timer_told && self.halting.is_none() {
+        if !self.has_timer_writes && self.halting.is_none() {
             self.arms(now);
         }
     }
@@ -530,6 +526,16 @@ impl Task {
         self.halting = Some(Halting::default());
     }
 
+    /// Something on this CPU has made an interrupt pending at it while it polls. The first one ends the poll.
+    pub(crate) fn interrupted(&mut self, cause: Cause, now: u64, cpu: u16) {
+        let called = self.ran_on != Some(cpu);
+        let halting = self.halting.as_mut();
+        if let Some(halting) = halting.filter(|halting| halting.interrupted.is_none()) {
+            halting.interrupted = Some((cause, now));
+            halting.called = called;
+        }
+    }
+
     /// It polls, or is about to, in a halt.
     pub(crate) fn polls(&self) -> bool {
         let on_cpu = !matches!(self.state, State::Asleep { .. });
@@ -551,10 +557,11 @@ impl Task {
         halting.noticed()
     }
 
-    /// The guest is entered without KVM having told the end of a halt: there was nothing to wait
+    /// The guest is entered without `kvm_vcpu_wakeup` after a halt: there was nothing to wait
     /// for, or the recording has no such event.
-    pub(crate) fn halt_untold(&mut self) {
+    pub(crate) fn end_halt_unseen(&mut self) {
         let Some(halting) = self.halting.take() else {
+            // Most entries are not from a halt.
             return;
         };
         self.ran(total(&halting.before));
@@ -568,8 +575,8 @@ impl Task {
     }
 
     /// Halts that polled would have taken this at their ends if they had slept, in ns.
-    pub(crate) fn tell_sleeps(&mut self, slept_ns: u32) {
-        for at in core::mem::take(&mut self.untold_sleeps) {
+    pub(crate) fn set_sleep_costs(&mut self, slept_ns: u32) {
+        for at in core::mem::take(&mut self.polled_halts) {
             if let Some(Step::Slept(ns)) = self.steps.get_mut(at) {
                 *ns = slept_ns;
             }
@@ -608,13 +615,13 @@ impl Task {
     }
 
     /// Whether it yields its CPU to others of its VM at times.
-    pub(crate) fn gives_its_cpu_away(&self) -> bool {
+    pub(crate) fn yields_at_times(&self) -> bool {
         let mut steps = self.steps.iter();
         steps.any(|step| matches!(step, Step::Spin | Step::YieldTo(_)))
     }
 
     /// The recording is over. A wait that goes on lasts as long as it was seen to, at least, if the
-    /// task `goes_on`; otherwise nobody knows what would end it.
+    /// task `goes_on`; otherwise what would end it is not known.
     pub(crate) fn finish(&mut self, now: u64, goes_on: bool) {
         self.settle(now);
         if let State::Asleep { since } = self.state {
@@ -638,7 +645,7 @@ impl Task {
                 self.halts(&halting, since, now, Cause::Known(until));
             }
         }
-        self.halt_untold();
+        self.end_halt_unseen();
     }
 
     fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {
@@ -658,10 +665,10 @@ impl Task {
                 self.costs.wake.push(short(after));
                 self.steps.push(Step::Slept(short(after)));
             }
-            // It polled; what sleeping would have taken is told at the end.
+            // It polled; what sleeping would have taken is set at the end.
             None => {
                 self.ran(after);
-                self.untold_sleeps.push(self.steps.len());
+                self.polled_halts.push(self.steps.len());
                 self.steps.push(Step::Slept(0));
             }
         }
@@ -696,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_halted_where_events_are_lost_sleeps_on() {
+    fn a_halted_task_sleeps_on_where_events_are_lost() {
         let mut task = halted();
         task.lost(500, 700);
         task.wake(9_000, Cause::Known(Until::Time(9_000)));
@@ -746,16 +753,16 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_sleep_is_told_from_polling() {
+    fn going_to_sleep_is_separate_from_polling() {
         let costs = |block: &[u32], wake: u32| SleepCosts {
             block: block.to_vec(),
             wake: vec![wake; block.len()],
         };
         // One in four did not poll.
         let some = costs(&[40, 41, 200, 200, 200, 200, 200], 60);
-        assert_eq!(some.told(), (41, 60));
+        assert_eq!(some.typical(), (41, 60));
         // All did: no longer than the way back.
-        assert_eq!(costs(&[200, 210, 220], 60).told(), (60, 60));
-        assert_eq!(SleepCosts::default().told(), (0, 0));
+        assert_eq!(costs(&[200, 210, 220], 60).typical(), (60, 60));
+        assert_eq!(SleepCosts::default().typical(), (0, 0));
     }
 }

@@ -1,9 +1,8 @@
-//! Ticks of guests at work. They come at their times, whatever the guest has done by then, and each is an
-//! occasion for the host to take the CPU away.
+//! Ticks of guests at work. They come at their times, however far the guest has got, and at each the host
+//! can preempt the vCPU.
 
 use stealtime_simulator::script::{Spent, Step, Ticks};
 
-use crate::extract::Extractor;
 use crate::task::{State, Task};
 use crate::timers::ticks_of;
 
@@ -60,20 +59,5 @@ impl Task {
             }
         }
         Some(ticks)
-    }
-}
-
-impl Extractor {
-    /// A timer expires: if its vCPU is at work, that is interrupted.
-    pub(crate) fn guest_ticks(&mut self, hrtimer: u64) {
-        let now = self.now;
-        let owner = self.timers.owner(hrtimer);
-        let Some(tid) = owner.filter(|tid| self.vcpus.contains_key(tid)) else {
-            return;
-        };
-        if let Some(task) = self.tasks.get_mut(&tid) {
-            task.settle(now);
-            task.ticks(now);
-        }
     }
 }

@@ -1,8 +1,9 @@
-//! Whose an hrtimer is, and what kind of timer ended a wait.
+//! The owner of an hrtimer, and what kind of timer ended a wait.
 
 use std::collections::BTreeMap;
 
 use stealtime_simulator::script::{Step, Ticks, Until};
+use stealtime_track::ThreadIndex;
 
 use crate::slices::LONGEST_SLICE_NS;
 use crate::task::Timed;
@@ -18,14 +19,14 @@ pub(crate) fn bare(function: &str) -> &str {
     function.split(['/', '+']).next().unwrap_or(function)
 }
 
-/// Who sets a timer.
+/// The context in which a timer is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setter {
     /// The task, or the one that happens to be interrupted.
-    pub(crate) tid: i32,
+    pub(crate) thread: ThreadIndex,
     pub(crate) in_task: bool,
     /// When, by the recording's clock in ns.
-    pub(crate) at: u64,
+    pub(crate) time: u64,
     /// The timer's own callback does.
     pub(crate) in_callback: bool,
 }
@@ -47,7 +48,7 @@ pub(crate) enum Sort {
 #[derive(Clone, Debug, Default)]
 struct Unnamed {
     /// Which task set it last, by the timer's address.
-    set_by: BTreeMap<u64, i32>,
+    set_by: BTreeMap<u64, ThreadIndex>,
     /// How often a task set one, and how often another one than before.
     sets: u32,
     shared: u32,
@@ -58,30 +59,30 @@ struct Unnamed {
 }
 
 impl Unnamed {
-    /// After so many sets it is known whose it is: a timer that another task sets one time in four
-    /// is no task's own.
+    /// After so many sets its owner is known: a timer that another task sets one time in four is no task's
+    /// own.
     const SETS_FROM: u32 = 20;
 
     /// One is set, for so many ns from now on if that is known.
-    fn set(&mut self, hrtimer: u64, by: Setter, ahead_ns: Option<i64>) -> Sort {
+    fn set(&mut self, hrtimer: u64, setter: Setter, ahead_ns: Option<i64>) -> Sort {
         self.far += match ahead_ns {
             Some(ns) if ns >= LONGEST_SLICE_NS as i64 => 1,
             Some(_) => -1,
             None => 0,
         };
-        if by.in_callback {
+        if setter.in_callback {
             self.again += 1;
-        } else if by.in_task && by.tid != 0 {
+        } else if setter.in_task && setter.thread != ThreadIndex::IDLE {
             self.sets += 1;
-            let before = self.set_by.insert(hrtimer, by.tid);
-            self.shared += u32::from(before.is_some_and(|tid| tid != by.tid));
+            let before = self.set_by.insert(hrtimer, setter.thread);
+            self.shared += u32::from(before.is_some_and(|thread| thread != setter.thread));
         }
         let shared = self.sets >= Self::SETS_FROM && self.shared * 4 >= self.sets;
         match (shared, self.again > 0) {
             (true, false) if self.far <= 0 => Sort::Slice,
             (true, _) => Sort::Host,
             (false, true) if self.set_by.is_empty() => Sort::Tick,
-            (false, _) if by.in_task && by.tid == 0 => Sort::Host,
+            (false, _) if setter.in_task && setter.thread == ThreadIndex::IDLE => Sort::Host,
             (false, _) => Sort::Own,
         }
     }
@@ -90,10 +91,10 @@ impl Unnamed {
 /// A timer of a task's own.
 #[derive(Clone, Copy, Debug)]
 struct Armed {
-    tid: i32,
+    thread: ThreadIndex,
     /// When it is to expire, by its own clock, and when it was set by the recording's, in ns.
     expires: u64,
-    at: u64,
+    set_at: u64,
 }
 
 /// Clocks of timers are apart by more than this, in ns; by how much an expiry is late is less.
@@ -118,8 +119,14 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// A timer is set. Whether it is one of a task's own.
-    pub(crate) fn start(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> bool {
-        match self.sort(hrtimer, expires, function, by) {
+    pub(crate) fn start(
+        &mut self,
+        hrtimer: u64,
+        expires: u64,
+        function: &str,
+        setter: Setter,
+    ) -> bool {
+        match self.sort(hrtimer, expires, function, setter) {
             Sort::Slice => {
                 self.hrticks += 1;
                 self.slices.insert(hrtimer, expires);
@@ -138,28 +145,38 @@ impl Timers {
             Sort::Own => {}
         }
         match self.armed.get_mut(&hrtimer) {
-            // A periodic one that its own callback sets again stays whose it was.
-            Some(known) if !by.in_task => (known.expires, known.at) = (expires, by.at),
+            // A periodic one that its own callback sets again keeps its owner.
+            Some(known) if !setter.in_task => {
+                (known.expires, known.set_at) = (expires, setter.time)
+            }
             _ => {
-                let (tid, at) = (by.tid, by.at);
-                self.armed.insert(hrtimer, Armed { tid, expires, at });
+                let armed = Armed {
+                    thread: setter.thread,
+                    expires,
+                    set_at: setter.time,
+                };
+                self.armed.insert(hrtimer, armed);
             }
         }
         true
     }
 
     /// What a timer is for. Where functions have no names, it shows by who sets it.
-    fn sort(&mut self, hrtimer: u64, expires: u64, function: &str, by: Setter) -> Sort {
+    fn sort(&mut self, hrtimer: u64, expires: u64, function: &str, setter: Setter) -> Sort {
         let name = bare(function);
         if name.starts_with("0x") {
-            let ahead_ns = self.ahead(expires, by.at);
+            let ahead_ns = self.ahead(expires, setter.time);
             let unnamed = self.unnamed.entry(name.to_owned()).or_default();
-            return unnamed.set(hrtimer, by, ahead_ns);
+            return unnamed.set(hrtimer, setter, ahead_ns);
         }
         match name {
             "hrtick" => Sort::Slice,
             "tick_nohz_handler" | "tick_sched_timer" => Sort::Tick,
-            _ if (by.tid == 0 && by.in_task) || OF_THE_HOST.contains(&name) => Sort::Host,
+            _ if (setter.thread == ThreadIndex::IDLE && setter.in_task)
+                || OF_THE_HOST.contains(&name) =>
+            {
+                Sort::Host
+            }
             _ => Sort::Own,
         }
     }
@@ -211,15 +228,18 @@ impl Timers {
     }
 
     /// The task whose timer it is.
-    pub(crate) fn owner(&self, hrtimer: u64) -> Option<i32> {
-        self.armed.get(&hrtimer).map(|armed| armed.tid)
+    pub(crate) fn owner(&self, hrtimer: u64) -> Option<ThreadIndex> {
+        self.armed.get(&hrtimer).map(|armed| armed.thread)
     }
 
     /// When it was to expire, by the recording's clock, if it is this task's.
-    pub(crate) fn expires_for(&self, hrtimer: u64, tid: i32) -> Option<u64> {
-        let armed = self.armed.get(&hrtimer).filter(|armed| armed.tid == tid)?;
-        let ahead = self.ahead(armed.expires, armed.at)?;
-        armed.at.checked_add_signed(ahead)
+    pub(crate) fn expires_for(&self, hrtimer: u64, thread: ThreadIndex) -> Option<u64> {
+        let armed = self.armed.get(&hrtimer)?;
+        if armed.thread != thread {
+            return None;
+        }
+        let ahead = self.ahead(armed.expires, armed.set_at)?;
+        armed.set_at.checked_add_signed(ahead)
     }
 
     /// Whether slices end by timers, if timers were recorded.
@@ -320,7 +340,7 @@ fn find_cycle(timed: &[Timed]) -> Option<Grid> {
 
 /// The cycle of a program, or else the longest period of ticks at which as many of the timers expire in
 /// phase, half of them at the least, as at a shorter one: what expires every 4 ms is on a grid of 1 ms too,
-/// but who is served late for it does not wait for the next millisecond.
+/// but a task that is late for it does not wait for the next millisecond.
 fn find_grid(timed: &[Timed]) -> Option<Grid> {
     let ticks = || {
         let mut found = PERIODS
@@ -417,13 +437,13 @@ mod tests {
         timers.expire(1_000, 1_000);
         let mut set = |function: &str, n: u64, ahead_ns| {
             let at = 1_000 + n * 100_000;
-            let by = Setter {
-                tid: (n % 3) as i32 + 1,
+            let setter = Setter {
+                thread: ThreadIndex(n as u32 % 3 + 2),
                 in_task: true,
-                at,
+                time: at,
                 in_callback: false,
             };
-            timers.start(ahead_ns, at + ahead_ns, function, by);
+            timers.start(ahead_ns, at + ahead_ns, function, setter);
         };
         for n in 0..60 {
             set("0xffffffff81000010", n, 1_400_000);
@@ -436,16 +456,17 @@ mod tests {
     fn timers_that_go_by_the_time_of_day_do_not_move_the_others() {
         let (boot, day) = (5_000_000_000, 1_700_000_000_000_000_000);
         let mut timers = Timers::default();
-        let mut set = |hrtimer, tid, at, expires, now| {
-            let by = Setter {
-                tid,
+        let mut set = |hrtimer, thread, at, expires, now| {
+            let thread = ThreadIndex(thread);
+            let setter = Setter {
+                thread,
                 in_task: true,
-                at,
+                time: at,
                 in_callback: false,
             };
-            timers.start(hrtimer, expires, "hrtimer_wakeup", by);
+            timers.start(hrtimer, expires, "hrtimer_wakeup", setter);
             timers.expire(at + 50_000, now);
-            timers.expires_for(hrtimer, tid)
+            timers.expires_for(hrtimer, thread)
         };
         // The recording's clock began 5 s after the timers' own.
         let mono = |at: u64| at + boot;

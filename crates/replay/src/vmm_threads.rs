@@ -11,7 +11,7 @@ const KWORKER: &str = "kworker/";
 
 /// What is seen of threads beside vCPUs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owners {
+pub(crate) struct VmmThreads {
     /// Wakeups between a thread and vCPUs, by VM.
     met: BTreeMap<i32, BTreeMap<usize, u32>>,
     /// Threads that raise interrupts (`kvm_set_irq`): VMMs' own.
@@ -20,9 +20,9 @@ pub(crate) struct Owners {
     processes: BTreeMap<i32, i32>,
 }
 
-impl Owners {
+impl VmmThreads {
     /// One of them woke the other, which is a vCPU of this VM, or the other way round.
-    pub(crate) fn meets(&mut self, tid: i32, vm: usize) {
+    pub(crate) fn wakes(&mut self, tid: i32, vm: usize) {
         *self.met.entry(tid).or_default().entry(vm).or_default() += 1;
     }
 
@@ -32,7 +32,7 @@ impl Owners {
     }
 
     /// A thread is of this process; 0 is none that is known.
-    pub(crate) fn is_of(&mut self, tid: i32, process: i32) {
+    pub(crate) fn belongs(&mut self, tid: i32, process: i32) {
         if process != 0 {
             self.processes.insert(tid, process);
         }
@@ -96,45 +96,45 @@ mod tests {
         BTreeMap::from([(20, (0, 0)), (21, (0, 1)), (30, (1, 0)), (40, (2, 0))])
     }
 
-    fn found(owners: &Owners) -> BTreeMap<i32, usize> {
-        owners.found(
+    fn found(threads: &VmmThreads) -> BTreeMap<i32, usize> {
+        threads.found(
             &vcpus(),
             &BTreeMap::from([(7, "kworker/0:1"), (10, "qemu")]),
         )
     }
 
     #[test]
-    fn who_often_wakes_one_vms_vcpus_works_for_it() {
-        let mut owners = Owners::default();
-        (0..9).for_each(|_| owners.meets(10, 1));
-        assert!(found(&owners).is_empty());
-        owners.meets(10, 1);
-        assert_eq!(found(&owners), BTreeMap::from([(10, 1)]));
+    fn a_thread_that_often_wakes_one_vms_vcpus_works_for_it() {
+        let mut threads = VmmThreads::default();
+        (0..9).for_each(|_| threads.wakes(10, 1));
+        assert!(found(&threads).is_empty());
+        threads.wakes(10, 1);
+        assert_eq!(found(&threads), BTreeMap::from([(10, 1)]));
         // Others as well.
-        (0..2).for_each(|_| owners.meets(10, 0));
-        assert!(found(&owners).is_empty());
+        (0..2).for_each(|_| threads.wakes(10, 0));
+        assert!(found(&threads).is_empty());
     }
 
     #[test]
-    fn one_wakeup_tells_an_emulators_vm_and_the_last_one_is_left() {
-        let mut owners = Owners::default();
+    fn one_wakeup_finds_an_emulators_vm_and_the_last_one_is_left() {
+        let mut threads = VmmThreads::default();
         for tid in [10, 11, 12, 7] {
-            owners.emulates(tid);
+            threads.emulates(tid);
         }
-        owners.meets(10, 1);
-        owners.meets(7, 2);
-        assert_eq!(found(&owners), BTreeMap::from([(10, 1)]));
-        owners.meets(12, 0);
-        assert_eq!(found(&owners), BTreeMap::from([(10, 1), (11, 2), (12, 0)]));
+        threads.wakes(10, 1);
+        threads.wakes(7, 2);
+        assert_eq!(found(&threads), BTreeMap::from([(10, 1)]));
+        threads.wakes(12, 0);
+        assert_eq!(found(&threads), BTreeMap::from([(10, 1), (11, 2), (12, 0)]));
     }
 
     #[test]
-    fn a_process_tells() {
-        let mut owners = Owners::default();
+    fn a_process_has_one_vm() {
+        let mut threads = VmmThreads::default();
         for (tid, process) in [(20, 20), (30, 9), (10, 9), (11, 0), (12, 5)] {
-            owners.is_of(tid, process);
+            threads.belongs(tid, process);
         }
-        (0..10).for_each(|_| owners.meets(10, 0));
-        assert_eq!(found(&owners), BTreeMap::from([(10, 1), (20, 0), (30, 1)]));
+        (0..10).for_each(|_| threads.wakes(10, 0));
+        assert_eq!(found(&threads), BTreeMap::from([(10, 1), (20, 0), (30, 1)]));
     }
 }

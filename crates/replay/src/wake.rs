@@ -1,51 +1,86 @@
 //! What woke a task, or made an interrupt pending at it.
 
-use stealtime_events::Event;
+use stealtime_events::{Context, Event};
 use stealtime_simulator::script::{Step, Until};
+use stealtime_track::{Place, ThreadIndex, ThreadRef, Waking};
 
-use crate::extract::Extractor;
+use crate::scripts::Scripts;
 use crate::task::{Cause, State, Woken};
 
 /// In a recording without `sched_wakeup` a wakeup this long before its task sleeps, in ns, is one on the way
 /// to sleep; any before it was for something else.
 const ON_THE_WAY_NS: u64 = 100_000;
 
+/// In which context something happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The current task.
+    pub(crate) thread: ThreadRef,
+    pub(crate) cpu: u16,
+    /// Whether it does it, or an interrupt.
+    pub(crate) context: Context,
+}
+
+impl Origin {
+    pub(crate) fn new(event: &Event, place: &Place) -> Self {
+        Self {
+            thread: place.thread_ref(),
+            cpu: place.cpu,
+            context: event.context,
+        }
+    }
+}
+
+impl From<&Waking> for Origin {
+    fn from(waking: &Waking) -> Self {
+        Self {
+            thread: waking.current,
+            cpu: waking.cpu,
+            context: waking.context,
+        }
+    }
+}
+
 /// A wakeup of a task that had a CPU. If it was about to sleep, its CPU lets go of it first, and it is woken
 /// at once (`try_to_wake_up` waits for `on_cpu`); otherwise there is nothing to wake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Early {
-    event: Event,
+    origin: Origin,
+    /// When, by the recording's clock in ns.
+    time: u64,
     /// The timer that was expiring there.
     expiring: Option<u64>,
     target: u32,
 }
 
-impl Extractor {
+impl Scripts {
     /// `sched_waking`: a task is to run on `target`.
-    pub(crate) fn waking(&mut self, event: &Event, tid: i32, target: u32) {
-        let is_told = event.context.in_task() || event.context.in_interrupt();
-        self.resolved.without_flags += u64::from(!is_told);
-        let expiring = self.expiring(event);
-        let first = self.first;
-        let task = self.task_that_was(tid, State::Asleep { since: first });
+    pub(crate) fn on_waking(&mut self, waking: &Waking) {
+        let context = waking.context;
+        let has_flags = context.in_task() || context.in_interrupt();
+        self.resolved.without_flags += u64::from(!has_flags);
         let wakeup = Early {
-            event: *event,
-            expiring,
-            target,
+            origin: Origin::from(waking),
+            time: waking.time,
+            expiring: self.expiring(waking.cpu),
+            target: waking.target,
         };
+        let first = self.first;
+        let task = self.task_in(waking.woken, State::Asleep { since: first });
         match task.state {
-            State::Asleep { .. } => self.woken(wakeup, tid),
+            State::Asleep { .. } => self.woken(wakeup, waking.woken),
             State::Running { .. } => task.early = Some(wakeup),
-            _ => {}
+            // It waits for a CPU as it is, or has ended.
+            State::Runnable | State::Gone => {}
         }
     }
 
-    /// `sched_wakeup`: who has a CPU still had not let go of it, and does not sleep. Who does waits on this
-    /// CPU; `sched_waking` has told where it was before.
-    pub(crate) fn wakeup(&mut self, tid: i32, target: u32) {
-        self.tells_wakeups = true;
+    /// `sched_wakeup`: a task that has a CPU still had not left it, and does not sleep. Another one waits on
+    /// this CPU; `sched_waking` has the one before.
+    pub(crate) fn on_wakeup(&mut self, index: ThreadIndex, target: u32) {
+        self.has_wakeups = true;
         let idle = self.is_idle(target);
-        if let Some(task) = self.tasks.get_mut(&tid) {
+        if let Some(task) = self.tasks.get_mut(index) {
             task.early = None;
             if let Some(woken) = &mut task.woken {
                 woken.idle = idle;
@@ -55,81 +90,80 @@ impl Extractor {
 
     fn is_idle(&self, cpu: u32) -> bool {
         let cpu = self.cpus.get(cpu as usize);
-        cpu.is_some_and(|cpu| cpu.current == Some(0))
+        cpu.is_some_and(crate::cpu::Cpu::is_idle)
     }
 
     /// A task has gone to sleep: it may have been woken on its way there.
-    pub(crate) fn woken_early(&mut self, tid: i32) {
-        let early = self.tasks.get_mut(&tid).and_then(|task| task.early.take());
-        let Some(early) = early else {
+    pub(crate) fn woken_early(&mut self, thread: ThreadRef) {
+        let task = self.tasks.get_mut(thread.index);
+        let Some(early) = task.and_then(|task| task.early.take()) else {
+            // Most sleeps.
             return;
         };
-        let since = self.now.saturating_sub(early.event.time_ns);
-        if self.tells_wakeups || since <= ON_THE_WAY_NS {
-            self.woken(early, tid);
+        let since = self.now.saturating_sub(early.time);
+        if self.has_wakeups || since <= ON_THE_WAY_NS {
+            self.woken(early, thread);
         }
     }
 
-    fn woken(&mut self, wakeup: Early, tid: i32) {
+    fn woken(&mut self, wakeup: Early, thread: ThreadRef) {
         let now = self.now;
-        let cause = self.cause(&wakeup.event, wakeup.expiring, tid);
+        let cause = self.cause(&wakeup.origin, wakeup.expiring, thread.index);
         let idle = self.is_idle(wakeup.target);
-        let task = self.task(tid);
+        let task = self.task(thread);
         task.wake(now, cause);
         task.woken = Some(Woken {
-            at: now,
+            time: now,
             idle,
-            by: wakeup.event.cpu.0,
+            waker_cpu: wakeup.origin.cpu,
         });
         task.is_woken_for(wakeup.target);
     }
 
-    /// The timer that expires on an event's CPU as it happens.
-    pub(crate) fn expiring(&self, event: &Event) -> Option<u64> {
-        let cpu = self.cpus.get(event.cpu.0 as usize);
+    /// The timer that is expiring on a CPU, until its callback ends.
+    pub(crate) fn expiring(&self, cpu: u16) -> Option<u64> {
+        let cpu = self.cpus.get(usize::from(cpu));
         cpu.and_then(|cpu| cpu.expiring)
     }
 
-    /// The cause of what this event does to another task, with the timer that was expiring on its CPU: a
-    /// point of the script of the task in whose context it happened, a timer of its own, or else the time.
-    pub(crate) fn cause(&mut self, event: &Event, expiring: Option<u64>, of: i32) -> Cause {
-        let from = event.tid.0;
-        let at = self.now.saturating_sub(self.first);
+    /// The cause of what happens to another task, with the timer that was expiring on the CPU: a point of
+    /// the script of the current task there, a timer of the other task's own, or else the time.
+    pub(crate) fn cause(
+        &mut self,
+        origin: &Origin,
+        expiring: Option<u64>,
+        target: ThreadIndex,
+    ) -> Cause {
+        let time = self.now.saturating_sub(self.first);
         if let Some(hrtimer) = expiring {
             self.resolved.timers += 1;
-            return match self.timers.expires_for(hrtimer, of) {
+            return match self.timers.expires_for(hrtimer, target) {
                 Some(expires) => Cause::Timer { expires },
-                None => Cause::Known(Until::Time(at)),
+                None => Cause::Known(Until::Time(time)),
             };
         }
-        let in_task = self.may_be_task(event) && from != 0 && from != of;
-        if !in_task {
+        let waker = origin.thread;
+        let is_other = !waker.tid.is_idle() && waker.index != target;
+        if !(is_other && self.may_be_task(origin)) {
             self.resolved.unknown += 1;
-            return Cause::Known(Until::Time(at));
+            return Cause::Known(Until::Time(time));
         }
         self.resolved.edges += 1;
-        self.meet(from, of);
         let now = self.now;
         let edge = self.new_edge();
-        let waker = self.task(from);
-        waker.settle(now);
-        waker.steps.push(Step::Reach(edge));
-        let vm_of = |tid: i32| self.vcpus.get(&tid).map(|vcpu| vcpu.0);
-        match vm_of(from) {
-            Some(vm) if vm_of(of) == Some(vm) => Cause::Vcpu(edge),
-            _ => Cause::Known(Until::Edge(edge)),
+        let task = self.task(waker);
+        task.settle(now);
+        task.steps.push(Step::Reach(edge));
+        let waker_vm = task.vcpu.map(|(vm, _)| vm);
+        let woken = self.tasks.get(target);
+        let (woken_tid, woken_vcpu) = woken.map_or((0, None), |task| (task.tid, task.vcpu));
+        match (waker_vm, woken_vcpu.map(|(vm, _)| vm)) {
+            (Some(waker), Some(woken)) if waker == woken => return Cause::Vcpu(edge),
+            // One of them can be a thread of the other's VMM.
+            (Some(vm), None) => self.vmm_threads.wakes(woken_tid, vm),
+            (None, Some(vm)) => self.vmm_threads.wakes(waker.tid.0, vm),
+            _ => {}
         }
-    }
-
-    /// One task woke the other: if one of them is a vCPU and the other is not, that may be a thread
-    /// of its VM's process.
-    fn meet(&mut self, from: i32, of: i32) {
-        let vm_of = |tid: i32| self.vcpus.get(&tid).map(|vcpu| vcpu.0);
-        let (vm, tid) = match (vm_of(from), vm_of(of)) {
-            (Some(vm), None) => (vm, of),
-            (None, Some(vm)) => (vm, from),
-            _ => return,
-        };
-        self.owners.meets(tid, vm);
+        Cause::Known(Until::Edge(edge))
     }
 }

@@ -10,7 +10,7 @@ use stealtime_track::SwitchOut;
 #[derive(Clone, Debug, Default)]
 pub struct WakeLatencies {
     woken: BTreeMap<i32, u64>,
-    /// Who has a CPU.
+    /// Current tasks.
     running: BTreeSet<i32>,
     preempted: BTreeMap<i32, u64>,
     /// By thread, in ns, in the order of the wakeups.
@@ -50,11 +50,11 @@ impl WakeLatencies {
                     *ready = ready.saturating_add(event.time_ns.saturating_sub(since));
                 }
             }
-            // Who has a CPU still does not sleep: it has been kept awake.
+            // A task that is current still does not sleep: the wakeup has kept it awake.
             Kind::SchedWakeup { tid, .. } if self.running.contains(&tid.0) => {
                 self.woken.remove(&tid.0);
             }
-            // Who waits may have run in the gap.
+            // A task that waits may have run in the gap.
             Kind::Lost { .. } => {
                 self.running.clear();
                 self.woken.clear();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wakeup_of_who_goes_on_running_is_not_the_begin_of_a_later_one() {
+    fn a_wakeup_of_a_running_task_is_not_the_begin_of_a_later_one() {
         // It had its CPU still, and went on; then it slept and was woken.
         let later = [
             switch(0, 0, 5, 0),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::EventCount;
 use stealtime_events::Event;
-use stealtime_replay::retold;
+use stealtime_replay::export_events;
 use stealtime_report::perfetto::{Exporter, Options, Run};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::{NameList, Sink};
@@ -185,7 +185,7 @@ fn forward<E>(
         failed: None,
     };
     let first_ns = base.recorded().answers().source.first_ns;
-    retold(base.recorded().recording(), config, first_ns, &mut sink)?;
+    export_events(base.recorded().recording(), config, first_ns, &mut sink)?;
     sink.failed.map_or(Ok(()), |error| Err(failed(error)))
 }
 

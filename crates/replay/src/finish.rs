@@ -1,0 +1,158 @@
+//! The scripts at the end of the recording.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stealtime_simulator::script::{Late, Step, Then};
+
+use crate::coupled::settle_coupled;
+use crate::cpu::{Cpu, late_since};
+use crate::recording::{Begins, RecordedTask, Recording, Unseen};
+use crate::scripts::Scripts;
+use crate::task::{SleepCosts, Task};
+use crate::timers::settle_timed;
+
+impl Scripts {
+    /// The recording is over.
+    pub(crate) fn finish(mut self) -> Recording {
+        let wake_ns = self.busy_wakes.percentile(5);
+        let idle_less = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
+        let late_slices = self.late(|cpu| &cpu.late, 0);
+        let tick_late = self.late(|cpu| &cpu.tick_late, 0);
+        let idle_late = self.late(|cpu| &cpu.idle_late, idle_less);
+        let idle_called = self.late(|cpu| &cpu.idle_called, idle_less);
+        let poll_called = self.late(|cpu| &cpu.poll_called, 0);
+        let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
+        let mut all = self.take_tasks();
+        settle_coupled(&mut all);
+        let switches = all.iter().map(|task| task.switches_in).sum();
+        let migrations = all.iter().map(|task| task.moves.len() as u64).sum();
+        let mut costs = SleepCosts::default();
+        for task in &all {
+            costs.add(&task.costs);
+        }
+        let (block_ns, slept_ns) = costs.typical();
+        let names = all.iter().map(|task| (task.tid, task.name.as_str()));
+        let vms = self.vmm_threads.found(&self.vcpus, &names.collect());
+        let recorded = |task| recorded(&self, task, slept_ns, &vms);
+        let tasks = all.into_iter().map(recorded);
+        let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
+        let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
+        let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
+        never_ran.retain(|vcpu| !ran.contains(vcpu));
+        never_ran.sort_unstable();
+        let steps = tasks.iter().flat_map(|task| task.steps.iter());
+        let yields = steps.filter(|step| matches!(step, Step::Spin | Step::YieldTo(_)));
+        let yields = yields.count() as u64;
+        let seen: BTreeSet<i32> = tasks.iter().map(|task| task.tid).collect();
+        self.unseen.retain(|tid, _| !seen.contains(tid));
+        let unseen = self.unseen.into_iter();
+        let unseen = unseen.map(|(tid, (process, name))| Unseen { tid, process, name });
+        Recording {
+            span_ns: self.now.saturating_sub(self.first),
+            cpus: self.cpus.len() as u32,
+            release: self.release,
+            tasks,
+            never_ran,
+            unseen: unseen.collect(),
+            edges: self.edges,
+            resolved: self.resolved,
+            idle_wake_ns: self.idle_wakes.percentile(50),
+            wake_ns,
+            halt_poll_ns: self.polling.halt_poll_ns(),
+            hz: self.timers.hz(),
+            hrtick: self.timers.hrtick(),
+            limits: self.quotas.limits(),
+            late: late_slices,
+            tick_late,
+            idle_late,
+            idle_called,
+            poll_called,
+            is_lossy: self.is_lossy,
+            gaps,
+            block_ns,
+            wakeups: self.wakeups,
+            slices: self.slices,
+            decisions: self
+                .decisions
+                .decisions(|tid| self.vcpus.contains_key(&tid)),
+            switches,
+            migrations,
+            yields,
+            halts: self.halts,
+            halts_told: self.halt_ends,
+        }
+    }
+
+    /// Latencies of each CPU, less what of them is counted elsewhere, in ns.
+    fn late(&self, latencies: fn(&Cpu) -> &[(u64, u32)], less: u32) -> Vec<Late> {
+        let cpus = self.cpus.iter();
+        cpus.map(|cpu| late_since(latencies(cpu), self.first, less))
+            .collect()
+    }
+
+    /// All tasks in the order of their ids; where an id was given out again, in the order of time.
+    fn take_tasks(&mut self) -> Vec<Task> {
+        let mut all = core::mem::take(&mut self.past);
+        all.extend(core::mem::take(&mut self.tasks).into_tasks());
+        // A stable sort: tasks that have ended come first.
+        all.sort_by_key(|task| task.tid);
+        for task in &mut all {
+            if task.name.is_empty()
+                && let Some((_, name)) = self.unseen.get(&task.tid)
+            {
+                task.name.clone_from(name);
+            }
+        }
+        all
+    }
+}
+
+/// A task as it was seen to the end. Halts that polled would have taken `slept_ns` if they had slept.
+fn recorded(
+    scripts: &Scripts,
+    mut task: Task,
+    slept_ns: u32,
+    vms: &BTreeMap<i32, usize>,
+) -> RecordedTask {
+    let (first, now, vcpu) = (scripts.first, scripts.now, task.vcpu);
+    let begins = task.born.filter(|birth| birth.time > first);
+    let goes_on = vcpu.is_some() && task.died.is_none() && begins.is_none();
+    task.finish(now, goes_on);
+    // A vCPU that spins without end goes on to spin.
+    let then = match vcpu {
+        _ if goes_on && task.yields_at_times() => Then::Repeat,
+        Some(_) if task.died.is_none() && task.never_waits(first, now) => Then::Compute,
+        _ if goes_on => Then::Repeat,
+        _ => Then::End,
+    };
+    task.set_sleep_costs(slept_ns);
+    let alarm_ns = task.alarm_ns();
+    let ticks = task.settle_ticks(first);
+    settle_timed(&mut task.steps, &task.timed, &task.alarms, first);
+    let after = |time: u64| time.saturating_sub(first);
+    let moves = task.moves.iter();
+    RecordedTask {
+        tid: task.tid,
+        name: task.name,
+        vcpu,
+        vm: vcpu
+            .map(|vcpu| vcpu.0)
+            .or_else(|| vms.get(&task.tid).copied()),
+        nice: task.prio.saturating_sub(120).clamp(-20, 19) as i8,
+        ran_on: task.cpus.iter().copied().collect(),
+        first_cpu: task.first_cpu.unwrap_or(0),
+        begins: begins.map(|birth| Begins {
+            at_ns: after(birth.time),
+            is_seen: birth.is_seen,
+        }),
+        ends_ns: task.died.map(after),
+        switches_in: task.switches_in,
+        moves: moves.map(|&(time, cpu)| (after(time), cpu)).collect(),
+        then,
+        alarm_ns,
+        ticks,
+        exits: task.exits,
+        steps: Arc::from(task.steps),
+    }
+}
