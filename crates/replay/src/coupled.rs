@@ -40,14 +40,14 @@ impl Asleep {
 
     /// When it was, within these times.
     fn within(&self, times: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let mut both = Vec::new();
+        let mut common = Vec::new();
         for &(from, to) in times {
             let first = self.spans.partition_point(|span| span.1 <= from);
             let spans = self.spans.iter().skip(first);
-            let within = spans.take_while(|span| span.0 < to);
-            both.extend(within.map(|span| (span.0.max(from), span.1.min(to))));
+            let overlapping = spans.take_while(|span| span.0 < to);
+            common.extend(overlapping.map(|span| (span.0.max(from), span.1.min(to))));
         }
-        both
+        common
     }
 }
 
@@ -80,14 +80,14 @@ impl Computed {
 /// Says for each halt that another vCPU of the VM ended what all of these computed meanwhile.
 pub(crate) fn settle_coupled(tasks: &mut [Task]) {
     let mut vms: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (at, task) in tasks.iter().enumerate() {
+    for (index, task) in tasks.iter().enumerate() {
         if let Some((vm, _)) = task.vcpu {
-            vms.entry(vm).or_default().push(at);
+            vms.entry(vm).or_default().push(index);
         }
     }
     for vcpus in vms.values() {
-        for &at in vcpus {
-            let waits = core::mem::take(&mut tasks[at].coupled);
+        for &waiter in vcpus {
+            let waits = core::mem::take(&mut tasks[waiter].coupled);
             for wait in waits {
                 let meanwhile = |&vcpu: &usize| {
                     let computed = &tasks[vcpu].computed;
@@ -96,12 +96,12 @@ pub(crate) fn settle_coupled(tasks: &mut [Task]) {
                         .saturating_sub(computed.by(wait.began))
                 };
                 let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
-                let others = vcpus.iter().filter(|&&vcpu| vcpu != at);
-                let idle = others.fold(vec![(wait.began, wait.woken)], |idle, &other| {
-                    tasks[other].asleep.within(&idle)
+                let siblings = vcpus.iter().filter(|&&vcpu| vcpu != waiter);
+                let idle = siblings.fold(vec![(wait.began, wait.woken)], |idle, &sibling| {
+                    tasks[sibling].asleep.within(&idle)
                 });
                 let idle_ns: u64 = idle.iter().map(|(from, to)| to.saturating_sub(*from)).sum();
-                if let Some(Step::Halt(until)) = tasks[at].steps.get_mut(wait.step) {
+                if let Some(Step::Halt(until)) = tasks[waiter].steps.get_mut(wait.step) {
                     *until = Until::Work {
                         edge: wait.edge,
                         ns: u32::try_from(ns).unwrap_or(u32::MAX),

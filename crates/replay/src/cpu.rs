@@ -65,7 +65,7 @@ impl Cpu {
     pub(crate) fn preempts(&mut self, now: u64) {
         self.next_slice(now);
         let ticked = self.ticked.take();
-        let by_tick = ticked.is_some_and(|at| now.saturating_sub(at) <= OUT_OF_TICK_NS);
+        let by_tick = ticked.is_some_and(|tick| now.saturating_sub(tick) <= OUT_OF_TICK_NS);
         if let Some(last) = self.tick_late.last_mut().filter(|_| by_tick) {
             last.1 = u32::try_from(now.saturating_sub(last.0)).unwrap_or(u32::MAX);
         }
@@ -73,9 +73,9 @@ impl Cpu {
 
     /// When its events were lost, in a replay whose time 0 is `first`.
     pub(crate) fn gaps(&self, first: u64) -> Gaps {
-        let since =
-            |&(from, to): &(u64, u64)| (from.saturating_sub(first), to.saturating_sub(first));
-        Gaps(self.lost.iter().map(since).collect())
+        let gap =
+            |&(start, end): &(u64, u64)| (start.saturating_sub(first), end.saturating_sub(first));
+        Gaps(self.lost.iter().map(gap).collect())
     }
 
     /// A slice is over, and its task is back in the guest: no other task was to run, and what comes later is
@@ -92,22 +92,23 @@ impl Cpu {
 
     /// It has switched from idleness to a task that was woken at this time, by `itself` or by another CPU.
     pub(crate) fn idle_woken(&mut self, woken: u64, itself: bool, now: u64) {
-        let all = match itself {
+        let latencies = match itself {
             true => &mut self.idle_late,
             false => &mut self.idle_called,
         };
-        note(all, woken, now.saturating_sub(woken));
+        note(latencies, woken, now.saturating_sub(woken));
     }
 }
 
-fn note(all: &mut Vec<(u64, u32)>, at: u64, late_ns: u64) {
-    all.push((at, u32::try_from(late_ns).unwrap_or(u32::MAX)));
+fn note(latencies: &mut Vec<(u64, u32)>, time: u64, late_ns: u64) {
+    latencies.push((time, u32::try_from(late_ns).unwrap_or(u32::MAX)));
 }
 
-/// Recorded latencies less what of them is counted elsewhere, in a replay whose time 0 is `first`.
-pub(crate) fn late_since(late: &[(u64, u32)], first: u64, less: u32) -> Late {
-    let since = |&(at, ns): &(u64, u32)| (at.saturating_sub(first), ns.saturating_sub(less));
-    let mut late: Vec<_> = late.iter().map(since).collect();
+/// Recorded latencies less `counted_ns`, which other parameters hold, in a replay whose time 0 is `first`.
+pub(crate) fn late_since(late: &[(u64, u32)], first: u64, counted_ns: u32) -> Late {
+    let own =
+        |&(time, ns): &(u64, u32)| (time.saturating_sub(first), ns.saturating_sub(counted_ns));
+    let mut late: Vec<_> = late.iter().map(own).collect();
     late.sort_unstable();
     Late(late.into())
 }

@@ -69,13 +69,13 @@ impl Decisions {
             .iter()
             .flatten()
             .zip(other.sorts.iter().flatten());
-        let many = sorts.filter(|(one, other)| one.all >= LEAST && other.all >= LEAST);
-        let (mut apart, mut all) = (0, 0);
-        for (one, other) in many {
-            apart += one.permille().abs_diff(other.permille()) * one.all;
-            all += one.all;
+        let compared = sorts.filter(|(left, right)| left.all >= LEAST && right.all >= LEAST);
+        let (mut apart, mut total) = (0, 0);
+        for (left, right) in compared {
+            apart += left.permille().abs_diff(right.permille()) * left.all;
+            total += left.all;
         }
-        (all > 0).then(|| apart / all)
+        (total > 0).then(|| apart / total)
     }
 
     /// The share of wakeups that preempt, in permille; `None` with too few, or without flags.
@@ -120,10 +120,11 @@ impl Watcher {
             at_once: self.at_once,
             ..Decisions::default()
         };
-        for (&(has, wakes), woken) in &self.wakeups {
-            let of = &mut decisions.sorts[usize::from(is_vcpu(has))][usize::from(is_vcpu(wakes))];
-            of.all += woken.all;
-            of.preempt += woken.preempt;
+        for (&(current, waking), woken) in &self.wakeups {
+            let [current, waking] = [current, waking].map(|tid| usize::from(is_vcpu(tid)));
+            let sort = &mut decisions.sorts[current][waking];
+            sort.all += woken.all;
+            sort.preempt += woken.preempt;
         }
         decisions
     }
@@ -154,8 +155,8 @@ impl Watcher {
                 target_cpu,
             } => {
                 let waking = cpu.waking.take_if(|waking| waking.0 == tid.0);
-                let here = target_cpu == u32::from(number) && cpu.is_fair && event.tid.0 != 0;
-                let Some((_, false)) = waking.filter(|_| here && prio >= FAIR_FROM) else {
+                let is_local = target_cpu == u32::from(number) && cpu.is_fair && event.tid.0 != 0;
+                let Some((_, false)) = waking.filter(|_| is_local && prio >= FAIR_FROM) else {
                     // Nothing was to be decided: the CPU is another one, idle, or about to reschedule anyway.
                     return;
                 };

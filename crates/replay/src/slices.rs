@@ -49,37 +49,40 @@ impl SliceTimers {
     /// since it began. `None` with too few.
     #[must_use]
     pub fn whole_ns(&self) -> Option<u64> {
-        let all: u64 = self.exact.values().sum();
-        let (mut within, mut most, mut whole) = (0, 0, 0);
+        let total: u64 = self.exact.values().sum();
+        let (mut near, mut largest, mut whole) = (0, 0, 0);
         let mut shortest = self.exact.iter().peekable();
         for (&us, n) in &self.exact {
-            within += n;
+            near += n;
             while let Some((_, n)) = shortest.next_if(|(least, _)| *least + us / ONE_IN_PASSED < us)
             {
-                within -= n;
+                near -= n;
             }
-            if within > most {
-                (most, whole) = (within, us);
+            if near > largest {
+                (largest, whole) = (near, us);
             }
         }
-        (all >= LEAST && most * 3 >= all).then_some(whole * 1_000)
+        (total >= LEAST && largest * 3 >= total).then_some(whole * 1_000)
     }
 
     /// How much of them would have to be set otherwise to be like the others, in permille of all;
     /// `None` with too few.
     #[must_use]
     pub fn apart_permille(&self, other: &Self) -> Option<u64> {
-        let total = |of: &Self| of.counts.values().sum::<u64>();
-        let (all, others) = (total(self), total(other));
-        if all < LEAST || others < LEAST {
+        let total = |timers: &Self| timers.counts.values().sum::<u64>();
+        let (own, reference) = (total(self), total(other));
+        if own < LEAST || reference < LEAST {
             return None;
         }
-        let permille = |of: &Self, at, all| of.counts.get(&at).map_or(0, |n| n * 1_000 / all);
-        let both = self.counts.keys().chain(other.counts.keys());
-        let both: BTreeSet<u64> = both.copied().collect();
-        let apart = both
-            .iter()
-            .map(|&at| permille(self, at, all).abs_diff(permille(other, at, others)));
+        let permille = |timers: &Self, bucket, total| {
+            let count = timers.counts.get(&bucket);
+            count.map_or(0, |n| n * 1_000 / total)
+        };
+        let buckets = self.counts.keys().chain(other.counts.keys());
+        let buckets: BTreeSet<u64> = buckets.copied().collect();
+        let apart = buckets.iter().map(|&bucket| {
+            permille(self, bucket, own).abs_diff(permille(other, bucket, reference))
+        });
         Some(apart.sum::<u64>() / 2)
     }
 }

@@ -189,12 +189,12 @@ impl SleepCosts {
     /// The way to sleep, and the one back, in ns. Where one in four did not poll, the former shows;
     /// it is believed to be no longer than the way back.
     pub(crate) fn typical(mut self) -> (u32, u32) {
-        let at = |of: &mut Vec<u32>, percent: usize| {
-            of.sort_unstable();
-            of.get(of.len() * percent / 100).copied().unwrap_or(0)
+        let percentile = |costs: &mut Vec<u32>, percent: usize| {
+            costs.sort_unstable();
+            costs.get(costs.len() * percent / 100).copied().unwrap_or(0)
         };
-        let wake = at(&mut self.wake, 50);
-        (at(&mut self.block, 25).min(wake), wake)
+        let wake = percentile(&mut self.wake, 50);
+        (percentile(&mut self.block, 25).min(wake), wake)
     }
 }
 
@@ -369,10 +369,10 @@ impl Task {
         self.asleep.ends(now);
         if let Some(halting) = &mut self.halting {
             halting.slept_until = Some((cause, now));
-        } else if let Some(at) = self.open_sleep.take() {
-            let until = self.until(at, began, now, cause);
-            if let Some(step) = self.steps.get_mut(at) {
-                *step = Step::Sleep(until);
+        } else if let Some(step) = self.open_sleep.take() {
+            let end = self.end_of_wait(step, began, now, cause);
+            if let Some(step) = self.steps.get_mut(step) {
+                *step = Step::Sleep(end);
             }
         }
     }
@@ -410,7 +410,7 @@ impl Task {
 
     /// What a wait at this step waits for. The time of a timer is set at the end; so is the alarm of a
     /// wait that another task ended.
-    fn until(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
+    fn end_of_wait(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
         match cause {
             Cause::Known(until) => {
                 if let Until::Edge(_) = until {
@@ -467,24 +467,27 @@ impl Task {
         if core::mem::take(&mut self.spins) {
             self.steps.push(Step::Spin);
         }
-        let to = self.yields_to.take();
-        self.steps.extend(to.map(Step::YieldTo));
+        let target = self.yields_to.take();
+        self.steps.extend(target.map(Step::YieldTo));
     }
 
     /// It moves to another CPU.
-    pub(crate) fn moves(&mut self, now: u64, to: u32) {
-        self.at_cpu = Some(to);
+    pub(crate) fn moves(&mut self, now: u64, target: u32) {
+        self.at_cpu = Some(target);
         self.woken_for = None;
-        self.moves.push((now, to));
+        self.moves.push((now, target));
         match &mut self.halting {
-            Some(halting) => halting.moved = Some(to),
-            None => self.steps.push(Step::Move(to)),
+            Some(halting) => halting.moved = Some(target),
+            None => self.steps.push(Step::Move(target)),
         }
     }
 
     /// It gets this CPU. If it was on another one, it has moved without the recording's telling.
     pub(crate) fn gets(&mut self, now: u64, cpu: u16) {
-        if self.at_cpu.is_some_and(|at| at != u32::from(cpu)) {
+        if self
+            .at_cpu
+            .is_some_and(|previous| previous != u32::from(cpu))
+        {
             self.moves(now, cpu.into());
         }
         self.runs_on(cpu);
@@ -543,16 +546,16 @@ impl Task {
         on_cpu && halting.is_some_and(|halting| halting.slept_since.is_none())
     }
 
-    /// KVM says that the halt, `ns` long, is over now, which is `at` of the recording. If another CPU ended
+    /// KVM says that the halt, `ns` long, is over now, which is `time` of the recording. If another CPU ended
     /// its poll: when, and how long it polled on, in ns.
-    pub(crate) fn halt_over(&mut self, now: u64, ns: u64, at: u64) -> Option<(u64, u64)> {
+    pub(crate) fn halt_over(&mut self, now: u64, ns: u64, time: u64) -> Option<(u64, u64)> {
         self.settle(now);
         let halting = self.halting.take()?;
         let began = now.saturating_sub(ns);
         let cause = halting.slept_until.or(halting.interrupted);
-        let (cause, woken) = cause.unwrap_or((Cause::Known(Until::Time(at)), now));
-        let before = |&(a, b): &(u64, u64)| b.min(began).saturating_sub(a);
-        self.ran(halting.before.iter().map(before).sum());
+        let (cause, woken) = cause.unwrap_or((Cause::Known(Until::Time(time)), now));
+        let ran_before = |&(start, end): &(u64, u64)| end.min(began).saturating_sub(start);
+        self.ran(halting.before.iter().map(ran_before).sum());
         self.halts(&halting, began, woken, cause);
         halting.noticed()
     }
@@ -576,8 +579,8 @@ impl Task {
 
     /// Halts that polled would have taken this at their ends if they had slept, in ns.
     pub(crate) fn set_sleep_costs(&mut self, slept_ns: u32) {
-        for at in core::mem::take(&mut self.polled_halts) {
-            if let Some(Step::Slept(ns)) = self.steps.get_mut(at) {
+        for step in core::mem::take(&mut self.polled_halts) {
+            if let Some(Step::Slept(ns)) = self.steps.get_mut(step) {
                 *ns = slept_ns;
             }
         }
@@ -588,9 +591,9 @@ impl Task {
     pub(crate) fn alarm_ns(&self) -> u32 {
         let mut worked = Vec::new();
         for wait in &self.timed {
-            let after = self.steps.iter().skip(wait.step + 1);
+            let following = self.steps.iter().skip(wait.step + 1);
             let waits = |step: &&Step| !matches!(step, Step::Sleep(_) | Step::Halt(_));
-            let runs = after.take_while(waits).map(|step| match *step {
+            let runs = following.take_while(waits).map(|step| match *step {
                 Step::Run { ns, .. } => ns,
                 Step::Slept(ns) => u64::from(ns),
                 _ => 0,
@@ -630,19 +633,20 @@ impl Task {
                 .as_ref()
                 .and_then(|halting| halting.slept_since)
                 .unwrap_or(since);
-            let until = match goes_on {
+            let end = match goes_on {
                 true => Until::After(now.saturating_sub(since)),
                 false => Until::Time(u64::MAX),
             };
-            if let Some(Step::Sleep(end)) = self.open_sleep.and_then(|at| self.steps.get_mut(at)) {
-                *end = until;
+            let sleep = self.open_sleep.and_then(|step| self.steps.get_mut(step));
+            if let Some(Step::Sleep(until)) = sleep {
+                *until = end;
             }
             if let Some(halting) = self
                 .halting
                 .take_if(|halting| halting.slept_until.is_none())
             {
                 self.ran(total(&halting.before));
-                self.halts(&halting, since, now, Cause::Known(until));
+                self.halts(&halting, since, now, Cause::Known(end));
             }
         }
         self.end_halt_unseen();
@@ -650,9 +654,9 @@ impl Task {
 
     fn halts(&mut self, halting: &Halting, began: u64, woken: u64, cause: Cause) {
         self.alarm();
-        let at = self.steps.len();
-        let until = self.until(at, began, woken, cause);
-        self.steps.push(Step::Halt(until));
+        let step = self.steps.len();
+        let end = self.end_of_wait(step, began, woken, cause);
+        self.steps.push(Step::Halt(end));
         self.steps.extend(halting.moved.map(Step::Move));
         let after = total(&halting.after);
         match halting.slept_until {
