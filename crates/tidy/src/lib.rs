@@ -3,8 +3,8 @@
 //!
 //! The tests check what a formatter and a linter cannot know: lengths of files, functions and types,
 //! clocks and floats in simulated time, the words of comments and pages, dependencies, and links. They
-//! look up the names in `docs/mechanisms.md` and `ARCHITECTURE.md`. A finding is a line
-//! `path:line: error: what`.
+//! look up the names in `docs/mechanisms.md`, `docs/described.md` and `ARCHITECTURE.md`. A finding is
+//! a line `path:line: error: what`.
 
 pub mod counts;
 pub mod measures;

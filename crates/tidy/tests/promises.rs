@@ -1,4 +1,5 @@
-//! What `docs/mechanisms.md` promises is there: its tests, scenarios, protocols, code and counts.
+//! Promises of `docs/mechanisms.md` and `docs/described.md`: their tests, scenarios, protocols, code
+//! and counts exist.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
@@ -6,7 +7,10 @@ use std::sync::LazyLock;
 use stealtime_tidy::tree::{self, SourceFile, report};
 use stealtime_verify::{PROTOCOLS, cases};
 
+/// The page with what each mechanism must do.
 const PAGE: &str = "docs/mechanisms.md";
+/// The page with the behaviours that the documents describe.
+const DESCRIBED: &str = "docs/described.md";
 /// Headings of the tables with one row for each behaviour begin with this.
 const DOCUMENT: &str = "## What the documents describe: ";
 const COLUMNS: [&str; 6] = ["behaviour", "code", "scenario", "checker", "test", "state"];
@@ -232,9 +236,9 @@ fn state(cell: &str) -> Result<(), String> {
     })
 }
 
-fn page() -> SourceFile {
-    let text = tree::text_files().find(|file| file.path == PAGE);
-    text.expect("the page of the mechanisms")
+fn page(path: &str) -> SourceFile {
+    let page = tree::text_files().find(|file| file.path == path);
+    page.unwrap_or_else(|| panic!("no {path}"))
 }
 
 /// Every finding in the tables of `page`.
@@ -277,13 +281,15 @@ fn findings(page: &SourceFile, known: &Known) -> Vec<String> {
 /// Tests, scenarios, protocols and code that the tables name are there.
 #[test]
 fn what_the_tables_name_is_there() {
-    report(&findings(&page(), &KNOWN));
+    for path in [PAGE, DESCRIBED] {
+        report(&findings(&page(path), &KNOWN));
+    }
 }
 
 /// The first table's counts are those of the tables below.
 #[test]
 fn the_counts_are_those_of_the_rows() {
-    let page = page();
+    let page = page(DESCRIBED);
     let (mut counted, mut written) = (BTreeMap::new(), BTreeMap::new());
     let mut sums = [0_usize; STATES.len()];
     for row in rows(&page) {
@@ -312,13 +318,16 @@ fn the_counts_are_those_of_the_rows() {
         .into_iter()
         .map(|(name, counts)| (name, with_sums(counts)))
         .collect();
-    assert_eq!(written, counted, "{PAGE}: full, in part, different, all");
+    assert_eq!(
+        written, counted,
+        "{DESCRIBED}: full, in part, different, all"
+    );
 }
 
 /// The page names every numbered test of what a sloppy implementation gets wrong.
 #[test]
 fn every_numbered_test_is_on_the_page() {
-    let page = page();
+    let page = page(PAGE);
     let named: BTreeSet<&str> = code(&page.text).collect();
     let mut errors = Vec::new();
     for test in &KNOWN.tests {
