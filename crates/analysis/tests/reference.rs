@@ -77,6 +77,34 @@ fn row(kind: &str) -> Option<&str> {
     kind.strip_prefix("Vec<")?.strip_suffix('>')
 }
 
+/// The type of a field in JSON.
+fn json_type(kind: &str) -> String {
+    let option = kind.strip_prefix("Option<");
+    if let Some(kind) = option.and_then(|rest| rest.strip_suffix('>')) {
+        return format!("{} or null", json_type(kind));
+    }
+    if let Some(kind) = row(kind) {
+        return format!("array of {}s", json_type(kind));
+    }
+    let name = match kind {
+        "String" => "text",
+        "bool" => "boolean",
+        "f64" => "number",
+        "u64" | "u32" | "u8" | "i32" => "integer",
+        _ => "object",
+    };
+    name.to_owned()
+}
+
+/// The unit that a key's name ends with, as the text of a cell.
+fn unit(key: &str) -> &'static str {
+    match key.rsplit('_').next() {
+        Some("ns") => " ns ",
+        Some("percent") => " % ",
+        _ => " ",
+    }
+}
+
 /// Adds the section of a record and those of the records in its fields.
 fn section(records: &[Record], name: &str, path: &str, page: &mut String) {
     let Some(record) = records.iter().find(|record| record.name == name) else {
@@ -87,9 +115,11 @@ fn section(records: &[Record], name: &str, path: &str, page: &mut String) {
     if !record.notes.is_empty() {
         let _ = writeln!(page, "{}\n", record.notes);
     }
-    page.push_str("| key | is |\n|---|---|\n");
-    for Field { name, doc, .. } in &record.fields {
-        let _ = writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.'));
+    page.push_str("| key | type | unit | is |\n|---|---|---|---|\n");
+    for Field { name, kind, doc } in &record.fields {
+        let (kind, unit) = (json_type(kind), unit(name));
+        let doc = doc.trim_end_matches('.');
+        let _ = writeln!(page, "| `{name}` | {kind} |{unit}| {doc} |");
     }
     for field in &record.fields {
         let dot = if path.is_empty() { "" } else { "." };

@@ -1,0 +1,323 @@
+//! docs/json-commands.md and docs/json.md against what the commands print.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+const COMMANDS: &str = include_str!("../../../docs/json-commands.md");
+const ANALYZE: &str = include_str!("../../../docs/json.md");
+/// Objects that tables name, by the heading of their section.
+const SHARED: &str = "Shared objects";
+/// A row that stands for all keys of a shared object.
+const REST: &str = "…";
+/// Beginnings of rows that the recordings of the test need not have.
+const RARE: [&str; 7] = [
+    "`stealtime whatif` vcpus[] to_ns",
+    "`stealtime whatif`  fit",
+    "`stealtime whatif` fit",
+    "`stealtime whatif` auto.tried[] on_host",
+    "`stealtime whatif` auto.tried[].on_host[]",
+    "Shared objects misfit",
+    "Shared objects dimension",
+];
+
+/// A row of a table.
+#[derive(Clone, Debug)]
+struct Row {
+    kind: String,
+    is_optional: bool,
+}
+
+/// The rows of an object, by key.
+type Rows = BTreeMap<String, Row>;
+
+/// A page: the objects of each section, by their path.
+struct Page {
+    sections: BTreeMap<String, BTreeMap<String, Rows>>,
+    /// Rows that are printed: section, path and key.
+    printed: RefCell<BTreeSet<String>>,
+}
+
+impl Page {
+    /// Reads `section` and `object` headings, and the rows below them.
+    fn new(text: &str, section_mark: &str, object_mark: &str) -> Self {
+        let mut sections: BTreeMap<String, BTreeMap<String, Rows>> = BTreeMap::new();
+        let (mut section, mut object) = (String::new(), String::new());
+        for line in text.lines() {
+            if let Some(heading) = line.strip_prefix(object_mark) {
+                object = heading.trim_matches('`').replace("(root)", "");
+            } else if let Some(heading) = line.strip_prefix(section_mark) {
+                heading.clone_into(&mut section);
+            } else if let Some(row) = line.strip_prefix("| `") {
+                let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+                let [key, kind, _, about, ..] = cells[..] else {
+                    panic!("a row without type, unit and meaning: {line}");
+                };
+                assert!(!about.is_empty(), "a row without a meaning: {line}");
+                let required = kind.strip_prefix("optional ");
+                let row = Row {
+                    kind: required.unwrap_or(kind).to_owned(),
+                    is_optional: required.is_some(),
+                };
+                let objects = sections.entry(section.clone()).or_default();
+                let rows = objects.entry(object.clone()).or_default();
+                let key = key.trim_end_matches('`');
+                let twice = rows.insert(key.to_owned(), row);
+                assert!(twice.is_none(), "{section} {object} {key} has two rows");
+            }
+        }
+        Self {
+            sections,
+            printed: RefCell::default(),
+        }
+    }
+
+    /// Documents further objects by the table of one.
+    fn share(&mut self, section: &str, path: &str, others: &[&str]) {
+        let objects = self.sections.get_mut(section).expect("a section");
+        let rows = objects[path].clone();
+        for other in others {
+            objects.insert((*other).to_owned(), rows.clone());
+        }
+    }
+
+    /// Checks a printed object against its table.
+    fn object(&self, section: &str, path: &str, value: &Value) {
+        let place = format!("{section} {path}");
+        let object = value.as_object();
+        let object = object.unwrap_or_else(|| panic!("{place}: no object: {value}"));
+        let rows = self.sections[section].get(path);
+        let rows = rows.unwrap_or_else(|| panic!("no table of {place}: {value}"));
+        let rest = rows.get(REST).map(|rest| {
+            let name = rest.kind.trim_start_matches("keys of ").trim_matches('`');
+            let keys = &self.sections[SHARED][name];
+            let part = object.iter().filter(|(key, _)| keys.contains_key(*key));
+            let part = part.map(|(key, value)| (key.clone(), value.clone()));
+            self.print(section, path, REST);
+            self.object(SHARED, name, &Value::Object(part.collect()));
+            keys
+        });
+        for (key, row) in rows.iter().filter(|(key, _)| *key != REST) {
+            let is_there = row.is_optional || object.contains_key(key);
+            assert!(is_there, "{place}: no {key}, and it is not optional");
+        }
+        for (key, value) in object {
+            if rest.is_some_and(|keys| keys.contains_key(key)) {
+                continue;
+            }
+            let row = rows.get(key);
+            let row = row.unwrap_or_else(|| panic!("no row of {place} {key}: {value}"));
+            self.print(section, path, key);
+            let dot = if path.is_empty() { "" } else { "." };
+            self.value(section, &format!("{path}{dot}{key}"), &row.kind, value);
+        }
+    }
+
+    /// Checks a printed value against its type: `array of objects or null`.
+    fn value(&self, section: &str, path: &str, kind: &str, value: &Value) {
+        let fits = match kind {
+            "text" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            "object" => {
+                self.object(section, path, value);
+                true
+            }
+            _ if kind.starts_with("array of ") => {
+                let items = value.as_array();
+                let items = items.unwrap_or_else(|| panic!("{section} {path}: no array: {value}"));
+                let item = singular(&kind["array of ".len()..]);
+                for value in items {
+                    self.value(section, &format!("{path}[]"), &item, value);
+                }
+                true
+            }
+            _ if kind.starts_with("object of ") => {
+                let object = value.as_object();
+                let object =
+                    object.unwrap_or_else(|| panic!("{section} {path}: no object: {value}"));
+                let item = singular(&kind["object of ".len()..]);
+                for value in object.values() {
+                    self.value(section, path, &item, value);
+                }
+                true
+            }
+            _ => match kind.strip_suffix(" or null") {
+                Some(_) if value.is_null() => true,
+                Some(kind) => {
+                    self.value(section, path, kind, value);
+                    true
+                }
+                None => {
+                    self.object(SHARED, kind.trim_matches('`'), value);
+                    true
+                }
+            },
+        };
+        assert!(fits, "{section} {path}: no {kind}: {value}");
+    }
+
+    fn print(&self, section: &str, path: &str, key: &str) {
+        let mut printed = self.printed.borrow_mut();
+        printed.insert(format!("{section} {path} {key}"));
+    }
+
+    /// Rows that no command has printed.
+    fn missing(&self) -> Vec<String> {
+        let printed = self.printed.borrow();
+        let rows = self.sections.iter().flat_map(|(section, objects)| {
+            let keys = objects
+                .iter()
+                .flat_map(|(path, rows)| rows.keys().map(move |key| format!("{path} {key}")));
+            keys.map(move |key| format!("{section} {key}"))
+        });
+        let is_rare = |row: &String| RARE.iter().any(|begin| row.starts_with(begin));
+        rows.filter(|row| !printed.contains(row) && !is_rare(row))
+            .collect()
+    }
+}
+
+/// `texts or null` as the type of one item.
+fn singular(kind: &str) -> String {
+    let (items, null) = kind.split_once(" or ").unwrap_or((kind, ""));
+    let item = items.trim_end_matches('s');
+    let item = if items.starts_with('`') { items } else { item };
+    match null {
+        "" => item.to_owned(),
+        _ => format!("{item} or {null}"),
+    }
+}
+
+/// A recording of the tree.
+fn recording(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
+    folder.join(name).to_str().expect("UTF-8").to_owned()
+}
+
+const SCENARIO: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
+    [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
+    [variants.plain]\n[variants.batch]\nxen.batch_wakeups = \"threshold\"\n\
+    [run]\nduration = \"2ms\"\nwarmup = \"1ms\"\nseeds = 2\n";
+/// A task of the host that only a guest can run: every run fails.
+const FAULT: &str = "[[task]]\nname = \"t\"\nworkload = \"hackbench\"\n";
+
+/// What a command prints in a folder with the scenarios.
+fn printed(folder: &Path, arguments: &[&str]) -> String {
+    let (_, out, error) = common::run(common::stealtime(arguments).current_dir(folder));
+    assert!(!out.is_empty(), "{arguments:?}: {error}");
+    out
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// A folder with a scenario that runs and one that does not.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: String| fs::write(folder.path().join(name), text);
+    write("small.toml", SCENARIO.to_owned()).expect("a file");
+    write("faulty.toml", format!("{SCENARIO}{FAULT}")).expect("a file");
+    folder
+}
+
+fn whatif(page: &Page, folder: &Path) {
+    let section = "`stealtime whatif`";
+    let cfs = recording("svm-cfs/trace.dat");
+    // A vCPU that never runs, and a VM that begins within the recording.
+    let idle = recording("svm-perf-kvm-stat-hackbench-tlb-burst/perf.data.zst");
+    let late = recording("pvmhost-ticketlock-idle-text/trace.txt.zst");
+    let seen: &[&str] = &["--set", "host.hz=1000", "--seen", &cfs, "--again", &cfs];
+    let export: &[&str] = &["--set", "host.hz=1000", "--export", "a.pftrace"];
+    for (recording, options) in [
+        (&cfs, &["--auto"][..]),
+        (&cfs, seen),
+        (&cfs, export),
+        (&idle, &["--auto"]),
+        (&late, &[]),
+    ] {
+        let arguments = [&["whatif", recording, "--json", "--seeds", "2"], options];
+        let out = printed(folder, &arguments.concat());
+        page.object(section, "", &json(&out));
+    }
+    let traces = folder.join("traces");
+    fs::create_dir(&traces).expect("a folder");
+    fs::copy(&cfs, traces.join("trace.dat")).expect("a copy");
+    let out = printed(folder, &["whatif", "--self-test", "traces", "--json"]);
+    let rows = json(&out);
+    for row in rows.as_array().expect("an array") {
+        page.object("`stealtime whatif --self-test`", "[]", row);
+    }
+}
+
+fn simulator(page: &Page, folder: &Path) {
+    let simulate = "`stealtime simulate`";
+    for arguments in [["small.toml", "--stats"], ["faulty.toml", "--stats"]] {
+        let arguments = [&["simulate", "--json"], &arguments[..]].concat();
+        page.object(simulate, "", &json(&printed(folder, &arguments)));
+    }
+    for scenario in ["small.toml", "faulty.toml"] {
+        let vary = ["--vary", "kvm.halt_poll_ns=0,100us"];
+        let arguments = [&["sweep", "--json", scenario], &vary[..]].concat();
+        let out = printed(folder, &arguments);
+        page.object("`stealtime sweep`", "", &json(&out));
+    }
+}
+
+fn check(page: &Page, folder: &Path) {
+    let faulty = ["pi-notify", "--variant", "as-posted-v1"];
+    let agents = ["--agents", "plain-apicv", "--keep-in", "."];
+    let arguments = [&["check", "--json"], &faulty[..], &agents].concat();
+    let out = printed(folder, &arguments);
+    let mut replay = None;
+    for line in out.lines() {
+        let line = json(line);
+        page.object("`stealtime check`", "", &line);
+        let file = line["violations"][0]["replay"].as_str();
+        replay = replay.or(file.map(str::to_owned));
+    }
+    let replay = replay.expect("a file of the violation");
+    let out = printed(folder, &["check", "--json", "--replay", &replay]);
+    page.object("`stealtime check --replay`", "", &json(&out));
+    for line in printed(folder, &["check", "--json", "--list"]).lines() {
+        page.object("`stealtime check --list`", "", &json(line));
+    }
+}
+
+#[test]
+fn every_key_that_is_printed_has_a_row_and_the_reverse() {
+    let page = Page::new(COMMANDS, "## ", "### ");
+    let folder = folder();
+    whatif(&page, folder.path());
+    simulator(&page, folder.path());
+    check(&page, folder.path());
+    let missing = page.missing();
+    assert!(
+        missing.is_empty(),
+        "docs/json-commands.md, not printed: {missing:#?}"
+    );
+}
+
+/// The page's other direction, each row is printed: `crates/report/tests/forms.rs`.
+#[test]
+fn every_key_of_analyze_has_a_row_with_its_type() {
+    let section = "The JSON of `stealtime analyze --json`";
+    let mut page = Page::new(ANALYZE, "# ", "## ");
+    let tables = ["exit_totals[]", "msr[]", "ioport[]", "mmio[]"];
+    page.share(section, "exits[]", &tables);
+    let folder = folder();
+    for name in [
+        "svm-cfs/trace.dat",
+        "pvmhost-ticketlock-idle-text/trace.txt.zst",
+        "svm-perf-kvm-stat-hackbench-tlb-burst/perf.data.zst",
+    ] {
+        let out = printed(folder.path(), &["analyze", "--json", &recording(name)]);
+        page.object(section, "", &json(&out));
+    }
+}
