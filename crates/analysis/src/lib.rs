@@ -1,4 +1,4 @@
-//! One pass over events to answers: where guest time went.
+//! One pass over events to answers: where guest time goes.
 //!
 //! Memory is bounded by the number of CPUs, threads, vCPUs and exit reasons, not by the length of
 //! the trace. The same analysis serves real recordings and simulated runs.

@@ -1,11 +1,11 @@
 //! The vocabulary of a virtualization host: time, identities and typed events.
 //!
-//! What a real host's trace says and what a simulated host does are the same [`Event`]s, so every
-//! analysis, table and export works on both. The crate does no I/O and allocates nothing; names are
-//! numbers ([`NameId`]) into a table that the source of the events keeps.
+//! A trace of a real host and a simulated host give the same [`Event`]s, so every analysis, table and
+//! export works on both. The crate does no I/O and allocates nothing. Names are numbers ([`NameId`])
+//! into a table of the events' source.
 //!
-//! Variants of [`Kind`] carry the name of the kernel tracepoint they come from, and their fields the
-//! names of the tracepoint's fields.
+//! Variants of [`Kind`] have the names of the kernel's tracepoints, and their fields those of the
+//! tracepoints' fields.
 #![no_std]
 
 mod context;

@@ -1,8 +1,8 @@
 //! Save and restore the clocks of a live KVM guest: exact, idempotent, explained.
 //!
-//! A VMM that saves a counter's *value* and writes it back adds to guest time whatever its thread
-//! was delayed by, differently for each vCPU if KVM is out of luck. KVM has had a remedy since
-//! Linux 5.16: instants of the kvmclock, and TSC offsets. This crate is that remedy.
+//! A VMM that saves a counter's *value* and writes it back adds the delay of its thread to guest
+//! time. The delay may differ from vCPU to vCPU. Linux 5.16 and later have a remedy: instants of the
+//! kvmclock, and TSC offsets. This crate applies it.
 //!
 //! | you have | you call |
 //! |---|---|

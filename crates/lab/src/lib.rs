@@ -2,8 +2,8 @@
 //!
 //! A [`Scenario`](scenario::Scenario) is a TOML file: a host by its machine [`profile`], guests,
 //! [`knobs`] by their real names, and variants that change some of them. [`run`] runs each variant
-//! with each seed on all cores, and [`compare`] says what the variants differ in, with confidence
-//! intervals. [`sweep`] runs grids that can be stopped and go on.
+//! with each seed on all cores. [`compare`] gives the differences of the variants, with confidence
+//! intervals. [`sweep`] runs grids, and resumes those that are stopped.
 
 pub mod compare;
 pub mod document;

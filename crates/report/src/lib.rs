@@ -1,7 +1,7 @@
 //! Answers to terminal tables, HTML reports, JSON and CSV; events to Perfetto.
 //!
-//! Everything that comes out of a trace (names of tasks and guests) may hold anything: each form
-//! escapes it in its own way ([`escape`]).
+//! Names of tasks and guests in a trace may hold any character: each form escapes them in its own way
+//! ([`escape`]).
 
 pub mod csv;
 pub mod escape;

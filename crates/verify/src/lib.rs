@@ -1,11 +1,10 @@
 //! Every interleaving of the hypervisor's lock-free protocols.
 //!
-//! The functions of `stealtime-hypervisor` are run as they are, on words that show each shared
-//! access ([`AtomicWord`](stealtime_hypervisor::word::AtomicWord)); around them stand agents for
-//! hardware and scheduler. A breadth-first search over states finds the shortest way to a
-//! violation, or none.
+//! The functions of `stealtime-hypervisor` run unchanged, on words that show each shared access
+//! ([`AtomicWord`](stealtime_hypervisor::word::AtomicWord)). Agents around them stand for hardware
+//! and scheduler. A breadth-first search over states finds the shortest path to a violation, or none.
 //!
-//! - [`PROTOCOLS`] is what there is to check, [`cases`] picks, [`Case::explore`] searches.
+//! - [`PROTOCOLS`] lists the protocols, [`cases`] selects explorations, [`Case::explore`] searches.
 //! - [`Case::walk`] shows a path as a table; [`Replay`] keeps it in a file.
 
 mod catalog;

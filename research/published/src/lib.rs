@@ -1,8 +1,8 @@
-//! Published results beside what the simulated host makes of the same experiments.
+//! Published results next to simulations of the same experiments.
 //!
-//! A figure of a machine *without* the mechanism may have been fitted by a parameter that no
-//! publication gives; what the mechanism changes is predicted. A figure that is off by more than
-//! the tolerance is shown with the reason.
+//! A figure of a machine *without* a mechanism may be fitted, by a parameter that no publication
+//! gives. Figures *with* the mechanism are predicted. A figure that is off by more than the tolerance
+//! is shown with the reason.
 
 pub mod calibrate;
 mod data;
