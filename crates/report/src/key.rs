@@ -6,13 +6,13 @@
 pub enum Key {
     /// What to look at.
     Findings,
-    /// The VMs found and how they were told apart.
+    /// The VMs, and the evidence for their vCPUs.
     Vms,
     /// The time split of each vCPU.
     Time,
     /// On-CPU time outside the guest, by exit reason.
     Handling,
-    /// Who had the CPU while a vCPU was ready to run.
+    /// What a CPU runs while a vCPU is ready.
     Ready,
     /// Exits by VM and reason.
     Exits,
@@ -32,7 +32,7 @@ pub enum Key {
     Poll,
     /// Host interrupts that hit a running guest.
     Interrupts,
-    /// How often each tracepoint fired.
+    /// Events of each tracepoint.
     Events,
 }
 
@@ -88,20 +88,20 @@ impl Key {
     const fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Findings => ("findings", "findings", "What to look at, most costly first"),
-            Self::Vms => ("vms", "vms", "The VMs found and how they were told apart"),
-            Self::Time => ("time", "vcpus", "Where each vCPU's time went"),
+            Self::Vms => ("vms", "vms", "The VMs, and the evidence for their vCPUs"),
+            Self::Time => ("time", "vcpus", "Where each vCPU's time goes"),
             Self::Handling => ("handling", "vcpus", "On-CPU time outside the guest by exit reason"),
-            Self::Ready => ("ready", "ready", "Who had the CPU while a vCPU was ready to run"),
+            Self::Ready => ("ready", "ready", "What a CPU runs while a vCPU is ready"),
             Self::Exits => ("exits", "exits", "Exits by VM and reason"),
             Self::ExitTotals => ("exit-totals", "exit_totals", "Exits over all VMs, as `perf kvm stat report`"),
             Self::Msr => ("msr", "msr", "MSR accesses, as `perf kvm stat report --event=msr`"),
             Self::Ioport => ("ioport", "ioport", "Port I/O, as `perf kvm stat report --event=ioport`"),
             Self::Mmio => ("mmio", "mmio", "MMIO, as `perf kvm stat report --event=mmio`"),
             Self::Latency => ("latency", "latencies", "Wakeup, IPI, timer and injection latencies"),
-            Self::Yield => ("yield", "yields", "PAUSE exits and what was done about them"),
+            Self::Yield => ("yield", "yields", "PAUSE exits and directed yields"),
             Self::Poll => ("poll", "halt_polls", "Halt polling"),
             Self::Interrupts => ("interrupts", "interrupts", "Host interrupts that hit a running guest"),
-            Self::Events => ("events", "events", "How often each tracepoint fired"),
+            Self::Events => ("events", "events", "Events of each tracepoint"),
         }
     }
 }

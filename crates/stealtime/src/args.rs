@@ -17,7 +17,7 @@ pub(crate) struct Recording {
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
 
-    /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
+    /// The TSC's frequency in kHz, for a recording with the clock x86-tsc
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) tsc_khz: Option<u64>,
 

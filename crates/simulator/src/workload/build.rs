@@ -10,7 +10,7 @@ use crate::program::{DeviceId, SpinId, Thread};
 pub(super) const KERNEL_BUILD: Workload = Workload {
     name: "kernel-build",
     about: "jobs that fork, read a source, compute with page faults and short locks, and write an \
-            object (make -j); an operation, and a latency, is a job",
+        object (make -j). A job is an operation and a latency",
     params: &[
         ParamDoc {
             name: "threads",
@@ -36,7 +36,7 @@ pub(super) const KERNEL_BUILD: Workload = Workload {
             max: 1_000_000_000,
             unit: "ns",
             about: "computing between two pages that the hypervisor must bring in (estimate: a \
-                    guest whose memory is mostly populated)",
+                guest with mostly populated memory)",
         },
         ParamDoc {
             name: "lock_ns",

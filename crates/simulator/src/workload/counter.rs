@@ -8,8 +8,8 @@ use crate::program::Thread;
 
 pub(super) const COUNTER_READ: Workload = Workload {
     name: "counter-read",
-    about: "a thread that reads the physical counter between two reads of the virtual one, again and \
-            again (the benchmark of the arm64 counter series); a latency is from one to the other",
+    about: "a thread that reads the physical counter between two reads of the virtual one, in a \
+        loop. A latency is from one read to the other. It is the benchmark of the arm64 counter series",
     params: &[
         ParamDoc {
             name: "read_ns",
@@ -25,7 +25,7 @@ pub(super) const COUNTER_READ: Workload = Workload {
             min: 0,
             max: 1_000_000,
             unit: "",
-            about: "how many of a million reads something delays (estimate)",
+            about: "delayed reads of a million (estimate)",
         },
         ParamDoc {
             name: "slow_ns",

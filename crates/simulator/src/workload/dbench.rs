@@ -13,8 +13,8 @@ use crate::program::{DeviceId, MutexId, QueueId, SpinId, Thread};
 pub(super) const DBENCH: Workload = Workload {
     name: "dbench",
     about: "clients that look up, read, write, create and delete files, each below its own \
-            directory; lists of inodes and of the journal's buffers are behind spinlocks, flushes \
-            wait for a commit of the journal's thread; an operation is one of the file server's",
+        directory. Spinlocks guard the lists of inodes and of the journal's buffers. Flushes wait \
+        for a commit of the journal's thread. An operation is one of the file server",
     params: &[
         THREADS,
         ParamDoc {

@@ -14,7 +14,7 @@ const SOCKET_MESSAGES: u32 = 277;
 pub(super) const HACKBENCH: Workload = Workload {
     name: "hackbench",
     about: "groups of senders and receivers: each sender sends to each receiver of its group over \
-            a socket; an operation is a message, a latency is a whole run of all loops",
+        a socket. An operation is a message, a latency is a whole run of all loops",
     params: &[
         ParamDoc {
             name: "groups",

@@ -37,8 +37,8 @@ const PAGE_LOCK_NS: ParamDoc = ParamDoc {
     min: 0,
     max: 100_000,
     unit: "ns",
-    about: "time for each page for which the lock of the lists of pages is held while pages are \
-            taken or given back together (estimate)",
+    about: "time for each page under the lock of the page lists, when pages are taken or returned \
+        together (estimate)",
 };
 
 /// The memory of a guest's process, and of the guest.
@@ -121,9 +121,9 @@ impl Heap {
 
 pub(super) const DEDUP: Workload = Workload {
     name: "dedup",
-    about: "a pipeline of five stages over bounded queues, the middle three with threads of their \
-            own; the compressor's memory is touched and given back for each chunk, so that TLBs \
-            are shot down; an operation is a batch of 20 chunks, as they pass from stage to stage",
+    about: "a pipeline of five stages over bounded queues; the middle three have threads of their \
+        own. The compressor touches and frees memory for each chunk, which causes TLB shootdowns. \
+        An operation is a batch of 20 chunks",
     params: &[
         ParamDoc {
             name: "threads",
@@ -189,8 +189,8 @@ pub(super) const DEDUP: Workload = Workload {
             max: 100_000,
             unit: "pages",
             about: "size of each of the compressor's four buffers, allocated for each chunk and \
-                    freed in the opposite order (zlib's deflateInit: 64 KB each; what is free at \
-                    the heap's end beyond 128 KB is given back at each free)",
+                    freed in the opposite order (zlib's deflateInit: 64 KB each; free memory at \
+                    the heap's end beyond 128 KB is returned at each free)",
         },
         ParamDoc {
             name: "write_ns",
@@ -318,9 +318,9 @@ async fn put_together(mut thread: Thread, from: Channel, work: u64) {
 
 pub(super) const VIPS: Workload = Workload {
     name: "vips",
-    about: "threads that compute tiles of an image, each by a chain of operations whose buffers \
-            are touched, and given back after the tile, and meet at the end of each strip; an \
-            operation is a tile, a latency is an image",
+    about: "threads that compute tiles of an image and meet at the end of each strip. A tile is a \
+        chain of operations that touch buffers; they are freed after the tile. An operation is a \
+        tile, a latency is an image",
     params: &[
         THREADS,
         ParamDoc {
@@ -347,8 +347,8 @@ pub(super) const VIPS: Workload = Workload {
             min: 0,
             max: 10_000,
             unit: "",
-            about: "buffers of a tile, allocated one after the other and freed after the tile; what \
-                    is free at the heap's end beyond 128 KB is given back at each free (estimate: \
+            about: "buffers of a tile, allocated one after the other and freed after the tile; \
+                free memory at the heap's end beyond 128 KB is returned at each free (estimate: \
                     the same table has 9.3 locks for each of 3612 tiles, 4 of them for the tile to \
                     be handed out, and a buffer takes two)",
         },
@@ -366,8 +366,8 @@ pub(super) const VIPS: Workload = Workload {
             min: 1,
             max: 100_000,
             unit: "",
-            about: "tiles of a strip; who is free takes the next one, and after the last all meet \
-                    (estimate: two rows of 42)",
+            about: "tiles of a strip; a free thread takes the next one, and all meet after the \
+                last (estimate: two rows of 42)",
         },
         ParamDoc {
             name: "strips",

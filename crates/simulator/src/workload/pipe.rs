@@ -44,7 +44,7 @@ pub(super) const SCHED_PIPE: Workload = Workload {
             min: 0,
             max: 100,
             unit: "%",
-            about: "by how much of itself that work varies to either side (caches, branches)",
+            about: "variation of that work to either side (caches, branches)",
         },
     ],
     build: build_pipe,

@@ -17,8 +17,8 @@ pub(super) const REDIS: Workload = Workload {
             min: 1,
             max: 4096,
             unit: "",
-            about: "servers, each with clients and a queue of the card of its own, whose interrupts \
-                    go to vCPU 0, 1, … in turn (redis has one thread for requests)",
+            about: "servers, each with clients and a queue of the card of its own; the queues' \
+                interrupts go to vCPU 0, 1, … in turn (redis has one thread for requests)",
         },
         ParamDoc {
             name: "clients",
@@ -53,7 +53,7 @@ pub(super) const REDIS: Workload = Workload {
             min: 1,
             max: 500,
             unit: "Hz",
-            about: "how often a server's housekeeping runs (redis.conf hz, its default and range)",
+            about: "rate of a server's housekeeping (redis.conf hz, its default and range)",
         },
     ],
     build,

@@ -28,7 +28,7 @@ pub(super) const CYCLICTEST: Workload = Workload {
             min: 0,
             max: 1_000_000_000,
             unit: "ns",
-            about: "by how much each further thread's interval is longer (cyclictest -d, its \
+            about: "increase of the interval from thread to thread (cyclictest -d, its \
                     default: 500 us)",
         },
     ],

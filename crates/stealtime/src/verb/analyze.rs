@@ -14,7 +14,7 @@ use crate::report::ReportTo;
 use crate::when::When;
 use crate::{input, output};
 
-/// Say where guest time went: exits, halts, steal, latencies, and what to look at
+/// Show where guest time goes: exits, halts, steal, latencies, and what to look at
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -45,7 +45,7 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     vcpu: Vec<u32>,
 
-    /// Only what happened on these host CPUs, such as 0-3,8 (repeat for more)
+    /// Only events on these host CPUs, such as 0-3,8 (repeat for more)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     cpu: Vec<CpuRange>,
 

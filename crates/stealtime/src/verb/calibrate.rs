@@ -23,9 +23,9 @@ use crate::output;
 /// Fit the parameters that published results' scenarios list under [[calibrate]].
 ///
 /// Each is fitted to one published figure of a machine without the mechanism; figures with it are
-/// refused. Values that are different are written to the scenario files, with the date, what is left
-/// between the figures, and how steep the figure is there; comments stay. reproduce has the scenarios
-/// built in: build it anew after a change. Exit status 1: --check has found a difference.
+/// refused. Changed values are written to the scenario files, and comments stay. Each value has the
+/// date, the rest of the error, and the slope of the figure. reproduce has the scenarios built in: build
+/// it anew after a change. Exit status 1: --check has found a difference.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -50,7 +50,7 @@ pub(crate) struct Calibrate {
     #[arg(long)]
     dry_run: bool,
 
-    /// How many runs at a time; without it, as many as there are CPUs
+    /// Runs at a time; without it, as many as there are CPUs
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 

@@ -16,10 +16,10 @@ use crate::error::CliError;
 use crate::output;
 use crate::report::quoted;
 
-/// Explore every interleaving of a protocol of the hypervisor's.
+/// Explore every interleaving of a protocol of the hypervisor crate.
 ///
-/// Without a variant all variants that must pass are explored. Exit status 1: a property is
-/// violated; the shortest path to it is shown, and with --keep-in written for --replay.
+/// Without a variant it explores all variants that must pass. Exit status 1: a property is violated.
+/// The output then shows the shortest path to the violation; --keep-in writes it for --replay.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,8 +36,8 @@ pub(crate) struct Check {
     #[arg(long, value_name = "V")]
     variant: Option<String>,
 
-    /// The agents around it: names of sets, and counts as NAME=NUMBER that each set gets, as a
-    /// list with commas (see --list); without it every set as it is
+    /// The agents around it, as a list with commas: names of sets, and counts NAME=NUMBER for each set
+    /// (see --list). Without it every set as it is
     #[arg(long, value_name = "LIST")]
     agents: Option<String>,
 
@@ -45,12 +45,12 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N")]
     bound: Option<u32>,
 
-    /// The memory for states, in MiB; what does not fit is left out, and the result says so
+    /// The memory for states, in MiB; the result says so if states do not fit
     #[arg(long, value_name = "MIB", default_value_t = 3072,
           value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     memory: u64,
 
-    /// Show what a file says that a failed check has written
+    /// Show the path in a file of a failed check
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["protocol", "variant", "agents", "bound", "memory", "keep_in"])]
     replay: Option<PathBuf>,

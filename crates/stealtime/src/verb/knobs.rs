@@ -19,7 +19,7 @@ Examples:
   stealtime knobs --workloads redis
   stealtime knobs --format json")]
 pub(crate) struct Knobs {
-    /// Only knobs (or workloads) whose names have this in them
+    /// Only knobs (or workloads) with this text in their names
     #[arg(value_name = "PART")]
     part: Option<String>,
 

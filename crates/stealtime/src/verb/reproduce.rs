@@ -41,11 +41,11 @@ pub(crate) struct Reproduce {
     #[arg(long)]
     quick: bool,
 
-    /// How far a figure may be off, in percent of what was published
+    /// Largest error of a figure, in percent of the published value
     #[arg(long, value_name = "PERCENT", default_value_t = 25.0, value_parser = percent)]
     tolerance: f64,
 
-    /// How many runs at a time; without it, as many as there are CPUs
+    /// Runs at a time; without it, as many as there are CPUs
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 

@@ -27,19 +27,19 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "KNOB=VALUE")]
     pub(super) set: Vec<String>,
 
-    /// Only these variants of the scenario; the first one in the file is what others are compared with
+    /// Only these variants of the scenario. All are compared with the first one in the file
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     variant: Vec<String>,
 
-    /// How many seeds, instead of those of the scenario
+    /// Number of seeds, instead of the scenario's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SEEDS as u64))]
     pub(super) seeds: Option<u64>,
 
-    /// How long each run is measured, such as 500ms or 10s, instead of what the scenario says
+    /// Measured time of each run, such as 500ms or 10s, instead of the scenario's
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<u64>,
 
-    /// How many runs at a time; without it, as many as there are CPUs
+    /// Runs at a time; without it, as many as there are CPUs
     #[arg(long, visible_alias = "threads", value_name = "N")]
     jobs: Option<NonZeroUsize>,
 }

@@ -23,8 +23,8 @@ use crate::report::ReportTo;
 
 /// Run a scenario's variants on the simulated host, side by side.
 ///
-/// Each variant runs with every seed; what they differ in is shown with 95% confidence intervals.
-/// Ctrl-C ends the runs and shows what was finished.
+/// Each variant runs with every seed. The output has their differences, with 95% confidence
+/// intervals. Ctrl-C ends the runs and shows the finished ones.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +45,7 @@ pub(crate) struct Simulate {
     #[command(flatten)]
     report: ReportTo,
 
-    /// Say how fast the simulation was
+    /// Show the speed of the simulation
     #[arg(long)]
     stats: bool,
 
@@ -53,7 +53,7 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// Draw what CPUs did in so much time after the warm-up, such as 5ms, in one more run
+    /// Draw the CPUs' tasks for this time after the warm-up, such as 5ms, in one more run
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["json", "format"])]
     timeline: Option<u64>,
 

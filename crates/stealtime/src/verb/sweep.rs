@@ -25,8 +25,8 @@ const MANY: u64 = 1_000_000;
 /// Run a grid of knobs, sizes, machines, variants and seeds on all cores, to Parquet.
 ///
 /// The grid is every combination of the values of each --vary, of the scenario's variants and seeds.
-/// What is finished is kept in a folder: stopped or killed at any moment, the same command goes on,
-/// and the results are the same bytes.
+/// A folder keeps finished runs. After a stop at any moment, the same command resumes, and the results
+/// are the same bytes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +49,7 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 
-    /// Throw away what the folder has of this or another sweep, and begin again
+    /// Delete the results of this or another sweep in the folder, and begin again
     #[arg(long)]
     restart: bool,
 

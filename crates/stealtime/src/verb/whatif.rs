@@ -33,12 +33,11 @@ const FEW: f64 = 200.0;
 /// Most bytes of a file about the host: a larger one is a recording given by mistake.
 const MOST_OF_HOST: u64 = 1 << 20;
 
-/// Replay a recording on a simulated host, as it was and with knobs changed.
+/// Replay a recording on a simulated host, as recorded and with knobs changed.
 ///
-/// What each vCPU and each other task did becomes its demand: computing, and waits for what others
-/// do or for timers. First comes how close the replay is to the recording under the knobs that were
-/// set; then what each variant changes, with 95% confidence intervals over replays in which what
-/// the recording does not tell was moved by chance.
+/// Each task's computing and its waits for tasks and timers become its demand. The output begins with
+/// the distance between the replay as recorded and the recording. The effects of each variant follow,
+/// with 95% confidence intervals over several replays. Chance moves what the recording leaves open.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -66,25 +65,25 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "KNOB=A,B,C…")]
     vary: Vec<String>,
 
-    /// Let a vCPU, all of a VM, or other tasks (task:NAME, task:TID) run on these CPUs only: 0,2-3;
+    /// Bind a vCPU, all of a VM, or other tasks (task:NAME, task:TID) to these CPUs: 0,2-3.
     /// `VM=1:1 0-3` gives each vCPU one of them in turn (repeat for several)
     #[arg(long, value_name = "VM[/VCPU]=CPUS")]
     pin: Vec<String>,
 
-    /// Try the changes that what `analyze` finds gives reason for, on top of --set and --pin, and rank
-    /// them by guest time given back
+    /// Try the changes that the findings of `analyze` suggest, on top of --set and --pin, and rank them
+    /// by guest time given back
     #[arg(long, conflicts_with = "vary")]
     auto: bool,
 
-    /// What the recorded host had: lines KEY = VALUE of knobs, `groups` (VMs in cgroups of their
-    /// own: true, false), `vcpu_cgroups` (in them each vCPU in one of its own, as libvirt lays them
-    /// out: true, false), `balanced` (guests give idle vCPUs what others have to do: true, false) and
-    /// `placement` (recorded, simulated)
+    /// Settings of the recorded host, as lines KEY = VALUE: knobs, and four more keys. `groups`: VMs in
+    /// cgroups of their own (true, false). `vcpu_cgroups`: each vCPU in a cgroup of its own below, as
+    /// libvirt has it (true, false). `balanced`: guests move work to idle vCPUs (true, false).
+    /// `placement`: recorded, simulated
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
 
-    /// Write the recording, its replay and each variant's as one Perfetto trace, under each other; into
-    /// a folder (there already, or ending in `/`) also each replay as a trace.dat. Of --auto the best
+    /// Write the recording, its replay and those of the variants as one Perfetto trace; of --auto the
+    /// best. Into a folder (existing, or ending in `/`) also each replay as a trace.dat
     #[arg(long, value_name = "FILE|DIR")]
     export: Option<PathBuf>,
 
@@ -96,12 +95,12 @@ pub(crate) struct WhatIf {
     #[arg(long)]
     yes: bool,
 
-    /// How many replays at a time; without it, as many as there are CPUs
+    /// Replays at a time; without it, as many as there are CPUs
     #[arg(long, value_name = "N", visible_alias = "threads")]
     jobs: Option<NonZeroUsize>,
 
-    /// A recording made after the change was really made: what was predicted beside what was seen (repeat
-    /// for several; how far they differ is the spread)
+    /// A recording made with the change: prints predicted next to seen values (repeat for several: their
+    /// differences are the spread)
     #[arg(long, value_name = "TRACE", conflicts_with_all = ["vary", "auto", "self_test"])]
     seen: Vec<PathBuf>,
 
@@ -109,13 +108,13 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "TRACE", requires = "seen")]
     again: Vec<PathBuf>,
 
-    /// Print how close replays are for each recording below this directory, and nothing else
+    /// Print the error of the replay of each recording below this directory, and nothing else
     #[arg(long, value_name = "DIR",
         conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report", "asked_seeds", "jobs",
             "yes"])]
     self_test: Option<PathBuf>,
 
-    /// The TSC's frequency in kHz, for a recording whose clock is x86-tsc
+    /// The TSC's frequency in kHz, for a recording with the clock x86-tsc
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     tsc_khz: Option<u64>,
 

@@ -6,7 +6,7 @@ use guest_clock::doctor::{Checkup, examine};
 use super::Shown;
 use crate::error::CliError;
 
-/// What this host's KVM offers to guests' clocks, and what that means
+/// What KVM on this host offers for guest clocks, and what follows for restores
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

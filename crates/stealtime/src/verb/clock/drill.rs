@@ -22,41 +22,40 @@ Examples:
   stealtime clock drill --device fake --times 10000
   stealtime clock drill --device fake --times 50 --between 1200000   # vCPUs come apart by value
 
-Exit status 1 if a restore by offset broke a promise: a step back, unequal vCPUs, an error beyond
-the stated bound. Ctrl-C ends the drill after the restore under way and shows what was measured,
-marked partial, with exit status 130.")]
+Exit status 1 if a restore by offset breaks a promise: a step back, unequal vCPUs, an error beyond
+the stated bound. Ctrl-C ends the drill after the current restore. It shows the measurements, marked
+partial, with exit status 130.")]
 pub(crate) struct Drill {
-    /// Where: the real device, or the same arithmetic on a host whose time passes by call
+    /// The real device, or the same arithmetic on a fake host, where each call takes a fixed time
     #[arg(long, value_enum, default_value_t = Where::Kvm)]
     device: Where,
 
-    /// How often, by each method
+    /// Saves and restores by each method
     #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     times: u32,
 
-    /// vCPUs of the guests: N, or FROM-TO to go round
+    /// vCPUs of the guests: N, or FROM-TO for each number in turn
     #[arg(long, default_value = "2-8", value_name = "N-M", value_parser = span)]
     vcpus: (usize, usize),
 
-    /// Threads that take the CPU from the VMM's
+    /// Threads that compete with the VMM's for a CPU
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1024))]
     load: u16,
 
-    /// The VMM's thread loses up to this many microseconds before it writes, at random
+    /// Largest delay of the VMM's thread ahead of its writes, in microseconds, at random
     #[arg(long, default_value_t = 1000, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
     delay: u64,
 
-    /// It loses this many microseconds between one vCPU's write and the next, by either method;
-    /// without it, by value at random, up to an eighth of --delay. KVM takes a value for that of
-    /// the vCPU before if it comes within a second
+    /// Delay between the writes of two vCPUs, in microseconds, by either method. Without it, by value
+    /// only: at random, up to an eighth of --delay. KVM takes values within a second for equal
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
     between: Option<u64>,
 
-    /// How often each vCPU reads both clocks, before and after
+    /// Readings of both clocks by each vCPU, on both sides of the move
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
-    /// Of chance
+    /// The seed of the random delays
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 

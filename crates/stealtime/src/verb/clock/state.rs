@@ -14,7 +14,7 @@ use super::{Shown, clock_error};
 use crate::error::CliError;
 use crate::output;
 
-/// Save the clocks of a small guest of our own, as a state file to test a VMM with
+/// Save the clocks of a small test guest, as a state file to test a VMM with
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,8 +22,8 @@ Examples:
   stealtime clock save --vcpus 8 --form binary state.bin
   stealtime clock save --json state.json     # the file, and on standard output what is in it
 
-KVM lets only the process that made a VM ask for its clocks, so a running VMM's cannot be saved from
-outside: call the library from it.")]
+KVM gives a VM's clocks only to the process that made the VM. So a VMM saves them itself: call the
+library from it.")]
 pub(crate) struct Save {
     /// Where to; `-` is standard output
     file: PathBuf,
@@ -100,7 +100,7 @@ impl Save {
     }
 }
 
-/// Check a state file, restore it into a small guest of our own, and say what was done
+/// Check a state file, restore it into a small test guest, and report the result
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -109,20 +109,20 @@ Examples:
   stealtime clock restore --json state.json
   stealtime clock restore --policy at-most --limit 5000000000 --accept-inexact state.json
 
-Reads either form, checked as hostile input. Exit status 2 with the reason if it was refused.")]
+Reads either form, checked as hostile input. Exit status 2 with the reason if it is refused.")]
 pub(crate) struct Restore {
     /// The state; `-` is standard input
     file: PathBuf,
 
-    /// What guest time does over the pause
+    /// Guest time over the pause
     #[arg(long, value_enum, default_value_t = Pause::Elapsed)]
     policy: Pause,
 
-    /// In ns: with `at-most`, how far guest time may advance; with `elapsed`, what is refused
+    /// In ns: with `at-most` the largest advance of guest time; with `elapsed` longer ones are refused
     #[arg(long, value_name = "NS")]
     limit: Option<u64>,
 
-    /// Restore with a stated bound where exactness cannot be had
+    /// Restore with a stated bound where an exact restore is impossible
     #[arg(long)]
     accept_inexact: bool,
 
@@ -138,9 +138,9 @@ pub(crate) struct Restore {
 enum Pause {
     /// It stands still
     Stopped,
-    /// It advances by what has passed
+    /// It advances by the length of the pause
     Elapsed,
-    /// It advances by what has passed, up to the limit
+    /// It advances by the length of the pause, up to the limit
     AtMost,
 }
 
