@@ -18,7 +18,7 @@ use crate::recording::{RecordedTask, Recording};
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
 
-/// The knobs that the recording tells, and defaults for the others.
+/// The knobs that the recording shows, and defaults for the others.
 #[must_use]
 pub fn knobs(recording: &Recording) -> Knobs {
     let mut knobs = Knobs::default();
@@ -29,7 +29,8 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if let Some(hz) = recording.hz {
         knobs.sched.hz = hz;
     }
-    knobs.sched.base_slice_ns = told_slice_ns(recording).or_else(|| slice_of_release(recording));
+    knobs.sched.base_slice_ns =
+        recorded_slice_ns(recording).or_else(|| slice_of_release(recording));
     if let Some(release) = recording.release {
         knobs.sched.features = release.features(knobs.sched.features);
         if !release.has_eevdf() {
@@ -52,7 +53,7 @@ pub fn knobs(recording: &Recording) -> Knobs {
     knobs
 }
 
-/// Has a host scheduled by CFS, without what it has of EEVDF alone.
+/// Makes a host schedule by CFS, without the features and the slice of EEVDF.
 pub fn to_cfs(sched: &mut SchedKnobs) {
     let usual = Features::LINUX_7_2;
     sched.features = Cfs::FEATURES.into_iter().fold(usual, |features, feature| {
@@ -66,31 +67,31 @@ pub fn to_cfs(sched: &mut SchedKnobs) {
     sched.cfs = Some(CfsKnobs::default());
 }
 
-/// Whether wakeups preempt who runs (`WAKEUP_PREEMPTION`).
+/// Whether wakeups preempt the current task (`WAKEUP_PREEMPTION`).
 #[must_use]
 pub fn wakeups_preempt(sched: &SchedKnobs) -> bool {
     sched.features.has(Feature::WakeupPreemption)
 }
 
-/// What slice timers are set for is known to within one in so many.
+/// Slices by timers are exact to one in so many: timers are set for the rest of a slice.
 const ONE_IN_EXACT: u64 = 50;
 
-/// What the recorded kernel sets `sched.base_slice_ns` to, if that is known and not what kernels of today do.
+/// The `sched.base_slice_ns` of the recorded kernel, in ns, if it is known and differs from 7.2.
 fn slice_of_release(recording: &Recording) -> Option<u64> {
     recording.release?.base_slice_ns(recording.cpus.max(1))
 }
 
-/// `sched.base_slice_ns`, if slice timers tell another one than the kernel sets for so many CPUs.
+/// `sched.base_slice_ns`, in ns, if slice timers show another one than the kernel sets for so many CPUs.
 #[must_use]
-pub fn told_slice_ns(recording: &Recording) -> Option<u64> {
-    let told = recording.slices.whole_ns()?;
-    let of_today = || weights::base_slice_ns(recording.cpus.max(1));
-    let usual = slice_of_release(recording).unwrap_or_else(of_today);
-    (told.abs_diff(usual) > usual / ONE_IN_EXACT).then_some(told)
+pub fn recorded_slice_ns(recording: &Recording) -> Option<u64> {
+    let recorded = recording.slices.whole_ns()?;
+    let current = || weights::base_slice_ns(recording.cpus.max(1));
+    let usual = slice_of_release(recording).unwrap_or_else(current);
+    (recorded.abs_diff(usual) > usual / ONE_IN_EXACT).then_some(recorded)
 }
 
-/// The slice of tasks that have none of their own, in ns: what `sched.base_slice_ns` says, or what
-/// the kernel sets for so many CPUs.
+/// The slice of tasks that have none of their own, in ns: `sched.base_slice_ns`, or the kernel's choice
+/// for so many CPUs.
 #[must_use]
 pub fn base_slice_ns(config: &Config) -> u64 {
     let cpus = config.host.topology.cpus();
@@ -104,29 +105,29 @@ pub fn is_bound(task: &RecordedTask) -> bool {
     task.ran_on.len() == 1 && task.moves.is_empty() && task.switches_in >= BOUND_FROM
 }
 
-/// What a replay assumes beyond knobs.
+/// The host of a replay, beyond knobs. As input of a fit, `None` leaves a field open.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assumed {
     /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
     pub groups: Option<bool>,
-    /// Whether those hold one for each vCPU and one for the VM's other threads, as libvirt lays them out;
+    /// Whether those hold one for each vCPU and one for the VM's other threads, as libvirt creates them;
     /// `None` is no.
     pub vcpu_groups: Option<bool>,
-    /// VMs, by index, that have a cgroup of their own beside tasks that have none. Those with a
-    /// limit have one anyway.
+    /// VMs, by index, that have a cgroup of their own next to tasks without. Those with a limit have one
+    /// in any case.
     pub own_group: BTreeSet<usize>,
     /// `cpu.weight` of VMs' cgroups, by index, where it is not the kernel's 100.
     pub weights: BTreeMap<usize, u32>,
-    /// Who says where tasks run; `None`: the simulated scheduler if they moved often.
+    /// What places tasks; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
-    /// Tasks that move as they did do at the times of the recording, so that at any time they are where they
-    /// were together; otherwise each does when it has done what it had done then.
+    /// Migrate at recorded wall times: keeps tasks that shared a CPU together. Otherwise each task migrates
+    /// at its recorded progress.
     pub timed_moves: bool,
-    /// Whether guests' schedulers give idle vCPUs what others have: [`Scripts::balanced`]; `None` is no.
+    /// Whether guests balance load between their vCPUs: [`Scripts::balanced`]; `None` is no.
     pub balanced: Option<bool>,
-    /// How the host preempts; `None`: as fits best. [`as_recorded`] goes by the knobs that it is given.
+    /// How the host preempts; `None`: as fits best. [`as_recorded`] reads the knobs instead.
     pub preempt: Option<Preempt>,
-    /// No two CPUs share a cache, as virtual machines have them whose CPUs are sockets.
+    /// No two CPUs share a cache, as in virtual machines whose CPUs are sockets.
     pub own_caches: bool,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
@@ -134,20 +135,20 @@ pub struct Assumed {
     pub task_pins: Vec<(i32, Vec<u32>)>,
 }
 
-/// Who says where tasks run.
+/// What places tasks on CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// They move as they did in the recording, and no more.
+    /// Their recorded migrations alone.
     Recorded,
     /// The simulated scheduler.
     Simulated,
 }
 
-/// Longest way of a wakeup through the kernel that is believed, in ns.
+/// The longest plausible path of a wakeup through the kernel, in ns. Longer ones are a stalled CPU's.
 const LONGEST_WAKE_NS: u64 = 1_000_000;
 
-/// From what ends a sleep to competing for a CPU, in ns. Wakeups on idle CPUs take that and more;
-/// where those on busy ones always wait for who is there, they tell.
+/// From the end of a sleep to competing for a CPU, in ns. Wakeups on idle CPUs take at least that. They are
+/// the bound where all wakeups on busy CPUs wait for the current task.
 #[must_use]
 pub fn wake_ns(recording: &Recording) -> u32 {
     let idle = recording.idle_wake_ns.unwrap_or(LONGEST_WAKE_NS);
@@ -163,12 +164,12 @@ pub fn vms(recording: &Recording) -> usize {
 }
 
 fn groups(recording: &Recording, assumed: &Assumed) -> Vec<Option<ScriptGroup>> {
-    let all = assumed.groups == Some(true);
+    let every_vm = assumed.groups == Some(true);
     let group = |vm| {
         let limit = recording.limits.get(&vm).copied();
-        let own = all || limit.is_some() || assumed.own_group.contains(&vm);
+        let has_own = every_vm || limit.is_some() || assumed.own_group.contains(&vm);
         let usual = ScriptGroup::default().cpu_weight;
-        own.then_some(ScriptGroup {
+        has_own.then_some(ScriptGroup {
             cpu_weight: assumed.weights.get(&vm).copied().unwrap_or(usual),
             cpu_max_ns: limit,
         })
@@ -179,7 +180,7 @@ fn groups(recording: &Recording, assumed: &Assumed) -> Vec<Option<ScriptGroup>> 
 /// With more moves than one in so many switches, tasks are placed by the simulated scheduler.
 const SELDOM: u64 = 50;
 
-/// Who says where tasks run if nobody asks for anything else.
+/// What places tasks unless it is stated or fitted.
 #[must_use]
 pub fn placement(recording: &Recording) -> Placement {
     if recording.migrations.saturating_mul(SELDOM) <= recording.switches {
@@ -189,11 +190,11 @@ pub fn placement(recording: &Recording) -> Placement {
     }
 }
 
-/// A host with the recording's CPUs on which its tasks do what they did.
+/// A host with the recording's CPUs, on which scripts replay its tasks.
 ///
-/// What switches, wakeups and interrupts cost is in the recorded times already, so that they cost
-/// nothing here; leaving idleness takes what it took in the recording. `seed` 0 keeps all times as
-/// recorded; others move those that the recording does not explain.
+/// Switches, wakeups and interrupts cost nothing: their costs are part of the recorded times. An idle CPU
+/// wakes in its recorded time. `seed` 0 keeps all times as recorded; others move those that the recording
+/// does not explain.
 #[must_use]
 pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed: u64) -> Config {
     let mut profile = Profile::generic();
@@ -208,14 +209,14 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         target_residency_ns: 0,
     }];
     let placement = assumed.placement.unwrap_or_else(|| placement(recording));
-    let kept = placement == Placement::Recorded;
+    let migrates = placement == Placement::Recorded;
     let affinity = Affinity {
         assumed,
         cpus: recording.cpus,
-        kept,
+        migrates,
     };
     let script = |task| script(task, affinity, seed);
-    // Where events were lost, not all ticks are known.
+    // With lost events not all ticks are known.
     let (tick_late, tick_phase_ns) = match recording.is_lossy {
         true => (Vec::new(), 0),
         false => (recording.tick_late.clone(), tick_phase_ns(recording)),
@@ -243,7 +244,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             idle_late: recording.idle_late.clone(),
             idle_called: recording.idle_called.clone(),
             poll_called: recording.poll_called.clone(),
-            // Not all moves are known then.
+            // With lost events not all moves are known.
             idle_takes: recording.is_lossy,
             gaps: recording.gaps.clone(),
             balanced: assumed.balanced == Some(true),
@@ -258,12 +259,12 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     }
 }
 
-/// When the first tick was due, in ns of the replay: the one that was least late tells.
+/// The due time of the first tick, in ns of the replay, by the tick that was least late.
 fn tick_phase_ns(recording: &Recording) -> u64 {
     let ticks = recording.tick_late.iter().flat_map(|cpu| cpu.0.iter());
-    let best = ticks.filter(|tick| tick.0 > 0).min_by_key(|tick| tick.1);
-    let best = best.map_or(0, |tick| tick.0);
-    best % (1_000_000_000 / u64::from(recording.hz.unwrap_or(250)))
+    let punctual = ticks.filter(|tick| tick.0 > 0).min_by_key(|tick| tick.1);
+    let due_ns = punctual.map_or(0, |tick| tick.0);
+    due_ns % (1_000_000_000 / u64::from(recording.hz.unwrap_or(250)))
 }
 
 fn topology(cpus: u32, own_caches: bool) -> Topology {
@@ -277,32 +278,32 @@ fn topology(cpus: u32, own_caches: bool) -> Topology {
     }
 }
 
-/// What says where tasks may run.
+/// The CPUs that tasks may use.
 #[derive(Clone, Copy)]
 struct Affinity<'a> {
     assumed: &'a Assumed,
     /// CPUs of the host.
     cpus: u32,
-    /// Tasks keep their recorded moves.
-    kept: bool,
+    /// Tasks migrate as recorded.
+    migrates: bool,
 }
 
 fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfig {
     let Affinity {
         assumed,
         cpus,
-        kept,
+        migrates,
     } = affinity;
-    // The last one asked for holds.
+    // Of several pins the last one holds.
     let vcpu = assumed.pins.iter().rev();
     let vcpu = vcpu
         .filter(|pin| Some(pin.0) == task.vcpu)
         .map(|pin| &pin.1);
-    let other = assumed.task_pins.iter().rev();
-    let other = other.filter(|pin| task.vcpu.is_none() && pin.0 == task.tid);
-    // All CPUs are no change for a task that is not bound: it keeps its recorded moves.
+    let host_task = assumed.task_pins.iter().rev();
+    let host_task = host_task.filter(|pin| task.vcpu.is_none() && pin.0 == task.tid);
+    // A pin to all CPUs changes nothing for a task that is not bound: it keeps its recorded moves.
     let is_free = |pin: &Vec<u32>| !is_bound(task) && (0..cpus).all(|cpu| pin.contains(&cpu));
-    let pin = vcpu.chain(other.map(|pin| &pin.1)).next();
+    let pin = vcpu.chain(host_task.map(|pin| &pin.1)).next();
     let pin = pin.filter(|pin| !is_free(pin));
     let cpus = match pin {
         Some(pin) => pin.clone(),
@@ -325,7 +326,7 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
         alarm_ns: task.alarm_ns,
         ticks: task.ticks,
         // A pinned task may be balanced within its CPUs.
-        moves: match kept && pin.is_none_or(|pin| pin.len() == 1) {
+        moves: match migrates && pin.is_none_or(|pin| pin.len() == 1) {
             true if assumed.timed_moves => Moves::Times(task.moves.clone()),
             true => Moves::Steps,
             false => Moves::Scheduler,

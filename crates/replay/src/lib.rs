@@ -11,13 +11,13 @@ mod decisions;
 mod export;
 mod extract;
 mod finish;
+pub mod fit;
 pub mod host;
 mod jitter;
 #[cfg(test)]
 #[path = "tests/kinds.rs"]
 mod kinds;
 mod lost;
-mod nearest;
 mod observe;
 mod polling;
 pub mod predict;
@@ -33,7 +33,6 @@ mod timers;
 mod vmm_threads;
 mod wake;
 mod watch;
-mod weights;
 
 pub use decisions::Decisions;
 pub use export::export_events;

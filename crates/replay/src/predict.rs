@@ -12,8 +12,6 @@ use crate::decisions::Decisions;
 use crate::recording::{RecordedTask, Recording};
 use crate::slices::{SliceTimers, Watch};
 
-pub use crate::nearest::nearest;
-
 /// A vCPU's time and events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VcpuTimes {
@@ -27,23 +25,24 @@ pub struct VcpuTimes {
     pub ready_ns: u64,
     /// Asleep, in ns: halted, or blocked in the host.
     pub halted_ns: u64,
-    /// Of the span, in ns: what it did is not known, as events were lost. A replay waits there.
+    /// Of the span, in ns: unknown, because events were lost. A replay waits there.
     pub unknown_ns: u64,
     /// Polling in halts, in ns.
     pub poll_ns: u64,
-    /// On a CPU in halts, in ns: polling, going to sleep and coming back. Of a recording polling alone.
+    /// On a CPU in halts, in ns: polling, going to sleep and coming back. Of a recording: polling alone.
     pub in_halts_ns: u64,
     /// Exits by reason.
     pub exits: BTreeMap<ExitReason, u64>,
     /// Latencies of its wakeups in ns, the shortest first.
     pub wakeups: Vec<u64>,
-    /// What it did of what it did in the recording, in permille; more than 1000 if it got further.
+    /// Its work as a share of the recorded work, in permille; above 1000 if it got further.
     pub done_permille: u64,
 }
 
 impl VcpuTimes {
-    /// Time of which the recording says what it did, in ns.
-    pub(crate) const fn known_ns(&self) -> u64 {
+    /// Time in a known state, in ns.
+    #[must_use]
+    pub const fn known_ns(&self) -> u64 {
         self.run_ns + self.ready_ns + self.halted_ns
     }
 }
@@ -53,11 +52,11 @@ impl VcpuTimes {
 pub struct Times {
     /// The vCPUs.
     pub vcpus: Vec<VcpuTimes>,
-    /// Tasks that are no vCPUs: VMMs' other threads, tasks of the host and of its kernel.
+    /// Tasks that are no vCPUs: VMMs' other threads, tasks of the host, kernel threads.
     pub others: OtherTimes,
-    /// For how long slice timers were set.
+    /// The times that slice timers are set for.
     pub slices: SliceTimers,
-    /// What was decided at wakeups.
+    /// Decisions at wakeups on busy CPUs.
     pub decisions: Decisions,
 }
 
@@ -70,7 +69,7 @@ pub struct OtherTimes {
     pub ready_ns: u64,
 }
 
-/// What the recording says.
+/// The recording itself, in the quantities of a replay.
 #[must_use]
 pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
     let time_of = |tid: i32, (vm, vcpu): (usize, u32)| {
@@ -87,7 +86,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             run_ns: time.on_cpu_ns,
             ready_ns: time.preempted_ns + time.wake_wait_ns,
             halted_ns: time.halt_ns,
-            // What was before its first sign is no part of its life in a replay either.
+            // In a replay too it begins with its first sign.
             unknown_ns: match task.begins {
                 Some(begins) if !begins.is_seen => time.unknown_ns.saturating_sub(begins.at_ns),
                 _ => time.unknown_ns,
@@ -105,7 +104,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             Step::Run { ns, .. } => ns,
             _ => 0,
         });
-        // Sums of tasks of a recording that says that it lasted for centuries may not fit.
+        // A damaged recording may claim centuries: sums saturate.
         others.run_ns = computed.fold(others.run_ns, u64::saturating_add);
         let ready = recording.wakeups.ready_ns.get(&task.tid);
         others.ready_ns = others.ready_ns.saturating_add(ready.copied().unwrap_or(0));
@@ -118,7 +117,7 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
     }
 }
 
-/// Replays on this host, which [`crate::host::as_recorded`] has made of the recording.
+/// Replays a recording on a host of [`crate::host::as_recorded`].
 ///
 /// # Errors
 ///
@@ -143,7 +142,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
                 .iter()
                 .map(|ns| ns + u64::from(config.scripts.wake_ns))
                 .collect(),
-            done_permille: done(task, script),
+            done_permille: done_permille(task, script),
         })
     };
     let vcpus = scripts.clone().filter(|pair| pair.0.vcpu.is_some());
@@ -161,28 +160,14 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     })
 }
 
-/// How far a replay is from the recording in all: the time of each vCPU that it has otherwise, and the
-/// work that it has more or less of, in ns. A guest may run as long and get less done, where it wakes
-/// for timers meanwhile.
-pub(crate) fn misfit_ns(recorded: &Times, replayed: &Times) -> u64 {
-    let pairs = recorded.vcpus.iter().zip(&replayed.vcpus);
-    let of_vcpu = |(was, is): (&VcpuTimes, &VcpuTimes)| {
-        let work = u128::from(was.run_ns.saturating_sub(was.poll_ns));
-        let permille = is.done_permille.abs_diff(was.done_permille);
-        let undone = work * u128::from(permille) / 1000;
-        times_off(was, is).iter().sum::<u64>() + u64::try_from(undone).unwrap_or(u64::MAX)
-    };
-    pairs.map(of_vcpu).sum()
-}
-
-/// |replayed - recorded| of running, ready and halted time, in ns. Where the recording knows nothing, the
-/// replay waits.
-fn times_off(was: &VcpuTimes, is: &VcpuTimes) -> [u64; 3] {
+/// |replayed - recorded| of running, ready and halted time, in ns. The replay waits in gaps of the recording,
+/// so its halted time counts without them.
+pub(crate) fn time_errors(recorded: &VcpuTimes, replayed: &VcpuTimes) -> [u64; 3] {
+    let halted_ns = replayed.halted_ns.saturating_sub(recorded.unknown_ns);
     [
-        was.run_ns.abs_diff(is.run_ns),
-        was.ready_ns.abs_diff(is.ready_ns),
-        was.halted_ns
-            .abs_diff(is.halted_ns.saturating_sub(was.unknown_ns)),
+        recorded.run_ns.abs_diff(replayed.run_ns),
+        recorded.ready_ns.abs_diff(replayed.ready_ns),
+        recorded.halted_ns.abs_diff(halted_ns),
     ]
 }
 
@@ -200,18 +185,18 @@ fn compute_ns(steps: &[Step]) -> u128 {
     runs.sum()
 }
 
-/// What a script did of what its task did in the recording, in permille of the CPU time.
-fn done(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
-    let all = compute_ns(&task.steps);
-    let done = match task.then {
-        // It has nothing but steps of computing, and goes on with that when they are done.
+/// The CPU time of a script's completed steps, in permille of the task's recorded one.
+fn done_permille(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
+    let whole = compute_ns(&task.steps);
+    let completed = match task.then {
+        // It has steps of computing alone, and computes on after them.
         Then::Compute => u128::from(script.books.run_ns) * 1000,
         Then::End | Then::Repeat => {
             let part = compute_ns(task.steps.get(..script.steps).unwrap_or(&task.steps));
-            u128::from(script.passes) * all * 1000 + part * 1000
+            u128::from(script.passes) * whole * 1000 + part * 1000
         }
     };
-    u64::try_from(done.checked_div(all).unwrap_or(1000)).unwrap_or(u64::MAX)
+    u64::try_from(completed.checked_div(whole).unwrap_or(1000)).unwrap_or(u64::MAX)
 }
 
 fn all_exits(task: &RecordedTask) -> BTreeMap<ExitReason, u64> {
@@ -224,16 +209,15 @@ fn all_exits(task: &RecordedTask) -> BTreeMap<ExitReason, u64> {
 
 /// Exits of a script.
 ///
-/// What comes after all of its steps was not recorded: that it is what the recording began with is as good as
-/// anything for the time it takes, but a reason may be most of a burst there. It has as many exits as the
-/// recording for as much work.
+/// After its last step a script repeats the recording. That is good enough for times, but its first exits
+/// may be a burst of one reason. So repeated work has exits at the average rate of the recording.
 fn exits_until(task: &RecordedTask, script: &ScriptOutcome) -> BTreeMap<ExitReason, u64> {
     if script.passes > 0 || script.steps >= task.steps.len() {
         let mut exits = all_exits(task);
-        let more = done(task, script).saturating_sub(1000);
+        let permille = done_permille(task, script).saturating_sub(1000);
         exits
             .values_mut()
-            .for_each(|n| *n += (*n * more + 500) / 1000);
+            .for_each(|n| *n += (*n * permille + 500) / 1000);
         return exits;
     }
     let mut exits = BTreeMap::new();
@@ -266,12 +250,12 @@ impl Errors {
     pub fn between(recorded: &Times, replayed: &Times, span_ns: u64) -> Self {
         let mut of_span_ppm = Vec::new();
         let mut exits: BTreeMap<ExitReason, (u64, u64)> = BTreeMap::new();
-        for (was, is) in recorded.vcpus.iter().zip(&replayed.vcpus) {
-            of_span_ppm.extend(times_off(was, is).map(|off| ppm(off, span_ns)));
-            for (&reason, n) in &was.exits {
+        for (past, replay) in recorded.vcpus.iter().zip(&replayed.vcpus) {
+            of_span_ppm.extend(time_errors(past, replay).map(|ns| ppm(ns, span_ns)));
+            for (&reason, n) in &past.exits {
                 exits.entry(reason).or_default().0 += n;
             }
-            for (&reason, n) in &is.exits {
+            for (&reason, n) in &replay.exits {
                 exits.entry(reason).or_default().1 += n;
             }
         }
@@ -288,9 +272,9 @@ impl Errors {
     /// The value below which so many percent of the vCPUs' times are, in ppm of the span.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> u64 {
-        let at = self.of_span_ppm.len() * percent / 100;
+        let rank = self.of_span_ppm.len() * percent / 100;
         let last = self.of_span_ppm.len().saturating_sub(1);
-        self.of_span_ppm.get(at.min(last)).copied().unwrap_or(0)
+        self.of_span_ppm.get(rank.min(last)).copied().unwrap_or(0)
     }
 
     /// The largest error of an exit reason's count, in ppm.

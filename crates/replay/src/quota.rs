@@ -1,56 +1,58 @@
-//! Limits (`cpu.max`) of VMs: who stands still until a period's timer, and then goes on.
+//! Limits (`cpu.max`) of VMs, by vCPUs that stop until the timer of a period.
 //!
-//! A VM that is stopped in most periods has a limit. One that is stopped now and then has one where that is
-//! the only explanation: it waited though its own CPU was idle, it went on with the period's timer, it had
-//! run for as long as in the other periods in which it was stopped, and it has run for longer in none.
+//! A VM that stops in most periods has a limit. One that seldom stops has one if nothing else explains it:
+//!
+//! - it waits although its own CPU is idle;
+//! - it continues with the period's timer;
+//! - it runs for equally long in each period in which it stops, and for longer in none.
 
 use std::collections::BTreeMap;
 
-/// The function of the timer that hands out runtime.
+/// The function of the timer that refills runtime.
 pub(crate) const PERIOD_TIMER: &str = "sched_cfs_period_timer";
-/// A VM that is stopped has not run for so long when its period is over, in ns.
+/// A stopped VM has not run for so long at the end of its period, in ns: shorter waits are preemption.
 const STOPPED_NS: u64 = 3_000_000;
-/// It runs again within this time, in ns.
+/// It runs again within this time of the timer, in ns.
 const RESUMED_NS: u64 = 3_000_000;
-/// So many periods in which it was stopped make a limit; fewer are chance.
+/// So many stopped periods make a limit; fewer are chance.
 const LEAST: usize = 5;
-/// Where nothing else explains it, so many do.
+/// So many do where nothing else explains them.
 const LEAST_SURE: usize = 3;
-/// Of so many periods that end with a VM stopped, one at least stops it while it runs.
+/// Of so many stopped periods at least one stops the VM while it runs.
 const TAKEN: usize = 4;
-/// What a CPU keeps of a period's runtime for the next one, or takes beyond it and is behind by in the next,
-/// is less than this, in ns: a slice (`sysctl_sched_cfs_bandwidth_slice`).
+/// The runtime that a CPU carries over to the next period, or overdraws, is less than this, in ns: a slice
+/// (`sysctl_sched_cfs_bandwidth_slice`).
 const SLICE_NS: u64 = 5_000_000;
 
 /// A VM at the end of a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AtEnd {
-    /// What its vCPUs have run so far, in ns.
+    /// CPU time of its vCPUs so far, in ns.
     pub(crate) ran_ns: u64,
-    /// One of them could run, none does.
+    /// One of them is runnable, none runs.
     pub(crate) waits: bool,
-    /// One of them could run, and was not woken: its CPU was taken from it.
+    /// One of them is runnable without a wakeup: it was preempted.
     pub(crate) taken: bool,
-    /// One of them could run, and its CPU is idle.
+    /// One of them is runnable, and its CPU is idle.
     pub(crate) idle: bool,
-    /// When one ran last.
+    /// The last time at which one ran, in ns.
     pub(crate) last_ran: u64,
-    /// How many there are.
+    /// Their number.
     pub(crate) vcpus: u64,
 }
 
 /// A period of a timer, and a VM.
 #[derive(Clone, Copy, Debug)]
 struct Period {
-    /// From the timer's expiry before to this one, in ns.
+    /// From the timer's last expiry to this one, in ns.
     ns: u64,
-    /// What was run in it, in ns.
+    /// CPU time of the VM in it, in ns.
     ran_ns: u64,
-    /// The VM was stopped at its end.
+    /// The VM is stopped at its end.
     stopped: bool,
-    /// While it ran.
+    /// It stopped while it ran.
     taken: bool,
-    /// Nothing but a limit explains that.
+    /// Nothing but a limit explains the stop.
     for_sure: bool,
 }
 
@@ -60,27 +62,27 @@ struct Periods {
     before: Option<(u64, u64)>,
     seen: Vec<Period>,
     vcpus: u64,
-    /// The last period is over, and the VM has not run since.
+    /// The end of the last period, while the VM has not run since.
     open: Option<u64>,
 }
 
 impl Periods {
-    /// The VM runs: it was stopped for sure at most if it does at once.
+    /// The VM runs. A stop by a limit ends at once with the timer.
     fn runs(&mut self, now: u64) {
-        if let (Some(over), Some(last)) = (self.open.take(), self.seen.last_mut()) {
-            last.for_sure &= now.saturating_sub(over) <= RESUMED_NS;
+        if let (Some(end), Some(last)) = (self.open.take(), self.seen.last_mut()) {
+            last.for_sure &= now.saturating_sub(end) <= RESUMED_NS;
         }
     }
 
-    /// What was run in periods in which the VM was stopped, if that makes a limit.
+    /// The CPU time in stopped periods, in ns, if it is a limit.
     fn limited(&self, period_ns: u64) -> Option<u64> {
-        let used = |of: fn(&Period) -> bool| {
-            let some = self.seen.iter().filter(|&period| of(period));
-            some.map(|period| period.ran_ns).collect::<Vec<u64>>()
+        let used = |selects: fn(&Period) -> bool| {
+            let periods = self.seen.iter().filter(|&period| selects(period));
+            periods.map(|period| period.ran_ns).collect::<Vec<u64>>()
         };
         let stopped = used(|period| period.stopped);
-        // A limit stops threads that run, and besides some as they are woken (`check_enqueue_throttle`).
-        // A VM whose waits mostly begin with wakeups waits for something else.
+        // A limit stops running threads, and some at their wakeup (`check_enqueue_throttle`). A VM whose
+        // waits mostly begin with wakeups waits for something else.
         if used(|period| period.taken).len() * TAKEN < stopped.len() {
             return None;
         }
@@ -89,16 +91,16 @@ impl Periods {
         }
         let sure = used(|period| period.for_sure);
         let quota = median(sure.clone()).filter(|_| sure.len() >= LEAST_SURE)?;
-        // More than all could have used stops nobody.
-        let kept = (2 * SLICE_NS).min(quota / 4).saturating_mul(self.vcpus);
-        let same = sure
+        // Each vCPU's CPU carries up to two slices, and no more than a quarter of the quota.
+        let carried = (2 * SLICE_NS).min(quota / 4).saturating_mul(self.vcpus);
+        let equal = sure
             .iter()
-            .filter(|ran| ran.abs_diff(quota) <= kept)
+            .filter(|ran| ran.abs_diff(quota) <= carried)
             .count();
         let whole = |period: &&Period| period.ns < period_ns.saturating_add(period_ns / 2);
         let mut whole = self.seen.iter().filter(whole);
-        let most = whole.all(|period| period.ran_ns <= quota.saturating_add(kept));
-        (same * 10 >= sure.len() * 9 && most).then_some(quota)
+        let never_longer = whole.all(|period| period.ran_ns <= quota.saturating_add(carried));
+        (equal * 10 >= sure.len() * 9 && never_longer).then_some(quota)
     }
 }
 
@@ -111,40 +113,40 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// A period is over.
+    /// A period ends.
     pub(crate) fn period_over(&mut self, hrtimer: u64, now: u64, vms: &BTreeMap<usize, AtEnd>) {
         let timer = self.timers.entry(hrtimer).or_insert((now, Vec::new()));
         if now > timer.0 {
             timer.1.push(now - timer.0);
         }
         timer.0 = now;
-        for (&vm, at) in vms {
+        for (&vm, state) in vms {
             let periods = self.by_vm.entry((hrtimer, vm)).or_default();
-            periods.vcpus = at.vcpus;
-            // It has not run in the whole period before.
+            periods.vcpus = state.vcpus;
+            // If the last stop is still open, the VM has not run in this whole period.
             periods.runs(now);
-            if let Some((before, began)) = periods.before.replace((at.ran_ns, now)) {
-                let stopped = at.waits && now.saturating_sub(at.last_ran) >= STOPPED_NS;
+            if let Some((ran_ns, began)) = periods.before.replace((state.ran_ns, now)) {
+                let stopped = state.waits && now.saturating_sub(state.last_ran) >= STOPPED_NS;
                 periods.seen.push(Period {
                     ns: now - began,
-                    ran_ns: at.ran_ns.saturating_sub(before),
+                    ran_ns: state.ran_ns.saturating_sub(ran_ns),
                     stopped,
-                    taken: stopped && at.taken,
-                    for_sure: stopped && at.idle,
+                    taken: stopped && state.taken,
+                    for_sure: stopped && state.idle,
                 });
-                periods.open = (stopped && at.idle).then_some(now);
+                periods.open = (stopped && state.idle).then_some(now);
             }
         }
     }
 
     /// A vCPU of this VM gets a CPU.
     pub(crate) fn runs(&mut self, vm: usize, now: u64) {
-        for (_, periods) in self.by_vm.iter_mut().filter(|of| of.0.1 == vm) {
+        for (_, periods) in self.by_vm.iter_mut().filter(|entry| entry.0.1 == vm) {
             periods.runs(now);
         }
     }
 
-    /// Events were lost: what was run in this period is not known.
+    /// Events were lost: the CPU time of this period is unknown.
     pub(crate) fn lost(&mut self) {
         for periods in self.by_vm.values_mut() {
             periods.before = None;
@@ -163,7 +165,7 @@ impl Quotas {
             let Some(quota) = periods.limited(period) else {
                 continue;
             };
-            // Both are set in us, and mostly in ms; timers are late by less.
+            // The kernel takes us, administrators mostly set ms; timers are late by less.
             let rounded = |ns: u64| ns.saturating_add(500_000) / 1_000_000 * 1_000_000;
             limits.insert(vm, (rounded(quota).max(1_000_000), rounded(period)));
         }
@@ -172,7 +174,7 @@ impl Quotas {
     }
 }
 
-/// The period of a timer: while nobody needs runtime it does not expire, so that some distances are several
+/// The period of a timer. It does not expire while no group needs runtime, so some distances are several
 /// periods.
 fn period_of(mut distances: Vec<u64>) -> Option<u64> {
     distances.sort_unstable();

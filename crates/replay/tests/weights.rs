@@ -3,8 +3,9 @@
 mod common;
 
 use common::{host, record, replayed};
+use stealtime_replay::fit::fit;
 use stealtime_replay::host::Assumed;
-use stealtime_replay::predict::{Errors, nearest};
+use stealtime_replay::predict::Errors;
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
 
@@ -117,16 +118,17 @@ fn weights_that_are_told_are_not_fitted() {
             group.cpu_weight = told;
             Ok::<(), Fault>(())
         };
-        let (assumed, host, _) =
-            nearest(&recording, &was, &Assumed::default(), tell).expect("it can be replayed");
+        let fitted = fit(&recording, &was, &Assumed::default(), tell).expect("it can be replayed");
+        let assumed = &fitted.assumed;
         assert!(assumed.weights.is_empty(), "{told}: {assumed:?}");
-        assert_eq!(weight(&host, 1), Some(told));
+        assert!(fitted.weights_stated);
+        assert_eq!(weight(&fitted.config, 1), Some(told));
     }
     let told = Assumed {
         groups: Some(false),
         ..Assumed::default()
     };
     let untold = |_: &mut Config| Ok::<(), Fault>(());
-    let (assumed, host, _) = nearest(&recording, &was, &told, untold).expect("it can be replayed");
-    assert!(assumed.weights.is_empty() && weight(&host, 1).is_none());
+    let fitted = fit(&recording, &was, &told, untold).expect("it can be replayed");
+    assert!(fitted.assumed.weights.is_empty() && weight(&fitted.config, 1).is_none());
 }

@@ -94,7 +94,7 @@ fn slice(base: &Baseline) -> Option<String> {
         base.recorded.recording.release,
     ) {
         (true, _) => "as told".to_owned(),
-        (false, Some(release)) if host::told_slice_ns(&base.recorded.recording).is_none() => {
+        (false, Some(release)) if host::recorded_slice_ns(&base.recorded.recording).is_none() => {
             format!("as {release} sets it")
         }
         (false, _) => "as its slice timers show".to_owned(),

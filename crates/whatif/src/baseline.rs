@@ -51,16 +51,15 @@ impl Baseline {
         let configure = |config: &mut Config| -> Result<(), Error> {
             Ok(apply(config, facts.settings(), vms)?)
         };
-        let (assumed, config, replayed) =
-            predict::nearest(recording, &recorded.times, &assumed, configure)?;
+        let fitted = stealtime_replay::fit::fit(recording, &recorded.times, &assumed, configure)?;
         Ok(Self {
             recorded,
-            assumed,
+            assumed: fitted.assumed,
             preempt,
             groups_asked,
             facts,
-            config,
-            replayed,
+            config: fitted.config,
+            replayed: fitted.times,
         })
     }
 

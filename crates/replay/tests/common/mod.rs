@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use stealtime_analysis::{Analysis, Answers, Options};
 use stealtime_events::{Event, Names};
+use stealtime_replay::fit::fit;
 use stealtime_replay::host::Assumed;
-use stealtime_replay::predict::{Errors, Times, nearest, recorded};
+use stealtime_replay::predict::{Errors, Times, recorded};
 use stealtime_replay::{Extractor, Recording};
 use stealtime_simulator::config::{Config, HostConfig, Knobs, RunConfig, Topology, VmConfig};
 use stealtime_simulator::script::{Moves, ScriptConfig, Step, Then};
@@ -74,7 +75,8 @@ pub fn record(config: &Config) -> (Recording, Times) {
 /// A recording replayed as recorded: what was assumed, on which host, and the times.
 pub fn replayed(recording: &Recording, was: &Times) -> (Assumed, Config, Times) {
     let untold = |_: &mut Config| Ok::<(), Fault>(());
-    nearest(recording, was, &Assumed::default(), untold).expect("it can be replayed")
+    let fitted = fit(recording, was, &Assumed::default(), untold).expect("it can be replayed");
+    (fitted.assumed, fitted.config, fitted.times)
 }
 
 /// Errors of the replay of a simulated run.

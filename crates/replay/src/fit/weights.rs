@@ -1,8 +1,8 @@
-//! Weights (`cpu.weight`) of VMs' cgroups: what VMs get of the CPUs that they compete for shows them.
+//! Weights (`cpu.weight`) of VMs' cgroups, fitted to the CPU time that VMs get of contended CPUs.
 //!
-//! A replay with some weights says what those give; they are scaled by what the recording has otherwise,
-//! until it has nothing otherwise. So vCPUs that halt, CPUs that are shared by others, and groups that have
-//! vCPUs on several CPUs need no formula.
+//! A replay with some weights shows each VM's odds to run. Weights are scaled by the difference to the
+//! recorded odds, and replayed again, until the odds agree. This needs no formula for vCPUs that halt, for
+//! CPUs that other tasks share, or for groups with vCPUs on several CPUs.
 
 use std::collections::BTreeMap;
 
@@ -10,64 +10,65 @@ use stealtime_simulator::script::ScriptGroup;
 
 use crate::predict::Times;
 
-/// `cpu.weight` of a cgroup that nobody set one of, and the range that the kernel takes.
+/// `cpu.weight` of a new cgroup, and the range that the kernel accepts.
 const DEFAULT: f64 = 100.0;
 const RANGE: (f64, f64) = (1.0, ScriptGroup::MOST_WEIGHT as f64);
-/// A VM that waits for less than one in so many of all time has what it wants whatever its weight is.
+/// A VM that waits for less than one in so many of its time gets its demand with any weight.
 const ONE_IN_WAITING: u64 = 100;
-/// Weights that differ by less than this factor are taken for equal: demand is known no better.
+/// Weights that differ by less than this factor count as equal: demand is known no better.
 const NEAR: f64 = 1.25;
-/// Odds that are off by less than this factor are right.
+/// Odds that differ by less than this factor agree.
 const RIGHT: f64 = 1.06;
-/// No step changes a weight by more than this factor.
+/// No step changes a weight by more than this factor: odds far off are not linear in weights.
 const MOST: f64 = 4.0;
 
-/// Logarithms, by VM.
+/// Natural logarithms, by VM.
 type Logs = BTreeMap<usize, f64>;
 
-/// Weights on their way to what fits.
+/// The state of a fit between replays.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fit {
+pub(crate) struct WeightFit {
     logs: Logs,
-    /// What odds were off by before the last step, and how much of that the step was.
+    /// The errors of odds ahead of the last step, and the share of them that it was.
     last: Option<(Logs, f64)>,
 }
 
-impl Fit {
-    /// Goes on from weights with which this is the replay (at first: equal ones). Whether another replay is
-    /// needed.
+impl WeightFit {
+    /// Takes the replay with the weights so far (at first: equal ones). Whether another replay is needed.
     pub(crate) fn step(&mut self, recorded: &Times, replayed: &Times) -> bool {
-        let off = off(recorded, replayed);
-        let worst = off.values().fold(0.0, |worst: f64, ln| worst.max(ln.abs()));
+        let errors = odds_errors(recorded, replayed);
+        let worst = errors
+            .values()
+            .fold(0.0, |worst: f64, ln| worst.max(ln.abs()));
         let right = match self.last {
             Some(_) => RIGHT.ln(),
             None => NEAR.ln(),
         };
-        if off.len() < 2 || worst < right {
+        if errors.len() < 2 || worst < right {
             return false;
         }
         let gain = match &self.last {
-            // Where two compete for a CPU, the ratio of weights changes the odds of both.
+            // Where two compete for a CPU, the ratio of weights changes the odds of each.
             None => 0.5,
             Some((before, gain)) => {
-                let gone = 1.0 - product(&off, before) / product(before, before);
+                let gone = 1.0 - product(&errors, before) / product(before, before);
                 (gain / gone.max(0.1)).clamp(0.3, 2.0)
             }
         };
-        for (&vm, ln) in &off {
+        for (&vm, ln) in &errors {
             let step = (gain * ln).clamp(-MOST.ln(), MOST.ln());
             *self.logs.entry(vm).or_default() += step;
         }
-        self.last = Some((off, gain));
+        self.last = Some((errors, gain));
         true
     }
 
     /// The weights, by index of the VM, where they are not 100; with two digits. Only their ratios are known:
-    /// what most VMs have is 100, and the least of those that as many have. `snap`: those that are near to
-    /// that are it.
+    /// the most frequent weight is 100, and among equally frequent ones the least. With `snap` those near it
+    /// are 100 too.
     pub(crate) fn weights(&self, snap: bool) -> BTreeMap<usize, u32> {
         let is_near = |a: f64, b: f64| (a - b).abs() < NEAR.ln();
-        let near = |ln: f64| self.logs.values().filter(move |&&other| is_near(other, ln));
+        let near = |ln: f64| self.logs.values().filter(move |&&log| is_near(log, ln));
         let usual = self.logs.values().copied().max_by(|&a, &b| {
             let counts = near(a).count().cmp(&near(b).count());
             counts.then(b.total_cmp(&a))
@@ -86,20 +87,20 @@ impl Fit {
     }
 }
 
-/// By how much each VM's odds to run, and not to wait for a CPU, are better in the recording than in the
-/// replay: logarithms, around their mean, without VMs that hardly wait.
-fn off(recorded: &Times, replayed: &Times) -> Logs {
-    let (was, is) = (sums(recorded), sums(replayed));
+/// How much better each VM's odds to run, and not to wait for a CPU, are in the recording than in the replay:
+/// logarithms around their mean, without VMs that hardly wait.
+fn odds_errors(recorded: &Times, replayed: &Times) -> Logs {
+    let (recorded, replayed) = (sums(recorded), sums(replayed));
     let odds = |sums: &BTreeMap<usize, Sum>, vm: usize| {
         let sum = sums.get(&vm)?;
         let waits = sum.run_ns > 0 && sum.ready_ns > sum.all_ns / ONE_IN_WAITING;
         waits.then(|| (sum.run_ns as f64 / sum.ready_ns as f64).ln())
     };
-    let of_vm = |&vm: &usize| Some((vm, odds(&was, vm)? - odds(&is, vm)?));
-    let mut off: Logs = was.keys().filter_map(of_vm).collect();
-    let mean = off.values().sum::<f64>() / off.len().max(1) as f64;
-    off.values_mut().for_each(|ln| *ln -= mean);
-    off
+    let error = |&vm: &usize| Some((vm, odds(&recorded, vm)? - odds(&replayed, vm)?));
+    let mut errors: Logs = recorded.keys().filter_map(error).collect();
+    let mean = errors.values().sum::<f64>() / errors.len().max(1) as f64;
+    errors.values_mut().for_each(|ln| *ln -= mean);
+    errors
 }
 
 /// Time of a VM's vCPUs, in ns.
@@ -122,11 +123,13 @@ fn sums(times: &Times) -> BTreeMap<usize, Sum> {
 }
 
 fn product(a: &Logs, b: &Logs) -> f64 {
-    let of_vm = |(vm, a): (&usize, &f64)| a * b.get(vm).copied().unwrap_or(0.0);
-    a.iter().map(of_vm).sum()
+    let terms = a
+        .iter()
+        .map(|(vm, a)| a * b.get(vm).copied().unwrap_or(0.0));
+    terms.sum()
 }
 
-/// Rounded.
+/// Rounds to two digits.
 fn two_digits(value: f64) -> f64 {
     let unit = 10f64.powf((value.log10().floor() - 1.0).max(0.0));
     (value / unit).round() * unit
@@ -161,14 +164,14 @@ mod tests {
         times(&weights.iter().map(share).collect::<Vec<_>>())
     }
 
-    /// The weights that are found of VMs that have these, and the replays that it takes.
+    /// The fitted weights of VMs with these, and the replays that it takes.
     fn found(weights: &[u32]) -> (Vec<u32>, usize) {
         let recorded = shared(weights);
-        let mut fit = Fit::default();
-        let all = |fit: &Fit, snap| {
+        let mut fit = WeightFit::default();
+        let all = |fit: &WeightFit, snap| {
             let set = fit.weights(snap);
-            let of_vm = |vm| set.get(&vm).copied().unwrap_or(100);
-            (0..weights.len()).map(of_vm).collect::<Vec<u32>>()
+            let weight = |vm| set.get(&vm).copied().unwrap_or(100);
+            (0..weights.len()).map(weight).collect::<Vec<u32>>()
         };
         let steps = (0..9).take_while(|_| fit.step(&recorded, &shared(&all(&fit, false))));
         let steps = steps.count();
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn few_replays_tell_weights() {
+    fn few_replays_fit_weights() {
         for (weights, most) in [
             (vec![100, 300], 1),
             (vec![100, 100, 300], 3),
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_told_and_equal_weights_are_usual() {
+    fn ratios_are_found_and_equal_weights_stay_equal() {
         assert_eq!(found(&[100, 100, 100]), (vec![100; 3], 0));
         assert_eq!(found(&[100, 110, 105]), (vec![100; 3], 0));
         // 50 and 150 are 100 and 300.
@@ -204,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_tells_nothing() {
-        let was = times(&[(500, 0), (300, 700), (900, 5)]);
-        let is = times(&[(500, 0), (600, 400), (500, 500)]);
-        let mut fit = Fit::default();
-        assert!(!fit.step(&was, &is));
+    fn vms_that_do_not_wait_have_no_weight() {
+        let recorded = times(&[(500, 0), (300, 700), (900, 5)]);
+        let replayed = times(&[(500, 0), (600, 400), (500, 500)]);
+        let mut fit = WeightFit::default();
+        assert!(!fit.step(&recorded, &replayed));
         assert!(fit.weights(true).is_empty());
     }
 }
