@@ -8,6 +8,7 @@ use stealtime_simulator::config::Config;
 use crate::answerable::WEIGHT;
 use crate::apply::{apply, groups};
 use crate::error::Error;
+use crate::fit::Fit;
 use crate::host_file::HostFacts;
 use crate::preempt::PreemptSource;
 use crate::question::Question;
@@ -26,6 +27,8 @@ pub struct Baseline {
     /// The host as recorded, with the recorded knobs.
     pub(crate) config: Config,
     pub(crate) replayed: Times,
+    /// How the fit came to it.
+    pub(crate) fit: Fit,
 }
 
 impl Baseline {
@@ -52,6 +55,7 @@ impl Baseline {
             Ok(apply(config, facts.settings(), vms)?)
         };
         let fitted = stealtime_replay::fit::fit(recording, &recorded.times, &assumed, configure)?;
+        let fit = Fit::new(&fitted, &recorded, &assumed);
         Ok(Self {
             recorded,
             assumed: fitted.assumed,
@@ -60,6 +64,7 @@ impl Baseline {
             facts,
             config: fitted.config,
             replayed: fitted.times,
+            fit,
         })
     }
 

@@ -7,6 +7,7 @@ use crate::assumptions;
 use crate::auto::Auto;
 use crate::baseline::Baseline;
 use crate::coverage::{self, Lack};
+use crate::fit::Fit;
 use crate::observed::Observed;
 use crate::presence::Presence;
 use crate::result::{Both, Closeness, Exits, Shares, Variant, Waits};
@@ -28,6 +29,8 @@ pub struct Document {
     pub waits: Waits,
     /// What the replay takes for true, with the source of each.
     pub assumed: Vec<String>,
+    /// The fit that chose what the recording leaves open.
+    pub fit: Fit,
     /// What the recording lacks.
     pub lacks: Vec<Lack>,
     /// VMs, vCPUs and tasks that are present for a part of the recording.
@@ -71,6 +74,7 @@ impl Document {
             events: recorded.answers.source.events,
             waits: Waits::new(recorded.recording.resolved),
             assumed: assumptions::lines(base),
+            fit: base.fit.clone(),
             lacks: coverage::lacks(recorded),
             presence: Presence::new(recorded),
             error: Closeness::new(&base.errors()),

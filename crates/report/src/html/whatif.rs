@@ -72,6 +72,7 @@ pub fn page(document: &Document, command: &str) -> Page {
     for assumed in &document.assumed {
         page.text(assumed.clone());
     }
+    page.text(format!("Fit: {}.", document.fit.sentence()));
     page.section("Run it again");
     page.lines(command);
     page

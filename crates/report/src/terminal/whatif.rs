@@ -26,6 +26,7 @@ pub fn before(document: &Document) -> String {
     for line in &document.assumed {
         paragraph(&mut out, "", &format!("Assumed: {line}"));
     }
+    paragraph(&mut out, "", &format!("Fit: {}", document.fit.sentence()));
     for lack in &document.lacks {
         paragraph(&mut out, "", &format!("Lacking: {}", lack.shown()));
     }

@@ -85,6 +85,29 @@ fn wakeups_show_how_a_host_preempts() {
 }
 
 #[test]
+fn the_second_best_host_is_shown_with_its_distance() {
+    let json: Value = serde_json::from_str(&answer(&[HACKBENCH, "--json"])).expect("JSON");
+    let fit = &json["fit"];
+    assert!(fit["tried"].as_u64() > Some(5), "{fit}");
+    let dimensions = fit["dimensions"].as_array().expect("dimensions");
+    let find = |name: &Value| dimensions.iter().find(|row| row["dimension"] == *name);
+    let second = &fit["runner_up"];
+    let differs = second["differs"].as_array().expect("differences");
+    assert!(!differs.is_empty(), "{fit}");
+    for row in differs {
+        let best = find(&row["dimension"]).expect("the same dimension");
+        assert_ne!(best["value"], row["value"]);
+        assert_eq!(best["source"], "fitted", "only open dimensions vary: {fit}");
+    }
+    let preemption = find(&"preemption".into()).expect("a row");
+    assert_eq!(preemption["source"], "recorded");
+    let times = |misfit: &Value| misfit["times_percent"].as_f64().expect("a number");
+    let further = times(&second["misfit"]) / times(&fit["misfit"]) * 100.0 - 100.0;
+    let shown = second["further_percent"].as_f64().expect("a number");
+    assert!((further - shown).abs() < 0.5, "{further} {shown}");
+}
+
+#[test]
 fn a_change_to_what_was_there_is_called_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let told = file(&folder, "host.hz = 1000\n");
