@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{Event, Kind, Names};
+use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_track::{
     Accept, CpuSpan, Exit, Function, FunctionSeen, Halt, Loss, Observer, Place, ReasonIndex,
     Retracted, Run, Span, SwitchedOut, ThreadIndex, VcpuIndex, Wakeup,
@@ -200,7 +200,7 @@ impl Observer for Sums {
         }
     }
 
-    fn vcpu_found(&mut self, vcpu: VcpuIndex) {
+    fn vcpu_found(&mut self, vcpu: VcpuIndex, _: Tid) {
         debug_assert_eq!(vcpu.index(), self.accounts.len(), "numbers are dense");
         self.accounts.push(Account::default());
     }

@@ -132,12 +132,14 @@ pub struct SwitchedOut {
 /// `kvm_exit`.
 #[derive(Debug, Clone, Copy)]
 pub struct Exit {
-    /// Why.
+    /// Number of the reason in [`Reasons`](crate::Reasons).
     pub reason: ReasonIndex,
     /// The same as recorded, also where [`crate::Reasons`] is full.
     pub recorded: ExitReason,
-    /// What for.
+    /// What the exit is for.
     pub class: Class,
+    /// `EXIT_QUALIFICATION` (VMX) or `EXITINFO1` (SVM).
+    pub info1: u64,
     /// The vector of a host interrupt, where the hardware gives it.
     pub vector: Option<u8>,
     /// The event's own time, which may lie before the trace's.
@@ -192,11 +194,11 @@ pub enum FunctionSeen {
 pub struct Loss {
     /// The CPU.
     pub cpu: u16,
-    /// When that shows.
+    /// Time at which the loss shows, in ns.
     pub time: u64,
-    /// Time of the CPU's latest event, from when on nothing is known of it; 0 before the first.
+    /// Time of the CPU's latest event, from when on nothing is known of it, in ns; 0 before the first.
     pub since: u64,
-    /// How many; 0 if not known.
+    /// Number of events lost; 0 if not known.
     pub count: u64,
     /// It was before the first event of the trace, so nothing is forgotten.
     pub is_first: bool,
@@ -276,8 +278,8 @@ pub trait Observer {
         let _ = (start, end, cpu);
     }
     /// A thread shows to be a vCPU. Numbers ascend from 0 without a gap; one that is recycled comes again.
-    fn vcpu_found(&mut self, vcpu: VcpuIndex) {
-        let _ = vcpu;
+    fn vcpu_found(&mut self, vcpu: VcpuIndex, tid: Tid) {
+        let _ = (vcpu, tid);
     }
     /// The trace has `sched_switch`: this is the first.
     fn first_switch(&mut self) {}
@@ -292,6 +294,10 @@ pub trait Observer {
     /// A CPU's current task changes.
     fn cpu_span(&mut self, span: &CpuSpan) {
         let _ = span;
+    }
+    /// A CPU's current task is this one from `time` on; its [`CpuSpan`] follows when that is over.
+    fn task_current(&mut self, cpu: u16, tid: Tid, time: u64) {
+        let _ = (cpu, tid, time);
     }
     /// A vCPU's thread begins to wait for a CPU.
     fn wait_begins(&mut self, vcpu: VcpuIndex) {

@@ -54,6 +54,7 @@ impl<O: Observer> Tracker<O> {
         if let Some(span) = cpu.switch(number, self.now, next) {
             self.observer.cpu_span(&span);
         }
+        self.observer.task_current(number, Tid(next.tid), self.now);
     }
 
     /// The event's task is current on the event's CPU, which is news: a switch is missing, or it is the
@@ -555,6 +556,12 @@ impl<O: Observer> Tracker<O> {
 
     /// The trace is over: every state lasts until its last event.
     pub fn close(&mut self) {
+        self.close_at(self.now);
+    }
+
+    /// The same for a trace that is cut at `time`, in ns, after its last event.
+    pub fn close_at(&mut self, time: u64) {
+        self.now = self.now.max(time);
         for index in 0..self.vcpus.len() {
             let vcpu = VcpuIndex(index as u32);
             self.settle(vcpu, self.now);

@@ -343,6 +343,7 @@ impl<O: Observer> Tracker<O> {
         let Kind::KvmExit {
             reason,
             intr_vector,
+            info1,
             ..
         } = event.kind
         else {
@@ -355,6 +356,7 @@ impl<O: Observer> Tracker<O> {
         let exit = Exit {
             reason,
             recorded,
+            info1,
             class: self.reasons.class(reason),
             vector: intr_vector,
             event_time: event.time_ns,
@@ -593,7 +595,7 @@ impl<O: Observer> Tracker<O> {
         let vcpu = self.number_vcpu(Vcpu::new(thread, id, since))?;
         self.by_id.entry(id.0).or_default().push(vcpu);
         self.threads.set_vcpu(thread, vcpu);
-        self.observer.vcpu_found(vcpu);
+        self.observer.vcpu_found(vcpu, tid);
         let runs_it = |cpu: &Cpu| cpu.thread() == Some(thread);
         let cpu = self.cpus.iter().position(runs_it);
         if let Some(number) = cpu.and_then(|index| u16::try_from(index).ok()) {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ASLEEP, Table, entry, events, lost, switch, wakeup};
 use proptest::prelude::*;
-use stealtime_events::Event;
+use stealtime_events::{Event, Tid};
 use stealtime_track::{CpuSpan, Observer, Run, Span, Tracker, VcpuIndex};
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Observer for Spans {
         self.first = time;
     }
 
-    fn vcpu_found(&mut self, vcpu: VcpuIndex) {
+    fn vcpu_found(&mut self, vcpu: VcpuIndex, _: Tid) {
         assert_eq!(
             vcpu.index(),
             self.vcpus.len(),
