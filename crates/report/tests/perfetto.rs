@@ -4,8 +4,8 @@ mod common;
 
 use common::Reading;
 use proptest::prelude::*;
-use stealtime_analysis::Answers;
 use stealtime_analysis::answers::{EventCount, Source, VcpuTime, Vm};
+use stealtime_analysis::{Analysis, Answers, Options as AnalysisOptions};
 use stealtime_events::{
     Context, CpuId, Event, ExitReason, HostVector, Kind, NameId, Names, Tid, VcpuId,
 };
@@ -500,6 +500,109 @@ proptest! {
                 prop_assert!(slice.begin >= ends[slice.depth], "{slice:?}");
                 ends[slice.depth] = slice.end;
             }
+        }
+    }
+}
+
+/// What a random host does next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// The CPU's current task enters or leaves the guest.
+    Mode,
+    /// The CPU switches to this task, if it is runnable; the current one sleeps or is preempted.
+    Switch { task: usize, sleeps: bool },
+    /// A task on the CPU wakes this one, if it sleeps.
+    Wake { task: usize },
+}
+
+const TASKS: [i32; 3] = [V0, V1, HOG];
+
+/// Events of a host of which every switch is recorded.
+fn consistent_events() -> impl Strategy<Value = Vec<Event>> {
+    let task = 0..TASKS.len();
+    let step = prop_oneof![
+        3 => Just(Step::Mode),
+        4 => (task.clone(), any::<bool>()).prop_map(|(task, sleeps)| Step::Switch { task, sleeps }),
+        3 => task.prop_map(|task| Step::Wake { task }),
+    ];
+    let halts = any::<bool>();
+    prop::collection::vec((1_u64..50, 0_u16..2, halts, step), 0..200).prop_map(|steps| {
+        let mut events = names();
+        let mut now = 1_000;
+        let mut current: [Option<usize>; 2] = [None, None];
+        let mut asleep = [false; 3];
+        let mut in_guest = [false; 3];
+        for (delay, cpu, halts, step) in steps {
+            now += delay;
+            let index = usize::from(cpu);
+            let running = current[index];
+            let tid = running.map_or(0, |task| TASKS[task]);
+            let kind = match (step, running) {
+                (Step::Mode, Some(task @ 0..2)) => {
+                    let vcpu = if task == 0 { 0 } else { 1 };
+                    in_guest[task] = !in_guest[task];
+                    match (in_guest[task], halts) {
+                        (true, _) => entry(vcpu),
+                        (false, true) => exit("HLT", vcpu),
+                        (false, false) => exit("EXTERNAL_INTERRUPT", vcpu),
+                    }
+                }
+                (Step::Switch { task, sleeps }, _)
+                    if !asleep[task] && !current.contains(&Some(task)) =>
+                {
+                    if let Some(left) = running {
+                        asleep[left] = sleeps;
+                        in_guest[left] = false;
+                    }
+                    current[index] = Some(task);
+                    switch(tid, if sleeps { SLEEPS } else { RUNNABLE }, TASKS[task])
+                }
+                (Step::Wake { task }, _) if asleep[task] => {
+                    asleep[task] = false;
+                    wakeup(TASKS[task])
+                }
+                _ => continue,
+            };
+            events.push(at(now, cpu, tid, kind));
+        }
+        events
+    })
+}
+
+/// Answers of the analysis for the same events.
+fn analyzed(events: &[Event]) -> Answers {
+    let mut analysis = Analysis::new(AnalysisOptions::default());
+    for event in events {
+        analysis.event(event, &Table);
+    }
+    analysis.finish(&Table)
+}
+
+proptest! {
+    /// The exporter and the analysis observe the same tracker: time in each state is the same.
+    #[test]
+    fn slices_add_up_to_the_answers(events in consistent_events()) {
+        let answers = analyzed(&events);
+        let mut bytes = Vec::new();
+        let mut exporter = Exporter::new(&mut bytes, &answers, Options::default()).expect("a vector");
+        for event in &events {
+            exporter.event(event, &Table).expect("a vector takes all");
+        }
+        exporter.finish().expect("a vector takes all");
+        let reading = Reading::new(&bytes);
+        for vcpu in &answers.vcpus {
+            let track = format!("vCPU {} ({}, tid {})", vcpu.vcpu, vcpu.task, vcpu.tid);
+            let sum = |names: &[&str]| -> u64 {
+                let slices = reading.slices.iter().filter(|slice| slice.track == track);
+                let named = slices.filter(|slice| names.contains(&slice.name.as_str()));
+                named.map(|slice| slice.end - slice.begin).sum()
+            };
+            prop_assert_eq!(sum(&["guest"]), vcpu.guest_ns.unwrap_or(0), "{} guest", track);
+            prop_assert_eq!(sum(&["preempted"]), vcpu.preempted_ns, "{} preempted", track);
+            prop_assert_eq!(sum(&["ready"]), vcpu.wake_wait_ns, "{} ready", track);
+            prop_assert_eq!(sum(&["blocked", "asleep"]), vcpu.blocked_ns, "{} blocked", track);
+            let slept = sum(&["halted", "blocked", "asleep"]);
+            prop_assert_eq!(slept, vcpu.halt_ns, "{} asleep", track);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use stealtime_events::{Kind, Names, Tid};
+use stealtime_track::Loss;
 
 use super::packet::{Category, Mark, Name, arg};
 use super::track::{Sink, Stack, Track};
@@ -17,51 +18,14 @@ const TASK: u64 = 0;
 #[derive(Debug)]
 pub(super) struct Cpu {
     stack: Stack,
-    /// What runs; `None` where that is not known.
-    running: Option<Tid>,
-    /// What went in the latest switch, until the next task has had an event.
-    leaving: Option<Tid>,
-    /// Time of the last event on this CPU.
-    last_ns: Option<u64>,
 }
 
 impl Cpu {
     /// A CPU of which nothing is known.
-    pub(super) fn new(cpu: u16, shown: bool) -> Self {
+    pub(super) fn new(cpu: u16, is_shown: bool) -> Self {
         Self {
-            stack: Stack::new(Track::Cpu(cpu), shown),
-            running: None,
-            leaving: None,
-            last_ns: None,
+            stack: Stack::new(Track::Cpu(cpu), is_shown),
         }
-    }
-
-    /// What runs, where that is known.
-    pub(super) fn running(&self) -> Option<Tid> {
-        self.running
-    }
-
-    /// Time of the last event.
-    pub(super) fn last_ns(&self) -> Option<u64> {
-        self.last_ns
-    }
-
-    /// An event of this task happened here.
-    pub(super) fn seen(&mut self, time: u64, tid: Tid) {
-        self.last_ns = self.last_ns.max(Some(time));
-        if self.running == Some(tid) {
-            self.leaving = None;
-        }
-    }
-
-    /// This task goes: between `sched_switch` and the switch itself events still bear it.
-    pub(super) fn leaves(&mut self, tid: Tid) {
-        self.leaving = Some(tid);
-    }
-
-    /// Whether an event of this task says that it runs, whatever was known.
-    pub(super) fn believes(&self, tid: Tid) -> bool {
-        self.running != Some(tid) && self.leaving != Some(tid)
     }
 
     /// From now on this task runs. The idle task has no slice.
@@ -73,7 +37,6 @@ impl Cpu {
         name: Name,
     ) -> io::Result<()> {
         self.stack.close_to(sink, time, 0)?;
-        self.running = Some(tid);
         if tid.is_idle() {
             return Ok(());
         }
@@ -111,20 +74,16 @@ impl Cpu {
             .begin(sink, time, key, &Mark::plain(name, Category::Irq))
     }
 
-    /// Events were lost: nothing is known from the last event until now.
-    pub(super) fn lost<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        time: u64,
-        count: u64,
-    ) -> io::Result<()> {
-        let since = self.last_ns.unwrap_or(time).min(time);
+    /// Events were lost: nothing is known from the last event until the loss shows.
+    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
+        let since = match loss.since {
+            0 => loss.time,
+            since => since,
+        };
         self.stack.close_to(sink, since, 0)?;
-        self.running = None;
-        self.leaving = None;
         let begin = self.stack.clamp(since);
-        let end = self.stack.clamp(time);
-        lost_slice(sink, (begin, end), &self.stack, count)
+        let end = self.stack.clamp(loss.time);
+        lost_slice(sink, (begin, end), &self.stack, loss.count)
     }
 
     /// The end of the window or of the trace.
@@ -132,9 +91,9 @@ impl Cpu {
         self.stack.close_to(sink, time, 0)
     }
 
-    /// Whether the user wants to see it.
-    pub(super) fn shown(&self) -> bool {
-        self.stack.shown()
+    /// Whether its track is written.
+    pub(super) fn is_shown(&self) -> bool {
+        self.stack.is_shown()
     }
 
     /// The beginning of the window.
@@ -143,7 +102,7 @@ impl Cpu {
     }
 }
 
-/// A slice over a gap in what is known; `count` 0: nobody counted.
+/// A slice over a gap in what is known; `count` is 0 where the number of events is unknown.
 pub(super) fn lost_slice<W: Write>(
     sink: &mut Sink<W>,
     gap: (u64, u64),

@@ -13,8 +13,9 @@
 //! Memory is bounded by the number of CPUs, tasks and vCPUs.
 
 mod cpu;
-mod feed;
+mod drawing;
 mod ipi;
+mod kvm;
 mod packet;
 mod proto;
 mod roster;
@@ -23,19 +24,16 @@ mod track;
 mod vcpu;
 mod words;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use stealtime_analysis::Answers;
-use stealtime_events::{Event, Kind, NameId, Names, Tid};
+use stealtime_events::{Event, Kind, Names};
+use stealtime_track::Tracker;
 
-use cpu::Cpu;
-use ipi::Flows;
+use drawing::Drawing;
 use packet::{Category, Mark, TrackKind};
-use roster::{Roster, Thread};
-use sched::Sched;
+use roster::Roster;
 use track::{Sink, Track};
-use vcpu::Vcpu;
 
 /// What to export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -75,24 +73,10 @@ pub struct Summary {
 /// Writes a Perfetto trace while events come in.
 #[derive(Debug)]
 pub struct Exporter<W> {
-    sink: Sink<W>,
-    sched: Sched,
-    /// Whether Perfetto's own tracks are this run's.
-    is_first: bool,
+    tracker: Tracker<Drawing<W>>,
     options: Options,
-    /// Whether the recording has `sched_switch`: without it nobody knows what runs.
-    has_switches: bool,
-    /// Whether it has `sched_wakeup`.
-    has_wakeups: bool,
-    partial: bool,
-    /// Time of the recording's first event.
-    first_ns: u64,
-    cpus: Vec<Option<Cpu>>,
-    roster: Roster,
-    vcpus: Vec<Vcpu>,
-    counters: Vec<[bool; 2]>,
-    tasks: HashMap<Tid, NameId>,
-    flows: Flows,
+    is_partial: bool,
+    /// Time of the latest event written, in ns.
     now_ns: u64,
     /// Whether there were events after the window.
     is_over: bool,
@@ -105,35 +89,15 @@ impl<W: Write> Exporter<W> {
     /// # Errors
     /// Those of the writer.
     pub fn new(out: W, answers: &Answers, options: Options) -> io::Result<Self> {
-        let roster = Roster::new(answers);
-        let shown = |thread: &Thread| {
-            let vm = roster.machine(thread.vm).map_or("", |vm| &vm.name);
-            options.vms.is_empty() || options.vms.iter().any(|name| name == vm)
-        };
-        let vcpus = (0..).zip(&roster.threads);
-        let vcpus: Vec<_> = vcpus
-            .map(|(i, thread)| Vcpu::new(i, shown(thread), thread.polls))
-            .collect();
-        let has = |name: &str| {
-            let mut events = answers.events.iter();
-            events.any(|event| event.is(name) && event.count > 0)
-        };
+        let mut events = answers.events.iter();
+        let has_switches = events.any(|event| event.is("sched_switch") && event.count > 0);
         let run = options.run.as_ref().map_or(0, |run| run.number);
+        let sink = Sink::new(out, options.from_ns.unwrap_or(0), run);
+        let drawing = Drawing::new(sink, Roster::new(answers), &options, has_switches);
         let mut exporter = Self {
-            sink: Sink::new(out, options.from_ns.unwrap_or(0), run),
-            is_first: run == 0,
-            sched: Sched::default(),
-            has_switches: has("sched_switch"),
-            has_wakeups: has("sched_wakeup"),
-            first_ns: answers.source.first_ns,
-            partial: answers.source.partial,
-            cpus: Vec::new(),
-            counters: vec![[false; 2]; vcpus.len()],
-            vcpus,
-            roster,
+            tracker: Tracker::new(drawing),
+            is_partial: answers.source.partial,
             options,
-            tasks: HashMap::new(),
-            flows: Flows::default(),
             now_ns: 0,
             is_over: false,
         };
@@ -143,32 +107,38 @@ impl<W: Write> Exporter<W> {
 
     /// Descriptors of everything that is known beforehand.
     fn describe(&mut self, answers: &Answers) -> io::Result<()> {
+        let Drawing {
+            sink,
+            roster,
+            vcpus,
+            ..
+        } = self.tracker.observer_mut();
         let release = answers.source.uname.as_deref().and_then(roster::release);
+        let run = self.options.run.as_ref().map_or(0, |run| run.number);
         let group = match &self.options.run {
             Some(run) => {
                 let kind = TrackKind::Plain { name: &run.name };
-                self.sink.track(Track::Run, None, run.number.into(), kind)?;
+                sink.track(Track::Run, None, run.number.into(), kind)?;
                 Some(Track::Run)
             }
             None => None,
         };
-        if self.is_first {
-            self.sink.packets.system(release, answers.source.cpus)?;
+        if run == 0 {
+            sink.packets.system(release, answers.source.cpus)?;
         }
-        let name = match (answers.source.clock_unit.as_str(), self.partial) {
+        let name = match (answers.source.clock_unit.as_str(), self.is_partial) {
             ("ticks", false) => "Host CPUs (all times are clock ticks, not ns)",
             ("ticks", true) => "Host CPUs (partial recording; all times are clock ticks, not ns)",
             (_, true) => "Host CPUs (partial recording)",
             (_, false) => "Host CPUs",
         };
-        self.sink
-            .track(Track::Cpus, group, 0, TrackKind::Plain { name })?;
-        let shown = |vm: u32| {
-            let mut threads = self.roster.threads.iter().zip(&self.vcpus);
-            threads.any(|(thread, vcpu)| thread.vm == vm && vcpu.shown())
+        sink.track(Track::Cpus, group, 0, TrackKind::Plain { name })?;
+        let is_shown = |vm: u32| {
+            let mut threads = roster.threads.iter().zip(&*vcpus);
+            threads.any(|(thread, vcpu)| thread.vm == vm && vcpu.is_shown())
         };
-        for (i, vm) in (0..).zip(&self.roster.vms) {
-            if !shown(i) {
+        for (i, vm) in (0..).zip(&roster.vms) {
+            if !is_shown(i) {
                 continue;
             }
             let name = vm.shown.as_str();
@@ -176,25 +146,24 @@ impl<W: Write> Exporter<W> {
                 Some(pid) if group.is_none() => TrackKind::Process { pid, name },
                 _ => TrackKind::Plain { name },
             };
-            self.sink
-                .track(Track::Vm(i), group, i.saturating_add(1), kind)?;
+            sink.track(Track::Vm(i), group, i.saturating_add(1), kind)?;
         }
-        let vcpus = self.roster.threads.iter().zip(&self.vcpus);
+        let vcpus = roster.threads.iter().zip(&*vcpus);
         for (i, (thread, vcpu)) in (0..).zip(vcpus) {
-            if !vcpu.shown() {
+            if !vcpu.is_shown() {
                 continue;
             }
             let vm = Some(Track::Vm(thread.vm));
             let (tid, name) = (thread.tid.0, thread.task.as_str());
-            let pid = self.roster.machine(thread.vm).and_then(|vm| vm.pid);
+            let pid = roster.machine(thread.vm).and_then(|vm| vm.pid);
             if let Some(pid) = pid.filter(|_| group.is_none()) {
                 let kind = TrackKind::Thread { pid, tid, name };
-                self.sink.track(Track::Thread(i), vm, i, kind)?;
+                sink.track(Track::Thread(i), vm, i, kind)?;
             }
             let kind = TrackKind::Plain {
                 name: &thread.label,
             };
-            self.sink.track(Track::Vcpu(i), vm, thread.rank(), kind)?;
+            sink.track(Track::Vcpu(i), vm, thread.rank(), kind)?;
         }
         Ok(())
     }
@@ -205,38 +174,43 @@ impl<W: Write> Exporter<W> {
     /// Those of the writer.
     pub fn event(&mut self, event: &Event, names: &dyn Names) -> io::Result<()> {
         if let Kind::Task { tid, name, .. } = event.kind {
-            self.tasks.insert(tid, name);
+            let drawing = self.tracker.observer_mut();
+            drawing.name_task(tid, names.name(name));
+            self.tracker.event(event, names);
             return Ok(());
         }
         let time = event.time_ns;
-        let over = self.options.to_ns.is_some_and(|to| time >= to);
-        self.is_over |= over && event.kind.is_host_event();
-        if over || matches!(event.kind, Kind::VcpuThread { .. }) {
+        let is_over = self.options.to_ns.is_some_and(|to| time >= to);
+        self.is_over |= is_over && event.kind.is_host_event();
+        if is_over {
             return Ok(());
         }
-        if !self.sink.is_open() && self.options.from_ns.is_none_or(|from| time >= from) {
-            self.open()?;
+        let is_vcpu = matches!(event.kind, Kind::VcpuThread { .. });
+        if !is_vcpu {
+            self.before_event(event)?;
+        }
+        self.tracker.event(event, names);
+        let drawing = self.tracker.observer_mut();
+        drawing.end_loss();
+        drawing.take_error()
+    }
+
+    /// Opens the window and the CPU's track.
+    fn before_event(&mut self, event: &Event) -> io::Result<()> {
+        let time = event.time_ns;
+        let from = self.options.from_ns;
+        let drawing = self.tracker.observer_mut();
+        if !drawing.sink.is_open() && from.is_none_or(|from| time >= from) {
+            drawing.open()?;
         }
         // An event may come after later ones: not before the window all the same.
-        let from = self.options.from_ns.unwrap_or(0);
-        let time_ns = if self.sink.is_open() {
-            time.max(from)
-        } else {
-            time
+        let time_ns = match drawing.sink.is_open() {
+            true => time.max(from.unwrap_or(0)),
+            false => time,
         };
-        let event = &Event { time_ns, ..*event };
         self.now_ns = self.now_ns.max(time_ns);
-        self.know_cpu(event.cpu.0)?;
-        if let Kind::Lost { count } = event.kind {
-            return self.lost(event, count);
-        }
-        self.current(event, names)?;
-        self.host(event, names)?;
-        self.scheduling(event, names)?;
-        if let Some(index) = self.roster.find(event.tid) {
-            self.kvm(event, index)?;
-        }
-        Ok(())
+        drawing.know_cpu(event.cpu.0)?;
+        drawing.copy_to_sched(&Event { time_ns, ..*event })
     }
 
     /// Ends every slice that is open and the trace.
@@ -248,55 +222,23 @@ impl<W: Write> Exporter<W> {
             Some(to) if self.is_over => to,
             _ => self.now_ns,
         };
-        if self.is_over && !self.sink.is_open() {
-            self.open()?;
+        let drawing = self.tracker.observer_mut();
+        if self.is_over && !drawing.sink.is_open() {
+            drawing.open()?;
         }
-        for vcpu in &mut self.vcpus {
-            vcpu.finish(&mut self.sink, end)?;
-        }
-        for cpu in self.cpus.iter_mut().flatten() {
-            cpu.finish(&mut self.sink, end)?;
-        }
-        self.sched.finish(&mut self.sink)?;
-        if self.partial && self.sink.is_open() {
-            let name = self.sink.packets.name("recording is partial");
+        self.tracker.close_at(end);
+        let drawing = self.tracker.observer_mut();
+        drawing.take_error()?;
+        drawing.finish(end)?;
+        let sink = &mut drawing.sink;
+        if self.is_partial && sink.is_open() {
+            let name = sink.packets.name("recording is partial");
             let mark = Mark::plain(name, Category::Lost);
-            self.sink.packets.instant(end, Track::Cpus.uuid(), &mark)?;
+            sink.packets.instant(end, Track::Cpus.uuid(), &mark)?;
         }
         Ok(Summary {
-            packets: self.sink.packets.finish()?,
-            flows: self.flows.given(),
+            packets: sink.packets.finish()?,
+            flows: drawing.flows.given(),
         })
-    }
-
-    /// The beginning of the window: begins what is open.
-    fn open(&mut self) -> io::Result<()> {
-        self.sink.open();
-        self.flows.forget();
-        for cpu in self.cpus.iter_mut().flatten() {
-            cpu.reopen(&mut self.sink)?;
-        }
-        for vcpu in &mut self.vcpus {
-            vcpu.reopen(&mut self.sink)?;
-        }
-        Ok(())
-    }
-
-    fn know_cpu(&mut self, cpu: u16) -> io::Result<()> {
-        let index = usize::from(cpu);
-        if self.cpus.len() <= index {
-            self.cpus.resize_with(index + 1, || None);
-        }
-        if let Some(slot @ None) = self.cpus.get_mut(index) {
-            let shown = self.options.cpus.is_empty() || self.options.cpus.contains(&cpu);
-            *slot = Some(Cpu::new(cpu, shown));
-            if shown {
-                let name = format!("CPU {cpu}");
-                let kind = TrackKind::Plain { name: &name };
-                let parent = Some(Track::Cpus);
-                self.sink.track(Track::Cpu(cpu), parent, cpu.into(), kind)?;
-            }
-        }
-        Ok(())
     }
 }

@@ -38,12 +38,20 @@ impl Thread {
     }
 }
 
+/// The rows of vCPU threads with the same id, one after the other.
+#[derive(Debug, Default)]
+struct Rows {
+    list: Vec<u32>,
+    /// Threads with this id that have shown.
+    claimed: usize,
+}
+
 /// VMs and vCPUs, each with a place that its track's id is made of.
 #[derive(Debug)]
 pub(super) struct Roster {
     pub(super) vms: Vec<Machine>,
     pub(super) threads: Vec<Thread>,
-    by_tid: HashMap<Tid, u32>,
+    by_tid: HashMap<Tid, Rows>,
 }
 
 impl Roster {
@@ -64,7 +72,8 @@ impl Roster {
                 vcpu.vcpu.to_string()
             };
             let place = u32::try_from(roster.threads.len()).unwrap_or(u32::MAX);
-            roster.by_tid.entry(Tid(vcpu.tid)).or_insert(place);
+            let rows = roster.by_tid.entry(Tid(vcpu.tid)).or_default();
+            rows.list.push(place);
             roster.threads.push(Thread {
                 tid: Tid(vcpu.tid),
                 vm,
@@ -97,9 +106,18 @@ impl Roster {
         u32::try_from(place).unwrap_or(u32::MAX)
     }
 
-    /// The place of a thread that runs a vCPU.
+    /// The row of the vCPU that the thread with this id runs.
     pub(super) fn find(&self, tid: Tid) -> Option<u32> {
-        self.by_tid.get(&tid).copied()
+        let rows = self.by_tid.get(&tid)?;
+        let index = rows.claimed.saturating_sub(1).min(rows.list.len() - 1);
+        rows.list.get(index).copied()
+    }
+
+    /// The row of a vCPU thread that shows. Where an id is given out again, the answers have a row
+    /// for each thread.
+    pub(super) fn claim(&mut self, tid: Tid) -> Option<u32> {
+        self.by_tid.get_mut(&tid)?.claimed += 1;
+        self.find(tid)
     }
 
     /// A thread by its place.

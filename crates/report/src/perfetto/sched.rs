@@ -72,7 +72,8 @@ impl Sched {
     }
 
     /// Events of this CPU were lost before what comes now: `FtraceEventBundle.lost_events`.
-    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, cpu: CpuId) -> io::Result<()> {
+    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, cpu: u16) -> io::Result<()> {
+        let cpu = CpuId(cpu);
         if !sink.is_open() {
             return Ok(());
         }

@@ -89,18 +89,18 @@ impl<W: Write> Sink<W> {
 #[derive(Debug)]
 pub(super) struct Stack {
     track: Track,
-    /// Whether the user wants to see it: else it keeps its state, but writes nothing.
-    shown: bool,
+    /// Whether it is written. Otherwise it keeps its state, because other tracks need it.
+    is_shown: bool,
     open: Vec<(u64, Name, Category)>,
     last_ns: u64,
 }
 
 impl Stack {
     /// No slice is open.
-    pub(super) fn new(track: Track, shown: bool) -> Self {
+    pub(super) fn new(track: Track, is_shown: bool) -> Self {
         Self {
             track,
-            shown,
+            is_shown,
             open: Vec::new(),
             last_ns: 0,
         }
@@ -127,7 +127,7 @@ impl Stack {
     ) -> io::Result<()> {
         let time = self.clamp(time);
         self.open.push((key, mark.name, mark.category));
-        if self.shown && sink.is_open() {
+        if self.is_shown && sink.is_open() {
             sink.packets.begin(time, self.track.uuid(), mark)?;
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Stack {
         let time = self.clamp(time);
         while self.open.len() > depth {
             self.open.pop();
-            if self.shown && sink.is_open() {
+            if self.is_shown && sink.is_open() {
                 sink.packets.end(time, self.track.uuid())?;
             }
         }
@@ -164,7 +164,7 @@ impl Stack {
         mark: &Mark<'_>,
     ) -> io::Result<()> {
         let begin = begin.max(sink.from_ns);
-        if !self.shown || !sink.open || end < begin {
+        if !self.is_shown || !sink.open || end < begin {
             return Ok(());
         }
         sink.packets.begin(begin, self.track.uuid(), mark)?;
@@ -178,21 +178,21 @@ impl Stack {
         time: u64,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
-        if !self.shown || !sink.open {
+        if !self.is_shown || !sink.open {
             return Ok(());
         }
         sink.packets.instant(time, self.track.uuid(), mark)
     }
 
-    /// Whether the user wants to see it.
-    pub(super) fn shown(&self) -> bool {
-        self.shown
+    /// Whether it is written.
+    pub(super) fn is_shown(&self) -> bool {
+        self.is_shown
     }
 
     /// Begins what is open at the beginning of the window.
     pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
         self.last_ns = self.last_ns.max(sink.from_ns);
-        if !self.shown {
+        if !self.is_shown {
             return Ok(());
         }
         for (_, name, category) in &self.open {

@@ -10,7 +10,7 @@
 use std::io::{self, Write};
 
 use stealtime_events::exit_reason::Class;
-use stealtime_events::{CpuId, ExitReason};
+use stealtime_track::{Exit, Halt, Loss, Mode, Retracted, Run, Span, SwitchedOut};
 
 use super::cpu::lost_slice;
 use super::ipi::Request;
@@ -18,7 +18,8 @@ use super::packet::{Category, Mark, Name, arg};
 use super::track::{Sink, Stack, Track};
 use super::words;
 
-/// Slices held back at the most: longer halts than that come without their poll.
+/// Most slices held back. A halt with more of them is written without its poll, so that memory is
+/// bounded.
 const HELD: usize = 64;
 
 /// Keys of slices.
@@ -29,6 +30,7 @@ const VMM: u64 = 2;
 /// Why a vCPU's thread is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Off {
+    Asleep,
     Halted,
     Blocked,
     Preempted,
@@ -38,6 +40,7 @@ enum Off {
 impl Off {
     const fn name(self) -> &'static str {
         match self {
+            Self::Asleep => "asleep",
             Self::Halted => "halted",
             Self::Blocked => "blocked",
             Self::Preempted => "preempted",
@@ -46,10 +49,19 @@ impl Off {
     }
 }
 
-/// What lies within an exit and has ended.
+/// Time off the CPU that is over. Times are in ns of the trace's clock.
+#[derive(Debug, Clone, Copy)]
+struct Away {
+    off: Off,
+    begin: u64,
+    end: u64,
+}
+
+/// A slice within an exit that is over.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     name: Name,
+    is_sleep: bool,
     begin: u64,
     end: u64,
 }
@@ -58,23 +70,21 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Vcpu {
     stack: Stack,
-    /// Why and since when the thread is off its CPU.
-    off: Option<(Off, u64)>,
-    /// The CPU on which the thread was last seen.
-    cpu: Option<CpuId>,
-    /// When the last exit was.
-    exited_ns: u64,
-    /// In an exit for a halt, not in the VMM.
-    halting: bool,
-    /// Waiting for the poll to be known.
+    /// What a sleep is: it depends on the exit before it.
+    sleep: Off,
+    /// The latest time off its CPU. A wait is reported in parts by cause, and drawn as one slice.
+    away: Option<Away>,
+    /// Begin and end of its latest time on a CPU before the first entry or exit.
+    unknown_mode: Option<(u64, u64)>,
+    /// End of the latest span: nothing is known from here on if the thread is lost from sight.
+    known_until: u64,
+    /// Slices since a halt or sleep that wait for the poll, and for what the sleep was.
     held: Option<Vec<Held>>,
-    /// When the thread first went off its CPU in this exit.
-    first_off: Option<u64>,
-    /// Whether its thread was seen in any way.
-    is_known: bool,
     /// `halt_poll_ns` for the halt that is ending, and for the next, where a change was seen.
     poll_used: Option<u32>,
     poll_next: Option<u32>,
+    /// Whether the recording has `sched_switch`, so that sleeps are seen.
+    has_switches: bool,
     /// An IPI whose targets are being gathered.
     pub(super) request: Option<Request>,
 }
@@ -82,72 +92,103 @@ pub(super) struct Vcpu {
 impl Vcpu {
     /// A vCPU of which nothing is known.
     /// `polls`: whether it polls in halts of which nothing else is known.
-    pub(super) fn new(index: u32, shown: bool, polls: bool) -> Self {
+    pub(super) fn new(row: u32, is_shown: bool, polls: bool, has_switches: bool) -> Self {
         Self {
-            stack: Stack::new(Track::Vcpu(index), shown),
-            exited_ns: 0,
-            off: None,
-            cpu: None,
-            halting: false,
+            stack: Stack::new(Track::Vcpu(row), is_shown),
+            sleep: Off::Asleep,
+            away: None,
+            unknown_mode: None,
+            known_until: 0,
             held: None,
-            first_off: None,
-            is_known: false,
             poll_used: None,
             poll_next: polls.then_some(u32::MAX),
+            has_switches,
             request: None,
         }
     }
 
-    /// Its thread is current on this CPU, whatever was known before.
-    pub(super) fn on_cpu<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        time: u64,
-        cpu: CpuId,
-    ) -> io::Result<()> {
-        self.cpu = Some(cpu);
-        self.is_known = true;
-        self.end_off(sink, time)
-    }
-
-    /// Its thread left its CPU.
-    pub(super) fn off_cpu<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        time: u64,
-        still_runnable: bool,
-    ) -> io::Result<()> {
-        self.end_off(sink, time)?;
-        self.send_request(sink)?;
-        let time = self.stack.clamp(time);
-        let why = match (still_runnable, self.halting) {
-            (true, _) => Off::Preempted,
-            (false, true) => Off::Halted,
-            (false, false) => Off::Blocked,
+    /// A part of its thread's life is over. Time on a CPU is drawn by entries and exits.
+    pub(super) fn span<W: Write>(&mut self, sink: &mut Sink<W>, span: &Span) -> io::Result<()> {
+        let off = match span.run {
+            Run::Sleeping => self.sleep,
+            Run::Preempted => Off::Preempted,
+            Run::Waking => Off::Ready,
+            Run::Running | Run::Dead => {
+                self.ran(span);
+                return self.end_off(sink);
+            }
+            Run::Unknown => {
+                self.forget(sink)?;
+                self.known_until = span.end;
+                return Ok(());
+            }
         };
-        self.off = Some((why, time));
-        self.first_off.get_or_insert(time);
+        self.known_until = span.end;
+        match &mut self.away {
+            Some(away) if away.off == off && away.end == span.start => {
+                away.end = span.end;
+                return Ok(());
+            }
+            _ => self.end_off(sink)?,
+        }
+        self.away = Some(Away {
+            off,
+            begin: span.start,
+            end: span.end,
+        });
         Ok(())
     }
 
-    /// Its thread was woken. If that is the first that is heard of it, it was asleep since `first`.
-    pub(super) fn woken<W: Write>(
+    /// A part of a wait is not true after all. What is written already stays.
+    pub(super) fn retract<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
-        time: u64,
-        first: Option<u64>,
+        wait: &Retracted,
     ) -> io::Result<()> {
-        if let (false, Some(first)) = (self.is_known, first) {
-            let name = sink.packets.name("asleep");
-            let end = self.stack.clamp(time);
-            let mark = Mark::plain(name, Category::Off);
-            self.stack.slice(sink, (first.min(end), end), &mark)?;
-            self.off = Some((Off::Ready, end));
+        let overlaps = |away: &mut Away| away.begin < wait.end && wait.start < away.end;
+        let Some(away) = self.away.take_if(overlaps) else {
+            return Ok(());
+        };
+        let end = wait.start.max(away.begin);
+        self.away = Some(Away { end, ..away });
+        self.end_off(sink)?;
+        let begin = wait.end;
+        self.away = (begin < away.end).then_some(Away { begin, ..away });
+        Ok(())
+    }
+
+    /// A part of its thread's life on a CPU is over. While no entry or exit was seen, only the next
+    /// one shows whether the guest ran.
+    fn ran(&mut self, span: &Span) {
+        self.known_until = span.end;
+        self.unknown_mode = match (span.mode, self.unknown_mode) {
+            (Mode::Unknown, Some((begin, end))) if end == span.start => Some((begin, span.end)),
+            (Mode::Unknown, _) => Some((span.start, span.end)),
+            _ => None,
+        };
+    }
+
+    /// Its thread leaves its CPU.
+    pub(super) fn switched_out<W: Write>(
+        &mut self,
+        sink: &mut Sink<W>,
+        switch: &SwitchedOut,
+    ) -> io::Result<()> {
+        self.end_off(sink)?;
+        self.send_request(sink)?;
+        if self.stack.find(GUEST).is_some() {
+            // The entry was called off (there was work to do), so the guest does not run.
+            self.level(sink, switch.end, 0)?;
         }
-        self.is_known = true;
-        if let Some((Off::Halted | Off::Blocked, _)) = self.off {
-            self.end_off(sink, time)?;
-            self.off = Some((Off::Ready, self.stack.clamp(time)));
+        self.sleep = if switch.in_halt {
+            Off::Halted
+        } else {
+            Off::Blocked
+        };
+        if switch.run == Run::Sleeping && !switch.in_halt {
+            // KVM can say at its end that it was a halt: a vCPU that is halted already sleeps without
+            // an exit.
+            self.held.get_or_insert_default();
         }
         Ok(())
     }
@@ -155,7 +196,6 @@ impl Vcpu {
     /// `kvm_entry`.
     pub(super) fn entry<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
         self.level(sink, time, 0)?;
-        self.halting = false;
         let name = sink.packets.name("guest");
         self.stack
             .begin(sink, time, GUEST, &Mark::plain(name, Category::Guest))
@@ -166,19 +206,23 @@ impl Vcpu {
         &mut self,
         sink: &mut Sink<W>,
         time: u64,
-        reason: ExitReason,
-        info1: u64,
+        exit: &Exit,
     ) -> io::Result<()> {
         self.level(sink, time, 0)?;
-        self.exited_ns = self.stack.clamp(time);
-        self.halting = reason.class() == Class::Halt;
-        self.held = self.halting.then(Vec::new);
+        if let Some(ran) = self.unknown_mode.take().filter(|ran| ran.1 == time) {
+            // It can only have come out of the guest.
+            let name = sink.packets.name("guest");
+            let mark = Mark::plain(name, Category::Guest);
+            self.stack.slice(sink, ran, &mark)?;
+        }
+        self.held = (exit.class == Class::Halt).then(Vec::new);
+        let reason = exit.recorded;
         let name = match (reason.name(), reason.is_failed_vmentry()) {
             (Some(name), false) => sink.packets.name(name),
             (Some(name), true) => sink.packets.name(&format!("{name} FAILED_VMENTRY")),
             (None, _) => sink.packets.name(&format!("exit {:#x}", reason.code)),
         };
-        let args = [arg("info1", info1)];
+        let args = [arg("info1", exit.info1)];
         let mark = Mark {
             args: &args,
             ..Mark::plain(name, Category::Exit)
@@ -200,7 +244,6 @@ impl Vcpu {
             return self.instant(sink, time, &mark);
         }
         self.level(sink, time, 1)?;
-        self.halting = false;
         self.stack.begin(sink, time, VMM, &mark)
     }
 
@@ -210,35 +253,49 @@ impl Vcpu {
         self.poll_next = Some(new);
     }
 
-    /// `kvm_vcpu_wakeup`: a halt took `ns` until now. If it did not sleep, it polled all that time; if
-    /// it did, at most for the polling time before it slept, where that is known.
-    pub(super) fn wakeup<W: Write>(
+    /// A halt is over. Without a sleep all its time on a CPU was polling; with one, that before the
+    /// sleep, at most for the polling time where that is known.
+    pub(super) fn halt<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
         time: u64,
-        ns: u64,
-        waited: bool,
+        halt: &Halt,
     ) -> io::Result<()> {
         let window = self.poll_used.take().or(self.poll_next).unwrap_or(0);
-        let Some(held) = self.held.take() else {
+        let Some(mut held) = self.held.take() else {
             return Ok(());
         };
-        let begin = time.saturating_sub(ns).max(self.exited_ns);
-        let off = self.first_off.unwrap_or(time).min(time);
-        let end = if waited {
-            off.min(begin.saturating_add(window.into()))
-        } else {
-            off
-        };
-        if begin < end {
-            let name = sink.packets.name("polling");
-            let mark = Mark::plain(name, Category::Poll);
-            self.stack.slice(sink, (begin, end), &mark)?;
+        let sleep = held.iter_mut().rfind(|slice| slice.is_sleep);
+        if let Some(sleep) = sleep.filter(|_| halt.waited) {
+            sleep.name = sink.packets.name(Off::Halted.name());
         }
-        self.write_held(sink, held)
+        if halt.waited && !self.has_switches {
+            // When it slept is not recorded: the halt counts as a whole.
+            let name = sink.packets.name(Off::Halted.name());
+            return self.write(
+                sink,
+                Held {
+                    name,
+                    is_sleep: true,
+                    begin: halt.start,
+                    end: time,
+                },
+            );
+        }
+        let polled_until = match halt.waited {
+            true => halt.slept_at.min(halt.start.saturating_add(window.into())),
+            false => time,
+        };
+        let mut begin = halt.start;
+        for slice in held {
+            self.write_poll(sink, begin, slice.begin.min(polled_until))?;
+            self.write(sink, slice)?;
+            begin = begin.max(slice.end);
+        }
+        self.write_poll(sink, begin, polled_until)
     }
 
-    /// A moment within what happens now.
+    /// A moment within what happens at its time.
     pub(super) fn instant<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
@@ -250,21 +307,11 @@ impl Vcpu {
         self.stack.instant(sink, time, mark)
     }
 
-    /// Events of a CPU were lost between these times: nothing is known of a vCPU that was there.
-    pub(super) fn lost<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        cpu: CpuId,
-        (begin, end): (u64, u64),
-        count: u64,
-    ) -> io::Result<()> {
-        if self.cpu != Some(cpu) {
-            return Ok(());
-        }
-        self.forget(sink, begin)?;
-        let begin = self.stack.clamp(begin);
-        let end = self.stack.clamp(end);
-        lost_slice(sink, (begin, end), &self.stack, count)
+    /// It is lost from sight because events of a CPU were lost.
+    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
+        let begin = self.stack.clamp(self.known_until);
+        let end = self.stack.clamp(loss.time);
+        lost_slice(sink, (begin, end), &self.stack, loss.count)
     }
 
     /// The end of the window or of the trace.
@@ -281,43 +328,51 @@ impl Vcpu {
     /// Ends everything deeper than `depth`.
     fn level<W: Write>(&mut self, sink: &mut Sink<W>, time: u64, depth: usize) -> io::Result<()> {
         self.send_request(sink)?;
-        self.end_off(sink, time)?;
+        self.end_off(sink)?;
         self.release(sink)?;
-        self.first_off = None;
         self.stack.close_to(sink, time, depth)
     }
 
-    fn end_off<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
-        let Some((why, begin)) = self.off.take() else {
+    /// Its thread is no longer off its CPU, or in another way.
+    pub(super) fn end_off<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+        let Some(away) = self.away.take().filter(|away| away.begin < away.end) else {
             return Ok(());
         };
-        let end = self.stack.clamp(time);
-        let name = sink.packets.name(why.name());
-        let slice = Held { name, begin, end };
-        if let Some(held) = &mut self.held {
-            held.push(slice);
-            if held.len() >= HELD {
-                self.release(sink)?;
-            }
-            return Ok(());
+        let slice = Held {
+            name: sink.packets.name(away.off.name()),
+            is_sleep: matches!(away.off, Off::Halted | Off::Blocked),
+            begin: self.stack.clamp(away.begin),
+            end: self.stack.clamp(away.end),
+        };
+        let Some(held) = &mut self.held else {
+            return self.write(sink, slice);
+        };
+        held.push(slice);
+        if held.len() >= HELD {
+            return self.release(sink);
         }
-        self.write_held(sink, vec![slice])
+        Ok(())
     }
 
     /// Writes what is held back; the poll before it remains unknown.
     fn release<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
-        match self.held.take() {
-            Some(held) => self.write_held(sink, held),
-            None => Ok(()),
-        }
+        let held = self.held.take().unwrap_or_default();
+        held.into_iter()
+            .try_for_each(|slice| self.write(sink, slice))
     }
 
-    fn write_held<W: Write>(&self, sink: &mut Sink<W>, held: Vec<Held>) -> io::Result<()> {
-        for slice in held {
-            let mark = Mark::plain(slice.name, Category::Off);
-            self.stack.slice(sink, (slice.begin, slice.end), &mark)?;
+    fn write<W: Write>(&self, sink: &mut Sink<W>, slice: Held) -> io::Result<()> {
+        let mark = Mark::plain(slice.name, Category::Off);
+        self.stack.slice(sink, (slice.begin, slice.end), &mark)
+    }
+
+    fn write_poll<W: Write>(&self, sink: &mut Sink<W>, begin: u64, end: u64) -> io::Result<()> {
+        if begin >= end {
+            return Ok(());
         }
-        Ok(())
+        let name = sink.packets.name("polling");
+        let mark = Mark::plain(name, Category::Poll);
+        self.stack.slice(sink, (begin, end), &mark)
     }
 
     /// Writes the IPI whose targets were gathered.
@@ -353,17 +408,14 @@ impl Vcpu {
         Ok(())
     }
 
-    /// Nothing is known of it any more, from when it was last heard of.
-    pub(super) fn forget<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
-        self.level(sink, time, 0)?;
-        self.cpu = None;
-        self.halting = false;
-        Ok(())
+    /// Nothing is known of it from the end of its latest span on.
+    pub(super) fn forget<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+        self.level(sink, self.known_until, 0)
     }
 
-    /// Whether the user wants to see it.
-    pub(super) fn shown(&self) -> bool {
-        self.stack.shown()
+    /// Whether its track is written.
+    pub(super) fn is_shown(&self) -> bool {
+        self.stack.is_shown()
     }
 
     /// The time, or that of the track's last change where that was later.
