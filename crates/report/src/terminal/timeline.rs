@@ -5,19 +5,19 @@ use std::fmt::Write as _;
 
 use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_lab::units::show_time;
-use stealtime_track::names::vcpu_in_name;
+use stealtime_track::{Exit, Observer, Place, Tracker, VcpuIndex};
 
 use super::Style;
 use crate::escape;
 
-/// Characters of a line, without the CPU's number.
+/// Characters of a line, without the CPU's number: a line has 100 columns at most.
 const SLOTS: usize = 88;
-/// Names in the legend.
+/// Most names in the legend.
 const MOST_NAMED: usize = 40;
 
-/// Who has a CPU.
+/// What has a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum Holder {
     Idle,
     Interrupt,
     /// A VM's vCPU in the guest.
@@ -28,7 +28,7 @@ enum Who {
     Task(Tid),
 }
 
-/// A CPU as it is now.
+/// A CPU at its latest event.
 #[derive(Clone, Debug)]
 struct Cpu {
     tid: Tid,
@@ -36,21 +36,35 @@ struct Cpu {
     /// Interrupts that are not over.
     interrupts: u32,
     since_ns: u64,
-    /// ns by slot and who had them.
-    slots: Vec<BTreeMap<Who, u64>>,
+    /// ns by slot and holder.
+    slots: Vec<BTreeMap<Holder, u64>>,
 }
 
 /// Gathers what CPUs do from events in the order of time.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Timeline {
+    tracker: Tracker<Painter>,
+}
+
+/// The observer that fills the lines.
+#[derive(Debug)]
+struct Painter {
     from_ns: u64,
     until_ns: u64,
     vm_names: Vec<String>,
     cpus: BTreeMap<u16, Cpu>,
     /// Processes of VMs, in the order of their VMs.
     processes: Vec<Tid>,
+    /// VMs of vCPU threads.
     vcpus: BTreeMap<Tid, usize>,
-    names: BTreeMap<Tid, String>,
+    tasks: BTreeMap<Tid, Task>,
+}
+
+/// A task as the recording introduces it.
+#[derive(Debug)]
+struct Task {
+    process: Tid,
+    name: String,
 }
 
 impl Timeline {
@@ -65,105 +79,132 @@ impl Timeline {
             since_ns: 0,
             slots: vec![BTreeMap::new(); SLOTS],
         };
-        Self {
+        let painter = Painter {
             from_ns,
             until_ns: until_ns.max(from_ns.saturating_add(1)),
             vm_names,
             cpus: cpus.iter().map(|number| (*number, cpu.clone())).collect(),
             processes: Vec::new(),
             vcpus: BTreeMap::new(),
-            names: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+        };
+        Self {
+            tracker: Tracker::new(painter),
         }
     }
 
     /// Takes the next event.
     pub fn event(&mut self, event: &Event, names: &dyn Names) {
         if let Kind::Task { tid, process, name } = event.kind {
-            self.introduce(tid, process, names.name(name));
-            return;
+            let name = names.name(name).to_owned();
+            let tasks = &mut self.tracker.observer_mut().tasks;
+            tasks.insert(tid, Task { process, name });
         }
-        if !self.cpus.contains_key(&event.cpu.0) {
-            return;
-        }
-        self.settle(event.cpu.0, event.time_ns);
-        let Some(cpu) = self.cpus.get_mut(&event.cpu.0) else {
-            return;
-        };
+        self.tracker.event(event, names);
+    }
+
+    /// The picture: each column shows what had most of its time.
+    #[must_use]
+    pub fn render(mut self, style: Style) -> String {
+        self.tracker.observer_mut().render(style)
+    }
+}
+
+impl Observer for Painter {
+    fn vcpu_found(&mut self, _: VcpuIndex, tid: Tid) {
+        let process = self.tasks.get(&tid).map_or(Tid(0), |task| task.process);
+        let known = self.processes.iter().position(|known| *known == process);
+        let vm = known.unwrap_or_else(|| {
+            self.processes.push(process);
+            self.processes.len() - 1
+        });
+        self.vcpus.insert(tid, vm);
+    }
+
+    fn task_current(&mut self, cpu: u16, tid: Tid, time: u64) {
+        self.change(cpu, time, |cpu| {
+            cpu.tid = tid;
+            cpu.in_guest = false;
+        });
+    }
+
+    fn entry(&mut self, _: VcpuIndex, place: &Place, _: u64) {
+        self.change(place.cpu, place.time, |cpu| cpu.in_guest = true);
+    }
+
+    fn exit(&mut self, _: VcpuIndex, place: &Place, _: &Exit) {
+        self.change(place.cpu, place.time, |cpu| cpu.in_guest = false);
+    }
+
+    fn event(&mut self, event: &Event, place: &Place, _: &dyn Names) {
         match event.kind {
-            Kind::SchedSwitch { next, .. } => {
-                cpu.tid = next;
-                cpu.in_guest = false;
+            Kind::VectorEntry { .. } | Kind::IrqHandlerEntry { .. } => {
+                self.change(place.cpu, place.time, |cpu| cpu.interrupts += 1);
             }
-            Kind::KvmEntry { .. } => cpu.in_guest = true,
-            Kind::KvmExit { .. } => cpu.in_guest = false,
-            Kind::VectorEntry { .. } | Kind::IrqHandlerEntry { .. } => cpu.interrupts += 1,
             Kind::VectorExit { .. } | Kind::IrqHandlerExit { .. } => {
-                cpu.interrupts = cpu.interrupts.saturating_sub(1);
+                self.change(place.cpu, place.time, |cpu| {
+                    cpu.interrupts = cpu.interrupts.saturating_sub(1);
+                });
             }
             _ => {}
         }
     }
+}
 
-    fn introduce(&mut self, tid: Tid, process: Tid, name: &str) {
-        if vcpu_in_name(name).is_some() {
-            let known = self.processes.iter().position(|other| *other == process);
-            let vm = known.unwrap_or_else(|| {
-                self.processes.push(process);
-                self.processes.len() - 1
-            });
-            self.vcpus.insert(tid, vm);
+impl Painter {
+    /// Books a CPU's time up to `now` for its holder, then changes the CPU.
+    fn change(&mut self, number: u16, now: u64, change: impl FnOnce(&mut Cpu)) {
+        self.settle(number, now);
+        if let Some(cpu) = self.cpus.get_mut(&number) {
+            change(cpu);
         }
-        self.names.insert(tid, name.to_owned());
     }
 
-    /// Books the time up to `now` for whoever had this CPU.
     fn settle(&mut self, number: u16, now: u64) {
         let Some(cpu) = self.cpus.get_mut(&number) else {
             return;
         };
-        let who = match (cpu.interrupts, self.vcpus.get(&cpu.tid)) {
-            (1.., _) => Who::Interrupt,
-            (_, Some(vm)) if cpu.in_guest => Who::Guest(*vm),
-            (_, Some(vm)) => Who::Host(*vm),
-            _ if cpu.tid == Tid::IDLE => Who::Idle,
-            _ => Who::Task(cpu.tid),
+        let holder = match (cpu.interrupts, self.vcpus.get(&cpu.tid)) {
+            (1.., _) => Holder::Interrupt,
+            (_, Some(vm)) if cpu.in_guest => Holder::Guest(*vm),
+            (_, Some(vm)) => Holder::Host(*vm),
+            _ if cpu.tid == Tid::IDLE => Holder::Idle,
+            _ => Holder::Task(cpu.tid),
         };
-        let (mut at, end) = (cpu.since_ns.max(self.from_ns), now.min(self.until_ns));
+        let (mut begin, end) = (cpu.since_ns.max(self.from_ns), now.min(self.until_ns));
         cpu.since_ns = now;
-        let span = u128::from(self.until_ns - self.from_ns);
-        while at < end {
-            let slot = (u128::from(at - self.from_ns) * SLOTS as u128 / span) as usize;
+        let length = u128::from(self.until_ns - self.from_ns);
+        while begin < end {
+            let slot = (u128::from(begin - self.from_ns) * SLOTS as u128 / length) as usize;
             // The first ns of the next slot, rounded up.
-            let next = (slot as u128 + 1) * span;
+            let next = (slot as u128 + 1) * length;
             let next = self.from_ns + next.div_ceil(SLOTS as u128) as u64;
-            let until = next.min(end).max(at + 1);
+            let until = next.min(end).max(begin + 1);
             if let Some(parts) = cpu.slots.get_mut(slot) {
-                *parts.entry(who).or_default() += until - at;
+                *parts.entry(holder).or_default() += until - begin;
             }
-            at = until;
+            begin = until;
         }
     }
 
-    /// The picture: in each column, who had most of its time.
-    #[must_use]
-    pub fn render(mut self, style: Style) -> String {
+    fn render(&mut self, style: Style) -> String {
         let numbers: Vec<u16> = self.cpus.keys().copied().collect();
         for number in numbers {
             self.settle(number, self.until_ns);
         }
         let mut out = String::new();
-        let span = self.until_ns - self.from_ns;
+        let length = self.until_ns - self.from_ns;
         let _ = writeln!(
             out,
             "{}",
             style.bold(&format!(
                 "From {} on, {}; each column is {} ns",
                 show_time(self.from_ns),
-                show_time(span),
-                span / SLOTS as u64
+                show_time(length),
+                length / SLOTS as u64
             ))
         );
-        let tasks = self.tasks();
+        let tasks = self.drawn_tasks();
         for (number, cpu) in &self.cpus {
             let line: String = cpu
                 .slots
@@ -177,11 +218,11 @@ impl Timeline {
     }
 
     /// Tasks that have a column, in the order of their ids.
-    fn tasks(&self) -> Vec<Tid> {
+    fn drawn_tasks(&self) -> Vec<Tid> {
         let parts = self.cpus.values().flat_map(|cpu| &cpu.slots);
         let mut tasks: Vec<Tid> = parts
             .filter_map(|parts| match most(parts) {
-                Who::Task(tid) => Some(tid),
+                Holder::Task(tid) => Some(tid),
                 _ => None,
             })
             .collect();
@@ -191,23 +232,26 @@ impl Timeline {
     }
 
     fn legend(&self, tasks: &[Tid], style: Style, out: &mut String) {
-        let shown: Vec<Who> = self
+        let shown: Vec<Holder> = self
             .cpus
             .values()
             .flat_map(|cpu| cpu.slots.iter().map(most))
             .collect();
         let mut parts = vec![". idle".to_owned(), "! host interrupt".to_owned()];
         for (vm, name) in self.vm_names.iter().enumerate().take(MOST_NAMED) {
-            if shown.contains(&Who::Guest(vm)) || shown.contains(&Who::Host(vm)) {
-                let (guest, host) = (mark(Who::Guest(vm), tasks), mark(Who::Host(vm), tasks));
+            if shown.contains(&Holder::Guest(vm)) || shown.contains(&Holder::Host(vm)) {
+                let (guest, host) = (
+                    mark(Holder::Guest(vm), tasks),
+                    mark(Holder::Host(vm), tasks),
+                );
                 parts.push(format!(
                     "{guest} guest {name} ({host} its thread in the host)"
                 ));
             }
         }
         for task in tasks.iter().take(MOST_NAMED) {
-            let name = self.names.get(task).map_or("?", String::as_str);
-            parts.push(format!("{} {name}", mark(Who::Task(*task), tasks)));
+            let name = self.tasks.get(task).map_or("?", |task| task.name.as_str());
+            parts.push(format!("{} {name}", mark(Holder::Task(*task), tasks)));
         }
         let text = parts.join(", ");
         for line in crate::units::wrap(&escape::terminal(&text), style.width) {
@@ -217,28 +261,28 @@ impl Timeline {
     }
 }
 
-/// Who had most of a slot; the first of equals.
-fn most(parts: &BTreeMap<Who, u64>) -> Who {
-    let mut best = (Who::Idle, 0);
-    for (who, ns) in parts {
+/// What had most of a slot; the first of equals.
+fn most(parts: &BTreeMap<Holder, u64>) -> Holder {
+    let mut best = (Holder::Idle, 0);
+    for (holder, ns) in parts {
         if *ns > best.1 {
-            best = (*who, *ns);
+            best = (*holder, *ns);
         }
     }
     best.0
 }
 
-fn mark(who: Who, tasks: &[Tid]) -> char {
+fn mark(holder: Holder, tasks: &[Tid]) -> char {
     let letter = |first: u8, n: usize, more: char| match u8::try_from(n) {
         Ok(n @ 0..26) => char::from(first + n),
         _ => more,
     };
-    match who {
-        Who::Idle => '.',
-        Who::Interrupt => '!',
-        Who::Guest(vm) => letter(b'A', vm, '@'),
-        Who::Host(vm) => letter(b'a', vm, '*'),
-        Who::Task(tid) => match tasks.iter().position(|task| *task == tid) {
+    match holder {
+        Holder::Idle => '.',
+        Holder::Interrupt => '!',
+        Holder::Guest(vm) => letter(b'A', vm, '@'),
+        Holder::Host(vm) => letter(b'a', vm, '*'),
+        Holder::Task(tid) => match tasks.iter().position(|task| *task == tid) {
             Some(n @ 0..9) => char::from(b'1' + n as u8),
             _ => '+',
         },
@@ -261,10 +305,10 @@ mod tests {
         }
     }
 
-    fn feed(timeline: &mut Timeline, time_ns: u64, kind: Kind) {
+    fn feed(timeline: &mut Timeline, time_ns: u64, tid: i32, kind: Kind) {
         let event = Event {
             time_ns,
-            tid: Tid(0),
+            tid: Tid(tid),
             cpu: CpuId(0),
             context: Context::default(),
             kind,
@@ -272,9 +316,9 @@ mod tests {
         timeline.event(&event, &Few);
     }
 
-    fn switch(next: i32) -> Kind {
+    fn switch(prev: i32, next: i32) -> Kind {
         Kind::SchedSwitch {
-            prev: Tid(0),
+            prev: Tid(prev),
             next: Tid(next),
             prev_prio: 120,
             next_prio: 120,
@@ -283,10 +327,11 @@ mod tests {
     }
 
     #[test]
-    fn each_column_shows_who_had_most_of_it() {
-        let mut t = Timeline::new(1_000, 1_000 + 88_000, &[0, 3], vec!["web".into()]);
+    fn each_column_shows_what_had_most_of_it() {
+        let mut timeline = Timeline::new(1_000, 1_000 + 88_000, &[0, 3], vec!["web".into()]);
         feed(
-            &mut t,
+            &mut timeline,
+            0,
             0,
             Kind::Task {
                 tid: Tid(7),
@@ -295,7 +340,8 @@ mod tests {
             },
         );
         feed(
-            &mut t,
+            &mut timeline,
+            0,
             0,
             Kind::Task {
                 tid: Tid(9),
@@ -303,11 +349,11 @@ mod tests {
                 name: NameId(1),
             },
         );
-        feed(&mut t, 0, switch(7));
-        feed(&mut t, 11_000, Kind::KvmEntry { vcpu: VcpuId(0) });
-        feed(&mut t, 21_400, switch(9));
-        feed(&mut t, 31_000, switch(0));
-        let text = t.render(Style::new(false));
+        feed(&mut timeline, 0, 0, switch(0, 7));
+        feed(&mut timeline, 11_000, 7, Kind::KvmEntry { vcpu: VcpuId(0) });
+        feed(&mut timeline, 21_400, 7, switch(7, 9));
+        feed(&mut timeline, 31_000, 9, switch(9, 0));
+        let text = timeline.render(Style::new(false));
         let line = text.lines().nth(1).expect("CPU 0");
         let expected = format!(
             "CPU    0 {}{}{}{}",
@@ -332,13 +378,17 @@ mod tests {
 
     #[test]
     fn odd_spans_are_divided_without_a_gap() {
-        for span in [1, 7, 87, 89, 1_000_003] {
-            let mut t = Timeline::new(5, 5 + span, &[0], vec![]);
-            feed(&mut t, 0, switch(9));
-            let numbers: Vec<u16> = t.cpus.keys().copied().collect();
-            numbers.iter().for_each(|n| t.settle(*n, u64::MAX));
-            let total: u64 = t.cpus[&0].slots.iter().flat_map(BTreeMap::values).sum();
-            assert_eq!(total, span);
+        for length in [1, 7, 87, 89, 1_000_003] {
+            let mut timeline = Timeline::new(5, 5 + length, &[0], vec![]);
+            feed(&mut timeline, 0, 0, switch(0, 9));
+            let painter = timeline.tracker.observer_mut();
+            painter.settle(0, u64::MAX);
+            let total: u64 = painter.cpus[&0]
+                .slots
+                .iter()
+                .flat_map(BTreeMap::values)
+                .sum();
+            assert_eq!(total, length);
         }
     }
 }
