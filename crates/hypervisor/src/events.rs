@@ -1,4 +1,4 @@
-//! Counting, by a trait whose default does nothing.
+//! Counting, by a trait with defaults that do nothing.
 //!
 //! Each mechanism reports what is worth counting through [`Events`]. `()` implements it and costs
 //! nothing; a VMM implements the methods that it exports as statistics, a simulator those that it
@@ -54,7 +54,7 @@ pub trait Events {
 
     // ---- local APIC
 
-    /// An interrupt was delivered to a vCPU, whose LAPIC has `accepted` it or not.
+    /// An interrupt was delivered to a vCPU. Its LAPIC has `accepted` it or not.
     fn interrupt_accepted(&self, _vector: u8, _accepted: bool) {}
     /// A destination was resolved without the destination map.
     fn destination_slow_path(&self) {}

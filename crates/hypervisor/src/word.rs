@@ -1,9 +1,9 @@
 //! The one place that decides between real and instrumented atomics.
 //!
-//! Every lock-free protocol of this crate is generic over [`AtomicWord`], so the code that runs in
-//! production ([`AtomicU64`]) is the code that a simulator runs on one thread
-//! ([`Cell<u64>`](Cell)) and the code that an interleaving checker runs on words of its own. All
-//! shared state lies in such words: a checker sees each load, store, read-modify-write and fence.
+//! Every lock-free protocol of this crate is generic over [`AtomicWord`]. Production
+//! ([`AtomicU64`]), a simulator on one thread ([`Cell<u64>`](Cell)) and an interleaving checker
+//! with words of its own run the same code. All shared state lies in such words: a checker sees
+//! each load, store, read-modify-write and fence.
 
 use core::cell::Cell;
 use core::fmt::Debug;

@@ -1,8 +1,8 @@
 //! Exact products and scale factors, written once and instantiated at two widths.
 //!
-//! Production uses 64-bit counters with 128-bit products. The very same lines are instantiated
-//! at 8 bits in the tests, where *every* input is tried against a reference: what holds for all
-//! inputs at 8 bits by the shape of the code holds at 64.
+//! Production uses 64-bit counters with 128-bit products. The tests instantiate the same lines at
+//! 8 bits and try *every* input against a reference. What holds for all inputs at 8 bits by the
+//! shape of the code holds at 64.
 //!
 //! | function | kernel | computes |
 //! |---|---|---|
@@ -14,16 +14,16 @@
 /// Why no scale factors exist for a pair of rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeScaleError {
-    /// A rate is zero, or the double of the scaled one leaves 64 bits: upstream's search for a
-    /// normalised pair never ends, or ends at factors that are off by any amount. Give both rates
-    /// in Hz, and the scaled one below 2^63.
+    /// A rate is zero, or the double of the scaled one exceeds 64 bits. Upstream's search for a
+    /// normalised pair then never ends, or ends at arbitrary factors. Give both rates in Hz, and
+    /// the scaled one below 2^63.
     NoSuchRatio {
         /// The rate to convert to, in Hz.
         scaled_hz: u64,
         /// The rate to convert from, in Hz.
         base_hz: u64,
     },
-    /// A frequency whose Hz leave 64 bits.
+    /// A frequency that exceeds 64 bits in Hz.
     BeyondHz {
         /// The frequency, in kHz.
         khz: u64,
@@ -106,8 +106,8 @@ macro_rules! counter_arithmetic {
             }
             let half_bits: u32 = $half_bits;
             let (mut rate, mut target, mut shift) = (base, scaled, 0i8);
-            // Ends with rate >= 1: doubled is even and not 0, and a rate of a half word or
-            // more only loses one bit at a time.
+            // Ends with rate >= 1: `doubled` is even and not 0. Each turn takes one bit of a rate
+            // that exceeds it or a half word.
             while rate > doubled || rate >> half_bits != 0 {
                 rate >>= 1;
                 shift -= 1;
@@ -155,9 +155,9 @@ pub struct TimeScale {
 impl TimeScale {
     /// The scale of `kvm_get_time_scale(scaled_hz, base_hz)`.
     ///
-    /// The base is halved to at most twice the scaled rate first, so that the factors are off by up
-    /// to one part in `scaled_hz`, and 2^-29 besides: for ns one part in 10^9, for a counter of
-    /// 1 MHz one in 10^6.
+    /// The base is first halved to at most twice the scaled rate. The error of the factors is
+    /// up to one part in `scaled_hz`, plus 2^-29. For ns that is one part in 10^9, and for a
+    /// counter of 1 MHz one in 10^6.
     ///
     /// # Errors
     /// [`TimeScaleError::NoSuchRatio`] for a rate of 0, and for a scaled rate of 2^63 or more.

@@ -49,15 +49,15 @@ impl PostedVcpu {
     }
 
     /// Writes the attribute, with the VM lock held: to `written`, which may not be among the
-    /// VM's vCPUs yet (creation), and to all `others`.
+    /// VM's vCPUs yet (creation), and to all `peers`.
     pub fn set_offset<'a>(
         written: &mut Self,
-        others: impl IntoIterator<Item = &'a mut Self>,
+        peers: impl IntoIterator<Item = &'a mut Self>,
         counter: Counter,
         offset: u64,
     ) {
         written.set(counter, offset);
-        for vcpu in others {
+        for vcpu in peers {
             vcpu.set(counter, offset);
         }
     }
@@ -90,19 +90,19 @@ pub struct CounterOffset {
 pub enum CounterOffsetError {
     /// `EINVAL`: the reserved field is not 0. Clear it.
     Reserved {
-        /// What was given.
-        given: CounterOffset,
+        /// The argument of the ioctl.
+        offset: CounterOffset,
     },
     /// `EINVAL`: the VM is protected.
     Protected {
-        /// What was given.
-        given: CounterOffset,
+        /// The argument of the ioctl.
+        offset: CounterOffset,
     },
     /// `EBUSY`: vCPU ioctls are in flight. Stop the vCPUs and try again.
     Busy {
-        /// What was given.
-        given: CounterOffset,
-        /// A vCPU whose lock is taken.
+        /// The argument of the ioctl.
+        offset: CounterOffset,
+        /// A vCPU with its lock taken.
         vcpu: u32,
     },
 }
@@ -110,20 +110,20 @@ pub enum CounterOffsetError {
 impl core::fmt::Display for CounterOffsetError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Reserved { given } => write!(
+            Self::Reserved { offset } => write!(
                 f,
                 "counter offset {:#x} with reserved field {:#x}: it must be 0",
-                given.counter_offset, given.reserved
+                offset.counter_offset, offset.reserved
             ),
-            Self::Protected { given } => write!(
+            Self::Protected { offset } => write!(
                 f,
                 "counter offset {:#x}: the VM is protected from its host",
-                given.counter_offset
+                offset.counter_offset
             ),
-            Self::Busy { given, vcpu } => write!(
+            Self::Busy { offset, vcpu } => write!(
                 f,
                 "counter offset {:#x}: vCPU {vcpu} has an ioctl in flight; stop the vCPUs first",
-                given.counter_offset
+                offset.counter_offset
             ),
         }
     }
@@ -150,26 +150,26 @@ impl MergedVm {
         }
     }
 
-    /// `KVM_ARM_SET_COUNTER_OFFSET`. `busy` is a vCPU whose lock could not be taken, if any.
+    /// `KVM_ARM_SET_COUNTER_OFFSET`. `busy` is a vCPU that another thread has locked, if any.
     ///
     /// # Errors
     /// [`CounterOffsetError`]; nothing was changed.
     pub fn set_counter_offset(
         &mut self,
-        given: CounterOffset,
+        offset: CounterOffset,
         busy: Option<u32>,
     ) -> Result<(), CounterOffsetError> {
-        if given.reserved != 0 {
-            return Err(CounterOffsetError::Reserved { given });
+        if offset.reserved != 0 {
+            return Err(CounterOffsetError::Reserved { offset });
         }
         if self.protected {
-            return Err(CounterOffsetError::Protected { given });
+            return Err(CounterOffsetError::Protected { offset });
         }
         if let Some(vcpu) = busy {
-            return Err(CounterOffsetError::Busy { given, vcpu });
+            return Err(CounterOffsetError::Busy { offset, vcpu });
         }
-        self.virtual_offset = given.counter_offset;
-        self.physical_offset = given.counter_offset;
+        self.virtual_offset = offset.counter_offset;
+        self.physical_offset = offset.counter_offset;
         self.offset_set_by_user = true;
         Ok(())
     }
@@ -307,8 +307,8 @@ pub mod traps {
         }
     }
 
-    /// `CNTP_CVAL_EL0` while the host runs on a CPU with `CNTPOFF_EL2`: the offset does not apply
-    /// while `HCR_EL2.TGE` is set, so the comparator is moved by it for that time.
+    /// `CNTP_CVAL_EL0` while the host runs on a CPU with `CNTPOFF_EL2`. The offset does not apply
+    /// while `HCR_EL2.TGE` is set, so the comparator includes it for that time.
     #[must_use]
     pub const fn cval_in_host(guest_cval: u64, physical_offset: u64) -> u64 {
         guest_cval.wrapping_add(physical_offset)
@@ -377,8 +377,8 @@ pub struct MigratedCounter {
     pub offset: u64,
     /// Ticks that the guest's counter advances over the blackout.
     pub added_ticks: u128,
-    /// Most that the guest's counter can be off the elapsed time that was given: one tick, and
-    /// the given frequency error over the blackout, in ns.
+    /// Largest error of the guest's counter against the elapsed time passed in, in ns: one tick,
+    /// and the frequency error over the blackout.
     pub bound_ns: u64,
 }
 

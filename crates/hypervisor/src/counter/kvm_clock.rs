@@ -106,7 +106,7 @@ impl VmTsc {
     /// `KVM_GET_CLOCK`. `wall_readable`: wall clock and TSC could be read as one.
     ///
     /// # Errors
-    /// [`TimeScaleError`] on a host whose TSC frequency is 0.
+    /// [`TimeScaleError`] on a host with a TSC frequency of 0.
     pub fn get_clock(
         &self,
         host: &HostTsc,

@@ -64,8 +64,8 @@ pub struct Uncertainty {
     /// `kvm.tsc_tolerance_ppm`) ticks at the host's: that difference belongs here too.
     pub frequency_error_ppb: u32,
     /// Before the source's clock was read, how long its master clock had been in use, in ns; at
-    /// most the age of the VM. Matters for a scaled guest only: its page is made for a frequency
-    /// cut to kHz once more, so that the page drifts from `KVM_GET_CLOCK` until the next refresh.
+    /// most the age of the VM. Matters for a scaled guest only. The frequency of its page
+    /// is cut to kHz once more, so that the page drifts from `KVM_GET_CLOCK` until a refresh.
     pub master_clock_age_ns: u64,
 }
 
@@ -85,11 +85,11 @@ pub struct Account {
     /// Most that the guest's TSC can be off its kvmclock afterwards, in ns: what rounding and
     /// `misplaced_cycles` make.
     pub tsc_against_kvmclock_ns: u64,
-    /// Most that the guest's TSC can be off where it would be had it ticked on through the
-    /// blackout, in ns: the above, the hosts' frequency errors, and the skew of the wall clocks.
+    /// Largest error of the guest's TSC against a TSC that ticks through the blackout, in ns. It
+    /// adds the hosts' frequency errors and the skew of the wall clocks to the above.
     pub tsc_against_its_rate_ns: u64,
-    /// Most that the guest's kvmclock can be off real time because of the migration, in ns: the
-    /// skew of the wall clocks, the pvclock's rounding, and the drift of a scaled guest's page.
+    /// Largest error of the guest's kvmclock against real time by the migration, in ns. It adds
+    /// skew of the wall clocks, rounding of the pvclock, and drift of a scaled guest's page.
     pub kvmclock_against_real_ns: u64,
 }
 
@@ -274,10 +274,10 @@ fn cycles(ns: u64, khz: u32) -> u128 {
     u128::from(ns) * u128::from(khz) / 1_000_000
 }
 
-/// Most that the page of a scaled guest and `KVM_GET_CLOCK` come apart in `age_ns`.
+/// Largest distance between the page of a scaled guest and `KVM_GET_CLOCK` after `age_ns`, in ns.
 ///
-/// The page is made for the guest's frequency cut to kHz, which the ratio, rounded down itself, may
-/// leave just below the next lower kHz; and each side's multiplier has 32 bits and is rounded down.
+/// The page has the guest's frequency cut to kHz. The ratio is rounded down, so that the cut may
+/// lose a whole kHz. Each side's multiplier has 32 bits and is rounded down too.
 fn page_drift_ns(age_ns: u64, guest_khz: u32) -> u64 {
     let page_khz = u64::from(guest_khz.saturating_sub(1).max(1));
     let multiplier_ns = (age_ns >> 31).saturating_add(1);

@@ -148,9 +148,9 @@ impl<W: AtomicWord> PvclockPage<W> {
     ///
     /// [`PVCLOCK_GUEST_STOPPED`] stays set if it is in the guest's copy: only the guest clears it.
     pub fn write_fields(&self, time: PvclockTime) -> PvclockTime {
-        let kept = (self.rest.load(Ordering::Relaxed) >> 40) as u8 & PVCLOCK_GUEST_STOPPED;
+        let stopped = (self.rest.load(Ordering::Relaxed) >> 40) as u8 & PVCLOCK_GUEST_STOPPED;
         let time = PvclockTime {
-            flags: time.flags | kept,
+            flags: time.flags | stopped,
             ..time
         };
         self.tsc_timestamp
@@ -181,14 +181,14 @@ impl<W: AtomicWord> PvclockPage<W> {
         self.rest.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Guest: the fields and their version if they were stable over the whole reading, together
-    /// with what `within` returned between the two looks at the version.
+    /// Guest: the fields and their version, if both were stable over the whole reading. Adds what
+    /// `read_clock` returned between the two looks at the version.
     ///
     /// # Errors
     /// [`PvclockBusy`] if the version was odd or changed.
     pub fn try_read<T>(
         &self,
-        within: impl FnOnce() -> T,
+        read_clock: impl FnOnce() -> T,
     ) -> Result<(PvclockTime, u32, T), PvclockBusy> {
         // An odd version loses its low bit here, and so differs in the second look.
         let version = self.version.load(Ordering::Acquire) as u32 & !1;
@@ -197,7 +197,7 @@ impl<W: AtomicWord> PvclockPage<W> {
             self.system_time.load(Ordering::Relaxed),
             self.rest.load(Ordering::Relaxed),
         ]);
-        let value = within();
+        let value = read_clock();
         // The fields must have been read before the second look.
         self.version.fence(Ordering::Acquire);
         let again = self.version.load(Ordering::Relaxed) as u32;

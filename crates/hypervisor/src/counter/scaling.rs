@@ -73,12 +73,12 @@ impl RatioFormat {
     /// L2's own (`kvm_calc_nested_tsc_offset`).
     #[must_use]
     pub const fn nested_offset(self, l1_offset: u64, l2_offset: u64, l2_ratio: u64) -> u64 {
-        let seen = if l2_ratio == self.neutral() {
+        let scaled_l1 = if l2_ratio == self.neutral() {
             l1_offset
         } else {
             mul_shr_signed(l1_offset as i64, l2_ratio, self.frac_bits)
         };
-        seen.wrapping_add(l2_offset)
+        scaled_l1.wrapping_add(l2_offset)
     }
 
     /// The ratio in use while a nested guest runs (`kvm_calc_nested_tsc_multiplier`).
@@ -142,14 +142,14 @@ pub enum RatioError {
 
 impl core::fmt::Display for RatioError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (what, o) = match self {
+        let (reason, o) = match self {
             Self::HostFrequencyZero(o) => ("the host's frequency is unknown", o),
             Self::Zero(o) => ("the ratio rounds to 0", o),
             Self::TooLarge(o) => ("the ratio reaches the format's largest", o),
         };
         write!(
             f,
-            "no TSC ratio for a guest of {} kHz on a host of {} kHz: {what} ({} fraction bits, \
+            "no TSC ratio for a guest of {} kHz on a host of {} kHz: {reason} ({} fraction bits, \
              largest {:#x}); choose a guest frequency that the host can scale to",
             o.guest_khz, o.host_khz, o.frac_bits, o.max_ratio
         )
@@ -209,7 +209,7 @@ impl HostTsc {
     }
 
     /// Whether guests must be protected from the TSC (`kvm_check_tsc_unstable`): never on
-    /// Hyper-V, whose page corrects it.
+    /// Hyper-V, where a page corrects it.
     #[must_use]
     pub const fn tsc_unstable(&self) -> bool {
         self.unstable && !matches!(self.clock_mode, ClockMode::HvClock)
@@ -218,13 +218,13 @@ impl HostTsc {
     /// The first frequency that guests are refused, in kHz (`kvm_caps.max_guest_tsc_khz`).
     #[must_use]
     pub const fn max_guest_khz(&self) -> u32 {
-        let most = mul_shr(
+        let limit = mul_shr(
             self.khz as u64,
             self.format.max_ratio,
             self.format.frac_bits,
         );
-        if most < i32::MAX as u64 {
-            most as u32
+        if limit < i32::MAX as u64 {
+            limit as u32
         } else {
             i32::MAX as u32
         }
@@ -320,9 +320,8 @@ impl core::error::Error for SetTscKhzError {}
 impl TscRate {
     /// Sets the guest's frequency to `user_khz` (`kvm_set_tsc_khz`).
     ///
-    /// As upstream, the frequency and its scale are kept even where the ratio is refused, and a
-    /// guest faster than a host without scaling is accepted in catch-up mode with the ratio as
-    /// it was.
+    /// As upstream, the frequency and its scale are kept even where the ratio is refused. A guest
+    /// faster than a host without scaling is accepted in catch-up mode, with its old ratio.
     ///
     /// # Errors
     /// [`SetTscKhzError`], except its `AboveMaximum` and `Protected`, which belong to the ioctl.

@@ -1,12 +1,12 @@
 //! TSC synchronisation: which writes of a vCPU's TSC mean "the same as the others".
 //!
-//! KVM guesses. A value written within a second of what the last written vCPU reads now is taken
-//! for a VMM that restores several vCPUs one after the other, and snaps to the *generation*'s
-//! offset. An offset written equal to the last one is a match without guessing. Kernel:
-//! `kvm_synchronize_tsc`, `__kvm_synchronize_tsc`, `kvm_arch_tsc_set_attr`.
+//! KVM guesses. A VMM may restore several vCPUs one after the other. So a value within a second of
+//! what the last written vCPU reads snaps to the *generation*'s offset. An offset written equal to
+//! the last one is a match without guessing. Kernel: `kvm_synchronize_tsc`,
+//! `__kvm_synchronize_tsc`, `kvm_arch_tsc_set_attr`.
 //!
 //! ```text
-//!  write ──matches?──no──▶ a new generation opens: cur_* := this write, nobody has matched
+//!  write ──matches?──no──▶ a new generation opens: cur_* := this write, no vCPU has matched
 //!            │
 //!            yes ─▶ the vCPU joins the generation (counted once); when all others have joined,
 //!                   the master clock can be used
@@ -141,8 +141,8 @@ impl VcpuTsc {
         }
     }
 
-    pub(super) fn push_forward(&mut self, by: u64) {
-        self.write_offset(self.l1_tsc_offset.wrapping_add(by));
+    pub(super) fn push_forward(&mut self, cycles: u64) {
+        self.write_offset(self.l1_tsc_offset.wrapping_add(cycles));
     }
 
     /// The guest writes its TSC: offset and `IA32_TSC_ADJUST` move by the same amount, no
@@ -152,9 +152,9 @@ impl VcpuTsc {
             return;
         }
         let wanted = value.wrapping_sub(self.scaled(host, now));
-        let by = wanted.wrapping_sub(self.l1_tsc_offset);
-        self.push_forward(by);
-        self.ia32_tsc_adjust = self.ia32_tsc_adjust.wrapping_add(by);
+        let cycles = wanted.wrapping_sub(self.l1_tsc_offset);
+        self.push_forward(cycles);
+        self.ia32_tsc_adjust = self.ia32_tsc_adjust.wrapping_add(cycles);
     }
 
     /// `IA32_TSC_ADJUST` is written: by the guest it moves the counter, by the VMM it does not.
@@ -298,8 +298,8 @@ impl VmTsc {
 
     /// The VMM writes the offset attribute (`KVM_VCPU_TSC_OFFSET`).
     ///
-    /// Compared with the *last* written offset: writing one offset to all vCPUs in turn opens
-    /// one generation that all join, however long it takes, and may be repeated.
+    /// The comparison is with the *last* written offset. Writing one offset to all vCPUs in turn
+    /// opens one generation that all join, however long it takes. It may be repeated.
     pub fn set_offset(
         &mut self,
         vcpu: &mut VcpuTsc,

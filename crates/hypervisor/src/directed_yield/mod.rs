@@ -164,8 +164,9 @@ pub trait YieldHost {
     fn ipi_contexts(&self) -> &[IpiContext<Self::Word>];
     /// Whether the vCPU blocks.
     fn blocking(&self, vcpu: u32) -> bool;
-    /// Whether a halted vCPU has work: an unhalt by a PV lock, an NMI, SMI or event request, a
-    /// completed asynchronous page fault (`kvm_arch_dy_runnable`, except pending interrupts).
+    /// Whether a halted vCPU has work (`kvm_arch_dy_runnable`, except pending interrupts). That is
+    /// an unhalt by a PV lock, an NMI, SMI or event request, or a completed asynchronous page
+    /// fault.
     fn dy_runnable(&self, vcpu: u32) -> bool;
     /// Whether an interrupt is posted, with APICv (`kvm_arch_dy_has_pending_interrupt`).
     fn pending_interrupt(&self, vcpu: u32) -> bool;
@@ -256,6 +257,8 @@ impl<W: AtomicWord> DirectedYield<W> {
             kernel_mode,
             now_ns,
             online,
+            // `READ_ONCE` without a lock, as upstream. Spinners that race begin at the same vCPU,
+            // which costs fairness only.
             start: self.last_boosted_vcpu(),
             tries: TRIES,
             outcome: SpinOutcome::default(),
@@ -270,6 +273,7 @@ impl<W: AtomicWord> DirectedYield<W> {
             debug_assert!(vcpu < online && vcpu != me);
             let last = match knobs.last_boosted {
                 LastBoosted::Index => vcpu,
+                // The steps from `first` to the boosted vCPU, around the end of the array.
                 LastBoosted::Steps if vcpu >= first => vcpu - first,
                 LastBoosted::Steps => online - first + vcpu,
             };
@@ -339,6 +343,7 @@ impl<H: YieldHost> Spin<'_, H> {
         // finds the first vCPU of the second, if there is one.
         let first_preempted = Cell::new(None);
         let pending = |spin: &Self, vcpu, flags| {
+            // It was considered above, and refused.
             if Some(vcpu) == confirmed {
                 None
             } else if spin.host.pending_interrupt(vcpu) {
@@ -408,6 +413,8 @@ impl<H: YieldHost> Spin<'_, H> {
         let Some(reason) = reason(self, vcpu, flags) else {
             return Search::Continues;
         };
+        // The last filter, because it toggles the eligibility of a spinner each time. A candidate
+        // that another filter refuses must not use up its turn.
         if !state.check_eligible(flags) {
             return Search::Continues;
         }
@@ -417,8 +424,11 @@ impl<H: YieldHost> Spin<'_, H> {
                 self.outcome.boosted = Some(Boost { vcpu, reason });
                 Search::Over
             }
+            // A return of 0: the task runs, has just blocked, or is throttled.
             YieldTo::Declined => Search::Continues,
             YieldTo::BothAlone => {
+                // `-ESRCH`: both CPUs have one task each, so a yield gains nothing. A few of these
+                // show that the host is not overcommitted, and the search ends.
                 self.tries = self.tries.saturating_sub(1);
                 if self.tries == 0 {
                     Search::Over
@@ -431,6 +441,7 @@ impl<H: YieldHost> Spin<'_, H> {
 
     /// Whether a vCPU has work: a halted one only with an event or an interrupt.
     fn worth_running(&self, vcpu: u32) -> bool {
+        // A halted vCPU without work would halt again at once.
         !self.host.blocking(vcpu)
             || self.host.dy_runnable(vcpu)
             || self.host.pending_interrupt(vcpu)
@@ -439,6 +450,8 @@ impl<H: YieldHost> Spin<'_, H> {
     /// The filter of 7.2, which accepts a ready vCPU that was not preempted.
     fn upstream_reason(&self, vcpu: u32, flags: YieldFlags) -> Option<Reason> {
         let in_kernel = flags.has(YieldFlags::PREEMPTED_IN_KERNEL);
+        // A woken vCPU that waits for a CPU is ready and was not preempted. Its CPL is not asked
+        // for.
         if !flags.has(YieldFlags::PREEMPTED) || !self.kernel_mode || in_kernel {
             Some(Reason::Preempted)
         } else if self.host.pending_interrupt(vcpu) {

@@ -87,6 +87,7 @@ pub const fn grow_ple_window(value: u32, base: u32, modifier: u32, max: u32) -> 
     if modifier < 1 {
         return base;
     }
+    // `__grow_ple_window` computes in u64: the maximum must apply to the whole product.
     let grown = if modifier < base {
         value as u64 * modifier as u64
     } else {
@@ -126,6 +127,8 @@ impl PleWindow {
     pub const fn new(knobs: &PleKnobs) -> Self {
         Self {
             window: knobs.cut(knobs.window),
+            // `init_vmcs` leaves the field to the first entry, and `init_vmcb` writes its count
+            // itself.
             dirty: matches!(knobs.vendor, PleVendor::Vmx),
         }
     }

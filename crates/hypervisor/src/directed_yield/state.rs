@@ -69,6 +69,7 @@ impl<W: AtomicWord> YieldState<W> {
     /// A copy of the flags.
     #[must_use]
     pub fn flags(&self) -> YieldFlags {
+        // Relaxed: the flags are hints. A stale one costs a yield in vain, or one that is missed.
         YieldFlags(self.flags.load(Ordering::Relaxed))
     }
 
@@ -108,6 +109,8 @@ impl<W: AtomicWord> YieldState<W> {
         if task.runnable && task.wants_to_run {
             self.set(YieldFlags::READY.with(YieldFlags::PREEMPTED));
         }
+        // `kvm_arch_vcpu_put` looks at the CPL of a preempted vCPU only. Readers test `PREEMPTED`
+        // first.
         if self.flags().has(YieldFlags::PREEMPTED) {
             if task.in_kernel {
                 self.set(YieldFlags::PREEMPTED_IN_KERNEL);

@@ -1,9 +1,9 @@
 //! The boundary between what the fair classes share and the policy of each.
 //!
 //! Shared: entities and their states, timelines, weighted sums, groups and their shares, counters
-//! of each level, requests to reschedule, clocks. A class decides where an entity is placed, which
-//! is picked, which wakeup preempts, what run time costs, and what a yield gives up: the functions
-//! of [`Class`], called at the kernel's points of the same names.
+//! of each level, requests to reschedule, clocks. A class decides placement, pick, wakeup
+//! preemption, the cost of run time, and the price of a yield. These are the functions of
+//! [`Class`], called at the kernel's points of the same names.
 //!
 //! The class is a branch on the configuration, which every operation of one `Fair` predicts. EEVDF
 //! is compiled into its callers; CFS is out of their line.
@@ -45,7 +45,7 @@ pub(crate) trait Class: Copy {
     fn charge(self, fair: &mut Fair, q: Que, curr: Ent);
 
     /// `enqueue_entity` on one level, and the counters of `q`. With `GROUP` the entity is a
-    /// group's, whose weight is refreshed.
+    /// group's, and its weight is refreshed.
     fn enqueue_entity<const GROUP: bool>(
         self,
         fair: &mut Fair,

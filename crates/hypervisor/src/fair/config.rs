@@ -28,8 +28,8 @@ pub enum PickMode {
 
 /// What a group's shares mean on one CPU (`cgroup_mode` of 7.3's debugfs).
 ///
-/// With S the shares, L the load of the group's queue here and T that on all CPUs, M the group's
-/// runnable tasks on all CPUs (at least 1) and N the CPUs on which the group has a part.
+/// S is the group's shares. L is the load of its queue on this CPU, and T that on all CPUs. M is
+/// its runnable tasks on all CPUs, at least 1, and N the CPUs on which it has a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CgroupMode {
     /// S, regardless of other CPUs.

@@ -244,7 +244,8 @@ impl Fair {
         }
     }
 
-    /// The change of the counters by a dequeue: none by a delayed group, whose tasks have left.
+    /// The change of the counters by a dequeue: none by a delayed group, because its tasks have
+    /// left.
     pub(crate) fn dequeue_count(&self, e: Ent, flags: Dequeue) -> Count {
         let ent = &self.ent[e];
         if !ent.is_task() {

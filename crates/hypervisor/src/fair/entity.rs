@@ -166,9 +166,9 @@ pub(super) const NO_GROUP: u32 = u32::MAX;
 /// A schedulable entity. Virtual times wrap: compare them by the sign of the difference.
 ///
 /// A large host has several entities for each vCPU, so that no derived value is kept here. The
-/// parent is the owner of its queue ([`Fair::parent`](super::Fair::parent)). The queue in which it
-/// competes and its weight on its own level differ from `queue` and `weight` only under flat
-/// picking, which has them in a table of its own ([`FlatPart`](super::levels::FlatPart)).
+/// parent is the owner of its queue ([`Fair::parent`](super::Fair::parent)). Flat picking has a
+/// table of its own ([`FlatPart`](super::levels::FlatPart)). There an entity competes in another
+/// queue than `queue`, and has another weight on its own level than `weight`.
 #[derive(Clone, Debug, Hash)]
 #[repr(C, align(16))]
 pub(crate) struct Entity {

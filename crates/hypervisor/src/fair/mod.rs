@@ -5,9 +5,9 @@
 //! operation returns what a kernel acts on. Each operation names its kernel function. Arithmetic,
 //! order of operations and oddities are the kernel's, as recorded vectors check.
 //!
-//! A run queue picks in one of two modes ([`PickMode`]): level by level as in 7.2, or flat, with
-//! all tasks in one queue and groups for weight only. With [`Config::cfs`] the class is CFS, as
-//! in 6.1.
+//! A run queue picks in one of two modes ([`PickMode`]). Hierarchical, as in 7.2, goes level by
+//! level. Flat has all tasks in one queue, and groups for weight only. With [`Config::cfs`] the
+//! class is CFS, as in 6.1.
 //!
 //! Only `new`, `create_*`, `extend_group` and `set_ext_load` allocate, except after
 //! [`Fair::set_lean`].
@@ -164,7 +164,7 @@ impl Fair {
     }
 
     /// Allocates memory as it is used, with at most a sixteenth in reserve; operations allocate
-    /// then. For hosts of thousands of CPUs, whose reserves are large.
+    /// then. For hosts of thousands of CPUs, where the reserves are large.
     pub fn set_lean(&mut self) {
         self.lean = true;
         self.pool.set_lean();

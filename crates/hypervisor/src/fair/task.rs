@@ -329,7 +329,7 @@ impl Fair {
         Ok(self.actions(rq))
     }
 
-    /// Run queue of a sleeper whose dequeue is delayed.
+    /// Run queue of a sleeper with a delayed dequeue.
     ///
     /// # Errors
     ///

@@ -76,8 +76,8 @@ impl Fair {
         ent.group().map(Member::Group)
     }
 
-    /// Largest lag of a task or a group above it, in ns of CPU time (`entity_lag`, unbounded): the
-    /// time due at its weight less the time received. Negative if all of them are ahead.
+    /// Largest lag of a task or a group above it (`entity_lag`, unbounded), in ns of CPU time due
+    /// less CPU time received. Negative if all of them are ahead.
     ///
     /// # Errors
     ///

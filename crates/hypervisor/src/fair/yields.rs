@@ -103,9 +103,9 @@ impl Fair {
         self.yield_to_pulling(rq, target, false, now_ns)
     }
 
-    /// [`Self::yield_to`]. With [`crate::lag_credit::LagCredit::across_run_queues`] it first moves
-    /// a target on another run queue to `rq`, if its affinity allows that (`may_run_here`) and its
-    /// group has a part there.
+    /// [`Self::yield_to`]. With [`crate::lag_credit::LagCredit::across_run_queues`] a
+    /// target on another run queue first moves to `rq`. Its affinity must allow that
+    /// (`may_run_here`), and its group must have a part there.
     ///
     /// # Errors
     ///

@@ -93,8 +93,8 @@ pub struct LagCredit {
 impl LagCredit {
     /// Version 3 of the series: a small margin, a new request, 6 ms, one run queue only.
     ///
-    /// The margin is not published. 50 us is the length of five pause loops in a row that exit at
-    /// windows of 4096 cycles, the default, and twice the last each time: 127 000 cycles.
+    /// The margin is not published. 50 us is five pause-loop exits in a row: the first window is
+    /// 4096 cycles, the default, and each doubles. That is 127 000 cycles together.
     pub const SERIES_V3: Self = Self {
         method: Method::Credit {
             margin_ns: 50_000,
@@ -116,8 +116,8 @@ impl LagCredit {
         ..Self::SERIES_V3
     };
 
-    /// Version 1 of the series, with the cap of version 2: by the tasks below, not by the entities
-    /// of one level, which differs for groups of several tasks.
+    /// Version 1 of the series, with the cap of version 2. The cap counts the tasks below, not the
+    /// entities of one level. They differ for groups of several tasks.
     pub const SERIES_V1: Self = Self {
         rate_limit: RateLimit::Quiet {
             interval_ns: 6_000_000,

@@ -103,8 +103,8 @@ impl Fair {
         if protected {
             ent.vprot = ent.vprot.wrapping_sub(shift);
         }
-        // The base of the sums moves to the average: a heavy entity among light ones moves so far
-        // that its key from the old base, times its weight, would exceed 64 bits.
+        // The base of the sums moves to the average. A heavy entity among light ones moves far: its
+        // key from the old base, times its weight, would exceed 64 bits.
         let v = ent.vruntime.wrapping_add(target as u64);
         self.que[q].set_zero(v);
         true

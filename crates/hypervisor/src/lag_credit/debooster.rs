@@ -1,8 +1,8 @@
 //! Versions 1 and 2 of the series, for comparison: the yielder is moved back instead.
 //!
-//! No reschedule is forced and no protection ends. The run time of the yielder since its last
-//! account is not in its virtual time: `yield_to_deboost` calls `update_curr` only for an entity
-//! that is not current.
+//! No reschedule is forced and no protection ends. The virtual time of the
+//! yielder lacks its run time since the last account: `yield_to_deboost` calls `update_curr` only
+//! for an entity that is not current.
 
 use super::force::DeboostedPair;
 use crate::fair::{Ent, Fair, RqId};
@@ -31,9 +31,9 @@ fn cap_tenths(tasks: u32) -> u64 {
     }
 }
 
-/// The penalty of the yielder in its virtual ns: one slice (`gran`) and 1.1 times its distance
-/// behind the target (`need`), within one slice and the cap. Tasks that yield to each other
-/// (`reverse`) pay less.
+/// The penalty of the yielder in its virtual ns, within one slice and the cap. It is one slice
+/// (`gran`) plus 1.1 times the yielder's distance behind the target (`need`). Tasks that yield to
+/// each other (`reverse`) pay less.
 fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
     let full = gran.saturating_add(need).saturating_add(need / 10);
     let full = if reverse {

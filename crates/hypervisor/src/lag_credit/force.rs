@@ -87,8 +87,8 @@ impl Fair {
     /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and
     /// requests a reschedule.
     ///
-    /// A shared ancestor that is itself the buddy keeps its protection: `update_curr` of an
-    /// unprotected current entity clears its nomination, which the reschedule is to enforce.
+    /// A shared ancestor that is itself the buddy keeps its protection. Without it `update_curr`
+    /// would clear the nomination that the reschedule is to enforce.
     pub(super) fn force_resched(&mut self, rq: RqId) {
         let flat = self.is_flat(rq);
         let mut e = self.rqs[rq].curr;

@@ -1,25 +1,25 @@
 //! Lag credit for directed yield: the scheduler half of the directed-yield series, version 3.
 //!
-//! `yield_to` nominates its target on each level of the target's cgroup chain, but a pick honours
-//! a nomination only where the entity is eligible: where `vruntime` is not ahead of the queue's
-//! average. With the feature `YIELD_TO_LAG_CREDIT` the target is *credited*: on each level where
-//! it is not eligible its virtual runtime is set back to a small lag above zero.
+//! `yield_to` nominates its target on each level of the target's cgroup chain. A pick honours a
+//! nomination only where the entity is eligible: its `vruntime` is not ahead of the queue's
+//! average. The feature `YIELD_TO_LAG_CREDIT` *credits* the target. On each level where it is not
+//! eligible its virtual runtime is set back to a small lag above zero.
 //!
 //! The lag after a credit is `margin * (n - 1)`, within the bound of any lag, where `n` is the
 //! number of entities of the level. Like any `vlag` it is virtual time, worth as much service as
-//! the entity weighs. A guest's group, whose weight is spread over the CPUs, receives little more
-//! than its turn, and the vCPU in it the margin.
+//! the entity weighs. A guest's group spreads its weight over the CPUs. So the group receives
+//! little more than its turn, and the vCPU in it the margin.
 //!
 //! According to the series the margin is small, grows with the queue, and keeps the target
-//! eligible for several decisions. Its size is not published. While the target has the credit, no
-//! other entity of the queue may be eligible, and yields to them from other CPUs have no effect:
-//! see `docs/eevdf.md`.
+//! eligible for several decisions. Its size is not published. While the target has the credit, the
+//! other entities of the queue may be ineligible. Yields to them from other CPUs then have no
+//! effect: see `docs/eevdf.md`.
 //!
 //! A credit has two forms:
 //! - an entity in the tree is removed, placed with that lag by `place_entity`, and inserted again,
 //!   so that the queue's sums agree with its members;
-//! - the current entity of a level (an ancestor that yielder and target share) is not in the
-//!   tree: it is shifted in place, with its deadline and its protected slice.
+//! - the current entity of a level, an ancestor of yielder and target, is not in the tree. It is
+//!   shifted in place, with its deadline and its protected slice.
 //!
 //! The other entities of the level lose what the target gains: the weighted lags still sum to
 //! zero.

@@ -1,5 +1,5 @@
 //! The LAPICs of one VM and the delivery of interrupts between them, by KVM's rules
-//! (`kvm_irq_delivery_to_apic`). Delivery reports whom it reached.
+//! (`kvm_irq_delivery_to_apic`). Delivery reports the vCPUs that it reached.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -64,13 +64,13 @@ pub struct Delivered {
     pub handed: u32,
     /// How many of them took it.
     pub taken: u32,
-    /// Whether the map said at once that nobody has the destination, or somebody matched. KVM
-    /// returns -1 without this and `taken` with it.
+    /// Whether the map excluded every LAPIC at once, or some LAPIC matched. KVM returns -1
+    /// without this and `taken` with it.
     pub resolved: bool,
 }
 
 impl Delivered {
-    const NOBODY: Self = Self {
+    const NONE: Self = Self {
         handed: 0,
         taken: 0,
         resolved: true,
@@ -246,11 +246,11 @@ impl ApicBus {
         first.filter(|_| matching.next().is_none())
     }
 
-    /// Delivers an interrupt. `hand` is called for each LAPIC that is handed it, in order, with
-    /// whether it takes it; the caller then sets its IRR, or posts it.
+    /// Delivers an interrupt. `hand` is called for each LAPIC that it is handed to, in order, with
+    /// whether the LAPIC takes it. The caller then sets the IRR, or posts the vector.
     ///
     /// # Errors
-    /// [`NoSuchVcpu`] for a source that does not exist; nobody is handed anything.
+    /// [`NoSuchVcpu`] for a source that does not exist; no LAPIC is handed anything.
     pub fn deliver(
         &mut self,
         source: Source,
@@ -259,23 +259,23 @@ impl ApicBus {
         mut hand: impl FnMut(usize, bool),
     ) -> Result<Delivered, NoSuchVcpu> {
         self.check(source)?;
-        let mut done = Delivered::NOBODY;
+        let mut delivered = Delivered::NONE;
         if interrupt.shorthand == Shorthand::SelfOnly {
             if let Some(source) = source {
-                self.hand_over(source, interrupt, events, &mut hand, &mut done);
+                self.hand_over(source, interrupt, events, &mut hand, &mut delivered);
             }
         } else if let Some(fast) = self.fast_path(source, interrupt) {
             for target in fast.reached() {
-                self.hand_over(target, interrupt, events, &mut hand, &mut done);
+                self.hand_over(target, interrupt, events, &mut hand, &mut delivered);
             }
         } else {
             events.destination_slow_path();
-            self.deliver_slowly(source, interrupt, events, &mut hand, &mut done);
+            self.deliver_slowly(source, interrupt, events, &mut hand, &mut delivered);
         }
-        if done.handed == 0 {
+        if delivered.handed == 0 {
             events.ipi_reached_nobody(interrupt.vector);
         }
-        Ok(done)
+        Ok(delivered)
     }
 
     fn deliver_slowly(
@@ -284,26 +284,26 @@ impl ApicBus {
         interrupt: &Interrupt,
         events: &impl Events,
         hand: &mut impl FnMut(usize, bool),
-        done: &mut Delivered,
+        delivered: &mut Delivered,
     ) {
         let mut interrupt = *interrupt;
         let everybody = !interrupt.logical && interrupt.dest == destination::BROADCAST;
         if everybody && interrupt.is_lowest_priority() {
             interrupt.delivery = DeliveryMode::Fixed;
         }
-        done.resolved = false;
+        delivered.resolved = false;
         if interrupt.is_lowest_priority() {
             if let Some(target) = self.arbitrate(source, &interrupt) {
-                done.resolved = true;
-                self.hand_over(target, &interrupt, events, hand, done);
+                delivered.resolved = true;
+                self.hand_over(target, &interrupt, events, hand, delivered);
             }
             return;
         }
         for target in 0..self.apics.len() {
             let present = self.apics.get(target).is_some_and(Apic::present);
             if present && self.matches(target, source, &interrupt) {
-                done.resolved = true;
-                self.hand_over(target, &interrupt, events, hand, done);
+                delivered.resolved = true;
+                self.hand_over(target, &interrupt, events, hand, delivered);
             }
         }
     }
@@ -311,9 +311,9 @@ impl ApicBus {
     /// The winner of lowest-priority arbitration among the software-enabled.
     fn arbitrate(&self, source: Source, interrupt: &Interrupt) -> Option<usize> {
         let candidates = || {
-            let of = |index: &usize| self.apics.get(*index);
+            let apic_at = |index: &usize| self.apics.get(*index);
             self.present_matches(source, interrupt)
-                .filter(move |index| of(index).is_some_and(|a| a.sw_enabled))
+                .filter(move |index| apic_at(index).is_some_and(|a| a.sw_enabled))
         };
         if self.options.vector_hashing {
             let count = candidates().count();
@@ -332,13 +332,14 @@ impl ApicBus {
         interrupt: &Interrupt,
         events: &impl Events,
         hand: &mut impl FnMut(usize, bool),
-        done: &mut Delivered,
+        delivered: &mut Delivered,
     ) {
         let Some(apic) = self.apics.get_mut(target) else {
+            debug_assert!(false, "a map or a match names no LAPIC of this VM");
             return;
         };
         let deassert = interrupt.level_triggered && !interrupt.assert;
-        let taken = match interrupt.delivery {
+        let accepted = match interrupt.delivery {
             DeliveryMode::Fixed | DeliveryMode::LowestPriority => {
                 if interrupt.delivery == DeliveryMode::LowestPriority {
                     apic.arb_prio = apic.arb_prio.wrapping_add(1);
@@ -349,10 +350,10 @@ impl ApicBus {
             DeliveryMode::ExtInt => false,
             _ => true,
         };
-        done.handed += 1;
-        done.taken += u32::from(taken);
-        events.interrupt_accepted(interrupt.vector, taken);
-        hand(target, taken);
+        delivered.handed += 1;
+        delivered.taken += u32::from(accepted);
+        events.interrupt_accepted(interrupt.vector, accepted);
+        hand(target, accepted);
     }
 
     /// A guest's ICR write: decodes it by the sender's mode and delivers it.
@@ -375,7 +376,7 @@ impl ApicBus {
     /// A paravirtual IPI (`kvm_pv_send_ipi`). How many took it.
     ///
     /// # Errors
-    /// [`PvIpiError`]; nobody is handed anything.
+    /// [`PvIpiError`]; no LAPIC is handed anything.
     pub fn pv_ipi(
         &mut self,
         ipi: &PvIpi,
@@ -390,17 +391,17 @@ impl ApicBus {
         };
         // Only vector, mode, level and trigger are left in the low half.
         let interrupt = Interrupt::from_icr(ipi.icr as u32, 0, true);
-        let mut done = Delivered::NOBODY;
+        let mut delivered = Delivered::NONE;
         let second = ipi.min.wrapping_add(if ipi.op_64bit { 64 } else { 32 });
         for (bits, first) in [(ipi.low, ipi.min), (ipi.high, second)] {
             for bit in (0..64).filter(|bit| bits & (1 << bit) != 0) {
                 let id = first.checked_add(bit).filter(|&id| id <= max_apic_id);
                 let target = id.and_then(|id| self.map.as_ref()?.physical(id));
                 if let Some(target) = target {
-                    self.hand_over(target, &interrupt, events, &mut hand, &mut done);
+                    self.hand_over(target, &interrupt, events, &mut hand, &mut delivered);
                 }
             }
         }
-        Ok(done.taken)
+        Ok(delivered.taken)
     }
 }

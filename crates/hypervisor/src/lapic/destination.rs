@@ -76,8 +76,8 @@ impl Apic {
         }
     }
 
-    /// Whether `dest` names this LAPIC (no shorthand). `from_apic`: sent by a LAPIC, not a
-    /// device, whose 8-bit broadcast is widened unless `quirk_disabled`.
+    /// Whether `dest` names this LAPIC (no shorthand). `from_apic`: sent by a LAPIC. A
+    /// device's 8-bit broadcast is widened unless `quirk_disabled`.
     fn named_by(&self, dest: u32, logical: bool, from_apic: bool, quirk_disabled: bool) -> bool {
         let widen = dest == BROADCAST && !from_apic && self.x2apic() && !quirk_disabled;
         let mda = if widen { X2APIC_BROADCAST } else { dest };
@@ -101,7 +101,7 @@ impl Apic {
         let id = self.xapic_logical_id();
         match self.dfr {
             DFR_FLAT => id & mda != 0,
-            // The cluster is compared uncut: beyond 8 bits it names nobody.
+            // The cluster is compared uncut: beyond 8 bits it names no LAPIC.
             DFR_CLUSTER => id >> 4 == mda >> 4 && id & mda & 0xf != 0,
             _ => false,
         }
@@ -109,7 +109,7 @@ impl Apic {
 }
 
 /// Whether `interrupt` from `source` is for `apics[target]`. The mode "disabled" and the
-/// software-enable bit play no part. An index out of range is nobody.
+/// software-enable bit play no part. An index out of range matches nothing.
 #[must_use]
 pub(super) fn matches(
     apics: &[Apic],

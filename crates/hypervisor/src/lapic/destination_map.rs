@@ -46,7 +46,7 @@ pub struct DestinationMap {
 /// Candidates of an interrupt: each bit of the bitmap stands for a slot, which may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastPath {
-    /// vCPU indexes, [`EMPTY`] where nobody is or no bit is set.
+    /// vCPU indexes, [`EMPTY`] where no vCPU is or no bit is set.
     slots: [u32; 16],
     bitmap: u16,
 }
@@ -55,8 +55,8 @@ pub struct FastPath {
 const EMPTY: u32 = u32::MAX;
 
 impl FastPath {
-    /// Nobody.
-    pub const NOBODY: Self = Self {
+    /// No candidate.
+    pub const NONE: Self = Self {
         slots: [EMPTY; 16],
         bitmap: 0,
     };
@@ -64,7 +64,7 @@ impl FastPath {
     /// One slot, which may be empty.
     #[inline]
     pub(super) fn one(vcpu: Option<usize>) -> Self {
-        let mut found = Self::NOBODY;
+        let mut found = Self::NONE;
         found.bitmap = 1;
         found.fill(0, vcpu);
         found
@@ -96,15 +96,15 @@ impl FastPath {
     /// The numbers of the slots that are meant, ascending.
     #[inline]
     fn meant(&self) -> impl Iterator<Item = u32> + use<> {
-        let mut left = self.bitmap;
+        let mut bits = self.bitmap;
         core::iter::from_fn(move || {
-            let n = (left != 0).then(|| left.trailing_zeros());
-            left &= left.wrapping_sub(1);
+            let n = (bits != 0).then(|| bits.trailing_zeros());
+            bits &= bits.wrapping_sub(1);
             n
         })
     }
 
-    /// The filled slots that are meant, in order of their bits.
+    /// The filled slots that the bitmap names, in order of their bits.
     #[inline]
     pub fn reached(&self) -> impl Iterator<Item = usize> + '_ {
         self.meant().filter_map(|n| self.slot(n))
@@ -246,11 +246,11 @@ impl DestinationMap {
         {
             return Some(index);
         }
-        let at = self
+        let position = self
             .physical
             .binary_search_by_key(&id, |&(id, _)| id)
             .ok()?;
-        self.physical.get(at).map(|&(_, index)| index)
+        self.physical.get(position).map(|&(_, index)| index)
     }
 
     /// Whether an interrupt without shorthand goes to everybody.
@@ -280,7 +280,7 @@ impl DestinationMap {
         let dest = interrupt.dest;
         if !interrupt.logical {
             return Some(if dest > self.max_apic_id {
-                FastPath::NOBODY
+                FastPath::NONE
             } else {
                 FastPath::one(self.physical(dest))
             });
@@ -298,7 +298,7 @@ impl DestinationMap {
 
     #[inline]
     fn look_up_logical(&self, dest: u32) -> Option<FastPath> {
-        let mut found = FastPath::NOBODY;
+        let mut found = FastPath::NONE;
         match self.logical_mode {
             LogicalMode::SwDisabled => {}
             LogicalMode::MapDisabled => return None,
@@ -354,8 +354,8 @@ impl DestinationMap {
     }
 }
 
-/// The bit of the mask that the vector picks, counting bits, not vCPUs: an empty slot may be hit
-/// and then nobody gets the interrupt.
+/// The bit of the mask that the vector picks. It counts bits, not vCPUs: an empty slot may be hit,
+/// and then no vCPU gets the interrupt.
 fn hashed(found: &FastPath, vector: u8) -> u16 {
     let count = found.bitmap.count_ones();
     let nth = u32::from(vector).checked_rem(count).unwrap_or(0);
@@ -364,7 +364,7 @@ fn hashed(found: &FastPath, vector: u8) -> u16 {
     filled.map_or(0, |n| 1 << n)
 }
 
-/// The filled slot whose LAPIC has got the fewest lowest-priority interrupts.
+/// The filled slot of the LAPIC that has got the fewest lowest-priority interrupts.
 fn least_priority(found: &FastPath, apics: &[Apic]) -> u16 {
     let priority = |n: u32| {
         let apic = apics.get(found.slot(n)?)?;

@@ -121,7 +121,7 @@ impl core::error::Error for IllegalVector {}
 
 impl Interrupt {
     /// Decodes a write of the ICR. `high` is bits 63:32 of the x2APIC MSR, or the xAPIC register
-    /// at 0x310, whose upper byte is the destination.
+    /// at 0x310, with the destination in its upper byte.
     #[must_use]
     #[inline]
     pub const fn from_icr(low: u32, high: u32, x2apic: bool) -> Self {

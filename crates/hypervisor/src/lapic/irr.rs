@@ -40,10 +40,10 @@ impl<W: AtomicWord> Irr<W> {
     /// Requests an interrupt, from any CPU. Whether the bit was clear before.
     pub fn set(&self, vector: u8) -> bool {
         let bit = bit_of(vector);
-        let was = self.words[word_of(vector)].fetch_or(bit, SeqCst) & bit;
+        let previous = self.words[word_of(vector)].fetch_or(bit, SeqCst) & bit;
         // After the bit: a clear that races resets the flag before it searches.
         self.pending.store(1, SeqCst);
-        was == 0
+        previous == 0
     }
 
     /// Withdraws a request (vCPU thread only). With APICv the `irr_pending` hint stays 1.
@@ -53,13 +53,13 @@ impl<W: AtomicWord> Irr<W> {
             return word.fetch_and(!bit, SeqCst) & bit != 0;
         }
         self.pending.store(0, SeqCst);
-        let was = word.fetch_and(!bit, SeqCst) & bit;
-        // The search comes after the store of 0: a bit that is set in between is found here, or
+        let previous = word.fetch_and(!bit, SeqCst) & bit;
+        // The search comes after the store of 0. A bit that is set in between is found here, or
         // its setter's store of 1 comes last.
         if !self.snapshot().is_empty() {
             self.pending.store(1, SeqCst);
         }
-        was != 0
+        previous != 0
     }
 
     /// The bits, read word by word.
@@ -94,13 +94,13 @@ impl<W: AtomicWord> Irr<W> {
         let mut now = [0; 4];
         let mut new = [0; 4];
         for (i, &add) in bits.0.iter().enumerate() {
-            let before = if add == 0 {
+            let previous = if add == 0 {
                 self.words[i].load(Relaxed)
             } else {
                 self.words[i].fetch_or(add, SeqCst)
             };
-            now[i] = before | add;
-            new[i] = add & !before;
+            now[i] = previous | add;
+            new[i] = add & !previous;
         }
         let highest = VectorSet(now).highest();
         let newest = VectorSet(new).highest();

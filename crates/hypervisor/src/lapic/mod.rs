@@ -1,11 +1,11 @@
-//! A guest's local APIC: requests, priorities, end of interrupt, and whom an IPI reaches.
+//! A guest's local APIC: requests, priorities, end of interrupt, and the vCPUs that an IPI reaches.
 //!
 //! - [`Lapic`] is what the vCPU's own thread holds: ISR, TPR, PPR and the cached searches, with
 //!   and without APICv. Pure state, no I/O.
 //! - [`Irr`] is what other CPUs write too, in atomic words.
 //! - [`virtual_delivery`] is what the processor does with the same state in guest mode.
 //! - [`Interrupt`] decodes ICR writes; [`ApicBus`] resolves destinations as KVM does and
-//!   reports whom an interrupt reached; [`xen`] does so by Xen's rules.
+//!   reports the vCPUs that an interrupt reached; [`xen`] does so by Xen's rules.
 //!
 //! Sources: Intel SDM vol. 3, "Advanced Programmable Interrupt Controller" and "APIC
 //! virtualization and virtual interrupts"; Linux `arch/x86/kvm/lapic.c`; Xen `vlapic.c`.

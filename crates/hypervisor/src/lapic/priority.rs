@@ -1,8 +1,8 @@
 //! IRR, ISR and PPR: which interrupt is next, with and without APICv.
 //!
-//! The caches are those of Linux `arch/x86/kvm/lapic.c`, because what they say is observable
-//! (when an event is requested, what RVI and SVI hold): `isr_count`, `highest_isr_cache` and,
-//! beside the IRR, `irr_pending`.
+//! The caches are those of Linux `arch/x86/kvm/lapic.c`: `isr_count`, `highest_isr_cache` and, next
+//! to the IRR, `irr_pending`. They are kept because they are observable: in the time of an event
+//! request, and in RVI and SVI.
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ use crate::word::AtomicWord;
 pub(super) struct LevelTriggered {
     /// Trigger-mode register: vectors last accepted as level-triggered.
     pub(super) tmr: VectorSet,
-    /// Vectors whose EOI leaves the guest.
+    /// Vectors with an EOI that leaves the guest.
     pub(super) eoi_exit: VectorSet,
 }
 
@@ -238,10 +238,10 @@ impl Lapic {
     }
 
     /// Switches APICv on or off for this vCPU (`kvm_apic_update_apicv`). RVI stays as it is.
-    pub fn set_apicv<W: AtomicWord>(&mut self, on: bool, source: &impl InterruptSource<W>) {
-        self.apicv = on;
+    pub fn set_apicv<W: AtomicWord>(&mut self, enabled: bool, source: &impl InterruptSource<W>) {
+        self.apicv = enabled;
         source.irr().mark_pending();
-        if on {
+        if enabled {
             self.isr_count = 1;
             self.svi = self.highest_isr().unwrap_or(0);
         } else {

@@ -33,9 +33,9 @@ impl VectorSet {
     /// Removes a vector; whether it was there.
     pub fn remove(&mut self, vector: u8) -> bool {
         let word = &mut self.0[word_of(vector)];
-        let was = *word & bit_of(vector) != 0;
+        let present = *word & bit_of(vector) != 0;
         *word &= !bit_of(vector);
-        was
+        present
     }
 
     /// Whether the vector is in the set.
@@ -60,15 +60,15 @@ impl VectorSet {
     #[must_use]
     #[inline]
     pub fn highest(&self) -> Option<u8> {
-        let from = |word: usize| {
+        let highest_in = |word: usize| {
             let bits = self.0[word];
             // At most 3 * 64 + 63.
             (bits != 0).then(|| (word as u32 * 64 + bits.ilog2()) as u8)
         };
-        from(3)
-            .or_else(|| from(2))
-            .or_else(|| from(1))
-            .or_else(|| from(0))
+        highest_in(3)
+            .or_else(|| highest_in(2))
+            .or_else(|| highest_in(1))
+            .or_else(|| highest_in(0))
     }
 
     /// The vectors in ascending order.

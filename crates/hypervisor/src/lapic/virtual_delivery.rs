@@ -46,7 +46,7 @@ impl Lapic {
         self.level.as_ref().map_or(VectorSet::EMPTY, |l| l.tmr)
     }
 
-    /// Vectors whose EOI leaves the guest.
+    /// Vectors with an EOI that leaves the guest.
     #[must_use]
     pub fn eoi_exit_bitmap(&self) -> VectorSet {
         self.level.as_ref().map_or(VectorSet::EMPTY, |l| l.eoi_exit)

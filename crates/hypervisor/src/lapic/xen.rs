@@ -1,6 +1,8 @@
 //! Guest IPI destinations by Xen's rules (`vlapic.c`: `is_multicast_dest`, `vlapic_match_dest`,
-//! `vlapic_ipi`), which differ from KVM's: there is no map, no logical broadcast as such, and
-//! lowest priority is round robin over the processor priority.
+//! `vlapic_ipi`).
+//!
+//! They differ from KVM's: there is no map, no logical broadcast as such, and lowest priority is
+//! round robin over the processor priority.
 
 use super::NoSuchVcpu;
 use super::destination::{BROADCAST, DFR_CLUSTER, DFR_FLAT, X2APIC_BROADCAST};
@@ -34,7 +36,7 @@ pub struct VlapicIpi {
     pub multicast: bool,
     /// A reserved vector: the vlapic logs it in its error status register.
     pub error: Option<IllegalVector>,
-    /// INIT or start-up, which Xen defers to a tasklet; nobody is handed it here.
+    /// INIT or start-up, which Xen defers to a tasklet; no vCPU is handed it here.
     pub init_sipi: bool,
 }
 
@@ -125,43 +127,43 @@ pub fn ipi(
             vcpus,
         });
     }
-    let mut done = VlapicIpi {
+    let mut sent = VlapicIpi {
         handed: 0,
         multicast: is_multicast(vlapics, source, interrupt),
         error: None,
         init_sipi: false,
     };
-    let mut give = |target: usize, done: &mut VlapicIpi| {
-        done.handed += 1;
+    let mut hand_over = |target: usize, sent: &mut VlapicIpi| {
+        sent.handed += 1;
         events.interrupt_accepted(interrupt.vector, true);
         hand(target);
     };
     match interrupt.delivery {
         DeliveryMode::Init | DeliveryMode::Startup => {
-            done.init_sipi = true;
-            return Ok(done);
+            sent.init_sipi = true;
+            return Ok(sent);
         }
         DeliveryMode::LowestPriority => {
             // Arbitration comes first and moves the round robin even for a vector that is then
-            // refused; the vector is judged even if nobody won.
+            // refused; the vector is judged even without a winner.
             let winner = arbitrate(vlapics, *round_robin, source, interrupt);
             *round_robin = winner.unwrap_or(*round_robin);
-            done.error = interrupt.check_vector().err();
-            if let Some(winner) = winner.filter(|_| done.error.is_none()) {
-                give(winner, &mut done);
+            sent.error = interrupt.check_vector().err();
+            if let Some(winner) = winner.filter(|_| sent.error.is_none()) {
+                hand_over(winner, &mut sent);
             }
         }
         _ => {
-            done.error = interrupt.check_vector().err();
+            sent.error = interrupt.check_vector().err();
             for target in 0..vcpus {
-                if done.error.is_none() && matches(vlapics, target, source, interrupt) {
-                    give(target, &mut done);
+                if sent.error.is_none() && matches(vlapics, target, source, interrupt) {
+                    hand_over(target, &mut sent);
                 }
             }
         }
     }
-    if done.handed == 0 {
+    if sent.handed == 0 {
         events.ipi_reached_nobody(interrupt.vector);
     }
-    Ok(done)
+    Ok(sent)
 }

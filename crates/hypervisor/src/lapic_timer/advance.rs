@@ -25,11 +25,13 @@ const STEP: u64 = 8;
 /// reset as too large.
 #[must_use]
 pub fn adjust(khz: u32, advance_ns: u32, delta: i64) -> u32 {
-    let off = delta.unsigned_abs();
-    if !(MIN_DELTA..=MAX_DELTA).contains(&off) {
+    let error = delta.unsigned_abs();
+    // Tiny differences are noise. Large ones come from preemption, and measure nothing of the
+    // entry.
+    if !(MIN_DELTA..=MAX_DELTA).contains(&error) {
         return advance_ns;
     }
-    let Some(ns) = (off * 1_000_000).checked_div(u64::from(khz)) else {
+    let Some(ns) = (error * 1_000_000).checked_div(u64::from(khz)) else {
         return advance_ns;
     };
     let step = (ns / STEP) as u32;
@@ -75,6 +77,8 @@ pub fn wait(tsc: &GuestTsc, host_tsc: u64, deadline: u64, advance_ns: u32) -> Wa
     let spin = if guest >= deadline {
         Spin::None
     } else if tsc.is_scaled() {
+        // `__wait_lapic_expire`: cycles of a scaled guest have another length than those the host
+        // spins.
         let ns = tsc.wrapping_ns(deadline - guest) as u32;
         Spin::Ns(ns.min(advance_ns))
     } else {
@@ -83,22 +87,25 @@ pub fn wait(tsc: &GuestTsc, host_tsc: u64, deadline: u64, advance_ns: u32) -> Wa
     Wait { advance_ns, spin }
 }
 
-/// The same for the poster on another CPU, whose interrupt must never be early: it waits for the
+/// The same for a poster on another CPU. Its interrupt must never be early, so it waits for the
 /// deadline itself, though no longer than [`MAX_NS`]. Upstream cuts the wait to the advance that
 /// was just made smaller, and posts up to an eighth of it early.
 #[must_use]
 pub fn wait_to_post(tsc: &GuestTsc, host_tsc: u64, deadline: u64, advance_ns: u32) -> Wait {
     let guest = tsc.at(host_tsc);
     let adapted = wait(tsc, host_tsc, deadline, advance_ns);
-    let Some(left) = deadline.checked_sub(guest).filter(|&left| left > 0) else {
+    let Some(remaining) = deadline
+        .checked_sub(guest)
+        .filter(|&remaining| remaining > 0)
+    else {
         return adapted;
     };
     let spin = if tsc.is_scaled() {
         // Rounded up: a nanosecond late is not early.
-        let ns = tsc.exact_ns(left).saturating_add(1);
+        let ns = tsc.exact_ns(remaining).saturating_add(1);
         Spin::Ns(u32::try_from(ns).unwrap_or(MAX_NS).min(MAX_NS))
     } else {
-        Spin::Cycles(left.min(tsc.cycles(u64::from(MAX_NS))))
+        Spin::Cycles(remaining.min(tsc.cycles(u64::from(MAX_NS))))
     };
     Wait { spin, ..adapted }
 }

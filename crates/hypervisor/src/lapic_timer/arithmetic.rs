@@ -54,8 +54,8 @@ pub struct BusCycleOutOfRange {
 
 impl fmt::Display for BusCycleOutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ns, most) = (self.ns, BusCycle::MAX_NS);
-        write!(f, "an APIC bus cycle of {ns} ns: give from 1 to {most} ns")
+        let (ns, limit) = (self.ns, BusCycle::MAX_NS);
+        write!(f, "an APIC bus cycle of {ns} ns: give from 1 to {limit} ns")
     }
 }
 
@@ -114,6 +114,15 @@ pub struct Target {
     pub clear_tmcct: bool,
 }
 
+/// When a running timer was to expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiration {
+    /// Guest TSC.
+    pub tscdeadline: u64,
+    /// Host time in ns.
+    pub target_ns: i64,
+}
+
 /// The expiration of a timer that starts now (`set_target_expiration`). `tmcct`: the remaining
 /// count to restore, otherwise the whole of `tmict` is to run. `None`: the period is 0, nothing
 /// is to be armed.
@@ -131,30 +140,31 @@ pub fn target_from_start(
     }
     let period_ns = rate.period(tmict, mode);
     let mut clear_tmcct = false;
-    let mut left = period_ns;
+    let mut remaining = period_ns;
     if let Some(tmcct) = tmcct.filter(|_| mode != TimerMode::TscDeadline) {
-        left = rate.ns(tmcct);
-        if left as i64 <= 0 {
-            left = if mode == TimerMode::Periodic {
+        remaining = rate.ns(tmcct);
+        if remaining as i64 <= 0 {
+            remaining = if mode == TimerMode::Periodic {
                 period_ns
             } else {
                 0
             };
-        } else if left as i64 > period_ns as i64 {
+        } else if remaining as i64 > period_ns as i64 {
             clear_tmcct = true;
-            left = period_ns;
+            remaining = period_ns;
         }
     }
     Some(Target {
         period_ns,
-        tscdeadline: tsc.at(now.host_tsc).wrapping_add(tsc.cycles(left)),
-        target_ns: now.ns.wrapping_add(left as i64),
+        tscdeadline: tsc.at(now.host_tsc).wrapping_add(tsc.cycles(remaining)),
+        target_ns: now.ns.wrapping_add(remaining as i64),
         clear_tmcct,
     })
 }
 
 /// The expiration after the divisor changed while the timer runs (`update_target_expiration`).
-/// `rate` has the new divisor. An old divisor of 0 cannot be and leaves nothing to wait for.
+/// `rate` has the new divisor. An old divisor of 0, which no register value encodes, leaves no
+/// time to wait.
 #[must_use]
 pub fn target_from_divisor(
     tsc: &GuestTsc,
@@ -163,17 +173,17 @@ pub fn target_from_divisor(
     rate: &Rate,
     old_divisor: u32,
     tmict: u32,
-    old: (u64, i64),
+    old: Expiration,
 ) -> Target {
-    let (tscdeadline, target_ns) = old;
-    let left = target_ns.wrapping_sub(now_ns).max(0) as u64;
-    let product = u128::from(left) * u128::from(rate.divisor);
+    let remaining = old.target_ns.wrapping_sub(now_ns).max(0) as u64;
+    let product = u128::from(remaining) * u128::from(rate.divisor);
     let rest = product.checked_div(u128::from(old_divisor)).unwrap_or(0) as u64;
     Target {
         period_ns: rate.period(tmict, mode),
-        tscdeadline: tscdeadline
+        tscdeadline: old
+            .tscdeadline
             .wrapping_add(tsc.cycles(rest))
-            .wrapping_sub(tsc.cycles(left)),
+            .wrapping_sub(tsc.cycles(remaining)),
         target_ns: now_ns.wrapping_add(rest as i64),
         clear_tmcct: false,
     }
@@ -184,8 +194,8 @@ pub fn target_from_divisor(
 #[must_use]
 pub fn next_period(tsc: &GuestTsc, now: Now, period_ns: u64, target_ns: i64) -> (u64, i64) {
     let target = target_ns.wrapping_add(period_ns as i64).max(now.ns);
-    let left = target.wrapping_sub(now.ns) as u64;
-    let deadline = tsc.at(now.host_tsc).wrapping_add(tsc.cycles(left));
+    let remaining = target.wrapping_sub(now.ns) as u64;
+    let deadline = tsc.at(now.host_tsc).wrapping_add(tsc.cycles(remaining));
     (deadline, target)
 }
 
@@ -200,8 +210,8 @@ pub enum SwDeadline {
     Expired,
 }
 
-/// Starts a TSC deadline in software, as upstream does (`start_sw_tscdeadline`): a deadline
-/// 2^64 / 10^6 cycles ahead or more (two hours at 2.5 GHz) wraps and fires too early.
+/// Starts a TSC deadline in software, as upstream does (`start_sw_tscdeadline`). A deadline
+/// 2^64 / 10^6 cycles ahead or more, two hours at 2.5 GHz, wraps and fires too early.
 #[must_use]
 pub fn sw_deadline_as_upstream(
     tsc: &GuestTsc,

@@ -23,7 +23,7 @@ pub struct TimerRequest {
     pub at_ns: i64,
     /// The CPU that starts it.
     pub from: usize,
-    /// The CPU on whose queue it is, or was last.
+    /// The CPU that queues it, or queued it last.
     pub queued_on: Option<usize>,
     /// It was the first of its queue.
     pub first_in_queue: bool,
@@ -40,8 +40,8 @@ pub struct TimerRequest {
 pub struct Placement {
     /// The CPU.
     pub cpu: usize,
-    /// The CPU that would have been chosen refused it: the timer would have been its first
-    /// event, and a remote clock event device cannot be reprogrammed.
+    /// The preferred CPU refused it. The timer would be its first event, and the clock event
+    /// device of a remote CPU cannot be reprogrammed.
     pub refused: bool,
 }
 
@@ -99,27 +99,28 @@ fn place(
             cpus: cpus_len,
         })
     };
-    let here = request.from;
-    get(here)?;
+    let local_cpu = request.from;
+    get(local_cpu)?;
     let stay = |cpu| {
         Ok(Placement {
             cpu,
             refused: false,
         })
     };
+    // `switch_hrtimer_base`: a timer stays on its base while its callback runs there.
     if let Some(queue) = request.queued_on.filter(|_| request.callback_running) {
         get(queue)?;
         return stay(queue);
     }
-    let local = request.queued_on == Some(here);
+    let local = request.queued_on == Some(local_cpu);
     if request.pinned || !request.migration || (local && request.first_in_queue) {
-        return stay(here);
+        return stay(local_cpu);
     }
-    let target = nohz_target(here, cpus, nearest, get)?;
+    let target = nohz_target(local_cpu, cpus, nearest, get)?;
     let refuses = |cpu: &CpuTimers| cpu.next_event_ns.is_none_or(|next| request.at_ns < next);
-    if target != here && refuses(get(target)?) {
+    if target != local_cpu && refuses(get(target)?) {
         return Ok(Placement {
-            cpu: here,
+            cpu: local_cpu,
             refused: true,
         });
     }
@@ -127,24 +128,28 @@ fn place(
 }
 
 fn nohz_target<'a>(
-    here: usize,
+    local_cpu: usize,
     cpus: &'a [CpuTimers],
     nearest: &[usize],
     get: impl Fn(usize) -> Result<&'a CpuTimers, NoSuchCpu>,
 ) -> Result<usize, NoSuchCpu> {
-    let own = get(here)?;
-    if own.housekeeping && !own.idle {
-        return Ok(here);
+    let local = get(local_cpu)?;
+    // `get_nohz_timer_target`: timers go to busy CPUs, so that idle ones stay idle.
+    if local.housekeeping && !local.idle {
+        return Ok(local_cpu);
     }
     for &cpu in nearest {
-        let other = get(cpu)?;
-        if cpu != here && other.housekeeping && !other.idle {
+        let remote = get(cpu)?;
+        if cpu != local_cpu && remote.housekeeping && !remote.idle {
             return Ok(cpu);
         }
     }
-    if own.housekeeping {
-        return Ok(here);
+    if local.housekeeping {
+        return Ok(local_cpu);
     }
     // Any: without one the host has no timers to move.
-    Ok(cpus.iter().position(|c| c.housekeeping).unwrap_or(here))
+    Ok(cpus
+        .iter()
+        .position(|c| c.housekeeping)
+        .unwrap_or(local_cpu))
 }

@@ -1,7 +1,7 @@
 //! The VMX preemption timer: a countdown in guest mode that needs no interrupt.
 //!
-//! It counts down by one every 2^shift TSC cycles (IA32_VMX_MISC\[4:0\], 5 on most parts), and
-//! has 32 bits: a range of 2^37 cycles, 55 s at 2.5 GHz.
+//! It counts down by one every 2^shift TSC cycles (IA32_VMX_MISC\[4:0\], 5 on most parts). It has
+//! 32 bits: a range of 2^37 cycles, 55 s at 2.5 GHz.
 
 use core::fmt;
 
@@ -61,8 +61,8 @@ pub fn set(
     deadline: u64,
 ) -> Result<Armed, OutOfRange> {
     let guest = tsc.at(host_tsc);
-    let left = deadline.saturating_sub(guest);
-    let guest_cycles = left.saturating_sub(tsc.cycles(u64::from(advance_ns)));
+    let remaining = deadline.saturating_sub(guest);
+    let guest_cycles = remaining.saturating_sub(tsc.cycles(u64::from(advance_ns)));
     let host_cycles = tsc.host_cycles(guest_cycles);
     let shift = shift & 31;
     match host_cycles {
@@ -96,8 +96,8 @@ pub fn value_at_entry(
     }
     if host_deadline != UNARMED {
         *soft_disabled = false;
-        let left = host_deadline.saturating_sub(host_tsc);
-        return Some((left >> (shift & 31)) as u32);
+        let remaining = host_deadline.saturating_sub(host_tsc);
+        return Some((remaining >> (shift & 31)) as u32);
     }
     if *soft_disabled {
         return None;

@@ -15,12 +15,12 @@ const FIRST_RETRY: u16 = 64;
 /// The longest such pause.
 const LAST_RETRY: u16 = 4096;
 
-/// Whether the vCPU was in guest mode when its timer expired, and whether the housekeeping CPU
-/// took its timers: both must hold for posting to save an exit.
+/// Whether posting would save an exit.
 ///
-/// With either backend the first can be seen: an exit of the preemption timer is itself an
-/// expiry in guest mode, an hrtimer sees the vCPU's mode. The second shows only while posting,
-/// so that after refusals posting is tried again, ever more rarely.
+/// It does if the vCPU is in guest mode when its timer expires, and the housekeeping CPU takes the
+/// timer. Either backend shows the first: an exit of the preemption timer is itself an expiry in
+/// guest mode, and an hrtimer sees the vCPU's mode. The second shows only while posting. So after
+/// refusals posting is tried again, ever more rarely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Observed {
     /// The newest expiry is bit 0; 1: in guest mode.
@@ -47,12 +47,12 @@ impl Observed {
         self.in_guest = self.in_guest << 1 | u16::from(in_guest);
         self.expiries = self.expiries.saturating_add(1);
         self.pause = self.pause.saturating_sub(1);
-        let seen = u32::from(self.expiries).min(WINDOW);
+        let observed = u32::from(self.expiries).min(WINDOW);
         let hits = self.in_guest.count_ones();
         // Of a window that is not full yet, the same shares.
-        if hits * WINDOW < STOP * seen {
+        if hits * WINDOW < STOP * observed {
             self.posting = false;
-        } else if seen >= WARM_UP && self.pause == 0 && hits * WINDOW >= START * seen {
+        } else if observed >= WARM_UP && self.pause == 0 && hits * WINDOW >= START * observed {
             self.posting = true;
         }
     }
@@ -60,6 +60,8 @@ impl Observed {
     /// An hrtimer that was to be posted was refused by the housekeeping CPU, or taken.
     pub fn placement(&mut self, refused: bool) {
         self.refused = self.refused << 1 | u8::from(refused);
+        // Each refusal costs an attempt on the housekeeping CPU, and the timer fires locally all
+        // the same.
         if self.refused.count_ones() >= REFUSALS {
             self.refused = 0;
             self.posting = false;

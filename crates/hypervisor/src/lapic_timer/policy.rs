@@ -39,8 +39,8 @@ impl fmt::Display for UnknownTimerPolicy {
 
 impl core::error::Error for UnknownTimerPolicy {}
 
-/// What of host and VM the timer must know. It may change between calls; each decision goes by
-/// what it is told.
+/// What of host and VM the timer must know. It may change between calls; each decision uses the
+/// values passed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerEnvironment {
     /// `kvm.pi_inject_timer`: by default whether the host isolates CPUs from timers.

@@ -133,7 +133,10 @@ impl LapicTimer {
             &rate,
             old,
             self.tmict,
-            (self.tscdeadline, self.target_ns),
+            arithmetic::Expiration {
+                tscdeadline: self.tscdeadline,
+                target_ns: self.target_ns,
+            },
         );
         self.period_ns = target.period_ns;
         self.tscdeadline = target.tscdeadline;
@@ -174,8 +177,8 @@ impl LapicTimer {
     /// Reads the current count at host time `now_ns`.
     #[must_use]
     pub fn read_tmcct(&self, now_ns: i64) -> u32 {
-        let left = self.target_ns.saturating_sub(now_ns).max(0).unsigned_abs();
-        let in_period = left.checked_rem(self.period_ns).unwrap_or(0);
+        let remaining = self.target_ns.saturating_sub(now_ns).max(0).unsigned_abs();
+        let in_period = remaining.checked_rem(self.period_ns).unwrap_or(0);
         let count = in_period.checked_div(self.rate().ns(1)).unwrap_or(0);
         u32::try_from(count).unwrap_or(u32::MAX)
     }
@@ -195,14 +198,14 @@ impl LapicTimer {
     ) -> Actions {
         self.forget_expired_deadline();
         if self.mode != TimerMode::TscDeadline && self.tscdeadline != 0 {
-            let left = self.target_ns.saturating_sub(now.ns).max(0).unsigned_abs();
+            let remaining = self.target_ns.saturating_sub(now.ns).max(0).unsigned_abs();
             let tsc = &prepared.common.tsc;
-            self.tscdeadline = tsc.at(now.host_tsc).wrapping_add(tsc.cycles(left));
+            self.tscdeadline = tsc.at(now.host_tsc).wrapping_add(tsc.cycles(remaining));
         }
         self.tsc_changed_as_upstream(prepared, now, env, events)
     }
 
-    /// The same as Linux 7.2 does it. A count keeps the guest TSC at which it was to end: armed on
+    /// The same as Linux 7.2 does it. A count keeps the guest TSC at which it was to end. Armed on
     /// the preemption timer again, after blocking or on another CPU, it is off by the whole change.
     pub fn tsc_changed_as_upstream(
         &mut self,

@@ -57,7 +57,7 @@ impl Default for TimerParameters {
     }
 }
 
-/// Who noticed an expiry.
+/// What noticed an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
     /// The hrtimer's callback, on any CPU, which saw this mode of the vCPU.
@@ -149,8 +149,8 @@ impl LapicTimer {
     /// A new timer with the parameters and the TSC of another: both are kept once, as a VM's are the
     /// same.
     #[must_use]
-    pub fn like(other: &Self) -> Self {
-        Self::with(Arc::clone(&other.common))
+    pub fn like(model: &Self) -> Self {
+        Self::with(Arc::clone(&model.common))
     }
 
     /// Prepares a change of the guest's TSC, for this timer.
@@ -214,6 +214,8 @@ impl LapicTimer {
     /// Whether the preemption timer may be used (`kvm_can_use_hv_timer`).
     #[must_use]
     pub fn can_use_hv(&self, env: &TimerEnvironment) -> bool {
+        // The countdown works in C0 to C2 only (SDM, "VMX-Preemption Timer"). A guest with MWAIT
+        // may use deeper states.
         env.hv_shift.is_some() && !env.mwait_in_guest && !self.can_post(env)
     }
 
@@ -314,6 +316,8 @@ impl LapicTimer {
         if self.period_ns == 0 {
             return;
         }
+        // `ktime_after` in `start_sw_period`: an expiry at this very instant is left to the
+        // hrtimer.
         if now.ns > self.target_ns {
             self.expire(Expiry::VcpuThread, now, env, events, actions);
             if self.mode == TimerMode::OneShot {
@@ -362,6 +366,7 @@ impl LapicTimer {
     }
 
     fn advance_period(&mut self, now: Now, events: &impl Events) {
+        // Counts only. `advance_periodic_target_expiration` drops missed periods without a count.
         let due = self.target_ns.saturating_add_unsigned(self.period_ns);
         let (deadline, target) =
             arithmetic::next_period(&self.common.tsc, now, self.period_ns, self.target_ns);
@@ -376,7 +381,7 @@ impl LapicTimer {
     /// `apic_timer_expired`.
     fn expire(
         &mut self,
-        by: Expiry,
+        noticed: Expiry,
         now: Now,
         env: &TimerEnvironment,
         events: &impl Events,
@@ -384,13 +389,14 @@ impl LapicTimer {
     ) {
         events.timer_expired();
         if self.pending != 0 {
+            // The IRR has one bit for the vector, so that a second expiry adds nothing.
             events.timer_coalesced();
             return;
         }
         if self.mode == TimerMode::TscDeadline || self.hv.is_some() {
             self.expired_tscdeadline = self.tscdeadline;
         }
-        let mode = match by {
+        let mode = match noticed {
             Expiry::VcpuThread if env.apicv && env.wants_to_run => {
                 events.timer_injected_directly();
                 self.inject(actions);
@@ -406,6 +412,7 @@ impl LapicTimer {
         self.pending = self.pending.saturating_add(1);
         events.timer_pended();
         actions.push(Action::Unblock);
+        // Only a callback on another CPU has to kick: the vCPU's own thread is outside the guest.
         if mode.is_some() {
             actions.push(Action::Kick);
         }

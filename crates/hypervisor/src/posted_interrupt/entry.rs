@@ -20,8 +20,8 @@ pub enum Entry {
 
 impl PostedVcpu {
     /// Guest entry up to the VM entry instruction. The caller disables host interrupts before this
-    /// call until the guest runs: a notification in between stays pending in the physical APIC and
-    /// is processed in guest mode.
+    /// call until the guest runs. A notification in between then stays pending in the physical APIC
+    /// and is processed in guest mode.
     ///
     /// [`Entry::Cancelled`]: the mode is "outside guest" again; enable interrupts and handle the
     /// requests.
@@ -35,8 +35,8 @@ impl PostedVcpu {
         if self.policy().follows_mode() {
             unsuppress(vcpu, events);
         }
-        // The vCPU's half of R1 and R6: a CPU that does not see the mode has set ON or made a
-        // request, which is visible below.
+        // The vCPU's half of R1 and R6. A CPU that does not see the mode has set ON or made a
+        // request, and that is visible below.
         vcpu.fence();
         self.sync(vcpu, lapic, events);
         if !must_leave(vcpu, lapic) {

@@ -156,6 +156,7 @@ impl PostedVcpu {
             return Ok(loaded);
         }
         let was_armed = vcpu.desc.control().nv() == POSTED_INTR_WAKEUP_VECTOR;
+        // `vmx_vcpu_pi_load` returns early: NV and NDST are as needed, and only SN may be stale.
         if !was_armed && self.cpu == Some(cpu) {
             loaded.on_recomputed = self.load_in_place(vcpu, events);
             self.repeat_check(vcpu, loaded);
@@ -168,6 +169,8 @@ impl PostedVcpu {
         let dest = ndst(apic_id, self.capabilities.host_x2apic);
         let sn = self.sn_when_loaded();
         vcpu.desc.update_control(|old| {
+            // One compare-and-exchange: hardware that posts in between must see NV and NDST of the
+            // same load.
             let new = old.with_ndst(dest).with_nv(POSTED_INTR_VECTOR);
             Some(sn.map_or(new, |sn| new.with_sn(sn)))
         });
@@ -181,7 +184,7 @@ impl PostedVcpu {
     }
 
     /// Ends the wait of a blocking vCPU for which the load has set ON. A concurrent poster finds ON
-    /// set and does not wake it, so that a vCPU that was preempted after its last check must check
+    /// set and does not wake it. So a vCPU that was preempted after its last check must check
     /// again, above all where no wakeup vector is armed afterwards.
     fn repeat_check<W: AtomicWord>(&self, vcpu: &SharedVcpu<W>, loaded: Loaded) {
         if loaded.on_recomputed && self.blocking && self.policy == Suppression::Corrected {
@@ -259,9 +262,12 @@ impl PostedVcpu {
         lists: &impl WakeupLists,
         events: &impl Events,
     ) -> Result<Put, NotOnACpu> {
+        // Software that posts reads the mode and wakes the task itself. Only hardware needs a
+        // vector that wakes.
         if !self.needs_wakeup(reason.device_assigned) {
             return Ok(Put::default());
         }
+        // A vCPU that blocks interrupts is not woken by one (`vmx_interrupt_blocked`).
         let may_sleep = self.blocking && !reason.irq_blocked;
         if self.policy.puts_as_before_2025() {
             let put = if may_sleep {
@@ -274,6 +280,7 @@ impl PostedVcpu {
             }
             return Ok(put);
         }
+        // A preempted vCPU is in a run queue, and no handler has to wake it.
         if may_sleep && !reason.preempted {
             return self.enable_wakeup(vcpu, lists, events);
         }
@@ -296,6 +303,7 @@ impl PostedVcpu {
             cpu: self.cpu,
         })?;
         events.wakeup_armed();
+        // SN must be clear from here on: hardware sends no wakeup vector under SN = 1.
         let clears_sn = self.policy.wakeup_clears_sn();
         let sn_was_set = !clears_sn && vcpu.desc.test_sn();
         if sn_was_set {

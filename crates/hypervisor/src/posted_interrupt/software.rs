@@ -57,8 +57,8 @@ pub fn deliver<W: AtomicWord>(
         events.post_dropped_by_sn(vector);
         return Delivery::DroppedBySn;
     }
-    // A full barrier, which pairs with the one after the store of the mode at guest entry: either
-    // the mode below is "in guest", or the entry sees ON.
+    // A full barrier. It pairs with the one after the store of the mode at guest entry. Either the
+    // mode below is "in guest", or the entry sees ON.
     if vcpu.desc.test_and_set_on() {
         events.post_on_already_set(vector);
         return Delivery::OnAlreadySet;

@@ -19,7 +19,7 @@ pub fn suppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) {
 
 /// Clears SN and restores the invariant that PIR not empty implies ON. Whether ON was set.
 ///
-/// SN must be cleared before PIR is read. VT-d reads SN and writes PIR in one step: either it has
+/// SN must be cleared before PIR is read. VT-d reads SN and writes PIR in one step. Either it has
 /// seen SN = 0 and set ON itself, or its PIR bit is visible here.
 pub fn unsuppress<W: AtomicWord>(vcpu: &SharedVcpu<W>, events: &impl Events) -> bool {
     if vcpu.desc.test_sn() {

@@ -55,7 +55,7 @@ pub enum IcrWrite {
 
 const LOGICAL: u32 = 0x800;
 const ALL_BUT_SELF: u32 = 3 << 18;
-const NOBODY: u32 = u32::MAX;
+const LAST_OF_CLUSTER: u32 = u32::MAX;
 
 /// One CPU's place among the LAPICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +73,7 @@ impl CpuApic {
         Self {
             apic_id,
             online,
-            next_in_cluster: NOBODY,
+            next_in_cluster: LAST_OF_CLUSTER,
         }
     }
 
@@ -199,13 +199,13 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
     where
         T: AsMut<[CpuApic]>,
     {
-        let all = cpus.as_mut();
+        let apics = cpus.as_mut();
         let beyond = match mode {
-            ApicMode::XapicFlat => all.len() > 8,
-            _ => u32::try_from(all.len()).is_err(),
+            ApicMode::XapicFlat => apics.len() > 8,
+            _ => u32::try_from(apics.len()).is_err(),
         };
         if beyond {
-            let cpus = all.len();
+            let cpus = apics.len();
             return Err(IcrError::TooManyCpus { cpus, mode });
         }
         let limit = match mode {
@@ -215,16 +215,16 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
             ApicMode::X2apicCluster => 1 << 20,
         };
         let mut online = 0;
-        for index in 0..all.len() {
-            let (lower, rest) = all.split_at_mut(index);
-            let Some(this) = rest.first_mut() else { break };
-            this.next_in_cluster = NOBODY;
-            online += u32::from(this.online);
-            let (cpu, apic_id) = (index as u32, this.apic_id);
+        for index in 0..apics.len() {
+            let (lower, rest) = apics.split_at_mut(index);
+            let Some(apic) = rest.first_mut() else { break };
+            apic.next_in_cluster = LAST_OF_CLUSTER;
+            online += u32::from(apic.online);
+            let (cpu, apic_id) = (index as u32, apic.apic_id);
             if apic_id >= limit {
                 return Err(IcrError::ApicIdOutOfRange { cpu, apic_id, mode });
             }
-            link(lower, cpu, this)?;
+            link(lower, cpu, apic)?;
         }
         Ok(Self {
             mode,
@@ -281,23 +281,27 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         !unaccounted && disabled == 0 && (parked || all_online)
     }
 
-    /// Whether the shorthand from `this` reaches `targets` and no other CPU.
-    pub(super) fn is_all_but_self<S: MaskStorage>(&self, targets: &CpuMask<S>, this: u32) -> bool {
-        let others = targets.count() - u32::from(targets.contains(this));
+    /// Whether the shorthand from `sender` reaches `targets` and no other CPU.
+    pub(super) fn is_all_but_self<S: MaskStorage>(
+        &self,
+        targets: &CpuMask<S>,
+        sender: u32,
+    ) -> bool {
+        let remote = targets.count() - u32::from(targets.contains(sender));
         // Counting is cheap and nearly always decides; equal counts may still hide an offline CPU.
         self.shorthand_is_exact()
-            && self.is_online(this)
-            && others + 1 == self.online
+            && self.is_online(sender)
+            && remote + 1 == self.online
             && targets.iter().all(|cpu| self.is_online(cpu))
     }
 
-    /// Whether the shorthand from `this` reaches `cpu` and no other CPU.
-    pub(super) fn is_only_other(&self, cpu: u32, this: u32) -> bool {
-        let other = u32::from(cpu != this);
+    /// Whether the shorthand from `sender` reaches `cpu` and no other CPU.
+    pub(super) fn is_only_other(&self, cpu: u32, sender: u32) -> bool {
+        let remote = u32::from(cpu != sender);
         self.shorthand_is_exact()
-            && self.is_online(this)
+            && self.is_online(sender)
             && self.is_online(cpu)
-            && other + 1 == self.online
+            && remote + 1 == self.online
     }
 
     fn is_online(&self, cpu: u32) -> bool {
@@ -337,7 +341,7 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
     /// [`IcrError`] for a vector below 16; nothing is sent.
     pub fn send<S: MaskStorage>(
         &self,
-        this: u32,
+        sender: u32,
         vector: u8,
         targets: &mut CpuMask<S>,
         icr: &mut impl FnMut(IcrWrite),
@@ -345,7 +349,7 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         if vector < FIRST_LEGAL_VECTOR {
             return Err(IcrError::IllegalVector { vector });
         }
-        targets.remove(this);
+        targets.remove(sender);
         let writes = match self.mode {
             ApicMode::X2apicCluster => self.send_clusters(vector, targets, icr),
             ApicMode::XapicFlat => self.send_flat(vector, targets, icr),
@@ -397,11 +401,11 @@ impl<T: AsRef<[CpuApic]>> Topology<T> {
         targets: &mut CpuMask<S>,
         icr: &mut impl FnMut(IcrWrite),
     ) -> u32 {
-        let (mut writes, mut from) = (0, 0);
+        let (mut writes, mut cursor) = (0, 0);
         let mut targets = Taking::from(targets);
         // Members that an earlier write of their cluster reached are gone by now.
-        while let Some(first) = targets.next_from(from) {
-            from = first;
+        while let Some(first) = targets.next_from(cursor) {
+            cursor = first;
             let Some(apic) = self.get(first).filter(|apic| apic.online) else {
                 targets.take(first);
                 continue;
@@ -426,21 +430,21 @@ fn x2apic(destination: u32, low: u32) -> IcrWrite {
 }
 
 /// Links a CPU behind the highest lower one of its cluster.
-fn link(lower: &mut [CpuApic], cpu: u32, this: &CpuApic) -> Result<(), IcrError> {
+fn link(lower: &mut [CpuApic], cpu: u32, joining: &CpuApic) -> Result<(), IcrError> {
     let mut linked = false;
-    for (index, other) in lower.iter_mut().enumerate().rev() {
-        if other.cluster() != this.cluster() {
+    for (index, peer) in lower.iter_mut().enumerate().rev() {
+        if peer.cluster() != joining.cluster() {
             continue;
         }
-        if other.apic_id == this.apic_id {
+        if peer.apic_id == joining.apic_id {
             return Err(IcrError::DuplicateApicId {
-                apic_id: this.apic_id,
+                apic_id: joining.apic_id,
                 first: index as u32,
                 second: cpu,
             });
         }
         if !linked {
-            other.next_in_cluster = cpu;
+            peer.next_in_cluster = cpu;
             linked = true;
         }
     }

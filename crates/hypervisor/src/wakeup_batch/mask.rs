@@ -43,9 +43,9 @@ impl<S: MaskStorage> CpuMask<S> {
             return false;
         };
         let bit = 1 << (cpu % 64);
-        let taken = *word & bit != 0;
+        let present = *word & bit != 0;
         *word &= !bit;
-        taken
+        present
     }
 
     /// Whether a CPU is in the set.
@@ -101,8 +101,8 @@ impl<S: MaskStorage> CpuMask<S> {
     }
 }
 
-/// Takes CPUs out of a set, most of which lie near each other: the word at hand is kept out of
-/// memory, so that one removal does not wait for the last one's store.
+/// Takes CPUs out of a set. Most of them share a word, which is kept in a register: a removal does
+/// not wait for the store of the last one.
 pub(super) struct Taking<'a> {
     words: &'a mut [u64],
     index: usize,
@@ -152,9 +152,9 @@ impl<'a> Taking<'a> {
     pub(super) fn take(&mut self, cpu: u32) -> bool {
         self.turn_to(cpu as usize / 64);
         let bit = 1 << (cpu % 64);
-        let taken = self.word & bit != 0;
+        let present = self.word & bit != 0;
         self.word &= !bit;
-        taken
+        present
     }
 }
 

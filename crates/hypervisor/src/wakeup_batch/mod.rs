@@ -8,8 +8,8 @@
 //!             └─ a CPU in MWAIT on its word wakes by the store: never noted
 //! ```
 //!
-//! Between the two, CPUs that were told nothing may have noticed: by MWAIT, by another's IPI, by
-//! passing the check on their own. In cluster mode the rest costs one ICR write for each 16.
+//! Between the two, CPUs may notice their bits by MWAIT, by the IPI of another CPU, or by passing
+//! the check. In cluster mode the rest costs one ICR write for each 16.
 //!
 //! | module | is |
 //! |---|---|
@@ -35,7 +35,7 @@ use self::softirq::{NR_SOFTIRQS, SetPending, SoftirqWord};
 use crate::events::Events;
 use crate::word::AtomicWord;
 
-/// The vector whose handler does nothing but pass the softirq check.
+/// The vector of a handler that only passes the softirq check.
 pub const EVENT_CHECK_VECTOR: u8 = 0xfc;
 
 /// All CPUs' words and LAPICs.
@@ -98,12 +98,12 @@ pub enum RaiseError {
     },
     /// A finish without a begin.
     NotBatching {
-        /// The CPU whose batch it is.
+        /// The CPU of the batch.
         cpu: u32,
     },
     /// More begins than a count holds: one is never finished.
     TooDeep {
-        /// The CPU whose batch it is.
+        /// The CPU of the batch.
         cpu: u32,
         /// The count.
         batching: u32,
@@ -165,10 +165,10 @@ fn check_all<W, T: AsRef<[CpuApic]>, S: MaskStorage>(
         .map_or(Ok(()), |cpu| cpus.word(cpu).map(|_| ()))
 }
 
-/// Sets bit `nr` of `cpu`; true if the CPU must be told.
+/// Sets bit `nr` of `cpu`; true if the CPU needs an IPI.
 fn mark<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
     cpus: Cpus<'_, W, T>,
-    this: u32,
+    sender: u32,
     cpu: u32,
     nr: u32,
     events: &E,
@@ -179,7 +179,7 @@ fn mark<W: AtomicWord, T: AsRef<[CpuApic]>, E: Events>(
     let word = cpus.word(cpu)?;
     let set = word.set_pending(nr);
     events.softirq_raised(cpu, nr, set);
-    Ok(set == SetPending::NeedsIpi && cpu != this)
+    Ok(set == SetPending::NeedsIpi && cpu != sender)
 }
 
 /// Sends the event check to `targets`, which is emptied; returns the ICR writes made.
@@ -281,8 +281,8 @@ impl<S: MaskStorage> Batch<S> {
         }
     }
 
-    /// With the fault of the patch of 2014, for a checker to find: [`raise`](Self::raise) notes
-    /// the softirq's number in place of the CPU's (mended by Xen 5dbdf33c57).
+    /// With the fault of the patch of 2014, for a checker to find. [`raise`](Self::raise) notes
+    /// the softirq's number in place of the CPU's (fixed by Xen 5dbdf33c57).
     #[must_use]
     pub fn with_fault_of_2014(mut self) -> Self {
         self.fault_of_2014 = true;
@@ -318,7 +318,7 @@ impl<S: MaskStorage> Batch<S> {
         self.batching != 0 && !context.in_irq
     }
 
-    /// Raises softirq `nr` on `cpu`, or notes that it has to be told.
+    /// Raises softirq `nr` on `cpu`, or notes that it needs an IPI.
     ///
     /// # Errors
     /// [`RaiseError`] for a CPU or softirq that does not exist; nothing was set.
@@ -393,12 +393,12 @@ impl<S: MaskStorage> Batch<S> {
             let word = cpus.words.get(cpu as usize);
             word.is_some_and(|word| word.pending() != 0)
         });
-        let told = self.batch_mask.count();
+        let notified = self.batch_mask.count();
         let icr_writes = send(cpus, context, &mut self.batch_mask, icr, events)?;
         self.batching = outer;
         let finished = Finished {
             noted,
-            noticed: noted - told,
+            noticed: noted - notified,
             icr_writes,
         };
         events.batch_finished(self.cpu, finished);

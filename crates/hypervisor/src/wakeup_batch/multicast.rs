@@ -1,4 +1,4 @@
-//! Which guest IPIs open a batch, and whom a delivered interrupt must kick.
+//! Which guest IPIs open a batch, and which vCPUs a delivered interrupt must kick.
 //!
 //! Xen: `is_multicast_dest` (`vlapic.c`), `vcpu_kick` (`domain.c`).
 
@@ -54,8 +54,8 @@ impl GuestIpi {
         }
     }
 
-    /// How many vCPUs the form names in a domain of `max_vcpus` whose LAPICs are set up as an
-    /// operating system does it: one id each, one mode for all. Cheap; matching tells exactly.
+    /// How many vCPUs the form names in a domain of `max_vcpus`. It assumes LAPICs as an operating
+    /// system sets them up: one id each, one mode for all. Cheap; only matching is exact.
     #[must_use]
     pub const fn likely_targets(&self, max_vcpus: u32) -> u32 {
         let form = match (self.shorthand, self.x2apic, self.logical) {

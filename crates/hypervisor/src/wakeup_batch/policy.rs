@@ -2,8 +2,8 @@
 //!
 //! A batch saves ICR writes and overlaps wakeups; its price is that the first target waits for
 //! the whole loop. The patch's message leaves open when that is worth it ("may need further
-//! tuning"). Upstream batches every multicast form. Ours, besides: a threshold on the number of
-//! targets, and one that measures.
+//! tuning"). Upstream batches every multicast form. Two policies are our own: a threshold on the
+//! number of targets, and one that measures.
 
 /// `xen.batch_wakeups` (no upstream name).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,9 +31,9 @@ pub struct BroadcastCost {
     pub targets: u32,
     /// The sender's time from the first target to the last ICR write, in ns.
     pub sender_ns: u64,
-    /// Sum over the targets of the time from the start of the loop until each is notified, in ns:
-    /// by the store of its pending bit if its CPU monitors that, else by the ICR write. From the
-    /// start, because a batch also makes the loop shorter, which later targets gain by.
+    /// Sum over the targets of the time from the start of the loop until each is notified, in ns.
+    /// The store of the pending bit notifies a CPU that monitors it, and the ICR write any other.
+    /// Time counts from the start, because a batch also shortens the loop for later targets.
     pub targets_ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl BatchDecider {
         }
     }
 
-    /// Whether to batch a broadcast whose form is multicast (or not) and goes to `targets`.
+    /// Whether to batch a broadcast to `targets` vCPUs, of a multicast form or another.
     pub fn decide(&mut self, multicast: bool, targets: u32) -> bool {
         if !multicast {
             return false;
@@ -100,7 +100,7 @@ impl BatchDecider {
             return;
         }
         let total = cost.sender_ns.min(MOST_NS) + cost.targets_ns.min(MOST_NS);
-        let each = (total << FRACTION) / u64::from(cost.targets);
+        let per_target = (total << FRACTION) / u64::from(cost.targets);
         let average = if cost.batched {
             &mut self.batched
         } else {
@@ -109,8 +109,8 @@ impl BatchDecider {
         // The way not taken is seen rarely: what a probe finds weighs half.
         let weight = if self.probing { 1 } else { WEIGHT };
         *average = Some(match *average {
-            None => each,
-            Some(old) => old - (old >> weight) + (each >> weight),
+            None => per_target,
+            Some(old) => old - (old >> weight) + (per_target >> weight),
         });
     }
 

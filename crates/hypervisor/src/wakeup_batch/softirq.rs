@@ -7,9 +7,9 @@
 //!  └───────────────┴─────────┴─────────┘
 //! ```
 //!
-//! Both lie in one word: who sets a pending bit learns in the same atomic step whether the CPU will
-//! notice by itself (Xen 4.20.1 and later). Xen up to 4.20.0 asked a global set of CPUs
-//! afterwards; by then the CPU may have left MWAIT, and an IPI is sent for nothing. That scheme is
+//! Both lie in one word, as in Xen 4.20.1 and later. The atomic step that sets a pending bit shows
+//! whether the CPU notices by itself. Xen up to 4.20.0 asks a global set of CPUs afterwards. The
+//! CPU may have left MWAIT between the two, and an IPI is sent for nothing. That scheme is
 //! [`SeparateMwait`].
 
 use core::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ pub enum SetPending {
     AlreadyPending,
     /// The CPU is in MWAIT on this very word and wakes by the store.
     Monitored,
-    /// The CPU must be told.
+    /// The CPU needs an IPI.
     NeedsIpi,
 }
 
@@ -69,18 +69,18 @@ impl<W: AtomicWord> SoftirqWord<W> {
     /// Sets bit `nr` (below [`NR_SOFTIRQS`]; higher ones name none and count as pending).
     pub fn set_pending(&self, nr: u32) -> SetPending {
         let bit = if nr < NR_SOFTIRQS { 1 << nr } else { 0 };
-        let mut seen = self.word.load(Ordering::Relaxed);
+        let mut value = self.word.load(Ordering::Relaxed);
         loop {
-            if seen & bit == bit {
+            if value & bit == bit {
                 return SetPending::AlreadyPending;
             }
             let swapped =
                 self.word
-                    .compare_exchange(seen, seen | bit, Ordering::AcqRel, Ordering::Relaxed);
+                    .compare_exchange(value, value | bit, Ordering::AcqRel, Ordering::Relaxed);
             match swapped {
-                Ok(_) if seen & IN_MWAIT != 0 => return SetPending::Monitored,
+                Ok(_) if value & IN_MWAIT != 0 => return SetPending::Monitored,
                 Ok(_) => return SetPending::NeedsIpi,
-                Err(now) => seen = now,
+                Err(now) => value = now,
             }
         }
     }
@@ -93,15 +93,16 @@ impl<W: AtomicWord> SoftirqWord<W> {
 
     /// The CPU handles `bits`: clears and returns those of them that were pending.
     pub fn take(&self, bits: u32) -> u32 {
-        let before = self.word.fetch_and(!u64::from(bits), Ordering::AcqRel);
-        before as u32 & bits
+        let previous = self.word.fetch_and(!u64::from(bits), Ordering::AcqRel);
+        previous as u32 & bits
     }
 
     /// Idle side, first step: announces MWAIT unless something is pending; true if announced.
     ///
     /// Then MONITOR the word's line, ask [`still_idle`](Self::still_idle), MWAIT if so, and
-    /// [`leave_mwait`](Self::leave_mwait) in any case. A CPU whose MONITOR misses stores
-    /// (`X86_BUG_MONITOR`) must not announce itself: pass `monitor_reliable` false, it then gets IPIs.
+    /// [`leave_mwait`](Self::leave_mwait) in any case. Where MONITOR
+    /// misses stores (`X86_BUG_MONITOR`) a CPU must not announce itself: pass `monitor_reliable`
+    /// false, and it gets IPIs.
     pub fn announce_mwait(&self, monitor_reliable: bool) -> bool {
         if self.word.load(Ordering::Acquire) & PENDING != 0 {
             return false;
@@ -112,8 +113,8 @@ impl<W: AtomicWord> SoftirqWord<W> {
         true
     }
 
-    /// Idle side, after MONITOR: whether to MWAIT. A bit set between the first look and MONITOR
-    /// does not end the MWAIT, and its raiser was told that none is needed: so it is looked at again.
+    /// Idle side, after MONITOR: whether to MWAIT. This second look is necessary: a bit set between
+    /// the first one and MONITOR does not end the MWAIT, and its raiser sends no IPI.
     #[must_use]
     pub fn still_idle(&self) -> bool {
         self.word.load(Ordering::SeqCst) & PENDING == 0

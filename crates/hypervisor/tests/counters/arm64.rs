@@ -59,17 +59,20 @@ fn counters_sloppy_14_busy_while_a_vcpu_ioctl_is_in_flight() {
         counter_offset: 7,
         reserved: 0,
     };
-    let busy = CounterOffsetError::Busy { given, vcpu: 2 };
+    let busy = CounterOffsetError::Busy {
+        offset: given,
+        vcpu: 2,
+    };
     assert_eq!(vm.set_counter_offset(given, Some(2)), Err(busy));
     let reserved = CounterOffset {
         reserved: 1,
         ..given
     };
-    let refused = CounterOffsetError::Reserved { given: reserved };
+    let refused = CounterOffsetError::Reserved { offset: reserved };
     assert_eq!(vm.set_counter_offset(reserved, None), Err(refused));
     assert_eq!(vm, before);
     vm.protected = true;
-    let refused = CounterOffsetError::Protected { given };
+    let refused = CounterOffsetError::Protected { offset: given };
     assert_eq!(vm.set_counter_offset(given, None), Err(refused));
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
-use stealtime_hypervisor::lapic_timer::arithmetic::{self, Rate, SwDeadline};
+use stealtime_hypervisor::lapic_timer::arithmetic::{self, Expiration, Rate, SwDeadline};
 use stealtime_hypervisor::lapic_timer::{GuestTsc, Now, TimerMode, hv_timer};
 
 use crate::files;
@@ -151,7 +151,10 @@ fn update_target(v: &Value, step: &Step) {
         &rate,
         small(&v[6]),
         small(&v[7]),
-        (uint(&v[8]), int(&v[9])),
+        Expiration {
+            tscdeadline: uint(&v[8]),
+            target_ns: int(&v[9]),
+        },
     );
     let got = (got.period_ns, got.tscdeadline, got.target_ns);
     let expected = (uint(&v[10]), uint(&v[11]), int(&v[12]));

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
-use stealtime_hypervisor::lapic_timer::arithmetic::{self, Rate, SwDeadline};
+use stealtime_hypervisor::lapic_timer::arithmetic::{self, Expiration, Rate, SwDeadline};
 use stealtime_hypervisor::lapic_timer::{
     Action, Actions, BusCycle, GuestTsc, InvalidTsc, LapicTimer, Now, TimerEnvironment, TimerMode,
     TimerParameters, TimerPolicy, hv_timer,
@@ -267,6 +267,7 @@ proptest! {
         let tsc = GuestTsc::new(khz, ratio, offset).unwrap();
         let at = Now { ns, host_tsc };
         let rate = Rate { bus_cycle_ns: r[0], divisor: r[1], min_period_us: r[2] };
+        let old = Expiration { tscdeadline: old.0, target_ns: old.1 };
         for mode in [TimerMode::OneShot, TimerMode::Periodic, TimerMode::TscDeadline] {
             let _ = arithmetic::target_from_start(&tsc, at, mode, &rate, r[3], Some(r[0]));
             let _ = arithmetic::target_from_divisor(&tsc, ns, mode, &rate, r[2], r[3], old);

@@ -17,8 +17,8 @@ pub(super) fn inverse(weight: u64) -> u64 {
 
 /// Inverse of a task's weight (`sched_prio_to_wmult`).
 ///
-/// The kernel's table rounds to nearest up to nice 12 (weight 70) and truncates from nice 13
-/// (weight 56) on: half a weight is added only above 56.
+/// The kernel's table rounds to nearest up to nice 12 (weight 70), and truncates from nice 13
+/// (weight 56) on. So half a weight is added only above 56.
 fn task_inverse(weight: u64) -> u64 {
     const TRUNCATED_UP_TO: u64 = 56;
     let scaled = (weight >> 10).max(1);

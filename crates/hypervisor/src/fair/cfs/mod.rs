@@ -1,7 +1,7 @@
 //! CFS, the fair class of Linux 6.1, in the timelines and groups that it shares with EEVDF.
 //!
 //! There is no lag, no eligibility and no slice. The entity with the least virtual runtime is
-//! picked. A waking task is placed up to half a latency ahead, and the tick preempts a task that
+//! picked. A waking task is placed up to half a latency ahead. The tick preempts a task that
 //! has run for its share of the latency.
 //!
 //! Shared fields have another meaning here:

@@ -16,8 +16,8 @@ use crate::fair::weights::{MIN_SHARES, NICE_0_LOAD};
 impl Fair {
     /// Share of the tree of a task that is counted on all its levels (`h_load`).
     ///
-    /// From the task up, each level multiplies by `load / queue load` and floors at 2; the top
-    /// level multiplies by `load / NICE_0_LOAD`, so a task of the root group gets its own weight.
+    /// From the task up, each level multiplies by `load / queue load` and floors at 2. The top
+    /// level multiplies by `load / NICE_0_LOAD`: a task of the root group gets its own weight.
     pub(crate) fn flat_weight(&self, task: Ent) -> u64 {
         let mut w = NICE_0_LOAD;
         let mut e = task;

@@ -29,7 +29,7 @@ pub(super) fn check_cousins(fair: &mut Fair, rq: RqId, curr: Ent, p: Ent, arriva
     compare(fair, rq, q, se, pse, arrival);
 }
 
-/// Requests a reschedule if `pse` would be picked in `q`, whose current entity `se` is charged.
+/// Requests a reschedule if `pse` would be picked in `q`. Its current entity `se` is charged.
 #[inline(always)]
 pub(super) fn compare(fair: &mut Fair, rq: RqId, q: Que, se: Ent, pse: Ent, arrival: Arrival) {
     let (slice, pe) = (fair.ent[se].slice, &fair.ent[pse]);
