@@ -170,15 +170,15 @@ impl ClockRestore {
                 local.in_guest[vcpu] = entered == Entry::Run;
             }
             op::READ => {
-                let Ok((time, _, ())) = self.pages[vcpu].try_read(|| ()) else {
-                    return;
-                };
-                let ns = time.at(AFTER.tsc);
-                if ns < local.latest_ns {
-                    local.back = Some((vcpu as u8, ns, local.latest_ns));
+                // A guest that finds its page in an update reads again: this read is not counted.
+                if let Ok((time, _, ())) = self.pages[vcpu].try_read(|| ()) {
+                    let ns = time.at(AFTER.tsc);
+                    if ns < local.latest_ns {
+                        local.back = Some((vcpu as u8, ns, local.latest_ns));
+                    }
+                    local.latest_ns = local.latest_ns.max(ns);
+                    local.reads_left[vcpu] -= 1;
                 }
-                local.latest_ns = local.latest_ns.max(ns);
-                local.reads_left[vcpu] -= 1;
             }
             _ => {
                 self.pi_vcpu.vm_exit(shared, &());
@@ -218,6 +218,16 @@ impl ClockRestore {
             }
         }
         local.step += 1;
+    }
+
+    /// Whether the host can take a step: it waits for the exit of each vCPU that it has kicked.
+    fn is_ready(&self, state: &State<Local>, step: Op) -> bool {
+        if !(op::AWAIT..op::CHANGE).contains(&step) || self.fault == Fault::ExitsNotAwaited {
+            return true;
+        }
+        let (local, vcpu) = (&state.local, usize::from(step - op::AWAIT));
+        let enters = state.agents[vcpu].op != IDLE;
+        !local.kicked[vcpu] || !(local.in_guest[vcpu] || enters)
     }
 
     fn change(&self, local: &mut Local) {
@@ -274,18 +284,8 @@ impl Model for ClockRestore {
     fn choices(&self, state: &State<Local>, agent: u8, ops: &mut Vec<Op>) {
         let local = &state.local;
         if agent == HOST {
-            let Some(&next) = self.steps().get(usize::from(local.step)) else {
-                return;
-            };
-            let mut ready = true;
-            if (op::AWAIT..op::CHANGE).contains(&next) && self.fault != Fault::ExitsNotAwaited {
-                let vcpu = usize::from(next - op::AWAIT);
-                let enters = state.agents[vcpu].op != IDLE;
-                ready = !local.kicked[vcpu] || !(local.in_guest[vcpu] || enters);
-            }
-            if ready {
-                ops.push(next);
-            }
+            let next = self.steps().get(usize::from(local.step)).copied();
+            ops.extend(next.filter(|&next| self.is_ready(state, next)));
             return;
         }
         let vcpu = usize::from(agent);

@@ -133,11 +133,13 @@ impl IpiLifecycle {
             return;
         }
         local.asked += 1;
-        let Some(hint) = hint else { return };
-        if settled & 1 != 0 && hint.receiver == GONE && local.life == Life::Gone {
-            local.wrong = Some(Wrong::Named);
-        } else if settled & 2 != 0 {
-            local.wrong = Some(Wrong::Disabled);
+        // Without a hint the spinner names no vCPU, which is never wrong.
+        if let Some(hint) = hint {
+            if settled & 1 != 0 && hint.receiver == GONE && local.life == Life::Gone {
+                local.wrong = Some(Wrong::Named);
+            } else if settled & 2 != 0 {
+                local.wrong = Some(Wrong::Disabled);
+            }
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) const IDLE: Op = 0;
 pub(crate) struct Agent {
     /// What it does, [`IDLE`] between operations.
     pub(crate) op: Op,
-    /// What it did when it was preempted.
+    /// The operation that a preemption interrupted.
     pub(crate) suspended: Op,
     /// How many words it has read since the operation's start.
     log: u8,
@@ -61,8 +61,8 @@ impl Agent {
 /// Words of a tail that need no memory of their own.
 const INLINE: usize = 14;
 
-/// What agents have read and not yet made visible: for each agent the words of its log, of its
-/// suspended log, and slot and value of each buffered store.
+/// What agents have read and not yet made visible. For each agent: the words of its log and of its
+/// suspended log, and the slot and value of each buffered store.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     len: u8,

@@ -1,6 +1,7 @@
-//! `wakeup-batch`: CPU 0 wakes others in a nested batch and is interrupted in it; CPU 1 halts,
-//! CPU 2 waits in MWAIT or runs a guest, where only an IPI makes it look, CPU 3 raises softirqs
-//! without a batch.
+//! `wakeup-batch`: CPU 0 wakes others in a nested batch and is interrupted in it.
+//!
+//! CPU 1 halts. CPU 2 waits in MWAIT, or runs a guest, where only an IPI makes it look. CPU 3
+//! raises softirqs without a batch.
 
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
 use stealtime_hypervisor::wakeup_batch::mask::CpuMask;

@@ -1,6 +1,6 @@
 //! The instrumented word: hypervisor code executes on it one shared access at a time.
 //!
-//! There are no threads. Each step executes an agent's operation from its start: earlier accesses
+//! There are no threads. Each step executes an agent's operation from its start. Earlier accesses
 //! return values of a log, the next one takes effect, and all later ones are stopped. A stopped
 //! access returns 0 and changes nothing, and the result of the operation is discarded. The state
 //! of a pending operation is therefore its log, a list of numbers that can be hashed and replayed.

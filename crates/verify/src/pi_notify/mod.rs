@@ -1,9 +1,10 @@
 //! `pi-notify`: posted interrupts to a vCPU that enters, leaves, blocks, is preempted and moves.
 //!
-//! Two CPUs, two vCPUs, a device that posts through VT-d, a remote CPU that posts in software, a
-//! vCPU that posts by IPI virtualization, a remote CPU that kicks, and interrupts whose handlers
-//! kick. Each CPU's interrupts are an agent: they wait while the CPU has interrupts off, reach the
-//! handler in the host, and the processor's own posted-interrupt processing in guest mode.
+//! There are two CPUs and two vCPUs. A device posts through VT-d, a remote CPU in software, and a
+//! vCPU by IPI virtualization. A remote CPU and the handlers of interrupts kick.
+//!
+//! Each CPU's interrupts are an agent. They wait while the CPU has interrupts off. In the host they
+//! reach the handler, and in guest mode the processor's own posted-interrupt processing.
 
 mod config;
 mod posters;

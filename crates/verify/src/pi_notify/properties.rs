@@ -76,8 +76,8 @@ impl PiNotify {
     fn of_vcpu(&self, state: &State<Local>, vcpu: usize) -> Option<Violation> {
         let vcpu_state = &state.local.vcpus[vcpu];
         let agent = &state.agents[vcpu];
-        // The stores of a thread that left its CPU or entered the guest are visible; a buffered
-        // one of a thread in the host becomes so.
+        // The stores of a thread that left its CPU or entered the guest are visible. A buffered
+        // store of a thread in the host becomes visible.
         if agent.op != IDLE || vcpu_state.pc == Pc::Absent {
             return None;
         }

@@ -275,8 +275,10 @@ impl PiNotify {
         };
         let lists = self.lists_for(None);
         let put = pi_vcpu.put(&self.vcpus[vcpu], reason, &lists, &());
-        // Both CPUs have lists.
-        let Ok(mut put) = put else { return };
+        let Ok(mut put) = put else {
+            debug_assert!(word::stopped(), "both CPUs have lists");
+            return;
+        };
         if word::stopped() {
             return;
         }

@@ -26,7 +26,7 @@ impl PiTimer {
     pub(crate) fn callback_choices(&self, local: &Local, ops: &mut Vec<Op>) {
         let now = self.ns(local);
         let next = match local.callback {
-            Callback::Idle if local.queue.is_some_and(|at| at <= now) => op::TAKE,
+            Callback::Idle if local.queue.is_some_and(|time| time <= now) => op::TAKE,
             Callback::Idle => return,
             Callback::Runs => op::LOOK,
             Callback::Looked(_) => op::FIRE,
@@ -67,6 +67,7 @@ impl PiTimer {
 
     fn fire(&self, local: &mut Local) {
         let Callback::Looked(mode) = local.callback else {
+            debug_assert!(false, "the callback fires after it has looked at the mode");
             return;
         };
         let (now, env) = (self.now(local), self.environment(local));
@@ -161,7 +162,7 @@ impl PiTimer {
     pub(crate) fn reach(&self, local: &mut Local) {
         let now = self.now(local).host_tsc;
         let previous = local.at.checked_sub(1);
-        let previous = previous.and_then(|at| self.instants().get(usize::from(at)));
+        let previous = previous.and_then(|index| self.instants().get(usize::from(index)));
         let reached = Self::deadline(local)
             .is_some_and(|d| d <= now && previous.is_none_or(|b| d > b.unsigned_abs()));
         if reached && !core::mem::take(&mut local.early) {

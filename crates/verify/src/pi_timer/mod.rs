@@ -1,8 +1,9 @@
 //! `pi-timer`: a guest's deadline timer against a vCPU that enters, leaves, blocks and moves.
 //!
-//! One vCPU on two CPUs, the first isolated, the second a housekeeping CPU; the hrtimer's callback
-//! on a third CPU; time as an agent of its own. The timer's calls are serialized by its owner, as
-//! its documentation asks: each is one step, and one that cancels waits for a running callback.
+//! One vCPU has two CPUs: the first is isolated, and the second a housekeeping CPU. The hrtimer's
+//! callback runs on a third CPU, and time is an agent of its own. The timer's owner serializes its
+//! calls, as the documentation requires. Each is one step; one that cancels waits for a running
+//! callback.
 //! What a call wants done (posting, requests, kicks) follows step by step, on shared words.
 
 mod callback;

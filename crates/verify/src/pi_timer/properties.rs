@@ -48,7 +48,7 @@ impl PiTimer {
                 name::BLOCKED,
                 format!(
                     "the vCPU sleeps, the deadline {deadline} ns was reached ({pending} expiries \
-                     pending), and nobody will wake it"
+                     pending), and nothing will wake it"
                 ),
             ),
             _ => None,

@@ -1,9 +1,9 @@
 //! `yield`: directed yields with their lag credit, against ticks, a migration and other spinners.
 //!
-//! Two CPUs. CPU 0 has vCPU 0, which spins, and vCPU 1 in one group, and a third party in another;
-//! CPU 1 has vCPU 2, which spins too. The scheduler works under its run queues' locks: each of its
-//! operations is one step. What spinning vCPUs look at without a lock (flags, IPI records, the vCPU
-//! boosted last) are shared words, and each access is a step.
+//! There are two CPUs. CPU 0 has vCPU 0, which spins, and vCPU 1 in one group, and a third party in
+//! another. CPU 1 has vCPU 2, which spins too. The scheduler works under its run queues' locks:
+//! each of its operations is one step. What spinning vCPUs look at without a lock (flags, IPI
+//! records, the vCPU boosted last) are shared words, and each access is a step.
 
 mod host;
 mod properties;
@@ -191,6 +191,7 @@ impl Yields {
     /// The second half of a switch: what the vCPUs' notifiers write.
     fn switch(&self, local: &mut Local, cpu: usize) {
         let Some(Switch { prev, next }) = local.switching[cpu] else {
+            debug_assert!(false, "no switch is in progress");
             return;
         };
         use stealtime_hypervisor::directed_yield::SchedOut;

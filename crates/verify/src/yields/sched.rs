@@ -30,8 +30,8 @@ pub(crate) struct Sched {
 }
 
 impl PartialEq for Sched {
-    fn eq(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.resched == other.resched
+    fn eq(&self, peer: &Self) -> bool {
+        self.digest == peer.digest && self.resched == peer.resched
     }
 }
 
