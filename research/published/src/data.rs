@@ -208,10 +208,10 @@ impl PublishedResult {
     ///
     /// [`ReproduceError`] for a scenario that cannot be read.
     pub fn fitted(&self) -> Result<Vec<Fitted>, ReproduceError> {
-        let mut all = Vec::new();
+        let mut fitted = Vec::new();
         for part in &self.scenario {
             let parameters = part.parameters(part.text()?)?;
-            all.extend(parameters.into_iter().map(|calibration| {
+            fitted.extend(parameters.into_iter().map(|calibration| {
                 let record = calibration.fitted;
                 Fitted {
                     scenario: part.name.clone(),
@@ -224,7 +224,7 @@ impl PublishedResult {
                 }
             }));
         }
-        Ok(all)
+        Ok(fitted)
     }
 }
 
@@ -304,7 +304,7 @@ pub struct Figure {
     pub base: Option<String>,
     /// The metric, as `stealtime simulate` shows it.
     pub metric: String,
-    /// The VM whose metric it is; the host's without it.
+    /// The VM that the metric belongs to; the host's without it.
     #[serde(default)]
     pub vm: Option<String>,
     /// What is made of the metric.
@@ -335,9 +335,8 @@ pub enum Expect {
 
 /// The largest difference, in percent, that counts as none.
 ///
-/// No publication says how far apart two of its own runs are. Of all effects that they report one is
-/// smaller, the loss of a loop of nothing but exits (0.94 %); a benchmark's they would hardly have told from
-/// none.
+/// No publication says how far apart two of its own runs are. One reported effect is smaller: the
+/// loss of a loop of nothing but exits, 0.94 %. In a benchmark noise would hide it.
 pub const UNCHANGED_WITHIN_PERCENT: f64 = 1.0;
 
 /// Something published in words.
@@ -354,7 +353,7 @@ pub struct Claim {
     pub base: String,
     /// The metric.
     pub metric: String,
-    /// The VM whose metric it is; the host's without it.
+    /// The VM that the metric belongs to; the host's without it.
     #[serde(default)]
     pub vm: Option<String>,
     /// What should come out.
@@ -383,7 +382,7 @@ pub struct LeftOut {
 ///
 /// [`ReproduceError::Data`] if the file that comes along is broken.
 pub fn published() -> Result<Vec<PublishedResult>, ReproduceError> {
-    let all: Published = toml::from_str(RESULTS)
+    let published: Published = toml::from_str(RESULTS)
         .map_err(|error| ReproduceError::Data(format!("published results: {error}")))?;
-    Ok(all.result)
+    Ok(published.result)
 }

@@ -1,4 +1,4 @@
-//! Published results beside simulated ones, as a page.
+//! Published results next to simulated ones, as a page.
 
 use stealtime_report::html::{Axis, Cell, Chart, Interval, Lead, Mark, Page, Table};
 
@@ -32,10 +32,10 @@ fn told(result: &Reproduced) -> usize {
 }
 
 fn lead(results: &[Reproduced], page: &mut Page) {
-    let all: usize = results.iter().map(told).sum();
+    let total: usize = results.iter().map(told).sum();
     let misses: usize = results.iter().map(Reproduced::misses).sum();
-    let come_out = |all: usize, misses: usize| {
-        format!("{} of {all} figures and claims come out.", all - misses)
+    let come_out = |total: usize, misses: usize| {
+        format!("{} of {total} figures and claims come out.", total - misses)
     };
     let mark = |misses: usize| {
         if misses == 0 {
@@ -47,7 +47,7 @@ fn lead(results: &[Reproduced], page: &mut Page) {
     if results.len() > 1 {
         page.lead(Lead {
             about: "All:".to_owned(),
-            says: come_out(all, misses),
+            says: come_out(total, misses),
             more: Vec::new(),
             mark: mark(misses),
         });
@@ -100,14 +100,14 @@ fn one(result: &Reproduced, page: &mut Page) {
 
 /// The figures of one unit, published and simulated.
 fn chart(result: &Reproduced, unit: &str, page: &mut Page) {
-    let (name, behind) = match unit {
+    let (name, suffix) = match unit {
         "percent" => ("%", " %"),
         "per second" => ("a second", " /s"),
         unit => (unit, ""),
     };
-    let behind = match behind {
+    let suffix = match suffix {
         "" => format!(" {unit}"),
-        behind => behind.to_owned(),
+        suffix => suffix.to_owned(),
     };
     let rows = result.figures.iter().filter(|row| row.unit == unit);
     let rows = rows.map(|row| Interval {
@@ -130,12 +130,12 @@ fn chart(result: &Reproduced, unit: &str, page: &mut Page) {
     page.chart(
         format!("{}: figures in {name}", result.name),
         format!(
-            "Published figures of {} in {name} beside simulated ones with 95 % intervals; the table \
+            "Published figures of {} in {name} next to simulated ones with 95 % intervals; the table \
              \"Figures\" has the numbers.",
             result.name
         ),
         Chart::Intervals {
-            axis: Axis::plain(format!("published and simulated, {name}"), behind),
+            axis: Axis::plain(format!("published and simulated, {name}"), suffix),
             rows: rows.collect(),
         },
     );

@@ -29,8 +29,8 @@ pub use data::{
 const MOST_REPEATS: usize = 4;
 /// An interval of this part of the published effect needs not become smaller.
 const BEYOND_DOUBT: f64 = 10.0;
-/// The same of an effect that is further off than the tolerance with all of its interval: more seeds
-/// would tell no better that it is.
+/// The same of an effect that is off by more than the tolerance with all of its interval. More
+/// seeds would not change that.
 const SURELY_OFF: f64 = 5.0;
 
 /// Why results cannot be reproduced.
@@ -139,7 +139,7 @@ pub struct ClaimRow {
     pub miss: Option<String>,
 }
 
-/// Figures whose order was published.
+/// Figures with a published order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OrderRow {
     /// What they are figures of.
@@ -200,14 +200,14 @@ impl Reproduced {
 }
 
 impl ClaimRow {
-    /// A claim that nothing changes, whose interval reaches from within the margin to beyond it: neither
-    /// shown nor refuted.
+    /// A claim that nothing changes, with an interval on both sides of the margin: neither shown
+    /// nor refuted.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        let (Some(change), Some(within)) = (self.change_percent, self.within_percent) else {
+        let (Some(change), Some(margin)) = (self.change_percent, self.within_percent) else {
             return false;
         };
-        let least = |half: f64| change.abs() - half <= within;
+        let least = |half: f64| change.abs() - half <= margin;
         !self.holds && self.change_half_width.is_none_or(least)
     }
 }
@@ -218,18 +218,18 @@ impl ClaimRow {
 ///
 /// [`ReproduceError::NoResult`].
 pub fn chosen(names: &[String]) -> Result<Vec<PublishedResult>, ReproduceError> {
-    let all = published()?;
+    let results = published()?;
     for name in names {
-        if !all.iter().any(|result| result.name == *name) {
-            let there: Vec<&str> = all.iter().map(|result| result.name.as_str()).collect();
+        if !results.iter().any(|result| result.name == *name) {
+            let known: Vec<&str> = results.iter().map(|result| result.name.as_str()).collect();
             return Err(ReproduceError::NoResult {
                 asked: name.clone(),
-                there: there.join(", "),
+                there: known.join(", "),
             });
         }
     }
     let is_chosen = |result: &PublishedResult| names.is_empty() || names.contains(&result.name);
-    Ok(all.into_iter().filter(is_chosen).collect())
+    Ok(results.into_iter().filter(is_chosen).collect())
 }
 
 /// How many runs a result takes at least: a full run adds seeds where intervals are wide.
@@ -246,7 +246,7 @@ pub fn runs_of(result: &PublishedResult, quick: bool) -> Result<usize, Reproduce
     Ok(runs)
 }
 
-/// Runs a result's scenarios and compares; `progress` is told after each run.
+/// Runs a result's scenarios and compares; `progress` is called after each run.
 ///
 /// # Errors
 ///
@@ -258,28 +258,31 @@ pub fn reproduce(
     stop: &AtomicBool,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Reproduced, ReproduceError> {
-    let mut all: Vec<(&str, Runs)> = Vec::new();
+    let mut parts = Vec::new();
     for part in &result.scenario {
         let scenario = part.load(request.quick)?;
         let mut runs = repeat(runner, part, &scenario, request, stop, progress)?;
         if !request.quick {
-            let most = scenario.seeds.len().saturating_mul(MOST_REPEATS);
-            while runs.seeds.len() < most && !is_enough(result, part, &runs, request)? {
-                let more = more_seeds(&scenario, &runs.seeds, most);
-                runs.append(repeat(runner, part, &more, request, stop, progress)?);
+            let limit = scenario.seeds.len().saturating_mul(MOST_REPEATS);
+            while runs.seeds.len() < limit && !is_enough(result, part, &runs, request)? {
+                let further = more_seeds(&scenario, &runs.seeds, limit);
+                runs.append(repeat(runner, part, &further, request, stop, progress)?);
             }
         }
-        all.push((&part.name, runs));
+        parts.push(measure::PartRuns {
+            name: &part.name,
+            runs,
+        });
     }
     let all_fitted = result.fitted()?;
     let mut figures = Vec::new();
     for figure in &result.figure {
         let fitted = all_fitted.iter().any(|fitted| fitted.to == figure.name);
-        let runs = measure::scenario(&all, &figure.scenario)?;
+        let runs = measure::scenario(&parts, &figure.scenario)?;
         figures.push(measure::figure(figure, runs, request.tolerance, fitted)?);
     }
     let claims = result.claim.iter().map(|claim| {
-        let runs = measure::scenario(&all, &claim.scenario)?;
+        let runs = measure::scenario(&parts, &claim.scenario)?;
         measure::claim(claim, runs)
     });
     Ok(Reproduced {
@@ -287,7 +290,7 @@ pub fn reproduce(
         document: result.document.clone(),
         host: result.host.clone(),
         workload: result.workload.clone(),
-        seeds: all.iter().map(|(_, runs)| runs.seeds.len()).collect(),
+        seeds: parts.iter().map(|part| part.runs.seeds.len()).collect(),
         fitted: all_fitted,
         orders: orders(result, &figures),
         figures,
@@ -306,23 +309,25 @@ fn repeat(
     progress: &(dyn Fn() + Sync),
 ) -> Result<Runs, ReproduceError> {
     let variants: Vec<&Variant> = scenario.variants.iter().collect();
-    let told = |_, _| progress();
-    let runs = run(runner, scenario, &variants, request.threads, stop, &told)?;
+    let notify = |_, _| progress();
+    let runs = run(runner, scenario, &variants, request.threads, stop, &notify)?;
     check(&part.name, &runs)?;
     Ok(runs)
 }
 
-/// The scenario with as many new seeds as there were, up to `most` in all.
-fn more_seeds(scenario: &Scenario, seeds: &[u64], most: usize) -> Scenario {
-    let mut more = scenario.clone();
-    more.set_seeds((seeds.len() * 2).min(most));
-    more.seeds.retain(|seed| !seeds.contains(seed));
-    more
+/// The scenario with as many new seeds as there were, up to `limit` in all.
+fn more_seeds(scenario: &Scenario, seeds: &[u64], limit: usize) -> Scenario {
+    let mut extended = scenario.clone();
+    extended.set_seeds((seeds.len() * 2).min(limit));
+    extended.seeds.retain(|seed| !seeds.contains(seed));
+    extended
 }
 
-/// Whether more seeds would tell nothing more of a part: each effect's interval is a third of it at
-/// most, or so much smaller than the published effect that the difference to that is beyond doubt, the
-/// more so where it is surely off; and each claim that nothing changes is shown or refuted.
+/// Whether more seeds would add nothing to a part.
+///
+/// The interval of each effect must be at most a third of it, or must exclude the published effect
+/// beyond doubt. It may be wider where the effect is surely off. Each claim that
+/// nothing changes must be shown or refuted.
 fn is_enough(
     result: &PublishedResult,
     part: &Part,
@@ -413,19 +418,19 @@ fn is_contradicted(rows: &[&FigureRow]) -> bool {
     rows.iter().any(|a| rows.iter().any(|b| reversed(a, b)))
 }
 
-/// Whether a difference is what the words say; `within` in percent, for those that say that there is
-/// none.
-fn holds(expect: Expect, difference: &Difference, within: f64) -> bool {
+/// Whether a difference is what the words say; `margin` in percent, for those that say that there
+/// is none.
+fn holds(expect: Expect, difference: &Difference, margin: f64) -> bool {
     let change = difference.estimate.mean;
     match (expect, difference.verdict) {
         (Expect::Same | Expect::Unchanged | Expect::NotLower, Verdict::Same) => true,
         (Expect::Unchanged, _) => {
             let interval = difference.percent.zip(difference.percent_half_width);
-            interval.is_some_and(|(percent, half)| percent.abs() + half <= within)
+            interval.is_some_and(|(percent, half)| percent.abs() + half <= margin)
         }
         (Expect::NotLower, _) => {
             let interval = difference.percent.zip(difference.percent_half_width);
-            interval.is_some_and(|(percent, half)| percent - half >= -within)
+            interval.is_some_and(|(percent, half)| percent - half >= -margin)
         }
         (Expect::Same, _) | (_, Verdict::Same | Verdict::WithinNoise) => false,
         (Expect::Lower, _) => change < 0.0,

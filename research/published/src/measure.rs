@@ -9,14 +9,21 @@ use crate::{
     UNCHANGED_WITHIN_PERCENT, holds,
 };
 
+/// The runs of a part of a result.
+pub(super) struct PartRuns<'p> {
+    /// The part's scenario.
+    pub(super) name: &'p str,
+    pub(super) runs: Runs,
+}
+
 /// The runs of a scenario.
 pub(super) fn scenario<'r>(
-    scenarios: &'r [(&str, Runs)],
+    parts: &'r [PartRuns<'_>],
     name: &str,
 ) -> Result<&'r Runs, ReproduceError> {
-    let found = scenarios.iter().find(|(known, _)| *known == name);
+    let found = parts.iter().find(|part| part.name == name);
     found
-        .map(|(_, runs)| runs)
+        .map(|part| &part.runs)
         .ok_or_else(|| ReproduceError::Data(format!("published results: {name:?} is not run")))
 }
 
@@ -39,7 +46,7 @@ pub(super) fn figure(
         ReproduceError::Data(format!("figure {name:?}: {metric:?} cannot be compared"))
     })?;
     let error_percent = error(figure.bound, figure.value, simulated);
-    let within = error_percent.abs() <= tolerance;
+    let is_within = error_percent.abs() <= tolerance;
     Ok(FigureRow {
         name: figure.name.clone(),
         side: figure.side,
@@ -49,10 +56,10 @@ pub(super) fn figure(
         simulated,
         half_width,
         error_percent,
-        within,
+        within: is_within,
         fitted,
         sign: (figure.effect != Effect::None).then(|| sign(figure.value, simulated, half_width)),
-        miss: (!within).then(|| figure.miss.clone()),
+        miss: (!is_within).then(|| figure.miss.clone()),
     })
 }
 
@@ -70,7 +77,7 @@ fn error(bound: Bound, published: f64, simulated: f64) -> f64 {
 }
 
 fn sign(published: f64, simulated: f64, half_width: Option<f64>) -> Sign {
-    // One seed has no interval: nobody can say.
+    // One seed has no interval, so the sign is unknown.
     if half_width.is_none_or(|half| simulated.abs() <= half) {
         return Sign::Unclear;
     }
@@ -129,8 +136,8 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         (Some(base), Some(changed)) => (base, changed),
         _ => return Err(no_runs()),
     };
-    let within = claim.within_percent.unwrap_or(UNCHANGED_WITHIN_PERCENT);
-    let holds = holds(claim.expect, &difference, within);
+    let margin = claim.within_percent.unwrap_or(UNCHANGED_WITHIN_PERCENT);
+    let holds = holds(claim.expect, &difference, margin);
     Ok(ClaimRow {
         says: claim.says.clone(),
         base: of_base.mean,
@@ -140,7 +147,7 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         change_percent: difference.percent,
         change_half_width: difference.percent_half_width,
         within_percent: matches!(claim.expect, Expect::Unchanged | Expect::NotLower)
-            .then_some(within),
+            .then_some(margin),
         holds,
         miss: (!holds).then(|| claim.miss.clone()),
     })

@@ -1,4 +1,4 @@
-//! Published results beside simulated ones, for a terminal.
+//! Published results next to simulated ones, for a terminal.
 
 use stealtime_report::terminal::Style;
 use stealtime_report::wrap;
@@ -13,27 +13,27 @@ const INDENT: usize = 4;
 /// The results, one after the other; `tolerance` in percent.
 #[must_use]
 pub fn render(results: &[Reproduced], tolerance: f64, style: Style) -> String {
-    let mut out = String::new();
+    let mut output = String::new();
     for result in results {
-        one(result, style, &mut out);
-        out.push('\n');
+        one(result, style, &mut output);
+        output.push('\n');
     }
     let figures: usize = results.iter().map(|result| result.figures.len()).sum();
     let claims: usize = results.iter().map(|result| result.claims.len()).sum();
     let misses: usize = results.iter().map(Reproduced::misses).sum();
-    let all = figures + claims;
+    let total = figures + claims;
     let summary = format!(
-        "{} of {all} published figures and claims come out, figures within {tolerance} % of what was \
+        "{} of {total} published figures and claims come out, figures within {tolerance} % of what was \
          published; fitted ones among them are marked.",
-        all - misses
+        total - misses
     );
-    text(&summary, 0, style, &mut out);
-    out
+    text(&summary, 0, style, &mut output);
+    output
 }
 
 /// Where a result is from, and what was fitted in its simulation, a line each.
 pub(crate) fn origin(result: &Reproduced) -> Vec<String> {
-    let from = format!("{}: {}; {}.", result.document, result.workload, result.host);
+    let source = format!("{}: {}; {}.", result.document, result.workload, result.host);
     let fitted = result.fitted.iter().map(|fitted| {
         let slope = fitted.slope.map_or_else(String::new, |slope| {
             format!("; 1 % more changes it by {slope:+.2} %")
@@ -43,35 +43,40 @@ pub(crate) fn origin(result: &Reproduced) -> Vec<String> {
             fitted.to, fitted.parameter, fitted.value, fitted.scenario
         )
     });
-    std::iter::once(from).chain(fitted).collect()
+    std::iter::once(source).chain(fitted).collect()
 }
 
-fn one(result: &Reproduced, style: Style, out: &mut String) {
-    out.push_str(&style.bold(&result.name));
-    out.push('\n');
+fn one(result: &Reproduced, style: Style, output: &mut String) {
+    output.push_str(&style.bold(&result.name));
+    output.push('\n');
     for line in origin(result) {
-        text(&line, 2, style, out);
+        text(&line, 2, style, output);
     }
     if !result.figures.is_empty() {
         let head = format!(
             "  {:<NAME$} {:>11} {:>19} {:>8}  is",
             "figure", "published", "simulated", "error"
         );
-        out.push_str(&style.dim(&head));
-        out.push('\n');
+        output.push_str(&style.dim(&head));
+        output.push('\n');
     }
     for row in &result.figures {
-        figure(row, style, out);
+        figure(row, style, output);
     }
     for row in &result.orders {
-        text(&order(row), 2, style, out);
+        text(&order(row), 2, style, output);
     }
     for row in &result.claims {
-        claim(row, style, out);
+        claim(row, style, output);
     }
     for left_out in &result.left_out {
-        text(&format!("Not simulated: {}.", left_out.what), 2, style, out);
-        text(&left_out.why, INDENT, style, out);
+        text(
+            &format!("Not simulated: {}.", left_out.what),
+            2,
+            style,
+            output,
+        );
+        text(&left_out.why, INDENT, style, output);
     }
 }
 
@@ -95,7 +100,7 @@ pub(crate) fn simulated(row: &FigureRow) -> String {
 
 /// Whether it comes out: `off, wrong sign`.
 pub(crate) fn what(row: &FigureRow) -> String {
-    let what = match (row.fitted, row.within, row.side) {
+    let verdict = match (row.fitted, row.within, row.side) {
         (true, true, _) => "fitted",
         (true, false, _) => "fitted, off",
         (_, true, Side::With) => "predicted",
@@ -107,10 +112,10 @@ pub(crate) fn what(row: &FigureRow) -> String {
         Some(Sign::Unclear) => ", sign unclear",
         Some(Sign::Right) | None => "",
     };
-    format!("{what}{sign}")
+    format!("{verdict}{sign}")
 }
 
-fn figure(row: &FigureRow, style: Style, out: &mut String) {
+fn figure(row: &FigureRow, style: Style, output: &mut String) {
     let line = format!(
         "  {:<NAME$} {:>11} {:>19} {:>8}  {}",
         row.name,
@@ -119,10 +124,10 @@ fn figure(row: &FigureRow, style: Style, out: &mut String) {
         error(row.error_percent),
         what(row)
     );
-    out.push_str(&if row.within { line } else { style.warn(&line) });
-    out.push('\n');
+    output.push_str(&if row.within { line } else { style.warn(&line) });
+    output.push('\n');
     if let Some(miss) = &row.miss {
-        text(miss, INDENT, style, out);
+        text(miss, INDENT, style, output);
     }
 }
 
@@ -155,15 +160,15 @@ pub(crate) fn verdict(row: &ClaimRow) -> &'static str {
 
 /// What a claim that nothing changes was held against.
 fn of_none(row: &ClaimRow) -> String {
-    let (Some(within), Some(change)) = (row.within_percent, row.change_percent) else {
+    let (Some(margin), Some(change)) = (row.within_percent, row.change_percent) else {
         return String::new();
     };
     let half = row.change_half_width;
     let half = half.map_or_else(String::new, |half| format!(" ±{half:.2}"));
-    format!("; {change:+.2} %{half}, of which up to {within} % is none")
+    format!("; {change:+.2} %{half}, of which up to {margin} % is none")
 }
 
-fn claim(row: &ClaimRow, style: Style, out: &mut String) {
+fn claim(row: &ClaimRow, style: Style, output: &mut String) {
     let known = |mean, half: Option<f64>| match half {
         Some(half) => format!("{} ±{}", bare(mean), bare(half)),
         None => bare(mean),
@@ -176,18 +181,18 @@ fn claim(row: &ClaimRow, style: Style, out: &mut String) {
         verdict(row),
         of_none(row)
     );
-    text(&line, 2, style, out);
+    text(&line, 2, style, output);
     if let Some(miss) = &row.miss {
-        text(miss, INDENT, style, out);
+        text(miss, INDENT, style, output);
     }
 }
 
-fn text(text: &str, indent: usize, style: Style, out: &mut String) {
+fn text(text: &str, indent: usize, style: Style, output: &mut String) {
     for line in wrap(text, style.width.saturating_sub(indent)) {
-        out.push_str(&" ".repeat(indent));
+        output.push_str(&" ".repeat(indent));
         let dim = indent >= INDENT;
-        out.push_str(&if dim { style.dim(&line) } else { line });
-        out.push('\n');
+        output.push_str(&if dim { style.dim(&line) } else { line });
+        output.push('\n');
     }
 }
 

@@ -21,8 +21,8 @@ pub(super) fn value(
         }
     };
     let keys: Vec<&str> = path.split('.').collect();
-    let there = find(document.as_item_mut(), &keys, "").ok_or_else(|| nowhere(path))?;
-    put(there, new);
+    let current = find(document.as_item_mut(), &keys, "").ok_or_else(|| nowhere(path))?;
+    put(current, new);
     Ok(document.to_string())
 }
 
@@ -37,7 +37,7 @@ pub(super) fn record(text: &str, path: &str, record: &FitRecord) -> Result<Strin
     fitted.insert("residual_percent", record.residual_percent.into());
     fitted.insert("slope", record.slope.into());
     match table.get_mut("fitted").and_then(Item::as_value_mut) {
-        Some(there) => put(there, fitted.into()),
+        Some(current) => put(current, fitted.into()),
         None => {
             table.insert("fitted", Item::Value(fitted.into()));
         }
@@ -47,9 +47,9 @@ pub(super) fn record(text: &str, path: &str, record: &FitRecord) -> Result<Strin
 
 /// The `[[calibrate]]` of a parameter.
 fn calibration<'d>(document: &'d mut DocumentMut, path: &str) -> Option<&'d mut Table> {
-    let all = document.get_mut("calibrate")?.as_array_of_tables_mut()?;
+    let tables = document.get_mut("calibrate")?.as_array_of_tables_mut()?;
     let is_it = |table: &&mut Table| table.get("parameter").and_then(Item::as_str) == Some(path);
-    all.iter_mut().find(is_it)
+    tables.iter_mut().find(is_it)
 }
 
 fn parse(text: &str) -> Result<DocumentMut, ReproduceError> {
@@ -63,9 +63,9 @@ fn nowhere(path: &str) -> ReproduceError {
     ReproduceError::Data(format!("{path} cannot be written in the scenario's text"))
 }
 
-fn put(there: &mut Value, mut new: Value) {
-    *new.decor_mut() = there.decor().clone();
-    *there = new;
+fn put(current: &mut Value, mut new: Value) {
+    *new.decor_mut() = current.decor().clone();
+    *current = new;
 }
 
 /// As reading finds it: tables by key, elements of lists by name; `list` is the key that led here.

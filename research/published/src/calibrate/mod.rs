@@ -2,9 +2,9 @@
 //! *without* the mechanism, and to nothing else.
 //!
 //! The search is a bisection over whole steps, with the same seeds at each value, so it is a pure
-//! function of the scenario. A bisection needs no smoothness: on a steep or ragged slope it ends at a
-//! step between two values with the published figure between them, and the residual says how far off
-//! the nearer one is.
+//! function of the scenario. A bisection needs no smoothness. On a steep or ragged slope it ends
+//! between two values with the published figure between them. The residual is the error of the
+//! nearer one.
 
 mod edit;
 mod parameter;
@@ -175,7 +175,7 @@ pub struct Calibrated {
     pub text: String,
 }
 
-/// Fits the parameters of a scenario; `text` is its file, `progress` is told after each run.
+/// Fits the parameters of a scenario; `text` is its file, `progress` is called after each run.
 ///
 /// # Errors
 ///
@@ -258,25 +258,29 @@ fn target<'r>(
     calibration: &Parameter,
 ) -> Result<&'r Figure, CalibrateError> {
     let (scenario, parameter) = (part.name.clone(), calibration.parameter.clone());
-    let to = calibration.to.clone();
-    let Some(figure) = result.figure.iter().find(|figure| figure.name == to) else {
+    let figure_name = calibration.to.clone();
+    let Some(figure) = result
+        .figure
+        .iter()
+        .find(|figure| figure.name == figure_name)
+    else {
         let names: Vec<&str> = result.figure.iter().map(|f| f.name.as_str()).collect();
         return Err(CalibrateError::NoFigure {
-            help: suggestion(&to, &names),
+            help: suggestion(&figure_name, &names),
             result: result.name.clone(),
             scenario,
             parameter,
-            to,
+            to: figure_name,
         });
     };
     if figure.side != Side::Without || figure.effect != Effect::None {
         return Err(CalibrateError::NotWithout {
             scenario,
             parameter,
-            to,
+            to: figure_name,
         });
     }
-    let why = if figure.bound != Bound::Value {
+    let reason = if figure.bound != Bound::Value {
         "it is a limit"
     } else if figure.scenario != part.name {
         "it is compared with another scenario's runs"
@@ -286,8 +290,8 @@ fn target<'r>(
     Err(CalibrateError::NoValue {
         scenario,
         parameter,
-        to,
-        why,
+        to: figure_name,
+        why: reason,
     })
 }
 
@@ -301,7 +305,7 @@ struct Evaluate<'a> {
 }
 
 impl Evaluate<'_> {
-    /// Searches one parameter's value in a scenario whose other parameters are as they stand.
+    /// Searches one parameter's value. The scenario's other parameters stay.
     fn fit(
         &self,
         text: &str,
@@ -310,8 +314,8 @@ impl Evaluate<'_> {
     ) -> Result<search::Found, CalibrateError> {
         let (low, high) = calibration.range;
         let steps = (high - low) / calibration.step;
-        let at = |step: u64| low + step * calibration.step;
-        let found = search::search(steps, at, figure.value, &mut |value| {
+        let value_of = |step: u64| low + step * calibration.step;
+        let found = search::search(steps, value_of, figure.value, &mut |value| {
             self.figure(text, calibration, figure, value)
         })?;
         found.map_err(|(at_low, at_high)| {
@@ -354,17 +358,24 @@ impl Evaluate<'_> {
         }
         let variants = scenario.variants.iter();
         let variants: Vec<_> = variants.filter(|v| v.name == figure.variant).collect();
-        let told = |_, _| (self.progress)();
+        let progress = |_, _| (self.progress)();
         let threads = self.request.threads;
-        let runs = run(self.runner, &scenario, &variants, threads, self.stop, &told)?;
+        let runs = run(
+            self.runner,
+            &scenario,
+            &variants,
+            threads,
+            self.stop,
+            &progress,
+        )?;
         check(&self.part.name, &runs)?;
         let values = measure::values(figure, &runs, &figure.variant)?;
         let scale = measure::scale(&figure.unit);
-        let nothing = || {
+        let no_runs = || {
             let text = format!("figure {:?}: nothing was run", figure.name);
             ReproduceError::Data(text)
         };
-        let estimate = estimate(&values).ok_or_else(nothing)?;
+        let estimate = estimate(&values).ok_or_else(no_runs)?;
         let half = estimate.half_width.map(|half| half / scale);
         Ok((estimate.mean / scale, half))
     }
@@ -391,22 +402,22 @@ fn shown(part: &Part, calibration: &Parameter, figure: &Figure, found: &search::
 
 /// What a file keeps of a number: enough to read, and the same on any machine.
 fn rounded(number: f64) -> f64 {
-    let kept = (number * 1_000.0).round() / 1_000.0;
+    let rounded = (number * 1_000.0).round() / 1_000.0;
     // No -0.0.
-    if kept == 0.0 { 0.0 } else { kept }
+    if rounded == 0.0 { 0.0 } else { rounded }
 }
 
 /// The record to be written, if it is not what the file has. The date is that of the value.
 fn renewed(calibration: &Parameter, fit: &Fit, today: Date) -> Option<FitRecord> {
-    let there = calibration.fitted.as_ref();
-    let kept = there.filter(|_| !fit.changed);
-    let same = kept.is_some_and(|record| {
+    let recorded = calibration.fitted.as_ref();
+    let unchanged = recorded.filter(|_| !fit.changed);
+    let is_same = unchanged.is_some_and(|record| {
         record.residual_percent == fit.residual_percent && record.slope == fit.slope
     });
-    if same {
+    if is_same {
         return None;
     }
-    let date = kept.map_or_else(|| today.to_string(), |record| record.date.clone());
+    let date = unchanged.map_or_else(|| today.to_string(), |record| record.date.clone());
     Some(FitRecord {
         date,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -34,17 +34,34 @@ impl ValueKind {
         }
     }
 
-    fn read(self, value: &DeValue<'_>) -> Result<u64, String> {
+    fn read(self, value: &DeValue<'_>) -> Result<u64, ValueError> {
         match (self, value) {
-            (Self::Time, DeValue::String(text)) => time(text, Plain::Ns),
+            (Self::Time, DeValue::String(text)) => time(text, Plain::Ns).map_err(ValueError::Time),
             (_, DeValue::Integer(number)) => {
                 let value = u64::from_str_radix(number.as_str(), number.radix());
-                value.map_err(|_| format!("{number} is no whole number from 0 on"))
+                value.map_err(|_| ValueError::Number(number.to_string()))
             }
-            (Self::Time, _) => Err("a time such as \"50us\" must stand here".to_owned()),
-            (Self::Number, _) => Err("a whole number must stand here".to_owned()),
+            (Self::Time, _) => Err(ValueError::NoTime),
+            (Self::Number, _) => Err(ValueError::NoNumber),
         }
     }
+}
+
+/// Why a value of a scenario cannot be fitted.
+#[derive(Debug, thiserror::Error)]
+enum ValueError {
+    /// A text that is no time, with the reason.
+    #[error("{0}")]
+    Time(String),
+    /// A number that is negative or too large.
+    #[error("{0} is no whole number from 0 on")]
+    Number(String),
+    /// Another kind of value than a time.
+    #[error("a time such as \"50us\" must stand here")]
+    NoTime,
+    /// Another kind of value than a whole number.
+    #[error("a whole number must stand here")]
+    NoNumber,
 }
 
 /// What is known of the value that stands in the file; `stealtime calibrate` writes it.
@@ -103,51 +120,51 @@ impl Parameter {
 }
 
 fn parameters(tables: Vec<Table<'_, '_>>, root: &DeTable<'_>, notes: &mut Notes) -> Vec<Parameter> {
-    let mut all: Vec<Parameter> = Vec::new();
+    let mut found: Vec<Parameter> = Vec::new();
     for table in tables {
         let place = notes.place(&table.key);
         let key = table.key.clone();
         let Some(new) = parameter(table, root, notes) else {
             continue;
         };
-        if all.iter().any(|known| known.parameter == new.parameter) {
+        if found.iter().any(|known| known.parameter == new.parameter) {
             let problem = format!("{} is fitted twice", new.parameter);
             notes.problem(&key, place, problem);
             continue;
         }
-        all.push(new);
+        found.push(new);
     }
-    all
+    found
 }
 
 fn parameter(mut table: Table<'_, '_>, root: &DeTable<'_>, notes: &mut Notes) -> Option<Parameter> {
     let place = required(&mut table, "parameter", "\"vm.NAME.workload.KEY\"", notes);
-    let to = required(&mut table, "to", "the name of a published figure", notes);
+    let figure = required(&mut table, "to", "the name of a published figure", notes);
     let range_place = notes.place(&format!("{}.range", table.key));
     let range = table.take("range");
     let step = table.take("step");
-    let most = MOST_SEEDS as u64 + 1;
-    let seeds = table.number("seeds", 1..most, notes);
+    let limit = MOST_SEEDS as u64 + 1;
+    let seeds = table.number("seeds", 1..limit, notes);
     let duration = table.take("duration");
     let duration_ns = duration.and_then(|item| item.time(1_000..LONGEST_NS + 1, notes));
     let fitted = table.table("fitted", notes);
     let fitted = fitted.and_then(|table| record(table, notes));
     let key = table.key.clone();
     table.finish(&[], notes);
-    let (place, to) = (place?, to?);
+    let (place, figure) = (place?, figure?);
     let words = place.value.as_str()?.to_owned();
-    let Some(there) = find(root, &words) else {
+    let Some(current) = find(root, &words) else {
         place.wrong(
             format!("the scenario has no {words}: name tables by their key, elements of lists by their name"),
             notes,
         );
         return None;
     };
-    let kind = match there {
+    let kind = match current {
         DeValue::String(_) => ValueKind::Time,
         _ => ValueKind::Number,
     };
-    let value = match kind.read(there) {
+    let value = match kind.read(current) {
         Ok(value) => value,
         Err(problem) => {
             place.wrong(format!("{words} cannot be fitted: {problem}"), notes);
@@ -170,7 +187,7 @@ fn parameter(mut table: Table<'_, '_>, root: &DeTable<'_>, notes: &mut Notes) ->
         value,
         range,
         step,
-        to: to.value.as_str()?.to_owned(),
+        to: figure.value.as_str()?.to_owned(),
         seeds: seeds.and_then(|seeds| usize::try_from(seeds).ok()),
         duration_ns,
         fitted,
@@ -230,7 +247,7 @@ fn read(kind: ValueKind, item: &Item<'_, '_>, range: Range<u64>, notes: &mut Not
             let lowest = kind.show(range.start);
             item.wrong(format!("{} is below {lowest}", kind.show(value)), notes);
         }
-        Err(problem) => item.wrong(problem, notes),
+        Err(problem) => item.wrong(problem.to_string(), notes),
     }
     None
 }
@@ -258,7 +275,7 @@ fn ends(kind: ValueKind, item: &Item<'_, '_>, step: u64, notes: &mut Notes) -> O
             }
             Some(steps) => return Some((low, low + steps * step)),
         },
-        (Err(problem), _) | (_, Err(problem)) => item.wrong(problem, notes),
+        (Err(problem), _) | (_, Err(problem)) => item.wrong(problem.to_string(), notes),
     }
     None
 }

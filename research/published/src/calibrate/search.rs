@@ -8,7 +8,7 @@ const SLOPE_PART: u64 = 50;
 /// What a search found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Found {
-    /// The value whose figure is nearest to the target.
+    /// The value with the figure nearest to the target.
     pub(super) value: u64,
     /// Its figure.
     pub(super) figure: f64,
@@ -22,8 +22,8 @@ pub(super) struct Found {
 
 type At = (f64, Option<f64>);
 
-/// Searches the step among `0..=steps` whose figure is nearest to `target`; `value` says what a step
-/// stands for, `figure` what it gives.
+/// Searches the step among `0..=steps` with the figure nearest to `target`. `value` is the value
+/// of a step, and `figure` the figure of a value.
 ///
 /// The inner error has the figures of both ends, if the target is not between them.
 ///
@@ -37,7 +37,7 @@ pub(super) fn search<E>(
     figure: &mut dyn FnMut(u64) -> Result<At, E>,
 ) -> Result<Result<Found, (f64, f64)>, E> {
     let mut tried: BTreeMap<u64, At> = BTreeMap::new();
-    let mut at = |step: u64, tried: &mut BTreeMap<u64, At>| -> Result<f64, E> {
+    let mut figure_at = |step: u64, tried: &mut BTreeMap<u64, At>| -> Result<f64, E> {
         if let Some(known) = tried.get(&step) {
             return Ok(known.0);
         }
@@ -46,8 +46,8 @@ pub(super) fn search<E>(
         Ok(new.0)
     };
     let (mut low, mut high) = (0, steps);
-    let at_low = at(low, &mut tried)?;
-    let at_high = at(high, &mut tried)?;
+    let at_low = figure_at(low, &mut tried)?;
+    let at_high = figure_at(high, &mut tried)?;
     let is_above = |figure: f64| figure > target;
     if is_above(at_low) == is_above(at_high) && at_low != target && at_high != target {
         return Ok(Err((at_low, at_high)));
@@ -55,14 +55,14 @@ pub(super) fn search<E>(
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         // The target stays between the figures of both ends, whatever they do in between.
-        match is_above(at(middle, &mut tried)?) == is_above(at_low) {
+        match is_above(figure_at(middle, &mut tried)?) == is_above(at_low) {
             true => low = middle,
             false => high = middle,
         }
     }
     // Of the two steps with the target between them the nearer one: a value further off may come as
     // near by chance.
-    let (below, above) = (at(low, &mut tried)?, at(high, &mut tried)?);
+    let (below, above) = (figure_at(low, &mut tried)?, figure_at(high, &mut tried)?);
     let best = match (below - target).abs() <= (above - target).abs() {
         true => low,
         false => high,
@@ -72,9 +72,9 @@ pub(super) fn search<E>(
         best.saturating_sub(part),
         best.saturating_add(part).min(steps),
     );
-    let rise = at(above, &mut tried)? - at(below, &mut tried)?;
+    let rise = figure_at(above, &mut tried)? - figure_at(below, &mut tried)?;
     let run = value(above).abs_diff(value(below)) as f64;
-    let mean = at(best, &mut tried)?;
+    let mean = figure_at(best, &mut tried)?;
     Ok(Ok(Found {
         value: value(best),
         figure: mean,

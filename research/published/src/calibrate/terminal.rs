@@ -9,9 +9,9 @@ use crate::terminal::{bare, number};
 /// The fits, one below the other.
 #[must_use]
 pub fn render(fits: &[Fit], style: Style) -> String {
-    let mut out = String::new();
+    let mut output = String::new();
     if fits.is_empty() {
-        out.push_str("No scenario of these results lists a parameter to be fitted.\n");
+        output.push_str("No scenario of these results lists a parameter to be fitted.\n");
     }
     for fit in fits {
         let head = match fit.changed {
@@ -19,8 +19,8 @@ pub fn render(fits: &[Fit], style: Style) -> String {
             false => format!("{} = {}, as it stands", fit.parameter, fit.value),
         };
         let head = format!("{}: {head}", fit.scenario);
-        out.push_str(&if fit.changed { style.warn(&head) } else { head });
-        out.push('\n');
+        output.push_str(&if fit.changed { style.warn(&head) } else { head });
+        output.push('\n');
         let half = fit.half_width.map(|half| format!(" ±{}", bare(half)));
         let text = format!(
             "Fitted to \"{}\": {} published, {}{} reached, {:+.2} %. 1 % more of the parameter changes it \
@@ -34,10 +34,10 @@ pub fn render(fits: &[Fit], style: Style) -> String {
             fit.tried
         );
         for line in wrap(&text, style.width.saturating_sub(2)) {
-            out.push_str("  ");
-            out.push_str(&line);
-            out.push('\n');
+            output.push_str("  ");
+            output.push_str(&line);
+            output.push('\n');
         }
     }
-    out
+    output
 }
