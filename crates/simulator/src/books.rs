@@ -106,7 +106,7 @@ impl TaskBooks {
     }
 }
 
-/// A vCPU's time beyond its thread's, in ns, and what it did.
+/// A vCPU's time beyond its thread's, in ns, and the counts of its exits and interrupts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VcpuBooks {
     /// From entries to exits.
@@ -219,17 +219,17 @@ impl RunningBooks {
     }
 
     pub(crate) fn exited(&mut self, now: u64, reason: u32) {
-        if let Some(at) = self.crossed.entered_ns() {
-            self.guest_ns += now - at;
+        if let Some(entered) = self.crossed.entered_ns() {
+            self.guest_ns += now - entered;
         }
         self.crossed = Crossing::exit(now);
         let reason = u64::from(reason);
         match self.exits.iter().position(|e| e >> ONE_REASON == reason) {
-            Some(at) => {
-                self.exits[at] += 1;
+            Some(place) => {
+                self.exits[place] += 1;
                 let count = |e: Exits| e & ((1 << ONE_REASON) - 1);
-                if at > 0 && count(self.exits[at - 1]) < count(self.exits[at]) {
-                    self.exits.swap(at - 1, at);
+                if place > 0 && count(self.exits[place - 1]) < count(self.exits[place]) {
+                    self.exits.swap(place - 1, place);
                 }
             }
             None => {
@@ -288,18 +288,18 @@ impl RunningBooks {
     /// The guest takes an interrupt; `again` if the vector has been posted once more since it went
     /// to the IRR. How long it was outstanding, if it was.
     pub(crate) fn taken(&mut self, now: u64, vector: u8, again: bool) -> Option<u64> {
-        let at = self
+        let place = self
             .outstanding
             .iter()
             .position(|&o| vector_of(o) == vector)?;
         self.irqs_taken += 1;
-        let waited = now - accepted_at(self.outstanding[at]);
+        let waited = now - accepted_at(self.outstanding[place]);
         if again {
             // The acceptance that looked coalesced was not.
             self.irqs_coalesced = self.irqs_coalesced.saturating_sub(1);
-            self.outstanding[at] = now << 8 | u64::from(vector);
+            self.outstanding[place] = now << 8 | u64::from(vector);
         } else {
-            self.outstanding.swap_remove(at);
+            self.outstanding.swap_remove(place);
         }
         Some(waited)
     }

@@ -5,7 +5,7 @@ use stealtime_events::Tid;
 use crate::books::{Answers, CpuBooks, TaskBooks, VcpuBooks};
 use crate::guest::Guests;
 use crate::host::{Body, Host, Task};
-use crate::ids::{Number, VmNr};
+use crate::ids::VmNr;
 use crate::kvm::Kvm;
 use crate::migration::ClockOutcome;
 use crate::script::{ScriptOutcome, ScriptRunner};
@@ -74,7 +74,7 @@ impl Outcome {
             let v = guests.vm(vm);
             let vcpus = (0..v.vcpus).map(|index| {
                 let number = guests.vcpu_of(vm, index);
-                let vcpu = &kvm.vcpus[number];
+                let vcpu = kvm.vcpu(number);
                 VcpuOutcome {
                     index,
                     tid: host.tasks()[vcpu.task].tid,
@@ -86,7 +86,7 @@ impl Outcome {
                 name: v.cfg.name.to_string(),
                 meter: v.meter,
                 vcpus: vcpus.collect(),
-                answers: kvm.vms[vm].answers.clone(),
+                answers: kvm.vm(vm).answers.clone(),
                 workers: workers_of(host, vm),
                 clocks: v.clock.as_ref().map(|clock| clock.seen()),
             }
@@ -112,19 +112,19 @@ impl Outcome {
                 _ => None,
             });
         Self {
-            measured_ns: host.clock.now() - host.out.books.since_ns,
-            cpus: host.out.books.cpus.clone(),
+            measured_ns: host.now() - host.out().books().since_ns,
+            cpus: host.out().books().cpus.clone(),
             vms: vms.collect(),
             tasks: tasks.collect(),
             scripts: scripts.collect(),
-            stats: host.out.stats.clone(),
+            stats: host.out().stats().clone(),
         }
     }
 }
 
 /// The books of the threads of a VM's process that are no vCPUs.
 fn workers_of(host: &Host<'_>, vm: VmNr) -> Vec<TaskBooks> {
-    let workers = host.workers.get(vm.index());
-    let both = workers.into_iter().flat_map(|w| [w.main_loop, w.io]);
-    both.map(|task| host.tasks()[task].books).collect()
+    let workers = host.workers(vm);
+    let threads = workers.into_iter().flat_map(|w| [w.main_loop, w.io]);
+    threads.map(|task| host.tasks()[task].books).collect()
 }

@@ -33,7 +33,7 @@ pub struct MutexId(pub u32);
 /// A counting wait queue: pipes, futexes and queues are made of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
-/// A device with a latency, whose interrupt goes to one vCPU.
+/// A device with a latency, and an interrupt to one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId(pub u32);
 /// Clients beyond the guest's network card.
@@ -134,15 +134,18 @@ impl Passes {
     /// Where the pass of this number, from 0, takes a count, and where it gives one.
     #[must_use]
     pub fn pass(&self, number: u32) -> (QueueId, QueueId) {
-        let by = number % self.width.max(1) * self.stride;
-        (QueueId(self.take.0 + by), QueueId(self.give.0 + by))
+        let distance = number % self.width.max(1) * self.stride;
+        (
+            QueueId(self.take.0 + distance),
+            QueueId(self.give.0 + distance),
+        )
     }
 
     /// The same for all passes from a number on.
     pub(crate) fn passes_from(&self, number: u32) -> impl Iterator<Item = (QueueId, QueueId)> {
         let (take, give) = (self.take.0, self.give.0);
         self.places_from(number)
-            .map(move |by| (QueueId(take + by), QueueId(give + by)))
+            .map(move |distance| (QueueId(take + distance), QueueId(give + distance)))
     }
 
     /// By how much the queues of passes from a number on are above those of the first pair.
@@ -151,9 +154,13 @@ impl Passes {
         let end = width * stride;
         let mut next = number % width * stride;
         core::iter::repeat_with(move || {
-            let by = next;
-            next = if by + stride == end { 0 } else { by + stride };
-            by
+            let distance = next;
+            next = if distance + stride == end {
+                0
+            } else {
+                distance + stride
+            };
+            distance
         })
     }
 
@@ -161,12 +168,14 @@ impl Passes {
     pub(crate) fn touch(&self, n: u32, end: u32, queue: QueueId) -> bool {
         let width = self.width.max(1);
         [self.take, self.give].into_iter().any(|first| {
-            let Some(by) = queue.0.checked_sub(first.0) else {
+            let Some(distance) = queue.0.checked_sub(first.0) else {
                 return false;
             };
             let place = match self.stride {
-                0 if by == 0 => 0,
-                stride if stride > 0 && by % stride == 0 && by / stride < width => by / stride,
+                0 if distance == 0 => 0,
+                stride if stride > 0 && distance % stride == 0 && distance / stride < width => {
+                    distance / stride
+                }
                 _ => return false,
             };
             let before_end = (end % width + width - 1 - place) % width;
@@ -309,7 +318,7 @@ impl Thread {
         self.port.report(Record::Latency(ns));
     }
 
-    /// Reports how long a whole run took whose operations were counted with [`Self::done`].
+    /// Reports the length of a whole run, of which [`Self::done`] counted the operations.
     pub fn lasted(&self, ns: u64) {
         self.port.report(Record::Lasted(ns));
     }

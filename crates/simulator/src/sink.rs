@@ -71,12 +71,12 @@ impl Default for NameList {
 impl NameList {
     /// Adds a name, or finds it.
     pub fn add(&mut self, name: &str) -> NameId {
-        let at = self.names.iter().position(|known| known == name);
-        let at = at.unwrap_or_else(|| {
+        let place = self.names.iter().position(|known| known == name);
+        let place = place.unwrap_or_else(|| {
             self.names.push(name.to_owned());
             self.names.len() - 1
         });
-        NameId(at as u32)
+        NameId(place as u32)
     }
 
     /// Adds a name of a task, or finds it: a host has many vCPUs, of few numbers.

@@ -108,10 +108,10 @@ impl Histogram {
         let rank = (u128::from(self.count) * u128::from(per_mille))
             .div_ceil(1000)
             .max(1) as u64;
-        let mut seen = 0;
+        let mut counted = 0;
         for (place, &count) in self.counts.iter().enumerate() {
-            seen += u64::from(count);
-            if seen >= rank {
+            counted += u64::from(count);
+            if counted >= rank {
                 return Some(Self::upper(usize::from(self.first) + place).min(self.max));
             }
         }
@@ -265,8 +265,8 @@ pub struct Stats {
     pub broadcasts: u64,
     /// How long they took their sender, in ns.
     pub broadcast_ns: Histogram,
-    /// From the pending bit of a target until its CPU is notified, in ns. 0 where the store
-    /// notifies (MWAIT), or where no softirq was needed. What batching makes longer.
+    /// From the pending bit of a target until its CPU is notified, in ns: what batching lengthens.
+    /// It is 0 where the store notifies (MWAIT), or where no softirq was needed.
     pub target_delay_ns: Histogram,
     /// The same by the quarter of the loop over the targets that a target is in.
     pub target_delay_quarters: [Histogram; 4],
@@ -302,11 +302,11 @@ impl Stats {
             .exit_times
             .iter()
             .position(|(known, _)| *known == reason);
-        let at = known.unwrap_or_else(|| {
+        let place = known.unwrap_or_else(|| {
             self.exit_times.push((reason, ExitTimes::default()));
             self.exit_times.len() - 1
         });
-        self.exit_times[at].1.add(ns);
+        self.exit_times[place].1.add(ns);
     }
 
     /// The delays of a broadcast's targets, in the order of the loop.

@@ -236,11 +236,11 @@ fn nice(r: &mut Random) -> i8 {
 
 /// At least one CPU.
 fn some_cpus(r: &mut Random, cpus: u32) -> Vec<u32> {
-    let mut some: Vec<u32> = (0..cpus).filter(|_| r.chance(500)).collect();
-    if some.is_empty() {
-        some.push(r.below(cpus.into()) as u32);
+    let mut chosen: Vec<u32> = (0..cpus).filter(|_| r.chance(500)).collect();
+    if chosen.is_empty() {
+        chosen.push(r.below(cpus.into()) as u32);
     }
-    some
+    chosen
 }
 
 fn workload(r: &mut Random) -> WorkloadConfig {

@@ -165,19 +165,19 @@ impl Config {
             let Some(group) = group else { continue };
             let (weight, maximum) = (group.cpu_weight.into(), ScriptGroup::MOST_WEIGHT.into());
             range(&format!("script.group.{n}.cpu_weight"), weight, 1, maximum)?;
-            if let Some(limit) = group.cpu_max_ns {
-                check_cpu_max(&format!("script.group.{n}.cpu_max"), limit)?;
+            if let Some((quota_ns, period_ns)) = group.cpu_max_ns {
+                check_cpu_max(&format!("script.group.{n}.cpu_max"), quota_ns, period_ns)?;
             }
         }
         Ok(())
     }
 
     fn check_cpus(&self, key: &str, cpus: &[u32]) -> Result<(), ConfigError> {
-        let have = self.host.topology.cpus();
-        match cpus.iter().find(|&&cpu| cpu >= have) {
+        let cpus_of_host = self.host.topology.cpus();
+        match cpus.iter().find(|&&cpu| cpu >= cpus_of_host) {
             Some(cpu) => wrong(
                 key,
-                format!("no CPU {cpu}: the host has {have}, counted from 0"),
+                format!("no CPU {cpu}: the host has {cpus_of_host}, counted from 0"),
             ),
             None => Ok(()),
         }
@@ -219,17 +219,17 @@ impl Config {
             }
             Pinning::OneToOne(cpus) => {
                 if cpus.len() != vm.vcpus as usize {
-                    let (have, want) = (cpus.len(), vm.vcpus);
+                    let (count, want) = (cpus.len(), vm.vcpus);
                     return wrong(
                         key,
-                        format!("{have} CPUs for {want} vCPUs: give one for each"),
+                        format!("{count} CPUs for {want} vCPUs: give one for each"),
                     );
                 }
                 self.check_cpus(&key, cpus)?;
             }
         }
-        if let Some((quota, period)) = vm.cpu_max_ns {
-            check_cpu_max(&format!("vm.{n}.cpu_max"), (quota, period))?;
+        if let Some((quota_ns, period_ns)) = vm.cpu_max_ns {
+            check_cpu_max(&format!("vm.{n}.cpu_max"), quota_ns, period_ns)?;
         }
         if let Some(migration) = &vm.migration {
             let key = format!("vm.{n}.migration");
@@ -256,9 +256,10 @@ impl Config {
     }
 }
 
-fn check_cpu_max(key: &str, (quota, period): (u64, u64)) -> Result<(), ConfigError> {
-    range(key, period, 1_000_000, 1_000_000_000)?;
-    range(key, quota, 1_000_000, u64::from(u32::MAX) * 1000)
+/// The bounds of `tg_set_cfs_bandwidth`: a period of 1 ms to 1 s, and a quota of at least 1 ms.
+fn check_cpu_max(key: &str, quota_ns: u64, period_ns: u64) -> Result<(), ConfigError> {
+    range(key, period_ns, 1_000_000, 1_000_000_000)?;
+    range(key, quota_ns, 1_000_000, u64::from(u32::MAX) * 1000)
 }
 
 fn check_nice(key: &str, nice: i8) -> Result<(), ConfigError> {

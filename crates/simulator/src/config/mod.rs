@@ -1,7 +1,7 @@
 //! What is simulated: host, guests, knobs and how long.
 //!
-//! These are plain values: whoever fills them (a scenario file, a replay, a test) is told by
-//! [`Config::check`] what is wrong before anything runs.
+//! These are plain values, filled by a scenario file, a replay or a test. [`Config::check`] refuses
+//! what cannot run, and names the key.
 
 mod check;
 mod generic;

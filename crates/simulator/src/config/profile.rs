@@ -146,8 +146,8 @@ pub struct Profile {
     pub costs: Costs,
     /// Capabilities.
     pub features: Features,
-    /// Speed of each hardware thread of a core while both have a task, in percent of one alone, [1,
-    /// 100]. 100: threads do not slow each other.
+    /// Speed of each hardware thread of a core while both have a task, in percent of a lone thread:
+    /// [1, 100]. At 100 threads do not slow each other.
     pub smt_percent: u32,
     /// Idle states, shallowest first; at least one.
     pub cstates: Vec<CState>,

@@ -38,9 +38,9 @@ pub struct GuestConfig {
     pub pv_spinlocks: bool,
     /// The guest was booted with `nopvspin`: queued spinlocks as on bare metal.
     pub nopvspin: bool,
-    /// A waiter for a spinlock yields to its owner's vCPU by a hypercall: at once if that does not
-    /// run, and after each round of spinning. Guests on s390 do so (`arch_spin_lock_wait_classic`,
-    /// DIAGNOSE 9c). Whoever comes first takes a free lock.
+    /// A waiter for a spinlock yields to its owner's vCPU by a hypercall. It does so at once if
+    /// that vCPU does not run, and after each round of spinning. Guests on s390 do so
+    /// (`arch_spin_lock_wait_classic`, DIAGNOSE 9c). The first to try takes a free lock.
     pub spin_yield: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: IPIs to preempted vCPUs yield to them.
     pub pv_sched_yield: bool,

@@ -119,12 +119,11 @@ impl Queue {
 
     /// Disarms a timer; nothing happens if it is not armed.
     pub fn cancel(&mut self, slot: Slot) {
-        let Some(at_ns) = self.timers[slot.index()].at.take() else {
-            return;
-        };
-        match &mut self.armed {
-            Armed::Few(few) => few.cancel(&mut self.timers, slot, at_ns),
-            Armed::Many(wheel) => wheel.cancel(&mut self.timers, slot, at_ns),
+        if let Some(at_ns) = self.timers[slot.index()].at.take() {
+            match &mut self.armed {
+                Armed::Few(few) => few.cancel(&mut self.timers, slot, at_ns),
+                Armed::Many(wheel) => wheel.cancel(&mut self.timers, slot, at_ns),
+            }
         }
     }
 
@@ -165,11 +164,12 @@ impl Queue {
     /// From the list to the wheel.
     #[cold]
     fn grow(&mut self) {
-        let Armed::Few(few) = &mut self.armed else {
+        let Armed::Few(list) = &mut self.armed else {
+            debug_assert!(false, "a wheel does not grow");
             return;
         };
         let mut wheel = Wheel::new();
-        while let Some((at_ns, slot)) = few.pop(u64::MAX, &self.timers) {
+        while let Some((at_ns, slot)) = list.pop(u64::MAX, &self.timers) {
             wheel.arm(&mut self.timers, slot, at_ns);
         }
         self.armed = Armed::Many(wheel);

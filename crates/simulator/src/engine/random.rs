@@ -111,20 +111,22 @@ const fn log2_q52(mut mantissa: u128) -> u64 {
     log2
 }
 
-/// -ln((bits + 1) / 2^64) in 32.32 fixed point: the exponent by leading zeros, the mantissa by a
-/// table and, for what is left of it, the series of ln(1 + z), whose rest is below 2^-50.
+/// -ln((bits + 1) / 2^64) in 32.32 fixed point.
+///
+/// Leading zeros give the exponent, and a table the first bits of the mantissa. The series of
+/// ln(1 + z) gives the others, with a remainder below 2^-50.
 fn minus_ln_q32(bits: u64) -> u64 {
     let value = u128::from(bits) + 1;
     let exponent = 127 - value.leading_zeros();
     // The mantissa in [1, 2) as 1.63 fixed point.
     let mantissa = ((value << 63) >> exponent) as u64;
-    let which = (mantissa >> (63 - LOOKED_UP)) as usize % MANTISSAS.len();
-    let (inverse, log2_q52) = MANTISSAS[which];
+    let index = (mantissa >> (63 - LOOKED_UP)) as usize % MANTISSAS.len();
+    let (inverse, log2_q52) = MANTISSAS[index];
     let times = (u128::from(mantissa) * u128::from(inverse)) >> 63;
     let z = (times as u64).wrapping_sub(1 << 63) as i64;
-    let by = |a: i64, b: i64| ((i128::from(a) * i128::from(b)) >> 63) as i64;
-    let (z2, z3) = (by(z, z), by(by(z, z), z));
-    let ln = z - z2 / 2 + z3 / 3 - by(z2, z2) / 4 + by(z2, z3) / 5;
+    let product = |a: i64, b: i64| ((i128::from(a) * i128::from(b)) >> 63) as i64;
+    let (z2, z3) = (product(z, z), product(product(z, z), z));
+    let ln = z - z2 / 2 + z3 / 3 - product(z2, z2) / 4 + product(z2, z3) / 5;
     // 1.63 by 2.62 fixed point, to 52 places.
     let rest = ((i128::from(ln) * i128::from(INV_LN2_Q62)) >> (63 + 62 - 52)) as i64;
     let fraction = ((log2_q52 as i64 + rest) >> 20).clamp(0, u32::MAX.into()) as u64;

@@ -262,10 +262,10 @@ impl Wheel {
     /// first.
     fn put_below(&mut self, level: usize, place: usize, timers: &mut [Timer]) {
         let mut next = self.levels[level].empty(place);
-        while let Some(&Timer { at, link }) = timers.get(next as usize) {
+        while let Some(&Timer { at: expiry, link }) = timers.get(next as usize) {
             let slot = Slot(next);
             next = link.after;
-            if let Some(at_ns) = at.get() {
+            if let Some(at_ns) = expiry.get() {
                 self.link(timers, slot, at_ns);
             }
         }

@@ -120,8 +120,8 @@ impl GuestBuilder {
         self.kernel.queues.add(name, counts)
     }
 
-    /// A device whose requests take `latency_ns`, give or take `spread_percent`, and whose
-    /// interrupt goes to `vcpu`.
+    /// A device with an interrupt to `vcpu`. A request takes `latency_ns`, give or take
+    /// `spread_percent`.
     pub fn device(
         &mut self,
         name: &str,
@@ -139,7 +139,7 @@ impl GuestBuilder {
         DeviceId(self.kernel.devices.len() as u32 - 1)
     }
 
-    /// Clients whose requests come to a network card that interrupts `vcpu`.
+    /// Clients with requests to a network card that interrupts `vcpu`.
     pub fn source(&mut self, name: &str, arrivals: Arrivals, vcpu: u32) -> SourceId {
         let queue = self.queue(name, 0);
         self.kernel.queues.fill_from_outside(queue);

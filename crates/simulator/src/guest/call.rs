@@ -21,7 +21,7 @@ pub(crate) fn call_others(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr
     }
     let v = &guests.cpus[vcpu];
     let (vm, own_index) = (v.vm, v.index);
-    host.out.stats.function_calls += 1;
+    host.stats_mut().function_calls += 1;
     let target = yield_target(guests, host, vm, &targets);
     // `smp_call_function_many_cond` sends no IPI to a single target that polls in its idle loop.
     let single = targets.len() == 1;
@@ -33,7 +33,7 @@ pub(crate) fn call_others(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr
         guests.cpus[peer].calls.push(own_index);
         stretch::cut(guests, host, peer);
         if first && single && idle::is_polling(guests, peer) {
-            host.out.stats.guest_ipis_spared += 1;
+            host.stats_mut().guest_ipis_spared += 1;
             spin::poke(guests, host, peer);
         } else if first {
             notified.push(index);
@@ -66,7 +66,7 @@ fn call_targets(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, flush: b
             continue;
         }
         if spares && clock::is_preempted(guests, host, peer) {
-            host.out.stats.flushes_spared += 1;
+            host.stats_mut().flushes_spared += 1;
             continue;
         }
         targets.push(index);
@@ -98,7 +98,7 @@ pub(crate) fn send_ipis(
 ) {
     let v = &guests.cpus[vcpu];
     let (vm, own_index) = (&guests.vms[v.vm], v.index);
-    let pv = vm.cfg.guest.pv_send_ipi && host.xen.is_none();
+    let pv = vm.cfg.guest.pv_send_ipi && !host.is_xen();
     let broadcast = !targets.is_empty()
         && targets.len() as u32 + 1 == vm.vcpus
         && !targets.contains(&own_index);
@@ -116,12 +116,13 @@ pub(crate) fn send_ipis(
         vec![IpiTo::Others]
     } else if pv {
         masks(targets, |index| index, PV_IPI_SPAN)
-    } else if vm.cfg.guest.x2apic && host.xen.is_some() {
+    } else if vm.cfg.guest.x2apic && host.is_xen() {
         masks(targets, |index| index / CLUSTER * CLUSTER, CLUSTER)
     } else {
         targets.iter().copied().map(IpiTo::One).collect()
     };
     let g = &mut guests.cpus[vcpu];
+    // Each step goes in front of the others, so that the first group is pushed last.
     for group in groups.into_iter().rev() {
         g.push_next(Micro::Exit(exit(group)));
     }
@@ -134,7 +135,7 @@ pub(crate) fn answer(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> 
         let caller = guests.vcpu_of(vm, index);
         let g = &mut guests.cpus[caller];
         let Some(remaining) = g.awaited_calls.checked_sub(1) else {
-            return host.broken("an answer that nobody waits for");
+            return host.broken("an answer that no vCPU waits for");
         };
         g.awaited_calls = remaining;
         if remaining == 0 {

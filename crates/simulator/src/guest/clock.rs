@@ -28,7 +28,7 @@ impl TaskClock {
 /// A guest's thread reads the clock on this vCPU: in ns.
 pub(crate) fn read_clock(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> u64 {
     let v = &guests.cpus[vcpu];
-    let (now, index) = (host.clock.now(), v.index as usize);
+    let (now, index) = (host.now(), v.index as usize);
     match &mut guests.vms[v.vm].clock {
         Some(clock) => clock.read(index, now),
         None => now,
@@ -38,16 +38,16 @@ pub(crate) fn read_clock(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr)
 /// The time as the run queue of a vCPU has it.
 pub(crate) fn task_clock(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, index: u32) -> u64 {
     if !guests.vms[vm].cfg.guest.steal_time {
-        return host.clock.now();
+        return host.now();
     }
     let vcpu = guests.vcpu_of(vm, index);
     let task = guests.task_of(vcpu);
     let stolen = host.tasks()[task].books.run_delay_ns;
-    guests.cpus[vcpu].clock.read(host.clock.now(), stolen)
+    guests.cpus[vcpu].clock.read(host.now(), stolen)
 }
 
-/// `vcpu_is_preempted`, as the guest knows it from the steal-time page: KVM sets the flag for
-/// every vCPU whose thread leaves its CPU, halted ones too.
+/// `vcpu_is_preempted`, as the guest knows it from the steal-time page: KVM sets the flag
+/// whenever a vCPU's thread leaves its CPU, at halts too.
 pub(crate) fn is_preempted(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr) -> bool {
     let v = &guests.cpus[vcpu];
     guests.vms[v.vm].cfg.guest.steal_time

@@ -121,7 +121,7 @@ fn describe(kernel: &Kernel, wait: Wait) -> String {
             format!("{}, which has ended, holds", kernel.threads[owner].name)
         }
         Some(owner) => format!("{} holds", kernel.threads[owner].name),
-        None => "nobody holds".to_owned(),
+        None => "no thread holds".to_owned(),
     };
     match wait {
         Wait::Nothing => "nothing".to_owned(),

@@ -47,7 +47,7 @@ impl GuestHaltPoll {
 /// Nothing to run: polls, or stops the tick and halts.
 pub(crate) fn enter(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     reflect(guests, host, vcpu);
-    let now = host.clock.now();
+    let now = host.now();
     let guest = guests.vms[guests.cpus[vcpu].vm].cfg.guest;
     let max = guest.guest_halt_poll_ns;
     let g = &mut guests.cpus[vcpu];
@@ -74,7 +74,7 @@ pub(crate) fn reflect(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     let v = &mut guests.cpus[vcpu];
     let max = guests.vms[v.vm].cfg.guest.guest_halt_poll_ns;
     if let Some(time) = v.halt_poll.halted_at.take() {
-        v.halt_poll.adjust(host.clock.now() - time, max);
+        v.halt_poll.adjust(host.now() - time, max);
     }
 }
 

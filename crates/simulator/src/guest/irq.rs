@@ -20,12 +20,12 @@ pub(crate) fn interrupt(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, 
     }
     g.in_irq = Some(vector);
     let half = Micro::Run {
-        ns: u64::from(host.costs.guest_irq_ns / 2),
+        ns: u64::from(host.costs().guest_irq_ns / 2),
         kernel: true,
     };
     let handler = [half, Micro::Exit(Exit::Eoi), Micro::Handle(vector), half];
     g.irq.replace(handler);
-    host.out.stats.guest_irqs += 1;
+    host.stats_mut().guest_irqs += 1;
 }
 
 /// What a vector is for.

@@ -91,14 +91,17 @@ pub(crate) fn try_lock(
 ) -> Sim {
     let v = &guests.cpus[vcpu];
     let (vm, index, thread) = (v.vm, v.index, v.current);
+    // The owner may release the lock within its stretch: that is carried out up to now before the
+    // owner counts.
     if let Some(owner) = guests.vms[vm].kernel.spinlocks[lock.0 as usize].owner {
         stretch::cut(guests, host, guests.vcpu_of(vm, owner.vcpu));
     }
     let user = is_user_lock(guests, vm, lock);
     let v = &mut guests.cpus[vcpu];
+    // `preempt_disable` comes before the attempt (`__raw_spin_lock`).
     v.preempt_off += 1;
     v.user_locks += u16::from(user);
-    let locked = u64::from(host.costs.locked_shared_ns);
+    let locked = u64::from(host.costs().locked_shared_ns);
     v.push_next(Micro::Run {
         ns: locked,
         kernel: !user,
@@ -125,7 +128,7 @@ pub(crate) fn try_lock(
         halted: false,
         kicked: false,
     });
-    host.out.stats.lock_waits += 1;
+    host.stats_mut().lock_waits += 1;
     let spin = Micro::Spin(SpinOn::Lock(lock));
     guests.cpus[vcpu].push_next(spin);
     Ok(())
@@ -135,7 +138,7 @@ pub(crate) fn try_lock(
 pub(crate) fn unlock(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, lock: SpinId) -> Sim {
     let v = &mut guests.cpus[vcpu];
     let (vm, index) = (v.vm, v.index);
-    let own_ns = u64::from(host.costs.locked_own_ns);
+    let own_ns = u64::from(host.costs().locked_own_ns);
     let l = &mut guests.vms[vm].kernel.spinlocks[lock.0 as usize];
     if l.owner.is_none_or(|owner| owner.vcpu != index) {
         let message = format!("releases spinlock {}, which it does not hold", l.name);
@@ -156,9 +159,10 @@ pub(crate) fn unlock(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, loc
     v.user_locks -= u16::from(user);
     v.push_next(Micro::CheckResched);
     match first {
+        // An earlier unlock has kicked it. It is not awake yet, and one kick is enough.
         Some(first) if first.kicked => {}
         Some(first) if first.halted => {
-            host.out.stats.pv_kicks += 1;
+            host.stats_mut().pv_kicks += 1;
             let kick = Exit::KickCpu { vcpu: first.vcpu };
             v.push_next(Micro::Exit(kick));
         }
@@ -198,6 +202,7 @@ fn hand_over(guests: &mut Guests, vm: VmNr, lock: SpinId) {
         vcpu: first.vcpu,
         thread: first.thread,
     });
+    // `pv_wait_head_or_lock` counts its `SPIN_THRESHOLD` anew.
     let next = l.waiters.front().map(|next| next.vcpu);
     if let Some(next) = next {
         let next = guests.vcpu_of(vm, next);
@@ -234,16 +239,17 @@ pub(crate) fn look(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, lock:
     if kind == Kind::Native {
         return Look::Wait;
     }
-    let patience = spin_threshold_ns(&host.costs);
+    let patience = spin_threshold_ns(host.costs());
     let spun = guests.cpus[vcpu].spin.map_or(0, |spin| spin.spun_ns);
     let l = &mut guests.vms[vm].kernel.spinlocks[lock.0 as usize];
     let early = place > 0 && l.waiters[place - 1].halted;
     l.waiters[place].halted = early || spun >= patience;
+    // Before it halts again `_Q_SLOW_VAL` is set anew, so that the next unlock kicks.
     l.waiters[place].kicked = false;
     if !l.waiters[place].halted {
         return Look::Wait;
     }
-    host.out.stats.pv_waits += 1;
+    host.stats_mut().pv_waits += 1;
     let next = l.waiters.get(place + 1).map(|next| next.vcpu);
     if let Some(spin) = &mut guests.cpus[vcpu].spin {
         spin.spun_ns = 0;
@@ -259,7 +265,7 @@ pub(crate) fn look(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, lock:
 fn wait_or_yield(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, owner: u32) -> Look {
     let waits_for = guests.vcpu_of(guests.cpus[vcpu].vm, owner);
     let preempted = clock::is_preempted(guests, host, waits_for);
-    let (now, round) = (host.clock.now(), spin_retry_ns(&host.costs));
+    let (now, round) = (host.now(), spin_retry_ns(host.costs()));
     let Some(spin) = &mut guests.cpus[vcpu].spin else {
         return Look::Wait;
     };

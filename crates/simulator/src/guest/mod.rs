@@ -151,7 +151,7 @@ impl Guests {
 
     /// The guest boots: its threads are there, and its clients send.
     pub(crate) fn boot(&mut self, host: &mut Host<'_>, vm: VmNr) -> Sim {
-        let now = host.clock.now();
+        let now = host.now();
         let kernel = &mut self.vms[vm].kernel;
         for thread in kernel.threads.numbers() {
             let t = &kernel.threads[thread];

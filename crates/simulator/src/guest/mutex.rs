@@ -51,7 +51,7 @@ pub(crate) fn try_lock(
     leave_spinners(guests, host, vm, index, mutex);
     let m = &mut guests.vms[vm].kernel.mutexes[mutex.0 as usize];
     m.waiters.push_back(thread);
-    host.out.stats.mutex_waits += 1;
+    host.stats_mut().mutex_waits += 1;
     guests.cpus[vcpu].push_next(Micro::RetryMutex(mutex));
     guests.block(host, vcpu, ThreadState::WaitsMutex(mutex.0))
 }
@@ -72,6 +72,8 @@ pub(crate) fn retry(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, mute
         return Ok(());
     }
     let first = m.waiters.front() == Some(&thread);
+    // `MUTEX_FLAG_HANDOFF`: a sleeper that was woken in vain must not lose to arriving threads
+    // again.
     m.handoff |= first;
     let may_spin = first && may_spin(guests, host, vcpu, mutex);
     let g = &mut guests.cpus[vcpu];
@@ -86,7 +88,7 @@ pub(crate) fn retry(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, mute
 fn taken(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, thread: ThreadNr, mutex: MutexId) {
     let vm = guests.cpus[vcpu].vm;
     guests.vms[vm].kernel.threads[thread].holds.push(mutex);
-    let ns = u64::from(host.costs.locked_shared_ns);
+    let ns = u64::from(host.costs().locked_shared_ns);
     guests.cpus[vcpu].push_next(Micro::Run { ns, kernel: true });
 }
 
@@ -106,9 +108,10 @@ pub(crate) fn unlock(
         return spin::wrong_program(guests, vcpu, &message);
     };
     let first = m.waiters.front().copied();
+    // `__mutex_handoff`. Without the flag the mutex is free, and the first to arrive takes it.
     m.owner = first.filter(|_| m.handoff);
     kernel.threads[thread].holds.retain(|&held| held != mutex);
-    let ns = u64::from(host.costs.locked_own_ns);
+    let ns = u64::from(host.costs().locked_own_ns);
     guests.cpus[vcpu].push_next(Micro::Run { ns, kernel: true });
     poke_spinners(guests, host, vm, mutex);
     match first {
@@ -140,11 +143,12 @@ pub(crate) fn poke_spinners(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, 
 /// Leaves the queue of spinners, if it is in it: the next one looks.
 fn leave_spinners(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, index: u32, mutex: MutexId) {
     let m = &mut guests.vms[vm].kernel.mutexes[mutex.0 as usize];
-    let Some(place) = m.spinners.iter().position(|&spinner| spinner == index) else {
-        return;
-    };
-    m.spinners.remove(place);
-    let next = m.spinners.get(place).copied();
+    let place = m.spinners.iter().position(|&spinner| spinner == index);
+    // `osq_unlock`: the successor in the queue of optimistic spinners sees its predecessor gone.
+    let next = place.and_then(|place| {
+        m.spinners.remove(place);
+        m.spinners.get(place).copied()
+    });
     if let Some(next) = next {
         spin::poke(guests, host, guests.vcpu_of(vm, next));
     }
@@ -192,6 +196,8 @@ pub(crate) fn is_free(guests: &Guests, vcpu: VcpuNr, mutex: MutexId) -> bool {
 pub(crate) fn vcpu_descheduled(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     let v = &guests.cpus[vcpu];
     let vm = v.vm;
+    // Without the page of the steal time `vcpu_is_preempted` is always false: spinners see no
+    // change.
     if !guests.vms[vm].cfg.guest.steal_time {
         return;
     }
@@ -212,16 +218,16 @@ pub(crate) fn vcpu_descheduled(guests: &mut Guests, host: &mut Host<'_>, vcpu: V
 pub(crate) fn owner_descheduled(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     let v = &guests.cpus[vcpu];
     let vm = v.vm;
-    let Some(thread) = v.current else {
-        return;
-    };
-    for place in 0..guests.vms[vm].kernel.threads[thread].holds.len() {
-        let held = guests.vms[vm].kernel.threads[thread]
-            .holds
-            .get(place)
-            .copied();
-        if let Some(mutex) = held {
-            poke_spinners(guests, host, vm, mutex);
+    // The idle loop holds nothing.
+    if let Some(thread) = v.current {
+        for place in 0..guests.vms[vm].kernel.threads[thread].holds.len() {
+            let held = guests.vms[vm].kernel.threads[thread]
+                .holds
+                .get(place)
+                .copied();
+            if let Some(mutex) = held {
+                poke_spinners(guests, host, vm, mutex);
+            }
         }
     }
 }

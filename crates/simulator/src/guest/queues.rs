@@ -69,9 +69,9 @@ impl Queues {
 
     /// Takes a count. Whether there was one.
     pub(crate) fn take(&mut self, queue: QueueId) -> bool {
-        let has = self.has_counts(queue);
-        self.levels[queue.0 as usize] -= u64::from(has);
-        has
+        let counted = self.has_counts(queue);
+        self.levels[queue.0 as usize] -= u64::from(counted);
+        counted
     }
 
     /// Adds a count to a queue without waiters.
@@ -107,18 +107,18 @@ impl Queues {
 impl Queues {
     /// Takes what up to `maximum` passes take, from number `first` on. It ends where counts do, or
     /// where a thread waits for what a pass will give. How many.
-    pub(crate) fn take_passes(&mut self, what: &Passes, first: u32, maximum: u32) -> u32 {
-        if what.width <= 1 {
-            if self.is_waited(what.give) || !self.has_counts(what.take) {
+    pub(crate) fn take_passes(&mut self, series: &Passes, first: u32, maximum: u32) -> u32 {
+        if series.width <= 1 {
+            if self.is_waited(series.give) || !self.has_counts(series.take) {
                 return 0;
             }
-            let level = &mut self.levels[what.take.0 as usize];
+            let level = &mut self.levels[series.take.0 as usize];
             let n = u64::from(maximum).min(*level);
             *level -= n;
             return n as u32;
         }
         let levels = &mut *self.levels;
-        let passes = what.passes_from(first).take(maximum as usize);
+        let passes = series.passes_from(first).take(maximum as usize);
         let accepted = passes.take_while(|&(take, give)| {
             let waited = levels[give.0 as usize] == WAITED;
             let level = &mut levels[take.0 as usize];
@@ -190,14 +190,16 @@ impl Passing {
         self.on -= 1;
     }
 
-    /// The next vCPU from `from` on that may touch a queue in its stretch.
-    pub(crate) fn next_near(&self, from: u32, queue: QueueId) -> Option<u32> {
+    /// The next vCPU from `first` on that may touch a queue in its stretch.
+    pub(crate) fn next_near(&self, first: u32, queue: QueueId) -> Option<u32> {
         if self.on == 0 {
             return None;
         }
         let near = |span: &Span| queue.0.wrapping_sub(span.first) < span.len;
-        let rest = self.spans.get(from as usize..)?;
-        rest.iter().position(near).map(|at| from + at as u32)
+        let rest = self.spans.get(first as usize..)?;
+        rest.iter()
+            .position(near)
+            .map(|offset| first + offset as u32)
     }
 }
 

@@ -45,7 +45,7 @@ impl Guests {
             let t = &mut kernel.threads[thread];
             core::mem::swap(&mut v.base, &mut t.saved);
             t.vcpu = index;
-            let ns = u64::from(host.costs.guest_switch_ns);
+            let ns = u64::from(host.costs().guest_switch_ns);
             v.base.push_front(Micro::Run { ns, kernel: true });
             timer::start_tick(self, host, vcpu);
         }
@@ -120,6 +120,7 @@ impl Guests {
         ) {
             return Ok(());
         }
+        // It is about to block and still in its run queue: `ttwu_runnable` leaves it there.
         if !self.vms[vm].kernel.threads[thread].off_queue {
             self.vms[vm].kernel.threads[thread].state = ThreadState::Runnable;
             return Ok(());
@@ -142,7 +143,7 @@ impl Guests {
         kernel.runnable[target as usize] += 1;
         let actions = kernel.fair.wake(t.fair, rq, clock)?;
         let cost = Micro::Run {
-            ns: u64::from(host.costs.guest_wakeup_ns),
+            ns: u64::from(host.costs().guest_wakeup_ns),
             kernel: true,
         };
         let target_vcpu = self.vcpu_of(vm, target);
@@ -150,13 +151,17 @@ impl Guests {
         let resched = if idle { Resched::Now } else { actions.resched };
         let previous = self.cpus[target_vcpu].resched;
         self.request_resched(host, target_vcpu, resched);
+        // A vCPU with an earlier request has its interrupt on the way.
         let wanted = target != index && resched == Resched::Now && previous != Resched::Now;
         if wanted && idle::is_polling(self, target_vcpu) {
-            host.out.stats.guest_ipis_spared += 1;
+            host.stats_mut().guest_ipis_spared += 1;
         } else if wanted {
             let vector = RESCHEDULE_VECTOR;
-            let to = IpiTo::One(target);
-            self.cpus[vcpu].push_next(Micro::Exit(Exit::Icr { vector, to }));
+            let destination = IpiTo::One(target);
+            self.cpus[vcpu].push_next(Micro::Exit(Exit::Icr {
+                vector,
+                to: destination,
+            }));
         }
         self.cpus[vcpu].push_next(cost);
         Ok(())
@@ -191,6 +196,7 @@ impl Guests {
         let runnable = &self.vms[vm].kernel.runnable;
         let mut busiest: Option<(u32, u32)> = None;
         for (peer, &count) in (0u32..).zip(runnable) {
+            // One of the two is current, and the other waits.
             if count >= 2 && busiest.is_none_or(|(_, maximum)| count > maximum) {
                 busiest = Some((peer, count));
             }
@@ -221,7 +227,7 @@ impl Guests {
         kernel.threads[thread].vcpu = index;
         kernel.runnable[busiest as usize] -= 1;
         kernel.runnable[index as usize] += 1;
-        host.out.stats.guest_migrations += 1;
+        host.stats_mut().guest_migrations += 1;
         Ok(true)
     }
 

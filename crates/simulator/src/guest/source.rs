@@ -33,10 +33,9 @@ pub(crate) fn start_device(
     device: DeviceId,
     thread: ThreadNr,
 ) {
-    let time = host.clock.now() + guests.vms[vm].kernel.device_latency(device.0);
+    let time = host.now() + guests.vms[vm].kernel.device_latency(device.0);
     let device = device.0;
-    host.clock
-        .post(time, Message::Device { vm, device, thread });
+    host.post(time, Message::Device { vm, device, thread });
 }
 
 /// A device has finished a thread's request: the interrupt that says so.
@@ -69,9 +68,8 @@ fn next_request(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, number: u32)
         Arrivals::Open { mean_gap_ns } => mean_gap_ns,
         Arrivals::Closed { think_ns, .. } => think_ns,
     };
-    let time = host.clock.now() + source.random.exponential(mean).max(1);
-    host.clock
-        .post(time, Message::Request { vm, source: number });
+    let time = host.now() + source.random.exponential(mean).max(1);
+    host.post(time, Message::Request { vm, source: number });
 }
 
 /// A request reaches the card: it interrupts unless an interrupt is already pending.
@@ -81,7 +79,7 @@ pub(crate) fn request_arrived(
     vm: VmNr,
     number: u32,
 ) -> Option<DeviceInterrupt> {
-    let now = host.clock.now();
+    let now = host.now();
     let source = &mut guests.vms[vm].kernel.sources[number as usize];
     source.arrived.push_back(now);
     source.pending += 1;

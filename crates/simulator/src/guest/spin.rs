@@ -36,12 +36,12 @@ pub(super) fn spin_threshold_ns(costs: &Costs) -> u64 {
 /// How long the window of pause-loop exiting is, in ns.
 fn ple_window_ns(host: &Host<'_>, window: u32) -> u64 {
     let window = u64::from(window);
-    let cycles = match host.cfg.knobs.kvm.ple.vendor {
+    let cycles = match host.cfg().knobs.kvm.ple.vendor {
         PleVendor::Vmx => window,
         // SVM counts PAUSEs, not cycles (AMD64 manual, volume 2, section 15.14.4).
         PleVendor::Svm => window * PAUSE_CYCLES,
     };
-    host.costs.ns_of_cycles(cycles).max(1)
+    host.costs().ns_of_cycles(cycles).max(1)
 }
 
 /// What a spinner finds when it looks.
@@ -66,7 +66,7 @@ pub(crate) fn spin(
     awaited: SpinOn,
     ple_window: u32,
 ) -> Sim<bool> {
-    let now = host.clock.now();
+    let now = host.now();
     let spin = guests.cpus[vcpu].spin.get_or_insert(Spin {
         on: awaited,
         since_ns: now,
@@ -127,7 +127,7 @@ fn is_over(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr, awaited: SpinOn) -> b
         SpinOn::Call => g.awaited_calls == 0,
         SpinOn::Mwait => wanted || !g.calls.is_empty(),
         SpinOn::IdlePoll => {
-            let waited = g.spin.map_or(0, |spin| host.clock.now() - spin.since_ns);
+            let waited = g.spin.map_or(0, |spin| host.now() - spin.since_ns);
             wanted || !g.calls.is_empty() || waited >= g.halt_poll.limit_ns()
         }
     }
@@ -142,13 +142,14 @@ fn spin_on(
     awaited: SpinOn,
     ple_window: u32,
 ) {
-    let now = host.clock.now() + host.cpus()[cpu].debt_ns;
+    // What the CPU owes passes before the spin begins.
+    let now = host.now() + host.cpus()[cpu].debt_ns;
     let vm = guests.cpus[vcpu].vm;
     let pauses = awaited != SpinOn::Mwait;
     // VMX counts pause loops at CPL 0 only.
-    let pauses = pauses && (host.cfg.host.profile.features.svm || guests.cpus[vcpu].in_kernel());
-    let ple = host.cfg.host.profile.features.ple
-        && host.cfg.knobs.kvm.ple.gap > 0
+    let pauses = pauses && (host.cfg().host.profile.features.svm || guests.cpus[vcpu].in_kernel());
+    let ple = host.cfg().host.profile.features.ple
+        && host.cfg().knobs.kvm.ple.gap > 0
         && !guests.vms[vm].cfg.guest.pause_in_guest
         && pauses;
     let ple = ple.then(|| ple_window_ns(host, ple_window));
@@ -172,7 +173,7 @@ fn spin_on(
             // are one event of the engine.
             v.step_ends = now + ns;
             v.spin_limit = SpinLimit::PleAndExit;
-            Some(ns + u64::from(host.costs.vmexit_ns))
+            Some(ns + u64::from(host.costs().vmexit_ns))
         }
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -188,17 +189,17 @@ fn patience_ns(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr, awaited: SpinOn) 
     let spin = v.spin?;
     match awaited {
         SpinOn::Lock(lock) if lock::halts_for_lock(guests, v.vm, lock) => Some(
-            spin_threshold_ns(&host.costs)
+            spin_threshold_ns(host.costs())
                 .saturating_sub(spin.spun_ns)
                 .max(1),
         ),
         SpinOn::Lock(lock) if lock::yields_to_owner(guests, v.vm, lock) => Some(
-            spin_retry_ns(&host.costs)
+            spin_retry_ns(host.costs())
                 .saturating_sub(spin.spun_ns)
                 .max(1),
         ),
         SpinOn::IdlePoll => {
-            let waited = host.clock.now() - spin.since_ns;
+            let waited = host.now() - spin.since_ns;
             Some(v.halt_poll.limit_ns().saturating_sub(waited).max(1))
         }
         _ => None,
@@ -210,7 +211,7 @@ pub(crate) fn end_ple_window(guests: &mut Guests, host: &Host<'_>, vcpu: VcpuNr)
     let v = &mut guests.cpus[vcpu];
     if !matches!(v.running, Some(Micro::Spin(_)))
         || v.spin_limit != SpinLimit::PleAndExit
-        || host.clock.now() < v.step_ends
+        || host.now() < v.step_ends
     {
         return false;
     }
@@ -257,14 +258,14 @@ pub(crate) fn end_stretch(guests: &mut Guests, vcpu: VcpuNr, time: u64) {
 pub(crate) fn poke(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     if is_spinning(guests, host, vcpu) {
         // A spinner reads its own copy of the line until the store invalidates it.
-        let time = host.clock.now() + u64::from(host.costs.cache_line_ns);
-        host.clock.post(time, Message::SpinOver { vcpu });
+        let time = host.now() + u64::from(host.costs().cache_line_ns);
+        host.post(time, Message::SpinOver { vcpu });
     }
 }
 
 fn is_spinning(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr) -> bool {
     let v = &guests.cpus[vcpu];
-    let expired = v.spin_limit == SpinLimit::PleAndExit && host.clock.now() >= v.step_ends;
+    let expired = v.spin_limit == SpinLimit::PleAndExit && host.now() >= v.step_ends;
     !expired && matches!(v.running, Some(Micro::Spin(_)))
 }
 

@@ -98,7 +98,7 @@ impl Guests {
     /// Whether the preemption timer has fired by now.
     pub(crate) fn preemption_timer_fired(&self, host: &Host<'_>, vcpu: VcpuNr) -> bool {
         let time = self.cpus[vcpu].hv_at.get();
-        time.is_some_and(|time| time <= host.clock.now())
+        time.is_some_and(|time| time <= host.now())
     }
 
     /// The preemption timer fires at `time`, while in the guest.
@@ -133,7 +133,7 @@ impl Guests {
     /// goes on.
     pub(crate) fn stop(&mut self, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) {
         host.interrupted(cpu);
-        let remaining = self.cpus[vcpu].step_ends.saturating_sub(host.clock.now());
+        let remaining = self.cpus[vcpu].step_ends.saturating_sub(host.now());
         // What is left is work, not time: a busy sibling slows the CPU until the step goes on.
         let remaining = host.work_in(cpu, remaining);
         let v = &mut self.cpus[vcpu];
@@ -153,7 +153,7 @@ impl Guests {
             }
             Some(spin @ Micro::Spin(_)) => {
                 v.push_next(spin);
-                spin::end_stretch(self, vcpu, host.clock.now());
+                spin::end_stretch(self, vcpu, host.now());
             }
             Some(step) => v.push_next(step),
         }
@@ -172,9 +172,9 @@ impl Guests {
         let ns = host.slowed(cpu, ns);
         let v = &mut self.cpus[vcpu];
         v.running = Some(micro);
-        v.step_began(host.clock.now() + debt, ns);
+        v.step_began(host.now() + debt, ns);
         let length = match v.hv_at.get() {
-            Some(time) => ns.min(time.saturating_sub(host.clock.now() + debt)),
+            Some(time) => ns.min(time.saturating_sub(host.now() + debt)),
             None => ns,
         };
         host.stay(cpu, length);
@@ -185,7 +185,7 @@ impl Guests {
         let v = &mut self.cpus[vcpu];
         v.running = Some(Micro::Exit(Exit::Hlt));
         if let Some(time) = v.hv_at.get() {
-            let ns = time.saturating_sub(host.clock.now());
+            let ns = time.saturating_sub(host.now());
             host.stay(cpu, ns);
         }
     }
@@ -215,15 +215,15 @@ impl Guests {
         vcpu: VcpuNr,
         thread: crate::ids::ThreadNr,
     ) -> Sim {
-        let now = host.clock.now();
+        let now = host.now();
         let vm = self.cpus[vcpu].vm;
         if stretch::series_goes_on(self, host, vm, thread) {
             self.cpus[vcpu].push(Micro::Passes(thread));
             return Ok(());
         }
-        let measuring = host.out.books.measuring();
+        let measuring = host.out().measuring();
         let machine_vm = &mut self.vms[vm];
-        let meter = &mut host.out.stats.meters[machine_vm.meter];
+        let meter = &mut host.stats_mut().meters[machine_vm.meter];
         let t = &mut machine_vm.kernel.threads[thread];
         let reply = core::mem::take(&mut t.reply);
         let op = t.program.next(reply, now, &mut |record| {
@@ -245,10 +245,10 @@ impl Guests {
         op: Op,
     ) {
         let syscall = Micro::Run {
-            ns: u64::from(host.costs.guest_syscall_ns / 2),
+            ns: u64::from(host.costs().guest_syscall_ns / 2),
             kernel: true,
         };
-        let now = host.clock.now();
+        let now = host.now();
         // The doorbell of an assigned device is mapped: a write to it does not leave the guest.
         let assigned = self.vms[self.cpus[vcpu].vm].cfg.assigned_device;
         let g = &mut self.cpus[vcpu];

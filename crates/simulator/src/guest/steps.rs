@@ -43,7 +43,7 @@ impl Steps {
         self.list.clear();
     }
 
-    /// These steps instead of what is there.
+    /// Replaces all steps.
     pub(crate) fn replace<const N: usize>(&mut self, steps: [Micro; N]) {
         self.list.clear();
         self.make_room(N);

@@ -38,7 +38,7 @@ pub(crate) struct PassStretch {
     /// What passes before the first one, in ns of work.
     lead_ns: u32,
     /// The lead is the end of the pass before, which gives a count.
-    gives: bool,
+    wakes_first: bool,
 }
 
 /// A series of passes that a thread is at.
@@ -106,7 +106,7 @@ fn extend_section(
         _ => 0,
     };
     g.stretch = Stretch::Section { lock, until_ns: ns };
-    ns + u64::from(host.costs.locked_own_ns) + after_ns
+    ns + u64::from(host.costs().locked_own_ns) + after_ns
 }
 
 /// The vCPU's thread goes on with its series, after `lead_ns`: with passes that find counts and
@@ -116,7 +116,7 @@ fn extend_passes(
     host: &mut Host<'_>,
     vcpu: VcpuNr,
     lead_ns: u64,
-    gives: bool,
+    wakes_first: bool,
 ) -> u64 {
     let v = &mut guests.cpus[vcpu];
     let (vcpus, kernel) = (guests.vms[v.vm].vcpus, &mut guests.vms[v.vm].kernel);
@@ -124,34 +124,34 @@ fn extend_passes(
     let Some(series) = thread.and_then(|thread| thread.series.as_mut()) else {
         return lead_ns;
     };
-    let (what, begun) = (series.what, series.begun);
-    let each = what.ns + u64::from(host.costs.guest_syscall_ns);
+    let (passes, begun) = (series.what, series.begun);
+    let pass_ns = passes.ns + u64::from(host.costs().guest_syscall_ns);
     let Ok(lead) = u32::try_from(lead_ns) else {
         return lead_ns;
     };
-    if each == 0 || (gives && !is_quiet(&kernel.queues, &what, begun - 1)) {
+    if pass_ns == 0 || (wakes_first && !is_quiet(&kernel.queues, &passes, begun - 1)) {
         return lead_ns;
     }
-    let maximum = (what.passes - begun).min(MOST_PASSES);
-    let n = kernel.queues.take_passes(&what, begun, maximum);
+    let maximum = (passes.passes - begun).min(MOST_PASSES);
+    let n = kernel.queues.take_passes(&passes, begun, maximum);
     if n == 0 {
         return lead_ns;
     }
     series.begun += n;
-    let finished = core::mem::replace(&mut series.open, true) && !gives;
-    kernel.passing.begin(v.index, vcpus, &what);
+    let finished = core::mem::replace(&mut series.open, true) && !wakes_first;
+    kernel.passing.begin(v.index, vcpus, &passes);
     let g = &mut *v;
-    if gives {
+    if wakes_first {
         g.base.pop_front();
     }
     g.stretch = Stretch::Passes(PassStretch {
         n,
         lead_ns: lead,
-        gives,
+        wakes_first,
     });
     let vm = v.vm;
-    passes_over(guests, host, vm, &what, u32::from(finished));
-    lead_ns + each * u64::from(n)
+    passes_over(guests, host, vm, &passes, u32::from(finished));
+    lead_ns + pass_ns * u64::from(n)
 }
 
 /// The thread's next passes: as many in one stretch as can be, else one, step by step. Whether
@@ -176,7 +176,7 @@ pub(crate) fn run_passes(
         && series.begun < series.what.passes
     {
         let (take, give) = series.what.pass(series.begun);
-        let ns = series.what.ns + u64::from(host.costs.guest_syscall_ns);
+        let ns = series.what.ns + u64::from(host.costs().guest_syscall_ns);
         series.begun += 1;
         series.open = true;
         debug_assert!(v.in_irq.is_none() && v.base.front().is_none());
@@ -198,19 +198,19 @@ pub(crate) fn series_goes_on(
     let Some(series) = &mut t.series else {
         return false;
     };
-    let (what, begun) = (series.what, series.begun);
+    let (passes, begun) = (series.what, series.begun);
     let finished = core::mem::take(&mut series.open);
-    if begun == what.passes {
+    if begun == passes.passes {
         t.series = None;
     }
-    passes_over(guests, host, vm, &what, u32::from(finished));
-    begun < what.passes
+    passes_over(guests, host, vm, &passes, u32::from(finished));
+    begun < passes.passes
 }
 
 /// So many passes are over: if they count, they are operations done.
 fn passes_over(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, passes: &Passes, n: u32) {
-    if passes.counts && n > 0 && host.out.books.measuring() {
-        host.out.stats.meters[guests.vms[vm].meter].record(Record::Done(n.into()));
+    if passes.counts && n > 0 && host.out().measuring() {
+        host.stats_mut().meters[guests.vms[vm].meter].record(Record::Done(n.into()));
     }
 }
 
@@ -241,7 +241,7 @@ fn settle_section(
     ns: u64,
     remaining: u64,
 ) -> u64 {
-    let own_ns = u64::from(host.costs.locked_own_ns);
+    let own_ns = u64::from(host.costs().locked_own_ns);
     let v = &mut guests.cpus[vcpu];
     let run = |ns| Micro::Run { ns, kernel: true };
     let elapsed = ns - remaining;
@@ -270,7 +270,11 @@ fn settle_passes(
     ns: u64,
     remaining: u64,
 ) -> u64 {
-    let PassStretch { n, lead_ns, gives } = stretch;
+    let PassStretch {
+        n,
+        lead_ns,
+        wakes_first,
+    } = stretch;
     let lead = u64::from(lead_ns);
     let v = &mut guests.cpus[vcpu];
     let kernel = &mut guests.vms[v.vm].kernel;
@@ -286,26 +290,26 @@ fn settle_passes(
     if elapsed < lead {
         queues.give_back(&passes, first, n);
         series.begun = first;
-        series.open = gives;
-        if gives {
+        series.open = wakes_first;
+        if wakes_first {
             let (_, give) = passes.pass(first - 1);
             v.push_next(Micro::Wake(give, 1));
         }
         return lead - elapsed;
     }
-    let each = (ns - lead) / u64::from(n);
+    let pass_ns = (ns - lead) / u64::from(n);
     // The last one ends with the stretch: what it gives is a step of its own.
-    let complete = (((elapsed - lead) / each) as u32).min(n - 1);
+    let complete = (((elapsed - lead) / pass_ns) as u32).min(n - 1);
     series.begun = first + complete + 1;
-    let given = first - u32::from(gives)..first + complete;
-    let count = given.len() as u32;
-    queues.give_passes(&passes, given.start, count);
+    let woken = first - u32::from(wakes_first)..first + complete;
+    let count = woken.len() as u32;
+    queues.give_passes(&passes, woken.start, count);
     queues.give_back(&passes, first + complete + 1, n - complete - 1);
     let (_, give) = passes.pass(first + complete);
     v.push_next(Micro::Wake(give, 1));
     let vm = v.vm;
     passes_over(guests, host, vm, &passes, count);
-    lead + each * u64::from(complete + 1) - elapsed
+    lead + pass_ns * u64::from(complete + 1) - elapsed
 }
 
 /// Another vCPU reads what a stretch touches: what should have happened by now has, and the rest
@@ -348,8 +352,10 @@ fn passes_touch(guests: &Guests, vcpu: VcpuNr, queue: QueueId) -> bool {
     let threads = &guests.vms[v.vm].kernel.threads;
     let series = v.current.and_then(|thread| threads[thread].series);
     match (v.stretch, series) {
-        (Stretch::Passes(PassStretch { n, gives, .. }), Some(series)) => {
-            series.what.touch(n + u32::from(gives), series.begun, queue)
+        (Stretch::Passes(PassStretch { n, wakes_first, .. }), Some(series)) => {
+            series
+                .what
+                .touch(n + u32::from(wakes_first), series.begun, queue)
         }
         _ => false,
     }

@@ -11,7 +11,7 @@ use crate::kvm::Exit;
 
 /// The current thread sleeps until `at`.
 pub(crate) fn sleep(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, wake_ns: u64) -> Sim {
-    if wake_ns <= host.clock.now() {
+    if wake_ns <= host.now() {
         return Ok(());
     }
     let g = &mut guests.cpus[vcpu];
@@ -39,7 +39,7 @@ fn next_expiry(guests: &Guests, vcpu: VcpuNr) -> Option<u64> {
 /// Programs the LAPIC timer if that must fire at another time than it will.
 pub(crate) fn program(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     let want = next_expiry(guests, vcpu);
-    let now = host.clock.now();
+    let now = host.now();
     let g = &mut guests.cpus[vcpu];
     if g.programmed.get() == want {
         return;
@@ -51,7 +51,7 @@ pub(crate) fn program(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
 
 /// The timer interrupt: wakes threads that have slept enough, and ticks.
 pub(crate) fn expire(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
-    let now = host.clock.now();
+    let now = host.now();
     guests.cpus[vcpu].programmed = At::NEVER;
     while let Some(&(time, thread)) = guests.cpus[vcpu].sleepers.last() {
         if time > now {
@@ -78,12 +78,12 @@ fn tick(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
     let kernel = &mut guests.vms[vm].kernel;
     let tick = kernel.tick_ns;
     let rq = RqId::nth(index);
-    let next = (host.clock.now() / tick + 1) * tick;
+    let next = (host.now() / tick + 1) * tick;
     if !idle {
         let actions = kernel.fair.tick(rq, clock)?;
         guests.request_resched(host, vcpu, actions.resched);
     }
-    let cost = u64::from(host.costs.tick_ns);
+    let cost = u64::from(host.costs().tick_ns);
     let g = &mut guests.cpus[vcpu];
     g.tick_at = At::ns(next);
     g.push(Micro::Run {
@@ -96,7 +96,8 @@ fn tick(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
 /// A vCPU with a thread to run has a tick.
 pub(crate) fn start_tick(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) {
     let tick = guests.vms[guests.cpus[vcpu].vm].kernel.tick_ns;
-    let next = (host.clock.now() / tick + 1) * tick;
+    // Ticks of all vCPUs are on one grid, as without `skew_tick`.
+    let next = (host.now() / tick + 1) * tick;
     let g = &mut guests.cpus[vcpu];
     if !g.tick_at.is_some() {
         g.tick_at = At::ns(next);

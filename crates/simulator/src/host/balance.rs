@@ -210,16 +210,16 @@ fn pull(host: &mut Host<'_>, cpu: CpuNr, level: Level, newidle: bool, waker: Cpu
         host.cpus[cpu].balance.failed[n] = 0;
         return Ok(false);
     };
-    let (own, theirs) = (host.cpus[cpu].runnable, host.cpus[source].runnable);
+    let (local, remote) = (host.cpus[cpu].runnable, host.cpus[source].runnable);
     // A difference of one only moves the imbalance.
-    if theirs < own + 2 {
+    if remote < local + 2 {
         return Ok(false);
     }
     // `detach_tasks` stops after the first task for a newly idle CPU, which then can run it.
     let maximum = if newidle {
         1
     } else {
-        ((theirs - own) / 2).clamp(1, MOST_AT_ONCE)
+        ((remote - local) / 2).clamp(1, MOST_AT_ONCE)
     };
     let warm = level == Level::Smt || host.cpus[cpu].balance.failed[n] > NICE_TRIES;
     let mut pulled = false;

@@ -179,9 +179,9 @@ pub(crate) fn return_runtime(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> S
 pub(crate) fn distribute_slack(host: &mut Host<'_>, limit: u32) -> Sim {
     let n = limit as usize;
     host.bandwidths[n].slack_armed = false;
-    let by = host.bandwidths[n].throttled.first().copied();
-    match by {
-        Some(by) if host.bandwidths[n].pool_ns > 0 => distribute(host, n, by),
+    let first = host.bandwidths[n].throttled.first().copied();
+    match first {
+        Some(first) if host.bandwidths[n].pool_ns > 0 => distribute(host, n, first),
         _ => Ok(()),
     }
 }
@@ -280,9 +280,12 @@ pub(crate) fn violation(host: &Host<'_>) -> Option<String> {
                 return Some(format!("limit {n} on CPU {cpu}: {local:?}"));
             }
         }
-        let given: i64 = b.local.iter().map(|local| local.left_ns.max(0)).sum();
-        if b.pool_ns < 0 || given > b.local.len() as i64 * SLICE_NS {
-            return Some(format!("limit {n}: {given} ns given, {} left", b.pool_ns));
+        let assigned: i64 = b.local.iter().map(|local| local.left_ns.max(0)).sum();
+        if b.pool_ns < 0 || assigned > b.local.len() as i64 * SLICE_NS {
+            return Some(format!(
+                "limit {n}: {assigned} ns given, {} left",
+                b.pool_ns
+            ));
         }
     }
     None

@@ -17,7 +17,6 @@ use crate::fault::{Fault, Sim};
 use crate::ids::{CpuNr, Table, TaskNr, VcpuNr};
 use crate::machine::Checks;
 use crate::sink::Sink;
-use crate::stats::Meter;
 use crate::workload;
 
 /// The host's fair class, without tasks.
@@ -65,116 +64,10 @@ impl<'a> Host<'a> {
             xen: crate::xen::Xen::new(cfg)?,
             checks: Checks::new(cfg!(debug_assertions)),
         };
-        host.add_cpus(cpus)?;
+        add_cpus(&mut host, cpus)?;
         hrtimer::begin_views(&mut host);
-        host.start_remote_ticks();
+        start_remote_ticks(&mut host);
         Ok(host)
-    }
-
-    fn add_cpus(&mut self, cpus: u32) -> Sim {
-        for n in 0..cpus {
-            let rq = self.fair.create_rq(self.cfg.knobs.sched.pick)?;
-            let cpu = CpuNr(n);
-            let timer = self.clock.slot(EngineEvent::Phase(cpu));
-            let clock_event = self.clock.slot(EngineEvent::ClockEvent(cpu));
-            let tick = self.timers.add(Hrtimer::new(Callback::Tick));
-            let hrtick = self.timers.add(Hrtimer::new(Callback::Hrtick));
-            let host = &self.cfg.knobs.host;
-            let full = host.nohz_full.contains(&n);
-            self.cpus.add(Cpu {
-                rq,
-                tid: Tid::IDLE,
-                phase: Phase::Idle,
-                timer,
-                debt_ns: 0,
-                pending: Irq::default(),
-                irqs_off: false,
-                l1d_unsafe: false,
-                preempt_off: false,
-                resched: Resched::None,
-                current: None,
-                warm: None,
-                idle: super::idle::IdleCpu::default(),
-                hrtimers: VecDeque::new(),
-                clock_event,
-                tick,
-                hrtick,
-                devices: Vec::new(),
-                runnable: 0,
-                icr_idle_at: 0,
-                slow: false,
-                charged_ns: 0,
-                balance: super::balance::Balance::default(),
-                housekeeping: !full,
-                isolated: host.isolcpus.contains(&n),
-            });
-        }
-        Ok(())
-    }
-
-    fn start_remote_ticks(&mut self) {
-        for cpu in self
-            .cpus
-            .numbers()
-            .filter(|&cpu| !self.cpus[cpu].housekeeping)
-            .collect::<Vec<_>>()
-        {
-            let time = super::tick::REMOTE_TICK_NS + u64::from(cpu.0);
-            self.clock.post(time, Message::RemoteTick { cpu });
-        }
-    }
-
-    /// Where an unpinned task may run: not on CPUs of `isolcpus`.
-    pub(crate) fn unpinned(&self) -> CpuSet {
-        let isolated = &self.cfg.knobs.host.isolcpus;
-        let rest = (0..self.cpus.len() as u32).filter(|cpu| !isolated.contains(cpu));
-        let rest: Vec<u32> = rest.collect();
-        if isolated.is_empty() || rest.is_empty() {
-            return CpuSet::ALL;
-        }
-        CpuSet::of(&rest)
-    }
-
-    /// A task of the host; its body is a vCPU that does not exist until it gets another.
-    pub(crate) fn add_task(
-        &mut self,
-        name: &str,
-        group: Option<GroupId>,
-        nice: i8,
-        allowed: CpuSet,
-        process: Option<Tid>,
-    ) -> Sim<TaskNr> {
-        let attr = Attr {
-            nice,
-            ..Attr::default()
-        };
-        let fair = self.fair.create_task(attr, group)?;
-        let tid = self.next_tid();
-        let name = self.out.name_task(name, process.unwrap_or(tid));
-        let cpu = allowed.first();
-        let task = self.tasks.add(Task {
-            tid,
-            name,
-            fair,
-            allowed,
-            cpu,
-            state: TaskState::Blocked,
-            moved_ns: 0,
-            limit: NO_LIMIT,
-            left_ns: 0,
-            body: Body::Vcpu(VcpuNr(u32::MAX)),
-            kept: false,
-            goes_to: NOWHERE,
-            prio: 120 + i16::from(nice),
-            books: TaskBooks::default(),
-            poll_phase_ns: NO_POLL,
-            polls: 0,
-        });
-        if self.by_slot.len() <= fair.slot() {
-            self.by_slot.resize(fair.slot() + 1, task);
-        }
-        self.by_slot[fair.slot()] = task;
-        Ok(task)
     }
 
     /// The thread id of the task that is added next.
@@ -191,22 +84,128 @@ impl<'a> Host<'a> {
         let least = cpus.min_by_key(|&cpu| self.cpus[cpu].runnable);
         least.unwrap_or_else(|| allowed.first())
     }
+}
 
-    /// Emits the names and processes of all tasks.
-    pub(crate) fn introduce(&mut self) {
-        let processes = self.out.begin(self.cpus.len() as u32);
-        if !self.out.tracing() {
-            return;
-        }
-        for (task, process) in self.tasks.numbers().zip(processes) {
-            let t = &self.tasks[task];
-            let kind = stealtime_events::Kind::Task {
-                tid: t.tid,
-                process,
-                name: t.name,
-            };
-            self.emit(CpuNr(0), kind);
-        }
+fn add_cpus(host: &mut Host<'_>, cpus: u32) -> Sim {
+    for n in 0..cpus {
+        let rq = host.fair.create_rq(host.cfg.knobs.sched.pick)?;
+        let cpu = CpuNr(n);
+        let timer = host.clock.slot(EngineEvent::Phase(cpu));
+        let clock_event = host.clock.slot(EngineEvent::ClockEvent(cpu));
+        let tick = host.timers.add(Hrtimer::new(Callback::Tick));
+        let hrtick = host.timers.add(Hrtimer::new(Callback::Hrtick));
+        let knobs = &host.cfg.knobs.host;
+        let full = knobs.nohz_full.contains(&n);
+        host.cpus.add(Cpu {
+            rq,
+            tid: Tid::IDLE,
+            phase: Phase::Idle,
+            timer,
+            debt_ns: 0,
+            pending: Irq::default(),
+            irqs_off: false,
+            l1d_unsafe: false,
+            preempt_off: false,
+            resched: Resched::None,
+            current: None,
+            warm: None,
+            idle: super::idle::IdleCpu::default(),
+            hrtimers: VecDeque::new(),
+            clock_event,
+            tick,
+            hrtick,
+            devices: Vec::new(),
+            runnable: 0,
+            icr_idle_at: 0,
+            slow: false,
+            charged_ns: 0,
+            balance: super::balance::Balance::default(),
+            housekeeping: !full,
+            isolated: knobs.isolcpus.contains(&n),
+        });
+    }
+    Ok(())
+}
+
+fn start_remote_ticks(host: &mut Host<'_>) {
+    for cpu in host
+        .cpus
+        .numbers()
+        .filter(|&cpu| !host.cpus[cpu].housekeeping)
+        .collect::<Vec<_>>()
+    {
+        let time = super::tick::REMOTE_TICK_NS + u64::from(cpu.0);
+        host.clock.post(time, Message::RemoteTick { cpu });
+    }
+}
+
+/// Where an unpinned task may run: not on CPUs of `isolcpus`.
+pub(crate) fn unpinned(host: &Host<'_>) -> CpuSet {
+    let isolated = &host.cfg.knobs.host.isolcpus;
+    let rest = (0..host.cpus.len() as u32).filter(|cpu| !isolated.contains(cpu));
+    let rest: Vec<u32> = rest.collect();
+    if isolated.is_empty() || rest.is_empty() {
+        return CpuSet::ALL;
+    }
+    CpuSet::of(&rest)
+}
+
+/// A task of the host; its body is a vCPU that does not exist until it gets another.
+pub(crate) fn add_task(
+    host: &mut Host<'_>,
+    name: &str,
+    group: Option<GroupId>,
+    nice: i8,
+    allowed: CpuSet,
+    process: Option<Tid>,
+) -> Sim<TaskNr> {
+    let attr = Attr {
+        nice,
+        ..Attr::default()
+    };
+    let fair = host.fair.create_task(attr, group)?;
+    let tid = host.next_tid();
+    let name = host.out.name_task(name, process.unwrap_or(tid));
+    let cpu = allowed.first();
+    let task = host.tasks.add(Task {
+        tid,
+        name,
+        fair,
+        allowed,
+        cpu,
+        state: TaskState::Blocked,
+        moved_ns: 0,
+        limit: NO_LIMIT,
+        left_ns: 0,
+        body: Body::Vcpu(VcpuNr(u32::MAX)),
+        kept: false,
+        goes_to: NOWHERE,
+        prio: 120 + i16::from(nice),
+        books: TaskBooks::default(),
+        poll_phase_ns: NO_POLL,
+        polls: 0,
+    });
+    if host.by_slot.len() <= fair.slot() {
+        host.by_slot.resize(fair.slot() + 1, task);
+    }
+    host.by_slot[fair.slot()] = task;
+    Ok(task)
+}
+
+/// Emits the names and processes of all tasks.
+pub(crate) fn introduce(host: &mut Host<'_>) {
+    let processes = host.out.begin(host.cpus.len() as u32);
+    if !host.out.tracing() {
+        return;
+    }
+    for (task, process) in host.tasks.numbers().zip(processes) {
+        let t = &host.tasks[task];
+        let kind = stealtime_events::Kind::Task {
+            tid: t.tid,
+            process,
+            name: t.name,
+        };
+        host.emit(CpuNr(0), kind);
     }
 }
 
@@ -214,17 +213,16 @@ impl<'a> Host<'a> {
 pub(crate) fn add_tasks(host: &mut Host<'_>) -> Sim {
     let tasks = host.cfg.host.tasks.clone();
     for config in &tasks {
-        let meter = host.out.stats.meters.len();
-        host.out.stats.meters.push(Meter::named(&config.name));
+        let meter = host.out.add_meter(&config.name);
         for k in 0..config.count {
             let random = host.streams.named(&format!("task/{}/{k}", config.name));
             let program = workload::host_program(&config.workload, random, k)?;
             let allowed = if config.cpus.is_empty() {
-                host.unpinned()
+                unpinned(host)
             } else {
                 CpuSet::of(&config.cpus)
             };
-            let task = host.add_task(&config.name, None, config.nice, allowed, None)?;
+            let task = add_task(host, &config.name, None, config.nice, allowed, None)?;
             let sleep = task::sleep_timer(host, task);
             host.tasks[task].body = Body::Host(Box::new(HostTask {
                 program,

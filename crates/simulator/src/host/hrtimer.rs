@@ -204,13 +204,13 @@ fn unqueue(host: &mut Host<'_>, timer: TimerNr) {
     }
 }
 
-fn enqueue(host: &mut Host<'_>, timer: TimerNr, cpu: CpuNr, at: u64) {
-    if !At::ns(at).is_some() {
+fn enqueue(host: &mut Host<'_>, timer: TimerNr, cpu: CpuNr, expires_ns: u64) {
+    if !At::ns(expires_ns).is_some() {
         // The last time of all is none: it never expires.
         return;
     }
     let t = &mut host.timers[timer];
-    (t.cpu, t.expires) = (cpu, At::ns(at));
+    (t.cpu, t.expires) = (cpu, At::ns(expires_ns));
     host.out.stats.timers_started += 1;
     let list = &mut host.cpus[cpu].hrtimers;
     if list.len() == list.capacity() {
@@ -218,8 +218,11 @@ fn enqueue(host: &mut Host<'_>, timer: TimerNr, cpu: CpuNr, at: u64) {
         list.reserve_exact(list.len().max(2));
     }
     // Most expire after all others.
-    let predecessor = list.iter().rev().position(|t| t.0 <= at);
-    list.insert(predecessor.map_or(0, |n| list.len() - n), (at, timer));
+    let predecessor = list.iter().rev().position(|t| t.0 <= expires_ns);
+    list.insert(
+        predecessor.map_or(0, |n| list.len() - n),
+        (expires_ns, timer),
+    );
     program(host, cpu);
     if host.out.tracing() {
         let (hrtimer, function) = (address(timer), function(host, timer));
@@ -227,7 +230,7 @@ fn enqueue(host: &mut Host<'_>, timer: TimerNr, cpu: CpuNr, at: u64) {
             cpu,
             Kind::HrtimerStart {
                 hrtimer,
-                expires_ns: at,
+                expires_ns,
                 function,
             },
         );

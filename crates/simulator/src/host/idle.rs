@@ -17,7 +17,7 @@ pub(crate) struct IdleCpu {
     pub(crate) since_ns: u64,
     governor: Governor,
     /// When a write to the line that it watches reaches it.
-    pub(crate) told_at: Option<u64>,
+    pub(crate) notified_at: Option<u64>,
 }
 
 /// Nothing to run: the governor picks a state, and the tick stops if it would come in between.
@@ -34,7 +34,7 @@ pub(crate) fn enter(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     c.debt_ns = 0;
     c.idle.state = state;
     c.idle.since_ns = now;
-    c.idle.told_at = None;
+    c.idle.notified_at = None;
     c.balance.idles(now);
     hrtimer::note_idle(host, cpu, true);
     if !host.cpus[cpu].pending.is_empty() || !xen::idle_enter(host, cpu) {
@@ -92,8 +92,8 @@ pub(crate) fn exit_ns(host: &Host<'_>, cpu: CpuNr) -> u64 {
 /// The time from a wakeup on an idle CPU until it switches, as recorded.
 fn recorded_exit_ns(host: &Host<'_>, cpu: CpuNr) -> Option<u64> {
     let scripts = &host.cfg.scripts;
-    let late = |of| Late::on(of, cpu, host.clock.now());
-    let notified = host.cpus[cpu].idle.told_at;
+    let late = |recorded| Late::on(recorded, cpu, host.clock.now());
+    let notified = host.cpus[cpu].idle.notified_at;
     let called = notified.and_then(|_| late(&scripts.idle_called));
     called.or_else(|| late(&scripts.idle_late))
 }
@@ -134,7 +134,7 @@ pub(crate) fn kick(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) -> Sim {
         return leave(host, cpu);
     }
     // One store is enough: the flag stays set until the CPU looks.
-    if host.cpus[cpu].idle.told_at.is_some() {
+    if host.cpus[cpu].idle.notified_at.is_some() {
         return Ok(());
     }
     // HLT does not watch a line, so `TIF_POLLING_NRFLAG` is clear and an interrupt must be sent.
@@ -149,7 +149,7 @@ pub(crate) fn kick(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) -> Sim {
 /// `sender` writes to the line that the idle `cpu` watches.
 pub(crate) fn write_flag(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) {
     let time = host.clock.now() + host.cpus[sender].debt_ns + u64::from(host.costs.cache_line_ns);
-    let notified = &mut host.cpus[cpu].idle.told_at;
+    let notified = &mut host.cpus[cpu].idle.notified_at;
     // Of two stores the earlier one wakes it.
     *notified = Some(notified.map_or(time, |previous| previous.min(time)));
     host.clock.post(time, Message::FlagWritten { cpu });

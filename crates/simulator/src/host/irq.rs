@@ -90,8 +90,8 @@ pub(crate) fn send_ipi(host: &mut Host<'_>, sender: CpuNr, target: CpuNr, irq: I
 /// In xAPIC mode the ICR may be written again only when the last target has accepted
 /// (`safe_apic_wait_icr_idle`). A target in a deep state accepts when it wakes. A target that was
 /// woken before by a store to the line that it monitors is on its way already.
-fn wait_icr_idle(host: &mut Host<'_>, sender: CpuNr, to: CpuNr) {
-    let (now, flight) = (host.clock.now(), flight_ns(host, sender, to));
+fn wait_icr_idle(host: &mut Host<'_>, sender: CpuNr, receiver: CpuNr) {
+    let (now, flight) = (host.clock.now(), flight_ns(host, sender, receiver));
     let cost = u64::from(host.costs.icr_xapic_ns);
     let c = &mut host.cpus[sender];
     // The sender's debt passes before it writes, so only the rest of the wait is paid.
@@ -99,14 +99,14 @@ fn wait_icr_idle(host: &mut Host<'_>, sender: CpuNr, to: CpuNr) {
     c.debt_ns += wait + cost;
     let arrives = now + c.debt_ns + flight;
     host.out.stats.icr_wait_ns += wait;
-    let target = &host.cpus[to];
+    let target = &host.cpus[receiver];
     let awake = match target.phase {
         Phase::Idle => {
             let flag_at = target
                 .idle
-                .told_at
+                .notified_at
                 .map_or(arrives, |time| time.min(arrives));
-            flag_at + idle::exit_ns(host, to)
+            flag_at + idle::exit_ns(host, receiver)
         }
         Phase::IdleExit => host.clock.when(target.timer).unwrap_or(arrives),
         _ => arrives,

@@ -8,6 +8,8 @@
 //! The host knows neither guests nor scripts: [`Machine`](crate::machine::Machine) calls both, and
 //! applies what a CPU does next ([`Flow`]).
 
+#[cfg(test)]
+mod access_tests;
 pub(crate) mod balance;
 pub(crate) mod bandwidth;
 pub(crate) mod build;
@@ -28,7 +30,7 @@ pub(crate) mod tick;
 pub(crate) mod worker;
 
 use stealtime_events::Kind;
-use stealtime_hypervisor::fair::{Fair, Resched};
+use stealtime_hypervisor::fair::{Fair, GroupId, Resched};
 
 pub(crate) use clock::{Clock, EngineEvent, MOST_AT_ONCE, MessageNr};
 pub(crate) use cpu::{Cpu, Flow, Phase, Resume};
@@ -39,22 +41,23 @@ pub(crate) use output::Output;
 pub(crate) use task::{Body, CpuSet, HostTask, Task, TaskState};
 pub(crate) use worker::{MAIN_LOOP_PERIOD_NS, MAIN_LOOP_WORK_NS, Worker, Workers};
 
-use crate::config::{Config, Costs};
+use crate::config::{Config, Costs, VmConfig};
 use crate::engine::Streams;
 use crate::fault::{Fault, Sim};
-use crate::ids::{CpuNr, Table, TaskNr, TimerNr};
+use crate::ids::{CpuNr, Number, Table, TaskNr, TimerNr, VmNr};
 use crate::machine::Checks;
 use crate::scale::{mul_div, mul_div_ceil};
 use crate::script::ScriptTask;
+use crate::stats::{Mechanisms, Stats};
 use crate::xen::Xen;
 
 /// A host, at some instant.
 pub(crate) struct Host<'a> {
-    pub(crate) clock: Clock,
-    pub(crate) out: Output<'a>,
-    pub(crate) cfg: Config,
-    pub(crate) costs: Costs,
-    pub(crate) streams: Streams,
+    clock: Clock,
+    out: Output<'a>,
+    cfg: Config,
+    costs: Costs,
+    streams: Streams,
     cpus: Table<CpuNr, Cpu>,
     domains: domain::Domains,
     /// What the placement of timers looks at; empty without isolated CPUs.
@@ -65,17 +68,17 @@ pub(crate) struct Host<'a> {
     next_idle_balance: u64,
     /// How long that is put off, in ns: longer while nothing can be moved.
     idle_balance_ns: u64,
-    pub(crate) fair: Fair,
+    fair: Fair,
     tasks: Table<TaskNr, Task>,
     /// Limits of groups (`cpu.max`).
     bandwidths: Vec<bandwidth::Bandwidth>,
     /// By VM.
-    pub(crate) workers: Vec<Workers>,
+    workers: Vec<Workers>,
     /// Tasks by the slot of their scheduler id.
     by_slot: Vec<TaskNr>,
-    pub(crate) timers: Table<TimerNr, Hrtimer>,
-    pub(crate) xen: Option<Box<Xen>>,
-    pub(crate) checks: Checks,
+    timers: Table<TimerNr, Hrtimer>,
+    xen: Option<Box<Xen>>,
+    checks: Checks,
 }
 
 impl Host<'_> {
@@ -145,8 +148,130 @@ impl Host<'_> {
     }
 }
 
+/// Time, configuration and counts, which all parts use.
+impl<'a> Host<'a> {
+    /// The time of the run, in ns.
+    #[inline(always)]
+    pub(crate) const fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    #[inline(always)]
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline(always)]
+    pub(crate) const fn clock_mut(&mut self) -> &mut Clock {
+        &mut self.clock
+    }
+
+    /// Lets a message arrive at a time of the run.
+    #[inline]
+    pub(crate) fn post(&mut self, at_ns: u64, message: Message) {
+        self.clock.post(at_ns, message);
+    }
+
+    #[inline(always)]
+    pub(crate) const fn cfg(&self) -> &Config {
+        &self.cfg
+    }
+
+    #[inline(always)]
+    pub(crate) const fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    pub(crate) const fn streams(&self) -> Streams {
+        self.streams
+    }
+
+    /// The configured VMs, which are built once.
+    pub(crate) fn take_vms(&mut self) -> Vec<VmConfig> {
+        core::mem::take(&mut self.cfg.vms)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn out(&self) -> &Output<'a> {
+        &self.out
+    }
+
+    #[inline(always)]
+    pub(crate) const fn out_mut(&mut self) -> &mut Output<'a> {
+        &mut self.out
+    }
+
+    /// Counts of the run. Each part adds to those of its own subject.
+    #[inline(always)]
+    pub(crate) const fn stats_mut(&mut self) -> &mut Stats {
+        self.out.stats_mut()
+    }
+
+    /// The checks, which [`Machine`](crate::machine::Machine) makes.
+    #[inline(always)]
+    pub(crate) const fn checks_mut(&mut self) -> &mut Checks {
+        &mut self.checks
+    }
+
+    /// A check found something.
+    pub(crate) fn fail_check(&mut self, check: &'static str, message: impl FnOnce() -> String) {
+        self.checks.fail(check, message);
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_xen(&self) -> bool {
+        self.xen.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn xen(&self) -> Option<&Xen> {
+        self.xen.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn xen_mut(&mut self) -> Option<&mut Xen> {
+        self.xen.as_deref_mut()
+    }
+
+    /// What a batch of Xen changes and counts.
+    #[inline]
+    pub(crate) fn xen_and_mechanisms(&mut self) -> Option<(&mut Xen, &Mechanisms)> {
+        Some((self.xen.as_deref_mut()?, self.out.mechanisms()))
+    }
+}
+
 /// What the parts above read and change of CPUs and tasks.
 impl Host<'_> {
+    #[inline]
+    pub(crate) const fn fair(&self) -> &Fair {
+        &self.fair
+    }
+
+    /// A cgroup under `parent`; without one under the root.
+    pub(crate) fn create_group(&mut self, parent: Option<GroupId>) -> Sim<GroupId> {
+        Ok(self.fair.create_group(parent)?)
+    }
+
+    /// Sets the shares of a group, at the begin of a run.
+    pub(crate) fn set_shares(&mut self, group: GroupId, shares: u64) -> Sim {
+        Ok(self.fair.set_shares(group, shares, 0)?)
+    }
+
+    #[inline]
+    pub(crate) const fn timers(&self) -> &Table<TimerNr, Hrtimer> {
+        &self.timers
+    }
+
+    /// An hrtimer, not armed.
+    pub(crate) fn add_timer(&mut self, callback: Callback) -> TimerNr {
+        self.timers.add(Hrtimer::new(callback))
+    }
+
+    /// The threads of a VM's process that are no vCPUs.
+    pub(crate) fn workers(&self, vm: VmNr) -> Option<&Workers> {
+        self.workers.get(vm.index())
+    }
+
     #[inline(always)]
     pub(crate) const fn cpus(&self) -> &Table<CpuNr, Cpu> {
         &self.cpus
@@ -155,18 +280,6 @@ impl Host<'_> {
     #[inline(always)]
     pub(crate) const fn tasks(&self) -> &Table<TaskNr, Task> {
         &self.tasks
-    }
-
-    /// Tests break what checks are to find.
-    #[cfg(test)]
-    pub(crate) fn cpus_mut(&mut self) -> &mut Table<CpuNr, Cpu> {
-        &mut self.cpus
-    }
-
-    /// Tests break what checks are to find.
-    #[cfg(test)]
-    pub(crate) fn tasks_mut(&mut self) -> &mut Table<TaskNr, Task> {
-        &mut self.tasks
     }
 
     /// Makes room for so many more tasks and timers.

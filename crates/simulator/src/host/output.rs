@@ -1,12 +1,13 @@
 //! What a run gives out: its events with their names, its counts and its accounts.
 
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
+use stealtime_hypervisor::posted_interrupt::LocalLists;
 
 use super::Cpu;
 use crate::books::Books;
 use crate::ids::CpuNr;
 use crate::sink::{NameList, Sink};
-use crate::stats::Stats;
+use crate::stats::{Mechanisms, Meter, Stats};
 
 /// Names of functions that events refer to.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +25,9 @@ pub(crate) struct Functions {
 /// Each part adds to the counts of its own subject; the accounts keep their own invariants. Events
 /// go to the sink in the order of time.
 pub(crate) struct Output<'a> {
-    pub(crate) stats: Stats,
-    pub(crate) books: Books,
-    pub(crate) functions: Functions,
+    pub(super) stats: Stats,
+    pub(super) books: Books,
+    pub(super) functions: Functions,
     names: NameList,
     /// The processes of tasks, by task, until the sink has them.
     processes: Vec<Tid>,
@@ -61,6 +62,50 @@ impl<'a> Output<'a> {
     #[inline(always)]
     pub(crate) const fn tracing(&self) -> bool {
         self.tracing
+    }
+
+    #[inline(always)]
+    pub(crate) const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    #[inline(always)]
+    pub(super) const fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    /// What the mechanisms count by themselves.
+    #[inline(always)]
+    pub(crate) const fn mechanisms(&self) -> &Mechanisms {
+        &self.stats.mechanisms
+    }
+
+    /// The vCPUs that block on each CPU, for the handler of the posted-interrupt wakeup vector.
+    #[inline(always)]
+    pub(crate) const fn wakeup_lists(&self) -> &LocalLists {
+        &self.stats.lists
+    }
+
+    /// A place for what the workload of a VM or task reports: its index.
+    pub(crate) fn add_meter(&mut self, name: &str) -> usize {
+        self.stats.meters.push(Meter::named(name));
+        self.stats.meters.len() - 1
+    }
+
+    pub(crate) const fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// Whether the warm-up is over.
+    #[inline]
+    pub(crate) fn measuring(&self) -> bool {
+        self.books.measuring()
+    }
+
+    /// The handler of an interrupt on `cpu` is through.
+    #[inline]
+    pub(crate) fn irq_over(&mut self, cpu: CpuNr, now_ns: u64) {
+        self.books.irq(cpu, now_ns, false);
     }
 
     /// The next task has this name and belongs to this process.

@@ -68,9 +68,9 @@ fn poll_seen(host: &mut Host<'_>, task: TaskNr, waker: CpuNr, now: u64) {
             // The loop checks once a turn (`kvm_vcpu_halt`).
             let (turn_ns, phase_ns) = (poll_turn_ns(host), u64::from(t.poll_phase_ns));
             // The line must reach the polling CPU before its next check.
-            let seen = now + u64::from(host.costs.cache_line_ns);
-            let in_turn = (seen + turn_ns - phase_ns) % turn_ns;
-            let time = seen + (turn_ns - in_turn) % turn_ns;
+            let visible = now + u64::from(host.costs.cache_line_ns);
+            let in_turn = (visible + turn_ns - phase_ns) % turn_ns;
+            let time = visible + (turn_ns - in_turn) % turn_ns;
             host.clock.post(time, Message::PollOver { vcpu, turn });
         }
         Body::Script(_) => {

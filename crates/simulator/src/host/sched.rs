@@ -145,7 +145,7 @@ impl Host<'_> {
         if self.tasks[task].state != TaskState::Blocked {
             return Ok(false);
         }
-        // A task whose dequeue is delayed (`DELAY_DEQUEUE`) is still on its queue:
+        // A task with a delayed dequeue (`DELAY_DEQUEUE`) is still on its queue:
         // `ttwu_runnable` wakes it there.
         let delayed = self.fair.delayed_on(self.tasks[task].fair)?;
         let previous = self.tasks[task].cpu;
@@ -279,16 +279,16 @@ impl Host<'_> {
         }
         let rq = self.cpus[cpu].rq;
         let t = &self.tasks[task];
-        let (fair, target_cpu, may) = (t.fair, t.cpu, t.allowed.has(cpu));
+        let (fair, target_cpu, may_run_here) = (t.fair, t.cpu, t.allowed.has(cpu));
         if target_cpu != cpu && self.cpus[target_cpu].current.is_none() {
-            // An idle CPU enqueues itself who is woken there (`ttwu_queue_wakelist`); until then `yield_to`
-            // finds no running task.
+            // An idle CPU enqueues a task that is woken there itself (`ttwu_queue_wakelist`).
+            // Before that `yield_to` finds no running task.
             return Ok(YieldTo::Declined);
         }
         Ok(
             match self
                 .fair
-                .yield_to_pulling(rq, fair, may, self.clock.now())?
+                .yield_to_pulling(rq, fair, may_run_here, self.clock.now())?
             {
                 fair::YieldTo::Yielded { kicked, pulled, .. } => {
                     if pulled.is_some() {

@@ -64,10 +64,10 @@ pub(crate) fn tick_remote(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     if host.cpus[cpu].current.is_none() || !stopped {
         return Ok(());
     }
-    let by = housekeeper(host, cpu).unwrap_or(CpuNr(0));
-    host.charge(by, host.costs.tick_ns);
+    let remote = housekeeper(host, cpu).unwrap_or(CpuNr(0));
+    host.charge(remote, host.costs.tick_ns);
     let actions = host.fair.tick(host.cpus[cpu].rq, host.clock.now())?;
-    host.act(cpu, actions, by)
+    host.act(cpu, actions, remote)
 }
 
 /// The first CPU that does housekeeping, from `near` on; `None` if none does.

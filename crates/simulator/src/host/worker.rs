@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use stealtime_events::Tid;
 use stealtime_hypervisor::fair::GroupId;
 
-use super::{Body, Flow, Host, Message, TaskState, task};
+use super::{Body, Flow, Host, Message, TaskState, build, task};
 use crate::config::VmConfig;
 use crate::fault::Sim;
 use crate::ids::{CpuNr, TaskNr, ThreadNr, TimerNr, VmNr};
@@ -102,9 +102,9 @@ pub(crate) fn add(
     group: GroupId,
     process: Tid,
 ) -> Sim {
-    let allowed = host.unpinned();
+    let allowed = build::unpinned(host);
     let main = "qemu-system-x86";
-    let main_loop = host.add_task(main, Some(group), 0, allowed.clone(), Some(process))?;
+    let main_loop = build::add_task(host, main, Some(group), 0, allowed.clone(), Some(process))?;
     let sleep = task::sleep_timer(host, main_loop);
     let body = Worker::MainLoop { sleep, done: false };
     host.tasks[main_loop].body = Body::Worker(Box::new(body));
@@ -113,7 +113,7 @@ pub(crate) fn add(
     host.clock
         .post(time, Message::StartWorker { task: main_loop });
     let name = format!("vhost-{}", process.0);
-    let io = host.add_task(&name, Some(group), 0, allowed, Some(process))?;
+    let io = build::add_task(host, &name, Some(group), 0, allowed, Some(process))?;
     let body = Worker::Io {
         vm,
         requests: VecDeque::new(),

@@ -3,8 +3,8 @@
 use stealtime_events::Tid;
 use stealtime_hypervisor::directed_yield::ple::PleWindow;
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
+use stealtime_hypervisor::fair::GroupId;
 use stealtime_hypervisor::fair::weights::shares_of_cpu_weight;
-use stealtime_hypervisor::fair::{Fair, GroupId};
 use stealtime_hypervisor::halt_poll::HaltPoll;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::lapic::Lapic;
@@ -16,11 +16,10 @@ use crate::books::{Answers, RunningBooks};
 use crate::config::{ConfigError, Pinning, VmConfig};
 use crate::fault::Sim;
 use crate::guest::{Guest, GuestBuilder, Guests, VmSettings};
-use crate::host::{Body, Callback, CpuSet, Host, Hrtimer, bandwidth, task, worker};
+use crate::host::{Body, Callback, CpuSet, Host, bandwidth, build as host_build, task, worker};
 use crate::ids::{Number, TaskNr, VcpuNr, VmNr};
 use crate::machine::Recipe;
 use crate::migration::{GuestClock, VmmThread};
-use crate::stats::Meter;
 
 pub(crate) fn add_vms(
     kvm: &mut Kvm,
@@ -29,7 +28,7 @@ pub(crate) fn add_vms(
     recipe: Recipe<'_>,
 ) -> Sim {
     // Each VM keeps its own.
-    let vms = core::mem::take(&mut host.cfg.vms);
+    let vms = host.take_vms();
     if vms.is_empty() {
         return Ok(());
     }
@@ -40,16 +39,15 @@ pub(crate) fn add_vms(
     kvm.vms.reserve(vms.len());
     // machine.slice, a scope for each VM and in it, unless configured otherwise, groups for
     // its threads, as libvirt lays them out.
-    let slice = host.fair.create_group(None)?;
+    let slice = host.create_group(None)?;
     for config in &vms {
-        let group = host.fair.create_group(Some(slice))?;
-        host.fair
-            .set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)), 0)?;
+        let group = host.create_group(Some(slice))?;
+        host.set_shares(group, shares_of_cpu_weight(u64::from(config.cpu_weight)))?;
         let limit = config
             .cpu_max_ns
             .map(|(quota, period)| bandwidth::limit(host, group, quota, period));
         let threads = match config.vcpu_cgroups {
-            true => host.fair.create_group(Some(group))?,
+            true => host.create_group(Some(group))?,
             false => group,
         };
         add_vm(kvm, guests, host, config, threads, limit, recipe)?;
@@ -66,21 +64,21 @@ fn add_vm(
     limit: Option<u32>,
     recipe: Recipe<'_>,
 ) -> Sim {
-    let mut builder = GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, host.streams)?;
+    let mut builder =
+        GuestBuilder::new(&config.name, config.vcpus, config.guest.hz, host.streams())?;
     recipe(config, &mut builder)?;
-    let meter = host.out.stats.meters.len();
-    host.out.stats.meters.push(Meter::named(&config.name));
+    let meter = host.out_mut().add_meter(&config.name);
     let first = VcpuNr::from_index(kvm.vcpus.len());
-    let hints = &host.cfg.knobs.kvm.directed_yield.ipi;
+    let hints = &host.cfg().knobs.kvm.directed_yield.ipi;
     let hinted = hints.ipi_tracking_enabled || hints.guest_yield_hint;
     let ipi_contexts = (0..if hinted { config.vcpus } else { 0 })
         .map(|_| IpiContext::new())
         .collect();
-    let ipiv = host.cfg.host.profile.features.ipiv && host.cfg.knobs.kvm.enable_ipiv;
+    let ipiv = host.cfg().host.profile.features.ipiv && host.cfg().knobs.kvm.enable_ipiv;
     let clock = match &config.migration {
         Some(migration) => {
             // Only arm64's reads of the counter trap.
-            let is_arm64 = host.cfg.host.profile.costs.counter_trap_ns != 0;
+            let is_arm64 = host.cfg().host.profile.costs.counter_trap_ns != 0;
             let offset = is_arm64.then_some(config.physical_counter_offset);
             Some(Box::new(GuestClock::new(migration, config.vcpus, offset)?))
         }
@@ -110,22 +108,22 @@ fn add_vm(
     });
     let process = host.next_tid();
     let first = TaskNr::from_index(host.tasks().len());
-    let own_group = |fair: &mut Fair| match config.vcpu_cgroups {
-        true => fair.create_group(Some(group)),
+    let own_group = |host: &mut Host<'_>| match config.vcpu_cgroups {
+        true => host.create_group(Some(group)),
         false => Ok(group),
     };
-    let emulator = own_group(&mut host.fair)?;
+    let emulator = own_group(host)?;
     worker::add(host, vm, config, emulator, process)?;
     let threads = VcpuThreads {
         config,
         process,
         allowed: match &config.pinning {
-            Pinning::None => host.unpinned(),
+            Pinning::None => host_build::unpinned(host),
             pinned => pool(pinned),
         },
     };
     for index in 0..config.vcpus {
-        let own_group_of_vcpu = own_group(&mut host.fair)?;
+        let own_group_of_vcpu = own_group(host)?;
         let task = add_thread(host, &threads, index, own_group_of_vcpu)?;
         add_vcpu(kvm, guests, host, vm, index, task)?;
     }
@@ -134,7 +132,8 @@ fn add_vm(
     }
     if let Some(migration) = &config.migration {
         let allowed = pool(&config.pinning);
-        let task = host.add_task(
+        let task = host_build::add_task(
+            host,
             &format!("{}/vmm", config.name),
             Some(emulator),
             config.nice,
@@ -173,7 +172,8 @@ fn add_thread(
         Pinning::None | Pinning::Pool(_) => threads.allowed.clone(),
     };
     let name = format!("CPU {index}/KVM");
-    host.add_task(
+    host_build::add_task(
+        host,
         &name,
         Some(group),
         threads.config.nice,
@@ -190,7 +190,7 @@ fn add_vcpu(
     index: u32,
     task: TaskNr,
 ) -> Sim {
-    let (hw, knobs) = (host.cfg.host.profile.features, &host.cfg.knobs.kvm);
+    let (hw, knobs) = (host.cfg().host.profile.features, &host.cfg().knobs.kvm);
     let apicv = hw.apicv && knobs.enable_apicv;
     let id = VcpuNr::from_index(kvm.vcpus.len());
     let capabilities = Capabilities {
@@ -202,7 +202,7 @@ fn add_vcpu(
     };
     let posted = PostedVcpu::new(id.0, capabilities, knobs.suppress_notification);
     let tsc =
-        GuestTsc::new(host.costs.tsc_khz, GuestTsc::NEUTRAL, 0).map_err(|error| ConfigError {
+        GuestTsc::new(host.costs().tsc_khz, GuestTsc::NEUTRAL, 0).map_err(|error| ConfigError {
             key: "profile.costs.tsc_khz".to_owned(),
             problem: error.to_string(),
         })?;
@@ -220,7 +220,7 @@ fn add_vcpu(
     // Nothing is armed yet, so that there is nothing to do.
     let _ = timer.write_lvt(lvt);
     let ple = PleWindow::new(&knobs.ple);
-    let hrtimer = host.timers.add(Hrtimer::new(Callback::LapicTimer(id)));
+    let hrtimer = host.add_timer(Callback::LapicTimer(id));
     let vcpu = guests.add_cpu(vm, index, task);
     kvm.vcpus.add(Vcpu {
         vm,

@@ -66,27 +66,27 @@ fn deliver_ipi(
     cpu: CpuNr,
     sender: VcpuNr,
     vector: u8,
-    to: IpiTo,
+    destination: IpiTo,
 ) -> Sim<Option<Flow>> {
-    host.out.stats.guest_ipis += 1;
-    if host.xen.is_some() {
-        xen_ipi::send(kvm, guests, host, cpu, sender, vector, to)?;
+    host.stats_mut().guest_ipis += 1;
+    if host.is_xen() {
+        xen_ipi::send(kvm, guests, host, cpu, sender, vector, destination)?;
         return Ok(Some(Flow::Wait));
     }
     let v = &kvm.vcpus[sender];
     let (vm, own_index, x2apic) = (v.vm, v.index, guests.vm(v.vm).cfg.guest.x2apic);
-    let (low, dest) = to.icr(vector);
+    let (low, dest) = destination.icr(vector);
     let high = if x2apic { dest } else { dest << 24 };
     let mut delivery = Tracked::new(Some(own_index), low);
     let mut reached = take_reached(kvm, guests, vm);
-    let count = &host.out.stats.mechanisms;
+    let count = host.out().mechanisms();
     let sent = kvm.vms[vm]
         .apics(guests.vm(vm).vcpus, guests.vm(vm).cfg.guest.x2apic)
         .bus
-        .write_icr(own_index as usize, low, high, count, |to, accepted| {
-            delivery.destination(to as u32, i32::from(accepted));
+        .write_icr(own_index as usize, low, high, count, |target, accepted| {
+            delivery.destination(target as u32, i32::from(accepted));
             if accepted {
-                reached.push(to as u32);
+                reached.push(target as u32);
             }
         });
     if let Err(error) = sent {
@@ -107,8 +107,8 @@ fn deliver_pv_ipi(
     vector: u8,
     destination: IpiTo,
 ) -> Sim<Option<Flow>> {
-    host.out.stats.guest_ipis += 1;
-    if host.xen.is_some() {
+    host.stats_mut().guest_ipis += 1;
+    if host.is_xen() {
         xen_ipi::send(kvm, guests, host, cpu, sender, vector, destination)?;
         return Ok(Some(Flow::Wait));
     }
@@ -126,7 +126,7 @@ fn deliver_pv_ipi(
         op_64bit: true,
     };
     let mut reached = take_reached(kvm, guests, vm);
-    let count = &host.out.stats.mechanisms;
+    let count = host.out().mechanisms();
     let sent = kvm.vms[vm]
         .apics(guests.vm(vm).vcpus, guests.vm(vm).cfg.guest.x2apic)
         .bus
@@ -197,15 +197,15 @@ pub(crate) fn accept(
     let v = &kvm.vcpus[vcpu];
     let apicid = v.index;
     let is_current = host.cpus()[cpu].current == Some(v.task);
-    let policy = host.cfg.knobs.kvm.suppress_notification;
-    kvm.vcpus[vcpu].books.accepted(host.clock.now(), vector);
+    let policy = host.cfg().knobs.kvm.suppress_notification;
+    kvm.vcpus[vcpu].books.accepted(host.now(), vector);
     let v = &kvm.vcpus[vcpu];
     let delivery = deliver(
         &v.shared,
         vector,
         is_current,
         policy,
-        &host.out.stats.mechanisms,
+        host.out().mechanisms(),
     );
     let (dm, tm, vec) = (0, 0, vector);
     let kind = if delivery == Delivery::ApicvInactive {
@@ -225,9 +225,7 @@ pub(crate) fn accept(
     };
     host.emit(cpu, kind);
     match delivery {
-        Delivery::ApicvInactive if host.xen.is_some() => {
-            xen_ipi::deliver(kvm, host, cpu, vcpu, vector)
-        }
+        Delivery::ApicvInactive if host.is_xen() => xen_ipi::deliver(kvm, host, cpu, vcpu, vector),
         Delivery::ApicvInactive => {
             let kick = deliver_through_irr(&kvm.vcpus[vcpu].shared, vector);
             kicked(kvm, host, cpu, vcpu, kick)
@@ -235,7 +233,7 @@ pub(crate) fn accept(
         Delivery::Ipi {
             cpu: Some(target), ..
         } => {
-            host.out.stats.notifications += 1;
+            host.stats_mut().notifications += 1;
             irq::send_ipi(host, cpu, CpuNr(target), Irq::PostedIntr);
             Ok(())
         }
@@ -273,7 +271,7 @@ pub(crate) fn notified_in_guest(
 ) -> Sim {
     guests.stop(host, cpu, vcpu);
     process_notification(kvm, host, vcpu);
-    host.charge(cpu, host.costs.posted_interrupt_ns);
+    host.charge(cpu, host.costs().posted_interrupt_ns);
     guest_mode::resume(kvm, guests, host, cpu, vcpu)
 }
 
@@ -282,22 +280,22 @@ pub(crate) fn process_notification(kvm: &mut Kvm, host: &mut Host<'_>, vcpu: Vcp
     let v = &mut kvm.vcpus[vcpu];
     let nv = Irq::PostedIntr.vector();
     let notification =
-        hardware::interrupt_in_guest(&v.shared, &mut v.lapic, nv, nv, &host.out.stats.mechanisms);
+        hardware::interrupt_in_guest(&v.shared, &mut v.lapic, nv, nv, host.out().mechanisms());
     debug_assert_ne!(notification, Notification::ExternalInterruptExit);
 }
 
 /// `pi_wakeup_handler`.
 pub(crate) fn posted_wakeup(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     let vector = Irq::PostedWakeup.vector();
-    let interrupt = hardware::interrupt_in_host(vector, &host.out.stats.mechanisms);
+    let interrupt = hardware::interrupt_in_host(vector, host.out().mechanisms());
     debug_assert_eq!(interrupt, HostInterrupt::Wakeup);
     let mut woken = Vec::new();
     let vcpus = &kvm.vcpus;
     wakeup_handler(
         cpu.0,
-        &host.out.stats.lists,
+        host.out().wakeup_lists(),
         |id| vcpus.as_slice().get(id as usize).map(|v| &v.shared),
-        &host.out.stats.mechanisms,
+        host.out().mechanisms(),
         |id| woken.push(VcpuNr(id)),
     );
     for vcpu in woken {
@@ -309,7 +307,7 @@ pub(crate) fn posted_wakeup(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr) -> S
 /// The guest ends an interrupt and leaves for it.
 pub(crate) fn emulate_eoi(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) -> Sim {
     let v = &mut kvm.vcpus[vcpu];
-    let source = v.posted.source(&v.shared, &host.out.stats.mechanisms);
+    let source = v.posted.source(&v.shared, host.out().mechanisms());
     let vector = v.lapic.eoi(&source);
     let apicid = v.index;
     if let Some(vector) = vector {
@@ -336,13 +334,12 @@ pub(crate) fn device_raises(
     let vcpu = guests.vcpu_of(vm, irq.vcpu);
     let cpu = device_cpu(host, vm);
     // Only the vectors of an assigned device have entries in posted format.
-    let posts = guests.vm(vm).cfg.assigned_device && host.cfg.host.profile.features.vtd_posting;
+    let posts = guests.vm(vm).cfg.assigned_device && host.cfg().host.profile.features.vtd_posting;
     if posts && kvm.vcpus[vcpu].shared.apicv() {
-        let now = host.clock.now();
+        let now = host.now();
         kvm.vcpus[vcpu].books.accepted(now, vector);
         let shared = &kvm.vcpus[vcpu].shared;
-        if let Some(notification) =
-            vtd::post(&shared.desc, vector, false, &host.out.stats.mechanisms)
+        if let Some(notification) = vtd::post(&shared.desc, vector, false, host.out().mechanisms())
         {
             ipiv::notify(host, cpu, notification);
         }

@@ -58,10 +58,8 @@ fn run_steps(
     loop {
         steps += 1;
         if steps > MOST_STEPS {
-            return Err(host
-                .clock
-                .no_progress("a guest's thread takes no time")
-                .into());
+            let fault = host.clock().no_progress("a guest's thread takes no time");
+            return Err(fault.into());
         }
         if guests.cpu(vcpu).takes_interrupts() {
             if take_virtual_irq(kvm, guests, host, vcpu) {
@@ -85,7 +83,7 @@ fn run_steps(
             Progress::Exit(exit) => exit,
         };
         if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
-            kvm.vcpus[vcpu].books.sends(host.clock.now());
+            kvm.vcpus[vcpu].books.sends(host.now());
         }
         // An instruction without an exit has taken effect in the call, and the guest goes on.
         if leaves_guest(kvm, guests, host, cpu, vcpu, exit)? {
@@ -111,11 +109,11 @@ fn leaves_guest(
     let v = &mut kvm.vcpus[vcpu];
     match exit {
         Exit::Eoi if v.shared.apicv() => {
-            let eoi = v.lapic.virtual_eoi(&host.out.stats.mechanisms);
+            let eoi = v.lapic.virtual_eoi(host.out().mechanisms());
             Ok(eoi.exits)
         }
         Exit::Eoi if guests.vm(v.vm).cfg.guest.pv_eoi => {
-            let source = v.posted.source(&v.shared, &host.out.stats.mechanisms);
+            let source = v.posted.source(&v.shared, host.out().mechanisms());
             v.lapic.eoi(&source);
             // More to come: the hypervisor did not offer to skip the exit.
             Ok(v.lapic.has_interrupt(&source).is_some())
@@ -144,15 +142,15 @@ fn take_virtual_irq(kvm: &mut Kvm, guests: &mut Guests, host: &mut Host<'_>, vcp
     };
     // The same vector may be posted again before the first one is taken: both then count.
     let again = v.shared.desc.test_pir(vector) || v.shared.irr.snapshot().contains(vector);
-    match v.books.taken(host.clock.now(), vector, again) {
+    match v.books.taken(host.now(), vector, again) {
         Some(waited) => {
             let answers = &mut kvm.vms[v.vm].answers;
             answers.interrupts.add(waited);
-            if let Some(response) = v.books.response(host.clock.now(), vector) {
+            if let Some(response) = v.books.response(host.now(), vector) {
                 answers.ipis.add(response);
             }
         }
-        None => host.checks.fail("interrupt-once", || {
+        None => host.fail_check("interrupt-once", || {
             format!("vector {vector} is taken and was not accepted")
         }),
     }

@@ -25,14 +25,14 @@ pub(crate) fn halt(
         return Ok(None);
     }
     timer::begin_blocking(kvm, guests, host, cpu, vcpu)?;
-    let now = host.clock.now();
+    let now = host.now();
     // `kvm_vcpu_halt` polls only while no other task wants the CPU.
     let alone = poll::single_task_running(host, cpu)?;
     let resched = host.cpus()[cpu].resched != Resched::None;
     let v = &mut kvm.vcpus[vcpu];
     // A guest that polls itself forbids it here (MSR_KVM_POLL_CONTROL).
     let allowed = guests.vm(v.vm).cfg.guest.guest_halt_poll_ns == 0;
-    let halt = v.halt_poll.begin(&host.cfg.knobs.kvm.halt_poll, allowed);
+    let halt = v.halt_poll.begin(&host.cfg().knobs.kvm.halt_poll, allowed);
     let turn = PollTurn {
         elapsed_ns: 0,
         alone,
@@ -58,7 +58,7 @@ pub(crate) fn halt(
 /// Whether a halted vCPU has something to do (`kvm_vcpu_check_block`).
 fn wanted(kvm: &mut Kvm, host: &mut Host<'_>, vcpu: VcpuNr) -> bool {
     let v = &mut kvm.vcpus[vcpu];
-    let source = v.posted.source(&v.shared, &host.out.stats.mechanisms);
+    let source = v.posted.source(&v.shared, host.out().mechanisms());
     kvm.vms[v.vm].paused_by.is_some()
         || v.shared.requests().0 & Requests::UNBLOCK.0 != 0
         || v.timer.pending() > 0
@@ -74,7 +74,7 @@ pub(crate) fn poll_over(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim<Flow> {
-    let now = host.clock.now();
+    let now = host.now();
     let v = &mut kvm.vcpus[vcpu];
     if let Some(halt) = &mut v.halt {
         halt.poll_ns = now - halt.since_ns;
@@ -98,8 +98,7 @@ fn begin_block(
 ) -> Sim<Flow> {
     let v = &mut kvm.vcpus[vcpu];
     v.run = VcpuRun::Blocked;
-    v.posted
-        .begin_blocking(&v.shared, &host.out.stats.mechanisms);
+    v.posted.begin_blocking(&v.shared, host.out().mechanisms());
     block_turn(kvm, guests, host, cpu, vcpu)
 }
 
@@ -112,13 +111,15 @@ pub(crate) fn block_turn(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim<Flow> {
+    // `kvm_vcpu_block` looks once more after the task state is set: a wakeup in between is not
+    // lost.
     let pending = kvm.vcpus[vcpu].timer.pending() > 0 || kvm.vcpus[vcpu].pv_unhalted;
     let v = &mut kvm.vcpus[vcpu];
     let sleeps = v
         .posted
-        .wait(&v.shared, &mut v.lapic, true, &host.out.stats.mechanisms);
+        .wait(&v.shared, &mut v.lapic, true, host.out().mechanisms());
     if !sleeps || pending {
-        v.posted.end_blocking(&v.shared, &host.out.stats.mechanisms);
+        v.posted.end_blocking(&v.shared, host.out().mechanisms());
         return end_halt(kvm, guests, host, cpu, vcpu);
     }
     // Adaptation tells a halt that slept from one that polling ended.
@@ -136,7 +137,7 @@ fn end_halt(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim<Flow> {
-    let now = host.clock.now();
+    let now = host.now();
     let v = &mut kvm.vcpus[vcpu];
     v.run = VcpuRun::Ready;
     v.pv_unhalted = false;
@@ -148,10 +149,10 @@ fn end_halt(
             valid_wakeup: true,
         };
         let old = v.halt_poll.own_ns();
-        let knobs = &host.cfg.knobs.kvm.halt_poll;
+        let knobs = &host.cfg().knobs.kvm.halt_poll;
         let adaptation = v
             .halt_poll
-            .end(knobs, &state.halt, &end, &host.out.stats.mechanisms);
+            .end(knobs, &state.halt, &end, host.out().mechanisms());
         let (new, index) = (v.halt_poll.own_ns(), v.index);
         v.books.halted();
         if matches!(adaptation, Adaptation::Grown | Adaptation::Shrunk) {
@@ -177,9 +178,9 @@ fn end_halt(
     }
     timer::end_blocking(kvm, guests, host, cpu, vcpu)?;
     // KVM's way back to where the entry turns interrupts off. Xen has none: it switches to the vCPU.
-    if host.xen.is_none() {
+    if !host.is_xen() {
         let task = kvm.vcpus[vcpu].task;
-        host.set_left(task, u64::from(host.costs.handle_wake_ns));
+        host.set_left(task, u64::from(host.costs().handle_wake_ns));
     }
     Ok(Flow::Continue)
 }

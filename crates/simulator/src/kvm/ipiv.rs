@@ -21,7 +21,7 @@ pub(crate) fn needs_icr_exit(
     vector: u8,
     destination: IpiTo,
 ) -> Sim<bool> {
-    let hw = host.cfg.host.profile.features.ipiv && host.cfg.knobs.kvm.enable_ipiv;
+    let hw = host.cfg().host.profile.features.ipiv && host.cfg().knobs.kvm.enable_ipiv;
     let (vm, x2apic) = {
         let v = &kvm.vcpus[vcpu];
         (v.vm, guests.vm(v.vm).cfg.guest.x2apic)
@@ -35,25 +35,28 @@ pub(crate) fn needs_icr_exit(
     let table = PidPointerTable {
         entries: &kvm.vms[vm].pid_table,
     };
-    let Route::Post { apic_id, .. } = table.route(&ipi, x2apic, &host.out.stats.mechanisms) else {
+    let Route::Post { apic_id, .. } = table.route(&ipi, x2apic, host.out().mechanisms()) else {
         return Ok(true);
     };
     let target = guests.vcpu_of(vm, apic_id);
-    host.out.stats.guest_ipis += 1;
-    let now = host.clock.now();
+    host.stats_mut().guest_ipis += 1;
+    let now = host.now();
     let books = &mut kvm.vcpus[target].books;
     books.accepted(now, vector);
     books.was_sent(now, vector);
     let posted = post(
         &kvm.vcpus[target].shared.desc,
         vector,
-        &host.out.stats.mechanisms,
+        host.out().mechanisms(),
     );
     // The processor's operations on the target's descriptor: the target had the line.
-    host.charge(cpu, host.costs.locked_shared_ns + host.costs.locked_own_ns);
+    host.charge(
+        cpu,
+        host.costs().locked_shared_ns + host.costs().locked_own_ns,
+    );
     halt::notice_post(kvm, host, target, cpu)?;
     if let Some(notification) = posted {
-        host.charge(cpu, host.costs.icr_x2apic_ns);
+        host.charge(cpu, host.costs().icr_x2apic_ns);
         notify(host, cpu, notification);
     }
     Ok(false)
@@ -61,8 +64,8 @@ pub(crate) fn needs_icr_exit(
 
 /// Hardware sends a notification.
 pub(crate) fn notify(host: &mut Host<'_>, sender: CpuNr, notification: NotificationIpi) {
-    host.out.stats.notifications += 1;
-    let x2apic = host.cfg.host.profile.features.x2apic;
+    host.stats_mut().notifications += 1;
+    let x2apic = host.cfg().host.profile.features.x2apic;
     let apic_id = if x2apic {
         notification.ndst
     } else {

@@ -23,13 +23,13 @@ pub(crate) fn load(
     // `kvm_arch_vcpu_load` sets `l1tf_flush_l1d`: another task's data may be in the cache.
     host.mark_l1d_unsafe(cpu);
     v.yields.sched_in();
-    v.ple.shrink(&host.cfg.knobs.kvm.ple);
+    v.ple.shrink(&host.cfg().knobs.kvm.ple);
     v.posted.load(
         &v.shared,
         cpu.0,
         cpu.0,
-        &host.out.stats.lists,
-        &host.out.stats.mechanisms,
+        host.out().wakeup_lists(),
+        host.out().mechanisms(),
     )?;
     if moved {
         timer::cpu_changed(kvm, guests, host, cpu, vcpu)?;
@@ -65,8 +65,8 @@ pub(crate) fn put(
     let put = v.posted.put(
         &v.shared,
         reason,
-        &host.out.stats.lists,
-        &host.out.stats.mechanisms,
+        host.out().wakeup_lists(),
+        host.out().mechanisms(),
     )?;
     if put.self_ipi {
         irq::send_ipi(host, cpu, cpu, Irq::PostedWakeup);

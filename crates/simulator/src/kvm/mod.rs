@@ -104,8 +104,78 @@ pub(crate) struct Vm {
 /// The hypervisor: VMs and their vCPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Kvm {
-    pub(crate) vms: Table<VmNr, Vm>,
-    pub(crate) vcpus: Table<VcpuNr, Vcpu>,
+    vms: Table<VmNr, Vm>,
+    vcpus: Table<VcpuNr, Vcpu>,
+}
+
+/// A vCPU's thread stays out of the guest.
+pub(crate) struct Parked {
+    /// The VMM's thread that has stopped the VM.
+    pub(crate) vmm: TaskNr,
+    /// No vCPU of the VM runs any more.
+    pub(crate) is_last: bool,
+}
+
+/// What migration, Xen's loop over vCPUs and the checks read and change.
+impl Kvm {
+    #[inline]
+    pub(crate) fn vcpu(&self, vcpu: VcpuNr) -> &Vcpu {
+        &self.vcpus[vcpu]
+    }
+
+    pub(crate) fn vm(&self, vm: VmNr) -> &Vm {
+        &self.vms[vm]
+    }
+
+    pub(crate) fn vcpu_numbers(&self) -> impl Iterator<Item = VcpuNr> + use<> {
+        self.vcpus.numbers()
+    }
+
+    /// Tests break what checks are to find.
+    #[cfg(test)]
+    pub(crate) fn vcpus_mut(&mut self) -> &mut Table<VcpuNr, Vcpu> {
+        &mut self.vcpus
+    }
+
+    /// The vCPU's thread sends an IPI of its guest (Xen).
+    pub(crate) fn begin_sending(&mut self, vcpu: VcpuNr) {
+        self.vcpus[vcpu].run = VcpuRun::Sending;
+    }
+
+    /// Each receiver of the IPI is notified.
+    pub(crate) fn end_sending(&mut self, vcpu: VcpuNr) {
+        debug_assert_eq!(self.vcpus[vcpu].run, VcpuRun::Sending);
+        self.vcpus[vcpu].run = VcpuRun::Ready;
+    }
+
+    /// The VMM's thread stops a VM: its vCPUs park instead of entering the guest.
+    pub(crate) fn stop(&mut self, vm: VmNr, vmm: TaskNr) {
+        self.vms[vm].paused_by = Some(vmm);
+    }
+
+    /// Parks a vCPU if its VM is stopped.
+    pub(crate) fn park(&mut self, vcpu: VcpuNr) -> Option<Parked> {
+        let v = &mut self.vcpus[vcpu];
+        let vm = &mut self.vms[v.vm];
+        let vmm = vm.paused_by?;
+        // A parked thread that is woken in between parks again.
+        vm.running = vm.running.saturating_sub(1);
+        v.parked = true;
+        Some(Parked {
+            vmm,
+            is_last: vm.running == 0,
+        })
+    }
+
+    /// The VM runs again, and its `vcpus` vCPUs may enter the guest.
+    pub(crate) fn restart(&mut self, vm: VmNr, vcpus: u32) {
+        self.vms[vm].paused_by = None;
+        self.vms[vm].running = vcpus;
+    }
+
+    pub(crate) fn unpark(&mut self, vcpu: VcpuNr) {
+        self.vcpus[vcpu].parked = false;
+    }
 }
 
 impl Kvm {
@@ -156,9 +226,9 @@ impl Vm {
                 dfr: u32::MAX,
                 arb_prio: 0,
             };
-            let all = (0..vcpus).map(apic).collect();
+            let apics = (0..vcpus).map(apic).collect();
             Box::new(Apics {
-                bus: ApicBus::new(all, BusOptions::default()),
+                bus: ApicBus::new(apics, BusOptions::default()),
                 reached: Vec::new(),
             })
         })

@@ -65,6 +65,8 @@ fn enter(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim<Flow> {
+    // Upstream ends the spin in `kvm_vcpu_on_spin`, after the switch to the target. Here the vCPU
+    // comes back only now.
     kvm.vcpus[vcpu].yields.end_spin();
     timer::inject_pending(kvm, guests, host, cpu, vcpu)?;
     let v = &mut kvm.vcpus[vcpu];
@@ -89,12 +91,12 @@ fn enter(
     let v = &mut kvm.vcpus[vcpu];
     let entry = v
         .posted
-        .enter(&v.shared, &mut v.lapic, &host.out.stats.mechanisms);
+        .enter(&v.shared, &mut v.lapic, host.out().mechanisms());
     if entry == Entry::Cancelled {
         host.enable_irqs(cpu);
-        host.out.stats.entries_cancelled += 1;
+        host.stats_mut().entries_cancelled += 1;
         // The entry is undone before VMRESUME: half of its cost (estimate).
-        host.charge(cpu, host.costs.vmentry_ns / 2);
+        host.charge(cpu, host.costs().vmentry_ns / 2);
         return Ok(Flow::Continue);
     }
     begin_entry(kvm, guests, host, cpu, vcpu)
@@ -116,7 +118,7 @@ fn reenter(
     let v = &mut kvm.vcpus[vcpu];
     let entry = v
         .posted
-        .reenter(&v.shared, &mut v.lapic, &host.out.stats.mechanisms);
+        .reenter(&v.shared, &mut v.lapic, host.out().mechanisms());
     if entry == Entry::Cancelled || resched || v.timer.pending() > 0 {
         leave_guest_mode(kvm, host, cpu, vcpu);
         kvm.vcpus[vcpu].run = VcpuRun::Ready;
@@ -143,10 +145,10 @@ fn begin_entry(
     );
     let v = &mut kvm.vcpus[vcpu];
     v.run = VcpuRun::Entering;
-    if let Some(took) = v.books.entered(host.clock.now()) {
-        host.out.stats.exit_took(v.exit.reason().code, took);
+    if let Some(took) = v.books.entered(host.now()) {
+        host.stats_mut().exit_took(v.exit.reason().code, took);
     }
-    let ns = u64::from(host.costs.vmentry_ns + flush_l1d(host, cpu)) + wait;
+    let ns = u64::from(host.costs().vmentry_ns + flush_l1d(host, cpu)) + wait;
     host.stay(cpu, ns);
     Ok(Flow::Wait)
 }
@@ -154,9 +156,9 @@ fn begin_entry(
 /// `vmx_l1d_flush`, behind the entry's tracepoint: what it costs now.
 fn flush_l1d(host: &mut Host<'_>, cpu: CpuNr) -> u32 {
     let was_unsafe = host.take_l1d_unsafe(cpu);
-    match host.cfg.knobs.kvm.vmentry_l1d_flush {
-        L1dFlush::Always => host.costs.l1d_flush_ns,
-        L1dFlush::Cond if was_unsafe => host.costs.l1d_flush_ns,
+    match host.cfg().knobs.kvm.vmentry_l1d_flush {
+        L1dFlush::Always => host.costs().l1d_flush_ns,
+        L1dFlush::Cond if was_unsafe => host.costs().l1d_flush_ns,
         L1dFlush::Never | L1dFlush::Cond => 0,
     }
 }
@@ -168,7 +170,7 @@ fn prepare_injection(kvm: &mut Kvm, guests: &Guests, host: &mut Host<'_>, vcpu: 
     if v.shared.apicv() || v.inject.is_some() {
         return;
     }
-    let source = v.posted.source(&v.shared, &host.out.stats.mechanisms);
+    let source = v.posted.source(&v.shared, host.out().mechanisms());
     if guests.cpu(vcpu).takes_interrupts() {
         v.inject = v.lapic.inject(&source);
         v.window = false;
@@ -198,12 +200,14 @@ fn entered(
 ) -> Sim<Flow> {
     host.enable_irqs(cpu);
     kvm.vcpus[vcpu].run = VcpuRun::Guest;
-    host.out.stats.entries += 1;
+    host.stats_mut().entries += 1;
     if kvm.vcpus[vcpu].shared.apicv() && host.clear_pending(cpu, Irq::PostedIntr) {
         // It came in the window with interrupts off: guest mode consumes it, no exit.
         deliver::process_notification(kvm, host, vcpu);
-        host.charge(cpu, host.costs.posted_interrupt_ns);
+        host.charge(cpu, host.costs().posted_interrupt_ns);
     }
+    // An interrupt that came with interrupts off ends guest mode at once (SDM, "External-interrupt
+    // exiting").
     if !host.cpus()[cpu].pending.is_empty() {
         vm_exit(kvm, host, cpu, vcpu, Exit::ExternalInterrupt);
         return Ok(Flow::Wait);
@@ -218,7 +222,7 @@ pub(crate) fn vm_exit(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: Vcpu
     // A VM exit clears the host's RFLAGS.IF; `vcpu_enter_guest` sets it again after the exit.
     (v.run, v.exit) = (VcpuRun::Exiting, exit);
     host.disable_irqs(cpu);
-    host.stay(cpu, u64::from(host.costs.vmexit_ns));
+    host.stay(cpu, u64::from(host.costs().vmexit_ns));
 }
 
 pub(crate) fn exited(
@@ -228,13 +232,13 @@ pub(crate) fn exited(
     vcpu: VcpuNr,
     exit: Exit,
 ) -> Sim<Flow> {
-    host.out.stats.exits += 1;
+    host.stats_mut().exits += 1;
     if suppression(host).suppresses_at_exit() {
         charge_suppression(host, cpu, SuppressionOps::SET_SN);
     }
     let v = &mut kvm.vcpus[vcpu];
-    v.books.exited(host.clock.now(), exit.reason().code);
-    v.posted.vm_exit(&v.shared, &host.out.stats.mechanisms);
+    v.books.exited(host.now(), exit.reason().code);
+    v.posted.vm_exit(&v.shared, host.out().mechanisms());
     let index = v.index;
     host.emit(
         cpu,
@@ -246,10 +250,10 @@ pub(crate) fn exited(
         },
     );
     trace_exit(host, cpu, exit);
-    let handler = u64::from(exit.handler_ns(&host.costs));
+    let handler = u64::from(exit.handler_ns(host.costs()));
     // `vmx_exit_handlers_fastpath` runs with interrupts off and enters again without the run
     // loop.
-    if exit.is_fast() && host.xen.is_none() {
+    if exit.is_fast() && !host.is_xen() {
         kvm.vcpus[vcpu].run = VcpuRun::Fast;
         host.stay(cpu, handler);
         return Ok(Flow::Wait);
@@ -283,12 +287,12 @@ fn leave_guest_mode(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr
         charge_suppression(host, cpu, SuppressionOps::SET_SN);
     }
     let v = &kvm.vcpus[vcpu];
-    v.posted.leave(&v.shared, &host.out.stats.mechanisms);
+    v.posted.leave(&v.shared, host.out().mechanisms());
 }
 
 /// When notifications are kept away.
 const fn suppression(host: &Host<'_>) -> Suppression {
-    host.cfg.knobs.kvm.suppress_notification
+    host.cfg().knobs.kvm.suppress_notification
 }
 
 /// Operations that the suppression of notifications adds.
@@ -310,14 +314,14 @@ impl SuppressionOps {
 
 /// Locked operations on the descriptor, and looks at PIR, that suppression adds.
 fn charge_suppression(host: &mut Host<'_>, cpu: CpuNr, ops: SuppressionOps) {
-    let ns = ops.locked * host.costs.locked_own_ns + ops.scans * host.costs.pir_scan_ns;
+    let ns = ops.locked * host.costs().locked_own_ns + ops.scans * host.costs().pir_scan_ns;
     if ns > 0 {
         host.charge(cpu, ns);
     }
 }
 
 fn trace_exit(host: &mut Host<'_>, cpu: CpuNr, exit: Exit) {
-    if !host.out.tracing() {
+    if !host.out().tracing() {
         return;
     }
     match exit {

@@ -118,9 +118,9 @@ pub(crate) fn on_spin(
     let old = v.ple.window();
     // Grown first: the longer window holds from the next entry on, whatever the yield finds
     // (`handle_pause`).
-    v.ple.grow(&host.cfg.knobs.kvm.ple);
+    v.ple.grow(&host.cfg().knobs.kvm.ple);
     let (new, index, vm) = (v.ple.window(), v.index, v.vm);
-    host.out.stats.pause_exits += 1;
+    host.stats_mut().pause_exits += 1;
     if new != old {
         host.emit(
             cpu,
@@ -132,11 +132,11 @@ pub(crate) fn on_spin(
         );
     }
     tracking::read_yield_hint(kvm, guests, host, vcpu)?;
-    let knobs = host.cfg.knobs.kvm.directed_yield;
-    let now = host.clock.now();
+    let knobs = host.cfg().knobs.kvm.directed_yield;
+    let now = host.now();
     let cpl = if guests.cpu(vcpu).in_kernel() { 0 } else { 3 };
     // No guest's registers are encrypted here.
-    let in_kernel = spins_in_kernel(host.cfg.knobs.kvm.ple.vendor, cpl, false);
+    let in_kernel = spins_in_kernel(host.cfg().knobs.kvm.ple.vendor, cpl, false);
     // The outcome says all that the events would.
     let query = ask(kvm, guests, host, cpu, vm, |vcpus| {
         kvm.vms[vm]
@@ -147,12 +147,12 @@ pub(crate) fn on_spin(
     let Ok(outcome) = outcome else {
         return host.broken("a spinning vCPU is not of its VM");
     };
-    let per = u64::from(host.costs.yield_candidate_ns);
+    let per = u64::from(host.costs().yield_candidate_ns);
     host.charge(cpu, per * u64::from(outcome.looked_at));
     if let Some(boost) = outcome.boosted {
-        host.out.stats.directed_yields += 1;
+        host.stats_mut().directed_yields += 1;
         let awaited = spin::awaited_vcpu(guests, vcpu) == Some(boost.vcpu);
-        host.out.stats.yields_to_awaited += u64::from(awaited);
+        host.stats_mut().yields_to_awaited += u64::from(awaited);
     }
     if yielded {
         // The thread is switched out within `kvm_vcpu_on_spin`: until it is back, on its way
@@ -172,7 +172,7 @@ pub(crate) fn pv_yield(
     sender: VcpuNr,
     target: u32,
 ) -> Sim<Option<Flow>> {
-    host.out.stats.yield_hypercalls += 1;
+    host.stats_mut().yield_hypercalls += 1;
     let kind = Kind::KvmHypercall {
         nr: KVM_HC_SCHED_YIELD,
         a0: u64::from(target),

@@ -13,18 +13,18 @@ use crate::host::{Host, hrtimer};
 use crate::ids::{CpuNr, VcpuNr};
 
 fn now(host: &Host<'_>) -> Now {
-    let now = host.clock.now();
+    let now = host.now();
     Now {
         ns: now as i64,
-        host_tsc: host.costs.tsc(now),
+        host_tsc: host.costs().tsc(now),
     }
 }
 
 fn environment(kvm: &Kvm, guests: &Guests, host: &Host<'_>, vcpu: VcpuNr) -> TimerEnvironment {
     let v = &kvm.vcpus[vcpu];
     let guest = &guests.vm(v.vm).cfg.guest;
-    let knobs = &host.cfg.knobs;
-    let hv = host.cfg.host.profile.features.hv_timer_shift;
+    let knobs = &host.cfg().knobs;
+    let hv = host.cfg().host.profile.features.hv_timer_shift;
     TimerEnvironment {
         pi_inject_timer: match knobs.kvm.pi_inject_timer {
             0 => false,
@@ -55,9 +55,9 @@ pub(crate) fn write_tsc_deadline(
     let deadline = if at_ns == 0 {
         0
     } else {
-        host.costs.tsc(at_ns) + 1
+        host.costs().tsc(at_ns) + 1
     };
-    let events = &host.out.stats.mechanisms;
+    let events = host.out().mechanisms();
     let actions = kvm.vcpus[vcpu]
         .timer
         .write_tscdeadline(deadline, now, &env, events);
@@ -75,7 +75,7 @@ pub(crate) fn hv_expired(
     let (now, env) = (now(host), environment(kvm, guests, host, vcpu));
     let actions = kvm.vcpus[vcpu]
         .timer
-        .hv_expired(now, &env, &host.out.stats.mechanisms);
+        .hv_expired(now, &env, host.out().mechanisms());
     act(kvm, guests, host, cpu, vcpu, actions)
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn hrtimer_fired(
     let mode = v.shared.mode();
     let actions = v
         .timer
-        .hrtimer_fired(now, mode, &env, &host.out.stats.mechanisms);
+        .hrtimer_fired(now, mode, &env, host.out().mechanisms());
     act(kvm, guests, host, cpu, vcpu, actions)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn begin_blocking(
     let (now, env) = (now(host), environment(kvm, guests, host, vcpu));
     let actions = kvm.vcpus[vcpu]
         .timer
-        .begin_blocking(now, &env, &host.out.stats.mechanisms);
+        .begin_blocking(now, &env, host.out().mechanisms());
     act(kvm, guests, host, cpu, vcpu, actions)
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn end_blocking(
     let (now, env) = (now(host), environment(kvm, guests, host, vcpu));
     let actions = kvm.vcpus[vcpu]
         .timer
-        .end_blocking(now, &env, &host.out.stats.mechanisms);
+        .end_blocking(now, &env, host.out().mechanisms());
     act(kvm, guests, host, cpu, vcpu, actions)
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn cpu_changed(
     let (now, env) = (now(host), environment(kvm, guests, host, vcpu));
     let actions = kvm.vcpus[vcpu]
         .timer
-        .cpu_changed(now, &env, &host.out.stats.mechanisms);
+        .cpu_changed(now, &env, host.out().mechanisms());
     act(kvm, guests, host, cpu, vcpu, actions)
 }
 
@@ -160,18 +160,20 @@ pub(crate) fn prepare_entry(
     host: &mut Host<'_>,
     vcpu: VcpuNr,
 ) -> u64 {
-    let tsc = host.costs.tsc(host.clock.now());
+    let tsc = host.costs().tsc(host.now());
     let v = &mut kvm.vcpus[vcpu];
     guests.set_preemption_timer(vcpu, At::NEVER);
-    if let Some(shift) = host.cfg.host.profile.features.hv_timer_shift
+    if let Some(shift) = host.cfg().host.profile.features.hv_timer_shift
         && let Some(armed) = v.timer.hv()
         && v.timer.hv_value_at_entry(tsc, shift, false).is_some()
     {
         let deadline = armed.host_deadline;
-        let time = host.costs.ns_of_tsc(deadline).max(host.clock.now());
+        let time = host.costs().ns_of_tsc(deadline).max(host.now());
         guests.set_preemption_timer(vcpu, At::ns(time));
     }
     let v = &mut kvm.vcpus[vcpu];
+    // `lapic_timer_int_injected`: injection has moved the vector to the ISR; with APICv it stays
+    // in the IRR.
     let requested = if v.shared.apicv() {
         v.shared.irr.snapshot().contains(LOCAL_TIMER_VECTOR)
     } else {
@@ -179,14 +181,14 @@ pub(crate) fn prepare_entry(
     };
     let spin = v
         .timer
-        .wait_at_entry(tsc, requested, &host.out.stats.mechanisms);
+        .wait_at_entry(tsc, requested, host.out().mechanisms());
     spin_ns(host, spin)
 }
 
 fn spin_ns(host: &Host<'_>, spin: Spin) -> u64 {
     match spin {
         Spin::None => 0,
-        Spin::Cycles(cycles) => host.costs.ns_of_tsc(cycles),
+        Spin::Cycles(cycles) => host.costs().ns_of_tsc(cycles),
         Spin::Ns(ns) => u64::from(ns),
     }
 }
@@ -204,7 +206,7 @@ fn act(
         match action {
             Action::StartHrtimer { at_ns } => {
                 let timer = kvm.vcpus[vcpu].hrtimer;
-                let time = (at_ns.max(0) as u64).max(host.clock.now());
+                let time = (at_ns.max(0) as u64).max(host.now());
                 let refused = hrtimer::start_unpinned(host, timer, cpu, time)?;
                 let env = environment(kvm, guests, host, vcpu);
                 kvm.vcpus[vcpu].timer.note_placement(refused, &env);

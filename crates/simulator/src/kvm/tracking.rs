@@ -18,13 +18,8 @@ pub(crate) fn track_ipi(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr, delivery: 
     if contexts.is_empty() {
         return Ok(());
     }
-    let knobs = &host.cfg.knobs.kvm.directed_yield.ipi;
-    match delivery.finish(
-        contexts,
-        knobs,
-        host.clock.now(),
-        &host.out.stats.mechanisms,
-    ) {
+    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
+    match delivery.finish(contexts, knobs, host.now(), host.out().mechanisms()) {
         Err(NotRecorded::NoSuchVcpu(error)) => host.broken(error.to_string()),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -42,14 +37,14 @@ pub(crate) fn track_eoi(
     if contexts.is_empty() {
         return Ok(());
     }
-    let knobs = &host.cfg.knobs.kvm.directed_yield.ipi;
+    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
     match eoi(
         contexts,
         knobs,
         v.index,
         vector,
-        host.clock.now(),
-        &host.out.stats.mechanisms,
+        host.now(),
+        host.out().mechanisms(),
     ) {
         Ok(_) => Ok(()),
         Err(error) => host.broken(error.to_string()),
@@ -77,7 +72,7 @@ pub(crate) fn read_yield_hint(
     host: &mut Host<'_>,
     vcpu: VcpuNr,
 ) -> Sim {
-    let knobs = &host.cfg.knobs.kvm.directed_yield.ipi;
+    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
     if !knobs.guest_yield_hint {
         return Ok(());
     }
@@ -89,8 +84,8 @@ pub(crate) fn read_yield_hint(
             knobs,
             v.index,
             holder,
-            host.clock.now(),
-            &host.out.stats.mechanisms,
+            host.now(),
+            host.out().mechanisms(),
         ),
         None => withdraw_hint(contexts, v.index),
     };

@@ -52,12 +52,13 @@ impl<'a> Machine<'a> {
         )?;
         script::add_tasks(&mut machine.scripts, &mut machine.host)?;
         if cfg.run.warmup_ns > 0 {
-            let slot = machine.host.clock.slot(EngineEvent::Measure);
-            machine.host.clock.arm(slot, cfg.run.warmup_ns);
+            let clock = machine.host.clock_mut();
+            let slot = clock.slot(EngineEvent::Measure);
+            clock.arm(slot, cfg.run.warmup_ns);
         } else {
             machine.begin_measuring();
         }
-        machine.host.introduce();
+        host_build::introduce(&mut machine.host);
         machine.start_tasks()?;
         Ok(machine)
     }
@@ -67,7 +68,7 @@ impl<'a> Machine<'a> {
         for vm in self.guests.vms() {
             let time = self.guests.vm(vm).cfg.start_ns;
             if time > 0 {
-                self.host.clock.post(time, Message::Start { vm });
+                self.host.post(time, Message::Start { vm });
             } else {
                 kvm_build::start_vm(&self.kvm, &mut self.guests, &mut self.host, vm)?;
             }

@@ -146,7 +146,7 @@ impl Checks {
 impl Checks {
     /// A round over everything.
     pub(super) fn round(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests) -> Sim {
-        let things = host.cpus().len() + host.tasks().len() + host.timers.len();
+        let things = host.cpus().len() + host.tasks().len() + host.timers().len();
         self.countdown = 32 + things as u32 / 4;
         self.rounds += 1;
         self.check_tasks(host)?;
@@ -167,7 +167,7 @@ impl Checks {
                 continue;
             }
             let (state, cpu) = (t.state, t.cpu);
-            let view = host.fair.view(t.fair)?;
+            let view = host.fair().view(t.fair)?;
             let c = &host.cpus()[cpu];
             let runs = c.current == Some(task);
             if runs != (state == TaskState::Running) {
@@ -185,7 +185,7 @@ impl Checks {
                 );
                 self.fail("scheduler-agrees", || message);
             }
-            let waits = host.clock.now() - t.books.changed_ns().max(t.moved_ns);
+            let waits = host.now() - t.books.changed_ns().max(t.moved_ns);
             if state == TaskState::Runnable && c.phase == Phase::Idle && waits > MOST_IDLE_WAIT_NS {
                 let message = format!("{} waits on idle CPU {}", task_name(host, task), cpu.0);
                 self.fail("wakeup-lost", || message);
@@ -197,7 +197,7 @@ impl Checks {
 
     /// `entity_lag` is clamped when it is stored. Later changes of weight scale it.
     fn check_lag(&mut self, host: &Host<'_>, task: TaskNr, view: &TaskView) {
-        let slice = host.fair.config().base_slice_ns.max(view.entity.slice_ns);
+        let slice = host.fair().config().base_slice_ns.max(view.entity.slice_ns);
         let bound = fair::weights::calc_delta_fair(slice + tick::tick_ns(host), view.entity.weight);
         let lag = view.entity.vlag.unsigned_abs();
         if lag > bound {
@@ -215,14 +215,14 @@ impl Checks {
         }
         for cpu in host.cpus().numbers() {
             let c = &host.cpus()[cpu];
-            let queue = host.fair.queue(c.rq, None)?;
+            let queue = host.fair().queue(c.rq, None)?;
             let counts = (c.runnable, runnable[cpu.index()], queue.h_nr_runnable);
             if counts.0 != counts.1 || counts.0 != counts.2 {
                 let message = format!("CPU {}: kept, tasks, queue: {counts:?}", cpu.0);
                 self.fail("runnable-count", || message);
             }
             let c = &host.cpus()[cpu];
-            let runs = host.fair.running(c.rq)?;
+            let runs = host.fair().running(c.rq)?;
             let current = c.current.map(|task| host.tasks()[task].fair);
             if runs != current {
                 let message = format!("CPU {}: the scheduler runs {runs:?}", cpu.0);
@@ -237,7 +237,7 @@ impl Checks {
         let n = host.cpus().len().max(1);
         let cpu = CpuNr::from_index(self.next % n);
         self.next = (self.next + 1) % n;
-        if !host.fair.consistent(host.cpus()[cpu].rq) {
+        if !host.fair().consistent(host.cpus()[cpu].rq) {
             self.fail("vruntime-sums", || format!("run queue of CPU {}", cpu.0));
         }
     }
@@ -249,14 +249,14 @@ impl Checks {
             listed += c.hrtimers.len();
             let mut fine = c.hrtimers.iter().is_sorted_by_key(|t| t.0);
             for &(time, timer) in &c.hrtimers {
-                fine &= host.timers[timer].queued() == Some((cpu, time));
+                fine &= host.timers()[timer].queued() == Some((cpu, time));
             }
             // The device is set, or its interrupt is on its way through.
             let first = c.hrtimers.front().map(|t| t.0);
-            let set = host.clock.when(c.clock_event);
+            let set = host.clock().when(c.clock_event);
             let came = c.pending.has(Irq::LocalTimer) || c.phase == Phase::Irq(Irq::LocalTimer);
             fine &= match (first, set) {
-                (Some(first), Some(set)) => set <= first.max(host.clock.now()),
+                (Some(first), Some(set)) => set <= first.max(host.now()),
                 (Some(_), None) => came,
                 _ => true,
             };
@@ -264,14 +264,18 @@ impl Checks {
                 self.fail("timer-once", || format!("hrtimers of CPU {}", cpu.0));
             }
         }
-        let armed = host.timers.iter().filter(|t| t.queued().is_some()).count();
+        let armed = host
+            .timers()
+            .iter()
+            .filter(|t| t.queued().is_some())
+            .count();
         if armed != listed {
             self.fail("timer-once", || format!("{armed} armed, {listed} listed"));
         }
     }
 
     fn check_vcpus(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests) {
-        for vcpu in kvm.vcpus.numbers() {
+        for vcpu in kvm.vcpu_numbers() {
             if !guests.cpu(vcpu).started {
                 continue;
             }
@@ -285,7 +289,7 @@ impl Checks {
     }
 
     fn check_vcpu_state(&mut self, host: &Host<'_>, kvm: &Kvm, vcpu: VcpuNr) {
-        let v = &kvm.vcpus[vcpu];
+        let v = kvm.vcpu(vcpu);
         let state = host.tasks()[v.task].state;
         let fine = match v.run {
             VcpuRun::Guest | VcpuRun::Entering | VcpuRun::Exiting => state == TaskState::Running,
@@ -301,7 +305,7 @@ impl Checks {
 
     /// Pending at the vCPU are exactly those that were accepted and not taken.
     fn check_interrupts(&mut self, host: &Host<'_>, kvm: &Kvm, guests: &Guests, vcpu: VcpuNr) {
-        let v = &kvm.vcpus[vcpu];
+        let v = kvm.vcpu(vcpu);
         let mut pending = v.shared.desc.pir();
         for vector in v.shared.irr.snapshot().iter() {
             pending.insert(vector);
@@ -325,29 +329,18 @@ impl Checks {
         if oldest == u64::MAX {
             return;
         }
-        let waited = host.clock.now().saturating_sub(oldest);
-        let entered = v
-            .books
-            .entered_at()
-            .map_or(0, |time| host.clock.now() - time);
+        let waited = host.now().saturating_sub(oldest);
+        let entered = v.books.entered_at().map_or(0, |time| host.now() - time);
         let runs = v.run == VcpuRun::Guest && guests.cpu(vcpu).takes_interrupts();
         if runs && waited.min(entered) > MOST_PENDING_NS {
-            let message = format!(
-                "vCPU {}: {outstanding:?} at {} ns",
-                vcpu.0,
-                host.clock.now()
-            );
+            let message = format!("vCPU {}: {outstanding:?} at {} ns", vcpu.0, host.now());
             return self.fail("interrupt-taken", || message);
         }
         let asleep = host.tasks()[v.task].state == TaskState::Blocked;
-        let slept = host.clock.now() - host.tasks()[v.task].books.changed_ns();
+        let slept = host.now() - host.tasks()[v.task].books.changed_ns();
         let blocks = v.run == VcpuRun::Blocked && asleep;
         if blocks && waited.min(slept) > MOST_IDLE_WAIT_NS {
-            let message = format!(
-                "vCPU {}: {outstanding:?} at {} ns",
-                vcpu.0,
-                host.clock.now()
-            );
+            let message = format!("vCPU {}: {outstanding:?} at {} ns", vcpu.0, host.now());
             self.fail("interrupt-wakes", || message);
         }
     }
@@ -357,9 +350,9 @@ impl Checks {
         if !self.on {
             return;
         }
-        let span = host.clock.now() - host.out.books.since_ns;
+        let span = host.now() - host.out().books().since_ns;
         let mut busy = 0;
-        for (n, cpu) in host.out.books.cpus.iter().enumerate() {
+        for (n, cpu) in host.out().books().cpus.iter().enumerate() {
             busy += cpu.busy_ns;
             if cpu.busy_ns + cpu.idle_ns != span || cpu.irq_ns > span {
                 let message = format!("CPU {n}: {cpu:?} of {span} ns");
@@ -372,8 +365,8 @@ impl Checks {
             ran += t.books.run_ns;
             let mut fine = t.books.total_ns() == span;
             if let Body::Vcpu(vcpu) = t.body {
-                let v = kvm.vcpus[vcpu].books.so_far(0);
-                let open = kvm.vcpus[vcpu].books.outstanding().count() as u64;
+                let v = kvm.vcpu(vcpu).books.so_far(0);
+                let open = kvm.vcpu(vcpu).books.outstanding().count() as u64;
                 fine &= v.guest_ns <= t.books.run_ns
                     && v.irqs_accepted == v.irqs_taken + v.irqs_coalesced + open;
             }

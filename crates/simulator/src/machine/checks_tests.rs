@@ -28,11 +28,11 @@ fn noticed(breaks: impl FnOnce(&mut Machine<'_>)) -> String {
     let mut sink = ();
     let mut machine = Machine::new(&config, &mut sink).unwrap();
     machine.set_checks(true);
-    machine.host.cfg.run.duration_ns = 10_000_000;
+    machine.host.set_duration(10_000_000);
     machine.run(&|| false).unwrap();
     breaks(&mut machine);
-    machine.host.checks.now();
-    machine.host.cfg.run.duration_ns = 20_000_000;
+    machine.host.checks_mut().now();
+    machine.host.set_duration(20_000_000);
     match machine.run(&|| false) {
         Err(Fault::Broken { what, .. }) => {
             let rest = what.strip_prefix("check ").unwrap_or(&what);
@@ -53,9 +53,9 @@ fn a_wrong_count_is_noticed() {
 #[test]
 fn a_lost_interrupt_is_noticed() {
     let lost = |m: &mut Machine<'_>| {
-        m.kvm.vcpus[VcpuNr(0)]
+        m.kvm.vcpus_mut()[VcpuNr(0)]
             .books
-            .accepted(m.host.clock.now(), 77)
+            .accepted(m.host.now(), 77)
     };
     assert_eq!(noticed(lost), "interrupt-lost");
 }
@@ -63,7 +63,10 @@ fn a_lost_interrupt_is_noticed() {
 #[test]
 fn an_interrupt_from_nowhere_is_noticed() {
     let posts = |m: &mut Machine<'_>| {
-        m.kvm.vcpus[VcpuNr(0)].shared.desc.test_and_set_pir(99);
+        m.kvm.vcpus_mut()[VcpuNr(0)]
+            .shared
+            .desc
+            .test_and_set_pir(99);
     };
     assert_eq!(noticed(posts), "interrupt-once");
 }
@@ -71,11 +74,11 @@ fn an_interrupt_from_nowhere_is_noticed() {
 #[test]
 fn a_forgotten_timer_is_noticed() {
     let forgets = |m: &mut Machine<'_>| {
-        let armed = (0..m.host.timers.len() as u32).map(TimerNr);
+        let armed = (0..m.host.timers().len() as u32).map(TimerNr);
         let timer = armed
             .into_iter()
-            .find(|&t| m.host.timers[t].queued().is_some());
-        m.host.timers[timer.unwrap()].take_off();
+            .find(|&t| m.host.timers()[t].queued().is_some());
+        m.host.timers_mut()[timer.unwrap()].take_off();
     };
     let name = noticed(forgets);
     assert!(name == "timer-once" || name == "timer-early", "{name}");
@@ -84,7 +87,7 @@ fn a_forgotten_timer_is_noticed() {
 #[test]
 fn time_counted_twice_is_noticed() {
     assert_eq!(
-        noticed(|m| m.host.out.books.cpus[1].busy_ns += 1),
+        noticed(|m| m.host.books_mut().cpus[1].busy_ns += 1),
         "time-once"
     );
 }

@@ -21,7 +21,7 @@ use crate::{script, xen};
 impl Machine<'_> {
     /// A message arrives.
     pub(super) fn arrived(&mut self, number: MessageNr) -> Sim {
-        let Some(message) = self.host.clock.take(number) else {
+        let Some(message) = self.host.clock_mut().take(number) else {
             return self.host.broken("a message arrived twice");
         };
         match message {
@@ -223,7 +223,7 @@ impl Machine<'_> {
         if irq::take_irq(&mut self.host, cpu) {
             return Ok(Flow::Wait);
         }
-        if self.host.xen.is_some() && !self.host.cpus()[cpu].preempt_off {
+        if self.host.is_xen() && !self.host.cpus()[cpu].preempt_off {
             xen::do_softirqs(&mut self.host, cpu);
         }
         let c = &self.host.cpus()[cpu];
@@ -249,29 +249,32 @@ impl Machine<'_> {
 
     /// `cpu` has got or lost a task: its sibling goes on at another speed.
     fn smt_changed(&mut self, cpu: CpuNr) {
-        if self.host.cfg.host.profile.smt_percent >= 100 {
+        let host = &self.host.cfg().host;
+        if host.profile.smt_percent < 100
+            && let Some(sibling) = host.topology.sibling_of(cpu.0)
+        {
+            let slow = self.host.cpus()[cpu].current.is_some();
+            self.set_slow(CpuNr(sibling), slow);
+        }
+    }
+
+    /// The computing in progress on `cpu` is rescaled: as much work remains, at another speed.
+    fn set_slow(&mut self, cpu: CpuNr, slow: bool) {
+        if self.host.cpus()[cpu].slow == slow {
             return;
         }
-        let Some(sibling) = self.host.cfg.host.topology.sibling_of(cpu.0) else {
-            return;
-        };
-        let (sibling, slow) = (CpuNr(sibling), self.host.cpus()[cpu].current.is_some());
-        if self.host.cpus()[sibling].slow == slow {
-            return;
+        // The work is read at the old speed, and its end set at the new one.
+        let segment = self.segment(cpu);
+        let work = segment.map(|remaining| self.host.work_in(cpu, remaining));
+        self.host.set_slow(cpu, slow);
+        if let Some(work) = work {
+            let end_ns = self.host.now() + self.host.slowed(cpu, work);
+            let end = match run::vcpu_in_guest(&self.kvm, &self.host, cpu) {
+                Some(vcpu) => self.guests.move_end(vcpu, end_ns),
+                None => end_ns,
+            };
+            self.host.move_phase_end(cpu, end);
         }
-        let segment = self.segment(sibling);
-        let work = segment.map(|remaining| self.host.work_in(sibling, remaining));
-        self.host.set_slow(sibling, slow);
-        let Some(work) = work else {
-            return;
-        };
-        let remaining = self.host.slowed(sibling, work);
-        let end_ns = self.host.clock.now() + remaining;
-        let end = match run::vcpu_in_guest(&self.kvm, &self.host, sibling) {
-            Some(vcpu) => self.guests.move_end(vcpu, end_ns),
-            None => end_ns,
-        };
-        self.host.move_phase_end(sibling, end);
     }
 
     /// What is left, by the clock, of the computing in progress on `cpu`.
@@ -283,23 +286,23 @@ impl Machine<'_> {
         match &self.host.tasks()[c.current?].body {
             Body::Vcpu(_) => {
                 let vcpu = run::vcpu_in_guest(&self.kvm, &self.host, cpu)?;
-                self.guests.compute_left(vcpu, self.host.clock.now())
+                self.guests.compute_left(vcpu, self.host.now())
             }
             _ => self
                 .host
-                .clock
+                .clock()
                 .when(c.timer)
-                .map(|time| time - self.host.clock.now()),
+                .map(|time| time - self.host.now()),
         }
     }
 
     /// The handler's end: does what it is for.
     fn irq_over(&mut self, cpu: CpuNr, irq: Irq) -> Sim<Flow> {
-        self.host.out.stats.host_irqs += 1;
+        self.host.stats_mut().host_irqs += 1;
         self.host.mark_l1d_unsafe(cpu);
         match irq {
             Irq::LocalTimer => self.expire_hrtimers(cpu)?,
-            Irq::PostedIntr => self.host.out.stats.spurious_notifications += 1,
+            Irq::PostedIntr => self.host.stats_mut().spurious_notifications += 1,
             Irq::PostedWakeup => deliver::posted_wakeup(&mut self.kvm, &mut self.host, cpu)?,
             Irq::Device => deliver::device_irq(&mut self.kvm, &mut self.host, cpu)?,
             // The reschedule interrupt has done its work by coming.
@@ -308,7 +311,8 @@ impl Machine<'_> {
         if let Some((class, vector)) = irq.traced() {
             self.host.emit(cpu, Kind::VectorExit { class, vector });
         }
-        self.host.out.books.irq(cpu, self.host.clock.now(), false);
+        let now = self.host.now();
+        self.host.out_mut().irq_over(cpu, now);
         debug_assert!(!self.host.cpus()[cpu].irqs_off);
         Ok(Flow::Continue)
     }
@@ -318,7 +322,7 @@ impl Machine<'_> {
         if bandwidth::throttle(&mut self.host, cpu)? {
             return Ok(Flow::Schedule);
         }
-        let now = self.host.clock.now();
+        let now = self.host.now();
         let Body::Worker(worker) = self.host.body_mut(task) else {
             return self.host.broken("another task does the emulator's work");
         };
@@ -346,7 +350,7 @@ impl Machine<'_> {
                     source::start_device(&mut self.guests, &mut self.host, vm, device, thread);
                 }
                 if worker::begin_request(&mut self.host, task) {
-                    let ns = u64::from(self.host.costs.handle_userspace_ns);
+                    let ns = u64::from(self.host.costs().handle_userspace_ns);
                     return Ok(worker::work(&mut self.host, task, ns));
                 }
             }
@@ -363,7 +367,7 @@ impl Machine<'_> {
                 cpu,
                 Kind::HrtimerExpireEntry {
                     hrtimer,
-                    now_ns: self.host.clock.now(),
+                    now_ns: self.host.now(),
                     function,
                 },
             );
@@ -375,7 +379,7 @@ impl Machine<'_> {
     }
 
     fn expired(&mut self, cpu: CpuNr, timer: TimerNr, time: u64) -> Sim {
-        match self.host.timers[timer].callback {
+        match self.host.timers()[timer].callback {
             Callback::Tick => tick::tick(&mut self.host, cpu, time),
             Callback::Hrtick => tick::hrtick(&mut self.host, cpu),
             Callback::Wakeup(task) => self.host.wake(task, cpu).map(|_| ()),

@@ -52,15 +52,11 @@ impl Machine<'_> {
     ///
     /// [`Fault`], with the time at which it happened.
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> Result<Outcome, Fault> {
-        let end = self
-            .host
-            .cfg
-            .run
-            .warmup_ns
-            .saturating_add(self.host.cfg.run.duration_ns);
-        while let Some(event) = self.host.clock.advance(end)? {
-            self.host.out.stats.events += 1;
-            if self.host.out.stats.events.is_multiple_of(STOP_EVENTS) && stop() {
+        let run = self.host.cfg().run;
+        let end = run.warmup_ns.saturating_add(run.duration_ns);
+        while let Some(event) = self.host.clock_mut().advance(end)? {
+            self.host.stats_mut().events += 1;
+            if self.host.out().stats().events.is_multiple_of(STOP_EVENTS) && stop() {
                 return Err(Fault::Stopped);
             }
             self.handle(event)
@@ -68,12 +64,12 @@ impl Machine<'_> {
             self.watch().map_err(|fault| self.host.dated(*fault))?;
         }
         deadlock::check_deadlock(&self.guests)?;
-        self.host.clock.finish(end);
+        self.host.clock_mut().finish(end);
         stretch::cut_all(&mut self.guests, &mut self.host);
         let cpu = CpuNr(0);
         self.host.emit_end(cpu);
         self.host.settle_books();
-        self.kvm.settle_books(self.host.clock.now());
+        self.kvm.settle_books(self.host.now());
         self.check_books()?;
         Ok(Outcome::of(
             &self.host,
@@ -86,13 +82,14 @@ impl Machine<'_> {
     /// After each event: a round of checks when it is due.
     #[inline]
     fn watch(&mut self) -> Sim {
-        if !self.host.checks.is_on() {
+        if !self.host.checks_mut().is_on() {
             return Ok(());
         }
-        if self.host.checks.is_due() {
-            let mut checks = core::mem::take(&mut self.host.checks);
+        if self.host.checks_mut().is_due() {
+            // The checks read the host that holds them.
+            let mut checks = core::mem::take(self.host.checks_mut());
             let result = checks.round(&self.host, &self.kvm, &self.guests);
-            self.host.checks = checks;
+            *self.host.checks_mut() = checks;
             result?;
         }
         self.host.report_failed()
@@ -100,15 +97,15 @@ impl Machine<'_> {
 
     /// At the end: all books add up.
     fn check_books(&mut self) -> Sim {
-        let mut checks = core::mem::take(&mut self.host.checks);
+        let mut checks = core::mem::take(self.host.checks_mut());
         checks.books(&self.host, &self.kvm);
-        self.host.checks = checks;
+        *self.host.checks_mut() = checks;
         self.host.report_failed()
     }
 
     /// Switches the checks of invariants ([`CHECKS`]) on or off. Debug builds begin with them on.
     pub fn set_checks(&mut self, enabled: bool) {
-        self.host.checks.switch(enabled);
+        self.host.checks_mut().switch(enabled);
     }
 
     /// The warm-up is over: all books start anew.
@@ -116,7 +113,7 @@ impl Machine<'_> {
         // Stretches are cut first, so that what they have done by now counts before.
         stretch::cut_all(&mut self.guests, &mut self.host);
         self.host.begin_measuring();
-        self.kvm.begin_measuring(self.host.clock.now());
+        self.kvm.begin_measuring(self.host.now());
         self.guests.begin_measuring();
     }
 

@@ -244,8 +244,8 @@ impl GuestClock {
                 .instant(now)
                 .tsc
                 .wrapping_add(self.first_physical);
-            let off = count.wrapping_sub(offset).wrapping_sub(ideal) as i64;
-            self.seen.physical_error_ns = self.signed_ns(off);
+            let error = count.wrapping_sub(offset).wrapping_sub(ideal) as i64;
+            self.seen.physical_error_ns = self.signed_ns(error);
         }
         self.seen.master_clock = self.vm.use_master_clock;
     }

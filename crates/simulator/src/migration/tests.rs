@@ -162,7 +162,7 @@ fn records_of_ipis_stay_behind() {
         let mut sink = ();
         let mut machine = Machine::with_recipes(&config, &mut sink, &mut recipe).unwrap();
         machine.run(&|| false).unwrap();
-        let vm = &machine.kvm.vms[crate::ids::VmNr(0)];
+        let vm = machine.kvm.vm(crate::ids::VmNr(0));
         vm.ipi_contexts
             .iter()
             .filter(|c| c.awaited().is_some())

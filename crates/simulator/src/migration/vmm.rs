@@ -115,7 +115,7 @@ fn act(
     task: TaskNr,
     vmm: &mut VmmThread,
 ) -> Sim<Next> {
-    let now = host.clock.now();
+    let now = host.now();
     let (vm, cfg) = (vmm.vm, &vmm.cfg);
     match vmm.step {
         Step::Begin => {
@@ -126,12 +126,12 @@ fn act(
         Step::Stop => {
             stop_vm(kvm, guests, host, cpu, vm, task)?;
             vmm.step = Step::AwaitStop;
-            if kvm.vms[vm].running > 0 {
+            if kvm.vm(vm).running > 0 {
                 return Ok(Next::Sleeps);
             }
         }
         Step::AwaitStop => {
-            if kvm.vms[vm].running > 0 {
+            if kvm.vm(vm).running > 0 {
                 return Ok(Next::Sleeps);
             }
             vmm.stopped_ns = now;
@@ -195,7 +195,7 @@ fn act(
 }
 
 fn restore(host: &mut Host<'_>, vmm: &mut VmmThread) -> Sim {
-    let now = host.clock.now();
+    let now = host.now();
     let Some(clock) = &mut vmm.restored else {
         return host.broken("nothing to restore");
     };
@@ -220,8 +220,8 @@ fn restore(host: &mut Host<'_>, vmm: &mut VmmThread) -> Sim {
             // The time that passed by the wall clocks is added now; whatever delays the writes
             // after this is the guest's loss.
             let khz = clock.khz;
-            let both = vmm.saved.iter().zip(&vmm.saved_at);
-            let values = both.map(|(saved, time)| {
+            let pairs = vmm.saved.iter().zip(&vmm.saved_at);
+            let values = pairs.map(|(saved, time)| {
                 let elapsed = instant.real_ns.saturating_sub(*time);
                 saved.wrapping_add(mul_div(elapsed, khz.into(), 1_000_000))
             });
@@ -253,7 +253,7 @@ fn write_vcpu(host: &Host<'_>, vmm: &mut VmmThread, n: usize, saved: u64) -> Sim
     let Some(clock) = &mut vmm.restored else {
         return host.broken("nothing to restore");
     };
-    let instant = clock.real.instant(host.clock.now());
+    let instant = clock.real.instant(host.now());
     let Some(vcpu) = clock.vcpus.get_mut(n) else {
         return host.broken("more clocks than vCPUs");
     };
@@ -271,7 +271,7 @@ fn write_vcpu(host: &Host<'_>, vmm: &mut VmmThread, n: usize, saved: u64) -> Sim
     let known = Uncertainty {
         realtime_skew_ns: s.realtime_skew_ns.abs_diff(d.realtime_skew_ns),
         frequency_error_ppb: s.drift_ppb.unsigned_abs().max(d.drift_ppb.unsigned_abs()),
-        master_clock_age_ns: host.clock.now(),
+        master_clock_age_ns: host.now(),
     };
     if let Some(counters) = &mut clock.arm64 {
         let transfer = Move {
@@ -317,7 +317,7 @@ fn kvm_get_clock(guests: &Guests, host: &Host<'_>, vm: VmNr) -> Sim<KvmClockData
     let Some(clock) = &guests.vm(vm).clock else {
         return host.broken("a guest without clocks is read");
     };
-    let instant = clock.real.instant(host.clock.now());
+    let instant = clock.real.instant(host.now());
     match clock.vm.get_clock(&clock.host, &instant, true) {
         Ok(data) => Ok(data),
         Err(error) => host.broken(error.to_string()),
@@ -333,10 +333,10 @@ fn stop_vm(
     vm: VmNr,
     vmm: TaskNr,
 ) -> Sim {
-    kvm.vms[vm].paused_by = Some(vmm);
+    kvm.stop(vm, vmm);
     for index in 0..guests.vm(vm).vcpus {
         let vcpu = guests.vcpu_of(vm, index);
-        let kick = kick(&kvm.vcpus[vcpu].shared, Requests::UNBLOCK, false);
+        let kick = kick(&kvm.vcpu(vcpu).shared, Requests::UNBLOCK, false);
         deliver::kicked(kvm, host, cpu, vcpu, kick)?;
     }
     Ok(())
@@ -344,16 +344,12 @@ fn stop_vm(
 
 /// A vCPU of a guest that is stopped parks instead of entering. Whether it did.
 pub(crate) fn park(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) -> Sim<bool> {
-    let vm = kvm.vcpus[vcpu].vm;
-    let Some(vmm) = kvm.vms[vm].paused_by else {
+    let Some(parked) = kvm.park(vcpu) else {
         return Ok(false);
     };
-    let v = &mut kvm.vms[vm];
-    v.running = v.running.saturating_sub(1);
-    if v.running == 0 {
-        host.wake(vmm, cpu)?;
+    if parked.is_last {
+        host.wake(parked.vmm, cpu)?;
     }
-    kvm.vcpus[vcpu].parked = true;
     Ok(true)
 }
 
@@ -369,7 +365,7 @@ fn move_vm(
     let cpus = CpuSet::of(&cfg.to_cpus);
     host.set_allowed(vmm, cpus.clone());
     for index in 0..guests.vm(vm).vcpus {
-        let task = kvm.vcpus[guests.vcpu_of(vm, index)].task;
+        let task = kvm.vcpu(guests.vcpu_of(vm, index)).task;
         host.set_allowed(task, cpus.clone());
     }
 }
@@ -382,19 +378,18 @@ fn resume_vm(
     vm: VmNr,
     vmm: &mut VmmThread,
 ) -> Sim {
-    let now = host.clock.now();
+    let now = host.now();
     if let Some(mut clock) = vmm.restored.take() {
         clock.judge(now);
         clock.seen.blackout_ns = now - vmm.stopped_ns;
         guests.replace_clock(vm, clock);
     }
     tracking::reset_tracking(kvm, host, vm)?;
-    kvm.vms[vm].paused_by = None;
-    kvm.vms[vm].running = guests.vm(vm).vcpus;
+    kvm.restart(vm, guests.vm(vm).vcpus);
     for index in 0..guests.vm(vm).vcpus {
         let vcpu = guests.vcpu_of(vm, index);
-        kvm.vcpus[vcpu].parked = false;
-        let task = kvm.vcpus[vcpu].task;
+        kvm.unpark(vcpu);
+        let task = kvm.vcpu(vcpu).task;
         host.wake(task, cpu)?;
     }
     Ok(())

@@ -5,10 +5,10 @@ use stealtime_hypervisor::fair::{GroupId, Preempt};
 
 use super::{Moves, ScriptRunner, ScriptTask, Scripts, expect_tick};
 use crate::fault::Sim;
-use crate::host::{Body, Callback, CpuSet, Host, Hrtimer, Message, bandwidth};
+use crate::host::{Body, Callback, CpuSet, Host, Message, bandwidth, build as host_build};
 use crate::ids::CpuNr;
 
-/// The cgroups of a VM whose tasks run scripts.
+/// The cgroups of a VM with tasks that run scripts.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScriptGroups {
     /// That of its vCPUs, or which holds one for each.
@@ -20,14 +20,14 @@ struct ScriptGroups {
 
 /// Tasks that do what was recorded.
 pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
-    let scripts = host.cfg.scripts.clone();
+    let scripts = host.cfg().scripts.clone();
     let groups = add_groups(host, &scripts)?;
     for (index, config) in scripts.tasks.iter().enumerate() {
         let vm_groups = config.vm.and_then(|vm| groups.get(vm as usize));
         let vm_groups = vm_groups.copied().unwrap_or_default();
         let group = match vm_groups.vcpus {
             Some(vcpus) if config.vcpu.is_some() && scripts.vcpu_groups => {
-                Some(host.fair.create_group(Some(vcpus))?)
+                Some(host.create_group(Some(vcpus))?)
             }
             Some(vcpus) if config.vcpu.is_some() => Some(vcpus),
             _ => vm_groups.others,
@@ -37,8 +37,8 @@ pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
         } else {
             CpuSet::of(&config.cpus)
         };
-        let task = host.add_task(&config.name, group, config.nice, allowed, None)?;
-        let timer = host.timers.add(Hrtimer::new(Callback::Script(task)));
+        let task = host_build::add_task(host, &config.name, group, config.nice, allowed, None)?;
+        let timer = host.add_timer(Callback::Script(task));
         host.set_bandwidth(task, vm_groups.limit);
         if config.moves != Moves::Scheduler {
             host.keep(task);
@@ -46,7 +46,7 @@ pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
         if let Moves::Times(moves) = &config.moves
             && let Some(&(time, _)) = moves.first()
         {
-            host.clock.post(time, Message::ScriptMoves { task });
+            host.post(time, Message::ScriptMoves { task });
         }
         host.set_cpu(task, CpuNr(config.first_cpu));
         let script = ScriptTask::new(config, timer, index);
@@ -55,13 +55,12 @@ pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
             runner.yields.add(vm, number, task);
         }
         // Where all requests count at once, no occasion is needed.
-        if host.cfg.knobs.sched.preempt == Preempt::Lazy {
+        if host.cfg().knobs.sched.preempt == Preempt::Lazy {
             expect_tick(host, task)?;
         }
         if config.starts_ns > 0 {
             host.defer(task);
-            host.clock
-                .post(config.starts_ns, Message::StartScript { task });
+            host.post(config.starts_ns, Message::StartScript { task });
         }
     }
     Ok(())
@@ -69,9 +68,9 @@ pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
 
 /// The groups of each VM of scripts and its limit.
 fn add_groups(host: &mut Host<'_>, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> {
-    let any = scripts.groups.iter().any(Option::is_some);
-    let slice = match scripts.slice && any {
-        true => Some(host.fair.create_group(None)?),
+    let has_groups = scripts.groups.iter().any(Option::is_some);
+    let slice = match scripts.slice && has_groups {
+        true => Some(host.create_group(None)?),
         false => None,
     };
     let mut groups = Vec::new();
@@ -80,16 +79,16 @@ fn add_groups(host: &mut Host<'_>, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> 
             groups.push(ScriptGroups::default());
             continue;
         };
-        let group = host.fair.create_group(slice)?;
+        let group = host.create_group(slice)?;
         let shares = shares_of_cpu_weight(u64::from(config.cpu_weight));
-        host.fair.set_shares(group, shares, 0)?;
+        host.set_shares(group, shares)?;
         let limit = config
             .cpu_max_ns
             .map(|(quota, period)| bandwidth::limit(host, group, quota, period));
         let (mut vcpus, mut rest) = (group, group);
         if scripts.vcpu_groups {
-            vcpus = host.fair.create_group(Some(group))?;
-            rest = host.fair.create_group(Some(vcpus))?;
+            vcpus = host.create_group(Some(group))?;
+            rest = host.create_group(Some(vcpus))?;
         }
         groups.push(ScriptGroups {
             vcpus: Some(vcpus),

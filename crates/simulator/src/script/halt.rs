@@ -30,10 +30,10 @@ impl ScriptRunner {
         task: TaskNr,
         wait: Until,
     ) -> Sim<Flow> {
-        let now = host.clock.now();
+        let now = host.now();
         let alone = poll::single_task_running(host, cpu)?;
         let need_resched = host.cpus()[cpu].resched != Resched::None;
-        let knobs = host.cfg.knobs.kvm.halt_poll;
+        let knobs = host.cfg().knobs.kvm.halt_poll;
         let script = host.script(task)?;
         let halt = script.halt_poll.begin(&knobs, true);
         script.halt = Some(Halting {
@@ -64,7 +64,7 @@ impl ScriptRunner {
     }
 
     pub(super) fn end_poll(&mut self, host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim<Flow> {
-        let now = host.clock.now();
+        let now = host.now();
         let script = host.script(task)?;
         if let Some(halting) = &mut script.halt {
             halting.poll_ns = now - halting.since;
@@ -79,7 +79,7 @@ impl ScriptRunner {
 
     /// It is about to sleep: if nothing has come meanwhile, it does.
     pub(super) fn block(&mut self, host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim<Flow> {
-        let ns = u64::from(host.cfg.scripts.block_ns);
+        let ns = u64::from(host.cfg().scripts.block_ns);
         host.script(task)?.sleeping_ns += ns;
         if let Some(flow) = self.came(host, cpu, task)? {
             return Ok(flow);
@@ -95,7 +95,7 @@ impl ScriptRunner {
         cpu: CpuNr,
         task: TaskNr,
     ) -> Sim<Option<Flow>> {
-        let now = host.clock.now();
+        let now = host.now();
         let wait = host.script(task)?.awaited;
         if self.reached(host, task, wait)? {
             let script = host.script(task)?;
@@ -127,8 +127,8 @@ impl ScriptRunner {
 
     pub(super) fn end_halt(&mut self, host: &mut Host<'_>, task: TaskNr, waited: bool) -> Sim {
         self.halts_no_longer(host, task)?;
-        let now = host.clock.now();
-        let knobs = host.cfg.knobs.kvm.halt_poll;
+        let now = host.now();
+        let knobs = host.cfg().knobs.kvm.halt_poll;
         let script = host.script(task)?;
         if let Some(halting) = script.halt.take() {
             let halt_ns = now - halting.since;
@@ -139,7 +139,7 @@ impl ScriptRunner {
                 valid_wakeup: true,
             };
             script.halt_poll.end(&knobs, &halting.halt, &end, &());
-            if host.cfg.scripts.tell {
+            if host.cfg().scripts.tell {
                 let kind = Kind::KvmVcpuWakeup {
                     ns: halt_ns,
                     waited,
@@ -173,7 +173,7 @@ impl ScriptRunner {
 
 /// It has polled in vain, or not at all: it is on its way to sleep.
 fn begin_block(host: &mut Host<'_>, task: TaskNr) -> Sim<Flow> {
-    let ns = u64::from(host.cfg.scripts.block_ns);
+    let ns = u64::from(host.cfg().scripts.block_ns);
     let script = host.script(task)?;
     if ns == 0 {
         script.state = State::Sleeps;

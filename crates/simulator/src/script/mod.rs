@@ -117,8 +117,8 @@ pub enum Step {
     YieldTo(u32),
     /// Sets a timer: [`Until::Armed`] counts from here.
     Arm,
-    /// The balancer moves it to this CPU, as soon as it does not run; for tasks whose
-    /// [`ScriptConfig::moves`] says so.
+    /// The balancer moves it to this CPU, as soon as it does not run. Only tasks with
+    /// [`Moves::Steps`] have it.
     Move(u32),
 }
 
@@ -143,9 +143,9 @@ pub enum Moves {
     Scheduler,
     /// It changes its CPU where [`Step::Move`] says so and nowhere else.
     Steps,
-    /// It does at these times of the run in ns, the earliest first, to these CPUs: as soon as it does not
-    /// run from then on. What a balancer does hangs on where all tasks are: at any time they are where
-    /// they were together.
+    /// It changes its CPU at these times of the run in ns, the earliest first, as soon as it does
+    /// not run. A balancer decides by the places of all tasks. Moves at recorded times keep tasks
+    /// together that shared a CPU.
     Times(Arc<[(u64, u32)]>),
 }
 
@@ -221,9 +221,9 @@ pub struct Scripts {
     /// The same of wakeups by another CPU, which need an interrupt or a store. CPUs without an
     /// entry have that of [`Self::idle_late`].
     pub idle_called: Vec<Late>,
-    /// How long polls in halts go on after another CPU has ended them, by CPU: by what they wait
-    /// for, or by waking another task there. A virtual CPU may not run just then. CPUs without an
-    /// entry notice at once.
+    /// How long polls in halts go on after another CPU has ended them, by CPU. It ends them by what
+    /// they wait for, or by waking another task there. A virtual CPU may not run just then. CPUs
+    /// without an entry notice at once.
     pub poll_called: Vec<Late>,
     /// A CPU that has nothing to do takes tasks that wait on another one, also those that
     /// [`ScriptConfig::moves`] keeps.
@@ -247,18 +247,18 @@ pub struct Scripts {
 pub struct Late(pub Arc<[(u64, u32)]>);
 
 impl Late {
-    /// By how much what is due on a CPU at `at` is late, in ns; `None` if that is not known.
-    pub(crate) fn on(all: &[Self], cpu: CpuNr, at: u64) -> Option<u64> {
-        all.get(cpu.index())?.at(at)
+    /// By how much what is due on a CPU at `due_ns` is late, in ns; `None` if that is not known.
+    pub(crate) fn on(cpus: &[Self], cpu: CpuNr, due_ns: u64) -> Option<u64> {
+        cpus.get(cpu.index())?.at(due_ns)
     }
 
-    /// By how much what is due at `at` is late, in ns; `None` if that is not known.
-    pub(crate) fn at(&self, at: u64) -> Option<u64> {
-        let next = self.0.partition_point(|entry| entry.0 < at);
+    /// By how much what is due at `due_ns` is late, in ns; `None` if that is not known.
+    pub(crate) fn at(&self, due_ns: u64) -> Option<u64> {
+        let next = self.0.partition_point(|entry| entry.0 < due_ns);
         let near = |n: usize| self.0.get(n).copied();
-        let (before, after) = (next.checked_sub(1).and_then(near), near(next));
-        let late = match (before, after) {
-            (Some(b), Some(a)) if at - b.0 < a.0 - at => b.1,
+        let (earlier, later) = (next.checked_sub(1).and_then(near), near(next));
+        let late = match (earlier, later) {
+            (Some(b), Some(a)) if due_ns - b.0 < a.0 - due_ns => b.1,
             (_, Some(a)) => a.1,
             (Some(b), None) => b.1,
             (None, None) => return None,
@@ -273,11 +273,11 @@ impl Late {
 pub struct Gaps(pub Arc<[(u64, u64)]>);
 
 impl Gaps {
-    /// Whether `at` is in one.
-    pub(crate) fn has(&self, at: u64) -> bool {
-        let next = self.0.partition_point(|gap| gap.0 <= at);
+    /// Whether `time_ns` is in one.
+    pub(crate) fn has(&self, time_ns: u64) -> bool {
+        let next = self.0.partition_point(|gap| gap.0 <= time_ns);
         let last = next.checked_sub(1).and_then(|last| self.0.get(last));
-        last.is_some_and(|gap| at < gap.1)
+        last.is_some_and(|gap| time_ns < gap.1)
     }
 }
 

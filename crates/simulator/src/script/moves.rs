@@ -1,4 +1,4 @@
-//! Tasks that move as they did in a recording.
+//! Tasks that move at the times of a recording.
 
 use std::sync::Arc;
 
@@ -47,11 +47,11 @@ pub(super) fn move_by_step(host: &mut Host<'_>, task: TaskNr, target: u32) -> Si
 
 /// It is time for a script's task to move.
 pub(crate) fn apply_moves(host: &mut Host<'_>, task: TaskNr) -> Sim {
-    let now = host.clock.now();
+    let now = host.now();
     let moves = &mut host.script(task)?.moves;
     let (target, next) = (moves.until(now), moves.next());
     if let Some(time) = next {
-        host.clock.post(time, Message::ScriptMoves { task });
+        host.post(time, Message::ScriptMoves { task });
     }
     if let Some(target) = target {
         host.move_later(task, CpuNr(target));

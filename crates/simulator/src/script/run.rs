@@ -76,7 +76,7 @@ impl ScriptRunner {
             self.yields.end_spin(host, task)?;
         }
         loop {
-            let now = host.clock.now();
+            let now = host.now();
             let resched = host.cpus()[cpu].resched != Resched::None;
             self.works(host, cpu, task)?;
             let script = host.script(task)?;
@@ -157,7 +157,7 @@ impl ScriptRunner {
 
     /// All steps are done: whether they are taken again.
     fn again(&mut self, host: &mut Host<'_>, task: TaskNr) -> Sim<bool> {
-        let now = host.clock.now();
+        let now = host.now();
         self.finished.entry(task).or_insert(now);
         let script = host.script(task)?;
         // Steps that take no time would be taken forever.
@@ -193,15 +193,15 @@ impl ScriptRunner {
         let pass = host.script(task)?.passes;
         Ok(match wait {
             Until::Edge(edge) | Until::Work { edge, .. } => self.points.is_reached(edge, pass),
-            Until::Time(time) => time <= host.clock.now(),
+            Until::Time(time) => time <= host.now(),
             // [`instant`] has made times of them.
             Until::Armed(_) | Until::After(_) | Until::Grid { .. } => true,
         })
     }
 
     /// A script reaches a point: the script that waits there is woken.
-    fn reach(&mut self, host: &mut Host<'_>, cpu: CpuNr, by: TaskNr, edge: Edge) -> Sim {
-        let vcpu_of = host.script(by)?.vcpu_of;
+    fn reach(&mut self, host: &mut Host<'_>, cpu: CpuNr, reaching: TaskNr, edge: Edge) -> Sim {
+        let vcpu_of = host.script(reaching)?.vcpu_of;
         match self.points.reach(edge, vcpu_of) {
             Some(task) => self.goes_on(host, cpu, task),
             None => Ok(()),
@@ -210,7 +210,7 @@ impl ScriptRunner {
 
     /// What a script waits for has come.
     pub(super) fn goes_on(&mut self, host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim {
-        let now = host.clock.now();
+        let now = host.now();
         let script = host.script(task)?;
         script.awaited = Until::Time(now);
         script.work_until = None;
@@ -240,11 +240,11 @@ impl ScriptRunner {
     }
 
     /// What a script waits for has come: its poll ends, or its sleep.
-    pub(crate) fn wake(&mut self, host: &mut Host<'_>, task: TaskNr, by: CpuNr) -> Sim {
+    pub(crate) fn wake(&mut self, host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Sim {
         self.halts_no_longer(host, task)?;
         let script = host.script(task)?;
         if script.state == State::Polls {
-            poll::notify(host, task, by);
+            poll::notify(host, task, waker);
             return Ok(());
         }
         // Its alarm and what it waits for may both come before it runs.
@@ -258,18 +258,17 @@ impl ScriptRunner {
             script.next += 1;
             move_by_step(host, task, target)?;
         }
-        let wake_ns = u64::from(host.cfg.scripts.wake_ns);
+        let wake_ns = u64::from(host.cfg().scripts.wake_ns);
         if wake_ns == 0 {
-            return host.wake(task, by).map(|_| ());
+            return host.wake(task, waker).map(|_| ());
         }
         if core::mem::replace(&mut host.script(task)?.waking, true) {
             return Ok(());
         }
         // It waits from now on, though it does not compete yet.
-        let now = host.clock.now();
+        let now = host.now();
         host.begin_wait(task);
-        host.clock
-            .post(now + wake_ns, Message::ScriptWake { task, by });
+        host.post(now + wake_ns, Message::ScriptWake { task, by: waker });
         Ok(())
     }
 
@@ -279,9 +278,9 @@ impl ScriptRunner {
         host: &mut Host<'_>,
         cpu: CpuNr,
         task: TaskNr,
-        until: Until,
+        wait: Until,
     ) -> Sim {
-        match until {
+        match wait {
             Until::Edge(edge) => {
                 let script = host.script(task)?;
                 let waiter = Waiter {
@@ -311,7 +310,7 @@ impl ScriptRunner {
 
 /// Tells that a vCPU enters or leaves the guest, if it does.
 fn tell(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
-    if !host.cfg.scripts.tell {
+    if !host.cfg().scripts.tell {
         return Ok(());
     }
     let vcpu = VcpuId::UNKNOWN;
@@ -333,8 +332,8 @@ fn tell(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
 
 /// A wait that begins now, with its relative times made absolute.
 fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
-    let now = host.clock.now();
-    let balanced = host.cfg.scripts.balanced;
+    let now = host.now();
+    let balanced = host.cfg().scripts.balanced;
     let script = host.script(task)?;
     let wait = match wait {
         Until::Work { edge, .. } if !balanced => Until::Edge(edge),
@@ -360,20 +359,20 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
 
 /// The way of a wakeup through the kernel is over. What took it, an interrupt or an exit, ends
 /// here too: on its way back a lazy request counts.
-pub(crate) fn finish_wake(host: &mut Host<'_>, task: TaskNr, by: CpuNr) -> Sim<Option<Resume>> {
+pub(crate) fn finish_wake(host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Sim<Option<Resume>> {
     host.script(task)?.waking = false;
-    host.wake(task, by)?;
-    let c = &host.cpus()[by];
+    host.wake(task, waker)?;
+    let c = &host.cpus()[waker];
     let Some(current) = c.current else {
         return Ok(None);
     };
-    if c.phase != Phase::Run || !host.reschedules(by, current) {
+    if c.phase != Phase::Run || !host.reschedules(waker, current) {
         return Ok(None);
     }
-    let remaining = host.interrupted(by);
-    host.set_left(current, host.work_in(by, remaining));
+    let remaining = host.interrupted(waker);
+    host.set_left(current, host.work_in(waker, remaining));
     Ok(Some(Resume {
-        cpu: by,
+        cpu: waker,
         flow: Flow::Schedule,
     }))
 }

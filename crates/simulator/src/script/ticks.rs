@@ -7,16 +7,16 @@ use crate::ids::TaskNr;
 
 /// The next tick of a script's guest is to come, if it has any.
 pub(crate) fn expect_tick(host: &mut Host<'_>, task: TaskNr) -> Sim {
-    let now = host.clock.now();
+    let now = host.now();
     if let Some(ticks) = host.script(task)?.ticks {
         let time = on_grid(now, ticks.phase_ns, ticks.period_ns, 1);
-        host.clock.post(time, Message::ScriptTick { task });
+        host.post(time, Message::ScriptTick { task });
     }
     Ok(())
 }
 
-/// A guest's tick: if the vCPU is in the guest, it exits, and on its way back it gives way if it was
-/// asked to.
+/// A guest's tick. A vCPU in guest mode exits, and reschedules before it enters again if that is
+/// requested.
 pub(crate) fn tick(host: &mut Host<'_>, task: TaskNr) -> Sim<Option<Resume>> {
     if host.tasks()[task].state == TaskState::Dead {
         return Ok(None);

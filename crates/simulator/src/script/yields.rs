@@ -133,7 +133,7 @@ impl Yields {
         task: TaskNr,
         number: u32,
     ) -> Sim<bool> {
-        if host.cfg.scripts.tell {
+        if host.cfg().scripts.tell {
             let kind = Kind::KvmHypercall {
                 nr: KVM_HC_SCHED_YIELD,
                 a0: number.into(),
@@ -152,7 +152,7 @@ impl Yields {
             return Ok(false);
         }
         let yielded = host.yield_to(cpu, target)? == YieldTo::Yielded;
-        host.out.stats.directed_yields += u64::from(yielded);
+        host.stats_mut().directed_yields += u64::from(yielded);
         Ok(yielded)
     }
 
@@ -172,8 +172,8 @@ impl Yields {
         for vcpu in &of_vm.vcpus {
             vcpu.yields.restore(flags(host, vcpu));
         }
-        let knobs = host.cfg.knobs.kvm.directed_yield;
-        let now = host.clock.now();
+        let knobs = host.cfg().knobs.kvm.directed_yield;
+        let now = host.now();
         let mut query = Asked {
             host,
             cpu,
@@ -191,7 +191,7 @@ impl Yields {
         match failed {
             Some(error) => Err(error.into()),
             None => {
-                host.out.stats.directed_yields += u64::from(yielded);
+                host.stats_mut().directed_yields += u64::from(yielded);
                 Ok(yielded)
             }
         }

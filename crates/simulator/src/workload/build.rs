@@ -97,11 +97,11 @@ async fn jobs(mut thread: Thread, job: Job) {
         let began = thread.now();
         thread.kernel(job.fork / 2).await;
         thread.io(job.disk).await;
-        let mut left = thread.random.around(job.compute, 50);
-        while left > 0 {
-            let ns = thread.random.exponential(job.fault).clamp(1, left);
+        let mut remaining = thread.random.around(job.compute, 50);
+        while remaining > 0 {
+            let ns = thread.random.exponential(job.fault).clamp(1, remaining);
             thread.compute(ns).await;
-            left -= ns;
+            remaining -= ns;
             thread.lock(job.zone).await;
             thread.kernel(job.lock_ns).await;
             thread.unlock(job.zone).await;

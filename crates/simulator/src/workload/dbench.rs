@@ -72,7 +72,7 @@ pub(super) const DBENCH: Workload = Workload {
     build,
 };
 
-/// Blocks that the journal must have for a change to a directory (ext4): entries and inode of the
+/// Blocks that a change to a directory needs in the journal (ext4): entries and inode of the
 /// directory, inode of the file, bitmap of inodes.
 const BUFFERS_OF_UPDATE: u32 = 4;
 /// … for a write: those of the inode and of its extents.
@@ -179,32 +179,34 @@ fn build(params: &Params, guest: &mut GuestBuilder) -> Sim {
     Ok(())
 }
 
-/// An operation of the file server, as often as dbench's loadfile has it: 27.1 % ReadX, 17.3 %
-/// NTCreateX, 15.7 % QPathInfo, 12.7 % Close, 8.6 % WriteX, 6.1 % Find, 3.5 % Unlink, 2.9 % QFsInfo,
-/// 2.7 % QFileInfo, 1.4 % SFileInfo, 1.2 % Flush, 0.7 % Rename. As many files are created as are
-/// deleted; the rest of NTCreateX opens what is there.
+/// An operation of the file server, as often as dbench's loadfile has it. As many files are created
+/// as are deleted; the rest of NTCreateX opens existing ones.
+///
+/// | ReadX | NTCreateX | QPathInfo | Close | WriteX | Find | Unlink | QFsInfo | QFileInfo | SFileInfo | Flush | Rename |
+/// |---|---|---|---|---|---|---|---|---|---|---|---|
+/// | 27.1 % | 17.3 % | 15.7 % | 12.7 % | 8.6 % | 6.1 % | 3.5 % | 2.9 % | 2.7 % | 1.4 % | 1.2 % | 0.7 % |
 async fn client(mut thread: Thread, disk: Disk, directories: Rc<[MutexId]>, work: Work) {
     loop {
         // Operations in a row that touch nothing shared are one stretch in each mode.
         let mut user = thread.random.exponential(work.client);
         let (mut kernel, mut looks) = (0, 0);
-        let mut what = thread.random.below(1000);
-        while what < LOOKS && looks < LOOKS_IN_A_ROW {
+        let mut operation = thread.random.below(1000);
+        while operation < LOOKS && looks < LOOKS_IN_A_ROW {
             kernel += thread.random.exponential(work.lookup);
             user += thread.random.exponential(work.client);
             looks += 1;
-            what = thread.random.below(1000);
+            operation = thread.random.below(1000);
         }
         thread.compute(user).await;
         if looks > 0 {
             thread.kernel(kernel).await;
         }
-        match what {
+        match operation {
             0..LOOKS => look(&mut thread, work).await,
             LOOKS..911 => write(&mut thread, &disk, work).await,
             911..988 => {
-                let which = thread.random.below(directories.len() as u64) as usize;
-                if let Some(&directory) = directories.get(which) {
+                let index = thread.random.below(directories.len() as u64) as usize;
+                if let Some(&directory) = directories.get(index) {
                     update(&mut thread, &disk, directory, work).await;
                 }
             }
@@ -236,8 +238,8 @@ async fn write(thread: &mut Thread, disk: &Disk, work: Work) {
 /// (`jbd2_journal_get_write_access`), after `ns` of work, which for the first one is done.
 async fn change(thread: &mut Thread, disk: &Disk, buffers: u32, ns: u64, work: Work) {
     for next in (0..buffers).rev() {
-        let then = if next > 0 { ns } else { 0 };
-        hold(thread, disk.buffers, work.locked, then).await;
+        let then_ns = if next > 0 { ns } else { 0 };
+        hold(thread, disk.buffers, work.locked, then_ns).await;
         let filed = &disk.journal.filed;
         filed.set(filed.get() + 1);
     }
@@ -264,8 +266,8 @@ async fn commit(mut thread: Thread, disk: Disk, device: DeviceId, work: Work) {
             thread.kernel(work.locked).await;
         }
         for next in (0..filed).rev() {
-            let then = if next > 0 { work.locked } else { 0 };
-            hold(&mut thread, disk.buffers, work.locked, then).await;
+            let then_ns = if next > 0 { work.locked } else { 0 };
+            hold(&mut thread, disk.buffers, work.locked, then_ns).await;
         }
         thread.io(device).await;
         thread.wake(gate, waiting).await;

@@ -1,10 +1,10 @@
 //! `dedup` and `vips`: a pipeline of stages, and threads that compute tiles, after the programs of
 //! these names in PARSEC.
 //!
-//! Both give memory back to the kernel all the time, and that is where they wait in the kernel: TLBs
-//! are shot down, which takes milliseconds where vCPUs are preempted (Ouyang and others, VEE 2016:
-//! up to 64 % of a guest's CPU time; Ahn and others, EuroSys 2018: for dedup 28 us alone and 6.4 ms
-//! next to another guest, for vips 55 us and 14.9 ms).
+//! Both return memory to the kernel all the time, so that TLBs are shot down. A shootdown takes
+//! milliseconds where vCPUs are preempted. Ouyang and others (VEE 2016) found up to 64 % of a
+//! guest's CPU time in it. Ahn and others (EuroSys 2018) measured 28 us for dedup alone and 6.4 ms
+//! next to another guest. For vips it was 55 us and 14.9 ms.
 
 use core::cell::Cell;
 use std::rc::Rc;
@@ -85,8 +85,8 @@ impl Memory {
 const KEPT_PAGES: u64 = 32;
 
 /// The end of a thread's heap. A thread that frees last what it allocated last returns memory again
-/// and again. deflate and vips do so with their buffers. A free that reaches the end gives back
-/// what is there beyond [`KEPT_PAGES`] (`heap_trim`), and the next allocation touches it anew.
+/// and again. deflate and vips do so with their buffers. A free that reaches the end returns
+/// the pages beyond [`KEPT_PAGES`] (`heap_trim`), and the next allocation touches them anew.
 struct Heap {
     memory: Memory,
     /// Free pages at the end that are mapped.
@@ -265,11 +265,11 @@ fn build_dedup(params: &Params, guest: &mut GuestBuilder) -> Sim {
     })
 }
 
-async fn fragment(mut thread: Thread, to: Channel, work: u64) {
+async fn fragment(mut thread: Thread, output: Channel, work: u64) {
     loop {
         let ns = thread.random.exponential(work);
         thread.compute(ns).await;
-        to.send(&thread).await;
+        output.send(&thread).await;
     }
 }
 
@@ -307,9 +307,9 @@ async fn compress_batches(mut thread: Thread, compressor: Compressor) {
     }
 }
 
-async fn put_together(mut thread: Thread, from: Channel, work: u64) {
+async fn put_together(mut thread: Thread, input: Channel, work: u64) {
     loop {
-        from.receive(&thread).await;
+        input.receive(&thread).await;
         let ns = thread.random.exponential(work);
         thread.compute(ns).await;
         thread.done(1);

@@ -88,19 +88,19 @@ impl Work {
     }
 }
 
-async fn ping(mut thread: Thread, there: QueueId, back: QueueId, copy: Work) {
+async fn ping(mut thread: Thread, request: QueueId, response: QueueId, copy: Work) {
     loop {
         let began = thread.now();
-        write(&mut thread, there, copy).await;
-        read(&mut thread, back, copy).await;
+        write(&mut thread, request, copy).await;
+        read(&mut thread, response, copy).await;
         thread.took(thread.now() - began);
     }
 }
 
-async fn pong(mut thread: Thread, there: QueueId, back: QueueId, copy: Work) {
+async fn pong(mut thread: Thread, request: QueueId, response: QueueId, copy: Work) {
     loop {
-        read(&mut thread, there, copy).await;
-        write(&mut thread, back, copy).await;
+        read(&mut thread, request, copy).await;
+        write(&mut thread, response, copy).await;
     }
 }
 

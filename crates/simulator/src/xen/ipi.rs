@@ -88,7 +88,7 @@ pub(crate) fn deliver(
     vcpu: VcpuNr,
     vector: u8,
 ) -> Sim {
-    let (v, in_irq) = (&kvm.vcpus[vcpu], xen::context(host, cpu).in_irq);
+    let (v, in_irq) = (kvm.vcpu(vcpu), xen::context(host, cpu).in_irq);
     if !v.shared.irr.set(vector) {
         return Ok(());
     }
@@ -123,7 +123,7 @@ pub(crate) fn send(
     vector: u8,
     destination: IpiTo,
 ) -> Sim {
-    let vm = kvm.vcpus[vcpu].vm;
+    let vm = kvm.vcpu(vcpu).vm;
     let n = guests.vm(vm).vcpus;
     let x2apic = guests.vm(vm).cfg.guest.x2apic;
     let (low, dest) = destination.icr(vector);
@@ -135,7 +135,8 @@ pub(crate) fn send(
     let high = if x2apic { dest } else { dest << 24 };
     let ipi = GuestIpi::from_icr(low, high, x2apic, u32::MAX);
     let (multicast, targets) = (ipi.is_multicast(n), ipi.likely_targets(n));
-    let Some(xen) = &mut host.xen else {
+    let began_ns = host.now();
+    let Some(xen) = host.xen_mut() else {
         return host.broken("an IPI of Xen on another hypervisor");
     };
     let batched = xen.decider.decide(multicast, targets);
@@ -149,20 +150,20 @@ pub(crate) fn send(
         end,
         batched,
         finished: false,
-        began_ns: host.clock.now(),
+        began_ns,
         targets,
         delays_ns: Vec::with_capacity(targets as usize),
         turns_ns: 0,
         unnotified: Vec::new(),
     });
-    kvm.vcpus[vcpu].run = VcpuRun::Sending;
+    kvm.begin_sending(vcpu);
     // Xen is not preemptible here.
     host.disable_preemption(cpu);
     send_next(kvm, guests, host, cpu, vcpu)
 }
 
 fn keep_sending(host: &mut Host<'_>, cpu: CpuNr, sending: Sending) {
-    if let Some(xen) = &mut host.xen {
+    if let Some(xen) = host.xen_mut() {
         xen.sending[cpu.0 as usize] = Some(sending);
     }
 }
@@ -175,8 +176,8 @@ pub(crate) fn send_next(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim {
-    let own_index = kvm.vcpus[vcpu].index;
-    let sends = host.xen.as_mut();
+    let own_index = kvm.vcpu(vcpu).index;
+    let sends = host.xen_mut();
     let Some(mut sending) = sends.and_then(|xen| xen.sending[cpu.0 as usize].take()) else {
         return host.broken("a vCPU sends nothing");
     };
@@ -184,11 +185,11 @@ pub(crate) fn send_next(
         sending.next += 1;
     }
     if sending.next < sending.end {
-        let target = guests.vcpu_of(kvm.vcpus[vcpu].vm, sending.next);
+        let target = guests.vcpu_of(kvm.vcpu(vcpu).vm, sending.next);
         sending.next += 1;
         let vector = sending.vector;
         sending.delays_ns.push(0);
-        sending.turns_ns += host.clock.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
+        sending.turns_ns += host.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
         keep_sending(host, cpu, sending);
         deliver::accept_ipi(kvm, host, cpu, vcpu, target, vector)?;
         // What that cost passes before the next one.
@@ -199,24 +200,24 @@ pub(crate) fn send_next(
         sending.finished = true;
         finish(host, cpu)?;
     }
-    let flush = host.xen.as_mut();
+    let flush = host.xen_mut();
     let write = flush.and_then(|xen| xen.flushes[cpu.0 as usize].pop());
     if let Some(write) = write {
         // The wait for the last target passes before the next one is written to.
         let reached = xen::write_one(host, cpu, write);
-        sending.flushed(&reached, host.clock.now() + host.cpus()[cpu].debt_ns);
+        sending.flushed(&reached, host.now() + host.cpus()[cpu].debt_ns);
         keep_sending(host, cpu, sending);
         host.stay(cpu, 0);
         return Ok(());
     }
     host.enable_preemption(cpu);
-    kvm.vcpus[vcpu].run = VcpuRun::Ready;
+    kvm.end_sending(vcpu);
     if sending.targets > 1 {
-        let spent = host.clock.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
-        host.out.stats.broadcasts += 1;
-        host.out.stats.broadcast_ns.add(spent);
-        host.out.stats.targets_notified(&sending.delays_ns);
-        if let Some(xen) = &mut host.xen {
+        let spent = host.now() + host.cpus()[cpu].debt_ns - sending.began_ns;
+        host.stats_mut().broadcasts += 1;
+        host.stats_mut().broadcast_ns.add(spent);
+        host.stats_mut().targets_notified(&sending.delays_ns);
+        if let Some(xen) = host.xen_mut() {
             xen.decider.learn(&BroadcastCost {
                 batched: sending.batched,
                 targets: sending.delays_ns.len() as u32,
@@ -233,13 +234,13 @@ fn finish(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     let finish = xen::on_batch(host, cpu, |batch, cpus, context, writes, events| {
         batch.finish(cpus, context, &mut |w| writes.push(w), events)
     });
-    let Some((finished, writes)) = finish else {
+    let Some(xen::Acted { outcome, writes }) = finish else {
         return Ok(());
     };
-    match finished {
+    match outcome {
         Ok(finished) => {
-            host.out.stats.wakeups_noticed += u64::from(finished.noticed);
-            if let Some(xen) = &mut host.xen {
+            host.stats_mut().wakeups_noticed += u64::from(finished.noticed);
+            if let Some(xen) = host.xen_mut() {
                 let flush = &mut xen.flushes[cpu.0 as usize];
                 flush.extend(writes.into_iter().rev());
             }

@@ -27,10 +27,13 @@ use crate::stats::Mechanisms;
 /// `SCHEDULE_SOFTIRQ`.
 const SCHEDULE: u32 = 2;
 /// Cache lines that waking a vCPU on another CPU takes over from that CPU, beyond its softirq word.
-/// Counted in Xen 4.4, from `vlapic_set_irq` by `vcpu_wake` to `__runq_tickle`. Two of the vLAPIC's
-/// page (TMR, IRR), two of the vCPU (state and pause flags; what it ran), one of its VMX part, the
-/// scheduler's data of the CPU and the lock in it, its run queue's head, the woken vCPU's credit,
-/// the idle vCPU's credit and the idle vCPU itself, the mask of idlers and that of CPUs in MWAIT.
+/// Counted in Xen 4.4, from `vlapic_set_irq` by `vcpu_wake` to `__runq_tickle`:
+///
+/// - two of the vLAPIC's page (TMR, IRR);
+/// - two of the vCPU (its state and pause flags; its run state), and one of its VMX part;
+/// - the scheduler's data of the CPU, the lock in it, and its run queue's head;
+/// - the woken vCPU's credit, the idle vCPU's credit, and the idle vCPU itself;
+/// - the mask of idlers, and that of CPUs in MWAIT.
 const WAKE_LINES: u32 = 13;
 /// `VCPU_KICK_SOFTIRQ`.
 pub(crate) const VCPU_KICK: u32 = 5;
@@ -96,29 +99,29 @@ fn context(host: &Host<'_>, cpu: CpuNr) -> Context {
     }
 }
 
-/// Lets the batch of `cpu` do something: what came of it, and the ICR writes to be made, in
-/// order. `None` without Xen.
+/// What a batch did.
+struct Acted<T> {
+    outcome: T,
+    /// ICR writes to be made, in order.
+    writes: Vec<IcrWrite>,
+}
+
+/// Lets the batch of `cpu` act. `None` without Xen.
 fn on_batch<T>(
     host: &mut Host<'_>,
     cpu: CpuNr,
     act: impl FnOnce(&mut XenBatch, XenCpus<'_>, Context, &mut Vec<IcrWrite>, &Mechanisms) -> T,
-) -> Option<(T, Vec<IcrWrite>)> {
+) -> Option<Acted<T>> {
     let context = context(host, cpu);
-    let xen = host.xen.as_deref_mut()?;
+    let (xen, mechanisms) = host.xen_and_mechanisms()?;
     let cpus = Cpus {
         words: &xen.words,
         topology: &xen.topology,
     };
     let mut writes = Vec::new();
     let batch = &mut xen.batches[cpu.0 as usize];
-    let outcome = act(
-        batch,
-        cpus,
-        context,
-        &mut writes,
-        &host.out.stats.mechanisms,
-    );
-    Some((outcome, writes))
+    let outcome = act(batch, cpus, context, &mut writes, mechanisms);
+    Some(Acted { outcome, writes })
 }
 
 /// Raises a softirq on `cpu`, as `sender` does it (`cpu_raise_softirq`).
@@ -153,46 +156,45 @@ fn raise_mask(host: &mut Host<'_>, targets: &[CpuNr], nr: u32, sender: CpuNr) ->
 }
 
 fn is_noted(host: &Host<'_>, waker: CpuNr, cpu: CpuNr) -> bool {
-    let batch = host.xen.as_ref().map(|xen| &xen.batches[waker.index()]);
+    let batch = host.xen().map(|xen| &xen.batches[waker.index()]);
     batch.is_some_and(|batch| batch.batch_mask().contains(cpu.0))
 }
 
 /// What raising costs and brings; `noted`: the first target was in the batch before.
 fn raised(
     host: &mut Host<'_>,
-    raise: Option<(Result<(), RaiseError>, Vec<IcrWrite>)>,
+    raise: Option<Acted<Result<(), RaiseError>>>,
     targets: &[CpuNr],
     noted: bool,
     sender: CpuNr,
 ) -> Sim {
-    let Some((raised, writes)) = raise else {
+    let Some(Acted { outcome, writes }) = raise else {
         return Ok(());
     };
-    if let Err(error) = raised {
+    if let Err(error) = outcome {
         return host.broken(format!("softirq: {error}"));
     }
     let mut by_store = false;
     for (n, &cpu) in targets.iter().enumerate() {
-        host.charge(sender, host.costs.locked_shared_ns);
+        host.charge(sender, host.costs().locked_shared_ns);
         if cpu != sender && monitors(host, cpu) {
             // The store itself ends MWAIT, IPI or not.
             idle::write_flag(host, cpu, sender);
             by_store |= n == 0;
         }
     }
-    let set_ns = host.clock.now() + host.cpus()[sender].debt_ns;
+    let set_ns = host.now() + host.cpus()[sender].debt_ns;
     let sent = !writes.is_empty();
     for write in writes {
         write_one(host, sender, write);
     }
     let (now, in_irq) = (
-        host.clock.now() + host.cpus()[sender].debt_ns,
+        host.now() + host.cpus()[sender].debt_ns,
         context(host, sender).in_irq,
     );
     let noted = is_noted(host, sender, targets[0]) && !noted;
     let sending = host
-        .xen
-        .as_mut()
+        .xen_mut()
         .and_then(|xen| xen.sending[sender.index()].as_mut());
     match sending.filter(|_| !by_store && !in_irq) {
         Some(sending) if sent => sending.notified(now - set_ns),
@@ -204,12 +206,12 @@ fn raised(
 
 /// The CPU is idle and watches its softirq word.
 fn monitors(host: &Host<'_>, cpu: CpuNr) -> bool {
-    host.cpus()[cpu].phase == Phase::Idle && host.cfg.host.idle == IdleMethod::Mwait
+    host.cpus()[cpu].phase == Phase::Idle && host.cfg().host.idle == IdleMethod::Mwait
 }
 
 /// Makes an ICR write. Which CPUs it reaches, the sender's own not.
 fn write_one(host: &mut Host<'_>, sender: CpuNr, write: IcrWrite) -> Vec<CpuNr> {
-    host.out.stats.icr_writes += 1;
+    host.stats_mut().icr_writes += 1;
     let reached: Vec<CpuNr> = match write {
         IcrWrite::Xapic { high, low } if low & 0x800 == 0 => vec![CpuNr(high >> 24)],
         // Flat logical: a bit for each of at most eight CPUs.
@@ -242,13 +244,13 @@ pub(crate) fn tickle(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) -> Sim {
         host.set_need_resched(cpu);
         return idle::leave(host, cpu);
     }
-    let topology = &host.cfg.host.topology;
-    let mut line = host.costs.cache_line_ns;
+    let topology = &host.cfg().host.topology;
+    let mut line = host.costs().cache_line_ns;
     if topology.socket_of(cpu.0) != topology.socket_of(sender.0) {
-        line += host.costs.ipi_cross_socket_ns;
+        line += host.costs().ipi_cross_socket_ns;
     }
     host.charge(sender, WAKE_LINES * line);
-    match host.cfg.knobs.xen.sched {
+    match host.cfg().knobs.xen.sched {
         XenScheduler::Credit2 => raise(host, cpu, SCHEDULE, sender),
         XenScheduler::Credit => {
             let mut targets = vec![cpu];
@@ -264,16 +266,16 @@ pub(crate) fn tickle(host: &mut Host<'_>, cpu: CpuNr, sender: CpuNr) -> Sim {
 /// may take over what waits here now.
 fn next_idler(host: &mut Host<'_>, cpu: CpuNr) -> Option<CpuNr> {
     let n = host.cpus().len() as u32;
-    let last = host.xen.as_ref()?.last_tickled[cpu.index()];
-    let mut behind = (1..=n).map(|step| CpuNr((last.0 + step) % n));
-    let idler = behind.find(|&peer| host.cpus()[peer].phase == Phase::Idle)?;
-    host.xen.as_mut()?.last_tickled[cpu.index()] = idler;
+    let last = host.xen()?.last_tickled[cpu.index()];
+    let mut successors = (1..=n).map(|step| CpuNr((last.0 + step) % n));
+    let idler = successors.find(|&peer| host.cpus()[peer].phase == Phase::Idle)?;
+    host.xen_mut()?.last_tickled[cpu.index()] = idler;
     Some(idler)
 }
 
 /// `do_softirq`: what was raised here is handled.
 pub(crate) fn do_softirqs(host: &mut Host<'_>, cpu: CpuNr) {
-    let word = host.xen.as_ref().map(|xen| &xen.words[cpu.0 as usize]);
+    let word = host.xen().map(|xen| &xen.words[cpu.0 as usize]);
     let handled = word.map_or(0, |word| match word.pending() {
         0 => 0,
         _ => word.take(u32::MAX),
@@ -284,30 +286,29 @@ pub(crate) fn do_softirqs(host: &mut Host<'_>, cpu: CpuNr) {
     if handled & 1 << SCHEDULE != 0 {
         host.set_need_resched(cpu);
     }
-    host.charge(cpu, host.costs.softirq_ns);
+    host.charge(cpu, host.costs().softirq_ns);
 }
 
 /// Whether softirqs wait here.
 pub(crate) fn is_pending(host: &Host<'_>, cpu: CpuNr) -> bool {
-    host.xen
-        .as_ref()
+    host.xen()
         .is_some_and(|xen| xen.words[cpu.0 as usize].pending() != 0)
 }
 
 /// `mwait_idle_with_hints`: announces MWAIT. `false` if something is pending.
 pub(crate) fn idle_enter(host: &mut Host<'_>, cpu: CpuNr) -> bool {
-    let Some(xen) = &host.xen else {
+    let Some(xen) = host.xen() else {
         return true;
     };
     let word = &xen.words[cpu.0 as usize];
-    if host.cfg.host.idle != IdleMethod::Mwait {
+    if host.cfg().host.idle != IdleMethod::Mwait {
         return word.still_idle();
     }
-    word.announce_mwait(host.cfg.knobs.xen.mwait_elision) && word.still_idle()
+    word.announce_mwait(host.cfg().knobs.xen.mwait_elision) && word.still_idle()
 }
 
 pub(crate) fn idle_leave(host: &mut Host<'_>, cpu: CpuNr) {
-    if let Some(xen) = &host.xen {
+    if let Some(xen) = host.xen() {
         xen.words[cpu.0 as usize].leave_mwait();
     }
 }
