@@ -1,144 +1,139 @@
 //! Whether a recording says anything about a knob.
 
-use stealtime_lab::knobs::Setting;
-use stealtime_simulator::script::ScriptGroup;
+use stealtime_lab::knobs::{self, Knob, Part, Replay, Setting};
 
 use crate::apply::groups;
 use crate::baseline::Baseline;
 use crate::question::{FEATURES, words};
 
-/// Knobs that change something in a replay.
-const ACT: [&str; 14] = [
-    "kvm.halt_poll_ns",
-    "kvm.halt_poll_ns_grow",
-    "kvm.halt_poll_ns_grow_start",
-    "kvm.halt_poll_ns_shrink",
-    "sched.fair",
-    "sched.features",
-    "sched.latency_ns",
-    "sched.min_granularity_ns",
-    "sched.wakeup_granularity_ns",
-    "sched.base_slice_ns",
-    "sched.pick",
-    "sched.preempt",
-    "sched.yield_forfeits",
-    "host.hz",
-];
-
-/// Knobs of a VM (`vm.NAME.KNOB`) that change something in a replay.
-const ACT_OF_VM: [&str; 3] = ["nice", "cpu_weight", "cpu_max"];
-
 /// The scheduler's feature that acts on directed yields.
 const CREDIT: &str = "YIELD_TO_LAG_CREDIT";
 
-/// The knob of a cgroup's weight.
-pub(crate) const WEIGHT: &str = "cpu_weight";
+/// The scenario with directed yields.
+const YIELDS_SCENARIO: &str = "lock-holder.toml";
 
-/// Whether this recording says anything about a setting; if not, why, and what to do.
+/// The part of a replay that a setting acts on; `None` if it has no effect there.
+pub(crate) fn part(setting: &Setting) -> Option<Part> {
+    let Replay::Shows(part) = setting.knob()?.replay else {
+        return None;
+    };
+    let is_credit_alone =
+        setting.name() == FEATURES && words(setting.text()).all(|word| word.ends_with(CREDIT));
+    Some(match is_credit_alone {
+        true => Part::DirectedYields,
+        false => part,
+    })
+}
+
+/// Checks that this recording says anything about a setting.
+///
+/// # Errors
+///
+/// Why it does not, and what to do, as a message.
 pub(crate) fn check(setting: &Setting, base: &Baseline) -> Result<(), String> {
     let recording = &base.recorded.recording;
     let name = setting.name();
-    if acts_on_yields(setting) {
-        return match recording.yields {
-            0 => Err(format!(
-                "{setting}: no vCPU of this recording yields its CPU to another one, by an exit for \
-                 PAUSE or by KVM_HC_SCHED_YIELD; record kvm:kvm_exit and kvm:kvm_hypercall while guests \
-                 wait for each other. {}",
-                elsewhere("sched.lag_credit")
-            )),
-            _ => Ok(()),
-        };
-    }
-    if let Some((vm, knob)) = knob_of_vm(name) {
-        return check_of_vm(name, knob, &groups(vm, &base.config, &base.recorded.vms));
-    }
-    if !ACT.contains(&name) {
-        let of_vm = ACT_OF_VM.map(|knob| format!("vm.NAME.{knob}")).join(", ");
-        return Err(format!(
-            "{name} does nothing in a replay yet, so this recording cannot answer it; \
-             knobs that act: {}, {of_vm}. {}",
-            ACT.join(", "),
-            elsewhere(name)
-        ));
-    }
-    if name.starts_with("kvm.halt_poll") && recording.halts == 0 {
-        return Err(format!(
+    match part(setting) {
+        None => Err(without_effect(setting)),
+        Some(Part::Tasks | Part::Limit) => Ok(()),
+        Some(Part::DirectedYields) if recording.yields == 0 => Err(format!(
+            "{setting}: no vCPU of this recording yields its CPU to another one, by an exit for \
+             PAUSE or by KVM_HC_SCHED_YIELD; record kvm:kvm_exit and kvm:kvm_hypercall while guests \
+             wait for each other. {}",
+            elsewhere(Some(YIELDS_SCENARIO))
+        )),
+        Some(Part::Halts) if recording.halts == 0 => Err(format!(
             "{name}: the recording has no halts of vCPUs; record kvm:kvm_exit, kvm:kvm_entry and \
              kvm:kvm_vcpu_wakeup on a host whose guests halt (no cpu_pm, no idle=poll)"
-        ));
-    }
-    if name.starts_with("kvm.halt_poll") && recording.halts_told == 0 {
-        return Err(format!(
+        )),
+        Some(Part::Halts) if recording.halts_told == 0 => Err(format!(
             "{name}: the recording does not tell polling in halts from other work; record \
              kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns too"
-        ));
+        )),
+        Some(Part::Cgroups) if base.config.scripts.groups.iter().all(Option::is_none) => {
+            Err(format!(
+                "{name}: no cgroups are assumed, without which both methods to pick are one; say \
+                 `groups = true` in a --host file if the host has them"
+            ))
+        }
+        Some(Part::DirectedYields | Part::Halts | Part::Cgroups) => Ok(()),
+        Some(part @ (Part::Nice | Part::Weight)) => check_cgroups(setting, part, base),
     }
-    if name == "sched.pick" && !base.config.scripts.groups.iter().any(Option::is_some) {
-        return Err(format!(
-            "{name}: no cgroups are assumed, without which both ways to pick are one; say \
-             `groups = true` in a --host file if the host has them"
-        ));
-    }
-    Ok(())
 }
 
-/// Whether a setting acts on directed yields and on nothing else.
-fn acts_on_yields(setting: &Setting) -> bool {
-    let name = setting.name();
-    name.starts_with("sched.lag_credit.")
-        || name == "sched.yield_forfeits"
-        || name == FEATURES && words(setting.text()).all(|word| word.ends_with(CREDIT))
-}
-
-/// Scenarios that show the effect of a knob that no replay has, by the beginning of its name.
-const SHOWN_BY: [(&str, &str); 9] = [
-    ("kvm.ple", "lock-holder.toml"),
-    ("kvm.enable_relaxed_boost", "lock-holder.toml"),
-    ("kvm.ipi", "lock-holder.toml"),
-    ("sched.lag_credit", "lock-holder.toml"),
-    ("kvm.pi_inject_timer", "posted-timers.toml"),
-    ("kvm.timer", "posted-timers.toml"),
-    ("host.nohz_full", "posted-timers.toml"),
-    ("kvm.suppress_notification", "suppressed-notifications.toml"),
-    ("xen.", "xen-broadcast.toml"),
-];
-
-/// Where a knob is answered that no replay has.
-fn elsewhere(name: &str) -> String {
-    let shown = SHOWN_BY.iter().find(|known| name.starts_with(known.0));
-    match shown {
-        Some((_, scenario)) => {
+/// Where a knob is answered that has no effect in a replay.
+fn elsewhere(scenario: Option<&str>) -> String {
+    match scenario {
+        Some(scenario) => {
             format!("Instead: `stealtime simulate scenarios/{scenario}`, with the host's figures")
         }
         None => "`stealtime simulate` has all knobs".to_owned(),
     }
 }
 
-/// NAME and KNOB of `vm.NAME.KNOB`.
-fn knob_of_vm(name: &str) -> Option<(&str, &str)> {
-    name.strip_prefix("vm.")?.rsplit_once('.')
+/// Why a replay has no effect of a setting.
+fn without_effect(setting: &Setting) -> String {
+    let name = setting.name();
+    let (reason, scenario) = match setting.knob().map(|knob| knob.replay) {
+        Some(Replay::Instead(option)) => return format!("{name}: say {option}"),
+        Some(Replay::Simulate {
+            why: reason,
+            scenario,
+        }) => (reason, scenario),
+        // Parameters of workloads, and tasks of scenarios.
+        _ => ("recorded tasks have no workload", None),
+    };
+    let is_for_vm = setting.vms().is_some();
+    let scope = if is_for_vm {
+        "of a VM act"
+    } else {
+        "knobs that act"
+    };
+    format!(
+        "{name} does nothing in a replay yet, so this recording cannot answer it ({reason}); {scope}: {}. {}",
+        acting(is_for_vm).join(", "),
+        elsewhere(scenario)
+    )
 }
 
-/// `groups`: the cgroup of each VM that is meant.
-fn check_of_vm(name: &str, knob: &str, groups: &[Option<&ScriptGroup>]) -> Result<(), String> {
-    let all = !groups.is_empty() && groups.iter().all(Option::is_some);
-    let any = groups.iter().any(Option::is_some);
-    match knob {
-        "nice" if all => Err(format!(
+/// The knobs with an effect in a replay; those of a VM without its name. The details of a knob are
+/// one entry.
+fn acting(is_for_vm: bool) -> Vec<String> {
+    let shows = |knob: &&Knob| matches!(knob.replay, Replay::Shows(_));
+    let mut names: Vec<String> = Vec::new();
+    for knob in knobs::all().filter(shows) {
+        if is_for_vm && !knob.is_per_vm() {
+            continue;
+        }
+        let name = match knob.name.rsplit_once('.') {
+            _ if is_for_vm => knob.name.to_owned(),
+            Some((details, _)) if details.contains('.') => format!("{details}.*"),
+            _ => knob.full_name(),
+        };
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Checks that the VMs that are meant have the cgroups that a setting acts on, or lack those that
+/// hide its effect.
+fn check_cgroups(setting: &Setting, part: Part, base: &Baseline) -> Result<(), String> {
+    let name = setting.name();
+    let vms = setting.vms().unwrap_or_default();
+    let groups = groups(vms, &base.config, &base.recorded.vms);
+    let are_grouped = !groups.is_empty() && groups.iter().all(Option::is_some);
+    let are_ungrouped = !groups.is_empty() && groups.iter().all(Option::is_none);
+    match part {
+        Part::Nice if are_grouped => Err(format!(
             "{name}: the VM is taken to be in a cgroup of its own, where nice values act within the \
              VM only; set vm.NAME.cpu_weight, or say `groups = false` in a --host file"
         )),
-        WEIGHT if !any && !groups.is_empty() => Err(format!(
+        Part::Weight if are_ungrouped => Err(format!(
             "{name}: the --host file says `groups = false`, and the weight is that of a cgroup; set \
              vm.NAME.nice, or leave that line out"
         )),
-        "pinning" => Err(format!("{name}: say --pin NAME=CPUS")),
-        knob if ACT_OF_VM.contains(&knob) => Ok(()),
-        _ => Err(format!(
-            "{name} does nothing in a replay yet, so this recording cannot answer it; of a VM act: \
-             {}. {}",
-            ACT_OF_VM.join(", "),
-            elsewhere(name)
-        )),
+        _ => Ok(()),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_lab::knobs::{KnobError, Setting};
+use stealtime_lab::knobs::{KnobError, Part, Setting};
 use stealtime_simulator::config::{Config, VmConfig};
-use stealtime_simulator::script::{ScriptGroup, Scripts};
+use stealtime_simulator::script::{ScriptConfig, ScriptGroup, Scripts};
 
-use crate::fair_class;
+use crate::{answerable, fair_class};
 
 /// What a replay has of a VM's knobs.
 #[derive(Debug, Clone, Copy)]
@@ -22,10 +22,10 @@ impl VmChange {
     fn new(setting: &Setting) -> Result<Option<Self>, KnobError> {
         let mut vm = VmConfig::default();
         setting.apply_to_vm(&mut vm)?;
-        Ok(match setting.knob().map(|knob| knob.name) {
-            Some("nice") => Some(Self::Nice(vm.nice)),
-            Some("cpu_weight") => Some(Self::Weight(vm.cpu_weight)),
-            Some("cpu_max") => Some(Self::Limit(vm.cpu_max_ns)),
+        Ok(match answerable::part(setting) {
+            Some(Part::Nice) => Some(Self::Nice(vm.nice)),
+            Some(Part::Weight) => Some(Self::Weight(vm.cpu_weight)),
+            Some(Part::Limit) => Some(Self::Limit(vm.cpu_max_ns)),
             _ => None,
         })
     }
@@ -74,18 +74,25 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Gives a nice value to a VM's vCPUs and to its other threads with a vCPU's nice value. Threads
-/// that were set apart (an emulator at another nice value, a real-time I/O thread) keep theirs.
+/// Gives a nice value to the threads of a VM that have a vCPU's.
 fn renice(scripts: &mut Scripts, vm: u32, nice: i8) {
-    let tasks = scripts.tasks.iter_mut().filter(|task| task.vm == Some(vm));
-    let mut tasks: Vec<_> = tasks.collect();
-    let vcpus = tasks.iter().filter(|task| task.vcpu.is_some());
-    let values: BTreeSet<i8> = vcpus.map(|task| task.nice).collect();
-    for task in &mut tasks {
-        if values.contains(&task.nice) {
+    for index in reniced(&scripts.tasks, vm) {
+        if let Some(task) = scripts.tasks.get_mut(index) {
             task.nice = nice;
         }
     }
+}
+
+/// The indices of the tasks that get a VM's nice value: its vCPUs, and its threads with a vCPU's nice
+/// value. Threads that were set apart (an emulator at another nice value, a real-time I/O thread) keep
+/// theirs.
+pub(crate) fn reniced(tasks: &[ScriptConfig], vm: u32) -> Vec<usize> {
+    let tasks = tasks.iter().enumerate();
+    let threads = tasks.filter(|(_, task)| task.vm == Some(vm));
+    let vcpus = threads.clone().filter(|(_, task)| task.vcpu.is_some());
+    let values: BTreeSet<i8> = vcpus.map(|(_, task)| task.nice).collect();
+    let reniced = threads.filter(|(_, task)| values.contains(&task.nice));
+    reniced.map(|(index, _)| index).collect()
 }
 
 /// The cgroups of the VM of this name, or of all (`*`): `None` for a VM without one.

@@ -6,6 +6,7 @@ use crate::baseline::Baseline;
 use crate::candidates::{self, Cannot};
 use crate::error::Error;
 use crate::gain::Gain;
+use crate::on_host::{self, HostChange};
 use crate::plan::Plan;
 use crate::replays::{self, Replays, Run};
 use crate::result::{self, Judged, Variant};
@@ -21,6 +22,8 @@ pub struct Tried {
     plan: Plan,
     /// What the recording shows that gives reason to try it.
     pub why: String,
+    /// The steps that make it on the host.
+    pub on_host: Vec<HostChange>,
     /// What it gives and takes.
     #[serde(flatten)]
     pub gain: Gain,
@@ -98,6 +101,7 @@ pub(crate) fn run(
         false => replays::all(base, &plans, run)?,
     };
     let recorded = base.recorded.measured();
+    let host_before = first.prepare(base)?.config(base, 0)?;
     let mut rows = Vec::new();
     for (index, candidate) in chosen.candidates.iter().enumerate() {
         let (Some(recorded_knobs), Some(before), Some(after)) = (
@@ -123,6 +127,7 @@ pub(crate) fn run(
             arguments: plan.arguments(),
             plan: plan.clone(),
             why: why.cloned().unwrap_or_default(),
+            on_host: on_host::changes(plan, base, host_before.clone()),
             gain: variant.gain.clone(),
         };
         rows.push((row, variant));

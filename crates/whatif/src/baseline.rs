@@ -1,11 +1,12 @@
 //! A recording with the replay under the recorded knobs that fits it best.
 
+use stealtime_lab::knobs::Part;
 use stealtime_replay::host::{self, Assumed};
 use stealtime_replay::predict::{self, Errors, Times};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 
-use crate::answerable::WEIGHT;
+use crate::answerable;
 use crate::apply::{apply, groups};
 use crate::error::Error;
 use crate::fit::Fit;
@@ -94,7 +95,7 @@ impl Baseline {
 fn weighs_ungrouped(question: &Question, config: &Config, vms: &[String]) -> bool {
     let mut settings = question.settings();
     settings.any(|setting| {
-        let is_weight = setting.knob().is_some_and(|knob| knob.name == WEIGHT);
+        let is_weight = answerable::part(setting) == Some(Part::Weight);
         let named = setting.vms().filter(|_| is_weight);
         let groups = named.map_or_else(Vec::new, |name| groups(name, config, vms));
         !groups.is_empty() && groups.iter().all(Option::is_none)

@@ -4,7 +4,7 @@
 //! vCPUs' time is at stake. What a replay cannot tell is named too, with what to do instead.
 
 use serde::Serialize;
-use stealtime_lab::knobs::{KnobError, Setting};
+use stealtime_lab::knobs::{self, KnobError, Replay, Setting};
 use stealtime_replay::Release;
 use stealtime_replay::host::{self, Feature};
 use stealtime_simulator::config::{Cfs, Config};
@@ -577,77 +577,94 @@ fn tasks(case: &Case<'_>) -> Vec<Rule> {
     rules
 }
 
-/// Findings that only `simulate` or the host itself can follow up: the finding, the knobs, why a
-/// replay does not tell, what to do.
-const BEYOND: [(&str, &str, &str, &str); 8] = [
+/// What follows up a finding that no replay can.
+enum Beyond {
+    /// Knobs of which the first one's row has the reason and the scenario; text for the others.
+    Knob(&'static str, &'static str),
+    /// No limit is known: the knob acts in replays of other recordings.
+    UnknownLimit,
+    /// Clocks, which no knob sets.
+    Clocks(&'static str),
+}
+
+/// Findings that only `simulate` or the host itself can follow up.
+const BEYOND: [(&str, Beyond); 8] = [
     (
         "spinning",
-        "kvm.ple_gap, kvm.ple_window, kvm.enable_relaxed_boost, sched.features=YIELD_TO_LAG_CREDIT",
-        "how long a vCPU spins is part of its demand, though a replay tells who gets its CPU",
-        "stealtime simulate scenarios/lock-holder.toml",
+        Beyond::Knob(
+            "kvm.ple_gap",
+            "kvm.ple_gap, kvm.ple_window, kvm.enable_relaxed_boost, sched.features=YIELD_TO_LAG_CREDIT",
+        ),
     ),
     (
         "timer_exits",
-        "kvm.pi_inject_timer",
-        "exits for timers are demand with the times that they had",
-        "stealtime simulate scenarios/posted-timers.toml",
+        Beyond::Knob("kvm.pi_inject_timer", "kvm.pi_inject_timer"),
     ),
     (
         "host_interrupts",
-        "host.nohz_full, interrupt affinity",
-        "interrupts' time is part of what they interrupted",
-        "stealtime simulate scenarios/posted-timers.toml",
+        Beyond::Knob("host.nohz_full", "host.nohz_full, interrupt affinity"),
     ),
     (
         "spurious_notifications",
-        "kvm.suppress_notification",
-        "the exits that notifications cause are demand",
-        "stealtime simulate scenarios/suppressed-notifications.toml",
+        Beyond::Knob("kvm.suppress_notification", "kvm.suppress_notification"),
     ),
-    (
-        "throttled",
-        "vm.NAME.cpu_max",
-        "no limit can be read from this recording: it shows no period timer that stops a whole VM",
-        "stealtime simulate scenarios/throttled.toml",
-    ),
-    (
-        "bandwidth_limit",
-        "vm.NAME.cpu_max",
-        "no limit can be read from this recording: it shows no period timer that stops a whole VM",
-        "stealtime simulate scenarios/throttled.toml",
-    ),
-    (
-        "tsc_unstable",
-        "the host's clock source",
-        "guests' clocks are not replayed",
-        "stealtime clock doctor",
-    ),
+    ("throttled", Beyond::UnknownLimit),
+    ("bandwidth_limit", Beyond::UnknownLimit),
+    ("tsc_unstable", Beyond::Clocks("the host's clock source")),
     (
         "master_clock_off",
-        "the host's clock source, TSC offsets",
-        "guests' clocks are not replayed",
-        "stealtime clock doctor",
+        Beyond::Clocks("the host's clock source, TSC offsets"),
     ),
 ];
+
+impl Beyond {
+    /// The knobs or settings, why a replay does not show their effect, and what does.
+    fn describe(&self) -> (&'static str, &'static str, String) {
+        let scenario = |file| format!("stealtime simulate scenarios/{file}");
+        match self {
+            Self::Knob(name, settings) => match knobs::find(name).map(|knob| knob.replay) {
+                Some(Replay::Simulate {
+                    why,
+                    scenario: Some(file),
+                }) => (settings, why, scenario(file)),
+                row => {
+                    debug_assert!(false, "{name} has no scenario: {row:?}");
+                    (settings, "no replay shows its effect", String::new())
+                }
+            },
+            Self::UnknownLimit => (
+                "vm.NAME.cpu_max",
+                "no limit can be read from this recording: it shows no period timer that stops a \
+                 whole VM",
+                scenario("throttled.toml"),
+            ),
+            Self::Clocks(settings) => (
+                settings,
+                "guests' clocks are not replayed",
+                "stealtime clock doctor".to_owned(),
+            ),
+        }
+    }
+}
 
 fn cannot(case: &Case<'_>) -> Vec<Cannot> {
     let mut list: Vec<Cannot> = Vec::new();
     for finding in &case.base.recorded.answers.findings {
-        let Some((_, knob, why, instead)) = BEYOND.iter().find(|known| known.0 == finding.id)
-        else {
+        let Some((_, beyond)) = BEYOND.iter().find(|row| row.0 == finding.id) else {
             continue;
         };
         let limits = &case.base.recorded.recording.limits;
-        if knob.contains("cpu_max") && !limits.is_empty() {
+        if matches!(beyond, Beyond::UnknownLimit) && !limits.is_empty() {
             continue;
         }
+        let (settings, reason, instead) = beyond.describe();
         let found = finding.what.trim_end_matches('.');
-        match list.iter_mut().find(|known| known.what == *knob) {
+        match list.iter_mut().find(|known| known.what == settings) {
             Some(known) => known.why = format!("{found}. {}", known.why),
             None => list.push(Cannot {
-                what: (*knob).to_owned(),
-                why: format!("{found}. But {why}"),
-                instead: (*instead).to_owned(),
+                what: settings.to_owned(),
+                why: format!("{found}. But {reason}"),
+                instead,
             }),
         }
     }

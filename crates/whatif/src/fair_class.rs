@@ -1,6 +1,6 @@
 //! Knobs that only one of the two fair classes has.
 
-use stealtime_lab::knobs::{Setting, Value};
+use stealtime_lab::knobs::{FairClass, Setting, Value};
 use stealtime_replay::host;
 use stealtime_simulator::config::{Cfs, Config};
 
@@ -9,21 +9,6 @@ use crate::question::{FEATURES, feature, words};
 
 /// The knob that chooses the class.
 const FAIR: &str = "sched.fair";
-
-/// Knobs of EEVDF, or of kernels that have it.
-const OF_EEVDF: [&str; 4] = [
-    "sched.base_slice_ns",
-    "sched.pick",
-    "sched.preempt",
-    "sched.yield_forfeits",
-];
-
-/// Knobs of CFS.
-const OF_CFS: [&str; 3] = [
-    "sched.latency_ns",
-    "sched.min_granularity_ns",
-    "sched.wakeup_granularity_ns",
-];
 
 /// Whether a setting chooses CFS; `None` if it chooses no class.
 fn chooses_cfs(setting: &Setting) -> Option<bool> {
@@ -45,10 +30,14 @@ pub(crate) fn lacks(settings: &[Setting], base: &Baseline) -> Option<String> {
         true => ("CFS", "eevdf"),
         false => ("EEVDF", "cfs"),
     };
-    let is_foreign = |setting: &&Setting| match (cfs, setting.name()) {
-        (true, FEATURES) => !words(setting.text()).map(feature).all(cfs_has),
-        (true, name) => OF_EEVDF.contains(&name) || name.starts_with("sched.lag_credit."),
-        (false, name) => OF_CFS.contains(&name),
+    let foreign = if cfs {
+        FairClass::Eevdf
+    } else {
+        FairClass::Cfs
+    };
+    let is_foreign = |setting: &&Setting| match setting.name() {
+        FEATURES => cfs && !words(setting.text()).map(feature).all(cfs_has),
+        _ => setting.knob().and_then(|knob| knob.class) == Some(foreign),
     };
     let setting = settings.iter().find(is_foreign)?;
     Some(format!(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use stealtime_lab::units;
+use stealtime_replay::RecordedTask;
 use stealtime_replay::host::Assumed;
 
 use crate::recorded::Recorded;
@@ -166,6 +167,17 @@ impl Pin {
     pub(crate) fn apply(&self, assumed: &mut Assumed) {
         assumed.pins.extend(self.vcpus.iter().cloned());
         assumed.task_pins.extend(self.tasks.iter().cloned());
+    }
+
+    /// The CPUs that it allows a task; `None` for a task that it is not for.
+    pub(crate) fn cpus(&self, task: &RecordedTask) -> Option<&[u32]> {
+        let vcpus = self.vcpus.iter().rev();
+        let mut vcpus = vcpus
+            .filter(|pin| Some(pin.0) == task.vcpu)
+            .map(|pin| &pin.1);
+        let tasks = self.tasks.iter().rev();
+        let mut tasks = tasks.filter(|pin| pin.0 == task.tid).map(|pin| &pin.1);
+        vcpus.next().or_else(|| tasks.next()).map(Vec::as_slice)
     }
 
     /// The pinned tasks, for messages.

@@ -49,6 +49,11 @@ impl Plan {
         self.changes.is_empty()
     }
 
+    /// All changes, in the order in which they are shown.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter()
+    }
+
     /// The knobs that it sets.
     pub(crate) fn settings(&self) -> impl Iterator<Item = &Setting> {
         self.changes.iter().filter_map(|change| match change {
@@ -148,7 +153,7 @@ impl Prepared {
 
 /// The host with tunables written out that the kernel derives from the number of CPUs, so that equal
 /// hosts compare equal.
-fn explicit(mut config: Config) -> Config {
+pub(crate) fn explicit(mut config: Config) -> Config {
     let cpus = config.host.topology.cpus();
     let slice = host::base_slice_ns(&config);
     let sched = &mut config.knobs.sched;

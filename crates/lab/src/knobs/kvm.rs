@@ -8,6 +8,8 @@ use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_simulator::config::L1dFlush;
 
 use super::Source::{Ours, Upstream};
+use super::host_setting::HostSetting;
+use super::replay::{Part, Replay};
 use super::value::{Kind, Value};
 use super::{Knob, knob};
 
@@ -57,78 +59,135 @@ const fn number(min: i64, max: i64, unit: &'static str) -> Kind {
     Kind::Number { min, max, unit }
 }
 
+/// Exits and their times are demand.
+pub(super) const EXITS: Replay = Replay::simulate("exits are demand with their recorded times");
+pub(super) const YIELD_TARGETS: Replay =
+    Replay::simulate("the targets of directed yields are recorded");
+const TIMER_EXITS: Replay = Replay::scenario(
+    "exits for timers are demand with the times that they had",
+    "posted-timers.toml",
+);
+const SPINNING: Replay = Replay::scenario(
+    "how long a vCPU spins is part of its demand, though a replay shows which task gets its CPU",
+    "lock-holder.toml",
+);
+
+const YIELD_SERIES: &str = "of the directed-yield series of patches, which is not merged";
+const BY_VERSION: &str =
+    "the version of the kernel determines the rule, and some rules are not merged";
+
+fn last_boosted_kernel(value: &Value) -> Option<String> {
+    let text = match value.to_string().as_str() {
+        "index" => "a kernel with commit 32bd348be3fa",
+        "steps" => "a kernel with commit 7e513617da71 and without 32bd348be3fa",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
 pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.pi_inject_timer", number(-1, 1, ""),
         Upstream("module parameter kvm.pi_inject_timer"),
         "Post expiries of guests' timers instead of leaving the guest: 0, 1, or -1 for 1 exactly where \
          nohz_full gives housekeeping CPUs",
+        TIMER_EXITS,
+        HostSetting::live("echo {value} > /sys/module/kvm/parameters/pi_inject_timer"),
         |k| Value::Number(k.kvm.pi_inject_timer.into()),
         |k, v| k.kvm.pi_inject_timer = v.number()?),
     knob!(Knobs "kvm.timer_policy",
         Kind::Choice(|| TimerPolicy::ALL.iter().map(|policy| policy.name()).collect()),
         Ours("the rules of Linux 5.3, of 2021 and of 7.2, and an adaptive one"),
         "Which vCPUs' timers may be posted",
+        TIMER_EXITS,
+        HostSetting::SimulationOnly(BY_VERSION),
         |k| Value::Words(k.kvm.timer_policy.name().to_owned()),
         |k, v| k.kvm.timer_policy = v.words()?.parse::<TimerPolicy>().map_err(|e| e.to_string())?),
     knob!(Knobs "kvm.lapic_timer_advance", Kind::Switch,
         Upstream("module parameter kvm.lapic_timer_advance"),
         "Let timers fire early by what their delivery takes",
+        EXITS,
+        HostSetting::module_switch(
+            "modprobe -r kvm_intel kvm; modprobe kvm lapic_timer_advance={value}; modprobe kvm_intel",
+        ),
         |k| Value::Switch(k.kvm.lapic_timer_advance),
         |k, v| k.kvm.lapic_timer_advance = v.switch()?),
     knob!(Knobs "kvm.halt_poll_ns", ns(u32::MAX as u64),
         Upstream("module parameter kvm.halt_poll_ns"),
         "How long a halted vCPU polls for its wakeup at most; 0 switches polling off",
+        Replay::Shows(Part::Halts),
+        HostSetting::live("echo {value} > /sys/module/kvm/parameters/halt_poll_ns")
+            .with_note("some kernels from 5.8 to 6.1 read it only when a VM starts"),
         |k| Value::Ns(k.kvm.halt_poll.halt_poll_ns.into()),
         |k, v| k.kvm.halt_poll.halt_poll_ns = v.number()?),
     knob!(Knobs "kvm.halt_poll_ns_grow", number(0, U32, ""),
         Upstream("module parameter kvm.halt_poll_ns_grow"),
         "By what the polling window is multiplied after a wakeup that polling just missed; 0: never",
+        Replay::Shows(Part::Halts),
+        HostSetting::live("echo {value} > /sys/module/kvm/parameters/halt_poll_ns_grow"),
         |k| Value::Number(k.kvm.halt_poll.grow.into()),
         |k, v| k.kvm.halt_poll.grow = v.number()?),
     knob!(Knobs "kvm.halt_poll_ns_grow_start", ns(u32::MAX as u64),
         Upstream("module parameter kvm.halt_poll_ns_grow_start"),
         "The polling window that growing begins with",
+        Replay::Shows(Part::Halts),
+        HostSetting::live("echo {value} > /sys/module/kvm/parameters/halt_poll_ns_grow_start"),
         |k| Value::Ns(k.kvm.halt_poll.grow_start_ns.into()),
         |k, v| k.kvm.halt_poll.grow_start_ns = v.number()?),
     knob!(Knobs "kvm.halt_poll_ns_shrink", number(0, U32, ""),
         Upstream("module parameter kvm.halt_poll_ns_shrink"),
         "By what the polling window is divided after a long halt; 0: to nothing at once",
+        Replay::Shows(Part::Halts),
+        HostSetting::live("echo {value} > /sys/module/kvm/parameters/halt_poll_ns_shrink"),
         |k| Value::Number(k.kvm.halt_poll.shrink.into()),
         |k, v| k.kvm.halt_poll.shrink = v.number()?),
     knob!(Knobs "kvm.ple_gap", number(0, U32, "cycles"),
         Upstream("module parameter kvm_intel.ple_gap; kvm_amd.pause_filter_thresh"),
         "PAUSEs farther apart do not belong to one loop; 0 switches pause-loop exiting off",
+        SPINNING,
+        HostSetting::module("modprobe -r kvm_intel; modprobe kvm_intel ple_gap={value}"),
         |k| Value::Number(k.kvm.ple.gap.into()),
         |k, v| k.kvm.ple.gap = v.number()?),
     knob!(Knobs "kvm.ple_window", number(1, U32, "cycles"),
         Upstream("module parameter kvm_intel.ple_window; kvm_amd.pause_filter_count, in PAUSEs, from 3000"),
         "How long a pause loop may spin before it leaves the guest, to begin with",
+        SPINNING,
+        HostSetting::module("modprobe -r kvm_intel; modprobe kvm_intel ple_window={value}"),
         |k| Value::Number(k.kvm.ple.window.into()),
         |k, v| k.kvm.ple.window = v.number()?),
     knob!(Knobs "kvm.ple_window_grow", number(0, U32, ""),
         Upstream("module parameter kvm_intel.ple_window_grow; kvm_amd.pause_filter_count_grow"),
         "Factor of the window after a PAUSE exit (a step, if not below the window); 0 resets",
+        SPINNING,
+        HostSetting::module("modprobe -r kvm_intel; modprobe kvm_intel ple_window_grow={value}"),
         |k| Value::Number(k.kvm.ple.grow.into()),
         |k, v| k.kvm.ple.grow = v.number()?),
     knob!(Knobs "kvm.ple_window_shrink", number(0, U32, ""),
         Upstream("module parameter kvm_intel.ple_window_shrink; kvm_amd.pause_filter_count_shrink"),
         "Divisor of the window after the vCPU was scheduled out (a step, if not below the window); 0 \
          resets",
+        SPINNING,
+        HostSetting::module("modprobe -r kvm_intel; modprobe kvm_intel ple_window_shrink={value}"),
         |k| Value::Number(k.kvm.ple.shrink.into()),
         |k, v| k.kvm.ple.shrink = v.number()?),
     knob!(Knobs "kvm.ple_window_max", number(1, U32, "cycles"),
         Upstream("module parameter kvm_intel.ple_window_max; kvm_amd.pause_filter_count_max, 65535"),
         "The largest pause-loop window",
+        SPINNING,
+        HostSetting::module("modprobe -r kvm_intel; modprobe kvm_intel ple_window_max={value}"),
         |k| Value::Number(k.kvm.ple.max.into()),
         |k, v| k.kvm.ple.max = v.number()?),
     knob!(Knobs "kvm.ipi_aware_yield", Kind::Switch,
         Ours("the filter of the directed-yield series, version 3, as a whole"),
         "Choose whom to yield to as the series does; off, as 7.2 does",
+        SPINNING,
+        HostSetting::SimulationOnly(YIELD_SERIES),
         |k| Value::Switch(k.kvm.directed_yield.ipi_aware),
         |k, v| k.kvm.directed_yield.ipi_aware = v.switch()?),
     knob!(Knobs "kvm.ipi_tracking_enabled", Kind::Switch,
     Upstream("module parameter of the directed-yield series, version 3; not merged"),
     "Remember whom a vCPU sent its last IPI to, and yield to that one first",
+    SPINNING,
+    HostSetting::SimulationOnly(YIELD_SERIES),
     |k| Value::Switch(k.kvm.directed_yield.ipi.ipi_tracking_enabled),
     |k, v| {
         k.kvm.directed_yield.ipi.ipi_tracking_enabled = v.switch()?;
@@ -136,6 +195,8 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.ipi_window_ns", ns(1_000_000_000),
     Upstream("module parameter of the directed-yield series, version 3; not merged"),
     "For how long a remembered IPI is believed",
+    SPINNING,
+    HostSetting::SimulationOnly(YIELD_SERIES),
     |k| Value::Ns(k.kvm.directed_yield.ipi.ipi_window_ns),
     |k, v| {
         k.kvm.directed_yield.ipi.ipi_window_ns = v.ns()?;
@@ -143,6 +204,8 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.ipi_eoi_rule", Kind::Choice(|| words(&EOI_RULES)),
     Ours("versions 3 and 2 of the directed-yield series"),
     "What an EOI makes forget: the record of its vector, or everything",
+    SPINNING,
+    HostSetting::SimulationOnly(YIELD_SERIES),
     |k| word(&EOI_RULES, &k.kvm.directed_yield.ipi.eoi_rule),
     |k, v| {
         k.kvm.directed_yield.ipi.eoi_rule = chosen(&EOI_RULES, v)?;
@@ -151,6 +214,8 @@ pub(super) static KNOBS: &[Knob] = &[
     Ours("a word that guest and host share"),
     "Let a guest name the vCPU that it waits for: read at each PAUSE exit, it takes the place of a \
      tracked IPI",
+    YIELD_TARGETS,
+    HostSetting::SimulationOnly("no kernel has it"),
     |k| Value::Switch(k.kvm.directed_yield.ipi.guest_yield_hint),
     |k, v| {
         k.kvm.directed_yield.ipi.guest_yield_hint = v.switch()?;
@@ -158,23 +223,34 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.enable_relaxed_boost", Kind::Switch,
         Upstream("module parameter of the directed-yield series, version 3; not merged"),
         "Look a second time for any preempted vCPU if the first look found none",
+        SPINNING,
+        HostSetting::SimulationOnly(YIELD_SERIES),
         |k| Value::Switch(k.kvm.directed_yield.enable_relaxed_boost),
         |k, v| k.kvm.directed_yield.enable_relaxed_boost = v.switch()?),
     knob!(Knobs "kvm.yield_order", Kind::Choice(|| words(&ORDERS)),
         Ours("the series scans; its text promises priorities"),
         "Take the first candidate of a scan, or the one with the strongest reason",
+        YIELD_TARGETS,
+        HostSetting::SimulationOnly(YIELD_SERIES),
         |k| word(&ORDERS, &k.kvm.directed_yield.order),
         |k, v| k.kvm.directed_yield.order = chosen(&ORDERS, v)?),
     knob!(Knobs "kvm.last_boosted", Kind::Choice(|| words(&LAST_BOOSTED)),
         Ours("a fault of Linux up to 6.18: commit 7e513617da71, mended by 32bd348be3fa"),
         "What a search for a vCPU to yield to leaves for where the next one begins: the vCPU's index, or how \
          many it had looked past",
+        YIELD_TARGETS,
+        HostSetting::boot_by("boot {value}", last_boosted_kernel),
         |k| word(&LAST_BOOSTED, &k.kvm.directed_yield.last_boosted),
         |k, v| k.kvm.directed_yield.last_boosted = chosen(&LAST_BOOSTED, v)?),
     knob!(Knobs "kvm.suppress_notification",
     Kind::Choice(|| Suppression::ALL.iter().map(|policy| policy.name()).collect()),
     Ours("Linux before 2022 and 7.2, two posted versions, and a corrected one"),
     "When posted interrupts are kept from notifying (SN)",
+    Replay::scenario(
+            "the exits that notifications cause are demand",
+            "suppressed-notifications.toml",
+        ),
+    HostSetting::SimulationOnly(BY_VERSION),
     |k| Value::Words(k.kvm.suppress_notification.name().to_owned()),
     |k, v| {
         let policy = v.words()?.parse::<Suppression>();
@@ -183,27 +259,40 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "kvm.enable_apicv", Kind::Switch,
         Upstream("module parameter kvm_intel.enable_apicv"),
         "Use APIC virtualization and posted interrupts, where the machine has them",
+        EXITS,
+        HostSetting::module_switch("modprobe -r kvm_intel; modprobe kvm_intel enable_apicv={value}"),
         |k| Value::Switch(k.kvm.enable_apicv),
         |k, v| k.kvm.enable_apicv = v.switch()?),
     knob!(Knobs "kvm.enable_ipiv", Kind::Switch,
         Upstream("module parameter kvm_intel.enable_ipiv"),
         "Use IPI virtualization, where the machine has it",
+        EXITS,
+        HostSetting::module_switch("modprobe -r kvm_intel; modprobe kvm_intel enable_ipiv={value}"),
         |k| Value::Switch(k.kvm.enable_ipiv),
         |k, v| k.kvm.enable_ipiv = v.switch()?),
     knob!(Knobs "kvm.vmentry_l1d_flush", Kind::Choice(|| words(&FLUSHES)),
         Upstream("module parameter kvm_intel.vmentry_l1d_flush"),
         "Empty the L1 data cache before VM entries: never, cond (Linux's default where there is L1TF), or \
          always",
+        EXITS,
+        HostSetting::live_word("echo {value} > /sys/module/kvm_intel/parameters/vmentry_l1d_flush"),
         |k| word(&FLUSHES, &k.kvm.vmentry_l1d_flush),
         |k, v| k.kvm.vmentry_l1d_flush = chosen(&FLUSHES, v)?),
     knob!(Knobs "kvm.preemption_timer", Kind::Switch,
         Upstream("module parameter kvm_intel.preemption_timer"),
         "Use the VMX preemption timer for guests' timers, where the machine has it",
+        EXITS,
+        HostSetting::module_switch("modprobe -r kvm_intel; modprobe kvm_intel preemption_timer={value}"),
         |k| Value::Switch(k.kvm.preemption_timer),
         |k, v| k.kvm.preemption_timer = v.switch()?),
     knob!(Knobs "kvm_arm.mode", Kind::Choice(|| words(&MODES)),
         Upstream("kernel parameter kvm-arm.mode"),
         "arm64: whether the host's kernel runs at EL2",
+        EXITS,
+        HostSetting::boot(
+            "kernel command line: kvm-arm.mode={value}",
+            "kernel command line: without kvm-arm.mode=",
+        ),
         |k| word(&MODES, &k.kvm.arm_mode),
         |k, v| k.kvm.arm_mode = chosen(&MODES, v)?),
 ];

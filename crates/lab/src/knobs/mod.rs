@@ -26,9 +26,11 @@
 //! ```
 
 mod host;
+mod host_setting;
 mod kvm;
 mod name;
 pub mod reference;
+mod replay;
 mod sched;
 mod setting;
 mod task;
@@ -37,8 +39,10 @@ mod vm;
 
 use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
+pub use host_setting::{Acts, HostSetting, Step, Steps, Threads};
 pub use name::{KnobError, get, set};
 pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};
+pub use replay::{FairClass, Part, Replay};
 pub use setting::Setting;
 pub use value::{Kind, Value};
 pub(crate) use vm::CLOCKS;
@@ -83,10 +87,23 @@ pub struct Knob {
     pub about: &'static str,
     /// Whose name it is.
     pub source: Source,
+    /// What a replay of a recording can do with it.
+    pub replay: Replay,
+    /// The fair class that has it; `None` for both, and for what is no knob of a class.
+    pub class: Option<FairClass>,
+    /// How a real host gets its value.
+    pub host: HostSetting,
     pub(crate) access: Access,
 }
 
 impl Knob {
+    const fn of_class(self, class: FairClass) -> Self {
+        Self {
+            class: Some(class),
+            ..self
+        }
+    }
+
     /// Its name as one writes it (`vm.NAME.cpu_weight`).
     #[must_use]
     pub fn full_name(&self) -> String {
@@ -113,7 +130,8 @@ impl Knob {
     }
 
     /// The value in a configuration; `None` for one that each VM has.
-    pub(crate) fn get(&self, config: &Config) -> Option<Value> {
+    #[must_use]
+    pub fn get(&self, config: &Config) -> Option<Value> {
         match self.access {
             Access::Knobs(get, _) => Some(get(&config.knobs)),
             Access::Idle(get, _) => Some(get(&config.host.idle)),
@@ -128,6 +146,12 @@ pub fn all() -> impl Iterator<Item = &'static Knob> {
     parts.into_iter().flatten()
 }
 
+/// The knob of this name, as [`Knob::name`] has it.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Knob> {
+    all().find(|knob| knob.name == name)
+}
+
 /// The VM's knob of this name (without `vm.NAME.`).
 pub(crate) fn of_vm(name: &str) -> Option<&'static Knob> {
     vm::KNOBS.iter().find(|knob| knob.name == name)
@@ -140,13 +164,16 @@ pub(crate) fn names_of_vm() -> impl Iterator<Item = &'static str> {
 
 /// Makes a row of a table: getter and setter of one field.
 macro_rules! knob {
-    ($access:ident $name:expr, $kind:expr, $source:expr, $about:literal,
+    ($access:ident $name:expr, $kind:expr, $source:expr, $about:literal, $replay:expr, $host:expr,
      |$from:ident| $get:expr, |$to:ident, $value:ident| $set:expr) => {
         $crate::knobs::Knob {
             name: $name,
             kind: $kind,
             about: $about,
             source: $source,
+            replay: $replay,
+            class: None,
+            host: $host,
             access: $crate::knobs::Access::$access(
                 |$from| $get,
                 |$to, $value| {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Knob, Source, all};
+use super::{FairClass, HostSetting, Knob, Source, all};
 
 /// A knob as the reference has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,6 +23,29 @@ pub struct Entry {
     pub upstream: bool,
     /// What upstream calls it, or where ours comes from.
     pub source: &'static str,
+    /// What a replay can do with it: `shows` its effect, `simulate` has it instead, or another
+    /// option does (`instead`).
+    pub replay: &'static str,
+    /// The same as a clause.
+    pub replay_says: String,
+    /// The fair class that has it, `eevdf` or `cfs`; `null` for both, and for other knobs.
+    pub fair_class: Option<&'static str>,
+    /// How a real host gets its value.
+    pub on_host: OnHost,
+}
+
+/// How a real host gets the value of a knob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OnHost {
+    /// The step, with `VALUE`, the VM's `NAME`, and `TID` or `TIDS` of its threads; `null` if only
+    /// the simulated host has the knob.
+    pub set: Option<String>,
+    /// What undoes it.
+    pub undo: Option<String>,
+    /// From when on it acts.
+    pub acts: Option<String>,
+    /// Words for values, conditions and equivalents; or why no host has the knob. Empty for none.
+    pub note: String,
 }
 
 /// All knobs in the order of the reference.
@@ -49,6 +72,37 @@ fn entry(knob: &Knob) -> Entry {
         about: knob.about,
         upstream,
         source,
+        replay: knob.replay.name(),
+        replay_says: knob.replay.describe(),
+        fair_class: knob.class.map(FairClass::name),
+        on_host: on_host(knob),
+    }
+}
+
+fn on_host(knob: &Knob) -> OnHost {
+    let step = match knob.host {
+        HostSetting::Step(step) => step,
+        HostSetting::SimulationOnly(reason) => {
+            return OnHost {
+                set: None,
+                undo: None,
+                acts: None,
+                note: format!("simulation only: {reason}"),
+            };
+        }
+    };
+    let spellings = step.spellings(&knob.kind).into_iter();
+    let mut notes: Vec<String> = spellings
+        .map(|(word, spelled)| format!("{word}: {spelled}"))
+        .collect();
+    if !step.note.is_empty() {
+        notes.push(step.note.to_owned());
+    }
+    OnHost {
+        set: Some(step.template()),
+        undo: Some(step.undo_template()),
+        acts: Some(step.acts.to_string()),
+        note: notes.join("; "),
     }
 }
 
@@ -61,33 +115,77 @@ pub fn markdown(entries: &[Entry]) -> String {
          simulated host. A name of upstream is marked with what it belongs to; all others are ours.\n\
          Times take `ns`, `us`, `ms` or `s`; a number alone is in ns. `NAME` is a VM's or a group's\n\
          name, or `*` for all. `vm.NAME.workload.PARAMETER` sets a parameter of the workload;\n\
-         `task.NAME.count`, `task.NAME.nice` and `task.NAME.workload.PARAMETER` are of the host's tasks.\n",
+         `task.NAME.count`, `task.NAME.nice` and `task.NAME.workload.PARAMETER` are of the host's tasks.\n\n\
+         The second table of each group has the effect in a replay (`stealtime whatif`), and the step that\n\
+         root takes to set it on a host. `TID` is one of the VM's threads, `TIDS` are all.\n\
+         What acts at once holds until the host or the VM restarts.\n",
     );
-    let mut group = String::new();
-    for entry in entries {
-        let this = entry.name.split('.').next().unwrap_or_default().to_owned();
-        if this != group {
-            let _ = write!(
-                text,
-                "\n## {this}\n\n| knob | values | default | does | name of |\n|---|---|---|---|---|\n"
-            );
-            group = this;
-        }
-        let source = cell(entry.source);
-        let owner = match entry.upstream {
-            true => source,
-            false => format!("ours: {source}"),
-        };
-        let _ = writeln!(
+    for group in entries.chunk_by(|entry, next| namespace(entry) == namespace(next)) {
+        let name = group.first().map_or("", namespace);
+        let _ = write!(
             text,
-            "| `{}` | {} | `{}` | {} | {owner} |",
-            entry.name,
-            cell(&entry.values),
-            entry.default,
-            cell(entry.about)
+            "\n## {name}\n\n| knob | values | default | does | name of |\n|---|---|---|---|---|\n"
         );
+        for entry in group {
+            let source = cell(entry.source);
+            let owner = match entry.upstream {
+                true => source,
+                false => format!("ours: {source}"),
+            };
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | `{}` | {} | {owner} |",
+                entry.name,
+                cell(&entry.values),
+                entry.default,
+                cell(entry.about)
+            );
+        }
+        let _ = write!(
+            text,
+            "\n### {name} on a host\n\n| knob | a replay | set | undo | acts | note |\n\
+             |---|---|---|---|---|---|\n"
+        );
+        for entry in group {
+            text.push_str(&host_row(entry));
+        }
     }
     text
+}
+
+/// The first part of a knob's name.
+fn namespace(entry: &Entry) -> &str {
+    entry.name.split('.').next().unwrap_or_default()
+}
+
+/// What a replay and a real host can do with a knob.
+fn host_row(entry: &Entry) -> String {
+    let code = |text: &Option<String>| match text {
+        Some(text) => format!("`{}`", text.replace('|', "\\|")),
+        None => "-".to_owned(),
+    };
+    let host = &entry.on_host;
+    let class = match entry.fair_class {
+        Some(class) => format!(", with {}", class.to_uppercase()),
+        None => String::new(),
+    };
+    format!(
+        "| `{}` | {}{class} | {} | {} | {} | {} |\n",
+        entry.name,
+        cell(&entry.replay_says),
+        code(&host.set),
+        undo_cell(host),
+        host.acts.as_deref().unwrap_or("-"),
+        cell(&host.note)
+    )
+}
+
+fn undo_cell(host: &OnHost) -> String {
+    match host.undo.as_deref() {
+        Some(undo) if undo == super::host_setting::FORMER_VALUE => undo.to_owned(),
+        Some(undo) => format!("`{undo}`"),
+        None => "-".to_owned(),
+    }
 }
 
 /// Text as the cell of a Markdown table: `<` would begin a tag, `|` the next cell.

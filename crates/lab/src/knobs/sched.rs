@@ -5,7 +5,9 @@ use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
 use stealtime_simulator::config::{CfsKnobs, Knobs};
 
 use super::Source::{Ours, Upstream};
+use super::host_setting::HostSetting;
 use super::kvm::{chosen, word, words};
+use super::replay::{FairClass, Part, Replay};
 use super::value::{Kind, Value, time_or};
 use super::{Knob, knob};
 use crate::nearest::suggestion;
@@ -151,10 +153,42 @@ const CFS_TIME: Kind = Kind::TimeOr {
     max: 1_000_000_000,
 };
 
+const CREDIT_SERIES: &str =
+    "of the series of patches with YIELD_TO_LAG_CREDIT, which is not merged";
+
+fn fair_kernel(value: &Value) -> Option<String> {
+    let text = match value.to_string().as_str() {
+        "eevdf" => "Linux 6.6 or later",
+        "cfs" => "Linux 6.5 or earlier",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn yield_kernel(value: &Value) -> Option<String> {
+    let text = match value.to_string().as_str() {
+        "true" => "Linux 6.19 or later",
+        "false" => "Linux 6.6 to 6.18",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn pick_kernel(value: &Value) -> Option<String> {
+    let text = match value.to_string().as_str() {
+        "flat" => "Linux 7.3 or later",
+        "hierarchical" => "Linux 7.2 or earlier",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
 pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "sched.fair", Kind::Choice(|| vec!["eevdf", "cfs"]),
     Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
     "Which fair class schedules",
+    Replay::Shows(Part::Tasks),
+    HostSetting::boot_by("boot {value}", fair_kernel),
     |k| Value::Words(if k.sched.cfs.is_some() { "cfs" } else { "eevdf" }.to_owned()),
     |k, v| k.sched.cfs = match v.words()? {
         "cfs" => Some(k.sched.cfs.unwrap_or_default()),
@@ -163,78 +197,119 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Knobs "sched.latency_ns", CFS_TIME,
         Upstream("/sys/kernel/debug/sched/latency_ns, before Linux 6.6"),
         "With CFS, the time in which each of a few tasks runs once; auto: 6 ms times 1 + log2 of the CPUs (8 at most)",
+        Replay::Shows(Part::Tasks),
+        HostSetting::live("echo {value} > /sys/kernel/debug/sched/latency_ns")
+            .with_note("before Linux 5.13: sysctl kernel.sched_latency_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.latency_ns),
-        |k, v| cfs(k)?.latency_ns = v.ns_or()?),
+        |k, v| cfs(k)?.latency_ns = v.ns_or()?)
+    .of_class(FairClass::Cfs),
     knob!(Knobs "sched.min_granularity_ns", CFS_TIME,
         Upstream("/sys/kernel/debug/sched/min_granularity_ns, before Linux 6.6"),
         "With CFS, the shortest slice; auto: 0.75 ms times 1 + log2 of the CPUs (8 at most)",
+        Replay::Shows(Part::Tasks),
+        HostSetting::live("echo {value} > /sys/kernel/debug/sched/min_granularity_ns")
+            .with_note("before Linux 5.13: sysctl kernel.sched_min_granularity_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.min_granularity_ns),
-        |k, v| cfs(k)?.min_granularity_ns = v.ns_or()?),
+        |k, v| cfs(k)?.min_granularity_ns = v.ns_or()?)
+    .of_class(FairClass::Cfs),
     knob!(Knobs "sched.wakeup_granularity_ns",
         Kind::TimeOr { word: "auto", min: 0, max: 1_000_000_000 },
         Upstream("/sys/kernel/debug/sched/wakeup_granularity_ns, before Linux 6.6"),
         "With CFS, how far behind a waking task has to be to preempt; auto: 1 ms times 1 + log2 of the CPUs (8 at most)",
+        Replay::Shows(Part::Tasks),
+        HostSetting::live("echo {value} > /sys/kernel/debug/sched/wakeup_granularity_ns")
+            .with_note("before Linux 5.13: sysctl kernel.sched_wakeup_granularity_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.wakeup_granularity_ns),
-        |k, v| cfs(k)?.wakeup_granularity_ns = v.ns_or()?),
+        |k, v| cfs(k)?.wakeup_granularity_ns = v.ns_or()?)
+    .of_class(FairClass::Cfs),
     knob!(Knobs "sched.features", Kind::Words("NAME or NO_NAME, several with commas"),
         Upstream("/sys/kernel/debug/sched/features, and YIELD_TO_LAG_CREDIT of the series"),
         "Switch features of the fair class; those not named keep their defaults",
+        Replay::Shows(Part::Tasks),
+        HostSetting::features("echo {value} > /sys/kernel/debug/sched/features"),
         |k| features(k.sched.features),
         |k, v| k.sched.features = with_features(k.sched.features, v)?),
     knob!(Knobs "sched.yield_forfeits", Kind::Switch,
         Upstream("commit 79104becf42b, Linux 6.19"),
         "A task that yields gives up the rest of its request; off, as in 6.18: its deadline is put off",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::boot_by("boot {value}", yield_kernel),
         |k| Value::Switch(k.sched.yield_forfeits),
-        |k, v| k.sched.yield_forfeits = v.switch()?),
+        |k, v| k.sched.yield_forfeits = v.switch()?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.base_slice_ns",
         Kind::TimeOr { word: "auto", min: 100_000, max: 1_000_000_000 },
         Upstream("/sys/kernel/debug/sched/base_slice_ns"),
         "Slice of a task that has none of its own; auto: 0.7 ms times 1 + log2 of the CPUs (8 at most)",
+        Replay::Shows(Part::Tasks),
+        HostSetting::live("echo {value} > /sys/kernel/debug/sched/base_slice_ns"),
         |k| time_or(k.sched.base_slice_ns, "auto"),
-        |k, v| k.sched.base_slice_ns = v.ns_or()?),
+        |k, v| k.sched.base_slice_ns = v.ns_or()?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.pick", Kind::Choice(|| words(&PICKS)),
         Ours("7.2's way, and the one merged for 7.3"),
         "Pick the next task level by level of the cgroups, or from one queue",
+        Replay::Shows(Part::Cgroups),
+        HostSetting::boot_by("boot {value}", pick_kernel),
         |k| word(&PICKS, &k.sched.pick),
-        |k, v| k.sched.pick = chosen(&PICKS, v)?),
+        |k, v| k.sched.pick = chosen(&PICKS, v)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.preempt", Kind::Choice(|| words(&PREEMPTS)),
         Upstream("boot parameter preempt="),
         "Let the fair class's requests to reschedule wait for the tick, or not",
+        Replay::Shows(Part::Tasks),
+        HostSetting::live_word("echo {value} > /sys/kernel/debug/sched/preempt")
+            .with_note("with CONFIG_PREEMPT_DYNAMIC; kernel command line: preempt=VALUE"),
         |k| word(&PREEMPTS, &k.sched.preempt),
-        |k, v| k.sched.preempt = chosen(&PREEMPTS, v)?),
+        |k, v| k.sched.preempt = chosen(&PREEMPTS, v)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.method", Kind::Choice(|| vec!["credit", "debooster"]),
         LAG_CREDIT,
         "What a directed yield does: the target is credited (version 3), or the yielder pays (versions 1 and 2)",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Words(method(&k.sched.lag_credit).to_owned()),
-        |k, v| set_method(&mut k.sched.lag_credit, v)?),
+        |k, v| set_method(&mut k.sched.lag_credit, v)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.margin_ns", Kind::Time { min: 1_000, max: 100_000_000 },
         LAG_CREDIT,
         "The lag (virtual time) that a credited target has, for each other entity of its queue",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| match k.sched.lag_credit.method {
             Method::Credit { margin_ns, .. } => Value::Ns(margin_ns),
             Method::Debooster => Value::Words("-".to_owned()),
         },
-        |k, v| *credit_parts(&mut k.sched.lag_credit)?.0 = v.ns()?),
+        |k, v| *credit_parts(&mut k.sched.lag_credit)?.0 = v.ns()?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.keep_request", Kind::Switch,
         LAG_CREDIT,
         "A queued target keeps the distance to its deadline",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| match k.sched.lag_credit.method {
             Method::Credit { keep_request, .. } => Value::Switch(keep_request),
             Method::Debooster => Value::Words("-".to_owned()),
         },
-        |k, v| *credit_parts(&mut k.sched.lag_credit)?.1 = v.switch()?),
+        |k, v| *credit_parts(&mut k.sched.lag_credit)?.1 = v.switch()?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.rate_limit", Kind::Choice(|| vec!["fixed", "quiet", "adaptive"]),
         LAG_CREDIT,
         "How often a directed yield may force a reschedule, or make the yielder pay: at fixed intervals, after an interval without a directed yield (version 1), or by how many there are",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Words(match k.sched.lag_credit.rate_limit {
             RateLimit::Fixed { .. } => "fixed".to_owned(),
             RateLimit::Quiet { .. } => "quiet".to_owned(),
             RateLimit::Adaptive { .. } => "adaptive".to_owned(),
         }),
-        |k, v| set_rate_limit(&mut k.sched.lag_credit, v)?),
+        |k, v| set_rate_limit(&mut k.sched.lag_credit, v)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.interval_ns", TIME,
     LAG_CREDIT,
     "Shortest time between two forced reschedules of a run queue; 0 for no limit",
+    Replay::Shows(Part::DirectedYields),
+    HostSetting::SimulationOnly(CREDIT_SERIES),
     |k| Value::Ns(interval(&k.sched.lag_credit)),
     |k, v| match &mut k.sched.lag_credit.rate_limit {
         RateLimit::Fixed { interval_ns }
@@ -242,38 +317,56 @@ pub(super) static KNOBS: &[Knob] = &[
         | RateLimit::Adaptive { interval_ns, .. } => {
             *interval_ns = v.ns()?;
         }
-    }),
+    })
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.gap_ns", Kind::Time { min: 1, max: 1_000_000_000 },
         LAG_CREDIT,
         "With an adaptive limit, the gap between yields at which the interval holds",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Ns(adaptive(&k.sched.lag_credit)[0]),
-        |k, v| adaptive_part(&mut k.sched.lag_credit, 0, v.ns()?)?),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 0, v.ns()?)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.min_ns", TIME,
         LAG_CREDIT,
         "With an adaptive limit, the shortest interval",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Ns(adaptive(&k.sched.lag_credit)[1]),
-        |k, v| adaptive_part(&mut k.sched.lag_credit, 1, v.ns()?)?),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 1, v.ns()?)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.max_ns", TIME,
         LAG_CREDIT,
         "With an adaptive limit, the longest interval",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Ns(adaptive(&k.sched.lag_credit)[2]),
-        |k, v| adaptive_part(&mut k.sched.lag_credit, 2, v.ns()?)?),
+        |k, v| adaptive_part(&mut k.sched.lag_credit, 2, v.ns()?)?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.across_run_queues", Kind::Switch,
         LAG_CREDIT,
         "Pull a target on another run queue to the yielder's, where it may run there",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::SimulationOnly(CREDIT_SERIES),
         |k| Value::Switch(k.sched.lag_credit.across_run_queues),
-        |k, v| k.sched.lag_credit.across_run_queues = v.switch()?),
+        |k, v| k.sched.lag_credit.across_run_queues = v.switch()?)
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.guard_per_mille", Kind::Number { min: 0, max: 1000, unit: "‰" },
     LAG_CREDIT,
     "How much of the time credits may take from the others of a queue; 0 for no limit",
+    Replay::Shows(Part::DirectedYields),
+    HostSetting::SimulationOnly(CREDIT_SERIES),
     |k| Value::Number(guard(&k.sched.lag_credit).per_mille.into()),
     |k, v| k.sched.lag_credit.guard = match v.number()? {
         0 => None,
         per_mille => Some(Guard { per_mille, ..guard(&k.sched.lag_credit) }),
-    }),
+    })
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.guard_burst_ns", TIME,
     LAG_CREDIT,
     "How much of that may be saved up",
+    Replay::Shows(Part::DirectedYields),
+    HostSetting::SimulationOnly(CREDIT_SERIES),
     |k| Value::Ns(guard(&k.sched.lag_credit).burst_ns),
     |k, v| {
         let burst_ns = v.ns()?;
@@ -281,10 +374,13 @@ pub(super) static KNOBS: &[Knob] = &[
             Some(guard) => guard.burst_ns = burst_ns,
             None => return Err("only with sched.lag_credit.guard_per_mille above 0".to_owned()),
         }
-    }),
+    })
+    .of_class(FairClass::Eevdf),
     knob!(Knobs "kernel.timer_migration", Kind::Switch,
         Upstream("sysctl kernel.timer_migration"),
         "Move timers of idle CPUs to busy ones",
+        Replay::simulate("timers fire on their recorded CPUs"),
+        HostSetting::live_switch("sysctl kernel.timer_migration={value}"),
         |k| Value::Switch(k.sched.timer_migration),
         |k, v| k.sched.timer_migration = v.switch()?),
 ];

@@ -5,7 +5,7 @@ use std::fmt;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
 use super::name::{Target, check_parameter, parameter_value, target, task_target};
-use super::{Access, Knob, KnobError, Value, vm};
+use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, vm};
 
 /// A knob with the value that it gets.
 #[derive(Clone, Debug)]
@@ -102,6 +102,16 @@ impl Setting {
             Change::Host(_, value) | Change::Vm(_, _, value) => Some(value),
             Change::Workload(..) | Change::Task => None,
         }
+    }
+
+    /// The steps by which a real host makes this change, and those that restore `former`. `None`
+    /// for what no command sets ([`super::HostSetting::SimulationOnly`], parameters, tasks).
+    #[must_use]
+    pub fn host_steps(&self, former: &Value, threads: &Threads<'_>) -> Option<Steps> {
+        let HostSetting::Step(step) = self.knob()?.host else {
+            return None;
+        };
+        Some(step.fill(self.value()?, former, threads))
     }
 
     /// The VM, the group of VMs or `*` that a VM's setting is for.

@@ -242,6 +242,102 @@ fn details_come_after_what_they_are_details_of() {
     order("vm.a.cpu_pm", "vm.a.hlt_in_guest");
 }
 
+/// The steps from one value to another, in a VM with two threads.
+fn steps(name: &str, former: &str, value: &str) -> Steps {
+    let parse = |text| Setting::parse(&config(), name, text).expect("a value");
+    let former = parse(former);
+    let threads = Threads {
+        vm: "web",
+        tids: &[119, 121],
+    };
+    let steps = parse(value).host_steps(former.value().expect("of the table"), &threads);
+    steps.expect("a host can have it")
+}
+
+#[test]
+fn steps_have_values_as_files_take_them_and_restore_former_ones() {
+    for (name, former, value, set, undo) in [
+        (
+            "kvm.halt_poll_ns",
+            "200us",
+            "50us",
+            "echo 50000 > /sys/module/kvm/parameters/halt_poll_ns",
+            "echo 200000 > /sys/module/kvm/parameters/halt_poll_ns",
+        ),
+        (
+            "kernel.timer_migration",
+            "true",
+            "false",
+            "sysctl kernel.timer_migration=0",
+            "sysctl kernel.timer_migration=1",
+        ),
+        (
+            "sched.fair",
+            "cfs",
+            "eevdf",
+            "boot Linux 6.6 or later",
+            "boot Linux 6.5 or earlier",
+        ),
+        (
+            "host.nohz_full",
+            "",
+            "1-3",
+            "kernel command line: nohz_full=1-3",
+            "kernel command line: without nohz_full=",
+        ),
+        (
+            "vm.web.nice",
+            "0",
+            "-5",
+            "renice -n -5 -p 119 121",
+            "renice -n 0 -p 119 121",
+        ),
+        (
+            "vm.web.pinning",
+            "0-3",
+            "1",
+            "for tid in 119 121; do taskset -pc 1 $tid; done",
+            "for tid in 119 121; do taskset -pc 0-3 $tid; done",
+        ),
+    ] {
+        let steps = steps(name, former, value);
+        assert_eq!(steps.set, [set], "{name}");
+        assert_eq!(steps.undo, [undo], "{name}");
+    }
+    let limit = steps("vm.web.cpu_max", "max", "20ms 100ms");
+    assert!(limit.set[0].contains("echo 20000 100000 > "), "{limit:?}");
+    assert!(limit.undo[0].contains("echo max > "), "{limit:?}");
+}
+
+#[test]
+fn each_feature_is_a_step_and_gets_its_former_state() {
+    let steps = steps(
+        "sched.features",
+        "NEXT_BUDDY",
+        "NO_RUN_TO_PARITY,NO_NEXT_BUDDY",
+    );
+    let file = "> /sys/kernel/debug/sched/features";
+    let set = [
+        format!("echo NO_RUN_TO_PARITY {file}"),
+        format!("echo NO_NEXT_BUDDY {file}"),
+    ];
+    let undo = [
+        format!("echo RUN_TO_PARITY {file}"),
+        format!("echo NEXT_BUDDY {file}"),
+    ];
+    assert_eq!((steps.set, steps.undo), (set.to_vec(), undo.to_vec()));
+}
+
+#[test]
+fn what_no_host_has_says_why() {
+    for entry in reference::entries() {
+        let host = &entry.on_host;
+        let is_simulated_alone = host.note.starts_with("simulation only: ");
+        assert_eq!(host.set.is_none(), is_simulated_alone, "{}", entry.name);
+        assert_eq!(host.set.is_some(), host.acts.is_some(), "{}", entry.name);
+    }
+}
+
 proptest! {
     #[test]
     fn no_name_and_no_value_panics(name in "(kvm|sched|vm|host|xen)?[.a-z_*]{0,20}", value in "\\PC{0,12}") {

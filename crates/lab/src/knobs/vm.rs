@@ -3,7 +3,9 @@
 use stealtime_simulator::config::{ClockMethod, GuestConfig, Pinning, VmConfig};
 
 use super::Source::{Ours, Upstream};
-use super::kvm::{chosen, word, words};
+use super::host_setting::{HostSetting, number, on_or_off, with_or_without};
+use super::kvm::{EXITS, YIELD_TARGETS, chosen, word, words};
+use super::replay::{Part, Replay};
 use super::value::{Kind, Value};
 use super::{Knob, knob};
 use crate::units::{Plain, cpus, show_cpus, time};
@@ -50,7 +52,7 @@ fn show_cpu_max(limit: Option<(u64, u64)>) -> Value {
 }
 
 /// `max`, or quota and period as the cgroup's file has them: numbers are in us.
-fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, String> {
+pub(super) fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, String> {
     let text = value.words()?;
     let mut words = text.split([' ', '/', ',']).filter(|word| !word.is_empty());
     let (quota, period) = (words.next().unwrap_or(""), words.next());
@@ -83,9 +85,15 @@ const fn all_exits_off(guest: &GuestConfig) -> bool {
     guest.mwait_in_guest && guest.hlt_in_guest && guest.pause_in_guest
 }
 
+const GUEST_SPINNING: Replay = Replay::simulate("how long a vCPU spins is part of its demand");
+const CLOCKS_NOT_REPLAYED: Replay = Replay::simulate("guests' clocks are not replayed");
+
+const CPU_PM: HostSetting = HostSetting::vmm("QEMU option: -overcommit cpu-pm={value}", on_or_off)
+    .with_note("QEMU has one option for MWAIT, HLT and PAUSE; KVM_CAP_X86_DISABLE_EXITS has each");
+
 macro_rules! switch {
-    ($field:ident, $source:expr, $about:literal) => {
-        knob!(Vm stringify!($field), Kind::Switch, $source, $about,
+    ($field:ident, $source:expr, $about:literal, $replay:expr, $host:expr) => {
+        knob!(Vm stringify!($field), Kind::Switch, $source, $about, $replay, $host,
             |vm| Value::Switch(vm.guest.$field),
             |vm, v| vm.guest.$field = v.switch()?)
     };
@@ -95,36 +103,57 @@ pub(super) static KNOBS: &[Knob] = &[
     knob!(Vm "vcpus", Kind::Number { min: 1, max: 4096, unit: "vCPUs" },
         Upstream("QEMU -smp"),
         "How many vCPUs it has",
+        Replay::simulate("each vCPU has its recorded work"),
+        HostSetting::vmm("virsh setvcpus {vm} {value} --config", number),
         |vm| Value::Number(vm.vcpus.into()),
         |vm, v| vm.vcpus = v.number()?),
     knob!(Vm "pinning", Kind::Words("none, 0-3 (a pool), or 1:1 0-3 (a CPU each)"),
         Upstream("libvirt <vcpupin>"),
         "Where its vCPUs may run",
+        Replay::Instead("--pin NAME=CPUS"),
+        HostSetting::live_word("taskset -pc {value} {tid}")
+            .with_note("libvirt: virsh vcpupin NAME VCPU CPUS --live --config keeps it over restarts"),
         |vm| show_pinning(&vm.pinning),
         |vm, v| vm.pinning = pinning(v)?),
     knob!(Vm "vcpu_cgroups", Kind::Switch,
         Upstream("libvirt's cgroups vcpuN and emulator"),
         "A cgroup for each vCPU and one for the other threads; off, all threads are in the VM's scope",
+        Replay::Instead("`vcpu_cgroups = true` in a --host file"),
+        HostSetting::vmm("start the VM {value} libvirt, which makes these cgroups", with_or_without),
         |vm| Value::Switch(vm.vcpu_cgroups),
         |vm, v| vm.vcpu_cgroups = v.switch()?),
     knob!(Vm "cpu_weight", Kind::Number { min: 1, max: 10_000, unit: "" },
         Upstream("cgroup file cpu.weight"),
         "Weight of its scope under machine.slice",
+        Replay::Shows(Part::Weight),
+        HostSetting::live(
+            "echo {value} > \"/sys/fs/cgroup$(sed 's,^0::,,; s,/libvirt/.*,,' /proc/{tid}/cgroup)/cpu.weight\"",
+        )
+        .with_note("libvirt: virsh schedinfo NAME --live cpu_shares=VALUE"),
         |vm| Value::Number(vm.cpu_weight.into()),
         |vm, v| vm.cpu_weight = v.number()?),
     knob!(Vm "cpu_max", Kind::Words("max, or QUOTA PERIOD (50ms 100ms, or numbers of us)"),
         Upstream("cgroup file cpu.max"),
         "Bandwidth limit of its scope",
+        Replay::Shows(Part::Limit),
+        HostSetting::live_quota(
+            "echo {value} > \"/sys/fs/cgroup$(sed 's,^0::,,; s,/libvirt/.*,,' /proc/{tid}/cgroup)/cpu.max\"",
+        )
+        .with_note("libvirt: virsh schedinfo NAME --live global_quota=US global_period=US"),
         |vm| show_cpu_max(vm.cpu_max_ns),
         |vm, v| vm.cpu_max_ns = cpu_max(v)?),
     knob!(Vm "nice", Kind::Number { min: -20, max: 19, unit: "" },
         Upstream("nice(2)"),
         "Nice value of its threads",
+        Replay::Shows(Part::Nice),
+        HostSetting::live("renice -n {value} -p {tids}"),
         |vm| Value::Number(vm.nice.into()),
         |vm, v| vm.nice = v.number()?),
     knob!(Vm "cpu_pm", Kind::Switch,
     Upstream("QEMU -overcommit cpu-pm="),
     "MWAIT, HLT and PAUSE do not leave the guest",
+    EXITS,
+    CPU_PM,
     |vm| Value::Switch(all_exits_off(&vm.guest)),
     |vm, v| {
         let on = v.switch()?;
@@ -135,91 +164,138 @@ pub(super) static KNOBS: &[Knob] = &[
     switch!(
         mwait_in_guest,
         Upstream("KVM_X86_DISABLE_EXITS_MWAIT"),
-        "MWAIT does not leave the guest"
+        "MWAIT does not leave the guest",
+        EXITS,
+        CPU_PM
     ),
     switch!(
         hlt_in_guest,
         Upstream("KVM_X86_DISABLE_EXITS_HLT"),
-        "HLT does not leave the guest"
+        "HLT does not leave the guest",
+        EXITS,
+        CPU_PM
     ),
     switch!(
         pause_in_guest,
         Upstream("KVM_X86_DISABLE_EXITS_PAUSE"),
-        "PAUSE does not leave the guest: no pause-loop exiting"
+        "PAUSE does not leave the guest: no pause-loop exiting",
+        EXITS,
+        CPU_PM
     ),
     switch!(
         x2apic,
         Upstream("QEMU -cpu x2apic="),
-        "Its LAPICs are in x2APIC mode"
+        "Its LAPICs are in x2APIC mode",
+        EXITS,
+        HostSetting::vmm("QEMU option: -cpu MODEL,x2apic={value}", on_or_off)
     ),
     switch!(
         pv_eoi,
         Upstream("KVM_FEATURE_PV_EOI"),
-        "End of interrupt without an exit"
+        "End of interrupt without an exit",
+        EXITS,
+        HostSetting::vmm("QEMU option: -cpu MODEL,kvm-pv-eoi={value}", on_or_off)
     ),
     switch!(
         pv_send_ipi,
         Upstream("KVM_FEATURE_PV_SEND_IPI"),
-        "IPIs to many by one hypercall"
+        "IPIs to many by one hypercall",
+        EXITS,
+        HostSetting::vmm("QEMU option: -cpu MODEL,kvm-pv-ipi={value}", on_or_off)
     ),
     switch!(
         pv_tlb_flush,
         Upstream("KVM_FEATURE_PV_TLB_FLUSH"),
-        "TLB shootdowns spare vCPUs that do not run"
+        "TLB shootdowns spare vCPUs that do not run",
+        EXITS,
+        HostSetting::vmm(
+            "QEMU option: -cpu MODEL,kvm-pv-tlb-flush={value}",
+            on_or_off
+        )
     ),
     switch!(
         pv_spinlocks,
         Upstream("KVM_FEATURE_PV_UNHALT"),
-        "Waiters for spinlocks halt; without it whoever comes first takes a free lock"
+        "Waiters for spinlocks halt; without it whoever comes first takes a free lock",
+        GUEST_SPINNING,
+        HostSetting::vmm("QEMU option: -cpu MODEL,kvm-pv-unhalt={value}", on_or_off)
     ),
     switch!(
         nopvspin,
         Upstream("boot parameter nopvspin of the guest"),
-        "Spinlocks pass from waiter to waiter in order, as on bare metal"
+        "Spinlocks pass from waiter to waiter in order, as on bare metal",
+        GUEST_SPINNING,
+        HostSetting::guest(
+            "guest's kernel command line: {value} nopvspin",
+            with_or_without
+        )
     ),
     switch!(
         spin_yield,
         Upstream("arch_spin_lock_wait of s390, DIAGNOSE 9c"),
-        "Who waits for a spinlock yields to its owner's vCPU by hypercall"
+        "Who waits for a spinlock yields to its owner's vCPU by hypercall",
+        GUEST_SPINNING,
+        HostSetting::SimulationOnly("guests on s390 do it always, others never")
     ),
     switch!(
         pv_sched_yield,
         Upstream("KVM_FEATURE_PV_SCHED_YIELD"),
-        "Who sends an IPI to a preempted vCPU yields to it"
+        "Who sends an IPI to a preempted vCPU yields to it",
+        YIELD_TARGETS,
+        HostSetting::vmm(
+            "QEMU option: -cpu MODEL,kvm-pv-sched-yield={value}",
+            on_or_off
+        )
     ),
     switch!(
         steal_time,
         Upstream("KVM_FEATURE_STEAL_TIME"),
-        "The guest's scheduler knows what was stolen"
+        "The guest's scheduler knows what was stolen",
+        Replay::simulate("the guest's scheduler is not replayed"),
+        HostSetting::vmm("QEMU option: -cpu MODEL,kvm-steal-time={value}", on_or_off)
     ),
     knob!(Vm "hz", Kind::Number { min: 24, max: 1000, unit: "Hz" },
         Upstream("CONFIG_HZ of the guest"),
         "The guest's tick",
+        Replay::simulate("the guest's ticks are recorded"),
+        HostSetting::guest("boot a guest kernel with CONFIG_HZ_{value}=y", number)
+            .undone_by("boot the guest's former kernel"),
         |vm| Value::Number(vm.guest.hz.into()),
         |vm, v| vm.guest.hz = v.number()?),
     knob!(Vm "guest_halt_poll_ns", Kind::Time { min: 0, max: u32::MAX as u64 },
         Upstream("module parameter haltpoll.guest_halt_poll_ns of the guest"),
         "How long the guest's idle loop polls before HLT; 0: not",
+        Replay::simulate("the guest's idle loop is part of its demand"),
+        HostSetting::live("in the guest: echo {value} > /sys/module/haltpoll/parameters/guest_halt_poll_ns")
+            .with_note("with the cpuidle governor haltpoll"),
         |vm| Value::Ns(vm.guest.guest_halt_poll_ns.into()),
         |vm, v| vm.guest.guest_halt_poll_ns = v.number()?),
     knob!(Vm "physical_counter_offset", Kind::Number { min: 0, max: i64::MAX, unit: "counts" },
         Ours("KVM_ARM_SET_COUNTER_OFFSET, or the attribute as posted"),
         "arm64: what the VMM has set its physical counter back by; without CNTPOFF_EL2 its reads trap",
+        CLOCKS_NOT_REPLAYED,
+        HostSetting::SimulationOnly("code of the VMM sets it"),
         |vm| Value::Number(i64::try_from(vm.physical_counter_offset).unwrap_or(i64::MAX)),
         |vm, v| vm.physical_counter_offset = v.number()?),
     knob!(Vm "assigned_device", Kind::Switch,
         Upstream("VFIO"),
         "A device is assigned whose interrupts the IOMMU may post",
+        Replay::simulate("interrupts of devices are recorded"),
+        HostSetting::vmm("QEMU {value} option -device vfio-pci,host=ADDRESS", with_or_without),
         |vm| Value::Switch(vm.assigned_device),
         |vm, v| vm.assigned_device = v.switch()?),
     knob!(Vm "start_ns", Kind::Time { min: 0, max: 1_000_000_000_000 },
         Ours("when libvirt starts it"),
         "When the guest starts",
+        Replay::simulate("VMs start as recorded"),
+        HostSetting::SimulationOnly("the time when an operator starts the VM"),
         |vm| Value::Ns(vm.start_ns),
         |vm, v| vm.start_ns = v.ns()?),
     knob!(Vm "clock_method", Kind::Choice(|| words(&CLOCKS)),
     Ours("KVM_SET_MSRS of IA32_TSC, KVM_VCPU_TSC_OFFSET as documented, and with scaled counters"),
     "How a migration carries its TSCs over",
+    CLOCKS_NOT_REPLAYED,
+    HostSetting::SimulationOnly("code of the VMM decides"),
     |vm| word(&CLOCKS, &vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
     |vm, v| match &mut vm.migration {
         Some(migration) => migration.method = chosen(&CLOCKS, v)?,

@@ -29,7 +29,13 @@ pub fn render(entries: &[Entry], style: Style) -> String {
             true => entry.source.to_owned(),
             false => format!("our name: {}", entry.source),
         };
-        for text in [format!("{about}."), format!("Values: {values}. [{owner}]")] {
+        let texts = [
+            format!("{about}."),
+            format!("Values: {values}. [{owner}]"),
+            format!("Replay: {}.", entry.replay_says),
+            on_host(entry),
+        ];
+        for text in texts {
             for line in wrap(&text, style.width.saturating_sub(INDENT)) {
                 out.push_str(&" ".repeat(INDENT));
                 out.push_str(&style.dim(&line));
@@ -38,6 +44,19 @@ pub fn render(entries: &[Entry], style: Style) -> String {
         }
     }
     out
+}
+
+/// How a real host gets the value.
+fn on_host(entry: &Entry) -> String {
+    let host = &entry.on_host;
+    let (Some(set), Some(undo), Some(acts)) = (&host.set, &host.undo, &host.acts) else {
+        return format!("Host: {}.", host.note);
+    };
+    let note = match host.note.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", host.note),
+    };
+    format!("Host: {set}, {acts}. Undo: {undo}.{note}")
 }
 
 /// These workloads with their parameters.

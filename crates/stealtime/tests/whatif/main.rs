@@ -348,7 +348,7 @@ fn weights_limits_and_pins_of_tasks_act() {
     for (arguments, part) in [
         (["--pin", "task:nobody=0"], "no task but vCPUs"),
         (["--set", "vm.vm0.cpu_weight=300"], "vm.NAME.nice"),
-        (["--set", "vm.vm0.pv_eoi=false"], "of a VM act: nice"),
+        (["--set", "vm.vm0.pv_eoi=false"], "of a VM act: cpu_weight"),
         (["--set", "vm.vm7.nice=1"], "no such VM"),
         (["--set", "vm.vm0.nice=77"], "vm.vm0.nice"),
     ] {

@@ -25,6 +25,7 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
         ));
         ranked(&auto.rows(), page);
         reasons(auto, page);
+        on_host(auto, page);
     }
     if !auto.cannot.is_empty() {
         let heads = ["knobs or settings", "why a replay does not tell", "instead"];
@@ -255,6 +256,34 @@ fn table(rows: &[(&str, &Gain)], page: &mut Page) {
             signed(gain.work.change.mean).into(),
             signed(-gain.host_tasks.change.mean).into(),
         ]);
+    }
+    page.table(table);
+}
+
+/// What to type for each change.
+fn on_host(auto: &Auto, page: &mut Page) {
+    let heads = [
+        "#",
+        "change",
+        "on the host, as root",
+        "undo",
+        "acts",
+        "note",
+    ];
+    let mut table = Table::new("How to make a change, and how to undo it", &heads, 6);
+    for (rank, tried) in (1..).zip(&auto.tried) {
+        let rank: usize = rank;
+        for change in &tried.on_host {
+            let acts = change.acts.as_deref().unwrap_or("on no host");
+            table.row([
+                rank.to_string().into(),
+                change.change.as_str().into(),
+                change.set.join("; ").into(),
+                change.undo.join("; ").into(),
+                acts.into(),
+                change.note.as_str().into(),
+            ]);
+        }
     }
     page.table(table);
 }

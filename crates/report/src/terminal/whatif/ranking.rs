@@ -37,6 +37,7 @@ pub(super) fn auto(out: &mut String, auto: &Auto, close: bool) {
         }
         by_vm(out, auto);
         reasons(out, auto);
+        on_host(out, auto);
     }
     cannot(out, auto);
 }
@@ -169,6 +170,33 @@ fn reasons(out: &mut String, auto: &Auto) {
     out.push_str("\nTried because\n");
     for (ranks, why) in auto.reasons() {
         paragraph(out, "  ", &format!("{ranks}: {why}"));
+    }
+}
+
+/// What to type for each change. Commands are not wrapped between words: they stay whole for copies.
+fn on_host(page: &mut String, auto: &Auto) {
+    page.push_str("\nOn the host, as root; `undo` restores what is recorded or assumed\n");
+    for (rank, tried) in (1..).zip(&auto.tried) {
+        let rank: usize = rank;
+        let mut number = format!("{rank:>2}");
+        for change in &tried.on_host {
+            let acts = change.acts.as_deref().unwrap_or("on no host");
+            paragraph(
+                page,
+                &format!("  {number}  "),
+                &format!("{}, {acts}", change.change),
+            );
+            number = "  ".to_owned();
+            for step in &change.set {
+                let _ = writeln!(page, "        {}", escape::terminal(step));
+            }
+            for step in &change.undo {
+                let _ = writeln!(page, "        undo: {}", escape::terminal(step));
+            }
+            if !change.note.is_empty() {
+                paragraph(page, "        ", &format!("note: {}", change.note));
+            }
+        }
     }
 }
 
