@@ -1,23 +1,23 @@
-//! In which context an event happened: the trace entry's `common_flags`.
+//! The context of an event: the trace entry's `common_flags`.
 
 /// Interrupt context of the CPU at an event (`enum trace_flag_type`, include/linux/trace_events.h).
 ///
-/// Matters because an event in a hard interrupt is not the doing of the task that was current: a
-/// timer that wakes a vCPU while another vCPU's thread is current is not an IPI between the two.
+/// The current task does not cause an event in a hard interrupt. A timer may wake a vCPU while the thread
+/// of another vCPU is current: that is no IPI between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Context {
     bits: u8,
-    /// Bits that the source does not tell.
+    /// Bits that the source does not have.
     unknown: u8,
 }
 
 impl Context {
     /// `TRACE_FLAG_IRQS_OFF`.
     pub const IRQS_OFF: u8 = 0x01;
-    /// `TRACE_FLAG_NEED_RESCHED_LAZY`: the current task is to give way on its way to user mode or into a
-    /// guest (kernels from 6.13 on, preempting lazily).
+    /// `TRACE_FLAG_NEED_RESCHED_LAZY`: the current task is to reschedule before it enters user mode or a
+    /// guest, or at the next tick (Linux 6.13, lazy preemption).
     pub const NEED_RESCHED_LAZY: u8 = 0x02;
-    /// `TRACE_FLAG_NEED_RESCHED`: the current task is to give way at once.
+    /// `TRACE_FLAG_NEED_RESCHED`: the current task is to reschedule at once.
     pub const NEED_RESCHED: u8 = 0x04;
     /// `TRACE_FLAG_HARDIRQ`.
     pub const HARDIRQ: u8 = 0x08;
@@ -30,7 +30,7 @@ impl Context {
 
     const INTERRUPTS: u8 = Self::HARDIRQ | Self::SOFTIRQ | Self::NMI;
 
-    /// Of a source that does not tell: neither in a task nor in an interrupt as far as is known.
+    /// Of a source without flags: known neither as task nor as interrupt context.
     pub const UNKNOWN: Self = Self {
         bits: 0,
         unknown: u8::MAX,
@@ -42,7 +42,7 @@ impl Context {
         Self { bits, unknown: 0 }
     }
 
-    /// Which interrupts the CPU handles is known from other events, and nothing else of the byte.
+    /// Of a source without flags, where other events show the interrupts that the CPU handles.
     #[must_use]
     pub const fn of_interrupts(bits: u8) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Context {
         }
     }
 
-    /// The raw byte; what is unknown of it is 0.
+    /// The raw byte, with 0 for unknown bits.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits
@@ -69,7 +69,7 @@ impl Context {
         self.bits & Self::INTERRUPTS != 0
     }
 
-    /// Whether the source tells that the current task is asked to give way, or that it is not.
+    /// Whether the source has the flags that request a reschedule.
     #[must_use]
     pub const fn tells_resched(self) -> bool {
         self.unknown & (Self::NEED_RESCHED | Self::NEED_RESCHED_LAZY) == 0

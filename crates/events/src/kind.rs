@@ -6,7 +6,7 @@ use crate::{ExitReason, HostVector, NameId, Tid, VcpuId};
 macro_rules! kinds {
     ($(
         $(#[$doc:meta])*
-        // A row whose fields are those of its record.
+        // A row with the fields of its record.
         $( $kind:ident = $system:ident $name:ident $(formerly $former:ident)? {
             $( $( $field:ident : $type:ty = )? $c:literal $(formerly $was:literal)? $(or $absent:ident)?
                $(of $task:ident)? ),* $(,)?
@@ -18,8 +18,8 @@ macro_rules! kinds {
         )?
         ;
     )*) => {
-        /// What happened. Variants and fields are named after the tracepoints and their fields; what no
-        /// analysis reads is left out.
+        /// The kind of an event. Variants and fields have the names of the tracepoints and their
+        /// fields. Fields that no analysis reads are left out.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         #[allow(missing_docs, reason = "fields bear the names of the tracepoints' own fields")]
@@ -31,7 +31,7 @@ macro_rules! kinds {
             VcpuThread { tid: Tid, vm: NameId, vcpu: VcpuId },
             /// Events of this CPU were lost before this point; 0: it is not known how many.
             Lost { count: u64 },
-            /// An event that is known by name only, or whose fields could not be read.
+            /// An event known by its name alone, or with fields that cannot be read.
             Other { name: NameId },
             /// `irq_vectors:NAME_entry`.
             VectorEntry { class: HostVector, vector: u8 },

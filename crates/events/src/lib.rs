@@ -27,8 +27,7 @@ pub use vector::HostVector;
 /// `Copy` and 40 bytes: made to be passed by the hundred million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When, in nanoseconds of the source's clock. A source whose clock does not count nanoseconds
-    /// and could not be converted says so in its metadata.
+    /// Time in nanoseconds of the source's clock. A source with another unit says so in its metadata.
     pub time_ns: u64,
     /// The task that was current on the CPU (`common_pid`); 0 is the idle task.
     pub tid: Tid,

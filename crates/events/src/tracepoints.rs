@@ -1,6 +1,6 @@
 //! The table of tracepoints: one row for each.
 //!
-//! A row makes the variant of [`Kind`](crate::Kind), its name and its count; in the readers and the
+//! A row makes the variant of [`Kind`](crate::Kind), its name and its count. In the readers and the
 //! writer of traces it makes the decoder, the parser of text, the encoder and the description of the
 //! record. To add a tracepoint, copy its declarations and its `print fmt` from
 //! `/sys/kernel/tracing/events/SYSTEM/NAME/format` into a new row:
@@ -17,15 +17,14 @@
 //! r#"print fmt"#;
 //! ```
 //!
-//! `name formerly older` is for a tracepoint that has been renamed. Types are those that
-//! `stealtime-trace` implements its trait `Value` for. A C field that is neither read nor
-//! demanded by trace-cmd's plugins is left out of the row, so that a written file does not hold a
-//! made-up zero.
+//! `name formerly older` is for a tracepoint that has been renamed. Types implement the trait `Value` of
+//! `stealtime-trace`. A C field that is neither read nor demanded by trace-cmd's plugins is left
+//! out of the row: a written file would hold a made-up zero.
 //!
-//! A row in brackets makes its variant by hand: `[module] Variant { fields }` and one layout for
-//! each architecture, each with the function of the module that makes the variant. Only
-//! `kvm_exit` is such a row: it differs between architectures. A text that the `print fmt` alone
-//! does not describe needs a function in `stealtime-trace`, `text/irregular.rs`.
+//! A row in brackets, `[module] Variant { fields }`, makes its variant by hand. It has one layout for
+//! each architecture, and names the function of the module that makes the variant. `kvm_exit` is the
+//! only one: it differs between architectures. A text that the `print fmt` alone does not describe
+//! needs a function in `stealtime-trace`, `text/irregular.rs`.
 //!
 //! The declarations are those of Linux 7.2; fields and names hold for 5.10 to 7.2. A row's place is
 //! the ID of its records in written files: new rows go to the end.

@@ -1,10 +1,13 @@
 //! The tables: numbers and names as Linux prints them.
 //!
-//! VMX and SVM as in the print format of `kvm_exit` of Linux 7.2; arm64 exception classes as in
-//! `kvm_arm_exception_class` and kinds as in `kvm_arm_exception_type` (shifted above 0xff); RISC-V
-//! `scause` codes of the privileged specification with the interrupt bit in bit 31.
+//! - VMX and SVM: the print format of `kvm_exit` of Linux 7.2.
+//! - arm64: `kvm_arm_exception_class`, and `kvm_arm_exception_type` shifted above 0xff.
+//! - RISC-V: `scause` of the privileged specification, with the interrupt bit in bit 31.
 
 use super::Isa;
+
+/// Code and name of an exit reason.
+pub(super) type Row = (u32, &'static str);
 
 /// arm64: `ARM_EXCEPTION_IRQ`, above the exception classes.
 pub(super) const ARM64_IRQ: u32 = 0x100;
@@ -280,17 +283,18 @@ pub(super) const fn of(isa: Isa) -> &'static [(u32, &'static str)] {
     }
 }
 
-pub(super) fn lookup(table: &[(u32, &'static str)], code: u32) -> Option<&'static str> {
-    let at = table.binary_search_by_key(&code, |row| row.0).ok()?;
-    table.get(at).map(|row| row.1)
+/// The name of a code. The table is sorted by code.
+pub(super) fn lookup(table: &[Row], code: u32) -> Option<&'static str> {
+    let index = table.binary_search_by_key(&code, |row| row.0).ok()?;
+    table.get(index).map(|row| row.1)
 }
 
-pub(super) fn find(table: &[(u32, &str)], name: &str) -> Option<u32> {
+pub(super) fn find(table: &[Row], name: &str) -> Option<u32> {
     table.iter().find(|row| row.1 == name).map(|row| row.0)
 }
 
-/// `trace-cmd report` prints SVM exits by the names of the processor manual with `EXIT_` before
-/// them; those that are more than the kernel's name in capitals are listed here.
+/// SVM exits as `trace-cmd report` prints them: `EXIT_` and the name in the processor manual. Names that
+/// are the kernel's in capitals are not listed.
 const TRACE_CMD: &[(&str, u32)] = &[
     ("EXIT_INTR", 0x60),
     ("EXIT_VMMCALL", 0x81),
