@@ -1,4 +1,4 @@
-//! What an event's text says, as the table of tracepoints describes it.
+//! Parses an event's text by the table of tracepoints.
 //!
 //! A field is behind the word that the row's `print fmt` puts before it. In events that trace-cmd
 //! cannot format it is behind its name in C. The functions of [`irregular`](super::irregular) come
@@ -7,33 +7,16 @@
 use std::collections::HashMap;
 
 use memchr::memmem::Finder;
-use stealtime_events::{Kind, NameId, Tid};
+use stealtime_events::{NameId, Tid};
 
+use super::decoded::Decoded;
 use super::fields::{after_word, bare_hex, named, number_or_bool, symbol};
 use super::irregular::{self, Exits};
 use super::print::{Notation, Position, Printed, printed};
 use crate::NameTable;
 use crate::tracepoint::{self, Field, Fields, Integer, MAX_FIELDS, Role, Tracepoint};
 
-/// A task and the name that an event prints for it.
-pub(super) type Named<'a> = (Tid, &'a [u8]);
-
-/// An event and the names of tasks in its text.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Decoded<'a> {
-    pub(super) kind: Kind,
-    pub(super) tasks: [Option<Named<'a>>; 2],
-}
-
-impl Decoded<'_> {
-    /// An event that names no task.
-    pub(super) const fn of(kind: Kind) -> Self {
-        let tasks = [None; 2];
-        Self { kind, tasks }
-    }
-}
-
-/// What comes of an event's text.
+/// The result for an event's text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body<'a> {
     Decoded(Decoded<'a>),
@@ -50,7 +33,7 @@ struct Row {
     comm: Option<CommText>,
 }
 
-/// Where the text of a row with one task begins with the task's name.
+/// The marks around a task's name at the beginning of the text, for a row with one task.
 struct CommText {
     /// `comm=`.
     start: String,
@@ -60,7 +43,7 @@ struct CommText {
     tid: usize,
 }
 
-/// How to find one field.
+/// The marks and the notation of one field.
 struct FieldText {
     place: usize,
     required: bool,
@@ -235,11 +218,11 @@ impl FieldText {
     }
 }
 
-/// Which of the words for true and for false a text begins with.
+/// Whether a text begins with the word for true, or that for false; `None` where with neither.
 fn choice(text: &[u8], words: &[&str; 2]) -> Option<bool> {
     let begins = |word: &str| !word.is_empty() && text.starts_with(word.as_bytes());
-    let [yes, no] = words;
-    (begins(yes) || begins(no)).then(|| begins(yes))
+    let [truth, falsehood] = words;
+    (begins(truth) || begins(falsehood)).then(|| begins(truth))
 }
 
 #[derive(Debug, Clone, Copy)]

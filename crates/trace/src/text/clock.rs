@@ -1,15 +1,15 @@
-//! What a tick is: from the trace's own expiries of timers.
+//! The frequency of ticks, from the trace's own expiries of timers.
 
 use super::fields::int;
 
-/// A frequency that the trace itself tells.
+/// A frequency estimated from a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Estimate {
     /// kHz.
     pub(super) khz: u64,
     /// Half the spread of the middle half of the slopes, in kHz.
     pub(super) error_khz: u64,
-    /// How many expiries it rests on.
+    /// Number of expiries that it rests on.
     pub(super) pairs: usize,
 }
 
@@ -17,11 +17,11 @@ pub(super) struct Estimate {
 /// below.
 const PLAUSIBLE: std::ops::RangeInclusive<u64> = 200_000..=10_000_000;
 
-/// How many expiries it takes.
+/// Expiries that an estimate needs: the quartiles of fewer slopes say little.
 const MIN_PAIRS: usize = 8;
 
-/// How far apart in time the first and last expiry must be, in ns: the first look at the clock in
-/// the interrupt and the event in the trace are microseconds apart.
+/// Time from the first to the last expiry that an estimate needs, in ns. The interrupt reads its clock
+/// some microseconds before the event: that is 1/1000 of this.
 const MIN_SPAN_NS: u64 = 10_000_000;
 
 /// The time of the interrupt in `hrtimer_expire_entry`, in ns: the one event with a second clock.
@@ -32,18 +32,24 @@ pub(super) fn expiry_now(event: &[u8], body: &[u8]) -> Option<u64> {
     now.map(i64::cast_unsigned)
 }
 
-/// Estimates the frequency from pairs of (ticks, `now` in ns), in the order of the trace.
+/// An expiry: the event's time, and the interrupt's time of a second clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expiry {
+    pub(super) ticks: u64,
+    pub(super) now_ns: u64,
+}
+
+/// Estimates the frequency from expiries. `None` where they are too few or too close, or not linear.
 ///
-/// `now` is read at the start of an interrupt that may let several timers expire, so only the first
-/// event with a `now` counts. Slopes are taken over half of the span each, and their median is the
-/// answer: a late event among them does not matter.
-pub(super) fn estimate(pairs: &[(u64, u64)]) -> Option<Estimate> {
-    let mut pairs = pairs.to_vec();
-    pairs.sort_by_key(|(ticks, now)| (*now, *ticks));
-    pairs.dedup_by_key(|(_, now)| *now);
+/// An interrupt reads `now` at its start and may expire several timers, so only the first event with a
+/// `now` counts. Each slope spans half of the expiries. Their median is the estimate, so that a late
+/// event among them does not matter.
+pub(super) fn estimate(mut pairs: Vec<Expiry>) -> Option<Estimate> {
+    pairs.sort_by_key(|pair| (pair.now_ns, pair.ticks));
+    pairs.dedup_by_key(|pair| pair.now_ns);
     let half = pairs.len() / 2;
     let (first, last) = (pairs.first()?, pairs.last()?);
-    if pairs.len() < MIN_PAIRS || last.1 - first.1 < MIN_SPAN_NS {
+    if pairs.len() < MIN_PAIRS || last.now_ns - first.now_ns < MIN_SPAN_NS {
         return None;
     }
     let later = pairs.get(half..)?;
@@ -51,15 +57,15 @@ pub(super) fn estimate(pairs: &[(u64, u64)]) -> Option<Estimate> {
         .iter()
         .zip(later)
         .filter_map(|(a, b)| {
-            let ticks = u128::from(b.0.checked_sub(a.0)?);
-            let ns = u128::from(b.1.checked_sub(a.1)?);
+            let ticks = u128::from(b.ticks.checked_sub(a.ticks)?);
+            let ns = u128::from(b.now_ns.checked_sub(a.now_ns)?);
             u64::try_from((ticks * 1_000_000).checked_div(ns)?).ok()
         })
         .collect();
     slopes.sort_unstable();
-    let at = |part: usize| slopes.get(slopes.len() * part / 4).copied();
-    let khz = at(2)?;
-    let error_khz = at(3)?.saturating_sub(at(1)?).div_ceil(2);
+    let quartile = |part: usize| slopes.get(slopes.len() * part / 4).copied();
+    let khz = quartile(2)?;
+    let error_khz = quartile(3)?.saturating_sub(quartile(1)?).div_ceil(2);
     // A clock that is linear in time spreads by far less than a hundredth.
     let linear = error_khz <= khz / 100;
     (PLAUSIBLE.contains(&khz) && linear).then_some(Estimate {
@@ -86,6 +92,11 @@ pub(super) fn ns(ticks: u64, khz: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn estimate_of(pairs: &[(u64, u64)]) -> Option<Estimate> {
+        let expiry = |&(ticks, now_ns)| Expiry { ticks, now_ns };
+        estimate(pairs.iter().map(expiry).collect())
+    }
+
     #[test]
     fn finds_a_frequency_through_late_events() {
         let pairs: Vec<(u64, u64)> = (0..200_u64)
@@ -99,7 +110,7 @@ mod tests {
                 ((now + late) * 23 / 10, now)
             })
             .collect();
-        let estimate = estimate(&pairs).expect("enough pairs");
+        let estimate = estimate_of(&pairs).expect("enough pairs");
         assert!(estimate.khz.abs_diff(2_300_000) < 100, "{estimate:?}");
         assert!(estimate.error_khz < 100, "{estimate:?}");
     }
@@ -107,15 +118,15 @@ mod tests {
     #[test]
     fn a_counter_of_events_is_no_tsc() {
         let pairs: Vec<(u64, u64)> = (0..200).map(|i| (i * 40, 1_000_000 * i)).collect();
-        assert_eq!(estimate(&pairs), None);
+        assert_eq!(estimate_of(&pairs), None);
     }
 
     #[test]
     fn few_or_close_expiries_tell_nothing() {
-        assert_eq!(estimate(&[]), None);
-        assert_eq!(estimate(&[(1, 1); 100]), None);
+        assert_eq!(estimate_of(&[]), None);
+        assert_eq!(estimate_of(&[(1, 1); 100]), None);
         let close: Vec<(u64, u64)> = (0..20).map(|i| (i * 2_000, i * 1_000)).collect();
-        assert_eq!(estimate(&close), None);
+        assert_eq!(estimate_of(&close), None);
     }
 
     #[test]

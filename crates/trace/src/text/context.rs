@@ -1,5 +1,5 @@
-//! In which context events happened, of a text that does not say so (`trace-cmd report` without
-//! `-l`): what begins and ends of interrupts tell.
+//! Contexts of events in a text without flags (`trace-cmd report` without `-l`): from the begins and
+//! ends of interrupts.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ enum Work {
 }
 
 impl Work {
-    /// What begins with an event of this kind, or ends with it.
+    /// The work that begins (`true`) or ends with an event of this kind.
     const fn of(kind: Kind) -> Option<(Self, bool)> {
         Some(match kind {
             Kind::VectorEntry { .. } => (Self::Vector, true),
@@ -43,10 +43,10 @@ impl Work {
 pub(super) struct Interrupts {
     /// Work that has begun on each CPU and not ended, the last one innermost, of each kind.
     open: BTreeMap<CpuId, [u32; 4]>,
-    /// Kinds of which a begin and of which an end was seen.
+    /// By kind: whether a begin, and whether an end is recorded.
     begun: [bool; 4],
     ended: [bool; 4],
-    /// Lines that said nothing.
+    /// Lines without flags.
     pub(super) lines: u64,
     unknown: u64,
 }
@@ -95,18 +95,18 @@ impl Interrupts {
         Context::UNKNOWN
     }
 
-    /// Events of this CPU were lost.
+    /// Forgets the open work of a CPU, because events of it are lost.
     pub(super) fn lost(&mut self, cpu: CpuId) {
         self.open.remove(&cpu);
     }
 
-    /// What the reader of a text without flags must know.
+    /// The note for a text without flags.
     pub(super) fn note(&self) -> String {
         let known = self.lines - self.unknown;
         format!(
             "the text has no context flags: whether an event happened in an interrupt is known of {known} \
-             of {} from others (irq_vectors, irq, hrtimer_expire); elsewhere what woke a vCPU and whose \
-             doing an event was may be unknown; `trace-cmd report -l` prints the flags",
+             of {} from others (irq_vectors, irq, hrtimer_expire); elsewhere the waker of a vCPU and the \
+             task of an event may be unknown; `trace-cmd report -l` prints the flags",
             self.lines
         )
     }

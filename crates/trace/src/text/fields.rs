@@ -1,11 +1,11 @@
-//! Values in the text of an event, by the word before them.
+//! Values in the text of an event, by their keys.
 //!
 //! The kernel and trace-cmd print a field as `key value`, `key=value` or `key: value`; the same key
 //! serves for all of them.
 
 use memchr::memmem::Finder;
 
-/// What follows the word `key` and its separator.
+/// The text behind the word `key` and its separator.
 pub(super) fn after<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
     after_word(body, &Finder::new(key))
 }
@@ -27,8 +27,8 @@ pub(super) fn after_word<'a>(body: &'a [u8], word: &Finder<'_>) -> Option<&'a [u
     }
 }
 
-/// Like [`after`], of the last such word: names of tasks, which may hold anything, stand before the
-/// numbers that are looked for.
+/// Like [`after`], for the last such word: the name of a task may hold anything, and stands before the
+/// numbers.
 pub(super) fn after_last<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let mut found = after(body, key)?;
     while let Some(later) = after(found, key) {
@@ -37,13 +37,13 @@ pub(super) fn after_last<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
     Some(found)
 }
 
-/// Whether the field is printed as `key=value`, which is how fields look that are not formatted.
+/// Whether a field is printed as `key=value`: so trace-cmd prints events that it does not format.
 pub(super) fn is_raw(body: &[u8], key: &str) -> bool {
     let Some(value) = after(body, key) else {
         return false;
     };
-    let before = body.len().checked_sub(value.len() + 1);
-    before.and_then(|at| body.get(at)) == Some(&b'=')
+    let separator = body.len().checked_sub(value.len() + 1);
+    separator.and_then(|index| body.get(index)) == Some(&b'=')
 }
 
 /// The number that these bytes begin with: decimal, perhaps negative, or hexadecimal after `0x`.
@@ -90,8 +90,8 @@ pub(super) fn int_last<T: TryFrom<i128>>(body: &[u8], key: &str) -> Option<T> {
     T::try_from(number(after_last(body, key)?)?).ok()
 }
 
-/// A number that the kernel prints in hexadecimal without saying so; so does trace-cmd, unless it
-/// did not understand how the kernel prints the event.
+/// A number that the kernel prints in hexadecimal without `0x`. So does trace-cmd, unless it fails to
+/// parse the event's `print fmt`.
 pub(super) fn hex<T: TryFrom<u64>>(body: &[u8], key: &str) -> Option<T> {
     let value = after(body, key)?;
     let value = if body.starts_with(b"[FAILED TO PARSE]") {

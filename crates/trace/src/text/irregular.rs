@@ -8,7 +8,7 @@ mod sched;
 
 use stealtime_events::{Kind, VcpuId};
 
-use super::bodies::Decoded;
+use super::decoded::Decoded;
 use super::fields::{after, bare_hex, hex, int, is_raw, named, number, parts, word};
 pub(super) use exits::Exits;
 
@@ -104,7 +104,7 @@ pub(super) fn parse<'a>(event: &[u8], body: &'a [u8], exits: &mut Exits) -> Opti
         b"kvm_ple_window" => ple_window(body),
         _ => None,
     };
-    kind.map(Decoded::of)
+    kind.map(Decoded::without_tasks)
 }
 
 /// The vCPU where the field is printed, `UNKNOWN` where it is not; `None` for a number out of range.

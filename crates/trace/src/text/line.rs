@@ -1,13 +1,13 @@
-//! One line: who, where, when, what.
+//! One line: task, CPU, time and event.
 
 use stealtime_events::{Context, CpuId, Tid};
 
-/// When a line says it happened.
+/// The time of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stamp {
     /// Seconds with a decimal point, as ns.
     Ns(u64),
-    /// A bare number: nanoseconds of no clock, but ticks.
+    /// A bare number: ticks, in a unit that the text does not say.
     Ticks(u64),
 }
 
@@ -29,28 +29,28 @@ pub(super) struct Line<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// What a line of the text is.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     /// An event.
     Event(Line<'a>),
-    /// Events of this CPU are missing here; `None`: it is not known how many.
+    /// Events of this CPU are missing here; `None`: their number is not known.
     Lost { cpu: CpuId, count: Option<u64> },
     /// `entries-in-buffer/entries-written: A/B   #P:N`.
     Entries {
-        kept: u64,
+        in_buffer: u64,
         written: u64,
         cpus: Option<u32>,
     },
     /// `cpus=N`.
     Cpus(u32),
-    /// A header, an empty line, a stack's line: nothing that happened.
+    /// No event: a header, an empty line, a line of a stack.
     Nothing,
     /// None of these.
     Unknown,
 }
 
-/// Takes a line apart. `line` has no line end.
+/// Parses a line, which has no line end.
 pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     let trimmed = line.trim_ascii();
     match trimmed.first() {
@@ -70,7 +70,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
         Some(b'v') if trimmed.starts_with(b"version = ") => return Parsed::Nothing,
         Some(_) => {}
     }
-    // A name may hold a dash and digits: the pid is the first number after which the rest fits.
+    // A name may hold a dash and digits: the pid is the first number with a valid rest behind it.
     for dash in memchr::memchr_iter(b'-', trimmed) {
         if let Some(parsed) = event(trimmed, dash) {
             return Parsed::Event(parsed);
@@ -81,19 +81,22 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
 
 fn header(line: &[u8]) -> Parsed<'_> {
     let text = b"entries-in-buffer/entries-written:";
-    let Some(at) = memchr::memmem::find(line, text) else {
+    let Some(position) = memchr::memmem::find(line, text) else {
         return Parsed::Nothing;
     };
-    let rest = line.get(at + text.len()..).unwrap_or_default();
+    let rest = line.get(position + text.len()..).unwrap_or_default();
     let mut words = rest
         .split(|byte| *byte == b' ')
         .filter(|word| !word.is_empty());
-    let mut both = words.next().unwrap_or_default().split(|byte| *byte == b'/');
-    let (kept, written) = (both.next().and_then(decimal), both.next().and_then(decimal));
+    let mut counts = words.next().unwrap_or_default().split(|byte| *byte == b'/');
+    let (in_buffer, written) = (
+        counts.next().and_then(decimal),
+        counts.next().and_then(decimal),
+    );
     let cpus = words.find_map(|word| decimal(word.strip_prefix(b"#P:")?));
-    match (kept, written) {
-        (Some(kept), Some(written)) => Parsed::Entries {
-            kept,
+    match (in_buffer, written) {
+        (Some(in_buffer), Some(written)) => Parsed::Entries {
+            in_buffer,
             written,
             cpus: cpus.and_then(|n| u32::try_from(n).ok()),
         },
@@ -121,7 +124,7 @@ fn lost(line: &[u8]) -> Option<Parsed<'_>> {
     says.then_some(Parsed::Lost { cpu, count })
 }
 
-/// The event of a line whose pid comes after the dash at `dash`.
+/// The event of a line with its pid behind the dash at `dash`.
 fn event(line: &[u8], dash: usize) -> Option<Line<'_>> {
     let (tid, rest) = number(line.get(dash + 1..)?)?;
     let tid = Tid(i32::try_from(tid).ok()?);
@@ -197,10 +200,10 @@ fn cpu_and_flags(rest: &[u8]) -> Option<(CpuId, Context, &[u8])> {
 fn context(flags: &[u8]) -> Option<Context> {
     const BH_OFF: u8 = 0x80;
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'#' | b'*');
-    let [irqs, resched, interrupt, others @ ..] = flags else {
+    let [irqs, resched, interrupt, depths @ ..] = flags else {
         return None;
     };
-    if !(1..=4).contains(&others.len()) || !flags.iter().all(fits) {
+    if !(1..=4).contains(&depths.len()) || !flags.iter().all(fits) {
         return None;
     }
     let irqs = match irqs {

@@ -117,7 +117,7 @@ fn losses_headers_and_stacks() {
     assert_eq!(
         parse(b"# entries-in-buffer/entries-written: 10/25   #P:4"),
         Parsed::Entries {
-            kept: 10,
+            in_buffer: 10,
             written: 25,
             cpus: Some(4)
         }

@@ -13,9 +13,9 @@ pub(super) struct Lines<R> {
     end: usize,
     /// Offset in the stream of `buffer[start]`.
     offset: u64,
-    /// The rest of the line is to be skipped: it is longer than [`MAX_LINE`].
+    /// Whether the rest of the line is skipped, because it is longer than [`MAX_LINE`].
     skipping: bool,
-    /// Lines that were too long to be read.
+    /// Lines longer than [`MAX_LINE`].
     pub(super) too_long: u64,
 }
 
@@ -32,7 +32,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Offset in the text of the line that comes next.
+    /// Offset in the text of the next line.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -43,14 +43,14 @@ impl<R: Read> Lines<R> {
         loop {
             let held = self.buffer.get(self.start..self.end).unwrap_or_default();
             let unseen = held.get(searched..).unwrap_or_default();
-            if let Some(at) = memchr::memchr(b'\n', unseen) {
-                let (from, len) = (self.start, searched + at);
+            if let Some(newline) = memchr::memchr(b'\n', unseen) {
+                let (start, len) = (self.start, searched + newline);
                 self.advance(len + 1);
                 if std::mem::take(&mut self.skipping) {
                     searched = 0;
                     continue;
                 }
-                return Ok(self.line(from, len));
+                return Ok(self.line(start, len));
             }
             if held.len() > MAX_LINE {
                 self.too_long += u64::from(!self.skipping);
@@ -61,25 +61,25 @@ impl<R: Read> Lines<R> {
             }
             searched = held.len();
             if !self.fill()? {
-                let (from, len) = (self.start, searched);
+                let (start, len) = (self.start, searched);
                 self.advance(len);
                 let ended = len == 0 || std::mem::take(&mut self.skipping);
-                return Ok(if ended { None } else { self.line(from, len) });
+                return Ok(if ended { None } else { self.line(start, len) });
             }
         }
     }
 
-    fn line(&self, from: usize, len: usize) -> Option<&[u8]> {
-        let line = self.buffer.get(from..from + len)?;
+    fn line(&self, start: usize, len: usize) -> Option<&[u8]> {
+        let line = self.buffer.get(start..start + len)?;
         Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
-    fn advance(&mut self, by: usize) {
-        self.start += by;
-        self.offset += by as u64;
+    fn advance(&mut self, len: usize) {
+        self.start += len;
+        self.offset += len as u64;
     }
 
-    /// Reads more behind what is held; `false` at the end of the stream.
+    /// Reads more bytes behind the held ones; `false` at the end of the stream.
     fn fill(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);

@@ -8,6 +8,7 @@
 mod bodies;
 mod clock;
 mod context;
+mod decoded;
 mod fields;
 mod irregular;
 mod line;
@@ -23,7 +24,8 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use crate::input::{Damage, Progress, Stream};
 use crate::options::{Options, note_unused_formats, note_unused_khz};
 use crate::{ClockUnit, EventSource, Format, NameTable, ReadError, SourceInfo};
-use bodies::{Bodies, Body, Decoded};
+use bodies::{Bodies, Body};
+use decoded::Decoded;
 use line::{Line, Parsed, Stamp};
 use lines::Lines;
 use tasks::Tasks;
@@ -37,7 +39,7 @@ pub(crate) const HEAD: usize = 64 << 10;
 /// Text that stands in for a byte order mark of UTF-8.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Whether these first bytes are of a text that is read here.
+/// Whether these first bytes belong to a text of ftrace.
 pub(crate) fn looks_like_text(head: &[u8]) -> bool {
     let head = head.strip_prefix(BOM).unwrap_or(head);
     head.split(|byte| *byte == b'\n').any(|text| {
@@ -66,13 +68,13 @@ pub(crate) struct TextSource {
     ended: bool,
 }
 
-/// What remains of the input once its bytes are read through [`Lines`].
+/// Progress and damage of the input, while [`Lines`] owns its bytes.
 struct Monitor {
     progress: Progress,
     damage: Damage,
 }
 
-/// What could not be read.
+/// Numbers of lines that cannot be decoded, and of the forms of times.
 #[derive(Debug, Default)]
 struct Counts {
     unknown_lines: u64,
@@ -114,7 +116,7 @@ impl TextSource {
         Ok(source)
     }
 
-    /// Reads one line and queues what it says; `false` at the end.
+    /// Reads one line and queues its events; `false` at the end.
     fn step(&mut self) -> Result<bool, ReadError> {
         let offset = self.lines.offset();
         let line = match self.lines.next() {
@@ -144,7 +146,7 @@ impl TextSource {
                     Stamp::Ns(_) => self.counts.seconds += 1,
                     Stamp::Ticks(_) => self.counts.ticks += 1,
                 }
-                let mut teller = Teller {
+                let mut emitter = Emitter {
                     names: &mut self.names,
                     tasks: &mut self.tasks,
                     parser: &mut self.parser,
@@ -154,10 +156,10 @@ impl TextSource {
                     info: &mut self.info,
                 };
                 for (cpu, count) in self.lost.drain(..) {
-                    teller.interrupts.lost(cpu);
-                    teller.lost(cpu, count, time_ns);
+                    emitter.interrupts.lost(cpu);
+                    emitter.lost(cpu, count, time_ns);
                 }
-                teller.event(&event, time_ns);
+                emitter.event(&event, time_ns);
                 if time_ns < self.last_ns {
                     self.info.out_of_order += 1;
                 }
@@ -173,12 +175,12 @@ impl TextSource {
                 self.lost.push((cpu, count));
             }
             Parsed::Entries {
-                kept,
+                in_buffer,
                 written,
                 cpus,
             } => {
                 self.info.cpus = cpus.or(self.info.cpus);
-                overwritten(&mut self.info, kept, written);
+                overwritten(&mut self.info, in_buffer, written);
             }
             Parsed::Cpus(cpus) => self.info.cpus = Some(cpus),
             Parsed::Nothing => {}
@@ -192,7 +194,7 @@ impl TextSource {
         Ok(true)
     }
 
-    /// Says what is known only once all was read.
+    /// Adds the notes of the whole text.
     fn finish(&mut self) {
         self.ended = true;
         if self.interrupts.lines > 0 {
@@ -276,8 +278,8 @@ impl EventSource for TextSource {
     }
 }
 
-/// What it takes to make events of a line.
-struct Teller<'a> {
+/// Queues the events of a line. Borrows the parts of a [`TextSource`] other than its lines.
+struct Emitter<'a> {
     names: &'a mut NameTable,
     tasks: &'a mut Tasks,
     parser: &'a mut Bodies,
@@ -287,7 +289,7 @@ struct Teller<'a> {
     info: &'a mut SourceInfo,
 }
 
-impl Teller<'_> {
+impl Emitter<'_> {
     fn lost(&mut self, cpu: CpuId, count: Option<u64>, time_ns: u64) {
         self.queue.push_back(at(
             cpu,
@@ -303,9 +305,9 @@ impl Teller<'_> {
             Body::Decoded(decoded) => decoded,
             Body::Unreadable => {
                 self.note_unreadable(line);
-                Decoded::of(self.named_only(line))
+                Decoded::without_tasks(self.named_only(line))
             }
-            Body::Unknown => Decoded::of(self.named_only(line)),
+            Body::Unknown => Decoded::without_tasks(self.named_only(line)),
         };
         if kind
             .tracepoint()
@@ -317,7 +319,7 @@ impl Teller<'_> {
             Context::UNKNOWN => self.interrupts.context(line.cpu, kind),
             recorded => recorded,
         };
-        let make = |kind| Event {
+        let event = |kind| Event {
             time_ns,
             tid: line.tid,
             cpu: line.cpu,
@@ -327,12 +329,12 @@ impl Teller<'_> {
         let name = self
             .tasks
             .guessed(self.names, line.tid, line.comm, line.tgid);
-        self.queue.extend(name.map(make));
+        self.queue.extend(name.map(event));
         for (tid, comm) in tasks.into_iter().flatten() {
             self.queue
-                .extend(self.tasks.named(self.names, tid, comm).map(make));
+                .extend(self.tasks.named(self.names, tid, comm).map(event));
         }
-        self.queue.push_back(make(kind));
+        self.queue.push_back(event(kind));
     }
 
     /// Counts an event of the table without readable fields.
@@ -346,7 +348,7 @@ impl Teller<'_> {
         }
     }
 
-    /// An event of which nothing is known but the name. Lines of the function tracer have none.
+    /// An event known by its name alone. Lines of the function tracer have none.
     fn named_only(&mut self, line: &Line<'_>) -> Kind {
         let name = match line.event {
             [] => b"function",
@@ -358,7 +360,7 @@ impl Teller<'_> {
     }
 }
 
-/// An event that is no task's doing.
+/// An event without a task.
 fn at(cpu: CpuId, time_ns: u64, kind: Kind) -> Event {
     Event {
         time_ns,
@@ -369,11 +371,12 @@ fn at(cpu: CpuId, time_ns: u64, kind: Kind) -> Event {
     }
 }
 
-/// Notes what the kernel overwrote before the text was made.
-fn overwritten(info: &mut SourceInfo, kept: u64, written: u64) {
-    let Some(lost) = written.checked_sub(kept).filter(|lost| *lost > 0) else {
+/// Counts and notes the events that the kernel overwrote before the text was made.
+fn overwritten(info: &mut SourceInfo, in_buffer: u64, written: u64) {
+    let lost = written.saturating_sub(in_buffer);
+    if lost == 0 {
         return;
-    };
+    }
     info.lost.counted = info.lost.counted.saturating_add(lost);
     info.note(
         false,
@@ -391,7 +394,7 @@ fn excerpt(text: &[u8]) -> String {
     format!("\"{}\"", part.escape_ascii())
 }
 
-/// What a tick of the text is, in kHz, where its times are ticks and that can be known.
+/// The frequency of the text's clock in kHz. `None` where times are no ticks, or it cannot be estimated.
 fn calibrate(
     stream: &mut Stream,
     options: &Options,
@@ -413,20 +416,19 @@ fn calibrate(
         return Ok(Some(khz));
     }
     let head = stream.peek(LOOK_AHEAD)?;
-    let pairs: Vec<(u64, u64)> = events(head)
-        .filter_map(|line| {
-            let Stamp::Ticks(ticks) = line.stamp else {
-                return None;
-            };
-            Some((ticks, clock::expiry_now(line.event, line.body)?))
-        })
-        .collect();
-    let Some(estimate) = clock::estimate(&pairs) else {
+    let pairs = events(head).filter_map(|line| {
+        let Stamp::Ticks(ticks) = line.stamp else {
+            return None;
+        };
+        let now_ns = clock::expiry_now(line.event, line.body)?;
+        Some(clock::Expiry { ticks, now_ns })
+    });
+    let Some(estimate) = clock::estimate(pairs.collect()) else {
         info.clock.unit = ClockUnit::Ticks;
         info.note(
             false,
             "times are ticks of a clock whose frequency is not in the text (no \
-             hrtimer_expire_entry from which it could be told, or no TSC): if it is the TSC, give \
+             hrtimer_expire_entry to estimate it from, or no TSC): if it is the TSC, give \
              its frequency with --tsc-khz",
         );
         return Ok(None);

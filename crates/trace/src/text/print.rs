@@ -1,11 +1,11 @@
-//! Compiles a tracepoint's `print fmt` into where its text has which field.
+//! Compiles a tracepoint's `print fmt` into the positions of its fields in the text.
 //!
 //! A field is found by the word before its conversion: `gsi: 0x%x` puts `gsi` behind the word `gsi`.
-//! What stands between such words differs between kernels, so the rest of the text is not compared.
+//! The text between such words differs between kernels, so it is not compared.
 
 use crate::tracepoint::Tracepoint;
 
-/// How a field's value is printed.
+/// The notation of a field's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Notation {
     /// Decimal, or hexadecimal after `0x`.
@@ -20,7 +20,7 @@ pub(super) enum Notation {
     Symbolic(Vec<(u32, &'static str)>),
 }
 
-/// How a tracepoint prints a field.
+/// The position and notation of a field in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Printed {
     /// `None` for a value without a word before it.
@@ -28,7 +28,7 @@ pub(super) struct Printed {
     pub(super) notation: Notation,
 }
 
-/// What precedes a value.
+/// The text before a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
     /// This word, and a space, `=` or `:`.
@@ -37,20 +37,20 @@ pub(super) enum Position {
     Start(&'static str),
 }
 
-/// How a tracepoint prints the field of this name in C. `None` for a field that is not printed, or
+/// The position and notation of the field of this name in C. `None` for a field that is not printed, or
 /// only as a part of an expression.
 pub(super) fn printed(tracepoint: &Tracepoint, field: &str) -> Option<Printed> {
     let (format, arguments) = split(tracepoint.print)?;
     let mut rest = format;
     for argument in arguments {
         let (literal, conversion) = rest.split_once('%')?;
-        let (conversion, behind) = conversion_of(conversion)?;
+        let (conversion, following) = conversion_of(conversion)?;
         if let Some(notation) = notation(argument, field, literal, conversion) {
             let at_start = rest.len() == format.len();
             let position = position(literal, at_start);
             return Some(Printed { position, notation });
         }
-        rest = behind;
+        rest = following;
     }
     None
 }
@@ -74,7 +74,7 @@ fn split(print: &'static str) -> Option<(&'static str, Vec<&'static str>)> {
         }
     }
     arguments.push(rest.get(start..)?.trim());
-    // What stands before the first comma is the end of the format.
+    // The first part is the end of the format.
     Some((format, arguments.split_off(1)))
 }
 
@@ -86,7 +86,7 @@ fn conversion_of(text: &'static str) -> Option<(&'static str, &'static str)> {
     letters.split_at_checked(if pointers { 2 } else { 1 })
 }
 
-/// How an argument prints a field, or `None` if it prints another one or an expression.
+/// The notation of a field by its argument; `None` if that is another field or an expression.
 fn notation(
     argument: &'static str,
     field: &str,
@@ -99,8 +99,8 @@ fn notation(
         return is_field(value, field).then(|| symbols(names));
     }
     if let Some((value, words)) = argument.split_once(" ? ") {
-        let (yes, no) = words.split_once(" : ")?;
-        let words = [yes.trim_matches('"'), no.trim_matches('"')];
+        let (truth, falsehood) = words.split_once(" : ")?;
+        let words = [truth.trim_matches('"'), falsehood.trim_matches('"')];
         return is_field(value, field).then_some(Notation::Choice(words));
     }
     if !is_field(argument, field) {
@@ -128,7 +128,7 @@ fn symbols(names: &'static str) -> Notation {
     Notation::Symbolic(pairs.collect())
 }
 
-/// What precedes a value, of the literal before its conversion.
+/// The position of a value, by the literal before its conversion.
 fn position(literal: &'static str, at_start: bool) -> Option<Position> {
     let literal = literal.strip_suffix("0x").unwrap_or(literal);
     let separated = literal.trim_end().trim_end_matches(['=', ':']);

@@ -1,4 +1,4 @@
-//! Which task has which name: says so once, before the first event that needs it.
+//! Names of tasks: an event for each, once, before the first event that needs it.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use stealtime_events::{Kind, NameId, Names, Tid};
 
 use crate::NameTable;
 
-/// What is known of the tasks so far.
+/// Names and processes of the tasks so far.
 ///
-/// Bounded: past [`Tasks::MAX`] tasks it forgets them all and says their names again.
+/// Bounded: past [`Tasks::MAX`] tasks it forgets them all, and their events come again.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     known: HashMap<Tid, Known>,
@@ -23,16 +23,16 @@ struct Known {
 }
 
 impl Tasks {
-    /// How many tasks are kept in mind: twice `PID_MAX_LIMIT` of a host with default limits.
+    /// Tasks that are remembered: twice `PID_MAX_LIMIT` of a host with default limits.
     const MAX: usize = 1 << 19;
 
-    /// A name that an event itself carries. Gives what to say of it, if that is new.
+    /// Sets a name that an event itself carries. Returns the event of a change.
     pub(super) fn named(&mut self, names: &mut NameTable, tid: Tid, comm: &[u8]) -> Option<Kind> {
         self.learn(names, tid, comm, None, true)
     }
 
-    /// A name that is known from elsewhere, and the process if that is known: counts until an event
-    /// says better.
+    /// Sets a name from the column of the line, and the process if the line has it. A name that an event
+    /// carries stays.
     pub(super) fn guessed(
         &mut self,
         names: &mut NameTable,
@@ -63,18 +63,18 @@ impl Tasks {
             sure: false,
         };
         let known = self.known.entry(tid).or_insert(fresh);
-        let before = (known.name, known.process);
+        let previous = (known.name, known.process);
         let renames = !comm.is_empty() && (sure || !known.sure);
         if renames && names.name(known.name).as_bytes() != comm {
             known.name = names.intern_bytes(comm);
         }
         known.sure |= renames && sure;
         known.process = process.unwrap_or(known.process);
-        let now = (known.name, known.process);
-        (now != before).then_some(Kind::Task {
+        let current = (known.name, known.process);
+        (current != previous).then_some(Kind::Task {
             tid,
-            process: now.1,
-            name: now.0,
+            process: current.1,
+            name: current.0,
         })
     }
 }
@@ -89,10 +89,10 @@ mod tests {
         let tid = Tid(7);
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_some());
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_none());
-        let told = tasks.named(&mut names, tid, b"trace-cmd");
+        let event = tasks.named(&mut names, tid, b"trace-cmd");
         let name = names.intern("trace-cmd");
         assert_eq!(
-            told,
+            event,
             Some(Kind::Task {
                 tid,
                 process: Tid(0),
@@ -100,9 +100,9 @@ mod tests {
             })
         );
         assert!(tasks.guessed(&mut names, tid, b"sleep", None).is_none());
-        let told = tasks.guessed(&mut names, tid, b"sleep", Some(Tid(5)));
+        let event = tasks.guessed(&mut names, tid, b"sleep", Some(Tid(5)));
         assert_eq!(
-            told,
+            event,
             Some(Kind::Task {
                 tid,
                 process: Tid(5),

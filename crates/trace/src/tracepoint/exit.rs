@@ -8,7 +8,7 @@ use super::{Point, Values, values};
 /// their own.
 const VMX: u32 = 1;
 const SVM: u32 = 2;
-/// What is written for a module of [`Isa::Other`]: any number but the two above.
+/// The number written for a module of [`Isa::Other`]: any number but the two above.
 const OTHER: u32 = 3;
 /// `VECTORING_INFO_VALID_MASK`: bit 31 of the VM-exit interruption information (Intel SDM vol. 3,
 /// table 26-19).
@@ -44,7 +44,7 @@ pub(super) fn x86(exit_reason: u32, isa: u32, info1: u64, intr_info: u32, vcpu_i
 }
 
 /// The vector of the interrupt or exception that ended guest mode. On SVM `intr_info` is EXITINTINFO:
-/// the event whose delivery the exit interrupted, so it is no cause.
+/// an event that the exit interrupted in its delivery, so it is no cause.
 #[inline]
 pub(crate) fn interrupt_vector(isa: Isa, intr_info: u32) -> Option<u8> {
     (isa == Isa::Vmx && intr_info & VALID != 0).then_some(intr_info as u8)
@@ -66,7 +66,7 @@ pub(super) fn riscv(scause: u64) -> Kind {
     bare(Isa::Riscv, scause as u32 | interrupt)
 }
 
-/// An exit of which nothing but the reason is recorded.
+/// An exit with nothing but its reason recorded.
 fn bare(isa: Isa, code: u32) -> Kind {
     Kind::KvmExit {
         reason: ExitReason { isa, code },

@@ -1,4 +1,4 @@
-//! What the readers and the writer make of the table of tracepoints.
+//! The table of tracepoints (`stealtime_events::for_each_tracepoint`), for the readers and the writer.
 //!
 //! [`all`] lists the tracepoints with their fields, for plans, layouts and parsers. [`read`] makes an
 //! event's kind of its fields, wherever these come from, and [`write`] the fields of a kind.
@@ -11,7 +11,7 @@ use stealtime_events::{HostVector, Kind, NameId, Tid, VcpuId};
 pub(crate) use exit::interrupt_vector;
 pub(crate) use value::{Fields, Value};
 
-/// Fields that a row has at the most.
+/// Fields of the longest row.
 pub(crate) const MAX_FIELDS: usize = 8;
 
 /// A tracepoint, with one layout of its records.
@@ -38,7 +38,7 @@ pub(crate) struct Field {
     pub(crate) role: Role,
 }
 
-/// What a field is for.
+/// The role of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Not read, and written as 0.
@@ -49,7 +49,7 @@ pub(crate) enum Role {
         /// Without it the event is known by name only.
         required: bool,
     },
-    /// The name of the task whose tid is the value of this name.
+    /// The name of a task; its tid is the value of this name.
     Comm { task: &'static str },
 }
 
@@ -103,11 +103,12 @@ impl Integer {
 impl Tracepoint {
     /// The place of the field with the value of this name.
     pub(crate) fn place_of(&self, value: &str) -> Option<usize> {
-        let is = |field: &Field| matches!(field.role, Role::Value { name, .. } if name == value);
-        self.fields.iter().position(is)
+        let has_value =
+            |field: &Field| matches!(field.role, Role::Value { name, .. } if name == value);
+        self.fields.iter().position(has_value)
     }
 
-    /// Whether its events are only read for what they say of tasks, and never written.
+    /// Whether its events are read for the names of tasks alone, and never written.
     pub(crate) fn is_read_only(&self) -> bool {
         self.point == Point::TaskRename
     }
@@ -164,8 +165,8 @@ macro_rules! fields {
     };
 }
 
-/// Reads the values of a layout, in the order of the row, and makes of them a variant with these
-/// fields or a call with these arguments.
+/// Reads the values of a layout, in the order of the row. Makes a variant with these fields, or a call
+/// with these arguments.
 macro_rules! read_layout {
     ($source:ident, [$($make:ident)+], { $( $( $field:ident : $type:ty = )? $c:literal
           $(formerly $was:literal)? $(or $absent:ident)? $(of $task:ident)? ),* $(,)? }) => {{
@@ -343,10 +344,16 @@ pub(crate) fn all() -> impl Iterator<Item = Tracepoint> {
     TABLE.iter().copied().chain(vectors).chain([task_rename])
 }
 
-/// The tracepoints whose name in older kernels was another one: the name of today, and the older
-/// one.
+/// The tracepoints with another name in older kernels: the present name, and the older one.
 pub(crate) fn renamed() -> impl Iterator<Item = (&'static str, &'static str)> {
     TABLE.iter().filter_map(|row| Some((row.name, row.former?)))
+}
+
+/// The name of a tracepoint of the table. Code that knows an event by name takes it from here, so that a
+/// misspelled name does not compile.
+pub(crate) fn name(point: Point) -> &'static str {
+    let row = TABLE.get(usize::from(point.number()));
+    row.map_or("", |row| row.name)
 }
 
 fn values<const N: usize>(point: Point, fields: [u64; N]) -> Values {
@@ -356,11 +363,14 @@ fn values<const N: usize>(point: Point, fields: [u64; N]) -> Values {
             "a row with more fields than a plan has room for"
         )
     };
-    let mut all = [0; MAX_FIELDS];
-    for (to, from) in all.iter_mut().zip(fields) {
-        *to = from;
+    let mut numbers = [0; MAX_FIELDS];
+    for (number, field) in numbers.iter_mut().zip(fields) {
+        *number = field;
     }
-    Values { point, fields: all }
+    Values {
+        point,
+        fields: numbers,
+    }
 }
 
 #[cfg(test)]

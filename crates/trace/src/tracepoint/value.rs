@@ -2,7 +2,7 @@
 
 use stealtime_events::{NameId, Tid, VcpuId};
 
-/// Where the fields of an event come from: a record, or a line of text.
+/// The fields of an event: of a record, or of a line of text.
 pub(crate) trait Fields {
     /// The number in a field, a signed one with its sign extended; 0 where the field is absent.
     fn number(&self, place: usize) -> u64;
@@ -10,11 +10,11 @@ pub(crate) trait Fields {
     /// Whether the source has this field.
     fn exists(&self, place: usize) -> bool;
 
-    /// The name of the function whose address is in a field.
+    /// The name of the function at a field's address.
     fn function(&mut self, place: usize) -> NameId;
 }
 
-/// What a field of [`stealtime_events::Kind`] can be.
+/// A type of a field of [`stealtime_events::Kind`].
 pub(crate) trait Value: Sized {
     /// From a field; higher bits of a wider one are cut off.
     fn read(source: &mut impl Fields, place: usize) -> Self;
@@ -81,7 +81,7 @@ impl Value for VcpuId {
     }
 }
 
-/// The name of a function, whose address the field is.
+/// The name of a function. The field holds its address.
 impl Value for NameId {
     #[inline(always)]
     fn read(source: &mut impl Fields, place: usize) -> Self {

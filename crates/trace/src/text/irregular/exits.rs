@@ -1,4 +1,4 @@
-//! `kvm_exit` as text: reasons are names, which the kernel's tables and trace-cmd spell differently.
+//! `kvm_exit` as text: reasons are names, which the kernel and trace-cmd spell differently.
 
 use stealtime_events::exit_reason::VMX_FAILED_VMENTRY;
 use stealtime_events::{ExitReason, Isa, Kind};
@@ -39,20 +39,25 @@ impl Exits {
                 let digits = digits.strip_prefix(b"(").unwrap_or(digits);
                 let digits = digits.strip_suffix(b")").unwrap_or(digits);
                 let code = u32::try_from(number(digits)?).ok()?;
-                // A module prints a number where its table has no name. One that the table of the names
-                // before has is another module's (`kvm_pvm` next to `kvm_intel`): it stays a number.
-                let of_table = self.isa.map(|isa| ExitReason { isa, code });
-                let other = ExitReason {
+                // A module prints a number where its table lacks a name. If the table of the earlier names
+                // has one, the number is another module's (`kvm_pvm` next to `kvm_intel`).
+                let in_table = self.isa.map(|isa| ExitReason { isa, code });
+                let number_only = ExitReason {
                     isa: Isa::Other,
                     code,
                 };
-                return Some(of_table.filter(|it| it.name().is_none()).unwrap_or(other));
+                return Some(
+                    in_table
+                        .filter(|reason| reason.name().is_none())
+                        .unwrap_or(number_only),
+                );
             }
         };
         self.isa = Some(reason.isa);
         if reason.isa == Isa::Vmx && parts.any(|flag| flag == b"FAILED_VMENTRY") {
             reason.code |= VMX_FAILED_VMENTRY;
         }
+        // Bounds memory on a text with ever new words; more than any table has.
         if self.known.len() < 256 {
             self.known.push((words.into(), reason));
         }
@@ -98,7 +103,7 @@ fn arm64_exit(body: &[u8]) -> Option<ExitReason> {
         });
     }
     let name = body.get(..memchr::memchr(b':', body)?)?;
-    ExitReason::from_name(std::str::from_utf8(name).ok()?).filter(|it| it.isa == Isa::Arm64)
+    ExitReason::from_name(std::str::from_utf8(name).ok()?).filter(|reason| reason.isa == Isa::Arm64)
 }
 
 #[cfg(test)]

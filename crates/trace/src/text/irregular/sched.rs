@@ -3,7 +3,7 @@
 
 use stealtime_events::{Kind, Tid};
 
-use crate::text::bodies::Decoded;
+use crate::text::decoded::Decoded;
 use crate::text::fields::{int, int_last, number};
 
 /// Task states as the kernel prints them; several may be joined by `|`. Plugins of older trace-cmd
