@@ -1,4 +1,4 @@
-//! Reading on a thread of its own, ahead of whoever takes the events.
+//! Reading on a thread of its own, ahead of the consumer of the events.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -8,34 +8,35 @@ use stealtime_events::Event;
 
 use crate::{EventSource, NameTable, ReadError, SourceInfo};
 
-/// Events that are handed over at once: some ten kilobytes, that is, some hundred microseconds.
+/// Events of a batch: 80 KiB, which take some hundred microseconds to read. Smaller ones would spend more
+/// time on handing over.
 const BATCH: usize = 1 << 11;
-/// Batches that may wait.
+/// Batches that may wait: enough that the reader rarely blocks.
 const WAITING: usize = 4;
 
-/// What the thread hands over.
+/// Events and state that the thread hands over.
 struct Batch {
     events: Vec<Event>,
     /// Names that are new since the last batch, in the order of their ids.
     names: Vec<Box<str>>,
     progress: (u64, Option<u64>),
-    /// Whether there is nothing more to come, and what is known then.
+    /// At the end: the complete information, and the error if there is one.
     end: Option<(SourceInfo, Option<ReadError>)>,
 }
 
-/// Gives what another source gives, read by a thread of its own. The events and their order are the
-/// same; [`EventSource::info`] is that of the beginning until the last event was given.
+/// The events of another source, read by a thread of its own, in the same order. Until the last event is
+/// consumed, [`EventSource::info`] is that of the beginning.
 pub struct Ahead {
     batches: Receiver<Batch>,
-    /// Vectors on their way back.
+    /// Consumed vectors, back to the reader.
     emptied: Sender<Vec<Event>>,
     reader: Option<JoinHandle<()>>,
     events: Vec<Event>,
-    given: usize,
+    consumed: usize,
     names: NameTable,
     info: SourceInfo,
     progress: (u64, Option<u64>),
-    /// What is told once the events of the last batch were given.
+    /// An error to return after the events of the last batch.
     failed: Option<ReadError>,
     ended: bool,
 }
@@ -70,7 +71,7 @@ impl Ahead {
             emptied,
             reader: Some(reader),
             events: Vec::new(),
-            given: 0,
+            consumed: 0,
             names: NameTable::default(),
             info,
             progress,
@@ -82,7 +83,7 @@ impl Ahead {
     /// Takes the next batch.
     fn next_batch(&mut self) {
         let Ok(batch) = self.batches.recv() else {
-            // Without a last word the thread has panicked: so does this one.
+            // A thread that ends without the last batch has panicked: its panic goes on here.
             self.ended = true;
             if let Some(Err(panic)) = self.reader.take().map(JoinHandle::join) {
                 std::panic::resume_unwind(panic);
@@ -90,9 +91,9 @@ impl Ahead {
             return;
         };
         let empty = std::mem::replace(&mut self.events, batch.events);
-        // The thread may have ended: then no vector is needed.
+        // The thread may have ended: then it needs no vector.
         drop(self.emptied.send(empty));
-        self.given = 0;
+        self.consumed = 0;
         for name in batch.names {
             self.names.intern(&name);
         }
@@ -103,8 +104,8 @@ impl Ahead {
     }
 }
 
-/// Reads to the end, or until nobody takes what is read.
-fn read(source: &mut dyn EventSource, to: &SyncSender<Batch>, emptied: &Receiver<Vec<Event>>) {
+/// Reads to the end, or until the consumer is gone.
+fn read(source: &mut dyn EventSource, batches: &SyncSender<Batch>, emptied: &Receiver<Vec<Event>>) {
     let mut names = NameTable::default().len();
     loop {
         let mut events = emptied.try_recv().unwrap_or_default();
@@ -125,7 +126,7 @@ fn read(source: &mut dyn EventSource, to: &SyncSender<Batch>, emptied: &Receiver
             progress: source.progress(),
             end: end.map(|failed| (source.info().clone(), failed)),
         };
-        if to.send(batch).is_err() || is_last {
+        if batches.send(batch).is_err() || is_last {
             return;
         }
     }
@@ -135,8 +136,8 @@ impl EventSource for Ahead {
     #[inline]
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         loop {
-            if let Some(event) = self.events.get(self.given) {
-                self.given += 1;
+            if let Some(event) = self.events.get(self.consumed) {
+                self.consumed += 1;
                 return Ok(Some(*event));
             }
             if self.ended {
@@ -146,18 +147,22 @@ impl EventSource for Ahead {
         }
     }
 
-    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
+    fn next_events(&mut self, limit: usize, batch: &mut Vec<Event>) -> Result<bool, ReadError> {
         loop {
-            let waiting = self.events.get(self.given..).unwrap_or_default();
-            if !waiting.is_empty() && out.is_empty() && self.given == 0 && waiting.len() <= most {
-                // As a whole, without a copy.
-                std::mem::swap(out, &mut self.events);
+            let waiting = self.events.get(self.consumed..).unwrap_or_default();
+            if !waiting.is_empty()
+                && batch.is_empty()
+                && self.consumed == 0
+                && waiting.len() <= limit
+            {
+                // The whole batch, without a copy.
+                std::mem::swap(batch, &mut self.events);
                 return Ok(true);
             }
             if !waiting.is_empty() {
-                let part = waiting.get(..most).unwrap_or(waiting);
-                out.extend_from_slice(part);
-                self.given += part.len();
+                let part = waiting.get(..limit).unwrap_or(waiting);
+                batch.extend_from_slice(part);
+                self.consumed += part.len();
                 return Ok(true);
             }
             if self.ended {
@@ -189,7 +194,7 @@ mod tests {
 
     /// Gives so many events, each with a name of its own, and then fails or panics.
     struct Counting {
-        given: u64,
+        consumed: u64,
         events: u64,
         panics: bool,
         names: NameTable,
@@ -198,17 +203,20 @@ mod tests {
 
     impl EventSource for Counting {
         fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-            assert!(!self.panics || self.given < self.events, "as it was told");
-            if self.given == self.events {
+            assert!(
+                !self.panics || self.consumed < self.events,
+                "the source panics"
+            );
+            if self.consumed == self.events {
                 self.info.note(true, "cut");
                 return Err(ReadError::Empty {
                     input: "counting".to_owned(),
                 });
             }
-            self.given += 1;
-            let name = self.names.intern(&format!("name {}", self.given % 5000));
+            self.consumed += 1;
+            let name = self.names.intern(&format!("name {}", self.consumed % 5000));
             Ok(Some(Event {
-                time_ns: self.given,
+                time_ns: self.consumed,
                 tid: Tid(1),
                 cpu: CpuId(0),
                 context: Context::default(),
@@ -225,13 +233,13 @@ mod tests {
         }
 
         fn progress(&self) -> (u64, Option<u64>) {
-            (self.given, Some(self.events))
+            (self.consumed, Some(self.events))
         }
     }
 
     fn ahead(events: u64, panics: bool) -> Ahead {
         let source = Counting {
-            given: 0,
+            consumed: 0,
             events,
             panics,
             names: NameTable::default(),
@@ -256,7 +264,7 @@ mod tests {
             }
             let error = ahead.next_event().expect_err("the source's error");
             assert!(matches!(error, ReadError::Empty { .. }), "{error}");
-            assert!(ahead.next_event().expect("told once").is_none());
+            assert!(ahead.next_event().expect("an error once").is_none());
             assert!(ahead.info().is_partial());
             assert_eq!(ahead.progress(), (events, Some(events)));
             assert_eq!(ahead.names().name(NameId(0)), "");
@@ -265,26 +273,26 @@ mod tests {
 
     #[test]
     fn several_events_are_those_that_come_one_by_one() {
-        for most in [1, 7, BATCH, 3 * BATCH] {
-            let (mut ahead, mut given) = (ahead(10_000, false), 0);
+        for limit in [1, 7, BATCH, 3 * BATCH] {
+            let (mut ahead, mut consumed) = (ahead(10_000, false), 0);
             let error = loop {
                 let mut events = Vec::new();
                 // Now and then one by itself, so that batches are also taken from their middle.
                 events.extend(ahead.next_event().expect("no error yet"));
-                let more = ahead.next_events(most, &mut events);
-                assert!(events.len() <= most + 1);
+                let more = ahead.next_events(limit, &mut events);
+                assert!(events.len() <= limit + 1);
                 let mut whole = Vec::new();
-                let rest = more.and_then(|_| ahead.next_events(most, &mut whole));
+                let rest = more.and_then(|_| ahead.next_events(limit, &mut whole));
                 for event in events.into_iter().chain(whole) {
-                    given += 1;
-                    assert_eq!(event.time_ns, given);
+                    consumed += 1;
+                    assert_eq!(event.time_ns, consumed);
                 }
                 match rest {
                     Ok(more) => assert!(more),
                     Err(error) => break error,
                 }
             };
-            assert_eq!(given, 10_000);
+            assert_eq!(consumed, 10_000);
             assert!(matches!(error, ReadError::Empty { .. }), "{error}");
             assert!(matches!(ahead.next_events(1, &mut Vec::new()), Ok(false)));
         }
@@ -300,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "as it was told")]
+    #[should_panic(expected = "the source panics")]
     fn a_panic_is_not_an_end() {
         let mut ahead = ahead(10, true);
         while let Ok(Some(_)) = ahead.next_event() {}

@@ -24,10 +24,10 @@ impl Default for NameTable {
 }
 
 impl NameTable {
-    /// How many names are kept at the most.
+    /// Names that are kept, at most.
     pub const MAX: usize = 1 << 18;
 
-    /// How many names there are, the empty one included.
+    /// Number of names, the empty one included.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
@@ -57,7 +57,7 @@ impl NameTable {
         id
     }
 
-    /// The id of a name in bytes; what is not UTF-8 is replaced.
+    /// The id of a name in bytes; bytes that are not UTF-8 are replaced.
     pub fn intern_bytes(&mut self, name: &[u8]) -> NameId {
         match std::str::from_utf8(name) {
             Ok(name) => self.intern(name),

@@ -7,7 +7,7 @@ use crate::SourceInfo;
 /// What a user may know of a recording that the recording does not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The frequency of the clock of a recording whose times are ticks (`x86-tsc`), in kHz.
+    /// The frequency of the clock of a recording in ticks (`x86-tsc`), in kHz.
     pub tsc_khz: Option<u64>,
     /// A perf.data or trace.dat file of the same boot of the same kernel. Its event formats are used
     /// where a perf.data file has lost its own.

@@ -1,4 +1,4 @@
-//! What every reader gives: events in the order of time, and what is known of the recording.
+//! The interface of all readers: events in the order of time, and properties of the recording.
 
 use stealtime_events::{CpuId, Event};
 
@@ -11,18 +11,18 @@ pub trait EventSource: Send {
     /// [`stealtime_events::Kind::Lost`] where they happened.
     ///
     /// # Errors
-    /// What makes going on impossible. After an error the source gives no more events; what it gave
-    /// before stays valid and the answer made of it is partial.
+    /// Damage that ends the reading. The source has no events after an error. Those before it stay valid,
+    /// and their answer is partial.
     fn next_event(&mut self) -> Result<Option<Event>, ReadError>;
 
-    /// Adds the next events, at most `most`, to `out`. Whether more may come.
+    /// Adds the next events, at most `limit`, to `batch`. Returns whether more may come.
     ///
     /// # Errors
-    /// As [`EventSource::next_event`]; `out` has what came before.
-    fn next_events(&mut self, most: usize, out: &mut Vec<Event>) -> Result<bool, ReadError> {
-        for _ in 0..most {
+    /// As [`EventSource::next_event`]; `batch` has the events before the error.
+    fn next_events(&mut self, limit: usize, batch: &mut Vec<Event>) -> Result<bool, ReadError> {
+        for _ in 0..limit {
             match self.next_event()? {
-                Some(event) => out.push(event),
+                Some(event) => batch.push(event),
                 None => return Ok(false),
             }
         }
@@ -32,11 +32,11 @@ pub trait EventSource: Send {
     /// The table of names so far.
     fn names(&self) -> &NameTable;
 
-    /// What is known of the recording; complete once the last event was read.
+    /// Properties of the recording; complete once the last event is read.
     fn info(&self) -> &SourceInfo;
 
-    /// Bytes read so far and bytes in all (of the file as it lies on disk or was spooled), for a
-    /// progress bar. The total is `None` where it is not known.
+    /// Bytes read so far and bytes in all, for a progress bar: of the file on disk, or of its spooled
+    /// content. The total is `None` where it is not known.
     fn progress(&self) -> (u64, Option<u64>);
 }
 
@@ -67,13 +67,13 @@ impl Format {
     }
 }
 
-/// What one unit of `time_ns` is.
+/// The unit of `time_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockUnit {
     /// Nanoseconds (perhaps rounded: text has microseconds).
     #[default]
     Ns,
-    /// Ticks of the TSC or of a counter, which could not be converted.
+    /// Ticks of the TSC or of a counter, without a known frequency.
     Ticks,
 }
 
@@ -84,25 +84,25 @@ pub struct Clock {
     pub name: String,
     /// What one unit is.
     pub unit: ClockUnit,
-    /// The frequency by which ticks were converted, in kHz, where that was done.
+    /// The frequency of converted ticks, in kHz.
     pub tsc_khz: Option<u64>,
 }
 
 /// Events that the recording lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
-    /// Sum of the losses whose size is known.
+    /// Sum of the losses of a known size.
     pub counted: u64,
-    /// Places where events were lost whose number is not known.
+    /// Number of losses of an unknown size.
     pub uncounted_gaps: u64,
 }
 
-/// Events of a tracepoint that were counted and not given ([`crate::Options::only`]).
+/// Events of a tracepoint that are counted and not decoded ([`crate::Options::only`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
     /// The tracepoint.
     pub name: String,
-    /// How many there were.
+    /// Number of events.
     pub events: u64,
     /// The earliest time, in units of the source's clock.
     pub first_ns: u64,
@@ -113,7 +113,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// None yet.
+    /// No events so far.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -124,7 +124,7 @@ impl Counted {
         }
     }
 
-    /// One more.
+    /// Counts an event.
     #[inline]
     pub(crate) fn add(&mut self, time_ns: u64, cpu: CpuId) {
         self.events += 1;
@@ -134,19 +134,18 @@ impl Counted {
     }
 }
 
-/// Something that a user must know of this recording.
+/// A property of the recording that limits its answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Whether the events given are fewer than were recorded (cut short, undecodable), so that every
-    /// answer is partial.
+    /// Whether recorded events are missing (cut short, undecodable), so that every answer is partial.
     pub partial: bool,
-    /// Whether something that [`crate::Options`] say of the recording was of no use.
+    /// Whether a value of [`crate::Options`] is not used.
     pub unused: bool,
     /// One sentence, with file offset or event name.
     pub text: String,
 }
 
-/// What is known of a recording.
+/// Properties of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceInfo {
     /// The container.
@@ -157,29 +156,28 @@ pub struct SourceInfo {
     pub clock: Clock,
     /// `uname` of the recorded host, where the file has it.
     pub uname: Option<String>,
-    /// How many CPUs the host has, where the file says so.
+    /// Number of the host's CPUs, where the file says so.
     pub cpus: Option<u32>,
     /// Losses so far.
     pub lost: Lost,
-    /// Events whose time was before that of the event given before them. They were given all the
-    /// same.
+    /// Events with a time before that of the previous event. They are in the stream too.
     pub out_of_order: u64,
-    /// Tracepoints that the recording has switched on (where the container says so): with these
-    /// `0 events` means that nothing happened.
+    /// Tracepoints that the recording has switched on, where the container says so. Of these, 0 events
+    /// mean that there were none.
     pub recorded: Vec<String>,
-    /// Tracepoints whose name in the recording is an older one: today's name, and that one.
+    /// Tracepoints with an older name in the recording: the present name, and the older one.
     pub renamed: Vec<(&'static str, &'static str)>,
-    /// Events that were counted and not given; complete once the last event was read.
+    /// Events that are counted and not decoded; complete once the last event is read.
     pub counted: Vec<Counted>,
-    /// Events, given or counted, whose time was before that of an event before them; `None` where
-    /// all were given, as the times of these tell.
+    /// Events, decoded or counted, with a time before that of an earlier one. `None` where all are decoded:
+    /// then their times show it.
     pub late: Option<u64>,
-    /// What a user must know. Bounded: repeated notes are merged.
+    /// Limits of the answers. Bounded: repeated notes are merged.
     pub notes: Vec<Note>,
 }
 
 impl SourceInfo {
-    /// Knowing nothing yet but the container.
+    /// Nothing known so far but the container.
     #[must_use]
     pub fn new(format: Format) -> Self {
         Self {
@@ -198,7 +196,7 @@ impl SourceInfo {
         }
     }
 
-    /// Notes that the recording has a tracepoint of this name, if that is an older one.
+    /// Notes a tracepoint of the recording that has an older name.
     pub(crate) fn note_name(&mut self, name: &str) {
         if let Some(pair) = tracepoint::renamed().find(|pair| pair.1 == name)
             && !self.renamed.contains(&pair)
@@ -207,7 +205,7 @@ impl SourceInfo {
         }
     }
 
-    /// How many different notes are kept.
+    /// Different notes that are kept, at most.
     pub const MAX_NOTES: usize = 100;
 
     /// Adds a note, once.
@@ -219,7 +217,7 @@ impl SourceInfo {
         });
     }
 
-    /// Notes, once, that something that [`crate::Options`] say was of no use.
+    /// Notes, once, that a value of [`crate::Options`] is not used.
     pub(crate) fn note_unused(&mut self, text: impl Into<String>) {
         self.add(Note {
             partial: false,
@@ -234,7 +232,7 @@ impl SourceInfo {
         }
     }
 
-    /// Whether some of what was recorded could not be given.
+    /// Whether recorded events are missing.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.notes.iter().any(|note| note.partial)

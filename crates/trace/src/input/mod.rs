@@ -3,10 +3,10 @@
 //! Nothing in this folder knows a container. Readers of containers use it; `open` chooses the reader.
 //!
 //! Compression is recognised by content, never by the file's name. A [`Stream`] is read from front
-//! to back and needs no room. A [`Stored`] input can be read at any position: a plain file as it is;
-//! anything else (compressed, or from a pipe) unpacked into a temporary file without a name. Up to
-//! [`SPOOL_IN_MEMORY`] bytes of it stay in memory. The rest lies in the directory that `TMPDIR` names
-//! (else the system's default), which needs room for the unpacked recording.
+//! to back and needs no room. A [`Stored`] input can be read at any position. It is a plain file or, if
+//! the input is compressed or a pipe, an unpacked temporary file without a name. Up to
+//! [`SPOOL_IN_MEMORY`] bytes of it stay in memory. A longer one needs room in the directory that
+//! `TMPDIR` names, else in the system's default.
 
 mod compression;
 mod read_at;

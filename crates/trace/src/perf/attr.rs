@@ -140,8 +140,8 @@ pub(super) struct Sample {
     pub(super) raw: Option<(usize, usize)>,
 }
 
-/// Offsets of the fields in each sample of an attribute, in bytes from the start of the record. 0 is
-/// the header, so it stands for a field that samples lack.
+/// Offsets of the fields in the samples of an attribute, in bytes from the start of the record. The
+/// header is at 0, so that 0 stands for a missing field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fixed {
     pub(super) id: usize,

@@ -20,6 +20,7 @@ use super::tracing_data::TracingData;
 use crate::ReadError;
 use crate::input::Stored;
 use crate::tracefs::{Endian, EventFormat, Location};
+use crate::tracepoint::{self, Point};
 
 /// Samples that are checked, at most. IDs do not change within a recording, so more add nothing.
 const MAX_CHECKED: u64 = 1 << 20;
@@ -53,7 +54,7 @@ impl Expected {
             .any(|field| field.location != Location::Here);
         let prev_pid = format
             .field("prev_pid")
-            .filter(|_| &*format.name == "sched_switch");
+            .filter(|_| &*format.name == tracepoint::name(Point::SchedSwitch));
         Self {
             name: format.name.clone(),
             min_len: padded(end),

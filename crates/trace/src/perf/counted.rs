@@ -5,6 +5,7 @@ use stealtime_events::Names;
 use super::attr::Attr;
 use super::decode::{self, Samples};
 use crate::tracefs::Endian;
+use crate::tracepoint::{self, Point};
 use crate::{Counted, NameTable};
 
 /// Counts the samples of tracepoints that are not in [`crate::Options::only`].
@@ -32,7 +33,8 @@ impl Unwanted {
             .filter_map(|id| samples.decoder().event_name(id))
             .map(|name| names.name(name))
             .collect();
-        let has_entries = ["kvm_entry", "kvm_exit"]
+        let has_entries = [Point::KvmEntry, Point::KvmExit]
+            .map(tracepoint::name)
             .iter()
             .all(|name| recorded.contains(name));
         if !has_entries || !attrs.iter().all(Attr::has_tid) {

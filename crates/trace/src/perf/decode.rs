@@ -8,6 +8,7 @@ use super::attr::Attr;
 use super::tracing_data::TracingData;
 use super::twins::Twins;
 use crate::tracefs::{Decoder, Endian, EventFormat, EventSink, Formats, PlanId, Stamp};
+use crate::tracepoint::{self, Point};
 use crate::{NameTable, SourceInfo};
 
 /// A sample's stamp, task and record.
@@ -41,7 +42,8 @@ impl Samples {
             Some(data) => (data.formats, data.symbols, data.endian),
             None => (Formats::default(), Default::default(), endian),
         };
-        let is_entry = |format: &&EventFormat| &*format.name == "kvm_entry";
+        let entry = tracepoint::name(Point::KvmEntry);
+        let is_entry = |format: &&EventFormat| &*format.name == entry;
         Self {
             entry: formats
                 .events()
@@ -163,7 +165,7 @@ impl Samples {
         );
     }
 
-    /// Notes the tracepoints whose formats are missing.
+    /// Notes the tracepoints without a format.
     pub(super) fn note_without(&self, info: &mut SourceInfo) {
         let (kinds, sum) = (self.without.len(), self.without.values().sum::<u64>());
         if kinds == 0 {

@@ -13,6 +13,7 @@ use super::sort::Sorter;
 use super::tally::Tally;
 use super::twins::Twins;
 use crate::tracefs::{Endian, EventSink, Stamp};
+use crate::tracepoint::{self, Point};
 use crate::{NameTable, SourceInfo};
 
 /// Emits the events of records. Borrows the parts of a [`super::PerfSource`] other than its records.
@@ -172,7 +173,8 @@ impl Emitter<'_> {
             .decoder()
             .event_name(tracepoint)
             .unwrap_or_default();
-        if ["kvm_msr", "kvm_pio", "kvm_mmio"].contains(&self.names.name(name)) {
+        let accesses = [Point::KvmMsr, Point::KvmPio, Point::KvmMmio].map(tracepoint::name);
+        if accesses.contains(&self.names.name(name)) {
             return false;
         }
         self.sink.push(Event {

@@ -93,7 +93,7 @@ impl Sorter {
         }
     }
 
-    /// The events whose order is certain.
+    /// The events in certain order.
     pub(super) fn ready(&self) -> &[Event] {
         self.held.get(self.consumed..self.ready).unwrap_or_default()
     }

@@ -2,13 +2,11 @@
 
 use super::compression::Compression;
 use super::input::{Sequence, Source};
-use super::options::{Buffer, CpuData, FIRST_SECTION, Options};
+use super::layout::{MAGIC, option};
+use super::options::{Buffer, CpuData, Options};
 use super::page::PageLayout;
 use crate::tracefs::{Endian, Formats};
 use crate::{ReadError, SourceInfo};
-
-/// First bytes of every file.
-pub(crate) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
 /// Largest section, symbol list or event description that is read, in bytes.
 const MAX_SECTION: u64 = 64 << 20;
@@ -181,7 +179,10 @@ impl Meta {
             }
         }
         let parts = self.options.sections;
-        for (id, offset) in (FIRST_SECTION..).zip(parts).filter(|part| part.1 != 0) {
+        for (id, offset) in (option::HEADER_INFO..)
+            .zip(parts)
+            .filter(|part| part.1 != 0)
+        {
             if let Err(error) = self.part(source, id, offset, info) {
                 // No partial answer yet: the decoder notes each event without a description.
                 info.note(false, format!("{} cannot be read: {error}", part_name(id)));
@@ -218,17 +219,16 @@ impl Meta {
         offset: u64,
         info: &mut SourceInfo,
     ) -> Result<(), ReadError> {
-        const PRINTK: u16 = 20;
-        if id == PRINTK {
+        if id == option::PRINTK {
             return Ok(());
         }
         let (mut section, head) = self.section(source, offset, id)?;
         let mut reader = Sequence::new(&mut section, self.endian, 0, head.data);
         match id {
-            16 => self.header_page(&mut reader),
-            17 => self.ftrace_formats(&mut reader, info),
-            18 => self.event_formats(&mut reader, info),
-            19 => {
+            option::HEADER_INFO => self.header_page(&mut reader),
+            option::FTRACE_EVENTS => self.ftrace_formats(&mut reader, info),
+            option::EVENT_FORMATS => self.event_formats(&mut reader, info),
+            option::KALLSYMS => {
                 self.kallsyms = sized32(&mut reader, "the list of symbols")?;
                 Ok(())
             }
@@ -322,10 +322,10 @@ impl Meta {
 
 fn part_name(id: u16) -> &'static str {
     match id {
-        16 => "the description of pages",
-        17 => "descriptions of ftrace's own events",
-        18 => "the descriptions of events",
-        19 => "the list of symbols",
+        option::HEADER_INFO => "the description of pages",
+        option::FTRACE_EVENTS => "descriptions of ftrace's own events",
+        option::EVENT_FORMATS => "the descriptions of events",
+        option::KALLSYMS => "the list of symbols",
         _ => "the saved command lines",
     }
 }

@@ -7,6 +7,7 @@
 mod compression;
 mod cpu;
 mod input;
+pub(crate) mod layout;
 mod meta;
 mod open;
 mod options;
@@ -25,7 +26,6 @@ use crate::tracefs::{Decoder, Endian, EventQueue, EventSink, Formats, Stamp};
 use crate::{EventSource, Format, NameTable, ReadAt, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 use input::Source;
-pub(crate) use meta::MAGIC;
 use open::{Opened, Preface};
 
 /// A trace.dat file being read.
@@ -65,12 +65,12 @@ pub(crate) fn formats(
 
 impl TraceDat {
     /// How many of a file's first bytes [`Self::recognise`] needs.
-    pub const HEAD: usize = meta::MAGIC.len();
+    pub const HEAD: usize = layout::MAGIC.len();
 
     /// Whether a file that starts like this is a trace.dat.
     #[must_use]
     pub fn recognise(first_bytes: &[u8]) -> bool {
-        first_bytes.starts_with(meta::MAGIC)
+        first_bytes.starts_with(layout::MAGIC)
     }
 
     /// Opens a file. `name` is what messages call it.

@@ -94,7 +94,7 @@ pub(super) fn open(source: Source, mut meta: Meta, mut info: SourceInfo) -> Open
     if meta.formats.events().is_empty() {
         info.note(
             true,
-            "the file describes no events: none can be told by name",
+            "the file describes no events: their names and fields are not known",
         );
     }
     let mut preface = Preface {

@@ -1,26 +1,10 @@
 //! Options: properties of the recording in addition to its events (trace-cmd.dat.v7(5)).
 
 use super::input::Sequence;
+use super::layout::option;
 use super::shift::Shift;
 use crate::tracefs::Endian;
 use crate::{ReadError, SourceInfo};
-
-const DONE: u16 = 0;
-const DATE: u16 = 1;
-const CPUSTAT: u16 = 2;
-const BUFFER: u16 = 3;
-const TRACECLOCK: u16 = 4;
-const UNAME: u16 = 5;
-const OFFSET: u16 = 7;
-const CPUCOUNT: u16 = 8;
-const TIME_SHIFT: u16 = 12;
-const GUEST: u16 = 13;
-const TSC2NSEC: u16 = 14;
-const HEADER_INFO: u16 = 16;
-const CMDLINES: u16 = 21;
-const BUFFER_TEXT: u16 = 22;
-/// Not of trace-cmd itself: gpuvis writes it, and so does the writer of this crate.
-const SAVED_TGIDS: u16 = 32;
 
 /// Largest option that is read, in bytes.
 const MAX_OPTION: u64 = 1 << 20;
@@ -81,9 +65,6 @@ pub(super) struct Options {
     pub(super) sections: [u64; 6],
 }
 
-/// The ID of the first section that an option points to.
-pub(super) const FIRST_SECTION: u16 = HEADER_INFO;
-
 impl Options {
     /// Reads options up to their end; returns the position of the next section of options, 0 for none.
     pub(super) fn read(
@@ -95,11 +76,11 @@ impl Options {
     ) -> Result<u64, ReadError> {
         loop {
             let id = reader.u16("an option")?;
-            if id == DONE && version < 7 {
+            if id == option::DONE && version < 7 {
                 return Ok(0);
             }
             let size = u64::from(reader.u32("an option's size")?);
-            if id == DONE {
+            if id == option::DONE {
                 return if size < 8 {
                     Ok(0)
                 } else {
@@ -129,27 +110,29 @@ impl Options {
     fn take(&mut self, id: u16, data: &Data<'_>, version: u8, info: &mut SourceInfo) {
         match id {
             // Microseconds between the trace clock and the time of day.
-            DATE => self.add_offset(
-                data.number().and_then(|us| us.checked_mul(1000)),
+            option::DATE => self.add_offset(
+                data.number().and_then(|time_us| time_us.checked_mul(1000)),
                 "DATE",
                 info,
             ),
-            OFFSET => self.add_offset(data.number(), "OFFSET", info),
-            CPUSTAT => note_overrun(&data.string(0).0, info),
-            BUFFER => self.buffer(data, version, info),
-            TRACECLOCK => self.clock = selected(&data.string(0).0),
-            UNAME => self.uname = Some(data.string(0).0),
-            CPUCOUNT => self.cpus = data.u32(0).or(self.cpus),
-            TIME_SHIFT => self.shift(data, info),
-            GUEST => self.guests.extend(data.guest()),
-            TSC2NSEC => self.tsc(data, info),
-            HEADER_INFO..=CMDLINES => {
-                if let Some(entry) = self.sections.get_mut(usize::from(id - FIRST_SECTION)) {
+            option::OFFSET => self.add_offset(data.number(), "OFFSET", info),
+            option::CPUSTAT => note_overrun(&data.string(0).0, info),
+            option::BUFFER => self.buffer(data, version, info),
+            option::TRACECLOCK => self.clock = selected(&data.string(0).0),
+            option::UNAME => self.uname = Some(data.string(0).0),
+            option::CPUCOUNT => self.cpus = data.u32(0).or(self.cpus),
+            option::TIME_SHIFT => self.shift(data, info),
+            option::GUEST => self.guests.extend(data.guest()),
+            option::TSC2NSEC => self.tsc(data, info),
+            option::HEADER_INFO..=option::CMDLINES => {
+                if let Some(entry) = self.sections.get_mut(usize::from(id - option::HEADER_INFO)) {
                     *entry = data.u64(0).unwrap_or(0);
                 }
             }
-            SAVED_TGIDS => self.tgids.extend_from_slice(data.bytes),
-            BUFFER_TEXT => info.note(true, "the text of a latency tracer in the file is left out"),
+            option::SAVED_TGIDS => self.tgids.extend_from_slice(data.bytes),
+            option::BUFFER_TEXT => {
+                info.note(true, "the text of a latency tracer in the file is left out")
+            }
             _ => {}
         }
     }
@@ -347,15 +330,15 @@ mod tests {
             .collect();
         let (options, info) = read(
             &[
-                (DATE, b"0x10\0"),
-                (OFFSET, b"-5\0"),
-                (TRACECLOCK, b"local [mono] boot\n\0"),
-                (UNAME, b"Linux host\0"),
-                (CPUCOUNT, &7_u32.to_le_bytes()),
-                (TSC2NSEC, &tsc),
+                (option::DATE, b"0x10\0"),
+                (option::OFFSET, b"-5\0"),
+                (option::TRACECLOCK, b"local [mono] boot\n\0"),
+                (option::UNAME, b"Linux host\0"),
+                (option::CPUCOUNT, &7_u32.to_le_bytes()),
+                (option::TSC2NSEC, &tsc),
                 (99, b"of a newer version"),
                 (
-                    CPUSTAT,
+                    option::CPUSTAT,
                     b"CPU: 1\nentries: 5\noverrun: 12\ndropped events: 0\n",
                 ),
             ],
@@ -388,10 +371,13 @@ mod tests {
             name: "vm1".into(),
             vcpus,
         };
-        assert_eq!(read(&[(GUEST, &data)], 7).0.guests, [guest]);
+        assert_eq!(read(&[(option::GUEST, &data)], 7).0.guests, [guest]);
         // Cut short: what is there.
         data.truncate(data.len() - 1);
-        assert_eq!(read(&[(GUEST, &data)], 7).0.guests[0].vcpus, [(0, 501)]);
+        assert_eq!(
+            read(&[(option::GUEST, &data)], 7).0.guests[0].vcpus,
+            [(0, 501)]
+        );
     }
 
     #[test]
@@ -402,10 +388,10 @@ mod tests {
             .collect();
         let (options, info) = read(
             &[
-                (TSC2NSEC, &tsc),
-                (DATE, b"0x7fffffffffffffff\0"),
-                (OFFSET, b"soon"),
-                (BUFFER, &[1]),
+                (option::TSC2NSEC, &tsc),
+                (option::DATE, b"0x7fffffffffffffff\0"),
+                (option::OFFSET, b"soon"),
+                (option::BUFFER, &[1]),
             ],
             7,
         );
@@ -416,7 +402,7 @@ mod tests {
         data.extend(4096_u32.to_le_bytes());
         data.extend(u32::MAX.to_le_bytes());
         data.extend([0; 25]);
-        let (options, info) = read(&[(BUFFER, &data)], 7);
+        let (options, info) = read(&[(option::BUFFER, &data)], 7);
         assert_eq!(options.buffers[0].cpus.len(), 1);
         assert_eq!(
             (&*options.buffers[0].name, options.buffers[0].page_size),

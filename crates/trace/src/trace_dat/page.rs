@@ -3,24 +3,14 @@
 
 use std::ops::Range;
 
+use super::layout::{DELTA_BITS, MISSED_EVENTS, MISSED_STORED, entry};
 use crate::tracefs::Endian;
 use crate::tracefs::format;
 
-/// Bits of a time delta in an event's header, `TS_SHIFT`.
-const DELTA_BITS: u32 = 27;
 /// `commit`: the part that is a length.
 const COMMIT_MASK: u64 = (1 << DELTA_BITS) - 1;
-/// `RB_MISSED_EVENTS`: events before this page were lost.
-const MISSED_EVENTS: u64 = 1 << 31;
-/// `RB_MISSED_STORED`: their number stands behind the page's data.
-const MISSED_STORED: u64 = 1 << 30;
 /// Upper bits of a time that an absolute time stamp (59 bits) does not have.
 const STAMP_TOP: u64 = 0x1f << 59;
-
-/// `enum ring_buffer_type`.
-const PADDING: u32 = 29;
-const TIME_EXTEND: u32 = 30;
-const TIME_STAMP: u32 = 31;
 
 /// Offsets of a page's header, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +145,7 @@ impl Walk {
             };
             let delta = u64::from(delta);
             let body = self.position + 4;
-            if let 1..PADDING = kind {
+            if let 1..entry::PADDING = kind {
                 self.time = self.time.wrapping_add(delta);
                 return self.record(body, kind as usize * 4, page).map(Some);
             }
@@ -168,7 +158,7 @@ impl Walk {
                     let record = self.record(body + 4, padded, page)?;
                     return Ok(Some(record.start..record.start + len));
                 }
-                PADDING => {
+                entry::PADDING => {
                     if delta == 0 {
                         // The rest of the page is not used.
                         self.position = self.end;
@@ -178,12 +168,12 @@ impl Walk {
                     self.time = self.time.wrapping_add(delta);
                     self.record(body, word.ok_or(Broken)? as usize, page)?;
                 }
-                TIME_EXTEND => {
+                entry::TIME_EXTEND => {
                     let high_bits = u64::from(word.ok_or(Broken)?) << DELTA_BITS;
                     self.time = self.time.wrapping_add(high_bits + delta);
                     self.record(body, 4, page)?;
                 }
-                TIME_STAMP => {
+                entry::TIME_STAMP => {
                     let stamp = u64::from(word.ok_or(Broken)?) << DELTA_BITS | delta;
                     self.time = absolute(stamp, self.time);
                     self.record(body, 4, page)?;

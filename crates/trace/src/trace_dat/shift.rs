@@ -1,5 +1,6 @@
-//! A guest's times to its host's clock: the option TIME_SHIFT (trace-cmd.dat.v7(5)). trace-cmd writes
-//! it into the file of a guest that was recorded together with its host.
+//! The option TIME_SHIFT (trace-cmd.dat.v7(5)): a guest's times to its host's clock.
+//!
+//! trace-cmd writes it into the file of a guest that was recorded together with its host.
 //!
 //! trace-cmd measures the offset of the two clocks from time to time. Between two measurements the
 //! earlier offset applies or, where the file says so, the line between both. Before the first and

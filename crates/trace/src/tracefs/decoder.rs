@@ -88,8 +88,8 @@ impl Decoder {
     /// Decodes one record: pushes exactly one counted event ([`Kind::is_host_event`]), and before it the
     /// changed names of its tasks.
     ///
-    /// A record becomes [`Kind::Other`] and a note in `info` if its event is unknown, if it is too
-    /// short, or if its description lacks a needed field.
+    /// Three faults make it [`Kind::Other`] and a note: an unknown event, a short record, a description
+    /// without a needed field.
     pub fn decode(
         &mut self,
         record: &[u8],

@@ -1,4 +1,4 @@
-//! What trace.dat and perf.data share: tracefs `format` descriptions and the records they describe.
+//! Layer of trace.dat and perf.data: `format` descriptions of tracefs and the records they describe.
 //!
 //! [`Formats`] holds the descriptions that a file carries. [`Decoder`] compiles them once into plans
 //! (where each needed field lies) and then turns raw records into [`stealtime_events::Event`]s with a
@@ -11,6 +11,7 @@ mod load;
 mod plan;
 mod queue;
 mod tasks;
+mod tid_table;
 
 pub use decoder::{Decoder, PlanId, Stamp};
 pub use format::{EventFormat, Field, FormatError, Formats, Location};
@@ -18,6 +19,7 @@ pub use functions::Symbols;
 pub use load::Endian;
 pub use queue::{EventQueue, EventSink};
 pub(crate) use tasks::{Comm, comm_of};
+pub(crate) use tid_table::TidTable;
 
 #[cfg(test)]
 mod decoder_tests;

@@ -2,15 +2,11 @@
 
 use stealtime_events::{Kind, Tid};
 
+use super::tid_table::TidTable;
 use crate::NameTable;
 
 /// A task's name as the kernel keeps it (`TASK_COMM_LEN`), zeros behind its end.
 pub(crate) type Comm = [u8; 16];
-
-/// Tids of one leaf of the table.
-const LEAF: usize = 256;
-/// `PID_MAX_LIMIT` of 64-bit kernels: no tid is as large.
-const MAX_TIDS: usize = 1 << 22;
 
 #[derive(Clone, Copy, Default)]
 struct Known {
@@ -30,11 +26,10 @@ impl Known {
     }
 }
 
-/// Tid to name and process: a radix table of two levels, so that a look-up costs two loads. The largest
-/// possible tid bounds its memory: 80 MiB at worst, some hundred KiB in practice.
+/// Names and processes by tid: 80 MiB at worst, some hundred KiB in practice.
 #[derive(Default)]
 pub(super) struct Tasks {
-    leaves: Vec<Option<Box<[Known; LEAF]>>>,
+    known: TidTable<Known>,
 }
 
 impl Tasks {
@@ -48,7 +43,7 @@ impl Tasks {
         comm: Comm,
         names: &mut NameTable,
     ) -> Option<Kind> {
-        if let Some(known) = self.known(tid)
+        if let Some(known) = self.known.get(tid)
             && known.comm == comm
             && process.is_none_or(|process| process == known.process)
         {
@@ -66,7 +61,7 @@ impl Tasks {
         process: i32,
         names: &mut NameTable,
     ) -> Option<Kind> {
-        let known = self.known(tid).copied().unwrap_or_default();
+        let known = self.known.get(tid).copied().unwrap_or_default();
         if process <= 0 || known.process == process {
             return None;
         }
@@ -75,15 +70,9 @@ impl Tasks {
 
     #[cold]
     fn learn_process(&mut self, tid: i32, process: i32, names: &mut NameTable) -> Option<Kind> {
-        let known = self.place(tid)?;
+        let known = self.known.entry(tid)?;
         known.process = process;
         Some(known.told(tid, names))
-    }
-
-    #[inline]
-    fn known(&self, tid: i32) -> Option<&Known> {
-        let tid = usize::try_from(tid).ok()?;
-        self.leaves.get(tid / LEAF)?.as_ref()?.get(tid % LEAF)
     }
 
     #[cold]
@@ -97,34 +86,16 @@ impl Tasks {
         if comm == Comm::default() {
             return None;
         }
-        let known = self.place(tid)?;
+        let known = self.known.entry(tid)?;
         known.comm = comm;
         known.process = process.unwrap_or(known.process);
         Some(known.told(tid, names))
     }
 
-    /// The entry of a tid; `None` for a tid that no task has.
-    fn place(&mut self, tid: i32) -> Option<&mut Known> {
-        let index = usize::try_from(tid)
-            .ok()
-            .filter(|index| (1..MAX_TIDS).contains(index))?;
-        if self.leaves.len() <= index / LEAF {
-            self.leaves.resize_with(index / LEAF + 1, || None);
-        }
-        let leaf = self
-            .leaves
-            .get_mut(index / LEAF)?
-            .get_or_insert_with(|| Box::new([Known::default(); LEAF]));
-        leaf.get_mut(index % LEAF)
-    }
-
     /// Forgets a task that has ended: its tid may be given to another one.
     pub(super) fn ended(&mut self, tid: i32) {
-        // A tid without an entry has no process to forget: its task had no name in the recording.
-        if let Ok(index) = usize::try_from(tid)
-            && let Some(Some(leaf)) = self.leaves.get_mut(index / LEAF)
-            && let Some(known) = leaf.get_mut(index % LEAF)
-        {
+        // A tid without an entry has no process to forget.
+        if let Some(known) = self.known.get_mut(tid) {
             // The name stays: the task's last switch follows, and its name is no change.
             known.process = 0;
         }

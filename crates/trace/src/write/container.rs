@@ -1,41 +1,30 @@
 //! The file around the pages: versions 6 (one sequence) and 7 (sections), trace-cmd.dat.v6(5) and
 //! trace-cmd.dat.v7(5).
 
+use super::options::{Compression, Options, Version};
 use super::page::PAGE;
-use super::{Compression, Options, Version};
 use crate::ClockUnit;
+use crate::trace_dat::layout::{MAGIC, option};
 
-/// What a file says besides its events.
+/// The description of a file, without its events.
 pub(super) struct Meta {
     /// Event descriptions by system.
     pub(super) systems: Vec<(&'static str, Vec<String>)>,
     pub(super) kallsyms: String,
     pub(super) cmdlines: String,
-    /// Options but those that say where something is.
+    /// Options without those that are positions: id and content.
     pub(super) options: Vec<(u16, Vec<u8>)>,
     /// How many CPUs the host has.
     pub(super) cpus: u32,
-    /// CPUs with data, and the bytes of that in the file.
+    /// CPUs with data, and the length of the data in bytes.
     pub(super) data: Vec<(u16, u64)>,
 }
 
-/// Everything before the data of the first CPU, and where each CPU's data must start.
+/// The bytes before the data of the first CPU, and the position of each CPU's data.
 pub(super) struct Head {
     pub(super) bytes: Vec<u8>,
     pub(super) starts: Vec<u64>,
 }
-
-const DONE: u16 = 0;
-const BUFFER: u16 = 3;
-const TRACECLOCK: u16 = 4;
-const UNAME: u16 = 5;
-const CPUCOUNT: u16 = 8;
-const VERSION: u16 = 9;
-const GUEST: u16 = 13;
-const TSC2NSEC: u16 = 14;
-const FIRST_SECTION: u16 = 16;
-/// `saved_tgids` of tracefs, an option of gpuvis's trace-cmd.
-pub(super) const SAVED_TGIDS: u16 = 32;
 
 const HEADER_PAGE: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
     \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
@@ -88,44 +77,44 @@ impl Bytes {
     }
 }
 
-/// Options that follow from what the caller said.
+/// Options from those of the caller: id and content.
 pub(super) fn options(options: &Options) -> Vec<(u16, Vec<u8>)> {
     let text = |text: &str| Bytes::default().text(text).0;
-    let mut all = vec![(
-        VERSION,
+    let mut list = vec![(
+        option::VERSION,
         text(concat!("stealtime ", env!("CARGO_PKG_VERSION"))),
     )];
     let clock = &options.clock;
     if !clock.name.is_empty() {
-        all.push((TRACECLOCK, text(&format!("[{}]\n", clock.name))));
+        list.push((option::TRACECLOCK, text(&format!("[{}]\n", clock.name))));
     }
     if let Some(uname) = &options.uname {
-        all.push((UNAME, text(uname)));
+        list.push((option::UNAME, text(uname)));
     }
     if clock.name == "x86-tsc" && clock.unit == ClockUnit::Ns {
         // The times are converted already: multiplier 1, shift 0, offset 0.
-        let same = Bytes::default().u32(1).u32(0).u64(0);
-        all.push((TSC2NSEC, same.0));
+        let identity = Bytes::default().u32(1).u32(0).u64(0);
+        list.push((option::TSC2NSEC, identity.0));
     }
-    all
+    list
 }
 
-/// A guest's vCPUs and the host's threads that run them.
+/// The option for a guest: its vCPUs, each with its thread on the host.
 pub(super) fn guest(
     name: &str,
     vcpus: impl ExactSizeIterator<Item = (u32, i32)>,
 ) -> (u16, Vec<u8>) {
-    // Behind the name: the identifier of the guest's own recording, of which there is none.
+    // Behind the name stands the identifier of the guest's own recording; 0: there is none.
     let mut bytes = Bytes::default().text(name).u64(0).u32(vcpus.len() as u32);
     for (vcpu, tid) in vcpus {
         bytes = bytes.u32(vcpu).u32(tid.cast_unsigned());
     }
-    (GUEST, bytes.0)
+    (option::GUEST, bytes.0)
 }
 
 impl Meta {
     fn start(version: &str) -> Bytes {
-        let magic = Bytes::default().raw(crate::trace_dat::MAGIC).text(version);
+        let magic = Bytes::default().raw(MAGIC).text(version);
         // Little endian, with a long of 8 bytes.
         magic.raw(&[0, 8]).u32(PAGE as u32)
     }
@@ -150,14 +139,14 @@ impl Meta {
         Bytes::default().u32(text.len() as u32).raw(text.as_bytes())
     }
 
-    /// The start of each CPU's data behind `at`, each on a page of its own.
-    fn starts(&self, at: u64) -> Vec<u64> {
-        let mut at = at;
+    /// The position of each CPU's data behind `end`, each on a page of its own.
+    fn starts(&self, end: u64) -> Vec<u64> {
+        let mut position = end;
         let mut starts = Vec::new();
         for (_, len) in &self.data {
-            at = at.next_multiple_of(PAGE as u64);
-            starts.push(at);
-            at += len;
+            position = position.next_multiple_of(PAGE as u64);
+            starts.push(position);
+            position += len;
         }
         starts
     }
@@ -181,12 +170,12 @@ impl Meta {
         for (id, data) in &self.options {
             file = file.option(*id, data);
         }
-        file = file.u16(DONE).text("flyrecord");
+        file = file.u16(option::DONE).text("flyrecord");
         let starts = self.starts(file.0.len() as u64 + u64::from(self.cpus) * 16);
         let mut data = self.data.iter().zip(&starts).peekable();
         for cpu in 0..self.cpus {
-            let own = data.next_if(|((number, _), _)| u32::from(*number) == cpu);
-            let (start, len) = own.map_or((0, 0), |((_, len), start)| (*start, *len));
+            let entry = data.next_if(|((number, _), _)| u32::from(*number) == cpu);
+            let (start, len) = entry.map_or((0, 0), |((_, len), start)| (*start, *len));
             file = file.u64(start).u64(len);
         }
         let bytes = file.pad().0;
@@ -201,7 +190,7 @@ impl Meta {
         let mut file = Self::start("7").text(name).text(version);
         let place = file.0.len();
         file = file.u64(0);
-        let mut all = Vec::new();
+        let mut list = Vec::new();
         let empty = Bytes::default().u32(0);
         let printk = Bytes::default().u32(0);
         let cmdlines = Bytes::default().sized(&self.cmdlines);
@@ -214,35 +203,37 @@ impl Meta {
             printk,
             cmdlines,
         ];
-        for (id, part) in (FIRST_SECTION..).zip(parts) {
-            all.push((id, Bytes::default().u64(file.0.len() as u64).0));
+        for (id, part) in (option::HEADER_INFO..).zip(parts) {
+            list.push((id, Bytes::default().u64(file.0.len() as u64).0));
             file = section(file, id, &part.0);
         }
-        all.extend(self.options.iter().cloned());
-        all.push((CPUCOUNT, Bytes::default().u32(self.cpus).0));
-        let at = file.0.len();
+        list.extend(self.options.iter().cloned());
+        list.push((option::CPUCOUNT, Bytes::default().u32(self.cpus).0));
+        let position = file.0.len();
         if let Some(place) = file.0.get_mut(place..place + 8) {
-            place.copy_from_slice(&(at as u64).to_le_bytes());
+            place.copy_from_slice(&(position as u64).to_le_bytes());
         }
         // The positions that the last option holds depend on its own length.
         let last = |buffer: &[u8]| {
             let mut bytes = Bytes::default();
-            for (id, data) in &all {
+            for (id, data) in &list {
                 bytes = bytes.option(*id, data);
             }
-            bytes.option(BUFFER, buffer).option(DONE, &[0; 8])
+            bytes
+                .option(option::BUFFER, buffer)
+                .option(option::DONE, &[0; 8])
         };
         let clock = &options.clock.name;
-        let none = vec![0; self.data.len()];
-        let len = last(&self.buffer(0, clock, &none)).0.len();
-        let buffer = (at + 16 + len) as u64;
+        let unplaced = vec![0; self.data.len()];
+        let len = last(&self.buffer(0, clock, &unplaced)).0.len();
+        let buffer = (position + 16 + len) as u64;
         let starts = self.starts(buffer + 16);
         let content = last(&self.buffer(buffer, clock, &starts));
-        file = section(file, DONE, &content.0);
+        file = section(file, option::DONE, &content.0);
         let data = self.data.iter().zip(&starts).next_back();
         let end = data.map_or(buffer + 16, |((_, len), start)| start + len);
         file = file
-            .u16(BUFFER)
+            .u16(option::BUFFER)
             .u16(flags)
             .u32(0)
             .u64(end - (buffer + 16))

@@ -19,9 +19,9 @@ pub enum WriteError {
     Spool {
         /// The directory for temporary files.
         dir: PathBuf,
-        /// Bytes that were written by then.
+        /// Bytes written until the error.
         spooled: u64,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Pages cannot be compressed.
@@ -30,7 +30,7 @@ pub enum WriteError {
     /// Version 6 has no compression.
     #[error("trace.dat version 6 cannot be compressed: write version 7, or none")]
     Version6Compressed,
-    /// A clock's name that the file would not give back.
+    /// A clock's name that readers of the file could not find in it.
     #[error(
         "{0:?} is not the name of a trace clock: expected letters, digits, `-` and `_` as in \
          `mono` or `x86-tsc`"

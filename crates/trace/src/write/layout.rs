@@ -1,13 +1,13 @@
-//! Where a record has which field, and the `format` description that says so.
+//! Offsets of the fields of records, and the `format` descriptions with them.
 
 use std::fmt::Write;
 
 use super::reason::{REASON, reason};
 use crate::tracepoint::{Integer, MAX_FIELDS, Tracepoint};
 
-/// Bytes that a record has at the most.
+/// Bytes of the longest record.
 pub(super) const MAX_RECORD: usize = 64;
-/// Bytes of the fields that all records have: `struct trace_entry`.
+/// Bytes of the fields common to all records: `struct trace_entry`.
 pub(super) const COMMON: usize = 8;
 /// `TASK_COMM_LEN`.
 pub(super) const COMM: u8 = 16;
@@ -38,7 +38,7 @@ struct Declared<'a> {
 
 /// The fields in the order of declaration, laid out as a C compiler does.
 fn declared(point: &Tracepoint) -> Vec<Declared<'static>> {
-    let mut at = COMMON as u8;
+    let mut end = COMMON as u8;
     let mut fields = Vec::new();
     for field in point.fields {
         let declaration = field.declaration;
@@ -46,8 +46,8 @@ fn declared(point: &Tracepoint) -> Vec<Declared<'static>> {
             Some(Integer { size, signed }) => (size, size, signed),
             None => (COMM, 1, false),
         };
-        let offset = at.next_multiple_of(align);
-        at = offset + size;
+        let offset = end.next_multiple_of(align);
+        end = offset + size;
         fields.push(Declared {
             declaration,
             place: Place { offset, size },
@@ -59,13 +59,13 @@ fn declared(point: &Tracepoint) -> Vec<Declared<'static>> {
 
 impl Layout {
     /// The layout of a tracepoint's records.
-    pub(super) fn of(point: &Tracepoint) -> Self {
+    pub(super) fn new(point: &Tracepoint) -> Self {
         let mut layout = Self {
             len: COMMON as u8,
             ..Self::default()
         };
-        for (to, field) in layout.fields.iter_mut().zip(declared(point)) {
-            *to = field.place;
+        for (place, field) in layout.fields.iter_mut().zip(declared(point)) {
+            *place = field.place;
             layout.count += 1;
             layout.len = (field.place.offset + field.place.size).next_multiple_of(4);
         }
@@ -73,7 +73,7 @@ impl Layout {
     }
 }
 
-/// The `format` description of a tracepoint whose records have this ID.
+/// The `format` description of a tracepoint; `id` is that of its records.
 pub(super) fn description(point: &Tracepoint, id: u16) -> String {
     let mut text = head(point.name, id);
     for field in declared(point) {
@@ -137,7 +137,7 @@ mod tests {
                 let comm = name == "char" && variable.ends_with("[16]");
                 assert!(field.integer().is_some() != comm, "{}", field.declaration);
             }
-            let layout = Layout::of(&point);
+            let layout = Layout::new(&point);
             assert!(usize::from(layout.len) <= MAX_RECORD, "{}", point.name);
             assert_eq!(usize::from(layout.count), fields.len());
         }
@@ -149,7 +149,7 @@ mod tests {
             let text = description(&point, 300 + index as u16);
             let read = format::parse(point.system, text.as_bytes()).expect("a good description");
             assert_eq!((&*read.name, read.id), (point.name, 300 + index as u16));
-            let layout = Layout::of(&point);
+            let layout = Layout::new(&point);
             let read = read.fields.iter().skip(4);
             let places = read.map(|field| (field.offset as u8, field.size as u8));
             let count = usize::from(layout.count);

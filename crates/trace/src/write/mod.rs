@@ -1,9 +1,8 @@
 //! Events to trace-cmd's `trace.dat`, versions 6 and 7.
 //!
-//! What is written reads like a recording of a real host: [`crate::open`], `trace-cmd report` and
-//! KernelShark find descriptions of every tracepoint, pages of the ring buffer, symbols, and names of
-//! tasks. Memory does not grow with the number of events: pages wait in a temporary file until the
-//! last event is known.
+//! A file reads like a recording of a real host. [`crate::open`], `trace-cmd report` and KernelShark
+//! find descriptions of every tracepoint, pages of the ring buffer, symbols, and names of tasks.
+//! Memory does not grow with the number of events: pages wait in a temporary file until the last one.
 //!
 //! ```
 //! use stealtime_events::{Context, CpuId, Event, Kind, Tid, VcpuId};
@@ -34,6 +33,7 @@
 mod container;
 mod error;
 mod layout;
+mod options;
 mod page;
 mod reason;
 mod spool;
@@ -45,77 +45,39 @@ use std::io::Write;
 
 use stealtime_events::{CpuId, Event, Kind, Names};
 
+use crate::trace_dat::layout::option;
 use crate::tracepoint::{self, Tracepoint, Values};
 use crate::{Clock, SourceInfo};
 use container::Meta;
 pub use error::WriteError;
 use layout::{COMM, COMMON, Layout, MAX_RECORD};
+pub use options::{Compression, Options, Version};
 use page::{PAGE, Pages};
 use spool::{Extent, Spool};
 use symbols::Symbols;
 use tasks::Tasks;
 use undecoded::Undecoded;
 
-/// ID of the first tracepoint. Those of a kernel's own trace entries are below.
+/// ID of the first tracepoint. Trace entries of the kernel itself (`enum trace_type`) have smaller ones.
 const FIRST_ID: u16 = 300;
-/// Most pages that are spooled at once: one compressed chunk, which readers unpack as a whole.
+/// Pages that are spooled at once, at most: one compressed chunk, which readers unpack as a whole.
 const RUN: usize = 16;
-/// Pages that the CPUs hold in memory together, in bytes, as long as one each is less.
+/// Bytes of the pages that the CPUs hold in memory together. Each holds one page in any case.
 const HELD: usize = 32 << 20;
 
-/// Version of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Version {
-    /// Read by every trace-cmd and KernelShark.
-    #[default]
-    V6,
-    /// Read by trace-cmd 3.0 and KernelShark 2.2, and later ones.
-    V7,
-}
-
-/// Compression of the trace data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Compression {
-    /// None.
-    #[default]
-    None,
-    /// zstd, in version 7 only; a reader without zstd cannot read it.
-    Zstd,
-}
-
-/// What a recording is made with.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Version of the file.
-    pub version: Version,
-    /// Compression of the trace data.
-    pub compression: Compression,
-    /// The clock of the events' times, [`crate::SourceInfo::clock`] of a recording that is re-written.
-    /// An empty name: it is not known.
-    pub clock: Clock,
-    /// How many CPUs the host has, if that is known; CPUs with events are there in any case.
-    pub cpus: u32,
-    /// `uname` of the host.
-    pub uname: Option<String>,
-    /// Tracepoints that are switched on: those that never happen are described all the same, and so
-    /// known to have been recorded.
-    pub recorded: Vec<String>,
-}
-
-/// What was written.
+/// Numbers of a written file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Events of the host ([`Kind::is_host_event`]).
     pub events: u64,
     /// Of these, events that are known by name only.
     pub named_only: u64,
-    /// Of the others, those of which it is not known whether they happened in an interrupt. The file says
-    /// that they did not: its flags cannot be unknown.
+    /// Of the others, those with an unknown context. The file has them outside of interrupts, because its
+    /// flags cannot be unknown.
     pub unknown_contexts: u64,
     /// Losses ([`Kind::Lost`]) that were noted.
     pub losses: u64,
-    /// Events whose time was before that of the one before them on the same CPU. They were written
-    /// all the same.
+    /// Events with a time before that of the previous one on the same CPU. They are written with it.
     pub out_of_order: u64,
     /// Bytes of the file.
     pub bytes: u64,
@@ -123,21 +85,21 @@ pub struct Stats {
 
 /// A trace.dat being written.
 ///
-/// The file is there once [`Self::finish`] has returned; nothing is written before.
+/// [`Self::finish`] writes the file; no byte of it is written before.
 pub struct TraceDatWriter<W> {
-    out: W,
+    output: W,
     options: Options,
     points: Vec<Tracepoint>,
     layouts: Vec<Layout>,
-    /// Which of `points` were written.
+    /// By number of `points`: whether it has events.
     used: Vec<bool>,
     undecoded: Undecoded,
     symbols: Symbols,
     tasks: Tasks,
     cpus: Vec<Option<Box<Cpu>>>,
-    /// How many of `cpus` there are.
-    seen: usize,
-    /// How many whole pages of a CPU are spooled at once.
+    /// Number of CPUs with events.
+    active: usize,
+    /// Whole pages of a CPU that are spooled at once.
     run: usize,
     spool: Spool,
     stats: Stats,
@@ -156,7 +118,7 @@ impl<W: Write> TraceDatWriter<W> {
     ///
     /// # Errors
     /// Options that contradict each other; zstd cannot be set up.
-    pub fn new(out: W, options: Options) -> Result<Self, WriteError> {
+    pub fn new(output: W, options: Options) -> Result<Self, WriteError> {
         if options.version == Version::V6 && options.compression != Compression::None {
             return Err(WriteError::Version6Compressed);
         }
@@ -165,15 +127,15 @@ impl<W: Write> TraceDatWriter<W> {
         let points: Vec<Tracepoint> = written.collect();
         let undecoded = Undecoded::new(FIRST_ID + points.len() as u16);
         Ok(Self {
-            out,
-            layouts: points.iter().map(Layout::of).collect(),
+            output,
+            layouts: points.iter().map(Layout::new).collect(),
             used: vec![false; points.len()],
             points,
             undecoded,
             symbols: Symbols::default(),
             tasks: Tasks::default(),
             cpus: Vec::new(),
-            seen: 0,
+            active: 0,
             run: RUN,
             spool: Spool::new(options.compression)?,
             stats: Stats::default(),
@@ -181,13 +143,12 @@ impl<W: Write> TraceDatWriter<W> {
         })
     }
 
-    /// Adds an event; `names` is the table that its names are in. Events come in the order of time;
-    /// those of one CPU are read back in the order in which they came here whatever their times.
+    /// Adds an event; `names` is the table of its names. Events come in the order of time. Those of one
+    /// CPU are read back in the order of the calls, whatever their times.
     ///
-    /// Names of tasks ([`Kind::Task`]) are carried by the events of the scheduler that follow and by
-    /// the list of saved command lines, losses ([`Kind::Lost`]) by the page that follows. A field that
-    /// the kernel's tracepoint has not is left out: `intr_vector` on SVM, `vcpu` and `info1` on arm64
-    /// and RISC-V.
+    /// Names of tasks ([`Kind::Task`]) go into the next events of the scheduler and the list of saved
+    /// command lines; losses ([`Kind::Lost`]) into the next page. A field that the kernel's tracepoint
+    /// lacks is left out: `intr_vector` on SVM, `vcpu` and `info1` on arm64 and RISC-V.
     ///
     /// # Errors
     /// The temporary file cannot be written, or there are too many events known by name only.
@@ -201,14 +162,14 @@ impl<W: Write> TraceDatWriter<W> {
         Ok(())
     }
 
-    /// Events of this CPU were lost before the next one: so many, or 0 where that is not known.
+    /// Counts events of a CPU that were lost before its next one; 0: their number is not known.
     pub fn lost(&mut self, cpu: CpuId, count: u64) {
         self.stats.losses += 1;
         self.cpu(cpu).pages.lose(count);
     }
 
-    /// Takes what is known of a recording that is re-written: its clock, CPUs, `uname` and tracepoints
-    /// in place of those of the [`Options`]. Some of it is known only once all was read.
+    /// Takes over the clock, CPUs, `uname` and tracepoints of a recording that is re-written, in place of
+    /// those of the [`Options`]. Some are known only once all of it is read.
     pub fn describe(&mut self, info: &SourceInfo) {
         let options = &mut self.options;
         options.clock.clone_from(&info.clock);
@@ -217,7 +178,7 @@ impl<W: Write> TraceDatWriter<W> {
         options.recorded.clone_from(&info.recorded);
     }
 
-    /// What was written so far; no bytes before [`Self::finish`].
+    /// Numbers so far; 0 bytes before [`Self::finish`].
     pub const fn stats(&self) -> Stats {
         self.stats
     }
@@ -241,28 +202,30 @@ impl<W: Write> TraceDatWriter<W> {
         };
         let [low, high] = id.to_le_bytes();
         let [a, b, c, d] = event.tid.0.to_le_bytes();
+        // `struct trace_entry`: type, flags, preempt_count, pid.
         let common = [low, high, event.context.bits(), 0, a, b, c, d];
-        if let Some(to) = record.first_chunk_mut() {
-            *to = common;
+        if let Some(header) = record.first_chunk_mut() {
+            *header = common;
         }
         self.stats.events += 1;
         let time = event.time_ns;
         let cpu = self.cpu(event.cpu);
-        let back = time < cpu.last_ns;
+        let is_late = time < cpu.last_ns;
         cpu.last_ns = time;
         cpu.pages.push(time, record.get(..len).unwrap_or(&record));
-        self.stats.out_of_order += u64::from(back);
+        self.stats.out_of_order += u64::from(is_late);
         self.spool(event.cpu)
     }
 
-    /// Puts the fields at their places; gives the record's length.
+    /// Writes the fields at their offsets; returns the record's length.
     #[inline]
     fn fill(&mut self, record: &mut [u8; MAX_RECORD], values: &Values, cpu: CpuId) -> usize {
-        let at = usize::from(values.point.number());
-        if let Some(used) = self.used.get_mut(at) {
+        let number = usize::from(values.point.number());
+        if let Some(used) = self.used.get_mut(number) {
             *used = true;
         }
-        let Some(layout) = self.layouts.get(at) else {
+        let Some(layout) = self.layouts.get(number) else {
+            debug_assert!(false, "no layout for {number}");
             return COMMON;
         };
         let count = usize::from(layout.count);
@@ -271,29 +234,29 @@ impl<W: Write> TraceDatWriter<W> {
             let bytes = value.to_le_bytes();
             if place.size == COMM {
                 let comm = self.tasks.comm(value as i32, cpu.0);
-                if let Some(to) = record.get_mut(offset..offset + comm.len()) {
-                    to.copy_from_slice(&comm);
+                if let Some(target) = record.get_mut(offset..offset + comm.len()) {
+                    target.copy_from_slice(&comm);
                 }
-            } else if let Some(to) = record.get_mut(offset..offset + usize::from(place.size))
-                && let Some(from) = bytes.get(..to.len())
+            } else if let Some(target) = record.get_mut(offset..offset + usize::from(place.size))
+                && let Some(source) = bytes.get(..target.len())
             {
-                to.copy_from_slice(from);
+                target.copy_from_slice(source);
             }
         }
         usize::from(layout.len)
     }
 
     fn cpu(&mut self, cpu: CpuId) -> &mut Cpu {
-        let at = usize::from(cpu.0);
-        if self.cpus.len() <= at {
-            self.cpus.resize_with(at + 1, || None);
+        let number = usize::from(cpu.0);
+        if self.cpus.len() <= number {
+            self.cpus.resize_with(number + 1, || None);
         }
-        if self.cpus.get(at).is_some_and(Option::is_none) {
-            self.seen += 1;
-            self.run = (HELD / PAGE / self.seen).clamp(1, RUN);
+        if self.cpus.get(number).is_some_and(Option::is_none) {
+            self.active += 1;
+            self.run = (HELD / PAGE / self.active).clamp(1, RUN);
         }
         // The entry is there: the table has just been made large enough.
-        self.cpus[at].get_or_insert_default()
+        self.cpus[number].get_or_insert_default()
     }
 
     /// Spools the whole pages of a CPU if they are enough.
@@ -319,30 +282,32 @@ impl<W: Write> TraceDatWriter<W> {
         }
         let meta = self.meta();
         let head = meta.head(&self.options);
-        let mut out = Counted {
-            out: &mut self.out,
+        let mut output = Counted {
+            output: &mut self.output,
             bytes: 0,
         };
-        out.write_all(&head.bytes).map_err(WriteError::Io)?;
+        output.write_all(&head.bytes).map_err(WriteError::Io)?;
         let cpus = self.cpus.iter().flatten();
         for (cpu, start) in cpus.zip(head.starts) {
-            let gap = start.saturating_sub(out.bytes) as usize;
+            let gap = start.saturating_sub(output.bytes) as usize;
             let zeros = [0; PAGE];
-            out.write_all(zeros.get(..gap).unwrap_or(&zeros))
+            output
+                .write_all(zeros.get(..gap).unwrap_or(&zeros))
                 .map_err(WriteError::Io)?;
             if self.options.compression != Compression::None {
                 let chunks = cpu.extents.len() as u32;
-                out.write_all(&chunks.to_le_bytes())
+                output
+                    .write_all(&chunks.to_le_bytes())
                     .map_err(WriteError::Io)?;
             }
-            self.spool.copy(&cpu.extents, &mut out)?;
+            self.spool.copy(&cpu.extents, &mut output)?;
         }
-        self.stats.bytes = out.bytes;
-        self.out.flush().map_err(WriteError::Io)?;
+        self.stats.bytes = output.bytes;
+        self.output.flush().map_err(WriteError::Io)?;
         Ok(self.stats)
     }
 
-    /// Everything but the events.
+    /// The description of the file.
     fn meta(&self) -> Meta {
         let mut options = container::options(&self.options);
         for (name, vcpus) in self.tasks.guests() {
@@ -351,7 +316,7 @@ impl<W: Write> TraceDatWriter<W> {
         }
         let tgids = self.tasks.tgids();
         if !tgids.is_empty() {
-            options.push((container::SAVED_TGIDS, tgids.into_bytes()));
+            options.push((option::SAVED_TGIDS, tgids.into_bytes()));
         }
         let chunked = self.options.compression != Compression::None;
         let cpus = (0..=u16::MAX).zip(&self.cpus);
@@ -372,11 +337,11 @@ impl<W: Write> TraceDatWriter<W> {
         }
     }
 
-    /// Descriptions of what was written or switched on; of all where that would be none.
+    /// Descriptions of the tracepoints with events or switched on; of all where there is none.
     fn systems(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut systems: Vec<(&'static str, Vec<String>)> = Vec::new();
         let recorded = &self.options.recorded;
-        let all = self.stats.events == 0 && recorded.is_empty();
+        let describe_all = self.stats.events == 0 && recorded.is_empty();
         let points = (FIRST_ID..).zip(self.points.iter().zip(&self.used));
         for (id, (point, used)) in points {
             // Of `kvm_exit` the first description is that of x86.
@@ -384,8 +349,8 @@ impl<W: Write> TraceDatWriter<W> {
                 let name = format!("name: {}\n", point.name);
                 events.iter().any(|event| event.starts_with(&name))
             });
-            let on = recorded.iter().any(|name| name == point.name);
-            if !*used && !(first && (all || on)) {
+            let is_recorded = recorded.iter().any(|name| name == point.name);
+            if !*used && !(first && (describe_all || is_recorded)) {
                 continue;
             }
             let text = layout::description(point, id);
@@ -395,8 +360,8 @@ impl<W: Write> TraceDatWriter<W> {
             }
         }
         let known = |name: &str| self.points.iter().any(|point| point.name == name);
-        let on = recorded.iter().filter(|name| !known(name));
-        let named = self.undecoded.descriptions(on);
+        let unknown = recorded.iter().filter(|name| !known(name));
+        let named = self.undecoded.descriptions(unknown);
         if !named.is_empty() {
             systems.push((undecoded::SYSTEM, named));
         }
@@ -404,7 +369,7 @@ impl<W: Write> TraceDatWriter<W> {
     }
 }
 
-/// Whether a file gives a clock's name back.
+/// Checks that a clock's name survives a file: `trace_clock` has it in brackets, among others.
 fn check(clock: &Clock) -> Result<(), WriteError> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     match clock.name.bytes().all(is_part) {
@@ -425,19 +390,19 @@ fn keep(cpu: &mut Cpu, spool: &mut Spool) -> Result<(), WriteError> {
 
 /// Counts what is written.
 struct Counted<W> {
-    out: W,
+    output: W,
     bytes: u64,
 }
 
 impl<W: Write> Write for Counted<W> {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
-        let count = self.out.write(buffer)?;
+        let count = self.output.write(buffer)?;
         self.bytes += count as u64;
         Ok(count)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
+        self.output.flush()
     }
 }
 

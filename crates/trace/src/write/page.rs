@@ -1,26 +1,19 @@
 //! Pages of the ring buffer as they fill: one CPU's events with their time deltas
 //! (kernel/trace/ring_buffer.c).
 
+use crate::trace_dat::layout::{DELTA_BITS, MISSED_EVENTS, MISSED_STORED, entry};
+
 /// Page (sub-buffer) size in bytes.
 pub(super) const PAGE: usize = 4096;
 /// Bytes before a page's events: its time and its commit.
 const HEAD: usize = 16;
-/// Bits of a time delta in an event's header, `TS_SHIFT`.
-const DELTA_BITS: u32 = 27;
-/// `RB_MISSED_EVENTS`: events before this page were lost.
-const MISSED_EVENTS: u64 = 1 << 31;
-/// `RB_MISSED_STORED`: their number stands behind the page's data.
-const MISSED_STORED: u64 = 1 << 30;
-/// `RINGBUF_TYPE_TIME_EXTEND` and `RINGBUF_TYPE_TIME_STAMP`.
-const TIME_EXTEND: u32 = 30;
-const TIME_STAMP: u32 = 31;
 /// A time that an extend (59 bits) or an absolute stamp cannot hold.
 const TOO_LONG: u64 = 1 << 59;
 
 /// One CPU's pages that are not yet spooled, the last one open.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    /// Whole pages; of the open one, what is there so far.
+    /// Whole pages, and the open one so far.
     bytes: Vec<u8>,
     /// Where the open page starts.
     open: Option<Open>,
@@ -39,17 +32,17 @@ struct Open {
 }
 
 impl Pages {
-    /// Events were lost before the next one: so many, or 0 where the number is not known.
+    /// Counts events that were lost before the next one; 0: their number is not known.
     pub(super) fn lose(&mut self, count: u64) {
         self.lost = Some(match self.lost {
             None => count,
-            Some(before) if before == 0 || count == 0 => 0,
-            Some(before) => before.saturating_add(count),
+            Some(sum) if sum == 0 || count == 0 => 0,
+            Some(sum) => sum.saturating_add(count),
         });
     }
 
-    /// Adds a record (of a multiple of 4 bytes, at most 112). A time before that of the record
-    /// before it is kept.
+    /// Adds a record of a multiple of 4 bytes, at most 112 (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX` words). A time
+    /// before that of the previous record is kept.
     #[inline]
     pub(super) fn push(&mut self, time: u64, record: &[u8]) {
         if let Some(open) = self.open
@@ -78,14 +71,14 @@ impl Pages {
         self.time = time;
     }
 
-    /// Brings the page's time to `time`; `false` where that takes a new page.
+    /// Moves the page's time to `time`; `false` where that takes a new page.
     #[cold]
     fn jump(&mut self, time: u64) -> bool {
         let (kind, value) = match time.checked_sub(self.time) {
-            Some(delta) => (TIME_EXTEND, delta),
-            // Readers take the upper bits of an absolute stamp from the time before it.
+            Some(delta) => (entry::TIME_EXTEND, delta),
+            // Readers take the upper bits of an absolute stamp from the previous time (`rb_fix_abs_ts`).
             None if self.time >= TOO_LONG => return false,
-            None => (TIME_STAMP, time),
+            None => (entry::TIME_STAMP, time),
         };
         if value >= TOO_LONG {
             return false;
@@ -98,7 +91,7 @@ impl Pages {
         true
     }
 
-    /// Opens a page whose first event is at `time`.
+    /// Opens a page with its first event at `time`.
     fn begin(&mut self, time: u64) {
         self.close();
         let (flags, lost) = match self.lost.take() {
@@ -118,17 +111,22 @@ impl Pages {
 
     /// Ends the open page: its commit, the number of lost events, zeros to its end.
     fn close(&mut self) {
-        let Some(Open { start, flags, lost }) = self.open.take() else {
-            return;
-        };
+        // No page is open before the first event.
+        if let Some(open) = self.open.take() {
+            self.pad(open);
+        }
+    }
+
+    fn pad(&mut self, open: Open) {
+        let Open { start, flags, lost } = open;
         let used = self.bytes.len() - start - HEAD;
         if lost > 0 {
             self.bytes.extend_from_slice(&lost.to_le_bytes());
         }
         self.bytes.resize(start + PAGE, 0);
         let commit = used as u64 | flags;
-        if let Some(to) = self.bytes.get_mut(start + 8..start + HEAD) {
-            to.copy_from_slice(&commit.to_le_bytes());
+        if let Some(target) = self.bytes.get_mut(start + 8..start + HEAD) {
+            target.copy_from_slice(&commit.to_le_bytes());
         }
     }
 
@@ -145,7 +143,7 @@ impl Pages {
         self.bytes.get(..end).unwrap_or_default()
     }
 
-    /// Drops the pages that [`Self::whole`] gave.
+    /// Drops the pages of [`Self::whole`].
     pub(super) fn forget(&mut self) {
         let end = self.open.map_or(self.bytes.len(), |open| open.start);
         self.bytes.drain(..end);

@@ -2,7 +2,7 @@
 
 use stealtime_events::{ExitReason, Isa};
 
-/// Where the table has the reason's name: made of the tables of [`ExitReason`].
+/// Stands for the reason's name in the table. Its text comes from the tables of [`ExitReason`].
 pub(super) const REASON: &str = "@REASON@";
 
 /// The argument that prints the reason's name.

@@ -1,18 +1,20 @@
-//! Where pages wait until the last event is known: a file has each CPU's pages in one piece.
+//! Temporary storage of pages until the last event: a file has each CPU's pages in one piece.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::{Compression, WriteError};
+use super::error::WriteError;
+use super::options::Compression;
 
-/// Pages of one CPU that were spooled together.
+/// Pages of one CPU that are spooled together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
-    at: u64,
+    /// Position in the temporary file, and length, in bytes.
+    position: u64,
     len: u64,
 }
 
-/// An anonymous temporary file; it is made when the first pages come.
+/// An anonymous temporary file, made for the first pages.
 #[derive(Default)]
 pub(super) struct Spool {
     file: Option<File>,
@@ -51,8 +53,8 @@ impl Spool {
                     .reserve(zstd::zstd_safe::compress_bound(pages.len()));
                 let chunk = packer.compress(pages).map_err(WriteError::Compress)?;
                 let sizes = [chunk.len() as u32, pages.len() as u32];
-                for (to, size) in self.packed.chunks_exact_mut(4).zip(sizes) {
-                    to.copy_from_slice(&size.to_le_bytes());
+                for (target, size) in self.packed.chunks_exact_mut(4).zip(sizes) {
+                    target.copy_from_slice(&size.to_le_bytes());
                 }
                 self.packed.extend_from_slice(&chunk);
                 &self.packed
@@ -60,33 +62,33 @@ impl Spool {
         };
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(tempfile::tempfile().map_err(|source| failed(source, 0))?),
+            absent => absent.insert(tempfile::tempfile().map_err(|source| failed(source, 0))?),
         };
         file.write_all(bytes)
             .map_err(|source| failed(source, self.len))?;
         let extent = Extent {
-            at: self.len,
+            position: self.len,
             len: bytes.len() as u64,
         };
         self.len += extent.len;
         Ok(extent)
     }
 
-    /// Copies what was kept to `out`.
+    /// Copies kept pages to the output.
     pub(super) fn copy(
         &mut self,
         extents: &[Extent],
-        out: &mut impl Write,
+        output: &mut impl Write,
     ) -> Result<(), WriteError> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
         for extent in extents {
             self.packed.resize(extent.len as usize, 0);
-            file.seek(SeekFrom::Start(extent.at))
+            file.seek(SeekFrom::Start(extent.position))
                 .and_then(|_| file.read_exact(&mut self.packed))
                 .map_err(|source| failed(source, self.len))?;
-            out.write_all(&self.packed).map_err(WriteError::Io)?;
+            output.write_all(&self.packed).map_err(WriteError::Io)?;
         }
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use stealtime_events::{NameId, Names};
 
-/// Address of the first function. No processor has such addresses (bits 63:47 are not all alike), so
-/// none is that of a function whose name is not known.
+/// Address of the first function. It is not canonical (bits 63:47 differ), so that no real function has
+/// it.
 const FIRST: u64 = 0x8000_0000_0000_0000;
 /// Bytes between functions, as compilers align them.
 const STEP: u64 = 16;
@@ -17,7 +17,7 @@ pub(super) struct Symbols {
     /// Lines of the list, in the order of the addresses.
     text: String,
     count: u64,
-    /// The last one asked for.
+    /// The last look-up.
     last: (NameId, u64),
 }
 
@@ -67,12 +67,12 @@ impl Symbols {
     }
 }
 
-/// The address that a name is, if it is exactly what a reader makes of that address.
+/// The address that a name consists of, if a reader names that address so.
 fn plain(name: &str) -> Option<u64> {
     let address = u64::from_str_radix(name.strip_prefix("0x")?, 16).ok()?;
-    let same = format!("0x{address:x}") == name;
+    let canonical = format!("0x{address:x}") == name;
     // Addresses that are given out here, and the one that stands for none, need a name.
-    (same && address != 0 && address >> 48 != FIRST >> 48).then_some(address)
+    (canonical && address != 0 && address >> 48 != FIRST >> 48).then_some(address)
 }
 
 #[cfg(test)]

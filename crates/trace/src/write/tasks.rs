@@ -4,83 +4,73 @@ use std::fmt::Write;
 
 use stealtime_events::{NameId, Names, Tid, VcpuId};
 
-use crate::tracefs::{Comm, comm_of};
+use crate::tracefs::{Comm, TidTable, comm_of};
 
-/// Tids of one leaf of the table.
-const LEAF: usize = 256;
-/// `PID_MAX_LIMIT` of 64-bit kernels: no tid is as large.
-const MAX_TIDS: usize = 1 << 22;
-
-/// What was said of a task.
+/// Name and process of a task.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     comm: Comm,
+    /// The first name, zeros as long as there is none.
     first: Comm,
     process: i32,
-    /// Something was said at all.
-    told: bool,
-    /// An event has carried the current name.
+    /// Whether the tid is in [`Tasks::order`].
+    listed: bool,
+    /// Whether an event carries the current name.
     carried: bool,
 }
 
-/// What was said of the tasks so far: memory is bounded by the largest possible tid.
+impl Known {
+    /// Sets process and name, where these are known.
+    fn set(&mut self, process: Tid, name: &str) {
+        if process.0 > 0 {
+            self.process = process.0;
+        }
+        let comm = comm_of(name.as_bytes());
+        if comm == Comm::default() || comm == self.comm {
+            return;
+        }
+        if self.first == Comm::default() {
+            self.first = comm;
+        }
+        self.comm = comm;
+        self.carried = false;
+    }
+}
+
+/// Names, processes and vCPUs of the tasks so far.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    leaves: Vec<Option<Box<[Known; LEAF]>>>,
-    /// Tids in the order in which they were told of first.
+    known: TidTable<Known>,
+    /// Tids in the order of their first names.
     order: Vec<i32>,
-    /// vCPUs with their threads by VM, in the order in which they were told.
+    /// vCPUs with their threads by VM, in the order of the events.
     guests: Vec<(String, Vec<(VcpuId, Tid)>)>,
 }
 
 impl Tasks {
-    /// A task has this name and process (0: not known) from here on.
+    /// Sets the name and process (0: not known) of a task, from the next event on.
     pub(super) fn named(&mut self, tid: Tid, process: Tid, name: &str) {
-        let Some(at) = usize::try_from(tid.0)
-            .ok()
-            .filter(|at| (1..MAX_TIDS).contains(at))
-        else {
-            return;
-        };
-        if self.leaves.len() <= at / LEAF {
-            self.leaves.resize_with(at / LEAF + 1, || None);
+        // A trace.dat has no names for idle tasks and none for tids that no kernel gives.
+        if let Some(known) = self.known.entry(tid.0) {
+            if !known.listed {
+                known.listed = true;
+                self.order.push(tid.0);
+            }
+            known.set(process, name);
         }
-        let Some(leaf) = self.leaves.get_mut(at / LEAF) else {
-            return;
-        };
-        let leaf = leaf.get_or_insert_with(|| Box::new([Known::default(); LEAF]));
-        let Some(known) = leaf.get_mut(at % LEAF) else {
-            return;
-        };
-        if !known.told {
-            known.told = true;
-            self.order.push(tid.0);
-        }
-        if process.0 > 0 {
-            known.process = process.0;
-        }
-        let comm = comm_of(name.as_bytes());
-        if comm == Comm::default() || comm == known.comm {
-            return;
-        }
-        if known.first == Comm::default() {
-            known.first = comm;
-        }
-        known.comm = comm;
-        known.carried = false;
     }
 
-    /// A thread runs a vCPU of this VM.
+    /// Adds a thread that runs a vCPU of this VM.
     pub(super) fn vcpu(&mut self, tid: Tid, vm: NameId, vcpu: VcpuId, names: &dyn Names) {
         let vm = names.name(vm).split('\0').next().unwrap_or_default();
-        let at = match self.guests.iter().position(|(name, _)| name == vm) {
-            Some(at) => at,
+        let index = match self.guests.iter().position(|(name, _)| name == vm) {
+            Some(index) => index,
             None => {
                 self.guests.push((vm.to_owned(), Vec::new()));
                 self.guests.len() - 1
             }
         };
-        if let Some((_, vcpus)) = self.guests.get_mut(at)
+        if let Some((_, vcpus)) = self.guests.get_mut(index)
             && !vcpus.contains(&(vcpu, tid))
         {
             vcpus.push((vcpu, tid));
@@ -93,11 +83,7 @@ impl Tasks {
         if tid == 0 {
             return idle(cpu);
         }
-        let known = usize::try_from(tid).ok().and_then(|at| {
-            let leaf = self.leaves.get_mut(at / LEAF)?.as_mut()?;
-            leaf.get_mut(at % LEAF)
-        });
-        match known {
+        match self.known.get_mut(tid) {
             Some(known) => {
                 known.carried = true;
                 known.comm
@@ -107,15 +93,12 @@ impl Tasks {
     }
 
     fn known(&self) -> impl Iterator<Item = (i32, &Known)> {
-        self.order.iter().filter_map(|tid| {
-            let at = usize::try_from(*tid).ok()?;
-            let leaf = self.leaves.get(at / LEAF)?.as_ref()?;
-            Some((*tid, leaf.get(at % LEAF)?))
-        })
+        let order = self.order.iter();
+        order.filter_map(|tid| Some((*tid, self.known.get(*tid)?)))
     }
 
-    /// `saved_cmdlines`: lines `TID NAME`. A reader takes these for what tasks are called at the
-    /// beginning, so a name that events tell later is not here unless none of them did.
+    /// `saved_cmdlines`: lines `TID NAME`. For a reader these are the names at the beginning. So a later
+    /// name is listed only if no event carries it.
     pub(super) fn cmdlines(&self) -> String {
         let mut text = String::new();
         for (tid, known) in self.known() {
@@ -167,8 +150,8 @@ fn idle(cpu: u16) -> Comm {
         }
     }
     let number = digits.iter().take(count).rev();
-    for (to, digit) in comm.iter_mut().skip(8).zip(number) {
-        *to = *digit;
+    for (letter, digit) in comm.iter_mut().skip(8).zip(number) {
+        *letter = *digit;
     }
     comm
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use stealtime_events::{Kind, NameId, Names};
 
-use super::{WriteError, layout};
+use super::error::WriteError;
+use super::layout;
 
-/// The system that they are described under: not that of the tracepoint, whose fields a reader would
-/// look for.
+/// The system of their descriptions. Not the tracepoint's own: a reader would look for its fields.
 pub(super) const SYSTEM: &str = "undecoded";
 
 /// Names and their IDs.
@@ -15,7 +15,7 @@ pub(super) const SYSTEM: &str = "undecoded";
 pub(super) struct Undecoded {
     first: u16,
     by_id: HashMap<NameId, u16>,
-    /// Names as they are written, the first with ID `first`.
+    /// Names in the file, the first with ID `first`.
     names: Vec<String>,
     by_name: HashMap<String, u16>,
     /// The last one asked for.
@@ -71,14 +71,17 @@ impl Undecoded {
         Ok(id)
     }
 
-    /// Descriptions of all, and of further ones that never happened, as far as IDs are left.
-    pub(super) fn descriptions<'a>(&self, more: impl Iterator<Item = &'a String>) -> Vec<String> {
-        let more = more.filter(|name| !self.by_name.contains_key(*name));
+    /// Descriptions of all names, and of recorded ones without events as far as IDs are left.
+    pub(super) fn descriptions<'a>(
+        &self,
+        recorded: impl Iterator<Item = &'a String>,
+    ) -> Vec<String> {
+        let recorded = recorded.filter(|name| !self.by_name.contains_key(*name));
         let names = self
             .names
             .iter()
             .cloned()
-            .chain(more.map(|name| written(name)));
+            .chain(recorded.map(|name| written(name)));
         let ids = self.first..=u16::MAX;
         ids.zip(names)
             .map(|(id, name)| layout::named(&name, id))
