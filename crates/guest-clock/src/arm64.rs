@@ -61,7 +61,7 @@ pub enum Arm64Error {
     /// More had passed than the policy allows.
     #[error(transparent)]
     Jump(#[from] Jump),
-    /// The counter would advance by more than can be told from going back.
+    /// The counter would advance by 2^63 or more, which looks like a step back.
     #[error(
         "guest time is to advance by {advance_ns} ns, at {counter_hz} Hz 2^63 ticks or more: check \
          the wall clocks of both hosts, or choose Policy::AtMost or Policy::Stopped"
@@ -151,9 +151,9 @@ fn ticks_to_ns(ticks: u64, hz: u32) -> u64 {
 }
 
 impl GuestClocks {
-    /// Saves the counter of a stopped arm64 guest. Give the `offset` that the VMM has set with
-    /// `KVM_ARM_SET_COUNTER_OFFSET`, if it has: KVM has no way to ask for it, and without it the
-    /// offset is worked out from the guest's counter, with a bound.
+    /// Saves the counter of a stopped arm64 guest. `offset` is the one that the VMM has set with
+    /// `KVM_ARM_SET_COUNTER_OFFSET`, if it has: KVM does not report it. Without it the offset is computed
+    /// from the guest's counter, with a bound.
     ///
     /// # Errors
     /// [`Arm64Error::Ioctl`], [`Arm64Error::Arithmetic`] for a frequency of 0, and
@@ -185,11 +185,11 @@ impl GuestClocks {
 fn measured_offset<V: Arm64Vm>(vm: &V) -> Result<(u64, u64), IoctlError> {
     let mut best = (0, u64::MAX);
     for _ in 0..ATTEMPTS {
-        let before = vm.bracket().tsc_after;
+        let host_count = vm.bracket().tsc_after;
         let guest = vm.guest_counter();
         let guest = guest.map_err(of("KVM_GET_ONE_REG(CNTVCT_EL0)", None))?;
-        let width = vm.bracket().tsc_before.wrapping_sub(before);
-        let offset = before.wrapping_add(width / 2).wrapping_sub(guest);
+        let width = vm.bracket().tsc_before.wrapping_sub(host_count);
+        let offset = host_count.wrapping_add(width / 2).wrapping_sub(guest);
         if width < best.1 {
             best = (offset, width / 2 + 1);
         }
@@ -220,14 +220,14 @@ impl Arm64Plan {
         let least = guest_count(vm.bracket().tsc_after, wanted);
         let read = vm.guest_counter();
         let read = read.map_err(of("KVM_GET_ONE_REG(CNTVCT_EL0)", None))?;
-        let most = guest_count(vm.bracket().tsc_before, wanted);
+        let limit = guest_count(vm.bracket().tsc_before, wanted);
         // Counters wrap: how far into the interval, not which is larger.
-        if read.wrapping_sub(least) > most.wrapping_sub(least) {
+        if read.wrapping_sub(least) > limit.wrapping_sub(least) {
             return Err(Arm64Error::OffsetNotTaken {
                 wanted,
                 read,
                 least,
-                most,
+                most: limit,
             });
         }
         Ok(self.0)
@@ -235,18 +235,18 @@ impl Arm64Plan {
 }
 
 impl Saved {
-    /// Restores the counter into an arm64 VM that has not run yet. May be repeated, at any later
-    /// time, with the same outcome up to the width of the readings; a [plan](Saved::plan_arm64)
-    /// that is repeated has the very same.
+    /// Restores the counter into an arm64 VM that has not run yet. It may be repeated at any later time:
+    /// the outcome is the same within the width of the readings. A repeated
+    /// [plan](Saved::plan_arm64) has exactly the same outcome.
     ///
     /// # Errors
     /// [`Arm64Error`]; nothing is written unless everything was in order.
     pub fn restore_arm64<V: Arm64Vm>(
         &self,
         vm: &V,
-        how: impl Into<Options>,
+        options: impl Into<Options>,
     ) -> Result<Arm64Explanation, Arm64Error> {
-        self.plan_arm64(vm, &how.into())?.carry_out(vm)
+        self.plan_arm64(vm, &options.into())?.carry_out(vm)
     }
 
     /// Plans a restore of the counter. Only reads.
@@ -280,8 +280,8 @@ impl Saved {
         let advanced_ns = options.policy.advance(forward)?;
         let by_ns = saved.realtime_ns.saturating_sub(bracket.realtime_ns);
         let skew_ns = options.uncertainty.realtime_skew_ns;
-        let behind = by_ns > skew_ns && options.policy != Policy::Stopped;
-        if behind && options.inexact == Inexact::Refuse {
+        let is_behind = by_ns > skew_ns && options.policy != Policy::Stopped;
+        if is_behind && options.inexact == Inexact::Refuse {
             return Err(Arm64Error::WallClockBehind { by_ns });
         }
         let side = |count, hz| CounterSide { count, hz };
@@ -311,7 +311,7 @@ impl Saved {
                 .bound_ns
                 .saturating_add(bound_ns)
                 .saturating_add(width_ns)
-                .saturating_add(if behind { u64::MAX } else { skew_ns }),
+                .saturating_add(if is_behind { u64::MAX } else { skew_ns }),
         }))
     }
 }

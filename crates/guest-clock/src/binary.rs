@@ -32,15 +32,15 @@ impl Saved {
     /// The compact binary form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend((VERSION as u16).to_le_bytes());
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend((VERSION as u16).to_le_bytes());
         match self.state() {
-            State::X86(x86) => put_x86(&mut out, x86),
-            State::Arm64(arm64) => put_arm64(&mut out, arm64),
+            State::X86(x86) => put_x86(&mut bytes, x86),
+            State::Arm64(arm64) => put_arm64(&mut bytes, arm64),
         }
-        let sum = checksum(&out);
-        out.extend(sum.to_le_bytes());
-        out
+        let sum = checksum(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        bytes
     }
 
     /// Loads the compact binary form.
@@ -77,13 +77,13 @@ impl Saved {
     }
 }
 
-fn put_x86(out: &mut Vec<u8>, x86: &X86State) {
-    out.push(X86);
-    out.push(u8::from(x86.instant.master_clock));
-    out.extend(x86.host_tsc_khz.to_le_bytes());
+fn put_x86(bytes: &mut Vec<u8>, x86: &X86State) {
+    bytes.push(X86);
+    bytes.push(u8::from(x86.instant.master_clock));
+    bytes.extend(x86.host_tsc_khz.to_le_bytes());
     // Checked on the way in: 48 or 32.
-    out.push(x86.frac_bits as u8);
-    out.extend(x86.tsc_khz.to_le_bytes());
+    bytes.push(x86.frac_bits as u8);
+    bytes.extend(x86.tsc_khz.to_le_bytes());
     let instant = &x86.instant;
     for word in [
         x86.ratio,
@@ -92,38 +92,38 @@ fn put_x86(out: &mut Vec<u8>, x86: &X86State) {
         instant.host_tsc,
         instant.bound_ns,
     ] {
-        out.extend(word.to_le_bytes());
+        bytes.extend(word.to_le_bytes());
     }
     // Checked on the way in: at most 4096.
-    out.extend((x86.vcpus.len() as u16).to_le_bytes());
+    bytes.extend((x86.vcpus.len() as u16).to_le_bytes());
     for vcpu in &x86.vcpus {
         let bound = (vcpu.offset_bound_cycles != 0).then_some(vcpu.offset_bound_cycles);
         let optional = [bound, vcpu.tsc_adjust, vcpu.tsc_deadline];
         let flags = (0..).zip(optional);
-        out.push(flags.fold(0, |sum, (bit, word)| sum | u8::from(word.is_some()) << bit));
-        out.extend(vcpu.tsc_offset.to_le_bytes());
+        bytes.push(flags.fold(0, |sum, (bit, word)| sum | u8::from(word.is_some()) << bit));
+        bytes.extend(vcpu.tsc_offset.to_le_bytes());
         for word in optional.into_iter().flatten() {
-            out.extend(word.to_le_bytes());
+            bytes.extend(word.to_le_bytes());
         }
     }
 }
 
-fn put_arm64(out: &mut Vec<u8>, arm64: &Arm64State) {
-    out.push(ARM64);
+fn put_arm64(bytes: &mut Vec<u8>, arm64: &Arm64State) {
+    bytes.push(ARM64);
     let apart = (arm64.instant_bound_ticks != 0).then_some(arm64.instant_bound_ticks);
-    out.push(u8::from(apart.is_some()));
-    out.extend(arm64.counter_hz.to_le_bytes());
+    bytes.push(u8::from(apart.is_some()));
+    bytes.extend(arm64.counter_hz.to_le_bytes());
     for word in [
         arm64.counter_offset,
         arm64.offset_bound_ticks,
         arm64.host_count,
         arm64.realtime_ns,
     ] {
-        out.extend(word.to_le_bytes());
+        bytes.extend(word.to_le_bytes());
     }
     // Checked on the way in: at most 4096.
-    out.extend((arm64.vcpus as u16).to_le_bytes());
-    out.extend(apart.into_iter().flat_map(u64::to_le_bytes));
+    bytes.extend((arm64.vcpus as u16).to_le_bytes());
+    bytes.extend(apart.into_iter().flat_map(u64::to_le_bytes));
 }
 
 fn get_x86(input: &mut Input<'_>) -> Result<X86State, LoadError> {
@@ -203,7 +203,7 @@ struct Input<'a> {
 impl Input<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], LoadError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let Some(taken) = rest.first_chunk::<N>() else {
+        let Some(field) = rest.first_chunk::<N>() else {
             return Err(LoadError::Truncated {
                 at: self.at,
                 needed: N,
@@ -211,7 +211,7 @@ impl Input<'_> {
             });
         };
         self.at += N;
-        Ok(*taken)
+        Ok(*field)
     }
 
     fn u8(&mut self) -> Result<u8, LoadError> {

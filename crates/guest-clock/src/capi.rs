@@ -50,18 +50,18 @@ type Failure = (Status, String);
 /// Calls what does the work. A panic ends here: unwinding into C would abort the VMM.
 fn finish(work: impl FnOnce() -> Result<(), Failure>, message: *mut c_char) -> c_int {
     // What the closures borrow is the caller's, and not looked at after a panic.
-    let done = catch_unwind(AssertUnwindSafe(work));
-    let (status, text) = match done {
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    let (status, text) = match outcome {
         Ok(Ok(())) => (Status::Done, String::new()),
         Ok(Err((status, text))) => (status, text),
         Err(panic) => (Status::Fault, fault(panic.as_ref())),
     };
     if !message.is_null() {
         let bytes = text.bytes().filter(|b| *b != 0).take(MESSAGE_BYTES - 1);
-        for (at, byte) in bytes.chain([0]).enumerate() {
-            // SAFETY: the caller gives 512 bytes (so says the header), and `at` is below that.
+        for (offset, byte) in bytes.chain([0]).enumerate() {
+            // SAFETY: the caller gives 512 bytes (so says the header), and `offset` is below that.
             // Needed: C's buffer is a pointer.
-            unsafe { message.add(at).write(byte as c_char) };
+            unsafe { message.add(offset).write(byte as c_char) };
         }
     }
     status as c_int
@@ -110,8 +110,8 @@ unsafe fn borrow<'a>(
 /// Saves the clocks of a stopped guest; see the header.
 ///
 /// # Safety
-/// `vcpus` points to `count` open vCPU descriptors, `buffer` to `*length` writable bytes, `length`
-/// to an integer, and `message` is null or points to 512 writable bytes.
+/// `vcpus` points to `count` open vCPU descriptors, `buffer` to `*length` writable bytes, and `length`
+/// to an integer. `message` is null or points to 512 writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_save(
     vm: c_int,
@@ -170,8 +170,10 @@ pub unsafe extern "C" fn guest_clock_restore(
         }
         // Not even looked at: a length that went below 0 is none that a slice may have.
         if length > MAX_BYTES {
-            let (bytes, most) = (length, MAX_BYTES);
-            let refused = LoadError::TooLarge { bytes, most };
+            let refused = LoadError::TooLarge {
+                bytes: length,
+                most: MAX_BYTES,
+            };
             return Err((Status::Load, refused.to_string()));
         }
         // SAFETY: not null, short enough, and the caller vouches for `length` bytes.

@@ -31,7 +31,7 @@ pub enum TscMeans {
     /// Writes of the TSC's value only: the delay of the writing thread shows in guest time.
     Values,
     /// Nothing: KVM accepts writes and keeps the TSC as it is. Paravirtual KVMs without hardware
-    /// offsets do this, and guests whose TSC is protected from the host.
+    /// offsets do this, and guests with a TSC that is protected from the host.
     Fixed,
 }
 
@@ -174,8 +174,8 @@ pub trait Vm {
     /// The ioctl's; `EINVAL` for flags that this KVM does not know.
     fn set_clock(&self, data: &KvmClockData) -> Result<(), Errno>;
 
-    /// Wall clock (ns since the epoch) and host TSC of one instant, if KVM can read them so: from
-    /// this VM's master clock, or that of any other VM of this host.
+    /// Wall clock (ns since the epoch) and host TSC of one instant, if KVM can read them together. Any
+    /// VM's master clock on this host will do.
     fn host_instant(&self) -> Option<(u64, u64)>;
 
     /// Wall clock and host TSC without KVM's help.
@@ -240,15 +240,15 @@ pub trait Vcpu {
     /// The ioctl's.
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno>;
 
-    /// `KVM_SET_MSRS` of two registers, the first one first, in one call where that works; how
-    /// many KVM took (0 to 2: it stops at the first that it does not).
+    /// `KVM_SET_MSRS` of two registers in this order, in one call where that works. Returns the number
+    /// that KVM accepted, 0 to 2: it stops at the first that it refuses.
     ///
     /// # Errors
     /// The ioctl's.
     fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
-        for (taken, (index, value)) in registers.into_iter().enumerate() {
+        for (accepted, (index, value)) in registers.into_iter().enumerate() {
             if !self.set_msr(index, value)? {
-                return Ok(taken);
+                return Ok(accepted);
             }
         }
         Ok(registers.len())
@@ -265,14 +265,13 @@ pub trait Vcpu {
         None
     }
 
-    /// Which vCPU this is, if it can be found out.
+    /// The identity of the vCPU, if it can be found out.
     fn identity(&self) -> Option<VcpuIdentity> {
         None
     }
 
-    /// The frequency of each: one that is in `KVM_RUN` does not answer, and `stopping` says how
-    /// long that is waited for. Where the types already keep a vCPU from running meanwhile, there
-    /// is nothing to wait for.
+    /// The frequency of each vCPU in kHz. One in `KVM_RUN` does not answer; `stopping` is the time to wait
+    /// for it. Types that keep a vCPU from running meanwhile need no wait.
     ///
     /// # Errors
     /// [`NoAnswer`], for the first vCPU that gave none.
@@ -281,11 +280,11 @@ pub trait Vcpu {
         Self: Sized,
     {
         let _ = stopping;
-        let ask = |(vcpu, asked): (usize, &Self)| {
-            let khz = asked.tsc_khz();
+        let query = |(vcpu, device): (usize, &Self)| {
+            let khz = device.tsc_khz();
             khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
         };
-        vcpus.iter().enumerate().map(ask).collect()
+        vcpus.iter().enumerate().map(query).collect()
     }
 }
 

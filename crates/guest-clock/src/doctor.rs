@@ -50,7 +50,7 @@ pub fn examine(measure: bool) -> Result<Checkup, DrillError> {
     let facts = host().map_err(SaveError::Host)?.facts();
     let mut guest = Guest::new(2)?;
     guest.run(10)?;
-    let seen = guest.seen();
+    let observed = guest.seen();
     let clock = Vm::get_clock(&guest.vm).map_err(of("KVM_GET_CLOCK", None))?;
     let master = clock.flags & KVM_CLOCK_TSC_STABLE != 0;
     let instant = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
@@ -59,7 +59,7 @@ pub fn examine(measure: bool) -> Result<Checkup, DrillError> {
     findings.push(of_attribute(&guest));
     findings.push(of_means(facts.means));
     findings.push(of_scaling(&facts));
-    findings.push(of_master_clock(master, instant, seen.unstable));
+    findings.push(of_master_clock(master, instant, observed.unstable));
     findings.extend(of_capabilities(&guest));
     let costs = measure.then(costs).transpose()?;
     let times = measure.then(|| ioctls(TIMED.0, TIMED.1)).transpose()?;
@@ -131,13 +131,13 @@ fn of_flags(facts: &HostFacts) -> Finding {
 
 fn of_attribute(guest: &Guest) -> Finding {
     let offset = guest.vcpus.first().map(Vcpu::tsc_offset);
-    let there = matches!(offset, Some(Ok(_)));
+    let exists = matches!(offset, Some(Ok(_)));
     let capability = check_extension(&guest.vm, KVM_CAP_VCPU_ATTRIBUTES);
     Finding {
         what: "TSC offset",
         found: format!(
             "{} (KVM_CAP_VCPU_ATTRIBUTES {capability})",
-            if there {
+            if exists {
                 "attribute there"
             } else {
                 "no attribute"
@@ -206,16 +206,16 @@ fn of_master_clock(master: bool, instant: bool, unstable: u64) -> Finding {
 }
 
 fn of_capabilities(guest: &Guest) -> [Finding; 1] {
-    let has = |capability, name: &str| {
-        let there = check_extension(&guest.vm, capability) > 0;
-        format!("{name} {}", if there { "yes" } else { "no" })
+    let support = |capability, name: &str| {
+        let exists = check_extension(&guest.vm, capability) > 0;
+        format!("{name} {}", if exists { "yes" } else { "no" })
     };
     [Finding {
         what: "capabilities",
         found: [
-            has(KVM_CAP_GET_TSC_KHZ, "GET_TSC_KHZ"),
-            has(KVM_CAP_TSC_DEADLINE_TIMER, "TSC_DEADLINE_TIMER"),
-            has(KVM_CAP_KVMCLOCK_CTRL, "KVMCLOCK_CTRL"),
+            support(KVM_CAP_GET_TSC_KHZ, "GET_TSC_KHZ"),
+            support(KVM_CAP_TSC_DEADLINE_TIMER, "TSC_DEADLINE_TIMER"),
+            support(KVM_CAP_KVMCLOCK_CTRL, "KVMCLOCK_CTRL"),
         ]
         .join(", "),
         meaning: "frequency, deadline timers and the notice of a pause can be carried over",
@@ -226,15 +226,15 @@ fn of_capabilities(guest: &Guest) -> [Finding; 1] {
 const TIMED: (usize, u32) = (64, 50);
 
 fn of_times(times: &IoctlTimes) -> Finding {
-    let us = |ns: u64| ns / 1000;
+    let micros = |ns: u64| ns / 1000;
     Finding {
         what: "ioctls' time, us",
         found: format!(
             "{} vCPUs saved in {} ({} ioctls), restored in {} ({} ioctls)",
             times.vcpus,
-            us(times.save.ioctl_median_ns),
+            micros(times.save.ioctl_median_ns),
             times.save.calls,
-            us(times.restore.ioctl_median_ns),
+            micros(times.restore.ioctl_median_ns),
             times.restore.calls
         ),
         meaning: "by so much a guest of that size stands still longer; it is not in its time",
@@ -243,18 +243,18 @@ fn of_times(times: &IoctlTimes) -> Finding {
 
 fn of_spreads(costs: &Costs) -> Finding {
     let ns = |ps: u64| format!("{}.{}", ps / 1000, ps % 1000 / 100);
-    let each = [
+    let readings = [
         ("TSC", &costs.each_native_tsc),
         ("kvmclock page", &costs.each_kvmclock),
         ("CLOCK_MONOTONIC", &costs.each_monotonic),
     ];
-    let each = each.map(|(name, s)| {
+    let readings = readings.map(|(name, s)| {
         let [average, deviation, p95] = [s.average_ps, s.deviation_ps, s.p95_ps].map(ns);
         format!("{name} {average}, deviation {deviation}, 95 % {p95}")
     });
     Finding {
         what: "each reading, ns",
-        found: each.join("; "),
+        found: readings.join("; "),
         meaning: "on average and as they scatter, each from one RDTSC to the next: interrupts of this \
                   host are in them",
     }

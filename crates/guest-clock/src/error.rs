@@ -384,7 +384,7 @@ pub enum PlanError {
         /// To be added.
         advance_ns: u64,
     },
-    /// The guest's TSC would advance by more than can be told from going back.
+    /// The guest's TSC would advance by 2^63 cycles or more, which looks like a step back.
     #[error(
         "guest time is to advance by {advance_ns} ns, at {tsc_khz} kHz 2^63 cycles or more: check \
          the wall clocks of both hosts, or choose Policy::AtMost or Policy::Stopped"

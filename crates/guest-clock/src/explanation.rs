@@ -79,15 +79,15 @@ pub enum Reason {
         /// In the host's format.
         ratio: u64,
     },
-    /// The guest was scaled where it was saved. Its kvmclock page is made for its frequency cut to
-    /// kHz, and so runs ahead of the kvmclock that KVM saves; that is in the bounds.
+    /// The guest was scaled where it was saved. Its kvmclock page is made for its frequency in whole kHz,
+    /// so it runs ahead of the kvmclock that KVM saves. The bounds include that.
     PageDrift {
         /// For how long, at most.
         age_ns: u64,
     },
     /// The guest's TSC runs at this host's frequency, which KVM takes for equal.
     WithinTolerance {
-        /// The frequency that the guest was told.
+        /// The frequency that KVM reports to the guest.
         guest_khz: u32,
         /// The one that it has.
         host_khz: u32,
@@ -97,7 +97,7 @@ pub enum Reason {
     /// The guest's TSC ran at its host's frequency where it was saved. The pause is counted with the
     /// guest's own, as KVM documents it.
     RanWithinTolerance {
-        /// The frequency that the guest was told.
+        /// The frequency that KVM reports to the guest.
         guest_khz: u32,
         /// The one that it had.
         host_khz: u32,
@@ -118,7 +118,7 @@ pub enum Reason {
         /// Flags of the last `KVM_GET_CLOCK`.
         flags: u32,
     },
-    /// The guest has no kvmclock enabled on this many vCPUs, so it was not told of the pause.
+    /// The guest has no kvmclock enabled on this many vCPUs, so it has no notice of the pause.
     /// Restore `MSR_KVM_SYSTEM_TIME_NEW` before the clocks.
     NotToldOfPause {
         /// How many.
@@ -265,8 +265,8 @@ pub struct VcpuExplanation {
 
 impl fmt::Display for VcpuExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (from, to) = (self.offset_from.cast_signed(), self.offset_to.cast_signed());
-        write!(f, "TSC offset {from} -> {to}, ")?;
+        let (saved, effective) = (self.offset_from.cast_signed(), self.offset_to.cast_signed());
+        write!(f, "TSC offset {saved} -> {effective}, ")?;
         write!(f, "TSC {} -> {}", self.tsc_at_save, self.tsc_at_anchor)?;
         match self.tsc_deadline {
             Some(deadline) => write!(f, ", deadline {deadline}"),
@@ -298,8 +298,8 @@ pub struct Explanation {
     /// Most that the kvmclock can be off the wall clock's time because of the restore, in ns;
     /// `u64::MAX` where that is not known.
     pub kvmclock_against_real_ns: u64,
-    /// Most that the TSC can be off where it would be had it ticked on through the pause, in ns;
-    /// `u64::MAX` where that is not known.
+    /// Largest distance of the TSC from one that ticks on through the pause, in ns; `u64::MAX`: not
+    /// known.
     pub tsc_against_its_rate_ns: u64,
     /// kvmclock minus its plan right after the restore, measured by KVM in one instant.
     pub clock_residual_ns: Option<i64>,

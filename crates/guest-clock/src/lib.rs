@@ -46,19 +46,22 @@
 //!
 //! # What the types see to
 //!
-//! Everything is computed and checked before the first write ([`Plan`]); a plan is written as
-//! counters, clock, timers and in no other order ([`CountersWritten`], [`ClockWritten`],
-//! [`TimersArmed`]); what could be written only in part says what was ([`RestoreError`]). The
-//! arithmetic is that of [`stealtime_hypervisor::counter`].
+//! Everything is computed and checked before the first write ([`Plan`]). The one order of writes is
+//! counters, clock, timers ([`CountersWritten`], [`ClockWritten`], [`TimersArmed`]). An error after the
+//! first write lists all writes ([`RestoreError`]). The arithmetic is that of
+//! [`stealtime_hypervisor::counter`].
 //!
 //! # What others' versions mean for this crate's
 //!
 //! Enumerations, and structures that may grow, are `#[non_exhaustive]`: they have constructors, and
-//! fields to be changed. Of other crates the interface has `kvm_ioctls::{VmFd, VcpuFd}`, on which
-//! its traits are implemented, `serde`'s traits, and the types in [`arithmetic`], named here so that
-//! nobody needs that crate. A version of those that breaks its users breaks this one's; another
-//! crate's descriptors always fit, as `RawVm` and `RawVcpu`. A saved state's version is its own:
-//! [`VERSION`].
+//! fields to be changed. The interface has three parts of other crates:
+//!
+//! - `kvm_ioctls::{VmFd, VcpuFd}`, which implement its traits;
+//! - `serde`'s traits;
+//! - the types in [`arithmetic`], named here so that a caller does not depend on that crate.
+//!
+//! A version of those that breaks its users breaks this one's. Descriptors of any crate fit, as `RawVm`
+//! and `RawVcpu`. A saved state's version is its own: [`VERSION`].
 
 pub mod arm64;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -242,8 +242,8 @@ fn plan_from(
     })
 }
 
-/// A scaled guest has read a kvmclock that drifts from the one that KVM saves, since the master clock
-/// was taken. Who cannot say when that was is told of the most: since the guest's clock began.
+/// A scaled guest has read a kvmclock that drifts from the one that KVM saves, since KVM took its master
+/// clock. Without that age the bound counts from the beginning of the guest's clock.
 fn known(source: &Side, options: &Options, reasons: &mut Vec<Reason>) -> Uncertainty {
     let mut known = options.uncertainty;
     if source.ratio != source.format.neutral() {
@@ -256,8 +256,8 @@ fn known(source: &Side, options: &Options, reasons: &mut Vec<Reason>) -> Uncerta
     known
 }
 
-/// What a guest that was not scaled, though its host's frequency was another, is off by had it ticked
-/// on: the pause is counted with the frequency that it was told of.
+/// The error in ns of a guest that ran without scaling at another frequency than its own. The pause is
+/// counted with the frequency that KVM reports to it.
 fn own_rate(x86: &X86State, source: &Side, advance_ns: u64, reasons: &mut Vec<Reason>) -> u64 {
     let apart = u128::from(x86.tsc_khz.abs_diff(x86.host_tsc_khz));
     if apart == 0 || source.ratio != source.format.neutral() {
@@ -294,10 +294,10 @@ fn destination_ratio(
         tolerance_ppm: host.tolerance_ppm,
         has_scaling: host.has_scaling,
     };
-    let most = host.host_tsc().max_guest_khz();
+    let limit = host.host_tsc().max_guest_khz();
     let mut rate = TscRate::default();
     let set = rate.set_khz(&host.host_tsc(), x86.tsc_khz);
-    if set.is_err() || rate.catchup || (host.has_scaling && x86.tsc_khz >= most) {
+    if set.is_err() || rate.catchup || (host.has_scaling && x86.tsc_khz >= limit) {
         return Err(refused);
     }
     if rate.ratio != host.format.neutral() {
@@ -385,24 +385,24 @@ fn aligned_offsets(
     };
     let ahead = |offset: u64| offset.wrapping_sub(first.tsc_offset) as i64;
     let differs = x86.vcpus.iter().enumerate().find(|(_, vcpu)| {
-        // Offsets worked out from values are only known to their bounds.
+        // Offsets computed from values are known within bounds.
         let slack = vcpu
             .offset_bound_cycles
             .saturating_add(first.offset_bound_cycles);
         ahead(vcpu.tsc_offset).unsigned_abs() > slack
     });
-    let most = x86.vcpus.iter().map(|v| ahead(v.tsc_offset)).max();
-    let most = most.unwrap_or(0);
-    let Some((at, vcpu)) = differs else {
-        // Equal, or as equal as can be told: the highest, so that none is set back.
-        let highest = first.tsc_offset.wrapping_add(most as u64);
+    let farthest = x86.vcpus.iter().map(|v| ahead(v.tsc_offset)).max();
+    let farthest = farthest.unwrap_or(0);
+    let Some((index, vcpu)) = differs else {
+        // Equal within their bounds: the highest, so that none is set back.
+        let highest = first.tsc_offset.wrapping_add(farthest as u64);
         return Ok(vec![highest; x86.vcpus.len()]);
     };
     let cycles = ahead(vcpu.tsc_offset);
     let common = match options.unequal {
         Unequal::Refuse => {
             return Err(PlanError::OffsetsDiffer {
-                vcpu: at,
+                vcpu: index,
                 offset: vcpu.tsc_offset,
                 first: first.tsc_offset,
                 cycles,
@@ -413,14 +413,14 @@ fn aligned_offsets(
         }
         Unequal::Keep => None,
         Unequal::First => Some(first.tsc_offset),
-        Unequal::Highest => Some(first.tsc_offset.wrapping_add(most as u64)),
+        Unequal::Highest => Some(first.tsc_offset.wrapping_add(farthest as u64)),
     };
     let outcome = match common {
         Some(_) => OffsetsOutcome::MadeEqual,
         None => OffsetsOutcome::Kept,
     };
     reasons.push(Reason::OffsetsDiffered {
-        vcpu: at,
+        vcpu: index,
         cycles,
         outcome,
     });
@@ -467,19 +467,22 @@ impl Plan {
         let slewed = u64::try_from(slewed).unwrap_or(u64::MAX);
         let near_ns = self.account.tsc_against_its_rate_ns.saturating_add(slewed);
         let mut worst = 0u64;
-        // What holds for all of this host's is asked of the first one only.
+        // A fixed offset of the whole host is read from its first vCPU alone.
         let mut for_all = None;
-        for (at, (planned, vcpu)) in self.vcpus.iter_mut().zip(vcpus).enumerate() {
+        for (index, (planned, vcpu)) in self.vcpus.iter_mut().zip(vcpus).enumerate() {
             let fixed = match for_all.map_or_else(|| vcpu.tsc_offset(), Ok) {
                 Ok(offset) => offset,
-                Err(_) => read_tsc(vm, &self.host, self.ratio, at, vcpu)?.offset(),
+                Err(_) => read_tsc(vm, &self.host, self.ratio, index, vcpu)?.offset(),
             };
-            for_all = self.host.fixed_offset.filter(|all| *all == fixed);
+            for_all = self
+                .host
+                .fixed_offset
+                .filter(|fixed_on_host| *fixed_on_host == fixed);
             let cycles = fixed.wrapping_sub(planned.offset_to) as i64;
             let ns = signed_ns(cycles, self.tsc_khz);
             if ns.unsigned_abs() > near_ns && self.options.inexact == Inexact::Refuse {
                 return Err(PlanError::TscFixed {
-                    vcpu: at,
+                    vcpu: index,
                     wanted: planned.offset_to,
                     fixed,
                     cycles,
@@ -496,7 +499,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What was decided of offsets that differ, where KVM does something else.
+    /// Replaces the planned outcome of unequal offsets by the one that KVM forces.
     fn offsets_came_out(&mut self, as_it_is: OffsetsOutcome) {
         for reason in &mut self.reasons {
             if let Reason::OffsetsDiffered { outcome, .. } = reason {
@@ -506,11 +509,11 @@ impl Plan {
     }
 
     fn check_backwards(&self) -> Result<(), PlanError> {
-        for (at, vcpu) in self.vcpus.iter().enumerate() {
+        for (index, vcpu) in self.vcpus.iter().enumerate() {
             let ahead = vcpu.tsc_at_anchor.wrapping_sub(vcpu.tsc_at_save) as i64;
             if ahead < 0 {
                 return Err(PlanError::Backwards {
-                    vcpu: at,
+                    vcpu: index,
                     saved_tsc: vcpu.tsc_at_save,
                     planned_tsc: vcpu.tsc_at_anchor,
                     cycles: ahead.unsigned_abs(),
@@ -520,7 +523,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Writes everything, in the one order that is right, and looks at what came of it.
+    /// Writes all in the one valid order, and checks the outcome.
     ///
     /// # Errors
     /// [`RestoreError`](crate::RestoreError) names what had been written.
@@ -536,13 +539,13 @@ impl Plan {
         Ok(armed.finish())
     }
 
-    pub(crate) fn check_count(&self, given: usize) -> Result<(), PlanError> {
-        if given == self.vcpus.len() {
+    pub(crate) fn check_count(&self, count: usize) -> Result<(), PlanError> {
+        if count == self.vcpus.len() {
             return Ok(());
         }
         Err(PlanError::VcpuCount {
             saved: self.vcpus.len(),
-            given,
+            given: count,
         })
     }
 

@@ -46,14 +46,14 @@ impl Policy {
     }
 }
 
-/// What to do with vCPUs whose saved offsets differ.
+/// The treatment of vCPUs with unequal saved offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unequal {
     /// Refuse: the state was saved from a guest that a restore by value has already damaged.
     #[default]
     Refuse,
-    /// Give all the most advanced one: nobody sees time go back.
+    /// Give all the most advanced one: time goes back on no vCPU.
     Highest,
     /// Give all the first one's; refused where another's counter would run backwards.
     First,

@@ -5,9 +5,9 @@
 //!                                                                        ─finish─▶ Explanation
 //! ```
 //!
-//! Counters come first so that `KVM_SET_CLOCK`, which takes a new snapshot of the master clock,
-//! finds all vCPUs matched: the master clock is on before the first vCPU runs. Deadlines are in
-//! guest cycles and are armed when the TSC says what they mean.
+//! Counters come first: `KVM_SET_CLOCK` takes a new snapshot of the master clock, and must find all
+//! vCPUs matched. Then the master clock is on before the first vCPU runs. Deadlines are in guest
+//! cycles, so they are armed after the TSC is set.
 
 use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KvmClockData,
@@ -21,7 +21,7 @@ use crate::policy::Options;
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::Saved;
 
-/// Something that was written to a VM.
+/// A part of a VM that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Written {
@@ -65,13 +65,13 @@ impl Saved {
         &self,
         vm: &V,
         vcpus: &[C],
-        how: impl Into<Options>,
+        options: impl Into<Options>,
     ) -> Result<Explanation, RestoreError> {
-        self.plan(vm, vcpus, &how.into())?.carry_out(vm, vcpus)
+        self.plan(vm, vcpus, &options.into())?.carry_out(vm, vcpus)
     }
 }
 
-/// What has been done so far.
+/// The steps so far.
 #[derive(Debug)]
 struct Progress<'a> {
     plan: &'a Plan,
@@ -91,14 +91,14 @@ impl Progress<'_> {
 
     fn did<T>(
         &mut self,
-        what: Option<Written>,
+        written: Option<Written>,
         call: &'static str,
         vcpu: Option<usize>,
         result: Result<T, Errno>,
     ) -> Result<T, RestoreError> {
         match result {
             Ok(value) => {
-                self.written.extend(what);
+                self.written.extend(written);
                 Ok(value)
             }
             Err(errno) => Err(self.partial(of(call, vcpu)(errno))),
@@ -121,7 +121,7 @@ pub struct ClockWritten<'a> {
 }
 
 /// All is written; the vCPUs may run.
-#[must_use = "nobody has looked at the outcome yet"]
+#[must_use = "the outcome is not checked yet"]
 #[derive(Debug)]
 pub struct TimersArmed<'a>(ClockWritten<'a>);
 
@@ -156,10 +156,10 @@ impl Plan {
 impl Progress<'_> {
     fn frequencies<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
         let khz = self.plan.tsc_khz;
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&self.plan.vcpus).enumerate() {
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&self.plan.vcpus).enumerate() {
             if planned.tsc_khz_from != khz {
-                let what = Some(Written::Frequency(at));
-                self.did(what, "KVM_SET_TSC_KHZ", Some(at), vcpu.set_tsc_khz(khz))?;
+                let step = Some(Written::Frequency(index));
+                self.did(step, "KVM_SET_TSC_KHZ", Some(index), vcpu.set_tsc_khz(khz))?;
             }
         }
         Ok(())
@@ -167,17 +167,17 @@ impl Progress<'_> {
 
     fn offsets<C: Vcpu>(&mut self, vcpus: &[C]) -> Result<(), RestoreError> {
         let plan = self.plan;
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            let done = vcpu.set_tsc_offset(planned.offset_to);
-            let what = Some(Written::Counter(at));
-            self.did(what, "KVM_SET_DEVICE_ATTR", Some(at), done)?;
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let result = vcpu.set_tsc_offset(planned.offset_to);
+            let step = Some(Written::Counter(index));
+            self.did(step, "KVM_SET_DEVICE_ATTR", Some(index), result)?;
         }
         // A KVM that ignores offsets says so only here.
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            let read = self.did(None, "KVM_GET_DEVICE_ATTR", Some(at), vcpu.tsc_offset())?;
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let read = self.did(None, "KVM_GET_DEVICE_ATTR", Some(index), vcpu.tsc_offset())?;
             if read != planned.offset_to {
                 return Err(RestoreError::OffsetNotTaken {
-                    vcpu: at,
+                    vcpu: index,
                     wanted: planned.offset_to,
                     read,
                     written: self.written.clone(),
@@ -187,29 +187,29 @@ impl Progress<'_> {
         Ok(())
     }
 
-    /// By value: the first vCPU gets what it should read now; the others get 0, which KVM takes
-    /// for "the same as the first", whatever the delay. What came of it is measured.
+    /// Writes by value: the present value to the first vCPU, 0 to the others. KVM takes 0 as "equal to
+    /// the first", after any delay (`kvm_synchronize_tsc`). The outcome is measured.
     fn values<V: Vm, C: Vcpu>(&mut self, vm: &V, vcpus: &[C]) -> Result<(), RestoreError> {
         let plan = self.plan;
         let format = plan.host.format;
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
             let now = format.scale(vm.bracket().tsc_after, plan.ratio);
-            let value = match at {
+            let value = match index {
                 0 => planned.offset_to.wrapping_add(now),
                 _ => 0,
             };
-            let done = vcpu.set_msr(MSR_IA32_TSC, value);
+            let result = vcpu.set_msr(MSR_IA32_TSC, value);
             let call = "KVM_SET_MSRS(IA32_TSC)";
-            if !self.did(Some(Written::Counter(at)), call, Some(at), done)? {
-                return Err(self.partial(of(call, Some(at))(Errno(libc::EINVAL))));
+            if !self.did(Some(Written::Counter(index)), call, Some(index), result)? {
+                return Err(self.partial(of(call, Some(index))(Errno(libc::EINVAL))));
             }
         }
         let mut worst = 0;
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            let read = read_tsc(vm, &plan.host, plan.ratio, at, vcpu);
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let read = read_tsc(vm, &plan.host, plan.ratio, index, vcpu);
             let read = read.map_err(|failed| self.partial(failed))?;
-            let off = read.offset().wrapping_sub(planned.offset_to) as i64;
-            worst = worst.max(off.unsigned_abs().saturating_add(read.width()));
+            let error = read.offset().wrapping_sub(planned.offset_to) as i64;
+            worst = worst.max(error.unsigned_abs().saturating_add(read.width()));
         }
         let bound_ns = cycles_to_ns(worst, plan.tsc_khz);
         self.extra_ns = self.extra_ns.saturating_add(bound_ns);
@@ -218,8 +218,8 @@ impl Progress<'_> {
     }
 
     fn set_clock<V: Vm>(&mut self, vm: &V, data: &KvmClockData) -> Result<(), RestoreError> {
-        let what = Some(Written::Clock).filter(|w| !self.written.contains(w));
-        self.did(what, "KVM_SET_CLOCK", None, vm.set_clock(data))
+        let step = Some(Written::Clock).filter(|w| !self.written.contains(w));
+        self.did(step, "KVM_SET_CLOCK", None, vm.set_clock(data))
     }
 
     /// On a KVM without `KVM_CLOCK_REALTIME` the time since the anchor is added here.
@@ -227,14 +227,14 @@ impl Progress<'_> {
         let plan = self.plan;
         let mut bound_ns = u64::MAX;
         for _ in 0..CLOCK_ATTEMPTS {
-            let before = vm.bracket();
-            let since = before.realtime_ns.saturating_sub(plan.anchor.realtime_ns);
+            let bracket = vm.bracket();
+            let elapsed_ns = bracket.realtime_ns.saturating_sub(plan.anchor.realtime_ns);
             let data = KvmClockData {
-                clock_ns: plan.clock_ns.saturating_add(since),
+                clock_ns: plan.clock_ns.saturating_add(elapsed_ns),
                 ..KvmClockData::default()
             };
             self.set_clock(vm, &data)?;
-            let width = vm.bracket().tsc_after.wrapping_sub(before.tsc_before);
+            let width = vm.bracket().tsc_after.wrapping_sub(bracket.tsc_before);
             bound_ns = cycles_to_ns(width, plan.host.tsc_khz);
             if bound_ns <= CLOSE_BY_VALUE_NS {
                 break;
@@ -247,13 +247,13 @@ impl Progress<'_> {
     }
 }
 
-/// How often `KVM_SET_CLOCK` is repeated where it came out off: KVM reads the wall clock a moment
-/// after the instant that it counts from, and can be interrupted between the two.
+/// Attempts of `KVM_SET_CLOCK`. KVM reads the wall clock a moment after the instant that it counts from,
+/// and can be interrupted between the two.
 const CLOCK_ATTEMPTS: usize = 8;
-/// What is close enough not to try again, in ns. Well below the moment above, which has one sign:
-/// left in, it would add up over a guest's restores.
+/// Residual that ends the attempts, in ns. It is well below the moment above, which has one sign: it would
+/// add up over a guest's restores.
 const CLOSE_NS: u64 = 8;
-/// By value KVM adds nothing, and what can be off is as wide as the two readings around the call.
+/// The same by value, in ns: there the two readings around the call bound the error.
 const CLOSE_BY_VALUE_NS: u64 = 100;
 
 impl<'a> CountersWritten<'a> {
@@ -273,8 +273,8 @@ impl<'a> CountersWritten<'a> {
             });
         }
         let mut best = i64::MAX;
-        // What KVM took between its two readings, at each attempt.
-        let mut late = Vec::with_capacity(2 * CLOCK_ATTEMPTS);
+        // Time between KVM's two readings in ns, at each attempt.
+        let mut delays = Vec::with_capacity(2 * CLOCK_ATTEMPTS);
         let mut lower_ns = 0;
         loop {
             let data = progress.plan.clock_data(lower_ns);
@@ -282,24 +282,26 @@ impl<'a> CountersWritten<'a> {
             let read = progress.did(None, "KVM_GET_CLOCK", None, vm.get_clock())?;
             let residual_ns = progress.plan.residual_by_wall_clock(&read);
             let residual = residual_ns.unwrap_or(0);
-            let off = residual.saturating_abs();
-            late.push(residual.saturating_add_unsigned(lower_ns));
-            // After that many attempts the best of them will do.
-            let enough = late.len() >= CLOCK_ATTEMPTS && off <= best;
-            best = best.min(off);
-            if off.unsigned_abs() <= CLOSE_NS || enough || late.len() >= 2 * CLOCK_ATTEMPTS {
+            let error_ns = residual.saturating_abs();
+            delays.push(residual.saturating_add_unsigned(lower_ns));
+            // After CLOCK_ATTEMPTS the best of them ends the loop.
+            let enough = delays.len() >= CLOCK_ATTEMPTS && error_ns <= best;
+            best = best.min(error_ns);
+            if error_ns.unsigned_abs() <= CLOSE_NS || enough || delays.len() >= 2 * CLOCK_ATTEMPTS {
                 return progress.clock_written(&read, residual_ns);
             }
-            lower_ns = usual(&mut late);
+            lower_ns = usual(&mut delays);
         }
     }
 }
 
 /// The lower median: an interruption only adds, and half of the attempts go without one.
-fn usual(late: &mut [i64]) -> u64 {
-    late.sort_unstable();
-    let middle = late.len().saturating_sub(1) / 2;
-    late.get(middle).map_or(0, |ns| (*ns).max(0).unsigned_abs())
+fn usual(delays: &mut [i64]) -> u64 {
+    delays.sort_unstable();
+    let middle = delays.len().saturating_sub(1) / 2;
+    delays
+        .get(middle)
+        .map_or(0, |ns| (*ns).max(0).unsigned_abs())
 }
 
 impl Plan {
@@ -308,12 +310,12 @@ impl Plan {
         if !one_instant(read) {
             return None;
         }
-        let since = i128::from(read.realtime_ns) - i128::from(self.anchor.realtime_ns);
-        let planned = i128::from(self.clock_ns) + since.max(0);
+        let elapsed_ns = i128::from(read.realtime_ns) - i128::from(self.anchor.realtime_ns);
+        let planned = i128::from(self.clock_ns) + elapsed_ns.max(0);
         clamp(i128::from(read.clock_ns) - planned)
     }
 
-    /// The same by the host's TSC, which no one can step.
+    /// The same by the host's TSC, which cannot be stepped.
     fn residual_by_tsc(&self, read: &KvmClockData) -> Option<i64> {
         if !one_instant(read) {
             return None;
@@ -368,43 +370,43 @@ impl<'a> Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// `TSC_ADJUST`, which by the host does not move the counter, then the deadline: one call for
-    /// both. Which of the two that are not 0 is not there afterwards.
+    /// Writes `TSC_ADJUST`, which does not move the counter if the host writes it, then the deadline, in
+    /// one call. Returns which of the two read back as another value than the one written, unless 0.
     fn timer<C: Vcpu>(
         &mut self,
-        at: usize,
+        id: usize,
         vcpu: &C,
         planned: &PlannedVcpu,
     ) -> Result<Missing, RestoreError> {
         let adjust = planned.tsc_adjust.map(|v| (MSR_IA32_TSC_ADJUST, v));
         let deadline = planned.tsc_deadline.map(|v| (MSR_IA32_TSC_DEADLINE, v));
-        let one = |(index, value)| vcpu.set_msr(index, value).map(usize::from);
-        let (wanted, call, taken) = match (adjust, deadline) {
+        let write_one = |(index, value)| vcpu.set_msr(index, value).map(usize::from);
+        let (wanted, call, accepted) = match (adjust, deadline) {
             (Some(a), Some(d)) => {
                 let call = "KVM_SET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";
                 (2, call, vcpu.set_two_msrs([a, d]))
             }
-            (Some(a), None) => (1, "KVM_SET_MSRS(IA32_TSC_ADJUST)", one(a)),
-            (None, Some(d)) => (1, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", one(d)),
+            (Some(a), None) => (1, "KVM_SET_MSRS(IA32_TSC_ADJUST)", write_one(a)),
+            (None, Some(d)) => (1, "KVM_SET_MSRS(IA32_TSC_DEADLINE)", write_one(d)),
             (None, None) => return Ok(Missing::default()),
         };
-        let taken = self.did(None, call, Some(at), taken)?;
+        let accepted = self.did(None, call, Some(id), accepted)?;
         let written = [
-            adjust.map(|_| Written::Adjust(at)),
-            deadline.map(|_| Written::Deadline(at)),
+            adjust.map(|_| Written::Adjust(id)),
+            deadline.map(|_| Written::Deadline(id)),
         ];
         self.written
-            .extend(written.into_iter().flatten().take(taken));
-        if taken < wanted {
-            return Err(self.partial(of(call, Some(at))(Errno(libc::EINVAL))));
+            .extend(written.into_iter().flatten().take(accepted));
+        if accepted < wanted {
+            return Err(self.partial(of(call, Some(id))(Errno(libc::EINVAL))));
         }
         let adjust = planned.tsc_adjust.filter(|adjust| *adjust != 0);
         if adjust.is_none() && planned.tsc_deadline.is_none() {
             return Ok(Missing::default());
         }
-        let both = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
+        let registers = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
         let call = "KVM_GET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";
-        let [adjust_read, deadline_read] = self.did(None, call, Some(at), both)?;
+        let [adjust_read, deadline_read] = self.did(None, call, Some(id), registers)?;
         Ok(Missing {
             adjust: adjust.is_some() && adjust_read != adjust,
             deadline: planned.tsc_deadline.is_some() && deadline_read != planned.tsc_deadline,
@@ -412,7 +414,7 @@ impl Progress<'_> {
     }
 }
 
-/// What was written and is not there.
+/// Registers that do not keep their value.
 #[derive(Clone, Copy, Debug, Default)]
 struct Missing {
     adjust: bool,
@@ -428,16 +430,16 @@ impl<'a> ClockWritten<'a> {
         let progress = &mut self.progress;
         let plan = progress.plan;
         plan.check_count(vcpus.len())?;
-        let (mut not_armed, mut not_adjusted, mut not_told) = (0, 0, 0);
-        for (at, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
-            let missing = progress.timer(at, vcpu, planned)?;
+        let (mut not_armed, mut not_adjusted, mut not_notified) = (0, 0, 0);
+        for (index, (vcpu, planned)) in vcpus.iter().zip(&plan.vcpus).enumerate() {
+            let missing = progress.timer(index, vcpu, planned)?;
             not_armed += usize::from(missing.deadline);
             not_adjusted += usize::from(missing.adjust);
             match vcpu.kvmclock_ctrl() {
-                Ok(()) => progress.written.push(Written::Stopped(at)),
-                Err(Errno(libc::EINVAL)) => not_told += 1,
+                Ok(()) => progress.written.push(Written::Stopped(index)),
+                Err(Errno(libc::EINVAL)) => not_notified += 1,
                 Err(errno) => {
-                    return Err(progress.partial(of("KVM_KVMCLOCK_CTRL", Some(at))(errno)));
+                    return Err(progress.partial(of("KVM_KVMCLOCK_CTRL", Some(index))(errno)));
                 }
             }
         }
@@ -446,17 +448,19 @@ impl<'a> ClockWritten<'a> {
             Reason::AdjustsNotTaken {
                 vcpus: not_adjusted,
             },
-            Reason::NotToldOfPause { vcpus: not_told },
+            Reason::NotToldOfPause {
+                vcpus: not_notified,
+            },
         ];
-        let counts = [not_armed, not_adjusted, not_told];
-        let there = reasons.into_iter().zip(counts).filter(|(_, n)| *n > 0);
-        progress.reasons.extend(there.map(|(reason, _)| reason));
+        let counts = [not_armed, not_adjusted, not_notified];
+        let failures = reasons.into_iter().zip(counts).filter(|(_, n)| *n > 0);
+        progress.reasons.extend(failures.map(|(reason, _)| reason));
         Ok(TimersArmed(self))
     }
 }
 
 impl TimersArmed<'_> {
-    /// Last: whether the master clock is on, and the account of it all.
+    /// Last step: checks the master clock, and makes the account of the restore.
     ///
     #[must_use]
     pub fn finish(self) -> Explanation {

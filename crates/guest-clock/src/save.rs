@@ -36,9 +36,9 @@ impl GuestClocks {
     /// Saves the clocks of a stopped x86 guest: the kvmclock with its instant, and each vCPU's
     /// offset, `TSC_ADJUST` and deadline. Only reads.
     ///
-    /// Call it before the LAPICs are saved: a timer that fires between the two is then in both
-    /// states, as an expired deadline and as an interrupt, and the guest is interrupted once too
-    /// often. The other way round it is in neither, and a guest that waits for it never wakes.
+    /// Call it before the LAPICs are saved. A timer that fires between the two is then in both states, as
+    /// an expired deadline and as an interrupt. So the guest gets one interrupt too many. In the other
+    /// order it is in neither, and a guest that waits for it never wakes.
     ///
     /// # Errors
     /// [`SaveError`].
@@ -63,7 +63,7 @@ impl GuestClocks {
         let instant = read_instant(vm, &host)?;
         let states: Result<Vec<VcpuState>, SaveError> = (0..)
             .zip(vcpus)
-            .map(|(at, vcpu)| save_vcpu(vm, &host, ratio, at, vcpu))
+            .map(|(index, vcpu)| save_vcpu(vm, &host, ratio, index, vcpu))
             .collect();
         let state = X86State {
             host_tsc_khz: host.tsc_khz,
@@ -80,18 +80,18 @@ impl GuestClocks {
     }
 }
 
-fn check_count(given: usize) -> Result<(), SaveError> {
-    match given {
+fn check_count(count: usize) -> Result<(), SaveError> {
+    match count {
         0 => Err(SaveError::NoVcpus),
-        _ if given > MAX_VCPUS => Err(SaveError::TooManyVcpus {
-            given,
+        _ if count > MAX_VCPUS => Err(SaveError::TooManyVcpus {
+            given: count,
             most: MAX_VCPUS,
         }),
         _ => Ok(()),
     }
 }
 
-/// Names an ioctl and the vCPU that it was for.
+/// Makes the error of an ioctl, with the vCPU that it is for.
 pub(crate) fn of(call: &'static str, vcpu: Option<usize>) -> impl Fn(Errno) -> IoctlError {
     move |errno| IoctlError { call, vcpu, errno }
 }
@@ -106,13 +106,13 @@ impl From<NoAnswer> for SaveError {
     }
 }
 
-fn one_frequency(each: &[u32]) -> Result<u32, SaveError> {
-    let first_khz = *each.first().ok_or(SaveError::NoVcpus)?;
-    match each.iter().position(|khz| *khz != first_khz) {
+fn one_frequency(frequencies: &[u32]) -> Result<u32, SaveError> {
+    let first_khz = *frequencies.first().ok_or(SaveError::NoVcpus)?;
+    match frequencies.iter().position(|khz| *khz != first_khz) {
         None => Ok(first_khz),
         Some(vcpu) => Err(SaveError::FrequenciesDiffer {
             vcpu,
-            khz: each.get(vcpu).copied().unwrap_or(0),
+            khz: frequencies.get(vcpu).copied().unwrap_or(0),
             first_khz,
         }),
     }
@@ -138,7 +138,7 @@ pub(crate) fn read_instant<V: Vm>(vm: &V, host: &HostFacts) -> Result<Instant, I
     let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
     let mut best: Option<(u64, Instant)> = None;
     for _ in 0..ATTEMPTS {
-        let before = vm.bracket();
+        let opening = vm.bracket();
         let data = vm.get_clock().map_err(of("KVM_GET_CLOCK", None))?;
         let master_clock = data.flags & KVM_CLOCK_TSC_STABLE != 0;
         if data.flags & needed == needed {
@@ -150,13 +150,13 @@ pub(crate) fn read_instant<V: Vm>(vm: &V, host: &HostFacts) -> Result<Instant, I
                 master_clock,
             });
         }
-        let after = vm.bracket();
-        let width = after.tsc_after.wrapping_sub(before.tsc_before);
-        let half_ns = after.realtime_ns.saturating_sub(before.realtime_ns) / 2;
+        let closing = vm.bracket();
+        let width = closing.tsc_after.wrapping_sub(opening.tsc_before);
+        let half_ns = closing.realtime_ns.saturating_sub(opening.realtime_ns) / 2;
         let reading = Instant {
             clock_ns: data.clock_ns,
-            realtime_ns: before.realtime_ns.saturating_add(half_ns),
-            host_tsc: before.tsc_before.wrapping_add(width / 2),
+            realtime_ns: opening.realtime_ns.saturating_add(half_ns),
+            host_tsc: opening.tsc_before.wrapping_add(width / 2),
             // Never 0: that would claim one instant.
             bound_ns: cycles_to_ns(width, host.tsc_khz).max(1),
             master_clock,
@@ -185,20 +185,20 @@ fn save_vcpu<V: Vm, C: Vcpu>(
     vm: &V,
     host: &HostFacts,
     ratio: u64,
-    at: usize,
+    index: usize,
     vcpu: &C,
 ) -> Result<VcpuState, SaveError> {
     let (tsc_offset, offset_bound_cycles) = match vcpu.tsc_offset() {
         Ok(offset) => (offset, 0),
         // Before Linux 5.16 there is only the value to go by.
         Err(_) if host.means != TscMeans::Offsets => {
-            let read = read_tsc(vm, host, ratio, at, vcpu)?;
+            let read = read_tsc(vm, host, ratio, index, vcpu)?;
             (read.offset(), read.width() / 2 + 1)
         }
-        Err(errno) => return Err(of("KVM_GET_DEVICE_ATTR", Some(at))(errno).into()),
+        Err(errno) => return Err(of("KVM_GET_DEVICE_ATTR", Some(index))(errno).into()),
     };
-    let both = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
-    let [tsc_adjust, tsc_deadline] = both.map_err(of("KVM_GET_MSRS", Some(at)))?;
+    let registers = vcpu.two_msrs([MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE]);
+    let [tsc_adjust, tsc_deadline] = registers.map_err(of("KVM_GET_MSRS", Some(index)))?;
     Ok(VcpuState {
         tsc_offset,
         offset_bound_cycles,
@@ -231,12 +231,12 @@ pub(crate) fn read_tsc<V: Vm, C: Vcpu>(
     vm: &V,
     host: &HostFacts,
     ratio: u64,
-    at: usize,
+    index: usize,
     vcpu: &C,
 ) -> Result<TscReading, IoctlError> {
-    let mut best = read_tsc_once(vm, host, ratio, at, vcpu)?;
+    let mut best = read_tsc_once(vm, host, ratio, index, vcpu)?;
     for _ in 1..ATTEMPTS {
-        let reading = read_tsc_once(vm, host, ratio, at, vcpu)?;
+        let reading = read_tsc_once(vm, host, ratio, index, vcpu)?;
         if reading.width() < best.width() {
             best = reading;
         }
@@ -248,23 +248,23 @@ fn read_tsc_once<V: Vm, C: Vcpu>(
     vm: &V,
     host: &HostFacts,
     ratio: u64,
-    at: usize,
+    index: usize,
     vcpu: &C,
 ) -> Result<TscReading, IoctlError> {
-    let failed = of("KVM_GET_MSRS(IA32_TSC)", Some(at));
-    let before = vm.bracket();
+    let failed = of("KVM_GET_MSRS(IA32_TSC)", Some(index));
+    let bracket = vm.bracket();
     let value = vcpu.msr(MSR_IA32_TSC).map_err(&failed)?;
     let value = value.ok_or_else(|| failed(Errno(libc::ENOENT)))?;
     let host_tsc = vm.bracket().tsc_before;
     Ok(TscReading {
         value,
         host_tsc,
-        before: host.format.scale(before.tsc_after, ratio),
+        before: host.format.scale(bracket.tsc_after, ratio),
         after: host.format.scale(host_tsc, ratio),
     })
 }
 
-/// The ratio is worked out, not told: one vCPU's TSC must bear it out.
+/// Checks the ratio, which KVM does not report, by the TSC of one vCPU.
 fn check_ratio<V: Vm, C: Vcpu>(
     vm: &V,
     host: &HostFacts,
@@ -272,14 +272,14 @@ fn check_ratio<V: Vm, C: Vcpu>(
     vcpu: &C,
     offset: u64,
 ) -> Result<(), SaveError> {
-    // However long it took: the guest's TSC lies between the host's on both sides.
+    // After any delay the guest's TSC lies between the host's on both sides.
     let reading = read_tsc_once(vm, host, ratio, 0, vcpu)?;
     let low = offset.wrapping_add(reading.before);
-    let into = reading.value.wrapping_sub(low);
+    let distance = reading.value.wrapping_sub(low);
     // One cycle of rounding on either side, and what an offset by value can be off.
     let slack = reading.width().saturating_add(2);
-    // Offsets worked out from values bear anything out.
-    if into.wrapping_add(1) <= slack || host.means != TscMeans::Offsets {
+    // Offsets computed from values fit any ratio.
+    if distance.wrapping_add(1) <= slack || host.means != TscMeans::Offsets {
         return Ok(());
     }
     Err(SaveError::RatioUnknown {

@@ -50,7 +50,7 @@ impl Instant {
 pub struct VcpuState {
     /// Guest's TSC minus the scaled host's, in cycles; wraps.
     pub tsc_offset: u64,
-    /// The offset was worked out from a value, to this many cycles; 0 if KVM told it.
+    /// Bound of an offset that is computed from a value, in cycles; 0 if KVM reports the offset.
     pub offset_bound_cycles: u64,
     /// `IA32_TSC_ADJUST`, if KVM has it.
     pub tsc_adjust: Option<u64>,
@@ -91,7 +91,7 @@ pub struct X86State {
 }
 
 impl X86State {
-    /// A guest whose TSC runs at its host's frequency.
+    /// A guest with a TSC at its host's frequency.
     #[must_use]
     pub const fn new(tsc_khz: u32, instant: Instant, vcpus: Vec<VcpuState>) -> Self {
         Self {
@@ -129,7 +129,7 @@ pub struct Arm64State {
 }
 
 impl Arm64State {
-    /// A guest whose offset is known, and clocks that were read as one.
+    /// A guest with a known offset, and clocks that are read in one instant.
     #[must_use]
     pub const fn new(
         counter_hz: u32,
@@ -268,7 +268,11 @@ impl Saved {
     /// [`LoadError::Value`] names the first field that cannot be.
     pub fn new(state: State) -> Result<Self, LoadError> {
         let checked = Self::of_guest(state);
-        checked.map_err(|Unloadable { field, value, why }| LoadError::Value { field, value, why })
+        checked.map_err(|error| LoadError::Value {
+            field: error.field,
+            value: error.value,
+            why: error.why,
+        })
     }
 
     /// A state as it was read from a kernel: what could not be loaded is not saved.
@@ -347,15 +351,24 @@ pub(crate) fn check_size(bytes: &[u8]) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn value(field: &'static str, value: u64, why: &'static str) -> Unloadable {
-    Unloadable { field, value, why }
+fn value(field: &'static str, value: u64, reason: &'static str) -> Unloadable {
+    Unloadable {
+        field,
+        value,
+        why: reason,
+    }
 }
 
-fn require(ok: bool, field: &'static str, found: u64, why: &'static str) -> Result<(), Unloadable> {
+fn require(
+    ok: bool,
+    field: &'static str,
+    found: u64,
+    reason: &'static str,
+) -> Result<(), Unloadable> {
     if ok {
         Ok(())
     } else {
-        Err(value(field, found, why))
+        Err(value(field, found, reason))
     }
 }
 

@@ -20,8 +20,8 @@ pub(crate) fn check<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<(), WrongVcpu
     let mut first_at = BTreeMap::new();
     let mut expected = vm.identity();
     let mut unknown = false;
-    for (vcpu, given) in vcpus.iter().enumerate() {
-        let Some(identity) = given.identity() else {
+    for (vcpu, device) in vcpus.iter().enumerate() {
+        let Some(identity) = device.identity() else {
             unknown = true;
             continue;
         };

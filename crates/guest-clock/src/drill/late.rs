@@ -17,10 +17,10 @@ pub(super) struct LateVcpu<'a, S: Stage> {
 impl<'a, S: Stage> LateVcpu<'a, S> {
     /// All of a stage's; the first one is not late.
     pub(super) fn all(stage: &'a S, late_ns: u64) -> Vec<Self> {
-        let late = |(at, vcpu)| Self {
+        let late = |(index, vcpu)| Self {
             vcpu,
             stage,
-            late_ns: if at == 0 { 0 } else { late_ns },
+            late_ns: if index == 0 { 0 } else { late_ns },
         };
         stage.vcpus().iter().enumerate().map(late).collect()
     }

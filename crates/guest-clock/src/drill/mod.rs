@@ -1,6 +1,6 @@
-//! Drills: a small guest is saved and restored into a new VM, over and over, by value as most
-//! VMMs do and by offset as this library does, while the VMM's threads are kept from running.
-//! The guest looks for steps back; KVM's own instants tell how far off its clocks are.
+//! Drills: a small guest is saved and restored into new VMs many times, while the VMM's threads are kept
+//! from running. One half is restored by value, as by most VMMs, the other by offset, as by this
+//! library. The guest looks for steps back; KVM's own instants show the errors of its clocks.
 
 mod late;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -46,7 +46,7 @@ pub enum Method {
 pub enum Device {
     /// `/dev/kvm`.
     Kvm,
-    /// No device: the same arithmetic and bookkeeping on a host whose time passes by call.
+    /// No device: the same arithmetic and bookkeeping on a host with time that passes by call.
     Fake,
 }
 
@@ -256,23 +256,23 @@ impl Drill {
     fn on<S: Stage>(
         &self,
         progress: &mut Progress<'_>,
-        make: impl Fn(usize) -> Result<S, DrillError>,
+        create: impl Fn(usize) -> Result<S, DrillError>,
     ) -> Result<DrillReport, DrillError> {
-        let probe = make(1)?;
+        let probe = create(1)?;
         let facts = probe.vm().host().map_err(SaveError::Host)?;
         let mut tallies = [Tally::new(Method::Value), Tally::new(Method::Offset)];
         let mut chance = Chance(self.seed | 1);
         let sizes = self.least_vcpus..=self.most_vcpus;
-        let mut done = 0;
+        let mut completed = 0;
         for vcpus in sizes.cycle().take(self.times as usize) {
-            if progress(done, self.times).is_break() {
+            if progress(completed, self.times).is_break() {
                 break;
             }
             for tally in &mut tallies {
-                let guest = make(vcpus)?;
+                let guest = create(vcpus)?;
                 self.once(guest, tally, &mut chance)?;
             }
-            done += 1;
+            completed += 1;
         }
         Ok(DrillReport {
             device: self.device,
@@ -283,7 +283,7 @@ impl Drill {
             },
             tsc_khz: facts.tsc_khz,
             times: self.times,
-            done,
+            done: completed,
             seed: self.seed,
             methods: tallies.into_iter().map(Tally::report).collect(),
         })
@@ -356,11 +356,11 @@ impl Drill {
         let cycles = u128::from(elapsed) * u128::from(saved.tsc_khz) / 1_000_000;
         let scaled = scaled(saved, saved.instant.host_tsc);
         guest.lose_time(chance.below(self.most_delay_ns));
-        for (at, (vcpu, state)) in guest.vcpus().iter().zip(&saved.vcpus).enumerate() {
+        for (index, (vcpu, state)) in guest.vcpus().iter().zip(&saved.vcpus).enumerate() {
             let value = state.tsc_offset.wrapping_add(scaled);
             let value = value.wrapping_add(cycles as u64);
             let set = vcpu.set_msr(MSR_IA32_TSC, value);
-            set.map_err(of("KVM_SET_MSRS(IA32_TSC)", Some(at)))?;
+            set.map_err(of("KVM_SET_MSRS(IA32_TSC)", Some(index)))?;
             let random_ns = chance.below(self.most_delay_ns / 8);
             guest.lose_time(self.between_ns.unwrap_or(random_ns));
         }
@@ -377,8 +377,8 @@ fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
     format.map_or(host_tsc, |f| f.scale(host_tsc, x86.ratio))
 }
 
-fn elapsed_ns(since: Instant) -> i64 {
-    i64::try_from(since.elapsed().as_nanos()).unwrap_or(i64::MAX)
+fn elapsed_ns(start: Instant) -> i64 {
+    i64::try_from(start.elapsed().as_nanos()).unwrap_or(i64::MAX)
 }
 
 struct Chance(u64);
@@ -400,7 +400,7 @@ struct Tally {
     between: Vec<i64>,
     save: Vec<i64>,
     restore: Vec<i64>,
-    seen: Watched,
+    observed: Watched,
     beyond_bound: u64,
     largest_bound_ns: u64,
 }
@@ -414,7 +414,7 @@ impl Tally {
             between: Vec::new(),
             save: Vec::new(),
             restore: Vec::new(),
-            seen: Watched::default(),
+            observed: Watched::default(),
             beyond_bound: 0,
             largest_bound_ns: 0,
         }
@@ -436,50 +436,50 @@ impl Tally {
             let (real, tsc) = instant.ok_or(DrillError::NoInstant { flags: now.flags })?;
             (now.realtime_ns, now.host_tsc) = (real, tsc);
         }
-        let since = i128::from(now.realtime_ns) - i128::from(saved.instant.realtime_ns);
-        let ideal = i128::from(saved.instant.clock_ns) + since;
+        let elapsed = i128::from(now.realtime_ns) - i128::from(saved.instant.realtime_ns);
+        let ideal = i128::from(saved.instant.clock_ns) + elapsed;
         let clock = small(i128::from(now.clock_ns) - ideal);
         // Floored, as guests' cycles are.
-        let cycles = (since * i128::from(saved.tsc_khz)).div_euclid(1_000_000);
-        let (before, after) = (
+        let cycles = (elapsed * i128::from(saved.tsc_khz)).div_euclid(1_000_000);
+        let (scaled_at_save, scaled_now) = (
             scaled(saved, saved.instant.host_tsc),
             scaled(saved, now.host_tsc),
         );
-        let (mut off, mut least, mut most) = (0i64, i64::MAX, i64::MIN);
-        for (at, (vcpu, state)) in vcpus.iter().zip(&saved.vcpus).enumerate() {
+        let (mut worst, mut lowest, mut highest) = (0i64, i64::MAX, i64::MIN);
+        for (index, (vcpu, state)) in vcpus.iter().zip(&saved.vcpus).enumerate() {
             let offset = vcpu.tsc_offset();
-            let offset = offset.map_err(of("KVM_GET_DEVICE_ATTR", Some(at)))?;
+            let offset = offset.map_err(of("KVM_GET_DEVICE_ATTR", Some(index)))?;
             let ideal = state
                 .tsc_offset
-                .wrapping_add(before)
+                .wrapping_add(scaled_at_save)
                 .wrapping_add(cycles as u64);
-            let error = offset.wrapping_add(after).wrapping_sub(ideal) as i64;
-            (least, most) = (least.min(error), most.max(error));
-            if error.unsigned_abs() >= off.unsigned_abs() {
-                off = error;
+            let error = offset.wrapping_add(scaled_now).wrapping_sub(ideal) as i64;
+            (lowest, highest) = (lowest.min(error), highest.max(error));
+            if error.unsigned_abs() >= worst.unsigned_abs() {
+                worst = error;
             }
         }
-        let off_ns = signed_ns(off, saved.tsc_khz);
+        let tsc_error_ns = signed_ns(worst, saved.tsc_khz);
         self.clock.push(clock);
-        self.tsc.push(off_ns);
+        self.tsc.push(tsc_error_ns);
         self.between
-            .push(signed_ns(most.saturating_sub(least), saved.tsc_khz));
+            .push(signed_ns(highest.saturating_sub(lowest), saved.tsc_khz));
         if let Some(e) = explanation {
             let real_ns = e.kvmclock_against_real_ns;
             let tsc_ns = e.tsc_against_kvmclock_ns.saturating_add(real_ns);
             self.largest_bound_ns = self.largest_bound_ns.max(tsc_ns);
-            let beyond = clock.unsigned_abs() > real_ns || off_ns.unsigned_abs() > tsc_ns;
+            let beyond = clock.unsigned_abs() > real_ns || tsc_error_ns.unsigned_abs() > tsc_ns;
             self.beyond_bound += u64::from(beyond);
         }
         Ok(())
     }
 
     fn watched(&mut self, watched: &Watched) {
-        let seen = &mut self.seen;
-        seen.rounds += watched.rounds;
-        seen.unstable += watched.unstable;
-        seen.tsc_back = seen.tsc_back.max(watched.tsc_back);
-        seen.clock_back_ns = seen.clock_back_ns.max(watched.clock_back_ns);
+        let sums = &mut self.observed;
+        sums.rounds += watched.rounds;
+        sums.unstable += watched.unstable;
+        sums.tsc_back = sums.tsc_back.max(watched.tsc_back);
+        sums.clock_back_ns = sums.clock_back_ns.max(watched.clock_back_ns);
     }
 
     fn report(self) -> MethodReport {
@@ -488,10 +488,10 @@ impl Tally {
             kvmclock: Distribution::of(&self.clock),
             tsc: Distribution::of(&self.tsc),
             between_vcpus: Distribution::of(&self.between),
-            guest_tsc_back: self.seen.tsc_back,
-            guest_clock_back_ns: self.seen.clock_back_ns,
-            guest_readings: self.seen.rounds,
-            guest_unstable: self.seen.unstable,
+            guest_tsc_back: self.observed.tsc_back,
+            guest_clock_back_ns: self.observed.clock_back_ns,
+            guest_readings: self.observed.rounds,
+            guest_unstable: self.observed.unstable,
             beyond_bound: self.beyond_bound,
             largest_bound_ns: self.largest_bound_ns,
             save: Distribution::of(&self.save),

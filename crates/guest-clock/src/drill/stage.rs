@@ -56,12 +56,12 @@ impl Stage for crate::guest::Guest {
     }
 
     fn watched(&self) -> Watched {
-        let seen = self.seen();
+        let observed = self.seen();
         Watched {
-            rounds: seen.rounds,
-            tsc_back: seen.tsc_back,
-            clock_back_ns: seen.clock_back_ns,
-            unstable: seen.unstable,
+            rounds: observed.rounds,
+            tsc_back: observed.tsc_back,
+            clock_back_ns: observed.clock_back_ns,
+            unstable: observed.unstable,
         }
     }
 }
@@ -108,8 +108,8 @@ impl Stage for FakeStage {
                 let watched = &mut self.watched;
                 watched.rounds += 1;
                 watched.tsc_back = watched.tsc_back.max(tsc.saturating_sub(read.tsc));
-                let back = clock.saturating_sub(read.kvmclock_ns);
-                watched.clock_back_ns = watched.clock_back_ns.max(back);
+                let step_back = clock.saturating_sub(read.kvmclock_ns);
+                watched.clock_back_ns = watched.clock_back_ns.max(step_back);
                 watched.unstable += u64::from(!read.stable);
                 self.latest = (tsc.max(read.tsc), clock.max(read.kvmclock_ns));
             }

@@ -9,7 +9,7 @@ use crate::arm64::Arm64Vm;
 use crate::device::{Bracket, TscMeans};
 use crate::error::Errno;
 
-/// An arm64 VM on a [`FakeHost`], whose TSC stands for the host's counter.
+/// An arm64 VM on a [`FakeHost`]. The host's TSC stands for the host's counter.
 #[derive(Clone, Debug)]
 pub struct FakeArm64Vm {
     host: FakeHost,
@@ -88,11 +88,11 @@ impl Arm64Vm for FakeArm64Vm {
             TscMeans::Values => return Err(Errno(libc::ENOTTY)),
             TscMeans::Fixed => return Ok(()),
         }
-        let given = CounterOffset {
+        let attribute = CounterOffset {
             counter_offset: offset,
             reserved: 0,
         };
-        let set = self.state().set_counter_offset(given, self.busy);
+        let set = self.state().set_counter_offset(attribute, self.busy);
         set.map_err(|error| match error {
             stealtime_hypervisor::counter::arm64::CounterOffsetError::Busy { .. } => {
                 Errno(libc::EBUSY)

@@ -77,7 +77,7 @@ impl Machine {
 
     fn run(&mut self, op: &Value) -> Value {
         self.host.tell(instant(op));
-        let status = |done: bool| json!({"r": if done { 0 } else { -22 }});
+        let status = |is_accepted: bool| json!({"r": if is_accepted { 0 } else { -22 }});
         match op["op"].as_str().unwrap() {
             "create" => {
                 let (cpu, protected) = (number(op, "cpu") as u32, number(op, "protected") != 0);
@@ -128,8 +128,8 @@ impl Machine {
             }
             "read" => return json!({"r": vcpu.msr(MSR_IA32_TSC).unwrap().unwrap()}),
             "set_khz" => {
-                let done = vcpu.set_tsc_khz(number(op, "khz") as u32).is_ok();
-                return json!({"r": if done { 0 } else { -22 }});
+                let is_accepted = vcpu.set_tsc_khz(number(op, "khz") as u32).is_ok();
+                return json!({"r": if is_accepted { 0 } else { -22 }});
             }
             _ => return self.by_the_kernel(vcpu, op),
         }
@@ -183,9 +183,9 @@ fn compare(machine: &Machine, recorded: &BTreeMap<u64, Value>, place: &str) {
 }
 
 fn files() -> Vec<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hypervisor/tests/data/golden");
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hypervisor/tests/data/golden");
     let further = std::env::var_os("STEALTIME_GOLDEN").map(PathBuf::from);
-    let roots = [Some(own), further].into_iter().flatten();
+    let roots = [Some(committed), further].into_iter().flatten();
     let files = roots.map(|root| root.join("kvm/tsc-sync.jsonl.zst"));
     files.filter(|file| file.exists()).collect()
 }

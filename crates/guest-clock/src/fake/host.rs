@@ -1,4 +1,4 @@
-//! A host's clocks that pass when they are told to, or when a call is made.
+//! A host's clocks that advance by command, or by a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use stealtime_hypervisor::counter::tsc_sync::HostInstant;
 use crate::device::{Bracket, HostFacts, TscMeans};
 use crate::error::Errno;
 
-/// What a call is disturbed by: the calling thread loses the CPU.
+/// Delays of calls: the calling thread loses the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
     /// One call in this many is delayed; 0 none.
@@ -25,8 +25,8 @@ pub struct FakeHost(Arc<Mutex<HostState>>);
 pub(super) struct HostState {
     pub(super) facts: HostFacts,
     pub(super) tsc: HostTsc,
-    /// The instant that it is, if it is told instead of passing.
-    pub(super) told: Option<HostInstant>,
+    /// A set instant that does not pass.
+    pub(super) fixed_instant: Option<HostInstant>,
     /// The wall clock and the TSC can be read as one.
     pub(super) instants: bool,
     ns: u64,
@@ -46,8 +46,8 @@ pub(super) struct HostState {
 
 impl HostState {
     pub(super) fn now(&self) -> HostInstant {
-        if let Some(told) = self.told {
-            return told;
+        if let Some(fixed_instant) = self.fixed_instant {
+            return fixed_instant;
         }
         let cycles = u128::from(self.ns) * u128::from(self.tsc.khz) / 1_000_000;
         let slew = i128::from(self.ns) * i128::from(self.slew_ppb) / 1_000_000_000;
@@ -90,16 +90,16 @@ impl HostState {
         }
     }
 
-    /// A call begins: it takes time, may be delayed before it acts, and may be told to fail.
+    /// A call begins: it takes time, may be delayed before it acts, and may be set to fail.
     pub(super) fn call(&mut self, name: &'static str) -> Result<HostInstant, Errno> {
         self.be_delayed();
         self.calls.push(name);
-        for (which, left, errno) in &mut self.failures {
-            if *which == name {
-                if *left == 0 {
+        for (failing, remaining, errno) in &mut self.failures {
+            if *failing == name {
+                if *remaining == 0 {
                     return Err(*errno);
                 }
-                *left -= 1;
+                *remaining -= 1;
             }
         }
         Ok(self.now())
@@ -107,7 +107,7 @@ impl HostState {
 }
 
 impl FakeHost {
-    /// A host that can do everything, of this frequency, whose wall clock is at a round time.
+    /// A host of this frequency with all abilities and a round wall clock.
     #[must_use]
     pub fn new(tsc_khz: u32) -> Self {
         Self::with(HostFacts::complete(tsc_khz))
@@ -119,7 +119,7 @@ impl FakeHost {
         Self(Arc::new(Mutex::new(HostState {
             facts,
             tsc: facts.host_tsc(),
-            told: None,
+            fixed_instant: None,
             instants: facts.clock_flags != 0,
             ns: 1_000_000_000,
             tsc_base: 77_000_000_000,
@@ -150,9 +150,9 @@ impl FakeHost {
         self.state().now()
     }
 
-    /// It is this instant, until another is told: time no longer passes by itself.
+    /// Sets the instant, until the next one is set: time no longer passes by itself.
     pub fn tell(&self, now: HostInstant) {
-        self.state().told = Some(now);
+        self.state().fixed_instant = Some(now);
     }
 
     /// The wall clock is set forward or back.

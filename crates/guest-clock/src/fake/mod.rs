@@ -1,5 +1,5 @@
 //! KVM's clocks without a device: the same arithmetic and bookkeeping
-//! ([`stealtime_hypervisor::counter`]), on a host whose time passes by call.
+//! ([`stealtime_hypervisor::counter`]), on a host with time that passes by call.
 //!
 //! For tests, of this library and of VMMs: everything can be delayed, made to fail, or taken away.
 //! `tests/live.rs` holds it against the real device where there is one.
@@ -65,7 +65,7 @@ pub struct GuestReading {
     pub kvmclock_ns: u64,
     /// The readings of two vCPUs can be compared (`PVCLOCK_TSC_STABLE_BIT`).
     pub stable: bool,
-    /// It was told of a pause (`PVCLOCK_GUEST_STOPPED`); reading acknowledges.
+    /// It has the notice of a pause (`PVCLOCK_GUEST_STOPPED`); reading acknowledges it.
     pub stopped: bool,
 }
 
@@ -143,10 +143,10 @@ impl FakeVm {
         let now = host.now();
         let fixed = host.facts.means == TscMeans::Fixed;
         let mut state = self.state();
-        let made = state
+        let created = state
             .tsc
             .create_vcpu(&mut host.tsc, &now, cpu, khz, protected);
-        let (mut tsc, _) = made;
+        let (mut tsc, _) = created;
         keep_fixed(&mut tsc, fixed);
         state.vcpus.push(VcpuModel {
             tsc,
@@ -274,7 +274,7 @@ impl FakeVcpu {
     /// The guest writes its own TSC, which moves `TSC_ADJUST` as well.
     ///
     /// # Errors
-    /// None but what the host was told to fail with.
+    /// The failures set on the host, and no others.
     pub fn guest_writes_tsc(&self, value: u64) -> Result<(), Errno> {
         self.call("KVM_RUN", |_, model, host, now| {
             model.tsc.guest_write(&host.tsc, now, value);
@@ -357,10 +357,10 @@ impl Vcpu for FakeVcpu {
 
     fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
         self.call("KVM_SET_MSRS", |vm, model, host, now| {
-            let taken = registers
+            let accepted = registers
                 .into_iter()
                 .take_while(|(index, value)| model.write_register(vm, *index, *value, host, now));
-            Ok(taken.count())
+            Ok(accepted.count())
         })
     }
 
@@ -381,15 +381,15 @@ impl Vcpu for FakeVcpu {
     }
 
     fn frequencies(vcpus: &[Self], _: Stopping) -> Result<Vec<u32>, NoAnswer> {
-        let ask = |(vcpu, asked): (usize, &Self)| {
-            let state = asked.vm.state();
-            if state.vcpus.get(asked.index).is_some_and(|v| v.running) {
+        let query = |(vcpu, device): (usize, &Self)| {
+            let state = device.vm.state();
+            if state.vcpus.get(device.index).is_some_and(|v| v.running) {
                 return Err(NoAnswer::Busy { vcpu });
             }
             drop(state);
-            let khz = asked.tsc_khz();
+            let khz = device.tsc_khz();
             khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
         };
-        vcpus.iter().enumerate().map(ask).collect()
+        vcpus.iter().enumerate().map(query).collect()
     }
 }

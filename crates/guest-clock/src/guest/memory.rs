@@ -7,7 +7,7 @@ use crate::error::Errno;
 /// Zeroed memory for a guest; several VMs may map it, one after the other.
 #[derive(Debug)]
 pub struct Memory {
-    at: *mut u8,
+    base: *mut u8,
     bytes: usize,
 }
 
@@ -25,7 +25,7 @@ impl Memory {
     pub fn new(bytes: usize) -> Result<Self, Errno> {
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that
         // exists; the result is checked. Needed: KVM wants page-aligned memory that never moves.
-        let at = unsafe {
+        let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
@@ -35,12 +35,12 @@ impl Memory {
                 0,
             )
         };
-        if at == libc::MAP_FAILED {
+        if base == libc::MAP_FAILED {
             let errno = std::io::Error::last_os_error().raw_os_error();
             return Err(Errno(errno.unwrap_or(libc::ENOMEM)));
         }
         Ok(Self {
-            at: at.cast(),
+            base: base.cast(),
             bytes,
         })
     }
@@ -48,7 +48,7 @@ impl Memory {
     /// The address in this process.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.at.expose_provenance() as u64
+        self.base.expose_provenance() as u64
     }
 
     /// Its length in bytes.
@@ -64,14 +64,14 @@ impl Memory {
     }
 
     fn word(&self, address: u64) -> Option<&AtomicU64> {
-        let at = usize::try_from(address).ok()?;
-        if !at.is_multiple_of(8) || at.checked_add(8)? > self.bytes {
+        let offset = usize::try_from(address).ok()?;
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.bytes {
             return None;
         }
-        // SAFETY: in bounds and aligned (just checked, and the mapping begins at a page); alive as
-        // long as `self`; all access from Rust is atomic, and the guest's is the hardware's.
+        // SAFETY: in bounds and aligned: just checked, and the mapping begins at a page. It lives as
+        // long as `self`. All access from Rust is atomic, and the guest's is the hardware's.
         // Needed: guest memory is not Rust's.
-        Some(unsafe { AtomicU64::from_ptr(self.at.add(at).cast()) })
+        Some(unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) })
     }
 
     /// The word at a guest address, 0 outside of the memory or between words.
@@ -93,13 +93,13 @@ impl Memory {
     pub fn copy_in(&self, address: u64, bytes: &[u8]) -> bool {
         let end = usize::try_from(address)
             .ok()
-            .and_then(|at| at.checked_add(bytes.len()));
+            .and_then(|start| start.checked_add(bytes.len()));
         if end.is_none_or(|end| end > self.bytes) {
             return false;
         }
-        for (at, byte) in (address as usize..).zip(bytes) {
+        for (offset, byte) in (address as usize..).zip(bytes) {
             // SAFETY: in bounds, as just checked for all; see `word`.
-            unsafe { AtomicU8::from_ptr(self.at.add(at)) }.store(*byte, Ordering::Relaxed);
+            unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.store(*byte, Ordering::Relaxed);
         }
         true
     }
@@ -108,14 +108,16 @@ impl Memory {
     #[must_use]
     pub fn copy_out(&self) -> Vec<u8> {
         let words = (0..self.bytes as u64).step_by(8);
-        words.flat_map(|at| self.read(at).to_le_bytes()).collect()
+        words
+            .flat_map(|address| self.read(address).to_le_bytes())
+            .collect()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped exactly this and nobody else unmaps it; VMs that map it hold an
+        // SAFETY: `new` mapped exactly this and unmaps it here alone; VMs that map it hold an
         // `Arc` of it. A failure would leave it mapped. Needed: to give it back.
-        unsafe { libc::munmap(self.at.cast(), self.bytes) };
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }

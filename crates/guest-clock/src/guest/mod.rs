@@ -132,8 +132,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// A new VM for a guest whose memory is there: what a restore begins with. Registers are at
-    /// the program's beginning, clocks as KVM makes them.
+    /// A new VM around a guest's existing memory, for a restore. Registers are at the program's beginning,
+    /// clocks as KVM makes them.
     ///
     /// # Errors
     /// [`GuestError`].
@@ -158,7 +158,8 @@ impl Guest {
         // order in `Guest`) and is accessed atomically only. Needed: so says `kvm-ioctls`.
         let set = unsafe { vm.set_user_memory_region(region) };
         set.map_err(|e| of("KVM_SET_USER_MEMORY_REGION", None)(errno(e)))?;
-        let fds: Result<Vec<VcpuFd>, GuestError> = (0..vcpus).map(|at| vcpu(&vm, at)).collect();
+        let fds: Result<Vec<VcpuFd>, GuestError> =
+            (0..vcpus).map(|index| vcpu(&vm, index)).collect();
         Ok(Self {
             vm,
             vcpus: fds?,
@@ -177,20 +178,20 @@ impl Guest {
     /// # Errors
     /// [`GuestError`].
     pub fn run(&mut self, rounds: u32) -> Result<(), GuestError> {
-        for at in 0..self.vcpus.len() as u64 {
+        for index in 0..self.vcpus.len() as u64 {
             self.memory
-                .write(field(at, Block::Rounds), u64::from(rounds));
+                .write(field(index, Block::Rounds), u64::from(rounds));
         }
         // One vCPU needs no thread of its own.
         if let [vcpu] = self.vcpus.as_mut_slice() {
             return run_one(0, vcpu);
         }
         std::thread::scope(|scope| {
-            let started = (0..).zip(&mut self.vcpus).map(|(at, vcpu)| {
-                let thread = Builder::new().spawn_scoped(scope, move || run_one(at, vcpu));
-                Ok((at, thread.map_err(|error| no_thread(at, &error))?))
+            let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
+                let thread = Builder::new().spawn_scoped(scope, move || run_one(index, vcpu));
+                Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
-            // Those that were started run to their end before an error leaves this scope.
+            // The scope joins the started threads before it returns an error.
             let threads: Result<Vec<_>, GuestError> = started.collect();
             for (vcpu, thread) in threads? {
                 thread.join().map_err(|_| GuestError::Thread { vcpu })??;
@@ -199,22 +200,23 @@ impl Guest {
         })
     }
 
-    /// Runs all vCPUs for this long, over and over; each stops where it next leaves its program
-    /// for the VMM, and its [registers](Guest::registers) say where that is.
+    /// Runs all vCPUs for this long, in repeated rounds. Each stops when it next leaves its program for
+    /// the VMM; its [registers](Guest::registers) have the place.
     ///
     /// # Errors
     /// [`GuestError`].
     pub fn run_for(&mut self, time: Duration) -> Result<(), GuestError> {
         const BETWEEN_LOOKS: u32 = 8;
-        for at in 0..self.vcpus.len() as u64 {
+        for index in 0..self.vcpus.len() as u64 {
             let rounds = u64::from(BETWEEN_LOOKS);
-            self.memory.write(field(at, Block::Rounds), rounds);
+            self.memory.write(field(index, Block::Rounds), rounds);
         }
-        let until = Instant::now() + time;
+        let deadline = Instant::now() + time;
         std::thread::scope(|scope| {
-            let started = (0..).zip(&mut self.vcpus).map(|(at, vcpu)| {
-                let thread = Builder::new().spawn_scoped(scope, move || run_until(at, vcpu, until));
-                Ok((at, thread.map_err(|error| no_thread(at, &error))?))
+            let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
+                let thread =
+                    Builder::new().spawn_scoped(scope, move || run_until(index, vcpu, deadline));
+                Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
             let threads: Result<Vec<_>, GuestError> = started.collect();
             for (vcpu, thread) in threads? {
@@ -224,20 +226,20 @@ impl Guest {
         })
     }
 
-    /// Where each vCPU is in its program.
+    /// The registers of each vCPU.
     ///
     /// # Errors
     /// [`GuestError::Ioctl`].
     pub fn registers(&self) -> Result<Vec<Registers>, GuestError> {
-        let read = |(at, vcpu): (usize, &VcpuFd)| {
+        let read = |(index, vcpu): (usize, &VcpuFd)| {
             let regs = vcpu.get_regs();
-            let regs = regs.map_err(|e| of("KVM_GET_REGS", Some(at))(errno(e)))?;
+            let regs = regs.map_err(|e| of("KVM_GET_REGS", Some(index))(errno(e)))?;
             Ok(Registers::from(regs))
         };
         self.vcpus.iter().enumerate().map(read).collect()
     }
 
-    /// Sets each vCPU to where it was.
+    /// Sets the registers of each vCPU.
     ///
     /// # Errors
     /// [`GuestError`]; [`GuestError::Vcpus`] for another number of them.
@@ -248,48 +250,48 @@ impl Guest {
                 most: self.vcpus.len(),
             });
         }
-        for (at, (vcpu, registers)) in self.vcpus.iter().zip(registers).enumerate() {
+        for (index, (vcpu, registers)) in self.vcpus.iter().zip(registers).enumerate() {
             let set = vcpu.set_regs(&registers.into());
-            set.map_err(|e| of("KVM_SET_REGS", Some(at))(errno(e)))?;
+            set.map_err(|e| of("KVM_SET_REGS", Some(index))(errno(e)))?;
         }
         Ok(())
     }
 
-    /// What the guest saw so far.
+    /// The observations of the guest so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
-        let mut seen = Seen {
+        let mut observed = Seen {
             latest_tsc: self.memory.read(LATEST_TSC),
             latest_clock_ns: self.memory.read(LATEST_CLOCK),
             ..Seen::default()
         };
-        for at in 0..self.vcpus.len() as u64 {
-            let read = |what| self.memory.read(field(at, what));
-            seen.rounds += read(Block::Done);
-            seen.tsc_back = seen.tsc_back.max(read(Block::TscBack));
-            seen.clock_back_ns = seen.clock_back_ns.max(read(Block::ClockBack));
-            seen.unstable += read(Block::Unstable);
+        for index in 0..self.vcpus.len() as u64 {
+            let read = |block| self.memory.read(field(index, block));
+            observed.rounds += read(Block::Done);
+            observed.tsc_back = observed.tsc_back.max(read(Block::TscBack));
+            observed.clock_back_ns = observed.clock_back_ns.max(read(Block::ClockBack));
+            observed.unstable += read(Block::Unstable);
         }
-        seen
+        observed
     }
 
-    /// What one vCPU read last: TSC and kvmclock in ns.
+    /// The last readings of a vCPU: TSC, and kvmclock in ns.
     #[must_use]
     pub fn last(&self, vcpu: usize) -> (u64, u64) {
-        let read = |what| self.memory.read(field(vcpu as u64, what));
+        let read = |block| self.memory.read(field(vcpu as u64, block));
         (read(Block::LastTsc), read(Block::LastClock))
     }
 
-    /// Forgets what was seen, but not the latest readings.
+    /// Resets the observations, but not the latest readings.
     pub fn forget(&self) {
-        for at in 0..self.vcpus.len() as u64 {
-            for what in [
+        for index in 0..self.vcpus.len() as u64 {
+            for block in [
                 Block::Done,
                 Block::TscBack,
                 Block::ClockBack,
                 Block::Unstable,
             ] {
-                self.memory.write(field(at, what), 0);
+                self.memory.write(field(index, block), 0);
             }
         }
     }
@@ -300,15 +302,15 @@ fn no_thread(vcpu: usize, error: &std::io::Error) -> GuestError {
     GuestError::NoThread { vcpu, errno }
 }
 
-fn field(vcpu: u64, what: Block) -> u64 {
-    BLOCKS + vcpu * BLOCK_BYTES + what as u64
+fn field(vcpu: u64, block: Block) -> u64 {
+    BLOCKS + vcpu * BLOCK_BYTES + block as u64
 }
 
 /// A vCPU at the program's beginning, with its kvmclock enabled.
-fn vcpu(vm: &VmFd, at: usize) -> Result<VcpuFd, GuestError> {
-    let named = |call| move |e| of(call, Some(at))(errno(e));
+fn vcpu(vm: &VmFd, index: usize) -> Result<VcpuFd, GuestError> {
+    let named = |call| move |e| of(call, Some(index))(errno(e));
     let fd = vm
-        .create_vcpu(at as u64)
+        .create_vcpu(index as u64)
         .map_err(named("KVM_CREATE_VCPU"))?;
     let mut sregs = fd.get_sregs().map_err(named("KVM_GET_SREGS"))?;
     for segment in [&mut sregs.cs, &mut sregs.ds, &mut sregs.es, &mut sregs.ss] {
@@ -319,58 +321,58 @@ fn vcpu(vm: &VmFd, at: usize) -> Result<VcpuFd, GuestError> {
     let mut regs = fd.get_regs().map_err(named("KVM_GET_REGS"))?;
     regs.rip = CODE;
     regs.rflags = 2;
-    regs.rdi = BLOCKS + at as u64 * BLOCK_BYTES;
-    regs.rsi = PAGES + at as u64 * PAGE_BYTES;
+    regs.rdi = BLOCKS + index as u64 * BLOCK_BYTES;
+    regs.rsi = PAGES + index as u64 * PAGE_BYTES;
     fd.set_regs(&regs).map_err(named("KVM_SET_REGS"))?;
     let page = regs.rsi | 1;
     fd.set_msr(MSR_KVM_SYSTEM_TIME_NEW, page)
-        .map_err(of("KVM_SET_MSRS(SYSTEM_TIME_NEW)", Some(at)))?;
+        .map_err(of("KVM_SET_MSRS(SYSTEM_TIME_NEW)", Some(index)))?;
     Ok(fd)
 }
 
-/// Runs to the end of the rounds again and again, and leaves nothing half done: KVM finishes an
-/// `OUT` at the next entry, and only then are the registers behind it.
-fn run_until(at: usize, vcpu: &mut VcpuFd, until: Instant) -> Result<(), GuestError> {
-    while Instant::now() < until {
-        run_one(at, vcpu)?;
+/// Repeats the rounds until the deadline, and completes the last `OUT`. KVM completes it at the next entry
+/// (`complete_userspace_io`), and then the registers are behind it.
+fn run_until(index: usize, vcpu: &mut VcpuFd, deadline: Instant) -> Result<(), GuestError> {
+    while Instant::now() < deadline {
+        run_one(index, vcpu)?;
     }
     vcpu.set_kvm_immediate_exit(1);
     let finished = vcpu.run().map(|exit| format!("{exit:?}"));
     vcpu.set_kvm_immediate_exit(0);
     match finished {
         Err(error) if error.errno() == libc::EINTR => Ok(()),
-        Err(error) => Err(of("KVM_RUN", Some(at))(errno(error)).into()),
-        Ok(exit) => Err(GuestError::Exit { vcpu: at, exit }),
+        Err(error) => Err(of("KVM_RUN", Some(index))(errno(error)).into()),
+        Ok(exit) => Err(GuestError::Exit { vcpu: index, exit }),
     }
 }
 
-/// A vCPU that does not come back within this is stuck, not slow.
+/// Time after which a vCPU that is still interrupted counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-fn run_one(at: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
-    let until = Instant::now() + STUCK;
+fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
+    let deadline = Instant::now() + STUCK;
     loop {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(DONE_PORT, _)) => return Ok(()),
             Ok(VcpuExit::IoIn(COUNTER_PORT, data)) => {
-                for (to, from) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
-                    *to = from;
+                for (target, byte) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
+                    *target = byte;
                 }
             }
             // A signal, or nothing that concerns the program.
             Ok(VcpuExit::Intr) => {}
             Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
-            Ok(other) => {
+            Ok(unexpected) => {
                 return Err(GuestError::Exit {
-                    vcpu: at,
-                    exit: format!("{other:?}"),
+                    vcpu: index,
+                    exit: format!("{unexpected:?}"),
                 });
             }
-            Err(error) => return Err(of("KVM_RUN", Some(at))(errno(error)).into()),
+            Err(error) => return Err(of("KVM_RUN", Some(index))(errno(error)).into()),
         }
-        if Instant::now() > until {
+        if Instant::now() > deadline {
             return Err(GuestError::Exit {
-                vcpu: at,
+                vcpu: index,
                 exit: "interrupted for a minute".to_owned(),
             });
         }

@@ -1,12 +1,12 @@
 //! The guest's program: reads TSC and kvmclock in turn, and records every step back.
 //!
-//! Real-mode code, so that a vCPU needs no page tables and no state but a few registers; KVMs
-//! without hardware virtualization emulate it instruction by instruction. Assembled with this
+//! It is real-mode code, so that a vCPU needs no page tables and no state but a few registers. KVMs
+//! without hardware virtualization emulate it instruction by instruction. It is assembled with this
 //! crate and copied into the guest, so it uses no address of its own but those below.
 //!
-//! Each reading is compared with the latest that *any* vCPU made of the same clock (one shared
-//! word each, replaced by compare-and-swap): a reading below it is a step back, be it on one
-//! vCPU, between two, or over a restore.
+//! Each reading is compared with the latest that *any* vCPU made of the same clock: one shared word
+//! each, replaced by compare-and-swap. A reading below it is a step back, on one vCPU, between two,
+//! or over a restore.
 //!
 //! | address | holds |
 //! |---|---|

@@ -82,15 +82,15 @@ impl Reader {
         let rdmsr = &raw const guest_clock_readers_rdmsr;
         let port = &raw const guest_clock_readers_port;
         let end = &raw const guest_clock_readers_end;
-        let (from, to) = match self {
+        let (start, end) = match self {
             Self::Nothing => (begin, rdtsc),
             Self::Rdtsc => (rdtsc, rdmsr),
             Self::Rdmsr => (rdmsr, port),
             Self::Port => (port, end),
         };
-        let length = to.addr().saturating_sub(from.addr());
+        let length = end.addr().saturating_sub(start.addr());
         // SAFETY: from label to label there are `length` bytes of initialised, read-only, never
         // freed data of this binary. Needed: labels have no length.
-        unsafe { core::slice::from_raw_parts(from, length) }
+        unsafe { core::slice::from_raw_parts(start, length) }
     }
 }

@@ -81,7 +81,8 @@ impl Arm64Vm for KvmArm64Vm<'_> {
 
     fn has_counter_offset(&self) -> bool {
         let capability = u64::from(kvm_bindings::KVM_CAP_COUNTER_OFFSET);
-        ioctl::by_number(self.vm, ioctl::CHECK_EXTENSION, capability).is_ok_and(|there| there > 0)
+        ioctl::by_number(self.vm, ioctl::CHECK_EXTENSION, capability)
+            .is_ok_and(|support| support > 0)
     }
 
     fn set_counter_offset(&self, offset: u64) -> Result<(), Errno> {

@@ -1,5 +1,5 @@
-//! What this host's KVM can do, found out once with a throwaway VM, not taken from its word: a
-//! KVM may accept offsets and ignore them.
+//! Abilities of this host's KVM, tried once with a throwaway VM. Its capabilities alone do not do: a KVM
+//! may accept offsets and ignore them.
 
 use std::fs;
 use std::os::fd::{AsRawFd, RawFd};
@@ -95,7 +95,7 @@ pub fn host() -> Result<&'static Host, HostError> {
     HOST.get_or_try(probe)
 }
 
-/// A value that is made once, however often making it fails before.
+/// A value that is made once, after any number of failures.
 struct Kept<T> {
     value: OnceLock<T>,
     making: Mutex<()>,
@@ -109,7 +109,7 @@ impl<T> Kept<T> {
         }
     }
 
-    fn get_or_try<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+    fn get_or_try<E>(&self, create: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         if let Some(value) = self.value.get() {
             return Ok(value);
         }
@@ -118,8 +118,8 @@ impl<T> Kept<T> {
         if let Some(value) = self.value.get() {
             return Ok(value);
         }
-        let made = make()?;
-        let value = self.value.get_or_init(|| made);
+        let created = create()?;
+        let value = self.value.get_or_init(|| created);
         drop(making);
         Ok(value)
     }
@@ -177,7 +177,7 @@ fn probe() -> Result<Host, HostError> {
     })
 }
 
-/// What moves a TSC, by trying it.
+/// The means that move a TSC, by trying them.
 fn means(vcpu: &VcpuFd, khz: u32) -> Result<TscMeans, HostError> {
     // Ten seconds: nothing that a delay could be taken for, and beyond the one-second rule.
     let far = u64::from(khz) * 10_000;
@@ -193,16 +193,16 @@ fn means(vcpu: &VcpuFd, khz: u32) -> Result<TscMeans, HostError> {
     let wanted = now.wrapping_add(far);
     let set = vcpu.set_msr(MSR_IA32_TSC, wanted);
     set.map_err(of("KVM_SET_MSRS", Some(0)))?;
-    let off = read()?.unwrap_or(0).wrapping_sub(wanted);
-    Ok(if off < far / 2 {
+    let error = read()?.unwrap_or(0).wrapping_sub(wanted);
+    Ok(if error < far / 2 {
         TscMeans::Values
     } else {
         TscMeans::Fixed
     })
 }
 
-/// The offset that all vCPUs have where writes do not change it: if a second VM, made later, has
-/// it as well, offsets do not depend on when a VM was made either.
+/// The offset of all vCPUs on a host where writes do not change it. A second VM, made later, must have it
+/// too: then it does not depend on the time at which a VM is made.
 fn fixed_offset(vcpu: &VcpuFd) -> Result<Option<u64>, HostError> {
     let Ok(fixed) = vcpu.tsc_offset() else {
         return Ok(None);

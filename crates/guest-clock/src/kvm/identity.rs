@@ -58,10 +58,10 @@ impl Ring {
             return known.get();
         }
         let new = NEXT.fetch_add(1, Ordering::Relaxed);
-        let given = self.spare();
-        match given.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+        let number = self.spare();
+        match number.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => new,
-            Err(others) => others,
+            Err(known) => known,
         }
     }
 }
@@ -99,18 +99,18 @@ fn descriptors() -> Option<Vec<RawFd>> {
 /// Whether these are all of the vCPUs that this process has, each once: then they cannot be of
 /// another VM. The common case, and some 50 us a vCPU quicker than [`of`] on some hosts.
 pub(crate) fn are_all_of_the_process(vcpus: &[RawFd]) -> bool {
-    let given: BTreeSet<RawFd> = vcpus.iter().copied().collect();
+    let listed: BTreeSet<RawFd> = vcpus.iter().copied().collect();
     let Some(open) = descriptors() else {
         return false;
     };
     let mut ids = BTreeSet::new();
     for fd in open {
-        let is_given = given.contains(&fd);
+        let is_listed = listed.contains(&fd);
         match id(fd) {
             // An id twice is a copy, or a vCPU of another VM.
-            Some(id) if is_given && ids.insert(id) => {}
-            Some(_) if !is_given && host().is_ok_and(|host| host.is_own_vcpu(fd)) => {}
-            None if !is_given => {}
+            Some(id) if is_listed && ids.insert(id) => {}
+            Some(_) if !is_listed && host().is_ok_and(|host| host.is_own_vcpu(fd)) => {}
+            None if !is_listed => {}
             _ => return false,
         }
     }
@@ -121,10 +121,10 @@ pub(crate) fn are_all_of_the_process(vcpus: &[RawFd]) -> bool {
 pub(super) fn another_of(vm: u64, ids: &BTreeSet<u32>) -> Option<u32> {
     let open = descriptors().unwrap_or_default();
     // Most VMs number their vCPUs alike: what is mapped are few.
-    let others = open
+    let candidates = open
         .into_iter()
         .filter(|fd| id(*fd).is_some_and(|id| !ids.contains(&id)));
-    let mut others = others.filter_map(|fd| {
+    let mut candidates = candidates.filter_map(|fd| {
         // Another thread may close the number and open something else: what is looked at is a
         // copy, which stays what it is.
         //
@@ -136,8 +136,8 @@ pub(super) fn another_of(vm: u64, ids: &BTreeSet<u32>) -> Option<u32> {
         of(copy.as_fd())
     });
     Some(
-        others
-            .find(|other| other.vm == vm && !ids.contains(&other.id))?
+        candidates
+            .find(|identity| identity.vm == vm && !ids.contains(&identity.id))?
             .id,
     )
 }

@@ -1,13 +1,13 @@
 //! The real device: `kvm-ioctls`' descriptors and raw ones.
 //!
-//! On x86 [`Vm`](crate::device::Vm) and [`Vcpu`](crate::device::Vcpu) are there for
-//! `kvm_ioctls::VmFd` and `VcpuFd`, whose types already keep a vCPU from running while it is
-//! borrowed, and for [`RawVm`] and [`RawVcpu`], which ask. On arm64 `KvmArm64Vm` is both.
+//! On x86 two pairs of types implement [`Vm`](crate::device::Vm) and [`Vcpu`](crate::device::Vcpu).
+//! `kvm_ioctls::VmFd` and `VcpuFd` keep a vCPU from running while it is borrowed. [`RawVm`] and
+//! [`RawVcpu`] cannot, so they query a vCPU with a time limit. On arm64 `KvmArm64Vm` is both.
 
 #[cfg(target_arch = "aarch64")]
 mod arm64;
 #[cfg(target_arch = "x86_64")]
-mod ask;
+mod frequency;
 #[cfg(target_arch = "x86_64")]
 mod host;
 #[cfg(target_arch = "x86_64")]

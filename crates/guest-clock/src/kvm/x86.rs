@@ -11,7 +11,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use super::ioctl::{
     self, ClockData, DeviceAttr, MsrEntry, OneMsr, TwoMsrs, by_number, by_structure,
 };
-use super::{ask, host, identity, real_ns};
+use super::{frequency, host, identity, real_ns};
 use crate::device::{Bracket, HostFacts, NoAnswer, Stopping, Vcpu, VcpuIdentity, Vm};
 use crate::error::{Errno, HostError};
 
@@ -53,8 +53,8 @@ pub(super) fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
 /// The host's TSC, after all earlier instructions.
 #[must_use]
 pub fn rdtsc() -> u64 {
-    // SAFETY: both instructions are part of every x86-64 CPU and touch nothing but registers; a
-    // process that was forbidden RDTSC by prctl is ended by the kernel. Needed: an intrinsic.
+    // SAFETY: both instructions are part of every x86-64 CPU and touch nothing but registers. Where
+    // prctl forbids RDTSC, the kernel ends the process (`PR_TSC_SIGSEGV`). Needed: an intrinsic.
     unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc()
@@ -111,14 +111,14 @@ fn tsc_offset(fd: BorrowedFd<'_>, request: u64, offset: &mut u64) -> Result<(), 
 }
 
 fn msr(fd: BorrowedFd<'_>, request: u64, index: u32, data: u64) -> Result<Option<u64>, Errno> {
-    let mut one = OneMsr {
+    let mut register = OneMsr {
         count: 1,
         index,
         data,
         ..OneMsr::default()
     };
-    let done = by_structure(fd, request, &mut one)?;
-    Ok((done == 1).then_some(one.data))
+    let accepted = by_structure(fd, request, &mut register)?;
+    Ok((accepted == 1).then_some(register.data))
 }
 
 fn two_msrs(fd: BorrowedFd<'_>, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
@@ -148,7 +148,7 @@ fn set_two_msrs(fd: BorrowedFd<'_>, registers: [(u32, u64); 2]) -> Result<usize,
         }),
         ..TwoMsrs::default()
     };
-    by_structure(fd, ioctl::SET_MSRS, &mut two).map(|taken| taken.unsigned_abs() as usize)
+    by_structure(fd, ioctl::SET_MSRS, &mut two).map(|accepted| accepted.unsigned_abs() as usize)
 }
 
 macro_rules! vm_by_descriptor {
@@ -204,7 +204,7 @@ macro_rules! vcpu_by_descriptor {
                 two_msrs($fd(self), indices)
             }
             fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
-                msr($fd(self), ioctl::SET_MSRS, index, value).map(|done| done.is_some())
+                msr($fd(self), ioctl::SET_MSRS, index, value).map(|accepted| accepted.is_some())
             }
             fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
                 set_two_msrs($fd(self), registers)
@@ -229,7 +229,7 @@ vcpu_by_descriptor!(
     |vcpu: &Self| vcpu.0,
     fn frequencies(vcpus: &[Self], stopping: Stopping) -> Result<Vec<u32>, NoAnswer> {
         let fds: Vec<BorrowedFd<'_>> = vcpus.iter().map(|vcpu| vcpu.0).collect();
-        ask::frequencies(&fds, stopping)
+        frequency::frequencies(&fds, stopping)
     }
 );
 

@@ -1,5 +1,5 @@
-//! The ioctls themselves, on descriptors: those of `kvm-ioctls` take types that hold more than a
-//! clock needs, and it has none for the offset attribute's reading or arm64's counter offset.
+//! The ioctls on descriptors. Those of `kvm-ioctls` take types that hold more than a clock needs. It lacks
+//! those that read the offset attribute and set arm64's counter offset.
 
 // On x86 for its tests of layout only.
 #[cfg(any(target_arch = "aarch64", test))]
@@ -38,22 +38,22 @@ fn outcome(returned: libc::c_int) -> Result<i32, Errno> {
     Err(Errno(errno.unwrap_or(libc::EIO)))
 }
 
-/// An ioctl whose argument is a number.
+/// An ioctl with a number as argument.
 pub(super) fn by_number(fd: BorrowedFd<'_>, request: u64, number: u64) -> Result<i32, Errno> {
-    // SAFETY: the kernel takes the argument of these requests as a number and touches no memory
-    // of ours; the descriptor is open for the borrow's life. Needed: there is no safe ioctl.
+    // SAFETY: the kernel takes the argument of these requests as a number, and touches no memory of
+    // this process. The descriptor is open for the borrow's life. Needed: there is no safe ioctl.
     outcome(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, number as libc::c_ulong) })
 }
 
-/// An ioctl whose argument is a structure, read or written by the kernel.
+/// An ioctl with a structure as argument, which the kernel reads or writes.
 pub(super) fn by_structure<T: Argument>(
     fd: BorrowedFd<'_>,
     request: u64,
     argument: &mut T,
 ) -> Result<i32, Errno> {
-    // SAFETY: `argument` is exclusively borrowed, in C's layout, and of the size that the request
-    // is coded with (a test holds them together), so the kernel stays within it; a `DeviceAttr`'s
-    // address, and a `OneRegister`'s, is that of a local `u64` that its maker keeps alive over the
-    // call; any bytes that the kernel writes are valid integers. Needed: there is no safe ioctl.
+    // SAFETY: `argument` is exclusively borrowed and in C's layout. It has the size in the request's
+    // code (a test compares them), so the kernel stays within it. The address in a `DeviceAttr` or a
+    // `OneRegister` is that of a local `u64` that lives over the call. Any bytes that the kernel
+    // writes are valid integers. Needed: there is no safe ioctl.
     outcome(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) })
 }

@@ -1,9 +1,9 @@
-//! Asking vCPUs that may still run: `KVM_RUN` holds a vCPU's lock, and an ioctl that waits for it
-//! ends by a fatal signal only. So a helper thread asks.
+//! Frequencies of vCPUs that may still run. `KVM_RUN` holds a vCPU's lock (`vcpu->mutex`), and a fatal
+//! signal alone ends an ioctl that waits for it. So a helper thread makes the ioctl.
 //!
 //! A vCPU that does not answer keeps its helper, and one copy of its descriptor, until it leaves
-//! `KVM_RUN`. The next call about the same vCPU waits for that helper and starts no other: however
-//! often is tried, a vCPU that runs costs one thread and one descriptor.
+//! `KVM_RUN`. The next call for the same vCPU waits for that helper and starts no other. So a vCPU that
+//! runs costs one thread and one descriptor, after any number of attempts.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,15 +18,15 @@ use crate::error::Errno;
 
 type Answer = Result<i32, Errno>;
 
-/// What a helper still has to ask.
+/// The queries of a helper.
 #[derive(Debug, Default)]
-struct Questions {
-    left: VecDeque<OwnedFd>,
-    /// The vCPU that it asks now.
-    asked: Option<Arc<OwnedFd>>,
+struct Queries {
+    remaining: VecDeque<OwnedFd>,
+    /// The vCPU of the query in progress.
+    current: Option<Arc<OwnedFd>>,
 }
 
-/// A helper that has not come back.
+/// A helper in an ioctl that has not returned.
 #[derive(Debug)]
 struct Waiting {
     vcpu: Arc<OwnedFd>,
@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn ask(vcpu: BorrowedFd<'_>) -> Answer {
+fn query(vcpu: BorrowedFd<'_>) -> Answer {
     by_number(vcpu, ioctl::GET_TSC_KHZ, 0)
 }
 
@@ -56,92 +56,97 @@ pub(super) fn frequencies(
 ) -> Result<Vec<u32>, NoAnswer> {
     let patience = match stopping {
         Stopping::Done => {
-            let all = vcpus.iter().enumerate();
-            return all.map(|(at, vcpu)| frequency(at, ask(*vcpu))).collect();
+            let queries = vcpus.iter().enumerate();
+            return queries
+                .map(|(index, vcpu)| frequency(index, query(*vcpu)))
+                .collect();
         }
         Stopping::Within(patience) => patience,
     };
-    // A patience beyond the end of time is one without end.
-    let until = Instant::now().checked_add(patience);
-    await_earlier(vcpus, until)?;
-    let mut left = VecDeque::with_capacity(vcpus.len());
+    // A deadline beyond the range of `Instant` is none.
+    let deadline = Instant::now().checked_add(patience);
+    await_earlier(vcpus, deadline)?;
+    let mut remaining = VecDeque::with_capacity(vcpus.len());
     for (vcpu, fd) in vcpus.iter().enumerate() {
         let copy = fd.try_clone_to_owned();
-        left.push_back(copy.map_err(|error| NoAnswer::Failed {
+        remaining.push_back(copy.map_err(|error| NoAnswer::Failed {
             vcpu,
             errno: errno(&error, libc::EMFILE),
         })?);
     }
-    let questions = Arc::new(Mutex::new(Questions { left, asked: None }));
+    let queries = Arc::new(Mutex::new(Queries {
+        remaining,
+        current: None,
+    }));
     let (answer, answers) = mpsc::channel();
-    let helper = Arc::clone(&questions);
+    let helper = Arc::clone(&queries);
     let started = thread::Builder::new()
         .name("guest-clock".to_owned())
-        .spawn(move || ask_all(&helper, &answer));
+        .spawn(move || query_all(&helper, &answer));
     started.map_err(|error| NoAnswer::NoThread {
         errno: errno(&error, libc::EAGAIN),
     })?;
-    let mut all = Vec::with_capacity(vcpus.len());
+    let mut frequencies = Vec::with_capacity(vcpus.len());
     for vcpu in 0..vcpus.len() {
-        match receive(&answers, until) {
-            Ok(answer) => all.push(frequency(vcpu, answer)?),
+        match receive(&answers, deadline) {
+            Ok(answer) => frequencies.push(frequency(vcpu, answer)?),
             Err(_) => {
-                let mut questions = lock(&questions);
-                questions.left.clear();
-                if let Some(vcpu) = questions.asked.take() {
+                let mut queries = lock(&queries);
+                queries.remaining.clear();
+                if let Some(vcpu) = queries.current.take() {
                     lock(&WAITING).push(Waiting { vcpu, answers });
                 }
                 return Err(NoAnswer::Busy { vcpu });
             }
         }
     }
-    Ok(all)
+    Ok(frequencies)
 }
 
 fn errno(error: &std::io::Error, otherwise: i32) -> Errno {
     Errno(error.raw_os_error().unwrap_or(otherwise))
 }
 
-fn receive(answers: &Receiver<Answer>, until: Option<Instant>) -> Result<Answer, RecvTimeoutError> {
-    match until {
-        Some(until) => answers.recv_timeout(until.saturating_duration_since(Instant::now())),
+fn receive(
+    answers: &Receiver<Answer>,
+    deadline: Option<Instant>,
+) -> Result<Answer, RecvTimeoutError> {
+    match deadline {
+        Some(deadline) => answers.recv_timeout(deadline.saturating_duration_since(Instant::now())),
         None => Ok(answers.recv()?),
     }
 }
 
-fn ask_all(questions: &Mutex<Questions>, answer: &Sender<Answer>) {
-    loop {
-        let next = {
-            let mut questions = lock(questions);
-            let next = questions.left.pop_front().map(Arc::new);
-            questions.asked.clone_from(&next);
-            next
-        };
-        let Some(vcpu) = next else {
-            return;
-        };
-        let khz = ask(vcpu.as_fd());
-        // The last copy must not outlive its answer.
+fn query_all(queries: &Mutex<Queries>, answer: &Sender<Answer>) {
+    let next = || {
+        let mut queries = lock(queries);
+        let next = queries.remaining.pop_front().map(Arc::new);
+        queries.current.clone_from(&next);
+        next
+    };
+    while let Some(vcpu) = next() {
+        let khz = query(vcpu.as_fd());
+        // The last copy of the descriptor must not outlive its answer.
         drop(vcpu);
-        lock(questions).asked = None;
+        lock(queries).current = None;
         if answer.send(khz).is_err() {
             return;
         }
     }
 }
 
-/// Helpers of earlier calls that wait for one of these vCPUs come back first.
-fn await_earlier(vcpus: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NoAnswer> {
+/// Waits for helpers of earlier calls that are in an ioctl of one of these vCPUs.
+fn await_earlier(vcpus: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<(), NoAnswer> {
     for (vcpu, fd) in vcpus.iter().enumerate() {
         let mut waiting = lock(&WAITING);
         waiting.retain(|w| !came_back(w));
-        let Some(same) = waiting.iter().position(|w| same_file(*fd, w.vcpu.as_fd())) else {
+        let Some(position) = waiting.iter().position(|w| same_file(*fd, w.vcpu.as_fd())) else {
             continue;
         };
-        let earlier = waiting.swap_remove(same);
+        let earlier = waiting.swap_remove(position);
         drop(waiting);
         loop {
-            match receive(&earlier.answers, until) {
+            match receive(&earlier.answers, deadline) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
