@@ -1,15 +1,15 @@
-//! What fuzz targets do: read a recording to its end, and analyse what it gives. A test of the
-//! command (`tests/corpus.rs`) does it with the committed corpus.
+//! The body of the fuzz targets for readers: reads a recording to its end and analyses its events. A test
+//! of the command (`tests/corpus.rs`) does it with the committed corpus.
 
 use std::io::Cursor;
 
 use stealtime_analysis::{Analysis, Options};
 
-/// Events after which a small input must have ended: more would be a loop.
+/// Events that a small input cannot have: more are a loop.
 const MAX_EVENTS: u64 = 50_000_000;
 
-/// Reads all events of a recording and analyses them. Errors are fine; panics, hangs and parts that
-/// do not add up are not.
+/// Reads all events of a recording and analyses them. Errors are valid outcomes; panics, hangs and wrong
+/// sums are faults.
 pub fn read_all(data: &[u8]) {
     let input = Box::new(Cursor::new(data.to_vec()));
     let Ok(mut source) = stealtime_trace::open_read("fuzz", input, &Default::default()) else {
@@ -29,7 +29,7 @@ pub fn read_all(data: &[u8]) {
     }
 }
 
-/// trace.dat from any bytes: its magic comes first, unless it is there.
+/// trace.dat from any bytes, behind its magic number.
 pub fn read_trace_dat(data: &[u8]) {
     read_all(&with_magic(b"\x17\x08\x44tracing", data));
 }

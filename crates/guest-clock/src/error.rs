@@ -3,7 +3,7 @@
 use stealtime_hypervisor::counter::migration::MigrationError;
 use stealtime_hypervisor::counter::scaling::SetTscKhzError;
 
-use crate::restore::Written;
+use crate::written::Written;
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -89,6 +89,7 @@ mod restore;
 mod save;
 mod saved;
 mod vcpus;
+mod written;
 
 /// Types of the arithmetic that this interface has in it.
 pub mod arithmetic {
@@ -110,8 +111,9 @@ pub use error::{
 pub use explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
 pub use policy::{Inexact, Options, Policy, Unequal};
-pub use restore::{ClockWritten, CountersWritten, TimersArmed, Written};
+pub use restore::{ClockWritten, CountersWritten, TimersArmed};
 pub use save::GuestClocks;
 pub use saved::{
     Arm64State, Instant, MAX_BYTES, MAX_VCPUS, Saved, State, VERSION, VcpuState, X86State,
 };
+pub use written::Written;

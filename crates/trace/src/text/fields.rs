@@ -4,6 +4,7 @@
 //! serves for all of them.
 
 use memchr::memmem::Finder;
+use stealtime_events::VcpuId;
 
 /// The text behind the word `key` and its separator.
 pub(super) fn after<'a>(body: &'a [u8], key: &str) -> Option<&'a [u8]> {
@@ -147,4 +148,12 @@ pub(super) fn symbol(value: &[u8]) -> &[u8] {
     let name = name.unwrap_or_default();
     let null = name == b"(nil)" || name == b"(null)" || number(name) == Some(0);
     if null { &[] } else { name }
+}
+
+/// The vCPU, [`VcpuId::UNKNOWN`] where the text lacks it; `None` for a number out of range.
+pub(super) fn vcpu_if_printed(body: &[u8]) -> Option<VcpuId> {
+    match after(body, "vcpu") {
+        Some(value) => Some(VcpuId(number(value)?.try_into().ok()?)),
+        None => Some(VcpuId::UNKNOWN),
+    }
 }

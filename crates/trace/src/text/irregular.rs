@@ -9,7 +9,9 @@ mod sched;
 use stealtime_events::{Kind, VcpuId};
 
 use super::decoded::Decoded;
-use super::fields::{after, bare_hex, hex, int, is_raw, named, number, parts, word};
+use super::fields::{
+    after, bare_hex, hex, int, is_raw, named, number, parts, vcpu_if_printed, word,
+};
 pub(super) use exits::Exits;
 
 /// Delivery modes as the kernel names them; the number is bits 10:8 of an ICR or MSI.
@@ -105,14 +107,6 @@ pub(super) fn parse<'a>(event: &[u8], body: &'a [u8], exits: &mut Exits) -> Opti
         _ => None,
     };
     kind.map(Decoded::without_tasks)
-}
-
-/// The vCPU where the field is printed, `UNKNOWN` where it is not; `None` for a number out of range.
-fn vcpu_if_printed(body: &[u8]) -> Option<VcpuId> {
-    match after(body, "vcpu") {
-        Some(value) => Some(VcpuId(number(value)?.try_into().ok()?)),
-        None => Some(VcpuId::UNKNOWN),
-    }
 }
 
 /// arm64 prints the program counter alone (arch/arm64/kvm/trace_arm.h).

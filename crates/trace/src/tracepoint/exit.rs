@@ -2,8 +2,6 @@
 
 use stealtime_events::{ExitReason, Isa, Kind, VcpuId};
 
-use super::{Point, Values, values};
-
 /// `KVM_ISA_VMX` and `KVM_ISA_SVM` (arch/x86/kvm/trace.h). Other modules (`kvm_pvm`) have numbers of
 /// their own.
 const VMX: u32 = 1;
@@ -76,19 +74,25 @@ fn bare(isa: Isa, code: u32) -> Kind {
     }
 }
 
-/// The record of an exit, in the layout of its architecture.
+/// The fields of an exit's record, in the layout of its architecture.
+pub(super) enum Record {
+    X86([u64; 7]),
+    Arm64([u64; 2]),
+    Riscv([u64; 1]),
+}
+
+/// The record of an exit.
 pub(super) fn write(
     reason: ExitReason,
     vcpu: VcpuId,
     intr_vector: Option<u8>,
     info1: u64,
-) -> Values {
+) -> Record {
     let code = reason.code;
     let x86 = |isa: u32| {
         let intr_info = intr_vector.map_or(0, |vector| VALID | u32::from(vector));
         let (intr_info, vcpu) = (intr_info.into(), vcpu.0.into());
-        let fields = [code.into(), 0, isa.into(), info1, 0, intr_info, vcpu];
-        values(Point::KvmExit, fields)
+        Record::X86([code.into(), 0, isa.into(), info1, 0, intr_info, vcpu])
     };
     match reason.isa {
         Isa::Vmx => x86(VMX),
@@ -100,12 +104,12 @@ pub(super) fn write(
                 EXCEPTIONS..0x200 if code != EXCEPTIONS + TRAP => (code - EXCEPTIONS, 0),
                 _ => (TRAP, code),
             };
-            values(Point::KvmExitArm64, [ret.into(), esr_ec.into()])
+            Record::Arm64([ret.into(), esr_ec.into()])
         }
         Isa::Riscv => {
             let interrupt = if code >> 31 == 1 { INTERRUPT } else { 0 };
             let scause = u64::from(code & !(1 << 31)) | interrupt;
-            values(Point::KvmExitRiscv, [scause])
+            Record::Riscv([scause])
         }
     }
 }

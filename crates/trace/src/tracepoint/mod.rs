@@ -300,7 +300,7 @@ macro_rules! points {
             Some(match kind {
                 $(
                     $( variant!($kind, { $($record)* }) => write_layout!(function, $kind, { $($record)* }), )?
-                    $( Kind::$made { $($made_field),* } => $module::write($($made_field),*), )?
+                    $( Kind::$made { $($made_field),* } => $module::write($($made_field),*).into(), )?
                 )*
                 Kind::VectorEntry { class, vector } => values(Point::VectorEntry(class), [vector.into()]),
                 Kind::VectorExit { class, vector } => values(Point::VectorExit(class), [vector.into()]),
@@ -354,6 +354,17 @@ pub(crate) fn renamed() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub(crate) fn name(point: Point) -> &'static str {
     let row = TABLE.get(usize::from(point.number()));
     row.map_or("", |row| row.name)
+}
+
+impl From<exit::Record> for Values {
+    #[inline]
+    fn from(record: exit::Record) -> Self {
+        match record {
+            exit::Record::X86(fields) => values(Point::KvmExit, fields),
+            exit::Record::Arm64(fields) => values(Point::KvmExitArm64, fields),
+            exit::Record::Riscv(fields) => values(Point::KvmExitRiscv, fields),
+        }
+    }
 }
 
 fn values<const N: usize>(point: Point, fields: [u64; N]) -> Values {

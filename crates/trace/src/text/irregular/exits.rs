@@ -3,8 +3,7 @@
 use stealtime_events::exit_reason::VMX_FAILED_VMENTRY;
 use stealtime_events::{ExitReason, Isa, Kind};
 
-use super::vcpu_if_printed;
-use crate::text::fields::{after, bare_hex, number};
+use crate::text::fields::{after, bare_hex, number, vcpu_if_printed};
 use crate::tracepoint;
 
 /// Exit reasons by the words that the text has for them.
