@@ -218,7 +218,7 @@ impl FieldText {
     }
 }
 
-/// Whether a text begins with the word for true, or that for false; `None` where with neither.
+/// The value of the word at the beginning of a text; `None` where neither word is.
 fn choice(text: &[u8], words: &[&str; 2]) -> Option<bool> {
     let begins = |word: &str| !word.is_empty() && text.starts_with(word.as_bytes());
     let [truth, falsehood] = words;

@@ -394,7 +394,7 @@ fn excerpt(text: &[u8]) -> String {
     format!("\"{}\"", part.escape_ascii())
 }
 
-/// The frequency of the text's clock in kHz. `None` where times are no ticks, or it cannot be estimated.
+/// The frequency of the text's clock in kHz. `None` where times are no ticks, or no estimate is possible.
 fn calibrate(
     stream: &mut Stream,
     options: &Options,

@@ -23,7 +23,7 @@ struct Known {
 }
 
 impl Tasks {
-    /// Tasks that are remembered: twice `PID_MAX_LIMIT` of a host with default limits.
+    /// Tasks that are remembered, in some 18 MiB.
     const MAX: usize = 1 << 19;
 
     /// Sets a name that an event itself carries. Returns the event of a change.

@@ -690,14 +690,14 @@ fn beginnings_of_texts() {
     assert!(looks_like_text(b"cpus=2\n"));
     assert!(looks_like_text(b"warning\nsh-5 [000] 1.1: e: b\n"));
     assert!(looks_like_text(b"CPU:0 [EVENTS DROPPED]\n"));
-    for falsehood in [
+    for input in [
         &b""[..],
         b"\n\n",
         b"hello\nworld\n",
         b"# a comment\n",
         b"\x7fELF\x02\x01\x01\0\0",
     ] {
-        assert!(!looks_like_text(falsehood), "{}", falsehood.escape_ascii());
+        assert!(!looks_like_text(input), "{}", input.escape_ascii());
     }
 }
 
