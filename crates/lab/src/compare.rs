@@ -47,7 +47,7 @@ pub struct Cell {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// Of whom.
+    /// The VM, task or host that it is of.
     pub of: Of,
     /// What it counts.
     pub unit: Unit,
@@ -94,7 +94,7 @@ pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
         let key = (kind.of.clone(), kind.name.clone());
         let lists: Vec<&[Option<f64>]> = values
             .iter()
-            .map(|of| of.get(&key).map_or(&[][..], Vec::as_slice))
+            .map(|by_seed| by_seed.get(&key).map_or(&[][..], Vec::as_slice))
             .collect();
         Row {
             name: kind.name.clone(),
@@ -146,15 +146,15 @@ fn column(variant: &VariantRuns, seeds: &[u64]) -> Column {
 /// that stands before it there.
 fn kinds(runs: &Runs) -> Vec<Metric> {
     let mut kinds: Vec<Metric> = Vec::new();
-    let done = runs
+    let measured = runs
         .variants
         .iter()
         .flat_map(|variant| variant.runs.iter().flatten());
-    for run in done {
+    for run in measured {
         let mut after = 0;
         for metric in &run.metrics {
-            let same = |kind: &Metric| kind.name == metric.name && kind.of == metric.of;
-            match kinds.iter().position(same) {
+            let is_metric = |kind: &Metric| kind.name == metric.name && kind.of == metric.of;
+            match kinds.iter().position(is_metric) {
                 Some(at) => after = at + 1,
                 None => {
                     kinds.insert(after, metric.clone());
@@ -177,7 +177,7 @@ fn values(variant: &VariantRuns, kinds: &[Metric]) -> BTreeMap<Key, Vec<Option<f
             .collect();
         for kind in kinds {
             let found = known.get(&(&kind.of, kind.name.as_str())).copied();
-            // Nothing counted is 0; a time that nobody measured is none.
+            // Nothing counted is 0; a time without a measurement is none.
             let zero = (run.is_ok() && kind.unit.is_counted()).then_some(0.0);
             let value = found.or(zero).filter(|value| value.is_finite());
             let key = (kind.of.clone(), kind.name.clone());
@@ -189,7 +189,7 @@ fn values(variant: &VariantRuns, kinds: &[Metric]) -> BTreeMap<Key, Vec<Option<f
 
 fn cells(lists: &[&[Option<f64>]], better: Better) -> Vec<Option<Cell>> {
     let first = lists.first().copied().unwrap_or_default();
-    let cell = |(at, list): (usize, &&[Option<f64>])| {
+    let cell = |(index, list): (usize, &&[Option<f64>])| {
         let values: Vec<f64> = list.iter().flatten().copied().collect();
         let pairs: Vec<(f64, f64)> = first
             .iter()
@@ -198,7 +198,7 @@ fn cells(lists: &[&[Option<f64>]], better: Better) -> Vec<Option<Cell>> {
             .collect();
         Some(Cell {
             estimate: estimate(&values)?,
-            difference: if at == 0 {
+            difference: if index == 0 {
                 None
             } else {
                 difference(&pairs, better)

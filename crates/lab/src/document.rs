@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{Diagnostic, LoadError, Problem};
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::{Plain, time};
 
 /// The most bytes of a file.
@@ -131,7 +131,7 @@ pub struct Item<'t, 'a> {
     pub value: &'t DeValue<'a>,
 }
 
-/// A table whose keys are taken one by one.
+/// A table with keys that are taken one by one.
 #[derive(Debug)]
 pub struct Table<'t, 'a> {
     /// Dotted path.
@@ -185,8 +185,8 @@ impl<'t, 'a> Table<'t, 'a> {
     /// Takes a key out.
     pub fn take(&mut self, name: &str) -> Option<Item<'t, 'a>> {
         self.asked.push(name.to_owned());
-        let at = self.items.iter().position(|(key, _)| key == name)?;
-        Some(self.items.remove(at).1)
+        let index = self.items.iter().position(|(key, _)| key == name)?;
+        Some(self.items.remove(index).1)
     }
 
     /// All that is left, in the file's order.
@@ -195,9 +195,9 @@ impl<'t, 'a> Table<'t, 'a> {
     }
 
     /// Whatever was not taken is unknown. `also` are names that would have been taken otherwise.
-    pub fn finish(self, also: &[&str], notes: &mut Notes) {
+    pub fn finish(self, extras: &[&str], notes: &mut Notes) {
         let mut known: Vec<&str> = self.asked.iter().map(String::as_str).collect();
-        known.extend(also);
+        known.extend(extras);
         known.dedup();
         for (name, item) in &self.items {
             let where_ = match self.key.as_str() {
@@ -263,10 +263,10 @@ impl<'t, 'a> Item<'t, 'a> {
         notes.problem(&self.key, self.span.clone(), problem);
     }
 
-    fn expected(&self, what: &str, notes: &mut Notes) {
-        let there = self.value.type_str();
+    fn expected(&self, wanted: &str, notes: &mut Notes) {
+        let found = self.value.type_str();
         self.wrong(
-            format!("{what} must stand here, not one of type {there}"),
+            format!("{wanted} must stand here, not one of type {found}"),
             notes,
         );
     }
@@ -289,8 +289,8 @@ impl<'t, 'a> Item<'t, 'a> {
         let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
         let number = number.filter(|number| range.contains(number));
         if number.is_none() {
-            let (from, to) = (range.start, range.end.saturating_sub(1));
-            self.wrong(format!("{integer} is not within {from} to {to}"), notes);
+            let (first, last) = (range.start, range.end.saturating_sub(1));
+            self.wrong(format!("{integer} is not within {first} to {last}"), notes);
         }
         number
     }
@@ -309,14 +309,14 @@ impl<'t, 'a> Item<'t, 'a> {
         match time(&text, Plain::Refused) {
             Ok(ns) if range.contains(&ns) => return Some(ns),
             Ok(ns) => {
-                let (from, to) = (
+                let (first, last) = (
                     show_time(range.start),
                     show_time(range.end.saturating_sub(1)),
                 );
                 let ns = show_time(ns);
-                self.wrong(format!("{ns} is not within {from} to {to}"), notes);
+                self.wrong(format!("{ns} is not within {first} to {last}"), notes);
             }
-            Err(problem) => self.wrong(problem, notes),
+            Err(error) => self.wrong(error.to_string(), notes),
         }
         None
     }

@@ -76,12 +76,12 @@ impl Problem {
 
 /// The part of a span that is in its text, between characters, and of one line.
 fn within(text: &str, span: Range<usize>) -> Range<usize> {
-    let boundary = |mut at: usize| {
-        at = at.min(text.len());
-        while !text.is_char_boundary(at) {
-            at -= 1;
+    let boundary = |mut offset: usize| {
+        offset = offset.min(text.len());
+        while !text.is_char_boundary(offset) {
+            offset -= 1;
         }
-        at
+        offset
     };
     let start = boundary(span.start);
     let end = boundary(span.end.max(start));

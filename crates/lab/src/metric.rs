@@ -60,7 +60,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Of whom a metric is.
+/// The VM, task or host that a metric is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind", content = "name")]
 pub enum Of {
@@ -77,7 +77,7 @@ pub enum Of {
 pub struct Metric {
     /// Its name (`throughput`, `exits HLT`).
     pub name: String,
-    /// Of whom.
+    /// The VM, task or host that it is of.
     pub of: Of,
     /// What it counts.
     pub unit: Unit,
@@ -102,7 +102,10 @@ impl Metric {
 
     /// The same of someone else.
     #[must_use]
-    pub fn of(self, of: Of) -> Self {
-        Self { of, ..self }
+    pub fn of(self, subject: Of) -> Self {
+        Self {
+            of: subject,
+            ..self
+        }
     }
 }

@@ -77,19 +77,19 @@ pub struct Runs {
 
 impl Runs {
     /// Adds runs of the same variants with other seeds.
-    pub fn append(&mut self, more: Self) {
-        self.seeds.extend(more.seeds);
-        for (variant, new) in self.variants.iter_mut().zip(more.variants) {
+    pub fn append(&mut self, results: Self) {
+        self.seeds.extend(results.seeds);
+        for (variant, new) in self.variants.iter_mut().zip(results.variants) {
             debug_assert_eq!(variant.name, new.name);
             variant.runs.extend(new.runs);
         }
-        self.stopped |= more.stopped;
+        self.stopped |= results.stopped;
     }
 }
 
 /// Runs these variants of a scenario with all its seeds, on so many threads.
 ///
-/// `progress` is told after each run how many are done of how many.
+/// `progress` gets the numbers of finished and of all runs, after each run.
 ///
 /// # Errors
 ///
@@ -107,24 +107,26 @@ pub fn run(
     }
     let total = scenario.seeds.len() * variants.len();
     let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
+    let finished = AtomicUsize::new(0);
     let results: Vec<Mutex<Result<RunOutput, RunError>>> = (0..total)
         .map(|_| Mutex::new(Err(RunError::Stopped)))
         .collect();
     let work = || {
         while !stop.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(slot) = results.get(at) else {
-                return;
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            // Beyond the last slot, all runs are taken.
+            let Some(slot) = results.get(index) else {
+                break;
             };
-            let seed = scenario.seeds.get(at / variants.len());
-            let variant = variants.get(at % variants.len());
+            let seed = scenario.seeds.get(index / variants.len());
+            let variant = variants.get(index % variants.len());
             let (Some(seed), Some(variant)) = (seed, variant) else {
-                return;
+                debug_assert!(false, "each slot has a seed and a variant");
+                break;
             };
             let result = one(runner, scenario, variant, *seed, stop);
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = result;
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            progress(finished.fetch_add(1, Ordering::Relaxed) + 1, total);
         }
     };
     std::thread::scope(|scope| {
@@ -142,8 +144,8 @@ pub fn run(
         .collect();
     let stopped = results.contains(&Err(RunError::Stopped));
     let mut lists: Vec<Vec<_>> = variants.iter().map(|_| Vec::new()).collect();
-    for (at, result) in results.into_iter().enumerate() {
-        if let Some(list) = lists.get_mut(at % variants.len()) {
+    for (index, result) in results.into_iter().enumerate() {
+        if let Some(list) = lists.get_mut(index % variants.len()) {
             list.push(result);
         }
     }

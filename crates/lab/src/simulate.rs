@@ -25,7 +25,7 @@ impl Runner for Simulator {
     }
 }
 
-/// One run whose events go to `sink`.
+/// One run with its events going to `sink`.
 ///
 /// # Errors
 ///
@@ -59,21 +59,25 @@ pub fn metrics(config: &Config, outcome: &Outcome) -> Vec<Metric> {
     let mut metrics = Vec::new();
     let seconds = outcome.measured_ns as f64 / 1e9;
     for (name, vms) in groups(outcome) {
-        let of = Of::Vm(name);
+        let subject = Of::Vm(name);
         if reads_counters(config, &vms) {
-            of_spread(&vms, outcome, &of, &mut metrics);
+            of_spread(&vms, outcome, &subject, &mut metrics);
         }
-        of_group(&vms, outcome, seconds, of, &mut metrics);
+        of_group(&vms, outcome, seconds, subject, &mut metrics);
     }
     for (name, meters) in task_meters(outcome) {
-        let of = Of::Task(name);
-        of_meters(&meters, seconds, &of, &mut metrics);
-        let its = |task: &&TaskOutcome| {
+        let subject = Of::Task(name);
+        of_meters(&meters, seconds, &subject, &mut metrics);
+        let is_member = |task: &&TaskOutcome| {
             let meter = outcome.stats.meters.get(task.meter);
-            matches!(&of, Of::Task(name) if meter.is_some_and(|meter| meter.name == *name))
+            matches!(&subject, Of::Task(name) if meter.is_some_and(|meter| meter.name == *name))
         };
-        let books = outcome.tasks.iter().filter(its).map(|task| &task.books);
-        worst_lag(books, &of, &mut metrics);
+        let books = outcome
+            .tasks
+            .iter()
+            .filter(is_member)
+            .map(|task| &task.books);
+        worst_lag(books, &subject, &mut metrics);
     }
     of_host(config, outcome, seconds, &mut metrics);
     metrics
@@ -100,7 +104,7 @@ fn reads_counters(config: &Config, vms: &[&VmOutcome]) -> bool {
 }
 
 /// How latencies spread.
-fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, of: &Of, metrics: &mut Vec<Metric>) {
+fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, subject: &Of, metrics: &mut Vec<Metric>) {
     let mut latency = Histogram::default();
     for meter in vms
         .iter()
@@ -114,7 +118,9 @@ fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, of: &Of, metrics: &mut Vec<M
     ];
     for (name, value) in parts {
         if let Some(value) = value {
-            metrics.push(Metric::host(name, Unit::Ns, Better::Lower, value as f64).of(of.clone()));
+            metrics.push(
+                Metric::host(name, Unit::Ns, Better::Lower, value as f64).of(subject.clone()),
+            );
         }
     }
 }
@@ -148,28 +154,32 @@ fn task_meters(outcome: &Outcome) -> BTreeMap<String, Vec<&Meter>> {
 }
 
 /// The most that one of these tasks was behind its fair share.
-fn worst_lag<'a>(books: impl Iterator<Item = &'a TaskBooks>, of: &Of, metrics: &mut Vec<Metric>) {
+fn worst_lag<'a>(
+    books: impl Iterator<Item = &'a TaskBooks>,
+    subject: &Of,
+    metrics: &mut Vec<Metric>,
+) {
     let worst = books.map(|books| books.worst_lag_ns).max().unwrap_or(0);
     let metric = Metric::host("worst lag", Unit::Ns, Better::Lower, worst as f64);
-    metrics.push(metric.of(of.clone()));
+    metrics.push(metric.of(subject.clone()));
 }
 
 /// Operations done and how long they took.
-fn of_meters(meters: &[&Meter], seconds: f64, of: &Of, metrics: &mut Vec<Metric>) {
-    let done: u64 = meters.iter().map(|meter| meter.done).sum();
-    let throughput = done as f64 / seconds;
+fn of_meters(meters: &[&Meter], seconds: f64, subject: &Of, metrics: &mut Vec<Metric>) {
+    let operations: u64 = meters.iter().map(|meter| meter.done).sum();
+    let throughput = operations as f64 / seconds;
     metrics.push(
-        Metric::host("throughput", Unit::PerSecond, Better::Higher, throughput).of(of.clone()),
+        Metric::host("throughput", Unit::PerSecond, Better::Higher, throughput).of(subject.clone()),
     );
     let mut latency = Histogram::default();
     meters
         .iter()
         .for_each(|meter| latency.merge(&meter.latency));
-    histogram("latency", &latency, of, metrics);
+    histogram("latency", &latency, subject, metrics);
 }
 
 /// Mean, median and 99th percentile of times; nothing where nothing was measured.
-fn histogram(name: &str, values: &Histogram, of: &Of, metrics: &mut Vec<Metric>) {
+fn histogram(name: &str, values: &Histogram, subject: &Of, metrics: &mut Vec<Metric>) {
     let parts = [
         ("mean", values.mean()),
         ("p50", values.quantile(500)),
@@ -178,7 +188,9 @@ fn histogram(name: &str, values: &Histogram, of: &Of, metrics: &mut Vec<Metric>)
     for (part, value) in parts {
         if let Some(value) = value {
             let name = format!("{name} {part}");
-            metrics.push(Metric::host(name, Unit::Ns, Better::Lower, value as f64).of(of.clone()));
+            metrics.push(
+                Metric::host(name, Unit::Ns, Better::Lower, value as f64).of(subject.clone()),
+            );
         }
     }
 }
@@ -187,19 +199,19 @@ fn of_group(
     vms: &[&VmOutcome],
     outcome: &Outcome,
     seconds: f64,
-    of: Of,
+    subject: Of,
     metrics: &mut Vec<Metric>,
 ) {
     let meters: Vec<&Meter> = vms
         .iter()
         .filter_map(|vm| outcome.stats.meters.get(vm.meter))
         .collect();
-    of_meters(&meters, seconds, &of, metrics);
+    of_meters(&meters, seconds, &subject, metrics);
     let vcpus = || vms.iter().flat_map(|vm| &vm.vcpus);
     let time = outcome.measured_ns as f64 * vcpus().count() as f64;
     let share = |ns: u64| ns as f64 / time * 100.0;
     let mut add = |name: &str, unit, better, value| {
-        metrics.push(Metric::host(name, unit, better, value).of(of.clone()));
+        metrics.push(Metric::host(name, unit, better, value).of(subject.clone()));
     };
     use Better::{Lower, Neither};
     use Unit::{PerSecond, Percent};
@@ -241,13 +253,13 @@ fn of_group(
     );
     let exits: u64 = vcpus().flat_map(|v| v.vcpu.exits.values()).sum();
     add("exits", PerSecond, Neither, exits as f64 / seconds);
-    let done: u64 = meters.iter().map(|meter| meter.done).sum();
-    if done > 0 {
+    let operations: u64 = meters.iter().map(|meter| meter.done).sum();
+    if operations > 0 {
         add(
             "exits per operation",
             Unit::Count,
             Lower,
-            exits as f64 / done as f64,
+            exits as f64 / operations as f64,
         );
     }
     let halts: u64 = vcpus().map(|v| v.vcpu.halts).sum();
@@ -258,10 +270,10 @@ fn of_group(
         interrupts.merge(&vm.answers.interrupts);
         ipis.merge(&vm.answers.ipis);
     }
-    histogram("interrupt response", &interrupts, &of, metrics);
-    histogram("IPI response", &ipis, &of, metrics);
-    worst_lag(vcpus().map(|v| &v.task), &of, metrics);
-    of_clocks(vms, &of, metrics);
+    histogram("interrupt response", &interrupts, &subject, metrics);
+    histogram("IPI response", &ipis, &subject, metrics);
+    worst_lag(vcpus().map(|v| &v.task), &subject, metrics);
+    of_clocks(vms, &subject, metrics);
 }
 
 /// Time of a vCPU's thread on a CPU, but neither in the guest nor polling.
@@ -271,45 +283,49 @@ fn in_exits(v: &VcpuOutcome) -> u64 {
 }
 
 /// What guests that were moved saw of their clocks: the worst of the group.
-fn of_clocks(vms: &[&VmOutcome], of: &Of, metrics: &mut Vec<Metric>) {
+fn of_clocks(vms: &[&VmOutcome], subject: &Of, metrics: &mut Vec<Metric>) {
     let clocks: Vec<_> = vms.iter().filter_map(|vm| vm.clocks.as_ref()).collect();
     if clocks.is_empty() {
         return;
     }
     let mut add = |name: &str, unit, value: Option<u64>| {
         let value = value.unwrap_or(0) as f64;
-        metrics.push(Metric::host(name, unit, Better::Lower, value).of(of.clone()));
+        metrics.push(Metric::host(name, unit, Better::Lower, value).of(subject.clone()));
     };
-    let of = |value: fn(&stealtime_simulator::ClockOutcome) -> u64| {
+    let worst = |value: fn(&stealtime_simulator::ClockOutcome) -> u64| {
         clocks.iter().map(move |clock| value(clock))
     };
     add(
         "clock steps back",
         Unit::Count,
-        Some(of(|clock| clock.steps_back).sum()),
+        Some(worst(|clock| clock.steps_back).sum()),
     );
     add(
         "largest step back",
         Unit::Ns,
-        of(|clock| clock.largest_step_back_ns).max(),
+        worst(|clock| clock.largest_step_back_ns).max(),
     );
     add(
         "clocks differ by",
         Unit::Ns,
-        of(|clock| clock.difference_ns).max(),
+        worst(|clock| clock.difference_ns).max(),
     );
     add(
         "clocks are off by",
         Unit::Ns,
-        of(|clock| clock.error_ns.unsigned_abs()).max(),
+        worst(|clock| clock.error_ns.unsigned_abs()).max(),
     );
     // Of arm64 guests alone, which have such a counter.
     add(
         "physical counters are off by",
         Unit::Ns,
-        of(|clock| clock.physical_error_ns.unsigned_abs()).max(),
+        worst(|clock| clock.physical_error_ns.unsigned_abs()).max(),
     );
-    add("stood still", Unit::Ns, of(|clock| clock.blackout_ns).max());
+    add(
+        "stood still",
+        Unit::Ns,
+        worst(|clock| clock.blackout_ns).max(),
+    );
 }
 
 fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<Metric>) {
@@ -373,8 +389,8 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     }
 }
 
-/// How much later than its pending bit a broadcast's target is notified: the price of a batch, which
-/// the first quarter of the targets pays for all of the loop.
+/// The delay from a broadcast target's pending bit to its notification. It is the price of a batch:
+/// the first quarter of the targets pays for the whole loop.
 fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
     histogram("target delay", &stats.target_delay_ns, &Of::Host, metrics);
     let mut add = |name: String, ns: u64| {
@@ -390,7 +406,7 @@ fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
 
 /// Exits by reason, as `perf kvm stat` has them: share of all exits' time, and how long one takes.
 fn of_exits(stats: &Stats, metrics: &mut Vec<Metric>) {
-    let all: u64 = stats.exit_times.iter().map(|(_, times)| times.sum_ns).sum();
+    let total_ns: u64 = stats.exit_times.iter().map(|(_, times)| times.sum_ns).sum();
     let mut reasons = stats.exit_times.clone();
     reasons.sort_unstable_by_key(|(reason, _)| *reason);
     for (reason, times) in reasons.iter().filter(|(_, times)| times.count > 0) {
@@ -399,7 +415,7 @@ fn of_exits(stats: &Stats, metrics: &mut Vec<Metric>) {
             (
                 "time",
                 Unit::Percent,
-                times.sum_ns as f64 / all.max(1) as f64 * 100.0,
+                times.sum_ns as f64 / total_ns.max(1) as f64 * 100.0,
             ),
             ("mean", Unit::Ns, times.sum_ns as f64 / times.count as f64),
             ("min", Unit::Ns, times.min_ns as f64),

@@ -1,5 +1,7 @@
-//! Means, confidence intervals and differences, the same on every machine: only `+ - * /` and
-//! `sqrt` are used, which IEEE 754 fixes to the last bit, and sums run in the order of the seeds.
+//! Means, confidence intervals and differences, the same on every machine.
+//!
+//! Only `+ - * /` and `sqrt` are used, which IEEE 754 fixes to the last bit. Sums run in the order of
+//! the seeds.
 
 use serde::Serialize;
 
@@ -113,7 +115,7 @@ pub enum Verdict {
     Worse,
     /// It does not, and the metric has no right way.
     Different,
-    /// There is one pair only: nobody can say.
+    /// There is one pair only, which has no interval.
     Unknown,
 }
 
@@ -147,13 +149,13 @@ impl Difference {
     }
 }
 
-/// The difference of pairs `(first, other)`; `None` without any.
+/// The difference of pairs `(first, second)`; `None` without any.
 ///
-/// Runs with the same seed share their random numbers: what chance adds to both falls out of the
-/// difference, so its interval is narrower than those of the two means.
+/// Runs with the same seed share their random numbers, so that common noise cancels. The interval of
+/// the difference is narrower than those of the two means.
 #[must_use]
 pub fn difference(pairs: &[(f64, f64)], better: crate::metric::Better) -> Option<Difference> {
-    let differences: Vec<f64> = pairs.iter().map(|(first, other)| other - first).collect();
+    let differences: Vec<f64> = pairs.iter().map(|(first, second)| second - first).collect();
     let firsts: Vec<f64> = pairs.iter().map(|pair| pair.0).collect();
     let estimate = self::estimate(&differences)?;
     let base = self::estimate(&firsts)?.mean;

@@ -21,6 +21,37 @@ pub enum Plain {
     Refused,
 }
 
+/// Why a text is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// No number.
+    #[error("{0:?} is no time: give 200us, 50ms or 1.5s")]
+    NoTime(String),
+    /// A number alone.
+    #[error("{0} has no unit: give {0}us, {0}ms or {0}s")]
+    NoUnit(String),
+    /// A unit of something else.
+    #[error("{0:?} is no unit of time: give ns, us, ms or s")]
+    UnknownUnit(String),
+    /// Parts of a ns, or too long.
+    #[error("{0} is no whole number of ns within 64 bits")]
+    NotWhole(String),
+}
+
+/// Why a text is no list of CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpuListError {
+    /// A part that is no number and no range.
+    #[error("{0:?} is no CPU and no range of CPUs: give 0-3,8")]
+    NoCpu(String),
+    /// A range from a larger to a smaller number.
+    #[error("{0:?} ends before it begins")]
+    Reversed(String),
+    /// More than any host has.
+    #[error("{0:?}: more than {MOST_CPUS} CPUs")]
+    TooMany(String),
+}
+
 /// Reads a time such as `200us`, `1.5s` or `50ms`, in ns.
 ///
 /// ```
@@ -33,29 +64,25 @@ pub enum Plain {
 ///
 /// # Errors
 ///
-/// What is wrong, as a clause: no time at all, no unit, less than a ns, beyond 64 bits.
-pub fn time(text: &str, plain: Plain) -> Result<u64, String> {
+/// [`TimeError`]
+pub fn time(text: &str, plain: Plain) -> Result<u64, TimeError> {
     let text = text.trim();
     let digits = text
         .bytes()
         .take_while(|c| c.is_ascii_digit() || *c == b'.');
     let (number, unit) = text.split_at(digits.count());
     if number.is_empty() {
-        return Err(format!("{text:?} is no time: give 200us, 50ms or 1.5s"));
+        return Err(TimeError::NoTime(text.to_owned()));
     }
     let ns = match unit.trim_start() {
         "" if plain == Plain::Ns => 1,
-        "" => {
-            return Err(format!(
-                "{text} has no unit: give {text}us, {text}ms or {text}s"
-            ));
-        }
+        "" => return Err(TimeError::NoUnit(text.to_owned())),
         unit => match UNITS.iter().find(|(name, _)| *name == unit) {
             Some((_, ns)) => *ns,
-            None => return Err(format!("{unit:?} is no unit of time: give ns, us, ms or s")),
+            None => return Err(TimeError::UnknownUnit(unit.to_owned())),
         },
     };
-    decimal(number, ns).ok_or_else(|| format!("{text} is no whole number of ns within 64 bits"))
+    decimal(number, ns).ok_or_else(|| TimeError::NotWhole(text.to_owned()))
 }
 
 /// `number` times `unit`, exactly; `None` for what is no decimal number, has digits below one, or
@@ -96,15 +123,15 @@ pub fn show_time(ns: u64) -> String {
 ///
 /// # Errors
 ///
-/// What is wrong, as a clause.
-pub fn cpus(text: &str) -> Result<Vec<u32>, String> {
+/// [`CpuListError`]
+pub fn cpus(text: &str) -> Result<Vec<u32>, CpuListError> {
     let mut cpus = Vec::new();
     if text.trim().is_empty() {
         return Ok(cpus);
     }
     for part in text.split(',').map(str::trim) {
         let number = |text: &str| {
-            let wrong = || format!("{part:?} is no CPU and no range of CPUs: give 0-3,8");
+            let wrong = || CpuListError::NoCpu(part.to_owned());
             let digits = !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
             digits
                 .then(|| text.parse::<u32>().ok())
@@ -114,10 +141,10 @@ pub fn cpus(text: &str) -> Result<Vec<u32>, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (number(first)?, number(last)?);
         if last < first {
-            return Err(format!("{part:?} ends before it begins"));
+            return Err(CpuListError::Reversed(part.to_owned()));
         }
         if (last - first) as usize >= MOST_CPUS - cpus.len().min(MOST_CPUS) {
-            return Err(format!("{part:?}: more than {MOST_CPUS} CPUs"));
+            return Err(CpuListError::TooMany(part.to_owned()));
         }
         cpus.extend(first..=last);
     }

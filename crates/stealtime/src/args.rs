@@ -32,19 +32,19 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// How to read it; `only`: the tracepoints whose fields are wanted.
-    pub(crate) fn options(&self, only: Option<Vec<&'static str>>) -> stealtime_trace::Options {
+    /// How to read it; `wanted`: the tracepoints with fields that are used.
+    pub(crate) fn options(&self, wanted: Option<Vec<&'static str>>) -> stealtime_trace::Options {
         stealtime_trace::Options {
             tsc_khz: self.tsc_khz,
             formats_from: self.formats_from.clone(),
-            only,
+            only: wanted,
         }
     }
 
     /// VMs by thread.
     ///
     /// # Errors
-    /// A thread is told to be of two VMs.
+    /// A thread is assigned to two VMs.
     pub(crate) fn groups(&self) -> Result<BTreeMap<i32, String>, CliError> {
         let mut groups: BTreeMap<i32, String> = BTreeMap::new();
         for VmOf { name, tids } in &self.vm_of {
@@ -144,20 +144,32 @@ impl CpuRange {
     }
 }
 
-impl std::str::FromStr for CpuRange {
-    type Err = String;
+/// Why a text is no range of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CpuRangeError {
+    /// From a larger to a smaller number.
+    #[error("the range {first}-{last} goes backwards: give {last}-{first}")]
+    Reversed {
+        /// The number before the dash.
+        first: u16,
+        /// The number after it.
+        last: u16,
+    },
+    /// No number and no range.
+    #[error("{0:?} is no CPU and no range of CPUs: give 3, 0-3 or 0-3,8")]
+    NoCpu(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for CpuRange {
+    type Err = CpuRangeError;
+
+    fn from_str(text: &str) -> Result<Self, CpuRangeError> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse::<u16>();
         match (number(first), number(last)) {
             (Ok(first), Ok(last)) if first <= last => Ok(Self { first, last }),
-            (Ok(first), Ok(last)) => Err(format!(
-                "the range {first}-{last} goes backwards: give {last}-{first}"
-            )),
-            _ => Err(format!(
-                "{text:?} is no CPU and no range of CPUs: give 3, 0-3 or 0-3,8"
-            )),
+            (Ok(first), Ok(last)) => Err(CpuRangeError::Reversed { first, last }),
+            _ => Err(CpuRangeError::NoCpu(text.to_owned())),
         }
     }
 }
@@ -181,17 +193,31 @@ pub(crate) struct VmOf {
     tids: Vec<i32>,
 }
 
-impl std::str::FromStr for VmOf {
-    type Err = String;
+/// Why a text does not assign threads to a VM.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum VmOfError {
+    /// No `=`.
+    #[error("expected NAME=TID,TID…")]
+    Syntax,
+    /// Nothing before the `=`.
+    #[error("the VM's name is missing before `=`")]
+    NoName,
+    /// A part that is no positive number.
+    #[error("{0:?} is not a thread id")]
+    NoTid(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, tids) = text.split_once('=').ok_or("expected NAME=TID,TID…")?;
+impl std::str::FromStr for VmOf {
+    type Err = VmOfError;
+
+    fn from_str(text: &str) -> Result<Self, VmOfError> {
+        let (name, tids) = text.split_once('=').ok_or(VmOfError::Syntax)?;
         if name.is_empty() {
-            return Err("the VM's name is missing before `=`".to_owned());
+            return Err(VmOfError::NoName);
         }
         let tid = |tid: &str| match tid.trim().parse::<i32>() {
             Ok(tid) if tid > 0 => Ok(tid),
-            _ => Err(format!("{tid:?} is not a thread id")),
+            _ => Err(VmOfError::NoTid(tid.to_owned())),
         };
         Ok(Self {
             name: name.to_owned(),
@@ -207,7 +233,8 @@ mod tests {
     #[test]
     fn cpus_are_numbers_and_ranges() {
         let of = |texts: &[&str]| {
-            let ranges: Result<Vec<CpuRange>, String> = texts.iter().map(|t| t.parse()).collect();
+            let ranges: Result<Vec<CpuRange>, CpuRangeError> =
+                texts.iter().map(|t| t.parse()).collect();
             ranges.map(|ranges| CpuRange::numbers(&ranges))
         };
         assert_eq!(of(&["0-3", "8", "2-4"]), Ok(vec![0, 1, 2, 3, 8, 4]));

@@ -1,4 +1,4 @@
-//! What a user is told when something does not work.
+//! Messages for users about what failed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(crate) enum CliError {
         "--vm-of is for --to perfetto: a trace.dat has threads, and who reads it is told whose they are"
     )]
     VmOfForPerfetto,
-    /// A thread that is told to be of two VMs.
+    /// A thread that is assigned to two VMs.
     #[error("--vm-of: thread {tid} is told to be of {first} and of {second}: it is of one VM")]
     TwoVms {
         /// The thread.
@@ -232,7 +232,7 @@ impl CliError {
         }
     }
 
-    /// Whether nobody reads the output any more.
+    /// Whether the reader of the output has closed it.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         match self {
             Self::Stdout(source) | Self::Write { source, .. } => {

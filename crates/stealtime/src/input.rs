@@ -34,8 +34,7 @@ impl Analyzed {
     }
 }
 
-/// What must be known of a recording whatever is made of it: that it is not whole, and that something that
-/// was said of it was of no use.
+/// Notes for every use of a recording: that it is not whole, and that an option about it had no effect.
 pub(crate) fn aside(info: &SourceInfo) -> Vec<String> {
     notes(info, |note| note.partial || note.unused)
 }
@@ -69,12 +68,12 @@ pub(crate) fn analyze(
     selection: Selection,
     unwanted: Unwanted,
 ) -> Result<Analyzed, CliError> {
-    let Unwanted { skip, only } = unwanted;
+    let Unwanted { skip, only: wanted } = unwanted;
     let groups = recording.groups()?;
-    let mut source = open(path, recording, only)?;
-    let (before, first) = first_event(&mut *source)?;
+    let mut source = open(path, recording, wanted)?;
+    let (prefix, first) = first_event(&mut *source)?;
     let first_ns = first.map_or(0, |event| event.time_ns);
-    let after_first = |when: When| when.resolve(first_ns).saturating_sub(first_ns);
+    let after_first = |moment: When| moment.resolve(first_ns).saturating_sub(first_ns);
     let selection = Selection {
         from_ns: window.and_then(|window| window.from).map(after_first),
         to_ns: window.and_then(|window| window.until).map(after_first),
@@ -85,7 +84,7 @@ pub(crate) fn analyze(
         groups,
         skip,
     });
-    for event in before.iter().chain(&first) {
+    for event in prefix.iter().chain(&first) {
         analysis.event(event, source.names());
     }
     let cut = drive("reading", &mut *source, |event, source| {
@@ -119,15 +118,15 @@ pub(crate) fn analyze(
     })
 }
 
-/// Opens a recording, to be read by a thread of its own where there is a CPU for it; `only`: the
-/// tracepoints whose fields are wanted.
+/// Opens a recording. A thread of its own reads it where there is a CPU for that. `wanted` has the
+/// tracepoints with fields that are used.
 pub(crate) fn open(
     path: &Path,
     recording: &Recording,
-    only: Option<Vec<&'static str>>,
+    wanted: Option<Vec<&'static str>>,
 ) -> Result<Box<dyn EventSource>, CliError> {
     let source =
-        stealtime_trace::open_with(path, &recording.options(only)).map_err(CliError::Open)?;
+        stealtime_trace::open_with(path, &recording.options(wanted)).map_err(CliError::Open)?;
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
         return Ok(match Ahead::new(source) {
             Ok(ahead) => Box::new(ahead),
@@ -141,12 +140,12 @@ pub(crate) fn open(
 pub(crate) fn first_event(
     source: &mut dyn EventSource,
 ) -> Result<(Vec<Event>, Option<Event>), CliError> {
-    let mut before = Vec::new();
+    let mut prefix = Vec::new();
     loop {
         match source.next_event() {
-            Ok(Some(event)) if event.kind.is_host_event() => return Ok((before, Some(event))),
-            Ok(Some(event)) => before.push(event),
-            Ok(None) => return Ok((before, None)),
+            Ok(Some(event)) if event.kind.is_host_event() => return Ok((prefix, Some(event))),
+            Ok(Some(event)) => prefix.push(event),
+            Ok(None) => return Ok((prefix, None)),
             Err(error) => return Err(CliError::Open(error)),
         }
     }
@@ -223,7 +222,7 @@ impl Twice {
         }
         let mut spool = tempfile::NamedTempFile::new()
             .map_err(|error| CliError::Spool(std::env::temp_dir(), output::own(error)))?;
-        let kept = match is_stdin {
+        let cached = match is_stdin {
             true => io::copy(&mut io::stdin().lock(), &mut spool)
                 .map_err(|error| CliError::Spool(std::env::temp_dir(), error))?,
             false => {
@@ -235,7 +234,7 @@ impl Twice {
                 io::copy(&mut file, &mut spool).map_err(failed)?
             }
         };
-        match kept {
+        match cached {
             0 => Err(CliError::Nothing(path.to_owned())),
             _ => Ok(Self::Spooled(spool)),
         }

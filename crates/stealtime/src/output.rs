@@ -13,9 +13,9 @@ use crate::error::CliError;
 /// A file that Ctrl-C must not leave behind.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Ctrl-C was pressed, and somebody looks at this ([`stop_by_interrupt`]).
+/// Ctrl-C was pressed, and a verb looks at this ([`stop_by_interrupt`]).
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Whether somebody does.
+/// Whether a verb does.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// From now on the first Ctrl-C only sets this: the caller ends its work. The second one ends the
@@ -53,7 +53,7 @@ pub(crate) fn color() -> bool {
     io::stdout().is_terminal() && !refused && !dumb
 }
 
-/// A line on standard error, safe for a terminal. It may have no reader any more: then nobody wants it.
+/// A line on standard error, safe for a terminal. Without a reader it is dropped.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", escape::terminal(text));
 }
@@ -114,8 +114,8 @@ pub(crate) fn check_apart(output: &Path, input: &Path) -> Result<(), CliError> {
 /// Refuses two outputs, with the options that name them, of which the second would take the first one's
 /// place.
 pub(crate) fn check_two(
-    (first, one): (&'static str, Option<&Path>),
-    (second, other): (&'static str, Option<&Path>),
+    (first, first_path): (&'static str, Option<&Path>),
+    (second, second_path): (&'static str, Option<&Path>),
 ) -> Result<(), CliError> {
     // A name is what is replaced, whatever it is a link to. Devices are not.
     let place = |path: &Path| {
@@ -123,12 +123,14 @@ pub(crate) fn check_two(
         let folder = folder(path).canonicalize().ok().filter(|_| is_file)?;
         Some(folder.join(path.file_name()?))
     };
-    match (one.and_then(place), other.and_then(place)) {
-        (Some(one), Some(other)) if one == other => Err(CliError::SameOutput {
-            path: one,
-            first,
-            second,
-        }),
+    match (first_path.and_then(place), second_path.and_then(place)) {
+        (Some(first_path), Some(second_path)) if first_path == second_path => {
+            Err(CliError::SameOutput {
+                path: first_path,
+                first,
+                second,
+            })
+        }
         _ => Ok(()),
     }
 }
@@ -157,14 +159,14 @@ fn folder(path: &Path) -> &Path {
 pub(crate) fn to_stdout(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), CliError> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    write(&mut out)
-        .and_then(|()| out.flush())
+    let mut writer = io::BufWriter::new(io::stdout().lock());
+    write(&mut writer)
+        .and_then(|()| writer.flush())
         .map_err(CliError::Stdout)
 }
 
-/// What was printed, and whether to go on: that nobody reads it any more (`| head`) is no reason to
-/// leave out a file that is wanted too.
+/// Decides whether to continue after printing: a closed pipe (`| head`) does not stop a file that is
+/// wanted too.
 pub(crate) fn go_on(printed: Result<(), CliError>, to_a_file: bool) -> Result<(), CliError> {
     match printed {
         Err(error) if to_a_file && error.is_broken_pipe() => Ok(()),
@@ -185,9 +187,9 @@ pub(crate) fn to_file<T>(
     // Not a plain file (a device, a pipe): nothing to put in its place.
     if path.exists() && !path.is_file() {
         let file = std::fs::File::create(path).map_err(failed)?;
-        let mut out = io::BufWriter::new(file);
-        let result = write(&mut out)?;
-        return out.flush().map_err(failed).map(|()| result);
+        let mut writer = io::BufWriter::new(file);
+        let result = write(&mut writer)?;
+        return writer.flush().map_err(failed).map(|()| result);
     }
     let file = tempfile::Builder::new()
         .prefix(".stealtime-")
@@ -218,9 +220,9 @@ fn write_all<T>(
     write: impl FnOnce(&mut dyn Write) -> Result<T, CliError>,
     failed: impl FnOnce(io::Error) -> CliError,
 ) -> Result<(NamedTempFile, T), CliError> {
-    let mut out = io::BufWriter::new(file);
-    let result = write(&mut out)?;
-    let file = out
+    let mut writer = io::BufWriter::new(file);
+    let result = write(&mut writer)?;
+    let file = writer
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
     Ok((file, result))

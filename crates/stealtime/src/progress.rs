@@ -14,7 +14,7 @@ const STRIDE: u64 = 1 << 16;
 /// Work that takes longer than this is asked for with `--yes`, in seconds.
 pub(crate) const LONG_SECONDS: f64 = 3600.0;
 
-/// A time that nobody waits for to the second.
+/// A time that need not be exact to the second.
 pub(crate) fn long(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} seconds"),
@@ -48,9 +48,9 @@ impl Progress {
 
     /// So many more events were read.
     pub(crate) fn events(&mut self, count: usize, source: &dyn EventSource) {
-        let before = self.events / STRIDE;
+        let former = self.events / STRIDE;
         self.events += count as u64;
-        if self.shown && self.events / STRIDE > before && self.started.elapsed() > LONG {
+        if self.shown && self.events / STRIDE > former && self.started.elapsed() > LONG {
             self.draw(source.progress());
         }
     }

@@ -37,10 +37,10 @@ impl ReportTo {
         self.is_wanted() && !self.is_stdout()
     }
 
-    /// Refuses a report that could not be written or would take the place of one of `inputs`, and two
-    /// results on standard output: `other`, whether something beside tables goes there.
-    pub(crate) fn check(&self, other: bool, inputs: &[&Path]) -> Result<(), CliError> {
-        if other && self.is_stdout() {
+    /// Refuses a report that cannot be written or would replace one of `inputs`, and two results on
+    /// standard output. `has_stdout`: another form of the result goes there.
+    pub(crate) fn check(&self, has_stdout: bool, inputs: &[&Path]) -> Result<(), CliError> {
+        if has_stdout && self.is_stdout() {
             return Err(CliError::ReportToStdout("another form of the result"));
         }
         match &self.report {
@@ -65,10 +65,10 @@ impl ReportTo {
                 .map(|argument| argument.to_string_lossy().into_owned()),
         ));
         if self.is_stdout() {
-            return output::to_stdout(|out| page.write(out));
+            return output::to_stdout(|writer| page.write(writer));
         }
-        output::to_file(path, |out| {
-            page.write(out).map_err(|source| CliError::Write {
+        output::to_file(path, |writer| {
+            page.write(writer).map_err(|source| CliError::Write {
                 path: path.clone(),
                 source,
             })

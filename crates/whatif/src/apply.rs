@@ -1,4 +1,4 @@
-//! Settings on the host of a replay, whose VMs are scripts and not configured guests.
+//! Settings on the host of a replay. Its VMs are scripts, not configured guests.
 
 use std::collections::BTreeSet;
 

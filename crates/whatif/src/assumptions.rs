@@ -10,9 +10,9 @@ use crate::preempt::PreemptSource;
 pub(crate) fn lines(base: &Baseline) -> Vec<String> {
     let knobs = &base.config.knobs;
     let (recording, assumed) = (&base.recorded.recording, &base.assumed);
-    let from = |knob: &str, shown: bool, how: &str| match (base.facts.has(knob), shown) {
+    let source = |knob: &str, shown: bool, evidence: &str| match (base.facts.has(knob), shown) {
         (true, _) => "as told".to_owned(),
-        (false, true) => format!("as {how} shows"),
+        (false, true) => format!("as {evidence} shows"),
         (false, false) => "the default; --host FILE tells".to_owned(),
     };
     let placed = assumed
@@ -31,7 +31,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         Some(format!(
             "kvm.halt_poll_ns={} ({})",
             knobs.kvm.halt_poll.halt_poll_ns,
-            from(
+            source(
                 "kvm.halt_poll_ns",
                 recording.halt_poll_ns.is_some(),
                 "its polling"
@@ -40,7 +40,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         Some(format!(
             "host.hz={} ({})",
             knobs.sched.hz,
-            from("host.hz", recording.hz.is_some(), "its tick")
+            source("host.hz", recording.hz.is_some(), "its tick")
         )),
         Some(format!(
             "sched.preempt={} ({})",
@@ -77,10 +77,10 @@ fn bound(base: &Baseline) -> Option<String> {
     let tasks = base.recorded.recording.tasks.iter();
     let vcpus = tasks.filter(|task| task.vcpu.is_some());
     let (bound, free): (Vec<_>, Vec<_>) = vcpus.partition(|task| host::is_bound(task));
-    let all = bound.len() + free.len();
+    let total = bound.len() + free.len();
     (!bound.is_empty()).then(|| {
         format!(
-            "{} of {all} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)",
+            "{} of {total} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)",
             bound.len()
         )
     })
@@ -89,7 +89,7 @@ fn bound(base: &Baseline) -> Option<String> {
 /// `sched.base_slice_ns`, where it is not the kernel's choice.
 fn slice(base: &Baseline) -> Option<String> {
     let ns = base.config.knobs.sched.base_slice_ns?;
-    let from = match (
+    let source = match (
         base.facts.has("sched.base_slice_ns"),
         base.recorded.recording.release,
     ) {
@@ -99,7 +99,7 @@ fn slice(base: &Baseline) -> Option<String> {
         }
         (false, _) => "as its slice timers show".to_owned(),
     };
-    Some(format!("sched.base_slice_ns={ns} ({from})"))
+    Some(format!("sched.base_slice_ns={ns} ({source})"))
 }
 
 /// The tunables of CFS, on a host that has it.
@@ -110,7 +110,7 @@ fn cfs(base: &Baseline) -> Option<String> {
         .sched
         .cfs?
         .on(base.config.host.topology.cpus());
-    let from = match (
+    let source = match (
         base.facts.has("sched.fair"),
         base.recorded.recording.release,
     ) {
@@ -118,7 +118,7 @@ fn cfs(base: &Baseline) -> Option<String> {
         _ => "as told".to_owned(),
     };
     Some(format!(
-        "sched.fair=cfs ({from}), with sched.latency_ns={}, min_granularity_ns={}, wakeup_granularity_ns={} \
+        "sched.fair=cfs ({source}), with sched.latency_ns={}, min_granularity_ns={}, wakeup_granularity_ns={} \
          (the kernel's for so many CPUs, unless told)",
         cfs.latency_ns, cfs.min_granularity_ns, cfs.wakeup_granularity_ns
     ))
@@ -129,8 +129,8 @@ fn features(base: &Baseline) -> Option<String> {
     let sched = &base.config.knobs.sched;
     let (features, release) = (sched.features, base.recorded.recording.release);
     if sched.cfs.is_some() {
-        let on = host::wakeups_preempt(sched);
-        return (!on).then(|| "sched.features=NO_WAKEUP_PREEMPTION".to_owned());
+        let switched_on = host::wakeups_preempt(sched);
+        return (!switched_on).then(|| "sched.features=NO_WAKEUP_PREEMPTION".to_owned());
     }
     Some(
         match release.filter(|release| !release.has_features_of_today()) {
@@ -156,19 +156,23 @@ fn balanced(base: &Baseline) -> &'static str {
 }
 
 fn groups(base: &Baseline) -> String {
-    let all = base.assumed.groups == Some(true);
+    let is_configured = base.assumed.groups == Some(true);
     let groups = base.config.scripts.groups.iter().enumerate();
-    let own = groups
+    let weights = groups
         .zip(&base.recorded.answers.vms)
         .filter_map(|((index, group), vm)| {
             let details = details(base, index, group.as_ref()?);
             match details.is_empty() {
-                true => (!all).then(|| vm.vm.clone()),
+                true => (!is_configured).then(|| vm.vm.clone()),
                 false => Some(format!("{} with {}", vm.vm, details.join(" and "))),
             }
         });
-    let own = own.collect::<Vec<String>>().join(", ");
-    let what = match (all, base.config.scripts.vcpu_groups, own.is_empty()) {
+    let weights = weights.collect::<Vec<String>>().join(", ");
+    let layout = match (
+        is_configured,
+        base.config.scripts.vcpu_groups,
+        weights.is_empty(),
+    ) {
         (true, true, _) => {
             "each VM in a cgroup of its own, and in it each vCPU, as libvirt has them"
         }
@@ -177,13 +181,13 @@ fn groups(base: &Baseline) -> String {
         (false, true, false) => "in cgroups of their own, and in those each vCPU",
         (false, false, false) => "in cgroups of their own",
     };
-    let from = match base.groups_asked {
+    let source = match base.groups_asked {
         true => "as a weight is asked for; --host FILE tells",
         false => "fits best, unless told",
     };
-    match own.is_empty() {
-        true => format!("{what} ({from})"),
-        false => format!("{what} ({from}): {own}"),
+    match weights.is_empty() {
+        true => format!("{layout} ({source})"),
+        false => format!("{layout} ({source}): {weights}"),
     }
 }
 
@@ -191,19 +195,19 @@ fn groups(base: &Baseline) -> String {
 fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
     let mut details = Vec::new();
     if group.cpu_weight != ScriptGroup::default().cpu_weight {
-        let from = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
+        let source = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
             true => "fits best, unless told",
             false => "as told",
         };
-        details.push(format!("cpu.weight {} ({from})", group.cpu_weight));
+        details.push(format!("cpu.weight {} ({source})", group.cpu_weight));
     }
     if let Some(limit) = group.cpu_max_ns {
         let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
-        let why = match base.recorded.recording.limits.get(&vm) == Some(&limit) {
+        let source = match base.recorded.recording.limits.get(&vm) == Some(&limit) {
             true => "as its stops show",
             false => "as told",
         };
-        details.push(format!("cpu.max {quota} {period} ({why})"));
+        details.push(format!("cpu.max {quota} {period} ({source})"));
     }
     details
 }

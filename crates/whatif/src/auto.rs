@@ -72,8 +72,8 @@ impl Auto {
 
     /// The best changes, with what they come on top of.
     #[must_use]
-    pub fn best(&self, first: &Plan, most: usize) -> Vec<Plan> {
-        let best = self.tried.iter().take(most);
+    pub fn best(&self, first: &Plan, count: usize) -> Vec<Plan> {
+        let best = self.tried.iter().take(count);
         best.map(|tried| tried.plan.on_top_of(first)).collect()
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn run(
     let host_before = first.prepare(base)?.config(base, 0)?;
     let mut rows = Vec::new();
     for (index, candidate) in chosen.candidates.iter().enumerate() {
-        let (Some(recorded_knobs), Some(before), Some(after)) = (
+        let (Some(recorded_knobs), Some(reference_runs), Some(change_runs)) = (
             replays.of_plan(0),
             replays.of_plan(reference),
             replays.of_plan(reference + 1 + index),
@@ -114,10 +114,10 @@ pub(crate) fn run(
         let judged = Judged {
             recorded: &recorded,
             base: recorded_knobs,
-            before,
-            after,
+            before: reference_runs,
+            after: change_runs,
         };
-        let why = chosen.reasons.get(candidate.reason);
+        let reason = chosen.reasons.get(candidate.reason);
         let plan = &candidate.plan;
         let Some(variant) = result::variant(base, plan.name(), judged, close) else {
             continue;
@@ -126,7 +126,7 @@ pub(crate) fn run(
             name: plan.name(),
             arguments: plan.arguments(),
             plan: plan.clone(),
-            why: why.cloned().unwrap_or_default(),
+            why: reason.cloned().unwrap_or_default(),
             on_host: on_host::changes(plan, base, host_before.clone()),
             gain: variant.gain.clone(),
         };

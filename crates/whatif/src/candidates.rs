@@ -95,13 +95,13 @@ impl Case<'_> {
 
 /// Chooses changes to come on top of `first`.
 pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, KnobError> {
-    let before = first.prepare(base)?;
+    let prepared = first.prepare(base)?;
     let case = Case {
         base,
         facts: Facts::new(&base.recorded.answers),
-        config: before.config(base, 0)?,
+        config: prepared.config(base, 0)?,
         first,
-        before,
+        before: prepared,
         stub: base.recorded.stub(),
     };
     let mut rules = vec![
@@ -122,7 +122,7 @@ pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, KnobError>
     };
     for rule in rules {
         let reason = chosen.reasons.len();
-        let before = chosen.candidates.len();
+        let known_count = chosen.candidates.len();
         for plan in rule.plans {
             let known = chosen.candidates.iter().any(|known| known.plan == plan);
             if known || !can_be_tried(&case, &plan)? {
@@ -134,7 +134,7 @@ pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, KnobError>
             }
             chosen.candidates.push(Candidate { plan, reason });
         }
-        if chosen.candidates.len() > before {
+        if chosen.candidates.len() > known_count {
             chosen.reasons.push(rule.why);
         }
     }
@@ -149,13 +149,13 @@ fn can_be_tried(case: &Case<'_>, plan: &Plan) -> Result<bool, KnobError> {
     let settings: Vec<Setting> = whole.settings().cloned().collect();
     let is_answered = plan.settings().all(answers) && fair_class::lacks(&settings, base).is_none();
     // A value that is out of a knob's range is not tried.
-    let (true, Ok(with)) = (is_answered, whole.prepare(base)) else {
+    let (true, Ok(prepared)) = (is_answered, whole.prepare(base)) else {
         return Ok(false);
     };
-    if with.is_same_host(base, &case.before)? {
+    if prepared.is_same_host(base, &case.before)? {
         return Ok(false);
     }
-    Ok(plan.pins().next().is_none() || with.restricts(base, &case.before)?)
+    Ok(plan.pins().next().is_none() || prepared.restricts(base, &case.before)?)
 }
 
 /// Shortest and longest slice that the knobs take, in ns.
@@ -164,22 +164,22 @@ const SLICES: std::ops::RangeInclusive<u64> = 100_000..=1_000_000_000;
 /// The knob at these parts of what it is, as far as that is less.
 fn shorter(case: &Case<'_>, knob: &str, now: u64, least: u64, parts: &[u64]) -> Vec<Plan> {
     let values = parts.iter().map(|part| (now / part).max(least));
-    let less = values.filter(|value| *value < now);
-    less.filter_map(|value| case.knob(knob, value)).collect()
+    let shorter = values.filter(|value| *value < now);
+    shorter.filter_map(|value| case.knob(knob, value)).collect()
 }
 
 /// The knob at these multiples of what it is, as far as that is more.
 fn longer(case: &Case<'_>, knob: &str, now: u64, times: &[u64]) -> Vec<Plan> {
     let values = times.iter().map(|times| now.saturating_mul(*times));
-    let more = values.filter(|value| *value > now && value <= SLICES.end());
-    more.filter_map(|value| case.knob(knob, value)).collect()
+    let longer = values.filter(|value| *value > now && value <= SLICES.end());
+    longer.filter_map(|value| case.knob(knob, value)).collect()
 }
 
 /// A feature switched on or off, unless it is.
-fn switched(case: &Case<'_>, feature: Feature, on: bool) -> Option<Plan> {
-    let no = if on { "" } else { "NO_" };
-    let value = format!("{no}{}", feature.name());
-    let is_so = case.config.knobs.sched.features.has(feature) == on;
+fn switched(case: &Case<'_>, feature: Feature, switch_on: bool) -> Option<Plan> {
+    let prefix = if switch_on { "" } else { "NO_" };
+    let value = format!("{prefix}{}", feature.name());
+    let is_so = case.config.knobs.sched.features.has(feature) == switch_on;
     case.knob("sched.features", value).filter(|_| !is_so)
 }
 
@@ -363,10 +363,10 @@ fn preempted(case: &Case<'_>) -> Rule {
 }
 
 /// `0-2`, or `3`.
-fn range(from: u32, count: u32) -> String {
+fn range(first: u32, count: u32) -> String {
     match count {
-        0 | 1 => from.to_string(),
-        _ => format!("{from}-{}", from + count - 1),
+        0 | 1 => first.to_string(),
+        _ => format!("{first}-{}", first + count - 1),
     }
 }
 
@@ -379,15 +379,15 @@ fn shares(cpus: u32, wants: &[u64]) -> Option<Vec<u32>> {
     let mut counts = vec![1u32; wants.len()];
     for _ in n..cpus {
         // To the one that has most for each CPU; the first of equals.
-        let most = |a: &usize, b: &usize| {
-            let per = |at: usize, other: usize| {
-                let want = wants.get(at).copied().unwrap_or(0);
-                u128::from(want) * u128::from(counts.get(other).copied().unwrap_or(1))
+        let by_demand = |a: &usize, b: &usize| {
+            let per = |want_index: usize, count_index: usize| {
+                let want = wants.get(want_index).copied().unwrap_or(0);
+                u128::from(want) * u128::from(counts.get(count_index).copied().unwrap_or(1))
             };
             per(*a, *b).cmp(&per(*b, *a)).then(b.cmp(a))
         };
-        let to = (0..wants.len()).max_by(most)?;
-        *counts.get_mut(to)? += 1;
+        let neediest = (0..wants.len()).max_by(by_demand)?;
+        *counts.get_mut(neediest)? += 1;
     }
     Some(counts)
 }
@@ -406,11 +406,11 @@ fn other_vms(case: &Case<'_>) -> Rule {
     else {
         return none();
     };
-    let mut from = 0;
+    let mut first_cpu = 0;
     let mut pins = Vec::new();
     for (vm, count) in case.facts.vms.iter().zip(counts) {
-        pins.push(format!("{}={}", vm.name, range(from, count)));
-        from += count;
+        pins.push(format!("{}={}", vm.name, range(first_cpu, count)));
+        first_cpu += count;
     }
     Rule {
         why: format!(
@@ -430,16 +430,20 @@ fn stacked(case: &Case<'_>) -> Rule {
     if !case.facts.minds(stake) || cpus < 2 {
         return none();
     }
-    let mut from = 0;
-    let mut each = Vec::new();
+    let mut first_cpu = 0;
+    let mut pins = Vec::new();
     for vm in &case.facts.vms {
         // From where the last VM ended, once around.
-        let list = match from {
+        let list = match first_cpu {
             0 => range(0, cpus),
-            from => format!("{},{}", range(from, cpus - from), range(0, from)),
+            first_cpu => format!(
+                "{},{}",
+                range(first_cpu, cpus - first_cpu),
+                range(0, first_cpu)
+            ),
         };
-        each.push(format!("{}=1:1 {list}", vm.name));
-        from = (from + vm.vcpus) % cpus;
+        pins.push(format!("{}=1:1 {list}", vm.name));
+        first_cpu = (first_cpu + vm.vcpus) % cpus;
     }
     Rule {
         why: format!(
@@ -447,7 +451,7 @@ fn stacked(case: &Case<'_>) -> Rule {
             case.facts.share(stake)
         ),
         stake_ns: stake,
-        plans: case.pins(&each).into_iter().collect(),
+        plans: case.pins(&pins).into_iter().collect(),
     }
 }
 
@@ -462,8 +466,8 @@ const LEAST_NICE: i8 = -20;
 
 /// The nice value of the VM's vCPUs, the least of several.
 fn nice(case: &Case<'_>, name: &str) -> Option<i8> {
-    let at = case.base.recorded.vms.iter().position(|vm| vm == name)?;
-    let of_vm = |task: &&ScriptConfig| task.vcpu.is_some() && task.vm == u32::try_from(at).ok();
+    let index = case.base.recorded.vms.iter().position(|vm| vm == name)?;
+    let of_vm = |task: &&ScriptConfig| task.vcpu.is_some() && task.vm == u32::try_from(index).ok();
     let vcpus = case.config.scripts.tasks.iter().filter(of_vm);
     vcpus.map(|task| task.nice).min()
 }
@@ -486,25 +490,26 @@ fn weights(case: &Case<'_>) -> Rule {
     };
     let plan = |vm: &&Vm| match group(vm) {
         Some(group) => {
-            let more = group.cpu_weight.saturating_mul(MORE_WEIGHT);
-            let more = more.min(ScriptGroup::MOST_WEIGHT);
+            let raised = group.cpu_weight.saturating_mul(MORE_WEIGHT);
+            let raised = raised.min(ScriptGroup::MOST_WEIGHT);
             let knob = format!("vm.{}.cpu_weight", vm.name);
-            case.knob(&knob, more).filter(|_| more > group.cpu_weight)
+            case.knob(&knob, raised)
+                .filter(|_| raised > group.cpu_weight)
         }
         None => {
             let now = nice(case, &vm.name)?;
-            let more = now.saturating_sub(LESS_NICE).max(LEAST_NICE);
-            case.knob(&format!("vm.{}.nice", vm.name), more)
-                .filter(|_| more < now)
+            let raised = now.saturating_sub(LESS_NICE).max(LEAST_NICE);
+            case.knob(&format!("vm.{}.nice", vm.name), raised)
+                .filter(|_| raised < now)
         }
     };
     let plans: Vec<(&Vm, Plan)> = vms.iter().filter_map(|vm| Some((*vm, plan(vm)?))).collect();
-    let most = names(&case.facts, |vm| {
-        plans.iter().any(|(most, _)| most.name == vm.name)
+    let waiting = names(&case.facts, |vm| {
+        plans.iter().any(|(planned, _)| planned.name == vm.name)
     });
     Rule {
         why: format!(
-            "{most}: vCPUs there wait most for other VMs' vCPUs; more weight than they have takes it \
+            "{waiting}: vCPUs there wait most for other VMs' vCPUs; more weight than they have takes it \
              from those"
         ),
         stake_ns: stake,
@@ -548,27 +553,27 @@ fn tasks(case: &Case<'_>) -> Vec<Rule> {
         return Vec::new();
     };
     let mut rules = Vec::new();
-    for ((cause, who), &stake) in &case.facts.by_task {
-        let what = match cause.as_str() {
+    for ((cause, task), &stake) in &case.facts.by_task {
+        let role = match cause.as_str() {
             "vmm_thread" => "a VMM's thread",
             "host_task" => "a task of the host",
             _ => continue,
         };
         // `=` would end the name.
-        if !case.facts.minds(stake) || who.contains('=') {
+        if !case.facts.minds(stake) || task.contains('=') {
             continue;
         }
-        let away = format!("task:{who}={last}");
+        let last_cpu = format!("task:{task}={last}");
         let vms = case.facts.vms.iter();
         let rest = vms.map(|vm| format!("{}={}", vm.name, range(0, last)));
-        let apart: Vec<String> = std::iter::once(away.clone()).chain(rest).collect();
+        let apart: Vec<String> = std::iter::once(last_cpu.clone()).chain(rest).collect();
         rules.push(Rule {
             why: format!(
-                "vCPUs wait {} for {who}, {what}: a CPU for it, shared with vCPUs or alone",
+                "vCPUs wait {} for {task}, {role}: a CPU for it, shared with vCPUs or alone",
                 case.facts.share(stake)
             ),
             stake_ns: stake,
-            plans: [case.pins(&[away]), case.pins(&apart)]
+            plans: [case.pins(&[last_cpu]), case.pins(&apart)]
                 .into_iter()
                 .flatten()
                 .collect(),

@@ -52,9 +52,9 @@ pub struct Lack {
 }
 
 impl Lack {
-    fn new(what: &str, means: &str, answers: Answered, record: &str) -> Self {
+    fn new(lacking: &str, means: &str, answers: Answered, record: &str) -> Self {
         Self {
-            what: what.to_owned(),
+            what: lacking.to_owned(),
             means: means.to_owned(),
             answers,
             record: record.to_owned(),
@@ -136,7 +136,7 @@ pub enum Unreplayable {
 ///
 /// [`Unreplayable`]
 pub fn check_replayable(answers: &Answers) -> Result<(), Unreplayable> {
-    let has = Has(answers);
+    let events = Has(answers);
     if answers.source.clock_unit == "ticks" {
         return Err(Unreplayable::Ticks);
     }
@@ -148,15 +148,18 @@ pub fn check_replayable(answers: &Answers) -> Result<(), Unreplayable> {
             next: jump.next.clone(),
         });
     }
-    if !has.any(&["sched_switch"]) {
+    if !events.any(&["sched_switch"]) {
         let useful = ["kvm_entry", "kvm_exit", "sched_waking", "hrtimer_start"];
-        let present: Vec<&str> = useful.into_iter().filter(|name| has.any(&[name])).collect();
+        let present: Vec<&str> = useful
+            .into_iter()
+            .filter(|name| events.any(&[name]))
+            .collect();
         return Err(Unreplayable::NoSwitches {
             present: match present.is_empty() {
                 true => "none that a replay could use".to_owned(),
                 false => present.join(", "),
             },
-            answered: match has.any(&["kvm_exit"]) {
+            answered: match events.any(&["kvm_exit"]) {
                 true => "exits by reason and how long they took (`stealtime analyze`)",
                 false => "how often each event was seen (`events` of `stealtime analyze --json`)",
             },
@@ -171,9 +174,9 @@ pub fn check_replayable(answers: &Answers) -> Result<(), Unreplayable> {
 /// What the recording lacks.
 pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
     let answers = &recorded.answers;
-    let has = Has(answers);
+    let events = Has(answers);
     let mut lacks = Vec::new();
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["sched_waking"],
         Lack::new(
             "no sched_waking",
@@ -185,7 +188,7 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
             "sched:sched_waking",
         ),
     ));
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["hrtimer_start", "hrtimer_expire_entry"],
         Lack::new(
             "no hrtimer events",
@@ -199,8 +202,8 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
         ("hrtimer_expire_entry", "hrtimer_start"),
         ("hrtimer_start", "hrtimer_expire_entry"),
     ] {
-        if has.any(&[present]) {
-            lacks.extend(has.without(
+        if events.any(&[present]) {
+            lacks.extend(events.without(
                 &[missing],
                 Lack::new(
                     &format!("no {missing}"),
@@ -211,8 +214,8 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
             ));
         }
     }
-    let polls = has.any(&["kvm_vcpu_wakeup"]);
-    lacks.extend(has.without(
+    let polls = events.any(&["kvm_vcpu_wakeup"]);
+    lacks.extend(events.without(
         &["kvm_exit", "kvm_entry"],
         Lack::new(
             "no kvm_entry and kvm_exit",
@@ -221,7 +224,7 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
             "kvm:kvm_entry, kvm:kvm_exit",
         ),
     ));
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["kvm_vcpu_wakeup"],
         Lack::new(
             "no kvm_vcpu_wakeup",
@@ -231,7 +234,7 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
         ),
     ));
     if polls {
-        lacks.extend(has.without(
+        lacks.extend(events.without(
             &["kvm_apic_accept_irq", "kvm_apicv_accept_irq"],
             Lack::new(
                 "no kvm_apic_accept_irq",
@@ -243,7 +246,7 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
             ),
         ));
     }
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["sched_migrate_task"],
         Lack::new(
             "no sched_migrate_task",
@@ -253,7 +256,7 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
         ),
     ));
     lacks.extend(flags(recorded.recording.resolved.without_flags));
-    lacks.extend(interrupts(&has));
+    lacks.extend(interrupts(&events));
     lacks.extend(guesses(answers));
     lacks.extend(losses(answers));
     lacks.extend(short(answers));
@@ -289,8 +292,9 @@ fn guesses(answers: &Answers) -> Option<Lack> {
     })
 }
 
-/// Recordings shorter than this tell less, in ns: of parts of 100 ms of the recordings of
-/// docs/replay-accuracy.md one in five is replayed beyond the bounds, of those of 250 ms one in fifteen.
+/// Recordings shorter than this are less reliable, in ns. Of parts of the recordings in
+/// docs/replay-accuracy.md, one in five of 100 ms is replayed beyond the bounds, and one in fifteen of
+/// 250 ms.
 const SHORT_NS: u64 = 200_000_000;
 
 /// What a short recording does not tell.
@@ -308,9 +312,9 @@ fn short(answers: &Answers) -> Option<Lack> {
 }
 
 /// What is missing of guests' interrupts, which no replay needs.
-fn interrupts(has: &Has<'_>) -> Vec<Lack> {
+fn interrupts(events: &Has<'_>) -> Vec<Lack> {
     let mut lacks = Vec::new();
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["kvm_apic_ipi", "kvm_pv_send_ipi"],
         Lack::new(
             "no kvm_apic_ipi",
@@ -319,7 +323,7 @@ fn interrupts(has: &Has<'_>) -> Vec<Lack> {
             "kvm:kvm_apic_ipi",
         ),
     ));
-    lacks.extend(has.without(
+    lacks.extend(events.without(
         &["kvm_eoi", "kvm_pv_eoi"],
         Lack::new(
             "no kvm_eoi",

@@ -104,7 +104,7 @@ fn vcpus(base: &Baseline) -> Vec<Both> {
         let mut tasks = recorded.recording.tasks.iter();
         tasks.find(|task| task.vcpu == Some((vm, vcpu)))
     };
-    let both = |(measured, replayed): (&VcpuTimes, &VcpuTimes)| {
+    let pair = |(measured, replayed): (&VcpuTimes, &VcpuTimes)| {
         let task = task(measured.vm, measured.vcpu);
         Both {
             vm: recorded.vms.get(measured.vm).cloned().unwrap_or_default(),
@@ -118,5 +118,5 @@ fn vcpus(base: &Baseline) -> Vec<Both> {
         }
     };
     let pairs = recorded.times.vcpus.iter().zip(&base.replayed.vcpus);
-    pairs.map(both).collect()
+    pairs.map(pair).collect()
 }

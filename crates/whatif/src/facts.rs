@@ -36,7 +36,7 @@ impl Vm {
     }
 }
 
-/// From this share of vCPUs' time on something is worth a try: less is not told from what replays
+/// From this share of vCPUs' time on something is worth a try: less is not distinguished from what replays
 /// are off by.
 const WORTH_PER_MILLE: u64 = 10;
 
@@ -86,8 +86,8 @@ impl Facts {
     }
 
     /// The sum over all VMs.
-    pub(crate) fn all(&self, of: impl Fn(&Vm) -> u64) -> u64 {
-        self.vms.iter().map(of).sum()
+    pub(crate) fn all(&self, time: impl Fn(&Vm) -> u64) -> u64 {
+        self.vms.iter().map(time).sum()
     }
 
     /// Whether so much time of all vCPUs is worth a try.

@@ -26,7 +26,7 @@ fn is_cfs(settings: &[Setting], base: &Baseline) -> bool {
 /// Why one of the settings has no effect on the class that the host has with them, if so.
 pub(crate) fn lacks(settings: &[Setting], base: &Baseline) -> Option<String> {
     let cfs = is_cfs(settings, base);
-    let (class, other) = match cfs {
+    let (class, alternative) = match cfs {
         true => ("CFS", "eevdf"),
         false => ("EEVDF", "cfs"),
     };
@@ -41,7 +41,7 @@ pub(crate) fn lacks(settings: &[Setting], base: &Baseline) -> Option<String> {
     };
     let setting = settings.iter().find(is_foreign)?;
     Some(format!(
-        "{setting}: {class} has nothing of it; with --set {FAIR}={other} too it is answered"
+        "{setting}: {class} has nothing of it; with --set {FAIR}={alternative} too it is answered"
     ))
 }
 

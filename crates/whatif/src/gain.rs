@@ -9,10 +9,10 @@ use stealtime_lab::stats::{Estimate, Verdict};
 use crate::baseline::Baseline;
 use crate::result::{Compared, Judged, Measured};
 
-/// Who tasks are that are no vCPUs.
+/// The name for tasks that are no vCPUs.
 pub const HOST_TASKS: &str = "host tasks";
 
-/// What a difference means beside chance and beside what the replay is off by itself.
+/// What a difference means, compared with chance and with the error of the replay itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
@@ -47,7 +47,7 @@ impl Word {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Some VM gains and nobody loses.
+    /// Some VM gains and none loses.
     Better,
     /// Some gain, some lose.
     Mixed,
@@ -59,7 +59,7 @@ pub enum Outcome {
     WithinNoise,
     /// What differs is less than the replay as recorded is off by itself.
     BelowError,
-    /// Some lose and nobody gains.
+    /// Some lose and none gains.
     Worse,
 }
 
@@ -102,8 +102,8 @@ pub struct VmEffect {
 pub struct Gain {
     /// What it means for all.
     pub outcome: Outcome,
-    /// What variants are ranked and judged by: waiting given back and CPU time freed, less work that is not
-    /// done any more and what tasks of the host wait longer.
+    /// The rank and the verdict of a variant, in ms per second: waiting given back and CPU time freed, less
+    /// lost work and the additional waiting of host tasks.
     pub net: f64,
     /// The same with its interval.
     pub net_change: Estimate,
@@ -132,24 +132,25 @@ pub struct Gain {
 impl Gain {
     /// Of replays; `None` without any.
     pub(crate) fn new(base: &Baseline, judged: Judged<'_>) -> Option<Self> {
-        let less = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Lower, of);
-        let more = |of: &dyn Fn(&Measured) -> f64| judged.compare(Better::Higher, of);
+        let lower = |value: &dyn Fn(&Measured) -> f64| judged.compare(Better::Lower, value);
+        let higher = |value: &dyn Fn(&Measured) -> f64| judged.compare(Better::Higher, value);
         let vcpus = judged.recorded.vcpus.iter().sum();
-        let time =
-            |who: &str, compared: &Compared, sign: f64| effect(who, compared, sign, Some(vcpus));
+        let time = |subject: &str, compared: &Compared, sign: f64| {
+            effect(subject, compared, sign, Some(vcpus))
+        };
         let mut vms = Vec::new();
         for (vm, name) in base.recorded.vms.iter().enumerate() {
             let of_vm = judged.recorded.vcpus.get(vm).copied();
             let of_vm = Some(of_vm.unwrap_or(0));
             vms.push(VmEffect {
                 vm_guessed: base.recorded.is_guessed(vm),
-                given_back: effect(name, &less(&|m| m.ready(vm))?, -1.0, of_vm),
-                work: effect(name, &more(&|m| m.work(vm))?, 1.0, of_vm),
-                wakeup_p99_us: effect(name, &less(&|m| m.wakeup_p99(vm))?, 1.0, None),
+                given_back: effect(name, &lower(&|m| m.ready(vm))?, -1.0, of_vm),
+                work: effect(name, &higher(&|m| m.work(vm))?, 1.0, of_vm),
+                wakeup_p99_us: effect(name, &lower(&|m| m.wakeup_p99(vm))?, 1.0, None),
             });
         }
-        let work = time("all", &more(&Measured::all_work)?, 1.0);
-        let host_tasks = time(HOST_TASKS, &less(&|m| m.others_ready)?, -1.0);
+        let work = time("all", &higher(&Measured::all_work)?, 1.0);
+        let host_tasks = time(HOST_TASKS, &lower(&|m| m.others_ready)?, -1.0);
         // More work than before is no gain beyond the waiting that it spares.
         let counts_work = work.change.mean < 0.0;
         let counts_tasks = host_tasks.word == Word::Worse;
@@ -158,20 +159,20 @@ impl Gain {
             let tasks = if counts_tasks { m.others_ready } else { 0.0 };
             m.all_ready() + m.all_in_halts() - work + tasks
         };
-        let net = time("all", &less(&cost)?, -1.0);
+        let net = time("all", &lower(&cost)?, -1.0);
         let mut gain = Self {
             outcome: Outcome::WithinNoise,
             net: net.change.mean,
             net_change: net.change,
             net_word: net.word,
             is_relevant: net.is_relevant,
-            given_back: time("all VMs", &less(&Measured::all_ready)?, -1.0),
-            cpu_freed: time("host", &less(&Measured::all_in_halts)?, -1.0),
+            given_back: time("all VMs", &lower(&Measured::all_ready)?, -1.0),
+            cpu_freed: time("host", &lower(&Measured::all_in_halts)?, -1.0),
             vms,
             host_tasks,
-            host_tasks_work: time(HOST_TASKS, &more(&|m| m.others_work)?, 1.0),
+            host_tasks_work: time(HOST_TASKS, &higher(&|m| m.others_work)?, 1.0),
             work,
-            host_cpu: time("host", &less(&Measured::host_cpu)?, 1.0),
+            host_cpu: time("host", &lower(&Measured::host_cpu)?, 1.0),
         };
         gain.outcome = gain.judge();
         Some(gain)
@@ -200,25 +201,26 @@ impl Gain {
         }
     }
 
-    /// Who loses most, beyond noise and what the replay is off by.
+    /// The VM or tasks that lose most, beyond noise and what the replay is off by.
     #[must_use]
     pub fn most_lost(&self) -> Option<&Effect> {
         let vms = self.vms.iter();
         let vms = vms.flat_map(|vm| [&vm.given_back, &vm.work]);
-        let all = vms.chain([&self.host_tasks, &self.host_tasks_work]);
-        all.filter(|effect| effect.word == Word::Worse)
+        let effects = vms.chain([&self.host_tasks, &self.host_tasks_work]);
+        effects
+            .filter(|effect| effect.word == Word::Worse)
             .min_by(|a, b| a.change.mean.total_cmp(&b.change.mean))
     }
 
     /// The better one first; equals are equal.
-    pub(crate) fn by_rank(&self, other: &Self) -> Ordering {
-        let (a, b) = (self.rank(), other.rank());
+    pub(crate) fn by_rank(&self, rival: &Self) -> Ordering {
+        let (a, b) = (self.rank(), rival.rank());
         let orders = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b));
         orders.fold(Ordering::Equal, Ordering::then)
     }
 
-    /// What orders variants: whether there is a net gain or loss beyond noise and error, how much, what it
-    /// takes from one alone; less is better.
+    /// The order of variants, less is better: first whether a net gain or loss is beyond noise and error,
+    /// then its size, then the largest loss of a single VM.
     fn rank(&self) -> [f64; 3] {
         let class = match self.net_word {
             Word::Better => 0.0,
@@ -241,19 +243,19 @@ pub(crate) fn is_relevant(change: f64, vcpus: usize) -> bool {
 }
 
 /// Whether a latency that was `before` changes enough to stand out.
-pub(crate) fn is_relevant_latency(change: f64, before: f64) -> bool {
-    change.abs() >= RELEVANT_OF_LATENCY * before
+pub(crate) fn is_relevant_latency(change: f64, former: f64) -> bool {
+    change.abs() >= RELEVANT_OF_LATENCY * former
 }
 
 /// A time of so many vCPUs, or a latency.
-fn effect(who: &str, compared: &Compared, sign: f64, vcpus: Option<usize>) -> Effect {
+fn effect(subject: &str, compared: &Compared, sign: f64, vcpus: Option<usize>) -> Effect {
     let estimate = compared.difference.estimate;
     Effect {
         is_relevant: match vcpus {
             Some(vcpus) => is_relevant(estimate.mean, vcpus),
             None => is_relevant_latency(estimate.mean, compared.before),
         },
-        who: who.to_owned(),
+        who: subject.to_owned(),
         before: compared.before,
         after: compared.after,
         change: Estimate {

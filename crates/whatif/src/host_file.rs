@@ -52,9 +52,12 @@ pub enum HostFileProblem {
 }
 
 impl HostFacts {
-    /// Parses the text of a file, whose name is for messages. KEY is a knob, `groups` (VMs are in
-    /// cgroups: true, false), `vcpu_cgroups` (each vCPU is in one: true, false), `balanced` (guests
-    /// balance load between vCPUs: true, false) or `placement` (recorded, simulated).
+    /// Parses the text of a file; `file` is its name for messages. KEY is a knob or one of these:
+    ///
+    /// - `groups`: VMs are in cgroups (true, false);
+    /// - `vcpu_cgroups`: each vCPU is in one (true, false);
+    /// - `balanced`: guests balance load between vCPUs (true, false);
+    /// - `placement`: recorded, simulated.
     ///
     /// # Errors
     ///

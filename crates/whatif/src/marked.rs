@@ -1,4 +1,4 @@
-//! Marks of VMs whose threads are a guess, where people read a document. Its JSON has the names as
+//! Marks of VMs with guessed threads, where people read a document. Its JSON has the names as
 //! options take them, and `vm_guessed` next to them.
 
 use stealtime_analysis::{shown_vm, shown_vm_in};
@@ -8,7 +8,7 @@ use crate::gain::Gain;
 use crate::result::Variant;
 
 impl Document {
-    /// The document with a `?` behind the name of each VM whose threads are a guess, for people.
+    /// The document with a `?` behind the name of each VM with guessed threads, for people.
     /// What options take (pins, knobs of a VM) and file names stay as they are.
     #[must_use]
     pub fn marked(&self) -> Self {
@@ -36,7 +36,11 @@ fn marked(document: &Document) -> Document {
     for variant in &mut shown.variants {
         mark_variant(variant, &guessed);
     }
-    for row in shown.seen.iter_mut().flat_map(|seen| &mut seen.rows) {
+    for row in shown
+        .seen
+        .iter_mut()
+        .flat_map(|observed| &mut observed.rows)
+    {
         mark(&mut row.vm, row.vm_guessed);
     }
     for tried in shown.auto.iter_mut().flat_map(|auto| &mut auto.tried) {

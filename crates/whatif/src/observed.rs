@@ -102,7 +102,7 @@ impl Observation {
     pub fn compare(
         &self,
         variant: &Variant,
-        with: Vec<String>,
+        paths: Vec<String>,
         again: Vec<String>,
     ) -> Option<Observed> {
         let (changed, unchanged) = (self.with.first()?, self.without.first()?);
@@ -112,25 +112,25 @@ impl Observation {
                 continue;
             };
             let value = |measured: &Measured| measured.value(vm, quantity);
-            let seen = value(changed) - value(unchanged);
+            let observed = value(changed) - value(unchanged);
             let spread = spread(&self.with, value).max(spread(&self.without, value));
             let has_spread = self.with.len() + self.without.len() > 2;
             let predicted = delta.difference.estimate;
-            let off = (predicted.mean - seen).abs();
+            let distance = (predicted.mean - observed).abs();
             rows.push(ObservedRow {
                 vm: delta.vm.clone(),
                 vm_guessed: delta.vm_guessed,
                 quantity: delta.quantity,
                 predicted,
-                seen,
+                seen: observed,
                 spread: has_spread.then_some(spread),
-                is_right: off <= NEAR * seen.abs() || (has_spread && off <= spread),
+                is_right: distance <= NEAR * observed.abs() || (has_spread && distance <= spread),
             });
         }
         let beyond = || rows.iter().filter(|row| row.stands_out());
         Some(Observed {
             variant: variant.name.clone(),
-            with,
+            with: paths,
             again,
             right: rows.iter().filter(|row| row.is_right).count(),
             beyond_spread: beyond().count(),
@@ -141,39 +141,44 @@ impl Observation {
 }
 
 /// The largest difference between measurements of a value.
-fn spread(all: &[Measured], value: impl Fn(&Measured) -> f64) -> f64 {
-    let values = all.iter().map(value);
-    let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| {
-        (least.min(value), most.max(value))
+fn spread(recordings: &[Measured], value: impl Fn(&Measured) -> f64) -> f64 {
+    let values = recordings.iter().map(value);
+    let (least, greatest) = values.fold((f64::MAX, f64::MIN), |(least, greatest), value| {
+        (least.min(value), greatest.max(value))
     });
-    most - least
+    greatest - least
 }
 
 /// Another recording by the VMs of this one.
-fn measured(recorded: &Recorded, other: &Recorded) -> Result<Measured, Error> {
+fn measured(recorded: &Recorded, counterpart: &Recorded) -> Result<Measured, Error> {
     let mut places = Vec::new();
     for (vm, name) in recorded.vms.iter().enumerate() {
-        let place =
-            place(recorded, vm, other, &places).ok_or_else(|| Error::NoSuchVm(name.clone()))?;
+        let place = place(recorded, vm, counterpart, &places)
+            .ok_or_else(|| Error::NoSuchVm(name.clone()))?;
         places.push(place);
     }
-    Ok(other.measured().of_vms(&places))
+    Ok(counterpart.measured().of_vms(&places))
 }
 
 /// Matches a VM across recordings by thread ids, then by name; each VM of the other one once.
-fn place(recorded: &Recorded, vm: usize, other: &Recorded, taken: &[usize]) -> Option<usize> {
-    let is_of_vm = |vcpu: &Option<(usize, u32)>| vcpu.is_some_and(|(of, _)| of == vm);
+fn place(
+    recorded: &Recorded,
+    vm: usize,
+    counterpart: &Recorded,
+    assigned: &[usize],
+) -> Option<usize> {
+    let is_of_vm = |vcpu: &Option<(usize, u32)>| vcpu.is_some_and(|(owner, _)| owner == vm);
     let tasks = recorded.recording.tasks.iter();
     let mut threads = tasks.filter(|task| is_of_vm(&task.vcpu));
-    let others = &other.recording.tasks;
+    let candidates = &counterpart.recording.tasks;
     // After a reboot another thread may have the id: the vCPU's number must agree too.
     let by_thread = threads.find_map(|thread| {
-        let task = others.iter().find(|task| task.tid == thread.tid)?;
+        let task = candidates.iter().find(|task| task.tid == thread.tid)?;
         let (place, number) = task.vcpu?;
         let is_same = thread.vcpu.is_some_and(|vcpu| vcpu.1 == number);
         is_same.then_some(place)
     });
     let name = recorded.vms.get(vm)?;
-    let place = by_thread.or_else(|| other.vms.iter().position(|other| other == name));
-    place.filter(|place| !taken.contains(place))
+    let place = by_thread.or_else(|| counterpart.vms.iter().position(|vm| vm == name));
+    place.filter(|place| !assigned.contains(place))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use stealtime_lab::units;
+use stealtime_lab::units::{self, CpuListError};
 use stealtime_replay::RecordedTask;
 use stealtime_replay::host::Assumed;
 
@@ -51,8 +51,8 @@ pub enum PinProblem {
     #[error("expected VM/VCPU=CPUS, VM=CPUS or task:NAME=CPUS")]
     Syntax,
     /// CPUs that do not parse.
-    #[error("{0}")]
-    Cpus(String),
+    #[error(transparent)]
+    Cpus(#[from] CpuListError),
     /// No CPUs at all.
     #[error("no CPUs: give 3, 0-3 or 0-3,8")]
     NoCpus,
@@ -98,7 +98,7 @@ struct Cpus {
 impl Cpus {
     fn parse(text: &str, recorded: &Recorded) -> Result<Self, PinProblem> {
         let in_turn = text.trim_start().strip_prefix("1:1 ");
-        let parsed = units::cpus(in_turn.unwrap_or(text)).map_err(PinProblem::Cpus)?;
+        let parsed = units::cpus(in_turn.unwrap_or(text))?;
         let mut list: Vec<u32> = Vec::new();
         for cpu in parsed {
             if cpu >= recorded.recording.cpus {
@@ -133,8 +133,10 @@ impl Cpus {
 }
 
 impl Pin {
-    /// Parses `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn,
-    /// or `task:NAME=CPUS` and `task:TID=CPUS` for tasks that are no vCPUs; CPUs as `0,2-3`.
+    /// Parses a pin; CPUs are as `0,2-3`:
+    ///
+    /// - `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn;
+    /// - `task:NAME=CPUS` and `task:TID=CPUS` for tasks that are no vCPUs.
     ///
     /// # Errors
     ///
@@ -235,8 +237,8 @@ fn tasks(
 ) -> Result<Vec<(i32, Vec<u32>)>, PinProblem> {
     let tid = subject.parse::<i32>().ok();
     let tasks = recorded.recording.tasks.iter();
-    let others = tasks.filter(|task| task.vcpu.is_none());
-    let found = others.filter(|task| task.name == subject || Some(task.tid) == tid);
+    let tasks = tasks.filter(|task| task.vcpu.is_none());
+    let found = tasks.filter(|task| task.name == subject || Some(task.tid) == tid);
     let pins: Vec<(i32, Vec<u32>)> = found.map(|task| (task.tid, cpus.list.clone())).collect();
     match pins.is_empty() {
         true => Err(PinProblem::NoSuchTask(subject.to_owned())),

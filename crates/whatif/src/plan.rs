@@ -113,18 +113,22 @@ pub struct Prepared {
 
 impl Prepared {
     /// Whether the host is the same with it as with `other`.
-    pub(crate) fn is_same_host(&self, base: &Baseline, other: &Self) -> Result<bool, KnobError> {
-        let (with, without) = (self.config(base, 0)?, other.config(base, 0)?);
-        Ok(explicit(with) == explicit(without))
+    pub(crate) fn is_same_host(
+        &self,
+        base: &Baseline,
+        reference: &Self,
+    ) -> Result<bool, KnobError> {
+        let (changed, unchanged) = (self.config(base, 0)?, reference.config(base, 0)?);
+        Ok(explicit(changed) == explicit(unchanged))
     }
 
     /// Whether it forbids some task a CPU that `other` allows.
-    pub(crate) fn restricts(&self, base: &Baseline, other: &Self) -> Result<bool, KnobError> {
-        let (with, without) = (self.config(base, 0)?, other.config(base, 0)?);
+    pub(crate) fn restricts(&self, base: &Baseline, reference: &Self) -> Result<bool, KnobError> {
+        let (changed, unchanged) = (self.config(base, 0)?, reference.config(base, 0)?);
         // No list is all CPUs.
         let allowed = |task: &ScriptConfig, cpu| task.cpus.is_empty() || task.cpus.contains(&cpu);
         let cpus = 0..base.recorded.recording.cpus;
-        let mut tasks = with.scripts.tasks.iter().zip(&without.scripts.tasks);
+        let mut tasks = changed.scripts.tasks.iter().zip(&unchanged.scripts.tasks);
         Ok(tasks.any(|(task, free)| {
             let mut cpus = cpus.clone();
             cpus.any(|cpu| allowed(free, cpu) && !allowed(task, cpu))

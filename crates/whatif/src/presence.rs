@@ -21,7 +21,7 @@ pub struct Partly {
     pub to_ns: Option<u64>,
 }
 
-/// Who is not there all the time.
+/// The subject that is present for a part of the time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Presence {
     /// VMs and vCPUs that begin or end in the middle.
@@ -42,12 +42,12 @@ impl Presence {
         for (vm, name) in recorded.vms.iter().enumerate() {
             of_vm(recording, vm, name, &mut partly);
         }
-        let others = || recording.tasks.iter().filter(|task| task.vcpu.is_none());
-        let begins = others().filter(|task| task.begins.is_some_and(|begins| begins.is_seen));
+        let non_vcpus = || recording.tasks.iter().filter(|task| task.vcpu.is_none());
+        let begins = non_vcpus().filter(|task| task.begins.is_some_and(|begins| begins.is_seen));
         Self {
             partly,
             tasks_begin: begins.count(),
-            tasks_end: others().filter(|task| task.ends_ns.is_some()).count(),
+            tasks_end: non_vcpus().filter(|task| task.ends_ns.is_some()).count(),
             never_ran: never_ran(recorded),
         }
     }
@@ -59,17 +59,17 @@ impl Presence {
         let mut lines: Vec<String> = self
             .partly
             .iter()
-            .map(|one| {
-                let from = one.from_ns.map(|ns| match one.begin_is_recorded {
+            .map(|row| {
+                let begin = row.from_ns.map(|ns| match row.begin_is_recorded {
                     true => format!("begins at {}", seconds(ns)),
                     false => format!("is first seen at {}", seconds(ns)),
                 });
-                let to = one.to_ns.map(|ns| format!("ends at {}", seconds(ns)));
-                let both: Vec<String> = from.into_iter().chain(to).collect();
+                let end = row.to_ns.map(|ns| format!("ends at {}", seconds(ns)));
+                let limits: Vec<String> = begin.into_iter().chain(end).collect();
                 format!(
                     "{} {}: so it does in replays, and is not counted as halted meanwhile",
-                    one.who,
-                    both.join(" and ")
+                    row.who,
+                    limits.join(" and ")
                 )
             })
             .collect();
@@ -111,16 +111,16 @@ fn of_vm(recording: &Recording, vm: usize, name: &str, partly: &mut Vec<Partly>)
         partly.extend(vcpus.into_iter().filter(is_partly));
         return;
     };
-    let together = |one: &Partly| {
-        near(one.from_ns, first.from_ns)
-            && near(one.to_ns, first.to_ns)
-            && one.begin_is_recorded == first.begin_is_recorded
+    let together = |vcpu: &Partly| {
+        near(vcpu.from_ns, first.from_ns)
+            && near(vcpu.to_ns, first.to_ns)
+            && vcpu.begin_is_recorded == first.begin_is_recorded
     };
     if vcpus.iter().all(together) {
         let whole = Partly {
             who: name.to_owned(),
-            from_ns: vcpus.iter().filter_map(|one| one.from_ns).min(),
-            to_ns: vcpus.iter().filter_map(|one| one.to_ns).max(),
+            from_ns: vcpus.iter().filter_map(|vcpu| vcpu.from_ns).min(),
+            to_ns: vcpus.iter().filter_map(|vcpu| vcpu.to_ns).max(),
             ..first
         };
         vcpus = vec![whole];
@@ -128,12 +128,12 @@ fn of_vm(recording: &Recording, vm: usize, name: &str, partly: &mut Vec<Partly>)
     partly.extend(vcpus.into_iter().filter(is_partly));
 }
 
-fn is_partly(one: &Partly) -> bool {
-    one.from_ns.is_some() || one.to_ns.is_some()
+fn is_partly(row: &Partly) -> bool {
+    row.from_ns.is_some() || row.to_ns.is_some()
 }
 
-/// vCPUs that never got a CPU: those that the recording has no more of than events of others or a
-/// thread's name, and numbers that are missing among those of a VM.
+/// vCPUs that never got a CPU. The recording has their threads' names or events of other tasks about
+/// them; of others only the numbers are missing among those of a VM.
 fn never_ran(recorded: &Recorded) -> Vec<String> {
     let recording = &recorded.recording;
     let mut found: Vec<(usize, u32)> = recording.never_ran.clone();
@@ -164,18 +164,20 @@ fn never_ran(recorded: &Recorded) -> Vec<String> {
     found.iter().map(name).collect()
 }
 
-/// Numbers below the last one of a VM's vCPUs that none of them has. They are numbered from 0, but ids of
-/// some topologies have gaps of their own: those are as wide as there are vCPUs, and none is missing then.
+/// The numbers below the last one of a VM's vCPUs that none of them has. vCPUs are numbered from 0, but
+/// ids of some topologies have gaps. Where gaps are as many as vCPUs, no number counts as missing.
 fn missing(numbers: &[u32]) -> Vec<u32> {
-    let there: BTreeSet<u32> = numbers.iter().copied().collect();
-    let Some(&last) = there.last() else {
+    let present: BTreeSet<u32> = numbers.iter().copied().collect();
+    let Some(&last) = present.last() else {
         return Vec::new();
     };
     // Counted before they are listed: a broken recording may have any number.
-    if last as usize + 1 - there.len() >= numbers.len() {
+    if last as usize + 1 - present.len() >= numbers.len() {
         return Vec::new();
     }
-    (0..last).filter(|number| !there.contains(number)).collect()
+    (0..last)
+        .filter(|number| !present.contains(number))
+        .collect()
 }
 
 #[cfg(test)]

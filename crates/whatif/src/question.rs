@@ -110,8 +110,8 @@ fn values(text: &str) -> Result<(&str, Vec<&str>), QuestionError> {
     if values.iter().any(|value| value.is_empty()) {
         return Err(QuestionError::EmptyValue(text.to_owned()));
     }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = values.iter().find(|value| !seen.insert(**value)) {
+    let mut known = BTreeSet::new();
+    if let Some(twice) = values.iter().find(|value| !known.insert(**value)) {
         return Err(QuestionError::ValueTwice {
             text: text.to_owned(),
             value: (*twice).to_owned(),
@@ -135,14 +135,14 @@ fn grid(
         }
         let parsed = texts.iter().map(|text| Setting::parse(trial, name, text));
         let parsed: Vec<Setting> = parsed.collect::<Result<_, _>>()?;
-        let with = |variant: &Vec<Setting>, setting: &Setting| {
+        let extended = |variant: &Vec<Setting>, setting: &Setting| {
             let mut variant = variant.clone();
             variant.push(setting.clone());
             variant
         };
         variants = variants
             .iter()
-            .flat_map(|variant| parsed.iter().map(move |setting| with(variant, setting)))
+            .flat_map(|variant| parsed.iter().map(move |setting| extended(variant, setting)))
             .collect();
     }
     Ok(variants)
@@ -218,9 +218,11 @@ impl Question {
         let mut reasons = Vec::new();
         let mut plans = Vec::new();
         for settings in &self.variants {
-            let problems = settings
-                .iter()
-                .filter_map(|setting| answerable::check(setting, base).err());
+            let problems = settings.iter().filter_map(|setting| {
+                answerable::check(setting, base)
+                    .err()
+                    .map(|error| error.to_string())
+            });
             let lacks = fair_class::lacks(settings, base).into_iter();
             match lacks.chain(problems).next() {
                 Some(reason) if reasons.contains(&reason) => {}

@@ -61,26 +61,27 @@ impl Replays {
 
 /// Replays each plan with each seed, plan by plan, until the run is stopped.
 pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<Replays, Error> {
-    let each = usize::try_from(run.seeds).unwrap_or(usize::MAX).max(1);
-    let total = plans.len().saturating_mul(each);
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let seeds = usize::try_from(run.seeds).unwrap_or(usize::MAX).max(1);
+    let total = plans.len().saturating_mul(seeds);
+    let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let progress = (run.progress)(total);
     let slots: Vec<Mutex<Option<Result<Measured, Error>>>> =
         (0..total).map(|_| Mutex::new(None)).collect();
     let work = || {
         while !run.stop.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(slot), Some(plan)) = (slots.get(index), plans.get(index / each)) else {
-                return;
+            // Beyond the last slot, all replays are taken.
+            let (Some(slot), Some(plan)) = (slots.get(index), plans.get(index / seeds)) else {
+                break;
             };
-            let result = one(base, plan, (index % each) as u64 + 1);
+            let result = one(base, plan, (index % seeds) as u64 + 1);
             let failed = result.is_err();
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             if failed {
                 // Earlier replays still end, so that the reported error is always the first one.
                 next.store(total, Ordering::Relaxed);
             }
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     std::thread::scope(|scope| {
@@ -92,7 +93,7 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
     let mut measured: Vec<Vec<Measured>> = plans.iter().map(|_| Vec::new()).collect();
     for (index, slot) in slots.into_iter().enumerate() {
         let result = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let replays = measured.get_mut(index / each);
+        let replays = measured.get_mut(index / seeds);
         // A slot without a result was not reached before the stop.
         if let (Some(result), Some(replays)) = (result, replays) {
             replays.push(result?);
@@ -100,7 +101,7 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
     }
     Ok(Replays {
         plans: measured,
-        each,
+        each: seeds,
     })
 }
 

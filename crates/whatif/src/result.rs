@@ -35,7 +35,7 @@ pub struct Shares {
     pub halted_percent: f64,
     /// Polling in halts.
     pub poll_percent: f64,
-    /// Time of which nobody knows what it did: in a replay it is halted then.
+    /// Time without recorded state: in a replay the vCPU is halted then.
     pub unknown_percent: f64,
     /// Wakeups with a latency.
     pub wakeups: usize,
@@ -116,12 +116,12 @@ impl Both {
     /// How far the replay is off. What is unknown of the recording may all have been halted.
     #[must_use]
     pub fn off(&self) -> Off {
-        let (was, is) = (&self.recorded, &self.replayed);
-        let halted = (is.halted_percent - was.unknown_percent).max(0.0);
+        let (recorded, replayed) = (&self.recorded, &self.replayed);
+        let halted = (replayed.halted_percent - recorded.unknown_percent).max(0.0);
         Off {
-            running: is.run_percent - was.run_percent,
-            ready: is.ready_percent - was.ready_percent,
-            halted: halted - was.halted_percent,
+            running: replayed.run_percent - recorded.run_percent,
+            ready: replayed.ready_percent - recorded.ready_percent,
+            halted: halted - recorded.halted_percent,
         }
     }
 }
@@ -324,14 +324,14 @@ const QUANTITIES: [Quantity; 6] = [
     ("wakeup p99", "us", Better::Lower, |vm, _| wakeups(vm, 99)),
 ];
 
-fn of_span(vm: &[&VcpuTimes], span_ns: f64, of: fn(&VcpuTimes) -> u64) -> f64 {
-    vm.iter().map(|time| of(time) as f64).sum::<f64>() / span_ns * 1_000.0
+fn of_span(vm: &[&VcpuTimes], span_ns: f64, state: fn(&VcpuTimes) -> u64) -> f64 {
+    vm.iter().map(|time| state(time) as f64).sum::<f64>() / span_ns * 1_000.0
 }
 
 fn wakeups(vm: &[&VcpuTimes], percent: usize) -> f64 {
-    let mut all: Vec<u64> = vm.iter().flat_map(|t| t.wakeups.iter().copied()).collect();
-    all.sort_unstable();
-    quantile(&all, percent).unwrap_or(0) as f64 / 1_000.0
+    let mut latencies: Vec<u64> = vm.iter().flat_map(|t| t.wakeups.iter().copied()).collect();
+    latencies.sort_unstable();
+    quantile(&latencies, percent).unwrap_or(0) as f64 / 1_000.0
 }
 
 fn of_vm(times: &Times, vm: usize) -> Vec<&VcpuTimes> {
@@ -400,11 +400,11 @@ impl Measured {
 
     /// CPU time of the whole host, in ms per second.
     pub(crate) fn host_cpu(&self) -> f64 {
-        self.sum(|all, vm| all.value(vm, RUNNING)) + self.others_work
+        self.sum(|measured, vm| measured.value(vm, RUNNING)) + self.others_work
     }
 
-    fn sum(&self, of: impl Fn(&Self, usize) -> f64) -> f64 {
-        (0..self.vms.len()).map(|vm| of(self, vm)).sum()
+    fn sum(&self, value: impl Fn(&Self, usize) -> f64) -> f64 {
+        (0..self.vms.len()).map(|vm| value(self, vm)).sum()
     }
 
     /// A VM's waiting for a CPU, in ms per second.
@@ -483,13 +483,13 @@ impl Judged<'_> {
             let n = values.len().max(1) as f64;
             values.sum::<f64>() / n
         };
-        let off = (mean(&mut self.base.iter().map(&value)) - value(self.recorded)).abs();
+        let distance = (mean(&mut self.base.iter().map(&value)) - value(self.recorded)).abs();
         Some(Compared {
             before: mean(&mut pairs.iter().map(|pair| pair.0)),
             after: mean(&mut pairs.iter().map(|pair| pair.1)),
             // Replays that are equal differ by nothing, however far they all are off.
             below_error: difference.verdict != Verdict::Same
-                && difference.estimate.mean.abs() < off,
+                && difference.estimate.mean.abs() < distance,
             difference,
         })
     }
@@ -500,26 +500,26 @@ fn changes(base: &Baseline, judged: Judged<'_>) -> Vec<Delta> {
     let mut changes = Vec::new();
     for (vm, name) in base.recorded.vms.iter().enumerate() {
         let vcpus = judged.recorded.vcpus.get(vm).copied().unwrap_or(0);
-        for (at, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
-            if at >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, at)) {
+        for (index, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
+            if index >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, index)) {
                 // It never waited for a CPU after a wakeup: that is not a latency of 0.
                 continue;
             }
-            let Some(compared) = judged.compare(better, |replay| replay.value(vm, at)) else {
+            let Some(compared) = judged.compare(better, |replay| replay.value(vm, index)) else {
                 continue;
             };
             let mean = compared.difference.estimate.mean;
             changes.push(Delta {
                 vm: name.clone(),
                 vm_guessed: base.recorded.is_guessed(vm),
-                place: (vm, at),
+                place: (vm, index),
                 quantity,
                 unit,
                 before: compared.before,
                 after: compared.after,
                 difference: compared.difference,
                 below_error: compared.below_error,
-                is_relevant: match at >= WAKEUP_P50 {
+                is_relevant: match index >= WAKEUP_P50 {
                     true => gain::is_relevant_latency(mean, compared.before),
                     false => gain::is_relevant(mean, vcpus),
                 },
@@ -536,7 +536,7 @@ pub(crate) const SAME_HOST: &str =
 /// Of a variant with which all that is measured of each replay is what it is without.
 const SAME_REPLAYS: &str = "nothing changes: every replay is the same with it";
 
-/// Of a VM whose changes are all smaller than the replay's own error.
+/// The verdict of a VM with changes that are all smaller than the replay's own error.
 const NOT_ANSWERABLE: &str = "not answerable (below the replay's error)";
 
 impl Variant {
@@ -561,14 +561,17 @@ pub(crate) fn verdict(changes: &[Delta], close: bool) -> String {
     for vm in vms {
         let of_vm = changes.iter().filter(|change| change.vm == vm);
         let judged = of_vm.filter(|change| ["ready", "wakeup p99"].contains(&change.quantity));
-        let (below, told): (Vec<&Delta>, Vec<&Delta>) =
+        let (below, answered): (Vec<&Delta>, Vec<&Delta>) =
             judged.partition(|change| change.below_error);
-        let has = |changes: &[&Delta], verdict: Verdict| {
+        let includes = |changes: &[&Delta], verdict: Verdict| {
             let mut verdicts = changes.iter().map(|change| change.difference.verdict);
-            verdicts.any(|one| one == verdict)
+            verdicts.any(|known| known == verdict)
         };
-        let moves = has(&below, Verdict::Better) || has(&below, Verdict::Worse);
-        let word = match (has(&told, Verdict::Better), has(&told, Verdict::Worse)) {
+        let moves = includes(&below, Verdict::Better) || includes(&below, Verdict::Worse);
+        let word = match (
+            includes(&answered, Verdict::Better),
+            includes(&answered, Verdict::Worse),
+        ) {
             (true, false) => "better",
             (false, true) => "worse",
             (true, true) => "better in one thing and worse in another",

@@ -74,7 +74,7 @@ fn variants(
         None => Ok(false),
     };
     let recorded = base.recorded.measured();
-    let Some(before) = replays.of_plan(0) else {
+    let Some(unchanged) = replays.of_plan(0) else {
         return Ok((Vec::new(), true));
     };
     let mut variants = Vec::new();
@@ -84,8 +84,8 @@ fn variants(
         };
         let judged = Judged {
             recorded: &recorded,
-            base: before,
-            before,
+            base: unchanged,
+            before: unchanged,
             after,
         };
         let Some(mut variant) = result::variant(base, plan.name(), judged, close) else {

@@ -7,7 +7,7 @@ use super::Source::{Ours, Upstream};
 use super::host_setting::{HostSetting, number};
 use super::kvm::{chosen, word, words};
 use super::replay::{Part, Replay};
-use super::value::{Kind, Value};
+use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
 
 /// Ways of idle CPUs to wait, by name.
@@ -22,7 +22,7 @@ const SCHEDULERS: [(&str, XenScheduler); 2] = [
     ("credit2", XenScheduler::Credit2),
 ];
 
-/// The least targets of a batch, where nobody says another number.
+/// The least targets of a batch by default.
 const MIN_TARGETS: u32 = 8;
 
 const BATCH: [&str; 4] = ["off", "form", "threshold", "adaptive"];
@@ -36,7 +36,7 @@ const fn batch_name(policy: &BatchPolicy) -> &'static str {
     }
 }
 
-fn batch(old: BatchPolicy, value: &Value) -> Result<BatchPolicy, String> {
+fn batch(old: BatchPolicy, value: &Value) -> Result<BatchPolicy, ValueError> {
     Ok(match (value.words()?, old) {
         ("off", _) => BatchPolicy::Off,
         ("form", _) => BatchPolicy::Form,
@@ -122,7 +122,7 @@ pub(super) static KNOBS: &[Knob] = &[
     }),
     |k, v| match &mut k.xen.batch_wakeups {
         BatchPolicy::Threshold { min_targets } => *min_targets = v.number()?,
-        _ => return Err("only with xen.batch_wakeups=threshold".to_owned()),
+        _ => return Err(ValueError::Requires("xen.batch_wakeups=threshold")),
     }),
     knob!(Knobs "xen.mwait_elision", Kind::Switch,
         Ours("Xen does it always"),

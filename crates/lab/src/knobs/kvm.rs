@@ -10,7 +10,7 @@ use stealtime_simulator::config::L1dFlush;
 use super::Source::{Ours, Upstream};
 use super::host_setting::HostSetting;
 use super::replay::{Part, Replay};
-use super::value::{Kind, Value};
+use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
 
 const U32: i64 = u32::MAX as i64;
@@ -32,11 +32,11 @@ const EOI_RULES: [(&str, EoiRule); 2] = [
 ];
 
 /// The value of a word in a table of words.
-pub(super) fn chosen<T: Copy>(table: &[(&'static str, T)], value: &Value) -> Result<T, String> {
+pub(super) fn chosen<T: Copy>(table: &[(&'static str, T)], value: &Value) -> Result<T, ValueError> {
     let word = value.words()?;
     let row = table.iter().find(|row| row.0 == word);
     row.map(|row| row.1)
-        .ok_or_else(|| format!("{word:?} is not known"))
+        .ok_or_else(|| ValueError::UnknownWord(word.to_owned()))
 }
 
 /// The word of a value in a table of words.
@@ -101,7 +101,7 @@ pub(super) static KNOBS: &[Knob] = &[
         TIMER_EXITS,
         HostSetting::SimulationOnly(BY_VERSION),
         |k| Value::Words(k.kvm.timer_policy.name().to_owned()),
-        |k, v| k.kvm.timer_policy = v.words()?.parse::<TimerPolicy>().map_err(|e| e.to_string())?),
+        |k, v| k.kvm.timer_policy = v.words()?.parse::<TimerPolicy>().map_err(|_| ValueError::UnknownWord(v.to_string()))?),
     knob!(Knobs "kvm.lapic_timer_advance", Kind::Switch,
         Upstream("module parameter kvm.lapic_timer_advance"),
         "Let timers fire early by what their delivery takes",
@@ -178,14 +178,14 @@ pub(super) static KNOBS: &[Knob] = &[
         |k, v| k.kvm.ple.max = v.number()?),
     knob!(Knobs "kvm.ipi_aware_yield", Kind::Switch,
         Ours("the filter of the directed-yield series, version 3, as a whole"),
-        "Choose whom to yield to as the series does; off, as 7.2 does",
+        "Choose the target of a directed yield as the series does; off, as 7.2 does",
         SPINNING,
         HostSetting::SimulationOnly(YIELD_SERIES),
         |k| Value::Switch(k.kvm.directed_yield.ipi_aware),
         |k, v| k.kvm.directed_yield.ipi_aware = v.switch()?),
     knob!(Knobs "kvm.ipi_tracking_enabled", Kind::Switch,
     Upstream("module parameter of the directed-yield series, version 3; not merged"),
-    "Remember whom a vCPU sent its last IPI to, and yield to that one first",
+    "Remember the target of a vCPU's last IPI, and yield to it first",
     SPINNING,
     HostSetting::SimulationOnly(YIELD_SERIES),
     |k| Value::Switch(k.kvm.directed_yield.ipi.ipi_tracking_enabled),
@@ -235,7 +235,7 @@ pub(super) static KNOBS: &[Knob] = &[
         |k| word(&ORDERS, &k.kvm.directed_yield.order),
         |k, v| k.kvm.directed_yield.order = chosen(&ORDERS, v)?),
     knob!(Knobs "kvm.last_boosted", Kind::Choice(|| words(&LAST_BOOSTED)),
-        Ours("a fault of Linux up to 6.18: commit 7e513617da71, mended by 32bd348be3fa"),
+        Ours("a fault of Linux up to 6.18: commit 7e513617da71, fixed by 32bd348be3fa"),
         "What a search for a vCPU to yield to leaves for where the next one begins: the vCPU's index, or how \
          many it had looked past",
         YIELD_TARGETS,
@@ -254,7 +254,7 @@ pub(super) static KNOBS: &[Knob] = &[
     |k| Value::Words(k.kvm.suppress_notification.name().to_owned()),
     |k, v| {
         let policy = v.words()?.parse::<Suppression>();
-        k.kvm.suppress_notification = policy.map_err(|e| e.to_string())?;
+        k.kvm.suppress_notification = policy.map_err(|_| ValueError::UnknownWord(v.to_string()))?;
     }),
     knob!(Knobs "kvm.enable_apicv", Kind::Switch,
         Upstream("module parameter kvm_intel.enable_apicv"),

@@ -44,10 +44,10 @@ pub use name::{KnobError, get, set};
 pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};
 pub use replay::{FairClass, Part, Replay};
 pub use setting::Setting;
-pub use value::{Kind, Value};
+pub use value::{Kind, Value, ValueError};
 pub(crate) use vm::CLOCKS;
 
-/// Whose name a knob has.
+/// The origin of a knob's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Upstream's: of this parameter, file or option.
@@ -62,17 +62,17 @@ pub(crate) enum Access {
     /// One of all VMs and the host.
     Knobs(
         fn(&Knobs) -> Value,
-        fn(&mut Knobs, &Value) -> Result<(), String>,
+        fn(&mut Knobs, &Value) -> Result<(), ValueError>,
     ),
     /// How idle CPUs of the host wait.
     Idle(
         fn(&IdleMethod) -> Value,
-        fn(&mut IdleMethod, &Value) -> Result<(), String>,
+        fn(&mut IdleMethod, &Value) -> Result<(), ValueError>,
     ),
     /// One of a VM; its name is `vm.NAME.` and this knob's.
     Vm(
         fn(&VmConfig) -> Value,
-        fn(&mut VmConfig, &Value) -> Result<(), String>,
+        fn(&mut VmConfig, &Value) -> Result<(), ValueError>,
     ),
 }
 
@@ -85,7 +85,7 @@ pub struct Knob {
     pub kind: Kind,
     /// What it does, in a line.
     pub about: &'static str,
-    /// Whose name it is.
+    /// The origin of its name.
     pub source: Source,
     /// What a replay of a recording can do with it.
     pub replay: Replay,

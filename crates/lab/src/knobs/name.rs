@@ -3,7 +3,7 @@
 use stealtime_simulator::config::{Config, ParamValue, TaskConfig, VmConfig};
 
 use super::{Access, Kind, Knob, Setting, all, names_of_vm, of_vm, task, vm};
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::{Plain, show_time, time};
 
 /// Why a knob cannot be read or set.
@@ -100,7 +100,7 @@ pub(super) fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, K
 }
 
 fn help(name: &str, names: &[&str]) -> String {
-    match crate::nearest::nearest(name, names.iter().copied()) {
+    match crate::spelling::closest(name, names.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => "`stealtime knobs` lists them".to_owned(),
     }
@@ -118,7 +118,7 @@ fn target_of_vm<'n>(
             help: "a VM's knobs are vm.NAME.KNOB; `stealtime knobs` lists them".to_owned(),
         });
     }
-    let dots = rest.match_indices('.').map(|(at, _)| rest.split_at(at));
+    let dots = rest.match_indices('.').map(|(dot, _)| rest.split_at(dot));
     let mut known = dots.filter(|(vm_name, _)| is_known(vms, vm_name));
     let Some((vm_name, knob)) = known.next() else {
         let mut names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -137,7 +137,7 @@ fn target_of_vm<'n>(
         Some(knob) => Ok(Target::Vm(vm_name, knob)),
         None => {
             let names = names_of_vm().chain(["workload.PARAMETER"]);
-            let help = match crate::nearest::nearest(knob, names) {
+            let help = match crate::spelling::closest(knob, names) {
                 Some(knob) => format!("did you mean `vm.{vm_name}.{knob}`?"),
                 None => "`stealtime knobs` lists them".to_owned(),
             };
@@ -229,22 +229,22 @@ pub(crate) fn check_parameter(
 ///
 /// [`KnobError`] for a name that is no knob's or no VM's.
 pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
-    let none = || KnobError::Unknown {
+    let without_value = || KnobError::Unknown {
         name: name.to_owned(),
         help: "it has no value here".to_owned(),
     };
     match target(config, name)? {
-        Target::Task(task) => task.get(&config.host.tasks).ok_or_else(none),
-        Target::Whole(knob) => Ok(knob.get(config).ok_or_else(none)?.to_string()),
+        Target::Task(task) => task.get(&config.host.tasks).ok_or_else(without_value),
+        Target::Whole(knob) => Ok(knob.get(config).ok_or_else(without_value)?.to_string()),
         Target::Vm(vm_name, knob) => {
             let vm = config
                 .vms
                 .iter()
                 .find(|vm| is_meant(vm, vm_name))
-                .ok_or_else(none)?;
+                .ok_or_else(without_value)?;
             match knob.access {
                 Access::Vm(get, _) => Ok(get(vm).to_string()),
-                _ => Err(none()),
+                _ => Err(without_value()),
             }
         }
         Target::Workload(vm_name, parameter) => {
@@ -252,8 +252,13 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
                 .vms
                 .iter()
                 .find(|vm| is_meant(vm, vm_name))
-                .ok_or_else(none)?;
-            match vm.workload.params.get(parameter).ok_or_else(none)? {
+                .ok_or_else(without_value)?;
+            match vm
+                .workload
+                .params
+                .get(parameter)
+                .ok_or_else(without_value)?
+            {
                 ParamValue::Int(number) => Ok(number.to_string()),
                 ParamValue::Text(text) => Ok(text.clone()),
                 ParamValue::Bool(on) => Ok(on.to_string()),

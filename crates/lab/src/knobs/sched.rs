@@ -8,9 +8,9 @@ use super::Source::{Ours, Upstream};
 use super::host_setting::HostSetting;
 use super::kvm::{chosen, word, words};
 use super::replay::{FairClass, Part, Replay};
-use super::value::{Kind, Value, time_or};
+use super::value::{Kind, Value, ValueError, time_or};
 use super::{Knob, knob};
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 
 const PICKS: [(&str, PickMode); 2] = [
     ("hierarchical", PickMode::Hierarchical),
@@ -22,20 +22,23 @@ const LAG_CREDIT: super::Source = Ours("details of YIELD_TO_LAG_CREDIT");
 /// What differs from the defaults; all others stay.
 fn features(features: Features) -> Value {
     let changed = Feature::ALL.into_iter().filter_map(|feature| {
-        let on = features.has(feature);
-        let no = if on { "" } else { "NO_" };
-        (on != Features::default().has(feature)).then(|| format!("{no}{}", feature.name()))
+        let is_on = features.has(feature);
+        let prefix = if is_on { "" } else { "NO_" };
+        (is_on != Features::default().has(feature)).then(|| format!("{prefix}{}", feature.name()))
     });
     Value::Words(changed.collect::<Vec<_>>().join(","))
 }
 
-fn with_features(mut features: Features, value: &Value) -> Result<Features, String> {
+fn with_features(mut features: Features, value: &Value) -> Result<Features, ValueError> {
     let split = value.words()?.split([',', ' ']).map(str::trim);
     for name in split.filter(|name| !name.is_empty()) {
         features.set(name).map_err(|_| {
             let names: Vec<&str> = Feature::ALL.iter().map(|f| f.name()).collect();
             let known = name.strip_prefix("NO_").unwrap_or(name);
-            format!("no feature {name}; {}", suggestion(known, &names))
+            ValueError::NoFeature {
+                name: name.to_owned(),
+                help: suggestion(known, &names),
+            }
         })?;
     }
     Ok(features)
@@ -48,7 +51,7 @@ fn method(credit: &LagCredit) -> &'static str {
     }
 }
 
-fn set_method(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
+fn set_method(credit: &mut LagCredit, value: &Value) -> Result<(), ValueError> {
     match (value.words()?, credit.method) {
         ("credit", Method::Credit { .. }) => {}
         ("credit", Method::Debooster) => credit.method = LagCredit::SERIES_V3.method,
@@ -57,17 +60,17 @@ fn set_method(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn credit_parts(credit: &mut LagCredit) -> Result<(&mut u64, &mut bool), String> {
+fn credit_parts(credit: &mut LagCredit) -> Result<(&mut u64, &mut bool), ValueError> {
     match &mut credit.method {
         Method::Credit {
             margin_ns,
             keep_request,
         } => Ok((margin_ns, keep_request)),
-        Method::Debooster => Err("only with sched.lag_credit.method=credit".to_owned()),
+        Method::Debooster => Err(ValueError::Requires("sched.lag_credit.method=credit")),
     }
 }
 
-fn set_rate_limit(credit: &mut LagCredit, value: &Value) -> Result<(), String> {
+fn set_rate_limit(credit: &mut LagCredit, value: &Value) -> Result<(), ValueError> {
     let interval_ns = interval(credit);
     credit.rate_limit = match (value.words()?, credit.rate_limit) {
         ("adaptive", kept @ RateLimit::Adaptive { .. }) => kept,
@@ -107,18 +110,18 @@ fn adaptive(credit: &LagCredit) -> [u64; 3] {
     }
 }
 
-fn adaptive_part(credit: &mut LagCredit, part: usize, to: u64) -> Result<(), String> {
+fn adaptive_part(credit: &mut LagCredit, part: usize, value_ns: u64) -> Result<(), ValueError> {
     match (&mut credit.rate_limit, part) {
-        (RateLimit::Adaptive { gap_ns, .. }, 0) => *gap_ns = to,
-        (RateLimit::Adaptive { min_ns, .. }, 1) => *min_ns = to,
-        (RateLimit::Adaptive { max_ns, .. }, _) => *max_ns = to,
-        _ => return Err("only with sched.lag_credit.rate_limit=adaptive".to_owned()),
+        (RateLimit::Adaptive { gap_ns, .. }, 0) => *gap_ns = value_ns,
+        (RateLimit::Adaptive { min_ns, .. }, 1) => *min_ns = value_ns,
+        (RateLimit::Adaptive { max_ns, .. }, _) => *max_ns = value_ns,
+        _ => return Err(ValueError::Requires("sched.lag_credit.rate_limit=adaptive")),
     }
     Ok(())
 }
 
 fn guard(credit: &LagCredit) -> Guard {
-    let none = Guard {
+    let disabled = Guard {
         per_mille: 0,
         burst_ns: 20_000_000,
     };
@@ -128,7 +131,7 @@ fn guard(credit: &LagCredit) -> Guard {
             per_mille: 0,
             ..guard
         }))
-        .unwrap_or(none)
+        .unwrap_or(disabled)
 }
 
 const TIME: Kind = Kind::Time {
@@ -141,9 +144,9 @@ fn cfs_tunable(knobs: &Knobs, get: impl Fn(&CfsKnobs) -> Option<u64>) -> Value {
     time_or(knobs.sched.cfs.as_ref().and_then(get), "auto")
 }
 
-fn cfs(knobs: &mut Knobs) -> Result<&mut CfsKnobs, String> {
+fn cfs(knobs: &mut Knobs) -> Result<&mut CfsKnobs, ValueError> {
     let cfs = knobs.sched.cfs.as_mut();
-    cfs.ok_or_else(|| "only with sched.fair=cfs".to_owned())
+    cfs.ok_or(ValueError::Requires("sched.fair=cfs"))
 }
 
 /// Of a knob that is a time, as long as these allow.
@@ -372,7 +375,7 @@ pub(super) static KNOBS: &[Knob] = &[
         let burst_ns = v.ns()?;
         match &mut k.sched.lag_credit.guard {
             Some(guard) => guard.burst_ns = burst_ns,
-            None => return Err("only with sched.lag_credit.guard_per_mille above 0".to_owned()),
+            None => return Err(ValueError::Requires("sched.lag_credit.guard_per_mille above 0")),
         }
     })
     .of_class(FairClass::Eevdf),

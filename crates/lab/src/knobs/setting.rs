@@ -5,7 +5,7 @@ use std::fmt;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
 use super::name::{Target, check_parameter, parameter_value, target, task_target};
-use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, vm};
+use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, ValueError, vm};
 
 /// A knob with the value that it gets.
 #[derive(Clone, Debug)]
@@ -28,8 +28,8 @@ enum Change {
 
 impl PartialEq for Setting {
     // Name and text determine the change.
-    fn eq(&self, other: &Self) -> bool {
-        (&self.name, &self.text) == (&other.name, &other.text)
+    fn eq(&self, setting: &Self) -> bool {
+        (&self.name, &self.text) == (&setting.name, &setting.text)
     }
 }
 
@@ -49,9 +49,9 @@ impl Setting {
     /// [`KnobError`] for an unknown knob or VM, or a value that the knob does not take.
     pub fn parse(config: &Config, name: &str, text: &str) -> Result<Self, KnobError> {
         let read = |knob: &'static Knob| {
-            knob.kind.read(text).map_err(|problem| KnobError::Value {
+            knob.kind.read(text).map_err(|error| KnobError::Value {
                 name: name.to_owned(),
-                problem,
+                problem: error.to_string(),
             })
         };
         let change = if name.starts_with("task.") {
@@ -143,7 +143,7 @@ impl Setting {
             debug_assert!(false, "{} is not a VM's knob", self.name);
             return Ok(());
         };
-        set(vm, value).map_err(|problem| self.wrong(problem))
+        set(vm, value).map_err(|error| self.wrong(error))
     }
 
     /// Sets it in a configuration; a VM's in each VM that it names.
@@ -166,7 +166,7 @@ impl Setting {
                 // All VMs are checked first: an error changes none.
                 for vm in config.vms.iter().filter(|vm| meant(vm)) {
                     check_parameter(&vm.workload.name, parameter, value)
-                        .map_err(|(problem, _)| self.wrong(problem))?;
+                        .map_err(|(problem, _)| self.wrong(ValueError::Parameter(problem)))?;
                 }
                 for vm in config.vms.iter_mut().filter(|vm| meant(vm)) {
                     let params = &mut vm.workload.params;
@@ -178,7 +178,7 @@ impl Setting {
                 let tasks = &mut config.host.tasks;
                 let task = task_target(tasks, &self.name)?;
                 let set = task.set(tasks, &self.text);
-                set.map_err(|problem| self.wrong(problem))
+                set.map_err(|error| self.wrong(error))
             }
         }
     }
@@ -193,12 +193,12 @@ impl Setting {
             Access::Knobs(_, set) => {
                 // A setter may fail half way: the copy keeps the configuration whole.
                 let mut knobs = config.knobs.clone();
-                set(&mut knobs, value).map_err(|problem| self.wrong(problem))?;
+                set(&mut knobs, value).map_err(|error| self.wrong(error))?;
                 config.knobs = knobs;
                 Ok(())
             }
             Access::Idle(_, set) => {
-                set(&mut config.host.idle, value).map_err(|problem| self.wrong(problem))
+                set(&mut config.host.idle, value).map_err(|error| self.wrong(error))
             }
             Access::Vm(..) => {
                 debug_assert!(false, "{} is a VM's knob", self.name);
@@ -207,10 +207,10 @@ impl Setting {
         }
     }
 
-    fn wrong(&self, problem: String) -> KnobError {
+    fn wrong(&self, error: ValueError) -> KnobError {
         KnobError::Value {
             name: self.name.clone(),
-            problem,
+            problem: error.to_string(),
         }
     }
 }

@@ -3,10 +3,19 @@
 use stealtime_simulator::config::{ParamValue, TaskConfig};
 
 use super::name::{check_parameter, parameter_value};
-use crate::nearest::suggestion;
+use super::value::ValueError;
+use crate::spelling::suggestion;
 
 /// The most tasks of a name, as in `[[task]]`.
 const MOST: u32 = 65_536;
+
+fn out_of_range(text: &str, min: impl ToString, max: impl ToString) -> ValueError {
+    ValueError::OutOfRange {
+        value: format!("{text:?}"),
+        min: min.to_string(),
+        max: max.to_string(),
+    }
+}
 
 /// What a name behind `task.` stands for.
 pub(super) struct Target<'n> {
@@ -36,8 +45,8 @@ impl Target<'_> {
     ///
     /// # Errors
     ///
-    /// What is wrong, as a clause.
-    pub(super) fn set(&self, tasks: &mut [TaskConfig], text: &str) -> Result<(), String> {
+    /// [`ValueError`]
+    pub(super) fn set(&self, tasks: &mut [TaskConfig], text: &str) -> Result<(), ValueError> {
         let Some(task) = tasks.iter_mut().find(|task| task.name == self.task) else {
             return Ok(());
         };
@@ -46,20 +55,24 @@ impl Target<'_> {
             "count" => {
                 let count = text.parse::<u32>().ok();
                 let count = count.filter(|count| (1..=MOST).contains(count));
-                task.count = count.ok_or_else(|| format!("{text:?} is not within 1 to {MOST}"))?;
+                task.count = count.ok_or_else(|| out_of_range(text, 1, MOST))?;
             }
             "nice" => {
                 let nice = text.parse::<i8>().ok();
                 let nice = nice.filter(|nice| (-20..=19).contains(nice));
-                task.nice = nice.ok_or_else(|| format!("{text:?} is not within -20 to 19"))?;
+                task.nice = nice.ok_or_else(|| out_of_range(text, -20, 19))?;
             }
             key => {
                 let Some(parameter) = key.strip_prefix("workload.") else {
                     let help = suggestion(key, &["count", "nice", "workload.PARAMETER"]);
-                    return Err(format!("a task has no knob {key:?}; {help}"));
+                    return Err(ValueError::NoTaskKnob {
+                        key: key.to_owned(),
+                        help,
+                    });
                 };
                 let value = parameter_value(text);
-                check_parameter(&task.workload.name, parameter, &value).map_err(|wrong| wrong.0)?;
+                check_parameter(&task.workload.name, parameter, &value)
+                    .map_err(|wrong| ValueError::Parameter(wrong.0))?;
                 task.workload.params.insert(parameter.to_owned(), value);
             }
         }

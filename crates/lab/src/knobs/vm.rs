@@ -6,7 +6,7 @@ use super::Source::{Ours, Upstream};
 use super::host_setting::{HostSetting, number, on_or_off, with_or_without};
 use super::kvm::{EXITS, YIELD_TARGETS, chosen, word, words};
 use super::replay::{Part, Replay};
-use super::value::{Kind, Value};
+use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
 use crate::units::{Plain, cpus, show_cpus, time};
 
@@ -22,7 +22,7 @@ fn show_pinning(pinning: &Pinning) -> Value {
 }
 
 /// `none`, CPUs for all vCPUs together, or `1:1` and CPUs for one vCPU each.
-fn pinning(value: &Value) -> Result<Pinning, String> {
+fn pinning(value: &Value) -> Result<Pinning, ValueError> {
     let text = value.words()?;
     if text == "none" {
         return Ok(Pinning::None);
@@ -33,7 +33,7 @@ fn pinning(value: &Value) -> Result<Pinning, String> {
     };
     let mut cpus = cpus(list)?;
     if cpus.is_empty() {
-        return Err("no CPUs: give 0-3, 1:1 0-3, or none".to_owned());
+        return Err(ValueError::NoCpus);
     }
     if one_to_one {
         return Ok(Pinning::OneToOne(cpus));
@@ -52,26 +52,24 @@ fn show_cpu_max(limit: Option<(u64, u64)>) -> Value {
 }
 
 /// `max`, or quota and period as the cgroup's file has them: numbers are in us.
-pub(super) fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, String> {
+pub(super) fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, ValueError> {
     let text = value.words()?;
     let mut words = text.split([' ', '/', ',']).filter(|word| !word.is_empty());
     let (quota, period) = (words.next().unwrap_or(""), words.next());
     if words.next().is_some() {
-        return Err(format!(
-            "{text:?}: give a quota and a period, such as 50ms 100ms"
-        ));
+        return Err(ValueError::NoQuota(text.to_owned()));
     }
-    let us = |word: &str| match word.parse::<u64>() {
-        Ok(us) => us
+    let parse_us = |word: &str| match word.parse::<u64>() {
+        Ok(number) => number
             .checked_mul(1_000)
-            .ok_or_else(|| format!("{word} us is too long")),
-        Err(_) => time(word, Plain::Refused),
+            .ok_or_else(|| ValueError::TooLong(word.to_owned())),
+        Err(_) => Ok(time(word, Plain::Refused)?),
     };
-    let period = period.map_or(Ok(PERIOD_NS), us)?;
+    let period = period.map_or(Ok(PERIOD_NS), parse_us)?;
     if quota == "max" {
         return Ok(None);
     }
-    Ok(Some((us(quota)?, period)))
+    Ok(Some((parse_us(quota)?, period)))
 }
 
 /// How a guest's clocks are carried over, by name.
@@ -233,14 +231,14 @@ pub(super) static KNOBS: &[Knob] = &[
     switch!(
         spin_yield,
         Upstream("arch_spin_lock_wait of s390, DIAGNOSE 9c"),
-        "Who waits for a spinlock yields to its owner's vCPU by hypercall",
+        "A waiter for a spinlock yields to the vCPU of its owner by hypercall",
         GUEST_SPINNING,
         HostSetting::SimulationOnly("guests on s390 do it always, others never")
     ),
     switch!(
         pv_sched_yield,
         Upstream("KVM_FEATURE_PV_SCHED_YIELD"),
-        "Who sends an IPI to a preempted vCPU yields to it",
+        "The sender of an IPI to a preempted vCPU yields to it",
         YIELD_TARGETS,
         HostSetting::vmm(
             "QEMU option: -cpu MODEL,kvm-pv-sched-yield={value}",
@@ -279,7 +277,7 @@ pub(super) static KNOBS: &[Knob] = &[
         |vm, v| vm.physical_counter_offset = v.number()?),
     knob!(Vm "assigned_device", Kind::Switch,
         Upstream("VFIO"),
-        "A device is assigned whose interrupts the IOMMU may post",
+        "A device is assigned, and the IOMMU may post its interrupts",
         Replay::simulate("interrupts of devices are recorded"),
         HostSetting::vmm("QEMU {value} option -device vfio-pci,host=ADDRESS", with_or_without),
         |vm| Value::Switch(vm.assigned_device),
@@ -299,7 +297,7 @@ pub(super) static KNOBS: &[Knob] = &[
     |vm| word(&CLOCKS, &vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
     |vm, v| match &mut vm.migration {
         Some(migration) => migration.method = chosen(&CLOCKS, v)?,
-        None => return Err("only with [vm.migration]".to_owned()),
+        None => return Err(ValueError::Requires("[vm.migration]")),
     }),
 ];
 

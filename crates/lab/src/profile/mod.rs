@@ -105,11 +105,11 @@ pub fn builtin(name: &str) -> Option<Machine> {
 }
 
 /// Reads a profile from text.
-pub(crate) fn from_text(file: &str, text: &str, at: &Origin<'_>) -> Result<Machine, LoadError> {
+pub(crate) fn from_text(file: &str, text: &str, origin: &Origin<'_>) -> Result<Machine, LoadError> {
     let parsed = parse(file, text)?;
     let mut notes = Notes::default();
     let table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    match read::machine(table, None, file, at, &mut notes)? {
+    match read::machine(table, None, file, origin, &mut notes)? {
         Some(machine) if notes.is_fine() => Ok(machine),
         _ => Err(LoadError::Wrong(notes.diagnostics(file, text))),
     }

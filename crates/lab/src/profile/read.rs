@@ -8,7 +8,7 @@ use super::figures::{Ability, COSTS, FEATURES, costs, features};
 use super::{Confidence, Figure, Machine, NAMES, builtin, from_text};
 use crate::document::{Item, Notes, Table, read_text};
 use crate::error::LoadError;
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::{Plain, time};
 
 /// The most a profile may build on another that builds on another.
@@ -37,7 +37,7 @@ pub(crate) enum Origin<'p> {
 pub(crate) fn named(
     item: &Item<'_, '_>,
     name: &str,
-    at: &Origin<'_>,
+    origin: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Machine>, LoadError> {
     if let Some(machine) = builtin(name) {
@@ -47,7 +47,7 @@ pub(crate) fn named(
         || Path::new(name)
             .extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("toml"));
-    let Origin::File(from, depth) = at else {
+    let Origin::File(parent, depth) = origin else {
         item.wrong(format!("no machine profile {name:?} comes along"), notes);
         return Ok(None);
     };
@@ -64,7 +64,7 @@ pub(crate) fn named(
         );
         return Ok(None);
     }
-    let path = from.parent().unwrap_or(Path::new("")).join(name);
+    let path = parent.parent().unwrap_or(Path::new("")).join(name);
     let text = match read_text(&path) {
         Ok(text) => text,
         Err(error) => {
@@ -85,14 +85,14 @@ pub(crate) fn machine(
     mut table: Table<'_, '_>,
     other_base: Option<&str>,
     file: &str,
-    at: &Origin<'_>,
+    origin: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Machine>, LoadError> {
     let mut base = None;
     if let Some(item) = table.take("base")
         && let Some(name) = other_base.or_else(|| item.text(notes))
     {
-        base = named(&item, name, at, notes)?;
+        base = named(&item, name, origin, notes)?;
         if base.is_none() {
             return Ok(None);
         }
@@ -123,7 +123,7 @@ pub(crate) fn machine(
     else {
         return Ok(None);
     };
-    let of_base = |what: fn(&Machine) -> &String| base.as_ref().map(|base| what(base).clone());
+    let of_base = |field: fn(&Machine) -> &String| base.as_ref().map(|base| field(base).clone());
     Ok(Some(Machine {
         profile: Profile {
             name: name
@@ -163,7 +163,7 @@ impl Reader<'_> {
                     "tsc_khz" => text
                         .parse()
                         .map_err(|_| format!("{text:?} is no number of kHz")),
-                    _ => time(text, Plain::Ns),
+                    _ => time(text, Plain::Ns).map_err(|error| error.to_string()),
                 }?;
                 if range.contains(&number) {
                     return Ok(number.to_string());
@@ -281,14 +281,14 @@ impl Reader<'_> {
             .take(SHOWN)
             .map(String::as_str)
             .collect();
-        let more = self.missing.len() - names.len();
-        let more = if more > 0 {
-            format!(" and {more} more")
+        let rest = self.missing.len() - names.len();
+        let rest = if rest > 0 {
+            format!(" and {rest} more")
         } else {
             String::new()
         };
         let (file, names) = (self.file, names.join(", "));
-        let problem = format!("the machine profile {file} lacks {names}{more}");
+        let problem = format!("the machine profile {file} lacks {names}{rest}");
         let help = "add what is missing, or take it from a profile that has it: \
                     base = \"skylake-sp\"";
         let key = match self.outer.as_str() {

@@ -47,12 +47,12 @@ pub(super) fn config(
 pub(super) fn assembled(
     scenario: &Scenario,
     variant: &Variant,
-    more: &[Setting],
+    extra: &[Setting],
     seed: u64,
 ) -> Result<Config, Refused> {
     let mut config = scenario.template.clone();
     let mut counts = scenario.counts.clone();
-    let mut settings: Vec<&Setting> = variant.settings.iter().chain(more).collect();
+    let mut settings: Vec<&Setting> = variant.settings.iter().chain(extra).collect();
     // Parameters after the workload that they are of.
     settings.sort_by_key(|set| (rank(&set.knob), set.knob.contains(".workload.")));
     for setting in settings {
@@ -93,8 +93,8 @@ pub(super) fn assembled(
 /// Each VM of each group, and which group each VM is of.
 fn expand(groups: &[VmConfig], counts: &[u32]) -> (Vec<VmConfig>, Vec<usize>) {
     let mut vms = Vec::new();
-    let mut of = Vec::new();
-    for (at, (group, &count)) in groups.iter().zip(counts).enumerate() {
+    let mut indices = Vec::new();
+    for (index, (group, &count)) in groups.iter().zip(counts).enumerate() {
         for n in 0..count {
             let name = match count {
                 1 => group.name.clone(),
@@ -105,18 +105,18 @@ fn expand(groups: &[VmConfig], counts: &[u32]) -> (Vec<VmConfig>, Vec<usize>) {
                 pinning: part(&group.pinning, group.vcpus, n, count),
                 ..group.clone()
             });
-            of.push(at);
+            indices.push(index);
         }
     }
-    (vms, of)
+    (vms, indices)
 }
 
 /// The pinning of the `n`th VM: a list long enough for all VMs of the group is dealt out.
 fn part(pinning: &Pinning, vcpus: u32, n: u32, count: u32) -> Pinning {
-    let each = vcpus as usize;
+    let per_vm = vcpus as usize;
     match pinning {
-        Pinning::OneToOne(cpus) if count > 1 && cpus.len() == each * count as usize => {
-            let part = cpus.iter().skip(n as usize * each).take(each);
+        Pinning::OneToOne(cpus) if count > 1 && cpus.len() == per_vm * count as usize => {
+            let part = cpus.iter().skip(n as usize * per_vm).take(per_vm);
             Pinning::OneToOne(part.copied().collect())
         }
         pinning => pinning.clone(),
@@ -165,22 +165,22 @@ fn find(scenario: &Scenario, variant: &Variant, key: &str) -> (String, Range<usi
             return (key, span.clone());
         }
     }
-    let own = key.strip_prefix("vm.").and_then(|rest| {
+    let group_key = key.strip_prefix("vm.").and_then(|rest| {
         let (name, rest) = rest.split_once('.')?;
-        let at = scenario
+        let index = scenario
             .template
             .vms
             .iter()
             .position(|vm| vm.name == name)?;
-        Some(format!("vm.{at}.{rest}"))
+        Some(format!("vm.{index}.{rest}"))
     });
     let profile = key
         .strip_prefix("profile.")
         .map(|rest| format!("host.profile.{rest}"));
-    let own = own.or(profile).unwrap_or_else(|| key.to_owned());
-    let span = match (own.as_str(), places.get("host.cpus")) {
+    let group_key = group_key.or(profile).unwrap_or_else(|| key.to_owned());
+    let span = match (group_key.as_str(), places.get("host.cpus")) {
         ("host.cores_per_llc", Some(span)) => span.clone(),
-        _ => place(places, &own),
+        _ => place(places, &group_key),
     };
     (key.to_owned(), span)
 }

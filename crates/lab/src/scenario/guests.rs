@@ -7,7 +7,7 @@ use toml::de::DeValue;
 use super::settings::MOST_OF_A_GROUP;
 use crate::document::{Item, Notes, Table};
 use crate::knobs::{check_parameter, names_of_vm, parameter_value};
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::cpus;
 
 /// The workloads of guests, by name.
@@ -73,13 +73,13 @@ pub(super) fn task(mut table: Table<'_, '_>, names: &[String], notes: &mut Notes
             None => {}
         }
     }
-    let mut on = Vec::new();
+    let mut cpu_list = Vec::new();
     if let Some(item) = table.take("cpus")
         && let Some(text) = item.words(notes)
     {
         match cpus(&text) {
-            Ok(cpus) => on = cpus,
-            Err(problem) => item.wrong(problem, notes),
+            Ok(cpus) => cpu_list = cpus,
+            Err(error) => item.wrong(error.to_string(), notes),
         }
     }
     table.finish(&[], notes);
@@ -88,11 +88,11 @@ pub(super) fn task(mut table: Table<'_, '_>, names: &[String], notes: &mut Notes
         workload,
         count: u32::try_from(count).unwrap_or(1),
         nice,
-        cpus: on,
+        cpus: cpu_list,
     }
 }
 
-fn name(table: &mut Table<'_, '_>, default: &str, taken: &[String], notes: &mut Notes) -> String {
+fn name(table: &mut Table<'_, '_>, default: &str, names: &[String], notes: &mut Notes) -> String {
     let item = table.take("name");
     let text = item.as_ref().and_then(|item| item.text(notes));
     let name = text.unwrap_or(default);
@@ -104,14 +104,14 @@ fn name(table: &mut Table<'_, '_>, default: &str, taken: &[String], notes: &mut 
     if name.is_empty() || name.len() > LONGEST || !name.chars().all(fits) {
         let problem = format!("names have 1 to {LONGEST} letters, digits, - and _");
         notes.problem(&key, place, problem);
-    } else if taken.iter().any(|other| other == name) {
+    } else if names.iter().any(|known| known == name) {
         let problem = format!("there is a {name} already: give each [[{default}]] its own name");
         notes.problem(&key, place, problem);
-    } else if let Some(other) = taken
+    } else if let Some(known) = names
         .iter()
-        .find(|other| overlap(other, name) || overlap(name, other))
+        .find(|known| overlap(known, name) || overlap(name, known))
     {
-        let problem = format!("{other} and {name} would be one group: VMs of a group are numbered");
+        let problem = format!("{known} and {name} would be one group: VMs of a group are numbered");
         notes.problem(&key, place, problem);
     }
     name.to_owned()
@@ -127,20 +127,20 @@ fn overlap(group: &str, name: &str) -> bool {
 
 /// `workload = "hackbench"`, or a table with `name` and parameters.
 fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
-    let none = WorkloadConfig::named("idle");
+    let idle = WorkloadConfig::named("idle");
     let Some(item) = table.take("workload") else {
         let help = format!("known are {}", workloads().join(", "));
         let place = notes.place(&table.key);
         let key = format!("{}.workload", table.key);
         notes.push(&key, place, "what does it run?".into(), Some(help));
-        return none;
+        return idle;
     };
     if !item.value.is_table() {
         let name = item.text(notes).and_then(|name| known(name, &item, notes));
-        return name.map_or(none, WorkloadConfig::named);
+        return name.map_or(idle, WorkloadConfig::named);
     }
     let Some(mut inner) = item.table(notes) else {
-        return none;
+        return idle;
     };
     let Some(name_item) = inner.take("name") else {
         let help = format!("name = one of {}", workloads().join(", "));
@@ -150,13 +150,13 @@ fn workload(table: &mut Table<'_, '_>, notes: &mut Notes) -> WorkloadConfig {
             "which workload is it?".into(),
             Some(help),
         );
-        return none;
+        return idle;
     };
     let name = name_item
         .text(notes)
         .and_then(|name| known(name, &name_item, notes));
     let Some(name) = name else {
-        return none;
+        return idle;
     };
     let mut workload = WorkloadConfig::named(name);
     for (name, item) in inner.rest() {

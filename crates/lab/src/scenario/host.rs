@@ -4,8 +4,8 @@ use stealtime_simulator::config::{HostConfig, Hypervisor, IdleMethod, Topology};
 
 use crate::document::{Item, Notes, Table};
 use crate::error::LoadError;
-use crate::nearest::suggestion;
 use crate::profile::{Machine, Origin, machine_in, named};
+use crate::spelling::suggestion;
 
 /// Knobs of the host that may stand in `[host]`, without `host.`.
 pub(super) const KNOBS: [&str; 4] = ["idle", "nohz_full", "isolcpus", "hz"];
@@ -28,10 +28,10 @@ pub(super) fn read<'t, 'a>(
     mut table: Table<'t, 'a>,
     profile: Option<&str>,
     file: &str,
-    at: &Origin<'_>,
+    origin: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Read<'t, 'a>>, LoadError> {
-    let machine = machine(&mut table, profile, file, at, notes)?;
+    let machine = machine(&mut table, profile, file, origin, notes)?;
     let topology = topology(&mut table, notes);
     let hypervisor = hypervisor(&mut table, notes);
     let mut knobs = Vec::new();
@@ -59,9 +59,9 @@ pub(super) fn read<'t, 'a>(
 
 fn machine(
     table: &mut Table<'_, '_>,
-    other: Option<&str>,
+    replacement: Option<&str>,
     file: &str,
-    at: &Origin<'_>,
+    origin: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Machine>, LoadError> {
     let Some(item) = table.take("profile") else {
@@ -77,12 +77,12 @@ fn machine(
     };
     if item.value.is_table() {
         return match item.table(notes) {
-            Some(table) => machine_in(table, other, file, at, notes),
+            Some(table) => machine_in(table, replacement, file, origin, notes),
             None => Ok(None),
         };
     }
-    match other.or_else(|| item.text(notes)) {
-        Some(name) => named(&item, name, at, notes),
+    match replacement.or_else(|| item.text(notes)) {
+        Some(name) => named(&item, name, origin, notes),
         None => Ok(None),
     }
 }

@@ -4,7 +4,7 @@ use stealtime_simulator::config::{ClockMethod, HostClock, MigrationConfig};
 
 use crate::document::{Notes, Table};
 use crate::knobs::CLOCKS;
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::cpus;
 
 /// The longest time of a migration, in ns.
@@ -32,7 +32,7 @@ pub(super) fn read(
     match table.take("to_cpus") {
         Some(item) => match item.words(notes).map(|text| cpus(&text)) {
             Some(Ok(cpus)) => to_cpus = Some(cpus),
-            Some(Err(problem)) => item.wrong(problem, notes),
+            Some(Err(error)) => item.wrong(error.to_string(), notes),
             None => {}
         },
         None => {
@@ -106,13 +106,13 @@ fn clock(table: &mut Table<'_, '_>, name: &str, khz: u32, notes: &mut Notes) -> 
 }
 
 /// A number between `-most` and `most`.
-fn signed(table: &mut Table<'_, '_>, name: &str, most: i64, notes: &mut Notes) -> Option<i64> {
+fn signed(table: &mut Table<'_, '_>, name: &str, limit: i64, notes: &mut Notes) -> Option<i64> {
     let item = table.take(name)?;
     match item.words(notes)?.parse::<i64>() {
-        Ok(number) if (-most..=most).contains(&number) => Some(number),
+        Ok(number) if (-limit..=limit).contains(&number) => Some(number),
         _ => {
             item.wrong(
-                format!("must be a whole number within -{most} to {most}"),
+                format!("must be a whole number within -{limit} to {limit}"),
                 notes,
             );
             None

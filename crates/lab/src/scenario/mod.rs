@@ -133,21 +133,22 @@ impl Scenario {
         Ok(())
     }
 
-    /// The same on another machine: `name` takes the place of the profile that the file names, or of
-    /// its `base`; figures that the file changes in place stay changed.
+    /// The same on another machine: `name` replaces the profile that the file names, or its `base`.
+    /// Figures that the file changes in place stay changed.
     ///
     /// # Errors
     ///
     /// [`LoadError`]: there is no such profile, or the scenario does not work on that machine.
     pub fn on_profile(&self, name: &str) -> Result<Self, LoadError> {
-        let mut other = read::scenario(&self.file, Path::new(&self.file), &self.text, Some(name))?;
+        let mut variant =
+            read::scenario(&self.file, Path::new(&self.file), &self.text, Some(name))?;
         for set in &self.sets {
             // It could be set on the first machine; what a value may be does not depend on that.
-            let _ = other.set(&set.knob, &set.value);
+            let _ = variant.set(&set.knob, &set.value);
         }
-        other.template.run = self.template.run;
-        other.seeds.clone_from(&self.seeds);
-        Ok(other)
+        variant.template.run = self.template.run;
+        variant.seeds.clone_from(&self.seeds);
+        Ok(variant)
     }
 
     /// The configuration before any variant; a VM stands for its group.
@@ -200,7 +201,7 @@ impl Scenario {
         build::config(self, variant, seed)
     }
 
-    /// The configuration of one run with more settings beside those of the variant: all knobs, and
+    /// The configuration of one run with more settings than those of the variant: all knobs, and
     /// what only a sweep varies ([`sizes`]).
     ///
     /// # Errors
@@ -209,10 +210,10 @@ impl Scenario {
     pub fn config_with(
         &self,
         variant: &Variant,
-        more: &[Setting],
+        extra: &[Setting],
         seed: u64,
     ) -> Result<Config, Refused> {
-        build::assembled(self, variant, more, seed)
+        build::assembled(self, variant, extra, seed)
     }
 
     /// Whether each variant can be run.

@@ -40,12 +40,12 @@ fn whole(
     mut table: Table<'_, '_>,
     profile: Option<&str>,
     file: &str,
-    at: &Origin<'_>,
+    origin: &Origin<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Scenario>, LoadError> {
     let about = table.text("about", notes).unwrap_or_default().to_owned();
     let host = match table.table("host", notes) {
-        Some(table) => host::read(table, profile, file, at, notes)?,
+        Some(table) => host::read(table, profile, file, origin, notes)?,
         None => {
             let help = "add [host] with a profile and its cpus".to_owned();
             notes.push("host", 0..0, "there is no [host]".into(), Some(help));
@@ -89,10 +89,10 @@ fn whole(
     };
     let mut counts: Vec<u32> = groups.iter().map(|group| group.count).collect();
     let mut apply = |name: &str, item: &Item<'_, '_>, notes: &mut Notes| {
-        let Some(value) = item.words(notes) else {
-            return;
-        };
-        if let Err(error) = settings::apply(&mut template, &mut counts, name, &value) {
+        // A value that is no text has its note already.
+        if let Some(value) = item.words(notes)
+            && let Err(error) = settings::apply(&mut template, &mut counts, name, &value)
+        {
             settings::refused(error, item, notes);
         }
     };

@@ -30,8 +30,8 @@ pub(super) fn apply(
     let group = name
         .strip_prefix("vm.")
         .and_then(|rest| rest.strip_suffix(".count"));
-    let at = group.and_then(|group| config.vms.iter().position(|vm| vm.name == group));
-    let Some(count) = at.and_then(|at| counts.get_mut(at)) else {
+    let index = group.and_then(|group| config.vms.iter().position(|vm| vm.name == group));
+    let Some(count) = index.and_then(|index| counts.get_mut(index)) else {
         return knobs::set(config, name, value);
     };
     match value.trim().parse::<u32>() {

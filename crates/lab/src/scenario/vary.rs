@@ -1,4 +1,4 @@
-//! What a sweep varies beside knobs: sizes, workloads by name, and how long runs are.
+//! What a sweep varies in addition to knobs: sizes, workloads by name, and how long runs are.
 //!
 //! In a scenario file these have places of their own. Variants are compared with each other and keep
 //! to one host and one duration; a sweep's points need not.
@@ -7,7 +7,7 @@ use stealtime_simulator::config::{Config, WorkloadConfig};
 
 use super::{guests, settings};
 use crate::knobs::KnobError;
-use crate::nearest::suggestion;
+use crate::spelling::suggestion;
 use crate::units::{Plain, show_time, time};
 
 /// The most of each level of the topology, as in `[host]`.
@@ -15,7 +15,7 @@ const MOST: u32 = 4096;
 /// The longest run, in ns, as in `[run]`.
 const LONGEST_NS: u64 = 1_000_000_000_000_000;
 
-/// Names that [`apply`] takes beside knobs.
+/// Names that [`apply`] takes in addition to knobs.
 const SIZES: [&str; 7] = [
     "host.cpus",
     "host.sockets",
@@ -26,7 +26,7 @@ const SIZES: [&str; 7] = [
     "run.warmup",
 ];
 
-/// What can be varied beside knobs, and which of them are times.
+/// What can be varied in addition to knobs, and which of them are times.
 pub fn sizes() -> impl Iterator<Item = (&'static str, bool)> {
     SIZES
         .into_iter()
@@ -47,13 +47,13 @@ pub(super) fn apply(
     let group = name
         .strip_prefix("vm.")
         .and_then(|rest| rest.strip_suffix(".workload"));
-    if let Some(at) = group.and_then(|group| config.vms.iter().position(|vm| vm.name == group)) {
+    if let Some(index) = group.and_then(|group| config.vms.iter().position(|vm| vm.name == group)) {
         let known = guests::workloads();
         if !known.contains(&value) {
             let help = suggestion(value, &known);
             return Err(wrong(format!("no workload {value:?}; {help}")));
         }
-        if let Some(vm) = config.vms.get_mut(at) {
+        if let Some(vm) = config.vms.get_mut(index) {
             vm.workload = WorkloadConfig::named(value);
         }
         return Ok(());
@@ -73,7 +73,7 @@ pub(super) fn apply(
 }
 
 fn duration(text: &str, least: u64) -> Result<u64, String> {
-    match time(text, Plain::Refused)? {
+    match time(text, Plain::Refused).map_err(|error| error.to_string())? {
         ns if (least..=LONGEST_NS).contains(&ns) => Ok(ns),
         _ => Err(format!(
             "{text} is not within {} to {}",

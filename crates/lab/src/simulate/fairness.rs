@@ -15,21 +15,21 @@ struct Party {
 /// the CPU time of all VMs. `None` for a single VM, or if nothing ran.
 ///
 /// A share goes up to what a VM wanted (ran or waited for a CPU); what it leaves is divided among
-/// the others. The host is taken as one pool of CPUs: where VMs are pinned to different CPUs, the
-/// difference says what the pinning costs, not what the scheduler does.
+/// the others. The host is taken as one pool of CPUs. Where VMs are pinned to different CPUs, the
+/// difference shows the cost of the pinning, not the scheduler's.
 pub(super) fn share_error(config: &Config, outcome: &Outcome) -> Option<f64> {
     let parties: Vec<Party> = outcome
         .vms
         .iter()
         .zip(&config.vms)
         .map(|(vm, vm_config)| {
-            let sum = |of: fn(&stealtime_simulator::VcpuOutcome) -> u64| {
-                vm.vcpus.iter().map(of).sum::<u64>() as f64
+            let sum = |value: fn(&stealtime_simulator::VcpuOutcome) -> u64| {
+                vm.vcpus.iter().map(value).sum::<u64>() as f64
             };
-            let got = sum(|vcpu| vcpu.task.run_ns);
+            let received = sum(|vcpu| vcpu.task.run_ns);
             Party {
-                got,
-                wanted: got + sum(|vcpu| vcpu.task.wait_ns),
+                got: received,
+                wanted: received + sum(|vcpu| vcpu.task.wait_ns),
                 weight: f64::from(vm_config.cpu_weight),
             }
         })
@@ -50,7 +50,7 @@ fn error_of(parties: &[Party]) -> Option<f64> {
     Some(differences.fold(0.0, f64::max) / total * 100.0)
 }
 
-/// Divides `total` by weight, nobody getting more than wanted. Who wants least for its weight is
+/// Divides `total` by weight; no party gets more than it wants. The party that wants least for its weight is
 /// served first: what it leaves is there for all others.
 fn shares(parties: &[Party], total: f64) -> Vec<f64> {
     let mut order: Vec<(usize, &Party)> = parties.iter().enumerate().collect();
@@ -58,14 +58,14 @@ fn shares(parties: &[Party], total: f64) -> Vec<f64> {
         let per_weight = |party: &Party| party.wanted / party.weight;
         per_weight(a.1).total_cmp(&per_weight(b.1))
     });
-    let mut left = total;
+    let mut remaining = total;
     let mut weight: f64 = parties.iter().map(|party| party.weight).sum();
     let mut shares = vec![0.0; parties.len()];
-    for (at, party) in order {
-        let share = (left * party.weight / weight).min(party.wanted);
-        left -= share;
+    for (index, party) in order {
+        let share = (remaining * party.weight / weight).min(party.wanted);
+        remaining -= share;
         weight -= party.weight;
-        if let Some(slot) = shares.get_mut(at) {
+        if let Some(slot) = shares.get_mut(index) {
             *slot = share;
         }
     }

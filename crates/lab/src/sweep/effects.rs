@@ -11,8 +11,8 @@ use super::plan::Plan;
 use super::table::{Column, Columns};
 use super::time::{Time, state, times};
 use crate::metric::{Better, Unit};
-use crate::nearest::suggestion;
 use crate::scenario::Setting;
+use crate::spelling::suggestion;
 use crate::stats::{Difference, Estimate, difference, estimate};
 
 /// Metrics that are looked at if none are named.
@@ -111,18 +111,21 @@ pub(super) fn summary(
 ) -> Result<Summary, SweepError> {
     let columns = Columns::of(plan, journal);
     let mut chosen = chosen(&columns.all, metrics)?;
-    let asked = chosen.len();
+    let requested = chosen.len();
     let states = columns.all.iter().enumerate();
     chosen.extend(
         states
             .filter(|(_, column)| state(column).is_some())
-            .map(|(at, _)| at),
+            .map(|(index, _)| index),
     );
-    let none = || vec![f64::NAN; usize::try_from(plan.runs()).unwrap_or(0)];
+    let unmeasured = || vec![f64::NAN; usize::try_from(plan.runs()).unwrap_or(0)];
     let mut values: Vec<Values<'_>> = chosen
         .iter()
-        .filter_map(|at| columns.all.get(*at))
-        .map(|column| Values { column, of: none() })
+        .filter_map(|index| columns.all.get(*index))
+        .map(|column| Values {
+            column,
+            of: unmeasured(),
+        })
         .collect();
     let place = |name| columns.all.iter().position(|column| column.name == name);
     let fault = place("fault").unwrap_or(0);
@@ -131,26 +134,26 @@ pub(super) fn summary(
         let Some(row) = columns.row(plan, journal, run)? else {
             continue;
         };
-        if let Some(Cell::Text(why)) = row.get(fault) {
+        if let Some(Cell::Text(reason)) = row.get(fault) {
             failed += 1;
-            first_failure.get_or_insert_with(|| why.clone());
+            first_failure.get_or_insert_with(|| reason.clone());
         }
-        for (values, at) in values.iter_mut().zip(&chosen) {
+        for (values, index) in values.iter_mut().zip(&chosen) {
             let slot = usize::try_from(run).ok();
             let slot = slot.and_then(|run| values.of.get_mut(run));
-            if let (Some(Cell::Number(value)), Some(slot)) = (row.get(*at), slot) {
+            if let (Some(Cell::Number(value)), Some(slot)) = (row.get(*index), slot) {
                 *slot = *value;
             }
         }
     }
-    let (told, states) = values.split_at(asked);
+    let (measured, states) = values.split_at(requested);
     Ok(Summary {
         runs: plan.runs(),
         finished: journal.done(),
         failed,
         first_failure,
-        effects: told.iter().flat_map(|v| effects(plan, v)).collect(),
-        best: told.iter().filter_map(|v| best(plan, v)).collect(),
+        effects: measured.iter().flat_map(|v| effects(plan, v)).collect(),
+        best: measured.iter().filter_map(|v| best(plan, v)).collect(),
         times: times(plan, states),
     })
 }
@@ -162,14 +165,14 @@ fn chosen(columns: &[Column], names: &[String]) -> Result<Vec<usize>, SweepError
             let name = column.metric.as_ref().map(|metric| metric.name.as_str());
             name.is_some_and(|name| USUAL.contains(&name))
         });
-        return Ok(usual.map(|(at, _)| at).take(MOST_USUAL).collect());
+        return Ok(usual.map(|(index, _)| index).take(MOST_USUAL).collect());
     }
     let metrics = || columns.iter().filter(|column| column.metric.is_some());
     let place = |name: &String| {
-        let at = columns
+        let index = columns
             .iter()
             .position(|column| column.metric.is_some() && column.name == *name);
-        at.ok_or_else(|| SweepError::Metric {
+        index.ok_or_else(|| SweepError::Metric {
             asked: name.clone(),
             help: match metrics().count() {
                 0 => "no run has ended with metrics".to_owned(),
@@ -207,12 +210,12 @@ fn effects(plan: &Plan, values: &Values<'_>) -> Vec<Effect> {
         .filter(|(_, levels, _)| levels.len() > 1);
     let effect = |(knob, names, stride): (String, Vec<String>, usize)| {
         let count = names.len();
-        let levels = names.into_iter().enumerate().map(|(at, value)| Level {
+        let levels = names.into_iter().enumerate().map(|(index, value)| Level {
             value,
-            estimate: estimate(&means(plan, values, stride, count, at)),
-            difference: match at {
+            estimate: estimate(&means(plan, values, stride, count, index)),
+            difference: match index {
                 0 => None,
-                _ => difference(&pairs(plan, values, stride, count, at), metric.better),
+                _ => difference(&pairs(plan, values, stride, count, index), metric.better),
             },
         });
         Effect {
@@ -247,12 +250,12 @@ pub(super) fn means(
     values: &Values<'_>,
     stride: usize,
     count: usize,
-    at: usize,
+    index: usize,
 ) -> Vec<f64> {
     let seeds = plan.seeds.len();
     let mut sums = vec![Mean::default(); seeds];
     for (run, value) in values.of.iter().enumerate() {
-        if run / stride % count == at
+        if run / stride % count == index
             && !value.is_nan()
             && let Some(sum) = sums.get_mut(run % seeds)
         {
@@ -269,7 +272,7 @@ fn pairs(
     values: &Values<'_>,
     stride: usize,
     count: usize,
-    at: usize,
+    index: usize,
 ) -> Vec<(f64, f64)> {
     let seeds = plan.seeds.len();
     let mut sums = vec![(Mean::default(), Mean::default()); seeds];
@@ -277,22 +280,22 @@ fn pairs(
         if !(run / stride).is_multiple_of(count) {
             continue;
         }
-        let other = values
+        let second = values
             .of
-            .get(run + at * stride)
+            .get(run + index * stride)
             .copied()
             .unwrap_or(f64::NAN);
         if !first.is_nan()
-            && !other.is_nan()
-            && let Some((firsts, others)) = sums.get_mut(run % seeds)
+            && !second.is_nan()
+            && let Some((firsts, seconds)) = sums.get_mut(run % seeds)
         {
             firsts.add(*first);
-            others.add(other);
+            seconds.add(second);
         }
     }
     let means = sums.into_iter();
     means
-        .filter_map(|(first, other)| Some((first.value()?, other.value()?)))
+        .filter_map(|(first, second)| Some((first.value()?, second.value()?)))
         .collect()
 }
 
@@ -300,20 +303,20 @@ fn best(plan: &Plan, values: &Values<'_>) -> Option<Best> {
     let metric = values.column.metric.as_ref()?;
     let mut found: Vec<(usize, Estimate)> = Vec::new();
     for (point, runs) in values.of.chunks(plan.seeds.len().max(1)).enumerate() {
-        let there: Vec<f64> = runs
+        let present: Vec<f64> = runs
             .iter()
             .copied()
             .filter(|value| !value.is_nan())
             .collect();
-        let Some(new) = estimate(&there) else {
+        let Some(new) = estimate(&present) else {
             continue;
         };
         let is_better = |old: &Estimate| match metric.better {
             Better::Higher => new.mean > old.mean,
             _ => new.mean < old.mean,
         };
-        let at = found.iter().position(|(_, old)| is_better(old));
-        found.insert(at.unwrap_or(found.len()), (point, new));
+        let index = found.iter().position(|(_, old)| is_better(old));
+        found.insert(index.unwrap_or(found.len()), (point, new));
         found.truncate(BEST);
     }
     if metric.better == Better::Neither || plan.points() < 2 {
@@ -323,11 +326,11 @@ fn best(plan: &Plan, values: &Values<'_>) -> Option<Best> {
         let run = point as u64 * plan.seeds.len() as u64;
         let place = plan.place(run);
         let variant = plan.variants.get(place.variant);
-        let all = plan.dimensions.iter().zip(&place.values);
-        let settings = all.filter_map(|(dimension, at)| {
+        let chosen = plan.dimensions.iter().zip(&place.values);
+        let settings = chosen.filter_map(|(dimension, index)| {
             Some(Setting {
                 knob: dimension.knob.clone(),
-                value: dimension.values.get(*at)?.clone(),
+                value: dimension.values.get(*index)?.clone(),
             })
         });
         BestPoint {

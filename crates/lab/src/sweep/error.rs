@@ -55,7 +55,7 @@ pub enum SweepError {
     },
     /// A run, or results, could not be written.
     #[error(
-        "{path}: {source}; {done} of {runs} runs are kept: when this is mended, the same command \
+        "{path}: {source}; {done} of {runs} runs are kept: when this is fixed, the same command \
          goes on from there"
     )]
     Kept {
@@ -68,7 +68,7 @@ pub enum SweepError {
         /// All runs.
         runs: u64,
     },
-    /// Somebody else works there.
+    /// Another process works there.
     #[error(
         "{path}: another sweep is at work in this folder; wait for it, or choose another --out"
     )]

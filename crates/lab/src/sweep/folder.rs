@@ -83,17 +83,19 @@ impl Manifest {
             ("duration", recorded.duration.clone(), self.duration.clone()),
             ("warm-up", recorded.warmup.clone(), self.warmup.clone()),
         ];
-        let unlike = rows.into_iter().filter(|(_, there, here)| there != here);
+        let unlike = rows
+            .into_iter()
+            .filter(|(_, kept_value, current)| kept_value != current);
         let mut found: Vec<String> = unlike
-            .map(|(name, there, here)| {
-                format!("{name}: there {}, here {}", few(&there), few(&here))
+            .map(|(name, kept_value, current)| {
+                format!("{name}: there {}, here {}", few(&kept_value), few(&current))
             })
             .collect();
         if self.text != recorded.text {
             let mut lines = self.text.lines().zip(recorded.text.lines());
-            let same = lines.position(|(here, there)| here != there);
+            let first_change = lines.position(|(current, kept_value)| current != kept_value);
             let shorter = || self.text.lines().count().min(recorded.text.lines().count());
-            let line = same.unwrap_or_else(shorter) + 1;
+            let line = first_change.unwrap_or_else(shorter) + 1;
             found.push(format!("the scenario's text, from line {line} on"));
         } else if self.machines != recorded.machines {
             found.push("figures of the machine's profile".to_owned());
@@ -128,7 +130,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, or opens that of the same sweep. `restart`: throws away what is there.
+    /// Makes the folder, or opens that of the same sweep. `restart`: removes former runs.
     pub(super) fn open(
         path: &Path,
         manifest: &Manifest,
@@ -164,7 +166,7 @@ impl Folder {
             }
         }
         let text = serde_json::to_string_pretty(manifest).map_err(|error| failed(error.into()))?;
-        folder.whole(MANIFEST, |out| writeln!(out, "{text}"))?;
+        folder.whole(MANIFEST, |writer| writeln!(writer, "{text}"))?;
         Ok(folder)
     }
 
@@ -233,9 +235,10 @@ impl Folder {
         let path = self.path.join(name);
         let new = self.path.join(unfinished(name));
         let written = File::create(&new).and_then(|file| {
-            let mut out = BufWriter::new(file);
-            write(&mut out)?;
-            out.into_inner()
+            let mut writer = BufWriter::new(file);
+            write(&mut writer)?;
+            writer
+                .into_inner()
                 .map_err(io::IntoInnerError::into_error)?
                 .sync_all()
         });

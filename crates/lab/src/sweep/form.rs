@@ -43,11 +43,11 @@ impl Form {
     pub(super) fn begin<'w>(
         self,
         columns: &'w [Column],
-        out: &'w mut (dyn Write + Send),
+        writer: &'w mut (dyn Write + Send),
     ) -> io::Result<Box<dyn Rows + 'w>> {
         Ok(match self {
-            Self::Parquet => Box::new(ParquetRows::new(columns, out)?),
-            Self::Csv => Box::new(CsvRows::new(columns, out)?),
+            Self::Parquet => Box::new(ParquetRows::new(columns, writer)?),
+            Self::Csv => Box::new(CsvRows::new(columns, writer)?),
         })
     }
 }
@@ -76,7 +76,7 @@ struct ParquetRows<'w> {
 }
 
 impl<'w> ParquetRows<'w> {
-    fn new(columns: &[Column], out: &'w mut (dyn Write + Send)) -> io::Result<Self> {
+    fn new(columns: &[Column], sink: &'w mut (dyn Write + Send)) -> io::Result<Self> {
         let fields: Result<Vec<_>, ParquetError> = columns.iter().map(field).collect();
         let fields = fields.map_err(io_error)?;
         let schema = Type::group_type_builder("sweep")
@@ -93,7 +93,7 @@ impl<'w> ParquetRows<'w> {
             .set_compression(Compression::SNAPPY)
             .set_key_value_metadata(Some(notes.to_vec()))
             .build();
-        let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties));
+        let writer = SerializedFileWriter::new(sink, Arc::new(schema), Arc::new(properties));
         Ok(Self {
             writer: writer.map_err(io_error)?,
             kinds: columns.iter().map(|column| column.kind).collect(),
@@ -106,14 +106,14 @@ impl<'w> ParquetRows<'w> {
             return Ok(());
         }
         let mut group = self.writer.next_row_group()?;
-        for (at, kind) in self.kinds.iter().enumerate() {
+        for (index, kind) in self.kinds.iter().enumerate() {
             let Some(mut writer) = group.next_column()? else {
                 break;
             };
             let cells = self
                 .rows
                 .iter()
-                .map(|row| row.get(at).unwrap_or(&Cell::Null));
+                .map(|row| row.get(index).unwrap_or(&Cell::Null));
             write_column(&mut writer, *kind, cells)?;
             writer.close()?;
         }
@@ -195,8 +195,8 @@ impl Rows for ParquetRows<'_> {
 struct CsvRows<'w>(csv::Writer<&'w mut (dyn Write + Send)>);
 
 impl<'w> CsvRows<'w> {
-    fn new(columns: &[Column], out: &'w mut (dyn Write + Send)) -> io::Result<Self> {
-        let mut writer = csv::Writer::from_writer(out);
+    fn new(columns: &[Column], sink: &'w mut (dyn Write + Send)) -> io::Result<Self> {
+        let mut writer = csv::Writer::from_writer(sink);
         writer.write_record(columns.iter().map(|column| &column.name))?;
         Ok(Self(writer))
     }

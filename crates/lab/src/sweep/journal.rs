@@ -1,7 +1,7 @@
 //! Finished runs in the order in which they finished, in a file that only grows.
 //!
 //! A record is its length and the CRC-32 of what follows (4 bytes each, little-endian), then JSON.
-//! A kill or a power failure loses the end of the file: opening drops it from the first record that
+//! A kill or a power failure loses the end of the file. Opening drops it from the first record that
 //! is cut or does not match its sum. The lists of metrics that runs have are records of their own; a
 //! run has its list's number and the values, bit by bit.
 
@@ -271,15 +271,16 @@ impl Journal {
 
     /// The lists of metrics of all runs, each once, in the order of the runs.
     pub(super) fn lists(&self) -> Vec<(u32, &MetricList)> {
-        let mut seen = vec![false; self.metrics.len()];
+        let mut known = vec![false; self.metrics.len()];
         let mut found = Vec::new();
         for list in &self.lists {
             let index = *list as usize;
             // A run that failed has no list.
-            let (Some(seen), Some(metrics)) = (seen.get_mut(index), self.metrics.get(index)) else {
+            let (Some(known), Some(metrics)) = (known.get_mut(index), self.metrics.get(index))
+            else {
                 continue;
             };
-            if !std::mem::replace(seen, true) {
+            if !std::mem::replace(known, true) {
                 found.push((*list, metrics));
             }
         }

@@ -32,7 +32,7 @@ pub use plan::{Dimension, MOST_RUNS, Place, Plan};
 pub use record::{Ended, MetricKind};
 pub use table::{Column, Columns};
 pub use time::Time;
-pub use values::vary;
+pub use values::{RangeProblem, VaryError, vary};
 
 use crate::run::{RunError, RunOutput, Runner, guarded};
 use folder::{Folder, Manifest};
@@ -66,7 +66,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// Begins a sweep in a folder, or goes on with the one that is there if it is the same.
-    /// `restart`: what is there of a sweep is thrown away.
+    /// `restart`: former runs are removed.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Sweep {
         stop: &AtomicBool,
     ) -> Result<Option<Estimate>, SweepError> {
         let trials = TRIALS * threads.get() as u64;
-        let left = self.plan.runs() - self.journal.done();
-        if left <= 2 * trials {
+        let remaining = self.plan.runs() - self.journal.done();
+        if remaining <= 2 * trials {
             return Ok(None);
         }
         let stride = self.plan.runs() / trials;
@@ -150,14 +150,14 @@ impl Sweep {
         let next = AtomicUsize::new(0);
         let order = || order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
         let work = self.record(runner, threads, stop, Some(TRIAL_TIME), &order, &mut |_| {})?;
-        let left = self.plan.runs() - self.journal.done();
-        let (each, at_least) = match work.runs {
+        let remaining = self.plan.runs() - self.journal.done();
+        let (per_call, at_least) = match work.runs {
             0 => (work.wall.as_secs_f64(), true),
             runs => (work.in_runs.as_secs_f64() / runs as f64, false),
         };
         Ok(Some(Estimate {
-            left,
-            seconds: each * left as f64 / threads.get() as f64,
+            left: remaining,
+            seconds: per_call * remaining as f64 / threads.get() as f64,
             at_least,
         }))
     }
@@ -240,8 +240,8 @@ impl Sweep {
         let columns = Columns::of(&self.plan, &self.journal);
         // The journal's errors are not the file's.
         let mut unread = None;
-        let written = self.folder.whole(&Folder::results(form), |out| {
-            let mut rows = form.begin(&columns.all, out)?;
+        let written = self.folder.whole(&Folder::results(form), |writer| {
+            let mut rows = form.begin(&columns.all, writer)?;
             for run in 0..self.plan.runs() {
                 match columns.row(&self.plan, &self.journal, run) {
                     Ok(Some(row)) => rows.row(row)?,

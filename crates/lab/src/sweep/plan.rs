@@ -111,8 +111,8 @@ impl Plan {
         if self.dimensions.iter().any(|known| known.knob == knob) {
             return Err(wrong("it is varied twice".to_owned()));
         }
-        let own = |variant: &&Variant| variant.settings.iter().any(|set| set.knob == knob);
-        if let Some(variant) = self.variants.iter().find(own) {
+        let varies = |variant: &&Variant| variant.settings.iter().any(|set| set.knob == knob);
+        if let Some(variant) = self.variants.iter().find(varies) {
             return Err(wrong(format!(
                 "variant {} sets it itself: leave that out of the scenario, or choose others by --variant",
                 variant.name
@@ -136,11 +136,11 @@ impl Plan {
             self.is_known(&first, &knob, &values)?;
         }
         let (cells, kind) = typed(&first, &knob, &values);
-        let mut seen = BTreeSet::new();
+        let mut distinct = BTreeSet::new();
         let twice = values
             .iter()
             .zip(&cells)
-            .find(|(_, cell)| !seen.insert(cell.to_string()));
+            .find(|(_, cell)| !distinct.insert(cell.to_string()));
         if let Some((value, _)) = twice {
             return Err(wrong(format!("the value {value} is there twice")));
         }
@@ -205,9 +205,9 @@ impl Plan {
     pub fn place(&self, run: u64) -> Place {
         let mut rest = usize::try_from(run).unwrap_or(usize::MAX);
         let mut take = |length: usize| {
-            let at = rest % length.max(1);
+            let index = rest % length.max(1);
             rest /= length.max(1);
-            at
+            index
         };
         let seed = take(self.seeds.len());
         let variant = take(self.variants.len());
@@ -221,11 +221,11 @@ impl Plan {
         }
     }
 
-    /// What a run sets beside its variant.
+    /// What a run sets in addition to its variant.
     #[must_use]
     pub fn settings(&self, place: &Place) -> Vec<Setting> {
         let set = self.dimensions.iter().zip(&place.values).enumerate();
-        set.filter(|(at, _)| Some(*at) != self.profile)
+        set.filter(|(index, _)| Some(*index) != self.profile)
             .filter_map(|(_, (dimension, value))| {
                 Some(Setting {
                     knob: dimension.knob.clone(),
@@ -242,7 +242,10 @@ impl Plan {
     /// [`Refused`]: what of it cannot be run.
     pub fn config(&self, run: u64) -> Result<Config, Refused> {
         let place = self.place(run);
-        let machine = self.profile.and_then(|at| place.values.get(at)).copied();
+        let machine = self
+            .profile
+            .and_then(|index| place.values.get(index))
+            .copied();
         let scenario = self.scenarios.get(machine.unwrap_or(0));
         let variant = self.variants.get(place.variant);
         let seed = self.seeds.get(place.seed);
@@ -261,17 +264,17 @@ impl Plan {
         let points = self.points();
         let share = points.div_ceil(threads.get() as u64).max(1);
         let found: Mutex<Vec<(u64, String)>> = Mutex::default();
-        let look = |from: u64| {
-            let mut seen = BTreeSet::new();
+        let look = |start: u64| {
+            let mut known = BTreeSet::new();
             let mut count = 0;
-            for point in from..from.saturating_add(share).min(points) {
+            for point in start..start.saturating_add(share).min(points) {
                 let run = point * self.seeds.len() as u64;
                 let Err(refused) = self.config(run) else {
                     continue;
                 };
                 count += 1;
                 let shown = self.shown(run, &refused);
-                if seen.len() < MOST_SHOWN && seen.insert(shown.clone()) {
+                if known.len() < MOST_SHOWN && known.insert(shown.clone()) {
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     found.push((point, shown));
                 }
@@ -281,9 +284,9 @@ impl Plan {
         let refused: u64 = std::thread::scope(|scope| {
             let starts = (0..threads.get() as u64).map(|n| n * share);
             // Where no thread can be had its share is looked through here.
-            let started = starts.map(|from| {
-                let thread = Builder::new().spawn_scoped(scope, move || look(from));
-                thread.map_err(|_| look(from))
+            let started = starts.map(|start| {
+                let thread = Builder::new().spawn_scoped(scope, move || look(start));
+                thread.map_err(|_| look(start))
             });
             let threads: Vec<_> = started.collect();
             let counts = threads.into_iter().map(|thread| match thread {
@@ -316,16 +319,21 @@ impl Plan {
         let variant = self.variants.get(place.variant);
         let variant = variant.map_or("", |variant| variant.name.as_str());
         let settings = self.settings(&place);
-        let own: Vec<&Setting> = settings.iter().filter(|s| s.knob == refused.key).collect();
+        let refused_settings: Vec<&Setting> =
+            settings.iter().filter(|s| s.knob == refused.key).collect();
         let list = |settings: &[&Setting]| {
             let texts = settings.iter().map(|s| format!("{}={}", s.knob, s.value));
             texts.collect::<Vec<_>>().join(" ")
         };
-        match own.is_empty() {
-            false => format!("variant {variant}, {}: {}", list(&own), refused.problem),
+        match refused_settings.is_empty() {
+            false => format!(
+                "variant {variant}, {}: {}",
+                list(&refused_settings),
+                refused.problem
+            ),
             true => {
-                let all: Vec<&Setting> = settings.iter().collect();
-                format!("variant {variant}, {}: {refused}", list(&all))
+                let every_setting: Vec<&Setting> = settings.iter().collect();
+                format!("variant {variant}, {}: {refused}", list(&every_setting))
             }
         }
     }

@@ -35,13 +35,13 @@ impl MetricList {
 
     /// Whether these metrics have this list.
     pub(super) fn matches(&self, metrics: &[Metric]) -> bool {
-        let same = |(kind, metric): (&MetricKind, &Metric)| {
+        let is_alike = |(kind, metric): (&MetricKind, &Metric)| {
             kind.name == metric.name
                 && kind.of == metric.of
                 && kind.unit == metric.unit
                 && kind.better == metric.better
         };
-        self.0.len() == metrics.len() && self.0.iter().zip(metrics).all(same)
+        self.0.len() == metrics.len() && self.0.iter().zip(metrics).all(is_alike)
     }
 }
 
@@ -75,8 +75,11 @@ pub(super) enum Record {
 mod bits {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(values.iter().map(|value| value.to_bits()))
+    pub(super) fn serialize<S: Serializer>(
+        values: &[f64],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| value.to_bits()))
     }
 
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(text: D) -> Result<Vec<f64>, D::Error> {

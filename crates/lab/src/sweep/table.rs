@@ -38,7 +38,7 @@ pub struct Columns {
 
 /// A metric's column: `vm.web.latency_p99_ns`.
 fn name_of(kind: &MetricKind) -> String {
-    let of = match &kind.of {
+    let subject = match &kind.of {
         Of::Host => "host".to_owned(),
         Of::Vm(name) => format!("vm.{name}"),
         Of::Task(name) => format!("task.{name}"),
@@ -49,7 +49,7 @@ fn name_of(kind: &MetricKind) -> String {
         Unit::Ns => "_ns",
         Unit::Percent => "_percent",
     };
-    format!("{of}.{}{unit}", kind.name.replace(' ', "_"))
+    format!("{subject}.{}{unit}", kind.name.replace(' ', "_"))
 }
 
 impl Columns {
@@ -57,9 +57,9 @@ impl Columns {
     /// runs.
     #[must_use]
     pub fn of(plan: &Plan, journal: &Journal) -> Self {
-        let mut all = Vec::new();
+        let mut columns = Vec::new();
         let mut add = |name: &str, kind| {
-            all.push(Column {
+            columns.push(Column {
                 name: name.to_owned(),
                 metric: None,
                 kind,
@@ -78,14 +78,14 @@ impl Columns {
         add("status", CellKind::Text);
         add("fault", CellKind::Text);
         add("events", CellKind::Integer);
-        let fixed = all.len();
+        let fixed = columns.len();
         let lists = journal.lists();
         let mut kinds: Vec<&MetricKind> = Vec::new();
         for (_, list) in &lists {
             let mut after = 0;
             for kind in &list.0 {
                 match kinds.iter().position(|known| *known == kind) {
-                    Some(at) => after = at + 1,
+                    Some(index) => after = index + 1,
                     None => {
                         kinds.insert(after, kind);
                         after += 1;
@@ -95,24 +95,28 @@ impl Columns {
         }
         for kind in &kinds {
             let mut name = name_of(kind);
-            while all.iter().any(|column| column.name == name) {
+            while columns.iter().any(|column| column.name == name) {
                 name.push('_');
             }
-            all.push(Column {
+            columns.push(Column {
                 name,
                 metric: Some((*kind).clone()),
                 kind: CellKind::Number,
             });
         }
         let place = |kind: &MetricKind| {
-            let at = kinds.iter().position(|known| *known == kind);
-            fixed + at.unwrap_or(kinds.len())
+            let index = kinds.iter().position(|known| *known == kind);
+            fixed + index.unwrap_or(kinds.len())
         };
         let places = lists
             .iter()
             .map(|(number, list)| (*number, list.0.iter().map(place).collect()));
         let places = places.collect();
-        Self { all, fixed, places }
+        Self {
+            all: columns,
+            fixed,
+            places,
+        }
     }
 
     /// The row of a run that has ended.
@@ -146,7 +150,7 @@ impl Columns {
                 values,
             } => {
                 row.extend([Cell::Text("done".to_owned()), Cell::Null, integer(events)]);
-                // Nothing counted is 0; a time that nobody measured is none.
+                // Nothing counted is 0; a time without a measurement is none.
                 row.extend(self.all.iter().skip(self.fixed).map(|column| {
                     let unit = column.metric.as_ref().map(|metric| metric.unit);
                     match unit.is_some_and(Unit::is_counted) {
@@ -155,8 +159,8 @@ impl Columns {
                     }
                 }));
                 let places = self.places.get(&list).map_or(&[][..], Vec::as_slice);
-                for (at, value) in places.iter().zip(values) {
-                    if let Some(cell) = row.get_mut(*at).filter(|_| value.is_finite()) {
+                for (index, value) in places.iter().zip(values) {
+                    if let Some(cell) = row.get_mut(*index).filter(|_| value.is_finite()) {
                         *cell = Cell::Number(value);
                     }
                 }
@@ -166,8 +170,12 @@ impl Columns {
                     RunError::Panicked(_) => "panicked",
                     _ => "failed",
                 };
-                let why = error.to_string();
-                row.extend([Cell::Text(status.to_owned()), Cell::Text(why), Cell::Null]);
+                let reason = error.to_string();
+                row.extend([
+                    Cell::Text(status.to_owned()),
+                    Cell::Text(reason),
+                    Cell::Null,
+                ]);
                 row.resize(self.all.len(), Cell::Null);
             }
         }

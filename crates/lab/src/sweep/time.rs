@@ -15,8 +15,8 @@ pub struct Time {
     pub knob: String,
     /// Its values.
     pub levels: Vec<String>,
-    /// By metric: its name, and of each value the mean over the rest of the grid and all seeds, in
-    /// percent; `None` where no run has ended with it.
+    /// By metric: its name, and the mean for each value, in percent. The mean is over the rest of the
+    /// grid and all seeds; `None` where no run has ended with the value.
     pub states: Vec<(&'static str, Vec<Option<f64>>)>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn state(column: &Column) -> Option<(&Of, &'static str)> {
 pub(super) fn times(plan: &Plan, values: &[Values<'_>]) -> Vec<Time> {
     let mut times: Vec<Time> = Vec::new();
     for values in values {
-        let Some((of, name)) = state(values.column) else {
+        let Some((subject, name)) = state(values.column) else {
             continue;
         };
         for (knob, levels, stride) in axes(plan) {
@@ -39,12 +39,15 @@ pub(super) fn times(plan: &Plan, values: &[Values<'_>]) -> Vec<Time> {
             if count < 2 {
                 continue;
             }
-            let mean = |at| estimate(&means(plan, values, stride, count, at)).map(|e| e.mean);
+            let mean = |place| estimate(&means(plan, values, stride, count, place)).map(|e| e.mean);
             let row = (name, (0..count).map(mean).collect());
-            match times.iter_mut().find(|t| t.of == *of && t.knob == knob) {
+            match times
+                .iter_mut()
+                .find(|t| t.of == *subject && t.knob == knob)
+            {
                 Some(time) => time.states.push(row),
                 None => times.push(Time {
-                    of: of.clone(),
+                    of: subject.clone(),
                     knob,
                     levels,
                     states: vec![row],

@@ -19,50 +19,109 @@ const MOST: usize = 1_000_000;
 ///
 /// # Errors
 ///
-/// What is wrong, as a clause.
-pub fn vary(text: &str) -> Result<(String, Vec<String>), String> {
-    let (knob, values) = text.split_once('=').ok_or("expected KNOB=VALUE,VALUE…")?;
+/// [`VaryError`]
+pub fn vary(text: &str) -> Result<(String, Vec<String>), VaryError> {
+    let (knob, values) = text.split_once('=').ok_or(VaryError::Syntax)?;
     let (knob, values) = (knob.trim(), values.trim());
     if knob.is_empty() {
-        return Err("the knob's name is missing before `=`".to_owned());
+        return Err(VaryError::NoKnob);
     }
-    let mut all = Vec::new();
+    let mut expanded = Vec::new();
     if values.starts_with('[') {
-        all = list(values)?;
+        expanded = list(values)?;
     } else {
         for (value, is_quoted) in split(values)? {
             match is_quoted {
-                false if value.contains("..") => range(&value, &mut all)?,
-                _ => all.push(value),
+                false if value.contains("..") => range(&value, &mut expanded)?,
+                _ => expanded.push(value),
             }
         }
     }
-    match all.len() {
-        0 => Err("no values".to_owned()),
-        count if count > MOST => Err(format!("more than {MOST} values")),
-        _ => Ok((knob.to_owned(), all)),
+    match expanded.len() {
+        0 => Err(VaryError::NoValues),
+        count if count > MOST => Err(VaryError::TooMany),
+        _ => Ok((knob.to_owned(), expanded)),
     }
 }
 
+/// Why a text does not vary a knob.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VaryError {
+    /// No `=`.
+    #[error("expected KNOB=VALUE,VALUE…")]
+    Syntax,
+    /// Nothing before the `=`.
+    #[error("the knob's name is missing before `=`")]
+    NoKnob,
+    /// An empty list.
+    #[error("no values")]
+    NoValues,
+    /// More values than a sweep takes.
+    #[error("more than {MOST} values")]
+    TooMany,
+    /// Brackets around something else.
+    #[error("not a TOML list of values, such as [\"0-3,8\", \"none\"]")]
+    NoList,
+    /// A quote without an end.
+    #[error("{0}: the quote does not end")]
+    OpenQuote(String),
+    /// Text after a value in quotes.
+    #[error("{0:?} stands behind a value in quotes")]
+    AfterQuote(String),
+    /// Nothing between two commas.
+    #[error("a value is missing (an empty one is \"\")")]
+    EmptyValue,
+    /// A range that is none.
+    #[error("{range:?}{problem}")]
+    Range {
+        /// The range.
+        range: String,
+        /// What is wrong with it.
+        problem: RangeProblem,
+    },
+}
+
+/// What is wrong with a range of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeProblem {
+    /// Its parts are no numbers or times.
+    #[error(" is no range: give 1..8, 0..100+20 or 10us..640us*2")]
+    Syntax,
+    /// Times without a distance.
+    #[error(": how far apart? add +STEP or *FACTOR")]
+    NoStep,
+    /// From a larger to a smaller value.
+    #[error(" ends before it begins")]
+    Reversed,
+    /// A step of 0 or less.
+    #[error(": the step must be above 0")]
+    Step,
+    /// A factor that does not grow.
+    #[error(": from 1 on, and a factor of 2 or more")]
+    Factor,
+    /// More values than a sweep takes.
+    #[error(": more than {MOST} values")]
+    TooMany,
+}
+
 /// A TOML list of values.
-fn list(text: &str) -> Result<Vec<String>, String> {
+fn list(text: &str) -> Result<Vec<String>, VaryError> {
     let document = format!("values = {text}\n");
-    let wrong = "not a TOML list of values, such as [\"0-3,8\", \"none\"]";
-    let parsed = parse("", &document).map_err(|_| wrong.to_owned())?;
+    let parsed = parse("", &document).map_err(|_| VaryError::NoList)?;
     let mut notes = Notes::default();
     let mut table = Table::new("", 0..0, parsed.get_ref(), &mut notes);
-    let item = table.take("values").ok_or(wrong)?;
-    let values = item.value.as_array().ok_or(wrong)?.iter();
+    let item = table.take("values").ok_or(VaryError::NoList)?;
+    let values = item.value.as_array().ok_or(VaryError::NoList)?.iter();
     let words = values.map(|value| crate::document::words(value.get_ref(), true));
     let words: Option<Vec<String>> = words.collect();
     match table.rest().is_empty() {
-        true => words.ok_or_else(|| wrong.to_owned()),
-        false => Err(wrong.to_owned()),
+        true => words.ok_or(VaryError::NoList),
+        false => Err(VaryError::NoList),
     }
 }
 
 /// Parts between commas; what is within quotes is a part as it is.
-fn split(text: &str) -> Result<Vec<(String, bool)>, String> {
+fn split(text: &str) -> Result<Vec<(String, bool)>, VaryError> {
     let mut parts = Vec::new();
     let mut rest = text;
     loop {
@@ -72,10 +131,10 @@ fn split(text: &str) -> Result<Vec<(String, bool)>, String> {
             let inner = rest.get(1..).unwrap_or_default();
             let (inner, after) = inner
                 .split_once(quote)
-                .ok_or_else(|| format!("{rest}: the quote does not end"))?;
+                .ok_or_else(|| VaryError::OpenQuote(rest.to_owned()))?;
             rest = after.trim_start();
             if !rest.is_empty() && !rest.starts_with(',') {
-                return Err(format!("{rest:?} stands behind a value in quotes"));
+                return Err(VaryError::AfterQuote(rest.to_owned()));
             }
             parts.push((inner.to_owned(), true));
             rest.strip_prefix(',')
@@ -85,7 +144,7 @@ fn split(text: &str) -> Result<Vec<(String, bool)>, String> {
                 None => (rest, None),
             };
             if part.trim().is_empty() {
-                return Err("a value is missing (an empty one is \"\")".to_owned());
+                return Err(VaryError::EmptyValue);
             }
             parts.push((part.trim().to_owned(), false));
             after
@@ -105,15 +164,19 @@ enum Step {
 }
 
 /// Adds the values of `FROM..TO`, `FROM..TO+STEP` or `FROM..TO*FACTOR`, both ends included.
-fn range(text: &str, all: &mut Vec<String>) -> Result<(), String> {
-    let help = || format!("{text:?} is no range: give 1..8, 0..100+20 or 10us..640us*2");
-    let (from, rest) = text.split_once("..").ok_or_else(help)?;
-    let (to, step) = match rest.find(['+', '*']) {
-        Some(at) => rest.split_at(at),
+fn range(text: &str, values: &mut Vec<String>) -> Result<(), VaryError> {
+    let wrong = |problem| VaryError::Range {
+        range: text.to_owned(),
+        problem,
+    };
+    let help = || wrong(RangeProblem::Syntax);
+    let (first, rest) = text.split_once("..").ok_or_else(help)?;
+    let (last, step) = match rest.find(['+', '*']) {
+        Some(next) => rest.split_at(next),
         None => (rest, ""),
     };
-    let is_time = to.trim().parse::<i64>().is_err();
-    let number = |text: &str| -> Result<i64, String> {
+    let is_time = last.trim().parse::<i64>().is_err();
+    let number = |text: &str| -> Result<i64, VaryError> {
         let text = text.trim();
         // `0..100us+20us`: nothing has no unit.
         if let Ok(number) = text.parse::<i64>()
@@ -124,31 +187,31 @@ fn range(text: &str, all: &mut Vec<String>) -> Result<(), String> {
         let ns = time(text, Plain::Refused).ok().filter(|_| is_time);
         ns.and_then(|ns| i64::try_from(ns).ok()).ok_or_else(help)
     };
-    let (from, to) = (number(from)?, number(to)?);
+    let (first, last) = (number(first)?, number(last)?);
     let step = match (step.get(..1), step.get(1..)) {
         (Some("+"), Some(by)) => Step::Add(number(by)?),
         (Some("*"), Some(by)) => Step::Times(by.trim().parse().map_err(|_| help())?),
-        _ if is_time => return Err(format!("{text:?}: how far apart? add +STEP or *FACTOR")),
+        _ if is_time => return Err(wrong(RangeProblem::NoStep)),
         _ => Step::Add(1),
     };
     match step {
-        _ if to < from => return Err(format!("{text:?} ends before it begins")),
-        Step::Add(by) if by < 1 => return Err(format!("{text:?}: the step must be above 0")),
-        Step::Times(by) if by < 2 || from < 1 => {
-            return Err(format!("{text:?}: from 1 on, and a factor of 2 or more"));
+        _ if last < first => return Err(wrong(RangeProblem::Reversed)),
+        Step::Add(by) if by < 1 => return Err(wrong(RangeProblem::Step)),
+        Step::Times(by) if by < 2 || first < 1 => {
+            return Err(wrong(RangeProblem::Factor));
         }
         _ => {}
     }
-    let mut at = Some(from);
-    while let Some(value) = at.filter(|at| *at <= to) {
-        if all.len() > MOST {
-            return Err(format!("{text:?}: more than {MOST} values"));
+    let mut next = Some(first);
+    while let Some(value) = next.filter(|next| *next <= last) {
+        if values.len() > MOST {
+            return Err(wrong(RangeProblem::TooMany));
         }
-        all.push(match u64::try_from(value) {
+        values.push(match u64::try_from(value) {
             Ok(ns) if is_time => show_time(ns),
             _ => value.to_string(),
         });
-        at = match step {
+        next = match step {
             Step::Add(by) => value.checked_add(by),
             Step::Times(by) => value.checked_mul(by),
         };
@@ -213,7 +276,7 @@ mod tests {
             ("k=[1]\nx=2", "TOML list"),
             ("k=[{a=1}]", "TOML list"),
         ] {
-            let error = vary(text).expect_err(text);
+            let error = vary(text).expect_err(text).to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

@@ -164,7 +164,7 @@ impl Analyze {
         if self.recording.trace.as_os_str() == "-" {
             return vms.and(vcpus);
         }
-        let all = Selection {
+        let whole = Selection {
             vms: if vms.is_ok() {
                 self.vm.clone()
             } else {
@@ -178,9 +178,9 @@ impl Analyze {
         };
         let unwanted = Unwanted { skip, only: None };
         let path = &self.recording.trace;
-        let all = input::analyze(path, &self.recording, None, all, unwanted)?.answers;
-        pick::vms(&self.vm, &pick::names(&all))?;
-        pick::vcpus(&self.vcpu, &pick::numbers(&all))
+        let whole = input::analyze(path, &self.recording, None, whole, unwanted)?.answers;
+        pick::vms(&self.vm, &pick::names(&whole))?;
+        pick::vcpus(&self.vcpu, &pick::numbers(&whole))
     }
 
     /// What need not be found out, because no table of `keys` shows it.
@@ -188,8 +188,9 @@ impl Analyze {
         if self.report.is_wanted() {
             return Unwanted::default();
         }
-        let all = keys.is_empty() && format == Format::Json;
-        let shown = |of: &[Key]| all || of.iter().any(|key| keys.contains(key));
+        let everything_shown = keys.is_empty() && format == Format::Json;
+        let shown =
+            |tables: &[Key]| everything_shown || tables.iter().any(|key| keys.contains(key));
         let keys_of_perf = [Key::Msr, Key::Ioport, Key::Mmio];
         let skip = Skip {
             keys: !shown(&keys_of_perf),
@@ -201,13 +202,13 @@ impl Analyze {
             matches!(key, Key::Exits | Key::ExitTotals | Key::Events) || keys_of_perf.contains(key)
         };
         let narrow = whole && !keys.is_empty() && keys.iter().all(of_exits);
-        let only = narrow.then(|| {
+        let wanted = narrow.then(|| {
             let exits = ["kvm_entry", "kvm_exit"];
             let accesses = ["kvm_msr", "kvm_pio", "kvm_mmio"];
             let accesses = accesses.into_iter().filter(|_| !skip.keys);
             exits.into_iter().chain(accesses).collect()
         });
-        Unwanted { skip, only }
+        Unwanted { skip, only: wanted }
     }
 
     fn window(&self) -> Window {
@@ -240,8 +241,8 @@ impl Analyze {
         if self.key.contains(&KeyArg::All) {
             return Key::ALL.to_vec();
         }
-        let asked = |key: &Key| self.key.contains(&KeyArg::One(*key));
-        Key::ALL.into_iter().filter(asked).collect()
+        let requested = |key: &Key| self.key.contains(&KeyArg::One(*key));
+        Key::ALL.into_iter().filter(requested).collect()
     }
 }
 
@@ -252,12 +253,12 @@ fn print(
     csv_key: Option<Key>,
 ) -> Result<(), CliError> {
     match (format, csv_key) {
-        (Format::Csv, Some(key)) => output::to_stdout(|out| csv::write(answers, key, out)),
-        (Format::Json, _) => output::to_stdout(|out| json::write(answers, keys, out)),
+        (Format::Csv, Some(key)) => output::to_stdout(|writer| csv::write(answers, key, writer)),
+        (Format::Json, _) => output::to_stdout(|writer| json::write(answers, keys, writer)),
         _ => {
             let keys = if keys.is_empty() { &Key::DEFAULT } else { keys };
             let text = terminal::render(answers, keys, Style::new(output::color()));
-            output::to_stdout(|out| out.write_all(text.as_bytes()))
+            output::to_stdout(|writer| writer.write_all(text.as_bytes()))
         }
     }
 }

@@ -92,8 +92,8 @@ impl Calibrate {
         let writes = !self.check && !self.dry_run;
         if writes {
             for (path, text) in &changed {
-                output::to_file(path, |out| {
-                    let written = out.write_all(text.as_bytes());
+                output::to_file(path, |writer| {
+                    let written = writer.write_all(text.as_bytes());
                     written.map_err(|source| CliError::Write {
                         path: path.clone(),
                         source,
@@ -112,12 +112,12 @@ impl Calibrate {
     }
 
     fn show(&self, fits: &[Fit], written: bool) -> Result<(), CliError> {
-        output::to_stdout(|out| {
+        output::to_stdout(|writer| {
             if self.form.is_json() {
-                return json::write_any(&Output { written, fits }, out);
+                return json::write_any(&Output { written, fits }, writer);
             }
             let style = Style::new(output::color());
-            out.write_all(terminal::render(fits, style).as_bytes())
+            writer.write_all(terminal::render(fits, style).as_bytes())
         })
     }
 }

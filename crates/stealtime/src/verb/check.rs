@@ -126,7 +126,7 @@ impl Check {
     }
 
     fn show(&self, file: &Path) -> Result<(), CliError> {
-        let failed = |why: String| CliError::Check(format!("{}: {why}", file.display()));
+        let failed = |reason: String| CliError::Check(format!("{}: {reason}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
         let replay: Replay = text.parse().map_err(|error| failed(format!("{error}")))?;
         let Replay {
@@ -170,16 +170,16 @@ impl Check {
         let begin = Instant::now();
         let outcome = case.explore(limits);
         let took = begin.elapsed();
-        let mut kept = Vec::new();
+        let mut replays = Vec::new();
         for finding in &outcome.findings {
             let trace = case.walk(&finding.path);
             let trace = trace.map_err(|error| CliError::Check(error.to_string()))?;
             let keep = |folder| keep(folder, case, finding);
             let file = self.keep_in.as_deref().map(keep).transpose()?;
-            kept.push((finding, trace, file));
+            replays.push((finding, trace, file));
         }
         let shown = if self.form.is_json() { json_line } else { text };
-        print(&shown(case, &outcome, took, &kept))?;
+        print(&shown(case, &outcome, took, &replays))?;
         Ok(outcome.findings.len())
     }
 }
@@ -205,7 +205,7 @@ fn keep(folder: &Path, case: &Case, finding: &Finding) -> Result<PathBuf, CliErr
         path: path.clone(),
         source,
     };
-    output::to_file(&path, |out| write!(out, "{replay}").map_err(failed))?;
+    output::to_file(&path, |writer| write!(writer, "{replay}").map_err(failed))?;
     Ok(path)
 }
 
@@ -215,25 +215,25 @@ type Kept<'a> = (&'a Finding, Trace, Option<PathBuf>);
 const COLUMNS: usize = 100;
 
 /// Adds a line, broken between words where it is too long; what follows stands further in.
-fn wrapped(out: &mut String, indent: &str, line: &str) {
+fn wrapped(page: &mut String, indent: &str, line: &str) {
     let mut hang = "";
     for part in wrap(line, COLUMNS - indent.len() - 4) {
-        let _ = writeln!(out, "{indent}{hang}{part}");
+        let _ = writeln!(page, "{indent}{hang}{part}");
         hang = "    ";
     }
 }
 
 /// Adds a row of a list: what has a name, and what is said of it.
-fn row(out: &mut String, head: &str, said: &str) {
+fn row(page: &mut String, head: &str, said: &str) {
     let mut head = head;
     for part in wrap(said, COLUMNS - head.chars().count()) {
-        let _ = writeln!(out, "{head}{part}");
+        let _ = writeln!(page, "{head}{part}");
         head = "                                       ";
     }
 }
 
 fn print(text: &str) -> Result<(), CliError> {
-    output::to_stdout(|out| out.write_all(text.as_bytes()))
+    output::to_stdout(|writer| writer.write_all(text.as_bytes()))
 }
 
 /// How far an exploration came.
@@ -256,8 +256,8 @@ fn bounds(case: &Case) -> String {
     counts.collect::<Vec<_>>().join(",")
 }
 
-fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
-    let verdict = match (kept.len(), outcome.end) {
+fn text(case: &Case, outcome: &Outcome, took: Duration, replays: &[Kept<'_>]) -> String {
+    let verdict = match (replays.len(), outcome.end) {
         (0, End::Exhausted) => "passes",
         (0, _) => "nothing found",
         _ => "FAILS",
@@ -283,7 +283,7 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
     if !bounds.is_empty() {
         wrapped(&mut text, "    ", &format!("bounds: {bounds}"));
     }
-    for (finding, trace, file) in kept {
+    for (finding, trace, file) in replays {
         let violation = &finding.violation;
         let flaw = violation.flaw.map(|flaw| format!(" (flaw {flaw})"));
         let said = format!(
@@ -309,8 +309,8 @@ fn text(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> St
     text
 }
 
-fn json_line(case: &Case, outcome: &Outcome, took: Duration, kept: &[Kept<'_>]) -> String {
-    let violations = kept.iter().map(|(finding, trace, file)| {
+fn json_line(case: &Case, outcome: &Outcome, took: Duration, replays: &[Kept<'_>]) -> String {
+    let violations = replays.iter().map(|(finding, trace, file)| {
         json!({
             "property": finding.violation.property,
             "flaw": finding.violation.flaw,
@@ -359,8 +359,8 @@ fn replay_json(replay: &Replay, trace: &Trace) -> String {
 
 /// The protocols of the cases chosen.
 fn listed(chosen: &[Case]) -> impl Iterator<Item = &'static Protocol> {
-    let asked = |protocol: &&Protocol| chosen.iter().any(|c| c.protocol == protocol.name);
-    PROTOCOLS.iter().filter(asked)
+    let requested = |protocol: &&Protocol| chosen.iter().any(|c| c.protocol == protocol.name);
+    PROTOCOLS.iter().filter(requested)
 }
 
 /// The sets of agents that a variant runs with.

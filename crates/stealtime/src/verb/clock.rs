@@ -72,12 +72,12 @@ impl Shown {
         value: &T,
         table: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<(), CliError> {
-        output::to_stdout(|out| {
+        output::to_stdout(|writer| {
             if self.is_json() {
-                serde_json::to_writer_pretty(&mut *out, value)?;
-                return writeln!(out);
+                serde_json::to_writer_pretty(&mut *writer, value)?;
+                return writeln!(writer);
             }
-            table(out)
+            table(writer)
         })
     }
 }
@@ -94,7 +94,9 @@ fn clock_error(error: impl std::fmt::Display) -> CliError {
     ];
     let message = options
         .iter()
-        .fold(error.to_string(), |text, (from, to)| text.replace(from, to));
+        .fold(error.to_string(), |text, (field, option)| {
+            text.replace(field, option)
+        });
     CliError::Clock(message)
 }
 
@@ -102,20 +104,20 @@ fn clock_error(error: impl std::fmt::Display) -> CliError {
 const COLUMNS: usize = 100;
 
 /// Writes a line, broken between words where it is too long; what follows is indented.
-fn wrapped(out: &mut dyn Write, line: &str, indent: usize) -> std::io::Result<()> {
+fn wrapped(writer: &mut dyn Write, line: &str, indent: usize) -> std::io::Result<()> {
     let lead = line.len() - line.trim_start().len();
     let mut column = lead;
-    write!(out, "{:lead$}", "")?;
-    for (at, word) in line.trim_start().split(' ').enumerate() {
+    write!(writer, "{:lead$}", "")?;
+    for (index, word) in line.trim_start().split(' ').enumerate() {
         let width = word.chars().count();
-        if at > 0 && column + 1 + width > COLUMNS {
-            write!(out, "\n{:indent$}{word}", "")?;
+        if index > 0 && column + 1 + width > COLUMNS {
+            write!(writer, "\n{:indent$}{word}", "")?;
             column = indent + width;
         } else {
-            let space = usize::from(at > 0);
-            write!(out, "{:space$}{word}", "")?;
+            let space = usize::from(index > 0);
+            write!(writer, "{:space$}{word}", "")?;
             column += space + width;
         }
     }
-    writeln!(out)
+    writeln!(writer)
 }

@@ -26,6 +26,6 @@ impl Completions {
             "stealtime",
             &mut script,
         );
-        output::to_stdout(|out| out.write_all(&script))
+        output::to_stdout(|writer| writer.write_all(&script))
     }
 }

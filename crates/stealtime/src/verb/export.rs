@@ -93,11 +93,11 @@ impl Export {
         write: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> CliError) -> Result<T, CliError>,
     ) -> Result<T, CliError> {
         if self.output.as_os_str() == "-" {
-            let mut out = io::BufWriter::new(stdout().lock());
-            return write(&mut out, &CliError::Stdout);
+            let mut writer = io::BufWriter::new(stdout().lock());
+            return write(&mut writer, &CliError::Stdout);
         }
-        output::to_file(&self.output, |out| {
-            write(out, &|source| CliError::Write {
+        output::to_file(&self.output, |writer| {
+            write(writer, &|source| CliError::Write {
                 path: self.output.clone(),
                 source,
             })
@@ -117,27 +117,27 @@ impl Export {
         pick::vms(&self.vm, &pick::names(&analyzed.answers))?;
         pick::cpus(&CpuRange::numbers(&self.cpu), &analyzed.answers)?;
         pick::window(self.window, &analyzed)?;
-        let cut = self.output(|out, failed| self.write(out, &twice, &analyzed, failed))?;
+        let cut = self.output(|writer, failed| self.write(writer, &twice, &analyzed, failed))?;
         analyzed.tell();
         cut.map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 
     fn write(
         &self,
-        out: impl Write,
+        writer: impl Write,
         twice: &Twice,
         analyzed: &Analyzed,
         failed: impl Fn(std::io::Error) -> CliError,
     ) -> Result<Option<ReadError>, CliError> {
         let first = analyzed.first_ns;
         let options = Options {
-            from_ns: self.window.from.map(|from| from.resolve(first)),
-            to_ns: self.window.until.map(|until| until.resolve(first)),
+            from_ns: self.window.from.map(|moment| moment.resolve(first)),
+            to_ns: self.window.until.map(|moment| moment.resolve(first)),
             cpus: CpuRange::numbers(&self.cpu),
             vms: self.vm.clone(),
             run: None,
         };
-        let mut exporter = Exporter::new(out, &analyzed.answers, options).map_err(&failed)?;
+        let mut exporter = Exporter::new(writer, &analyzed.answers, options).map_err(&failed)?;
         let mut source = input::open(twice.path(), &self.recording, None)?;
         let cut = input::drive("exporting", &mut *source, |event, source| {
             exporter.event(event, source.names()).map_err(&failed)

@@ -17,7 +17,7 @@ impl HelpMarkdown {
     /// Prints it.
     pub(crate) fn run() -> Result<(), CliError> {
         let page = page(crate::Cli::command());
-        output::to_stdout(|out| out.write_all(page.as_bytes()))
+        output::to_stdout(|writer| writer.write_all(page.as_bytes()))
     }
 }
 

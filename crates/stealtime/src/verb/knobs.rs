@@ -62,13 +62,13 @@ impl Knobs {
             let problem = format!("no knob has {part:?} in its name; `stealtime knobs` lists all");
             return Err(CliError::Simulate(problem));
         }
-        output::to_stdout(|out| match self.form.get() {
+        output::to_stdout(|writer| match self.form.get() {
             Format::Table => {
                 let style = Style::new(output::color());
-                out.write_all(terminal::knobs::render(&found, style).as_bytes())
+                writer.write_all(terminal::knobs::render(&found, style).as_bytes())
             }
-            Format::Json => json::write_any(&found, out),
-            Format::Markdown => out.write_all(markdown(&found).as_bytes()),
+            Format::Json => json::write_any(&found, writer),
+            Format::Markdown => writer.write_all(markdown(&found).as_bytes()),
         })
     }
 
@@ -84,13 +84,13 @@ impl Knobs {
             );
             return Err(CliError::Simulate(problem));
         }
-        output::to_stdout(|out| match self.form.get() {
+        output::to_stdout(|writer| match self.form.get() {
             Format::Table => {
                 let style = Style::new(output::color());
-                out.write_all(terminal::knobs::render_workloads(&found, style).as_bytes())
+                writer.write_all(terminal::knobs::render_workloads(&found, style).as_bytes())
             }
-            Format::Json => json::write_any(&found, out),
-            Format::Markdown => out.write_all(workloads_markdown(&found).as_bytes()),
+            Format::Json => json::write_any(&found, writer),
+            Format::Markdown => writer.write_all(workloads_markdown(&found).as_bytes()),
         })
     }
 }

@@ -9,41 +9,41 @@ use crate::input::Analyzed;
 const NAMED: usize = 20;
 
 /// The VM is one of the recording.
-pub(super) fn vms(asked: &[String], there: &[String]) -> Result<(), CliError> {
-    match asked.iter().find(|name| !there.contains(name)) {
+pub(super) fn vms(wanted: &[String], known: &[String]) -> Result<(), CliError> {
+    match wanted.iter().find(|name| !known.contains(name)) {
         None => Ok(()),
-        Some(asked) => Err(CliError::NoVm {
-            asked: asked.clone(),
-            there: match there {
+        Some(wanted) => Err(CliError::NoVm {
+            asked: wanted.clone(),
+            there: match known {
                 [] => "run without --vm to see which there are".to_owned(),
-                there => format!("there are {}", list(there)),
+                known => format!("there are {}", list(known)),
             },
         }),
     }
 }
 
 /// Some selected VM has the vCPU.
-pub(super) fn vcpus(asked: &[u32], there: &[u32]) -> Result<(), CliError> {
-    match asked.iter().find(|number| !there.contains(number)) {
+pub(super) fn vcpus(wanted: &[u32], known: &[u32]) -> Result<(), CliError> {
+    match wanted.iter().find(|number| !known.contains(number)) {
         None => Ok(()),
-        Some(asked) => Err(CliError::NoVcpu {
-            asked: *asked,
-            there: list(there),
+        Some(wanted) => Err(CliError::NoVcpu {
+            asked: *wanted,
+            there: list(known),
         }),
     }
 }
 
 /// The host has the CPU.
-pub(super) fn cpus(asked: &[u16], answers: &Answers) -> Result<(), CliError> {
-    cpus_of(asked, answers.source.cpus)
+pub(super) fn cpus(wanted: &[u16], answers: &Answers) -> Result<(), CliError> {
+    cpus_of(wanted, answers.source.cpus)
 }
 
 /// A host with so many CPUs has the CPU.
-pub(super) fn cpus_of(asked: &[u16], cpus: u32) -> Result<(), CliError> {
-    match asked.iter().find(|cpu| u32::from(**cpu) >= cpus) {
+pub(super) fn cpus_of(wanted: &[u16], cpus: u32) -> Result<(), CliError> {
+    match wanted.iter().find(|cpu| u32::from(**cpu) >= cpus) {
         None => Ok(()),
-        Some(asked) => Err(CliError::NoCpu {
-            asked: *asked,
+        Some(wanted) => Err(CliError::NoCpu {
+            asked: *wanted,
             there: format!("0 to {}", cpus.saturating_sub(1)),
         }),
     }
@@ -62,21 +62,21 @@ pub(super) fn window_of(
     first: u64,
     last: u64,
 ) -> Result<(), CliError> {
-    let from = window.from.map(|from| from.resolve(first));
-    let to = window.until.map(|until| until.resolve(first));
-    let wrong = |option, asked: u64, problem| {
+    let begin = window.from.map(|begin| begin.resolve(first));
+    let end = window.until.map(|moment| moment.resolve(first));
+    let wrong = |option, moment: u64, problem| {
         let after = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
         Err(CliError::Window {
             option,
-            asked: format!("@{}", after(asked)),
+            asked: format!("@{}", after(moment)),
             problem,
             span: format!("@{} to @{}", after(first), after(last)),
         })
     };
-    match (from, to) {
-        (Some(from), Some(to)) if to <= from => wrong("--until", to, "not after --from"),
-        (_, Some(to)) if to <= first => wrong("--until", to, "before the first event"),
-        (Some(from), _) if from > last => wrong("--from", from, "after the last event"),
+    match (begin, end) {
+        (Some(begin), Some(end)) if end <= begin => wrong("--until", end, "not after --from"),
+        (_, Some(end)) if end <= first => wrong("--until", end, "before the first event"),
+        (Some(begin), _) if begin > last => wrong("--from", begin, "after the last event"),
         _ => Ok(()),
     }
 }

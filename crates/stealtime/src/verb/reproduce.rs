@@ -1,4 +1,4 @@
-//! `stealtime reproduce`: published results beside simulated ones.
+//! `stealtime reproduce`: published results next to simulated ones.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,20 +78,20 @@ impl Reproduce {
             threads: threads(self.jobs),
         };
         let bar = RunProgress::new("reproduce", runs);
-        let done = AtomicUsize::new(0);
-        let told = || bar.done(done.fetch_add(1, Ordering::Relaxed) + 1);
+        let finished = AtomicUsize::new(0);
+        let progress = || bar.done(finished.fetch_add(1, Ordering::Relaxed) + 1);
         let stop = output::stop_by_interrupt();
-        let mut all = Vec::new();
+        let mut results = Vec::new();
         for result in &chosen {
-            all.push(reproduce(&Simulator, result, request, stop, &told).map_err(failed)?);
+            results.push(reproduce(&Simulator, result, request, stop, &progress).map_err(failed)?);
         }
         drop(bar);
         if !self.report.is_stdout() {
-            output::go_on(self.show(&all), self.report.is_file())?;
+            output::go_on(self.show(&results), self.report.is_file())?;
         }
         self.report
-            .write(|command| html::page(&all, self.tolerance, self.quick, command))?;
-        match all.iter().map(Reproduced::misses).sum() {
+            .write(|command| html::page(&results, self.tolerance, self.quick, command))?;
+        match results.iter().map(Reproduced::misses).sum() {
             0 => Ok(()),
             misses => Err(CliError::Found(format!(
                 "reproduce: {misses} published figures or claims do not come out"
@@ -100,18 +100,18 @@ impl Reproduce {
     }
 
     fn show(&self, results: &[Reproduced]) -> Result<(), CliError> {
-        output::to_stdout(|out| {
+        output::to_stdout(|writer| {
             if self.form.is_json() {
                 let output = Output {
                     quick: self.quick,
                     tolerance_percent: self.tolerance,
                     results,
                 };
-                return json::write_any(&output, out);
+                return json::write_any(&output, writer);
             }
             let style = Style::new(output::color());
             let text = terminal::render(results, self.tolerance, style);
-            out.write_all(text.as_bytes())
+            writer.write_all(text.as_bytes())
         })
     }
 }
@@ -126,9 +126,14 @@ fn failed(error: ReproduceError) -> CliError {
     }
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+/// A tolerance that is no number, or out of range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must be a number within 0 and 1000")]
+struct PercentError;
+
+fn percent(text: &str) -> Result<f64, PercentError> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..=1000.0).contains(&value) => Ok(value),
-        _ => Err("must be a number within 0 and 1000".to_owned()),
+        _ => Err(PercentError),
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use stealtime_lab::LoadError;
 use stealtime_lab::scenario::{MOST_SEEDS, Scenario, Variant};
-use stealtime_lab::units::{Plain, time};
+use stealtime_lab::units::{Plain, TimeError, time};
 
 use crate::args::threads;
 use crate::error::CliError;
@@ -87,11 +87,11 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
 
 /// Applies `--set`.
 fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
-    let mut before = BTreeSet::new();
+    let mut earlier = BTreeSet::new();
     for set in set {
         let (knob, value) = split(set)?;
         // Features are switched one by one.
-        if !before.insert(knob) && knob != "sched.features" {
+        if !earlier.insert(knob) && knob != "sched.features" {
             let problem = format!("--set {set}: {knob} is set twice: leave one out");
             return Err(CliError::Simulate(problem));
         }
@@ -107,24 +107,24 @@ fn chosen<'s>(
     names: &[String],
     set: &[String],
 ) -> Result<Vec<&'s Variant>, CliError> {
-    let all = &scenario.variants;
+    let listed = &scenario.variants;
     for name in names {
-        if !all.iter().any(|variant| variant.name == *name) {
-            let there: Vec<&str> = all.iter().map(|v| v.name.as_str()).collect();
-            let there = there.join(", ");
-            let problem = format!("--variant {name}: no such variant; there are {there}");
+        if !listed.iter().any(|variant| variant.name == *name) {
+            let known: Vec<&str> = listed.iter().map(|v| v.name.as_str()).collect();
+            let known = known.join(", ");
+            let problem = format!("--variant {name}: no such variant; there are {known}");
             return Err(CliError::Simulate(problem));
         }
     }
-    let variants: Vec<&Variant> = all
+    let variants: Vec<&Variant> = listed
         .iter()
         .filter(|v| names.is_empty() || names.contains(&v.name))
         .collect();
     // A knob that every variant sets itself cannot be set for all.
     for set in set {
         let (knob, _) = split(set)?;
-        let own = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
-        if variants.iter().filter(own).count() == variants.len() {
+        let sets_knob = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
+        if variants.iter().filter(sets_knob).count() == variants.len() {
             let problem = format!("--set {set} changes nothing: each variant sets {knob} itself");
             return Err(CliError::Simulate(problem));
         }
@@ -148,10 +148,21 @@ pub(super) fn split(set: &str) -> Result<(&str, &str), CliError> {
         .ok_or_else(wrong)
 }
 
+/// Why a text is no duration of a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DurationError {
+    /// No time.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// Too short or too long.
+    #[error("must be within 1us and 1000000s")]
+    OutOfRange,
+}
+
 /// A time of `--duration`, in ns.
-pub(super) fn duration(text: &str) -> Result<u64, String> {
+pub(super) fn duration(text: &str) -> Result<u64, DurationError> {
     match time(text, Plain::Refused)? {
         ns @ 1_000..=1_000_000_000_000_000 => Ok(ns),
-        _ => Err("must be within 1us and 1000000s".to_owned()),
+        _ => Err(DurationError::OutOfRange),
     }
 }

@@ -149,14 +149,14 @@ impl Simulate {
             .iter()
             .find(|variant| variant.name == *name)
             .copied();
-        let none = || {
-            let there: Vec<&str> = variants.iter().map(|v| v.name.as_str()).collect();
-            let there = there.join(", ");
+        let unknown = || {
+            let known: Vec<&str> = variants.iter().map(|v| v.name.as_str()).collect();
+            let known = known.join(", ");
             CliError::Simulate(format!(
-                "--of {name}: no such variant is run; there are {there}"
+                "--of {name}: no such variant is run; there are {known}"
             ))
         };
-        found.map(Some).ok_or_else(none)
+        found.map(Some).ok_or_else(unknown)
     }
 
     /// Does what `--trace` and `--timeline` ask for.
@@ -167,7 +167,7 @@ impl Simulate {
         let stop = output::stop_by_interrupt();
         if let Some(ns) = self.timeline {
             let text = one::timeline(scenario, variant, ns, &CpuRange::numbers(&self.cpu), stop)?;
-            output::to_stdout(|out| out.write_all(text.as_bytes()))?;
+            output::to_stdout(|writer| writer.write_all(text.as_bytes()))?;
         }
         match &self.trace {
             Some(path) => one::trace(scenario, variant, path, stop),
@@ -176,20 +176,20 @@ impl Simulate {
     }
 
     fn show(&self, comparison: &Comparison, speed: Option<Speed>) -> Result<(), CliError> {
-        output::to_stdout(|out| {
+        output::to_stdout(|writer| {
             if self.form.is_json() {
                 return json::write_any(
                     &Output {
                         comparison,
                         stats: speed,
                     },
-                    out,
+                    writer,
                 );
             }
             let style = Style::new(output::color());
-            out.write_all(terminal::compare::render(comparison, style).as_bytes())?;
+            writer.write_all(terminal::compare::render(comparison, style).as_bytes())?;
             match speed {
-                Some(speed) => writeln!(out, "\n{}", shown(&speed)),
+                Some(speed) => writeln!(writer, "\n{}", shown(&speed)),
                 None => Ok(()),
             }
         })
@@ -197,17 +197,19 @@ impl Simulate {
 }
 
 fn speed(runs: &Runs, jobs: usize, seconds: f64) -> Speed {
-    let done = || {
+    let completed = || {
         runs.variants
             .iter()
             .flat_map(|variant| variant.runs.iter().flatten())
     };
-    let events: u64 = done().map(|run| run.events).sum();
-    let simulated_seconds = done().map(|run| run.simulated_ns as f64 / 1e9).sum::<f64>();
+    let events: u64 = completed().map(|run| run.events).sum();
+    let simulated_seconds = completed()
+        .map(|run| run.simulated_ns as f64 / 1e9)
+        .sum::<f64>();
     // A run takes time, but a clock may be coarse.
     let seconds = seconds.max(1e-9);
     Speed {
-        runs: done().count(),
+        runs: completed().count(),
         jobs,
         events,
         simulated_seconds,

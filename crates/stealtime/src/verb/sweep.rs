@@ -122,13 +122,14 @@ impl Sweep {
         let mut sweep = sweep::Sweep::open(&folder, plan, self.restart).map_err(failed)?;
         self.go_on(&sweep, stop)?;
         self.ask(&mut sweep, jobs, stop)?;
-        let (before, runs) = (sweep.journal().done(), sweep.plan.runs());
+        let (earlier, runs) = (sweep.journal().done(), sweep.plan.runs());
         {
-            let all = usize::try_from(runs).unwrap_or(usize::MAX);
-            let bar = RunProgress::new("sweep", all).resumed(before);
-            let mut told = |done: u64| bar.done(usize::try_from(done).unwrap_or(usize::MAX));
+            let total = usize::try_from(runs).unwrap_or(usize::MAX);
+            let bar = RunProgress::new("sweep", total).resumed(earlier);
+            let mut report =
+                |finished: u64| bar.done(usize::try_from(finished).unwrap_or(usize::MAX));
             sweep
-                .run(&Simulator, jobs, stop, &mut told)
+                .run(&Simulator, jobs, stop, &mut report)
                 .map_err(failed)?;
         }
         if !sweep.is_done() {
@@ -137,7 +138,7 @@ impl Sweep {
         let mut results = Vec::new();
         for form in &self.results {
             let form = sweep::Form::from(*form);
-            if before < runs || !sweep.has_results(form) {
+            if earlier < runs || !sweep.has_results(form) {
                 sweep.write(form).map_err(failed)?;
             }
             results.push(folder.join(format!("results.{}", form.extension())));
@@ -164,11 +165,11 @@ impl Sweep {
             let wrong = |problem| CliError::Sweep(format!("--vary {text}: {problem}"));
             vary.push(sweep::vary(text).map_err(wrong)?);
         }
-        for (option, given, knob) in [
+        for (option, is_set, knob) in [
             ("--seeds", self.runs.seeds.is_some(), "run.seeds"),
             ("--duration", self.runs.duration.is_some(), "run.duration"),
         ] {
-            if given && vary.iter().any(|(varied, _)| varied == knob) {
+            if is_set && vary.iter().any(|(varied, _)| varied == knob) {
                 let problem = format!("{option} and --vary {knob} say two things: leave one out");
                 return Err(CliError::Sweep(problem));
             }
@@ -196,8 +197,8 @@ impl Sweep {
         let of_forms = ResultsForm::value_variants().iter();
         let of_forms =
             of_forms.map(|form| format!("results.{}", sweep::Form::from(*form).extension()));
-        let own = ["sweep.json", "runs.journal"].map(str::to_owned);
-        for file in own.into_iter().chain(of_forms) {
+        let outputs = ["sweep.json", "runs.journal"].map(str::to_owned);
+        for file in outputs.into_iter().chain(of_forms) {
             let file = folder.join(file);
             output::check_two(("--out", Some(&file)), ("--report", self.report.file()))?;
         }
@@ -205,8 +206,8 @@ impl Sweep {
     }
 
     fn folder(&self) -> Result<PathBuf, CliError> {
-        if let Some(out) = &self.out {
-            return Ok(out.clone());
+        if let Some(path) = &self.out {
+            return Ok(path.clone());
         }
         match self.runs.scenario.file_stem() {
             Some(name) if self.runs.scenario != Path::new("-") => {
@@ -222,7 +223,7 @@ impl Sweep {
     /// Says what is there already, and looks whether it is this build's.
     fn go_on(&self, sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
         let journal = sweep.journal();
-        let (done, runs) = (journal.done(), sweep.plan.runs());
+        let (finished, runs) = (journal.done(), sweep.plan.runs());
         let folder = sweep.path().display();
         if journal.cut() > 0 {
             let bytes = journal.cut();
@@ -230,12 +231,12 @@ impl Sweep {
                 "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
             ));
         }
-        if done == 0 {
+        if finished == 0 {
             return Ok(());
         }
-        if done < runs {
+        if finished < runs {
             output::note(&format!(
-                "{folder}: {done} of {runs} runs are there; going on"
+                "{folder}: {finished} of {runs} runs are there; going on"
             ));
         }
         sweep.verify(&Simulator, stop).map_err(failed)
@@ -284,7 +285,7 @@ impl Sweep {
         results: &[PathBuf],
     ) -> Result<(), CliError> {
         let scenario = sweep.plan.scenario();
-        output::to_stdout(|out| {
+        output::to_stdout(|writer| {
             if self.form.is_json() {
                 let output = Output {
                     scenario: scenario.map_or("", |scenario| &scenario.file),
@@ -294,14 +295,14 @@ impl Sweep {
                     vary: &sweep.plan.dimensions,
                     summary,
                 };
-                return json::write_any(&output, out);
+                return json::write_any(&output, writer);
             }
             let style = Style::new(output::color());
-            out.write_all(terminal::sweep::render(summary, style).as_bytes())?;
+            writer.write_all(terminal::sweep::render(summary, style).as_bytes())?;
             let files: Vec<String> = results.iter().map(|p| p.display().to_string()).collect();
             let files = files.join(", ");
             let files = stealtime_report::escape::terminal(&files);
-            writeln!(out, "\n{} runs: {files}", summary.finished)
+            writeln!(writer, "\n{} runs: {files}", summary.finished)
         })
     }
 }
@@ -336,9 +337,9 @@ fn failed(error: SweepError) -> CliError {
 }
 
 fn stopped(sweep: &sweep::Sweep) -> CliError {
-    let (done, runs) = (sweep.journal().done(), sweep.plan.runs());
+    let (finished, runs) = (sweep.journal().done(), sweep.plan.runs());
     let folder = sweep.path().display();
     CliError::StoppedSweep(format!(
-        "stopped: {done} of {runs} runs are in {folder}; the same command goes on from there"
+        "stopped: {finished} of {runs} runs are in {folder}; the same command goes on from there"
     ))
 }

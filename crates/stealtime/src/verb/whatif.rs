@@ -141,7 +141,7 @@ impl WhatIf {
         if let Some(folder) = &self.self_test {
             let rows = self_test::rows(self, folder)?;
             return match self.form.is_json() {
-                true => output::to_stdout(|out| json::write_any(&rows, out)),
+                true => output::to_stdout(|writer| json::write_any(&rows, writer)),
                 false => print(&tables::self_test::table(&rows)),
             };
         }
@@ -159,8 +159,8 @@ impl WhatIf {
         let (base, question) = self.baseline(twice.path())?;
         let (plans, not_answerable) = question.plans(&base)?;
         if self.export.is_some() && plans.len() > export::MOST {
-            let (have, most) = (plans.len(), export::MOST);
-            let problem = format!("--export is for up to {most} variants, not {have}");
+            let (available, limit) = (plans.len(), export::MOST);
+            let problem = format!("--export is for up to {limit} variants, not {available}");
             return Err(CliError::WhatIf(problem));
         }
         let observation = self.observation(&base)?;
@@ -185,7 +185,9 @@ impl WhatIf {
     /// Writes the document in each form that is asked for.
     fn write(&self, document: &Document, has_tables: bool) -> Result<(), CliError> {
         if self.form.is_json() {
-            self.go_on(output::to_stdout(|out| json::write_any(document, out)))?;
+            self.go_on(output::to_stdout(|writer| {
+                json::write_any(document, writer)
+            }))?;
         }
         if has_tables {
             self.go_on(print(&tables::after(&document.marked())))?;
@@ -202,27 +204,27 @@ impl WhatIf {
     /// what is read, or of each other.
     fn outputs(&self) -> Result<(), CliError> {
         let several = self.seen.iter().chain(&self.again);
-        let one = self
+        let unused = self
             .trace
             .iter()
             .chain(&self.host)
             .chain(&self.formats_from);
-        let inputs: Vec<&Path> = one.chain(several).map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = unused.chain(several).map(PathBuf::as_path).collect();
         self.report.check(self.form.is_json(), &inputs)?;
-        let Some(to) = &self.export else {
+        let Some(target) = &self.export else {
             return Ok(());
         };
-        output::check_named("--export", to, "a file or a folder")?;
-        for file in export::files(to, export::MOST) {
+        output::check_named("--export", target, "a file or a folder")?;
+        for file in export::files(target, export::MOST) {
             for input in &inputs {
                 output::check_apart(&file, input)?;
             }
             output::check_two(("--export", Some(&file)), ("--report", self.report.file()))?;
         }
-        export::check(to)
+        export::check(target)
     }
 
-    /// What was printed, and whether to go on though nobody reads it.
+    /// Decides whether to continue after printing, with a closed pipe for one.
     fn go_on(&self, printed: Result<(), CliError>) -> Result<(), CliError> {
         output::go_on(printed, self.report.is_file() || self.export.is_some())
     }
@@ -238,7 +240,7 @@ impl WhatIf {
 
     /// Reads twice: the analysis finds the threads of each VM, which the extractor needs.
     fn read(&self, path: &Path) -> Result<Recorded, CliError> {
-        let from = self.source(path);
+        let opened = self.source(path);
         let unwanted = Unwanted {
             skip: Skip {
                 keys: true,
@@ -246,14 +248,14 @@ impl WhatIf {
             },
             only: None,
         };
-        let analyzed = input::analyze(path, &from, None, Selection::default(), unwanted)?;
+        let analyzed = input::analyze(path, &opened, None, Selection::default(), unwanted)?;
         if self.self_test.is_none() {
             input::tell(&analyzed.unused);
         }
         let answers = analyzed.answers;
         stealtime_whatif::check_replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);
-        let mut source = input::open(path, &from, None)?;
+        let mut source = input::open(path, &opened, None)?;
         input::drive("reading again", &mut *source, |event, source| {
             extractor.event(event, source.names());
             Ok(())
@@ -304,7 +306,7 @@ impl WhatIf {
             stop: self.stop(),
             progress: &|total| {
                 let progress = RunProgress::new("whatif", total);
-                Box::new(move |done| progress.done(done))
+                Box::new(move |finished| progress.done(finished))
             },
         };
         if self.auto {
@@ -328,7 +330,7 @@ impl WhatIf {
         plans: &[Plan],
         document: &mut Document,
     ) -> Result<(), CliError> {
-        let Some(to) = &self.export else {
+        let Some(target) = &self.export else {
             return Ok(());
         };
         let first = plans.first().cloned().unwrap_or_default();
@@ -337,7 +339,7 @@ impl WhatIf {
             .as_ref()
             .map(|auto| auto.best(&first, export::BEST));
         let plans = best.unwrap_or_else(|| plans.to_vec());
-        document.exported = shown(&export::write(self, base, file, &plans, to)?);
+        document.exported = shown(&export::write(self, base, file, &plans, target)?);
         Ok(())
     }
 
@@ -374,16 +376,16 @@ impl WhatIf {
             ("--jobs", self.jobs.is_some()),
             ("--yes", self.yes),
         ];
-        let given = options
+        let is_given = options
             .iter()
-            .filter(|(_, given)| *given && variants == 0 && !self.auto);
+            .filter(|(_, is_given)| *is_given && variants == 0 && !self.auto);
         let text = |(name, _): &(&str, bool)| {
             format!(
                 "{name} is not used: nothing is changed, so that the recording is replayed once as it \
                  was; add --set, --vary, --pin or --auto"
             )
         };
-        given.map(text).collect()
+        is_given.map(text).collect()
     }
 
     /// How many replays run at a time.
@@ -394,7 +396,7 @@ impl WhatIf {
 
 /// Reads a file about the host.
 fn host_facts(path: &Path, recorded: &Recorded) -> Result<HostFacts, CliError> {
-    let failed = |what: String| CliError::WhatIf(format!("{}: {what}", path.display()));
+    let failed = |reason: String| CliError::WhatIf(format!("{}: {reason}", path.display()));
     let mut text = String::new();
     // One byte more than allowed is enough to refuse it.
     std::fs::File::open(path)
@@ -421,5 +423,5 @@ fn shown(paths: &[PathBuf]) -> Vec<String> {
 }
 
 fn print(text: &str) -> Result<(), CliError> {
-    output::to_stdout(|out| out.write_all(text.as_bytes()))
+    output::to_stdout(|writer| writer.write_all(text.as_bytes()))
 }

@@ -17,9 +17,9 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use crate::{Bound, Effect, Figure, Part, PublishedResult, ReproduceError, Side, check, measure};
-use stealtime_lab::nearest::suggestion;
 use stealtime_lab::run::{Runner, run};
 use stealtime_lab::scenario::Scenario;
+use stealtime_lab::spelling::suggestion;
 use stealtime_lab::stats::estimate;
 
 pub use parameter::{FitRecord, Parameter, ValueKind};

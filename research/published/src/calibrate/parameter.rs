@@ -5,7 +5,7 @@ use std::ops::Range;
 use stealtime_lab::LoadError;
 use stealtime_lab::document::{Item, Notes, Table, parse};
 use stealtime_lab::scenario::MOST_SEEDS;
-use stealtime_lab::units::{Plain, show_time, time};
+use stealtime_lab::units::{Plain, TimeError, show_time, time};
 use toml::de::{DeTable, DeValue};
 
 /// The longest run of a fit, in ns.
@@ -50,9 +50,9 @@ impl ValueKind {
 /// Why a value of a scenario cannot be fitted.
 #[derive(Debug, thiserror::Error)]
 enum ValueError {
-    /// A text that is no time, with the reason.
-    #[error("{0}")]
-    Time(String),
+    /// A text that is no time.
+    #[error(transparent)]
+    Time(TimeError),
     /// A number that is negative or too large.
     #[error("{0} is no whole number from 0 on")]
     Number(String),

@@ -28,11 +28,11 @@ impl Doctor {
     /// Examines the host.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let checkup: Checkup = examine(!self.no_bench).map_err(super::clock_error)?;
-        self.shown.show(&checkup, |out| {
+        self.shown.show(&checkup, |writer| {
             for finding in &checkup.findings {
                 let found = format!("{:<18} {}", finding.what, finding.found);
-                super::wrapped(out, &found, 19)?;
-                super::wrapped(out, &format!("{:<20} {}", "", finding.meaning), 21)?;
+                super::wrapped(writer, &found, 19)?;
+                super::wrapped(writer, &format!("{:<20} {}", "", finding.meaning), 21)?;
             }
             Ok(())
         })?;

@@ -71,15 +71,26 @@ enum Where {
     Fake,
 }
 
-fn span(text: &str) -> Result<(usize, usize), String> {
+/// Why a text is no span of vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum SpanError {
+    /// A number of vCPUs that no drill has.
+    #[error("{0:?} is not from 1 to 64")]
+    OutOfRange(String),
+    /// From a larger to a smaller number.
+    #[error("{0} is more than {1}")]
+    Reversed(usize, usize),
+}
+
+fn span(text: &str) -> Result<(usize, usize), SpanError> {
     let number = |text: &str| match text.parse() {
         Ok(n @ 1..=64) => Ok(n),
-        _ => Err(format!("{text:?} is not from 1 to 64")),
+        _ => Err(SpanError::OutOfRange(text.to_owned())),
     };
-    let (from, to) = text.split_once('-').unwrap_or((text, text));
-    match (number(from)?, number(to)?) {
-        (from, to) if from <= to => Ok((from, to)),
-        (from, to) => Err(format!("{from} is more than {to}")),
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (number(first)?, number(last)?) {
+        (first, last) if first <= last => Ok((first, last)),
+        (first, last) => Err(SpanError::Reversed(first, last)),
     }
 }
 
@@ -94,7 +105,7 @@ impl Drill {
         (drill.least_vcpus, drill.most_vcpus) = self.vcpus;
         (drill.times, drill.rounds, drill.load) = (self.times, self.rounds, usize::from(self.load));
         drill.most_delay_ns = self.delay.saturating_mul(1000);
-        drill.between_ns = self.between.map(|us| us.saturating_mul(1000));
+        drill.between_ns = self.between.map(|micros| micros.saturating_mul(1000));
         drill.seed = self.seed;
         let bar = io::stderr().is_terminal().then(|| {
             let target = ProgressDrawTarget::stderr();
@@ -118,7 +129,7 @@ impl Drill {
             partial: report.is_partial(),
             report: &report,
         };
-        self.shown.show(&shown, |out| table(out, &report))?;
+        self.shown.show(&shown, |writer| table(writer, &report))?;
         if report.is_partial() {
             return Err(CliError::Stopped);
         }
@@ -138,39 +149,42 @@ struct Drilled<'a> {
     report: &'a DrillReport,
 }
 
-fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
+fn table(writer: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
     let place = match report.device {
         Device::Kvm => "/dev/kvm",
         Device::Fake => "no device (KVM's arithmetic on a host whose time passes by call)",
     };
-    let (done, times, seed) = (report.done, report.times, report.seed);
+    let (completed, times, seed) = (report.done, report.times, report.seed);
     if report.is_partial() {
         writeln!(
-            out,
-            "{place}: PARTIAL, stopped after {done} of {times} drills by each method, seed {seed}"
+            writer,
+            "{place}: PARTIAL, stopped after {completed} of {times} drills by each method, seed {seed}"
         )?;
     } else {
-        writeln!(out, "{place}: {times} drills by each method, seed {seed}")?;
+        writeln!(
+            writer,
+            "{place}: {times} drills by each method, seed {seed}"
+        )?;
     }
     writeln!(
-        out,
+        writer,
         "host TSC {} kHz; guests' TSCs are moved by {}",
         report.tsc_khz, report.tsc_moves_by
     )?;
     if report.tsc_moves_by == "nothing" {
         writeln!(
-            out,
+            writer,
             "  this KVM accepts TSC offsets and values and ignores both: the guest's TSC is the \
              host's, by\n  either method, and only the kvmclock shows what they do. The stated \
              bound has in it how far that\n  TSC is from where it should be"
         )?;
     }
-    writeln!(out)?;
+    writeln!(writer)?;
     let (value, offset) = (find(report, Method::Value), find(report, Method::Offset));
-    writeln!(out, "{:<34}{:>16}{:>16}", "", "by value", "by offset")?;
+    writeln!(writer, "{:<34}{:>16}{:>16}", "", "by value", "by offset")?;
     let mut row = |name: &str, show: &dyn Fn(&MethodReport) -> String| {
         let cell = |m: Option<&MethodReport>| m.map(show).unwrap_or_default();
-        writeln!(out, "{name:<34}{:>16}{:>16}", cell(value), cell(offset))
+        writeln!(writer, "{name:<34}{:>16}{:>16}", cell(value), cell(offset))
     };
     type Of = fn(&MethodReport) -> &Distribution;
     let errors: [(&str, Of); 3] = [
@@ -178,15 +192,15 @@ fn table(out: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
         ("TSC off", |m| &m.tsc),
         ("between vCPUs", |m| &m.between_vcpus),
     ];
-    for (name, of) in errors {
+    for (name, error) in errors {
         row(&format!("{name}, ns: median"), &|m| {
-            of(m).median_abs.to_string()
+            error(m).median_abs.to_string()
         })?;
-        row("  on average", &|m| of(m).mean.to_string())?;
-        row("  99 %", &|m| of(m).p99_abs.to_string())?;
-        row("  99.9 %", &|m| of(m).p999_abs.to_string())?;
-        row("  latest (behind)", &|m| of(m).least.min(0).to_string())?;
-        row("  earliest (ahead)", &|m| of(m).most.max(0).to_string())?;
+        row("  on average", &|m| error(m).mean.to_string())?;
+        row("  99 %", &|m| error(m).p99_abs.to_string())?;
+        row("  99.9 %", &|m| error(m).p999_abs.to_string())?;
+        row("  latest (behind)", &|m| error(m).least.min(0).to_string())?;
+        row("  earliest (ahead)", &|m| error(m).most.max(0).to_string())?;
     }
     row("largest stated bound, ns", &|m| {
         bound(m, m.largest_bound_ns)

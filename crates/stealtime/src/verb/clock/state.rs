@@ -74,10 +74,10 @@ impl Save {
             Form::Binary => saved.to_bytes(),
         };
         if self.file == Path::new("-") {
-            return output::to_stdout(|out| out.write_all(&bytes));
+            return output::to_stdout(|writer| writer.write_all(&bytes));
         }
-        output::to_file(&self.file, |out| {
-            out.write_all(&bytes).map_err(|source| CliError::Write {
+        output::to_file(&self.file, |writer| {
+            writer.write_all(&bytes).map_err(|source| CliError::Write {
                 path: self.file.clone(),
                 source,
             })
@@ -89,10 +89,10 @@ impl Save {
             vcpus: saved.vcpus(),
             saved: &saved,
         };
-        self.shown.show(&written, |out| {
+        self.shown.show(&written, |writer| {
             let (file, vcpus) = (escape::terminal(&written.file), written.vcpus);
             writeln!(
-                out,
+                writer,
                 "{file}: clocks of {vcpus} vCPUs, {} bytes",
                 bytes.len()
             )
@@ -164,15 +164,15 @@ impl Restore {
         let options = self.options()?;
         let restored = restore_into_own_guest(&saved, &options);
         let restored: Restored = restored.map_err(|error| self.error(error))?;
-        self.shown.show(&restored, |out| {
+        self.shown.show(&restored, |writer| {
             for line in restored.explanation.to_string().lines() {
-                super::wrapped(out, line, 2)?;
+                super::wrapped(writer, line, 2)?;
             }
-            let seen = &restored.seen;
+            let observed = &restored.seen;
             writeln!(
-                out,
+                writer,
                 "the guest read both clocks {} times: TSC back by at most {} cycles, kvmclock by {} ns",
-                seen.rounds, seen.tsc_back, seen.clock_back_ns
+                observed.rounds, observed.tsc_back, observed.clock_back_ns
             )
         })
     }
@@ -210,14 +210,14 @@ impl Restore {
     fn read(&self) -> Result<Vec<u8>, CliError> {
         let mut bytes = Vec::new();
         // One byte more than may be: that is enough to refuse it.
-        let most = MAX_BYTES as u64 + 1;
-        let done = if self.file == Path::new("-") {
-            std::io::stdin().lock().take(most).read_to_end(&mut bytes)
+        let limit = MAX_BYTES as u64 + 1;
+        let outcome = if self.file == Path::new("-") {
+            std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
         } else {
             let open = std::fs::File::open(&self.file);
-            open.and_then(|file| file.take(most).read_to_end(&mut bytes))
+            open.and_then(|file| file.take(limit).read_to_end(&mut bytes))
         };
-        done.map_err(|error| self.error(error))?;
+        outcome.map_err(|error| self.error(error))?;
         Ok(bytes)
     }
 }

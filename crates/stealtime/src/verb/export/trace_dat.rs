@@ -15,12 +15,12 @@ impl Export {
     /// Reads once; writes at the end.
     pub(super) fn trace_dat(&self) -> Result<(), CliError> {
         let mut source = input::open(&self.recording.trace, &self.recording, None)?;
-        let (cut, stats) = self.output(|out, failed| {
+        let (cut, stats) = self.output(|writer, failed| {
             let failed = |error| match error {
                 WriteError::Io(source) => failed(source),
                 error => CliError::TraceDat(error),
             };
-            self.rewrite(&mut *source, out, &failed)
+            self.rewrite(&mut *source, writer, &failed)
         })?;
         // The new file is whole, and cannot say that the recording was not.
         let mut aside = input::aside(source.info());
@@ -38,28 +38,28 @@ impl Export {
     fn rewrite(
         &self,
         source: &mut dyn EventSource,
-        out: &mut dyn Write,
+        sink: &mut dyn Write,
         failed: &dyn Fn(WriteError) -> CliError,
     ) -> Result<(Option<ReadError>, Stats), CliError> {
-        let (before, first) = input::first_event(source)?;
+        let (prefix, first) = input::first_event(source)?;
         let first_ns = first.map_or(0, |event| event.time_ns);
-        let resolve = |when: crate::when::When| when.resolve(first_ns);
-        let from = self.window.from.map_or(0, resolve);
-        let until = self.window.until.map(resolve);
-        let mut writer = TraceDatWriter::new(out, self.options()).map_err(failed)?;
+        let resolve = |moment: crate::when::When| moment.resolve(first_ns);
+        let begin_ns = self.window.from.map_or(0, resolve);
+        let end_ns = self.window.until.map(resolve);
+        let mut writer = TraceDatWriter::new(sink, self.options()).map_err(failed)?;
         let chosen = CpuRange::numbers(&self.cpu);
         let (mut last_ns, mut cpus) = (first_ns, 0);
         let mut take = |event: &Event, source: &dyn EventSource| {
             last_ns = last_ns.max(event.time_ns);
             cpus = cpus.max(u32::from(event.cpu.0) + 1);
-            let in_time = from <= event.time_ns && until.is_none_or(|end| event.time_ns < end);
+            let in_time = begin_ns <= event.time_ns && end_ns.is_none_or(|end| event.time_ns < end);
             let on_cpu = chosen.is_empty() || chosen.contains(&event.cpu.0);
             if is_name(event.kind) || in_time && on_cpu {
                 writer.push(event, source.names()).map_err(failed)?;
             }
             Ok(())
         };
-        for event in before.iter().chain(&first) {
+        for event in prefix.iter().chain(&first) {
             take(event, source)?;
         }
         let cut = input::drive("exporting", source, take)?;

@@ -66,13 +66,13 @@ pub(super) fn trace(
 ) -> Result<(), CliError> {
     let config = config(scenario, variant)?;
     let failed = |error: WriteError| CliError::Simulate(format!("{}: {error}", path.display()));
-    output::to_file(path, |out| {
+    output::to_file(path, |writer| {
         let options = Options {
             cpus: config.host.topology.cpus(),
             ..Options::default()
         };
         let mut sink = ToFile {
-            writer: TraceDatWriter::new(out, options).map_err(failed)?,
+            writer: TraceDatWriter::new(writer, options).map_err(failed)?,
             names: NameList::default(),
             failed: None,
         };
@@ -109,11 +109,11 @@ pub(super) fn check_cpus(
     if cpus.is_empty() {
         return Ok(());
     }
-    let have = config(scenario, variant)?.host.topology.cpus();
-    match cpus.iter().find(|cpu| u32::from(**cpu) >= have) {
+    let available = config(scenario, variant)?.host.topology.cpus();
+    match cpus.iter().find(|cpu| u32::from(**cpu) >= available) {
         None => Ok(()),
         Some(asked) => Err(CliError::Simulate(format!(
-            "--cpu {asked}: the host has {have} CPUs, counted from 0"
+            "--cpu {asked}: the host has {available} CPUs, counted from 0"
         ))),
     }
 }
@@ -128,15 +128,15 @@ pub(super) fn timeline(
 ) -> Result<String, CliError> {
     let mut config = config(scenario, variant)?;
     config.run.duration_ns = ns;
-    let have = u16::try_from(config.host.topology.cpus()).unwrap_or(u16::MAX);
+    let available = u16::try_from(config.host.topology.cpus()).unwrap_or(u16::MAX);
     let cpus = match cpus {
-        [] => (0..have.min(MOST_DRAWN)).collect(),
+        [] => (0..available.min(MOST_DRAWN)).collect(),
         cpus => cpus.to_vec(),
     };
-    let from = config.run.warmup_ns;
+    let begin = config.run.warmup_ns;
     let names = config.vms.iter().map(|vm| vm.name.clone()).collect();
     let mut sink = ToTimeline {
-        timeline: Timeline::new(from, from.saturating_add(ns), &cpus, names),
+        timeline: Timeline::new(begin, begin.saturating_add(ns), &cpus, names),
         names: NameList::default(),
     };
     ended(traced(&config, stop, &mut sink), variant)?;

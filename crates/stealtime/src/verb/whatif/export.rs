@@ -30,7 +30,7 @@ pub(super) fn write(
     base: &Baseline,
     recorded: &Path,
     variants: &[Plan],
-    to: &Path,
+    target: &Path,
 ) -> Result<Vec<PathBuf>, CliError> {
     let mut runs = vec![("replayed".to_owned(), REPLAYED.to_owned(), Plan::default())];
     for (n, plan) in (1..).zip(variants) {
@@ -42,15 +42,15 @@ pub(super) fn write(
         // Seed 0: every time as it was recorded.
         configs.push((name, file, plan.prepare(base)?.config(base, 0)?));
     }
-    if !is_folder(to) {
-        perfetto(verb, base, recorded, &configs, to)?;
-        return Ok(vec![to.to_owned()]);
+    if !is_folder(target) {
+        perfetto(verb, base, recorded, &configs, target)?;
+        return Ok(vec![target.to_owned()]);
     }
-    let both = to.join(BOTH);
-    perfetto(verb, base, recorded, &configs, &both)?;
-    let mut written = vec![both];
+    let joined = target.join(BOTH);
+    perfetto(verb, base, recorded, &configs, &joined)?;
+    let mut written = vec![joined];
     for (_, file, config) in &configs {
-        let path = to.join(file);
+        let path = target.join(file);
         trace_dat(base, config, &path)?;
         written.push(path);
     }
@@ -68,25 +68,25 @@ fn variant_file(n: usize) -> String {
 }
 
 /// The files that [`write()`] may write, with up to so many variants.
-pub(super) fn files(to: &Path, variants: usize) -> Vec<PathBuf> {
-    if !is_folder(to) {
-        return vec![to.to_owned()];
+pub(super) fn files(target: &Path, variants: usize) -> Vec<PathBuf> {
+    if !is_folder(target) {
+        return vec![target.to_owned()];
     }
     let names = [BOTH.to_owned(), REPLAYED.to_owned()];
     let names = names.into_iter().chain((1..=variants).map(variant_file));
-    names.map(|name| to.join(name)).collect()
+    names.map(|name| target.join(name)).collect()
 }
 
 /// Refuses, before anything is replayed, what could not be written.
-pub(super) fn check(to: &Path) -> Result<(), CliError> {
-    match is_folder(to) {
-        true => std::fs::create_dir_all(to)
-            .and_then(|()| output::check_folder(to))
+pub(super) fn check(target: &Path) -> Result<(), CliError> {
+    match is_folder(target) {
+        true => std::fs::create_dir_all(target)
+            .and_then(|()| output::check_folder(target))
             .map_err(|source| CliError::Write {
-                path: to.to_owned(),
+                path: target.to_owned(),
                 source,
             }),
-        false => output::check(to),
+        false => output::check(target),
     }
 }
 
@@ -113,10 +113,10 @@ fn perfetto(
         }),
         ..Options::default()
     };
-    output::to_file(path, |mut out| {
+    output::to_file(path, |mut writer| {
         let first = options(0, "recorded");
         let mut exporter =
-            Exporter::new(&mut out, base.recorded().answers(), first).map_err(failed)?;
+            Exporter::new(&mut writer, base.recorded().answers(), first).map_err(failed)?;
         let mut source = input::open(recorded, &verb.source(recorded), None)?;
         input::drive("exporting", &mut *source, |event, source| {
             exporter.event(event, source.names()).map_err(failed)
@@ -125,7 +125,7 @@ fn perfetto(
         let answers = of_a_replay(base.recorded().answers());
         for (number, (name, _, config)) in (1..).zip(configs) {
             let run = options(number, name);
-            let mut exporter = Exporter::new(&mut out, &answers, run).map_err(failed)?;
+            let mut exporter = Exporter::new(&mut writer, &answers, run).map_err(failed)?;
             forward(base, config, failed, |event, names| {
                 exporter.event(event, names)
             })?;
@@ -135,8 +135,8 @@ fn perfetto(
     })
 }
 
-/// What is known of a replay before it runs: the VMs and vCPUs of the recording, and which of the
-/// events that matter to the tracks it has.
+/// The answers for a replay before it runs: the VMs and vCPUs of the recording, and which events the
+/// replay has for tracks.
 fn of_a_replay(answers: &Answers) -> Answers {
     let mut answers = answers.clone();
     let events = ["sched_switch", "sched_waking", "sched_wakeup"];
@@ -177,10 +177,10 @@ fn forward<E>(
     base: &Baseline,
     config: &Config,
     failed: impl Fn(E) -> CliError,
-    to: impl FnMut(&Event, &NameList) -> Result<(), E>,
+    consume: impl FnMut(&Event, &NameList) -> Result<(), E>,
 ) -> Result<(), CliError> {
     let mut sink = Forward {
-        to,
+        to: consume,
         names: NameList::default(),
         failed: None,
     };
@@ -191,12 +191,12 @@ fn forward<E>(
 
 fn trace_dat(base: &Baseline, config: &Config, path: &Path) -> Result<(), CliError> {
     let failed = |error: WriteError| CliError::WhatIf(format!("{}: {error}", path.display()));
-    output::to_file(path, |out| {
+    output::to_file(path, |sink| {
         let options = write::Options {
             cpus: base.recorded().recording().cpus,
             ..write::Options::default()
         };
-        let mut writer = TraceDatWriter::new(out, options).map_err(failed)?;
+        let mut writer = TraceDatWriter::new(sink, options).map_err(failed)?;
         forward(base, config, failed, |event, names| {
             writer.push(event, names)
         })?;

@@ -1,27 +1,27 @@
-//! The valid name that a wrong one probably stands for.
+//! Suggestions for misspelt names.
 
 /// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other.
 const ALIKE: f64 = 0.75;
 /// At most so many names are listed.
 const MOST: usize = 24;
 
-/// The candidate most like `name`, or `None` if none is. The first of equals.
-pub(crate) fn nearest<'a>(
+/// The candidate closest to `name`, or `None` if none is. The first of equals.
+pub(crate) fn closest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase().replace('-', "_");
     let mut best: Option<(f64, &str)> = None;
     for candidate in candidates {
-        let other = candidate.to_ascii_lowercase().replace('-', "_");
+        let spelled = candidate.to_ascii_lowercase().replace('-', "_");
         // The last part alone counts too: `halt_poll_ns` stands for `kvm.halt_poll_ns`.
-        let last = other.rsplit('.').next().unwrap_or(&other);
+        let last = spelled.rsplit('.').next().unwrap_or(&spelled);
         let alike = if last == lower {
             1.0
         } else {
-            strsim::jaro_winkler(&lower, &other)
+            strsim::jaro_winkler(&lower, &spelled)
         };
-        if alike >= ALIKE && best.is_none_or(|(most, _)| alike > most) {
+        if alike >= ALIKE && best.is_none_or(|(likeness, _)| alike > likeness) {
             best = Some((alike, candidate));
         }
     }
@@ -31,12 +31,12 @@ pub(crate) fn nearest<'a>(
 /// "did you mean `x`?", or what there is if nothing is like it.
 #[must_use]
 pub fn suggestion(name: &str, candidates: &[&str]) -> String {
-    match nearest(name, candidates.iter().copied()) {
+    match closest(name, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.len() <= MOST => format!("known are {}", candidates.join(", ")),
         None => {
-            let (first, more) = (candidates[..MOST].join(", "), candidates.len() - MOST);
-            format!("known are {first}, and {more} more")
+            let (first, rest) = (candidates[..MOST].join(", "), candidates.len() - MOST);
+            format!("known are {first}, and {rest} more")
         }
     }
 }
@@ -54,9 +54,9 @@ mod tests {
             ("kvm.ple-gap", "kvm.ple_gap"),
             ("KVM.PLE_GAP", "kvm.ple_gap"),
         ] {
-            assert_eq!(nearest(wrong, names), Some(right), "{wrong}");
+            assert_eq!(closest(wrong, names), Some(right), "{wrong}");
         }
-        assert_eq!(nearest("zebra", names), None);
+        assert_eq!(closest("zebra", names), None);
         assert!(suggestion("zebra", &names).contains("kvm.ple_gap"));
         let many: Vec<String> = (0..30).map(|n| format!("q{n}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
