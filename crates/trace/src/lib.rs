@@ -15,7 +15,7 @@
 //! | `open` | the first bytes of an input | the reader of its container |
 //! | `ahead` | an [`EventSource`] | the same events, read by a thread of its own |
 //!
-//! [`write`] is apart: it turns events into a `trace.dat` by the same table.
+//! [`mod@write`] is apart: it turns events into a `trace.dat` by the same table.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), stealtime_trace::ReadError> {

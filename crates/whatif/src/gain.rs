@@ -109,7 +109,7 @@ pub struct Gain {
     pub net_change: Estimate,
     /// What that means.
     pub net_word: Word,
-    /// It is enough to matter: see [`RELEVANT`].
+    /// It is enough to matter: see `RELEVANT`.
     #[serde(skip)]
     pub is_relevant: bool,
     /// Over all VMs.
