@@ -11,8 +11,8 @@ use crate::ready;
 use crate::stats::Durations;
 
 /// A shorter wait for an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
-/// (`min_cfs_quota_period`), and a thread whose runtime is used up waits for a good part of one; a CPU
-/// that leaves idle late takes microseconds.
+/// (`min_cfs_quota_period`), and a throttled thread waits for a good part of it. A CPU that leaves
+/// idle late takes microseconds.
 const THROTTLED_NS: u64 = 500_000;
 
 /// Sums in ns, clipped to the selection.

@@ -140,7 +140,7 @@ impl Analysis {
     }
 
     /// The name of an exit reason as perf prints it. Reasons that perf calls `UNKNOWN` keep their
-    /// number, and failed entries are told from exits.
+    /// number, and failed entries are distinct from exits.
     pub(crate) fn reason_name(&self, index: ReasonIndex) -> String {
         if index == ReasonIndex::NO_EXIT {
             return "(no exit seen)".to_owned();

@@ -55,8 +55,7 @@ pub(crate) struct Sums {
     /// Expiries of the timers of bandwidth limits.
     bandwidth_expiries: u64,
     pub(crate) throttling: Throttling,
-    /// What KVM says of guest clocks, by the thread in whose context it says it: which VM that serves is
-    /// known at the end.
+    /// States of guest clocks that KVM reports, by the current thread. Its VM is known at the end.
     pub(crate) clocks: BTreeMap<ThreadIndex, Told>,
 }
 
