@@ -1,6 +1,6 @@
 //! The pages that are written from this crate: docs/json.md below its introduction, from the
 //! comments of `answers.rs`, and docs/analyze-findings.md. `STEALTIME_BLESS=1 cargo test -p
-//! stealtime-analysis --test reference` writes them anew.
+//! stealtime-analysis reference::` writes them anew.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ const INTRODUCTION: &str = "\
 # Findings of analyze
 
 This page lists what `analyze` reports below \"What to look at\", by the id in square brackets.
-`STEALTIME_BLESS=1 cargo test -p stealtime-analysis --test reference` writes it.
+`STEALTIME_BLESS=1 cargo test -p stealtime-analysis reference::` writes it.
 
 Each finding is printed with its evidence and the next step. Findings about the recording come first,
 because they put other answers in doubt. The others follow by the time that they cost.
@@ -144,7 +144,7 @@ fn hold(page: &str, text: &str) {
         return;
     }
     let written = fs::read_to_string(path).expect("a page");
-    let command = "STEALTIME_BLESS=1 cargo test -p stealtime-analysis --test reference";
+    let command = "STEALTIME_BLESS=1 cargo test -p stealtime-analysis reference::";
     assert!(written == text, "docs/{page} is old: {command}");
 }
 

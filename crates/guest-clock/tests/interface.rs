@@ -1,6 +1,6 @@
 //! The public interface as text: a line that changes or goes breaks somebody.
 //!
-//! `STEALTIME_BLESS=1 cargo test -p guest-clock --test interface` writes it anew.
+//! `STEALTIME_BLESS=1 cargo test -p guest-clock interface::` writes it anew.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use std::fs;

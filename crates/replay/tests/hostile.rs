@@ -1,13 +1,13 @@
 //! Whatever comes, a recording is extracted and replayed, and nothing panics.
 
-mod common;
-
 use common::extracted;
 use proptest::prelude::*;
 use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, NameId, Names, Tid, VcpuId};
 use stealtime_replay::host::{Assumed, as_recorded};
 use stealtime_replay::predict::{recorded, replay};
 use stealtime_simulator::config::Knobs;
+
+use crate::common;
 
 const NAMES: [&str; 7] = [
     "CPU 0/KVM",

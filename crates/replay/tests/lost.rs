@@ -1,12 +1,12 @@
 //! Recordings in which events were lost.
 
-mod common;
-
 use common::{extracted, host, vcpu};
 use stealtime_events::{CpuId, Event, Kind};
 use stealtime_replay::predict::recorded;
 use stealtime_simulator::script::{ScriptConfig, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
+
+use crate::common;
 
 const MS: u64 = 1_000_000;
 /// The vCPU begins to compute at each multiple of it.

@@ -1,7 +1,5 @@
 //! Guests that begin and end in the middle of a recording.
 
-mod common;
-
 use common::{extracted, kinds};
 use stealtime_events::{CpuId, Event, Kind, NameId, Names, Tid, VcpuId};
 use stealtime_replay::Begins;
@@ -10,6 +8,8 @@ use stealtime_replay::predict::{Errors, recorded, replay};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{Moves, ScriptConfig, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
+
+use crate::common;
 
 const MS: u64 = 1_000_000;
 

@@ -1,13 +1,13 @@
 //! Limits (`cpu.max`) that VMs of a recording have, where the truth is known: how often each is hit hangs on
 //! what the guest happens to do.
 
-mod common;
-
 use common::kinds::{switch, wakeup, waking};
 use common::{extracted, host, record};
 use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, Tid, VcpuId};
 use stealtime_simulator::NameList;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+
+use crate::common;
 
 const DURATION_NS: u64 = 5_000_000_000;
 const PERIOD_NS: u64 = 100_000_000;

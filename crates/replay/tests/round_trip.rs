@@ -1,7 +1,5 @@
 //! A simulated run is a recording too: replayed, it gives its own times back.
 
-mod common;
-
 use common::{host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
 use stealtime_hypervisor::fair::{Feature, Preempt};
@@ -9,6 +7,8 @@ use stealtime_replay::Extractor;
 use stealtime_replay::predict::{Errors, replay};
 use stealtime_simulator::Collected;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+
+use crate::common;
 
 const DURATION_NS: u64 = 500_000_000;
 

@@ -1,9 +1,7 @@
 //! Random simulated hosts, recorded, replayed, and predicted with a knob changed.
 //!
-//! `cargo test --release -p stealtime-replay --test scenarios -- --ignored --nocapture` tries 200, and twice
+//! `cargo test --release -p stealtime-replay scenarios:: -- --ignored --nocapture` tries 200, and twice
 //! 100 whose guests' vCPUs wake each other, and prints what docs/replay-accuracy.md shows.
-
-mod common;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +13,8 @@ use stealtime_replay::host::{Assumed, as_recorded};
 use stealtime_replay::predict::{Errors, Times, replay};
 use stealtime_simulator::config::{Config, ParamValue, Pinning, VmConfig, WorkloadConfig};
 use stealtime_simulator::script::ScriptGroup;
+
+use crate::common;
 
 /// Changes in shares of the span count as equal when they are so near, in ppm.
 const NEAR_PPM: u64 = 50_000;

@@ -1,12 +1,12 @@
 //! Wakeups that come while their task still has its CPU.
 
-mod common;
-
 use common::kinds::{switch, wakeup, waking};
 use common::{extracted, host, vcpu};
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, NameList, run};
+
+use crate::common;
 
 const MS: u64 = 1_000_000;
 

@@ -1,13 +1,13 @@
 //! Weights (`cpu.weight`) of the VMs of a recording, where the truth is known.
 
-mod common;
-
 use common::{host, record, replayed};
 use stealtime_replay::fit::fit;
 use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::Errors;
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+
+use crate::common;
 
 const DURATION_NS: u64 = 1_000_000_000;
 

@@ -1,7 +1,5 @@
 //! Guests that spin, or ask for their CPU to be given to another vCPU (`KVM_HC_SCHED_YIELD`).
 
-mod common;
-
 use common::{extracted, host, replayed, vcpu};
 use stealtime_events::{Kind, Names, Tid};
 use stealtime_hypervisor::fair::Feature;
@@ -10,6 +8,8 @@ use stealtime_replay::{Recording, host as hosts};
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::{Scripts, Spent, Step};
 use stealtime_simulator::{Collected, run};
+
+use crate::common;
 
 const MS: u64 = 1_000_000;
 const BUSY: [Step; 1] = [Step::Run {

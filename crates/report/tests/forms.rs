@@ -1,15 +1,13 @@
 //! Answers in each form.
 
-#[path = "common/answers.rs"]
-mod fixture;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use fixture::{HOSTILE, answers};
 use serde_json::Value;
 use stealtime_analysis::Answers;
 use stealtime_report::terminal::{Style, render};
 use stealtime_report::{Key, csv, json};
+
+use crate::answers::{HOSTILE, answers};
 
 fn as_json(answers: &Answers, keys: &[Key]) -> String {
     let mut out = Vec::new();

@@ -1,9 +1,6 @@
 //! What every page must hold: nothing that it was given acts on its reader, it reaches no network, it
 //! is small, and it is always the same.
 
-#[path = "common/answers.rs"]
-mod answers;
-
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -18,6 +15,8 @@ use stealtime_lab::sweep::{Summary, Time};
 use stealtime_report::html::{
     Axis, Chart, Interval, Lead, Mark, Page, Table, analyze, simulate, sweep,
 };
+
+use crate::answers;
 
 /// What a page may weigh without what was measured.
 const MOST_BYTES: usize = 1 << 20;

@@ -1,7 +1,5 @@
 //! Events to Perfetto and back.
 
-mod common;
-
 use common::Reading;
 use proptest::prelude::*;
 use stealtime_analysis::answers::{EventCount, Source, VcpuTime, Vm};
@@ -10,6 +8,8 @@ use stealtime_events::{
     Context, CpuId, Event, ExitReason, HostVector, Kind, NameId, Names, Tid, VcpuId,
 };
 use stealtime_report::perfetto::{Exporter, Options};
+
+use crate::common;
 
 const V0: i32 = 100;
 const V1: i32 = 101;

@@ -1,9 +1,9 @@
 //! `calibrate` as a user has it, and whether the scenarios hold what it gives.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::common;
 
 fn calibrate(arguments: &[&str]) -> (Option<i32>, String, String) {
     common::run(common::stealtime(&["calibrate"]).args(arguments))

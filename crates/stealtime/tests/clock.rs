@@ -1,12 +1,11 @@
 //! `stealtime clock` as a user runs it; without a device unless there is one.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod common;
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use crate::common;
 
 fn clock(args: &[&str]) -> Output {
     let mut command = common::stealtime(&["clock"]);

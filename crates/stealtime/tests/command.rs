@@ -3,8 +3,6 @@
 #[path = "../../report/tests/common/mod.rs"]
 mod perfetto;
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,6 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use common::{run, stealtime};
 use serde_json::Value;
+
+use crate::common;
 
 fn traces() -> &'static Path {
     Path::new(concat!(

@@ -1,13 +1,13 @@
 //! docs/json-commands.md and docs/json.md against what the commands print.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+
+use crate::common;
 
 const COMMANDS: &str = include_str!("../../../docs/json-commands.md");
 const ANALYZE: &str = include_str!("../../../docs/json.md");

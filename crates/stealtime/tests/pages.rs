@@ -1,13 +1,13 @@
 //! Numbers and output that README.md and docs/ quote: from code, or from one page that has them.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use stealtime_published::chosen;
 use stealtime_verify::{PROTOCOLS, cases};
+
+use crate::common;
 
 const README: &str = include_str!("../../../README.md");
 const MECHANISMS: &str = include_str!("../../../docs/mechanisms.md");
@@ -146,7 +146,7 @@ fn the_command_line_page_is_what_the_command_prints() {
         return;
     }
     let page = fs::read_to_string(path).expect("a page");
-    let command = "STEALTIME_BLESS=1 cargo test -p stealtime --test pages";
+    let command = "STEALTIME_BLESS=1 cargo test -p stealtime pages::";
     assert!(page == printed, "docs/command-line.md is old: {command}");
 }
 

@@ -1,11 +1,11 @@
 //! The commands with which README.md and docs/recording.md record a host.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use crate::common;
 
 /// Where the commands look for the tracepoints of the kernel.
 const TRACEPOINTS: &str = "/sys/kernel/tracing/events";

@@ -1,6 +1,6 @@
 //! `reproduce` as a user has it.
 
-mod common;
+use crate::common;
 
 fn reproduce(arguments: &[&str]) -> (Option<i32>, String, String) {
     common::run(common::stealtime(&["reproduce"]).args(arguments))

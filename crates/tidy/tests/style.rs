@@ -24,6 +24,40 @@ fn files_are_short_enough_to_hold_in_the_head() {
     report(&errors);
 }
 
+/// `autotests = false` makes a test file that no binary names vanish without a word.
+#[test]
+fn every_test_file_is_part_of_a_binary() {
+    let files: Vec<SourceFile> = tree::rust_files().collect();
+    let mut errors = Vec::new();
+    for main in files.iter().filter(|f| f.path.ends_with("/tests/main.rs")) {
+        let folder = main.path.trim_end_matches("main.rs");
+        let manifest = tree::top().join(folder).join("../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).expect("a crate's manifest");
+        for file in &files {
+            let module = match file
+                .path
+                .strip_prefix(folder)
+                .map(|path| path.split_once('/'))
+            {
+                Some(None) if file.path != main.path => {
+                    &file.path[folder.len()..file.path.len() - 3]
+                }
+                Some(Some((module, "mod.rs"))) => module,
+                _ => continue,
+            };
+            let declared = format!("mod {module};\n");
+            let named = files
+                .iter()
+                .any(|f| f.path.starts_with(folder) && f.text.contains(&declared))
+                || manifest.contains(&format!("[[test]]\nname = \"{module}\"\n"));
+            if !named {
+                errors.push(file.error(1, format!("no `mod {module};` in {}", main.path)));
+            }
+        }
+    }
+    report(&errors);
+}
+
 #[test]
 fn functions_fit_a_screen_or_two() {
     let mut errors = Vec::new();

@@ -1,13 +1,13 @@
 //! perf.data files against what `perf report --stats` counts in them, which is every sample.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use stealtime_events::{Event, Kind, Names};
 use stealtime_trace::{EventSource, Format, Options, SourceInfo, open, open_with};
+
+use crate::common;
 
 /// A recording and perf's statistics of it.
 struct Recording {

@@ -1,12 +1,12 @@
 //! Damaged perf.data files and texts, made of the small recordings.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use stealtime_events::Kind;
 use stealtime_trace::open;
+
+use crate::common;
 
 /// A small generator of numbers, so that a failure comes again.
 struct Numbers(u64);

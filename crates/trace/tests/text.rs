@@ -1,13 +1,13 @@
 //! Text against what lines of it count, and against the same recordings as trace.dat.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use stealtime_events::{Event, Kind, NameId, Names, VcpuId};
 use stealtime_trace::{ClockUnit, EventSource, Format, NameTable, Options, open, open_with};
+
+use crate::common;
 
 fn read(source: &mut dyn EventSource) -> Vec<Event> {
     let mut events = Vec::new();

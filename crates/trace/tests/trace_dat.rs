@@ -1,13 +1,13 @@
 //! trace.dat files against what `trace-cmd report` counts in them.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use stealtime_events::{Event, ExitReason, Kind, Names};
 use stealtime_trace::{ClockUnit, EventSource, Format, SourceInfo, TraceDat};
+
+use crate::common;
 
 /// A recording and what trace-cmd counts in it.
 struct Recording {

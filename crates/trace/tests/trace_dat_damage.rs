@@ -1,9 +1,9 @@
 //! Damaged files: cut at any place, changed at any place. Never a panic, never without end, and
 //! never fewer events without saying so.
 
-mod common;
-
 use stealtime_trace::{EventSource, ReadError, SourceInfo, TraceDat};
+
+use crate::common;
 
 /// Reads to the end, or to an error; gives the host's events and what is known.
 fn read(mut source: TraceDat, limit: u64) -> (u64, SourceInfo, Option<ReadError>) {

@@ -1,13 +1,13 @@
 //! Recordings re-written as trace.dat, sound ones and damaged ones: every event of the host is there
 //! again.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
 use stealtime_events::{Event, Kind, NameId, Names};
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version};
 use stealtime_trace::{EventSource, Options as ReadOptions, open, open_read};
+
+use crate::common;
 
 /// Time, CPU, task, context, and what happened with its names spelled out.
 type Spelled = (u64, u16, i32, u8, String);

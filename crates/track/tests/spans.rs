@@ -1,11 +1,11 @@
 //! Spans: each nanosecond of a thread and of a CPU is in at most one of them.
 
-mod common;
-
 use common::{ASLEEP, Table, entry, events, lost, switch, wakeup};
 use proptest::prelude::*;
 use stealtime_events::{Event, Tid};
 use stealtime_track::{CpuSpan, Observer, Run, Span, Tracker, VcpuIndex};
+
+use crate::common;
 
 #[derive(Debug, Default)]
 struct Spans {

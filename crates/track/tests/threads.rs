@@ -1,13 +1,13 @@
 //! All threads: their current CPUs, ids given out again, and memory on an endless stream.
 
-mod common;
-
 use common::{ASLEEP, Table, ZOMBIE, entry, event, events, lost, process_exit, switch, wakeup};
 use proptest::prelude::*;
 use stealtime_events::{Event, Kind, NameId, Names, Tid};
 use stealtime_track::{
     FoundCurrent, Loss, Observer, Place, Switch, ThreadIndex, ThreadRef, Tracker,
 };
+
+use crate::common;
 
 /// Follows the current tasks by the calls for all threads.
 #[derive(Debug, Default)]

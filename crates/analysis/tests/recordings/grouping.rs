@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stealtime_analysis::Options;
 
-use crate::common::{answers, threads, traces};
+use super::common::{answers, threads, traces};
 
 /// Recordings, their files, and whether every VM is told without a guess.
 const RECORDINGS: [(&str, &str, bool); 10] = [

@@ -5,7 +5,7 @@ use std::path::Path;
 use stealtime_analysis::answers::KeyRow;
 use stealtime_analysis::{Answers, Options};
 
-use crate::common::{answers, check, traces};
+use super::common::{answers, check, traces};
 
 /// A row as perf prints it.
 fn printed(row: &KeyRow) -> String {

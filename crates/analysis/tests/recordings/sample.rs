@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::{answers, check};
+use super::common::{answers, check};
 use stealtime_analysis::{Options, Selection};
 
 fn path() -> PathBuf {

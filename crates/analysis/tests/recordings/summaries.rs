@@ -3,7 +3,7 @@
 use serde_json::Value;
 use stealtime_analysis::Options;
 
-use crate::common::{answers, check, traces};
+use super::common::{answers, check, traces};
 
 const PAIRS: [&str; 5] = [
     "pair-halt-poll",

@@ -1,5 +1,4 @@
 //! Simulated runs as recordings.
-#![allow(dead_code, reason = "each test uses a part")]
 
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;

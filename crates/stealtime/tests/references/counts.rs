@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stealtime_events::ExitReason;
 
-use crate::{Recording, integer, recordings};
+use super::{Recording, integer, recordings};
 
 /// What a reference says.
 #[derive(Default)]

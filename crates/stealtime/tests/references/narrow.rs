@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::recordings;
+use super::recordings;
 
 /// What is the same whatever was asked for.
 fn shared(answers: &Value) -> Value {

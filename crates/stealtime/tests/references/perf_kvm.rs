@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{integer, recordings};
+use super::{integer, recordings};
 
 /// A row as perf prints it.
 #[derive(Debug, PartialEq)]

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::{integer, recordings};
+use super::{integer, recordings};
 
 /// The reference's times are rounded to microseconds, and it and we may put the edges of the window
 /// at the first and last event of the thread or of the trace.

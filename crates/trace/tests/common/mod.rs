@@ -9,7 +9,6 @@ use stealtime_trace::TraceDat;
 pub(crate) const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
 
 /// A file in a folder, as it is or in zstd.
-#[allow(dead_code, reason = "not every test looks for files")]
 pub(crate) fn file(dir: &Path, name: &str) -> Option<PathBuf> {
     let packed = format!("{name}.zst");
     [name, &packed]
@@ -19,7 +18,6 @@ pub(crate) fn file(dir: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// A file's bytes, unpacked.
-#[allow(dead_code, reason = "not every test reads bytes")]
 pub(crate) fn bytes(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     match path.extension() {
@@ -30,7 +28,6 @@ pub(crate) fn bytes(path: &Path) -> Vec<u8> {
 }
 
 /// Opens bytes as a trace.dat.
-#[allow(dead_code, reason = "not every test reads trace.dat")]
 pub(crate) fn open(bytes: Vec<u8>) -> Result<TraceDat, stealtime_trace::ReadError> {
     let len = bytes.len() as u64;
     TraceDat::new(Box::new(bytes), "test", len)

@@ -1,5 +1,4 @@
 //! Events of a small host, for all tests.
-#![allow(dead_code, reason = "each test uses a part")]
 
 use proptest::prelude::*;
 use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, NameId, Names, Tid, VcpuId};

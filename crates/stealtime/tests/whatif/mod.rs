@@ -1,8 +1,6 @@
 //! `whatif` as a user has it.
 
 mod asked;
-#[path = "../common/mod.rs"]
-mod common;
 mod edited;
 mod host;
 mod proposed;
@@ -15,6 +13,8 @@ use std::path::{Path, PathBuf};
 use edited::{cut, edited};
 use serde_json::Value;
 use stealtime_events::{Event, Kind};
+
+use crate::common;
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces")

@@ -1,0 +1,13 @@
+//! All tests in one binary: each binary costs a link, and tests of one run side by side.
+
+mod arm64;
+mod capi;
+mod chain;
+mod example;
+mod extremes;
+mod formats;
+mod interface;
+mod reported;
+mod restore;
+mod state;
+mod vcpus;

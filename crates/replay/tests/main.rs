@@ -1,0 +1,12 @@
+//! All tests in one binary: each binary costs a link, and tests of one run side by side.
+
+mod common;
+mod hostile;
+mod lost;
+mod presence;
+mod quota;
+mod round_trip;
+mod scenarios;
+mod wakeups;
+mod weights;
+mod yields;

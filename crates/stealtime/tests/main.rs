@@ -1,0 +1,19 @@
+//! All tests in one binary: each binary costs a link, and tests of one run side by side.
+
+mod calibrate;
+mod check;
+mod clock;
+mod command;
+mod common;
+mod corpus;
+mod json_page;
+mod pages;
+mod recording;
+mod references;
+mod report;
+mod reproduce;
+mod simulate;
+mod sweep;
+mod trace_dat;
+mod vmx;
+mod whatif;

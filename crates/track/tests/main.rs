@@ -1,0 +1,5 @@
+//! All tests in one binary: each binary costs a link, and tests of one run side by side.
+
+mod common;
+mod spans;
+mod threads;
