@@ -81,6 +81,12 @@ pub(crate) enum CliError {
         /// The other one.
         second: String,
     },
+    /// The host cannot be recorded.
+    #[error("{0}")]
+    Record(stealtime_live::RecordError),
+    /// The recording ended early; the file has what came before.
+    #[error("{path}: {1}; the file is whole and has what was recorded until then", path = .0.display())]
+    RecordedPart(PathBuf, String),
     /// A trace.dat cannot be written.
     #[error("{0}")]
     TraceDat(WriteError),

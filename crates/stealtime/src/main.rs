@@ -28,6 +28,7 @@ use verb::Verb;
 )]
 #[command(after_help = "\
 Examples:
+  stealtime record --seconds 5
   stealtime analyze trace.dat.zst
   stealtime analyze perf.data --key time,ready
   stealtime export trace.dat --to perfetto -o trace.pftrace

@@ -228,7 +228,8 @@ fn write_all<T>(
     Ok((file, result))
 }
 
-fn unfinished(path: Option<PathBuf>) {
+/// Names a file that Ctrl-C must not leave behind; `None`: there is none.
+pub(crate) fn unfinished(path: Option<PathBuf>) {
     *UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = path;
 }
 

@@ -1,4 +1,4 @@
-//! The commands with which README.md and docs/recording.md record a host.
+//! The commands with which docs/recording.md records a host, and its table of events.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,6 @@ use crate::common;
 /// Where the commands look for the tracepoints of the kernel.
 const TRACEPOINTS: &str = "/sys/kernel/tracing/events";
 
-const README: &str = include_str!("../../../README.md");
 const RECORDING: &str = include_str!("../../../docs/recording.md");
 
 /// The code blocks of this part of a page, one after the other.
@@ -20,8 +19,12 @@ fn commands(page: &str, from: &str, to: &str) -> String {
     part.split("```\n").skip(1).step_by(2).collect()
 }
 
-fn of_readme() -> String {
-    commands(README, "## Record your own host", "## What would help")
+fn shown() -> String {
+    commands(
+        RECORDING,
+        "## With other tools",
+        "## What each event is for",
+    )
 }
 
 /// Runs lines of a shell that a user of these tools and this kernel would paste.
@@ -84,10 +87,9 @@ fn events(call: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn both_pages_record_the_same_events() {
+fn both_tools_record_the_same_events() {
     let all: Vec<&str> = explained().into_iter().collect();
-    let recording = commands(RECORDING, "## Which events", "## What each event is for");
-    let lines = called(&recording, &all);
+    let lines = called(&shown(), &all);
     let options = |tool: &str| format!("{tool} -e sched:sched_switch ");
     let [perf, first, trace_cmd, second] = &lines[..] else {
         panic!("{lines:#?}");
@@ -99,8 +101,6 @@ fn both_pages_record_the_same_events() {
     assert_eq!(second, "stealtime whatif trace.dat --auto");
     assert_eq!(events(perf), explained());
     assert_eq!(events(trace_cmd), explained());
-    // README.md has the commands for perf alone.
-    assert_eq!(called(&of_readme(), &all), lines[..2]);
 }
 
 #[test]
@@ -114,11 +114,24 @@ fn what_a_kernel_lacks_or_refuses_to_sample_is_not_named() {
         "irq_vectors:vector_alloc",
     ];
     let has: Vec<&str> = older.iter().copied().chain(refused).chain(noisy).collect();
-    for call in called(&of_readme(), &has) {
+    for call in called(&shown(), &has) {
         if !call.starts_with("stealtime") {
             assert_eq!(events(&call), older, "{call}");
         }
     }
+}
+
+#[test]
+fn the_table_is_that_of_the_recorder() {
+    let needs = stealtime_live::NEEDS.iter();
+    let recorded: BTreeSet<String> = needs
+        .flat_map(|need| {
+            need.events
+                .iter()
+                .map(|name| format!("{}:{name}", need.system))
+        })
+        .collect();
+    assert!(recorded.iter().map(String::as_str).eq(explained()));
 }
 
 /// A few moments of this host, where perf may record it.
@@ -133,7 +146,7 @@ fn perf_takes_the_command() {
         println!("skipped: perf cannot record this host: {}", why.trim());
         return;
     }
-    let page = of_readme()
+    let page = shown()
         .replace("sleep 5", "sleep 0.2")
         .replace("-m 8M", "-m 1M");
     let lines = page.lines().filter(|line| {
@@ -154,4 +167,89 @@ fn perf_takes_the_command() {
             .any(|row| row.to_string().contains("sched_switch")),
         "{out}"
     );
+}
+
+/// A recorder that may record this host, after half a second; `None` where it may not.
+fn recorder(folder: &Path, arguments: &[&str]) -> Option<std::process::Child> {
+    let mut command = common::stealtime(&["record", "-o", "made.dat"]);
+    let command = command.args(arguments).current_dir(folder);
+    let started = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = started.expect("the command starts");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    if child.try_wait().expect("a child").is_some() {
+        let output = child.wait_with_output().expect("its output");
+        println!(
+            "skipped: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        return None;
+    }
+    Some(child)
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &id]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// Instances of a process.
+fn instances(id: u32) -> usize {
+    let folder = std::fs::read_dir("/sys/kernel/tracing/instances");
+    let names = folder
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    let own = format!("stealtime-{id}-");
+    names
+        .filter(|name| name.to_string_lossy().starts_with(&own))
+        .count()
+}
+
+#[test]
+fn a_signal_ends_a_recording_with_a_whole_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(child) = recorder(folder.path(), &["--json"]) else {
+        return;
+    };
+    signal(&child, "TERM");
+    let id = child.id();
+    let output = child.wait_with_output().expect("its output");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(summary["ended"], "stopped");
+    assert_eq!(instances(id), 0);
+    let mut analyze = common::stealtime(&["analyze", "made.dat", "--json"]);
+    let (status, out, error) = common::run(analyze.current_dir(folder.path()));
+    assert_eq!(status, Some(0), "{error}");
+    let answers: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert!(
+        answers["events"]
+            .as_array()
+            .is_some_and(|rows| !rows.is_empty())
+    );
+}
+
+#[test]
+fn a_killed_recorder_leaves_what_the_next_one_removes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(mut child) = recorder(folder.path(), &[]) else {
+        return;
+    };
+    let id = child.id();
+    assert_eq!(instances(id), 1);
+    child.kill().expect("it runs");
+    child.wait().expect("a child");
+    let count = std::fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(count, 0, "files of a killed recorder");
+    // Other tests' recorders may have removed it already.
+    let mut next = common::stealtime(&["record", "-o", "next.dat", "--seconds", "0.1"]);
+    let (status, _, error) = common::run(next.current_dir(folder.path()));
+    assert_eq!(status, Some(0), "{error}");
+    assert_eq!(instances(id), 0);
 }

@@ -158,6 +158,8 @@ pub struct SourceInfo {
     pub uname: Option<String>,
     /// Number of the host's CPUs, where the file says so.
     pub cpus: Option<u32>,
+    /// The snapshot of the recorded host, JSON, where the file has it.
+    pub snapshot: Option<String>,
     /// Losses so far.
     pub lost: Lost,
     /// Events with a time before that of the previous event. They are in the stream too.
@@ -186,6 +188,7 @@ impl SourceInfo {
             clock: Clock::default(),
             uname: None,
             cpus: None,
+            snapshot: None,
             lost: Lost::default(),
             out_of_order: 0,
             recorded: Vec::new(),

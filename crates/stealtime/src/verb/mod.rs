@@ -9,6 +9,7 @@ mod export;
 mod help_markdown;
 mod knobs;
 mod pick;
+mod record;
 mod reproduce;
 mod run_args;
 mod simulate;
@@ -22,6 +23,7 @@ use crate::error::CliError;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    Record(record::Record),
     Analyze(Box<analyze::Analyze>),
     Export(Box<export::Export>),
     #[command(name = "whatif")]
@@ -41,6 +43,7 @@ impl Verb {
     /// Does it.
     pub(crate) fn run(self) -> Result<(), CliError> {
         match self {
+            Self::Record(verb) => verb.run(),
             Self::Analyze(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),

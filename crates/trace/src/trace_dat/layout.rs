@@ -28,6 +28,8 @@ pub(crate) mod option {
     pub(crate) const BUFFER_TEXT: u16 = 22;
     /// `saved_tgids` of tracefs. Not of trace-cmd itself: gpuvis has it, and the writer of this crate.
     pub(crate) const SAVED_TGIDS: u16 = 32;
+    /// The host's snapshot, JSON ("ST"). Of this project; other readers step over it.
+    pub(crate) const HOST_SNAPSHOT: u16 = 0x5354;
 }
 
 /// Bits of a time delta in an event's header, `TS_SHIFT`.

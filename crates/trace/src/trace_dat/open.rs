@@ -64,6 +64,7 @@ pub(super) fn open(source: Source, mut meta: Meta, mut info: SourceInfo) -> Open
     };
     let (clock, tsc) = clock(name, options.tsc);
     info.uname = options.uname.clone();
+    info.snapshot = options.snapshot.clone();
     info.cpus = options.cpus;
     let scale = Scale {
         ticks: tsc.map_or(Ticks::None, Ticks::Tsc),

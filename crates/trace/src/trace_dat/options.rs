@@ -8,6 +8,8 @@ use crate::{ReadError, SourceInfo};
 
 /// Largest option that is read, in bytes.
 const MAX_OPTION: u64 = 1 << 20;
+/// The same for the host's snapshot: 500 VMs take about 1 MiB.
+const MAX_SNAPSHOT: u64 = 16 << 20;
 
 /// A buffer of trace data, of the top instance or a named one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(super) struct Options {
     pub(super) guests: Vec<Guest>,
     /// `saved_tgids` of tracefs: lines of a thread's and its process's id.
     pub(super) tgids: Vec<u8>,
+    /// The host's snapshot, JSON.
+    pub(super) snapshot: Option<String>,
     pub(super) buffers: Vec<Buffer>,
     /// Positions of the sections with IDs 16 (header page) to 21 (command lines).
     pub(super) sections: [u64; 6],
@@ -87,14 +91,18 @@ impl Options {
                     reader.u64("the next options' position")
                 };
             }
-            if size > MAX_OPTION {
+            let limit = match id {
+                option::HOST_SNAPSHOT => MAX_SNAPSHOT,
+                _ => MAX_OPTION,
+            };
+            if size > limit {
                 if size > reader.left() {
                     return Err(reader.corrupt(format!("option {id} of {size} bytes: cut short?")));
                 }
                 reader.position += size;
                 continue;
             }
-            let data = reader.bytes(size, MAX_OPTION, "an option")?;
+            let data = reader.bytes(size, limit, "an option")?;
             self.take(
                 id,
                 &Data {
@@ -130,6 +138,10 @@ impl Options {
                 }
             }
             option::SAVED_TGIDS => self.tgids.extend_from_slice(data.bytes),
+            option::HOST_SNAPSHOT => match String::from_utf8(data.bytes.to_vec()) {
+                Ok(snapshot) => self.snapshot = Some(snapshot),
+                Err(_) => info.note(false, "the host's snapshot is no UTF-8; it is left out"),
+            },
             option::BUFFER_TEXT => {
                 info.note(true, "the text of a latency tracer in the file is left out")
             }

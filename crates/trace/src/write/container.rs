@@ -63,10 +63,15 @@ impl Bytes {
     }
 
     fn sized(self, text: &str) -> Self {
-        self.u64(text.len() as u64).raw(text.as_bytes())
+        self.sized_bytes(text.as_bytes())
     }
 
-    fn option(self, id: u16, data: &[u8]) -> Self {
+    /// Bytes with their number in front.
+    pub(super) fn sized_bytes(self, bytes: &[u8]) -> Self {
+        self.u64(bytes.len() as u64).raw(bytes)
+    }
+
+    pub(super) fn option(self, id: u16, data: &[u8]) -> Self {
         self.u16(id).u32(data.len() as u32).raw(data)
     }
 

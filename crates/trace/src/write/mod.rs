@@ -35,6 +35,7 @@ mod error;
 mod layout;
 mod options;
 mod page;
+pub mod raw;
 mod reason;
 mod spool;
 mod symbols;

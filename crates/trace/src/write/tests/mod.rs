@@ -1,6 +1,7 @@
 //! What is written is what is read.
 
 mod kinds;
+mod raw;
 
 use std::collections::BTreeMap;
 

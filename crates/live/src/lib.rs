@@ -1,0 +1,38 @@
+//! Records a live host.
+//!
+//! [`record`] reads tracefs itself and needs no other tool. It uses a tracing instance of its own, so the
+//! global buffer and other recorders are not touched. Pages of the ring buffers go from the kernel to files
+//! as they are (`splice`). At the end one `trace.dat` of version 7 has all of them. trace-cmd, KernelShark
+//! and [`stealtime_trace`] open it.
+//!
+//! | module | does |
+//! |---|---|
+//! | `need`, `select` | which tracepoints the analyses need, and which of them this kernel has |
+//! | `instance` | makes the instance, and removes instances that killed recorders left behind |
+//! | `clock`, `buffers` | choose the trace clock and the size of the ring buffers |
+//! | `ring`, `collect` | move pages while the host runs, and count lost events |
+//! | `tasks`, `file` | names of threads; one file of all pages |
+//! | `session` | a recording from its first setting to the whole file |
+//! | `commands` | the same recording by trace-cmd and perf |
+
+mod buffers;
+mod clock;
+mod collect;
+mod commands;
+mod error;
+mod file;
+mod instance;
+mod need;
+mod ring;
+mod select;
+mod session;
+mod stats;
+mod tasks;
+mod tracefs;
+
+pub use commands::{Commands, Refused, commands};
+pub use error::RecordError;
+pub use need::{NEEDS, Need};
+pub use select::{Missing, Reason, Selection, Tracepoint};
+pub use session::{Ended, Observer, Options, Progress, Summary, record};
+pub use tracefs::Folder;

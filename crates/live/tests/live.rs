@@ -1,0 +1,182 @@
+//! Recordings of this host, where it has tracefs and lets this user record.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use stealtime_events::Kind;
+use stealtime_live::{Ended, Folder, Observer, Options, Progress, RecordError, Summary, record};
+
+/// Stops after some reports, and keeps what is said.
+#[derive(Default)]
+struct Witness {
+    stop_after: Option<u32>,
+    reports: u32,
+    warnings: Vec<String>,
+}
+
+impl Observer for Witness {
+    fn is_stopped(&self) -> bool {
+        self.stop_after.is_some_and(|count| self.reports >= count)
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        self.reports += 1;
+        assert!(
+            progress.elapsed > Duration::ZERO && progress.bytes > 0,
+            "{progress:?}"
+        );
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.warnings.push(text.to_owned());
+    }
+
+    fn unfinished(&mut self, _path: Option<&Path>) {}
+
+    fn snapshot(&mut self) -> Option<String> {
+        Some("{\"host\":\"this one\"}".into())
+    }
+}
+
+/// A recording; `None`, and the reason on standard output, where this host cannot be recorded.
+fn recorded(options: &Options, witness: &mut Witness) -> Option<Summary> {
+    match record(options, witness) {
+        Ok(summary) => Some(summary),
+        Err(
+            error @ (RecordError::NotMounted { .. }
+            | RecordError::NoTracing { .. }
+            | RecordError::NoRights { .. }
+            | RecordError::Refused { .. }
+            | RecordError::NoInstances { .. }),
+        ) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn options(output: &Path) -> Options {
+    Options {
+        output: output.to_owned(),
+        duration: Some(Duration::from_millis(400)),
+        ..Options::default()
+    }
+}
+
+/// Instances of this process.
+fn instances() -> usize {
+    let Ok(tracefs) = Folder::tracefs() else {
+        return 0;
+    };
+    let own = format!("stealtime-{}-", std::process::id());
+    let entries = std::fs::read_dir(tracefs.path().join("instances"));
+    let names = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_string_lossy().starts_with(&own))
+        .count()
+}
+
+/// Events of a file that are none of the reader's own, and the number of switches.
+fn counts(path: &Path) -> (u64, u64) {
+    let mut source = stealtime_trace::open(path).expect("a recording");
+    let (mut events, mut switches) = (0, 0);
+    while let Some(event) = source.next_event().expect("a whole file") {
+        events += u64::from(event.kind.is_host_event());
+        switches += u64::from(matches!(event.kind, Kind::SchedSwitch { .. }));
+    }
+    let info = source.info();
+    assert_eq!(info.snapshot.as_deref(), Some("{\"host\":\"this one\"}"));
+    assert!(!info.is_partial(), "{:?}", info.notes);
+    (events, switches)
+}
+
+/// Lines of `trace-cmd report`; `None` where it is not installed.
+fn reported(path: &Path) -> Option<u64> {
+    let output = Command::new("trace-cmd")
+        .arg("report")
+        .arg("-i")
+        .arg(path)
+        .output()
+        .ok()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A line of an event has its CPU in brackets.
+    Some(text.lines().filter(|line| line.contains(" [0")).count() as u64)
+}
+
+#[test]
+fn two_recorders_at_once_give_two_whole_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = ["one.dat", "two.dat"].map(|name| folder.path().join(name));
+    let summaries: Vec<Option<Summary>> = std::thread::scope(|scope| {
+        let runs = paths
+            .each_ref()
+            .map(|path| scope.spawn(move || recorded(&options(path), &mut Witness::default())));
+        runs.map(|run| run.join().expect("no panic")).into()
+    });
+    for (summary, path) in summaries.iter().zip(&paths) {
+        let Some(summary) = summary else { return };
+        let (events, switches) = counts(path);
+        assert_eq!((summary.ended, summary.lost), (Ended::Time, 0));
+        assert!(
+            switches > 0 && Some(events) == summary.events,
+            "{events} {summary:?}"
+        );
+        assert_eq!(
+            std::fs::metadata(path).expect("a file").len(),
+            summary.bytes
+        );
+        match reported(path) {
+            Some(lines) => assert_eq!(lines, events),
+            None => println!("skipped: trace-cmd is not installed"),
+        }
+    }
+    // Neither an instance nor a file is left.
+    assert_eq!(instances(), 0);
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        2
+    );
+}
+
+#[test]
+fn a_stop_ends_with_a_whole_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("stopped.dat");
+    let mut witness = Witness {
+        stop_after: Some(1),
+        ..Witness::default()
+    };
+    let asked = Options {
+        duration: Some(Duration::from_secs(600)),
+        clock: Some("boot".into()),
+        buffer_kb: Some(1024),
+        ..options(&path)
+    };
+    let Some(summary) = recorded(&asked, &mut witness) else {
+        return;
+    };
+    assert_eq!(
+        (summary.ended, &*summary.clock, summary.buffer_kb),
+        (Ended::Stopped, "boot", 1024)
+    );
+    assert!(summary.seconds < 60.0 && counts(&path).0 > 0, "{summary:?}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let mut witness = Witness::default();
+    let output = Path::new("/nowhere/trace.dat");
+    match record(&options(output), &mut witness) {
+        Err(RecordError::Output { path, .. }) => assert_eq!(path, output),
+        Err(error) => println!("skipped: {error}"),
+        Ok(summary) => panic!("{summary:?}"),
+    }
+}

@@ -1,0 +1,96 @@
+//! Pages as they are, with a description around them.
+
+use super::*;
+use crate::write::raw::{Recording, System, TscToNs};
+
+/// A recording of one tracepoint, with pages of two CPUs behind its head.
+fn recorded(mut recording: Recording) -> Vec<u8> {
+    let point = tracepoint::all().find(|point| point.name == "sched_waking");
+    let point = point.expect("a row");
+    let layout = Layout::new(&point);
+    let text = |text: &str| text.as_bytes().to_vec();
+    recording.header_page = text(
+        "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+         \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+         \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+         \tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;\n",
+    );
+    recording.systems = vec![System {
+        name: "sched".into(),
+        formats: vec![text(&layout::description(&point, 321))],
+    }];
+    (recording.page_size, recording.buffer_page_size) = (4096, 4096);
+    let mut files = Vec::new();
+    for cpu in [1, 3] {
+        let mut pages = Pages::default();
+        for time in 0..300 {
+            let mut record = vec![0; usize::from(layout.len)];
+            record[..2].copy_from_slice(&321_u16.to_le_bytes());
+            record[4..8].copy_from_slice(&77_i32.to_le_bytes());
+            pages.push(1_000 * time + cpu, &record);
+        }
+        pages.finish();
+        recording
+            .data
+            .push((cpu as u16, pages.whole().len() as u64));
+        files.push(pages.whole().to_vec());
+    }
+    let head = recording.head().expect("zstd");
+    let mut file = head.bytes;
+    for (start, pages) in head.starts.iter().zip(files) {
+        assert_eq!(start % 4096, 0);
+        file.resize(*start as usize, 0);
+        file.extend(pages);
+    }
+    assert_eq!(file.len() as u64, head.len);
+    file
+}
+
+#[test]
+fn pages_are_read_with_what_is_around_them() {
+    let file = recorded(Recording {
+        clock: "mono".into(),
+        uname: "Linux host 7.2".into(),
+        cpus: 4,
+        cmdlines: b"77 CPU 0/KVM\n".to_vec(),
+        tgids: b"77 70\n".to_vec(),
+        stats: vec![(3, "entries: 0\noverrun: 9\ndropped events: 0\n".into())],
+        snapshot: Some("{\"kernel\":\"7.2\"}".into()),
+        ..Recording::default()
+    });
+    let (events, source) = read(file);
+    let waking = |event: &&Event| matches!(event.kind, Kind::SchedWaking { .. });
+    assert_eq!(events.iter().filter(waking).count(), 600);
+    assert!(events.iter().any(|event| matches!(
+        event.kind,
+        Kind::Task { tid: Tid(77), process: Tid(70), name } if source.names().name(name) == "CPU 0/KVM"
+    )));
+    let info = source.info();
+    assert_eq!((&*info.clock.name, info.cpus), ("mono", Some(4)));
+    assert_eq!(info.uname.as_deref(), Some("Linux host 7.2"));
+    assert_eq!(info.snapshot.as_deref(), Some("{\"kernel\":\"7.2\"}"));
+    assert_eq!(info.recorded, ["sched_waking"]);
+    // The name of the instance that recorded is no property of the host.
+    let notes: Vec<&str> = info.notes.iter().map(|note| &*note.text).collect();
+    assert!(
+        matches!(&notes[..], [one] if one.contains("CPU 3")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn ticks_of_the_tsc_come_with_their_conversion() {
+    let tsc = TscToNs {
+        mult: 3,
+        shift: 1,
+        offset_ns: 0,
+    };
+    let (events, source) = read(recorded(Recording {
+        clock: "x86-tsc".into(),
+        tsc: Some(tsc),
+        ..Recording::default()
+    }));
+    assert_eq!(source.info().clock.unit, ClockUnit::Ns);
+    let last = events.last().expect("events");
+    assert_eq!(last.time_ns, (299 * 1_000 + 3) * 3 / 2);
+}
