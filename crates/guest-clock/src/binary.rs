@@ -11,12 +11,24 @@
 //! | … | the architecture's fields, below |
 //! | 8 | checksum: FNV-1a, 64 bits |
 //!
-//! x86: `host_tsc_khz` u32, `frac_bits` u8, `tsc_khz` u32, `ratio` u64, `clock_ns`, `realtime_ns`,
-//! `host_tsc`, `bound_ns` u64 each, vCPUs u16, and for each vCPU a byte of flags (bit 0 a bound,
-//! bit 1 `TSC_ADJUST`, bit 2 deadline), its offset and those of the three that are there, u64 each.
+//! The fields of x86:
 //!
-//! arm64: `counter_hz` u32, `counter_offset`, `offset_bound_ticks`, `host_count`, `realtime_ns`
-//! u64 each, vCPUs u16, and `instant_bound_ticks` u64 if it is not 0.
+//! | bytes | field |
+//! |---|---|
+//! | 4, 1, 4 | `host_tsc_khz`, `frac_bits`, `tsc_khz` |
+//! | 8 each | `ratio`, `clock_ns`, `realtime_ns`, `host_tsc`, `bound_ns` |
+//! | 2 | number of vCPUs, and for each vCPU: |
+//! | 1 | flags: bit 0 a bound, bit 1 `TSC_ADJUST`, bit 2 deadline |
+//! | 8 each | offset; bound, `TSC_ADJUST` and deadline as flagged |
+//!
+//! The fields of arm64:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | `counter_hz` |
+//! | 8 each | `counter_offset`, `offset_bound_ticks`, `host_count`, `realtime_ns` |
+//! | 2 | number of vCPUs |
+//! | 8 | `instant_bound_ticks`, if flagged |
 //!
 //! There is exactly one binary form of a state: what is loaded is written back the same.
 

@@ -22,6 +22,15 @@ pub const MSR_IA32_TSC_DEADLINE: u32 = 0x6e0;
 /// `MSR_KVM_SYSTEM_TIME_NEW`: where a vCPU's kvmclock page lies; bit 0 enables it.
 pub const MSR_KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
 
+/// A value for a model-specific register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsrValue {
+    /// Address of the register.
+    pub index: u32,
+    /// Its value.
+    pub value: u64,
+}
+
 /// What moves a guest's TSC on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -245,9 +254,9 @@ pub trait Vcpu {
     ///
     /// # Errors
     /// The ioctl's.
-    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
-        for (accepted, (index, value)) in registers.into_iter().enumerate() {
-            if !self.set_msr(index, value)? {
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
+        for (accepted, register) in registers.into_iter().enumerate() {
+            if !self.set_msr(register.index, register.value)? {
                 return Ok(accepted);
             }
         }
@@ -288,7 +297,7 @@ pub trait Vcpu {
     }
 }
 
-/// A vCPU did not tell its frequency.
+/// A vCPU did not report its frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoAnswer {
@@ -335,7 +344,7 @@ impl<T: Vcpu> Vcpu for &T {
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         (**self).set_msr(index, value)
     }
-    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
         (**self).set_two_msrs(registers)
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {

@@ -230,7 +230,7 @@ impl fmt::Display for Reason {
             Self::NotToldOfPause { vcpus } => {
                 write!(
                     f,
-                    "{vcpus} vCPUs without kvmclock: not told of the pause; restore \
+                    "{vcpus} vCPUs without kvmclock: not notified of the pause; restore \
                      MSR_KVM_SYSTEM_TIME_NEW before the clocks"
                 )
             }

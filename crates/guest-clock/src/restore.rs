@@ -13,7 +13,9 @@ use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KvmClockData,
 };
 
-use crate::device::{MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, TscMeans, Vcpu, Vm};
+use crate::device::{
+    MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MsrValue, TscMeans, Vcpu, Vm,
+};
 use crate::error::{Errno, IoctlError, RestoreError};
 use crate::explanation::{Explanation, Reason, VcpuExplanation};
 use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
@@ -348,9 +350,10 @@ impl Progress<'_> {
         vcpu: &C,
         planned: &PlannedVcpu,
     ) -> Result<Missing, RestoreError> {
-        let adjust = planned.tsc_adjust.map(|v| (MSR_IA32_TSC_ADJUST, v));
-        let deadline = planned.tsc_deadline.map(|v| (MSR_IA32_TSC_DEADLINE, v));
-        let write_one = |(index, value)| vcpu.set_msr(index, value).map(usize::from);
+        let msr = |index, value: Option<u64>| value.map(|value| MsrValue { index, value });
+        let adjust = msr(MSR_IA32_TSC_ADJUST, planned.tsc_adjust);
+        let deadline = msr(MSR_IA32_TSC_DEADLINE, planned.tsc_deadline);
+        let write_one = |msr: MsrValue| vcpu.set_msr(msr.index, msr.value).map(usize::from);
         let (wanted, call, accepted) = match (adjust, deadline) {
             (Some(a), Some(d)) => {
                 let call = "KVM_SET_MSRS(IA32_TSC_ADJUST, IA32_TSC_DEADLINE)";

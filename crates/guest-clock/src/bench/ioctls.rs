@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
-use crate::device::{Bracket, HostFacts, Vcpu, VcpuIdentity, Vm};
+use crate::device::{Bracket, HostFacts, MsrValue, Vcpu, VcpuIdentity, Vm};
 use crate::drill::{Distribution, DrillError};
 use crate::error::{Errno, HostError, RestoreError};
 use crate::guest::Guest;
@@ -152,7 +152,7 @@ impl<T: Vcpu> Vcpu for Timed<'_, T> {
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         self.meter.time(|| self.inner.set_msr(index, value))
     }
-    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
         self.meter.time(|| self.inner.set_two_msrs(registers))
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::device::{Vcpu, VcpuIdentity};
+use crate::device::{MsrValue, Vcpu, VcpuIdentity};
 use crate::error::Errno;
 
 use super::stage::Stage;
@@ -51,7 +51,7 @@ impl<S: Stage> Vcpu for LateVcpu<'_, S> {
     fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
         self.vcpu.set_msr(index, value)
     }
-    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
         self.vcpu.set_two_msrs(registers)
     }
     fn kvmclock_ctrl(&self) -> Result<(), Errno> {

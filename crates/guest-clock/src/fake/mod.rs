@@ -17,7 +17,7 @@ use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};
 
 use crate::device::{
     Bracket, HostFacts, MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE,
-    MSR_KVM_SYSTEM_TIME_NEW, NoAnswer, Stopping, TscMeans, Vcpu, VcpuIdentity, Vm,
+    MSR_KVM_SYSTEM_TIME_NEW, MsrValue, NoAnswer, Stopping, TscMeans, Vcpu, VcpuIdentity, Vm,
 };
 use crate::error::{Errno, HostError};
 
@@ -355,11 +355,11 @@ impl Vcpu for FakeVcpu {
         })
     }
 
-    fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
         self.call("KVM_SET_MSRS", |vm, model, host, now| {
             let accepted = registers
                 .into_iter()
-                .take_while(|(index, value)| model.write_register(vm, *index, *value, host, now));
+                .take_while(|msr| model.write_register(vm, msr.index, msr.value, host, now));
             Ok(accepted.count())
         })
     }

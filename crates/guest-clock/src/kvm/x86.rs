@@ -12,7 +12,7 @@ use super::ioctl::{
     self, ClockData, DeviceAttr, MsrEntry, OneMsr, TwoMsrs, by_number, by_structure,
 };
 use super::{frequency, host, identity, real_ns};
-use crate::device::{Bracket, HostFacts, NoAnswer, Stopping, Vcpu, VcpuIdentity, Vm};
+use crate::device::{Bracket, HostFacts, MsrValue, NoAnswer, Stopping, Vcpu, VcpuIdentity, Vm};
 use crate::error::{Errno, HostError};
 
 /// `KVM_VCPU_TSC_CTRL`.
@@ -138,12 +138,12 @@ fn two_msrs(fd: BorrowedFd<'_>, indices: [u32; 2]) -> Result<[Option<u64>; 2], E
     Ok([first?, second?])
 }
 
-fn set_two_msrs(fd: BorrowedFd<'_>, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+fn set_two_msrs(fd: BorrowedFd<'_>, registers: [MsrValue; 2]) -> Result<usize, Errno> {
     let mut two = TwoMsrs {
         count: 2,
-        entries: registers.map(|(index, data)| MsrEntry {
-            index,
-            data,
+        entries: registers.map(|register| MsrEntry {
+            index: register.index,
+            data: register.value,
             ..MsrEntry::default()
         }),
         ..TwoMsrs::default()
@@ -206,7 +206,7 @@ macro_rules! vcpu_by_descriptor {
             fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
                 msr($fd(self), ioctl::SET_MSRS, index, value).map(|accepted| accepted.is_some())
             }
-            fn set_two_msrs(&self, registers: [(u32, u64); 2]) -> Result<usize, Errno> {
+            fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
                 set_two_msrs($fd(self), registers)
             }
             fn kvmclock_ctrl(&self) -> Result<(), Errno> {

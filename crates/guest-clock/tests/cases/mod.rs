@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use guest_clock::bench::ioctls;
 use guest_clock::device::{
-    MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MSR_KVM_SYSTEM_TIME_NEW, Stopping,
-    TscMeans, Vcpu, Vm,
+    MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MSR_KVM_SYSTEM_TIME_NEW, MsrValue,
+    Stopping, TscMeans, Vcpu, Vm,
 };
 use guest_clock::drill::{Device, Drill};
 use guest_clock::fake::FakeHost;
@@ -485,7 +485,8 @@ fn observe<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Vec<String> {
     }
     let both = vcpus[0].two_msrs([MSR_IA32_TSC_ADJUST, 0xdead]).unwrap();
     seen.push(format!("{:?}", both.map(|value| value.is_some())));
-    let taken = vcpus[0].set_two_msrs([(MSR_IA32_TSC_ADJUST, 0), (0xdead, 0)]);
+    let taken = vcpus[0]
+        .set_two_msrs([MSR_IA32_TSC_ADJUST, 0xdead].map(|index| MsrValue { index, value: 0 }));
     seen.push(format!("{taken:?}"));
     seen.push(format!("{:?}", vcpus[0].kvmclock_ctrl()));
     vcpus[1].set_msr(MSR_KVM_SYSTEM_TIME_NEW, 0).unwrap();
