@@ -318,9 +318,22 @@ fn has_tuple(parameter: &[Token]) -> bool {
         let call =
             index > 0 && kind[index - 1].kind == Kind::Word && !kind[index - 1].is_word("mut");
         let end = closing(kind, index);
-        let inner = &kind[(index + 1).min(end)..end];
-        kind[index].is_sign('(') && !call && inner.iter().any(|t| t.is_sign(','))
+        let inner = &kind[(index + 1).min(end)..end.max(index + 2) - 1];
+        kind[index].is_sign('(') && !call && has_comma(inner)
     })
+}
+
+/// Whether a comma separates parts, outside of brackets: `&(dyn Fn(A, B) + Sync)` has none.
+fn has_comma(tokens: &[Token]) -> bool {
+    let mut index = 0;
+    while let Some(token) = tokens.get(index) {
+        match token.kind {
+            Kind::Sign(',') => return true,
+            Kind::Sign('(' | '[' | '{') => index = closing(tokens, index),
+            _ => index += 1,
+        }
+    }
+    false
 }
 
 /// Lines with `Result<_, String>`.

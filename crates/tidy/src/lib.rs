@@ -1,10 +1,10 @@
 //! The project's own style, as tests (`cargo test -p stealtime-tidy`), and the measures of any Rust
 //! tree (`scripts/measures`).
 //!
-//! The tests check what a formatter and a linter cannot know: lengths of files, functions and types,
-//! clocks and floats in simulated time, the words of comments and pages, dependencies, and links. They
-//! look up the names in `docs/mechanisms.md`, `docs/described.md` and `ARCHITECTURE.md`. A finding is
-//! a line `path:line: error: what`.
+//! The tests check what a formatter and a linter cannot know. They measure files, functions and types.
+//! They look for clocks and floats in simulated time, and at the words of comments and pages. They
+//! check dependencies, links, and the names in `docs/mechanisms.md`, `docs/described.md` and
+//! `ARCHITECTURE.md`. A finding is a line `path:line: error: what`.
 
 pub mod counts;
 pub mod measures;

@@ -297,7 +297,7 @@ impl Sums {
             ),
             row("largest type: lines, methods, files", big),
             row(
-                "who, whom, whose, nobody per 1,000 words of comments",
+                "pronouns of persons per 1,000 words of comments",
                 format!("{persons:.1}"),
             ),
             row(

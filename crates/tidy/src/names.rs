@@ -4,20 +4,26 @@ use crate::source::{Kind, Source, Token, closing};
 
 /// Words of grammar that say nothing as the name of a value. Left out: now, next, rest and last,
 /// which are nouns of schedulers and iterators.
-pub const FUNCTION_WORDS: &str = "
-    all also and another any anything are as asked at away back be been before behind being beside
-    between both but by can come done during each either else ever every everything few for from
-    gave given gives go goes gone got had has have here how if in into is it its just kept left less
-    made make many may might more most much must neither never no none nor not nothing of off on one
-    ones only onto or other others out over own same seen shall should since so some something such
-    taken than that the their them then there these they this those though to told too under until
-    up upon us was way well went were what when where whether which while who whom whose why will
-    with within without would yet
-";
+#[rustfmt::skip]
+pub const FUNCTION_WORDS: [&str; 137] = [
+    "all", "also", "and", "another", "any", "anything", "are", "as", "asked", "at", "away",
+    "back", "be", "been", "before", "behind", "being", "beside", "between", "both", "but", "by",
+    "can", "come", "done", "during", "each", "either", "else", "ever", "every", "everything",
+    "few", "for", "from", "gave", "given", "gives", "go", "goes", "gone", "got", "had", "has",
+    "have", "here", "how", "if", "in", "into", "is", "it", "its", "just", "kept", "left", "less",
+    "made", "make", "many", "may", "might", "more", "most", "much", "must", "neither", "never",
+    "no", "none", "nor", "not", "nothing", "of", "off", "on", "one", "ones", "only", "onto", "or",
+    "other", "others", "out", "over", "own", "same", "seen", "shall", "should", "since", "so",
+    "some", "something", "such", "taken", "than", "that", "the", "their", "them", "then", "there",
+    "these", "they", "this", "those", "though", "to", "told", "too", "under", "until", "up",
+    "upon", "us", "was", "way", "well", "went", "were", "what", "when", "where", "whether",
+    "which", "while", "who", "whom", "whose", "why", "will", "with", "within", "without", "would",
+    "yet",
+];
 
 /// Whether a name is a function word.
 pub fn is_function_word(name: &str) -> bool {
-    FUNCTION_WORDS.split_whitespace().any(|word| word == name)
+    FUNCTION_WORDS.contains(&name)
 }
 
 /// Names that `let`, `for` and closures bind, and parameters; those with a leading `_` are left out.
