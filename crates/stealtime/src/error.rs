@@ -62,17 +62,15 @@ pub(crate) enum CliError {
     #[error("--compress is for --to trace.dat; compress a Perfetto trace by gzip or zstd")]
     ForTraceDat,
     /// The same, the other way round.
-    #[error(
-        "--vm is for --to perfetto: a trace.dat has the host's events, whichever VM's they are"
-    )]
+    #[error("--vm is for --to perfetto: a trace.dat has the events of all VMs")]
     ForPerfetto,
     /// The same of threads.
-    #[error(
-        "--vm-of is for --to perfetto: a trace.dat has threads, and who reads it is told whose they are"
-    )]
+    #[error("--vm-of is for --to perfetto: a trace.dat does not assign threads to VMs")]
     VmOfForPerfetto,
     /// A thread that is assigned to two VMs.
-    #[error("--vm-of: thread {tid} is told to be of {first} and of {second}: it is of one VM")]
+    #[error(
+        "--vm-of: thread {tid} is assigned to {first} and to {second}: a thread belongs to one VM"
+    )]
     TwoVms {
         /// The thread.
         tid: i32,

@@ -111,11 +111,11 @@ pub(crate) fn check_apart(output: &Path, input: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Refuses two outputs, with the options that name them, of which the second would take the first one's
-/// place.
-pub(crate) fn check_two(
-    (first, first_path): (&'static str, Option<&Path>),
-    (second, second_path): (&'static str, Option<&Path>),
+/// Refuses a report that would replace the file of another option.
+pub(crate) fn check_report(
+    option: &'static str,
+    path: &Path,
+    report: Option<&Path>,
 ) -> Result<(), CliError> {
     // A name is what is replaced, whatever it is a link to. Devices are not.
     let place = |path: &Path| {
@@ -123,14 +123,12 @@ pub(crate) fn check_two(
         let folder = folder(path).canonicalize().ok().filter(|_| is_file)?;
         Some(folder.join(path.file_name()?))
     };
-    match (first_path.and_then(place), second_path.and_then(place)) {
-        (Some(first_path), Some(second_path)) if first_path == second_path => {
-            Err(CliError::SameOutput {
-                path: first_path,
-                first,
-                second,
-            })
-        }
+    match (place(path), report.and_then(place)) {
+        (Some(path), Some(report)) if path == report => Err(CliError::SameOutput {
+            path,
+            first: option,
+            second: "--report",
+        }),
         _ => Ok(()),
     }
 }

@@ -51,11 +51,12 @@ impl Progress {
         let former = self.events / STRIDE;
         self.events += count as u64;
         if self.shown && self.events / STRIDE > former && self.started.elapsed() > LONG {
-            self.draw(source.progress());
+            let (bytes, total) = source.progress();
+            self.draw(bytes, total);
         }
     }
 
-    fn draw(&mut self, (bytes, total): (u64, Option<u64>)) {
+    fn draw(&mut self, bytes: u64, total: Option<u64>) {
         let doing = self.doing;
         let bar = self.bar.get_or_insert_with(|| new_bar(doing, total));
         if let Some(total) = total {

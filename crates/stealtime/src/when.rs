@@ -14,7 +14,7 @@ pub(crate) enum When {
 }
 
 impl When {
-    /// In ns of the trace's clock, for a recording whose first event is at `first`.
+    /// In ns of the trace's clock, for a recording with its first event at `first`.
     pub(crate) fn resolve(self, first: u64) -> u64 {
         match self {
             Self::After(ns) => first.saturating_add(ns),

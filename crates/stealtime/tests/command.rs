@@ -571,7 +571,7 @@ fn options_that_would_do_nothing_or_contradict_are_refused() {
     for (arguments, part) in [
         (
             &["analyze", "--vm-of", "a=200,201", "--vm-of", "b=201"][..],
-            "thread 201 is told to be of a and of b",
+            "thread 201 is assigned to a and to b",
         ),
         (
             &["analyze", "--report", "-", "--key", "time"],

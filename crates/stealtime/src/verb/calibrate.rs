@@ -24,8 +24,8 @@ use crate::output;
 ///
 /// Each is fitted to one published figure of a machine without the mechanism; figures with it are
 /// refused. Changed values are written to the scenario files, and comments stay. Each value has the
-/// date, the rest of the error, and the slope of the figure. reproduce has the scenarios built in: build
-/// it anew after a change. Exit status 1: --check has found a difference.
+/// date, the rest of the error, and the slope of the figure. The scenarios are built into reproduce, so
+/// build it anew after a change. Exit status 1: --check has found a difference.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -141,7 +141,7 @@ fn read(path: &Path) -> Result<String, CliError> {
     })
 }
 
-/// The date in UTC: the same for all who fit at a time.
+/// The date in UTC, which does not depend on the place.
 fn today() -> Result<Date, CliError> {
     let date = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let wrong = |_| CliError::Simulate(format!("the system's clock says {date}"));

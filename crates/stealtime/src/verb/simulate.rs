@@ -103,7 +103,7 @@ impl Simulate {
         if let Some(path) = &self.trace {
             output::check_named("--trace", path, "a file")?;
             output::check_apart(path, &self.runs.scenario)?;
-            output::check_two(("--trace", Some(path)), ("--report", self.report.file()))?;
+            output::check_report("--trace", path, self.report.file())?;
             output::check(path)?;
         }
         let scenario = self.runs.scenario()?;

@@ -200,7 +200,7 @@ impl Sweep {
         let outputs = ["sweep.json", "runs.journal"].map(str::to_owned);
         for file in outputs.into_iter().chain(of_forms) {
             let file = folder.join(file);
-            output::check_two(("--out", Some(&file)), ("--report", self.report.file()))?;
+            output::check_report("--out", &file, self.report.file())?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Sweep {
         }
     }
 
-    /// Says what is there already, and looks whether it is this build's.
+    /// Reports the runs that the folder has, and checks that this build gives the same results.
     fn go_on(&self, sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
         let journal = sweep.journal();
         let (finished, runs) = (journal.done(), sweep.plan.runs());

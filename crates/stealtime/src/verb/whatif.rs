@@ -219,7 +219,7 @@ impl WhatIf {
             for input in &inputs {
                 output::check_apart(&file, input)?;
             }
-            output::check_two(("--export", Some(&file)), ("--report", self.report.file()))?;
+            output::check_report("--export", &file, self.report.file())?;
         }
         export::check(target)
     }

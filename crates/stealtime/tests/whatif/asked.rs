@@ -185,7 +185,7 @@ fn what_is_of_no_use_is_said_or_refused() {
         ),
         (
             &[HACKBENCH, "--vm-of", "a=200", "--vm-of", "b=200"],
-            "thread 200 is told to be of a and of b",
+            "thread 200 is assigned to a and to b",
         ),
     ] {
         let error = complaint(asked);

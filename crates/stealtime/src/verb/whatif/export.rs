@@ -23,6 +23,15 @@ pub(super) const MOST: usize = 8;
 /// Of what `--auto` tried, so many of the best.
 pub(super) const BEST: usize = 3;
 
+/// A replay to export.
+struct Replay {
+    /// Above its tracks.
+    name: String,
+    /// Its trace.dat in a folder.
+    file: String,
+    config: Config,
+}
+
 /// Writes the recording at `recorded`, the replay under the recorded knobs and these variants; says
 /// which files were written.
 pub(super) fn write(
@@ -32,26 +41,30 @@ pub(super) fn write(
     variants: &[Plan],
     target: &Path,
 ) -> Result<Vec<PathBuf>, CliError> {
-    let mut runs = vec![("replayed".to_owned(), REPLAYED.to_owned(), Plan::default())];
+    // Seed 0: every time as it was recorded.
+    let config = |plan: &Plan| plan.prepare(base)?.config(base, 0);
+    let mut replays = vec![Replay {
+        name: "replayed".to_owned(),
+        file: REPLAYED.to_owned(),
+        config: config(&Plan::default())?,
+    }];
     for (n, plan) in (1..).zip(variants) {
-        let name = format!("variant {}", plan.name());
-        runs.push((name, variant_file(n), plan.clone()));
-    }
-    let mut configs = Vec::new();
-    for (name, file, plan) in runs {
-        // Seed 0: every time as it was recorded.
-        configs.push((name, file, plan.prepare(base)?.config(base, 0)?));
+        replays.push(Replay {
+            name: format!("variant {}", plan.name()),
+            file: variant_file(n),
+            config: config(plan)?,
+        });
     }
     if !is_folder(target) {
-        perfetto(verb, base, recorded, &configs, target)?;
+        perfetto(verb, base, recorded, &replays, target)?;
         return Ok(vec![target.to_owned()]);
     }
     let joined = target.join(BOTH);
-    perfetto(verb, base, recorded, &configs, &joined)?;
+    perfetto(verb, base, recorded, &replays, &joined)?;
     let mut written = vec![joined];
-    for (_, file, config) in &configs {
-        let path = target.join(file);
-        trace_dat(base, config, &path)?;
+    for replay in &replays {
+        let path = target.join(&replay.file);
+        trace_dat(base, &replay.config, &path)?;
         written.push(path);
     }
     Ok(written)
@@ -99,7 +112,7 @@ fn perfetto(
     verb: &WhatIf,
     base: &Baseline,
     recorded: &Path,
-    configs: &[(String, String, Config)],
+    replays: &[Replay],
     path: &Path,
 ) -> Result<(), CliError> {
     let failed = |source: io::Error| CliError::Write {
@@ -123,10 +136,10 @@ fn perfetto(
         })?;
         exporter.finish().map_err(failed)?;
         let answers = of_a_replay(base.recorded().answers());
-        for (number, (name, _, config)) in (1..).zip(configs) {
-            let run = options(number, name);
+        for (number, replay) in (1..).zip(replays) {
+            let run = options(number, &replay.name);
             let mut exporter = Exporter::new(&mut writer, &answers, run).map_err(failed)?;
-            forward(base, config, failed, |event, names| {
+            forward(base, &replay.config, failed, |event, names| {
                 exporter.event(event, names)
             })?;
             exporter.finish().map_err(failed)?;
