@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::metric::{Better, Metric, Of, Unit};
+use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::{RunError, Runs, VariantRuns};
 use crate::scenario::{Scenario, Setting};
 use crate::stats::{Difference, Estimate, difference, estimate};
@@ -48,7 +48,7 @@ pub struct Row {
     /// Its name.
     pub name: String,
     /// The VM, task or host that it is of.
-    pub of: Of,
+    pub of: Subject,
     /// What it counts.
     pub unit: Unit,
     /// Which way is better.
@@ -79,7 +79,7 @@ pub struct Comparison {
 }
 
 /// A metric without its value.
-type Key = (Of, String);
+type Key = (Subject, String);
 
 /// Compares the runs of a scenario.
 #[must_use]
@@ -170,7 +170,7 @@ fn kinds(runs: &Runs) -> Vec<Metric> {
 fn values(variant: &VariantRuns, kinds: &[Metric]) -> BTreeMap<Key, Vec<Option<f64>>> {
     let mut values: BTreeMap<Key, Vec<Option<f64>>> = BTreeMap::new();
     for run in &variant.runs {
-        let known: BTreeMap<(&Of, &str), f64> = run
+        let known: BTreeMap<(&Subject, &str), f64> = run
             .iter()
             .flat_map(|run| &run.metrics)
             .map(|metric| ((&metric.of, metric.name.as_str()), metric.value))
@@ -191,17 +191,15 @@ fn cells(lists: &[&[Option<f64>]], better: Better) -> Vec<Option<Cell>> {
     let first = lists.first().copied().unwrap_or_default();
     let cell = |(index, list): (usize, &&[Option<f64>])| {
         let values: Vec<f64> = list.iter().flatten().copied().collect();
-        let pairs: Vec<(f64, f64)> = first
-            .iter()
-            .zip(*list)
-            .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
-            .collect();
+        let pairs = first.iter().zip(*list);
+        let (firsts, seconds): (Vec<f64>, Vec<f64>) =
+            pairs.filter_map(|(a, b)| Some(((*a)?, (*b)?))).unzip();
         Some(Cell {
             estimate: estimate(&values)?,
             difference: if index == 0 {
                 None
             } else {
-                difference(&pairs, better)
+                difference(&firsts, &seconds, better)
             },
         })
     };

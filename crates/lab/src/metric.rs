@@ -63,7 +63,7 @@ impl fmt::Display for Unit {
 /// The VM, task or host that a metric is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind", content = "name")]
-pub enum Of {
+pub enum Subject {
     /// The host and all on it.
     Host,
     /// A VM or a group of equal VMs.
@@ -78,7 +78,7 @@ pub struct Metric {
     /// Its name (`throughput`, `exits HLT`).
     pub name: String,
     /// The VM, task or host that it is of.
-    pub of: Of,
+    pub of: Subject,
     /// What it counts.
     pub unit: Unit,
     /// Which way is better.
@@ -93,16 +93,16 @@ impl Metric {
     pub fn host(name: impl Into<String>, unit: Unit, better: Better, value: f64) -> Self {
         Self {
             name: name.into(),
-            of: Of::Host,
+            of: Subject::Host,
             unit,
             better,
             value,
         }
     }
 
-    /// The same of someone else.
+    /// The same metric of another subject.
     #[must_use]
-    pub fn of(self, subject: Of) -> Self {
+    pub fn of(self, subject: Subject) -> Self {
         Self {
             of: subject,
             ..self

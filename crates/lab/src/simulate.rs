@@ -12,7 +12,7 @@ use stealtime_simulator::{
     Fault, Histogram, Machine, Meter, Outcome, Sink, Stats, TaskOutcome, VcpuOutcome, VmOutcome,
 };
 
-use crate::metric::{Better, Metric, Of, Unit};
+use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::{RunError, RunOutput, Runner};
 
 /// Runs configurations on the simulated host.
@@ -59,18 +59,18 @@ pub fn metrics(config: &Config, outcome: &Outcome) -> Vec<Metric> {
     let mut metrics = Vec::new();
     let seconds = outcome.measured_ns as f64 / 1e9;
     for (name, vms) in groups(outcome) {
-        let subject = Of::Vm(name);
+        let subject = Subject::Vm(name);
         if reads_counters(config, &vms) {
             of_spread(&vms, outcome, &subject, &mut metrics);
         }
         of_group(&vms, outcome, seconds, subject, &mut metrics);
     }
     for (name, meters) in task_meters(outcome) {
-        let subject = Of::Task(name);
+        let subject = Subject::Task(name);
         of_meters(&meters, seconds, &subject, &mut metrics);
         let is_member = |task: &&TaskOutcome| {
             let meter = outcome.stats.meters.get(task.meter);
-            matches!(&subject, Of::Task(name) if meter.is_some_and(|meter| meter.name == *name))
+            matches!(&subject, Subject::Task(name) if meter.is_some_and(|meter| meter.name == *name))
         };
         let books = outcome
             .tasks
@@ -104,7 +104,7 @@ fn reads_counters(config: &Config, vms: &[&VmOutcome]) -> bool {
 }
 
 /// How latencies spread.
-fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, subject: &Of, metrics: &mut Vec<Metric>) {
+fn of_spread(vms: &[&VmOutcome], outcome: &Outcome, subject: &Subject, metrics: &mut Vec<Metric>) {
     let mut latency = Histogram::default();
     for meter in vms
         .iter()
@@ -156,7 +156,7 @@ fn task_meters(outcome: &Outcome) -> BTreeMap<String, Vec<&Meter>> {
 /// The most that one of these tasks was behind its fair share.
 fn worst_lag<'a>(
     books: impl Iterator<Item = &'a TaskBooks>,
-    subject: &Of,
+    subject: &Subject,
     metrics: &mut Vec<Metric>,
 ) {
     let worst = books.map(|books| books.worst_lag_ns).max().unwrap_or(0);
@@ -165,7 +165,7 @@ fn worst_lag<'a>(
 }
 
 /// Operations done and how long they took.
-fn of_meters(meters: &[&Meter], seconds: f64, subject: &Of, metrics: &mut Vec<Metric>) {
+fn of_meters(meters: &[&Meter], seconds: f64, subject: &Subject, metrics: &mut Vec<Metric>) {
     let operations: u64 = meters.iter().map(|meter| meter.done).sum();
     let throughput = operations as f64 / seconds;
     metrics.push(
@@ -179,7 +179,7 @@ fn of_meters(meters: &[&Meter], seconds: f64, subject: &Of, metrics: &mut Vec<Me
 }
 
 /// Mean, median and 99th percentile of times; nothing where nothing was measured.
-fn histogram(name: &str, values: &Histogram, subject: &Of, metrics: &mut Vec<Metric>) {
+fn histogram(name: &str, values: &Histogram, subject: &Subject, metrics: &mut Vec<Metric>) {
     let parts = [
         ("mean", values.mean()),
         ("p50", values.quantile(500)),
@@ -199,7 +199,7 @@ fn of_group(
     vms: &[&VmOutcome],
     outcome: &Outcome,
     seconds: f64,
-    subject: Of,
+    subject: Subject,
     metrics: &mut Vec<Metric>,
 ) {
     let meters: Vec<&Meter> = vms
@@ -283,7 +283,7 @@ fn in_exits(v: &VcpuOutcome) -> u64 {
 }
 
 /// What guests that were moved saw of their clocks: the worst of the group.
-fn of_clocks(vms: &[&VmOutcome], subject: &Of, metrics: &mut Vec<Metric>) {
+fn of_clocks(vms: &[&VmOutcome], subject: &Subject, metrics: &mut Vec<Metric>) {
     let clocks: Vec<_> = vms.iter().filter_map(|vm| vm.clocks.as_ref()).collect();
     if clocks.is_empty() {
         return;
@@ -374,7 +374,7 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
     rate("host IPIs", Neither, s.ipis_sent);
     rate("host interrupts", Neither, s.host_irqs);
     rate("host ticks", Neither, s.ticks);
-    histogram("broadcast", &s.broadcast_ns, &Of::Host, metrics);
+    histogram("broadcast", &s.broadcast_ns, &Subject::Host, metrics);
     if s.broadcast_ns.count > 0 {
         let longest = s.broadcast_ns.max as f64;
         metrics.push(Metric::host("broadcast max", Unit::Ns, Lower, longest));
@@ -392,7 +392,12 @@ fn of_host(config: &Config, outcome: &Outcome, seconds: f64, metrics: &mut Vec<M
 /// The delay from a broadcast target's pending bit to its notification. It is the price of a batch:
 /// the first quarter of the targets pays for the whole loop.
 fn of_targets(stats: &Stats, metrics: &mut Vec<Metric>) {
-    histogram("target delay", &stats.target_delay_ns, &Of::Host, metrics);
+    histogram(
+        "target delay",
+        &stats.target_delay_ns,
+        &Subject::Host,
+        metrics,
+    );
     let mut add = |name: String, ns: u64| {
         metrics.push(Metric::host(name, Unit::Ns, Better::Lower, ns as f64));
     };

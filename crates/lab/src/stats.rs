@@ -149,16 +149,21 @@ impl Difference {
     }
 }
 
-/// The difference of pairs `(first, second)`; `None` without any.
+/// The difference of the second values from the first ones, pair by pair; `None` without a pair.
 ///
 /// Runs with the same seed share their random numbers, so that common noise cancels. The interval of
 /// the difference is narrower than those of the two means.
 #[must_use]
-pub fn difference(pairs: &[(f64, f64)], better: crate::metric::Better) -> Option<Difference> {
-    let differences: Vec<f64> = pairs.iter().map(|(first, second)| second - first).collect();
-    let firsts: Vec<f64> = pairs.iter().map(|pair| pair.0).collect();
+pub fn difference(
+    firsts: &[f64],
+    seconds: &[f64],
+    better: crate::metric::Better,
+) -> Option<Difference> {
+    let pairs = firsts.iter().zip(seconds);
+    let differences: Vec<f64> = pairs.map(|(first, second)| second - first).collect();
     let estimate = self::estimate(&differences)?;
-    let base = self::estimate(&firsts)?.mean;
+    // A list may be longer where runs failed.
+    let base = self::estimate(firsts.get(..differences.len())?)?.mean;
     let percent = |value: f64| (base != 0.0).then(|| value / base.abs() * 100.0);
     Some(Difference {
         estimate,
@@ -239,36 +244,32 @@ mod tests {
     #[test]
     fn pairs_are_compared_by_their_differences() {
         // Noise of 100 that both have, a difference of 1 that all pairs have.
-        let pairs = [(100.0, 101.0), (200.0, 201.1), (300.0, 300.9)];
-        let d = difference(&pairs, Better::Higher).expect("pairs");
+        let (firsts, seconds) = ([100.0, 200.0, 300.0], [101.0, 201.1, 300.9]);
+        let d = difference(&firsts, &seconds, Better::Higher).expect("pairs");
         assert_eq!(d.verdict, Verdict::Better);
         assert!((d.percent.expect("a base") - 0.5).abs() < 1e-9);
-        let d = difference(&pairs, Better::Lower).expect("pairs");
+        let d = difference(&firsts, &seconds, Better::Lower).expect("pairs");
         assert_eq!(d.verdict, Verdict::Worse);
-        let d = difference(&pairs, Better::Neither).expect("pairs");
+        let d = difference(&firsts, &seconds, Better::Neither).expect("pairs");
         assert_eq!(d.verdict, Verdict::Different);
-        for (pairs, verdict) in [
-            (&[(1.0, 2.0), (2.0, 1.0)][..], Verdict::WithinNoise),
-            (&[(1.0, 1.0), (2.0, 2.0)], Verdict::Same),
-            (&[(1.0, 2.0)], Verdict::Unknown),
-            (&[(0.0, 2.0), (0.0, 2.0)], Verdict::Better),
+        for (firsts, seconds, verdict) in [
+            (&[1.0, 2.0][..], &[2.0, 1.0][..], Verdict::WithinNoise),
+            (&[1.0, 2.0], &[1.0, 2.0], Verdict::Same),
+            (&[1.0], &[2.0], Verdict::Unknown),
+            (&[0.0, 0.0], &[2.0, 2.0], Verdict::Better),
         ] {
-            let d = difference(pairs, Better::Higher).expect("pairs");
-            assert_eq!(d.verdict, verdict, "{pairs:?}");
+            let d = difference(firsts, seconds, Better::Higher).expect("pairs");
+            assert_eq!(d.verdict, verdict, "{firsts:?} {seconds:?}");
         }
-        assert_eq!(
-            difference(&[(0.0, 1.0), (0.0, 1.0)], Better::Higher)
-                .expect("pairs")
-                .percent,
-            None
-        );
+        let of_nothing = difference(&[0.0; 2], &[1.0; 2], Better::Higher).expect("pairs");
+        assert_eq!(of_nothing.percent, None);
     }
 
     #[test]
     fn a_difference_matters_by_its_size_alone() {
         use crate::metric::Unit;
         let d = |before: f64, after: f64| {
-            difference(&[(before, after), (before, after)], Better::Lower).expect("pairs")
+            difference(&[before; 2], &[after; 2], Better::Lower).expect("pairs")
         };
         for (before, after, unit, relevant) in [
             (1_000.0, 1_009.0, Unit::Ns, false),

@@ -1,7 +1,7 @@
 //! Variants side by side, as a terminal shows them.
 
 use stealtime_lab::compare::{Cell, Column, Comparison, Failure, Row};
-use stealtime_lab::metric::{Better, Of, Unit};
+use stealtime_lab::metric::{Better, Subject, Unit};
 use stealtime_lab::scenario::Setting;
 use stealtime_lab::stats::{difference, estimate};
 use stealtime_report::terminal::Style;
@@ -21,16 +21,15 @@ fn column(name: &str, settings: &[(&str, &str)]) -> Column {
     }
 }
 
-fn row(name: &str, of: Of, unit: Unit, better: Better, values: &[&[f64]]) -> Row {
+fn row(name: &str, of: Subject, unit: Unit, better: Better, values: &[&[f64]]) -> Row {
     let first = values[0];
     let cells = values.iter().enumerate().map(|(at, list)| {
-        let pairs: Vec<(f64, f64)> = first.iter().copied().zip(list.iter().copied()).collect();
         Some(Cell {
             estimate: estimate(list)?,
             difference: if at == 0 {
                 None
             } else {
-                difference(&pairs, better)
+                difference(first, list, better)
             },
         })
     });
@@ -44,7 +43,7 @@ fn row(name: &str, of: Of, unit: Unit, better: Better, values: &[&[f64]]) -> Row
 }
 
 fn comparison() -> Comparison {
-    let web = || Of::Vm("web".into());
+    let web = || Subject::Vm("web".into());
     Comparison {
         scenario: "scenarios/example.toml".into(),
         about: "what a table looks like".into(),
@@ -88,14 +87,14 @@ fn comparison() -> Comparison {
             ),
             row(
                 "never",
-                Of::Host,
+                Subject::Host,
                 Unit::Count,
                 Better::Neither,
                 &[&[0.0; 3], &[0.0; 3], &[0.0; 3]],
             ),
             row(
                 "host ticks",
-                Of::Host,
+                Subject::Host,
                 Unit::PerSecond,
                 Better::Neither,
                 &[&[0.0, 0.0, 0.0], &[250.0, 250.0, 250.0], &[0.0, 0.0, 0.0]],
@@ -116,7 +115,7 @@ fn only_differences_that_matter_are_coloured() {
         let mut one = comparison();
         one.variants.truncate(2);
         let values: [&[f64]; 2] = [&[1000.0; 3], &[after, after + 0.5, after - 0.5]];
-        let (of, unit) = (Of::Vm("web".into()), Unit::PerSecond);
+        let (of, unit) = (Subject::Vm("web".into()), Unit::PerSecond);
         one.rows = vec![row("throughput", of, unit, Better::Higher, &values)];
         render(&one, Style::new(true))
     };
@@ -197,7 +196,7 @@ fn one_seed_and_no_row_and_long_names_have_a_table() {
     one.variants.truncate(2);
     one.rows = vec![row(
         "throughput",
-        Of::Host,
+        Subject::Host,
         Unit::PerSecond,
         Better::Higher,
         &[&[5.0], &[6.0]],
@@ -210,7 +209,7 @@ fn one_seed_and_no_row_and_long_names_have_a_table() {
     one.rows.clear();
     assert!(render(&one, Style::new(false)).contains("what a table looks like"));
     let mut long = comparison();
-    long.rows[0].of = Of::Vm("v".repeat(200));
+    long.rows[0].of = Subject::Vm("v".repeat(200));
     long.rows[0].name = "m".repeat(200);
     long.variants[1].name = "日本語の名前はとても長いので切られます".into();
     long.variants[2].settings[0].value = "x".repeat(500);

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use stealtime_lab::compare::compare;
-use stealtime_lab::metric::Of;
+use stealtime_lab::metric::Subject;
 use stealtime_lab::run::run;
 use stealtime_lab::scenario::Scenario;
 use stealtime_lab::simulate::Simulator;
@@ -310,7 +310,7 @@ fn a_sweep_shows_where_time_went_by_each_value() {
         effects: Vec::new(),
         best: Vec::new(),
         times: vec![Time {
-            of: Of::Vm("web".to_owned()),
+            of: Subject::Vm("web".to_owned()),
             knob: "kvm.halt_poll_ns".to_owned(),
             levels: ["0", "50us"].map(str::to_owned).into(),
             states: vec![

@@ -472,21 +472,18 @@ impl Judged<'_> {
         better: Better,
         value: impl Fn(&Measured) -> f64,
     ) -> Option<Compared> {
-        let pairs: Vec<(f64, f64)> = self
-            .before
-            .iter()
-            .zip(self.after)
-            .map(|(a, b)| (value(a), value(b)))
-            .collect();
-        let difference = difference(&pairs, better)?;
+        let pairs = self.before.iter().zip(self.after);
+        let (before, after): (Vec<f64>, Vec<f64>) =
+            pairs.map(|(a, b)| (value(a), value(b))).unzip();
+        let difference = difference(&before, &after, better)?;
         let mean = |values: &mut dyn ExactSizeIterator<Item = f64>| {
             let n = values.len().max(1) as f64;
             values.sum::<f64>() / n
         };
         let distance = (mean(&mut self.base.iter().map(&value)) - value(self.recorded)).abs();
         Some(Compared {
-            before: mean(&mut pairs.iter().map(|pair| pair.0)),
-            after: mean(&mut pairs.iter().map(|pair| pair.1)),
+            before: mean(&mut before.iter().copied()),
+            after: mean(&mut after.iter().copied()),
             // Replays that are equal differ by nothing, however far they all are off.
             below_error: difference.verdict != Verdict::Same
                 && difference.estimate.mean.abs() < distance,

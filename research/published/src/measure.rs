@@ -1,6 +1,6 @@
 //! From runs to a row next to a published figure.
 
-use stealtime_lab::metric::{Better, Metric, Of};
+use stealtime_lab::metric::{Better, Metric, Subject};
 use stealtime_lab::run::{RunOutput, Runs};
 use stealtime_lab::stats::{Difference, Estimate, difference, estimate};
 
@@ -106,12 +106,11 @@ pub(super) fn scale(unit: &str) -> f64 {
 
 /// Effect and interval in percent of the base.
 fn of_effect(base: &[f64], changed: &[f64], effect: Effect) -> Option<(f64, Option<f64>)> {
-    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(changed.iter().copied()).collect();
     let Difference {
         percent,
         percent_half_width,
         ..
-    } = difference(&pairs, Better::Neither)?;
+    } = difference(base, changed, Better::Neither)?;
     let percent = match effect {
         // Not `-percent`: nothing is 0, and not -0.
         Effect::Decrease => 0.0 - percent?,
@@ -129,9 +128,8 @@ pub(super) fn claim(claim: &Claim, runs: &Runs) -> Result<ClaimRow, ReproduceErr
         values.collect::<Result<Vec<f64>, _>>()
     };
     let (base, changed) = (read(&claim.base)?, read(&claim.variant)?);
-    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(changed.iter().copied()).collect();
     let no_runs = || ReproduceError::Data(format!("claim {:?}: nothing was run", claim.says));
-    let difference = difference(&pairs, Better::Neither).ok_or_else(no_runs)?;
+    let difference = difference(&base, &changed, Better::Neither).ok_or_else(no_runs)?;
     let (of_base, of_with) = match (estimate(&base), estimate(&changed)) {
         (Some(base), Some(changed)) => (base, changed),
         _ => return Err(no_runs()),
@@ -171,8 +169,8 @@ pub(super) fn values(
     outputs(runs, variant)?.iter().map(measured).collect()
 }
 
-fn of(vm: Option<&str>) -> Of {
-    vm.map_or(Of::Host, |vm| Of::Vm(vm.to_owned()))
+fn of(vm: Option<&str>) -> Subject {
+    vm.map_or(Subject::Host, |vm| Subject::Vm(vm.to_owned()))
 }
 
 fn outputs<'r>(runs: &'r Runs, variant: &str) -> Result<Vec<&'r RunOutput>, ReproduceError> {
@@ -183,7 +181,7 @@ fn outputs<'r>(runs: &'r Runs, variant: &str) -> Result<Vec<&'r RunOutput>, Repr
 }
 
 /// A metric's value; what a run counts and does not name is 0.
-fn value(run: &RunOutput, name: &str, scope: &Of) -> Result<f64, ReproduceError> {
+fn value(run: &RunOutput, name: &str, scope: &Subject) -> Result<f64, ReproduceError> {
     let mut metrics = run.metrics.iter();
     let found = metrics.find(|metric| metric.name == name && metric.of == *scope);
     match found {
@@ -197,6 +195,7 @@ fn value(run: &RunOutput, name: &str, scope: &Of) -> Result<f64, ReproduceError>
 
 /// All exits of guests a second.
 fn exits(run: &RunOutput) -> f64 {
-    let is_exit = |metric: &&Metric| metric.of == Of::Host && metric.name.starts_with("exits ");
+    let is_exit =
+        |metric: &&Metric| metric.of == Subject::Host && metric.name.starts_with("exits ");
     run.metrics.iter().filter(is_exit).map(|m| m.value).sum()
 }

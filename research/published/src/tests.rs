@@ -1,5 +1,5 @@
 use super::*;
-use stealtime_lab::metric::{Better, Metric, Of, Unit};
+use stealtime_lab::metric::{Better, Metric, Subject, Unit};
 use stealtime_lab::run::{RunOutput, VariantRuns};
 use stealtime_lab::stats::difference;
 use stealtime_simulator::config::Config;
@@ -65,7 +65,7 @@ impl Runner for Fake {
             5.0,
         )];
         for vm in ["pipe", "loop"] {
-            let of = Of::Vm(vm.to_owned());
+            let of = Subject::Vm(vm.to_owned());
             let throughput = Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e6 / us);
             metrics.push(throughput.of(of));
         }
@@ -167,7 +167,7 @@ impl Runner for Noisy {
         let noise = ((seed * 7_919) % 17) as f64 * if off { 0.01 } else { 0.004 };
         let us = if off { 8.0 } else { 7.84 };
         let throughput = |name: &str, us: f64| {
-            let of = Of::Vm(name.to_owned());
+            let of = Subject::Vm(name.to_owned());
             Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e6 / us).of(of)
         };
         let taken = "spurious notifications";
@@ -248,7 +248,8 @@ fn words_hold_by_interval_and_not_by_chance() {
     let noise = [(100.0, 100.1), (100.0, 99.7)];
     let fell = [(100.0, 98.0), (101.0, 99.0), (102.0, 100.0)];
     let is = |expect, pairs: &[(f64, f64)]| {
-        let difference = difference(pairs, Better::Neither).expect("pairs");
+        let (base, changed): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+        let difference = difference(&base, &changed, Better::Neither).expect("pairs");
         holds(expect, &difference, UNCHANGED_WITHIN_PERCENT)
     };
     assert!(is(Expect::Same, &same) && !is(Expect::Same, &noise));

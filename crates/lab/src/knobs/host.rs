@@ -5,22 +5,22 @@ use stealtime_simulator::config::{IdleMethod, XenScheduler};
 
 use super::Source::{Ours, Upstream};
 use super::host_setting::{HostSetting, number};
-use super::kvm::{chosen, word, words};
+use super::kvm::Words;
 use super::replay::{Part, Replay};
 use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
 
 /// Ways of idle CPUs to wait, by name.
-pub(crate) const IDLE: [(&str, IdleMethod); 3] = [
+pub(crate) const IDLE: Words<IdleMethod> = Words(&[
     ("mwait", IdleMethod::Mwait),
     ("hlt", IdleMethod::Hlt),
     ("poll", IdleMethod::Poll),
-];
+]);
 
-const SCHEDULERS: [(&str, XenScheduler); 2] = [
+const SCHEDULERS: Words<XenScheduler> = Words(&[
     ("credit", XenScheduler::Credit),
     ("credit2", XenScheduler::Credit2),
-];
+]);
 
 /// The least targets of a batch by default.
 const MIN_TARGETS: u32 = 8;
@@ -69,13 +69,13 @@ pub(super) static KNOBS: &[Knob] = &[
             .undone_by("boot the former kernel"),
         |k| Value::Number(k.sched.hz.into()),
         |k, v| k.sched.hz = v.number()?),
-    knob!(Idle "host.idle", Kind::Choice(|| words(&IDLE)),
+    knob!(Idle "host.idle", Kind::Choice(|| IDLE.all()),
         Upstream("boot parameter idle=, drivers intel_idle and acpi_idle"),
         "How idle CPUs wait: a store wakes (mwait), an interrupt wakes (hlt), or they poll",
         Replay::simulate("idle CPUs wake as late as recorded"),
         HostSetting::boot_by("kernel command line: {value}", idle_parameter),
-        |idle| word(&IDLE, idle),
-        |idle, v| *idle = chosen(&IDLE, v)?),
+        |idle| IDLE.show(idle),
+        |idle, v| *idle = IDLE.read(v)?),
     knob!(Knobs "host.nohz_full", Kind::Cpus,
         Upstream("boot parameter nohz_full="),
         "CPUs without a tick while one task runs; the others do the housekeeping",
@@ -131,11 +131,11 @@ pub(super) static KNOBS: &[Knob] = &[
         HostSetting::SimulationOnly("Xen does it always"),
         |k| Value::Switch(k.xen.mwait_elision),
         |k, v| k.xen.mwait_elision = v.switch()?),
-    knob!(Knobs "xen.sched", Kind::Choice(|| words(&SCHEDULERS)),
+    knob!(Knobs "xen.sched", Kind::Choice(|| SCHEDULERS.all()),
         Upstream("Xen boot parameter sched="),
         "CPUs that a wakeup tickles: the chosen one (credit2), or also an idle one (credit)",
         XEN,
         HostSetting::boot("Xen's command line: sched={value}", "Xen's command line: without sched="),
-        |k| word(&SCHEDULERS, &k.xen.sched),
-        |k, v| k.xen.sched = chosen(&SCHEDULERS, v)?),
+        |k| SCHEDULERS.show(&k.xen.sched),
+        |k, v| k.xen.sched = SCHEDULERS.read(v)?),
 ];

@@ -14,40 +14,47 @@ use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
 
 const U32: i64 = u32::MAX as i64;
-const ORDERS: [(&str, CandidateOrder); 2] = [
+const ORDERS: Words<CandidateOrder> = Words(&[
     ("scan", CandidateOrder::Scan),
     ("priority", CandidateOrder::Priority),
-];
-const LAST_BOOSTED: [(&str, LastBoosted); 2] =
-    [("index", LastBoosted::Index), ("steps", LastBoosted::Steps)];
-const FLUSHES: [(&str, L1dFlush); 3] = [
+]);
+const LAST_BOOSTED: Words<LastBoosted> =
+    Words(&[("index", LastBoosted::Index), ("steps", LastBoosted::Steps)]);
+const FLUSHES: Words<L1dFlush> = Words(&[
     ("never", L1dFlush::Never),
     ("cond", L1dFlush::Cond),
     ("always", L1dFlush::Always),
-];
-const MODES: [(&str, Mode); 2] = [("vhe", Mode::Vhe), ("nvhe", Mode::Nvhe)];
-const EOI_RULES: [(&str, EoiRule); 2] = [
+]);
+const MODES: Words<Mode> = Words(&[("vhe", Mode::Vhe), ("nvhe", Mode::Nvhe)]);
+const EOI_RULES: Words<EoiRule> = Words(&[
     ("vector-matched", EoiRule::VectorMatched),
     ("any-vector", EoiRule::AnyVector),
-];
+]);
 
-/// The value of a word in a table of words.
-pub(super) fn chosen<T: Copy>(table: &[(&'static str, T)], value: &Value) -> Result<T, ValueError> {
-    let word = value.words()?;
-    let row = table.iter().find(|row| row.0 == word);
-    row.map(|row| row.1)
-        .ok_or_else(|| ValueError::UnknownWord(word.to_owned()))
-}
+/// Values by their words.
+pub(crate) struct Words<T: 'static>(pub(super) &'static [(&'static str, T)]);
 
-/// The word of a value in a table of words.
-pub(super) fn word<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> Value {
-    let row = table.iter().find(|row| row.1 == *value);
-    Value::Words(row.map_or("?", |row| row.0).to_owned())
-}
+impl<T: Copy + PartialEq> Words<T> {
+    /// The value of a word.
+    pub(crate) fn find(&self, word: &str) -> Option<T> {
+        self.0.iter().find(|row| row.0 == word).map(|row| row.1)
+    }
 
-/// The words of a table.
-pub(super) fn words<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
-    table.iter().map(|row| row.0).collect()
+    pub(super) fn read(&self, value: &Value) -> Result<T, ValueError> {
+        let word = value.words()?;
+        let unknown = || ValueError::UnknownWord(word.to_owned());
+        self.find(word).ok_or_else(unknown)
+    }
+
+    pub(super) fn show(&self, value: &T) -> Value {
+        let row = self.0.iter().find(|row| row.1 == *value);
+        Value::Words(row.map_or("?", |row| row.0).to_owned())
+    }
+
+    /// All words.
+    pub(crate) fn all(&self) -> Vec<&'static str> {
+        self.0.iter().map(|row| row.0).collect()
+    }
 }
 
 /// A count of `ns`.
@@ -201,14 +208,14 @@ pub(super) static KNOBS: &[Knob] = &[
     |k, v| {
         k.kvm.directed_yield.ipi.ipi_window_ns = v.ns()?;
     }),
-    knob!(Knobs "kvm.ipi_eoi_rule", Kind::Choice(|| words(&EOI_RULES)),
+    knob!(Knobs "kvm.ipi_eoi_rule", Kind::Choice(|| EOI_RULES.all()),
     Ours("versions 3 and 2 of the directed-yield series"),
     "What an EOI makes forget: the record of its vector, or everything",
     SPINNING,
     HostSetting::SimulationOnly(YIELD_SERIES),
-    |k| word(&EOI_RULES, &k.kvm.directed_yield.ipi.eoi_rule),
+    |k| EOI_RULES.show(&k.kvm.directed_yield.ipi.eoi_rule),
     |k, v| {
-        k.kvm.directed_yield.ipi.eoi_rule = chosen(&EOI_RULES, v)?;
+        k.kvm.directed_yield.ipi.eoi_rule = EOI_RULES.read(v)?;
     }),
     knob!(Knobs "kvm.guest_yield_hint", Kind::Switch,
     Ours("a word that guest and host share"),
@@ -227,21 +234,21 @@ pub(super) static KNOBS: &[Knob] = &[
         HostSetting::SimulationOnly(YIELD_SERIES),
         |k| Value::Switch(k.kvm.directed_yield.enable_relaxed_boost),
         |k, v| k.kvm.directed_yield.enable_relaxed_boost = v.switch()?),
-    knob!(Knobs "kvm.yield_order", Kind::Choice(|| words(&ORDERS)),
+    knob!(Knobs "kvm.yield_order", Kind::Choice(|| ORDERS.all()),
         Ours("the series scans; its text promises priorities"),
         "Take the first candidate of a scan, or the one with the strongest reason",
         YIELD_TARGETS,
         HostSetting::SimulationOnly(YIELD_SERIES),
-        |k| word(&ORDERS, &k.kvm.directed_yield.order),
-        |k, v| k.kvm.directed_yield.order = chosen(&ORDERS, v)?),
-    knob!(Knobs "kvm.last_boosted", Kind::Choice(|| words(&LAST_BOOSTED)),
+        |k| ORDERS.show(&k.kvm.directed_yield.order),
+        |k, v| k.kvm.directed_yield.order = ORDERS.read(v)?),
+    knob!(Knobs "kvm.last_boosted", Kind::Choice(|| LAST_BOOSTED.all()),
         Ours("a fault of Linux up to 6.18: commit 7e513617da71, fixed by 32bd348be3fa"),
         "What a search for a vCPU to yield to leaves for where the next one begins: the vCPU's index, or how \
          many it had looked past",
         YIELD_TARGETS,
         HostSetting::boot_by("boot {value}", last_boosted_kernel),
-        |k| word(&LAST_BOOSTED, &k.kvm.directed_yield.last_boosted),
-        |k, v| k.kvm.directed_yield.last_boosted = chosen(&LAST_BOOSTED, v)?),
+        |k| LAST_BOOSTED.show(&k.kvm.directed_yield.last_boosted),
+        |k, v| k.kvm.directed_yield.last_boosted = LAST_BOOSTED.read(v)?),
     knob!(Knobs "kvm.suppress_notification",
     Kind::Choice(|| Suppression::ALL.iter().map(|policy| policy.name()).collect()),
     Ours("Linux before 2022 and 7.2, two posted versions, and a corrected one"),
@@ -270,14 +277,14 @@ pub(super) static KNOBS: &[Knob] = &[
         HostSetting::module_switch("modprobe -r kvm_intel; modprobe kvm_intel enable_ipiv={value}"),
         |k| Value::Switch(k.kvm.enable_ipiv),
         |k, v| k.kvm.enable_ipiv = v.switch()?),
-    knob!(Knobs "kvm.vmentry_l1d_flush", Kind::Choice(|| words(&FLUSHES)),
+    knob!(Knobs "kvm.vmentry_l1d_flush", Kind::Choice(|| FLUSHES.all()),
         Upstream("module parameter kvm_intel.vmentry_l1d_flush"),
         "Empty the L1 data cache before VM entries: never, cond (Linux's default where there is L1TF), or \
          always",
         EXITS,
         HostSetting::live_word("echo {value} > /sys/module/kvm_intel/parameters/vmentry_l1d_flush"),
-        |k| word(&FLUSHES, &k.kvm.vmentry_l1d_flush),
-        |k, v| k.kvm.vmentry_l1d_flush = chosen(&FLUSHES, v)?),
+        |k| FLUSHES.show(&k.kvm.vmentry_l1d_flush),
+        |k, v| k.kvm.vmentry_l1d_flush = FLUSHES.read(v)?),
     knob!(Knobs "kvm.preemption_timer", Kind::Switch,
         Upstream("module parameter kvm_intel.preemption_timer"),
         "Use the VMX preemption timer for guests' timers, where the machine has it",
@@ -285,7 +292,7 @@ pub(super) static KNOBS: &[Knob] = &[
         HostSetting::module_switch("modprobe -r kvm_intel; modprobe kvm_intel preemption_timer={value}"),
         |k| Value::Switch(k.kvm.preemption_timer),
         |k, v| k.kvm.preemption_timer = v.switch()?),
-    knob!(Knobs "kvm_arm.mode", Kind::Choice(|| words(&MODES)),
+    knob!(Knobs "kvm_arm.mode", Kind::Choice(|| MODES.all()),
         Upstream("kernel parameter kvm-arm.mode"),
         "arm64: whether the host's kernel runs at EL2",
         EXITS,
@@ -293,6 +300,6 @@ pub(super) static KNOBS: &[Knob] = &[
             "kernel command line: kvm-arm.mode={value}",
             "kernel command line: without kvm-arm.mode=",
         ),
-        |k| word(&MODES, &k.kvm.arm_mode),
-        |k, v| k.kvm.arm_mode = chosen(&MODES, v)?),
+        |k| MODES.show(&k.kvm.arm_mode),
+        |k, v| k.kvm.arm_mode = MODES.read(v)?),
 ];

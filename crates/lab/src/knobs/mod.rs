@@ -165,7 +165,7 @@ pub(crate) fn names_of_vm() -> impl Iterator<Item = &'static str> {
 /// Makes a row of a table: getter and setter of one field.
 macro_rules! knob {
     ($access:ident $name:expr, $kind:expr, $source:expr, $about:literal, $replay:expr, $host:expr,
-     |$from:ident| $get:expr, |$to:ident, $value:ident| $set:expr) => {
+     |$config:ident| $get:expr, |$target:ident, $value:ident| $set:expr) => {
         $crate::knobs::Knob {
             name: $name,
             kind: $kind,
@@ -175,8 +175,8 @@ macro_rules! knob {
             class: None,
             host: $host,
             access: $crate::knobs::Access::$access(
-                |$from| $get,
-                |$to, $value| {
+                |$config| $get,
+                |$target, $value| {
                     $set;
                     Ok(())
                 },

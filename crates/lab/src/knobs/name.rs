@@ -1,6 +1,6 @@
 //! From a name and a text to a changed configuration, and back.
 
-use stealtime_simulator::config::{Config, ParamValue, TaskConfig, VmConfig};
+use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
 use super::{Access, Kind, Knob, Setting, all, names_of_vm, of_vm, task, vm};
 use crate::spelling::suggestion;
@@ -64,23 +64,11 @@ fn matches(name: &str, knob: &str) -> bool {
     name == knob || ALIASES.contains(&(name, knob))
 }
 
-/// The task of a name that begins with `task.`.
-pub(super) fn task_target<'n>(
-    tasks: &[TaskConfig],
-    name: &'n str,
-) -> Result<task::Target<'n>, KnobError> {
-    let rest = name.strip_prefix("task.").unwrap_or(name);
-    task::target(tasks, rest).map_err(|help| KnobError::NoTask {
-        name: name.to_owned(),
-        help,
-    })
-}
-
 /// What a name stands for, on a host with the VMs and tasks of `config`.
 pub(super) fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, KnobError> {
     let vms = &config.vms;
     if name.starts_with("task.") {
-        return task_target(&config.host.tasks, name).map(Target::Task);
+        return task::target(&config.host.tasks, name).map(Target::Task);
     }
     if let Some(rest) = name.strip_prefix("vm.") {
         return target_of_vm(vms, name, rest);

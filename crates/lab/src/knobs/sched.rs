@@ -6,17 +6,17 @@ use stealtime_simulator::config::{CfsKnobs, Knobs};
 
 use super::Source::{Ours, Upstream};
 use super::host_setting::HostSetting;
-use super::kvm::{chosen, word, words};
+use super::kvm::Words;
 use super::replay::{FairClass, Part, Replay};
 use super::value::{Kind, Value, ValueError, time_or};
 use super::{Knob, knob};
 use crate::spelling::suggestion;
 
-const PICKS: [(&str, PickMode); 2] = [
+const PICKS: Words<PickMode> = Words(&[
     ("hierarchical", PickMode::Hierarchical),
     ("flat", PickMode::Flat),
-];
-const PREEMPTS: [(&str, Preempt); 2] = [("lazy", Preempt::Lazy), ("full", Preempt::Full)];
+]);
+const PREEMPTS: Words<Preempt> = Words(&[("lazy", Preempt::Lazy), ("full", Preempt::Full)]);
 const LAG_CREDIT: super::Source = Ours("details of YIELD_TO_LAG_CREDIT");
 
 /// What differs from the defaults; all others stay.
@@ -249,22 +249,22 @@ pub(super) static KNOBS: &[Knob] = &[
         |k| time_or(k.sched.base_slice_ns, "auto"),
         |k, v| k.sched.base_slice_ns = v.ns_or()?)
     .of_class(FairClass::Eevdf),
-    knob!(Knobs "sched.pick", Kind::Choice(|| words(&PICKS)),
+    knob!(Knobs "sched.pick", Kind::Choice(|| PICKS.all()),
         Ours("7.2's way, and the one merged for 7.3"),
         "Pick the next task level by level of the cgroups, or from one queue",
         Replay::Shows(Part::Cgroups),
         HostSetting::boot_by("boot {value}", pick_kernel),
-        |k| word(&PICKS, &k.sched.pick),
-        |k, v| k.sched.pick = chosen(&PICKS, v)?)
+        |k| PICKS.show(&k.sched.pick),
+        |k, v| k.sched.pick = PICKS.read(v)?)
     .of_class(FairClass::Eevdf),
-    knob!(Knobs "sched.preempt", Kind::Choice(|| words(&PREEMPTS)),
+    knob!(Knobs "sched.preempt", Kind::Choice(|| PREEMPTS.all()),
         Upstream("boot parameter preempt="),
         "Let the fair class's requests to reschedule wait for the tick, or not",
         Replay::Shows(Part::Tasks),
         HostSetting::live_word("echo {value} > /sys/kernel/debug/sched/preempt")
             .with_note("with CONFIG_PREEMPT_DYNAMIC; kernel command line: preempt=VALUE"),
-        |k| word(&PREEMPTS, &k.sched.preempt),
-        |k, v| k.sched.preempt = chosen(&PREEMPTS, v)?)
+        |k| PREEMPTS.show(&k.sched.preempt),
+        |k, v| k.sched.preempt = PREEMPTS.read(v)?)
     .of_class(FairClass::Eevdf),
     knob!(Knobs "sched.lag_credit.method", Kind::Choice(|| vec!["credit", "debooster"]),
         LAG_CREDIT,

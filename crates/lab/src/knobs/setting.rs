@@ -4,7 +4,8 @@ use std::fmt;
 
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
-use super::name::{Target, check_parameter, parameter_value, target, task_target};
+use super::name::{Target, check_parameter, parameter_value, target};
+use super::task;
 use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, ValueError, vm};
 
 /// A knob with the value that it gets.
@@ -176,7 +177,7 @@ impl Setting {
             }
             Change::Task => {
                 let tasks = &mut config.host.tasks;
-                let task = task_target(tasks, &self.name)?;
+                let task = task::target(tasks, &self.name)?;
                 let set = task.set(tasks, &self.text);
                 set.map_err(|error| self.wrong(error))
             }

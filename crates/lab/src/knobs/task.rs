@@ -2,20 +2,12 @@
 
 use stealtime_simulator::config::{ParamValue, TaskConfig};
 
-use super::name::{check_parameter, parameter_value};
+use super::name::{KnobError, check_parameter, parameter_value};
 use super::value::ValueError;
 use crate::spelling::suggestion;
 
 /// The most tasks of a name, as in `[[task]]`.
 const MOST: u32 = 65_536;
-
-fn out_of_range(text: &str, min: impl ToString, max: impl ToString) -> ValueError {
-    ValueError::OutOfRange {
-        value: format!("{text:?}"),
-        min: min.to_string(),
-        max: max.to_string(),
-    }
-}
 
 /// What a name behind `task.` stands for.
 pub(super) struct Target<'n> {
@@ -23,20 +15,24 @@ pub(super) struct Target<'n> {
     key: &'n str,
 }
 
-/// Finds the task: names of tasks have no dots.
+/// Finds the task of a knob `task.NAME.KEY`: names of tasks have no dots.
 ///
 /// # Errors
 ///
-/// The nearest task's name, or all.
-pub(super) fn target<'n>(tasks: &[TaskConfig], rest: &'n str) -> Result<Target<'n>, String> {
+/// [`KnobError::NoTask`]
+pub(super) fn target<'n>(tasks: &[TaskConfig], name: &'n str) -> Result<Target<'n>, KnobError> {
+    let rest = name.strip_prefix("task.").unwrap_or(name);
     let (task, key) = rest.split_once('.').unwrap_or((rest, ""));
     if tasks.iter().any(|known| known.name == task) {
         return Ok(Target { task, key });
     }
     let names: Vec<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
-    Err(match names.is_empty() {
-        true => "there are no tasks".to_owned(),
-        false => suggestion(task, &names),
+    Err(KnobError::NoTask {
+        name: name.to_owned(),
+        help: match names.is_empty() {
+            true => "there are no tasks".to_owned(),
+            false => suggestion(task, &names),
+        },
     })
 }
 
@@ -55,12 +51,12 @@ impl Target<'_> {
             "count" => {
                 let count = text.parse::<u32>().ok();
                 let count = count.filter(|count| (1..=MOST).contains(count));
-                task.count = count.ok_or_else(|| out_of_range(text, 1, MOST))?;
+                task.count = count.ok_or_else(|| ValueError::out_of_range(text, 1, MOST))?;
             }
             "nice" => {
                 let nice = text.parse::<i8>().ok();
                 let nice = nice.filter(|nice| (-20..=19).contains(nice));
-                task.nice = nice.ok_or_else(|| out_of_range(text, -20, 19))?;
+                task.nice = nice.ok_or_else(|| ValueError::out_of_range(text, -20, 19))?;
             }
             key => {
                 let Some(parameter) = key.strip_prefix("workload.") else {

@@ -145,6 +145,17 @@ pub enum ValueError {
     Parameter(String),
 }
 
+impl ValueError {
+    /// The text with quotes: it need not be a number.
+    pub(crate) fn out_of_range(text: &str, min: impl ToString, max: impl ToString) -> Self {
+        Self::OutOfRange {
+            value: format!("{text:?}"),
+            min: min.to_string(),
+            max: max.to_string(),
+        }
+    }
+}
+
 /// `N` in ns, or `N` as text for `None`.
 pub(crate) fn time_or(ns: Option<u64>, word: &str) -> Value {
     ns.map_or_else(|| Value::Words(word.to_owned()), Value::Ns)

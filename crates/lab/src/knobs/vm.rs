@@ -4,7 +4,7 @@ use stealtime_simulator::config::{ClockMethod, GuestConfig, Pinning, VmConfig};
 
 use super::Source::{Ours, Upstream};
 use super::host_setting::{HostSetting, number, on_or_off, with_or_without};
-use super::kvm::{EXITS, YIELD_TARGETS, chosen, word, words};
+use super::kvm::{EXITS, Words, YIELD_TARGETS};
 use super::replay::{Part, Replay};
 use super::value::{Kind, Value, ValueError};
 use super::{Knob, knob};
@@ -43,9 +43,9 @@ fn pinning(value: &Value) -> Result<Pinning, ValueError> {
     Ok(Pinning::Pool(cpus))
 }
 
-fn show_cpu_max(limit: Option<(u64, u64)>) -> Value {
+fn show_cpu_max(vm: &VmConfig) -> Value {
     use crate::units::show_time;
-    Value::Words(match limit {
+    Value::Words(match vm.cpu_max_ns {
         None => "max".to_owned(),
         Some((quota, period)) => format!("{} {}", show_time(quota), show_time(period)),
     })
@@ -73,11 +73,11 @@ pub(super) fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, ValueError> {
 }
 
 /// How a guest's clocks are carried over, by name.
-pub(crate) const CLOCKS: [(&str, ClockMethod); 3] = [
+pub(crate) const CLOCKS: Words<ClockMethod> = Words(&[
     ("value", ClockMethod::Value),
     ("documented", ClockMethod::Documented),
     ("offset", ClockMethod::Offset),
-];
+]);
 
 const fn all_exits_off(guest: &GuestConfig) -> bool {
     guest.mwait_in_guest && guest.hlt_in_guest && guest.pause_in_guest
@@ -138,7 +138,7 @@ pub(super) static KNOBS: &[Knob] = &[
             "echo {value} > \"/sys/fs/cgroup$(sed 's,^0::,,; s,/libvirt/.*,,' /proc/{tid}/cgroup)/cpu.max\"",
         )
         .with_note("libvirt: virsh schedinfo NAME --live global_quota=US global_period=US"),
-        |vm| show_cpu_max(vm.cpu_max_ns),
+        |vm| show_cpu_max(vm),
         |vm, v| vm.cpu_max_ns = cpu_max(v)?),
     knob!(Vm "nice", Kind::Number { min: -20, max: 19, unit: "" },
         Upstream("nice(2)"),
@@ -154,10 +154,10 @@ pub(super) static KNOBS: &[Knob] = &[
     CPU_PM,
     |vm| Value::Switch(all_exits_off(&vm.guest)),
     |vm, v| {
-        let on = v.switch()?;
-        vm.guest.mwait_in_guest = on;
-        vm.guest.hlt_in_guest = on;
-        vm.guest.pause_in_guest = on;
+        let is_on = v.switch()?;
+        vm.guest.mwait_in_guest = is_on;
+        vm.guest.hlt_in_guest = is_on;
+        vm.guest.pause_in_guest = is_on;
     }),
     switch!(
         mwait_in_guest,
@@ -289,14 +289,14 @@ pub(super) static KNOBS: &[Knob] = &[
         HostSetting::SimulationOnly("the time when an operator starts the VM"),
         |vm| Value::Ns(vm.start_ns),
         |vm, v| vm.start_ns = v.ns()?),
-    knob!(Vm "clock_method", Kind::Choice(|| words(&CLOCKS)),
+    knob!(Vm "clock_method", Kind::Choice(|| CLOCKS.all()),
     Ours("KVM_SET_MSRS of IA32_TSC, KVM_VCPU_TSC_OFFSET as documented, and with scaled counters"),
     "How a migration carries its TSCs over",
     CLOCKS_NOT_REPLAYED,
     HostSetting::SimulationOnly("code of the VMM decides"),
-    |vm| word(&CLOCKS, &vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
+    |vm| CLOCKS.show(&vm.migration.as_ref().map_or(ClockMethod::default(), |m| m.method)),
     |vm, v| match &mut vm.migration {
-        Some(migration) => migration.method = chosen(&CLOCKS, v)?,
+        Some(migration) => migration.method = CLOCKS.read(v)?,
         None => return Err(ValueError::Requires("[vm.migration]")),
     }),
 ];

@@ -9,7 +9,7 @@ use super::{Confidence, Figure, Machine, NAMES, builtin, from_text};
 use crate::document::{Item, Notes, Table, read_text};
 use crate::error::LoadError;
 use crate::spelling::suggestion;
-use crate::units::{Plain, time};
+use crate::units::{Plain, TimeError, time};
 
 /// The most a profile may build on another that builds on another.
 const DEEPEST: u32 = 8;
@@ -115,7 +115,9 @@ pub(crate) fn machine(
     let features = reader.features(&mut table);
     let cstates = reader.cstates(&mut table);
     let smt_percent = reader.smt_percent(&mut table);
-    reader.say_what_is_missing();
+    if let Some(first) = reader.missing.first().cloned() {
+        reader.report_missing(&first);
+    }
     let figures = reader.figures;
     table.finish(&[], notes);
     let (Some(costs), Some(features), Some(cstates), Some(smt_percent)) =
@@ -137,6 +139,23 @@ pub(crate) fn machine(
         about: about.or_else(|| of_base(|b| &b.about)).unwrap_or_default(),
         figures,
     }))
+}
+
+/// Why a text is no value of a figure.
+#[derive(Debug, thiserror::Error)]
+enum FigureError {
+    #[error("{0:?} is no number of kHz")]
+    NoFrequency(String),
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    #[error("{number} is not within {min} to {max}")]
+    OutOfRange { number: u64, min: u64, max: u64 },
+    #[error("{0:?} is not within 0 to {MOST_SHIFT}, nor \"none\"")]
+    NoShift(String),
+    #[error("{0:?} is neither true nor false")]
+    NoSwitch(String),
+    #[error("{0:?} is not within 1 to 100")]
+    NoPercent(String),
 }
 
 struct Reader<'r> {
@@ -162,17 +181,17 @@ impl Reader<'_> {
                 let number = match name {
                     "tsc_khz" => text
                         .parse()
-                        .map_err(|_| format!("{text:?} is no number of kHz")),
-                    _ => time(text, Plain::Ns).map_err(|error| error.to_string()),
-                }?;
-                if range.contains(&number) {
-                    return Ok(number.to_string());
+                        .map_err(|_| FigureError::NoFrequency(text.to_owned()))?,
+                    _ => time(text, Plain::Ns)?,
+                };
+                match range.contains(&number) {
+                    true => Ok(number.to_string()),
+                    false => Err(FigureError::OutOfRange {
+                        number,
+                        min: range.start,
+                        max: range.end - 1,
+                    }),
                 }
-                Err(format!(
-                    "{number} is not within {} to {}",
-                    range.start,
-                    range.end - 1
-                ))
             })?;
             value.parse().ok()
         });
@@ -191,12 +210,10 @@ impl Reader<'_> {
                     ("hv_timer_shift", "none") => Ok("none".to_owned()),
                     ("hv_timer_shift", text) => match text.parse::<u64>() {
                         Ok(shift) if shift <= MOST_SHIFT => Ok(shift.to_string()),
-                        _ => Err(format!(
-                            "{text:?} is not within 0 to {MOST_SHIFT}, nor \"none\""
-                        )),
+                        _ => Err(FigureError::NoShift(text.to_owned())),
                     },
                     (_, "true" | "false") => Ok(text.to_owned()),
-                    _ => Err(format!("{text:?} is neither true nor false")),
+                    _ => Err(FigureError::NoSwitch(text.to_owned())),
                 })?;
             Some(Ability(match value.as_str() {
                 "true" => Some(1),
@@ -212,7 +229,7 @@ impl Reader<'_> {
         let value = self.figure(Some(table), "", "smt_percent", |text| {
             match text.parse::<u32>() {
                 Ok(percent @ 1..=100) => Ok(percent.to_string()),
-                _ => Err(format!("{text:?} is not within 1 to 100")),
+                _ => Err(FigureError::NoPercent(text.to_owned())),
             }
         })?;
         value.parse().ok()
@@ -235,7 +252,7 @@ impl Reader<'_> {
         part: Option<&mut Table<'_, '_>>,
         group: &str,
         name: &str,
-        check: impl FnOnce(&str) -> Result<String, String>,
+        check: impl FnOnce(&str) -> Result<String, FigureError>,
     ) -> Option<String> {
         let key = match group {
             "" => name.to_owned(),
@@ -264,17 +281,14 @@ impl Reader<'_> {
                 Some(value)
             }
             Err(problem) => {
-                item.wrong(problem, self.notes);
+                item.wrong(problem.to_string(), self.notes);
                 None
             }
         }
     }
 
-    /// One problem for all missing figures.
-    fn say_what_is_missing(&mut self) {
-        let Some(first) = self.missing.first() else {
-            return;
-        };
+    /// One problem for all missing figures: that of the first of them.
+    fn report_missing(&mut self, first: &str) {
         let names: Vec<&str> = self
             .missing
             .iter()
@@ -292,7 +306,7 @@ impl Reader<'_> {
         let help = "add what is missing, or take it from a profile that has it: \
                     base = \"skylake-sp\"";
         let key = match self.outer.as_str() {
-            "" => first.clone(),
+            "" => first.to_owned(),
             outer => format!("{outer}.{first}"),
         };
         let place = self.notes.place(&key);

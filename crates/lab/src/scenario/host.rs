@@ -101,8 +101,8 @@ fn topology(table: &mut Table<'_, '_>, notes: &mut Notes) -> Option<Topology> {
     let threads = part("threads_per_core");
     if let Some(item) = cpus {
         if sockets.is_some() || llcs.is_some() || cores.is_some() {
-            let problem = "cpus is one socket of cores without SMT: leave it out beside sockets, \
-                           llcs_per_socket and cores_per_llc";
+            let problem = "cpus is one socket of cores without SMT: leave it out with sockets, \
+                           llcs_per_socket or cores_per_llc";
             item.wrong(problem.into(), notes);
             return None;
         }

@@ -68,19 +68,12 @@ fn method(table: &mut Table<'_, '_>, notes: &mut Notes) -> ClockMethod {
         return ClockMethod::default();
     };
     let name = item.text(notes).unwrap_or_default();
-    match CLOCKS.iter().find(|row| row.0 == name) {
-        Some(row) => row.1,
-        None => {
-            let help = suggestion(name, &CLOCKS.map(|row| row.0));
-            notes.push(
-                &item.key,
-                item.span,
-                format!("no method {name:?}"),
-                Some(help),
-            );
-            ClockMethod::default()
-        }
-    }
+    CLOCKS.find(name).unwrap_or_else(|| {
+        let help = suggestion(name, &CLOCKS.all());
+        let problem = format!("no method {name:?}");
+        notes.push(&item.key, item.span, problem, Some(help));
+        ClockMethod::default()
+    })
 }
 
 /// A host's clocks: exact ones, unless the table says otherwise.

@@ -6,7 +6,7 @@
 use stealtime_simulator::config::{Config, WorkloadConfig};
 
 use super::{guests, settings};
-use crate::knobs::KnobError;
+use crate::knobs::{KnobError, ValueError};
 use crate::spelling::suggestion;
 use crate::units::{Plain, show_time, time};
 
@@ -66,27 +66,43 @@ pub(super) fn apply(
             "duration" => (1_000, &mut config.run.duration_ns),
             _ => (0, &mut config.run.warmup_ns),
         };
-        *field = duration(value, least).map_err(wrong)?;
+        *field = duration(value, least).map_err(|error| wrong(error.to_string()))?;
         return Ok(());
     }
-    size(config, name, value).map_err(wrong)
+    size(config, name, value).map_err(|error| wrong(error.to_string()))
 }
 
-fn duration(text: &str, least: u64) -> Result<u64, String> {
-    match time(text, Plain::Refused).map_err(|error| error.to_string())? {
+fn duration(text: &str, least: u64) -> Result<u64, ValueError> {
+    match time(text, Plain::Refused)? {
         ns if (least..=LONGEST_NS).contains(&ns) => Ok(ns),
-        _ => Err(format!(
-            "{text} is not within {} to {}",
-            show_time(least),
-            show_time(LONGEST_NS)
-        )),
+        _ => Err(ValueError::OutOfRange {
+            value: text.to_owned(),
+            min: show_time(least),
+            max: show_time(LONGEST_NS),
+        }),
     }
 }
 
-fn size(config: &mut Config, name: &str, text: &str) -> Result<(), String> {
+/// Why a host cannot have a size.
+#[derive(Debug, thiserror::Error)]
+enum SizeError {
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    #[error(
+        "the host has several last-level caches: vary host.sockets, host.llcs_per_socket or \
+         host.cores_per_llc"
+    )]
+    SeveralCaches,
+    #[error("{cpus} CPUs are no whole cores of {threads} threads")]
+    PartOfCore { cpus: u32, threads: u32 },
+    #[error("{0} CPUs: {MOST} at most")]
+    TooManyCpus(u64),
+}
+
+fn size(config: &mut Config, name: &str, text: &str) -> Result<(), SizeError> {
     let number = text.parse::<u32>().ok();
     let number = number.filter(|number| (1..=MOST).contains(number));
-    let number = number.ok_or_else(|| format!("{text:?} is not within 1 to {MOST}"))?;
+    let number = number.ok_or_else(|| ValueError::out_of_range(text, 1, MOST))?;
     let topology = &mut config.host.topology;
     match name {
         "host.sockets" => topology.sockets = number,
@@ -96,16 +112,11 @@ fn size(config: &mut Config, name: &str, text: &str) -> Result<(), String> {
         _ => {
             let threads = topology.threads_per_core.max(1);
             if topology.sockets != 1 || topology.llcs_per_socket != 1 {
-                return Err(
-                    "the host has several last-level caches: vary host.sockets, \
-                            host.llcs_per_socket or host.cores_per_llc"
-                        .to_owned(),
-                );
+                return Err(SizeError::SeveralCaches);
             }
             if number % threads != 0 {
-                return Err(format!(
-                    "{number} CPUs are no whole cores of {threads} threads"
-                ));
+                let cpus = number;
+                return Err(SizeError::PartOfCore { cpus, threads });
             }
             topology.cores_per_llc = number / threads;
         }
@@ -119,7 +130,7 @@ fn size(config: &mut Config, name: &str, text: &str) -> Result<(), String> {
     ];
     // Each factor is within 13 bits.
     match factors.into_iter().map(u64::from).product::<u64>() {
-        cpus if cpus > u64::from(MOST) => Err(format!("{cpus} CPUs: {MOST} at most")),
+        cpus if cpus > u64::from(MOST) => Err(SizeError::TooManyCpus(cpus)),
         _ => Ok(()),
     }
 }

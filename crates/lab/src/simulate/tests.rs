@@ -54,32 +54,32 @@ fn a_scenario_runs_and_its_variants_differ() {
             .iter()
             .all(|v| !v.partial && v.failures.is_empty())
     );
-    let row = |of: Of, name: &str| {
+    let row = |of: Subject, name: &str| {
         let found = comparison
             .rows
             .iter()
             .find(|row| row.of == of && row.name == name);
         found.unwrap_or_else(|| panic!("no {name}"))
     };
-    let verdict = |of: Of, name: &str| {
+    let verdict = |of: Subject, name: &str| {
         let cell = row(of, name).cells[1].expect("a cell");
         cell.difference.expect("a difference").verdict
     };
-    let web = || Of::Vm("web".into());
+    let web = || Subject::Vm("web".into());
     assert_eq!(verdict(web(), "throughput"), Verdict::Worse);
-    row(Of::Task("backup".into()), "throughput");
+    row(Subject::Task("backup".into()), "throughput");
     // Four threads that sleep 1 ms at a time.
     let turns = row(web(), "throughput").cells[0]
         .expect("a cell")
         .estimate
         .mean;
     assert!((1_000.0..=4_000.0).contains(&turns), "{turns}");
-    row(Of::Vm("web".into()), "latency p99");
-    row(Of::Vm("web".into()), "interrupt response mean");
-    row(Of::Host, "exits HLT");
-    row(Of::Host, "share error");
+    row(Subject::Vm("web".into()), "latency p99");
+    row(Subject::Vm("web".into()), "interrupt response mean");
+    row(Subject::Host, "exits HLT");
+    row(Subject::Host, "share error");
     // Two CPUs, three VMs and a task: somebody waits, and by less than all of the time.
-    for of in [Of::Vm("batch".into()), Of::Task("backup".into())] {
+    for of in [Subject::Vm("batch".into()), Subject::Task("backup".into())] {
         let lag = row(of, "worst lag").cells[0].expect("a cell");
         let lag = lag.estimate.mean;
         assert!(lag > 10_000.0 && lag < 50e6, "{lag} ns");
@@ -91,7 +91,7 @@ fn a_scenario_runs_and_its_variants_differ() {
 fn exits_have_shares_and_times_by_reason() {
     let comparison = compared(1);
     let host = |prefix: &str| -> Vec<(String, f64)> {
-        let rows = comparison.rows.iter().filter(|row| row.of == Of::Host);
+        let rows = comparison.rows.iter().filter(|row| row.of == Subject::Host);
         let named = rows.filter_map(|row| Some((row.name.strip_prefix(prefix)?, row)));
         let first = |row: &crate::compare::Row| row.cells[0].expect("a cell").estimate.mean;
         named

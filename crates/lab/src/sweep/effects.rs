@@ -215,7 +215,10 @@ fn effects(plan: &Plan, values: &Values<'_>) -> Vec<Effect> {
             estimate: estimate(&means(plan, values, stride, count, index)),
             difference: match index {
                 0 => None,
-                _ => difference(&pairs(plan, values, stride, count, index), metric.better),
+                _ => {
+                    let (firsts, seconds) = pairs(plan, values, stride, count, index);
+                    difference(&firsts, &seconds, metric.better)
+                }
             },
         });
         Effect {
@@ -273,7 +276,7 @@ fn pairs(
     stride: usize,
     count: usize,
     index: usize,
-) -> Vec<(f64, f64)> {
+) -> (Vec<f64>, Vec<f64>) {
     let seeds = plan.seeds.len();
     let mut sums = vec![(Mean::default(), Mean::default()); seeds];
     for (run, first) in values.of.iter().enumerate() {
@@ -296,7 +299,7 @@ fn pairs(
     let means = sums.into_iter();
     means
         .filter_map(|(first, second)| Some((first.value()?, second.value()?)))
-        .collect()
+        .unzip()
 }
 
 fn best(plan: &Plan, values: &Values<'_>) -> Option<Best> {

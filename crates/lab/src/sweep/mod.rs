@@ -32,7 +32,7 @@ pub use plan::{Dimension, MOST_RUNS, Place, Plan};
 pub use record::{Ended, MetricKind};
 pub use table::{Column, Columns};
 pub use time::Time;
-pub use values::{RangeProblem, VaryError, vary};
+pub use values::{RangeProblem, Varied, VaryError, vary};
 
 use crate::run::{RunError, RunOutput, Runner, guarded};
 use folder::{Folder, Manifest};
@@ -47,8 +47,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the runs that are left will take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Runs that are left.
-    pub left: u64,
+    /// Runs that the journal lacks.
+    pub remaining: u64,
     /// Seconds, at so many runs at a time as were tried.
     pub seconds: f64,
     /// Not one run was finished in the time: it takes longer.
@@ -156,7 +156,7 @@ impl Sweep {
             runs => (work.in_runs.as_secs_f64() / runs as f64, false),
         };
         Ok(Some(Estimate {
-            left: remaining,
+            remaining,
             seconds: per_call * remaining as f64 / threads.get() as f64,
             at_least,
         }))
@@ -175,13 +175,13 @@ impl Sweep {
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), SweepError> {
-        let is_left: Vec<bool> = (0..self.plan.runs())
+        let is_missing: Vec<bool> = (0..self.plan.runs())
             .map(|run| !self.journal.has(run))
             .collect();
         let next = AtomicUsize::new(0);
         let order = || loop {
             let run = next.fetch_add(1, Ordering::Relaxed);
-            if *is_left.get(run)? {
+            if *is_missing.get(run)? {
                 return Some(run as u64);
             }
         };

@@ -11,6 +11,7 @@ use stealtime_simulator::config::Config;
 
 use super::SweepError;
 use super::cell::{Cell, CellKind, typed};
+use super::values::Varied;
 use crate::scenario::{MOST_SEEDS, Refused, Scenario, Setting, Variant};
 
 /// The most runs of a sweep: what it keeps of each in memory is a few bytes.
@@ -76,7 +77,7 @@ impl Plan {
     pub fn new(
         scenario: Scenario,
         variants: Vec<Variant>,
-        vary: Vec<(String, Vec<String>)>,
+        vary: Vec<Varied>,
     ) -> Result<Self, SweepError> {
         let mut plan = Self {
             dimensions: Vec::new(),
@@ -86,8 +87,8 @@ impl Plan {
             profile: None,
             runs: 0,
         };
-        for (knob, values) in vary {
-            plan.add(knob, values)?;
+        for varied in vary {
+            plan.add(varied)?;
         }
         let lengths = plan.dimensions.iter().map(|d| d.values.len());
         let lengths = lengths.chain([plan.variants.len(), plan.seeds.len()]);
@@ -99,7 +100,7 @@ impl Plan {
         }
     }
 
-    fn add(&mut self, knob: String, values: Vec<String>) -> Result<(), SweepError> {
+    fn add(&mut self, Varied { knob, values }: Varied) -> Result<(), SweepError> {
         let knob = match PROFILES.contains(&knob.as_str()) {
             true => PROFILES[0].to_owned(),
             false => knob,
@@ -119,7 +120,7 @@ impl Plan {
             )));
         }
         if knob == SEEDS {
-            self.seeds = seeds(&values).map_err(wrong)?;
+            self.seeds = seeds(&values).map_err(|error| wrong(error.to_string()))?;
             return Ok(());
         }
         let Some(first) = self.scenarios.first().cloned() else {
@@ -339,28 +340,41 @@ impl Plan {
     }
 }
 
+/// Why `run.seeds` has no such values.
+#[derive(Debug, thiserror::Error)]
+enum SeedsError {
+    #[error("{0:?} is no seed: seeds are whole numbers")]
+    NoSeed(String),
+    #[error("seed {0} is there twice")]
+    Twice(u64),
+    #[error("{0} seeds: 1 to {MOST_SEEDS}")]
+    Count(u64),
+    #[error("more than {MOST_SEEDS} seeds")]
+    TooMany,
+}
+
 /// `run.seeds=5` is how many, as in a scenario; several are which.
-fn seeds(values: &[String]) -> Result<Vec<u64>, String> {
+fn seeds(values: &[String]) -> Result<Vec<u64>, SeedsError> {
     let mut seeds = Vec::new();
     for value in values {
         let seed = value.parse::<u64>().ok();
         let seed = seed.filter(|seed| i64::try_from(*seed).is_ok());
         match seed {
             Some(seed) if seeds.contains(&seed) => {
-                return Err(format!("seed {seed} is there twice"));
+                return Err(SeedsError::Twice(seed));
             }
             Some(seed) => seeds.push(seed),
-            None => return Err(format!("{value:?} is no seed: seeds are whole numbers")),
+            None => return Err(SeedsError::NoSeed(value.clone())),
         }
     }
     if let [count] = seeds[..] {
         return match usize::try_from(count) {
             Ok(1..=MOST_SEEDS) => Ok((1..=count).collect()),
-            _ => Err(format!("{count} seeds: 1 to {MOST_SEEDS}")),
+            _ => Err(SeedsError::Count(count)),
         };
     }
     match seeds.len() {
         0..=MOST_SEEDS => Ok(seeds),
-        _ => Err(format!("more than {MOST_SEEDS} seeds")),
+        _ => Err(SeedsError::TooMany),
     }
 }

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::metric::{Better, Metric, Of, Unit};
+use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::RunError;
 
 /// A metric without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricKind {
     /// The host, VM or task that it is measured on.
-    pub of: Of,
+    pub of: Subject,
     /// Its name.
     pub name: String,
     /// What it counts.
@@ -110,9 +110,14 @@ mod tests {
             better,
         };
         comes_back(&Record::Metrics(MetricList(vec![
-            kind(Of::Host, "exits HLT", Unit::PerSecond, Better::Neither),
-            kind(Of::Vm("web".into()), "latency p99", Unit::Ns, Better::Lower),
-            kind(Of::Task("é".into()), "", Unit::Percent, Better::Higher),
+            kind(Subject::Host, "exits HLT", Unit::PerSecond, Better::Neither),
+            kind(
+                Subject::Vm("web".into()),
+                "latency p99",
+                Unit::Ns,
+                Better::Lower,
+            ),
+            kind(Subject::Task("é".into()), "", Unit::Percent, Better::Higher),
         ])));
         let values = vec![
             0.0,

@@ -9,7 +9,7 @@ use super::cell::{Cell, CellKind};
 use super::journal::Journal;
 use super::plan::Plan;
 use super::record::{Ended, MetricKind};
-use crate::metric::{Of, Unit};
+use crate::metric::{Subject, Unit};
 use crate::run::RunError;
 
 /// A column of the results.
@@ -39,9 +39,9 @@ pub struct Columns {
 /// A metric's column: `vm.web.latency_p99_ns`.
 fn name_of(kind: &MetricKind) -> String {
     let subject = match &kind.of {
-        Of::Host => "host".to_owned(),
-        Of::Vm(name) => format!("vm.{name}"),
-        Of::Task(name) => format!("task.{name}"),
+        Subject::Host => "host".to_owned(),
+        Subject::Vm(name) => format!("vm.{name}"),
+        Subject::Task(name) => format!("task.{name}"),
     };
     let unit = match kind.unit {
         Unit::Count => "",

@@ -3,14 +3,14 @@
 use super::effects::{Values, axes, means};
 use super::plan::Plan;
 use super::table::Column;
-use crate::metric::{Of, VCPU_TIME};
+use crate::metric::{Subject, VCPU_TIME};
 use crate::stats::estimate;
 
 /// The time of a VM's vCPUs, by the values of one thing that is varied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Time {
     /// The VM, or the group of equal ones.
-    pub of: Of,
+    pub of: Subject,
     /// What is varied.
     pub knob: String,
     /// Its values.
@@ -21,10 +21,10 @@ pub struct Time {
 }
 
 /// Which of [`VCPU_TIME`] a column is, if it is one of a VM.
-pub(super) fn state(column: &Column) -> Option<(&Of, &'static str)> {
+pub(super) fn state(column: &Column) -> Option<(&Subject, &'static str)> {
     let metric = column.metric.as_ref()?;
     let name = VCPU_TIME.into_iter().find(|name| *name == metric.name)?;
-    matches!(metric.of, Of::Vm(_)).then_some((&metric.of, name))
+    matches!(metric.of, Subject::Vm(_)).then_some((&metric.of, name))
 }
 
 /// Of each VM and each thing that is varied.

@@ -6,21 +6,31 @@ use crate::units::{Plain, show_time, time};
 /// The most values of a dimension.
 const MOST: usize = 1_000_000;
 
+/// A knob or a size, and its values as they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Varied {
+    /// The name.
+    pub knob: String,
+    /// At least one.
+    pub values: Vec<String>,
+}
+
 /// Reads `KNOB=VALUES`: values separated by commas (in quotes where they hold commas themselves), a
 /// TOML list, or ranges with both ends: `1..8`, `0..100+20`, `10us..640us*2`.
 ///
 /// ```
 /// use stealtime_lab::sweep::vary;
-/// let (knob, values) = vary("kvm.halt_poll_ns=0,10us..80us*2").expect("five values");
-/// assert_eq!(knob, "kvm.halt_poll_ns");
-/// assert_eq!(values, ["0", "10us", "20us", "40us", "80us"]);
-/// assert_eq!(vary("host.nohz_full=[\"0-1,4\", \"none\"]").expect("a list").1, ["0-1,4", "none"]);
+/// let varied = vary("kvm.halt_poll_ns=0,10us..80us*2").expect("five values");
+/// assert_eq!(varied.knob, "kvm.halt_poll_ns");
+/// assert_eq!(varied.values, ["0", "10us", "20us", "40us", "80us"]);
+/// let varied = vary("host.nohz_full=[\"0-1,4\", \"none\"]").expect("a list");
+/// assert_eq!(varied.values, ["0-1,4", "none"]);
 /// ```
 ///
 /// # Errors
 ///
 /// [`VaryError`]
-pub fn vary(text: &str) -> Result<(String, Vec<String>), VaryError> {
+pub fn vary(text: &str) -> Result<Varied, VaryError> {
     let (knob, values) = text.split_once('=').ok_or(VaryError::Syntax)?;
     let (knob, values) = (knob.trim(), values.trim());
     if knob.is_empty() {
@@ -40,7 +50,10 @@ pub fn vary(text: &str) -> Result<(String, Vec<String>), VaryError> {
     match expanded.len() {
         0 => Err(VaryError::NoValues),
         count if count > MOST => Err(VaryError::TooMany),
-        _ => Ok((knob.to_owned(), expanded)),
+        _ => Ok(Varied {
+            knob: knob.to_owned(),
+            values: expanded,
+        }),
     }
 }
 
@@ -241,15 +254,9 @@ mod tests {
             ("k=0..20us+10us", &["0ns", "10us", "20us"]),
             ("k=\"1..4\"", &["1..4"]),
         ] {
-            let (knob, found) = vary(text).expect(text);
-            assert_eq!(
-                (knob.as_str(), &found[..]),
-                (
-                    "k",
-                    &values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>()[..]
-                ),
-                "{text}"
-            );
+            let found = vary(text).expect(text);
+            assert_eq!(found.knob, "k", "{text}");
+            assert_eq!(found.values, values, "{text}");
         }
     }
 

@@ -45,8 +45,8 @@ struct Finished {
     took: Duration,
 }
 
-/// The number of the next run. All threads call it at once, so it takes no lock, whose holder might be
-/// preempted.
+/// The number of the next run. All threads call it at once, so it takes no lock: a preempted holder
+/// would stop them all.
 type Order<'o> = &'o (dyn Fn() -> Option<u64> + Sync);
 
 impl<'j> Job<'j> {

@@ -1,7 +1,7 @@
 //! Variants of a scenario, compared, as a page.
 
 use stealtime_lab::compare::{Comparison, Row};
-use stealtime_lab::metric::Of;
+use stealtime_lab::metric::Subject;
 use stealtime_lab::stats::{Difference, Verdict};
 
 use super::effect::Effect;
@@ -63,17 +63,17 @@ pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
 }
 
 /// VMs and tasks in the order of their rows.
-fn parties(comparison: &Comparison) -> Vec<&Of> {
-    let mut parties: Vec<&Of> = Vec::new();
+fn parties(comparison: &Comparison) -> Vec<&Subject> {
+    let mut parties: Vec<&Subject> = Vec::new();
     for row in &comparison.rows {
-        if row.of != Of::Host && !parties.contains(&&row.of) {
+        if row.of != Subject::Host && !parties.contains(&&row.of) {
             parties.push(&row.of);
         }
     }
     parties
 }
 
-fn row<'c>(comparison: &'c Comparison, of: &Of, name: &str) -> Option<&'c Row> {
+fn row<'c>(comparison: &'c Comparison, of: &Subject, name: &str) -> Option<&'c Row> {
     let mut rows = comparison.rows.iter();
     rows.find(|row| row.of == *of && row.name == name)
 }
@@ -199,7 +199,7 @@ fn times(comparison: &Comparison, page: &mut Page) {
 
 /// How far VMs are from what their weights give them.
 fn fairness(comparison: &Comparison, page: &mut Page) {
-    let Some(row) = row(comparison, &Of::Host, "share error") else {
+    let Some(row) = row(comparison, &Subject::Host, "share error") else {
         return;
     };
     page.section("Fairness");
@@ -234,7 +234,7 @@ fn tables(comparison: &Comparison, page: &mut Page) {
     let mut heads = vec!["metric"];
     heads.extend(comparison.variants.iter().map(|v| v.name.as_str()));
     let mut all = parties(comparison);
-    all.push(&Of::Host);
+    all.push(&Subject::Host);
     for of in all {
         let mut table = Table::new(party(of), &heads, 1);
         let rows = comparison.rows.iter().filter(|row| {

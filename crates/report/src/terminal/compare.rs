@@ -5,7 +5,7 @@ pub(crate) mod number;
 use std::fmt::Write as _;
 
 use stealtime_lab::compare::{Cell, Column, Comparison, Row};
-use stealtime_lab::metric::Of;
+use stealtime_lab::metric::Subject;
 use stealtime_lab::stats::Verdict;
 
 use super::Style;
@@ -146,17 +146,17 @@ fn shown(comparison: &Comparison) -> Vec<&Row> {
     let rows = comparison.rows.iter().filter(|row| {
         let zero = |cell: &Cell| cell.estimate.mean == 0.0;
         let nothing = row.cells.iter().flatten().all(zero);
-        !nothing && (row.of == Of::Host || !many)
+        !nothing && (row.of == Subject::Host || !many)
     });
     rows.collect()
 }
 
 /// How many VMs, groups and tasks have rows.
 fn parties(comparison: &Comparison) -> usize {
-    let mut parties: Vec<&Of> = comparison.rows.iter().map(|row| &row.of).collect();
+    let mut parties: Vec<&Subject> = comparison.rows.iter().map(|row| &row.of).collect();
     parties.sort();
     parties.dedup();
-    parties.iter().filter(|of| ***of != Of::Host).count()
+    parties.iter().filter(|of| ***of != Subject::Host).count()
 }
 
 fn footer(comparison: &Comparison, rows: &[&Row], style: Style, out: &mut String) {
@@ -217,7 +217,7 @@ pub(crate) fn failures(comparison: &Comparison) -> Vec<String> {
 
 /// Everything as text.
 struct Table {
-    names: Vec<(Of, String)>,
+    names: Vec<(Subject, String)>,
     heads: Vec<String>,
     /// By row and variant: the value, the difference and what that means.
     cells: Vec<Vec<(String, String, Option<Verdict>)>>,
@@ -228,7 +228,7 @@ struct Table {
 impl Table {
     fn new(comparison: &Comparison, rows: &[&Row]) -> Self {
         let heads: Vec<String> = comparison.variants.iter().map(head).collect();
-        let names: Vec<(Of, String)> = rows
+        let names: Vec<(Subject, String)> = rows
             .iter()
             .map(|row| {
                 let name = escape::terminal(&row.name);
@@ -286,7 +286,7 @@ impl Table {
     }
 
     fn render(&self, columns: &[usize], style: Style, out: &mut String) {
-        let mut last: Option<&Of> = None;
+        let mut last: Option<&Subject> = None;
         for ((of, name), cells) in self.names.iter().zip(&self.cells) {
             if last != Some(of) {
                 out.push('\n');
@@ -311,7 +311,7 @@ impl Table {
         }
     }
 
-    fn title(&self, of: &Of, columns: &[usize], style: Style, out: &mut String) {
+    fn title(&self, of: &Subject, columns: &[usize], style: Style, out: &mut String) {
         let title = party(of);
         let width = INDENT + self.name_width;
         let title = escape::fit(&escape::terminal(&title), width).into_owned();
@@ -353,11 +353,11 @@ impl Table {
 }
 
 /// Whose metrics they are, as a title.
-pub(crate) fn party(of: &Of) -> String {
+pub(crate) fn party(of: &Subject) -> String {
     match of {
-        Of::Host => "Host".to_owned(),
-        Of::Vm(name) => format!("VM {name}"),
-        Of::Task(name) => format!("Task {name}"),
+        Subject::Host => "Host".to_owned(),
+        Subject::Vm(name) => format!("VM {name}"),
+        Subject::Task(name) => format!("Task {name}"),
     }
 }
 

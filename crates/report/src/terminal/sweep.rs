@@ -131,8 +131,8 @@ mod tests {
             value: format!("{n}us"),
             estimate: estimate(&means.map(|mean| mean + n as f64)),
             difference: (n > 0).then(|| {
-                let pairs = means.map(|mean| (mean, mean + n as f64));
-                difference(&pairs, Better::Higher).expect("pairs")
+                let seconds = means.map(|mean| mean + n as f64);
+                difference(&means, &seconds, Better::Higher).expect("pairs")
             }),
         };
         let effect = Effect {

@@ -169,14 +169,22 @@ impl Sweep {
             ("--seeds", self.runs.seeds.is_some(), "run.seeds"),
             ("--duration", self.runs.duration.is_some(), "run.duration"),
         ] {
-            if is_set && vary.iter().any(|(varied, _)| varied == knob) {
+            if is_set
+                && vary
+                    .iter()
+                    .any(|varied: &sweep::Varied| varied.knob == knob)
+            {
                 let problem = format!("{option} and --vary {knob} say two things: leave one out");
                 return Err(CliError::Sweep(problem));
             }
         }
         for set in &self.runs.set {
             let (knob, _) = split(set)?;
-            if knob != "sched.features" && vary.iter().any(|(varied, _)| varied == knob) {
+            if knob != "sched.features"
+                && vary
+                    .iter()
+                    .any(|varied: &sweep::Varied| varied.knob == knob)
+            {
                 let problem =
                     format!("--set {set} and --vary {knob} say two things: leave one out");
                 return Err(CliError::Sweep(problem));
@@ -254,7 +262,7 @@ impl Sweep {
         }
         let estimate = sweep.estimate(&Simulator, jobs, stop).map_err(failed)?;
         let Some(Estimate {
-            left,
+            remaining,
             seconds,
             at_least,
         }) = estimate
@@ -269,7 +277,7 @@ impl Sweep {
         }
         let about = if at_least { "more than" } else { "about" };
         let text = format!(
-            "{left} runs are left, which take {about} {} with {jobs} at a time: add --yes to begin, or \
+            "{remaining} runs are left, which take {about} {} with {jobs} at a time: add --yes to begin, or \
              vary less\n{}: {} runs were tried and are kept",
             long(seconds),
             sweep.path().display(),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{chosen, published};
-use stealtime_lab::metric::{Better, Metric, Of, Unit};
+use stealtime_lab::metric::{Better, Metric, Subject, Unit};
 use stealtime_lab::run::{RunError, RunOutput};
 use stealtime_simulator::config::{Config, ParamValue};
 
@@ -23,7 +23,7 @@ impl Runner for Fake {
         let ns = 4_000.0 + 2.0 * copy + kick + config.run.seed as f64;
         let throughput = Metric::host("throughput", Unit::PerSecond, Better::Higher, 1e9 / ns);
         Ok(RunOutput {
-            metrics: vec![throughput.of(Of::Vm("pipe".to_owned()))],
+            metrics: vec![throughput.of(Subject::Vm("pipe".to_owned()))],
             ..RunOutput::default()
         })
     }

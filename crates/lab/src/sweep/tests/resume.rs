@@ -222,7 +222,7 @@ fn an_estimate_is_of_runs_from_all_over_and_keeps_them() {
         .estimate(&Fake::default(), threads(2), &go)
         .expect("it runs");
     let estimate = estimate.expect("an estimate");
-    assert_eq!((estimate.left, estimate.at_least), (82, false));
+    assert_eq!((estimate.remaining, estimate.at_least), (82, false));
     assert_eq!(sweep.journal().done(), 8);
     let done: Vec<u64> = (0..90).filter(|run| sweep.journal().has(*run)).collect();
     assert!(done[0] < 11 && done[7] >= 77, "{done:?}");
