@@ -19,26 +19,26 @@ use crate::{Key, escape};
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write(answers: &Answers, key: Key, out: impl Write) -> io::Result<()> {
-    let mut out = csv::Writer::from_writer(out);
+pub fn write(answers: &Answers, key: Key, writer: impl Write) -> io::Result<()> {
+    let mut writer = csv::Writer::from_writer(writer);
     match key {
-        Key::Findings => table(&mut out, &Finding::default(), &answers.findings),
-        Key::Vms => table(&mut out, &no_vm(), &answers.vms),
-        Key::Time => table(&mut out, &VcpuTime::default(), &answers.vcpus),
-        Key::Handling => table(&mut out, &Handling::default(), &handling(answers)),
-        Key::Ready => table(&mut out, &Ready::default(), &answers.ready),
-        Key::Exits => table(&mut out, &KeyRow::default(), &answers.exits),
-        Key::ExitTotals => table(&mut out, &KeyRow::default(), &answers.exit_totals),
-        Key::Msr => table(&mut out, &KeyRow::default(), &answers.msr),
-        Key::Ioport => table(&mut out, &KeyRow::default(), &answers.ioport),
-        Key::Mmio => table(&mut out, &KeyRow::default(), &answers.mmio),
-        Key::Latency => table(&mut out, &Latency::default(), &answers.latencies),
-        Key::Yield => table(&mut out, &Yields::default(), &answers.yields),
-        Key::Poll => table(&mut out, &HaltPolls::default(), &answers.halt_polls),
-        Key::Interrupts => table(&mut out, &Interrupts::default(), &answers.interrupts),
-        Key::Events => table(&mut out, &no_event(), &answers.events),
+        Key::Findings => table(&mut writer, &Finding::default(), &answers.findings),
+        Key::Vms => table(&mut writer, &no_vm(), &answers.vms),
+        Key::Time => table(&mut writer, &VcpuTime::default(), &answers.vcpus),
+        Key::Handling => table(&mut writer, &Handling::default(), &handling(answers)),
+        Key::Ready => table(&mut writer, &Ready::default(), &answers.ready),
+        Key::Exits => table(&mut writer, &KeyRow::default(), &answers.exits),
+        Key::ExitTotals => table(&mut writer, &KeyRow::default(), &answers.exit_totals),
+        Key::Msr => table(&mut writer, &KeyRow::default(), &answers.msr),
+        Key::Ioport => table(&mut writer, &KeyRow::default(), &answers.ioport),
+        Key::Mmio => table(&mut writer, &KeyRow::default(), &answers.mmio),
+        Key::Latency => table(&mut writer, &Latency::default(), &answers.latencies),
+        Key::Yield => table(&mut writer, &Yields::default(), &answers.yields),
+        Key::Poll => table(&mut writer, &HaltPolls::default(), &answers.halt_polls),
+        Key::Interrupts => table(&mut writer, &Interrupts::default(), &answers.interrupts),
+        Key::Events => table(&mut writer, &no_event(), &answers.events),
     }?;
-    out.flush()
+    writer.flush()
 }
 
 /// `vcpus[].exit_ns_by_reason`, as rows.
@@ -87,7 +87,11 @@ const fn no_event() -> EventCount {
 }
 
 /// `like` gives the columns: those of its fields that are no lists.
-fn table<W: Write, T: Serialize>(out: &mut csv::Writer<W>, like: &T, rows: &[T]) -> io::Result<()> {
+fn table<W: Write, T: Serialize>(
+    writer: &mut csv::Writer<W>,
+    like: &T,
+    rows: &[T],
+) -> io::Result<()> {
     let mut header = Vec::new();
     if let Value::Object(fields) = serde_json::to_value(like)? {
         header.extend(
@@ -97,13 +101,13 @@ fn table<W: Write, T: Serialize>(out: &mut csv::Writer<W>, like: &T, rows: &[T])
                 .map(|(name, _)| name),
         );
     }
-    out.write_record(&header)?;
+    writer.write_record(&header)?;
     for row in rows {
         let row = serde_json::to_value(row)?;
         for name in &header {
-            out.write_field(cell(row.get(name)))?;
+            writer.write_field(cell(row.get(name)))?;
         }
-        out.write_record(None::<&[u8]>)?;
+        writer.write_record(None::<&[u8]>)?;
     }
     Ok(())
 }

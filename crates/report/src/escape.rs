@@ -1,15 +1,15 @@
 //! Text out of a trace, made safe to show.
 //!
-//! A guest's or a task's name is chosen by whoever runs it. On a terminal it must not move the
-//! cursor, set colours or turn the direction of writing; in a spreadsheet it must not be a formula.
+//! A user of the host or of a guest chooses the names of tasks. On a terminal a name must not move the
+//! cursor, set colours or turn the direction of writing. In a spreadsheet it must not be a formula.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
-/// Text for a terminal: control characters (C0, DEL, C1), line and paragraph separators, invisible
-/// characters and those that turn the direction of writing become `\n`, `\t` or `\u{…}`.
+/// Text for a terminal. Control characters (C0, DEL, C1), separators of lines, invisible characters and
+/// marks of the direction of writing become `\n`, `\t` or `\u{…}`.
 ///
 /// ```
 /// use stealtime_report::escape::terminal;
@@ -54,9 +54,8 @@ pub(crate) fn is_unsafe(c: char) -> bool {
         )
 }
 
-/// A CSV cell, safe to show as [`terminal`] makes it; what a spreadsheet would take for a formula (a
-/// first character of `=`, `+`, `-` or `@`) gets a `'` before it. Only for text: numbers keep their
-/// sign.
+/// A CSV cell with text, escaped as by [`terminal`]. A spreadsheet takes a text that begins with `=`,
+/// `+`, `-` or `@` for a formula: it gets a `'` before it. Numbers keep their sign.
 ///
 /// ```
 /// use stealtime_report::escape::csv_text;
@@ -111,11 +110,11 @@ pub fn short(text: &str, max: usize) -> String {
     if width(&text) <= max {
         return text.into_owned();
     }
-    let take = |chars: &mut dyn Iterator<Item = char>, most: usize| {
+    let take = |chars: &mut dyn Iterator<Item = char>, columns: usize| {
         let mut used = 0;
         let fits = |c: &char| {
             used += char_width(*c);
-            used <= most
+            used <= columns
         };
         chars.take_while(fits).collect::<Vec<char>>()
     };

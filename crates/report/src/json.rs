@@ -17,28 +17,28 @@ use crate::escape::is_unsafe;
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write(answers: &Answers, keys: &[Key], mut out: impl Write) -> io::Result<()> {
+pub fn write(answers: &Answers, keys: &[Key], mut writer: impl Write) -> io::Result<()> {
     let mut value = serde_json::to_value(answers)?;
     if let (Value::Object(object), false) = (&mut value, keys.is_empty()) {
         object.retain(|name, _| name == "source" || keys.iter().any(|key| key.json() == name));
     }
-    print(&value, &mut out)
+    print(&value, &mut writer)
 }
 
 /// Writes results of any other kind in the same form.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write_any(results: &impl serde::Serialize, mut out: impl Write) -> io::Result<()> {
+pub fn write_any(results: &impl serde::Serialize, mut writer: impl Write) -> io::Result<()> {
     // By way of a value: its numbers and keys are written alike everywhere.
     let value = serde_json::to_value(results)?;
-    print(&value, &mut out)
+    print(&value, &mut writer)
 }
 
-fn print(value: &Value, mut out: impl Write) -> io::Result<()> {
+fn print(value: &Value, mut writer: impl Write) -> io::Result<()> {
     let form = Safe(PrettyFormatter::new());
-    value.serialize(&mut Serializer::with_formatter(&mut out, form))?;
-    out.write_all(b"\n")
+    value.serialize(&mut Serializer::with_formatter(&mut writer, form))?;
+    writer.write_all(b"\n")
 }
 
 /// Indented by two spaces. JSON may hold names with characters that do something to a terminal: they
@@ -48,8 +48,8 @@ struct Safe(PrettyFormatter<'static>);
 /// What is as in the other form.
 macro_rules! same {
     ($($name:ident($($argument:ident: $kind:ty)?);)*) => {
-        $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $argument: $kind)?) -> io::Result<()> {
-            self.0.$name(out $(, $argument)?)
+        $(fn $name<W: ?Sized + Write>(&mut self, writer: &mut W $(, $argument: $kind)?) -> io::Result<()> {
+            self.0.$name(writer $(, $argument)?)
         })*
     };
 }
@@ -69,19 +69,19 @@ impl Formatter for Safe {
 
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
-        out: &mut W,
+        writer: &mut W,
         text: &str,
     ) -> io::Result<()> {
         let mut rest = text;
-        while let Some((before, found)) = rest.find(is_unsafe).map(|at| rest.split_at(at)) {
-            out.write_all(before.as_bytes())?;
+        while let Some((plain, found)) = rest.find(is_unsafe).map(|index| rest.split_at(index)) {
+            writer.write_all(plain.as_bytes())?;
             let mut after = found.chars();
             for unit in after.next().into_iter().collect::<String>().encode_utf16() {
-                write!(out, "\\u{unit:04x}")?;
+                write!(writer, "\\u{unit:04x}")?;
             }
             rest = after.as_str();
         }
-        out.write_all(rest.as_bytes())
+        writer.write_all(rest.as_bytes())
     }
 }
 
@@ -92,15 +92,15 @@ mod tests {
     #[test]
     fn what_would_move_a_cursor_is_escaped_and_means_the_same() {
         let text = "a\u{1b}[2J\u{9b}2J\u{202e}b\u{e0041}\u{7f}é\n\"";
-        let mut out = Vec::new();
-        write_any(&serde_json::json!({ text: [text, 1] }), &mut out).expect("a Vec takes all");
-        let shown = String::from_utf8(out.clone()).expect("JSON is UTF-8");
+        let mut writer = Vec::new();
+        write_any(&serde_json::json!({ text: [text, 1] }), &mut writer).expect("a Vec takes all");
+        let shown = String::from_utf8(writer.clone()).expect("JSON is UTF-8");
         let is_plain = |c: char| c == '\n' || !is_unsafe(c);
         assert!(
             shown.chars().all(is_plain) && shown.contains('é'),
             "{shown:?}"
         );
-        let read: Value = serde_json::from_slice(&out).expect("JSON");
+        let read: Value = serde_json::from_slice(&writer).expect("JSON");
         assert_eq!(read[text][0], text);
     }
 }

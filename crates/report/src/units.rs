@@ -1,8 +1,10 @@
 //! Times, shares and counts for readers.
 
+use std::collections::BTreeSet;
+
 use crate::escape;
 
-/// How times are written: in nanoseconds and up, or in ticks of a clock that nobody could convert.
+/// How times are written: in nanoseconds and up, or in ticks of a clock without a known rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Times {
     Ns,
@@ -28,6 +30,14 @@ impl Times {
         }
     }
 
+    /// `-` for zero.
+    pub(crate) fn show_or_dash(self, time: u64) -> String {
+        match time {
+            0 => "-".to_owned(),
+            time => self.show(time),
+        }
+    }
+
     /// The mean of times.
     pub(crate) fn show_mean(self, time: f64) -> String {
         if !time.is_finite() || time < 0.0 {
@@ -38,6 +48,7 @@ impl Times {
     }
 }
 
+/// In ns. All take two columns, so that units of a right-aligned column are under one another.
 const UNITS: [(u64, &str); 4] = [
     (1, "ns"),
     (1_000, "us"),
@@ -77,7 +88,8 @@ fn fixed(scaled: u128, decimals: usize, unit: &str) -> String {
     }
 }
 
-/// A share in percent with one decimal; `-` for nothing at all, so that small is told from none.
+/// A share in percent with one decimal; `-` for zero, because a share that is rounded to zero is not
+/// nothing.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "-".to_owned();
@@ -111,10 +123,24 @@ pub(crate) fn count(value: u64) -> String {
     grouped
 }
 
+/// `-` for zero.
+pub(crate) fn count_or_dash(value: u64) -> String {
+    match value {
+        0 => "-".to_owned(),
+        value => count(value),
+    }
+}
+
 /// `1 event`, `2 events`.
-pub(crate) fn counted(value: u64, one: &str) -> String {
+pub(crate) fn counted(value: u64, singular: &str) -> String {
     let plural = if value == 1 { "" } else { "s" };
-    format!("{} {one}{plural}", count(value))
+    format!("{} {singular}{plural}", count(value))
+}
+
+/// Each item once, in the order of their first places.
+pub(crate) fn distinct<T: Copy + Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut known = BTreeSet::new();
+    items.filter(|item| known.insert(*item)).collect()
 }
 
 /// Text in lines of at most `width` columns of a terminal, broken between words; a longer word is cut
@@ -175,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn small_shares_are_told_from_none() {
+    fn small_shares_differ_from_none() {
         assert_eq!(share(0, 10), "-");
         assert_eq!(share(1, 0), "-");
         assert_eq!(share(1, 100_000), "<0.1%");

@@ -39,7 +39,7 @@ pub(crate) fn facts(document: &Document) -> String {
 /// How many waits are understood.
 pub(crate) fn waits(waits: &Waits) -> String {
     format!(
-        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} by nobody known)",
+        "Waits resolved: {:.1}% ({} ended by other tasks, {} by timers, {} of unknown cause)",
         waits.resolved_percent, waits.edges, waits.timers, waits.unknown
     )
 }
@@ -131,10 +131,10 @@ pub(crate) const fn yes(row: &ObservedRow) -> &'static str {
     if row.is_right { "yes" } else { "no" }
 }
 
-pub(crate) fn summary(seen: &Observed) -> String {
-    let (right, rows) = (seen.right, seen.rows.len());
-    let (beyond, signs) = (seen.beyond_spread, seen.right_signs);
-    match seen.rows.iter().any(|row| row.spread.is_some()) {
+pub(crate) fn summary(observed: &Observed) -> String {
+    let (right, rows) = (observed.right, observed.rows.len());
+    let (beyond, signs) = (observed.beyond_spread, observed.right_signs);
+    match observed.rows.iter().any(|row| row.spread.is_some()) {
         true => format!(
             "{right} of {rows} right: within 30% of what was seen, or within the spread, which is how \
              far recordings that should be alike are from each other. Of {beyond} changes beyond the \

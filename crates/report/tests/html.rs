@@ -323,10 +323,10 @@ fn a_sweep_shows_where_time_went_by_each_value() {
         }],
     };
     let page = |summary: &Summary| {
-        let scenario = ("a small one", "[host]\n");
         text(&sweep::page(
             summary,
-            scenario,
+            "a small one",
+            "[host]\n",
             Vec::new(),
             "stealtime sweep small.toml",
         ))

@@ -127,7 +127,7 @@ fn a_recording_is_shown_with_everything_whatever_tables_are_asked_for() {
     let whole = text(&std::fs::read(&report).expect("a report"));
     for part in [
         "Where vCPU time went",
-        "Who had the CPU while a vCPU of the VM was ready to run",
+        "What the CPU ran while a vCPU of the VM was ready",
         "Percentiles of latencies",
         "MSR accesses",
         "32,231 events, none lost",

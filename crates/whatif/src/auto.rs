@@ -9,7 +9,7 @@ use crate::gain::Gain;
 use crate::on_host::{self, HostChange};
 use crate::plan::Plan;
 use crate::replays::{self, Replays, Run};
-use crate::result::{self, Judged, Variant};
+use crate::result::{self, Judged, Ranked, Variant};
 
 /// A change that was tried.
 #[derive(Debug, Clone, Serialize)]
@@ -49,11 +49,12 @@ pub struct Auto {
 impl Auto {
     /// What was tried by name with what it gives and takes, the best first.
     #[must_use]
-    pub fn rows(&self) -> Vec<(&str, &Gain)> {
-        let tried = self.tried.iter();
-        tried
-            .map(|tried| (tried.name.as_str(), &tried.gain))
-            .collect()
+    pub fn rows(&self) -> Vec<Ranked<'_>> {
+        let rows = self.tried.iter().map(|tried| Ranked {
+            name: &tried.name,
+            gain: &tried.gain,
+        });
+        rows.collect()
     }
 
     /// Each reason, with the ranks of what was tried because of it.

@@ -10,7 +10,7 @@ use crate::coverage::{self, Lack};
 use crate::fit::Fit;
 use crate::observed::Observed;
 use crate::presence::Presence;
-use crate::result::{Both, Closeness, Exits, Shares, Variant, Waits};
+use crate::result::{Closeness, Exits, ReplayedVcpu, Shares, Variant, Waits};
 
 /// All results. Terminal, HTML and JSON are renderings of it.
 #[derive(Debug, Clone, Serialize)]
@@ -38,7 +38,7 @@ pub struct Document {
     /// How far the replay under the recorded knobs is from the recording.
     pub error: Closeness,
     /// Each vCPU, recorded and replayed.
-    pub vcpus: Vec<Both>,
+    pub vcpus: Vec<ReplayedVcpu>,
     /// Exits by reason, recorded and replayed.
     pub exits: Vec<Exits>,
     /// What to record where a verdict is `not answerable`.
@@ -92,7 +92,7 @@ impl Document {
 }
 
 /// Each vCPU, recorded and replayed.
-fn vcpus(base: &Baseline) -> Vec<Both> {
+fn vcpus(base: &Baseline) -> Vec<ReplayedVcpu> {
     let recorded = &base.recorded;
     let span_ns = recorded.recording.span_ns;
     debug_assert_eq!(
@@ -106,7 +106,7 @@ fn vcpus(base: &Baseline) -> Vec<Both> {
     };
     let pair = |(measured, replayed): (&VcpuTimes, &VcpuTimes)| {
         let task = task(measured.vm, measured.vcpu);
-        Both {
+        ReplayedVcpu {
             vm: recorded.vms.get(measured.vm).cloned().unwrap_or_default(),
             vm_guessed: recorded.is_guessed(measured.vm),
             vcpu: measured.vcpu,

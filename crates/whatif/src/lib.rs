@@ -51,6 +51,7 @@ pub use question::{Question, QuestionError};
 pub use recorded::Recorded;
 pub use replays::Run;
 pub use result::{
-    Both, CLOSE, Closeness, Delta, Exits, Off, Shares, TOO_FAR, Variant, Waits, ranked,
+    CLOSE, Closeness, Delta, Exits, Ranked, ReplayedVcpu, Shares, TOO_FAR, Variant, VcpuError,
+    Waits, ranked,
 };
 pub use self_test::SelfTestRow;

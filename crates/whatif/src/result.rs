@@ -68,7 +68,7 @@ impl Shares {
 
 /// A vCPU, recorded and replayed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Both {
+pub struct ReplayedVcpu {
     /// The VM.
     pub vm: String,
     /// Whether its threads are a guess.
@@ -91,7 +91,7 @@ pub struct Both {
 
 /// Replayed minus recorded time of a vCPU, in percent of the span.
 #[derive(Debug, Clone, Copy)]
-pub struct Off {
+pub struct VcpuError {
     /// Running.
     pub running: f64,
     /// Runnable without a CPU.
@@ -100,7 +100,7 @@ pub struct Off {
     pub halted: f64,
 }
 
-impl Off {
+impl VcpuError {
     /// Each with its name.
     #[must_use]
     pub const fn named(self) -> [(&'static str, f64); 3] {
@@ -112,13 +112,13 @@ impl Off {
     }
 }
 
-impl Both {
+impl ReplayedVcpu {
     /// How far the replay is off. What is unknown of the recording may all have been halted.
     #[must_use]
-    pub fn off(&self) -> Off {
+    pub fn error(&self) -> VcpuError {
         let (recorded, replayed) = (&self.recorded, &self.replayed);
         let halted = (replayed.halted_percent - recorded.unknown_percent).max(0.0);
-        Off {
+        VcpuError {
             running: replayed.run_percent - recorded.run_percent,
             ready: replayed.ready_percent - recorded.ready_percent,
             halted: halted - recorded.halted_percent,
@@ -338,14 +338,24 @@ fn of_vm(times: &Times, vm: usize) -> Vec<&VcpuTimes> {
     times.vcpus.iter().filter(|time| time.vm == vm).collect()
 }
 
+/// A row of a ranking.
+#[derive(Debug, Clone, Copy)]
+pub struct Ranked<'r> {
+    /// Of a variant, or of a change that `--auto` tried.
+    pub name: &'r str,
+    /// What it gives and takes.
+    pub gain: &'r Gain,
+}
+
 /// Variants by name with what they give and take, the best first.
 #[must_use]
-pub fn ranked(variants: &[Variant]) -> Vec<(&str, &Gain)> {
-    let rows = variants.iter();
-    let mut rows: Vec<_> = rows
-        .map(|variant| (variant.name.as_str(), &variant.gain))
-        .collect();
-    rows.sort_by(|a, b| a.1.by_rank(b.1));
+pub fn ranked(variants: &[Variant]) -> Vec<Ranked<'_>> {
+    let rows = variants.iter().map(|variant| Ranked {
+        name: &variant.name,
+        gain: &variant.gain,
+    });
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_by(|a, b| a.gain.by_rank(b.gain));
     rows
 }
 

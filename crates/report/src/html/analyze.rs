@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::VcpuTime;
 
+use super::chart::{cut_note, visible};
 use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table};
 use crate::Key;
 use crate::terminal::time::{by_vm, vcpu_number};
-use crate::terminal::{self, header, more, ready};
+use crate::terminal::{self, header, latencies, ready};
 use crate::units::{Times, count, counted};
 
-/// Bars for single vCPUs; of more there are bars of VMs.
+/// Bars for single vCPUs, as many as are readable; of more vCPUs there are bars of VMs.
 const MOST_VCPUS: usize = 64;
-/// Rows of the charts of exits.
+/// Rows of the charts of exits: few reasons take nearly all of the time.
 const MOST_REASONS: usize = 12;
 /// Rows of the chart of latencies.
 const MOST_LATENCIES: usize = 24;
-/// VMs that have a color each in a chart; the others are one.
+/// VMs that have a color each in a chart, as many as the palette has; the others are one.
 const MOST_COLORS: usize = 8;
 
 /// The page of a recording; `command` makes the answers again.
@@ -57,11 +58,15 @@ pub fn page(answers: &Answers, command: &str) -> Page {
 
 fn leads(answers: &Answers, page: &mut Page) {
     let vcpus = &answers.vcpus;
-    let sum =
-        |of: fn(&VcpuTime) -> u64| vcpus.iter().map(|vcpu| u128::from(of(vcpu))).sum::<u128>();
+    let sum = |time: fn(&VcpuTime) -> u64| {
+        vcpus
+            .iter()
+            .map(|vcpu| u128::from(time(vcpu)))
+            .sum::<u128>()
+    };
     let span = sum(|vcpu| vcpu.span_ns);
     if span > 0 {
-        let share = |of: fn(&VcpuTime) -> u64| sum(of) as f64 / span as f64 * 100.0;
+        let share = |time: fn(&VcpuTime) -> u64| sum(time) as f64 / span as f64 * 100.0;
         let waiting = share(|v| v.preempted_ns.saturating_add(v.wake_wait_ns));
         let (on_cpu, asleep) = (share(|v| v.on_cpu_ns), share(|v| v.halt_ns));
         let mut says = format!(
@@ -143,7 +148,7 @@ fn bars(answers: &Answers) -> Vec<(String, Vec<&VcpuTime>)> {
     let mut bars: Vec<(String, Vec<&VcpuTime>)> = Vec::new();
     for vcpu in vcpus {
         match bars.iter_mut().find(|(vm, _)| *vm == vcpu.vm) {
-            Some((_, of)) => of.push(vcpu),
+            Some((_, members)) => members.push(vcpu),
             None => bars.push((vcpu.vm.clone(), vec![vcpu])),
         }
     }
@@ -159,20 +164,18 @@ fn percent(part: u128, whole: u128) -> f64 {
 
 fn split(answers: &Answers, page: &mut Page) {
     let bars = bars(answers);
-    let share = |of: &[&VcpuTime], time: fn(&VcpuTime) -> u64| {
-        let sum = |time: fn(&VcpuTime) -> u64| of.iter().map(|v| u128::from(time(v))).sum();
+    let share = |vcpus: &[&VcpuTime], time: fn(&VcpuTime) -> u64| {
+        let sum = |time: fn(&VcpuTime) -> u64| vcpus.iter().map(|v| u128::from(time(v))).sum();
         percent(sum(time), sum(|v| v.span_ns))
     };
     let parts = STATES.iter().map(|(name, color, time)| Part {
         name: (*name).to_owned(),
         color: *color,
-        values: bars.iter().map(|(_, of)| share(of, *time)).collect(),
+        values: bars.iter().map(|(_, vcpus)| share(vcpus, *time)).collect(),
     });
-    let parts: Vec<Part> = parts
-        .filter(|part| part.values.iter().any(|value| *value > 0.0))
-        .collect();
+    let parts = visible(parts);
     let rows: Vec<String> = bars.iter().map(|(name, _)| name.clone()).collect();
-    let of = match answers.vcpus.len() > MOST_VCPUS {
+    let unit = match answers.vcpus.len() > MOST_VCPUS {
         true => "VM, all its vCPUs together",
         false => "vCPU",
     };
@@ -182,7 +185,7 @@ fn split(answers: &Answers, page: &mut Page) {
         ""
     });
     page.chart(
-        format!("Time of each {of}"),
+        format!("Time of each {unit}"),
         "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep; \
          the table \"Where vCPU time went\" has the numbers.",
         Chart::Stacked {
@@ -194,7 +197,7 @@ fn split(answers: &Answers, page: &mut Page) {
     );
     let spinning: Vec<f64> = bars
         .iter()
-        .map(|(_, of)| share(of, |v| v.spin_ns.unwrap_or(0)))
+        .map(|(_, vcpus)| share(vcpus, |v| v.spin_ns.unwrap_or(0)))
         .collect();
     if spinning.iter().any(|share| *share > 0.0) {
         page.chart(
@@ -214,7 +217,7 @@ fn split(answers: &Answers, page: &mut Page) {
     }
 }
 
-/// The order of causes in bars.
+/// The order of causes in bars: first what other settings of the host may change.
 const CAUSES: [&str; 9] = [
     "vcpu_other_vm",
     "vcpu_same_vm",
@@ -232,39 +235,37 @@ fn waiting(answers: &Answers, page: &mut Page) {
     for vcpu in &answers.vcpus {
         let span = u128::from(vcpu.span_ns);
         match vms.iter_mut().find(|(vm, _)| *vm == vcpu.vm) {
-            Some((_, all)) => *all += span,
+            Some((_, sum)) => *sum += span,
             None => vms.push((&vcpu.vm, span)),
         }
     }
-    let of = |vm: &str, cause: &str| -> u128 {
+    let waited = |vm: &str, cause: &str| -> u128 {
         let rows = answers.ready.iter();
         rows.filter(|row| row.vm == vm && row.cause == cause)
             .map(|row| u128::from(row.ns))
             .sum()
     };
-    let parts = CAUSES.iter().enumerate().map(|(at, cause)| Part {
+    let parts = CAUSES.iter().enumerate().map(|(index, cause)| Part {
         name: ready::say(cause).to_owned(),
         color: match *cause {
             "idle" => Color::Halted,
             "unknown" => Color::Blocked,
-            _ => Color::Nth(at),
+            _ => Color::Nth(index),
         },
         values: vms
             .iter()
-            .map(|(vm, span)| percent(of(vm, cause), *span))
+            .map(|(vm, span)| percent(waited(vm, cause), *span))
             .collect(),
     });
-    let parts: Vec<Part> = parts
-        .filter(|part| part.values.iter().any(|value| *value > 0.0))
-        .collect();
+    let parts = visible(parts);
     if parts.is_empty() {
         let section = terminal::section(answers, Key::Ready, usize::MAX);
         page.text(section.map_or_else(String::new, |section| section.empty().to_owned()));
         return;
     }
     page.chart(
-        "Who had the CPU while a vCPU of the VM was ready to run",
-        "Bars of the share of each VM's time in which its vCPUs waited for a CPU, by who had it; the \
+        "What the CPU ran while a vCPU of the VM was ready",
+        "Bars of the share of each VM's time in which its vCPUs waited for a CPU, by what it ran; the \
          table \"Why ready vCPUs did not run\" has the numbers and names.",
         Chart::Stacked {
             axis: Axis::plain("share of the time of the VM's vCPUs, %", " %"),
@@ -286,11 +287,11 @@ fn handling(answers: &Answers, page: &mut Page) {
     }
     let mut order: Vec<(&str, u128)> = totals.into_iter().filter(|row| row.1 > 0).collect();
     order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-    let all = order.len();
+    let reason_count = order.len();
     order.truncate(MOST_REASONS);
     let span: u128 = answers.vcpus.iter().map(|v| u128::from(v.span_ns)).sum();
     let mut parts: Vec<Part> = Vec::new();
-    for (at, (vm, _, reasons)) in of_vms.iter().enumerate() {
+    for (index, (vm, _, reasons)) in of_vms.iter().enumerate() {
         let time = |reason: &str| {
             reasons
                 .iter()
@@ -300,20 +301,20 @@ fn handling(answers: &Answers, page: &mut Page) {
         let values = order
             .iter()
             .map(|(reason, _)| percent(u128::from(time(reason)), span));
-        let last = of_vms.len() > MOST_COLORS && at >= MOST_COLORS - 1;
+        let last = of_vms.len() > MOST_COLORS && index >= MOST_COLORS - 1;
         match parts.get_mut(MOST_COLORS - 1) {
             Some(others) if last => {
                 (others.values.iter_mut().zip(values)).for_each(|(sum, value)| *sum += value);
             }
             _ => parts.push(Part {
                 name: if last { "other VMs" } else { vm }.to_owned(),
-                color: Color::Nth(at),
+                color: Color::Nth(index),
                 values: values.collect(),
             }),
         }
     }
     page.chart(
-        format!("Time on a CPU outside the guest, by exit reason{}", of_all(order.len(), all)),
+        format!("Time on a CPU outside the guest, by exit reason{}", cut_note(order.len(), reason_count)),
         "Bars of the time that handling exits took, by reason, in percent of the time of all vCPUs; \
          the table \"Handling exits\" has the numbers.",
         Chart::Stacked {
@@ -323,14 +324,6 @@ fn handling(answers: &Answers, page: &mut Page) {
             most: None,
         },
     );
-}
-
-/// ` (the first 12 of 30)`.
-fn of_all(shown: usize, all: usize) -> String {
-    match shown < all {
-        true => format!(" (the first {shown} of {all})"),
-        false => String::new(),
-    }
 }
 
 /// The axis of a distribution.
@@ -370,7 +363,7 @@ fn latencies(answers: &Answers, page: &mut Page) {
             detail => format!(" ({detail})"),
         };
         Distribution {
-            name: format!("{} {}{detail}", row.vm, more::say_latency(&row.kind)),
+            name: format!("{} {}{detail}", row.vm, latencies::say(&row.kind)),
             points: [row.p50_ns, row.p90_ns, row.p99_ns, row.max_ns],
             count: (row.count, "time"),
         }
@@ -431,7 +424,7 @@ impl Distributions {
             }
         };
         page.chart(
-            format!("{}{}", self.title, of_all(shown, self.rows.len())),
+            format!("{}{}", self.title, cut_note(shown, self.rows.len())),
             self.describes,
             Chart::Ranges {
                 axis: log_axis(self.axis, times),

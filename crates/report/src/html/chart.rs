@@ -48,7 +48,7 @@ pub enum Scale {
     Ns,
     /// Times in ns on a logarithmic axis.
     LogNs,
-    /// Ticks of a clock that nobody could convert, on a logarithmic axis.
+    /// Ticks of a clock without a known rate, on a logarithmic axis.
     LogTicks,
 }
 
@@ -105,14 +105,14 @@ pub enum Color {
     Halted,
     /// Asleep otherwise.
     Blocked,
-    /// The n-th of things that have no color of their own; it starts again after the eighth.
+    /// The n-th of the palette for things without a color of their own, which repeats after the eighth.
     Nth(usize),
 }
 
 /// A value with its 95 % interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Whose it is.
+    /// The variant, VM or value that it describes.
     pub name: String,
     /// The value; not a number if there is none.
     pub value: f64,
@@ -137,6 +137,14 @@ pub struct Part {
     pub values: Vec<f64>,
 }
 
+/// The parts that show in a bar.
+pub(super) fn visible(parts: impl IntoIterator<Item = Part>) -> Vec<Part> {
+    let parts = parts.into_iter();
+    parts
+        .filter(|part| part.values.iter().any(|value| *value > 0.0))
+        .collect()
+}
+
 /// A distribution by some of its percentiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Range {
@@ -157,6 +165,14 @@ pub struct Dots {
     pub color: Color,
     /// By row; `None` where there is none.
     pub values: Vec<Option<f64>>,
+}
+
+/// ` (the first 12 of 30)` for the title of a chart that leaves rows out, otherwise nothing.
+pub(super) fn cut_note(shown: usize, total: usize) -> String {
+    match shown < total {
+        true => format!(" (the first {shown} of {total})"),
+        false => String::new(),
+    }
 }
 
 /// A chart. Rows go from top to bottom.

@@ -3,15 +3,16 @@
 use stealtime_lab::metric::{Better, Unit};
 use stealtime_lab::stats::Difference;
 
+use super::chart::cut_note;
 use super::{Axis, Chart, Interval, Mark, Page, Scale};
 use crate::terminal::compare::number::difference;
 
-/// Rows of a chart; the tables have all.
+/// Rows of a chart: its bars stay readable. The tables have all.
 const MOST_ROWS: usize = 60;
 
 /// Changes of one metric against the first of what is compared.
 pub(super) struct Effect<'e> {
-    /// The metric, and whose it is.
+    /// The metric and its subject.
     pub(super) what: String,
     /// What the others are compared with.
     pub(super) first: &'e str,
@@ -22,8 +23,8 @@ pub(super) struct Effect<'e> {
 }
 
 impl Effect<'_> {
-    /// Adds the chart: in percent, or in points of a share, or in the unit itself where the first has
-    /// nothing that there could be percent of.
+    /// Adds the chart: in percent, or for a share in points. Where the first is zero, of which there are
+    /// no percent, it is in the unit itself.
     pub(super) fn chart(&self, page: &mut Page) {
         let direction = match self.better {
             Better::Lower => "; lower is better",
@@ -37,12 +38,9 @@ impl Effect<'_> {
         let shown = self.changes.iter().take(MOST_ROWS);
         let rows = shown.map(|(name, change)| self.row(name, *change, in_percent));
         let rows: Vec<Interval> = rows.collect();
-        let more = match self.changes.len() {
-            all if all > rows.len() => format!(" (the first {} of {all})", rows.len()),
-            _ => String::new(),
-        };
+        let cut = cut_note(rows.len(), self.changes.len());
         page.chart(
-            format!("{}{direction}{more}", self.what),
+            format!("{}{direction}{cut}", self.what),
             format!(
                 "{}: change against {} with 95 % intervals; the tables have the numbers.",
                 self.what, self.first

@@ -38,7 +38,7 @@ pub struct Lead {
 enum Item {
     Chart {
         title: String,
-        /// For who cannot see it.
+        /// Text in place of the picture, for screen readers.
         describes: String,
         /// Its number among all of the page.
         number: usize,
@@ -128,7 +128,7 @@ impl Page {
         });
     }
 
-    /// Adds a chart, unless it has no row; `describes` is what it shows, for who cannot see it.
+    /// Adds a chart, unless it has no row; `describes` stands in its place for screen readers.
     pub fn chart(&mut self, title: impl Into<String>, describes: impl Into<String>, chart: Chart) {
         if chart.rows() == 0 {
             return;
@@ -189,7 +189,7 @@ impl Page {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
+    pub fn write(&self, mut writer: impl Write) -> io::Result<()> {
         let mut environment = Environment::new();
         environment.set_formatter(put);
         let mut syntax = SyntaxConfig::builder();
@@ -212,34 +212,34 @@ impl Page {
                 },
             )
             .map_err(io::Error::other)?;
-        out.write_all(page.as_bytes())
+        writer.write_all(page.as_bytes())
     }
 }
 
-/// Puts a value into the page. Everything but the page's own parts is escaped here: first what would
-/// act on a reader (as for a terminal), then what HTML would take for its own.
-fn put(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+/// Puts a value into the page. Everything but the page's own parts is escaped here. What would act on a
+/// terminal comes first, because HTML's escapes must stay as they are.
+fn put(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     let failed = |_| Error::new(ErrorKind::WriteFailure, "the page cannot be put together");
     let text = value.to_string();
     if value.is_safe() {
-        return out.write_str(&text).map_err(failed);
+        return output.write_str(&text).map_err(failed);
     }
     for c in escape::terminal(&text).chars() {
         match c {
-            '&' => out.write_str("&amp;"),
-            '<' => out.write_str("&lt;"),
-            '>' => out.write_str("&gt;"),
-            '"' => out.write_str("&quot;"),
-            '\'' => out.write_str("&#39;"),
-            c => out.write_char(c),
+            '&' => output.write_str("&amp;"),
+            '<' => output.write_str("&lt;"),
+            '>' => output.write_str("&gt;"),
+            '"' => output.write_str("&quot;"),
+            '\'' => output.write_str("&#39;"),
+            c => output.write_char(c),
         }
         .map_err(failed)?;
     }
     Ok(())
 }
 
-/// The charts as JSON that cannot end the element around it: what HTML would take for its own stands
-/// only in strings, where JSON has another way to write it.
+/// The charts as JSON. `</script>` in a string would end the element around it, so that `<`, `>` and
+/// `&` are written as JSON's escapes. They occur in strings only.
 fn data(charts: &[Chart]) -> io::Result<String> {
     let mut value = serde_json::to_value(charts)?;
     make_safe(&mut value);

@@ -7,9 +7,9 @@ use stealtime_lab::stats::{Difference, Verdict};
 use super::effect::Effect;
 use super::{Axis, Cell, Chart, Interval, Lead, Mark, Page, Table, time};
 use crate::terminal::compare::number::{difference, value};
-use crate::terminal::compare::{PARTIAL, changes, failures, how, party};
+use crate::terminal::compare::{PARTIAL, changes, failures, parties, party, run_facts};
 
-/// VMs and tasks that have charts and sentences of their own.
+/// VMs and tasks that have sentences and charts of their own, up to eight charts each.
 const MOST_PARTIES: usize = 8;
 /// Metrics of each of them that have a chart, in this order, if something changed in them.
 const CHARTED: [&str; 8] = [
@@ -22,8 +22,8 @@ const CHARTED: [&str; 8] = [
     "largest step back",
     "clocks are off by",
 ];
-/// Metrics of each of them that are told at the top, in this order.
-const TOLD: [&str; 5] = [
+/// Metrics in the sentences at the top, in this order.
+const HEADLINES: [&str; 5] = [
     "throughput",
     "latency mean",
     "latency p99",
@@ -39,7 +39,11 @@ pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
         about => about.to_owned(),
     };
     let mut page = Page::new("simulate", title).made_by(command);
-    page.fact(format!("{}: {}.", comparison.scenario, how(comparison)));
+    page.fact(format!(
+        "{}: {}.",
+        comparison.scenario,
+        run_facts(comparison)
+    ));
     if comparison.partial {
         page.warning(PARTIAL);
     }
@@ -54,7 +58,9 @@ pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
     tables(comparison, &mut page);
     page.section("Where vCPU time went");
     times(comparison, &mut page);
-    fairness(comparison, &mut page);
+    if let Some(row) = row(comparison, &Subject::Host, "share error") {
+        fairness(comparison, row, &mut page);
+    }
     page.section("The scenario");
     page.text("Run it again with:");
     page.lines(command);
@@ -62,20 +68,9 @@ pub fn page(comparison: &Comparison, scenario: &str, command: &str) -> Page {
     page
 }
 
-/// VMs and tasks in the order of their rows.
-fn parties(comparison: &Comparison) -> Vec<&Subject> {
-    let mut parties: Vec<&Subject> = Vec::new();
-    for row in &comparison.rows {
-        if row.of != Subject::Host && !parties.contains(&&row.of) {
-            parties.push(&row.of);
-        }
-    }
-    parties
-}
-
-fn row<'c>(comparison: &'c Comparison, of: &Subject, name: &str) -> Option<&'c Row> {
+fn row<'c>(comparison: &'c Comparison, subject: &Subject, name: &str) -> Option<&'c Row> {
     let mut rows = comparison.rows.iter();
-    rows.find(|row| row.of == *of && row.name == name)
+    rows.find(|row| row.of == *subject && row.name == name)
 }
 
 fn of_variant(row: &Row, variant: usize) -> Option<&Difference> {
@@ -85,24 +80,24 @@ fn of_variant(row: &Row, variant: usize) -> Option<&Difference> {
 /// Of each variant what it changes in what counts.
 fn leads(comparison: &Comparison, page: &mut Page) {
     let parties = parties(comparison);
-    for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
+    for (index, variant) in comparison.variants.iter().enumerate().skip(1) {
         let mut says = Vec::new();
         let mut marks = Vec::new();
-        for of in parties.iter().take(MOST_PARTIES) {
-            for name in TOLD {
-                let Some(row) = row(comparison, of, name) else {
+        for subject in parties.iter().take(MOST_PARTIES) {
+            for name in HEADLINES {
+                let Some(row) = row(comparison, subject, name) else {
                     continue;
                 };
-                let Some(change) = of_variant(row, at) else {
+                let Some(change) = of_variant(row, index) else {
                     continue;
                 };
                 // What is the same or noise is said of the first of these only.
                 let is_clear = matches!(change.verdict, Verdict::Better | Verdict::Worse);
-                if is_clear || name == TOLD[0] {
-                    let told = difference(row.unit, change);
+                if is_clear || name == HEADLINES[0] {
+                    let text = difference(row.unit, change);
                     says.push(match parties.len() {
-                        1 => format!("{name} {told}"),
-                        _ => format!("{} {name} {told}", party(of)),
+                        1 => format!("{name} {text}"),
+                        _ => format!("{} {name} {text}", party(subject)),
                     });
                     marks.push(Mark::difference(change, row.unit));
                 }
@@ -136,13 +131,13 @@ fn effects(comparison: &Comparison, page: &mut Page) {
     );
     let parties = parties(comparison);
     let mut drawn = 0;
-    for of in parties.iter().take(MOST_PARTIES) {
+    for subject in parties.iter().take(MOST_PARTIES) {
         for name in CHARTED {
-            let Some(row) = row(comparison, of, name) else {
+            let Some(row) = row(comparison, subject, name) else {
                 continue;
             };
             let moves = (1..comparison.variants.len())
-                .filter_map(|at| of_variant(row, at))
+                .filter_map(|index| of_variant(row, index))
                 .any(|change| change.verdict != Verdict::Same);
             if moves {
                 effect(comparison, row, first, page);
@@ -167,7 +162,7 @@ fn effect(comparison: &Comparison, row: &Row, first: &str, page: &mut Page) {
         .iter()
         .enumerate()
         .skip(1)
-        .map(|(at, variant)| (variant.name.clone(), of_variant(row, at)));
+        .map(|(index, variant)| (variant.name.clone(), of_variant(row, index)));
     Effect {
         what: format!("{}: {}", party(&row.of), row.name),
         first,
@@ -181,13 +176,14 @@ fn effect(comparison: &Comparison, row: &Row, first: &str, page: &mut Page) {
 /// Where the time of each VM's vCPUs went, a bar for each variant.
 fn times(comparison: &Comparison, page: &mut Page) {
     let names: Vec<String> = comparison.variants.iter().map(|v| v.name.clone()).collect();
-    for of in parties(comparison).iter().take(MOST_PARTIES) {
-        let mean = |name: &str, at: usize| {
-            let cell = row(comparison, of, name).and_then(|row| row.cells.get(at)?.as_ref());
+    for subject in parties(comparison).iter().take(MOST_PARTIES) {
+        let mean = |name: &str, index: usize| {
+            let cell =
+                row(comparison, subject, name).and_then(|row| row.cells.get(index)?.as_ref());
             cell.map_or(0.0, |cell| cell.estimate.mean)
         };
         time::chart(
-            format!("{}: time of its vCPUs", party(of)),
+            format!("{}: time of its vCPUs", party(subject)),
             "Bars of the shares of time in the guest, in exits, polling, waiting for a CPU and asleep, \
              for each variant; the tables have the numbers.",
             names.clone(),
@@ -198,24 +194,21 @@ fn times(comparison: &Comparison, page: &mut Page) {
 }
 
 /// How far VMs are from what their weights give them.
-fn fairness(comparison: &Comparison, page: &mut Page) {
-    let Some(row) = row(comparison, &Subject::Host, "share error") else {
-        return;
-    };
+fn fairness(comparison: &Comparison, row: &Row, page: &mut Page) {
     page.section("Fairness");
     let cells = comparison.variants.iter().zip(&row.cells);
     let rows = cells.filter_map(|(variant, cell)| {
         let cell = cell.as_ref()?;
-        let told = cell.difference.as_ref();
-        let against = told.map_or_else(String::new, |told| {
-            format!(" ({})", difference(row.unit, told))
+        let change = cell.difference.as_ref();
+        let against = change.map_or_else(String::new, |change| {
+            format!(" ({})", difference(row.unit, change))
         });
         Some(Interval {
             name: variant.name.clone(),
             value: cell.estimate.mean,
             half_width: cell.estimate.half_width,
             published: None,
-            mark: told.map_or(Mark::Plain, |told| Mark::difference(told, row.unit)),
+            mark: change.map_or(Mark::Plain, |change| Mark::difference(change, row.unit)),
             says: format!("{}{against}", value(row.unit, &cell.estimate)),
         })
     });
@@ -233,32 +226,25 @@ fn fairness(comparison: &Comparison, page: &mut Page) {
 fn tables(comparison: &Comparison, page: &mut Page) {
     let mut heads = vec!["metric"];
     heads.extend(comparison.variants.iter().map(|v| v.name.as_str()));
-    let mut all = parties(comparison);
-    all.push(&Subject::Host);
-    for of in all {
-        let mut table = Table::new(party(of), &heads, 1);
+    let mut subjects = parties(comparison);
+    subjects.push(&Subject::Host);
+    for subject in subjects {
+        let mut table = Table::new(party(subject), &heads, 1);
         let rows = comparison.rows.iter().filter(|row| {
             let is_zero = row
                 .cells
                 .iter()
                 .flatten()
                 .all(|cell| cell.estimate.mean == 0.0);
-            row.of == *of && !is_zero
+            row.of == *subject && !is_zero
         });
         for row in rows {
             let cells = row.cells.iter().map(|cell| match cell {
                 None => Cell::from("-"),
-                Some(cell) => Cell {
-                    text: value(row.unit, &cell.estimate),
-                    below: cell
-                        .difference
-                        .as_ref()
-                        .map_or_else(String::new, |told| difference(row.unit, told)),
-                    mark: cell
-                        .difference
-                        .as_ref()
-                        .map(|told| Mark::difference(told, row.unit)),
-                },
+                Some(cell) => {
+                    let text = value(row.unit, &cell.estimate);
+                    Cell::compared(text, cell.difference.as_ref(), row.unit)
+                }
             });
             table.row(std::iter::once(Cell::from(row.name.as_str())).chain(cells));
         }

@@ -2,17 +2,24 @@
 
 use stealtime_lab::sweep::{Effect as Varied, Summary};
 
+use super::chart::cut_note;
 use super::effect::Effect;
 use super::{Cell, Lead, Mark, Page, Table, time};
-use crate::terminal::compare::number::{difference, value};
+use crate::terminal::compare::number::value;
 use crate::terminal::compare::party;
 use crate::terminal::sweep::{MEANS, failures};
+use crate::units::distinct;
 
-/// The page of a sweep of `scenario` (its name and text); `facts` say what was varied, `command` runs
-/// it again.
+/// The page of a sweep of the scenario `name`, with its text; `facts` say what was varied, `command`
+/// runs it again.
 #[must_use]
-pub fn page(summary: &Summary, scenario: (&str, &str), facts: Vec<String>, command: &str) -> Page {
-    let (name, text) = scenario;
+pub fn page(
+    summary: &Summary,
+    name: &str,
+    scenario: &str,
+    facts: Vec<String>,
+    command: &str,
+) -> Page {
     let mut page = Page::new("sweep", name).made_by(command);
     facts.into_iter().for_each(|fact| page.fact(fact));
     if let Some(failures) = failures(summary) {
@@ -36,7 +43,7 @@ pub fn page(summary: &Summary, scenario: (&str, &str), facts: Vec<String>, comma
     page.section("The scenario");
     page.text("Run it again with:");
     page.lines(command);
-    page.lines(text);
+    page.lines(scenario);
     page
 }
 
@@ -63,9 +70,9 @@ fn effects(summary: &Summary, page: &mut Page) {
     }
 }
 
-/// Rows of a chart of times; the results have all.
+/// Rows of a chart of times: its bars stay readable. The results have all.
 const MOST_LEVELS: usize = 60;
-/// Charts of times.
+/// Charts of times: more would make the page slow to open.
 const MOST_TIMES: usize = 12;
 
 /// Where vCPUs' time went, a bar for each value of what is varied.
@@ -76,19 +83,16 @@ fn times(summary: &Summary, page: &mut Page) {
     page.section("Where vCPU time went");
     page.note("Means over the rest of the grid and all seeds; the results have each run's.");
     for split in summary.times.iter().take(MOST_TIMES) {
-        let of = |metric: &str| split.states.iter().find(|state| state.0 == metric);
-        let mean = |metric: &str, at: usize| {
-            let value = of(metric).and_then(|state| *state.1.get(at)?);
-            value.unwrap_or(0.0)
+        let mean = |metric: &str, level: usize| {
+            let mut states = split.states.iter();
+            let state = states.find(|state| state.0 == metric);
+            state.and_then(|state| *state.1.get(level)?).unwrap_or(0.0)
         };
-        let more = match split.levels.len() {
-            all if all > MOST_LEVELS => format!(" (the first {MOST_LEVELS} of {all})"),
-            _ => String::new(),
-        };
+        let cut = cut_note(MOST_LEVELS, split.levels.len());
         let levels = split.levels.iter().take(MOST_LEVELS);
         time::chart(
             format!(
-                "{}: time of its vCPUs by {}{more}",
+                "{}: time of its vCPUs by {}{cut}",
                 party(&split.of),
                 split.knob
             ),
@@ -108,13 +112,7 @@ fn times(summary: &Summary, page: &mut Page) {
 }
 
 fn tables(summary: &Summary, page: &mut Page) {
-    let mut metrics: Vec<&str> = Vec::new();
-    for varied in &summary.effects {
-        if !metrics.contains(&varied.metric.as_str()) {
-            metrics.push(&varied.metric);
-        }
-    }
-    for metric in metrics {
+    for metric in distinct(summary.effects.iter().map(|e| e.metric.as_str())) {
         let heads = ["varied", "value", "mean", "against the first"];
         let mut table = Table::new(metric, &heads, 2);
         for varied in summary.effects.iter().filter(|e| e.metric == metric) {
@@ -137,16 +135,11 @@ fn tables(summary: &Summary, page: &mut Page) {
 fn levels(varied: &Varied, table: &mut Table) {
     for level in &varied.levels {
         let mean = level.estimate.map(|mean| value(varied.unit, &mean));
-        let told = level.difference.as_ref();
         table.row([
             varied.knob.as_str().into(),
             level.value.as_str().into(),
             mean.unwrap_or_else(|| "-".to_owned()).into(),
-            Cell {
-                text: String::new(),
-                below: told.map_or_else(String::new, |told| difference(varied.unit, told)),
-                mark: told.map(|told| Mark::difference(told, varied.unit)),
-            },
+            Cell::compared(String::new(), level.difference.as_ref(), varied.unit),
         ]);
     }
 }

@@ -1,9 +1,12 @@
 //! Tables of a page.
 
 use serde::Serialize;
+use stealtime_lab::metric::Unit;
+use stealtime_lab::stats::Difference;
 
 use super::Mark;
 use crate::terminal;
+use crate::terminal::compare::number::difference;
 
 /// A cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -21,6 +24,17 @@ impl<T: Into<String>> From<T> for Cell {
         Self {
             text: text.into(),
             ..Self::default()
+        }
+    }
+}
+
+impl Cell {
+    /// A text, and below it a difference.
+    pub(super) fn compared(text: String, change: Option<&Difference>, unit: Unit) -> Self {
+        Self {
+            text,
+            below: change.map_or_else(String::new, |change| difference(unit, change)),
+            mark: change.map(|change| Mark::difference(change, unit)),
         }
     }
 }
@@ -48,12 +62,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table whose first columns, as many as `texts`, are text, and the others numbers.
+    /// A table with `texts` columns of text first; the others are numbers.
     #[must_use]
     pub fn new(title: impl Into<String>, heads: &[&str], texts: usize) -> Self {
-        let head = |(at, title): (usize, &&str)| Head {
+        let head = |(index, title): (usize, &&str)| Head {
             title: (*title).to_owned(),
-            is_number: at >= texts,
+            is_number: index >= texts,
         };
         Self {
             title: title.into(),

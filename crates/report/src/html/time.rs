@@ -2,6 +2,7 @@
 
 use stealtime_lab::metric::VCPU_TIME;
 
+use super::chart::visible;
 use super::{Axis, Chart, Color, Page, Part};
 
 /// How the metrics of [`VCPU_TIME`] are shown: in words, and the color.
@@ -27,19 +28,14 @@ pub(super) fn chart(
         name: name.to_owned(),
         color,
         values: (0..rows.len())
-            .map(|at| match metric {
+            .map(|row| match metric {
                 // Spinning is a part of it, and has one of its own here.
-                "in guest" => (mean("in guest", at) - mean("spinning", at)).max(0.0),
-                metric => mean(metric, at),
+                "in guest" => (mean("in guest", row) - mean("spinning", row)).max(0.0),
+                metric => mean(metric, row),
             })
             .collect(),
     };
-    let parts: Vec<Part> = VCPU_TIME
-        .into_iter()
-        .zip(SHOWN)
-        .map(part)
-        .filter(|part| part.values.iter().any(|value| *value > 0.0))
-        .collect();
+    let parts = visible(VCPU_TIME.into_iter().zip(SHOWN).map(part));
     if parts.is_empty() {
         return;
     }

@@ -3,24 +3,25 @@
 mod observed;
 mod ranking;
 
-use stealtime_whatif::{Both, CLOSE, Delta, Document, Off, Shares, Variant};
+use stealtime_whatif::{CLOSE, Delta, Document, ReplayedVcpu, Shares, Variant, VcpuError};
 
 use super::{Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table};
 use crate::terminal::time::vcpu_number;
+use crate::units::distinct;
 use crate::whatif_text::{self, delta_word};
 
-/// vCPUs that have a row in the chart of the replay's errors.
+/// vCPUs that have a row in the chart of the replay's errors: its dots stay readable.
 const MOST_VCPUS: usize = 64;
 
-/// Variants that have charts of their own.
+/// With more variants the ranking and the tables show their effects, without charts of each.
 const MOST_CHARTED: usize = 6;
-/// Variants that have a table of their own.
+/// Variants that have a table of their own: each has a row for every quantity of every VM.
 const MOST_TABLES: usize = 60;
-/// Variants that are told at the top.
+/// Variants in the sentences at the top: more would push the ranking off the first screen.
 const MOST_LEADS: usize = 8;
-/// VMs that are in the overview.
+/// VMs in the overview: two charts each.
 const MOST_OVERVIEW: usize = 8;
-/// Variants that are in the overview.
+/// Variants in the overview: rows of a chart.
 const MOST_ROWS: usize = 60;
 
 /// All of it; `command` does it again.
@@ -44,8 +45,8 @@ pub fn page(document: &Document, command: &str) -> Page {
     for line in document.presence.lines() {
         page.fact(format!("In part: {line}."));
     }
-    for not in &document.not_answerable {
-        page.warning(format!("Not answerable: {not}"));
+    for line in &document.not_answerable {
+        page.warning(format!("Not answerable: {line}"));
     }
     leads(document, &mut page);
     if let Some(auto) = &document.auto {
@@ -54,8 +55,8 @@ pub fn page(document: &Document, command: &str) -> Page {
         ranking::grid(&document.variants, &mut page);
         overview(document, &mut page);
     }
-    if let Some(seen) = &document.seen {
-        observed::table(&mut page, seen);
+    if let Some(observed) = &document.seen {
+        observed::table(&mut page, observed);
     }
     closeness(document, &mut page);
     let charted = document.variants.len() <= MOST_CHARTED;
@@ -107,11 +108,11 @@ fn leads(document: &Document, page: &mut Page) {
 fn closeness(document: &Document, page: &mut Page) {
     page.section("How close the replay is");
     let shown = || document.vcpus.iter().take(MOST_VCPUS);
-    let name = |both: &Both| format!("{} vCPU {}", both.vm, vcpu_number(both.vcpu));
-    let dots = |name: &str, color, of: fn(Off) -> f64| Dots {
+    let name = |vcpu: &ReplayedVcpu| format!("{} vCPU {}", vcpu.vm, vcpu_number(vcpu.vcpu));
+    let dots = |name: &str, color, error: fn(VcpuError) -> f64| Dots {
         name: name.to_owned(),
         color,
-        values: shown().map(|both| Some(of(both.off()))).collect(),
+        values: shown().map(|vcpu| Some(error(vcpu.error()))).collect(),
     };
     let title = match document.vcpus.len() {
         all if all > MOST_VCPUS => format!(" (the first {MOST_VCPUS} of {all} vCPUs)"),
@@ -125,9 +126,9 @@ fn closeness(document: &Document, page: &mut Page) {
             axis: Axis::plain("replayed minus recorded, % of the span", " %"),
             rows: shown().map(name).collect(),
             dots: vec![
-                dots("running", Color::Guest, |off| off.running),
-                dots("ready", Color::Preempted, |off| off.ready),
-                dots("halted", Color::Blocked, |off| off.halted),
+                dots("running", Color::Guest, |error| error.running),
+                dots("ready", Color::Preempted, |error| error.ready),
+                dots("halted", Color::Blocked, |error| error.halted),
             ],
         },
     );
@@ -147,8 +148,8 @@ fn closeness(document: &Document, page: &mut Page) {
 }
 
 /// From runnable to running, recorded and replayed.
-fn latencies(vcpus: &[Both], page: &mut Page) {
-    let range = |both: &Both, what: &str, shares: &Shares| {
+fn latencies(vcpus: &[ReplayedVcpu], page: &mut Page) {
+    let range = |vcpu: &ReplayedVcpu, label: &str, shares: &Shares| {
         let points = [
             shares.wakeup_p50_ns?,
             shares.wakeup_p90_ns?,
@@ -156,7 +157,7 @@ fn latencies(vcpus: &[Both], page: &mut Page) {
             shares.wakeup_max_ns?,
         ];
         Some(Range {
-            name: format!("{} vCPU {}, {what}", both.vm, vcpu_number(both.vcpu)),
+            name: format!("{} vCPU {}, {label}", vcpu.vm, vcpu_number(vcpu.vcpu)),
             points: points.map(|ns| ns as f64).to_vec(),
             says: format!(
                 "{} wakeups, p50 {} us, p99 {} us",
@@ -166,13 +167,14 @@ fn latencies(vcpus: &[Both], page: &mut Page) {
             ),
         })
     };
-    let both = |both: &Both| {
+    let pair = |vcpu: &ReplayedVcpu| {
         [
-            range(both, "recorded", &both.recorded),
-            range(both, "replayed", &both.replayed),
+            range(vcpu, "recorded", &vcpu.recorded),
+            range(vcpu, "replayed", &vcpu.replayed),
         ]
     };
-    let rows = vcpus.iter().take(MOST_VCPUS / 2).flat_map(both).flatten();
+    // Two rows for each vCPU.
+    let rows = vcpus.iter().take(MOST_VCPUS / 2).flat_map(pair).flatten();
     let rows: Vec<Range> = rows.collect();
     if rows.is_empty() {
         return;
@@ -188,7 +190,7 @@ fn latencies(vcpus: &[Both], page: &mut Page) {
     );
 }
 
-fn vcpus(vcpus: &[Both]) -> Table {
+fn vcpus(vcpus: &[ReplayedVcpu]) -> Table {
     let heads = [
         "vCPU",
         "running %",
@@ -210,24 +212,28 @@ fn vcpus(vcpus: &[Both]) -> Table {
          replay got done.",
     );
     let micros = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| (ns / 1_000).to_string());
-    for both in vcpus {
-        let (was, is) = (&both.recorded, &both.replayed);
+    for vcpu in vcpus {
+        let (recorded, replayed) = (&vcpu.recorded, &vcpu.replayed);
         let shares = [
-            (was.run_percent, is.run_percent),
-            (was.ready_percent, is.ready_percent),
-            (was.halted_percent, is.halted_percent),
-            (was.poll_percent, is.poll_percent),
+            (recorded.run_percent, replayed.run_percent),
+            (recorded.ready_percent, replayed.ready_percent),
+            (recorded.halted_percent, replayed.halted_percent),
+            (recorded.poll_percent, replayed.poll_percent),
         ];
-        let shares = shares.iter().flat_map(|(was, is)| [was, is]);
+        let shares = shares
+            .iter()
+            .flat_map(|(recorded, replayed)| [recorded, replayed]);
         let wakeups = [
-            (was.wakeup_p50_ns, is.wakeup_p50_ns),
-            (was.wakeup_p99_ns, is.wakeup_p99_ns),
+            (recorded.wakeup_p50_ns, replayed.wakeup_p50_ns),
+            (recorded.wakeup_p99_ns, replayed.wakeup_p99_ns),
         ];
-        let wakeups = wakeups.iter().flat_map(|(was, is)| [*was, *is]);
-        let cells = std::iter::once(format!("{} vCPU {}", both.vm, vcpu_number(both.vcpu)))
+        let wakeups = wakeups
+            .iter()
+            .flat_map(|(recorded, replayed)| [*recorded, *replayed]);
+        let cells = std::iter::once(format!("{} vCPU {}", vcpu.vm, vcpu_number(vcpu.vcpu)))
             .chain(shares.map(|share| format!("{share:.1}")))
             .chain(wakeups.map(micros))
-            .chain([format!("{:.1}", both.done_percent)]);
+            .chain([format!("{:.1}", vcpu.done_percent)]);
         table.row(cells.map(Cell::from));
     }
     table
@@ -236,24 +242,16 @@ fn vcpus(vcpus: &[Both]) -> Table {
 /// All variants side by side, in what they are judged by.
 fn overview(document: &Document, page: &mut Page) {
     page.section("What each variant changes");
-    let mut vms: Vec<&str> = Vec::new();
-    for change in document
-        .variants
-        .iter()
-        .flat_map(|variant| &variant.changes)
-    {
-        if !vms.contains(&change.vm.as_str()) {
-            vms.push(&change.vm);
-        }
-    }
+    let changes = document.variants.iter().flat_map(|v| &v.changes);
+    let vms = distinct(changes.map(|change| change.vm.as_str()));
     for vm in vms.iter().take(MOST_OVERVIEW) {
         for (quantity, unit) in [("ready", "ms a second"), ("wakeup p99", "us")] {
-            let of = |variant: &Variant| {
+            let bar = |variant: &Variant| {
                 let is_it = |c: &&Delta| c.vm == *vm && c.quantity == quantity;
                 let change = variant.changes.iter().find(is_it)?;
                 Some(interval(variant.name.clone(), change))
             };
-            let rows = document.variants.iter().filter_map(of).take(MOST_ROWS);
+            let rows = document.variants.iter().filter_map(bar).take(MOST_ROWS);
             let rows: Vec<Interval> = rows.collect();
             if rows.iter().all(|row| row.value == 0.0) {
                 continue;

@@ -6,10 +6,10 @@ use stealtime_events::{Kind, Names, Tid};
 use stealtime_track::Loss;
 
 use super::packet::{Category, Mark, Name, arg};
-use super::track::{Sink, Stack, Track};
+use super::track::{Period, Sink, Stack, Track};
 use super::words;
 
-/// Interrupts nested deeper than this are not shown.
+/// Interrupts nested deeper than this are not shown: hosts nest few, but a damaged trace may lack ends.
 const DEEPEST: usize = 16;
 /// The key of a task's slice.
 const TASK: u64 = 0;
@@ -76,14 +76,14 @@ impl Cpu {
 
     /// Events were lost: nothing is known from the last event until the loss shows.
     pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
-        let since = match loss.since {
+        let begin = match loss.since {
             0 => loss.time,
             since => since,
         };
-        self.stack.close_to(sink, since, 0)?;
-        let begin = self.stack.clamp(since);
+        self.stack.close_to(sink, begin, 0)?;
+        let begin = self.stack.clamp(begin);
         let end = self.stack.clamp(loss.time);
-        lost_slice(sink, (begin, end), &self.stack, loss.count)
+        lost_slice(sink, Period { begin, end }, &self.stack, loss.count)
     }
 
     /// The end of the window or of the trace.
@@ -105,7 +105,7 @@ impl Cpu {
 /// A slice over a gap in what is known; `count` is 0 where the number of events is unknown.
 pub(super) fn lost_slice<W: Write>(
     sink: &mut Sink<W>,
-    gap: (u64, u64),
+    gap: Period,
     stack: &Stack,
     count: u64,
 ) -> io::Result<()> {
@@ -120,7 +120,7 @@ pub(super) fn lost_slice<W: Write>(
 
 /// Whether the work begins, and a key that its begin and end share.
 fn work_key(kind: &Kind) -> Option<(bool, u64)> {
-    let key = |what: u64, which: u64| (what << 56) | (which & ((1 << 56) - 1));
+    let key = |class: u64, number: u64| (class << 56) | (number & ((1 << 56) - 1));
     Some(match *kind {
         Kind::VectorEntry { class, vector } => {
             (true, key(1, (class as u64) << 8 | u64::from(vector)))
@@ -141,11 +141,11 @@ fn work_key(kind: &Kind) -> Option<(bool, u64)> {
 }
 
 fn work_name(kind: &Kind, names: &dyn Names) -> String {
-    let function = |what: &str, name: &str| {
+    let function = |prefix: &str, name: &str| {
         if name.is_empty() {
-            what.to_owned()
+            prefix.to_owned()
         } else {
-            format!("{what} {name}")
+            format!("{prefix} {name}")
         }
     };
     match *kind {

@@ -23,7 +23,7 @@ pub(super) struct Drawing<W> {
     pub(super) sink: Sink<W>,
     /// Perfetto's own tracks; `None` for later runs of a file, which has them once.
     sched: Option<Sched>,
-    /// CPUs whose tracks are written; empty: all.
+    /// CPUs with tracks that are written; empty: all.
     selected_cpus: Vec<u16>,
     /// Whether the recording has `sched_switch`. Without it the current task is not known.
     has_switches: bool,
@@ -257,11 +257,11 @@ impl<W: Write> Observer for Drawing<W> {
     }
 
     fn wait_begins(&mut self, vcpu: VcpuIndex) {
-        self.draw(vcpu, Vcpu::end_off);
+        self.draw(vcpu, Vcpu::end_absence);
     }
 
     fn wait_ends(&mut self, vcpu: VcpuIndex, _: Run) {
-        self.draw(vcpu, Vcpu::end_off);
+        self.draw(vcpu, Vcpu::end_absence);
     }
 
     fn switched_out(&mut self, vcpu: VcpuIndex, switch: &SwitchedOut) {
@@ -269,7 +269,7 @@ impl<W: Write> Observer for Drawing<W> {
     }
 
     fn switched_in(&mut self, vcpu: VcpuIndex, _: u64, _: u16) {
-        self.draw(vcpu, Vcpu::end_off);
+        self.draw(vcpu, Vcpu::end_absence);
     }
 
     fn sight_lost(&mut self, vcpu: VcpuIndex) {

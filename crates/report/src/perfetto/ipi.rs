@@ -1,14 +1,16 @@
 //! Flows from a guest's IPI to its injection.
 //!
-//! A vCPU writes its ICR (`kvm_apic_ipi`, or the hypercall `KVM_HC_SEND_IPI`); still in its exit KVM
-//! sets the vector in each target's IRR (`kvm_apic_accept_irq`, with the target's APIC id); each
-//! target's thread injects it before its next entry (`kvm_inj_virq`). One flow for each target, as a
-//! flow has one end. A vector that is still in the IRR when it is sent again is injected once, and
-//! its flow is the first sender's. Posted interrupts have no injection, and so no flow.
+//! A vCPU writes its ICR (`kvm_apic_ipi`, or the hypercall `KVM_HC_SEND_IPI`). Still in its exit KVM
+//! sets the vector in each target's IRR (`kvm_apic_accept_irq`, with the target's APIC id). Each
+//! target's thread injects it before its next entry (`kvm_inj_virq`).
+//!
+//! A flow has one end, so there is one flow for each target. A vector that is still in the IRR when it
+//! is sent again is injected once, and its flow is the first sender's. Posted interrupts have no
+//! injection, and so no flow.
 
 use std::collections::BTreeMap;
 
-/// A request being gathered: its targets follow it.
+/// An IPI that waits for its targets: their events follow it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Request {
     /// When the guest asked.
@@ -21,10 +23,10 @@ pub(super) struct Request {
     pub(super) flows: Vec<u64>,
 }
 
-/// Flows whose end is not yet seen.
+/// Flows without an end so far.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    given: u64,
+    count: u64,
     /// By target (place in the roster) and vector.
     waiting: BTreeMap<(u32, u8), u64>,
 }
@@ -35,9 +37,9 @@ impl Flows {
         if self.waiting.contains_key(&(target, vector)) {
             return None;
         }
-        self.given += 1;
-        self.waiting.insert((target, vector), self.given);
-        Some(self.given)
+        self.count += 1;
+        self.waiting.insert((target, vector), self.count);
+        Some(self.count)
     }
 
     /// A vector is injected: the flow that ends here.
@@ -51,8 +53,8 @@ impl Flows {
     }
 
     /// How many flows there were.
-    pub(super) fn given(&self) -> u64 {
-        self.given
+    pub(super) fn count(&self) -> u64 {
+        self.count
     }
 }
 

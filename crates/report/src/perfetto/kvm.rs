@@ -76,11 +76,10 @@ pub(super) fn draw<W: Write>(
 impl<W: Write> Drawing<W> {
     /// The vCPU in the row `sender` sets a vector in an IRR: a target of its IPI, if it sends one.
     fn accept(&mut self, sender: u32, apicid: u32, vector: u8) {
-        let Some(target) = self.roster.by_apic(sender, apicid) else {
-            return;
-        };
+        let target = self.roster.by_apic(sender, apicid);
         let sender = self.vcpus.get_mut(sender as usize);
-        if let Some(request) = sender.and_then(|vcpu| vcpu.request.as_mut())
+        if let Some(target) = target
+            && let Some(request) = sender.and_then(|vcpu| vcpu.request.as_mut())
             && request.vector.is_none_or(|sent| sent == vector)
         {
             request.flows.extend(self.flows.accept(target, vector));

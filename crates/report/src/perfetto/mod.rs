@@ -88,11 +88,11 @@ impl<W: Write> Exporter<W> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn new(out: W, answers: &Answers, options: Options) -> io::Result<Self> {
+    pub fn new(writer: W, answers: &Answers, options: Options) -> io::Result<Self> {
         let mut events = answers.events.iter();
         let has_switches = events.any(|event| event.is("sched_switch") && event.count > 0);
         let run = options.run.as_ref().map_or(0, |run| run.number);
-        let sink = Sink::new(out, options.from_ns.unwrap_or(0), run);
+        let sink = Sink::new(writer, options.from_ns.unwrap_or(0), run);
         let drawing = Drawing::new(sink, Roster::new(answers), &options, has_switches);
         let mut exporter = Self {
             tracker: Tracker::new(drawing),
@@ -148,6 +148,17 @@ impl<W: Write> Exporter<W> {
             };
             sink.track(Track::Vm(i), group, i.saturating_add(1), kind)?;
         }
+        self.describe_vcpus(group.is_none())
+    }
+
+    /// The tracks of vCPUs, and their threads where those are Perfetto's own: it has each once.
+    fn describe_vcpus(&mut self, has_threads: bool) -> io::Result<()> {
+        let Drawing {
+            sink,
+            roster,
+            vcpus,
+            ..
+        } = self.tracker.observer_mut();
         let vcpus = roster.threads.iter().zip(&*vcpus);
         for (i, (thread, vcpu)) in (0..).zip(vcpus) {
             if !vcpu.is_shown() {
@@ -156,7 +167,7 @@ impl<W: Write> Exporter<W> {
             let vm = Some(Track::Vm(thread.vm));
             let (tid, name) = (thread.tid.0, thread.task.as_str());
             let pid = roster.machine(thread.vm).and_then(|vm| vm.pid);
-            if let Some(pid) = pid.filter(|_| group.is_none()) {
+            if let Some(pid) = pid.filter(|_| has_threads) {
                 let kind = TrackKind::Thread { pid, tid, name };
                 sink.track(Track::Thread(i), vm, i, kind)?;
             }
@@ -180,7 +191,7 @@ impl<W: Write> Exporter<W> {
             return Ok(());
         }
         let time = event.time_ns;
-        let is_over = self.options.to_ns.is_some_and(|to| time >= to);
+        let is_over = self.options.to_ns.is_some_and(|end| time >= end);
         self.is_over |= is_over && event.kind.is_host_event();
         if is_over {
             return Ok(());
@@ -198,14 +209,14 @@ impl<W: Write> Exporter<W> {
     /// Opens the window and the CPU's track.
     fn before_event(&mut self, event: &Event) -> io::Result<()> {
         let time = event.time_ns;
-        let from = self.options.from_ns;
+        let begin = self.options.from_ns;
         let drawing = self.tracker.observer_mut();
-        if !drawing.sink.is_open() && from.is_none_or(|from| time >= from) {
+        if !drawing.sink.is_open() && begin.is_none_or(|begin| time >= begin) {
             drawing.open()?;
         }
         // An event may come after later ones: not before the window all the same.
         let time_ns = match drawing.sink.is_open() {
-            true => time.max(from.unwrap_or(0)),
+            true => time.max(begin.unwrap_or(0)),
             false => time,
         };
         self.now_ns = self.now_ns.max(time_ns);
@@ -238,7 +249,7 @@ impl<W: Write> Exporter<W> {
         }
         Ok(Summary {
             packets: sink.packets.finish()?,
-            flows: drawing.flows.given(),
+            flows: drawing.flows.count(),
         })
     }
 }

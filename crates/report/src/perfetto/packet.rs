@@ -9,14 +9,16 @@ use super::proto::Encoder;
 
 /// The writer of the first run's track events; others follow.
 const SEQUENCE: u64 = 1;
-/// Where the number of the run is in the ids of tracks and flows.
+/// Where the number of the run is in the ids of tracks and flows: above the 36 bits of [`Track::uuid`].
+///
+/// [`Track::uuid`]: super::track::Track::uuid
 const RUN_SHIFT: u32 = 40;
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: nothing before this packet is referred to.
 const STATE_CLEARED: u64 = 1;
 /// `SEQ_NEEDS_INCREMENTAL_STATE`: refers to names of earlier packets.
 const NEEDS_STATE: u64 = 2;
 /// Perfetto counts in `int64`.
-const LATEST: u64 = i64::MAX.cast_unsigned();
+pub(super) const LATEST: u64 = i64::MAX.cast_unsigned();
 
 /// A name in the file's table of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,7 +103,7 @@ pub(super) enum TrackKind<'a> {
 /// Packets to a writer.
 #[derive(Debug)]
 pub(super) struct Packets<W> {
-    out: W,
+    writer: W,
     /// The number of the run.
     run: u64,
     packet: Encoder,
@@ -112,13 +114,14 @@ pub(super) struct Packets<W> {
 }
 
 impl<W: Write> Packets<W> {
-    /// Names that are kept; a trace with more of them loses the names, not the slices.
+    /// Names that are kept, so that memory is bounded; a trace with more of them loses the names, not the
+    /// slices.
     const MAX_NAMES: usize = 1 << 18;
 
     /// Starts a trace.
-    pub(super) fn new(out: W, run: u16) -> Self {
+    pub(super) fn new(writer: W, run: u16) -> Self {
         let mut packets = Self {
-            out,
+            writer,
             run: run.into(),
             packet: Encoder::default(),
             names: HashMap::new(),
@@ -306,12 +309,12 @@ impl<W: Write> Packets<W> {
         let mut head = Encoder::default();
         head.raw(1, self.packet.bytes());
         self.packet.clear();
-        self.out.write_all(head.bytes())
+        self.writer.write_all(head.bytes())
     }
 
     /// How many packets were written; hands everything on to the file.
     pub(super) fn finish(&mut self) -> io::Result<u64> {
-        self.out.flush()?;
+        self.writer.flush()?;
         Ok(self.written)
     }
 }

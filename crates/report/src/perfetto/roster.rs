@@ -84,9 +84,9 @@ impl Roster {
                 running: format!("{} vCPU {number}", shown_vm(&vcpu.vm, vcpu.vm_guessed)),
             });
         }
-        let mut taken = BTreeSet::new();
+        let mut pids = BTreeSet::new();
         for vm in &mut roster.vms {
-            vm.pid = vm.pid.filter(|pid| taken.insert(*pid));
+            vm.pid = vm.pid.filter(|pid| pids.insert(*pid));
         }
         roster
     }

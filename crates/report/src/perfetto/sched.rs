@@ -6,13 +6,13 @@ use std::io::{self, Write};
 
 use stealtime_events::{CpuId, Event, Kind, Tid};
 
+use super::packet::LATEST;
 use super::proto::Encoder;
 use super::track::Sink;
 
-/// A bundle is written when it has grown to this.
+/// A bundle is written when it has grown to this many bytes: the head of its packet does not count then,
+/// and memory is bounded by the number of CPUs.
 const BUNDLE: usize = 16 << 10;
-/// Perfetto counts in `int64`.
-const LATEST: u64 = i64::MAX.cast_unsigned();
 
 /// Bundles being filled, one for each CPU.
 #[derive(Debug, Default)]

@@ -42,6 +42,13 @@ impl Track {
     }
 }
 
+/// Times in ns of the trace's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Period {
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
 /// Packets, but only of the time that was asked for.
 #[derive(Debug)]
 pub(super) struct Sink<W> {
@@ -54,9 +61,9 @@ pub(super) struct Sink<W> {
 
 impl<W: Write> Sink<W> {
     /// A sink that writes from `from_ns` on, of the how many-th run of the file.
-    pub(super) fn new(out: W, from_ns: u64, run: u16) -> Self {
+    pub(super) fn new(writer: W, from_ns: u64, run: u16) -> Self {
         Self {
-            packets: Packets::new(out, run),
+            packets: Packets::new(writer, run),
             from_ns,
             open: from_ns == 0,
         }
@@ -155,20 +162,20 @@ impl Stack {
         Ok(())
     }
 
-    /// A slice whose end is known; what of it lies in the window. The caller keeps it within the
+    /// Writes the part within the window of a slice with a known end. The caller keeps it within the
     /// slices that are open.
     pub(super) fn slice<W: Write>(
         &self,
         sink: &mut Sink<W>,
-        (begin, end): (u64, u64),
+        period: Period,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
-        let begin = begin.max(sink.from_ns);
-        if !self.is_shown || !sink.open || end < begin {
+        let begin = period.begin.max(sink.from_ns);
+        if !self.is_shown || !sink.open || period.end < begin {
             return Ok(());
         }
         sink.packets.begin(begin, self.track.uuid(), mark)?;
-        sink.packets.end(end, self.track.uuid())
+        sink.packets.end(period.end, self.track.uuid())
     }
 
     /// A moment.

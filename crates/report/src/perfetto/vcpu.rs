@@ -15,7 +15,7 @@ use stealtime_track::{Exit, Halt, Loss, Mode, Retracted, Run, Span, SwitchedOut}
 use super::cpu::lost_slice;
 use super::ipi::Request;
 use super::packet::{Category, Mark, Name, arg};
-use super::track::{Sink, Stack, Track};
+use super::track::{Period, Sink, Stack, Track};
 use super::words;
 
 /// Most slices held back. A halt with more of them is written without its poll, so that memory is
@@ -29,7 +29,7 @@ const VMM: u64 = 2;
 
 /// Why a vCPU's thread is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Off {
+enum OffCpu {
     Asleep,
     Halted,
     Blocked,
@@ -37,7 +37,7 @@ enum Off {
     Ready,
 }
 
-impl Off {
+impl OffCpu {
     const fn name(self) -> &'static str {
         match self {
             Self::Asleep => "asleep",
@@ -51,8 +51,8 @@ impl Off {
 
 /// Time off the CPU that is over. Times are in ns of the trace's clock.
 #[derive(Debug, Clone, Copy)]
-struct Away {
-    off: Off,
+struct Absence {
+    state: OffCpu,
     begin: u64,
     end: u64,
 }
@@ -62,8 +62,7 @@ struct Away {
 struct Held {
     name: Name,
     is_sleep: bool,
-    begin: u64,
-    end: u64,
+    period: Period,
 }
 
 /// A vCPU.
@@ -71,11 +70,11 @@ struct Held {
 pub(super) struct Vcpu {
     stack: Stack,
     /// What a sleep is: it depends on the exit before it.
-    sleep: Off,
+    sleep: OffCpu,
     /// The latest time off its CPU. A wait is reported in parts by cause, and drawn as one slice.
-    away: Option<Away>,
-    /// Begin and end of its latest time on a CPU before the first entry or exit.
-    unknown_mode: Option<(u64, u64)>,
+    absence: Option<Absence>,
+    /// Its latest time on a CPU before the first entry or exit.
+    unknown_mode: Option<Period>,
     /// End of the latest span: nothing is known from here on if the thread is lost from sight.
     known_until: u64,
     /// Slices since a halt or sleep that wait for the poll, and for what the sleep was.
@@ -85,7 +84,7 @@ pub(super) struct Vcpu {
     poll_next: Option<u32>,
     /// Whether the recording has `sched_switch`, so that sleeps are seen.
     has_switches: bool,
-    /// An IPI whose targets are being gathered.
+    /// An IPI that waits for its targets.
     pub(super) request: Option<Request>,
 }
 
@@ -95,8 +94,8 @@ impl Vcpu {
     pub(super) fn new(row: u32, is_shown: bool, polls: bool, has_switches: bool) -> Self {
         Self {
             stack: Stack::new(Track::Vcpu(row), is_shown),
-            sleep: Off::Asleep,
-            away: None,
+            sleep: OffCpu::Asleep,
+            absence: None,
             unknown_mode: None,
             known_until: 0,
             held: None,
@@ -109,13 +108,13 @@ impl Vcpu {
 
     /// A part of its thread's life is over. Time on a CPU is drawn by entries and exits.
     pub(super) fn span<W: Write>(&mut self, sink: &mut Sink<W>, span: &Span) -> io::Result<()> {
-        let off = match span.run {
+        let state = match span.run {
             Run::Sleeping => self.sleep,
-            Run::Preempted => Off::Preempted,
-            Run::Waking => Off::Ready,
+            Run::Preempted => OffCpu::Preempted,
+            Run::Waking => OffCpu::Ready,
             Run::Running | Run::Dead => {
                 self.ran(span);
-                return self.end_off(sink);
+                return self.end_absence(sink);
             }
             Run::Unknown => {
                 self.forget(sink)?;
@@ -124,15 +123,15 @@ impl Vcpu {
             }
         };
         self.known_until = span.end;
-        match &mut self.away {
-            Some(away) if away.off == off && away.end == span.start => {
-                away.end = span.end;
+        match &mut self.absence {
+            Some(absence) if absence.state == state && absence.end == span.start => {
+                absence.end = span.end;
                 return Ok(());
             }
-            _ => self.end_off(sink)?,
+            _ => self.end_absence(sink)?,
         }
-        self.away = Some(Away {
-            off,
+        self.absence = Some(Absence {
+            state,
             begin: span.start,
             end: span.end,
         });
@@ -145,15 +144,15 @@ impl Vcpu {
         sink: &mut Sink<W>,
         wait: &Retracted,
     ) -> io::Result<()> {
-        let overlaps = |away: &mut Away| away.begin < wait.end && wait.start < away.end;
-        let Some(away) = self.away.take_if(overlaps) else {
+        let overlaps = |absence: &mut Absence| absence.begin < wait.end && wait.start < absence.end;
+        let Some(absence) = self.absence.take_if(overlaps) else {
             return Ok(());
         };
-        let end = wait.start.max(away.begin);
-        self.away = Some(Away { end, ..away });
-        self.end_off(sink)?;
+        let end = wait.start.max(absence.begin);
+        self.absence = Some(Absence { end, ..absence });
+        self.end_absence(sink)?;
         let begin = wait.end;
-        self.away = (begin < away.end).then_some(Away { begin, ..away });
+        self.absence = (begin < absence.end).then_some(Absence { begin, ..absence });
         Ok(())
     }
 
@@ -162,8 +161,12 @@ impl Vcpu {
     fn ran(&mut self, span: &Span) {
         self.known_until = span.end;
         self.unknown_mode = match (span.mode, self.unknown_mode) {
-            (Mode::Unknown, Some((begin, end))) if end == span.start => Some((begin, span.end)),
-            (Mode::Unknown, _) => Some((span.start, span.end)),
+            (Mode::Unknown, known) => {
+                let adjacent = known.filter(|known| known.end == span.start);
+                let begin = adjacent.map_or(span.start, |known| known.begin);
+                let end = span.end;
+                Some(Period { begin, end })
+            }
             _ => None,
         };
     }
@@ -174,16 +177,16 @@ impl Vcpu {
         sink: &mut Sink<W>,
         switch: &SwitchedOut,
     ) -> io::Result<()> {
-        self.end_off(sink)?;
+        self.end_absence(sink)?;
         self.send_request(sink)?;
         if self.stack.find(GUEST).is_some() {
             // The entry was called off (there was work to do), so the guest does not run.
             self.level(sink, switch.end, 0)?;
         }
         self.sleep = if switch.in_halt {
-            Off::Halted
+            OffCpu::Halted
         } else {
-            Off::Blocked
+            OffCpu::Blocked
         };
         if switch.run == Run::Sleeping && !switch.in_halt {
             // KVM can say at its end that it was a halt: a vCPU that is halted already sleeps without
@@ -209,7 +212,7 @@ impl Vcpu {
         exit: &Exit,
     ) -> io::Result<()> {
         self.level(sink, time, 0)?;
-        if let Some(ran) = self.unknown_mode.take().filter(|ran| ran.1 == time) {
+        if let Some(ran) = self.unknown_mode.take().filter(|ran| ran.end == time) {
             // It can only have come out of the guest.
             let name = sink.packets.name("guest");
             let mark = Mark::plain(name, Category::Guest);
@@ -253,8 +256,8 @@ impl Vcpu {
         self.poll_next = Some(new);
     }
 
-    /// A halt is over. Without a sleep all its time on a CPU was polling; with one, that before the
-    /// sleep, at most for the polling time where that is known.
+    /// A halt is over. Without a sleep all its time on a CPU was polling. Otherwise the vCPU polled
+    /// before the sleep, at most for the polling time where that is known.
     pub(super) fn halt<W: Write>(
         &mut self,
         sink: &mut Sink<W>,
@@ -267,18 +270,20 @@ impl Vcpu {
         };
         let sleep = held.iter_mut().rfind(|slice| slice.is_sleep);
         if let Some(sleep) = sleep.filter(|_| halt.waited) {
-            sleep.name = sink.packets.name(Off::Halted.name());
+            sleep.name = sink.packets.name(OffCpu::Halted.name());
         }
         if halt.waited && !self.has_switches {
             // When it slept is not recorded: the halt counts as a whole.
-            let name = sink.packets.name(Off::Halted.name());
+            let name = sink.packets.name(OffCpu::Halted.name());
             return self.write(
                 sink,
                 Held {
                     name,
                     is_sleep: true,
-                    begin: halt.start,
-                    end: time,
+                    period: Period {
+                        begin: halt.start,
+                        end: time,
+                    },
                 },
             );
         }
@@ -288,9 +293,9 @@ impl Vcpu {
         };
         let mut begin = halt.start;
         for slice in held {
-            self.write_poll(sink, begin, slice.begin.min(polled_until))?;
+            self.write_poll(sink, begin, slice.period.begin.min(polled_until))?;
             self.write(sink, slice)?;
-            begin = begin.max(slice.end);
+            begin = begin.max(slice.period.end);
         }
         self.write_poll(sink, begin, polled_until)
     }
@@ -311,7 +316,7 @@ impl Vcpu {
     pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
         let begin = self.stack.clamp(self.known_until);
         let end = self.stack.clamp(loss.time);
-        lost_slice(sink, (begin, end), &self.stack, loss.count)
+        lost_slice(sink, Period { begin, end }, &self.stack, loss.count)
     }
 
     /// The end of the window or of the trace.
@@ -328,21 +333,27 @@ impl Vcpu {
     /// Ends everything deeper than `depth`.
     fn level<W: Write>(&mut self, sink: &mut Sink<W>, time: u64, depth: usize) -> io::Result<()> {
         self.send_request(sink)?;
-        self.end_off(sink)?;
+        self.end_absence(sink)?;
         self.release(sink)?;
         self.stack.close_to(sink, time, depth)
     }
 
     /// Its thread is no longer off its CPU, or in another way.
-    pub(super) fn end_off<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
-        let Some(away) = self.away.take().filter(|away| away.begin < away.end) else {
+    pub(super) fn end_absence<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+        let Some(absence) = self
+            .absence
+            .take()
+            .filter(|absence| absence.begin < absence.end)
+        else {
             return Ok(());
         };
         let slice = Held {
-            name: sink.packets.name(away.off.name()),
-            is_sleep: matches!(away.off, Off::Halted | Off::Blocked),
-            begin: self.stack.clamp(away.begin),
-            end: self.stack.clamp(away.end),
+            name: sink.packets.name(absence.state.name()),
+            is_sleep: matches!(absence.state, OffCpu::Halted | OffCpu::Blocked),
+            period: Period {
+                begin: self.stack.clamp(absence.begin),
+                end: self.stack.clamp(absence.end),
+            },
         };
         let Some(held) = &mut self.held else {
             return self.write(sink, slice);
@@ -363,7 +374,7 @@ impl Vcpu {
 
     fn write<W: Write>(&self, sink: &mut Sink<W>, slice: Held) -> io::Result<()> {
         let mark = Mark::plain(slice.name, Category::Off);
-        self.stack.slice(sink, (slice.begin, slice.end), &mark)
+        self.stack.slice(sink, slice.period, &mark)
     }
 
     fn write_poll<W: Write>(&self, sink: &mut Sink<W>, begin: u64, end: u64) -> io::Result<()> {
@@ -372,10 +383,10 @@ impl Vcpu {
         }
         let name = sink.packets.name("polling");
         let mark = Mark::plain(name, Category::Poll);
-        self.stack.slice(sink, (begin, end), &mark)
+        self.stack.slice(sink, Period { begin, end }, &mark)
     }
 
-    /// Writes the IPI whose targets were gathered.
+    /// Writes the IPI with the targets seen so far.
     fn send_request<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
         let Some(request) = self.request.take() else {
             return Ok(());

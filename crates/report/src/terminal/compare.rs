@@ -8,90 +8,87 @@ use stealtime_lab::compare::{Cell, Column, Comparison, Row};
 use stealtime_lab::metric::Subject;
 use stealtime_lab::stats::Verdict;
 
-use super::Style;
+use super::{Screen, Style};
 use crate::escape;
-use crate::units::{counted, wrap};
+use crate::units::{counted, distinct, wrap};
 use number::{difference, value};
 
 /// Blanks before each row.
 const INDENT: usize = 2;
 /// Blanks between columns.
 const GAP: usize = 2;
-/// The widest column of metrics' names.
+/// The widest column of metrics' names, which leaves two thirds of 100 columns for values.
 const WIDEST_NAME: usize = 32;
-/// The widest head of a variant's column.
+/// The widest head of a variant's column: about as wide as a difference with its interval.
 const WIDEST_HEAD: usize = 24;
-/// VMs, groups or tasks that are shown one by one; of more, only the host is.
+/// Columns for what a variant changes, however long the names of variants are.
+const NARROWEST: usize = 20;
+/// VMs, groups or tasks that are shown one by one, each with a table of some ten rows; of more, only the
+/// host is.
 const MOST_SHOWN: usize = 8;
 /// What is to be known of a comparison that was stopped.
 pub(crate) const PARTIAL: &str = "Partial: stopped before all runs were finished.";
 
-/// The comparison as tables: as many variants beside the first as the width holds, then the rest
+/// The comparison as tables: as many variants next to the first as the width holds, then the rest
 /// below, each time with the first.
 #[must_use]
 pub fn render(comparison: &Comparison, style: Style) -> String {
-    let mut out = String::new();
-    header(comparison, style, &mut out);
+    let mut screen = Screen::new(style);
+    header(comparison, &mut screen);
     let rows = shown(comparison);
     let table = Table::new(comparison, &rows);
-    let mut others: Vec<usize> = (1..comparison.variants.len()).collect();
+    let mut remaining: Vec<usize> = (1..comparison.variants.len()).collect();
     loop {
-        let take = table.fitting(&others, style.width);
-        let rest = others.split_off(take);
-        let columns: Vec<usize> = std::iter::once(0).chain(others).collect();
-        table.render(&columns, style, &mut out);
+        let take = table.fitting(&remaining, style.width);
+        let rest = remaining.split_off(take);
+        let columns: Vec<usize> = std::iter::once(0).chain(remaining).collect();
+        table.render(&columns, &mut screen);
         if rest.is_empty() {
             break;
         }
-        others = rest;
+        remaining = rest;
     }
-    footer(comparison, &rows, style, &mut out);
-    out
+    footer(comparison, &rows, &mut screen);
+    screen.text
 }
 
-fn header(comparison: &Comparison, style: Style, out: &mut String) {
+fn header(comparison: &Comparison, screen: &mut Screen) {
     let title = match comparison.about.as_str() {
         "" => comparison.scenario.clone(),
         about => format!("{}: {about}", comparison.scenario),
     };
-    for line in wrap(&escape::terminal(&title), style.width) {
-        out.push_str(&style.bold(&line));
-        out.push('\n');
-    }
-    for line in wrap(&how(comparison), style.width) {
-        out.push_str(&line);
-        out.push('\n');
-    }
+    screen.wrapped(0, &title, Style::bold);
+    screen.plain(0, &run_facts(comparison));
     if comparison.partial {
-        let _ = writeln!(out, "{}", style.warn(PARTIAL));
+        screen.warn(0, PARTIAL);
     }
     if comparison.variants.len() > 1 {
-        variants(comparison, style, out);
+        variants(comparison, screen);
     }
 }
 
 /// How often and how long it ran.
-pub(crate) fn how(comparison: &Comparison) -> String {
+pub(crate) fn run_facts(comparison: &Comparison) -> String {
     let seeds = comparison.seeds.len();
     let time = |ns| stealtime_lab::units::show_time(ns);
-    let mut how = format!(
+    let mut text = format!(
         "{}, {} each after {} of warm-up",
         counted(seeds as u64, "seed"),
         time(comparison.duration_ns),
         time(comparison.warmup_ns)
     );
-    how.push_str(match seeds {
+    text.push_str(match seeds {
         1 => "; one seed gives no confidence intervals: add --seeds 10",
         _ => "; means with 95% confidence intervals",
     });
     if seeds > 1 && comparison.variants.len() > 1 {
-        how.push_str(", differences paired by seed");
+        text.push_str(", differences paired by seed");
     }
-    how
+    text
 }
 
-fn variants(comparison: &Comparison, style: Style, out: &mut String) {
-    let _ = writeln!(out, "\n{}", style.bold("Variants"));
+fn variants(comparison: &Comparison, screen: &mut Screen) {
+    screen.heading("Variants");
     let widest = comparison
         .variants
         .iter()
@@ -101,19 +98,12 @@ fn variants(comparison: &Comparison, style: Style, out: &mut String) {
     for variant in &comparison.variants {
         let text = changes(comparison, variant);
         let name = head(variant);
-        let lines = wrap(
-            &escape::terminal(&text),
-            style.width.saturating_sub(indent).max(20),
-        );
+        let width = screen.style.width.saturating_sub(indent).max(NARROWEST);
+        let lines = wrap(&escape::terminal(&text), width);
         for (n, line) in lines.iter().enumerate() {
             let name = if n == 0 { name.as_str() } else { "" };
             let blanks = indent.saturating_sub(INDENT + escape::width(name));
-            let _ = writeln!(
-                out,
-                "{}{name}{}{line}",
-                " ".repeat(INDENT),
-                " ".repeat(blanks)
-            );
+            screen.line(&format!("{:INDENT$}{name}{:blanks$}{line}", "", ""));
         }
     }
 }
@@ -129,8 +119,8 @@ pub(crate) fn changes(comparison: &Comparison, variant: &Column) -> String {
         text.push_str("the scenario as it is");
     }
     if variant.partial {
-        let of = comparison.seeds.len();
-        let _ = write!(text, " (partial: {} of {of} runs)", variant.finished);
+        let seeds = comparison.seeds.len();
+        let _ = write!(text, " (partial: {} of {seeds} runs)", variant.finished);
     }
     text
 }
@@ -142,29 +132,27 @@ fn head(variant: &Column) -> String {
 
 /// Rows that say something.
 fn shown(comparison: &Comparison) -> Vec<&Row> {
-    let many = parties(comparison) > MOST_SHOWN;
+    let host_only = parties(comparison).len() > MOST_SHOWN;
     let rows = comparison.rows.iter().filter(|row| {
         let zero = |cell: &Cell| cell.estimate.mean == 0.0;
-        let nothing = row.cells.iter().flatten().all(zero);
-        !nothing && (row.of == Subject::Host || !many)
+        let is_zero = row.cells.iter().flatten().all(zero);
+        !is_zero && (row.of == Subject::Host || !host_only)
     });
     rows.collect()
 }
 
-/// How many VMs, groups and tasks have rows.
-fn parties(comparison: &Comparison) -> usize {
-    let mut parties: Vec<&Subject> = comparison.rows.iter().map(|row| &row.of).collect();
-    parties.sort();
-    parties.dedup();
-    parties.iter().filter(|of| ***of != Subject::Host).count()
+/// VMs, groups and tasks in the order of their rows.
+pub(crate) fn parties(comparison: &Comparison) -> Vec<&Subject> {
+    let subjects = comparison.rows.iter().map(|row| &row.of);
+    distinct(subjects.filter(|subject| **subject != Subject::Host))
 }
 
-fn footer(comparison: &Comparison, rows: &[&Row], style: Style, out: &mut String) {
+fn footer(comparison: &Comparison, rows: &[&Row], screen: &mut Screen) {
     let mut notes = Vec::new();
     if rows.len() < comparison.rows.len() {
         notes.push("Metrics that are 0 in every variant are left out.".to_owned());
     }
-    let parties = parties(comparison);
+    let parties = parties(comparison).len();
     if parties > MOST_SHOWN {
         notes.push(format!(
             "{parties} VMs and tasks: --format json has the metrics of each."
@@ -172,16 +160,10 @@ fn footer(comparison: &Comparison, rows: &[&Row], style: Style, out: &mut String
     }
     notes.extend(failures(comparison));
     if !notes.is_empty() {
-        out.push('\n');
+        screen.line("");
     }
-    for note in notes {
-        for line in note
-            .lines()
-            .flat_map(|line| wrap(&escape::terminal(line), style.width))
-        {
-            out.push_str(&line);
-            out.push('\n');
-        }
+    for line in notes.iter().flat_map(|note| note.lines()) {
+        screen.plain(0, line);
     }
 }
 
@@ -193,34 +175,45 @@ pub(crate) fn failures(comparison: &Comparison) -> Vec<String> {
         let mut reasons: Vec<&str> = variant.failures.iter().map(|f| f.why.as_str()).collect();
         reasons.sort_unstable();
         reasons.dedup();
-        for why in reasons {
+        for reason in reasons {
             let seeds = variant
                 .failures
                 .iter()
-                .filter(|f| f.why == why)
+                .filter(|f| f.why == reason)
                 .map(|f| f.seed.to_string());
             let seeds: Vec<String> = seeds.collect();
             let word = if seeds.len() == 1 { "seed" } else { "seeds" };
-            let few = seeds
+            let shown = seeds
                 .iter()
                 .take(10)
                 .cloned()
                 .collect::<Vec<_>>()
                 .join(", ");
-            let more = if seeds.len() > 10 { ", …" } else { "" };
+            let ellipsis = if seeds.len() > 10 { ", …" } else { "" };
             let name = &variant.name;
-            notes.push(format!("Variant {name}, {word} {few}{more} failed: {why}"));
+            notes.push(format!(
+                "Variant {name}, {word} {shown}{ellipsis} failed: {reason}"
+            ));
         }
     }
     notes
+}
+
+/// A cell as text.
+struct Texts {
+    value: String,
+    /// Empty without a difference.
+    difference: String,
+    /// What the difference means.
+    verdict: Option<Verdict>,
 }
 
 /// Everything as text.
 struct Table {
     names: Vec<(Subject, String)>,
     heads: Vec<String>,
-    /// By row and variant: the value, the difference and what that means.
-    cells: Vec<Vec<(String, String, Option<Verdict>)>>,
+    /// By row and variant.
+    cells: Vec<Vec<Texts>>,
     name_width: usize,
     widths: Vec<usize>,
 }
@@ -235,7 +228,7 @@ impl Table {
                 (row.of.clone(), escape::fit(&name, WIDEST_NAME).into_owned())
             })
             .collect();
-        let cells: Vec<Vec<_>> = rows
+        let cells: Vec<Vec<Texts>> = rows
             .iter()
             .map(|row| {
                 row.cells
@@ -249,12 +242,10 @@ impl Table {
             .map(|(_, name)| escape::width(name))
             .max()
             .unwrap_or(0);
-        let widths = heads.iter().enumerate().map(|(at, head)| {
-            let texts = cells
-                .iter()
-                .filter_map(|row: &Vec<(String, String, _)>| row.get(at));
+        let widths = heads.iter().enumerate().map(|(index, head)| {
+            let texts = cells.iter().filter_map(|row| row.get(index));
             let widest = texts
-                .map(|(a, b, _)| escape::width(a).max(escape::width(b)))
+                .map(|cell| escape::width(&cell.value).max(escape::width(&cell.difference)))
                 .max();
             widest.unwrap_or(0).max(escape::width(head))
         });
@@ -271,12 +262,12 @@ impl Table {
         self.widths.get(column).copied().unwrap_or(0)
     }
 
-    /// How many of these variants fit beside the first: one at least, if there is one.
-    fn fitting(&self, others: &[usize], width: usize) -> usize {
+    /// How many of these variants fit next to the first: one at least, if there is one.
+    fn fitting(&self, columns: &[usize], width: usize) -> usize {
         let mut used = INDENT + self.name_width + GAP + self.width(0);
         let mut count = 0;
-        for other in others {
-            used += GAP + self.width(*other);
+        for column in columns {
+            used += GAP + self.width(*column);
             if used > width && count > 0 {
                 break;
             }
@@ -285,93 +276,87 @@ impl Table {
         count
     }
 
-    fn render(&self, columns: &[usize], style: Style, out: &mut String) {
+    fn render(&self, columns: &[usize], screen: &mut Screen) {
         let mut last: Option<&Subject> = None;
-        for ((of, name), cells) in self.names.iter().zip(&self.cells) {
-            if last != Some(of) {
-                out.push('\n');
-                self.title(of, columns, style, out);
-                last = Some(of);
+        for ((subject, name), cells) in self.names.iter().zip(&self.cells) {
+            if last != Some(subject) {
+                screen.line("");
+                self.title(subject, columns, screen);
+                last = Some(subject);
             }
-            let values = columns.iter().map(|&column| {
-                let text = cells.get(column).map_or("", |cell| cell.0.as_str());
-                (text, column, None)
-            });
-            self.line(name, values, style, out);
-            let has_differences = columns
-                .iter()
-                .any(|&column| cells.get(column).is_some_and(|c| !c.1.is_empty()));
-            if has_differences {
-                let differences = columns.iter().filter_map(|&column| {
-                    let cell = cells.get(column)?;
-                    Some((cell.1.as_str(), column, cell.2))
-                });
-                self.line("", differences, style, out);
+            let shown = || {
+                columns
+                    .iter()
+                    .filter_map(|column| Some((*column, cells.get(*column)?)))
+            };
+            let mut line = self.name(name);
+            for (column, cell) in shown() {
+                self.push(&mut line, column, &cell.value, str::to_owned);
+            }
+            screen.line(line.trim_end());
+            if shown().any(|(_, cell)| !cell.difference.is_empty()) {
+                let mut line = self.name("");
+                for (column, cell) in shown() {
+                    let paint = |text: &str| match cell.verdict {
+                        Some(Verdict::Better) => screen.style.paint("32", text),
+                        Some(Verdict::Worse) => screen.style.paint("31", text),
+                        Some(_) => screen.style.dim(text),
+                        None => text.to_owned(),
+                    };
+                    self.push(&mut line, column, &cell.difference, paint);
+                }
+                screen.line(line.trim_end());
             }
         }
     }
 
-    fn title(&self, of: &Subject, columns: &[usize], style: Style, out: &mut String) {
-        let title = party(of);
+    fn title(&self, subject: &Subject, columns: &[usize], screen: &mut Screen) {
+        let title = party(subject);
         let width = INDENT + self.name_width;
         let title = escape::fit(&escape::terminal(&title), width).into_owned();
         let blanks = width.saturating_sub(escape::width(&title));
-        out.push_str(&style.bold(&title));
-        out.push_str(&" ".repeat(blanks));
+        let mut line = screen.style.bold(&title) + &" ".repeat(blanks);
         for &column in columns {
             let head = self.heads.get(column).map_or("", String::as_str);
             let blanks = GAP + self.width(column).saturating_sub(escape::width(head));
-            out.push_str(&" ".repeat(blanks));
-            out.push_str(&style.bold(head));
+            line.push_str(&" ".repeat(blanks));
+            line.push_str(&screen.style.bold(head));
         }
-        out.push('\n');
+        screen.line(&line);
     }
 
-    fn line<'c>(
-        &self,
-        name: &str,
-        cells: impl Iterator<Item = (&'c str, usize, Option<Verdict>)>,
-        style: Style,
-        out: &mut String,
-    ) {
-        let mut line = " ".repeat(INDENT);
-        line.push_str(name);
-        line.push_str(&" ".repeat(self.name_width.saturating_sub(escape::width(name))));
-        for (text, column, verdict) in cells {
-            let blanks = GAP + self.width(column).saturating_sub(escape::width(text));
-            line.push_str(&" ".repeat(blanks));
-            line.push_str(&match verdict {
-                Some(Verdict::Better) => style.paint("32", text),
-                Some(Verdict::Worse) => style.paint("31", text),
-                Some(_) => style.dim(text),
-                None => text.to_owned(),
-            });
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
+    /// The name of a row, as wide as all names.
+    fn name(&self, name: &str) -> String {
+        let blanks = self.name_width.saturating_sub(escape::width(name));
+        format!("{:INDENT$}{name}{:blanks$}", "", "")
+    }
+
+    /// Appends a text that ends where its column does.
+    fn push(&self, line: &mut String, column: usize, text: &str, paint: impl Fn(&str) -> String) {
+        let blanks = GAP + self.width(column).saturating_sub(escape::width(text));
+        line.push_str(&" ".repeat(blanks));
+        line.push_str(&paint(text));
     }
 }
 
-/// Whose metrics they are, as a title.
-pub(crate) fn party(of: &Subject) -> String {
-    match of {
+/// The subject of metrics, as a title.
+pub(crate) fn party(subject: &Subject) -> String {
+    match subject {
         Subject::Host => "Host".to_owned(),
         Subject::Vm(name) => format!("VM {name}"),
         Subject::Task(name) => format!("Task {name}"),
     }
 }
 
-fn texts(row: &Row, cell: Option<&Cell>) -> (String, String, Option<Verdict>) {
-    let Some(cell) = cell else {
-        return ("-".to_owned(), String::new(), None);
-    };
-    let shown = value(row.unit, &cell.estimate);
-    match &cell.difference {
-        // What is too small to matter is not coloured.
-        Some(d) if !d.is_relevant(row.unit) => {
-            (shown, difference(row.unit, d), Some(Verdict::Different))
-        }
-        Some(d) => (shown, difference(row.unit, d), Some(d.verdict)),
-        None => (shown, String::new(), None),
+fn texts(row: &Row, cell: Option<&Cell>) -> Texts {
+    let change = cell.and_then(|cell| cell.difference.as_ref());
+    Texts {
+        value: cell.map_or("-".to_owned(), |cell| value(row.unit, &cell.estimate)),
+        difference: change.map_or(String::new(), |change| difference(row.unit, change)),
+        verdict: change.map(|change| match change.is_relevant(row.unit) {
+            true => change.verdict,
+            // What is too small to matter has no color.
+            false => Verdict::Different,
+        }),
     }
 }

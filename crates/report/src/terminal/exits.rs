@@ -3,7 +3,7 @@
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::KeyRow;
 
-use super::grid::{Grid, Side};
+use super::grid::{Grid, number, text};
 use super::{Section, nothing};
 use crate::units::{Times, count, percent};
 
@@ -12,91 +12,78 @@ const EXPLAIN: &str = "From the exit to the next entry, sleep and waiting for a 
 
 /// By VM and reason.
 pub(super) fn by_vm(answers: &Answers, times: Times) -> Section {
-    Section {
-        title: "Exits".to_owned(),
-        explain: EXPLAIN,
-        grid: grid(&answers.exits, "exit reason", times),
-        empty: nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
-        foot: String::new(),
-    }
+    Section::new(
+        "Exits",
+        grid(&answers.exits, "exit reason", times),
+        nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
+    )
+    .explained(EXPLAIN)
 }
 
 /// By reason.
 pub(super) fn totals(answers: &Answers, times: Times) -> Section {
-    Section {
-        title: "Exits of all VMs".to_owned(),
-        explain: EXPLAIN,
-        grid: grid(&answers.exit_totals, "exit reason", times),
-        empty: nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
-        foot: String::new(),
-    }
+    Section::new(
+        "Exits of all VMs",
+        grid(&answers.exit_totals, "exit reason", times),
+        nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
+    )
+    .explained(EXPLAIN)
 }
 
 /// MSR accesses.
 pub(super) fn msr(answers: &Answers, times: Times) -> Section {
-    Section {
-        title: "MSR accesses".to_owned(),
-        explain: "Number and R (read) or W (write); times as `perf kvm stat --event=msr`.",
-        grid: grid(&answers.msr, "MSR", times),
-        empty: nothing(answers, "MSR access", &["kvm:kvm_msr"]),
-        foot: String::new(),
-    }
+    Section::new(
+        "MSR accesses",
+        grid(&answers.msr, "MSR", times),
+        nothing(answers, "MSR access", &["kvm:kvm_msr"]),
+    )
+    .explained("Number and R (read) or W (write); times as `perf kvm stat --event=msr`.")
 }
 
 /// Port I/O.
 pub(super) fn ioport(answers: &Answers, times: Times) -> Section {
-    Section {
-        title: "Port I/O".to_owned(),
-        explain: "Port and direction; times as `perf kvm stat --event=ioport`.",
-        grid: grid(&answers.ioport, "port", times),
-        empty: nothing(answers, "port I/O", &["kvm:kvm_pio"]),
-        foot: String::new(),
-    }
+    Section::new(
+        "Port I/O",
+        grid(&answers.ioport, "port", times),
+        nothing(answers, "port I/O", &["kvm:kvm_pio"]),
+    )
+    .explained("Port and direction; times as `perf kvm stat --event=ioport`.")
 }
 
 /// MMIO.
 pub(super) fn mmio(answers: &Answers, times: Times) -> Section {
-    Section {
-        title: "MMIO".to_owned(),
-        explain: "Guest physical address and direction; times as `perf kvm stat --event=mmio`.",
-        grid: grid(&answers.mmio, "address", times),
-        empty: nothing(answers, "MMIO", &["kvm:kvm_mmio"]),
-        foot: String::new(),
-    }
+    Section::new(
+        "MMIO",
+        grid(&answers.mmio, "address", times),
+        nothing(answers, "MMIO", &["kvm:kvm_mmio"]),
+    )
+    .explained("Guest physical address and direction; times as `perf kvm stat --event=mmio`.")
 }
 
 /// Rows of one VM together, VMs by name; within a VM the order stays.
 fn by_vm_in_order(rows: &[KeyRow]) -> Vec<&KeyRow> {
-    let mut vms: Vec<&str> = Vec::new();
-    for row in rows {
-        if !vms.contains(&row.vm.as_str()) {
-            vms.push(&row.vm);
-        }
-    }
-    vms.sort_unstable();
-    let of_vm = |vm| {
-        rows.iter()
-            .filter(move |row| row.vm == vm && row.samples > 0)
-    };
-    vms.into_iter().flat_map(of_vm).collect()
+    let mut rows: Vec<&KeyRow> = rows.iter().filter(|row| row.samples > 0).collect();
+    // A stable sort.
+    rows.sort_by_key(|row| &row.vm);
+    rows
 }
 
 fn grid(rows: &[KeyRow], key: &'static str, times: Times) -> Grid {
     let one_vm = rows.iter().all(|row| row.vm == "*");
     let mut columns = vec![
-        (key, Side::Text),
-        ("samples", Side::Number),
-        ("%", Side::Number),
-        ("time", Side::Number),
-        ("%", Side::Number),
-        ("mean", Side::Number),
-        ("+-", Side::Number),
-        ("p50", Side::Number),
-        ("p99", Side::Number),
-        ("max", Side::Number),
+        text(key),
+        number("samples"),
+        number("%"),
+        number("time"),
+        number("%"),
+        number("mean"),
+        number("+-"),
+        number("p50"),
+        number("p99"),
+        number("max"),
     ];
     if !one_vm {
-        columns.insert(0, ("VM", Side::Text));
+        columns.insert(0, text("VM"));
     }
     let mut grid = Grid::new(&columns);
     for row in by_vm_in_order(rows) {

@@ -2,11 +2,11 @@
 
 use crate::escape;
 
-use super::Style;
+use super::Screen;
 
-/// Two blanks between columns.
+/// Blanks between columns.
 const GAP: usize = 2;
-/// No column of text is cut below this.
+/// Columns of a terminal below which no text is cut: fewer leave no part of a name to recognize.
 const NARROWEST: usize = 6;
 
 /// On which side a column is ragged.
@@ -18,16 +18,35 @@ pub(super) enum Side {
     Number,
 }
 
+/// The head of a column.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) side: Side,
+}
+
+/// A column of text.
+pub(super) const fn text(title: &'static str) -> Column {
+    let side = Side::Text;
+    Column { title, side }
+}
+
+/// A column of numbers.
+pub(super) const fn number(title: &'static str) -> Column {
+    let side = Side::Number;
+    Column { title, side }
+}
+
 /// A table being filled.
 #[derive(Debug)]
 pub(super) struct Grid {
-    columns: Vec<(&'static str, Side)>,
+    columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
 
 impl Grid {
     /// A table with these columns.
-    pub(super) fn new(columns: &[(&'static str, Side)]) -> Self {
+    pub(super) fn new(columns: &[Column]) -> Self {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
@@ -40,7 +59,7 @@ impl Grid {
         self.rows.push(cells.into_iter().map(escaped).collect());
     }
 
-    pub(super) fn columns(&self) -> &[(&'static str, Side)] {
+    pub(super) fn columns(&self) -> &[Column] {
         &self.columns
     }
 
@@ -53,33 +72,30 @@ impl Grid {
         self.rows.is_empty()
     }
 
-    /// Appends the table to `out`, indented by two.
-    pub(super) fn render(&self, style: Style, out: &mut String) {
-        let widths = self.widths(style.width.saturating_sub(GAP));
-        let titles: Vec<_> = self.columns.iter().map(|(title, _)| *title).collect();
+    /// Appends the table, indented by two.
+    pub(super) fn render(&self, screen: &mut Screen) {
+        let widths = self.widths(screen.style.width.saturating_sub(GAP));
+        let titles: Vec<_> = self.columns.iter().map(|column| column.title).collect();
         let head = self.line(&titles, &widths);
-        out.push_str("  ");
-        out.push_str(&style.dim(&head));
-        out.push('\n');
+        screen.line(&format!("  {}", screen.style.dim(&head)));
         for row in &self.rows {
             let cells: Vec<_> = row.iter().map(String::as_str).collect();
-            out.push_str("  ");
-            out.push_str(&self.line(&cells, &widths));
-            out.push('\n');
+            screen.line(&format!("  {}", self.line(&cells, &widths)));
         }
     }
 
-    /// The widths: what the cells need, and less for the widest text until the line fits.
+    /// The widths: what the cells need, and less for the widest text until the line fits. A name that is
+    /// cut is still of use, a number is not.
     fn widths(&self, width: usize) -> Vec<usize> {
         let mut widths: Vec<_> = self
             .columns
             .iter()
             .enumerate()
-            .map(|(i, (title, _))| {
+            .map(|(i, column)| {
                 let cells = self.rows.iter().filter_map(|row| row.get(i));
                 cells
                     .map(|cell| escape::width(cell))
-                    .chain([escape::width(title)])
+                    .chain([escape::width(column.title)])
                     .max()
                     .unwrap_or(0)
             })
@@ -90,7 +106,7 @@ impl Grid {
                 .columns
                 .iter()
                 .zip(&mut widths)
-                .filter(|((_, side), width)| *side == Side::Text && **width > NARROWEST)
+                .filter(|(column, width)| column.side == Side::Text && **width > NARROWEST)
                 .max_by_key(|(_, width)| **width);
             match widest {
                 Some((_, widest)) if total > width => *widest -= 1,
@@ -101,17 +117,17 @@ impl Grid {
 
     fn line(&self, cells: &[&str], widths: &[usize]) -> String {
         let mut line = String::new();
-        for (((_, side), cell), &width) in self.columns.iter().zip(cells).zip(widths) {
-            let cell = match side {
+        for ((column, cell), &width) in self.columns.iter().zip(cells).zip(widths) {
+            let cell = match column.side {
                 Side::Text => escape::fit(cell, width),
                 Side::Number => (*cell).into(),
             };
             let blanks = width.saturating_sub(escape::width(&cell));
-            if *side == Side::Number {
+            if column.side == Side::Number {
                 line.extend(std::iter::repeat_n(' ', blanks));
             }
             line.push_str(&cell);
-            if *side == Side::Text {
+            if column.side == Side::Text {
                 line.extend(std::iter::repeat_n(' ', blanks));
             }
             line.extend(std::iter::repeat_n(' ', GAP));
@@ -123,6 +139,7 @@ impl Grid {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Style;
     use super::*;
 
     const PLAIN: Style = Style {
@@ -132,33 +149,38 @@ mod tests {
 
     #[test]
     fn text_is_cut_and_numbers_are_not() {
-        let mut grid = Grid::new(&[("VM", Side::Text), ("time", Side::Number)]);
+        let mut grid = Grid::new(&[text("VM"), number("time")]);
         grid.row([
             "a-virtual-machine-with-a-long-name".into(),
             "1.23 us".into(),
         ]);
         grid.row(["b".into(), "147 us".into()]);
-        let mut out = String::new();
-        grid.render(PLAIN, &mut out);
+        let mut screen = Screen::new(PLAIN);
+        grid.render(&mut screen);
+        let output = screen.text;
         let expected = "  \
             VM                      time\n  \
             a-virtual-machine…   1.23 us\n  \
             b                     147 us\n";
         // The narrowest of both: 28 columns behind the indent.
-        assert_eq!(out.lines().count(), 3);
-        assert!(out.lines().all(|line| escape::width(line) <= 30), "{out}");
+        assert_eq!(output.lines().count(), 3);
+        assert!(
+            output.lines().all(|line| escape::width(line) <= 30),
+            "{output}"
+        );
         assert_eq!(
-            out.replace(' ', ""),
+            output.replace(' ', ""),
             expected.replace("e…", "e-…").replace(' ', "")
         );
     }
 
     #[test]
     fn what_a_name_holds_does_not_reach_the_terminal() {
-        let mut grid = Grid::new(&[("task", Side::Text)]);
+        let mut grid = Grid::new(&[text("task")]);
         grid.row(["\u{1b}[2J".into()]);
-        let mut out = String::new();
-        grid.render(PLAIN, &mut out);
-        assert_eq!(out, "  task\n  \\u{1b}[2J\n");
+        let mut screen = Screen::new(PLAIN);
+        grid.render(&mut screen);
+        let output = screen.text;
+        assert_eq!(output, "  task\n  \\u{1b}[2J\n");
     }
 }

@@ -3,11 +3,11 @@
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::Finding;
 
-use super::{Style, paragraph};
+use super::Screen;
 use crate::escape;
 use crate::units::{Times, count, counted};
 
-/// Notes shown; all of them are in the JSON.
+/// Notes shown: more would push the tables off the first screen. All of them are in the JSON.
 const NOTES: usize = 8;
 
 /// What is to be known of all numbers of a recording that was not read whole.
@@ -15,28 +15,22 @@ pub(crate) const PARTIAL: &str = "Partial: less was read than was recorded; ever
                                   what was read.";
 
 /// A line each for the recording, the host, the VMs and every note.
-pub(super) fn render(answers: &Answers, style: Style, out: &mut String) {
+pub(super) fn render(answers: &Answers, screen: &mut Screen) {
     let source = &answers.source;
-    out.push_str(&style.bold(&escape::terminal(&source.path)));
-    out.push('\n');
+    // A path stays in one piece for copies.
+    screen.heading(&escape::terminal(&source.path));
     if source.partial {
-        paragraph(PARTIAL, "  ", style, |line| style.warn(line), out);
+        screen.warn(2, PARTIAL);
     }
     for fact in facts(answers) {
-        paragraph(&fact, "  ", style, str::to_owned, out);
+        screen.plain(2, &fact);
     }
     for note in source.notes.iter().take(NOTES) {
-        paragraph(
-            &format!("note: {note}"),
-            "  ",
-            style,
-            |line| style.warn(line),
-            out,
-        );
+        screen.warn(2, &format!("note: {note}"));
     }
     if source.notes.len() > NOTES {
-        let more = format!("note: {} more in the JSON", source.notes.len() - NOTES);
-        paragraph(&more, "  ", style, |line| style.warn(line), out);
+        let text = format!("note: {} more in the JSON", source.notes.len() - NOTES);
+        screen.warn(2, &text);
     }
 }
 
@@ -96,21 +90,21 @@ fn vms(answers: &Answers) -> String {
         .iter()
         .map(|vm| format!("{} ({})", vm.vm, counted(vm.vcpus.into(), "vCPU")))
         .collect();
-    let mut how: Vec<_> = answers
+    let mut groupings: Vec<_> = answers
         .vms
         .iter()
         .map(|vm| vm.grouped_by.as_str())
         .collect();
-    how.sort_unstable();
-    how.dedup();
+    groupings.sort_unstable();
+    groupings.dedup();
     let mark = match answers.vms.iter().any(|vm| vm.guessed) {
         true => " (? marks a guess)",
         false => "",
     };
     format!(
-        "VMs: {}; told apart by: {}{mark}",
+        "VMs: {}; grouped by: {}{mark}",
         vms.join(", "),
-        how.join(", ")
+        groupings.join(", ")
     )
 }
 
@@ -133,22 +127,19 @@ pub(crate) fn about(finding: &Finding) -> String {
 }
 
 /// The findings, numbered.
-pub(super) fn findings(answers: &Answers, style: Style, out: &mut String) {
-    out.push('\n');
-    out.push_str(&style.bold("What to look at"));
-    out.push('\n');
+pub(super) fn findings(answers: &Answers, screen: &mut Screen) {
+    screen.heading("What to look at");
     if answers.findings.is_empty() {
-        paragraph(no_finding(answers), "  ", style, str::to_owned, out);
-        return;
+        screen.plain(2, no_finding(answers));
     }
     for (i, finding) in answers.findings.iter().enumerate() {
         let about = about(finding);
         let head = format!("{}. {about}{} [{}]", i + 1, finding.what, finding.id);
-        paragraph(&head, "  ", style, |line| style.warn(line), out);
-        paragraph(&finding.evidence, "     ", style, str::to_owned, out);
+        screen.warn(2, &head);
+        screen.plain(5, &finding.evidence);
         if !finding.next.is_empty() {
             let next = format!("next: {}", finding.next);
-            paragraph(&next, "     ", style, str::to_owned, out);
+            screen.plain(5, &next);
         }
     }
 }

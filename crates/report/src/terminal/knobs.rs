@@ -2,8 +2,7 @@
 
 use stealtime_lab::knobs::reference::{Entry, WorkloadEntry};
 
-use super::Style;
-use crate::units::wrap;
+use super::{Screen, Style};
 
 /// Columns that explanations are indented by.
 const INDENT: usize = 4;
@@ -11,19 +10,15 @@ const INDENT: usize = 4;
 /// These knobs, one after the other, under the first part of their names.
 #[must_use]
 pub fn render(entries: &[Entry], style: Style) -> String {
-    let mut out = String::new();
+    let mut screen = Screen::new(style);
     let mut group = "";
     for entry in entries {
-        let this = entry.name.split('.').next().unwrap_or_default();
-        if this != group {
-            if !group.is_empty() {
-                out.push('\n');
-            }
-            group = this;
-            out.push_str(&style.bold(&format!("{this}.")));
-            out.push('\n');
+        let prefix = entry.name.split('.').next().unwrap_or_default();
+        if prefix != group {
+            group = prefix;
+            screen.heading(&format!("{prefix}."));
         }
-        out.push_str(&format!("  {} = {}\n", entry.name, entry.default));
+        screen.line(&format!("  {} = {}", entry.name, entry.default));
         let (about, values) = (entry.about, &entry.values);
         let owner = match entry.upstream {
             true => entry.source.to_owned(),
@@ -36,14 +31,10 @@ pub fn render(entries: &[Entry], style: Style) -> String {
             on_host(entry),
         ];
         for text in texts {
-            for line in wrap(&text, style.width.saturating_sub(INDENT)) {
-                out.push_str(&" ".repeat(INDENT));
-                out.push_str(&style.dim(&line));
-                out.push('\n');
-            }
+            screen.dim(INDENT, &text);
         }
     }
-    out
+    screen.text
 }
 
 /// How a real host gets the value.
@@ -62,25 +53,14 @@ fn on_host(entry: &Entry) -> String {
 /// These workloads with their parameters.
 #[must_use]
 pub fn render_workloads(entries: &[WorkloadEntry], style: Style) -> String {
-    let mut out = String::new();
-    let mut indented = |indent: usize, text: &str, dim: bool| {
-        for line in wrap(text, style.width.saturating_sub(indent)) {
-            out.push_str(&" ".repeat(indent));
-            out.push_str(&if dim { style.dim(&line) } else { line });
-            out.push('\n');
-        }
-    };
+    let mut screen = Screen::new(style);
     for entry in entries {
-        indented(0, &format!("{}: {}", entry.name, entry.about), false);
+        screen.plain(0, &format!("{}: {}", entry.name, entry.about));
         for parameter in &entry.parameters {
-            indented(
-                2,
-                &format!("{} = {}", parameter.name, parameter.default),
-                false,
-            );
+            screen.plain(2, &format!("{} = {}", parameter.name, parameter.default));
             let text = format!("{}. Values: {}.", parameter.about, parameter.values);
-            indented(INDENT, &text, true);
+            screen.dim(INDENT, &text);
         }
     }
-    out
+    screen.text
 }

@@ -4,23 +4,29 @@
 //! what the recording cannot tell.
 
 pub mod compare;
+mod events;
 mod exits;
 mod grid;
 pub(crate) mod header;
+mod interrupts;
 pub mod knobs;
-pub(crate) mod more;
+pub(crate) mod latencies;
+mod polls;
 pub(crate) mod ready;
 pub mod sweep;
 pub(crate) mod time;
 pub mod timeline;
+mod vms;
 pub mod whatif;
+mod yields;
 
 use stealtime_analysis::Answers;
 
 use crate::units::{Times, wrap};
 use crate::{Key, escape};
 
-/// Rows of a VM that are shown where there may be many; the rest is in JSON and CSV.
+/// Rows of a VM that are shown where there may be many: the largest causes, within one screen for a few
+/// VMs. JSON and CSV have all.
 const ROWS: usize = 8;
 
 /// How to print.
@@ -66,9 +72,57 @@ impl Style {
     }
 }
 
+/// Lines for a terminal.
+pub(crate) struct Screen {
+    pub(crate) style: Style,
+    text: String,
+}
+
+impl Screen {
+    const fn new(style: Style) -> Self {
+        let text = String::new();
+        Self { style, text }
+    }
+
+    /// A line as it is.
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    /// A heading below a blank line.
+    fn heading(&mut self, title: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.line(&self.style.bold(title));
+    }
+
+    fn plain(&mut self, indent: usize, text: &str) {
+        self.wrapped(indent, text, |_, line| line.to_owned());
+    }
+
+    fn dim(&mut self, indent: usize, text: &str) {
+        self.wrapped(indent, text, Style::dim);
+    }
+
+    fn warn(&mut self, indent: usize, text: &str) {
+        self.wrapped(indent, text, Style::warn);
+    }
+
+    /// Text wrapped at the width, each line behind `indent` blanks. It is escaped here, because it may
+    /// hold names out of a trace.
+    fn wrapped(&mut self, indent: usize, text: &str, paint: fn(Style, &str) -> String) {
+        let text = escape::terminal(text);
+        for line in wrap(&text, self.style.width.saturating_sub(indent)) {
+            self.line(&format!("{:indent$}{}", "", paint(self.style, &line)));
+        }
+    }
+}
+
 /// A table and what stands around it.
 pub(crate) struct Section {
-    title: String,
+    title: &'static str,
     /// What the numbers are, where the column titles do not say.
     explain: &'static str,
     grid: grid::Grid,
@@ -82,54 +136,77 @@ pub(crate) struct Section {
 #[must_use]
 pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
     let answers = &*answers.with_guesses_shown();
-    let mut out = String::new();
-    header::render(answers, style, &mut out);
+    let mut screen = Screen::new(style);
+    header::render(answers, &mut screen);
     for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
         if key == Key::Findings {
-            header::findings(answers, style, &mut out);
+            header::findings(answers, &mut screen);
         } else if let Some(section) = section(answers, key, ROWS) {
-            section.render(style, &mut out);
+            section.render(&mut screen);
         }
     }
-    let left: Vec<_> = Key::ALL
+    let hidden: Vec<_> = Key::ALL
         .into_iter()
         .filter(|key| !keys.contains(key))
         .map(Key::name)
         .collect();
-    if keys == Key::DEFAULT && !left.is_empty() {
-        let text = format!("More tables: --key {}, or --key all.", left.join(", "));
-        out.push('\n');
-        paragraph(&text, "", style, |line| style.dim(line), &mut out);
+    if keys == Key::DEFAULT && !hidden.is_empty() {
+        let text = format!("More tables: --key {}, or --key all.", hidden.join(", "));
+        screen.line("");
+        screen.dim(0, &text);
     }
-    out
+    screen.text
 }
 
 /// The table of a key, with at most so many rows of a VM where there may be many. [`Key::Findings`] are
 /// no table.
-pub(crate) fn section(answers: &Answers, key: Key, most: usize) -> Option<Section> {
+pub(crate) fn section(answers: &Answers, key: Key, limit: usize) -> Option<Section> {
     let times = Times::of(&answers.source.clock_unit);
     Some(match key {
         Key::Findings => return None,
-        Key::Vms => more::vms(answers),
+        Key::Vms => vms::section(answers),
         Key::Time => time::split(answers, times),
-        Key::Handling => time::handling(answers, times, most),
-        Key::Ready => ready::section(answers, times, most),
+        Key::Handling => time::handling(answers, times, limit),
+        Key::Ready => ready::section(answers, times, limit),
         Key::Exits => exits::by_vm(answers, times),
         Key::ExitTotals => exits::totals(answers, times),
         Key::Msr => exits::msr(answers, times),
         Key::Ioport => exits::ioport(answers, times),
         Key::Mmio => exits::mmio(answers, times),
-        Key::Latency => more::latencies(answers, times),
-        Key::Yield => more::yields(answers),
-        Key::Poll => more::polls(answers, times),
-        Key::Interrupts => more::interrupts(answers),
-        Key::Events => more::events(answers),
+        Key::Latency => latencies::section(answers, times),
+        Key::Yield => yields::section(answers),
+        Key::Poll => polls::section(answers, times),
+        Key::Interrupts => interrupts::section(answers),
+        Key::Events => events::section(answers),
     })
 }
 
 impl Section {
-    pub(crate) fn title(&self) -> &str {
-        &self.title
+    /// A table, and the sentence that stands for it if it has no rows.
+    fn new(title: &'static str, grid: grid::Grid, empty: impl Into<String>) -> Self {
+        Self {
+            title,
+            explain: "",
+            grid,
+            empty: empty.into(),
+            foot: String::new(),
+        }
+    }
+
+    /// Says what the numbers are.
+    const fn explained(mut self, explain: &'static str) -> Self {
+        self.explain = explain;
+        self
+    }
+
+    /// Adds a sentence below.
+    fn with_foot(mut self, foot: String) -> Self {
+        self.foot = foot;
+        self
+    }
+
+    pub(crate) const fn title(&self) -> &'static str {
+        self.title
     }
 
     pub(crate) const fn explain(&self) -> &'static str {
@@ -139,7 +216,7 @@ impl Section {
     /// Columns' titles, and whether they hold numbers.
     pub(crate) fn heads(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let columns = self.grid.columns().iter();
-        columns.map(|(title, side)| (*title, *side == grid::Side::Number))
+        columns.map(|column| (column.title, column.side == grid::Side::Number))
     }
 
     pub(crate) fn rows(&self) -> &[Vec<String>] {
@@ -154,33 +231,15 @@ impl Section {
         &self.foot
     }
 
-    fn render(&self, style: Style, out: &mut String) {
-        out.push('\n');
-        out.push_str(&style.bold(&self.title));
-        out.push('\n');
+    fn render(&self, screen: &mut Screen) {
+        screen.heading(self.title);
         if self.grid.is_empty() {
-            paragraph(&self.empty, "  ", style, str::to_owned, out);
+            screen.plain(2, &self.empty);
             return;
         }
-        paragraph(self.explain, "  ", style, |line| style.dim(line), out);
-        self.grid.render(style, out);
-        paragraph(&self.foot, "  ", style, |line| style.dim(line), out);
-    }
-}
-
-/// Text wrapped at the width, every line behind `indent`.
-fn paragraph(
-    text: &str,
-    indent: &str,
-    style: Style,
-    paint: impl Fn(&str) -> String,
-    out: &mut String,
-) {
-    let text = escape::terminal(text);
-    for line in wrap(&text, style.width.saturating_sub(indent.len())) {
-        out.push_str(indent);
-        out.push_str(&paint(&line));
-        out.push('\n');
+        screen.dim(2, self.explain);
+        self.grid.render(screen);
+        screen.dim(2, &self.foot);
     }
 }
 
@@ -191,29 +250,29 @@ fn fired(answers: &Answers, tracepoint: &str) -> u64 {
 }
 
 /// Why a table that needs these tracepoints has no rows.
-fn nothing(answers: &Answers, what: &str, tracepoints: &[&str]) -> String {
+fn nothing(answers: &Answers, noun: &str, tracepoints: &[&str]) -> String {
     let missing: Vec<_> = tracepoints
         .iter()
         .filter(|name| fired(answers, name.rsplit(':').next().unwrap_or(name)) == 0)
         .copied()
         .collect();
     if missing.is_empty() {
-        return format!("No {what} in this selection.");
+        return format!("No {noun} in this selection.");
     }
     if answers.source.partial {
         // It may have been recorded, in what could not be read.
         return format!(
-            "No {what}: what could be read has no {}.",
+            "No {noun}: what could be read has no {}.",
             missing.join(" and no ")
         );
     }
-    let (verb, them) = if missing.len() == 1 {
+    let (verb, pronoun) = if missing.len() == 1 {
         ("is", "it")
     } else {
         ("are", "them")
     };
     format!(
-        "No {what}: there {verb} no {} in this selection; record {them} to see this.",
+        "No {noun}: there {verb} no {} in this selection; record {pronoun} to see this.",
         missing.join(" and no ")
     )
 }

@@ -1,33 +1,33 @@
-//! Who had the CPU while a vCPU was ready to run.
+//! What a CPU ran while a vCPU was ready to run.
 
 use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
 
-use super::grid::{Grid, Side};
+use super::grid::{Grid, number, text};
 use super::{Section, nothing};
-use crate::units::{Times, share};
+use crate::units::{Times, distinct, share};
 
 /// By VM, cause and culprit; vCPUs of a VM together, at most `most` rows of each.
-pub(super) fn section(answers: &Answers, times: Times, most: usize) -> Section {
+pub(super) fn section(answers: &Answers, times: Times, limit: usize) -> Section {
     let mut grid = Grid::new(&[
-        ("VM", Side::Text),
-        ("the CPU had", Side::Text),
-        ("who", Side::Text),
-        ("time", Side::Number),
-        ("share", Side::Number),
-        ("of span", Side::Number),
-        ("most on vCPU", Side::Number),
+        text("VM"),
+        text("the CPU had"),
+        text("who"),
+        number("time"),
+        number("share"),
+        number("of span"),
+        number("most on vCPU"),
     ]);
-    let mut left = 0;
-    for vm in vms(answers) {
+    let mut omitted = 0;
+    for vm in distinct(answers.ready.iter().map(|row| row.vm.as_str())) {
         let rows = causes(answers, vm);
         let total = rows
             .iter()
             .fold(0_u64, |sum, row| sum.saturating_add(row.ns));
         let span = span(answers, vm);
-        left += rows.len().saturating_sub(most);
-        for row in rows.into_iter().take(most) {
+        omitted += rows.len().saturating_sub(limit);
+        for row in rows.into_iter().take(limit) {
             grid.row([
                 vm.to_owned(),
                 say(row.cause).to_owned(),
@@ -39,17 +39,17 @@ pub(super) fn section(answers: &Answers, times: Times, most: usize) -> Section {
             ]);
         }
     }
-    Section {
-        title: "Why ready vCPUs did not run".to_owned(),
-        explain: "Share: of the VM's time ready to run. Of span: of all its vCPUs' time.",
+    Section::new(
+        "Why ready vCPUs did not run",
         grid,
-        empty: nothing(
+        nothing(
             answers,
             "waiting for a CPU",
             &["sched:sched_switch", "sched:sched_wakeup"],
         ),
-        foot: left_out(left),
-    }
+    )
+    .explained("Share: of the VM's time ready to run. Of span: of all its vCPUs' time.")
+    .with_foot(left_out(omitted))
 }
 
 /// That rows were left out, and where they are.
@@ -59,16 +59,6 @@ pub(super) fn left_out(rows: usize) -> String {
         1 => "1 smaller row is left out here; JSON and CSV have it.".to_owned(),
         _ => format!("{rows} smaller rows are left out here; JSON and CSV have them."),
     }
-}
-
-fn vms(answers: &Answers) -> Vec<&str> {
-    let mut vms: Vec<&str> = Vec::new();
-    for row in &answers.ready {
-        if !vms.contains(&row.vm.as_str()) {
-            vms.push(&row.vm);
-        }
-    }
-    vms
 }
 
 fn span(answers: &Answers, vm: &str) -> u64 {
@@ -120,7 +110,7 @@ pub(crate) fn say(cause: &str) -> &str {
         "host_task" => "host task",
         "irq" => "interrupt work",
         "throttled" => "(bandwidth used up)",
-        "idle" => "nobody (wakeup)",
+        "idle" => "idle (wakeup)",
         "unknown" => "(not known)",
         other => other,
     }

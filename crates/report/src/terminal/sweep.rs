@@ -1,16 +1,14 @@
 //! What a sweep found, in few words.
 
-use std::fmt::Write as _;
-
 use stealtime_lab::sweep::{Best, Effect, Summary};
 
-use super::Style;
 use super::compare::number::{difference, value};
-use super::grid::{Grid, Side};
+use super::grid::{Grid, number, text};
+use super::{Screen, Style};
 use crate::escape;
 use crate::units::{counted, wrap};
 
-/// Values of a knob that are shown one by one.
+/// Values of a knob that are shown one by one, so that each table is within one screen.
 const MOST_LEVELS: usize = 16;
 /// What means and differences of a sweep are.
 pub(crate) const MEANS: &str = "Means over the rest of the grid; differences to the first value, of points that have both, \
@@ -19,69 +17,50 @@ pub(crate) const MEANS: &str = "Means over the rest of the grid; differences to 
 /// The effects of what is varied, metric by metric, and the best points.
 #[must_use]
 pub fn render(summary: &Summary, style: Style) -> String {
-    let mut out = String::new();
-    let mut rest = &summary.effects[..];
-    while let Some(first) = rest.first() {
-        let count = rest.iter().take_while(|e| e.metric == first.metric).count();
-        let (effects, others) = rest.split_at(count);
-        metric(effects, style, &mut out);
-        rest = others;
+    let mut screen = Screen::new(style);
+    for effects in summary.effects.chunk_by(|a, b| a.metric == b.metric) {
+        metric(effects, &mut screen);
     }
     for best in &summary.best {
-        points(best, style, &mut out);
+        points(best, &mut screen);
     }
     if summary.effects.is_empty() && summary.finished > summary.failed {
-        out.push_str(
-            "Nothing is varied, or no run has throughput or latency: add --metric COLUMN.\n",
-        );
+        screen.line("Nothing is varied, or no run has throughput or latency: add --metric COLUMN.");
     } else if !summary.effects.is_empty() {
-        out.push('\n');
-        for line in wrap(MEANS, style.width) {
-            let _ = writeln!(out, "{line}");
-        }
+        screen.line("");
+        screen.plain(0, MEANS);
     }
     if let Some(text) = failures(summary) {
-        for line in wrap(&escape::terminal(&text), style.width) {
-            let _ = writeln!(out, "{}", style.warn(&line));
-        }
+        screen.warn(0, &text);
     }
-    out
+    screen.text
 }
 
 /// That runs failed, and why.
 pub(crate) fn failures(summary: &Summary) -> Option<String> {
-    let why = summary.first_failure.as_ref()?;
+    let reason = summary.first_failure.as_ref()?;
     let failed = counted(summary.failed, "run");
     let runs = summary.runs;
-    Some(format!("{failed} of {runs} failed, the first by: {why}"))
+    Some(format!("{failed} of {runs} failed, the first by: {reason}"))
 }
 
-/// A blank line, but not at the beginning.
-fn gap(out: &mut String) {
-    if !out.is_empty() {
-        out.push('\n');
+/// The effects on one metric.
+fn metric(effects: &[Effect], screen: &mut Screen) {
+    if let Some(first) = effects.first() {
+        screen.heading(&escape::terminal(&first.metric));
     }
-}
-
-fn metric(effects: &[Effect], style: Style, out: &mut String) {
-    let Some(first) = effects.first() else {
-        return;
-    };
-    gap(out);
-    let title = escape::terminal(&first.metric).into_owned();
-    let _ = writeln!(out, "{}", style.bold(&title));
     let mut grid = Grid::new(&[
-        ("varied", Side::Text),
-        ("value", Side::Text),
-        ("mean", Side::Number),
-        ("against the first", Side::Number),
+        text("varied"),
+        text("value"),
+        number("mean"),
+        number("against the first"),
     ]);
     for effect in effects {
-        for (at, level) in effect.levels.iter().take(MOST_LEVELS).enumerate() {
+        for (index, level) in effect.levels.iter().take(MOST_LEVELS).enumerate() {
             let mean = level.estimate.map(|e| value(effect.unit, &e));
             let against = level.difference.map(|d| difference(effect.unit, &d));
             grid.row([
-                if at == 0 {
+                if index == 0 {
                     effect.knob.clone()
                 } else {
                     String::new()
@@ -91,27 +70,26 @@ fn metric(effects: &[Effect], style: Style, out: &mut String) {
                 against.unwrap_or_default(),
             ]);
         }
-        let more = effect.levels.len().saturating_sub(MOST_LEVELS);
-        if more > 0 {
-            let text = format!("… {more} more: --format json");
+        let omitted = effect.levels.len().saturating_sub(MOST_LEVELS);
+        if omitted > 0 {
+            let text = format!("… {omitted} more: --format json");
             grid.row([String::new(), text, String::new(), String::new()]);
         }
     }
-    grid.render(style, out);
+    grid.render(screen);
 }
 
-fn points(best: &Best, style: Style, out: &mut String) {
-    gap(out);
+fn points(best: &Best, screen: &mut Screen) {
     let title = format!("Best {}", best.metric);
-    let _ = writeln!(out, "{}", style.bold(&escape::terminal(&title)));
+    screen.heading(&escape::terminal(&title));
     for point in &best.points {
         let text = format!("{}: {point}", value(best.unit, &point.estimate));
-        for (at, line) in wrap(&escape::terminal(&text), style.width - 4)
+        let lines = wrap(&escape::terminal(&text), screen.style.width - 4);
+        for (line, indent) in lines
             .iter()
-            .enumerate()
+            .zip(std::iter::once(2).chain(std::iter::repeat(4)))
         {
-            let indent = if at == 0 { "  " } else { "    " };
-            let _ = writeln!(out, "{indent}{line}");
+            screen.line(&format!("{:indent$}{line}", ""));
         }
     }
 }
@@ -166,18 +144,21 @@ mod tests {
             }],
             times: Vec::new(),
         };
-        let out = render(&summary, Style::new(false));
-        assert!(out.lines().all(|line| escape::width(line) <= 100), "{out}");
-        assert!(!out.contains('\u{1b}'));
+        let output = render(&summary, Style::new(false));
+        assert!(
+            output.lines().all(|line| escape::width(line) <= 100),
+            "{output}"
+        );
+        assert!(!output.contains('\u{1b}'));
         for part in [
             "24 more",
             "better",
             "1 run of 120 failed, the first by: deadlock",
             "Best vm",
         ] {
-            assert!(out.contains(part), "{part}: {out}");
+            assert!(output.contains(part), "{part}: {output}");
         }
-        let rows = out.lines().filter(|line| line.contains("us ")).count();
-        assert!(rows >= MOST_LEVELS, "{out}");
+        let rows = output.lines().filter(|line| line.contains("us ")).count();
+        assert!(rows >= MOST_LEVELS, "{output}");
     }
 }

@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::VcpuTime;
 
-use super::grid::{Grid, Side};
+use super::grid::{Grid, number, text};
 use super::{Section, nothing};
 use crate::units::{Times, count, share};
 
 /// The time split of each vCPU in percent of its span.
 pub(super) fn split(answers: &Answers, times: Times) -> Section {
     let mut grid = Grid::new(&[
-        ("VM", Side::Text),
-        ("vCPU", Side::Number),
-        ("tid", Side::Number),
-        ("span", Side::Number),
-        ("guest", Side::Number),
-        ("exits", Side::Number),
-        ("poll", Side::Number),
-        ("halt", Side::Number),
-        ("block", Side::Number),
-        ("preempt", Side::Number),
-        ("waking", Side::Number),
-        ("unknown", Side::Number),
+        text("VM"),
+        number("vCPU"),
+        number("tid"),
+        number("span"),
+        number("guest"),
+        number("exits"),
+        number("poll"),
+        number("halt"),
+        number("block"),
+        number("preempt"),
+        number("waking"),
+        number("unknown"),
     ]);
     for vcpu in &answers.vcpus {
         let part = |ns| share(ns, vcpu.span_ns);
@@ -40,18 +40,20 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
             part(vcpu.blocked_ns),
             part(vcpu.preempted_ns),
             part(vcpu.wake_wait_ns),
-            unknown(vcpu, times),
+            times.show_or_dash(vcpu.unknown_ns),
         ]);
     }
-    Section {
-        title: "Where vCPU time went".to_owned(),
-        explain: "Of each vCPU's span. Steal is preempt (runnable, but taken off its CPU) and waking \
-                  (woken, but not yet on a CPU). Exits: on a CPU outside the guest. Halt: asleep by a \
-                  halt; block: asleep in the VMM. Poll: polling in a halt.",
+    Section::new(
+        "Where vCPU time went",
         grid,
-        empty: nothing(answers, "vCPU", &["kvm:kvm_entry"]),
-        foot: without_split(&answers.vcpus),
-    }
+        nothing(answers, "vCPU", &["kvm:kvm_entry"]),
+    )
+    .explained(
+        "Of each vCPU's span. Steal is preempt (runnable, but taken off its CPU) and waking \
+         (woken, but not yet on a CPU). Exits: on a CPU outside the guest. Halt: asleep by a \
+         halt; block: asleep in the VMM. Poll: polling in a halt.",
+    )
+    .with_foot(without_split(&answers.vcpus))
 }
 
 /// `?` for a vCPU that the trace does not number.
@@ -61,14 +63,6 @@ pub fn vcpu_number(vcpu: u32) -> String {
         "?".to_owned()
     } else {
         vcpu.to_string()
-    }
-}
-
-fn unknown(vcpu: &VcpuTime, times: Times) -> String {
-    if vcpu.unknown_ns == 0 {
-        "-".to_owned()
-    } else {
-        times.show(vcpu.unknown_ns)
     }
 }
 
@@ -82,19 +76,19 @@ fn without_split(vcpus: &[VcpuTime]) -> String {
 }
 
 /// On-CPU time outside the guest by reason, vCPUs of a VM together, at most `most` of each.
-pub(super) fn handling(answers: &Answers, times: Times, most: usize) -> Section {
+pub(super) fn handling(answers: &Answers, times: Times, limit: usize) -> Section {
     let mut grid = Grid::new(&[
-        ("VM", Side::Text),
-        ("exit reason", Side::Text),
-        ("exits", Side::Number),
-        ("time", Side::Number),
-        ("share", Side::Number),
-        ("mean", Side::Number),
+        text("VM"),
+        text("exit reason"),
+        number("exits"),
+        number("time"),
+        number("share"),
+        number("mean"),
     ]);
-    let mut left = 0;
+    let mut omitted = 0;
     for (vm, total, reasons) in by_vm(&answers.vcpus) {
-        left += reasons.len().saturating_sub(most);
-        for (reason, exits, ns) in reasons.into_iter().take(most) {
+        omitted += reasons.len().saturating_sub(limit);
+        for (reason, exits, ns) in reasons.into_iter().take(limit) {
             let mean = ns.checked_div(exits);
             grid.row([
                 vm.to_owned(),
@@ -106,14 +100,16 @@ pub(super) fn handling(answers: &Answers, times: Times, most: usize) -> Section 
             ]);
         }
     }
-    Section {
-        title: "Handling exits".to_owned(),
-        explain: "Time on a CPU outside the guest, by the exit that it was for; time asleep or \
-                  waiting for a CPU is not in it. Share: of this VM's.",
+    Section::new(
+        "Handling exits",
         grid,
-        empty: nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
-        foot: super::ready::left_out(left),
-    }
+        nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
+    )
+    .explained(
+        "Time on a CPU outside the guest, by the exit that it was for; time asleep or \
+         waiting for a CPU is not in it. Share: of this VM's.",
+    )
+    .with_foot(super::ready::left_out(omitted))
 }
 
 pub(crate) type Reasons<'a> = Vec<(&'a str, u64, u64)>;

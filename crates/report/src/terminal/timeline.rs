@@ -1,18 +1,17 @@
 //! What CPUs did in a short time, as one line of characters each.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::ops::Range;
 
 use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_lab::units::show_time;
 use stealtime_track::{Exit, Observer, Place, Tracker, VcpuIndex};
 
-use super::Style;
-use crate::escape;
+use super::{Screen, Style};
 
-/// Characters of a line, without the CPU's number: a line has 100 columns at most.
+/// Columns of time: with the CPU's number a line has at most 100.
 const SLOTS: usize = 88;
-/// Most names in the legend.
+/// Names in the legend: more would be longer than the picture.
 const MOST_NAMED: usize = 40;
 
 /// What has a CPU.
@@ -40,6 +39,33 @@ struct Cpu {
     slots: Vec<BTreeMap<Holder, u64>>,
 }
 
+impl Cpu {
+    /// Books the time up to `now` for what has had the CPU.
+    fn settle(&mut self, now: u64, window: &Range<u64>, vcpus: &BTreeMap<Tid, usize>) {
+        let holder = match (self.interrupts, vcpus.get(&self.tid)) {
+            (1.., _) => Holder::Interrupt,
+            (_, Some(vm)) if self.in_guest => Holder::Guest(*vm),
+            (_, Some(vm)) => Holder::Host(*vm),
+            _ if self.tid == Tid::IDLE => Holder::Idle,
+            _ => Holder::Task(self.tid),
+        };
+        let (mut begin, end) = (self.since_ns.max(window.start), now.min(window.end));
+        self.since_ns = now;
+        let length = u128::from(window.end - window.start);
+        while begin < end {
+            let slot = (u128::from(begin - window.start) * SLOTS as u128 / length) as usize;
+            // The first ns of the next slot, rounded up.
+            let next = (slot as u128 + 1) * length;
+            let next = window.start + next.div_ceil(SLOTS as u128) as u64;
+            let slot_end = next.min(end).max(begin + 1);
+            if let Some(parts) = self.slots.get_mut(slot) {
+                *parts.entry(holder).or_default() += slot_end - begin;
+            }
+            begin = slot_end;
+        }
+    }
+}
+
 /// Gathers what CPUs do from events in the order of time.
 #[derive(Debug)]
 pub struct Timeline {
@@ -49,8 +75,8 @@ pub struct Timeline {
 /// The observer that fills the lines.
 #[derive(Debug)]
 struct Painter {
-    from_ns: u64,
-    until_ns: u64,
+    /// The window, ns.
+    window: Range<u64>,
     vm_names: Vec<String>,
     cpus: BTreeMap<u16, Cpu>,
     /// Processes of VMs, in the order of their VMs.
@@ -80,8 +106,7 @@ impl Timeline {
             slots: vec![BTreeMap::new(); SLOTS],
         };
         let painter = Painter {
-            from_ns,
-            until_ns: until_ns.max(from_ns.saturating_add(1)),
+            window: from_ns..until_ns.max(from_ns.saturating_add(1)),
             vm_names,
             cpus: cpus.iter().map(|number| (*number, cpu.clone())).collect(),
             processes: Vec::new(),
@@ -154,56 +179,24 @@ impl Observer for Painter {
 impl Painter {
     /// Books a CPU's time up to `now` for its holder, then changes the CPU.
     fn change(&mut self, number: u16, now: u64, change: impl FnOnce(&mut Cpu)) {
-        self.settle(number, now);
         if let Some(cpu) = self.cpus.get_mut(&number) {
+            cpu.settle(now, &self.window, &self.vcpus);
             change(cpu);
         }
     }
 
-    fn settle(&mut self, number: u16, now: u64) {
-        let Some(cpu) = self.cpus.get_mut(&number) else {
-            return;
-        };
-        let holder = match (cpu.interrupts, self.vcpus.get(&cpu.tid)) {
-            (1.., _) => Holder::Interrupt,
-            (_, Some(vm)) if cpu.in_guest => Holder::Guest(*vm),
-            (_, Some(vm)) => Holder::Host(*vm),
-            _ if cpu.tid == Tid::IDLE => Holder::Idle,
-            _ => Holder::Task(cpu.tid),
-        };
-        let (mut begin, end) = (cpu.since_ns.max(self.from_ns), now.min(self.until_ns));
-        cpu.since_ns = now;
-        let length = u128::from(self.until_ns - self.from_ns);
-        while begin < end {
-            let slot = (u128::from(begin - self.from_ns) * SLOTS as u128 / length) as usize;
-            // The first ns of the next slot, rounded up.
-            let next = (slot as u128 + 1) * length;
-            let next = self.from_ns + next.div_ceil(SLOTS as u128) as u64;
-            let until = next.min(end).max(begin + 1);
-            if let Some(parts) = cpu.slots.get_mut(slot) {
-                *parts.entry(holder).or_default() += until - begin;
-            }
-            begin = until;
-        }
-    }
-
     fn render(&mut self, style: Style) -> String {
-        let numbers: Vec<u16> = self.cpus.keys().copied().collect();
-        for number in numbers {
-            self.settle(number, self.until_ns);
+        for cpu in self.cpus.values_mut() {
+            cpu.settle(self.window.end, &self.window, &self.vcpus);
         }
-        let mut out = String::new();
-        let length = self.until_ns - self.from_ns;
-        let _ = writeln!(
-            out,
-            "{}",
-            style.bold(&format!(
-                "From {} on, {}; each column is {} ns",
-                show_time(self.from_ns),
-                show_time(length),
-                length / SLOTS as u64
-            ))
-        );
+        let mut screen = Screen::new(style);
+        let length = self.window.end - self.window.start;
+        screen.heading(&format!(
+            "From {} on, {}; each column is {} ns",
+            show_time(self.window.start),
+            show_time(length),
+            length / SLOTS as u64
+        ));
         let tasks = self.drawn_tasks();
         for (number, cpu) in &self.cpus {
             let line: String = cpu
@@ -211,10 +204,10 @@ impl Painter {
                 .iter()
                 .map(|parts| mark(most(parts), &tasks))
                 .collect();
-            let _ = writeln!(out, "CPU {number:>4} {line}");
+            screen.line(&format!("CPU {number:>4} {line}"));
         }
-        self.legend(&tasks, style, &mut out);
-        out
+        screen.dim(0, &self.legend(&tasks));
+        screen.text
     }
 
     /// Tasks that have a column, in the order of their ids.
@@ -231,7 +224,8 @@ impl Painter {
         tasks
     }
 
-    fn legend(&self, tasks: &[Tid], style: Style, out: &mut String) {
+    /// What the letters stand for.
+    fn legend(&self, tasks: &[Tid]) -> String {
         let shown: Vec<Holder> = self
             .cpus
             .values()
@@ -253,11 +247,7 @@ impl Painter {
             let name = self.tasks.get(task).map_or("?", |task| task.name.as_str());
             parts.push(format!("{} {name}", mark(Holder::Task(*task), tasks)));
         }
-        let text = parts.join(", ");
-        for line in crate::units::wrap(&escape::terminal(&text), style.width) {
-            out.push_str(&style.dim(&line));
-            out.push('\n');
-        }
+        parts.join(", ")
     }
 }
 
@@ -273,9 +263,9 @@ fn most(parts: &BTreeMap<Holder, u64>) -> Holder {
 }
 
 fn mark(holder: Holder, tasks: &[Tid]) -> char {
-    let letter = |first: u8, n: usize, more: char| match u8::try_from(n) {
+    let letter = |first: u8, n: usize, overflow: char| match u8::try_from(n) {
         Ok(n @ 0..26) => char::from(first + n),
-        _ => more,
+        _ => overflow,
     };
     match holder {
         Holder::Idle => '.',
@@ -382,7 +372,7 @@ mod tests {
             let mut timeline = Timeline::new(5, 5 + length, &[0], vec![]);
             feed(&mut timeline, 0, 0, switch(0, 9));
             let painter = timeline.tracker.observer_mut();
-            painter.settle(0, u64::MAX);
+            painter.change(0, u64::MAX, |_| {});
             let total: u64 = painter.cpus[&0]
                 .slots
                 .iter()

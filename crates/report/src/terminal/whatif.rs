@@ -6,7 +6,7 @@ pub mod self_test;
 
 use std::fmt::Write as _;
 
-use stealtime_whatif::{Both, CLOSE, Delta, Document, Exits, TOO_FAR, Variant};
+use stealtime_whatif::{CLOSE, Delta, Document, Exits, ReplayedVcpu, TOO_FAR, Variant};
 
 use super::time::vcpu_number;
 use crate::escape;
@@ -16,154 +16,166 @@ use crate::whatif_text::{PARTIAL, PARTIAL_RECORDING, delta_word, errors, facts, 
 /// What is known before variants are replayed.
 #[must_use]
 pub fn before(document: &Document) -> String {
-    let mut out = String::new();
+    let mut output = String::new();
     let path = escape::terminal(&document.path);
-    let _ = writeln!(out, "{path}: {}", facts(document));
+    let _ = writeln!(output, "{path}: {}", facts(document));
     if document.recording_partial {
-        let _ = writeln!(out, "{PARTIAL_RECORDING}");
+        let _ = writeln!(output, "{PARTIAL_RECORDING}");
     }
-    let _ = writeln!(out, "{}", waits(&document.waits));
+    let _ = writeln!(output, "{}", waits(&document.waits));
     for line in &document.assumed {
-        paragraph(&mut out, "", &format!("Assumed: {line}"));
+        paragraph(&mut output, "", &format!("Assumed: {line}"));
     }
-    paragraph(&mut out, "", &format!("Fit: {}", document.fit.sentence()));
+    paragraph(
+        &mut output,
+        "",
+        &format!("Fit: {}", document.fit.sentence()),
+    );
     for lack in &document.lacks {
-        paragraph(&mut out, "", &format!("Lacking: {}", lack.shown()));
+        paragraph(&mut output, "", &format!("Lacking: {}", lack.shown()));
     }
     for line in document.presence.lines() {
-        paragraph(&mut out, "", &format!("In part: {line}"));
+        paragraph(&mut output, "", &format!("In part: {line}"));
     }
     for line in &document.not_answerable {
-        paragraph(&mut out, "", &format!("Not answerable: {line}"));
+        paragraph(&mut output, "", &format!("Not answerable: {line}"));
     }
-    out.push_str("\nReplay under the recorded knobs (recorded > replayed, % of the span)\n");
+    output.push_str("\nReplay under the recorded knobs (recorded > replayed, % of the span)\n");
     let head = "  VM            vCPU      running         ready        halted       polling";
-    let _ = writeln!(out, "{head}  wakeups p50     p99, us");
+    let _ = writeln!(output, "{head}  wakeups p50     p99, us");
     for vcpu in &document.vcpus {
-        vcpu_row(&mut out, vcpu);
+        vcpu_row(&mut output, vcpu);
     }
     if document
         .vcpus
         .iter()
-        .any(|both| both.recorded.unknown_percent >= 5.0)
+        .any(|vcpu| vcpu.recorded.unknown_percent >= UNKNOWN_SHOWN)
     {
-        out.push_str(
-            "  Halted in the replay is also what nobody knows of; that is not part of the error.\n",
+        output.push_str(
+            "  Halted in the replay includes time of unknown state, which is not part of the error.\n",
         );
     }
-    let _ = writeln!(out, "  error: {}", errors(&document.error));
+    let _ = writeln!(output, "  error: {}", errors(&document.error));
     if !document.error.is_close() {
         let sentence = format!("Note: {TOO_FAR}. {CLOSE}");
-        paragraph(&mut out, "  ", &sentence);
+        paragraph(&mut output, "  ", &sentence);
     }
     if let Some(worst) = worst(&document.vcpus) {
-        let _ = writeln!(out, "  most off: {}", escape::terminal(&worst));
+        let _ = writeln!(output, "  most off: {}", escape::terminal(&worst));
     }
     if !document.exits.is_empty() {
-        paragraph(&mut out, "  ", &exits(&document.exits));
+        paragraph(&mut output, "  ", &exits(&document.exits));
     }
-    out
+    output
 }
 
 /// What variants do.
 #[must_use]
 pub fn after(document: &Document) -> String {
-    let mut out = String::new();
+    let mut output = String::new();
     if let Some(auto) = &document.auto {
-        ranking::auto(&mut out, auto, document.error.is_close());
+        ranking::auto(&mut output, auto, document.error.is_close());
     } else {
         if document.variants.len() > 1 {
-            ranking::grid(&mut out, &document.variants, document.error.is_close());
+            ranking::grid(&mut output, &document.variants, document.error.is_close());
         }
         if document.variants.len() <= MOST_DETAILED {
-            for one in &document.variants {
-                variant(&mut out, one);
+            for variant in &document.variants {
+                changes(&mut output, variant);
             }
         }
     }
-    if let Some(seen) = &document.seen {
-        observed::table(&mut out, seen);
+    if let Some(observed) = &document.seen {
+        observed::table(&mut output, observed);
     }
     if let Some(advice) = &document.advice {
-        out.push('\n');
-        paragraph(&mut out, "", advice);
+        output.push('\n');
+        paragraph(&mut output, "", advice);
     }
     if document.partial {
-        out.push('\n');
-        out.push_str(PARTIAL);
-        out.push('\n');
+        output.push('\n');
+        output.push_str(PARTIAL);
+        output.push('\n');
     }
     for path in &document.exported {
-        let _ = writeln!(out, "\nWritten: {}", escape::terminal(path));
+        let _ = writeln!(output, "\nWritten: {}", escape::terminal(path));
     }
-    out
+    output
 }
 
-/// More variants are in one table, a row each.
+/// More variants are in one table, a row each: the details of seven do not fit on a screen.
 const MOST_DETAILED: usize = 6;
 
 /// The largest error of a vCPU's time.
-fn worst(vcpus: &[Both]) -> Option<String> {
-    let all = vcpus
+fn worst(vcpus: &[ReplayedVcpu]) -> Option<String> {
+    let errors = vcpus
         .iter()
-        .flat_map(|both| both.off().named().map(|off| (both, off)));
-    let (both, (what, by)) = all.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
+        .flat_map(|vcpu| vcpu.error().named().map(|error| (vcpu, error)));
+    let (vcpu, (state, percent)) = errors.max_by(|a, b| a.1.1.abs().total_cmp(&b.1.1.abs()))?;
     Some(format!(
-        "{} vCPU {} is {} for {by:+.1}% of the span",
-        both.vm,
-        vcpu_number(both.vcpu),
-        what
+        "{} vCPU {} is {} for {percent:+.1}% of the span",
+        vcpu.vm,
+        vcpu_number(vcpu.vcpu),
+        state
     ))
 }
 
-/// Reasons that are named; the others are counted.
+/// Reasons that are named, within three lines; the others are counted.
 const MOST_REASONS: usize = 8;
 
 /// Exits by reason.
 fn exits(exits: &[Exits]) -> String {
-    let one = |exit: &Exits| format!("{} {} > {}", exit.reason, exit.recorded, exit.replayed);
-    let mut shown: Vec<String> = exits.iter().take(MOST_REASONS).map(one).collect();
+    let count = |exit: &Exits| format!("{} {} > {}", exit.reason, exit.recorded, exit.replayed);
+    let mut shown: Vec<String> = exits.iter().take(MOST_REASONS).map(count).collect();
     if exits.len() > MOST_REASONS {
         shown.push(format!("{} more reasons", exits.len() - MOST_REASONS));
     }
     format!("exits: {}", shown.join(", "))
 }
 
-fn vcpu_row(out: &mut String, vcpu: &Both) {
-    let (was, is) = (&vcpu.recorded, &vcpu.replayed);
+fn vcpu_row(output: &mut String, vcpu: &ReplayedVcpu) {
+    let (recorded, replayed) = (&vcpu.recorded, &vcpu.replayed);
     let pair = |a: f64, b: f64| format!("{a:5.1} >{b:5.1}");
     let micros = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| (ns / 1_000).to_string());
     let _ = writeln!(
-        out,
+        output,
         "  {:<13} {:>4} {:>12} {:>13} {:>13} {:>13}  {:>11} {:>11}",
         escape::short(&vcpu.vm, 13),
         vcpu_number(vcpu.vcpu),
-        pair(was.run_percent, is.run_percent),
-        pair(was.ready_percent, is.ready_percent),
-        pair(was.halted_percent, is.halted_percent),
-        pair(was.poll_percent, is.poll_percent),
-        format!("{}>{}", micros(was.wakeup_p50_ns), micros(is.wakeup_p50_ns)),
-        format!("{}>{}", micros(was.wakeup_p99_ns), micros(is.wakeup_p99_ns)),
+        pair(recorded.run_percent, replayed.run_percent),
+        pair(recorded.ready_percent, replayed.ready_percent),
+        pair(recorded.halted_percent, replayed.halted_percent),
+        pair(recorded.poll_percent, replayed.poll_percent),
+        format!(
+            "{}>{}",
+            micros(recorded.wakeup_p50_ns),
+            micros(replayed.wakeup_p50_ns)
+        ),
+        format!(
+            "{}>{}",
+            micros(recorded.wakeup_p99_ns),
+            micros(replayed.wakeup_p99_ns)
+        ),
     );
 }
 
-fn variant(out: &mut String, variant: &Variant) {
-    let _ = writeln!(out, "\n{}", escape::terminal(&variant.name));
-    out.push_str("  VM            quantity          before      after          difference\n");
+fn changes(output: &mut String, variant: &Variant) {
+    let _ = writeln!(output, "\n{}", escape::terminal(&variant.name));
+    output.push_str("  VM            quantity          before      after          difference\n");
     for change in &variant.changes {
-        change_row(out, change);
+        change_row(output, change);
     }
     if let Some(net) = net(&variant.gain) {
-        paragraph(out, "  ", &net);
+        paragraph(output, "  ", &net);
     }
-    paragraph(out, "  ", &format!("verdict: {}", variant.verdict));
+    paragraph(output, "  ", &format!("verdict: {}", variant.verdict));
 }
 
-fn change_row(out: &mut String, change: &Delta) {
+fn change_row(output: &mut String, change: &Delta) {
     let estimate = &change.difference.estimate;
     let word = delta_word(change);
     let _ = writeln!(
-        out,
+        output,
         "  {:<13} {:<10} {:<5}{:>9.1} {:>10.1} {:>+9.1} ±{:<8.1} {word}",
         escape::short(&change.vm, 13),
         change.quantity,
@@ -175,15 +187,18 @@ fn change_row(out: &mut String, change: &Delta) {
     );
 }
 
-/// Columns of a terminal.
+/// Unknown time of a vCPU, in percent, from which on a note explains why its halted times differ.
+const UNKNOWN_SHOWN: f64 = 5.0;
+
+/// Columns of a terminal, as of [`Style::new`](super::Style::new).
 const WIDTH: usize = 100;
 
 /// Text that goes on under itself.
-pub(super) fn paragraph(out: &mut String, indent: &str, text: &str) {
+pub(super) fn paragraph(output: &mut String, indent: &str, text: &str) {
     let text = escape::terminal(text).into_owned();
     let mut hang = "";
     for line in wrap(&text, WIDTH - indent.len() - 2) {
-        let _ = writeln!(out, "{indent}{hang}{line}");
+        let _ = writeln!(output, "{indent}{hang}{line}");
         hang = "  ";
     }
 }

@@ -334,7 +334,7 @@ fn page(plan: &Plan, summary: &Summary, command: &str) -> html::Page {
         facts.push(format!("{}={}", dimension.knob, dimension.values.join(",")));
     }
     let text = scenario.map_or("", |scenario| scenario.text());
-    html::sweep::page(summary, (name, text), facts, command)
+    html::sweep::page(summary, name, text, facts, command)
 }
 
 fn failed(error: SweepError) -> CliError {

@@ -6,9 +6,9 @@ use crate::html::{Page, Table};
 use crate::whatif_text::{spread, summary, yes};
 
 /// For a page.
-pub(super) fn table(page: &mut Page, seen: &Observed) {
-    page.section(format!("Seen, of {}", seen.variant));
-    page.text(summary(seen));
+pub(super) fn table(page: &mut Page, observed: &Observed) {
+    page.section(format!("Seen, of {}", observed.variant));
+    page.text(summary(observed));
     let mut table = Table::new(
         "Predicted and seen, in ms per second of all vCPUs of a VM",
         &[
@@ -22,7 +22,7 @@ pub(super) fn table(page: &mut Page, seen: &Observed) {
         ],
         2,
     );
-    for row in &seen.rows {
+    for row in &observed.rows {
         table.row([
             row.vm.as_str().into(),
             row.quantity.into(),

@@ -1,11 +1,14 @@
 //! Variants by what they give and take, as charts and a table of a page.
 
-use stealtime_whatif::{Auto, Effect, Gain, HOST_TASKS, Outcome, Variant, Word, ranked as rank};
+use stealtime_whatif::{
+    Auto, Effect, Gain, HOST_TASKS, Outcome, Ranked, Variant, Word, ranked as rank,
+};
 
+use crate::html::chart::{cut_note, visible};
 use crate::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
 use crate::whatif_text::{LEGEND, WORDS, estimate, interval, signed, word};
 
-/// Rows of a chart; the table has all.
+/// Rows of a chart: its bars stay readable. The table has all.
 const MOST_ROWS: usize = 60;
 
 /// What `--auto` tried, ranked.
@@ -30,8 +33,10 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
     if !auto.cannot.is_empty() {
         let heads = ["knobs or settings", "why a replay does not tell", "instead"];
         let mut table = Table::new("Not for a replay to answer", &heads, 3);
-        for one in &auto.cannot {
-            table.row([&one.what, &one.why, &one.instead].map(|text| text.as_str().into()));
+        for question in &auto.cannot {
+            table.row(
+                [&question.what, &question.why, &question.instead].map(|text| text.as_str().into()),
+            );
         }
         page.table(table);
     }
@@ -43,18 +48,19 @@ pub(super) fn grid(variants: &[Variant], page: &mut Page) {
     ranked(&rank(variants), page);
 }
 
-fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
+/// The rows that are charted, each under its rank and name.
+fn numbered<'r>(rows: &'r [Ranked<'r>]) -> impl Iterator<Item = (String, &'r Gain)> {
+    let ranks = (1..=MOST_ROWS).zip(rows);
+    ranks.map(|(rank, row)| (format!("{rank}. {}", row.name), row.gain))
+}
+
+fn ranked(rows: &[Ranked<'_>], page: &mut Page) {
     page.note(LEGEND);
     page.note(WORDS);
     net(rows, page);
-    let more = match rows.len() {
-        all if all > MOST_ROWS => format!(" (the first {MOST_ROWS} of {all})"),
-        _ => String::new(),
-    };
-    let names = |(at, (name, _)): (usize, &(&str, &Gain))| format!("{}. {name}", at + 1);
-    let shown = || rows.iter().enumerate().take(MOST_ROWS);
-    type Of = fn(&Gain) -> (&Effect, String);
-    let charts: [(&str, &str, Of); 2] = [
+    let cut = cut_note(MOST_ROWS, rows.len());
+    type Pick = fn(&Gain) -> (&Effect, String);
+    let charts: [(&str, &str, Pick); 2] = [
         (
             "Waiting given back to all VMs",
             "waiting given back, ms a second",
@@ -66,11 +72,11 @@ fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
             |gain| (&gain.cpu_freed, String::new()),
         ),
     ];
-    for (title, axis, of) in charts {
-        let bars = shown().map(|row| {
-            let (effect, loses) = of(row.1.1);
+    for (title, axis, pick) in charts {
+        let bars = numbered(rows).map(|(name, gain)| {
+            let (effect, loses) = pick(gain);
             Interval {
-                name: names(row),
+                name,
                 value: effect.change.mean,
                 half_width: effect.change.half_width,
                 published: None,
@@ -83,7 +89,7 @@ fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
             continue;
         }
         page.chart(
-            format!("{title}; higher is better{more}"),
+            format!("{title}; higher is better{cut}"),
             format!("{title} by each change, with 95 % intervals; the table has the numbers."),
             Chart::Intervals {
                 axis: Axis::plain(axis, ""),
@@ -91,15 +97,14 @@ fn ranked(rows: &[(&str, &Gain)], page: &mut Page) {
             },
         );
     }
-    losers(rows, &more, page);
+    losers(rows, &cut, page);
     table(rows, page);
 }
 
 /// What each change comes to, which ranks them.
-fn net(rows: &[(&str, &Gain)], page: &mut Page) {
-    let shown = rows.iter().enumerate().take(MOST_ROWS);
-    let bars = shown.map(|(at, (name, gain))| Interval {
-        name: format!("{}. {name}", at + 1),
+fn net(rows: &[Ranked<'_>], page: &mut Page) {
+    let bars = numbered(rows).map(|(name, gain)| Interval {
+        name,
         value: gain.net,
         half_width: gain.net_change.half_width,
         published: None,
@@ -122,7 +127,7 @@ fn net(rows: &[(&str, &Gain)], page: &mut Page) {
 }
 
 /// What each change takes, as bars of parts.
-fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
+fn losers(rows: &[Ranked<'_>], cut: &str, page: &mut Page) {
     let lost = |effect: &Effect| match effect.word {
         Word::Worse => -effect.change.mean,
         _ => 0.0,
@@ -132,37 +137,33 @@ fn losers(rows: &[(&str, &Gain)], more: &str, page: &mut Page) {
         let vms = gain.vms.iter().map(|vm| lost(&vm.work));
         vms.sum::<f64>() + lost(&gain.host_tasks_work)
     };
-    let part = |name: &str, color, of: &dyn Fn(&Gain) -> f64| Part {
+    let part = |name: &str, color, size: &dyn Fn(&Gain) -> f64| Part {
         name: name.to_owned(),
         color,
-        values: rows.iter().take(MOST_ROWS).map(|row| of(row.1)).collect(),
+        values: rows
+            .iter()
+            .take(MOST_ROWS)
+            .map(|row| size(row.gain))
+            .collect(),
     };
-    let parts: Vec<Part> = vec![
+    let parts = visible([
         part("VMs wait longer", Color::Preempted, &vms),
         part("tasks of the host wait longer", Color::Waking, &|gain| {
             lost(&gain.host_tasks)
         }),
         part("less work done", Color::Blocked, &undone),
-    ];
-    if parts
-        .iter()
-        .flat_map(|part| &part.values)
-        .all(|value| *value == 0.0)
-    {
+    ]);
+    if parts.is_empty() {
         return;
     }
-    let names = rows.iter().take(MOST_ROWS).enumerate();
     page.chart(
-        format!("What others lose by it; lower is better{more}"),
+        format!("What others lose by it; lower is better{cut}"),
         "Bars for each change: how much longer VMs and tasks of the host wait, and how much less work is done, \
          where that is more than noise; the table has the numbers.",
         Chart::Stacked {
             axis: Axis::plain("lost, ms a second", ""),
-            rows: names.map(|(at, row)| format!("{}. {}", at + 1, row.0)).collect(),
-            parts: parts
-                .into_iter()
-                .filter(|part| part.values.iter().any(|value| *value > 0.0))
-                .collect(),
+            rows: numbered(rows).map(|(name, _)| name).collect(),
+            parts,
             most: None,
         },
     );
@@ -222,7 +223,7 @@ pub(super) fn sentence(gain: &Gain) -> String {
     )
 }
 
-fn table(rows: &[(&str, &Gain)], page: &mut Page) {
+fn table(rows: &[Ranked<'_>], page: &mut Page) {
     let heads = [
         "#",
         "change",
@@ -235,14 +236,13 @@ fn table(rows: &[(&str, &Gain)], page: &mut Page) {
         "host's tasks wait",
     ];
     let mut table = Table::new("Ranking", &heads, 4);
-    for (at, (name, gain)) in (1..).zip(rows) {
+    for (rank, Ranked { name, gain }) in (1_usize..).zip(rows) {
         let lost = gain.most_lost().map_or_else(
             || "-".to_owned(),
             |lost| format!("{} {:.1}", lost.who, -lost.change.mean),
         );
-        let at: usize = at;
         table.row([
-            at.to_string().into(),
+            rank.to_string().into(),
             (*name).into(),
             Cell {
                 text: word(gain.outcome).to_owned(),
@@ -271,8 +271,7 @@ fn on_host(auto: &Auto, page: &mut Page) {
         "note",
     ];
     let mut table = Table::new("How to make a change, and how to undo it", &heads, 6);
-    for (rank, tried) in (1..).zip(&auto.tried) {
-        let rank: usize = rank;
+    for (rank, tried) in (1_usize..).zip(&auto.tried) {
         for change in &tried.on_host {
             let acts = change.acts.as_deref().unwrap_or("on no host");
             table.row([
@@ -291,8 +290,8 @@ fn on_host(auto: &Auto, page: &mut Page) {
 fn reasons(auto: &Auto, page: &mut Page) {
     let heads = ["changes", "tried because"];
     let mut table = Table::new("Why these", &heads, 2);
-    for (ranks, why) in auto.reasons() {
-        table.row([ranks.into(), why.into()]);
+    for (ranks, reason) in auto.reasons() {
+        table.row([ranks.into(), reason.into()]);
     }
     page.table(table);
 }

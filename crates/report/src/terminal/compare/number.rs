@@ -47,7 +47,7 @@ impl Scale {
     fn show(&self, number: f64) -> String {
         let shown = number.abs() / self.size;
         match self.decimals {
-            // `as` saturates, which is right for what nobody could read.
+            // `as` saturates: a number beyond 64 bits is unreadable with all of its digits.
             0 => count(shown.round() as u64),
             decimals => format!("{shown:.decimals$}"),
         }
@@ -69,7 +69,7 @@ impl Scale {
     }
 }
 
-/// From this growth on, in percent, a factor stands for it.
+/// From this growth on, in percent, a factor stands for it: "10 times" is read more easily than 900 %.
 const MANY: f64 = 900.0;
 
 /// Whether a difference is more than noise.
@@ -108,7 +108,6 @@ pub(crate) fn difference(unit: Unit, difference: &Difference) -> String {
             };
             (scale.at_least(difference.estimate.mean), half, name)
         }
-        // A factor is read more easily.
         (_, Some(percent)) if percent >= MANY && is_clear(difference.verdict) => {
             let scale = scale(Unit::Count, percent / 100.0);
             let half = difference

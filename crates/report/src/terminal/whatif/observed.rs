@@ -1,4 +1,4 @@
-//! Predictions beside what was seen, as a table.
+//! Predictions next to observations, as a table.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,17 @@ use crate::escape;
 use crate::whatif_text::{spread, summary, yes};
 
 /// For a terminal.
-pub(super) fn table(out: &mut String, seen: &Observed) {
-    let _ = writeln!(out, "\nSeen, of {}", escape::terminal(&seen.variant));
+pub(super) fn table(output: &mut String, observed: &Observed) {
+    let _ = writeln!(output, "\nSeen, of {}", escape::terminal(&observed.variant));
     paragraph(
-        out,
+        output,
         "  ",
         "In ms per second of all vCPUs of a VM: recorded with the change less recorded without.",
     );
-    out.push_str("  VM            quantity        predicted        seen   spread  right\n");
-    for row in &seen.rows {
+    output.push_str("  VM            quantity        predicted        seen   spread  right\n");
+    for row in &observed.rows {
         let _ = writeln!(
-            out,
+            output,
             "  {:<13} {:<10} {:>+9.1} ±{:<8.1} {:>+7.1} {:>8}  {}",
             escape::short(&row.vm, 13),
             row.quantity,
@@ -30,5 +30,5 @@ pub(super) fn table(out: &mut String, seen: &Observed) {
             yes(row),
         );
     }
-    paragraph(out, "  ", &summary(seen));
+    paragraph(output, "  ", &summary(observed));
 }

@@ -2,22 +2,22 @@
 
 use std::fmt::Write as _;
 
-use stealtime_whatif::{Auto, Gain, TOO_FAR, Variant, VmEffect, Word, ranked};
+use stealtime_whatif::{Auto, Ranked, TOO_FAR, Variant, VmEffect, Word, ranked};
 
 use super::paragraph;
 use crate::escape;
 use crate::units::wrap;
 use crate::whatif_text::{LEGEND, WORDS, amount, estimate, interval, signed, word};
 
-/// Columns for the name of a change.
+/// Columns for the name of a change: what the figures leave of 100.
 const NAME: usize = 27;
 /// Rows of a grid; all are in the JSON and the first ones in a report.
 const MOST_ROWS: usize = 60;
 
 /// What `--auto` found.
-pub(super) fn auto(out: &mut String, auto: &Auto, close: bool) {
+pub(super) fn auto(output: &mut String, auto: &Auto, close: bool) {
     if auto.tried.is_empty() {
-        out.push_str(
+        output.push_str(
             "\nNothing to try: no time of 1% or more is lost to what a replay can change\n",
         );
     } else {
@@ -31,61 +31,61 @@ pub(super) fn auto(out: &mut String, auto: &Auto, close: bool) {
             auto.seeds,
             auto.replays
         );
-        ranking(out, &title, &auto.rows(), close);
+        ranking(output, &title, &auto.rows(), close);
         if auto.left_out > 0 {
-            let _ = writeln!(out, "  {} more were left out", auto.left_out);
+            let _ = writeln!(output, "  {} more were left out", auto.left_out);
         }
-        by_vm(out, auto);
-        reasons(out, auto);
-        on_host(out, auto);
+        by_vm(output, auto);
+        reasons(output, auto);
+        on_host(output, auto);
     }
-    cannot(out, auto);
+    cannot(output, auto);
 }
 
 /// All variants of a grid, the best first.
-pub(super) fn grid(out: &mut String, variants: &[Variant], close: bool) {
+pub(super) fn grid(output: &mut String, variants: &[Variant], close: bool) {
     let mut rows = ranked(variants);
     rows.truncate(MOST_ROWS);
     let title = format!("{} variants, the best first", variants.len());
-    ranking(out, &title, &rows, close);
+    ranking(output, &title, &rows, close);
     if variants.len() > MOST_ROWS {
-        let more = variants.len() - MOST_ROWS;
+        let omitted = variants.len() - MOST_ROWS;
         let _ = writeln!(
-            out,
-            "  {more} more give less; --json has all, in the order of the grid"
+            output,
+            "  {omitted} more give less; --json has all, in the order of the grid"
         );
     }
 }
 
-fn ranking(out: &mut String, title: &str, rows: &[(&str, &Gain)], close: bool) {
-    out.push('\n');
-    paragraph(out, "", title);
-    paragraph(out, "  ", LEGEND);
+fn ranking(output: &mut String, title: &str, rows: &[Ranked<'_>], close: bool) {
+    output.push('\n');
+    paragraph(output, "", title);
+    paragraph(output, "  ", LEGEND);
     let _ = writeln!(
-        out,
+        output,
         " #  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} loses most",
         "change", "net", "given back", "freed", "work", "means"
     );
-    for (at, (name, gain)) in (1..).zip(rows) {
-        row(out, at, name, gain);
+    for (rank, ranked) in (1..).zip(rows) {
+        row(output, rank, ranked);
     }
-    paragraph(out, "  ", WORDS);
+    paragraph(output, "  ", WORDS);
     if !close {
-        paragraph(out, "  ", &format!("Note: {TOO_FAR}."));
+        paragraph(output, "  ", &format!("Note: {TOO_FAR}."));
     }
 }
 
-fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
+fn row(output: &mut String, rank: usize, Ranked { name, gain }: &Ranked<'_>) {
     let lost = gain.most_lost().map_or("-".to_owned(), |lost| {
-        let who = escape::short(&lost.who, 10);
-        format!("{who} {}", amount(-lost.change.mean))
+        let loser = escape::short(&lost.who, 10);
+        format!("{loser} {}", amount(-lost.change.mean))
     });
     // A pin stays in one piece.
     let name = escape::terminal(name).replace("pin ", "pin\u{a0}");
     let lines = wrap(&name, NAME).into_iter();
     let mut lines = lines.map(|line| line.replace('\u{a0}', " "));
     let _ = writeln!(
-        out,
+        output,
         "{rank:>2}  {:<NAME$}  {:>13}  {:>10} {:>6} {:>6}  {:<8} {lost}",
         lines.next().unwrap_or_default(),
         estimate(&gain.net_change),
@@ -95,7 +95,7 @@ fn row(out: &mut String, rank: usize, name: &str, gain: &Gain) {
         word(gain.outcome),
     );
     for line in lines {
-        let _ = writeln!(out, "      {line}");
+        let _ = writeln!(output, "      {line}");
     }
 }
 
@@ -107,32 +107,34 @@ fn stands_out(vm: &VmEffect) -> bool {
         .any(|word| matches!(word, Word::Better | Word::Worse))
 }
 
-fn by_vm(out: &mut String, auto: &Auto) {
+fn by_vm(output: &mut String, auto: &Auto) {
     if !auto
         .tried
         .iter()
         .any(|tried| tried.gain.vms.iter().any(stands_out))
     {
-        out.push_str("\nNo VM gains or loses more than noise and than what the replay is off by\n");
+        output.push_str(
+            "\nNo VM gains or loses more than noise and than what the replay is off by\n",
+        );
         return;
     }
-    out.push_str(
+    output.push_str(
         "\nBy VM, where it gains or loses more than noise and than the replay is off by\n",
     );
     let _ = writeln!(
-        out,
+        output,
         "   #  {:<12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<15}",
         "VM", "waits, ms/s", "given back", "", "work", "", "p99 wakeup, us"
     );
-    for (at, tried) in auto.tried.iter().enumerate() {
+    for (index, tried) in auto.tried.iter().enumerate() {
         for vm in tried.gain.vms.iter().filter(|vm| stands_out(vm)) {
-            vm_row(out, at + 1, vm);
+            vm_row(output, index + 1, vm);
         }
     }
 }
 
-fn vm_row(out: &mut String, rank: usize, vm: &VmEffect) {
-    let (given, p99) = (&vm.given_back, &vm.wakeup_p99_us);
+fn vm_row(output: &mut String, rank: usize, vm: &VmEffect) {
+    let (given_back, p99) = (&vm.given_back, &vm.wakeup_p99_us);
     let wakeups = match p99.before == 0.0 && p99.after == 0.0 {
         true => ("-".to_owned(), ""),
         false => (
@@ -142,17 +144,17 @@ fn vm_row(out: &mut String, rank: usize, vm: &VmEffect) {
     };
     let line = format!(
         "  {rank:>2}  {:<12}  {:<15}  {:>13} {:<8}  {:>7} {:<8}  {:<13} {}",
-        escape::short(&given.who, 12),
-        format!("{:.1} > {:.1}", given.before, given.after),
-        interval(given),
-        meaning(given.word),
+        escape::short(&given_back.who, 12),
+        format!("{:.1} > {:.1}", given_back.before, given_back.after),
+        interval(given_back),
+        meaning(given_back.word),
         signed(vm.work.change.mean),
         meaning(vm.work.word),
         wakeups.0,
         wakeups.1,
     );
-    out.push_str(line.trim_end());
-    out.push('\n');
+    output.push_str(line.trim_end());
+    output.push('\n');
 }
 
 const fn meaning(word: Word) -> &'static str {
@@ -166,18 +168,17 @@ const fn meaning(word: Word) -> &'static str {
     }
 }
 
-fn reasons(out: &mut String, auto: &Auto) {
-    out.push_str("\nTried because\n");
-    for (ranks, why) in auto.reasons() {
-        paragraph(out, "  ", &format!("{ranks}: {why}"));
+fn reasons(output: &mut String, auto: &Auto) {
+    output.push_str("\nTried because\n");
+    for (ranks, reason) in auto.reasons() {
+        paragraph(output, "  ", &format!("{ranks}: {reason}"));
     }
 }
 
 /// What to type for each change. Commands are not wrapped between words: they stay whole for copies.
 fn on_host(page: &mut String, auto: &Auto) {
     page.push_str("\nOn the host, as root; `undo` restores what is recorded or assumed\n");
-    for (rank, tried) in (1..).zip(&auto.tried) {
-        let rank: usize = rank;
+    for (rank, tried) in (1_usize..).zip(&auto.tried) {
         let mut number = format!("{rank:>2}");
         for change in &tried.on_host {
             let acts = change.acts.as_deref().unwrap_or("on no host");
@@ -200,13 +201,16 @@ fn on_host(page: &mut String, auto: &Auto) {
     }
 }
 
-fn cannot(out: &mut String, auto: &Auto) {
+fn cannot(output: &mut String, auto: &Auto) {
     if auto.cannot.is_empty() {
         return;
     }
-    out.push_str("\nNot for a replay to answer\n");
-    for one in &auto.cannot {
-        let text = format!("{}: {}. Instead: {}", one.what, one.why, one.instead);
-        paragraph(out, "  ", &text);
+    output.push_str("\nNot for a replay to answer\n");
+    for question in &auto.cannot {
+        let text = format!(
+            "{}: {}. Instead: {}",
+            question.what, question.why, question.instead
+        );
+        paragraph(output, "  ", &text);
     }
 }
