@@ -4,156 +4,107 @@
 //! one only the entity's lag and weight, its relative deadline and the queue's base have an
 //! effect later. These are kept in 56 bytes, and the entity and the queue are used again.
 
-use super::Fair;
-use super::entity::Marks;
-use super::error::Error;
 use super::group_cpus::GroupCpu;
-use super::ids::{Ent, GroupId, RqId, TaskId};
-use crate::lag_credit::Tokens;
+use super::ids::{Ent, GroupId, RqId};
+use super::sched::Sched;
+use super::sched_entity::Kept;
 
 /// The state of a group on one CPU that outlives its entity there.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Compacted {
-    pub(crate) rq: RqId,
-    slice: u32,
-    load: u32,
-    vlag: i64,
-    deadline: u64,
-    vprot: u64,
-    weight: u64,
+    kept: Kept,
     zero_vruntime: u64,
-    rel_deadline: bool,
-    custom_slice: bool,
+    pub(crate) rq: RqId,
+    load: u32,
 }
 
-impl Fair {
-    /// Compacts the group of a task, and groups above it, on CPUs that neither the task nor
-    /// anything else uses. Lag is kept: [`Self::extend_group`] restores it.
-    ///
-    /// # Errors
-    ///
-    /// An unknown task.
-    pub fn compact_group(&mut self, task: TaskId) -> Result<(), Error> {
-        let e = self.task(task)?;
-        // A task of the root group: the root's queues stay.
-        let Some(g) = self.ent[e].group() else {
-            return Ok(());
+const _: () = assert!(size_of::<Compacted>() == 56);
+
+/// Compacts group `g`, and groups above it, on CPUs that nothing uses.
+pub(super) fn compact_group(sched: &mut Sched, g: GroupId) {
+    // Backwards, because compaction removes from the list being walked.
+    for i in (0..sched.groups[g].cpus().all().len()).rev() {
+        let Some(cpu) = sched.groups.nth_cpu(g, i) else {
+            debug_assert!(false, "only the CPU at hand is removed from the list");
+            break;
         };
-        // Backwards, because compaction removes from the list being walked.
-        for i in (0..self.groups[g].cpus.all().len()).rev() {
-            let Some(cpu) = self.nth_cpu(g, i) else {
-                debug_assert!(false, "only the CPU at hand is removed from the list");
-                break;
-            };
-            if self.is_unused(cpu.ent) {
-                let above = self.parent(cpu.ent);
-                self.compact(g, i, cpu);
-                self.compact_chain(above, cpu.rq);
-            }
-        }
-        Ok(())
-    }
-
-    /// A delayed entity has left its queue. The entity of a group is compacted if all tasks below
-    /// it have moved to other CPUs.
-    #[inline]
-    pub(crate) fn delayed_left(&mut self, e: Ent, rq: RqId) {
-        if self.lean && !self.ent[e].is_task() {
-            self.compact_chain(e, rq);
+        if is_unused(sched, cpu.ent) {
+            let above = sched.tree.parent(cpu.ent);
+            compact(sched, g, i, cpu);
+            compact_chain(sched, above, cpu.rq);
         }
     }
+}
 
-    /// Compacts unused groups from entity `e` upwards.
-    fn compact_chain(&mut self, mut e: Ent, rq: RqId) {
-        while e.is_some() && self.is_unused(e) {
-            let above = self.parent(e);
-            let group = self.ent[e].group();
-            let index = group.and_then(|g| self.groups[g].cpus.position(rq));
-            let (Some(g), Some(index)) = (group, index) else {
-                debug_assert!(
-                    false,
-                    "an entity with a parent chain stands for a group on its CPU"
-                );
-                return;
-            };
-            self.compact(g, index, GroupCpu { rq, ent: e });
-            e = above;
-        }
+/// A delayed entity has left its queue. The entity of a group is compacted if all tasks below it
+/// have moved to other CPUs.
+#[inline]
+pub(super) fn delayed_left(sched: &mut Sched, e: Ent, rq: RqId) {
+    if sched.tree.is_lean() && !sched.tree[e].is_task() {
+        compact_chain(sched, e, rq);
     }
+}
 
-    /// A task or a group attaches to a group's entity (1) or detaches from it (-1); nothing for
-    /// the root, which has no entity.
-    pub(crate) fn add_users(&mut self, e: Ent, delta: i32) {
-        if e.is_some() {
-            let users = &mut self.ent[e].count;
+/// Compacts unused groups from entity `e` upwards.
+fn compact_chain(sched: &mut Sched, mut e: Ent, rq: RqId) {
+    while e.is_some() && is_unused(sched, e) {
+        let above = sched.tree.parent(e);
+        let group = sched.tree[e].group();
+        let index = group.and_then(|g| sched.groups[g].cpus().position(rq));
+        let (Some(g), Some(index)) = (group, index) else {
             debug_assert!(
-                users.checked_add_signed(delta).is_some(),
-                "more users detach than have attached"
+                false,
+                "an entity with a parent chain stands for a group on its CPU"
             );
-            *users = users.wrapping_add_signed(delta);
-        }
-    }
-
-    /// Detaches a task from its queue.
-    pub(crate) fn clear_task_rq(&mut self, e: Ent) {
-        self.migrate_task_rq(e);
-        let marks = &mut self.ent[e].marks;
-        if marks.has(Marks::RQ_SET) {
-            marks.set(Marks::RQ_SET, false);
-            self.add_users(self.parent(e), -1);
-        }
-    }
-
-    /// Whether a group's entity can be compacted: nothing refers to it, and [`Compacted`] keeps
-    /// all of its state.
-    fn is_unused(&self, e: Ent) -> bool {
-        let ent = &self.ent[e];
-        if ent.count > 0 || ent.on_rq {
-            return false;
-        }
-        let (my_q, above) = (&self.que[ent.my_q], &self.que[ent.queue]);
-        let idle = my_q.curr.is_none() && my_q.next.is_none() && my_q.members == 0;
-        let referred = above.curr == e || above.next == e;
-        // `Compacted` keeps the load in 32 bits.
-        let plain = !ent.delayed && my_q.h_nr_queued == 0 && u32::try_from(self.load(e)).is_ok();
-        let tokens = self.tokens.0.get(ent.my_q.0 as usize);
-        let unspent = tokens.is_none_or(|tokens| *tokens == Tokens::default());
-        idle && !referred && plain && self.ext_load(ent.my_q) == 0 && unspent
-    }
-
-    fn compact(&mut self, g: GroupId, index: usize, cpu: GroupCpu) {
-        debug_assert!(self.is_unused(cpu.ent), "something still refers to it");
-        let ent = &self.ent[cpu.ent];
-        let compacted = Compacted {
-            rq: cpu.rq,
-            slice: ent.slice,
-            load: self.load(cpu.ent) as u32,
-            vlag: ent.vlag,
-            deadline: ent.deadline,
-            vprot: ent.vprot,
-            weight: ent.weight,
-            zero_vruntime: self.que[ent.my_q].zero_vruntime,
-            rel_deadline: ent.rel_deadline,
-            custom_slice: ent.custom_slice(),
+            return;
         };
-        self.groups[g].cpus.compact(self.lean, index, compacted);
-        self.add_users(self.parent(cpu.ent), -1);
-        self.ent[cpu.ent].set_group(None);
-        Self::make_room(self.lean, &mut self.free_group_cpus);
-        self.free_group_cpus.push(cpu.ent);
+        compact(sched, g, index, GroupCpu { rq, ent: e });
+        e = above;
     }
+}
 
-    /// Restores the state of a compacted entity into its successor.
-    pub(crate) fn restore(&mut self, e: Ent, compacted: &Compacted) {
-        debug_assert_eq!(self.ent[e].rq, compacted.rq, "of another CPU");
-        let ent = &mut self.ent[e];
-        (ent.slice, ent.vlag) = (compacted.slice, compacted.vlag);
-        (ent.deadline, ent.rel_deadline) = (compacted.deadline, compacted.rel_deadline);
-        ent.weight = compacted.weight;
-        ent.marks.set(Marks::CUSTOM_SLICE, compacted.custom_slice);
-        ent.vprot = compacted.vprot;
-        self.que[ent.my_q].zero_vruntime = compacted.zero_vruntime;
-        self.class_restored(e);
-        self.set_load(e, u64::from(compacted.load));
+/// Whether a group's entity can be compacted: nothing refers to it, and [`Compacted`] keeps all of
+/// its state.
+fn is_unused(sched: &Sched, e: Ent) -> bool {
+    let tree = &sched.tree;
+    let ent = &tree[e];
+    if ent.users() > 0 || ent.on_rq() {
+        return false;
     }
+    let (my_q, above) = (&tree[ent.my_q()], &tree[ent.queue()]);
+    let idle = my_q.curr().is_none() && my_q.next().is_none() && my_q.members() == 0;
+    let referred = above.curr() == e || above.next() == e;
+    // `Compacted` keeps the load in 32 bits.
+    let plain = !ent.delayed() && my_q.h_nr_queued() == 0 && u32::try_from(tree.load(e)).is_ok();
+    let unspent = sched.credits.is_unspent(ent.my_q());
+    idle && !referred && plain && sched.groups.ext_load(ent.my_q()) == 0 && unspent
+}
+
+fn compact(sched: &mut Sched, g: GroupId, index: usize, cpu: GroupCpu) {
+    debug_assert!(
+        is_unused(sched, cpu.ent),
+        "something still refers to its entity"
+    );
+    let ent = &sched.tree[cpu.ent];
+    let compacted = Compacted {
+        kept: ent.kept(),
+        zero_vruntime: sched.tree[ent.my_q()].zero_vruntime(),
+        rq: cpu.rq,
+        load: sched.tree.load(cpu.ent) as u32,
+    };
+    let lean = sched.tree.is_lean();
+    sched.groups.compact(lean, g, index, compacted);
+    sched.tree.add_users(sched.tree.parent(cpu.ent), -1);
+    sched.tree.free_group_cpu(cpu.ent);
+}
+
+/// Restores the state of a compacted entity into its successor.
+pub(super) fn restore(sched: &mut Sched, e: Ent, compacted: &Compacted) {
+    debug_assert_eq!(sched.tree[e].rq(), compacted.rq, "of another CPU");
+    let ent = &mut sched.tree[e];
+    ent.restore(&compacted.kept);
+    let my_q = ent.my_q();
+    sched.tree[my_q].set_zero(compacted.zero_vruntime);
+    sched.class_restored(e);
+    sched.tree.set_load(e, u64::from(compacted.load));
 }

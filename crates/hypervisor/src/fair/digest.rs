@@ -3,38 +3,12 @@
 use core::hash::{Hash, Hasher};
 
 use super::Fair;
-use super::ids::Que;
-use super::queue::Queue;
 
 /// Hashes all state with an effect on later operations, except the configuration: entities, queues
 /// with their members in order, run queues, groups. The layout of the trees has none.
 impl Hash for Fair {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.now.hash(state);
-        self.ent.0.hash(state);
-        self.rqs.0.hash(state);
-        self.credits.0.hash(state);
-        self.groups.0.hash(state);
-        self.flat.0.hash(state);
-        self.flat_queues.0.hash(state);
-        self.tokens.0.hash(state);
-        self.buddies.hash(state);
-        for (n, queue) in (0..).zip(&self.que.0) {
-            queue.hash_sums(state);
-            self.ext_load(Que(n)).hash(state);
-            self.pool.for_each(&queue.timeline, &mut |e| e.hash(state));
-            // Ends the list, so that no two lists hash alike: no entity has this number.
-            u32::MAX.hash(state);
-        }
-    }
-}
-
-impl Queue {
-    fn hash_sums<H: Hasher>(&self, state: &mut H) {
-        let sums = (self.sum_weight, self.sum_w_vruntime, self.zero_vruntime);
-        let counts = (self.members, self.h_nr_queued);
-        (sums, counts, self.h_nr_runnable, self.h_nr_idle()).hash(state);
-        (self.curr, self.next, self.is_idle()).hash(state);
+        self.sched.hash(state);
     }
 }
 

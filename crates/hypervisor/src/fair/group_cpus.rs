@@ -4,9 +4,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::Fair;
 use super::compact::Compacted;
-use super::ids::{Ent, RqId};
+use super::ids::{Ent, RqId, make_room};
 
 /// A CPU on which a group has an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +81,7 @@ impl GroupCpus {
         }
         let present = &mut self.lists().present;
         let index = present.partition_point(|c| c.rq < cpu.rq);
-        Fair::make_room(lean, present);
+        make_room(lean, present);
         present.insert(index, cpu);
     }
 
@@ -92,7 +91,7 @@ impl GroupCpus {
         let removed = lists.present.remove(index);
         debug_assert_eq!(removed.rq, compacted.rq);
         let position = lists.compacted.partition_point(|c| c.rq < compacted.rq);
-        Fair::make_room(lean, &mut lists.compacted);
+        make_room(lean, &mut lists.compacted);
         lists.compacted.insert(position, compacted);
         debug_assert!(
             lists.compacted.is_sorted_by(|a, b| a.rq < b.rq),

@@ -106,21 +106,82 @@ impl Que {
     }
 }
 
+/// Makes room for another entry in a table. A lean table keeps a sixteenth in reserve: growth stays
+/// linear overall, where doubling leaves half unused.
+pub(crate) fn make_room<T>(lean: bool, table: &mut Vec<T>) {
+    if lean && table.len() == table.capacity() {
+        table.reserve_exact((table.len() / 16).max(1));
+    }
+}
+
 /// A table, indexed by ids that were checked on entry to the crate or never leave it.
-#[derive(Clone, Debug)]
-pub(crate) struct Arena<T>(pub(crate) Vec<T>);
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Arena<T>(Vec<T>);
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
 
 impl<T> Arena<T> {
-    /// The entry of `e`; `None` for [`Ent::NONE`], which is beyond any table, so that one
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
+    /// The entry of an id; `None` for the id of nothing, which is beyond any table, so that one
     /// comparison covers both cases.
     #[inline]
-    pub(crate) fn get(&self, e: Ent) -> Option<&T> {
-        self.0.get(e.0 as usize)
+    pub(crate) fn get(&self, id: impl Slot) -> Option<&T> {
+        self.0.get(id.slot_index())
     }
+
+    /// The entry of an id, to change; `None` for the id of nothing.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: impl Slot) -> Option<&mut T> {
+        self.0.get_mut(id.slot_index())
+    }
+
+    /// Entries, which have the ids from 0 on.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Entries for which memory is allocated.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Adds the entry of the next id.
+    pub(crate) fn push(&mut self, lean: bool, entry: T) {
+        make_room(lean, &mut self.0);
+        self.0.push(entry);
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+/// An id that indexes an [`Arena`].
+pub(crate) trait Slot: Copy {
+    fn slot_index(self) -> usize;
 }
 
 macro_rules! indexed_by {
     ($id:ty) => {
+        impl Slot for $id {
+            #[inline]
+            fn slot_index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
         impl<T> Index<$id> for Arena<T> {
             type Output = T;
 

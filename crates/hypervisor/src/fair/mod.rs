@@ -9,6 +9,19 @@
 //! level. Flat has all tasks in one queue, and groups for weight only. With [`Config::cfs`] the
 //! class is CFS, as in 6.1.
 //!
+//! [`Fair`] looks up ids, checks arguments and returns actions. Below it, each part keeps one
+//! invariant in private fields:
+//!
+//! | part | kernel | invariant |
+//! |---|---|---|
+//! | `CfsRq` | `struct cfs_rq` | sums and counters agree with the timeline |
+//! | `SchedEntity` | `struct sched_entity` | virtual times change together |
+//! | `Hierarchy` | `for_each_sched_entity` | an entity is linked where its queue counts it |
+//! | `TaskGroups` | `struct task_group` | totals over all CPUs, the tree of groups |
+//! | `Rq` | `struct rq` | the clock never goes back; a request never falls |
+//! | `Sched` | `fair_sched_class` | walks up the chain of entities, over all parts |
+//! | `Eevdf`, `CfsClass` | `fair.c` of 7.2, of 6.1 | none: the rules of each class |
+//!
 //! Only `new`, `create_*`, `extend_group` and `set_ext_load` allocate, except after
 //! [`Fair::set_lean`].
 //!
@@ -26,56 +39,48 @@
 //! # Ok::<(), stealtime_hypervisor::fair::Error>(())
 //! ```
 
-use alloc::vec::Vec;
-
-mod attributes;
 mod cfs;
-mod check;
-mod class;
+mod cfs_rq;
+mod change;
 mod compact;
 mod config;
 mod digest;
 mod eevdf;
-mod enqueue;
-mod entity;
 mod error;
 mod features;
-mod group;
+mod flat_levels;
 mod group_cpus;
+mod group_entities;
+mod hierarchy;
 mod ids;
-mod levels;
 mod node;
-mod preempt;
-mod queue;
-mod reparent;
-mod schedule;
+mod rq;
+mod sched;
+mod sched_entity;
 mod task;
+mod task_groups;
 pub mod timeline;
-mod update;
 mod view;
 pub mod weights;
-mod yields;
+mod yield_to;
 
 pub use cfs::Cfs;
 pub use config::{CgroupMode, Config, OtherLoad, PickMode, Preempt};
-pub use entity::{Attr, EntityView, Policy, TaskState, TaskView};
 pub use error::Error;
 pub use features::{Feature, Features, UnknownFeature};
 pub use ids::{GroupId, RqId, TaskId};
-pub use queue::Resched;
-pub use schedule::Picked;
-pub use task::{Block, WakeFlags};
+pub use rq::Resched;
+pub use sched_entity::{Attr, EntityView, Policy, TaskState, TaskView};
+pub use task::{Block, Picked, WakeFlags, YieldTo};
 pub use view::{Eligibility, GroupView, Member, QueueView};
-pub use yields::YieldTo;
 
-use crate::lag_credit::{CreditFault, CreditState, Tokens};
-use cfs::BuddyTable;
-use entity::Entity;
-use group::Group;
+pub(crate) use eevdf::lag::lag_bound;
+pub(crate) use eevdf::place::requeue_entity;
 pub(crate) use ids::{Arena, Ent, Que};
-use levels::{FlatPart, FlatQueue};
-use queue::{Queue, Rq};
-use timeline::Pool;
+pub(crate) use sched::Sched;
+
+use crate::lag_credit::CreditFault;
+use weights::{SHARES_MAX, SHARES_MIN};
 
 /// Levels that groups may nest.
 pub const MAX_DEPTH: u32 = 32;
@@ -93,36 +98,11 @@ pub struct Actions {
 /// The fair class of a host.
 #[derive(Clone, Debug)]
 pub struct Fair {
-    pub(crate) cfg: Config,
-    pub(crate) ent: Arena<Entity>,
-    pub(crate) que: Arena<Queue>,
-    pub(crate) rqs: Arena<Rq>,
-    /// By run queue; empty without `YIELD_TO_LAG_CREDIT`.
-    pub(crate) credits: Arena<CreditState>,
-    /// By queue; empty without a guard on lag credits.
-    pub(crate) tokens: Arena<Tokens>,
-    /// The buddies that only CFS has, by queue.
-    buddies: BuddyTable,
-    /// By queue: the load of its group on other CPUs, unscaled, as set by
-    /// [`Self::set_ext_load`]. Shorter than `que` until a load is set.
-    pub(crate) ext_loads: Vec<u64>,
-    /// By entity, if a run queue picks flat.
-    pub(crate) flat: Arena<FlatPart>,
-    /// By queue, if a run queue picks flat.
-    pub(crate) flat_queues: Arena<FlatQueue>,
-    pub(crate) has_flat: bool,
-    pub(crate) groups: Arena<Group>,
-    pub(crate) pool: Pool,
-    /// Time of the current operation in ns: the clock of each run queue that it acts on.
-    pub(crate) now: u64,
-    free_tasks: Vec<Ent>,
-    /// Unused entities of groups, each with its queue.
-    free_group_cpus: Vec<Ent>,
-    pub(crate) lean: bool,
-    pub(crate) self_check: bool,
-    pub(crate) credit_fault: CreditFault,
+    sched: Sched,
+    self_check: bool,
 }
 
+/// The host: its CPUs and groups.
 impl Fair {
     /// A host without CPUs.
     ///
@@ -132,25 +112,8 @@ impl Fair {
     pub fn new(cfg: Config) -> Result<Self, Error> {
         cfg.check()?;
         Ok(Self {
-            cfg,
-            ent: Arena(Vec::new()),
-            que: Arena(Vec::new()),
-            rqs: Arena(Vec::new()),
-            credits: Arena(Vec::new()),
-            tokens: Arena(Vec::new()),
-            buddies: BuddyTable::default(),
-            ext_loads: Vec::new(),
-            flat: Arena(Vec::new()),
-            flat_queues: Arena(Vec::new()),
-            has_flat: false,
-            groups: Arena(Vec::new()),
-            pool: Pool::default(),
-            now: 0,
-            free_tasks: Vec::new(),
-            free_group_cpus: Vec::new(),
-            lean: false,
+            sched: Sched::new(cfg),
             self_check: true,
-            credit_fault: CreditFault::None,
         })
     }
 
@@ -166,26 +129,17 @@ impl Fair {
     /// Allocates memory as it is used, with at most a sixteenth in reserve; operations allocate
     /// then. For hosts of thousands of CPUs, where the reserves are large.
     pub fn set_lean(&mut self) {
-        self.lean = true;
-        self.pool.set_lean();
-    }
-
-    /// Makes room for another entry in a table.
-    pub(crate) fn make_room<T>(lean: bool, table: &mut Vec<T>) {
-        if lean && table.len() == table.capacity() {
-            // A sixteenth keeps growth linear overall, where doubling leaves half unused.
-            table.reserve_exact((table.len() / 16).max(1));
-        }
+        self.sched.tree.set_lean();
     }
 
     /// Injects a fault into the lag credit, for a checker to find.
     pub fn set_credit_fault(&mut self, fault: CreditFault) {
-        self.credit_fault = fault;
+        self.sched.credits.set_fault(fault);
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.cfg
+        &self.sched.cfg
     }
 
     /// Adds a CPU, idle, with its clock at 0.
@@ -194,103 +148,145 @@ impl Fair {
     ///
     /// [`Error::Full`], or [`Error::NotWithCfs`] for flat picking under CFS.
     pub fn create_rq(&mut self, mode: PickMode) -> Result<RqId, Error> {
-        if mode == PickMode::Flat && self.cfg.cfs.is_some() {
+        if mode == PickMode::Flat && self.sched.cfg.cfs.is_some() {
             return Err(Error::NotWithCfs("flat picking"));
         }
-        let rq = RqId(u32::try_from(self.rqs.0.len()).map_err(|_| Error::Full("run queues"))?);
-        let root = Que(u32::try_from(self.que.0.len()).map_err(|_| Error::Full("queues"))?);
-        self.push_queue(Ent::NONE);
-        if mode == PickMode::Flat {
-            self.extend_flat();
-        }
-        self.rqs.0.push(Rq {
-            mode,
-            root,
-            clock: 0,
-            accounted_until_ns: 0,
-            curr: Ent::NONE,
-            resched: Resched::None,
-            announced: false,
-            hrtick: 0,
-            pick_due: false,
-        });
-        if self.cfg.features.has(Feature::YieldToLagCredit) {
-            self.credits.0.push(CreditState::default());
-        }
-        Ok(rq)
+        self.sched.create_rq(mode)
     }
 
-    /// Adds an empty queue that belongs to `owner`, with the next free number.
-    fn push_queue(&mut self, owner: Ent) {
-        Self::make_room(self.lean, &mut self.que.0);
-        self.que.0.push(Queue::new(owner));
-        if self.has_flat {
-            self.extend_flat();
-        }
-        let credited = self.cfg.features.has(Feature::YieldToLagCredit);
-        if credited && self.cfg.lag_credit.guard.is_some() {
-            Self::make_room(self.lean, &mut self.tokens.0);
-            self.tokens.0.push(Tokens::default());
-        }
-        self.class_new_queue();
+    /// Makes a group under `parent` (`None`: the root group), on no CPU yet.
+    ///
+    /// # Errors
+    ///
+    /// An unknown parent, or [`Error::TooDeep`].
+    pub fn create_group(&mut self, parent: Option<GroupId>) -> Result<GroupId, Error> {
+        let lean = self.sched.tree.is_lean();
+        self.sched.groups.create(lean, parent)
     }
 
-    /// `parent_entity`: the entity of the group that `e` is in; none in the root's queue.
-    #[inline]
-    pub(crate) fn parent(&self, e: Ent) -> Ent {
-        // An entity on no queue has no parent either: `Que::NONE` is beyond the table.
-        let queue = self.que.0.get(self.ent[e].queue.0 as usize);
-        queue.map_or(Ent::NONE, |queue| queue.owner)
+    /// Makes the entity and queue of a group and its ancestors on a CPU
+    /// (`alloc_fair_sched_group`, of one CPU). Nothing happens where they exist.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group or run queue.
+    pub fn extend_group(&mut self, g: GroupId, rq: RqId) -> Result<(), Error> {
+        group_entities::extend(&mut self.sched, g, rq)
     }
 
-    fn new_entity(&mut self, load: u64) -> Result<Ent, Error> {
-        let index = u32::try_from(self.ent.0.len()).map_err(|_| Error::Full("entities"))?;
-        if index as usize >= timeline::MAX_ENTITIES {
-            return Err(Error::Full("entities"));
+    /// [`Self::extend_group`] of the group of a task.
+    ///
+    /// # Errors
+    ///
+    /// An unknown task or run queue.
+    pub fn extend_for(&mut self, task: TaskId, rq: RqId) -> Result<(), Error> {
+        let ent = &self.sched.tree[self.sched.tree.task(task)?];
+        match ent.group() {
+            Some(_) if ent.rq() == rq && ent.is_attached() => Ok(()),
+            Some(group) => self.extend_group(group, rq),
+            None => Ok(()),
         }
-        Self::make_room(self.lean, &mut self.ent.0);
-        self.ent.0.push(Entity::blank(load));
-        if self.has_flat {
-            Self::make_room(self.lean, &mut self.flat.0);
-            self.extend_flat();
-        }
-        // Room for all entities that `ent` can hold: inserting into a tree never allocates.
-        self.pool.grow(self.ent.0.capacity());
-        if self.lean {
-            return Ok(Ent(index));
-        }
-        let spare = self.ent.0.len().saturating_sub(self.free_tasks.len());
-        self.free_tasks.reserve(spare);
-        Ok(Ent(index))
     }
 
-    /// Refuses an operation on `rq` at a time out of range, or where a pick is due.
-    #[inline]
-    pub(crate) fn begin_check(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
-        self.check_clock(rq, now_ns)?;
-        if self.rqs[rq].pick_due {
-            return Err(Error::PickDue(rq));
+    /// Compacts the group of a task, and groups above it, on CPUs that neither the task nor
+    /// anything else uses. Lag is kept: [`Self::extend_group`] restores it.
+    ///
+    /// # Errors
+    ///
+    /// An unknown task.
+    pub fn compact_group(&mut self, task: TaskId) -> Result<(), Error> {
+        let e = self.sched.tree.task(task)?;
+        // A task of the root group: the root's queues stay.
+        if let Some(g) = self.sched.tree[e].group() {
+            compact::compact_group(&mut self.sched, g);
         }
         Ok(())
     }
 
-    /// [`Self::begin_check`], then sets the clock.
-    pub(crate) fn begin(&mut self, rq: RqId, now_ns: u64) -> Result<(), Error> {
-        self.begin_check(rq, now_ns)?;
-        self.set_clock(rq, now_ns);
+    /// Moves a group without tasks and groups under `parent` (`None`: the root group).
+    ///
+    /// Kernels cannot move cgroups. Readers of a host description, which lists groups one by one,
+    /// may have to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GroupUnderItself`], [`Error::GroupBusy`] while something is in it or its entity
+    /// is still queued, [`Error::TooDeep`], or a parent without a part where the group has one.
+    pub fn reparent_group(&mut self, g: GroupId, parent: Option<GroupId>) -> Result<(), Error> {
+        group_entities::reparent(&mut self.sched, g, parent)
+    }
+
+    /// Sets a group's shares (`sched_group_set_shares`), clamped to
+    /// [[`SHARES_MIN`], [`SHARES_MAX`]], and refreshes its weights and those above it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::IdleGroupShares`] for an idle group, [`Error::ZeroWeight`], an unknown group, or
+    /// the clock of a run queue that has a part of the group.
+    pub fn set_shares(&mut self, g: GroupId, shares: u64, now_ns: u64) -> Result<(), Error> {
+        if shares == 0 {
+            return Err(Error::ZeroWeight);
+        }
+        if self.sched.groups.get(g)?.is_idle() {
+            return Err(Error::IdleGroupShares(g));
+        }
+        group_entities::check_clocks(&mut self.sched, g, now_ns)?;
+        let shares = shares.clamp(SHARES_MIN, SHARES_MAX);
+        group_entities::set_shares(&mut self.sched, g, shares, now_ns);
         Ok(())
     }
 
-    /// `update_rq_clock`.
-    #[inline]
-    pub(crate) fn set_clock(&mut self, rq: RqId, now_ns: u64) {
-        debug_assert!(now_ns >= self.rqs[rq].clock, "the clock goes back");
-        self.rqs[rq].clock = now_ns;
-        self.now = now_ns;
+    /// Sets the load that a group has on CPUs other than `rq`, in unscaled weight (1024 is one
+    /// nice-0 task). Weights follow at their next refresh.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, one without a part on `rq`, or a load above 2^40.
+    pub fn set_ext_load(&mut self, g: GroupId, rq: RqId, load: u64) -> Result<(), Error> {
+        const MAX: u64 = 1 << 40;
+        if load > MAX {
+            return Err(Error::LoadOutOfRange { load, max: MAX });
+        }
+        let (_, q) = self.sched.group_cfs_rq(Some(g), rq)?;
+        let queues = self.sched.tree.queue_count();
+        self.sched.groups.set_ext_load(q, queues, load);
+        Ok(())
     }
 
+    /// Makes a group idle or normal (`sched_group_set_idle`, `cpu.idle`). Its shares become those
+    /// of the idle policy, or the default.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, or the clock of a run queue that has a part of it.
+    pub fn set_idle(&mut self, g: GroupId, idle: bool, now_ns: u64) -> Result<(), Error> {
+        if self.sched.groups.get(g)?.is_idle() == idle {
+            return Ok(());
+        }
+        group_entities::check_clocks(&mut self.sched, g, now_ns)?;
+        group_entities::set_idle(&mut self.sched, g, idle, now_ns);
+        Ok(())
+    }
+
+    /// The actions of an operation on `rq`.
     #[inline]
-    pub(crate) fn is_flat(&self, rq: RqId) -> bool {
-        self.rqs[rq].mode == PickMode::Flat
+    fn actions(&self, rq: RqId) -> Actions {
+        debug_assert!(!self.self_check || sched::check::rq(&self.sched, rq));
+        let r = &self.sched.rqs[rq];
+        Actions {
+            resched: r.resched(),
+            hrtick: r.hrtick(),
+        }
+    }
+
+    /// The parts, for tests that look at single levels.
+    #[cfg(test)]
+    pub(crate) fn sched(&self) -> &Sched {
+        &self.sched
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sched_mut(&mut self) -> &mut Sched {
+        &mut self.sched
     }
 }

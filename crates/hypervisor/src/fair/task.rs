@@ -1,12 +1,16 @@
 //! The life of a task: creation, fork, wake, sleep, exit, migration.
 
-use super::enqueue::{Dequeue, Enqueue};
-use super::entity::{Attr, Class, Entity, Marks, TaskState, TaskView};
+use super::change;
+use super::config::Preempt;
+use super::eevdf::place::requeue_delayed;
 use super::error::Error;
-use super::ids::{Ent, GroupId, Que, RqId, TaskId};
-use super::queue::Resched;
-use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS};
+use super::ids::{GroupId, RqId, TaskId};
+use super::rq::Resched;
+use super::sched::{Dequeue, Enqueue};
+use super::sched_entity::{Attr, Policy, SchedEntity, TaskState};
+use super::yield_to::{self, Outcome};
 use super::{Actions, Fair};
+use crate::lag_credit::Credited;
 
 /// The reason for which the current task blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,35 +76,39 @@ impl Arrival {
     }
 }
 
+/// Outcome of a pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// The current task; `None` for the idle task.
+    pub task: Option<TaskId>,
+    /// Whether the CPU has switched to it.
+    pub switched: bool,
+    /// State of requests and timer.
+    pub actions: Actions,
+}
+
+/// Outcome of a directed yield (the return value of `yield_to`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YieldTo {
+    /// Both CPUs have just one task: nothing changed (`-ESRCH`).
+    OnlyOne,
+    /// The target is current, sleeps or has a delayed dequeue: nothing changed (0).
+    Refused,
+    /// The target is nominated and the caller has yielded: the caller must pick (1).
+    Yielded {
+        /// The target's run queue, which has a request to reschedule, if not the caller's.
+        kicked: Option<RqId>,
+        /// Run queue from which the target was pulled to the caller's.
+        pulled: Option<RqId>,
+        /// The credit; none without `YIELD_TO_LAG_CREDIT`.
+        credit: Credited,
+        /// State of the caller's requests and timer.
+        actions: Actions,
+    },
+}
+
+/// Operations on tasks.
 impl Fair {
-    /// Slot of a task that is not exiting.
-    pub(crate) fn task(&self, id: TaskId) -> Result<Ent, Error> {
-        let e = self.live_task(id)?;
-        if self.ent[e].state == TaskState::Exiting {
-            return Err(Error::NoSuchTask(id));
-        }
-        Ok(e)
-    }
-
-    /// Slot of a task in a given state: one comparison for most calls.
-    #[inline(always)]
-    fn task_in(&self, id: TaskId, state: TaskState) -> Option<Ent> {
-        let ent = self.ent.0.get(id.index as usize)?;
-        let live = ent.marks.has(Marks::LIVE);
-        let found = ent.count == id.generation && ent.state == state && live;
-        found.then_some(Ent(id.index))
-    }
-
-    /// Slot of a task that may be exiting.
-    fn live_task(&self, id: TaskId) -> Result<Ent, Error> {
-        match self.ent.0.get(id.index as usize) {
-            Some(ent) if ent.marks.has(Marks::LIVE) && ent.count == id.generation => {
-                Ok(Ent(id.index))
-            }
-            _ => Err(Error::NoSuchTask(id)),
-        }
-    }
-
     /// Creates a task that is on no CPU.
     ///
     /// # Errors
@@ -109,27 +117,14 @@ impl Fair {
     pub fn create_task(&mut self, attr: Attr, group: Option<GroupId>) -> Result<TaskId, Error> {
         attr.check()?;
         if let Some(g) = group {
-            self.group(g)?;
+            self.sched.groups.get(g)?;
         }
-        let e = match self.free_tasks.pop() {
-            Some(e) => e,
-            None => self.new_entity(NICE_0_LOAD)?,
-        };
-        let generation = self.ent[e].count;
-        let mut ent = Entity::blank(attr.weight());
-        ent.slice = attr.slice_ns.unwrap_or(self.cfg.base_slice_ns) as u32;
-        ent.class = Class::new(attr.policy, attr.nice);
-        ent.set_group(group);
-        ent.count = generation;
-        ent.marks = Marks::LIVE;
-        ent.marks.set(Marks::CUSTOM_SLICE, attr.slice_ns.is_some());
-        self.ent[e] = ent;
-        self.set_load(e, attr.weight());
-        self.set_pick_queue(e, Que::NONE);
-        if let Some(g) = group {
-            self.groups[g].tasks += 1;
-        }
-        Ok(self.ent[e].task_id(e))
+        let base_slice_ns = self.sched.cfg.base_slice_ns;
+        let e = self.sched.tree.alloc_task(|generation| {
+            SchedEntity::new_task(&attr, group, generation, base_slice_ns)
+        })?;
+        self.sched.groups.add_task(group);
+        Ok(self.sched.tree[e].task_id(e))
     }
 
     /// Ends a task that is not queued. The current task of a CPU ends by [`Block::Exit`].
@@ -138,75 +133,13 @@ impl Fair {
     ///
     /// [`Error::AlreadyQueued`] while it is on a run queue, delayed or not.
     pub fn destroy_task(&mut self, id: TaskId) -> Result<(), Error> {
-        let e = self.task(id)?;
-        self.check_off(e, id)?;
-        self.free_task(e);
-        Ok(())
-    }
-
-    /// Refuses a task that is queued, or still the current entity of a CPU.
-    fn check_off(&self, e: Ent, task: TaskId) -> Result<(), Error> {
-        if self.ent[e].on_rq || self.is_running(e) {
-            return Err(Error::AlreadyQueued {
-                task,
-                rq: self.ent[e].rq,
-            });
+        let e = self.sched.tree.task(id)?;
+        // It may be off its queue and still the current entity of a CPU.
+        if self.sched.tree[e].on_rq() || self.sched.is_running(e) {
+            let rq = self.sched.tree[e].rq();
+            return Err(Error::AlreadyQueued { task: id, rq });
         }
-        Ok(())
-    }
-
-    pub(crate) fn free_task(&mut self, e: Ent) {
-        debug_assert!(!self.ent[e].on_rq && !self.is_running(e), "still in use");
-        self.clear_task_rq(e);
-        let task = &mut self.ent[e];
-        task.marks.set(Marks::LIVE, false);
-        if let Some(g) = task.group() {
-            task.set_group(None);
-            self.groups[g].tasks -= 1;
-        }
-        let task = &mut self.ent[e];
-        // The last generation retires the slot: an id never names two tasks.
-        if let Some(generation) = task.count.checked_add(1) {
-            task.count = generation;
-            self.free_tasks.push(e);
-        }
-    }
-
-    /// `set_task_rq`: sets the queue and the parent of a task that is off its queue, on `rq`.
-    #[inline(always)]
-    pub(crate) fn set_task_rq(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
-        let ent = &self.ent[e];
-        debug_assert!(!ent.on_rq, "still queued");
-        // Most tasks return to their last CPU.
-        if ent.rq == rq && ent.marks.has(Marks::RQ_SET) {
-            return Ok(());
-        }
-        self.set_task_rq_slow(e, rq)
-    }
-
-    #[inline(never)]
-    fn set_task_rq_slow(&mut self, e: Ent, rq: RqId) -> Result<(), Error> {
-        let (parent, queue) = self.group_cfs_rq(self.ent[e].group(), rq)?;
-        let depth = if parent.is_some() {
-            self.ent[parent].depth + 1
-        } else {
-            0
-        };
-        let pick_queue = if self.is_flat(rq) {
-            self.rqs[rq].root
-        } else {
-            queue
-        };
-        self.clear_task_rq(e);
-        self.add_users(parent, 1);
-        let ent = &mut self.ent[e];
-        (ent.queue, ent.depth, ent.rq) = (queue, depth, rq);
-        ent.marks.set(Marks::RQ_SET, true);
-        self.set_pick_queue(e, pick_queue);
-        let load = self.load(e);
-        if !self.is_flat(rq) && self.ent[e].weight != load {
-            self.rescale_entity(e, load, false);
-        }
+        self.sched.free_task(e);
         Ok(())
     }
 
@@ -216,22 +149,22 @@ impl Fair {
     ///
     /// [`Error::AlreadyForked`], a group without a part on `rq`, or those of [`Self::tick`].
     pub fn fork(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
-        let e = self.task(id)?;
-        if self.ent[e].state != TaskState::New {
+        let e = self.sched.tree.task(id)?;
+        if self.sched.tree[e].state() != TaskState::New {
             return Err(Error::AlreadyForked(id));
         }
-        self.begin_check(rq, now_ns)?;
-        self.set_task_rq(e, rq)?;
-        self.set_clock(rq, now_ns);
-        self.ent[e].state = TaskState::Runnable;
-        self.enqueue_task(
+        self.sched.begin_check(rq, now_ns)?;
+        self.sched.set_task_rq(e, rq)?;
+        self.sched.set_clock(rq, now_ns);
+        self.sched.tree[e].set_state(TaskState::Runnable);
+        self.sched.enqueue_task(
             e,
             Enqueue {
                 initial: true,
                 wakeup: false,
             },
         );
-        self.check_preempt(e, Arrival::FORK);
+        self.sched.wakeup_preempt(rq, e, Arrival::FORK);
         Ok(self.actions(rq))
     }
 
@@ -258,20 +191,20 @@ impl Fair {
         flags: WakeFlags,
         now_ns: u64,
     ) -> Result<Actions, Error> {
-        let e = self.task(id)?;
-        match self.ent[e].state {
+        let e = self.sched.tree.task(id)?;
+        match self.sched.tree[e].state() {
             TaskState::Asleep => {}
             TaskState::Runnable | TaskState::Throttled | TaskState::Exiting => {
                 return Err(Error::NotAsleep(id));
             }
             TaskState::New | TaskState::Migrating => return Err(Error::NotAttached(id)),
         }
-        let queued_on = self.ent[e].rq;
-        self.begin_check(rq, now_ns)?;
-        if self.is_running(e) {
+        let queued_on = self.sched.tree[e].rq();
+        self.sched.begin_check(rq, now_ns)?;
+        if self.sched.is_running(e) {
             return Err(Error::PickDue(queued_on));
         }
-        if self.ent[e].on_rq {
+        if self.sched.tree[e].on_rq() {
             if queued_on != rq {
                 return Err(Error::DelayedElsewhere {
                     task: id,
@@ -279,12 +212,12 @@ impl Fair {
                     requested: rq,
                 });
             }
-            self.set_clock(rq, now_ns);
-            self.requeue_delayed(e);
+            self.sched.set_clock(rq, now_ns);
+            requeue_delayed(&mut self.sched, e);
         } else {
-            self.set_task_rq(e, rq)?;
-            self.set_clock(rq, now_ns);
-            self.enqueue_task_inline(
+            self.sched.set_task_rq(e, rq)?;
+            self.sched.set_clock(rq, now_ns);
+            self.sched.enqueue_task_inline(
                 e,
                 Enqueue {
                     initial: false,
@@ -292,8 +225,9 @@ impl Fair {
                 },
             );
         }
-        self.ent[e].state = TaskState::Runnable;
-        self.check_preempt_inline(e, Arrival::woken(flags));
+        self.sched.tree[e].set_state(TaskState::Runnable);
+        self.sched
+            .wakeup_preempt_inline(rq, e, Arrival::woken(flags));
         Ok(self.actions(rq))
     }
 
@@ -307,24 +241,24 @@ impl Fair {
     ///
     /// [`Error::NotThrottled`], or those of [`Self::tick`].
     pub fn unthrottle(&mut self, id: TaskId, now_ns: u64) -> Result<Actions, Error> {
-        let e = self.task(id)?;
-        if self.ent[e].state != TaskState::Throttled {
+        let e = self.sched.tree.task(id)?;
+        if self.sched.tree[e].state() != TaskState::Throttled {
             return Err(Error::NotThrottled(id));
         }
-        let rq = self.ent[e].rq;
-        self.begin_check(rq, now_ns)?;
-        self.set_task_rq(e, rq)?;
-        self.set_clock(rq, now_ns);
-        self.enqueue_task(
+        let rq = self.sched.tree[e].rq();
+        self.sched.begin_check(rq, now_ns)?;
+        self.sched.set_task_rq(e, rq)?;
+        self.sched.set_clock(rq, now_ns);
+        self.sched.enqueue_task(
             e,
             Enqueue {
                 initial: false,
                 wakeup: true,
             },
         );
-        self.ent[e].state = TaskState::Runnable;
-        if self.rqs[rq].curr.is_none() {
-            self.resched_curr(rq, Resched::Now);
+        self.sched.tree[e].set_state(TaskState::Runnable);
+        if self.sched.rqs[rq].curr().is_none() {
+            self.sched.resched_curr(rq, Resched::Now);
         }
         Ok(self.actions(rq))
     }
@@ -335,9 +269,9 @@ impl Fair {
     ///
     /// [`Error::NoSuchTask`].
     pub fn delayed_on(&self, id: TaskId) -> Result<Option<RqId>, Error> {
-        let ent = &self.ent[self.task(id)?];
-        let delayed = ent.on_rq && ent.state == TaskState::Asleep;
-        Ok(delayed.then_some(ent.rq))
+        let ent = &self.sched.tree[self.sched.tree.task(id)?];
+        let delayed = ent.on_rq() && ent.state() == TaskState::Asleep;
+        Ok(delayed.then_some(ent.rq()))
     }
 
     /// The current task blocks (`try_to_block_task`). The next operation on the run queue must be
@@ -347,13 +281,13 @@ impl Fair {
     ///
     /// [`Error::Idle`], or those of [`Self::tick`].
     pub fn block(&mut self, rq: RqId, block: Block, now_ns: u64) -> Result<Actions, Error> {
-        self.begin_check(rq, now_ns)?;
-        let curr = self.rqs[rq].curr;
+        self.sched.begin_check(rq, now_ns)?;
+        let curr = self.sched.rqs[rq].curr();
         if curr.is_none() {
             return Err(Error::Idle(rq));
         }
-        self.set_clock(rq, now_ns);
-        self.dequeue_task_inline(
+        self.sched.set_clock(rq, now_ns);
+        self.sched.dequeue_task_inline(
             curr,
             Dequeue {
                 sleep: true,
@@ -362,15 +296,15 @@ impl Fair {
                 ..Dequeue::default()
             },
         );
-        self.ent[curr].state = match block {
+        self.sched.tree[curr].set_state(match block {
             Block::Sleep | Block::Special => TaskState::Asleep,
             Block::Throttle => TaskState::Throttled,
             Block::Exit => TaskState::Exiting,
-        };
+        });
         if block == Block::Throttle {
-            self.resched_curr(rq, Resched::Now);
+            self.sched.resched_curr(rq, Resched::Now);
         }
-        self.rqs[rq].pick_due = true;
+        self.sched.rqs[rq].set_pick_due();
         Ok(self.actions(rq))
     }
 
@@ -381,20 +315,17 @@ impl Fair {
     ///
     /// [`Error::NotQueued`], [`Error::Running`], or those of [`Self::tick`].
     pub fn detach(&mut self, id: TaskId, now_ns: u64) -> Result<Actions, Error> {
-        let e = self.task(id)?;
-        if !self.ent[e].on_rq {
+        let e = self.sched.tree.task(id)?;
+        if !self.sched.tree[e].on_rq() {
             return Err(Error::NotQueued(id));
         }
-        if self.is_running(e) {
+        if self.sched.is_running(e) {
             return Err(Error::Running(id));
         }
-        let rq = self.ent[e].rq;
-        self.begin(rq, now_ns)?;
-        self.dequeue_task_inline(e, Dequeue::default());
-        let task = &mut self.ent[e];
-        let asleep = task.state == TaskState::Asleep;
-        task.marks.set(Marks::ASLEEP, asleep);
-        task.state = TaskState::Migrating;
+        let rq = self.sched.tree[e].rq();
+        self.sched.begin(rq, now_ns)?;
+        self.sched.dequeue_task_inline(e, Dequeue::default());
+        self.sched.tree[e].begin_migration();
         Ok(self.actions(rq))
     }
 
@@ -408,47 +339,251 @@ impl Fair {
     /// [`Error::NotAttached`] if it was not detached, a group without a part on `rq`, or those of
     /// [`Self::tick`].
     pub fn attach(&mut self, id: TaskId, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
-        let Some(e) = self.task_in(id, TaskState::Migrating) else {
-            self.task(id)?;
+        let Some(e) = self.sched.tree.task_in(id, TaskState::Migrating) else {
+            self.sched.tree.task(id)?;
             return Err(Error::NotAttached(id));
         };
-        self.check_clock(rq, now_ns)?;
-        self.set_task_rq(e, rq)?;
-        self.set_clock(rq, now_ns);
-        let task = &mut self.ent[e];
-        task.state = if task.marks.has(Marks::ASLEEP) {
-            TaskState::Asleep
-        } else {
-            TaskState::Runnable
-        };
-        self.enqueue_task_inline(e, Enqueue::default());
-        self.check_preempt_inline(e, Arrival::PLAIN);
+        self.sched.check_clock(rq, now_ns)?;
+        self.sched.set_task_rq(e, rq)?;
+        self.sched.set_clock(rq, now_ns);
+        self.sched.tree[e].end_migration();
+        self.sched.enqueue_task_inline(e, Enqueue::default());
+        self.sched.wakeup_preempt_inline(rq, e, Arrival::PLAIN);
         Ok(self.actions(rq))
     }
 
-    /// A copy of a task's state.
+    /// The periodic tick (`sched_tick`, `task_tick_fair`).
+    ///
+    /// Under [`Preempt::Lazy`] a pending lazy request becomes immediate first. Nothing else
+    /// happens while the CPU is idle.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchTask`].
-    pub fn view(&self, id: TaskId) -> Result<TaskView, Error> {
-        let e = self.live_task(id)?;
-        let ent = &self.ent[e];
-        let slice_ns = u64::from(ent.slice);
-        let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns);
-        let slice_ns = (ent.custom_slice() && ranged).then_some(slice_ns);
-        Ok(TaskView {
-            state: ent.state,
-            attr: Attr {
-                policy: ent.policy(),
-                nice: ent.nice(),
-                slice_ns,
-            },
-            group: ent.group(),
-            rq: (ent.rq.0 != u32::MAX).then_some(ent.rq),
-            running: self.is_running(e),
-            delayed: ent.delayed,
-            entity: ent.view(self.load(e)),
+    /// An unknown run queue, a clock that goes back or too far, or a pick that is due.
+    pub fn tick(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.sched.begin(rq, now_ns)?;
+        if self.sched.cfg.preempt == Preempt::Lazy {
+            self.sched.rqs[rq].promote_lazy();
+        }
+        self.sched.tick_levels(rq, false);
+        Ok(self.actions(rq))
+    }
+
+    /// The slice timer has fired (`hrtick`): it is disarmed, and the request is immediate.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::tick`].
+    pub fn hrtick(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.sched.begin(rq, now_ns)?;
+        self.sched.rqs[rq].clear_hrtick();
+        self.sched.tick_levels(rq, true);
+        Ok(self.actions(rq))
+    }
+
+    /// Charges the current task in its own queue, and in no other (`update_curr_fair`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::tick`].
+    pub fn account(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.sched.begin(rq, now_ns)?;
+        let curr = self.sched.rqs[rq].curr();
+        if curr.is_some() {
+            self.sched.update_curr(self.sched.tree.pick_queue(curr));
+        }
+        Ok(self.actions(rq))
+    }
+
+    /// Picks the next task and switches to it (`schedule`: `pick_next_task_fair`,
+    /// `put_prev_task_fair`, `set_next_task_fair`).
+    ///
+    /// Clears pending requests. If the current task is picked again, nothing else changes: its
+    /// protected slice stays.
+    ///
+    /// # Errors
+    ///
+    /// An unknown run queue, or a clock that goes back or too far.
+    pub fn pick(&mut self, rq: RqId, now_ns: u64) -> Result<Picked, Error> {
+        self.sched.check_clock(rq, now_ns)?;
+        self.sched.set_clock(rq, now_ns);
+        let (next, switched) = self.sched.schedule(rq);
+        let task = next.is_some().then(|| self.sched.tree[next].task_id(next));
+        Ok(Picked {
+            task,
+            switched,
+            actions: self.actions(rq),
         })
+    }
+
+    /// The current task yields (`do_sched_yield`). The caller must pick.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::tick`], and [`Error::Idle`] while the idle task runs.
+    pub fn yield_task(&mut self, rq: RqId, now_ns: u64) -> Result<Actions, Error> {
+        self.sched.begin_check(rq, now_ns)?;
+        if self.sched.rqs[rq].curr().is_none() {
+            return Err(Error::Idle(rq));
+        }
+        self.sched.set_clock(rq, now_ns);
+        self.sched.yield_step(rq);
+        Ok(self.actions(rq))
+    }
+
+    /// The current task of `rq` yields in favour of `target` (`yield_to`).
+    ///
+    /// The target becomes the buddy on each level of its chain and the caller yields. Nothing else
+    /// is transferred, so that the hint has an effect only where the target is eligible. The feature
+    /// `YIELD_TO_LAG_CREDIT` makes it eligible: see [`crate::lag_credit`]. After
+    /// [`YieldTo::Yielded`] the caller must pick.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::yield_task`], and [`Error::NoSuchTask`].
+    pub fn yield_to(&mut self, rq: RqId, target: TaskId, now_ns: u64) -> Result<YieldTo, Error> {
+        self.yield_to_pulling(rq, target, false, now_ns)
+    }
+
+    /// [`Self::yield_to`]. With [`crate::lag_credit::LagCredit::across_run_queues`] a
+    /// target on another run queue first moves to `rq`. Its affinity must allow that
+    /// (`may_run_here`), and its group must have a part there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::yield_to`].
+    pub fn yield_to_pulling(
+        &mut self,
+        rq: RqId,
+        target: TaskId,
+        may_run_here: bool,
+        now_ns: u64,
+    ) -> Result<YieldTo, Error> {
+        let p = self.sched.tree.task(target)?;
+        self.sched.begin_check(rq, now_ns)?;
+        if self.sched.rqs[rq].curr().is_none() {
+            return Err(Error::Idle(rq));
+        }
+        match yield_to::yield_to(&mut self.sched, rq, p, may_run_here, now_ns)? {
+            Outcome::OnlyOne => Ok(YieldTo::OnlyOne),
+            Outcome::Refused => Ok(YieldTo::Refused),
+            Outcome::Yielded {
+                kicked,
+                pulled,
+                credit,
+            } => Ok(YieldTo::Yielded {
+                kicked,
+                pulled,
+                credit,
+                actions: self.actions(rq),
+            }),
+        }
+    }
+
+    /// Changes a task's nice value (`set_user_nice`). Nothing happens if it is equal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NiceOutOfRange`], or those of [`Self::tick`] for the task's run queue.
+    pub fn set_nice(&mut self, id: TaskId, nice: i8, now_ns: u64) -> Result<(), Error> {
+        let e = self.sched.tree.task(id)?;
+        Attr {
+            nice,
+            ..Attr::default()
+        }
+        .check()?;
+        change::check(&mut self.sched, e, now_ns)?;
+        change::set_user_nice(&mut self.sched, e, nice);
+        Ok(())
+    }
+
+    /// Changes policy, nice value and slice at once (`sched_setattr`). False if nothing differs.
+    ///
+    /// As in the kernel, a request of the base slice is always a change, and an idle task changes
+    /// only by its policy. The new slice counts from the next deadline on. CFS ignores slices.
+    ///
+    /// A task that becomes idle keeps its nice value, but takes the priority of the requested one,
+    /// with which the next change compares.
+    ///
+    /// # Errors
+    ///
+    /// Attributes out of range, or those of [`Self::tick`] for the task's run queue.
+    pub fn set_attr(&mut self, id: TaskId, attr: Attr, now_ns: u64) -> Result<bool, Error> {
+        attr.check()?;
+        self.sched_setattr(
+            id,
+            attr.policy,
+            attr.nice,
+            attr.slice_ns.unwrap_or(0),
+            now_ns,
+        )
+    }
+
+    /// [`Self::set_attr`] with the system call's slice: 0 is the base slice, others are clamped to
+    /// [[`SLICE_MIN_NS`], [`SLICE_MAX_NS`]] after the comparison with the current one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::set_attr`], but for the slice.
+    ///
+    /// [`SLICE_MIN_NS`]: super::weights::SLICE_MIN_NS
+    /// [`SLICE_MAX_NS`]: super::weights::SLICE_MAX_NS
+    pub fn sched_setattr(
+        &mut self,
+        id: TaskId,
+        policy: Policy,
+        nice: i8,
+        runtime_ns: u64,
+        now_ns: u64,
+    ) -> Result<bool, Error> {
+        let e = self.sched.tree.task(id)?;
+        Attr {
+            policy,
+            nice,
+            slice_ns: None,
+        }
+        .check()?;
+        change::check(&mut self.sched, e, now_ns)?;
+        Ok(change::sched_setattr(
+            &mut self.sched,
+            e,
+            policy,
+            nice,
+            runtime_ns,
+        ))
+    }
+
+    /// Changes the affinity of a task that stays on its CPU (`do_set_cpus_allowed`). The caller
+    /// keeps the set. Here the task is dequeued and enqueued again, which places a delayed or
+    /// heavy one anew.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::tick`] for the task's run queue.
+    pub fn set_cpus_allowed(&mut self, id: TaskId, now_ns: u64) -> Result<(), Error> {
+        let e = self.sched.tree.task(id)?;
+        change::check(&mut self.sched, e, now_ns)?;
+        change::set_cpus_allowed(&mut self.sched, e);
+        Ok(())
+    }
+
+    /// Moves a task to another group (`sched_move_task`).
+    ///
+    /// A sleeper keeps its lag. The current task gets a request to reschedule now.
+    ///
+    /// # Errors
+    ///
+    /// An unknown group, one without a part on the task's CPU, or those of [`Self::tick`].
+    pub fn move_task(
+        &mut self,
+        id: TaskId,
+        group: Option<GroupId>,
+        now_ns: u64,
+    ) -> Result<(), Error> {
+        let e = self.sched.tree.task(id)?;
+        if let Some(g) = group {
+            self.sched.groups.get(g)?;
+        }
+        change::sched_move_task(&mut self.sched, e, group, now_ns)
     }
 }

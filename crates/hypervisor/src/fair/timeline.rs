@@ -126,6 +126,12 @@ impl Pool {
         self.lean = true;
     }
 
+    /// Whether [`Self::set_lean`] was called.
+    #[inline]
+    pub fn is_lean(&self) -> bool {
+        self.lean
+    }
+
     /// Makes room for `capacity` entities: after this no insertion allocates, unless
     /// [`Self::set_lean`] was called.
     pub fn grow(&mut self, capacity: usize) {

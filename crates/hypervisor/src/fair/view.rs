@@ -1,10 +1,13 @@
 //! Copies of the state of queues and groups.
 
-use super::Fair;
-use super::entity::EntityView;
 use super::error::Error;
+use super::hierarchy::Hierarchy;
 use super::ids::{Ent, GroupId, Que, RqId, TaskId};
-use super::weights::{NICE_0_LOAD, mul_div};
+use super::rq::Rq;
+use super::sched::{Sched, check};
+use super::sched_entity::{Attr, EntityView, TaskView};
+use super::weights::{NICE_0_LOAD, SLICE_MAX_NS, SLICE_MIN_NS, mul_div};
+use super::{Actions, Fair};
 
 /// The task or group that an entity represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +68,6 @@ pub struct GroupView {
 }
 
 impl Fair {
-    fn member(&self, e: Ent) -> Option<Member> {
-        if e.is_none() {
-            return None;
-        }
-        let ent = &self.ent[e];
-        if ent.is_task() {
-            return Some(Member::Task(ent.task_id(e)));
-        }
-        ent.group().map(Member::Group)
-    }
-
     /// Largest lag of a task or a group above it (`entity_lag`, unbounded), in ns of CPU time due
     /// less CPU time received. Negative if all of them are ahead.
     ///
@@ -83,22 +75,16 @@ impl Fair {
     ///
     /// An unknown task.
     pub fn lag_ns(&self, task: TaskId) -> Result<i64, Error> {
-        let mut e = self.task(task)?;
+        let tree = &self.sched.tree;
         let mut largest = None;
-        while let Some(ent) = self.ent.get(e) {
-            let pick_queue = self.pick_queue(e);
-            let queue = &self.que[pick_queue];
+        for_each_level(&self.sched, tree.task(task)?, &mut |q, e| {
+            let ent = &tree[e];
             // The only member of a queue has no lag.
-            if ent.on_rq && queue.members > 1 {
-                let vlag = self.average(pick_queue).wrapping_sub(ent.vruntime) as i64;
-                largest = largest.max(Some(mul_div(vlag, ent.weight, NICE_0_LOAD)));
+            if ent.on_rq() && tree[q].members() > 1 {
+                let vlag = tree.average(q).wrapping_sub(ent.vruntime()) as i64;
+                largest = largest.max(Some(mul_div(vlag, ent.weight(), NICE_0_LOAD)));
             }
-            if self.is_flat(ent.rq) {
-                // Tasks compete on one level.
-                break;
-            }
-            e = self.parent(e);
-        }
+        });
         Ok(largest.unwrap_or(0))
     }
 
@@ -108,25 +94,8 @@ impl Fair {
     ///
     /// An unknown run queue or group, or a group without a part on `rq`.
     pub fn queue(&self, rq: RqId, group: Option<GroupId>) -> Result<QueueView, Error> {
-        let (_, q) = self.group_cfs_rq(group, rq)?;
-        Ok(self.queue_view(q))
-    }
-
-    fn queue_view(&self, q: Que) -> QueueView {
-        let queue = &self.que[q];
-        QueueView {
-            nr_queued: self.level_queued(q),
-            h_nr_queued: queue.h_nr_queued,
-            h_nr_runnable: queue.h_nr_runnable,
-            h_nr_idle: queue.h_nr_idle(),
-            load: self.level_load(q),
-            avg_vruntime: self.average(q),
-            zero_vruntime: queue.zero_vruntime,
-            sum_weight: queue.sum_weight,
-            sum_w_vruntime: queue.sum_w_vruntime,
-            curr: self.member(queue.curr),
-            next: self.member(queue.next),
-        }
+        let (_, q) = self.sched.group_cfs_rq(group, rq)?;
+        Ok(queue_view(&self.sched.tree, q))
     }
 
     /// The entity of `group` on `rq`.
@@ -135,8 +104,8 @@ impl Fair {
     ///
     /// As [`Self::queue`].
     pub fn group_entity(&self, rq: RqId, group: GroupId) -> Result<EntityView, Error> {
-        let (e, _) = self.group_cfs_rq(Some(group), rq)?;
-        Ok(self.ent[e].view(self.load(e)))
+        let (e, _) = self.sched.group_cfs_rq(Some(group), rq)?;
+        Ok(self.sched.tree[e].view(self.sched.tree.load(e)))
     }
 
     /// A copy of a group's state.
@@ -145,12 +114,12 @@ impl Fair {
     ///
     /// [`Error::NoSuchGroup`].
     pub fn group_view(&self, group: GroupId) -> Result<GroupView, Error> {
-        let g = self.group(group)?;
+        let g = self.sched.groups.get(group)?;
         Ok(GroupView {
             parent: g.parent(),
             shares: g.shares(),
-            idle: g.idle,
-            tasks: g.tasks,
+            idle: g.is_idle(),
+            tasks: g.tasks(),
         })
     }
 
@@ -160,8 +129,10 @@ impl Fair {
     ///
     /// [`Error::NoSuchRq`].
     pub fn running(&self, rq: RqId) -> Result<Option<TaskId>, Error> {
-        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
-        Ok(r.curr.is_some().then(|| self.ent[r.curr].task_id(r.curr)))
+        let r = self.sched.rq(rq)?;
+        Ok(r.curr()
+            .is_some()
+            .then(|| self.sched.tree[r.curr()].task_id(r.curr())))
     }
 
     /// Clock of a run queue in ns: the time of the last operation on it.
@@ -170,8 +141,8 @@ impl Fair {
     ///
     /// [`Error::NoSuchRq`].
     pub fn clock(&self, rq: RqId) -> Result<u64, Error> {
-        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
-        Ok(r.clock)
+        let r = self.sched.rq(rq)?;
+        Ok(r.clock())
     }
 
     /// Calls `task` with each waiting task of `rq`, for a load balancer: queue by queue from the
@@ -181,28 +152,9 @@ impl Fair {
     ///
     /// [`Error::NoSuchRq`].
     pub fn for_each_waiting(&self, rq: RqId, task: &mut dyn FnMut(TaskId)) -> Result<(), Error> {
-        let r = self.rqs.0.get(rq.0 as usize).ok_or(Error::NoSuchRq(rq))?;
-        self.visit_waiting(r.root, task);
+        let r = self.sched.rq(rq)?;
+        visit_waiting(&self.sched.tree, r.root(), task);
         Ok(())
-    }
-
-    /// Recurses at most [`super::MAX_DEPTH`] deep, as groups nest.
-    fn visit_waiting(&self, q: Que, task: &mut dyn FnMut(TaskId)) {
-        let mut visit = |e: Ent| {
-            let ent = &self.ent[e];
-            if ent.is_task() {
-                task(ent.task_id(e));
-            } else {
-                self.visit_waiting(ent.my_q, task);
-            }
-        };
-        if let Some(curr) = self.curr_on(q)
-            && !self.ent[curr].is_task()
-        {
-            visit(curr);
-        }
-        self.pool
-            .for_each(&self.que[q].timeline, &mut |e| visit(Ent(e)));
     }
 
     /// Calls `level` with the eligibility and the lag of a queued task and each group above it, as
@@ -212,21 +164,128 @@ impl Fair {
     ///
     /// [`Error::NoSuchTask`] or [`Error::NotQueued`].
     pub fn eligibility(&self, id: TaskId, level: &mut dyn FnMut(Eligibility)) -> Result<(), Error> {
-        let mut e = self.task(id)?;
-        if !self.ent[e].on_rq {
+        let tree = &self.sched.tree;
+        let task = tree.task(id)?;
+        if !tree[task].on_rq() {
             return Err(Error::NotQueued(id));
         }
-        while e.is_some() {
-            let q = self.pick_queue(e);
+        for_each_level(&self.sched, task, &mut |q, e| {
             level(Eligibility {
-                eligible: self.eligible(q, e),
-                vlag: self.average(q).wrapping_sub(self.ent[e].vruntime) as i64,
+                eligible: tree.eligible(q, e),
+                vlag: tree.average(q).wrapping_sub(tree[e].vruntime()) as i64,
             });
-            if self.is_flat(self.ent[e].rq) {
-                return Ok(());
-            }
-            e = self.parent(e);
-        }
+        });
         Ok(())
+    }
+
+    /// A copy of a task's state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTask`].
+    pub fn view(&self, id: TaskId) -> Result<TaskView, Error> {
+        let e = self.sched.tree.live_task(id)?;
+        Ok(task_view(&self.sched, e))
+    }
+
+    /// Request pending and slice timer of a run queue, as after the last operation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRq`].
+    pub fn pending(&self, rq: RqId) -> Result<Actions, Error> {
+        self.sched.rq(rq)?;
+        Ok(self.actions(rq))
+    }
+
+    /// Whether all sums, counters and links of `rq` agree with its entities. An unknown run queue
+    /// is not consistent.
+    ///
+    /// Debug builds assert this after each operation, except for the groups' totals over all CPUs.
+    /// It is linear in the entities.
+    pub fn consistent(&self, rq: RqId) -> bool {
+        self.sched.rq(rq).is_ok() && check::rq(&self.sched, rq) && check::groups(&self.sched)
+    }
+}
+
+/// Calls `level` with a task and each group above it, and the queue in which it competes. Under
+/// flat picking there is one level.
+fn for_each_level(sched: &Sched, task: Ent, level: &mut impl FnMut(Que, Ent)) {
+    let flat = sched
+        .rqs
+        .get(sched.tree[task].rq())
+        .is_some_and(Rq::is_flat);
+    let mut e = task;
+    while e.is_some() {
+        level(sched.tree.pick_queue(e), e);
+        e = if flat {
+            Ent::NONE
+        } else {
+            sched.tree.parent(e)
+        };
+    }
+}
+
+/// Recurses at most [`super::MAX_DEPTH`] deep, as groups nest.
+fn visit_waiting(tree: &Hierarchy, q: Que, task: &mut dyn FnMut(TaskId)) {
+    let mut visit = |e: Ent| {
+        let ent = &tree[e];
+        if ent.is_task() {
+            task(ent.task_id(e));
+        } else {
+            visit_waiting(tree, ent.my_q(), task);
+        }
+    };
+    if let Some(curr) = tree.curr_on(q)
+        && !tree[curr].is_task()
+    {
+        visit(curr);
+    }
+    tree.for_each_waiting(q, &mut visit);
+}
+
+fn member(tree: &Hierarchy, e: Ent) -> Option<Member> {
+    let ent = tree.get(e)?;
+    if ent.is_task() {
+        return Some(Member::Task(ent.task_id(e)));
+    }
+    ent.group().map(Member::Group)
+}
+
+fn queue_view(tree: &Hierarchy, q: Que) -> QueueView {
+    let queue = &tree[q];
+    QueueView {
+        nr_queued: tree.level_queued(q),
+        h_nr_queued: queue.h_nr_queued(),
+        h_nr_runnable: queue.h_nr_runnable(),
+        h_nr_idle: queue.h_nr_idle(),
+        load: tree.level_load(q),
+        avg_vruntime: tree.average(q),
+        zero_vruntime: queue.zero_vruntime(),
+        sum_weight: queue.sum_weight(),
+        sum_w_vruntime: queue.sum_w_vruntime(),
+        curr: member(tree, queue.curr()),
+        next: member(tree, queue.next()),
+    }
+}
+
+#[inline(always)]
+fn task_view(sched: &Sched, e: Ent) -> TaskView {
+    let ent = &sched.tree[e];
+    let slice_ns = u64::from(ent.slice());
+    let ranged = (SLICE_MIN_NS..=SLICE_MAX_NS).contains(&slice_ns);
+    let slice_ns = (ent.custom_slice() && ranged).then_some(slice_ns);
+    TaskView {
+        state: ent.state(),
+        attr: Attr {
+            policy: ent.policy(),
+            nice: ent.nice(),
+            slice_ns,
+        },
+        group: ent.group(),
+        rq: (!ent.is_new()).then_some(ent.rq()),
+        running: sched.is_running(e),
+        delayed: ent.delayed(),
+        entity: ent.view(sched.tree.load(e)),
     }
 }

@@ -86,6 +86,14 @@ pub fn calc_delta_fair(delta: u64, weight: u64) -> u64 {
     if delta < 1 << 44 {
         return (delta << 20) / weight;
     }
+    calc_delta_wide(delta, weight)
+}
+
+/// [`calc_delta_fair`] in 128 bits, out of line: the call of a wide division would cost its callers
+/// registers.
+#[cold]
+#[inline(never)]
+fn calc_delta_wide(delta: u64, weight: u64) -> u64 {
     u64::try_from((u128::from(delta) << 20) / u128::from(weight)).unwrap_or(u64::MAX)
 }
 
@@ -99,11 +107,33 @@ pub(crate) fn mul_div(a: i64, b: u64, c: u64) -> i64 {
         // The weight of one task of nice 0: a shift.
         Some(p) if c == NICE_0_LOAD => p / NICE_0_LOAD as i64,
         Some(p) if c <= i64::MAX as u64 => p / c as i64,
-        _ => {
-            let wide = i128::from(a) * i128::from(b) / i128::from(c);
-            wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
-        }
+        _ => mul_div_wide(a, b, c),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn mul_div_wide(a: i64, b: u64, c: u64) -> i64 {
+    let wide = i128::from(a) * i128::from(b) / i128::from(c);
+    wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+}
+
+/// `whole * part / sum`, exact even where the product exceeds 64 bits; a result beyond saturates.
+#[inline]
+pub(crate) fn share(whole: u64, part: u64, sum: u64) -> u64 {
+    let sum = sum.max(1);
+    // A division of 128 bits is a call, and almost no product needs one.
+    match whole.checked_mul(part) {
+        Some(product) => product / sum,
+        None => share_wide(whole, part, sum),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn share_wide(whole: u64, part: u64, sum: u64) -> u64 {
+    let wide = u128::from(whole) * u128::from(part) / u128::from(sum);
+    u64::try_from(wide).unwrap_or(u64::MAX)
 }
 
 /// Whether virtual time `a` is before `b`, across the wrap (`vruntime_cmp`).

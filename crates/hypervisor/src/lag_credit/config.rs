@@ -63,7 +63,7 @@ pub struct Guard {
 }
 
 /// A fault injected into the credit, to test that a checker finds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CreditFault {
     /// No fault.
     #[default]

@@ -4,8 +4,8 @@
 //! yielder lacks its run time since the last account: `yield_to_deboost` calls `update_curr` only
 //! for an entity that is not current.
 
-use super::force::DeboostedPair;
-use crate::fair::{Ent, Fair, RqId};
+use super::state::DeboostedPair;
+use crate::fair::{Ent, RqId, Sched};
 
 /// A yield back to the last yielder within this time pays less.
 const REVERSE_PAIR_NS: u64 = 600_000;
@@ -45,38 +45,37 @@ fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
     full.min(u64::try_from(cap).unwrap_or(u64::MAX)).max(gran)
 }
 
-impl Fair {
-    /// `yield_to_deboost`: moves the yielder back in the queue where its chain and the target's
-    /// meet. False if no other task is queued there.
-    pub(super) fn deboost(&mut self, rq: RqId, p: Ent) -> bool {
-        let (curr, now) = (self.rqs[rq].curr, self.rqs[rq].clock);
-        let (y, t) = if self.is_flat(rq) {
-            (curr, p)
-        } else {
-            self.find_matching_se(curr, p)
-        };
-        let q = self.pick_queue(y);
-        let tasks = self.que[q].h_nr_queued;
-        if tasks <= 1 {
-            return false;
-        }
-        let lead = self.ent[t].vruntime.wrapping_sub(self.ent[y].vruntime) as i64;
-        let need = lead.max(0) as u64;
-        let last = self.credits[rq].pair;
-        let last = last.filter(|pair| now - pair.time_ns <= REVERSE_PAIR_NS);
-        let reverse = last.is_some_and(|pair| pair.yielder == p && pair.target == curr);
-        let gran = self.ent[y].vtime(self.cfg.base_slice_ns);
-        let paid = penalty(gran, need, reverse, tasks);
-        let ent = &mut self.ent[y];
-        ent.vruntime = ent.vruntime.wrapping_add(paid);
-        ent.deadline = ent.vruntime.wrapping_add(ent.vtime(u64::from(ent.slice)));
-        self.credits[rq].pair = Some(DeboostedPair {
-            yielder: curr,
-            target: p,
-            time_ns: now,
-        });
-        true
+/// `yield_to_deboost`: moves the yielder back in the queue where its chain and the target's
+/// meet. False if no other task is queued there.
+pub(super) fn deboost(sched: &mut Sched, rq: RqId, p: Ent) -> bool {
+    let (curr, now) = (sched.rqs[rq].curr(), sched.rqs[rq].clock());
+    let (y, t) = if sched.is_flat(rq) {
+        (curr, p)
+    } else {
+        sched.tree.find_matching_se(curr, p)
+    };
+    let q = sched.tree.pick_queue(y);
+    let tasks = sched.tree[q].h_nr_queued();
+    if tasks <= 1 {
+        return false;
     }
+    let lead = sched.tree[t]
+        .vruntime()
+        .wrapping_sub(sched.tree[y].vruntime()) as i64;
+    let need = lead.max(0) as u64;
+    let last = sched.credits.last_deboosted(rq);
+    let last = last.filter(|pair| now - pair.time_ns <= REVERSE_PAIR_NS);
+    let reverse = last.is_some_and(|pair| pair.yielder == p && pair.target == curr);
+    let gran = sched.tree[y].vtime(sched.cfg.base_slice_ns);
+    let paid = penalty(gran, need, reverse, tasks);
+    sched.tree[y].penalize(paid);
+    let pair = DeboostedPair {
+        yielder: curr,
+        target: p,
+        time_ns: now,
+    };
+    sched.credits.set_deboosted(rq, pair);
+    true
 }
 
 #[cfg(test)]

@@ -1,34 +1,13 @@
 //! The forced reschedule of the yielder's CPU, and its rate limit.
 
-use super::config::{CreditFault, RateLimit};
-use crate::fair::{Ent, Fair, Resched, RqId};
+use super::config::RateLimit;
+use crate::fair::{Ent, Resched, RqId, Sched};
 
 /// Weight of one yield in the average gap: an eighth.
 const GAP_SHIFT: u32 = 3;
 
-/// The history of a run queue's directed yields.
-#[derive(Clone, Debug, Default, Hash)]
-pub(crate) struct CreditState {
-    /// Time in ns of the last forced reschedule, or with [`RateLimit::Quiet`] the last request.
-    forced_ns: Option<u64>,
-    /// Time of the last directed yield, in ns.
-    yielded_ns: Option<u64>,
-    /// Average time between directed yields, in ns; none before the second.
-    gap_ns: Option<u64>,
-    pub(super) pair: Option<DeboostedPair>,
-}
-
-/// The last yielder that was moved back, and its target.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct DeboostedPair {
-    pub(super) yielder: Ent,
-    pub(super) target: Ent,
-    /// Time of the yield, in ns.
-    pub(super) time_ns: u64,
-}
-
 /// Average after one more gap.
-fn averaged(average: Option<u64>, gap: u64) -> u64 {
+pub(super) fn averaged(average: Option<u64>, gap: u64) -> u64 {
     match average {
         None => gap,
         Some(a) if gap >= a => a + ((gap - a) >> GAP_SHIFT),
@@ -37,7 +16,7 @@ fn averaged(average: Option<u64>, gap: u64) -> u64 {
 }
 
 /// Shortest time between two forced reschedules at an average gap between yields.
-fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
+pub(super) fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
     match limit {
         RateLimit::Fixed { interval_ns } | RateLimit::Quiet { interval_ns } => interval_ns,
         RateLimit::Adaptive {
@@ -58,49 +37,26 @@ fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
     }
 }
 
-impl Fair {
-    /// Updates the run queue's average gap by a directed yield.
-    pub(super) fn record_yield(&mut self, rq: RqId) {
-        let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
-        if let Some(last) = credit.yielded_ns {
-            credit.gap_ns = Some(averaged(credit.gap_ns, now - last));
+/// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and
+/// requests a reschedule.
+///
+/// A shared ancestor that is itself the buddy keeps its protection. Without it `update_curr`
+/// would clear the nomination that the reschedule is to enforce.
+pub(super) fn force_resched(sched: &mut Sched, rq: RqId) {
+    let flat = sched.is_flat(rq);
+    let mut e = sched.rqs[rq].curr();
+    while e.is_some() {
+        let q = sched.tree.pick_queue(e);
+        if sched.tree[q].next() != e {
+            sched.tree[e].cancel_protect_slice();
         }
-        credit.yielded_ns = Some(now);
+        e = if flat {
+            Ent::NONE
+        } else {
+            sched.tree.parent(e)
+        };
     }
-
-    /// Whether the limit lets a reschedule be forced now, or the yielder be moved back. Records
-    /// it as done.
-    pub(super) fn may_force(&mut self, rq: RqId, limit: RateLimit) -> bool {
-        let (now, credit) = (self.rqs[rq].clock, &mut self.credits[rq]);
-        let interval = interval_ns(limit, credit.gap_ns);
-        let last = credit
-            .forced_ns
-            .filter(|_| self.credit_fault != CreditFault::Unlimited);
-        let due = last.is_none_or(|last_ns| now - last_ns >= interval);
-        // Version 1 of the series renews its time stamp with each yield.
-        if due || matches!(limit, RateLimit::Quiet { .. }) {
-            credit.forced_ns = Some(now);
-        }
-        due
-    }
-
-    /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and
-    /// requests a reschedule.
-    ///
-    /// A shared ancestor that is itself the buddy keeps its protection. Without it `update_curr`
-    /// would clear the nomination that the reschedule is to enforce.
-    pub(super) fn force_resched(&mut self, rq: RqId) {
-        let flat = self.is_flat(rq);
-        let mut e = self.rqs[rq].curr;
-        while e.is_some() {
-            let q = self.pick_queue(e);
-            if self.que[q].next != e {
-                self.ent[e].cancel_protect_slice();
-            }
-            e = if flat { Ent::NONE } else { self.parent(e) };
-        }
-        self.resched_curr(rq, Resched::Now);
-    }
+    sched.resched_curr(rq, Resched::Now);
 }
 
 #[cfg(test)]

@@ -63,11 +63,12 @@ mod credit;
 mod debooster;
 mod force;
 mod guard;
+mod state;
 
 pub use config::{CreditFault, Guard, LagCredit, Method, RateLimit};
 pub use credit::Credited;
-pub(crate) use force::CreditState;
-pub(crate) use guard::Tokens;
+pub(crate) use credit::credit_yield;
+pub(crate) use state::LagCredits;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ extern crate std;
 use super::*;
 use crate::fair::{
     Attr, Block, Config, Ent, Fair, Feature, GroupId, PickMode, Que, RqId, TaskId, TaskState,
-    YieldTo,
+    YieldTo, lag_bound,
 };
 use std::vec::Vec;
 
@@ -132,9 +132,9 @@ impl Run {
             assert!(matches!(answer, YieldTo::Refused | YieldTo::OnlyOne));
             return;
         }
-        let p = self.fair.task(target).unwrap();
+        let p = self.fair.sched().tree.task(target).unwrap();
         self.fair.account(self.rq, self.now).unwrap();
-        self.fair.nominate(p);
+        self.fair.sched_mut().nominate(p);
         self.credit_and_check(p);
         let answer = self.fair.yield_to(self.rq, target, self.now).unwrap();
         let YieldTo::Yielded { credit, .. } = answer else {
@@ -145,29 +145,29 @@ impl Run {
     }
 
     fn credit_and_check(&mut self, p: Ent) {
-        let flat = self.fair.is_flat(self.rq);
+        let flat = self.fair.sched().is_flat(self.rq);
         let mut e = p;
         while e.is_some() {
-            let q = self.fair.pick_queue(e);
-            self.running_levels += u64::from(self.fair.que[q].curr == e);
-            self.fair.update_curr(q);
+            let q = self.fair.sched().tree.pick_queue(e);
+            self.running_levels += u64::from(self.fair.sched().tree[q].curr() == e);
+            self.fair.sched_mut().update_curr(q);
             let before = self.state_of(q, e);
             let was = lag(&self.fair, q, e);
-            let credited = self.fair.credit_one(q, e);
+            let credited = credit::credit_one(self.fair.sched_mut(), q, e);
             let after = lag(&self.fair, q, e);
             if credited {
                 self.credits += 1;
-                let bound = self.fair.lag_bound(q, e);
+                let bound = lag_bound(self.fair.sched(), q, e);
                 assert!(
                     (0..=bound).contains(&after),
                     "seed {}: lag {after}",
                     self.seed
                 );
                 assert!(after >= was, "seed {}: a credit took lag", self.seed);
-                let Method::Credit { margin_ns, .. } = self.fair.cfg.lag_credit.method else {
+                let Method::Credit { margin_ns, .. } = self.fair.config().lag_credit.method else {
                     panic!("no credit")
                 };
-                let aim = self.fair.credit_target(q, e, margin_ns).unwrap();
+                let aim = credit::credit_target(self.fair.sched(), q, e, margin_ns).unwrap();
                 assert!(aim - after <= 1, "seed {}: {after} of {aim}", self.seed);
             } else {
                 assert_eq!(before, self.state_of(q, e), "seed {}", self.seed);
@@ -175,48 +175,58 @@ impl Run {
             self.check_sums(q);
             // Once more changes nothing.
             let once = self.state_of(q, e);
-            assert!(!self.fair.credit_one(q, e), "seed {}", self.seed);
+            assert!(
+                !credit::credit_one(self.fair.sched_mut(), q, e),
+                "seed {}",
+                self.seed
+            );
             assert_eq!(once, self.state_of(q, e), "seed {}", self.seed);
-            e = if flat { Ent::NONE } else { self.fair.parent(e) };
+            e = if flat {
+                Ent::NONE
+            } else {
+                self.fair.sched().tree.parent(e)
+            };
         }
     }
 
     fn state_of(&self, q: Que, e: Ent) -> (u64, u64, u64, u64) {
-        let ent = &self.fair.ent[e];
+        let ent = &self.fair.sched().tree[e];
         (
-            ent.vruntime,
-            ent.deadline,
-            ent.vprot,
-            self.fair.que[q].sum_weight,
+            ent.vruntime(),
+            ent.deadline(),
+            ent.vprot(),
+            self.fair.sched().tree[q].sum_weight(),
         )
     }
 
     /// Average and eligibility from scratch, and the sum of weighted lags.
     fn check_sums(&self, q: Que) {
         let fair = &self.fair;
+        let tree = &fair.sched().tree;
         let mut members = Vec::new();
-        fair.pool
-            .for_each(&fair.que[q].timeline, &mut |e| members.push(Ent(e)));
-        members.extend(fair.curr_on(q));
-        let base = fair.ent[members[0]].vruntime;
+        tree.for_each_waiting(q, &mut |e| members.push(e));
+        members.extend(tree.curr_on(q));
+        let base = fair.sched().tree[members[0]].vruntime();
         let key = |v: u64| i128::from(v.wrapping_sub(base) as i64);
         let weight: i128 = members
             .iter()
-            .map(|e| i128::from(fair.ent[*e].weight))
+            .map(|e| i128::from(fair.sched().tree[*e].weight()))
             .sum();
         let sum: i128 = members
             .iter()
-            .map(|e| key(fair.ent[*e].vruntime) * i128::from(fair.ent[*e].weight))
+            .map(|e| {
+                key(fair.sched().tree[*e].vruntime()) * i128::from(fair.sched().tree[*e].weight())
+            })
             .sum();
         assert_eq!(
-            key(fair.average(q)),
+            key(fair.sched().tree.average(q)),
             sum.div_euclid(weight),
             "seed {}",
             self.seed
         );
         let lags: i128 = members
             .iter()
-            .map(|e| i128::from(lag(fair, q, *e)) * i128::from(fair.ent[*e].weight))
+            .map(|e| i128::from(lag(fair, q, *e)) * i128::from(fair.sched().tree[*e].weight()))
             .sum();
         // Zero but for the floor of the average, which is less than one unit of each weight.
         assert!(
@@ -228,7 +238,10 @@ impl Run {
 }
 
 fn lag(fair: &Fair, q: Que, e: Ent) -> i64 {
-    fair.average(q).wrapping_sub(fair.ent[e].vruntime) as i64
+    fair.sched()
+        .tree
+        .average(q)
+        .wrapping_sub(fair.sched().tree[e].vruntime()) as i64
 }
 
 const SEEDS: u64 = if cfg!(miri) { 2 } else { 25 };
@@ -301,11 +314,11 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
     assert_eq!(fair.running(rq), Ok(Some(a)));
     // The group overruns: at the root it is not eligible, while the target below it is.
     fair.tick(rq, 2_000_000).unwrap();
-    let p = fair.task(b).unwrap();
-    let group = fair.parent(p);
-    let root = fair.pick_queue(group);
-    assert!(!fair.eligible(root, group));
-    let before = fair.ent[group].clone();
+    let p = fair.sched().tree.task(b).unwrap();
+    let group = fair.sched().tree.parent(p);
+    let root = fair.sched().tree.pick_queue(group);
+    assert!(!fair.sched().tree.eligible(root, group));
+    let before = fair.sched().tree[group].clone();
     assert!(before.protected());
     let YieldTo::Yielded { credit, .. } = fair.yield_to(rq, b, 2_000_000).unwrap() else {
         panic!("refused")
@@ -318,12 +331,12 @@ fn shared_ancestor_is_shifted_in_place_with_its_protection() {
             forced: true
         }
     );
-    let after = &fair.ent[group];
-    let shift = before.vruntime.wrapping_sub(after.vruntime);
+    let after = &fair.sched().tree[group];
+    let shift = before.vruntime().wrapping_sub(after.vruntime());
     assert!(shift > 0);
-    assert_eq!(before.deadline.wrapping_sub(after.deadline), shift);
-    assert_eq!(before.vprot.wrapping_sub(after.vprot), shift);
-    assert_eq!(fair.que[root].next, group);
+    assert_eq!(before.deadline().wrapping_sub(after.deadline()), shift);
+    assert_eq!(before.vprot().wrapping_sub(after.vprot()), shift);
+    assert_eq!(fair.sched().tree[root].next(), group);
     assert_eq!(fair.pick(rq, 2_000_000).unwrap().task, Some(b));
 }
 
@@ -417,13 +430,13 @@ fn idle_group_stops_nomination_and_credit() {
     let (mut fair, rq, [_, b, _]) = shared_group(with_credit());
     let group = fair.view(b).unwrap().group.unwrap();
     fair.set_idle(group, true, 0).unwrap();
-    let p = fair.task(b).unwrap();
-    let above = fair.parent(p);
-    let root = fair.pick_queue(above);
-    let vruntime = fair.ent[above].vruntime;
+    let p = fair.sched().tree.task(b).unwrap();
+    let above = fair.sched().tree.parent(p);
+    let root = fair.sched().tree.pick_queue(above);
+    let vruntime = fair.sched().tree[above].vruntime();
     fair.yield_to(rq, b, 0).unwrap();
-    assert_eq!(fair.que[root].next, Ent::NONE);
-    assert_eq!(fair.ent[above].vruntime, vruntime);
+    assert_eq!(fair.sched().tree[root].next(), Ent::NONE);
+    assert_eq!(fair.sched().tree[above].vruntime(), vruntime);
 }
 
 /// Two run queues with two tasks each; who made the yielder pay, of yields at these times, in us,

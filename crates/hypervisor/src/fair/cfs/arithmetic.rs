@@ -1,7 +1,7 @@
 //! Fixed-point arithmetic of CFS: multiplication by 32-bit inverses of weights, as in 6.1.
 
-use crate::fair::entity::Entity;
-use crate::fair::group::scale_load_down;
+use crate::fair::sched_entity::SchedEntity;
+use crate::fair::task_groups::scale_load_down;
 use crate::fair::weights::NICE_0_LOAD;
 
 /// Bits of an inverse weight (`WMULT_SHIFT`): 2^32 stands for 1.
@@ -46,16 +46,15 @@ pub(super) fn calc_delta(delta: u64, weight: u64, inverse: u64) -> u64 {
     ((u128::from(delta) * u128::from(factor)) >> shift) as u64
 }
 
-impl Entity {
-    /// `calc_delta_fair` of 6.1: ns of virtual time that `delta_ns` of run time are.
-    pub(super) fn cfs_vtime(&self, delta_ns: u64) -> u64 {
-        if self.weight == NICE_0_LOAD {
-            return delta_ns;
-        }
-        let inverse = match self.is_task() {
-            true => task_inverse(self.weight),
-            false => inverse(self.weight),
-        };
-        calc_delta(delta_ns, NICE_0_LOAD, inverse)
+/// `calc_delta_fair` of 6.1: ns of virtual time that `delta_ns` of run time are for an entity.
+pub(super) fn cfs_vtime(ent: &SchedEntity, delta_ns: u64) -> u64 {
+    let weight = ent.weight();
+    if weight == NICE_0_LOAD {
+        return delta_ns;
     }
+    let inverse = match ent.is_task() {
+        true => task_inverse(weight),
+        false => inverse(weight),
+    };
+    calc_delta(delta_ns, NICE_0_LOAD, inverse)
 }

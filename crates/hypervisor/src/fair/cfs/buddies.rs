@@ -2,15 +2,15 @@
 
 use alloc::vec::Vec;
 
-use crate::fair::Fair;
-use crate::fair::ids::{Ent, Que};
+use crate::fair::ids::{Ent, Que, make_room};
+use crate::fair::sched::Sched;
 
 /// A buddy of CFS.
 #[derive(Clone, Copy)]
 pub(super) enum Buddy {
     /// Preempted by a wakeup: its cache is warm, so that it is preferred.
     Last,
-    /// It has yielded: another entity is picked if that is fair.
+    /// It has yielded: another entity is picked if that is sched.
     Skip,
 }
 
@@ -29,41 +29,41 @@ impl BuddyTable {
 
     /// Adds the entries of the queue that was added last.
     pub(super) fn push(&mut self, lean: bool) {
-        Fair::make_room(lean, &mut self.0);
+        make_room(lean, &mut self.0);
         self.0.push([Ent::NONE; 2]);
     }
 }
 
 /// `set_last_buddy`: `e` and its ancestors, up to an idle one.
-pub(super) fn set_last_buddy(fair: &mut Fair, mut e: Ent) {
-    while let Some(ent) = fair.ent.get(e) {
-        if !ent.on_rq || fair.is_idle(e) {
+pub(super) fn set_last_buddy(sched: &mut Sched, mut e: Ent) {
+    while let Some(ent) = sched.tree.get(e) {
+        if !ent.on_rq() || sched.tree.is_idle(e) {
             return;
         }
-        let q = ent.queue;
-        fair.buddies.set(q, Buddy::Last, e);
-        e = fair.parent(e);
+        let q = ent.queue();
+        sched.buddies.set(q, Buddy::Last, e);
+        e = sched.tree.parent(e);
     }
 }
 
 /// `set_skip_buddy`: `e` and all its ancestors.
-pub(super) fn set_skip_buddy(fair: &mut Fair, mut e: Ent) {
-    while let Some(ent) = fair.ent.get(e) {
-        let q = ent.queue;
-        fair.buddies.set(q, Buddy::Skip, e);
-        e = fair.parent(e);
+pub(super) fn set_skip_buddy(sched: &mut Sched, mut e: Ent) {
+    while let Some(ent) = sched.tree.get(e) {
+        let q = ent.queue();
+        sched.buddies.set(q, Buddy::Skip, e);
+        e = sched.tree.parent(e);
     }
 }
 
 /// `__clear_buddies_last`, `__clear_buddies_skip`: up to the first ancestor that is not the
 /// buddy of its queue.
-pub(super) fn clear_buddy(fair: &mut Fair, mut e: Ent, buddy: Buddy) {
-    while let Some(ent) = fair.ent.get(e) {
-        let q = ent.queue;
-        if fair.buddies.get(q, buddy) != e {
+pub(super) fn clear_buddy(sched: &mut Sched, mut e: Ent, buddy: Buddy) {
+    while let Some(ent) = sched.tree.get(e) {
+        let q = ent.queue();
+        if sched.buddies.get(q, buddy) != e {
             return;
         }
-        fair.buddies.set(q, buddy, Ent::NONE);
-        e = fair.parent(e);
+        sched.buddies.set(q, buddy, Ent::NONE);
+        e = sched.tree.parent(e);
     }
 }

@@ -8,10 +8,10 @@
 //!
 //! | field | under CFS |
 //! |---|---|
-//! | `Queue::zero_vruntime` | `min_vruntime` |
-//! | `Entity::deadline` | equal to `vruntime`: sorts the timeline by it |
-//! | `Entity::vprot` | ns since the pick (`sum_exec_runtime - prev_sum_exec_runtime`) |
-//! | `Entity::rel_deadline` | `vruntime` is a distance from a `min_vruntime` |
+//! | `CfsRq::zero_vruntime` | `min_vruntime` |
+//! | `SchedEntity::deadline` | equal to `vruntime`: sorts the timeline by it |
+//! | `SchedEntity::vprot` | ns since the pick (`sum_exec_runtime - prev_sum_exec_runtime`) |
+//! | `SchedEntity::rel_deadline` | `vruntime` is a distance from a `min_vruntime` |
 //!
 //! `HRTICK` (off in 6.1) is absent. `GENTLE_FAIR_SLEEPERS`, `START_DEBIT`, `LAST_BUDDY`,
 //! `ALT_PERIOD` and `BASE_SLICE` are always on.
@@ -19,17 +19,17 @@
 mod arithmetic;
 mod buddies;
 
-use self::arithmetic::{calc_delta, inverse};
+use self::arithmetic::{calc_delta, cfs_vtime, inverse};
 pub(crate) use self::buddies::BuddyTable;
 use self::buddies::{Buddy, clear_buddy, set_last_buddy, set_skip_buddy};
-use super::Fair;
-use super::class::{Class, Rules};
+use super::cfs_rq::CfsRq;
 use super::config::Config;
-use super::enqueue::{Count, Dequeue, Enqueue};
-use super::entity::{Entity, Marks, Policy, TaskState};
 use super::features::Feature;
-use super::ids::{Arena, Ent, Que, RqId};
-use super::queue::{Queue, Resched};
+use super::hierarchy::Hierarchy;
+use super::ids::{Ent, Que, RqId};
+use super::rq::Resched;
+use super::sched::{Class, Count, Dequeue, Enqueue, Rules, Sched};
+use super::sched_entity::{Policy, SchedEntity};
 use super::task::Arrival;
 use super::weights::{MIN_SHARES, before, earlier, tunable_scaling};
 
@@ -86,26 +86,26 @@ impl Cfs {
     }
 
     /// The configured tunables.
-    fn configured(fair: &Fair) -> Self {
-        debug_assert!(fair.cfg.cfs.is_some(), "EEVDF is configured");
-        fair.cfg.cfs.unwrap_or(Self::ONE_CPU)
+    fn configured(sched: &Sched) -> Self {
+        debug_assert!(sched.cfg.cfs.is_some(), "EEVDF is configured");
+        sched.cfg.cfs.unwrap_or(Self::ONE_CPU)
     }
 
     /// `sched_slice`, in ns.
-    fn sched_slice(self, fair: &Fair, q: Que, entity: Ent) -> u64 {
-        let ent = &fair.ent[entity];
-        let root = fair.rqs[ent.rq].root;
+    fn sched_slice(self, sched: &Sched, q: Que, entity: Ent) -> u64 {
+        let ent = &sched.tree[entity];
+        let root = sched.rqs[ent.rq()].root();
         // An entity that is being placed is not counted yet, on any level.
-        let joining = u64::from(!ent.on_rq);
-        let mut slice = self.period_ns(u64::from(fair.que[root].h_nr_queued) + joining);
+        let joining = u64::from(!ent.on_rq());
+        let mut slice = self.period_ns(u64::from(sched.tree[root].h_nr_queued()) + joining);
         let mut e = entity;
-        while let Some(ent) = fair.ent.get(e) {
-            let joining = if ent.on_rq { 0 } else { ent.weight };
-            let load = fair.weight(ent.queue) + joining;
-            slice = calc_delta(slice, ent.weight, inverse(load));
-            e = fair.parent(e);
+        while let Some(ent) = sched.tree.get(e) {
+            let joining = if ent.on_rq() { 0 } else { ent.weight() };
+            let load = sched.tree.weight(ent.queue()) + joining;
+            slice = calc_delta(slice, ent.weight(), inverse(load));
+            e = sched.tree.parent(e);
         }
-        let idle = fair.is_idle(entity) && !Self::sched_idle_cfs_rq(fair, q);
+        let idle = sched.tree.is_idle(entity) && !Self::sched_idle_cfs_rq(sched, q);
         slice.max(match idle {
             true => IDLE_MIN_GRANULARITY_NS,
             false => self.min_granularity_ns,
@@ -113,39 +113,40 @@ impl Cfs {
     }
 
     /// Whether all members of `q` are idle.
-    fn sched_idle_cfs_rq(fair: &Fair, q: Que) -> bool {
-        let queue = &fair.que[q];
-        let curr = fair.curr_on(q);
-        let mut idle = queue.members > 0 && curr.is_none_or(|curr| fair.is_idle(curr));
-        fair.pool
-            .for_each(&queue.timeline, &mut |e| idle &= fair.is_idle(Ent(e)));
+    fn sched_idle_cfs_rq(sched: &Sched, q: Que) -> bool {
+        let queue = &sched.tree[q];
+        let curr = sched.tree.curr_on(q);
+        let mut idle = queue.members() > 0 && curr.is_none_or(|curr| sched.tree.is_idle(curr));
+        sched
+            .tree
+            .for_each_waiting(q, &mut |e| idle &= sched.tree.is_idle(e));
         idle
     }
 
-    fn place_entity(self, fair: &mut Fair, q: Que, e: Ent, initial: bool) {
-        let min_vruntime = fair.que[q].zero_vruntime;
+    fn place_entity(self, sched: &mut Sched, q: Que, e: Ent, initial: bool) {
+        let min_vruntime = sched.tree[q].zero_vruntime();
         let vruntime = match initial {
             // START_DEBIT: a new task waits for one slice.
             true => {
-                let slice = self.sched_slice(fair, q, e);
-                min_vruntime.wrapping_add(fair.ent[e].cfs_vtime(slice))
+                let slice = self.sched_slice(sched, q, e);
+                min_vruntime.wrapping_add(cfs_vtime(&sched.tree[e], slice))
             }
-            false if fair.is_idle(e) => min_vruntime.wrapping_sub(self.min_granularity_ns >> 1),
+            false if sched.tree.is_idle(e) => {
+                min_vruntime.wrapping_sub(self.min_granularity_ns >> 1)
+            }
             // GENTLE_FAIR_SLEEPERS: half the latency.
             false => min_vruntime.wrapping_sub(self.latency_ns >> 1),
         };
-        let ent = &mut fair.ent[e];
+        let ent = &mut sched.tree[e];
         // A short sleep gains nothing: virtual runtime never decreases.
-        if before(ent.vruntime, vruntime) {
+        if before(ent.vruntime(), vruntime) {
             ent.set_vruntime(vruntime);
         }
     }
 
-    fn update_min_vruntime(fair: &mut Fair, q: Que) {
-        let queue = &fair.que[q];
-        let curr = queue.running(&fair.ent).map(|curr| curr.vruntime);
-        let first = fair.pool.first(&queue.timeline);
-        let first = first.map(|e| fair.ent[Ent(e)].vruntime);
+    fn update_min_vruntime(sched: &mut Sched, q: Que) {
+        let curr = sched.tree.running(q).map(|curr| curr.vruntime);
+        let first = sched.tree.first(q).map(|e| sched.tree[e].vruntime());
         let least = match (curr, first) {
             (Some(curr), Some(first)) => earlier(curr, first),
             (curr, first) => match curr.or(first) {
@@ -154,51 +155,38 @@ impl Cfs {
                 None => return,
             },
         };
-        let queue = &mut fair.que[q];
+        let queue = &mut sched.tree[q];
         // Monotonic: entities that come back are placed against it.
-        if before(queue.zero_vruntime, least) {
+        if before(queue.zero_vruntime(), least) {
             queue.set_zero(least);
         }
     }
 
     /// Replaces a virtual runtime by its distance from `min_vruntime`, which is comparable across
     /// queues; [`Self::renormalize`] is the inverse.
-    fn normalize(fair: &mut Fair, q: Que, e: Ent) {
-        let min_vruntime = fair.que[q].zero_vruntime;
-        let ent = &mut fair.ent[e];
-        debug_assert!(!ent.rel_deadline, "a distance already");
-        ent.set_vruntime(ent.vruntime.wrapping_sub(min_vruntime));
-        ent.rel_deadline = true;
+    fn normalize(sched: &mut Sched, q: Que, e: Ent) {
+        let min_vruntime = sched.tree[q].zero_vruntime();
+        sched.tree[e].normalize(min_vruntime);
     }
 
-    fn renormalize(fair: &mut Fair, q: Que, e: Ent) {
-        let min_vruntime = fair.que[q].zero_vruntime;
-        let ent = &mut fair.ent[e];
-        if core::mem::replace(&mut ent.rel_deadline, false) {
-            ent.set_vruntime(ent.vruntime.wrapping_add(min_vruntime));
-        }
-    }
-
-    /// Whether `ent` is off its queue with an absolute virtual runtime: it sleeps, or its group is
-    /// throttled.
-    fn sleeps(ent: &Entity) -> bool {
-        let off_queue = matches!(ent.state, TaskState::Asleep | TaskState::Throttled);
-        off_queue && ent.marks.has(Marks::RQ_SET) && !ent.rel_deadline
+    fn renormalize(sched: &mut Sched, q: Que, e: Ent) {
+        let min_vruntime = sched.tree[q].zero_vruntime();
+        sched.tree[e].renormalize(min_vruntime);
     }
 
     /// Whether `wakeup_preempt_entity` is 1: `curr` leads `e` by more than the granularity.
-    fn wakeup_preempt_entity(self, fair: &Fair, curr: Ent, e: Ent) -> bool {
-        let ent = &fair.ent[e];
-        let lead = fair.ent[curr].vruntime.wrapping_sub(ent.vruntime) as i64;
-        lead > 0 && lead > ent.cfs_vtime(self.wakeup_granularity_ns) as i64
+    fn wakeup_preempt_entity(self, sched: &Sched, curr: Ent, e: Ent) -> bool {
+        let ent = &sched.tree[e];
+        let lead = sched.tree[curr].vruntime().wrapping_sub(ent.vruntime()) as i64;
+        lead > 0 && lead > cfs_vtime(ent, self.wakeup_granularity_ns) as i64
     }
 
     /// `__pick_next_entity` of the first entity: the one after it in the tree.
-    fn second(fair: &Fair, q: Que) -> Option<Ent> {
+    fn second(sched: &Sched, q: Que) -> Option<Ent> {
         let (mut nth, mut second) = (0, None);
-        fair.pool.for_each(&fair.que[q].timeline, &mut |e| {
+        sched.tree.for_each_waiting(q, &mut |e| {
             if nth == 1 {
-                second = Some(Ent(e));
+                second = Some(e);
             }
             nth += 1;
         });
@@ -206,14 +194,8 @@ impl Cfs {
     }
 }
 
-impl Entity {
-    fn set_vruntime(&mut self, vruntime: u64) {
-        (self.vruntime, self.deadline) = (vruntime, vruntime);
-    }
-}
-
-fn entity_before(ents: &Arena<Entity>, a: Ent, b: Ent) -> bool {
-    before(ents[a].vruntime, ents[b].vruntime)
+fn entity_before(tree: &Hierarchy, a: Ent, b: Ent) -> bool {
+    before(tree[a].vruntime(), tree[b].vruntime())
 }
 
 /// The class. Its tunables stay in the configuration, so that a branch on the class copies nothing.
@@ -231,21 +213,17 @@ impl Class for CfsClass {
         empty_group_weight: Some(MIN_SHARES),
     };
 
-    fn new_queue(self, fair: &mut Fair) {
-        let lean = fair.lean;
-        fair.buddies.push(lean);
+    fn new_queue(self, sched: &mut Sched) {
+        sched.buddies.push(sched.tree.is_lean());
     }
 
     #[cold]
     #[inline(never)]
-    fn charge(self, fair: &mut Fair, q: Que, curr: Ent) {
-        let c = &mut fair.ent[curr];
-        let delta = fair.now - c.exec_start;
-        c.exec_start = fair.now;
-        c.vprot += delta;
-        let vruntime = c.vruntime.wrapping_add(c.cfs_vtime(delta));
-        c.set_vruntime(vruntime);
-        Cfs::update_min_vruntime(fair, q);
+    fn charge(self, sched: &mut Sched, q: Que, curr: Ent) {
+        let c = &mut sched.tree[curr];
+        let vtime = cfs_vtime(c, sched.now - c.exec_start());
+        c.cfs_charge(sched.now, vtime);
+        Cfs::update_min_vruntime(sched, q);
     }
 
     /// `flags` are those of the task's own level.
@@ -253,38 +231,33 @@ impl Class for CfsClass {
     #[inline(never)]
     fn enqueue_entity<const GROUP: bool>(
         self,
-        fair: &mut Fair,
+        sched: &mut Sched,
         q: Que,
         e: Ent,
         flags: Enqueue,
         count: &mut Count,
     ) {
-        let curr = fair.que[q].curr == e;
+        let curr = sched.tree[q].curr() == e;
         // As `enqueue_entity`: the current entity is renormalized before `update_curr` moves
         // `min_vruntime`, others after it.
         if curr {
-            Cfs::renormalize(fair, q, e);
+            Cfs::renormalize(sched, q, e);
         }
-        fair.update_curr(q);
-        Cfs::renormalize(fair, q, e);
+        sched.update_curr(q);
+        Cfs::renormalize(sched, q, e);
         if flags.initial {
             // `task_fork_fair`: a child starts at the vruntime of its parent, the current entity.
-            let parent = fair.que[q].running(&fair.ent);
-            let vruntime = parent.map_or(fair.ent[e].vruntime, |parent| parent.vruntime);
-            fair.ent[e].set_vruntime(vruntime);
+            let parent = sched.tree.running(q);
+            let vruntime = parent.map_or(sched.tree[e].vruntime(), |parent| parent.vruntime);
+            sched.tree[e].set_vruntime(vruntime);
         }
-        fair.refresh_weight(e);
+        sched.update_cfs_group(e);
         if flags.initial || flags.wakeup {
-            Cfs::configured(fair).place_entity(fair, q, e, flags.initial);
+            Cfs::configured(sched).place_entity(sched, q, e, flags.initial);
         }
-        fair.account_load(q, e);
-        let (queue, ent) = (&mut fair.que[q], &mut fair.ent[e]);
-        ent.on_rq = true;
-        queue.members += 1;
-        if !curr {
-            queue.tree_insert(&mut fair.pool, &fair.ent, e);
-        }
-        fair.count_up(q, count);
+        sched.account_load(q, e);
+        sched.tree.level(q).join(e);
+        sched.count_up(q, count);
     }
 
     /// No dequeue is delayed.
@@ -292,60 +265,55 @@ impl Class for CfsClass {
     #[inline(never)]
     fn dequeue_entity(
         self,
-        fair: &mut Fair,
+        sched: &mut Sched,
         q: Que,
         e: Ent,
         flags: Dequeue,
         count: &mut Count,
     ) -> Option<u64> {
-        fair.update_curr(q);
-        self.clear_buddies(fair, q, e);
-        let (queue, ent) = (&mut fair.que[q], &mut fair.ent[e]);
-        if queue.curr != e {
-            queue.tree_remove(&mut fair.pool, e, ent);
-        }
-        ent.on_rq = false;
-        queue.members -= 1;
-        fair.unaccount_load(q, e);
+        sched.update_curr(q);
+        self.clear_buddies(sched, q, e);
+        sched.tree.level(q).leave(e);
+        sched.unaccount_load(q, e);
         // Before `min_vruntime` moves: the distance refers to the queue with the entity in it.
         if !flags.sleep {
-            Cfs::normalize(fair, q, e);
+            Cfs::normalize(sched, q, e);
         }
-        fair.refresh_weight(e);
+        sched.update_cfs_group(e);
         if !flags.saves {
-            Cfs::update_min_vruntime(fair, q);
+            Cfs::update_min_vruntime(sched, q);
         }
-        fair.count_down(q, count);
-        Some(fair.level_load(q))
+        sched.count_down(q, count);
+        Some(sched.tree.level_load(q))
     }
 
     #[cold]
     #[inline(never)]
-    fn pick_entity(self, fair: &Fair, q: Que, curr: Option<&Entity>, _protect: bool) -> Ent {
-        let queue = &fair.que[q];
-        let curr = curr.map(|_| queue.curr);
-        let first = fair.pool.first(&queue.timeline).map(Ent);
+    fn pick_entity(self, sched: &Sched, q: Que, curr: Option<&SchedEntity>, _protect: bool) -> Ent {
+        let queue = &sched.tree[q];
+        let curr = curr.map(|_| queue.curr());
+        let first = sched.tree.first(q);
         let or_curr = |candidate: Option<Ent>| match (candidate, curr) {
-            (Some(e), Some(curr)) if entity_before(&fair.ent, curr, e) => Some(curr),
+            (Some(e), Some(curr)) if entity_before(&sched.tree, curr, e) => Some(curr),
             (candidate, curr) => candidate.or(curr),
         };
         let Some(leftmost) = or_curr(first) else {
             debug_assert!(false, "a pick in an empty queue");
             return Ent::NONE;
         };
-        let cfs = Cfs::configured(fair);
-        let is_fair = |e: Ent| e.is_some() && !cfs.wakeup_preempt_entity(fair, e, leftmost);
-        if is_fair(queue.next) {
-            return queue.next;
+        let cfs = Cfs::configured(sched);
+        let is_fair = |e: Ent| e.is_some() && !cfs.wakeup_preempt_entity(sched, e, leftmost);
+        if is_fair(queue.next()) {
+            return queue.next();
         }
-        let last = fair.buddies.get(q, Buddy::Last);
+        let last = sched.buddies.get(q, Buddy::Last);
         if is_fair(last) {
             return last;
         }
-        if fair.buddies.get(q, Buddy::Skip) == leftmost {
+        if sched.buddies.get(q, Buddy::Skip) == leftmost {
             let second = match curr == Some(leftmost) {
                 true => first,
-                false => or_curr(Cfs::second(fair, q)),
+                false => or_curr(Cfs::second(sched, q)),
             };
             if let Some(second) = second.filter(|second| is_fair(*second)) {
                 return second;
@@ -355,53 +323,52 @@ impl Class for CfsClass {
     }
 
     #[inline]
-    fn set_next(self, _: &Queue, ent: &mut Entity, _: &Config, _first: bool) {
-        // `prev_sum_exec_runtime = sum_exec_runtime`.
-        ent.vprot = 0;
+    fn set_next(self, _: &CfsRq, ent: &mut SchedEntity, _: &Config, _first: bool) {
+        ent.restart_slice();
     }
 
     #[cold]
     #[inline(never)]
-    fn clear_buddies(self, fair: &mut Fair, q: Que, e: Ent) {
-        fair.clear_next_buddy(q, e);
-        clear_buddy(fair, e, Buddy::Last);
-        clear_buddy(fair, e, Buddy::Skip);
+    fn clear_buddies(self, sched: &mut Sched, q: Que, e: Ent) {
+        sched.tree.clear_next_buddy(q, e);
+        clear_buddy(sched, e, Buddy::Last);
+        clear_buddy(sched, e, Buddy::Skip);
     }
 
     #[cold]
     #[inline(never)]
-    fn check_preempt(self, fair: &mut Fair, rq: RqId, curr: Ent, p: Ent, arrival: Arrival) {
-        let cfs = Cfs::configured(fair);
+    fn check_preempt(self, sched: &mut Sched, rq: RqId, curr: Ent, p: Ent, arrival: Arrival) {
+        let cfs = Cfs::configured(sched);
         // `scale` of the kernel: buddies pay only with more tasks than the latency holds for.
-        let scale = u64::from(fair.que[fair.ent[curr].queue].members) >= cfs.nr_latency();
-        let marked = scale && !arrival.is_fork() && fair.cfg.features.has(Feature::NextBuddy);
+        let scale = u64::from(sched.tree[sched.tree[curr].queue()].members()) >= cfs.nr_latency();
+        let marked = scale && !arrival.is_fork() && sched.cfg.features.has(Feature::NextBuddy);
         if marked {
-            fair.set_next_buddy(p);
+            sched.tree.set_next_buddy(p);
         }
-        if fair.rqs[rq].resched == Resched::Now {
+        if sched.rqs[rq].resched() == Resched::Now {
             return;
         }
-        let (policy, curr_policy) = (fair.ent[p].policy(), fair.ent[curr].policy());
-        let (se, pse) = fair.find_matching_se(curr, p);
+        let (policy, curr_policy) = (sched.tree[p].policy(), sched.tree[curr].policy());
+        let (se, pse) = sched.tree.find_matching_se(curr, p);
         if curr_policy != Policy::Idle || policy == Policy::Idle {
-            if policy != Policy::Normal || !fair.cfg.features.has(Feature::WakeupPreemption) {
+            if policy != Policy::Normal || !sched.cfg.features.has(Feature::WakeupPreemption) {
                 return;
             }
-            match (fair.is_idle(se), fair.is_idle(pse)) {
+            match (sched.tree.is_idle(se), sched.tree.is_idle(pse)) {
                 (true, false) => {}
                 (false, true) => return,
                 _ => {
-                    fair.update_curr(fair.ent[se].queue);
-                    if !cfs.wakeup_preempt_entity(fair, se, pse) {
+                    sched.update_curr(sched.tree[se].queue());
+                    if !cfs.wakeup_preempt_entity(sched, se, pse) {
                         return;
                     }
                     if !marked {
-                        fair.set_next_buddy(pse);
+                        sched.tree.set_next_buddy(pse);
                     }
                 }
             }
         }
-        fair.resched_curr(rq, Resched::Now);
+        sched.resched_curr(rq, Resched::Now);
         // The kernel finds the siblings only to compare them: a jump to `preempt` for an idle
         // current task skips that.
         let se = if curr_policy == Policy::Idle {
@@ -409,105 +376,103 @@ impl Class for CfsClass {
         } else {
             se
         };
-        if scale && fair.ent[se].on_rq && fair.ent[se].is_task() {
-            set_last_buddy(fair, se);
+        if scale && sched.tree[se].on_rq() && sched.tree[se].is_task() {
+            set_last_buddy(sched, se);
         }
     }
 
     /// `check_preempt_tick`, on one level.
     #[cold]
     #[inline(never)]
-    fn entity_tick(self, fair: &mut Fair, q: Que, curr: Ent) {
-        if fair.que[q].members < 2 {
+    fn entity_tick(self, sched: &mut Sched, q: Que, curr: Ent) {
+        if sched.tree[q].members() < 2 {
             return;
         }
-        let cfs = Cfs::configured(fair);
-        let slice = cfs.sched_slice(fair, q, curr);
-        let ent = &fair.ent[curr];
-        let (rq, ran_ns) = (ent.rq, ent.vprot);
+        let cfs = Cfs::configured(sched);
+        let slice = cfs.sched_slice(sched, q, curr);
+        let ent = &sched.tree[curr];
+        let (rq, ran_ns) = (ent.rq(), ent.ran_ns());
         if ran_ns > slice {
-            fair.resched_curr(rq, Resched::Now);
+            sched.resched_curr(rq, Resched::Now);
             // Otherwise the pick could favour the task that has used up its slice.
-            self.clear_buddies(fair, q, curr);
+            self.clear_buddies(sched, q, curr);
             return;
         }
         // `check_preempt_tick`: no preemption before the granularity, however large the lead.
         if ran_ns < cfs.min_granularity_ns {
             return;
         }
-        let Some(first) = fair.pool.first(&fair.que[q].timeline) else {
+        let Some(first) = sched.tree.first(q) else {
             debug_assert!(false, "two members, of which one runs, and none waits");
             return;
         };
-        let lead_ns = ent.vruntime.wrapping_sub(fair.ent[Ent(first)].vruntime) as i64;
+        let lead_ns = ent.vruntime().wrapping_sub(sched.tree[first].vruntime()) as i64;
         if lead_ns >= 0 && lead_ns > slice as i64 {
-            fair.resched_curr(rq, Resched::Now);
+            sched.resched_curr(rq, Resched::Now);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn yield_task(self, fair: &mut Fair, curr: Ent) {
-        let q = fair.ent[curr].queue;
-        self.clear_buddies(fair, q, curr);
-        if fair.ent[curr].policy() != Policy::Batch {
-            fair.update_curr(q);
+    fn yield_task(self, sched: &mut Sched, curr: Ent) {
+        let q = sched.tree[curr].queue();
+        self.clear_buddies(sched, q, curr);
+        if sched.tree[curr].policy() != Policy::Batch {
+            sched.update_curr(q);
         }
-        set_skip_buddy(fair, curr);
+        set_skip_buddy(sched, curr);
     }
 
     /// Changes the weight only.
     #[cold]
     #[inline(never)]
-    fn reweight_entity(self, fair: &mut Fair, e: Ent, weight: u64) {
-        let q = fair.ent[e].queue;
-        let (queued, curr) = (fair.ent[e].on_rq, fair.que[q].curr == e);
+    fn reweight_entity(self, sched: &mut Sched, e: Ent, weight: u64) {
+        let q = sched.tree[e].queue();
+        let (queued, curr) = (sched.tree[e].on_rq(), sched.tree[q].curr() == e);
         if queued && curr {
-            fair.update_curr(q);
+            sched.update_curr(q);
         }
-        let ent = &mut fair.ent[e];
-        let delta = weight as i64 - ent.weight as i64;
-        ent.weight = weight;
+        let mut level = sched.tree.level(q);
+        let (queue, ent) = level.pair(e);
+        let delta = weight as i64 - ent.weight() as i64;
+        ent.set_weight(weight);
         if queued {
             if !curr {
-                let queue = &mut fair.que[q];
-                let moved = queue.key(ent.vruntime).wrapping_mul(delta);
-                queue.sum_w_vruntime = queue.sum_w_vruntime.wrapping_add(moved);
-                queue.sum_weight = queue.sum_weight.wrapping_add_signed(delta);
+                queue.add_weight(ent.vruntime(), delta);
             }
-            fair.group_load(q, delta);
+            sched.group_load(q, delta);
         }
     }
 
-    fn rescale_entity(self, ent: &mut Entity, weight: u64, _protected: bool) {
-        ent.weight = weight;
+    fn rescale_entity(self, ent: &mut SchedEntity, weight: u64, _protected: bool) {
+        ent.set_weight(weight);
     }
 
     /// A sleeping task keeps its virtual runtime as a distance; that of a migrating one is one.
     #[cold]
     #[inline(never)]
-    fn migrate_task_rq(self, fair: &mut Fair, e: Ent) {
-        let ent = &fair.ent[e];
-        if Cfs::sleeps(ent) {
-            Cfs::normalize(fair, ent.queue, e);
+    fn migrate_task_rq(self, sched: &mut Sched, e: Ent) {
+        let ent = &sched.tree[e];
+        if ent.sleeps() {
+            Cfs::normalize(sched, ent.queue(), e);
         }
     }
 
     /// Placed in its old queue first, so that it gains no more by sleeping than a waking task.
-    fn detach_sleeper(self, fair: &mut Fair, e: Ent) -> bool {
-        let ent = &fair.ent[e];
-        let (sleeps, q) = (Cfs::sleeps(ent), ent.queue);
+    fn detach_sleeper(self, sched: &mut Sched, e: Ent) -> bool {
+        let ent = &sched.tree[e];
+        let (sleeps, q) = (ent.sleeps(), ent.queue());
         if sleeps {
-            Cfs::configured(fair).place_entity(fair, q, e, false);
+            Cfs::configured(sched).place_entity(sched, q, e, false);
         }
         sleeps
     }
 
-    fn attach_sleeper(self, fair: &mut Fair, e: Ent) {
-        Cfs::renormalize(fair, fair.ent[e].queue, e);
+    fn attach_sleeper(self, sched: &mut Sched, e: Ent) {
+        Cfs::renormalize(sched, sched.tree[e].queue(), e);
     }
 
-    fn restored(self, ent: &mut Entity) {
-        ent.vruntime = ent.deadline;
+    fn restored(self, ent: &mut SchedEntity) {
+        ent.restore_vruntime();
     }
 }

@@ -1,11 +1,10 @@
 //! Lag: the distance of an entity from the weighted average of its queue, and eligibility.
 
-use crate::fair::Fair;
+use crate::fair::cfs_rq::{CfsRq, Running};
 use crate::fair::config::Config;
-use crate::fair::entity::Entity;
-use crate::fair::features::Feature;
 use crate::fair::ids::{Ent, Que};
-use crate::fair::queue::{Queue, Running};
+use crate::fair::sched::Sched;
+use crate::fair::sched_entity::SchedEntity;
 use crate::fair::weights::calc_delta_fair;
 
 /// Sums over the members of a queue, which decide eligibility.
@@ -57,120 +56,42 @@ pub(crate) struct Average {
     pub(crate) weight: u64,
 }
 
-impl Entity {
-    /// `entity_lag` against an average of `v`. `bound_ns` is the longest slice plus a tick.
-    #[inline]
-    pub(crate) fn lag_against(&self, v: u64, bound_ns: u64) -> i64 {
-        let bound = self.vtime(bound_ns).min(i64::MAX as u64) as i64;
-        (v.wrapping_sub(self.vruntime) as i64).clamp(-bound, bound)
+/// `update_entity_lag`: stores the lag of a queued entity. True if the lag was clamped.
+#[inline(always)]
+pub(super) fn update_entity_lag(
+    cfs_rq: &mut CfsRq,
+    curr: Option<Running>,
+    ent: &mut SchedEntity,
+    cfg: &Config,
+) -> bool {
+    let mut longest = u64::from(cfs_rq.timeline().longest());
+    if let Some(c) = curr {
+        longest = longest.max(c.slice);
     }
+    let v = cfs_rq.avg_vruntime(curr).vruntime;
+    ent.update_lag(v, longest + cfg.tick_ns, cfg.features)
 }
 
-impl Queue {
-    /// `entity_eligible`.
-    #[inline]
-    pub(crate) fn eligible(&self, curr: Option<Running>, vruntime: u64) -> bool {
-        self.sums(curr).is_eligible(self.key(vruntime))
-    }
-
-    /// `avg_vruntime`: the average, which becomes the base.
-    #[inline]
-    pub(crate) fn avg_vruntime(&mut self, curr: Option<Running>) -> Average {
-        let WeightedSum { w_vruntime, weight } = self.sums(curr);
-        if self.sum_weight == 0 {
-            // An empty tree has no sum that must move with its base.
-            if let Some(curr) = curr {
-                self.zero_vruntime = curr.vruntime;
-            }
-        } else {
-            let delta = floor_div(w_vruntime, weight as i64);
-            self.set_zero(self.zero_vruntime.wrapping_add(delta as u64));
-        }
-        Average {
-            vruntime: self.zero_vruntime,
-            weight,
-        }
-    }
-
-    /// `update_entity_lag`: stores the lag of a queued entity. True if the lag was clamped, so that
-    /// `V - vlag` differs from its vruntime.
-    ///
-    /// A delayed entity keeps the part of its debt that it has paid, and with `DELAY_ZERO` never
-    /// exceeds zero.
-    #[inline(always)]
-    pub(crate) fn update_entity_lag(
-        &mut self,
-        curr: Option<Running>,
-        ent: &mut Entity,
-        cfg: &Config,
-    ) -> bool {
-        let mut longest = u64::from(self.timeline.longest());
-        if let Some(c) = curr {
-            longest = longest.max(c.slice);
-        }
-        let v = self.avg_vruntime(curr).vruntime;
-        let mut vlag = ent.lag_against(v, longest + cfg.tick_ns);
-        if ent.delayed {
-            vlag = vlag.max(ent.vlag);
-            if cfg.features.has(Feature::DelayZero) {
-                vlag = vlag.min(0);
-            }
-        }
-        ent.vlag = vlag;
-        v.wrapping_sub(vlag as u64) != ent.vruntime
-    }
+/// [`update_entity_lag`] of `e` in `q`.
+pub(super) fn update_queued_lag(sched: &mut Sched, q: Que, e: Ent) -> bool {
+    let mut level = sched.tree.level(q);
+    let curr = level.running();
+    let (cfs_rq, ent) = level.pair(e);
+    update_entity_lag(cfs_rq, curr, ent, &sched.cfg)
 }
 
-impl Fair {
-    /// `entity_eligible`.
-    #[inline]
-    pub(crate) fn eligible(&self, q: Que, e: Ent) -> bool {
-        let queue = &self.que[q];
-        queue.eligible(queue.running(&self.ent), self.ent[e].vruntime)
-    }
+/// Largest lag of an entity, in virtual ns (the bound in `entity_lag`).
+#[inline]
+pub(crate) fn lag_bound(sched: &Sched, q: Que, e: Ent) -> i64 {
+    let real = sched.tree.max_slice(q) + sched.cfg.tick_ns;
+    calc_delta_fair(real, sched.tree[e].weight()).min(i64::MAX as u64) as i64
+}
 
-    /// `avg_vruntime` without moving the base.
-    #[inline]
-    pub(crate) fn average(&self, q: Que) -> u64 {
-        let queue = &self.que[q];
-        let WeightedSum { w_vruntime, weight } = self.sums(q);
-        if queue.sum_weight != 0 {
-            let delta = floor_div(w_vruntime, weight as i64);
-            return queue.zero_vruntime.wrapping_add(delta as u64);
-        }
-        if weight == 0 {
-            queue.zero_vruntime
-        } else {
-            self.ent[queue.curr].vruntime
-        }
-    }
-
-    /// [`Queue::avg_vruntime`].
-    #[inline]
-    pub(crate) fn avg_vruntime(&mut self, q: Que) -> Average {
-        let queue = &mut self.que[q];
-        queue.avg_vruntime(queue.running(&self.ent))
-    }
-
-    /// Largest lag of an entity, in virtual ns (the bound in `entity_lag`).
-    #[inline]
-    pub(crate) fn lag_bound(&self, q: Que, e: Ent) -> i64 {
-        let real = self.max_slice(q) + self.cfg.tick_ns;
-        calc_delta_fair(real, self.ent[e].weight).min(i64::MAX as u64) as i64
-    }
-
-    /// `entity_lag` against an average of `v`.
-    #[inline]
-    pub(crate) fn entity_lag(&self, q: Que, e: Ent, v: u64) -> i64 {
-        self.ent[e].lag_against(v, self.max_slice(q) + self.cfg.tick_ns)
-    }
-
-    /// [`Queue::update_entity_lag`].
-    pub(crate) fn update_entity_lag(&mut self, q: Que, e: Ent) -> bool {
-        let queue = &mut self.que[q];
-        let curr = queue.running(&self.ent);
-        queue.update_entity_lag(curr, &mut self.ent[e], &self.cfg)
-    }
+/// `entity_lag` against an average of `v`.
+#[inline]
+pub(super) fn entity_lag(sched: &Sched, q: Que, e: Ent, v: u64) -> i64 {
+    let bound_ns = sched.tree.max_slice(q) + sched.cfg.tick_ns;
+    sched.tree[e].lag_against(v, bound_ns)
 }
 
 #[cfg(test)]

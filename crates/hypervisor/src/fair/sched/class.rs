@@ -8,15 +8,14 @@
 //! The class is a branch on the configuration, which every operation of one `Fair` predicts. EEVDF
 //! is compiled into its callers; CFS is out of their line.
 
-use super::Fair;
-use super::cfs::CfsClass;
-use super::config::Config;
-use super::eevdf::Eevdf;
-use super::enqueue::{Count, Dequeue, Enqueue};
-use super::entity::Entity;
-use super::ids::{Ent, Que, RqId};
-use super::queue::Queue;
-use super::task::Arrival;
+use super::{Count, Dequeue, Enqueue, Sched};
+use crate::fair::cfs::CfsClass;
+use crate::fair::cfs_rq::CfsRq;
+use crate::fair::config::Config;
+use crate::fair::eevdf::Eevdf;
+use crate::fair::ids::{Ent, Que, RqId};
+use crate::fair::sched_entity::SchedEntity;
+use crate::fair::task::Arrival;
 
 /// What the kernels of the two classes do differently outside the class.
 pub(crate) struct Rules {
@@ -39,16 +38,16 @@ pub(crate) trait Class: Copy {
     const RULES: Rules;
 
     /// Extends the class's tables by the queue that was added last.
-    fn new_queue(self, fair: &mut Fair);
+    fn new_queue(self, sched: &mut Sched);
 
     /// `update_curr` of `curr`, the current entity of `q`, for a time above 0.
-    fn charge(self, fair: &mut Fair, q: Que, curr: Ent);
+    fn charge(self, sched: &mut Sched, q: Que, curr: Ent);
 
     /// `enqueue_entity` on one level, and the counters of `q`. With `GROUP` the entity is a
     /// group's, and its weight is refreshed.
     fn enqueue_entity<const GROUP: bool>(
         self,
-        fair: &mut Fair,
+        sched: &mut Sched,
         q: Que,
         e: Ent,
         flags: Enqueue,
@@ -59,7 +58,7 @@ pub(crate) trait Class: Copy {
     /// `None` if the entity stays, delayed.
     fn dequeue_entity(
         self,
-        fair: &mut Fair,
+        sched: &mut Sched,
         q: Que,
         e: Ent,
         flags: Dequeue,
@@ -68,49 +67,49 @@ pub(crate) trait Class: Copy {
 
     /// `pick_next_entity` of a queue with at least two members; `curr` is its current entity if
     /// that is a member. Without `protect`, buddies and protected slices have no effect.
-    fn pick_entity(self, fair: &Fair, q: Que, curr: Option<&Entity>, protect: bool) -> Ent;
+    fn pick_entity(self, sched: &Sched, q: Que, curr: Option<&SchedEntity>, protect: bool) -> Ent;
 
     /// The class's part of `set_next_entity`. `first` is false where the current task is put back
     /// after a change of its attributes.
-    fn set_next(self, queue: &Queue, ent: &mut Entity, cfg: &Config, first: bool);
+    fn set_next(self, queue: &CfsRq, ent: &mut SchedEntity, cfg: &Config, first: bool);
 
     /// `clear_buddies`.
-    fn clear_buddies(self, fair: &mut Fair, q: Que, e: Ent);
+    fn clear_buddies(self, sched: &mut Sched, q: Que, e: Ent);
 
     /// `check_preempt_wakeup`: task `p` is queued on `rq`, where `curr` is the current task.
-    fn check_preempt(self, fair: &mut Fair, rq: RqId, curr: Ent, p: Ent, arrival: Arrival);
+    fn check_preempt(self, sched: &mut Sched, rq: RqId, curr: Ent, p: Ent, arrival: Arrival);
 
     /// What `entity_tick` does beyond accounting.
-    fn entity_tick(self, fair: &mut Fair, q: Que, curr: Ent);
+    fn entity_tick(self, sched: &mut Sched, q: Que, curr: Ent);
 
     /// `yield_task_fair` of the current task, where others wait.
-    fn yield_task(self, fair: &mut Fair, curr: Ent);
+    fn yield_task(self, sched: &mut Sched, curr: Ent);
 
     /// `reweight_entity`.
-    fn reweight_entity(self, fair: &mut Fair, e: Ent, weight: u64);
+    fn reweight_entity(self, sched: &mut Sched, e: Ent, weight: u64);
 
     /// `rescale_entity`: converts the entity's virtual times to its new weight. `protected`: it is
     /// the current entity, within its protected slice.
-    fn rescale_entity(self, ent: &mut Entity, weight: u64, protected: bool);
+    fn rescale_entity(self, ent: &mut SchedEntity, weight: u64, protected: bool);
 
     /// `migrate_task_rq_fair`: a task leaves the queue that it was on last.
-    fn migrate_task_rq(self, fair: &mut Fair, e: Ent);
+    fn migrate_task_rq(self, sched: &mut Sched, e: Ent);
 
     /// `detach_task_cfs_rq` of a task that changes its group. True for a sleeper, which
     /// [`Self::attach_sleeper`] must see in its new queue.
-    fn detach_sleeper(self, fair: &mut Fair, e: Ent) -> bool;
+    fn detach_sleeper(self, sched: &mut Sched, e: Ent) -> bool;
 
     /// `attach_task_cfs_rq` of a sleeper in its new queue.
-    fn attach_sleeper(self, fair: &mut Fair, e: Ent);
+    fn attach_sleeper(self, sched: &mut Sched, e: Ent);
 
-    /// A group's entity has been restored after [`Fair::compact_group`].
-    fn restored(self, ent: &mut Entity);
+    /// A group's entity has been restored after [`crate::fair::Fair::compact_group`].
+    fn restored(self, ent: &mut SchedEntity);
 }
 
 /// Calls a function of the configured class, named `$class`.
 macro_rules! dispatch {
-    ($fair:expr, $class:ident => $call:expr) => {
-        match $fair.cfg.cfs {
+    ($sched:expr, $class:ident => $call:expr) => {
+        match $sched.cfg.cfs {
             None => {
                 let $class = Eevdf;
                 $call
@@ -126,7 +125,7 @@ macro_rules! dispatch {
 impl Config {
     /// [`Class::set_next`].
     #[inline(always)]
-    pub(crate) fn class_set_next(&self, queue: &Queue, ent: &mut Entity, first: bool) {
+    pub(crate) fn class_set_next(&self, queue: &CfsRq, ent: &mut SchedEntity, first: bool) {
         match self.cfs {
             None => Eevdf.set_next(queue, ent, self, first),
             Some(_) => CfsClass.set_next(queue, ent, self, first),
@@ -144,7 +143,7 @@ impl Config {
 }
 
 /// The functions of [`Class`], for the configured class.
-impl Fair {
+impl Sched {
     pub(crate) fn class_new_queue(&mut self) {
         dispatch!(self, class => class.new_queue(self));
     }
@@ -152,7 +151,7 @@ impl Fair {
     #[inline(never)]
     pub(crate) fn charge(&mut self, q: Que, curr: Ent) {
         debug_assert!(
-            self.que[q].curr == curr,
+            self.tree[q].curr() == curr,
             "only the current entity is charged"
         );
         dispatch!(self, class => class.charge(self, q, curr));
@@ -166,10 +165,10 @@ impl Fair {
         flags: Enqueue,
         count: &mut Count,
     ) {
-        debug_assert!(!self.ent[e].on_rq, "queued twice");
-        debug_assert!(GROUP != self.ent[e].is_task());
+        debug_assert!(!self.tree[e].on_rq(), "queued twice");
+        debug_assert!(GROUP != self.tree[e].is_task());
         dispatch!(self, class => class.enqueue_entity::<GROUP>(self, q, e, flags, count));
-        debug_assert!(self.ent[e].on_rq, "not queued");
+        debug_assert!(self.tree[e].on_rq(), "not queued");
     }
 
     #[inline(always)]
@@ -180,18 +179,18 @@ impl Fair {
         flags: Dequeue,
         count: &mut Count,
     ) -> Option<u64> {
-        debug_assert!(self.ent[e].on_rq, "dequeued twice");
+        debug_assert!(self.tree[e].on_rq(), "dequeued twice");
         let load = dispatch!(self, class => class.dequeue_entity(self, q, e, flags, count));
         debug_assert_eq!(
             load.is_none(),
-            self.ent[e].on_rq,
+            self.tree[e].on_rq(),
             "only a delayed entity stays"
         );
         load
     }
 
     #[inline(always)]
-    pub(crate) fn pick_entity(&self, q: Que, curr: Option<&Entity>, protect: bool) -> Ent {
+    pub(crate) fn pick_entity(&self, q: Que, curr: Option<&SchedEntity>, protect: bool) -> Ent {
         dispatch!(self, class => class.pick_entity(self, q, curr, protect))
     }
 
@@ -202,7 +201,7 @@ impl Fair {
 
     #[inline(always)]
     pub(crate) fn class_check_preempt(&mut self, rq: RqId, curr: Ent, p: Ent, arrival: Arrival) {
-        debug_assert!(curr != p && self.ent[p].on_rq);
+        debug_assert!(curr != p && self.tree[p].on_rq());
         dispatch!(self, class => class.check_preempt(self, rq, curr, p, arrival));
     }
 
@@ -218,11 +217,11 @@ impl Fair {
     pub(crate) fn reweight_entity(&mut self, e: Ent, weight: u64) {
         debug_assert!(weight > 0, "virtual time divides by the weight");
         dispatch!(self, class => class.reweight_entity(self, e, weight));
-        debug_assert_eq!(self.ent[e].weight, weight);
+        debug_assert_eq!(self.tree[e].weight(), weight);
     }
 
     pub(crate) fn rescale_entity(&mut self, e: Ent, weight: u64, protected: bool) {
-        let ent = &mut self.ent[e];
+        let ent = &mut self.tree[e];
         dispatch!(self, class => class.rescale_entity(ent, weight, protected));
     }
 
@@ -240,7 +239,7 @@ impl Fair {
     }
 
     pub(crate) fn class_restored(&mut self, e: Ent) {
-        let ent = &mut self.ent[e];
+        let ent = &mut self.tree[e];
         dispatch!(self, class => class.restored(ent));
     }
 }

@@ -1,0 +1,119 @@
+//! The history of credits, by run queue, and the tokens of each queue.
+
+use alloc::boxed::Box;
+
+use super::config::{CreditFault, Guard, RateLimit};
+use super::force::{averaged, interval_ns};
+use super::guard::{CreditRequest, Tokens};
+use crate::fair::{Arena, Ent, Que, RqId};
+
+/// The history of a run queue's directed yields.
+#[derive(Clone, Debug, Default, Hash)]
+struct CreditState {
+    /// Time in ns of the last forced reschedule, or with [`RateLimit::Quiet`] the last request.
+    forced_ns: Option<u64>,
+    /// Time of the last directed yield, in ns.
+    yielded_ns: Option<u64>,
+    /// Average time between directed yields, in ns; none before the second.
+    gap_ns: Option<u64>,
+    pair: Option<DeboostedPair>,
+}
+
+/// The last yielder that was moved back, and its target.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct DeboostedPair {
+    pub(super) yielder: Ent,
+    pub(super) target: Ent,
+    /// Time of the yield, in ns.
+    pub(super) time_ns: u64,
+}
+
+/// The state of the lag credits of a host.
+#[derive(Clone, Debug, Default, Hash)]
+struct Tables {
+    /// By run queue; empty without `YIELD_TO_LAG_CREDIT`.
+    states: Arena<CreditState>,
+    /// By queue; empty without a guard.
+    tokens: Arena<Tokens>,
+    fault: CreditFault,
+}
+
+/// That state, in a box: a guest's scheduler, of which a host has many, has no credits.
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct LagCredits(Option<Box<Tables>>);
+
+impl LagCredits {
+    fn tables(&mut self) -> &mut Tables {
+        self.0.get_or_insert_default()
+    }
+
+    /// Adds the history of the run queue that was added last.
+    pub(crate) fn push_rq(&mut self) {
+        self.tables().states.push(false, CreditState::default());
+    }
+
+    /// Adds the tokens of the queue that was added last.
+    pub(crate) fn push_queue(&mut self, lean: bool) {
+        self.tables().tokens.push(lean, Tokens::default());
+    }
+
+    /// Injects a fault, for a checker to find.
+    pub(crate) fn set_fault(&mut self, fault: CreditFault) {
+        self.tables().fault = fault;
+    }
+
+    pub(super) fn fault(&self) -> CreditFault {
+        let tables = self.0.as_ref();
+        tables.map_or(CreditFault::None, |tables| tables.fault)
+    }
+
+    /// Whether no credit has been paid in `q`.
+    pub(crate) fn is_unspent(&self, q: Que) -> bool {
+        let tokens = self.0.as_ref().and_then(|tables| tables.tokens.get(q));
+        tokens.is_none_or(|tokens| *tokens == Tokens::default())
+    }
+
+    /// [`Tokens::spend`] in `q`.
+    pub(super) fn spend(
+        &mut self,
+        q: Que,
+        guard: Guard,
+        now_ns: u64,
+        request: CreditRequest,
+    ) -> Option<i64> {
+        self.tables().tokens[q].spend(guard, now_ns, request)
+    }
+
+    /// Updates the run queue's average gap by a directed yield at `now_ns`.
+    pub(super) fn record_yield(&mut self, rq: RqId, now_ns: u64) {
+        let credit = &mut self.tables().states[rq];
+        if let Some(last) = credit.yielded_ns {
+            credit.gap_ns = Some(averaged(credit.gap_ns, now_ns - last));
+        }
+        credit.yielded_ns = Some(now_ns);
+    }
+
+    /// Whether the limit lets a reschedule be forced at `now_ns`, or the yielder be moved back.
+    /// Records it as done.
+    pub(super) fn may_force(&mut self, rq: RqId, now_ns: u64, limit: RateLimit) -> bool {
+        let fault = self.fault();
+        let credit = &mut self.tables().states[rq];
+        let interval = interval_ns(limit, credit.gap_ns);
+        let last = credit.forced_ns.filter(|_| fault != CreditFault::Unlimited);
+        let due = last.is_none_or(|last_ns| now_ns - last_ns >= interval);
+        // Version 1 of the series renews its time stamp with each yield.
+        if due || matches!(limit, RateLimit::Quiet { .. }) {
+            credit.forced_ns = Some(now_ns);
+        }
+        due
+    }
+
+    /// The last yielder that was moved back on `rq`.
+    pub(super) fn last_deboosted(&self, rq: RqId) -> Option<DeboostedPair> {
+        self.0.as_ref()?.states[rq].pair
+    }
+
+    pub(super) fn set_deboosted(&mut self, rq: RqId, pair: DeboostedPair) {
+        self.tables().states[rq].pair = Some(pair);
+    }
+}
