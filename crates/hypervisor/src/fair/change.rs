@@ -2,7 +2,7 @@
 //! `sched_change_end`).
 
 use super::error::Error;
-use super::ids::{Ent, GroupId};
+use super::ids::{Ent, GroupId, Que};
 use super::rq::Resched;
 use super::sched::{Dequeue, Enqueue, Sched};
 use super::sched_entity::{Attr, Policy};
@@ -33,7 +33,7 @@ impl SchedChange {
             sched.dequeue_task(e, flags);
         }
         if change.running {
-            sched.put_prev(e, Ent::NONE);
+            sched.put_prev(e, Que::NONE);
         }
         change
     }

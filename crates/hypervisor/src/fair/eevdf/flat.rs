@@ -105,9 +105,8 @@ pub(crate) fn put_prev(sched: &mut Sched, prev: Ent) {
     let root = sched.tree.pick_queue(prev);
     if sched.tree[prev].on_rq() {
         sched.update_curr(root);
-        sched.tree.level(root).tree_insert(prev);
     }
-    sched.tree[root].set_curr(Ent::NONE);
+    sched.tree.level(root).put_curr(prev);
 }
 
 /// `set_next_task_fair`.

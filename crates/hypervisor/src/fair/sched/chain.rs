@@ -229,14 +229,17 @@ impl Sched {
     }
 
     /// `pick_task_fair`: the next task. Delayed entities that are picked are dequeued first.
+    ///
+    /// Also returns the lowest queue with entities of both chains, the previous task's and the next
+    /// one's. It is the first on the way down where the pick is not the current entity.
     #[inline(always)]
-    fn pick_task(&mut self, rq: RqId) -> Ent {
+    fn pick_task(&mut self, rq: RqId) -> (Ent, Que) {
         // Under flat picking the root's tree has tasks only, so that the walk ends there.
         let root = self.rqs[rq].root();
         'again: loop {
-            let mut q = root;
+            let (mut q, mut shared) = (root, Que::NONE);
             if self.tree[q].members() == 0 {
-                return Ent::NONE;
+                return (Ent::NONE, Que::NONE);
             }
             loop {
                 let curr = self.tree[q].curr();
@@ -251,8 +254,11 @@ impl Sched {
                     compact::delayed_left(self, e, rq);
                     continue 'again;
                 }
+                if e != curr && !shared.is_some() {
+                    shared = q;
+                }
                 if ent.is_task() {
-                    return e;
+                    return (e, shared);
                 }
                 q = ent.my_q();
             }
@@ -264,13 +270,14 @@ impl Sched {
     #[inline(always)]
     pub(crate) fn schedule(&mut self, rq: RqId) -> (Ent, bool) {
         let prev = self.rqs[rq].curr();
-        let next = self.pick_task(rq);
+        let (next, shared) = self.pick_task(rq);
         let switched = prev != next;
         if switched {
             if prev.is_none() {
                 self.set_next(next, true);
             } else if next.is_none() || !self.switch_siblings(prev, next) {
-                self.put_prev(prev, next);
+                debug_assert!(self.is_flat(rq) || shared == self.shared_queue(prev, next));
+                self.put_prev(prev, shared);
                 if next.is_some() {
                     self.set_next(next, true);
                 }
@@ -301,14 +308,13 @@ impl Sched {
         true
     }
 
-    /// `put_prev_task_fair`: returns the entities of `prev` to their trees, up to the queue that
-    /// `next` shares.
-    pub(crate) fn put_prev(&mut self, prev: Ent, next: Ent) {
+    /// `put_prev_task_fair`: returns the entities of `prev` to their trees, up to the queue `shared`
+    /// with the next task, or all of them.
+    pub(crate) fn put_prev(&mut self, prev: Ent, shared: Que) {
         if self.is_flat(self.tree[prev].rq()) {
             flat::put_prev(self, prev);
             return;
         }
-        let shared = self.shared_queue(prev, next);
         let mut e = prev;
         while let Some(ent) = self.tree.get(e) {
             let q = ent.queue();
@@ -317,7 +323,7 @@ impl Sched {
                 self.charge(q, e);
             }
             let owner = self.tree.level(q).put_curr(e);
-            if Some(q) == shared {
+            if q == shared {
                 return;
             }
             e = owner;
@@ -325,12 +331,12 @@ impl Sched {
     }
 
     /// The lowest queue with an entity of both chains.
-    fn shared_queue(&self, a: Ent, b: Ent) -> Option<Que> {
+    fn shared_queue(&self, a: Ent, b: Ent) -> Que {
         if b.is_none() {
-            return None;
+            return Que::NONE;
         }
         let (a, _) = self.tree.find_matching_se(a, b);
-        Some(self.tree[a].queue())
+        self.tree[a].queue()
     }
 
     /// `set_next_task_fair`: makes the entities of `next` the current ones, up to the first queue
