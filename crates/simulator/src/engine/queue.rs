@@ -98,6 +98,21 @@ impl Queue {
     /// first fires first.
     pub fn arm(&mut self, slot: Slot, at_ns: u64) {
         let was_at = core::mem::replace(&mut self.timers[slot.index()].at, At::ns(at_ns));
+        // Most timers that are armed are not armed yet, and fire soon. So this path calls no function.
+        if let Armed::Few(ring) = &mut self.armed
+            && was_at == At::NEVER
+            && ring.arm_first(&mut self.timers, slot, at_ns)
+        {
+            if ring.armed() > MOST_LISTED {
+                self.grow();
+            }
+            return;
+        }
+        self.arm_anywhere(slot, was_at, at_ns);
+    }
+
+    #[inline(never)]
+    fn arm_anywhere(&mut self, slot: Slot, was_at: At, at_ns: u64) {
         match &mut self.armed {
             Armed::Few(few) => {
                 if let Some(was_ns) = was_at.get() {
@@ -128,6 +143,7 @@ impl Queue {
     }
 
     /// When a timer will fire.
+    #[inline]
     #[must_use]
     pub fn when(&self, slot: Slot) -> Option<u64> {
         self.timers.get(slot.index())?.at.get()
@@ -143,13 +159,14 @@ impl Queue {
     }
 
     /// Takes the next timer, if it fires at `until_ns` or before.
+    #[inline]
     pub fn pop(&mut self, until_ns: u64) -> Option<(u64, Slot)> {
-        let (at_ns, slot) = match &mut self.armed {
+        let slot = match &mut self.armed {
             Armed::Few(few) => few.pop(until_ns, &self.timers),
-            Armed::Many(wheel) => wheel.pop(until_ns, &mut self.timers),
+            Armed::Many(wheel) => pop_many(wheel, &mut self.timers, until_ns),
         }?;
-        self.timers[slot.index()].at = At::NEVER;
-        Some((at_ns, slot))
+        let fired = core::mem::take(&mut self.timers[slot.index()].at);
+        Some((fired.or_last(), slot))
     }
 
     /// Armed timers.
@@ -169,9 +186,16 @@ impl Queue {
             return;
         };
         let mut wheel = Wheel::new();
-        while let Some((at_ns, slot)) = list.pop(u64::MAX, &self.timers) {
+        while let Some(slot) = list.pop(u64::MAX, &self.timers) {
+            let at_ns = self.timers[slot.index()].at.or_last();
             wheel.arm(&mut self.timers, slot, at_ns);
         }
         self.armed = Armed::Many(wheel);
     }
+}
+
+/// As [`Queue::pop`]. Apart from it, as within it the ring's code would save registers for both.
+#[inline(never)]
+fn pop_many(wheel: &mut Wheel, timers: &mut [Timer], until_ns: u64) -> Option<Slot> {
+    wheel.pop(until_ns, timers).map(|(_, slot)| slot)
 }

@@ -30,6 +30,8 @@ pub(super) struct Ring {
     near: usize,
     /// Those that were farther away when they were armed.
     far: Few,
+    /// When the first of these fires; `u64::MAX` without one. It is compared for each event.
+    far_ns: u64,
     /// When the last one that was taken fired.
     now_ns: u64,
 }
@@ -41,43 +43,65 @@ impl Default for Ring {
             first: [NONE; SPANS as usize],
             near: 0,
             far: Few::default(),
+            far_ns: u64::MAX,
             now_ns: 0,
         }
     }
 }
 
 impl Ring {
-    /// Arms a timer that is not armed: it fires after those that were armed for the same time.
-    pub(super) fn arm(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
+    /// Arms a timer that is not armed, if it fires soon and before all others of its span: a span
+    /// rarely has others. Whether it did.
+    #[inline]
+    pub(super) fn arm_first(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) -> bool {
         let span = span_of(at_ns);
-        if span.wrapping_sub(span_of(self.now_ns)) >= SPANS {
-            return self.far.arm(slot, at_ns);
+        let place = (span % SPANS) as usize;
+        let first = self.first[place];
+        let is_near = span.wrapping_sub(span_of(self.now_ns)) < SPANS;
+        let later = timers.get(first as usize);
+        if !is_near || later.is_some_and(|timer| timer.at.or_last() <= at_ns) {
+            return false;
         }
         self.near += 1;
-        let place = (span % SPANS) as usize;
-        let (mut last, mut next) = (NONE, self.first[place]);
+        timers[slot.index()].link.after = first;
+        self.first[place] = slot.0;
+        self.used |= 1 << place;
+        true
+    }
+
+    /// Arms a timer that is not armed: it fires after those that were armed for the same time.
+    pub(super) fn arm(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
+        if self.arm_first(timers, slot, at_ns) {
+            return;
+        }
+        let span = span_of(at_ns);
+        if span.wrapping_sub(span_of(self.now_ns)) >= SPANS {
+            self.far.arm(slot, at_ns);
+            self.far_ns = self.far_ns.min(at_ns);
+            return;
+        }
+        self.near += 1;
+        let mut last = self.first[(span % SPANS) as usize];
+        let mut next = timers[last as usize].link.after;
         while let Some(timer) = timers.get(next as usize)
-            && timer.at.get().unwrap_or(u64::MAX) <= at_ns
+            && timer.at.or_last() <= at_ns
         {
             (last, next) = (next, timer.link.after);
         }
         timers[slot.index()].link.after = next;
-        match timers.get_mut(last as usize) {
-            Some(timer) => timer.link.after = slot.0,
-            None => {
-                self.first[place] = slot.0;
-                self.used |= 1 << place;
-            }
-        }
+        timers[last as usize].link.after = slot.0;
     }
 
     /// Disarms a timer that is armed for `at_ns`.
+    #[inline(never)]
     pub(super) fn cancel(&mut self, timers: &mut [Timer], slot: Slot, at_ns: u64) {
         let place = (span_of(at_ns) % SPANS) as usize;
         let (mut last, mut next) = (NONE, self.first[place]);
         while next != slot.0 {
             let Some(timer) = timers.get(next as usize) else {
-                return self.far.cancel(slot);
+                self.far.cancel(slot);
+                self.far_ns = self.far.next().unwrap_or(u64::MAX);
+                return;
             };
             (last, next) = (next, timer.link.after);
         }
@@ -109,25 +133,32 @@ impl Ring {
         near.into_iter().chain(self.far.next()).min()
     }
 
-    /// Takes the next timer, if it fires at `until_ns` or before.
-    pub(super) fn pop(&mut self, until_ns: u64, timers: &[Timer]) -> Option<(u64, Slot)> {
+    /// Takes the next timer, if it fires at `until_ns` or before. Its time stays in `timers`.
+    #[inline]
+    pub(super) fn pop(&mut self, until_ns: u64, timers: &[Timer]) -> Option<Slot> {
         let place = self.nearest();
         let slot = Slot(self.first[place]);
-        let near = timers.get(slot.index()).and_then(|timer| timer.at.get());
+        let timer = timers.get(slot.index());
         // What was far away when it was armed was armed earlier than what was near.
-        let far = self.far.next().unwrap_or(u64::MAX);
-        let Some(at_ns) = near.filter(|&at_ns| at_ns < far) else {
-            let popped = self.far.pop(until_ns)?;
-            self.now_ns = self.now_ns.max(popped.0);
-            return Some(popped);
+        let Some(timer) = timer.filter(|timer| timer.at.or_last() < self.far_ns) else {
+            return self.pop_far(until_ns);
         };
+        let at_ns = timer.at.or_last();
         if at_ns > until_ns {
             return None;
         }
         self.near -= 1;
         self.now_ns = self.now_ns.max(at_ns);
-        self.begin_with(place, timers[slot.index()].link.after);
-        Some((at_ns, slot))
+        self.begin_with(place, timer.link.after);
+        Some(slot)
+    }
+
+    #[inline(never)]
+    fn pop_far(&mut self, until_ns: u64) -> Option<Slot> {
+        let (at_ns, slot) = self.far.pop(until_ns)?;
+        self.far_ns = self.far.next().unwrap_or(u64::MAX);
+        self.now_ns = self.now_ns.max(at_ns);
+        Some(slot)
     }
 
     /// Armed timers.

@@ -3,7 +3,7 @@
 
 use super::message::Message;
 use crate::engine::{Queue, Slot};
-use crate::fault::Fault;
+use crate::fault::{Fault, Sim};
 use crate::ids::CpuNr;
 
 /// How many events may be handled at one time of the run. All CPUs of a host make far fewer: beyond
@@ -127,7 +127,8 @@ impl Clock {
     /// # Errors
     ///
     /// [`Fault::NoProgress`] after too many events at one time.
-    pub(crate) fn advance(&mut self, until_ns: u64) -> Result<Option<EngineEvent>, Fault> {
+    #[inline]
+    pub(crate) fn advance(&mut self, until_ns: u64) -> Sim<Option<EngineEvent>> {
         let Some((at_ns, slot)) = self.queue.pop(until_ns) else {
             return Ok(None);
         };
@@ -137,7 +138,7 @@ impl Clock {
         } else {
             self.at_once += 1;
             if self.at_once > MOST_AT_ONCE {
-                return Err(self.no_progress("events that cause each other"));
+                return Err(self.no_progress("events that cause each other").into());
             }
         }
         Ok(Some(self.events[slot.index()]))
