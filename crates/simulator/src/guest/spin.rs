@@ -206,21 +206,23 @@ fn patience_ns(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr, awaited: SpinOn) 
     }
 }
 
-/// Whether a spinner's window is over by now: it is on its way out of the guest.
-pub(crate) fn end_ple_window(guests: &mut Guests, host: &Host<'_>, vcpu: VcpuNr) -> bool {
+/// Whether a spinner's window is over by now.
+#[inline]
+pub(crate) fn is_ple_window_over(guests: &Guests, host: &Host<'_>, vcpu: VcpuNr) -> bool {
+    let v = &guests.cpus[vcpu];
+    matches!(v.running, Some(Micro::Spin(_)))
+        && v.spin_limit == SpinLimit::PleAndExit
+        && host.now() >= v.step_ends
+}
+
+/// A spinner's window is over: it is on its way out of the guest.
+pub(crate) fn end_ple_window(guests: &mut Guests, vcpu: VcpuNr) {
     let v = &mut guests.cpus[vcpu];
-    if !matches!(v.running, Some(Micro::Spin(_)))
-        || v.spin_limit != SpinLimit::PleAndExit
-        || host.now() < v.step_ends
-    {
-        return false;
-    }
     if let Some(spin) = v.running.take() {
         v.push_next(spin);
     }
     let time = v.step_ends;
     end_stretch(guests, vcpu, time);
-    true
 }
 
 /// The line has reached a spinner: the CPU on which it looks again, if there is something to see.

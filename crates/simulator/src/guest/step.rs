@@ -27,12 +27,14 @@ pub(crate) enum Progress {
 
 impl Guests {
     /// The guest is entered: nothing is in progress.
+    #[inline]
     pub(crate) fn resume(&mut self, vcpu: VcpuNr) {
         self.cpus[vcpu].running = None;
     }
 
     /// The step in progress is over, or its time is up: if that is a stretch of spinning, what was to
     /// end it.
+    #[inline]
     pub(crate) fn step_over(
         &mut self,
         host: &mut Host<'_>,
@@ -52,6 +54,7 @@ impl Guests {
     }
 
     /// Takes the next step.
+    #[inline(always)]
     pub(crate) fn advance(
         &mut self,
         host: &mut Host<'_>,
@@ -96,6 +99,7 @@ impl Guests {
     }
 
     /// Whether the preemption timer has fired by now.
+    #[inline]
     pub(crate) fn preemption_timer_fired(&self, host: &Host<'_>, vcpu: VcpuNr) -> bool {
         let time = self.cpus[vcpu].hv_at.get();
         time.is_some_and(|time| time <= host.now())
@@ -160,6 +164,7 @@ impl Guests {
     }
 
     /// A step of the guest takes `ns`, or until the preemption timer fires.
+    #[inline]
     pub(crate) fn run_for(
         &mut self,
         host: &mut Host<'_>,

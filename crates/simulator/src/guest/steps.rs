@@ -35,7 +35,12 @@ impl Steps {
     /// Adds a step that comes behind all others.
     pub(crate) fn push_back(&mut self, micro: Micro) {
         self.make_room(1);
-        self.list.insert(0, micro);
+        // Mostly there are none: nothing is moved.
+        if self.list.is_empty() {
+            self.list.push(micro);
+        } else {
+            self.list.insert(0, micro);
+        }
     }
 
     /// Takes all steps away.
@@ -51,10 +56,16 @@ impl Steps {
     }
 
     /// Twice as much as there was, and not four at once as a vector would begin with.
+    #[inline]
     fn make_room(&mut self, additional: usize) {
-        let (len, room) = (self.list.len(), self.list.capacity());
-        if room - len < additional {
-            self.list.reserve_exact(additional.max(room));
+        if self.list.capacity() - self.list.len() < additional {
+            self.grow(additional);
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, additional: usize) {
+        let room = self.list.capacity();
+        self.list.reserve_exact(additional.max(room));
     }
 }

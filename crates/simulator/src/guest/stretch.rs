@@ -216,7 +216,21 @@ fn passes_over(guests: &mut Guests, host: &mut Host<'_>, vm: VmNr, passes: &Pass
 
 /// Of a step of `ns`, `left` are left: does what the stretch should have done by now. What is
 /// left of the step that it is in the midst of; later ones come after that.
+#[inline]
 pub(crate) fn settle(
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+    ns: u64,
+    remaining: u64,
+) -> u64 {
+    if guests.cpus[vcpu].stretch == Stretch::None {
+        return remaining;
+    }
+    settle_some(guests, host, vcpu, ns, remaining)
+}
+
+fn settle_some(
     guests: &mut Guests,
     host: &mut Host<'_>,
     vcpu: VcpuNr,

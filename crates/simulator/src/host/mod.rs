@@ -442,6 +442,7 @@ impl Host<'_> {
 /// What a CPU owes, and how long it stays in a phase.
 impl Host<'_> {
     /// The phase of `cpu` lasts `ns` from now, and what the CPU owes.
+    #[inline]
     pub(crate) fn stay(&mut self, cpu: CpuNr, ns: u64) {
         let c = &mut self.cpus[cpu];
         let ns = ns + core::mem::take(&mut c.debt_ns);
@@ -490,6 +491,7 @@ impl Host<'_> {
 /// work in progress is rescaled.
 impl Host<'_> {
     /// How long `work_ns` take on `cpu` now.
+    #[inline]
     pub(crate) fn slowed(&self, cpu: CpuNr, work_ns: u64) -> u64 {
         if !self.cpus[cpu].slow {
             return work_ns;
@@ -499,6 +501,7 @@ impl Host<'_> {
     }
 
     /// How much work is done in `ns` on `cpu` now.
+    #[inline]
     pub(crate) fn work_in(&self, cpu: CpuNr, ns: u64) -> u64 {
         if !self.cpus[cpu].slow {
             return ns;

@@ -19,10 +19,13 @@ pub(crate) fn resume(
     vcpu: VcpuNr,
 ) -> Sim {
     guests.resume(vcpu);
-    run_steps(kvm, guests, host, cpu, vcpu)
+    let flow = run_steps(kvm, guests, host, cpu, vcpu, false)?;
+    debug_assert_eq!(flow, Flow::Wait, "a step takes time or an exit begins");
+    Ok(())
 }
 
 /// The guest's step in progress is over, or the preemption timer or the PLE window is.
+#[inline]
 pub(crate) fn step(
     kvm: &mut Kvm,
     guests: &mut Guests,
@@ -30,30 +33,39 @@ pub(crate) fn step(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> Sim<Flow> {
-    if end_ple_window(kvm, guests, host, cpu, vcpu) {
-        return exited(kvm, host, cpu, vcpu, Exit::Pause);
-    }
-    if guests.preemption_timer_fired(host, vcpu) {
-        guests.stop(host, cpu, vcpu);
-        vm_exit(kvm, host, cpu, vcpu, Exit::PreemptionTimer);
-        return Ok(Flow::Wait);
-    }
-    match guests.step_over(host, cpu, vcpu) {
-        Some(SpinLimit::Ple) => vm_exit(kvm, host, cpu, vcpu, Exit::Pause),
-        Some(_) => resume(kvm, guests, host, cpu, vcpu)?,
-        None => run_steps(kvm, guests, host, cpu, vcpu)?,
-    }
-    Ok(Flow::Wait)
+    run_steps(kvm, guests, host, cpu, vcpu, true)
 }
 
-/// Works off steps until one takes time or leaves the guest.
+/// Works off steps until one takes time or leaves the guest. First it ends the one in progress, if
+/// that is due.
+///
+/// Most events of a run come here, so this is one function, with one frame.
 fn run_steps(
     kvm: &mut Kvm,
     guests: &mut Guests,
     host: &mut Host<'_>,
     cpu: CpuNr,
     vcpu: VcpuNr,
-) -> Sim {
+    is_step_due: bool,
+) -> Sim<Flow> {
+    if is_step_due {
+        if end_ple_window(kvm, guests, host, cpu, vcpu) {
+            return exited(kvm, host, cpu, vcpu, Exit::Pause);
+        }
+        if guests.preemption_timer_fired(host, vcpu) {
+            guests.stop(host, cpu, vcpu);
+            vm_exit(kvm, host, cpu, vcpu, Exit::PreemptionTimer);
+            return Ok(Flow::Wait);
+        }
+        match guests.step_over(host, cpu, vcpu) {
+            Some(SpinLimit::Ple) => {
+                vm_exit(kvm, host, cpu, vcpu, Exit::Pause);
+                return Ok(Flow::Wait);
+            }
+            Some(_) => guests.resume(vcpu),
+            None => {}
+        }
+    }
     let mut steps = 0u32;
     loop {
         steps += 1;
@@ -67,16 +79,16 @@ fn run_steps(
             }
             if kvm.vcpus[vcpu].window {
                 vm_exit(kvm, host, cpu, vcpu, Exit::InterruptWindow);
-                return Ok(());
+                return Ok(Flow::Wait);
             }
         }
         let exit = match guests.advance(host, cpu, vcpu)? {
             Progress::More => continue,
-            Progress::Waits => return Ok(()),
+            Progress::Waits => return Ok(Flow::Wait),
             Progress::Spin(awaited) => {
                 let window = kvm.vcpus[vcpu].ple.window();
                 if spin::spin(guests, host, cpu, vcpu, awaited, window)? {
-                    return Ok(());
+                    return Ok(Flow::Wait);
                 }
                 continue;
             }
@@ -88,11 +100,11 @@ fn run_steps(
         // An instruction without an exit has taken effect in the call, and the guest goes on.
         if leaves_guest(kvm, guests, host, cpu, vcpu, exit)? {
             vm_exit(kvm, host, cpu, vcpu, exit);
-            return Ok(());
+            return Ok(Flow::Wait);
         }
         if exit == Exit::Hlt {
             guests.halt(host, cpu, vcpu);
-            return Ok(());
+            return Ok(Flow::Wait);
         }
     }
 }
@@ -129,8 +141,26 @@ fn leaves_guest(
     }
 }
 
-/// Takes an interrupt that the virtual LAPIC delivers now, or that was injected.
+/// Takes an interrupt that the virtual LAPIC delivers now, or that was injected. Whether there is one.
+#[inline(always)]
 fn take_virtual_irq(kvm: &mut Kvm, guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr) -> bool {
+    let v = &kvm.vcpus[vcpu];
+    let is_due = if v.shared.apicv() {
+        v.lapic.virtual_interrupt_recognized()
+    } else {
+        v.inject.is_some()
+    };
+    is_due && deliver_virtual_irq(kvm, guests, host, vcpu)
+}
+
+/// Apart, as one step in twenty takes an interrupt.
+#[inline(never)]
+fn deliver_virtual_irq(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    vcpu: VcpuNr,
+) -> bool {
     let v = &mut kvm.vcpus[vcpu];
     let vector = if v.shared.apicv() {
         v.lapic.virtual_deliver(&v.shared.irr)
@@ -159,6 +189,7 @@ fn take_virtual_irq(kvm: &mut Kvm, guests: &mut Guests, host: &mut Host<'_>, vcp
 }
 
 /// A spinner that has used up its window is on its way out of the guest. Whether it is.
+#[inline(always)]
 pub(crate) fn end_ple_window(
     kvm: &mut Kvm,
     guests: &mut Guests,
@@ -166,13 +197,19 @@ pub(crate) fn end_ple_window(
     cpu: CpuNr,
     vcpu: VcpuNr,
 ) -> bool {
-    let ends = spin::end_ple_window(guests, host, vcpu);
+    let ends = spin::is_ple_window_over(guests, host, vcpu);
     if ends {
-        let v = &mut kvm.vcpus[vcpu];
-        (v.run, v.exit) = (VcpuRun::Exiting, Exit::Pause);
-        host.disable_irqs(cpu);
+        leave_spin(kvm, guests, host, cpu, vcpu);
     }
     ends
+}
+
+#[inline(never)]
+fn leave_spin(kvm: &mut Kvm, guests: &mut Guests, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) {
+    spin::end_ple_window(guests, vcpu);
+    let v = &mut kvm.vcpus[vcpu];
+    (v.run, v.exit) = (VcpuRun::Exiting, Exit::Pause);
+    host.disable_irqs(cpu);
 }
 
 /// The line that a spinner reads has reached it.

@@ -14,8 +14,23 @@ use crate::migration::vmm;
 use crate::xen;
 use crate::xen::ipi as xen_ipi;
 
-/// What the vCPU's thread was doing is over: the next thing.
+/// What the vCPU's thread was doing is over: the next thing. Most often that is a step of the guest.
+#[inline]
 pub(crate) fn step(
+    kvm: &mut Kvm,
+    guests: &mut Guests,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+) -> Sim<Flow> {
+    if kvm.vcpus[vcpu].run == VcpuRun::Guest {
+        return guest_mode::step(kvm, guests, host, cpu, vcpu);
+    }
+    step_outside(kvm, guests, host, cpu, vcpu)
+}
+
+/// The same, outside guest mode.
+fn step_outside(
     kvm: &mut Kvm,
     guests: &mut Guests,
     host: &mut Host<'_>,
