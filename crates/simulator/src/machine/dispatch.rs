@@ -20,6 +20,7 @@ use crate::{script, xen};
 
 impl Machine<'_> {
     /// A message arrives.
+    #[inline(never)]
     pub(super) fn arrived(&mut self, number: MessageNr) -> Sim {
         let Some(message) = self.host.clock_mut().take(number) else {
             return self.host.broken("a message arrived twice");
@@ -148,6 +149,7 @@ impl Machine<'_> {
     }
 
     /// The phase of `cpu` is over.
+    #[inline]
     pub(super) fn phase_over(&mut self, cpu: CpuNr) -> Sim {
         if self.host.cpus()[cpu].debt_ns > 0 {
             // Something was charged while the phase ran.

@@ -63,6 +63,12 @@ impl Machine<'_> {
                 .map_err(|fault| self.host.dated(*fault))?;
             self.watch().map_err(|fault| self.host.dated(*fault))?;
         }
+        self.finish(end)
+    }
+
+    /// No event is left before the end.
+    #[inline(never)]
+    fn finish(&mut self, end: u64) -> Result<Outcome, Fault> {
         deadlock::check_deadlock(&self.guests)?;
         self.host.clock_mut().finish(end);
         stretch::cut_all(&mut self.guests, &mut self.host);
@@ -85,6 +91,12 @@ impl Machine<'_> {
         if !self.host.checks_mut().is_on() {
             return Ok(());
         }
+        self.check()
+    }
+
+    /// Apart, so that a run without checks has a short loop.
+    #[inline(never)]
+    fn check(&mut self) -> Sim {
         if self.host.checks_mut().is_due() {
             // The checks read the host that holds them.
             let mut checks = core::mem::take(self.host.checks_mut());
@@ -109,6 +121,7 @@ impl Machine<'_> {
     }
 
     /// The warm-up is over: all books start anew.
+    #[cold]
     fn begin_measuring(&mut self) {
         // Stretches are cut first, so that what they have done by now counts before.
         stretch::cut_all(&mut self.guests, &mut self.host);
@@ -117,6 +130,7 @@ impl Machine<'_> {
         self.guests.begin_measuring();
     }
 
+    #[inline(always)]
     fn handle(&mut self, event: EngineEvent) -> Sim {
         match event {
             EngineEvent::Phase(cpu) => self.phase_over(cpu),
