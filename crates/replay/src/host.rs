@@ -43,9 +43,9 @@ pub fn knobs(recording: &Recording) -> Knobs {
     if knobs.sched.cfs.is_some() {
         return knobs;
     }
-    if let Some(on) = recording.hrtick {
+    if let Some(has_hrtick) = recording.hrtick {
         let features = knobs.sched.features;
-        knobs.sched.features = match on {
+        knobs.sched.features = match has_hrtick {
             true => features.with(Feature::Hrtick),
             false => features.without(Feature::Hrtick),
         };
@@ -127,8 +127,6 @@ pub struct Assumed {
     pub balanced: Option<bool>,
     /// How the host preempts; `None`: as fits best. [`as_recorded`] reads the knobs instead.
     pub preempt: Option<Preempt>,
-    /// No two CPUs share a cache, as in virtual machines whose CPUs are sockets.
-    pub own_caches: bool,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
     /// CPUs of other tasks, by thread id.
@@ -224,7 +222,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
     Config {
         host: HostConfig {
             profile,
-            topology: topology(recording.cpus.max(1), assumed.own_caches),
+            topology: Topology::flat(recording.cpus.max(1)),
             hypervisor: Hypervisor::Kvm,
             idle: IdleMethod::Mwait,
             tasks: Vec::new(),
@@ -265,17 +263,6 @@ fn tick_phase_ns(recording: &Recording) -> u64 {
     let punctual = ticks.filter(|tick| tick.0 > 0).min_by_key(|tick| tick.1);
     let due_ns = punctual.map_or(0, |tick| tick.0);
     due_ns % (1_000_000_000 / u64::from(recording.hz.unwrap_or(250)))
-}
-
-fn topology(cpus: u32, own_caches: bool) -> Topology {
-    match own_caches {
-        true => Topology {
-            sockets: cpus,
-            cores_per_llc: 1,
-            ..Topology::flat(cpus)
-        },
-        false => Topology::flat(cpus),
-    }
 }
 
 /// The CPUs that tasks may use.

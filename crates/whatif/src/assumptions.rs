@@ -23,10 +23,6 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         Placement::Recorded => "tasks move between CPUs as recorded",
         Placement::Simulated => "tasks are placed by the simulated scheduler",
     };
-    let caches = match assumed.own_caches {
-        true => ", each CPU with a cache of its own",
-        false => "",
-    };
     let lines = [
         Some(format!(
             "kvm.halt_poll_ns={} ({})",
@@ -58,7 +54,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         features(base),
         Some(groups(base)),
         Some(format!(
-            "{placement}{caches} (fits best, unless told; {} moves in {} switches)",
+            "{placement} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
         )),
         bound(base),

@@ -16,8 +16,6 @@ pub struct Hypothesis {
     pub placement: Placement,
     /// Recorded moves happen at their recorded times; otherwise at the recorded progress of the task.
     pub timed_moves: bool,
-    /// No two CPUs share a cache.
-    pub own_caches: bool,
     /// Guests balance load between their vCPUs.
     pub balanced: bool,
     /// The cgroups of VMs.
@@ -46,17 +44,15 @@ impl Hypothesis {
     pub(crate) fn with_moves(&self, moves: Moves) -> Self {
         Self {
             placement: moves.placement,
-            own_caches: moves.own_caches,
             timed_moves: moves.timed_moves,
             ..self.clone()
         }
     }
 
-    /// Its three dimensions of moves.
+    /// Its two dimensions of moves.
     pub(crate) const fn moves(&self) -> Moves {
         Moves {
             placement: self.placement,
-            own_caches: self.own_caches,
             timed_moves: self.timed_moves,
         }
     }
@@ -71,7 +67,6 @@ impl Hypothesis {
             placement: Some(self.placement),
             timed_moves: self.timed_moves,
             balanced: Some(self.balanced),
-            own_caches: self.own_caches,
             ..known.clone()
         }
     }
@@ -87,23 +82,22 @@ impl Hypothesis {
         knobs
     }
 
-    /// The dimensions in which another hypothesis has another value. Left out are those without effect on
-    /// the other one's replay.
+    /// The dimensions in which `compared` has another value. Left out are those without effect on its
+    /// replay.
     #[must_use]
-    pub fn differences(&self, other: &Self) -> Vec<Dimension> {
+    pub fn differences(&self, compared: &Self) -> Vec<Dimension> {
         let differs = |dimension: &Dimension| {
-            let value = dimension.value(other, &[]);
+            let value = dimension.value(compared, &[]);
             value.is_some() && value != dimension.value(self, &[])
         };
         Dimension::ALL.into_iter().filter(differs).collect()
     }
 }
 
-/// Values of the three dimensions of moves, which are tried together.
+/// Values of the two dimensions of moves, which are tried together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moves {
     pub(crate) placement: Placement,
-    pub(crate) own_caches: bool,
     pub(crate) timed_moves: bool,
 }
 
@@ -114,8 +108,6 @@ pub enum Dimension {
     Placement,
     /// [`Hypothesis::timed_moves`].
     MoveTimes,
-    /// [`Hypothesis::own_caches`].
-    Caches,
     /// [`Hypothesis::balanced`].
     Guests,
     /// [`Hypothesis::cgroups`].
@@ -166,10 +158,9 @@ impl Source {
 
 impl Dimension {
     /// All, in the order of the table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Placement,
         Self::MoveTimes,
-        Self::Caches,
         Self::Guests,
         Self::Cgroups,
         Self::Preemption,
@@ -191,12 +182,6 @@ impl Dimension {
                 "move_times",
                 "at recorded progress, at recorded times",
                 "no task moves",
-                "times",
-            ),
-            Self::Caches => (
-                "caches",
-                "shared by all CPUs, one for each CPU",
-                "a single CPU",
                 "times",
             ),
             Self::Guests => (
@@ -253,11 +238,6 @@ impl Dimension {
                 (false, true) => "moves at recorded times",
                 (false, false) => "moves at recorded progress",
             },
-            Self::Caches => match (simulated, hypothesis.own_caches) {
-                (false, _) => return None,
-                (true, true) => "a cache for each CPU",
-                (true, false) => "a cache for all CPUs",
-            },
             Self::Guests => match hypothesis.balanced {
                 true => "guests give work to idle vCPUs",
                 false => "the work of guests stays on its vCPU",
@@ -290,10 +270,6 @@ impl Dimension {
             Self::MoveTimes => stated_or(
                 known.placement == Some(Placement::Simulated),
                 recording.migrations == 0,
-            ),
-            Self::Caches => stated_or(
-                known.own_caches || known.placement == Some(Placement::Recorded),
-                recording.cpus <= 1,
             ),
             Self::Guests => stated_or(known.balanced.is_some(), !is_coupled(recording)),
             Self::Cgroups => {
@@ -347,24 +323,16 @@ fn weight_words(weights: &BTreeMap<usize, u32>, vms: &[String]) -> String {
 
 /// The moves that a fit tries, the first ones first.
 pub(crate) fn moves(recording: &Recording, known: &Assumed) -> Vec<Moves> {
-    let shared = known.own_caches;
-    let recorded = |timed_moves| Moves {
-        placement: Placement::Recorded,
-        own_caches: shared,
+    let moves_of = |placement, timed_moves| Moves {
+        placement,
         timed_moves,
     };
-    let simulated = |own_caches| Moves {
-        placement: Placement::Simulated,
-        own_caches,
-        timed_moves: false,
-    };
-    let mut moves = vec![recorded(false), simulated(shared)];
+    let mut moves = vec![
+        moves_of(Placement::Recorded, false),
+        moves_of(Placement::Simulated, false),
+    ];
     if recording.migrations > 0 {
-        moves.push(recorded(true));
-    }
-    // Recorded moves need no caches: only the simulated scheduler reads which CPUs share one.
-    if recording.cpus > 1 {
-        moves.push(simulated(true));
+        moves.push(moves_of(Placement::Recorded, true));
     }
     moves.retain(|moves| known.placement.is_none_or(|known| known == moves.placement));
     moves
@@ -387,7 +355,6 @@ pub(crate) fn hosts(recording: &Recording, known: &Assumed, moves: Moves) -> Vec
             hosts.extend(modes.clone().map(|preempt| Hypothesis {
                 placement: moves.placement,
                 timed_moves: moves.timed_moves,
-                own_caches: moves.own_caches,
                 balanced,
                 cgroups: cgroups.clone(),
                 weights: known.weights.clone(),
@@ -402,18 +369,24 @@ pub(crate) fn hosts(recording: &Recording, known: &Assumed, moves: Moves) -> Vec
 /// The layouts of cgroups that a fit tries, apart from single VMs.
 fn layouts(known: &Assumed) -> Vec<CgroupLayout> {
     // A single VM may have a cgroup for a limit or a weight where not all have one.
-    let in_single = known.vcpu_groups == Some(true);
-    let all = [(false, in_single), (true, false), (true, true)];
-    let is_open = |&(every_vm, per_vcpu): &(bool, bool)| {
-        let nesting = known.vcpu_groups.is_none_or(|known| known == per_vcpu);
-        known.groups.is_none_or(|known| known == every_vm) && (nesting || !every_vm)
-    };
-    let layout = |(every_vm, per_vcpu)| CgroupLayout {
+    let layout = |every_vm, per_vcpu| CgroupLayout {
         every_vm,
         per_vcpu,
         single_vms: known.own_group.clone(),
     };
-    all.into_iter().filter(is_open).map(layout).collect()
+    let mut layouts = vec![
+        layout(false, known.vcpu_groups == Some(true)),
+        layout(true, false),
+        layout(true, true),
+    ];
+    layouts.retain(|layout| {
+        let has_nesting = known
+            .vcpu_groups
+            .is_none_or(|nesting| nesting == layout.per_vcpu);
+        known.groups.is_none_or(|groups| groups == layout.every_vm)
+            && (has_nesting || !layout.every_vm)
+    });
+    layouts
 }
 
 /// Whether vCPUs wait for others of their VM.

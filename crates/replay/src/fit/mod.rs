@@ -5,7 +5,7 @@
 //!
 //! 1. All hosts with moves at recorded progress: guests, cgroups and preemption in each combination that the
 //!    recording and the user leave open.
-//! 2. The other moves (placement, move times, caches) on the best of these.
+//! 2. The other moves (placement, move times) on the best of these.
 //! 3. If one of those fits better, all hosts with these moves.
 //! 4. Each VM alone in a cgroup, in turn on the best so far, unless cgroups are known.
 //! 5. No wakeup preemption on the best, if fewer wakeups preempt in the recording.

@@ -16,7 +16,6 @@ fn host(number: usize) -> Hypothesis {
     Hypothesis {
         placement: Placement::Recorded,
         timed_moves: false,
-        own_caches: false,
         balanced: false,
         cgroups: CgroupLayout {
             single_vms: [number].into(),
@@ -138,11 +137,9 @@ fn hypotheses_differ_in_dimensions_that_have_an_effect() {
     let first = host(0);
     let simulated = Hypothesis {
         placement: Placement::Simulated,
-        own_caches: true,
         ..host(0)
     };
-    let differences = [Dimension::Placement, Dimension::Caches];
-    assert_eq!(first.differences(&simulated), differences);
+    assert_eq!(first.differences(&simulated), [Dimension::Placement]);
     assert_eq!(
         simulated.differences(&first),
         [Dimension::Placement, Dimension::MoveTimes]

@@ -1,5 +1,6 @@
 //! Simulated runs as recordings.
 
+pub mod drawn;
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;
 
