@@ -16,63 +16,105 @@ pub(crate) struct Coupled {
     pub(crate) woken: u64,
 }
 
-/// When a vCPU was asleep, or not there.
+/// A half-open interval of the recording's clock, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Stretch {
+    /// Its length, in ns; 0 if it is empty.
+    pub(crate) const fn ns(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// The part of it from `time` on.
+    pub(crate) const fn after(self, time: u64) -> Self {
+        let start = if self.start > time { self.start } else { time };
+        Self {
+            start,
+            end: self.end,
+        }
+    }
+}
+
+/// When a vCPU was asleep, or did not exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asleep {
-    /// From when to when, in ns; the last may go on.
-    spans: Vec<(u64, u64)>,
+    /// In ascending order; the end of a sleep that continues is `u64::MAX`.
+    spans: Vec<Stretch>,
 }
 
 impl Asleep {
     /// It sleeps from now on.
     pub(crate) fn begins(&mut self, now: u64) {
-        if self.spans.last().is_none_or(|last| last.1 < u64::MAX) {
-            self.spans.push((now, u64::MAX));
+        if self.spans.last().is_none_or(|last| last.end < u64::MAX) {
+            self.spans.push(Stretch {
+                start: now,
+                end: u64::MAX,
+            });
         }
     }
 
     /// It is woken.
     pub(crate) fn ends(&mut self, now: u64) {
-        if let Some(last) = self.spans.last_mut().filter(|last| last.1 == u64::MAX) {
-            last.1 = now;
+        if let Some(last) = self.spans.last_mut().filter(|last| last.end == u64::MAX) {
+            last.end = now;
         }
     }
 
-    /// When it was, within these times.
-    fn within(&self, times: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    /// The parts of `stretches` in which it was.
+    fn within(&self, stretches: &[Stretch]) -> Vec<Stretch> {
         let mut common = Vec::new();
-        for &(from, to) in times {
-            let first = self.spans.partition_point(|span| span.1 <= from);
+        for &stretch in stretches {
+            let first = self.spans.partition_point(|span| span.end <= stretch.start);
             let spans = self.spans.iter().skip(first);
-            let overlapping = spans.take_while(|span| span.0 < to);
-            common.extend(overlapping.map(|span| (span.0.max(from), span.1.min(to))));
+            let overlapping = spans.take_while(|span| span.start < stretch.end);
+            common.extend(overlapping.map(|span| Stretch {
+                start: span.start.max(stretch.start),
+                end: span.end.min(stretch.end),
+            }));
         }
         common
     }
 }
 
+/// A vCPU begins to compute, or stops.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    time: u64,
+    /// What it had computed until `time`, in ns.
+    computed_ns: u64,
+    begins: bool,
+}
+
 /// What a vCPU has computed outside of halts at any time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Computed {
-    /// When it began to compute or left off, and what it had computed by then, in ns.
-    changes: Vec<(u64, u64, bool)>,
+    /// When it began to compute or stopped, in the order of time.
+    changes: Vec<Change>,
 }
 
 impl Computed {
-    /// It begins to compute, or leaves off.
-    pub(crate) fn change(&mut self, now: u64, so_far_ns: u64, computes: bool) {
-        if self.changes.last().is_none_or(|last| last.2 != computes) {
-            self.changes.push((now, so_far_ns, computes));
+    /// It begins to compute, or stops, after `computed_ns` in all.
+    pub(crate) fn change(&mut self, time: u64, computed_ns: u64, begins: bool) {
+        if self.changes.last().is_none_or(|last| last.begins != begins) {
+            self.changes.push(Change {
+                time,
+                computed_ns,
+                begins,
+            });
         }
     }
 
-    /// What it had computed by some time, in ns.
-    fn by(&self, at: u64) -> u64 {
-        let next = self.changes.partition_point(|change| change.0 <= at);
+    /// What it had computed until `time`, in ns.
+    fn until(&self, time: u64) -> u64 {
+        let next = self.changes.partition_point(|change| change.time <= time);
         let last = next.checked_sub(1).and_then(|n| self.changes.get(n));
-        last.map_or(0, |&(since, so_far, computes)| match computes {
-            true => so_far + (at - since),
-            false => so_far,
+        last.map_or(0, |last| match last.begins {
+            true => last.computed_ns + (time - last.time),
+            false => last.computed_ns,
         })
     }
 }
@@ -92,17 +134,22 @@ pub(crate) fn settle_coupled(tasks: &mut [Task]) {
                 let meanwhile = |&vcpu: &usize| {
                     let computed = &tasks[vcpu].computed;
                     computed
-                        .by(wait.woken)
-                        .saturating_sub(computed.by(wait.began))
+                        .until(wait.woken)
+                        .saturating_sub(computed.until(wait.began))
                 };
                 let ns = vcpus.iter().map(meanwhile).fold(0, u64::saturating_add);
                 let siblings = vcpus.iter().filter(|&&vcpu| vcpu != waiter);
-                let idle = siblings.fold(vec![(wait.began, wait.woken)], |idle, &sibling| {
+                let whole = Stretch {
+                    start: wait.began,
+                    end: wait.woken,
+                };
+                // The VM is idle while all siblings sleep.
+                let idle = siblings.fold(vec![whole], |idle, &sibling| {
                     tasks[sibling].asleep.within(&idle)
                 });
-                let idle_ns: u64 = idle.iter().map(|(from, to)| to.saturating_sub(*from)).sum();
-                if let Some(Step::Halt(until)) = tasks[waiter].steps.get_mut(wait.step) {
-                    *until = Until::Work {
+                let idle_ns: u64 = idle.iter().map(|stretch| stretch.ns()).sum();
+                if let Some(Step::Halt(end)) = tasks[waiter].steps.get_mut(wait.step) {
+                    *end = Until::Work {
                         edge: wait.edge,
                         ns: u32::try_from(ns).unwrap_or(u32::MAX),
                         busy: idle_ns == 0,
@@ -120,8 +167,8 @@ mod tests {
     use super::{Computed, Coupled, settle_coupled};
     use crate::task::{Birth, State, Task};
 
-    /// A vCPU halts from 200 to 300 until another one wakes it, and this is a third one of its VM: whether
-    /// some vCPU was always at work.
+    /// Whether some vCPU of a VM was always at work, where `third` is its third one. The first one halts from
+    /// 200 to 300, until the second one wakes it.
     fn was_busy(third: Task) -> bool {
         let mut waits = Task::new(State::Running { since: 0 });
         let edge = Edge(0);
@@ -170,7 +217,8 @@ mod tests {
         computed.change(150, 50, false);
         computed.change(150, 50, false);
         computed.change(400, 50, true);
-        let by = [0, 100, 120, 150, 300, 400, 410].map(|at| computed.by(at));
-        assert_eq!(by, [0, 0, 20, 50, 50, 50, 60]);
+        let times = [0, 100, 120, 150, 300, 400, 410];
+        let computed = times.map(|time| computed.until(time));
+        assert_eq!(computed, [0, 0, 20, 50, 50, 50, 60]);
     }
 }

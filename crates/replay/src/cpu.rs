@@ -3,8 +3,19 @@
 use stealtime_simulator::script::{Gaps, Late};
 use stealtime_track::ThreadRef;
 
+use crate::coupled::Stretch;
+
 /// A tick that ends a slice has its CPU switch within so many ns.
 const OUT_OF_TICK_NS: u64 = 1_000_000;
+
+/// A delay of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Latency {
+    /// When its cause was, by the recording's clock in ns.
+    pub(crate) since: u64,
+    /// How long it took, in ns; longer ones than 4.2 s count as that.
+    pub(crate) late_ns: u32,
+}
 
 /// A CPU.
 #[derive(Clone, Debug, Default)]
@@ -13,26 +24,26 @@ pub(crate) struct Cpu {
     pub(crate) current: Option<ThreadRef>,
     /// It has been idle.
     pub(crate) has_idled: bool,
-    /// The hrtimer whose callback runs.
+    /// The address of the hrtimer that calls its function.
     pub(crate) expiring: Option<u64>,
     /// Time of its last event.
     pub(crate) last: u64,
     /// When the slice timer that expired last should have, if its task has the CPU still.
     pub(crate) slice_over: Option<u64>,
     /// Ends of slices: when they were due, by how much they were late, in ns.
-    pub(crate) late: Vec<(u64, u32)>,
+    pub(crate) late: Vec<Latency>,
     /// Ticks: when they were due, by how much they were late, in ns.
-    pub(crate) tick_late: Vec<(u64, u32)>,
+    pub(crate) tick_late: Vec<Latency>,
     /// When the last tick came, if the task that had the CPU has it still, and was not in its guest since.
     pub(crate) ticked: Option<u64>,
     /// Wakeups while it was idle: when they were, how long until it had switched, in ns.
-    pub(crate) idle_late: Vec<(u64, u32)>,
+    pub(crate) idle_late: Vec<Latency>,
     /// The same of wakeups by another CPU.
-    pub(crate) idle_called: Vec<(u64, u32)>,
+    pub(crate) idle_called: Vec<Latency>,
     /// Ends of polls by another CPU: when they were, and how long the polls went on, in ns.
-    pub(crate) poll_called: Vec<(u64, u32)>,
-    /// From when to when its events were lost.
-    pub(crate) lost: Vec<(u64, u64)>,
+    pub(crate) poll_called: Vec<Latency>,
+    /// Stretches in which its events were lost.
+    pub(crate) lost: Vec<Stretch>,
 }
 
 impl Cpu {
@@ -48,7 +59,8 @@ impl Cpu {
 
     /// A tick comes, `late` ns after it should have.
     pub(crate) fn ticks(&mut self, now: u64, late: u64) {
-        note(&mut self.tick_late, now.saturating_sub(late), late);
+        let due = now.saturating_sub(late);
+        self.tick_late.push(Latency::new(due, late));
         self.ticked = Some(now);
     }
 
@@ -56,7 +68,7 @@ impl Cpu {
     /// ended by its timer, it was so late.
     pub(crate) fn next_slice(&mut self, now: u64) {
         if let Some(due) = self.slice_over.take() {
-            note(&mut self.late, due, now.saturating_sub(due));
+            self.late.push(Latency::new(due, now.saturating_sub(due)));
         }
     }
 
@@ -67,19 +79,19 @@ impl Cpu {
         let ticked = self.ticked.take();
         let by_tick = ticked.is_some_and(|tick| now.saturating_sub(tick) <= OUT_OF_TICK_NS);
         if let Some(last) = self.tick_late.last_mut().filter(|_| by_tick) {
-            last.1 = u32::try_from(now.saturating_sub(last.0)).unwrap_or(u32::MAX);
+            *last = Latency::new(last.since, now.saturating_sub(last.since));
         }
     }
 
-    /// When its events were lost, in a replay whose time 0 is `first`.
+    /// When its events were lost, in ns since `first`.
     pub(crate) fn gaps(&self, first: u64) -> Gaps {
-        let gap =
-            |&(start, end): &(u64, u64)| (start.saturating_sub(first), end.saturating_sub(first));
+        let after = |time: u64| time.saturating_sub(first);
+        let gap = |lost: &Stretch| (after(lost.start), after(lost.end));
         Gaps(self.lost.iter().map(gap).collect())
     }
 
-    /// A slice is over, and its task is back in the guest: no other task was to run, and what comes later is
-    /// not the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
+    /// A slice is over, and its task is back in the guest: no other task was to run. A later switch is not
+    /// the slice's end. (On the way into the guest requests to reschedule count, lazy ones too.)
     pub(crate) fn goes_on(&mut self) {
         self.slice_over = None;
         self.ticked = None;
@@ -87,7 +99,7 @@ impl Cpu {
 
     /// A poll on it was ended at this time by another CPU, and went on for so long.
     pub(crate) fn poll_called(&mut self, came: u64, late: u64) {
-        note(&mut self.poll_called, came, late);
+        self.poll_called.push(Latency::new(came, late));
     }
 
     /// It has switched from idleness to a task that was woken at this time, by `itself` or by another CPU.
@@ -96,19 +108,26 @@ impl Cpu {
             true => &mut self.idle_late,
             false => &mut self.idle_called,
         };
-        note(latencies, woken, now.saturating_sub(woken));
+        latencies.push(Latency::new(woken, now.saturating_sub(woken)));
     }
 }
 
-fn note(latencies: &mut Vec<(u64, u32)>, time: u64, late_ns: u64) {
-    latencies.push((time, u32::try_from(late_ns).unwrap_or(u32::MAX)));
+impl Latency {
+    fn new(since: u64, late_ns: u64) -> Self {
+        Self {
+            since,
+            late_ns: u32::try_from(late_ns).unwrap_or(u32::MAX),
+        }
+    }
 }
 
-/// Recorded latencies less `counted_ns`, which other parameters hold, in a replay whose time 0 is `first`.
-pub(crate) fn late_since(late: &[(u64, u32)], first: u64, counted_ns: u32) -> Late {
-    let own =
-        |&(time, ns): &(u64, u32)| (time.saturating_sub(first), ns.saturating_sub(counted_ns));
-    let mut late: Vec<_> = late.iter().map(own).collect();
+/// Recorded latencies in ns since `first`, less `counted_ns`, which other parameters hold.
+pub(crate) fn late_since(latencies: &[Latency], first: u64, counted_ns: u32) -> Late {
+    let pair = |latency: &Latency| {
+        let time = latency.since.saturating_sub(first);
+        (time, latency.late_ns.saturating_sub(counted_ns))
+    };
+    let mut late: Vec<_> = latencies.iter().map(pair).collect();
     late.sort_unstable();
     Late(late.into())
 }
@@ -142,7 +161,11 @@ impl Wakes {
 
 #[cfg(test)]
 mod tests {
-    use super::Cpu;
+    use super::{Cpu, Latency};
+
+    const fn late(since: u64, late_ns: u32) -> Latency {
+        Latency { since, late_ns }
+    }
 
     #[test]
     fn a_slice_whose_task_goes_on_did_not_end() {
@@ -150,12 +173,12 @@ mod tests {
         // Due at 700, handled at 750, and the CPU went to another task at 760.
         cpu.slice_ends(750, 50);
         cpu.next_slice(760);
-        assert_eq!(cpu.late, [(700, 60)]);
+        assert_eq!(cpu.late, [late(700, 60)]);
         // No other task was to run; the next slice timer is set as one wakes.
         cpu.slice_ends(1_500, 50);
         cpu.goes_on();
         cpu.next_slice(1_900);
-        assert_eq!(cpu.late, [(700, 60)]);
+        assert_eq!(cpu.late, [late(700, 60)]);
     }
 
     #[test]
@@ -171,7 +194,7 @@ mod tests {
         // Due at 12,000, and it does by what comes later.
         cpu.ticks(12_010, 10);
         cpu.preempts(2_000_000);
-        let late = [(4_000, 100), (8_000, 900), (12_000, 10)];
-        assert_eq!(cpu.tick_late, late);
+        let ticks = [late(4_000, 100), late(8_000, 900), late(12_000, 10)];
+        assert_eq!(cpu.tick_late, ticks);
     }
 }

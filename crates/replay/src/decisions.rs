@@ -19,14 +19,14 @@ const FAIR_FROM: i32 = 100;
 /// Wakeups of one sort on a busy CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Woken {
-    all: u64,
+    total: u64,
     /// Those after which the current task is to reschedule.
     preempt: u64,
 }
 
 impl Woken {
     fn permille(self) -> u64 {
-        self.preempt * 1_000 / self.all.max(1)
+        self.preempt * 1_000 / self.total.max(1)
     }
 }
 
@@ -57,10 +57,10 @@ impl Decisions {
         self.lazy.max(self.at_once) >= REQUESTS
     }
 
-    /// The least share of wakeups that the other decides otherwise, in permille, among sorts of which each
+    /// The least share of wakeups that `replay` decides otherwise, in permille, among sorts of which each
     /// has enough; `None` with too few, or without flags.
     #[must_use]
-    pub fn apart_permille(&self, other: &Self) -> Option<u64> {
+    pub fn apart_permille(&self, replay: &Self) -> Option<u64> {
         if !self.has_flags() {
             return None;
         }
@@ -68,12 +68,13 @@ impl Decisions {
             .sorts
             .iter()
             .flatten()
-            .zip(other.sorts.iter().flatten());
-        let compared = sorts.filter(|(left, right)| left.all >= LEAST && right.all >= LEAST);
+            .zip(replay.sorts.iter().flatten());
+        let frequent =
+            sorts.filter(|(recorded, replayed)| recorded.total >= LEAST && replayed.total >= LEAST);
         let (mut apart, mut total) = (0, 0);
-        for (left, right) in compared {
-            apart += left.permille().abs_diff(right.permille()) * left.all;
-            total += left.all;
+        for (recorded, replayed) in frequent {
+            apart += recorded.permille().abs_diff(replayed.permille()) * recorded.total;
+            total += recorded.total;
         }
         (total > 0).then(|| apart / total)
     }
@@ -86,10 +87,10 @@ impl Decisions {
         }
         let mut sum = Woken::default();
         for sort in self.sorts.iter().flatten() {
-            sum.all += sort.all;
+            sum.total += sort.total;
             sum.preempt += sort.preempt;
         }
-        (sum.all >= LEAST).then(|| sum.permille())
+        (sum.total >= LEAST).then(|| sum.permille())
     }
 }
 
@@ -113,7 +114,7 @@ struct Cpu {
 }
 
 impl Watcher {
-    /// What was seen on a host whose vCPUs are these threads.
+    /// What was seen, by whether a thread is a vCPU.
     pub(crate) fn decisions(&self, is_vcpu: impl Fn(i32) -> bool) -> Decisions {
         let mut decisions = Decisions {
             lazy: self.lazy,
@@ -123,7 +124,7 @@ impl Watcher {
         for (&(current, waking), woken) in &self.wakeups {
             let [current, waking] = [current, waking].map(|tid| usize::from(is_vcpu(tid)));
             let sort = &mut decisions.sorts[current][waking];
-            sort.all += woken.all;
+            sort.total += woken.total;
             sort.preempt += woken.preempt;
         }
         decisions
@@ -133,7 +134,7 @@ impl Watcher {
     pub(crate) fn take(&mut self, event: &Event) {
         let flags = event.context.bits();
         let lazy = flags & Context::NEED_RESCHED_LAZY != 0;
-        let asked = lazy || flags & Context::NEED_RESCHED != 0;
+        let must_reschedule = lazy || flags & Context::NEED_RESCHED != 0;
         if event.tid.0 != 0 {
             self.lazy += u64::from(lazy);
         }
@@ -148,7 +149,7 @@ impl Watcher {
             }
             // Without the flags, requests to reschedule are not known.
             Kind::SchedWaking { .. } if !event.context.tells_resched() => cpu.waking = None,
-            Kind::SchedWaking { tid, .. } => cpu.waking = Some((tid.0, asked)),
+            Kind::SchedWaking { tid, .. } => cpu.waking = Some((tid.0, must_reschedule)),
             Kind::SchedWakeup {
                 tid,
                 prio,
@@ -156,14 +157,14 @@ impl Watcher {
             } => {
                 let waking = cpu.waking.take_if(|waking| waking.0 == tid.0);
                 let is_local = target_cpu == u32::from(number) && cpu.is_fair && event.tid.0 != 0;
-                let Some((_, false)) = waking.filter(|_| is_local && prio >= FAIR_FROM) else {
-                    // Nothing was to be decided: the CPU is another one, idle, or about to reschedule anyway.
-                    return;
-                };
-                let woken = self.wakeups.entry((event.tid.0, tid.0)).or_default();
-                woken.all += 1;
-                woken.preempt += u64::from(asked);
-                self.at_once += u64::from(asked && !lazy);
+                // On another CPU, an idle one, or one that is about to reschedule anyway there is nothing to
+                // decide.
+                if let Some((_, false)) = waking.filter(|_| is_local && prio >= FAIR_FROM) {
+                    let woken = self.wakeups.entry((event.tid.0, tid.0)).or_default();
+                    woken.total += 1;
+                    woken.preempt += u64::from(must_reschedule);
+                    self.at_once += u64::from(must_reschedule && !lazy);
+                }
             }
             Kind::Lost { .. } => *cpu = Cpu::default(),
             _ => {}
@@ -195,10 +196,13 @@ mod tests {
         event(0, 0, kinds::switch_at(0, next, 0, next_prio))
     }
 
-    /// Task 8 is woken for a CPU, before and after which the flags are these.
-    fn wakeup(by: i32, target_cpu: u32, before: u8, after: u8) -> [Event; 2] {
+    /// Task 8 is woken for a CPU; `flags` are those of `sched_waking`.
+    fn wakeup(current: i32, target_cpu: u32, flags: u8, flags_after: u8) -> [Event; 2] {
         let (waking, wakeup) = (kinds::waking(8, target_cpu), kinds::wakeup(8, target_cpu));
-        [event(by, before, waking), event(by, after, wakeup)]
+        [
+            event(current, flags, waking),
+            event(current, flags_after, wakeup),
+        ]
     }
 
     fn decided(events: impl IntoIterator<Item = Event>) -> Decisions {
@@ -208,11 +212,11 @@ mod tests {
         watcher.decisions(|tid| tid == HAS)
     }
 
-    fn some(lazily: usize, at_once: usize, not: usize) -> Decisions {
+    fn some(lazily: usize, at_once: usize, ignored: usize) -> Decisions {
         let times = |n, flags| core::iter::repeat_n(wakeup(HAS, 0, 0, flags), n);
         let lazily = times(lazily, Context::NEED_RESCHED_LAZY);
-        let all = lazily.chain(times(at_once, Context::NEED_RESCHED));
-        decided(all.chain(times(not, 0)).flatten())
+        let preempting = lazily.chain(times(at_once, Context::NEED_RESCHED));
+        decided(preempting.chain(times(ignored, 0)).flatten())
     }
 
     #[test]
@@ -229,17 +233,17 @@ mod tests {
         let lazy = Context::NEED_RESCHED_LAZY;
         assert_eq!(some(30, 0, 30).preempt_permille(), Some(500));
         // The current task was to reschedule before; the wakeup is for another CPU; the CPU is idle.
-        let before = wakeup(HAS, 0, lazy, lazy);
+        let late = wakeup(HAS, 0, lazy, lazy);
         let elsewhere = wakeup(HAS, 1, 0, lazy);
         let idle = wakeup(0, 0, 0, lazy);
-        for pair in [before, elsewhere, idle] {
-            let many = core::iter::repeat_n(pair, 100).flatten();
-            assert_eq!(decided(many).preempt_permille(), None);
+        for pair in [late, elsewhere, idle] {
+            let pairs = core::iter::repeat_n(pair, 100).flatten();
+            assert_eq!(decided(pairs).preempt_permille(), None);
         }
         // The current task is of another class.
         let real_time = core::iter::once(switch(HAS, 10));
-        let many = core::iter::repeat_n(wakeup(HAS, 0, 0, 0), 100).flatten();
-        assert_eq!(decided(real_time.chain(many)).preempt_permille(), None);
+        let pairs = core::iter::repeat_n(wakeup(HAS, 0, 0, 0), 100).flatten();
+        assert_eq!(decided(real_time.chain(pairs)).preempt_permille(), None);
     }
 
     #[test]

@@ -95,26 +95,32 @@ impl Exporter<'_> {
 
     /// An entry or exit at a switch.
     fn add_at_switch(&mut self, event: &Event, thread: Tid, enters: bool) {
-        let Some(thread) = self.threads.get(&thread).filter(|thread| thread.in_guest) else {
-            // It is no vCPU, or outside its guest already.
-            return;
-        };
-        let vcpu = thread.vcpu.unwrap_or(VcpuId::UNKNOWN);
+        // Other threads are no vCPUs, or outside of their guests already.
+        let thread = self.threads.get(&thread);
+        if let Some(thread) = thread.filter(|thread| thread.in_guest) {
+            let switch = thread.at_switch(event, enters);
+            self.sink.event(&switch);
+        }
+    }
+}
+
+impl Thread {
+    fn at_switch(&self, event: &Event, enters: bool) -> Event {
+        let vcpu = self.vcpu.unwrap_or(VcpuId::UNKNOWN);
         let kind = match enters {
             true => Kind::KvmEntry { vcpu },
             false => Kind::KvmExit {
-                reason: thread.interrupt,
+                reason: self.interrupt,
                 vcpu,
                 intr_vector: None,
                 info1: 0,
             },
         };
-        let tid = thread.tid;
-        self.sink.event(&Event {
-            tid,
+        Event {
+            tid: self.tid,
             kind,
             ..*event
-        });
+        }
     }
 }
 

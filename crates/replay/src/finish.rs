@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stealtime_simulator::script::{Late, Step, Then};
 
 use crate::coupled::settle_coupled;
-use crate::cpu::{Cpu, late_since};
+use crate::cpu::{Cpu, Latency, late_since};
 use crate::recording::{Begins, RecordedTask, Recording, Unseen};
 use crate::scripts::Scripts;
 use crate::task::{SleepCosts, Task};
@@ -16,26 +16,26 @@ impl Scripts {
     /// The recording is over.
     pub(crate) fn finish(mut self) -> Recording {
         let wake_ns = self.busy_wakes.percentile(5);
-        let idle_less = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
+        let counted_ns = wake_ns.map_or(0, |ns| u32::try_from(ns).unwrap_or(u32::MAX));
         let late_slices = self.late(|cpu| &cpu.late, 0);
         let tick_late = self.late(|cpu| &cpu.tick_late, 0);
-        let idle_late = self.late(|cpu| &cpu.idle_late, idle_less);
-        let idle_called = self.late(|cpu| &cpu.idle_called, idle_less);
+        let idle_late = self.late(|cpu| &cpu.idle_late, counted_ns);
+        let idle_called = self.late(|cpu| &cpu.idle_called, counted_ns);
         let poll_called = self.late(|cpu| &cpu.poll_called, 0);
         let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
-        let mut all = self.take_tasks();
-        settle_coupled(&mut all);
-        let switches = all.iter().map(|task| task.switches_in).sum();
-        let migrations = all.iter().map(|task| task.moves.len() as u64).sum();
+        let mut ended = self.take_tasks();
+        settle_coupled(&mut ended);
+        let switches = ended.iter().map(|task| task.switches_in).sum();
+        let migrations = ended.iter().map(|task| task.moves.len() as u64).sum();
         let mut costs = SleepCosts::default();
-        for task in &all {
+        for task in &ended {
             costs.add(&task.costs);
         }
         let (block_ns, slept_ns) = costs.typical();
-        let names = all.iter().map(|task| (task.tid, task.name.as_str()));
+        let names = ended.iter().map(|task| (task.tid, task.name.as_str()));
         let vms = self.vmm_threads.found(&self.vcpus, &names.collect());
         let recorded = |task| recorded(&self, task, slept_ns, &vms);
-        let tasks = all.into_iter().map(recorded);
+        let tasks = ended.into_iter().map(recorded);
         let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
         let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
         let mut never_ran: Vec<(usize, u32)> = self.by_number.keys().copied().collect();
@@ -44,8 +44,8 @@ impl Scripts {
         let steps = tasks.iter().flat_map(|task| task.steps.iter());
         let yields = steps.filter(|step| matches!(step, Step::Spin | Step::YieldTo(_)));
         let yields = yields.count() as u64;
-        let seen: BTreeSet<i32> = tasks.iter().map(|task| task.tid).collect();
-        self.unseen.retain(|tid, _| !seen.contains(tid));
+        let with_events: BTreeSet<i32> = tasks.iter().map(|task| task.tid).collect();
+        self.unseen.retain(|tid, _| !with_events.contains(tid));
         let unseen = self.unseen.into_iter();
         let unseen = unseen.map(|(tid, (process, name))| Unseen { tid, process, name });
         Recording {
@@ -85,26 +85,26 @@ impl Scripts {
     }
 
     /// Latencies of each CPU, less what of them is counted elsewhere, in ns.
-    fn late(&self, latencies: fn(&Cpu) -> &[(u64, u32)], less: u32) -> Vec<Late> {
+    fn late(&self, latencies: fn(&Cpu) -> &[Latency], counted_ns: u32) -> Vec<Late> {
         let cpus = self.cpus.iter();
-        cpus.map(|cpu| late_since(latencies(cpu), self.first, less))
+        cpus.map(|cpu| late_since(latencies(cpu), self.first, counted_ns))
             .collect()
     }
 
     /// All tasks in the order of their ids; where an id was given out again, in the order of time.
     fn take_tasks(&mut self) -> Vec<Task> {
-        let mut all = core::mem::take(&mut self.past);
-        all.extend(core::mem::take(&mut self.tasks).into_tasks());
+        let mut tasks = core::mem::take(&mut self.past);
+        tasks.extend(core::mem::take(&mut self.tasks).into_tasks());
         // A stable sort: tasks that have ended come first.
-        all.sort_by_key(|task| task.tid);
-        for task in &mut all {
+        tasks.sort_by_key(|task| task.tid);
+        for task in &mut tasks {
             if task.name.is_empty()
                 && let Some((_, name)) = self.unseen.get(&task.tid)
             {
                 task.name.clone_from(name);
             }
         }
-        all
+        tasks
     }
 }
 
@@ -120,7 +120,7 @@ fn recorded(
     let goes_on = vcpu.is_some() && task.died.is_none() && begins.is_none();
     task.finish(now, goes_on);
     // A vCPU that spins without end goes on to spin.
-    let then = match vcpu {
+    let continuation = match vcpu {
         _ if goes_on && task.yields_at_times() => Then::Repeat,
         Some(_) if task.died.is_none() && task.never_waits(first, now) => Then::Compute,
         _ if goes_on => Then::Repeat,
@@ -149,7 +149,7 @@ fn recorded(
         ends_ns: task.died.map(after),
         switches_in: task.switches_in,
         moves: moves.map(|&(time, cpu)| (after(time), cpu)).collect(),
-        then,
+        then: continuation,
         alarm_ns,
         ticks,
         exits: task.exits,

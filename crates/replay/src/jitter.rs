@@ -6,10 +6,9 @@ use stealtime_simulator::script::{Step, Until};
 const UNKNOWN_NS: u64 = 500_000;
 /// Timers move by up to so much, in ns: what their interrupts' latencies vary by.
 const TIMER_NS: u64 = 50_000;
-/// Computing takes up to one in so many more or less, and no more than [`COMPUTE_NS`], in ns: caches and what
-/// a switch costs leave as much open. In sum it is nothing; but slices and waits that have fallen into step
-/// with each other stay in it for ever where every replay computes to the same ns, and the recording's host
-/// may as well be out of it the next time.
+/// Computing takes up to one in so many more or less, and no more than [`COMPUTE_NS`], in ns. Caches and the
+/// cost of a switch vary by as much, and the sum stays. Without it slices and waits that lock into each other
+/// stay so in every replay. The recorded host may leave such a pattern at any time.
 const ONE_IN_COMPUTE: u64 = 100;
 const COMPUTE_NS: u64 = 100;
 
@@ -26,35 +25,34 @@ impl Draws {
         z ^ (z >> 31)
     }
 
-    /// `ns` more or less by up to `most`.
-    fn near(&mut self, ns: u64, most: u64) -> u64 {
+    /// `ns` more or less by up to `limit_ns`.
+    fn near(&mut self, ns: u64, limit_ns: u64) -> u64 {
         if ns == u64::MAX {
             return ns;
         }
-        let width = 2 * most.min(ns) + 1;
-        let by = ((u128::from(self.next()) * u128::from(width)) >> 64) as u64;
-        ns.saturating_add(by).saturating_sub(width / 2)
+        let width = 2 * limit_ns.min(ns) + 1;
+        let offset = ((u128::from(self.next()) * u128::from(width)) >> 64) as u64;
+        ns.saturating_add(offset).saturating_sub(width / 2)
     }
 }
 
 /// The steps with their unknowns moved by chance; seed 0 moves nothing.
 pub(crate) fn jittered(steps: &[Step], seed: u64, task: i32) -> Vec<Step> {
     let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ task as u64);
-    let until = |until: Until, draws: &mut Draws| match until {
-        Until::Time(at) => Until::Time(draws.near(at, UNKNOWN_NS)),
+    let moved = |end: Until, draws: &mut Draws| match end {
+        Until::Time(time) => Until::Time(draws.near(time, UNKNOWN_NS)),
         Until::Armed(ns) => Until::Armed(draws.near(ns, TIMER_NS)),
-        other => other,
+        known => known,
     };
     let step = |&step: &Step| match step {
-        Step::Sleep(end) => Step::Sleep(until(end, &mut draws)),
-        Step::Halt(end) => Step::Halt(until(end, &mut draws)),
-        Step::Alarm(end) => Step::Alarm(until(end, &mut draws)),
+        Step::Sleep(end) => Step::Sleep(moved(end, &mut draws)),
+        Step::Halt(end) => Step::Halt(moved(end, &mut draws)),
+        Step::Alarm(end) => Step::Alarm(moved(end, &mut draws)),
         Step::Run { ns, spent } => {
-            let most = COMPUTE_NS.min(ns / ONE_IN_COMPUTE);
-            let ns = draws.near(ns, most);
+            let ns = draws.near(ns, COMPUTE_NS.min(ns / ONE_IN_COMPUTE));
             Step::Run { ns, spent }
         }
-        other => other,
+        step => step,
     };
     steps.iter().map(step).collect()
 }
@@ -67,20 +65,20 @@ mod tests {
 
     #[test]
     fn moves_are_bounded_and_depend_on_the_seed_alone() {
-        let at = |steps: &[Step]| match steps {
-            [Step::Sleep(Until::Time(at))] => *at,
-            other => panic!("{other:?}"),
+        let slept = |steps: &[Step]| match steps {
+            [Step::Sleep(Until::Time(time))] => *time,
+            steps => panic!("{steps:?}"),
         };
         let steps = [Step::Sleep(Until::Time(10_000_000))];
-        let mut seen = std::collections::BTreeSet::new();
+        let mut times = std::collections::BTreeSet::new();
         for seed in 1..200 {
             let moved = jittered(&steps, seed, 7);
             assert_eq!(moved, jittered(&steps, seed, 7));
-            assert!(at(&moved).abs_diff(10_000_000) <= UNKNOWN_NS);
-            seen.insert(at(&moved));
+            assert!(slept(&moved).abs_diff(10_000_000) <= UNKNOWN_NS);
+            times.insert(slept(&moved));
         }
-        assert!(seen.len() > 150);
-        assert!(at(&jittered(&[Step::Sleep(Until::Time(3))], 5, 7)) <= 6);
+        assert!(times.len() > 150);
+        assert!(slept(&jittered(&[Step::Sleep(Until::Time(3))], 5, 7)) <= 6);
     }
 
     #[test]
@@ -91,7 +89,7 @@ mod tests {
         };
         let ns_of = |step: &Step| match step {
             Step::Run { ns, .. } => *ns,
-            other => panic!("{other:?}"),
+            step => panic!("{step:?}"),
         };
         let steps = vec![run(40_000); 10_000];
         let moved: Vec<u64> = jittered(&steps, 1, 7).iter().map(ns_of).collect();

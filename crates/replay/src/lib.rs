@@ -1,8 +1,8 @@
 //! From a recording to the demand of its tasks, and back to a host.
 //!
-//! [`Extractor`] observes the tracker of `stealtime-track` and builds a script for each task: computing in
-//! ns of its own time, and waits for points that other scripts reach, or for a time. A script does not have
-//! the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
+//! [`Extractor`] observes the tracker of `stealtime-track` and builds a script for each task. A script
+//! computes for ns of its own time, and waits for points that other scripts reach, or for a time. A script
+//! does not have the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
 
 mod callbacks;
 mod coupled;

@@ -2,22 +2,26 @@
 
 use stealtime_track::{SwitchOut, ThreadIndex, ThreadRef};
 
+use crate::coupled::Stretch;
 use crate::scripts::{IDLE, Scripts};
 use crate::task::{State, Task};
 
 impl Scripts {
-    /// Events of this CPU were lost since its latest one: what its tasks did since is not known, and
-    /// they wait until they are seen again.
-    pub(crate) fn on_loss(&mut self, cpu: usize, since: u64) {
+    /// Events of this CPU were lost since its latest one. What its tasks did since is not known, and they
+    /// wait until they are seen again.
+    pub(crate) fn on_loss(&mut self, cpu: usize, gap_start: u64) {
         self.quotas.lost();
         self.is_lossy = true;
         let now = self.now;
         for task in self.tasks.iter_mut() {
             if task.cpu().is_some_and(|target| target as usize == cpu) {
-                task.lost(since, now);
+                task.lost(gap_start, now);
             }
         }
-        self.cpus[cpu].lost.push((since.max(self.first), now));
+        self.cpus[cpu].lost.push(Stretch {
+            start: gap_start.max(self.first),
+            end: now,
+        });
         self.cpus[cpu].current = None;
         self.cpus[cpu].expiring = None;
     }
@@ -32,24 +36,27 @@ impl Scripts {
         }
     }
 
-    /// A task that is seen here has left another CPU, whose events since were lost.
+    /// A task that is seen on `cpu` has left another CPU, of which the later events were lost.
     pub(crate) fn left_unseen(&mut self, cpu: usize, index: ThreadIndex) {
+        // A task that is seen for the first time has left none. Where it was moved to does not count: it is
+        // moved away from a CPU in a gap before it is seen elsewhere.
+        let running = |task: &Task| matches!(task.state, State::Running { .. });
+        let task = self.tasks.get(index).filter(|task| running(task));
+        let previous = task.and_then(|task| task.ran_on).map(usize::from);
+        if let Some(previous) = previous.filter(|&previous| previous != cpu) {
+            self.leaves_in_gap(previous, index);
+        }
+    }
+
+    fn leaves_in_gap(&mut self, cpu: usize, index: ThreadIndex) {
         let now = self.now;
-        let Some(task) = self.tasks.get_mut(index) else {
-            // It is seen for the first time.
-            return;
-        };
-        let running = matches!(task.state, State::Running { .. });
-        // Not where it was moved to: it is moved away from a CPU in a gap before it is seen elsewhere.
-        let previous = task.ran_on.filter(|_| running).map(usize::from);
-        let Some(previous) = previous.filter(|&previous| previous != cpu) else {
-            return;
-        };
         // A task runs on CPUs that are in the table.
-        let left = &mut self.cpus[previous];
-        task.lost(left.last, now);
-        if left.current.is_some_and(|current| current.index == index) {
-            left.current = None;
+        let cpu = &mut self.cpus[cpu];
+        if let Some(task) = self.tasks.get_mut(index) {
+            task.lost(cpu.last, now);
+        }
+        if cpu.current.is_some_and(|current| current.index == index) {
+            cpu.current = None;
         }
     }
 }

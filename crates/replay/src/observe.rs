@@ -17,7 +17,7 @@ use crate::wake::Origin;
 const SETS_TIMER: [u32; 2] = [0x6e0, 0x838];
 /// The initial count in xAPIC mode (SDM 3A, table 12-1).
 const TMICT: u32 = 0x380;
-/// Priority of a task whose switch was not recorded, until a switch says it: nice 0.
+/// Priority of a task before its first recorded switch, which has it: nice 0.
 const DEFAULT_PRIO: i16 = 120;
 
 impl Observer for Scripts {

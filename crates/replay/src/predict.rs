@@ -74,8 +74,8 @@ pub struct OtherTimes {
 pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
     let time_of = |tid: i32, (vm, vcpu): (usize, u32)| {
         let vm = answers.vms.get(vm).map(|vm| vm.vm.as_str());
-        let mut all = answers.vcpus.iter();
-        all.find(|t| t.tid == tid && t.vcpu == vcpu && Some(t.vm.as_str()) == vm)
+        let mut times = answers.vcpus.iter();
+        times.find(|t| t.tid == tid && t.vcpu == vcpu && Some(t.vm.as_str()) == vm)
     };
     let vcpu = |task: &RecordedTask| {
         let (vm, vcpu) = task.vcpu?;
@@ -98,20 +98,22 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             done_permille: 1000,
         })
     };
-    let mut others = OtherTimes::default();
+    let mut other_times = OtherTimes::default();
     for task in recording.tasks.iter().filter(|task| task.vcpu.is_none()) {
         let computed = task.steps.iter().map(|step| match *step {
             Step::Run { ns, .. } => ns,
             _ => 0,
         });
         // A damaged recording may claim centuries: sums saturate.
-        others.run_ns = computed.fold(others.run_ns, u64::saturating_add);
+        other_times.run_ns = computed.fold(other_times.run_ns, u64::saturating_add);
         let ready = recording.wakeups.ready_ns.get(&task.tid);
-        others.ready_ns = others.ready_ns.saturating_add(ready.copied().unwrap_or(0));
+        other_times.ready_ns = other_times
+            .ready_ns
+            .saturating_add(ready.copied().unwrap_or(0));
     }
     Times {
         vcpus: in_order(recording.tasks.iter().filter_map(vcpu).collect()),
-        others,
+        others: other_times,
         slices: recording.slices.clone(),
         decisions: recording.decisions.clone(),
     }
@@ -147,14 +149,14 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     };
     let vcpus = scripts.clone().filter(|pair| pair.0.vcpu.is_some());
     let vcpus: BTreeSet<i32> = vcpus.map(|pair| pair.1.tid.0).collect();
-    let mut others = OtherTimes::default();
+    let mut other_times = OtherTimes::default();
     for (_, script) in scripts.clone().filter(|pair| pair.0.vcpu.is_none()) {
-        others.run_ns += script.books.run_ns;
-        others.ready_ns += script.books.wait_ns;
+        other_times.run_ns += script.books.run_ns;
+        other_times.ready_ns += script.books.wait_ns;
     }
     Ok(Times {
         vcpus: in_order(scripts.filter_map(vcpu).collect()),
-        others,
+        others: other_times,
         slices: watch.slices,
         decisions: watch.wakeups.decisions(|tid| vcpus.contains(&tid)),
     })

@@ -81,8 +81,8 @@ impl Periods {
             periods.map(|period| period.ran_ns).collect::<Vec<u64>>()
         };
         let stopped = used(|period| period.stopped);
-        // A limit stops running threads, and some at their wakeup (`check_enqueue_throttle`). A VM whose
-        // waits mostly begin with wakeups waits for something else.
+        // A limit stops running threads, and some at their wakeup (`check_enqueue_throttle`). A VM with waits
+        // that mostly begin with wakeups waits for something else.
         if used(|period| period.taken).len() * TAKEN < stopped.len() {
             return None;
         }
@@ -179,8 +179,8 @@ impl Quotas {
 fn period_of(mut distances: Vec<u64>) -> Option<u64> {
     distances.sort_unstable();
     let quarter = distances.get(distances.len() / 4)?;
-    let one = quarter.saturating_add(quarter / 2);
-    distances.retain(|&ns| ns < one);
+    let longest_ns = quarter.saturating_add(quarter / 2);
+    distances.retain(|&ns| ns < longest_ns);
     median(distances)
 }
 
@@ -193,22 +193,37 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A VM that runs for so long in each period of 100 ms, which ends as said and goes on so late after
-    /// that, if it was stopped.
-    fn limits(periods: impl Iterator<Item = (u64, AtEnd, u64)>) -> BTreeMap<usize, (u64, u64)> {
+    /// A VM in a period of 100 ms.
+    struct Ran {
+        ran_ns: u64,
+        end: AtEnd,
+        /// From the end of the period to its next run, in ns.
+        resumed_ns: u64,
+    }
+
+    const fn ran(ran_ns: u64, end: AtEnd, resumed_ns: u64) -> Ran {
+        Ran {
+            ran_ns,
+            end,
+            resumed_ns,
+        }
+    }
+
+    /// The limits that these periods show.
+    fn limits(periods: impl Iterator<Item = Ran>) -> BTreeMap<usize, (u64, u64)> {
         let mut quotas = Quotas::default();
         let mut ran_ns = 0;
-        for (n, (ran, at, resumed)) in (1..).zip(periods) {
+        for (n, period) in (1..).zip(periods) {
             let now = n * 100_000_000 + n * 1_700;
-            ran_ns += ran;
-            let at = AtEnd {
+            ran_ns += period.ran_ns;
+            let state = AtEnd {
                 ran_ns,
                 last_ran: now - 50_000_000,
                 vcpus: 1,
-                ..at
+                ..period.end
             };
-            quotas.period_over(7, now, &BTreeMap::from([(3, at)]));
-            quotas.runs(3, now + resumed);
+            quotas.period_over(7, now, &BTreeMap::from([(3, state)]));
+            quotas.runs(3, now + period.resumed_ns);
         }
         quotas.limits()
     }
@@ -237,35 +252,39 @@ mod tests {
 
     #[test]
     fn a_vm_that_is_stopped_has_a_limit() {
-        let always = |at| limits((0..19).map(move |_| (39_900_000, at, 900_000_000)));
+        let always = |end| limits((0..19).map(move |_| ran(39_900_000, end, 900_000_000)));
         let found = BTreeMap::from([(3, (40_000_000, 100_000_000))]);
         assert_eq!(always(WAITS), found);
         assert!(always(HALTED).is_empty());
         assert!(always(WOKEN).is_empty());
         // Some of its threads are woken meanwhile.
         let ends = |n| if n % 3 == 0 { STOPPED } else { WOKEN };
-        let mixed = limits((0..19).map(|n| (39_900_000, ends(n), 900_000_000)));
+        let mixed = limits((0..19).map(|n| ran(39_900_000, ends(n), 900_000_000)));
         assert_eq!(mixed, found);
     }
 
     /// Of 40 periods every sixth ends so, after running for so long, and goes on so late; in the others it
     /// runs for less.
-    fn now_and_then(ends: AtEnd, ran: fn(u64) -> u64, resumed: u64) -> BTreeMap<usize, (u64, u64)> {
+    fn now_and_then(
+        end: AtEnd,
+        ran_ns: fn(u64) -> u64,
+        resumed_ns: u64,
+    ) -> BTreeMap<usize, (u64, u64)> {
         limits((0..40).map(|n| match n % 6 {
-            5 => (ran(n), ends, resumed),
-            _ => (n * 900_000, HALTED, 20_000_000),
+            5 => ran(ran_ns(n), end, resumed_ns),
+            _ => ran(n * 900_000, HALTED, 20_000_000),
         }))
     }
 
     #[test]
     fn one_that_is_stopped_now_and_then_has_a_limit_if_nothing_else_explains_it() {
-        let same = |_| 39_900_000;
+        let equal = |_| 39_900_000;
         let found = BTreeMap::from([(3, (40_000_000, 100_000_000))]);
-        assert_eq!(now_and_then(STOPPED, same, 100_000), found);
+        assert_eq!(now_and_then(STOPPED, equal, 100_000), found);
         // Another task may have had its CPU.
-        assert!(now_and_then(WAITS, same, 100_000).is_empty());
+        assert!(now_and_then(WAITS, equal, 100_000).is_empty());
         // The timer did not let it go on.
-        assert!(now_and_then(STOPPED, same, 9_000_000).is_empty());
+        assert!(now_and_then(STOPPED, equal, 9_000_000).is_empty());
         // It did not wait at the same point.
         assert!(now_and_then(STOPPED, |n| 30_000_000 + n * 1_000_000, 100_000).is_empty());
         // It has run for longer in other periods.

@@ -57,7 +57,7 @@ pub struct RecordedTask {
     pub name: String,
     /// Index of its VM and its number there, if it is a vCPU.
     pub vcpu: Option<(usize, u32)>,
-    /// Index of the VM whose vCPU it is, or for which its process works.
+    /// Index of the VM of which it is a vCPU, or for which its process works.
     pub vm: Option<usize>,
     /// Nice value; real-time tasks count as -20.
     pub nice: i8,
@@ -75,9 +75,8 @@ pub struct RecordedTask {
     pub moves: Arc<[(u64, u32)]>,
     /// Its exits: before which step, and why.
     pub exits: Vec<(usize, ExitReason)>,
-    /// What it would do if it got through with its script before the recording ends: a vCPU goes on as it
-    /// did so far, or computes on if it never waited for anything but a CPU. Others have done what
-    /// there was to do.
+    /// What it does after its script, if the recording has not ended. A vCPU repeats its script, or computes
+    /// on if it never waited for anything but a CPU. Other tasks end.
     pub then: Then,
     /// What its guest computes for a timer that has nothing else to do, in ns.
     pub alarm_ns: u32,

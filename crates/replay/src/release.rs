@@ -14,13 +14,14 @@ pub struct Release {
     pub minor: u32,
 }
 
-/// Whose scheduler is EEVDF, by `147f3efaa241`.
+/// The first one with EEVDF, by `147f3efaa241`.
 const EEVDF: Release = Release::new(6, 6);
 /// That delays dequeues (`152e11f6df29`), and lets shorter slices preempt (`85e511df3cec`).
 const DELAYS: Release = Release::new(6, 12);
 /// That preempts lazily (`7c70cb94d29c`).
 const LAZY: Release = Release::new(6, 13);
-/// Whose slices are shorter (`2ae891b82695` of 6.15, which stable releases from here on have taken over).
+/// The first one with shorter slices (`2ae891b82695` of 6.15, which stable releases from here on have taken
+/// over).
 const SHORTER: Release = Release::new(6, 12);
 /// Before which slices end at ticks, unless timers are asked for.
 const SLICE_TIMERS: Release = Release::new(7, 1);
@@ -106,32 +107,36 @@ mod tests {
 
     #[test]
     fn releases_are_read_as_uname_says_them() {
-        let of = |uname| Release::of_uname(uname).map(|release| (release.major, release.minor));
-        assert_eq!(of("Linux (none) 6.1.0-56-amd64 x86_64"), Some((6, 1)));
-        assert_eq!(of("Linux host 7.2.13+deb14-amd64 x86_64"), Some((7, 2)));
-        assert_eq!(of("6.12-rc3"), Some((6, 12)));
-        for none in [
+        let version =
+            |uname| Release::of_uname(uname).map(|release| (release.major, release.minor));
+        assert_eq!(version("Linux (none) 6.1.0-56-amd64 x86_64"), Some((6, 1)));
+        assert_eq!(
+            version("Linux host 7.2.13+deb14-amd64 x86_64"),
+            Some((7, 2))
+        );
+        assert_eq!(version("6.12-rc3"), Some((6, 12)));
+        for unknown in [
             "",
             "Linux",
             "Linux host",
             "Linux host six.one x86_64",
             "Linux host 6",
         ] {
-            assert_eq!(of(none), None, "{none}");
+            assert_eq!(version(unknown), None, "{unknown}");
         }
-        assert_eq!(of("Linux host 99999999999.1"), None);
+        assert_eq!(version("Linux host 99999999999.1"), None);
     }
 
     #[test]
     fn a_kernel_has_what_came_before_it() {
-        let all = Features::LINUX_7_2;
+        let usual = Features::LINUX_7_2;
         let (cfs, first) = (Release::new(5, 14), Release::new(6, 6));
         let (delays, today) = (Release::new(6, 12), Release::new(7, 2));
         assert!(!cfs.has_eevdf() && first.has_eevdf());
-        assert_eq!(delays.features(all), all.without(Feature::Hrtick));
-        assert_eq!(today.features(all), all);
-        assert!(!first.features(all).has(Feature::DelayDequeue));
-        assert!(first.features(all).has(Feature::RunToParity));
+        assert_eq!(delays.features(usual), usual.without(Feature::Hrtick));
+        assert_eq!(today.features(usual), usual);
+        assert!(!first.features(usual).has(Feature::DelayDequeue));
+        assert!(first.features(usual).has(Feature::RunToParity));
         assert_eq!(delays.preempt(), Some(Preempt::Full));
         assert_eq!((today.preempt(), today.base_slice_ns(8)), (None, None));
         assert_eq!(delays.base_slice_ns(8), None);

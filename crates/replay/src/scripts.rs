@@ -88,8 +88,8 @@ impl Scripts {
         let mut by_number = BTreeMap::new();
         for time in answers.vcpus.iter().rev() {
             if let Some(vm) = vm_of(&time.vm) {
-                if let Some(other) = vcpus.insert(time.tid, (vm, time.vcpu)) {
-                    later.entry(time.tid).or_default().push(other);
+                if let Some(later_one) = vcpus.insert(time.tid, (vm, time.vcpu)) {
+                    later.entry(time.tid).or_default().push(later_one);
                 }
                 by_number.insert((vm, time.vcpu), time.tid);
             }
@@ -197,18 +197,18 @@ impl Scripts {
         &mut self,
         cpu: usize,
         prev: ThreadRef,
-        out: SwitchOut,
+        reason: SwitchOut,
         next: ThreadRef,
         next_prio: i16,
     ) {
         let now = self.now;
-        match !prev.tid.is_idle() && out.is_runnable() {
+        match !prev.tid.is_idle() && reason.is_runnable() {
             true => self.cpus[cpu].preempts(now),
             false => self.cpus[cpu].goes_on(),
         }
         self.cpus[cpu].has_idled |= prev.tid.is_idle() || next.tid.is_idle();
         if !prev.tid.is_idle() {
-            self.switch_out(cpu, prev, out);
+            self.switch_out(cpu, prev, reason);
         }
         if !next.tid.is_idle() {
             self.switch_in(cpu, prev, next, next_prio);
@@ -216,11 +216,11 @@ impl Scripts {
         self.cpus[cpu].current = Some(next);
     }
 
-    fn switch_out(&mut self, cpu: usize, thread: ThreadRef, out: SwitchOut) {
+    fn switch_out(&mut self, cpu: usize, thread: ThreadRef, reason: SwitchOut) {
         let now = self.now;
         let task = self.task(thread);
         task.runs_on(cpu as u16);
-        match out {
+        match reason {
             SwitchOut::Runnable => {
                 task.settle(now);
                 task.yields();
@@ -309,8 +309,8 @@ impl Scripts {
         self.past.push(task);
     }
 
-    /// A task gets a CPU: if it was not seen before, it has waited since the recording began, unless
-    /// that CPU was idle meanwhile and nothing was lost.
+    /// A task gets a CPU. If it was not seen before, it has waited since the recording began. It is a new
+    /// task if that CPU was idle meanwhile and nothing was lost.
     fn first_seen_on(&mut self, cpu: usize, thread: ThreadRef) {
         self.bury(thread.index);
         if self.tasks.get(thread.index).is_some() {
@@ -331,7 +331,8 @@ impl Scripts {
     }
 
     /// Whether an event is its task's doing. Where the recording has no flags that say so, callbacks of
-    /// timers are what else wakes and arms: outside of them, where their ends are recorded.
+    /// timers are what else wakes and arms. If their ends are recorded, an event outside of them is its
+    /// task's.
     pub(crate) fn may_be_task(&self, origin: &Origin) -> bool {
         let context = origin.context;
         context.in_task()
@@ -343,11 +344,9 @@ impl Scripts {
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
     pub(crate) fn accepted(&mut self, origin: &Origin, apicid: u32) {
         let sender = self.vcpus.get(&origin.thread.tid.0).copied();
-        let Some((vm, _)) = sender.filter(|_| self.may_be_task(origin)) else {
-            // An interrupt's or a VMM's thread's: polls that these end are kept as times.
-            return;
-        };
-        let target = self.by_number.get(&(vm, apicid));
+        // Polls that an interrupt or a thread of the VMM ends are kept as times.
+        let sender = sender.filter(|_| self.may_be_task(origin));
+        let target = sender.and_then(|(vm, _)| self.by_number.get(&(vm, apicid)));
         let target = target.and_then(|tid| self.by_tid.get(tid)).copied();
         if let Some(target) = target.filter(|&target| target != origin.thread.index) {
             self.poll_ended(origin, target);

@@ -1,8 +1,8 @@
 //! For how long slice timers are set: it shows which tasks compete, where times alone do not.
 //!
-//! A slice timer is set for what is left of the running task's own slice. With cgroups of their own a
-//! task's is not brought up to date when one of another group wakes (`hrtick_start_fair` in the kernel's
-//! `sched/fair.c`), so that its timer is set for something else.
+//! A slice timer is set for what is left of the running task's own slice. With cgroups its slice is not
+//! updated when a task of another group wakes (`hrtick_start_fair` in the kernel's `sched/fair.c`). So its
+//! timer is set for another time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,10 +39,10 @@ impl SliceTimers {
         if ns < LONGEST_SLICE_NS {
             *self.exact.entry((ns + 500) / 1_000).or_default() += 1;
         }
-        let us = (ns / 1_000).max(STEPS);
-        let doublings = u64::from(us.ilog2());
-        let within = (us >> (doublings - 2)) % STEPS;
-        *self.counts.entry(doublings * STEPS + within).or_default() += 1;
+        let micros = (ns / 1_000).max(STEPS);
+        let doublings = u64::from(micros.ilog2());
+        let quarter = (micros >> (doublings - 2)) % STEPS;
+        *self.counts.entry(doublings * STEPS + quarter).or_default() += 1;
     }
 
     /// What a whole slice is, in ns, to within a hundredth: most timers are set for one, but for what passed
@@ -52,36 +52,37 @@ impl SliceTimers {
         let total: u64 = self.exact.values().sum();
         let (mut near, mut largest, mut whole) = (0, 0, 0);
         let mut shortest = self.exact.iter().peekable();
-        for (&us, n) in &self.exact {
+        for (&micros, n) in &self.exact {
             near += n;
-            while let Some((_, n)) = shortest.next_if(|(least, _)| *least + us / ONE_IN_PASSED < us)
+            while let Some((_, n)) =
+                shortest.next_if(|(least, _)| *least + micros / ONE_IN_PASSED < micros)
             {
                 near -= n;
             }
             if near > largest {
-                (largest, whole) = (near, us);
+                (largest, whole) = (near, micros);
             }
         }
         (total >= LEAST && largest * 3 >= total).then_some(whole * 1_000)
     }
 
-    /// How much of them would have to be set otherwise to be like the others, in permille of all;
+    /// How much of them would have to be set otherwise to be like `compared`, in permille of all;
     /// `None` with too few.
     #[must_use]
-    pub fn apart_permille(&self, other: &Self) -> Option<u64> {
+    pub fn apart_permille(&self, compared: &Self) -> Option<u64> {
         let total = |timers: &Self| timers.counts.values().sum::<u64>();
-        let (own, reference) = (total(self), total(other));
-        if own < LEAST || reference < LEAST {
+        let (own_total, compared_total) = (total(self), total(compared));
+        if own_total < LEAST || compared_total < LEAST {
             return None;
         }
         let permille = |timers: &Self, bucket, total| {
             let count = timers.counts.get(&bucket);
             count.map_or(0, |n| n * 1_000 / total)
         };
-        let buckets = self.counts.keys().chain(other.counts.keys());
+        let buckets = self.counts.keys().chain(compared.counts.keys());
         let buckets: BTreeSet<u64> = buckets.copied().collect();
         let apart = buckets.iter().map(|&bucket| {
-            permille(self, bucket, own).abs_diff(permille(other, bucket, reference))
+            permille(self, bucket, own_total).abs_diff(permille(compared, bucket, compared_total))
         });
         Some(apart.sum::<u64>() / 2)
     }
@@ -134,8 +135,8 @@ mod tests {
         let whole = (0..150).map(|n| 1_400_000 - n * 300);
         // A deadline server's, which is no slice's.
         let long = core::iter::repeat_n(948_000_000, 200);
-        let all = timers(parts.clone().chain(whole).chain(long));
-        assert_eq!(all.whole_ns(), Some(1_400_000));
+        let mixed = timers(parts.clone().chain(whole).chain(long));
+        assert_eq!(mixed.whole_ns(), Some(1_400_000));
         assert_eq!(timers(parts).whole_ns(), None);
         assert_eq!(timers([6_000_000; 40].into_iter()).whole_ns(), None);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
-use crate::coupled::{Asleep, Computed, Coupled};
+use crate::coupled::{Asleep, Computed, Coupled, Stretch};
 use crate::scripts::Vcpu;
 use crate::ticks::GuestTicks;
 use crate::wake::Early;
@@ -72,9 +72,9 @@ pub(crate) struct Woken {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Halting {
     /// Stretches on a CPU since the exit, before the sleep if there was one.
-    before: Vec<(u64, u64)>,
+    before: Vec<Stretch>,
     /// The same after it.
-    after: Vec<(u64, u64)>,
+    after: Vec<Stretch>,
     /// What ended the sleep.
     pub(crate) slept_until: Option<(Cause, u64)>,
     /// What made an interrupt pending while it did not sleep.
@@ -86,18 +86,17 @@ pub(crate) struct Halting {
     moved: Option<u32>,
 }
 
-fn total(stretches: &[(u64, u64)]) -> u64 {
-    let lengths = stretches.iter().map(|&(from, to)| to.saturating_sub(from));
-    lengths.sum()
+fn total_ns(stretches: &[Stretch]) -> u64 {
+    stretches.iter().map(|stretch| stretch.ns()).sum()
 }
 
 impl Halting {
     /// When another CPU ended its poll, and how long it polled on, in ns.
     fn noticed(&self) -> Option<(u64, u64)> {
         let (_, came) = self.interrupted.filter(|_| self.called)?;
-        let since = |&(from, to): &(u64, u64)| to.saturating_sub(from.max(came));
+        let polled_ns = |stretch: &Stretch| stretch.after(came).ns();
         let polled = self.slept_since.is_none();
-        polled.then(|| (came, self.before.iter().map(since).sum()))
+        polled.then(|| (came, self.before.iter().map(polled_ns).sum()))
     }
 }
 
@@ -113,7 +112,7 @@ pub(crate) struct Task {
     pub(crate) state: State,
     pub(crate) spent: Spent,
     pub(crate) halting: Option<Halting>,
-    /// A sleep outside of halts whose end is not known yet: its step.
+    /// The step of a sleep outside of halts that has not ended yet.
     open_sleep: Option<usize>,
     /// Where it has run.
     pub(crate) cpus: BTreeSet<u16>,
@@ -180,10 +179,10 @@ pub(crate) struct SleepCosts {
 }
 
 impl SleepCosts {
-    /// Those of another vCPU too.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.block.extend(&other.block);
-        self.wake.extend(&other.wake);
+    /// Adds those of another vCPU.
+    pub(crate) fn add(&mut self, costs: &Self) {
+        self.block.extend(&costs.block);
+        self.wake.extend(&costs.wake);
     }
 
     /// The way to sleep, and the one back, in ns. Where one in four did not poll, the former shows;
@@ -270,31 +269,38 @@ impl Task {
 
     /// Adds what it has run until now.
     pub(crate) fn settle(&mut self, now: u64) {
-        let State::Running { since } = self.state else {
-            // A task that waits has nothing to add.
-            return;
-        };
-        if now < since {
-            // A hidden switch is found later than it was: what ran since is counted.
+        match self.state {
+            State::Running { since } => self.settle_stretch(Stretch {
+                start: since,
+                end: now,
+            }),
+            // It has nothing to add.
+            State::Runnable | State::Asleep { .. } | State::Gone => {}
+        }
+    }
+
+    fn settle_stretch(&mut self, ran: Stretch) {
+        if ran.end < ran.start {
+            // A hidden switch is found later than it was: this time is counted already.
             return;
         }
-        self.state = State::Running { since: now };
-        self.last_ran = now;
-        if now == since {
+        self.state = State::Running { since: ran.end };
+        self.last_ran = ran.end;
+        if ran.ns() == 0 {
             return;
         }
-        self.ran_ns += now.saturating_sub(since);
+        self.ran_ns += ran.ns();
         match &mut self.halting {
-            Some(halting) if halting.slept_since.is_some() => halting.after.push((since, now)),
-            Some(halting) => halting.before.push((since, now)),
+            Some(halting) if halting.slept_since.is_some() => halting.after.push(ran),
+            Some(halting) => halting.before.push(ran),
             None => {
-                self.computed_ns += now.saturating_sub(since);
-                self.ran(now.saturating_sub(since));
+                self.computed_ns += ran.ns();
+                self.ran(ran.ns());
             }
         }
     }
 
-    /// It may have begun or left off to compute; what it ran until now is settled.
+    /// It may have begun to compute, or stopped; what it ran until now is settled.
     pub(crate) fn computes(&mut self, now: u64) {
         if self.vcpu.is_none() {
             // Only vCPUs are waited for by what they compute.
@@ -305,14 +311,17 @@ impl Task {
         self.computed.change(counted_to, self.computed_ns, computes);
     }
 
-    fn ran(&mut self, more: u64) {
-        if more == 0 {
+    fn ran(&mut self, added_ns: u64) {
+        if added_ns == 0 {
             return;
         }
         let spent = self.spent;
         match self.steps.last_mut() {
-            Some(Step::Run { ns, spent: last }) if *last == spent => *ns += more,
-            _ => self.steps.push(Step::Run { ns: more, spent }),
+            Some(Step::Run { ns, spent: last }) if *last == spent => *ns += added_ns,
+            _ => self.steps.push(Step::Run {
+                ns: added_ns,
+                spent,
+            }),
         }
     }
 
@@ -331,10 +340,10 @@ impl Task {
         }
     }
 
-    /// Events of its CPU were lost from `since` on: it waits until it is seen again.
-    pub(crate) fn lost(&mut self, since: u64, now: u64) {
+    /// Events of its CPU were lost from `gap_start` on: it waits until it is seen again.
+    pub(crate) fn lost(&mut self, gap_start: u64, now: u64) {
         if let State::Running { since: began } = self.state {
-            self.settle(since.max(began));
+            self.settle(gap_start.max(began));
         }
         // Timers may have been set meanwhile.
         self.armed = None;
@@ -343,13 +352,13 @@ impl Task {
         match self.halting.take_if(|_| asleep) {
             // It sleeps on, and what ends that may not end the halt.
             Some(halting) => {
-                self.ran(total(&halting.before) + total(&halting.after));
+                self.ran(total_ns(&halting.before) + total_ns(&halting.after));
                 self.open();
             }
             None => self.end_halt_unseen(),
         }
         if !matches!(self.state, State::Asleep { .. } | State::Gone) {
-            self.sleep(since.min(now));
+            self.sleep(gap_start.min(now));
         }
     }
 
@@ -392,12 +401,11 @@ impl Task {
 
     /// The wait at this step was ended by another task before the guest's timer expired.
     fn alarmed(&mut self, step: usize, began: u64, woken: u64) {
+        // Without a timer that is set and has not expired, the wait had none.
         let timer = self.timer.filter(|&(_, expires)| expires > woken);
-        let (Some((_, expires)), Some(alarm)) = (timer, step.checked_sub(1)) else {
-            // No timer is set, or it has expired: the wait had none.
-            return;
-        };
-        if let Some(Step::Alarm(_)) = self.steps.get(alarm) {
+        if let (Some((_, expires)), Some(alarm)) = (timer, step.checked_sub(1))
+            && let Some(Step::Alarm(_)) = self.steps.get(alarm)
+        {
             self.alarms.push(Timed {
                 step: alarm,
                 began,
@@ -495,8 +503,9 @@ impl Task {
 
     /// It runs from `now` on, or from where its time is counted to.
     pub(crate) fn runs(&mut self, now: u64) {
-        let since = now.max(self.last_ran);
-        self.state = State::Running { since };
+        self.state = State::Running {
+            since: now.max(self.last_ran),
+        };
     }
 
     /// It has this CPU, or had it until now.
@@ -554,7 +563,7 @@ impl Task {
         let began = now.saturating_sub(ns);
         let cause = halting.slept_until.or(halting.interrupted);
         let (cause, woken) = cause.unwrap_or((Cause::Known(Until::Time(time)), now));
-        let ran_before = |&(start, end): &(u64, u64)| end.min(began).saturating_sub(start);
+        let ran_before = |ran: &Stretch| ran.end.min(began).saturating_sub(ran.start);
         self.ran(halting.before.iter().map(ran_before).sum());
         self.halts(&halting, began, woken, cause);
         halting.noticed()
@@ -563,17 +572,16 @@ impl Task {
     /// The guest is entered without `kvm_vcpu_wakeup` after a halt: there was nothing to wait
     /// for, or the recording has no such event.
     pub(crate) fn end_halt_unseen(&mut self) {
-        let Some(halting) = self.halting.take() else {
-            // Most entries are not from a halt.
-            return;
-        };
-        self.ran(total(&halting.before));
-        match halting.slept_until {
-            Some((cause, woken)) => {
-                let began = halting.before.last().map_or(woken, |last| last.1);
-                self.halts(&halting, began, woken, cause);
+        // Most entries are not from a halt.
+        if let Some(halting) = self.halting.take() {
+            self.ran(total_ns(&halting.before));
+            match halting.slept_until {
+                Some((cause, woken)) => {
+                    let began = halting.before.last().map_or(woken, |last| last.end);
+                    self.halts(&halting, began, woken, cause);
+                }
+                None => self.ran(total_ns(&halting.after)),
             }
-            None => self.ran(total(&halting.after)),
         }
     }
 
@@ -586,8 +594,8 @@ impl Task {
         }
     }
 
-    /// What it computes for a timer that has nothing else to do: from a wait that a timer ended to
-    /// the next one, at the least tenth.
+    /// What it computes for a timer that has nothing else to do, in ns. It is the 10th percentile from a wait
+    /// that a timer ended to the next wait.
     pub(crate) fn alarm_ns(&self) -> u32 {
         let mut worked = Vec::new();
         for wait in &self.timed {
@@ -613,8 +621,9 @@ impl Task {
             Step::Sleep(_) | Step::Halt(_) => true,
             _ => false,
         });
-        let seen = now.saturating_sub(self.last_ran) < now.saturating_sub(first) / 10;
-        !waits && seen && self.switches_in > 0
+        // A tenth of the recording without it may be a wait with a lost begin.
+        let ran_lately = now.saturating_sub(self.last_ran) < now.saturating_sub(first) / 10;
+        !waits && ran_lately && self.switches_in > 0
     }
 
     /// Whether it yields its CPU to others of its VM at times.
@@ -623,30 +632,30 @@ impl Task {
         steps.any(|step| matches!(step, Step::Spin | Step::YieldTo(_)))
     }
 
-    /// The recording is over. A wait that goes on lasts as long as it was seen to, at least, if the
-    /// task `goes_on`; otherwise what would end it is not known.
+    /// The recording is over. A wait that continues lasts at least as long as it was seen to, if the task
+    /// `goes_on`. Otherwise what would end it is not known.
     pub(crate) fn finish(&mut self, now: u64, goes_on: bool) {
         self.settle(now);
         if let State::Asleep { since } = self.state {
-            let since = self
+            let began = self
                 .halting
                 .as_ref()
                 .and_then(|halting| halting.slept_since)
                 .unwrap_or(since);
             let end = match goes_on {
-                true => Until::After(now.saturating_sub(since)),
+                true => Until::After(now.saturating_sub(began)),
                 false => Until::Time(u64::MAX),
             };
             let sleep = self.open_sleep.and_then(|step| self.steps.get_mut(step));
-            if let Some(Step::Sleep(until)) = sleep {
-                *until = end;
+            if let Some(Step::Sleep(open)) = sleep {
+                *open = end;
             }
             if let Some(halting) = self
                 .halting
                 .take_if(|halting| halting.slept_until.is_none())
             {
-                self.ran(total(&halting.before));
-                self.halts(&halting, since, now, Cause::Known(end));
+                self.ran(total_ns(&halting.before));
+                self.halts(&halting, began, now, Cause::Known(end));
             }
         }
         self.end_halt_unseen();
@@ -658,20 +667,19 @@ impl Task {
         let end = self.end_of_wait(step, began, woken, cause);
         self.steps.push(Step::Halt(end));
         self.steps.extend(halting.moved.map(Step::Move));
-        let after = total(&halting.after);
+        let after_ns = total_ns(&halting.after);
         match halting.slept_until {
             Some(_) => {
                 let short = |ns| u32::try_from(ns).unwrap_or(u32::MAX);
-                let awake = |&(from, to): &(u64, u64)| to.saturating_sub(from.max(began));
-                self.costs
-                    .block
-                    .push(short(halting.before.iter().map(awake).sum()));
-                self.costs.wake.push(short(after));
-                self.steps.push(Step::Slept(short(after)));
+                let awake_ns = |ran: &Stretch| ran.after(began).ns();
+                let block_ns = halting.before.iter().map(awake_ns).sum();
+                self.costs.block.push(short(block_ns));
+                self.costs.wake.push(short(after_ns));
+                self.steps.push(Step::Slept(short(after_ns)));
             }
             // It polled; what sleeping would have taken is set at the end.
             None => {
-                self.ran(after);
+                self.ran(after_ns);
                 self.polled_halts.push(self.steps.len());
                 self.steps.push(Step::Slept(0));
             }
@@ -763,8 +771,8 @@ mod tests {
             wake: vec![wake; block.len()],
         };
         // One in four did not poll.
-        let some = costs(&[40, 41, 200, 200, 200, 200, 200], 60);
-        assert_eq!(some.typical(), (41, 60));
+        let mixed = costs(&[40, 41, 200, 200, 200, 200, 200], 60);
+        assert_eq!(mixed.typical(), (41, 60));
         // All did: no longer than the way back.
         assert_eq!(costs(&[200, 210, 220], 60).typical(), (60, 60));
         assert_eq!(SleepCosts::default().typical(), (0, 0));

@@ -13,19 +13,19 @@ const TICK_NS: u64 = 100_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuestTicks {
     /// When they came, by the recording's clock in ns.
-    at: Vec<u64>,
+    times: Vec<u64>,
     /// Steps at which exits for them begin.
     steps: Vec<usize>,
     /// What had been computed when the last one came, in ns, until the guest sets its timer again.
-    since: Option<u64>,
+    computed_at_last: Option<u64>,
 }
 
 impl GuestTicks {
     /// The guest exits before this step, after computing for so long in all.
     pub(crate) fn exit(&mut self, step: usize, computed_ns: u64) {
         if self
-            .since
-            .is_some_and(|since| computed_ns - since <= TICK_NS)
+            .computed_at_last
+            .is_some_and(|at_last| computed_ns - at_last <= TICK_NS)
         {
             self.steps.push(step);
         }
@@ -33,7 +33,7 @@ impl GuestTicks {
 
     /// The guest has set its timer again.
     pub(crate) const fn armed(&mut self) {
-        self.since = None;
+        self.computed_at_last = None;
     }
 }
 
@@ -41,18 +41,18 @@ impl Task {
     /// Its guest's timer expires; what it ran until now is settled.
     pub(crate) fn ticks(&mut self, now: u64) {
         if matches!(self.state, State::Running { .. }) && self.halting.is_none() {
-            self.guest_ticks.at.push(now);
-            self.guest_ticks.since = Some(self.computed_ns);
+            self.guest_ticks.times.push(now);
+            self.guest_ticks.computed_at_last = Some(self.computed_ns);
         }
     }
 
     /// The ticks as they come again and again, if they do. Their exits are then no demand.
     pub(crate) fn settle_ticks(&mut self, first: u64) -> Option<Ticks> {
-        let ticks = ticks_of(&self.guest_ticks.at, first)?;
-        for at in core::mem::take(&mut self.guest_ticks.steps) {
+        let ticks = ticks_of(&self.guest_ticks.times, first)?;
+        for begin in core::mem::take(&mut self.guest_ticks.steps) {
             // The timer is set at the begin of the exit that sets it.
-            let at = at + usize::from(self.steps.get(at) == Some(&Step::Arm));
-            if let Some(Step::Run { spent, .. }) = self.steps.get_mut(at)
+            let run = begin + usize::from(self.steps.get(begin) == Some(&Step::Arm));
+            if let Some(Step::Run { spent, .. }) = self.steps.get_mut(run)
                 && let Spent::Exit(number) = *spent
             {
                 *spent = Spent::Interrupt(number);

@@ -44,7 +44,7 @@ pub(crate) enum Sort {
     Own,
 }
 
-/// Timers of a function whose name is not known.
+/// Timers of a function without a name.
 #[derive(Clone, Debug, Default)]
 struct Unnamed {
     /// Which task set it last, by the timer's address.
@@ -74,8 +74,8 @@ impl Unnamed {
             self.again += 1;
         } else if setter.in_task && setter.thread != ThreadIndex::IDLE {
             self.sets += 1;
-            let before = self.set_by.insert(hrtimer, setter.thread);
-            self.shared += u32::from(before.is_some_and(|thread| thread != setter.thread));
+            let former = self.set_by.insert(hrtimer, setter.thread);
+            self.shared += u32::from(former.is_some_and(|thread| thread != setter.thread));
         }
         let shared = self.sets >= Self::SETS_FROM && self.shared * 4 >= self.sets;
         match (shared, self.again > 0) {
@@ -161,7 +161,7 @@ impl Timers {
         true
     }
 
-    /// What a timer is for. Where functions have no names, it shows by who sets it.
+    /// What a timer is for. Where functions have no names, the contexts that set it show it.
     fn sort(&mut self, hrtimer: u64, expires: u64, function: &str, setter: Setter) -> Sort {
         let name = bare(function);
         if name.starts_with("0x") {
@@ -203,8 +203,8 @@ impl Timers {
         Some(ahead.max(0).unsigned_abs())
     }
 
-    /// From a time of the recording to one of a timer's clock, in ns: of the clocks that timers go by, the
-    /// one by which that is nearest.
+    /// From a time of the recording to one of a timer's clock, in ns. Timers have several clocks: the one by
+    /// which that is nearest is taken.
     fn ahead(&self, expires: u64, now: u64) -> Option<i64> {
         let ahead = |&clock: &i64| {
             (expires as i64)
@@ -227,7 +227,7 @@ impl Timers {
         Some(now.saturating_sub(*expires))
     }
 
-    /// The task whose timer it is.
+    /// The task that owns it.
     pub(crate) fn owner(&self, hrtimer: u64) -> Option<ThreadIndex> {
         self.armed.get(&hrtimer).map(|armed| armed.thread)
     }
@@ -251,15 +251,16 @@ impl Timers {
     pub(crate) fn hz(&self) -> Option<u32> {
         let near = |micros: u64, hz: u64| micros.abs_diff(1_000_000 / hz) <= 2;
         let rates = [1000u32, 300, 250, 100];
-        let seen = rates.map(|hz| {
-            let of = self.distances.iter();
-            of.filter(|d| near(*d.0, u64::from(hz)))
-                .map(|d| d.1)
+        let counts = rates.map(|hz| {
+            let distances = self.distances.iter();
+            distances
+                .filter(|distance| near(*distance.0, u64::from(hz)))
+                .map(|distance| distance.1)
                 .sum::<u64>()
         });
-        let most = seen.iter().copied().max().filter(|&most| most > 0)?;
-        let at = seen.iter().position(|&n| n == most)?;
-        rates.get(at).copied()
+        let largest = counts.iter().copied().max().filter(|&count| count > 0)?;
+        let index = counts.iter().position(|&count| count == largest)?;
+        rates.get(index).copied()
     }
 }
 
@@ -288,12 +289,12 @@ fn most_in_phase(expiries: impl Iterator<Item = u64>, period: u64) -> (usize, Gr
     phases.sort_unstable();
     let mut best = (0, 0);
     let mut end = 0;
-    for (start, &from) in phases.iter().enumerate() {
-        while phases.get(end).is_some_and(|&p| p <= from + NEAR_NS) {
+    for (start, &earliest) in phases.iter().enumerate() {
+        while phases.get(end).is_some_and(|&p| p <= earliest + NEAR_NS) {
             end += 1;
         }
         if end - start > best.0 {
-            best = (end - start, from + NEAR_NS / 2);
+            best = (end - start, earliest + NEAR_NS / 2);
         }
     }
     let phase = best.1 % period;
@@ -304,26 +305,29 @@ fn expiries(timed: &[Timed]) -> impl Iterator<Item = u64> {
     timed.iter().map(|wait| wait.expires)
 }
 
-/// Ticks of a guest that come at these times, or were late as it had no CPU: the longest period in which
-/// nearly as many are in phase as in a shorter one, a third of all at the least.
-pub(crate) fn ticks_of(at: &[u64], first: u64) -> Option<Ticks> {
-    let [all, longer @ ..] = PERIODS.map(|period| most_in_phase(at.iter().copied(), period));
+/// Ticks of a guest that come at these times, or were late as it had no CPU. Their period is the longest one
+/// in which nearly as many are in phase as in a shorter one. A third of all must be.
+pub(crate) fn ticks_of(times: &[u64], first: u64) -> Option<Ticks> {
+    let [shortest, longer @ ..] =
+        PERIODS.map(|period| most_in_phase(times.iter().copied(), period));
     let mut longest = longer.into_iter().rev();
-    let (n, grid) = longest.find(|(n, _)| n * 10 >= all.0 * 9).unwrap_or(all);
+    let (n, grid) = longest
+        .find(|(n, _)| n * 10 >= shortest.0 * 9)
+        .unwrap_or(shortest);
     let phase = (grid.phase + grid.period - first % grid.period) % grid.period;
-    (n >= LEAST && n * 3 >= at.len()).then_some(Ticks {
+    (n >= LEAST && n * 3 >= times.len()).then_some(Ticks {
         phase_ns: phase as u32,
         period_ns: grid.period as u32,
     })
 }
 
-/// The period of a program that wakes at fixed times: from one expiry to the next it is mostly the same, and
-/// nearly all are in phase.
+/// The period of a program that wakes at fixed times. Most distances of expiries are the same, and nearly all
+/// expiries are in phase.
 fn find_cycle(timed: &[Timed]) -> Option<Grid> {
     let next = timed.iter().skip(1);
     let pairs = timed.iter().zip(next);
     let mut distances: Vec<u64> = pairs
-        .map(|(one, next)| next.expires.saturating_sub(one.expires))
+        .map(|(wait, next)| next.expires.saturating_sub(wait.expires))
         .collect();
     distances.sort_unstable();
     let median = distances.get(distances.len() / 2)?;
@@ -332,15 +336,15 @@ fn find_cycle(timed: &[Timed]) -> Option<Grid> {
     if !(SHORTEST_NS..=LONGEST_NS).contains(&period) || PERIODS.contains(&period) {
         return None;
     }
-    let same = distances.iter().filter(|d| d.abs_diff(period) <= NEAR_NS);
-    let mostly = same.count() * 2 >= distances.len();
+    let near = distances.iter().filter(|d| d.abs_diff(period) <= NEAR_NS);
+    let mostly = near.count() * 2 >= distances.len();
     let (n, grid) = most_in_phase(expiries(timed), period);
     (mostly && n >= LEAST && n * 10 >= timed.len() * 9).then_some(grid)
 }
 
-/// The cycle of a program, or else the longest period of ticks at which as many of the timers expire in
-/// phase, half of them at the least, as at a shorter one: what expires every 4 ms is on a grid of 1 ms too,
-/// but a task that is late for it does not wait for the next millisecond.
+/// The cycle of a program. Otherwise the longest period of ticks at which as many timers expire in phase as
+/// at a shorter one, and half of all. A timer of 4 ms is on a grid of 1 ms too. But a task that is late for
+/// it does not wait for the next millisecond.
 fn find_grid(timed: &[Timed]) -> Option<Grid> {
     let ticks = || {
         let mut found = PERIODS
@@ -354,27 +358,29 @@ fn find_grid(timed: &[Timed]) -> Option<Grid> {
     find_cycle(timed).or_else(|| ticks().map(|found| found.1))
 }
 
-/// Says for each wait that a timer ended, or would have, whether the timer lay on a grid or was relative
-/// to what the task had done.
+/// Sets the end of each wait that a timer ended, or would have ended. The timer lies on a grid, or is
+/// relative to what the task had done.
 pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], alarms: &[Timed], first: u64) {
     let grid = find_grid(timed);
     for wait in timed.iter().chain(alarms) {
-        let until = match grid {
+        let end = match grid {
             Some(grid) if on(grid, wait.expires) => of_grid(grid, wait, first),
             _ => match wait.armed {
                 Some(armed) => Until::Armed(wait.woken.saturating_sub(armed)),
                 None => Until::Time(wait.woken - first),
             },
         };
-        if let Some(Step::Halt(at) | Step::Sleep(at) | Step::Alarm(at)) = steps.get_mut(wait.step) {
-            *at = until;
+        if let Some(Step::Halt(wait_end) | Step::Sleep(wait_end) | Step::Alarm(wait_end)) =
+            steps.get_mut(wait.step)
+        {
+            *wait_end = end;
         }
     }
 }
 
 fn on(grid: Grid, expires: u64) -> bool {
-    let off = (expires + grid.period - grid.phase) % grid.period;
-    off.min(grid.period - off) <= NEAR_NS
+    let phase = (expires + grid.period - grid.phase) % grid.period;
+    phase.min(grid.period - phase) <= NEAR_NS
 }
 
 /// The grid as this timer has it: its own phase, so that what it is off the grid's stays.
@@ -413,21 +419,21 @@ mod tests {
     #[test]
     fn a_program_that_wakes_at_fixed_times_is_told_from_ticks() {
         let period = |expires: Vec<u64>| find_grid(&timed(expires.into_iter())).map(|g| g.period);
-        let off = 7_203_111;
+        let start = 7_203_111;
         // Half of these lie on a grid of 1 ms too.
-        let cycle = (0..40).map(|n| off + n * 1_500_000 + n % 7 * 1_000);
+        let cycle = (0..40).map(|n| start + n * 1_500_000 + n % 7 * 1_000);
         assert_eq!(period(cycle.clone().collect()), Some(1_500_000));
         // Some were missed.
-        let some = cycle.enumerate().filter(|(n, _)| n % 5 != 0);
-        assert_eq!(period(some.map(|some| some.1).collect()), Some(1_500_000));
+        let kept = cycle.enumerate().filter(|(n, _)| n % 5 != 0);
+        assert_eq!(period(kept.map(|wait| wait.1).collect()), Some(1_500_000));
         // A kernel's timers expire at ticks, the one sooner and the other later.
         let ticks = [1, 3, 4, 8, 9, 12, 17, 18, 20, 25, 26, 31];
         for hz in [4_000_000, 1_000_000] {
-            let ticks = ticks.map(|n| off + n * hz);
+            let ticks = ticks.map(|n| start + n * hz);
             assert_eq!(period(ticks.to_vec()), Some(hz));
         }
         // Relative to what was done before: nothing is in phase.
-        let relative = (1..40u64).map(|n| off + n * 1_500_000 + n * n * 17_011 % 900_000);
+        let relative = (1..40u64).map(|n| start + n * 1_500_000 + n * n * 17_011 % 900_000);
         assert_eq!(period(relative.collect()), None);
     }
 
@@ -436,14 +442,14 @@ mod tests {
         let mut timers = Timers::default();
         timers.expire(1_000, 1_000);
         let mut set = |function: &str, n: u64, ahead_ns| {
-            let at = 1_000 + n * 100_000;
+            let time = 1_000 + n * 100_000;
             let setter = Setter {
                 thread: ThreadIndex(n as u32 % 3 + 2),
                 in_task: true,
-                time: at,
+                time,
                 in_callback: false,
             };
-            timers.start(ahead_ns, at + ahead_ns, function, setter);
+            timers.start(ahead_ns, time + ahead_ns, function, setter);
         };
         for n in 0..60 {
             set("0xffffffff81000010", n, 1_400_000);
@@ -456,20 +462,20 @@ mod tests {
     fn timers_that_go_by_the_time_of_day_do_not_move_the_others() {
         let (boot, day) = (5_000_000_000, 1_700_000_000_000_000_000);
         let mut timers = Timers::default();
-        let mut set = |hrtimer, thread, at, expires, now| {
+        let mut set = |hrtimer, thread, time, expires, now| {
             let thread = ThreadIndex(thread);
             let setter = Setter {
                 thread,
                 in_task: true,
-                time: at,
+                time,
                 in_callback: false,
             };
             timers.start(hrtimer, expires, "hrtimer_wakeup", setter);
-            timers.expire(at + 50_000, now);
+            timers.expire(time + 50_000, now);
             timers.expires_for(hrtimer, thread)
         };
         // The recording's clock began 5 s after the timers' own.
-        let mono = |at: u64| at + boot;
+        let mono = |time: u64| time + boot;
         assert_eq!(set(1, 7, 1_000, mono(51_000), mono(51_000)), Some(51_000));
         let of_day = set(2, 8, 100_000, 149_000 + day, 150_000 + day);
         assert_eq!(of_day, Some(149_000));

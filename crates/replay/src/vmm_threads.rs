@@ -9,7 +9,7 @@ const MET_FROM_EMULATOR: u32 = 1;
 /// What begins the name of a kernel's thread that raises interrupts for any VM (`irqfd_inject`).
 const KWORKER: &str = "kworker/";
 
-/// What is seen of threads beside vCPUs.
+/// What is seen of threads other than vCPUs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VmmThreads {
     /// Wakeups between a thread and vCPUs, by VM.
@@ -38,8 +38,8 @@ impl VmmThreads {
         }
     }
 
-    /// The VMs that threads work for: that of their process, or the only one whose vCPUs they wake or are
-    /// woken by, or nearly. If one emulator is left and one VM that has none, they belong together.
+    /// The VMs that threads work for: that of their process, or the one of nearly all vCPUs that they wake or
+    /// are woken by. If one emulator is left and one VM that has none, they belong together.
     pub(crate) fn found(
         &self,
         vcpus: &BTreeMap<i32, (usize, u32)>,
@@ -83,9 +83,9 @@ impl VmmThreads {
 
 /// The VM of nine in ten wakeups, `least` of them or more.
 fn most(met: &BTreeMap<usize, u32>, least: u32) -> Option<usize> {
-    let all: u32 = met.values().sum();
-    let (&vm, &most) = met.iter().max_by_key(|entry| entry.1)?;
-    (most >= least && u64::from(most) * 10 >= u64::from(all) * 9).then_some(vm)
+    let total: u32 = met.values().sum();
+    let (&vm, &count) = met.iter().max_by_key(|entry| entry.1)?;
+    (count >= least && u64::from(count) * 10 >= u64::from(total) * 9).then_some(vm)
 }
 
 #[cfg(test)]

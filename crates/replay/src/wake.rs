@@ -7,8 +7,8 @@ use stealtime_track::{Place, ThreadIndex, ThreadRef, Waking};
 use crate::scripts::Scripts;
 use crate::task::{Cause, State, Woken};
 
-/// In a recording without `sched_wakeup` a wakeup this long before its task sleeps, in ns, is one on the way
-/// to sleep; any before it was for something else.
+/// The longest way to sleep, in ns. In a recording without `sched_wakeup` an earlier wakeup was for something
+/// else.
 const ON_THE_WAY_NS: u64 = 100_000;
 
 /// In which context something happens.
@@ -41,8 +41,8 @@ impl From<&Waking> for Origin {
     }
 }
 
-/// A wakeup of a task that had a CPU. If it was about to sleep, its CPU lets go of it first, and it is woken
-/// at once (`try_to_wake_up` waits for `on_cpu`); otherwise there is nothing to wake.
+/// A wakeup of a task that had a CPU. If it was about to sleep, it leaves its CPU first and is woken at once
+/// (`try_to_wake_up` waits for `on_cpu`). Otherwise there is nothing to wake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Early {
     origin: Origin,
@@ -96,12 +96,11 @@ impl Scripts {
     /// A task has gone to sleep: it may have been woken on its way there.
     pub(crate) fn woken_early(&mut self, thread: ThreadRef) {
         let task = self.tasks.get_mut(thread.index);
-        let Some(early) = task.and_then(|task| task.early.take()) else {
-            // Most sleeps.
-            return;
-        };
-        let since = self.now.saturating_sub(early.time);
-        if self.has_wakeups || since <= ON_THE_WAY_NS {
+        let early = task.and_then(|task| task.early.take());
+        // `sched_wakeup` drops a wakeup that kept its task awake; without that event time decides.
+        let (now, has_wakeups) = (self.now, self.has_wakeups);
+        let counts = |early: &Early| has_wakeups || now.saturating_sub(early.time) <= ON_THE_WAY_NS;
+        if let Some(early) = early.filter(counts) {
             self.woken(early, thread);
         }
     }
@@ -126,8 +125,8 @@ impl Scripts {
         cpu.and_then(|cpu| cpu.expiring)
     }
 
-    /// The cause of what happens to another task, with the timer that was expiring on the CPU: a point of
-    /// the script of the current task there, a timer of the other task's own, or else the time.
+    /// The cause of what happens to `target`, with the timer that was expiring on the CPU. It is a timer of
+    /// its own, a point of the script of the current task, or else the time.
     pub(crate) fn cause(
         &mut self,
         origin: &Origin,

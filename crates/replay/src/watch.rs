@@ -41,13 +41,13 @@ impl WakeLatencies {
                 }
                 let woken = self.woken.remove(&next.0);
                 let preempted = self.preempted.remove(&next.0);
-                if let Some(since) = woken {
-                    let latency = event.time_ns.saturating_sub(since);
+                if let Some(woken_ns) = woken {
+                    let latency = event.time_ns.saturating_sub(woken_ns);
                     self.samples.entry(next.0).or_default().push(latency);
                 }
-                if let Some(since) = preempted.or(woken) {
+                if let Some(runnable_ns) = preempted.or(woken) {
                     let ready = self.ready_ns.entry(next.0).or_default();
-                    *ready = ready.saturating_add(event.time_ns.saturating_sub(since));
+                    *ready = ready.saturating_add(event.time_ns.saturating_sub(runnable_ns));
                 }
             }
             // A task that is current still does not sleep: the wakeup has kept it awake.

@@ -10,7 +10,7 @@
 //! [`Scale::compare`] reads the terms in this order:
 //!
 //! 1. *Weights.* A hypothesis with fitted weights competes with one without. Weights are a free number for
-//!    each VM, so they fit noise too: they must explain half of the misfit and 6 % of vCPUs' time.
+//!    each VM, so they fit noise too. They must explain half of the misfit and 6 % of vCPUs' time.
 //! 2. *Decisions*, where both have 50 wakeups of a sort. A difference of 8 % of wakeups decides, unless
 //!    times or exits contradict.
 //! 3. *Times.* A difference of a tenth decides, if it is more than 0.1 % of vCPUs' time.
@@ -122,11 +122,12 @@ const ONE_IN_APART: u64 = 4;
 const SLICES_PERMILLE: u64 = 20;
 
 /// Decisions differ by so much more, in permille of wakeups. Replays of the recorded host are apart by 10 to
-/// 90, because slices that end late in the recording end with wakeups too; those with other cgroups by 100
-/// to 350.
+/// 90, because slices that end late in the recording end with wakeups too. Replays with other cgroups are
+/// apart by 100 to 350.
 const DECISIONS_PERMILLE: u64 = 80;
-/// Decisions do not count for a hypothesis with times of more than so many percent of the other's, or with
-/// exits off by more than the second, in ppm, and than the other's: another kernel may decide differently.
+/// Another kernel may decide differently. So decisions do not count for a hypothesis with times of more than
+/// so many percent of the other's. Nor do they if its exits are off by more than the second, in ppm, and by
+/// more than the other's.
 const DECISIONS_PERCENT: u64 = 150;
 const EXITS_PPM: u64 = 50_000;
 
@@ -134,13 +135,13 @@ const EXITS_PPM: u64 = 50_000;
 /// knobs. Against one with work stealing its times count as so many percent.
 const OWN_WORK_PERCENT: u64 = 125;
 
-/// Weights are tried where times are off by so many permille of vCPUs' time, and taken where they reduce
-/// times by as much and to less than the second, in percent: VMs without cgroups, or with equal weights,
+/// Weights are tried where times are off by so many permille of vCPUs' time. They are taken where they reduce
+/// times by as much, and to less than the second, in percent. VMs without cgroups, or with equal weights,
 /// gain less.
 const WEIGHTS_PERMILLE: u64 = 60;
 const WEIGHTS_PERCENT: u64 = 50;
-/// CFS decides at wakeups in the same way for a VM alone in a cgroup and for one with another weight, so
-/// that decisions do not separate these. A weight is likelier, so less gain is enough, in percent.
+/// For a VM alone in a cgroup CFS decides at wakeups as for one with another weight. So decisions do not
+/// separate these. A weight is likelier, so less gain is enough, in percent.
 const WEIGHTS_FOR_SINGLE_PERCENT: u64 = 95;
 
 /// What the terms are measured against in one recording.
@@ -174,15 +175,16 @@ impl Scale {
             return Verdict { is_nearer, term };
         }
         let (later_ns, earlier_ns) = weighed_times(later, earlier);
-        let (less, more) = (is_less(later_ns, earlier_ns), is_less(earlier_ns, later_ns));
+        let is_nearer = is_less(later_ns, earlier_ns);
+        let differ = is_nearer || is_less(earlier_ns, later_ns);
         let by_times = Verdict {
-            is_nearer: less,
-            term: match less || more {
+            is_nearer,
+            term: match differ {
                 true => Term::Times,
                 false => Term::Order,
             },
         };
-        if later_ns.abs_diff(earlier_ns) > self.small_ns && (less || more) {
+        if later_ns.abs_diff(earlier_ns) > self.small_ns && differ {
             return by_times;
         }
         match by_slice_timers(&later.misfit, &earlier.misfit) {

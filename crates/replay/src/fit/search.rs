@@ -86,12 +86,12 @@ impl Trials {
     /// The best of the others by the same comparisons in the same order.
     pub(crate) fn runner_up(&self, scale: &Scale) -> Option<RunnerUp> {
         let best = self.best()?;
-        let others = self.list.iter().enumerate();
-        let others = others.filter(|(_, trial)| trial.hypothesis != best.hypothesis);
+        let trials = self.list.iter().enumerate();
+        let rivals = trials.filter(|(_, trial)| trial.hypothesis != best.hypothesis);
         let nearer = |held: (usize, &'_ Trial), next: (usize, &'_ Trial)| {
             scale.compare(next.1, held.1).is_nearer
         };
-        let (index, second) = others.reduce(|held, next| match nearer(held, next) {
+        let (index, second) = rivals.reduce(|held, next| match nearer(held, next) {
             true => next,
             false => held,
         })?;
@@ -193,8 +193,8 @@ where
     /// Tries hosts, except the best one: its replay is there.
     fn try_hosts(&mut self, hosts: Vec<Hypothesis>) -> Result<(), E> {
         let best = self.trials.best().map(|best| best.hypothesis.clone());
-        let mut others = hosts.into_iter().filter(|host| Some(host) != best.as_ref());
-        others.try_for_each(|host| self.try_one(host))
+        let mut untried = hosts.into_iter().filter(|host| Some(host) != best.as_ref());
+        untried.try_for_each(|host| self.try_one(host))
     }
 
     /// Tries other moves on the host that fits best.
@@ -266,9 +266,9 @@ where
                 continue;
             }
             let weighted = self.weighted(host)?;
-            let weighted = weighted.filter(|one| (self.among)(&one.trial.hypothesis));
+            let weighted = weighted.filter(|fit| (self.among)(&fit.trial.hypothesis));
             // Each layout's weights must explain the misfit with equal ones, before layouts compete.
-            let explains = |one: &Replayed| self.scale.compare(&one.trial, &equal).is_nearer;
+            let explains = |fit: &Replayed| self.scale.compare(&fit.trial, &equal).is_nearer;
             if let Some(weighted) = weighted.filter(explains) {
                 self.keep_nearer(weighted);
             }
@@ -284,9 +284,9 @@ where
             host.wakeups_preempt = weighted.wakeups_preempt;
         }
         self.try_hosts(again)?;
-        let mut others = moves(self.recording, &known);
-        others.retain(|&moves| moves != weighted.moves());
-        self.try_moves(&others)
+        let mut untried = moves(self.recording, &known);
+        untried.retain(|&moves| moves != weighted.moves());
+        self.try_moves(&untried)
     }
 
     /// The replay with the weights that fit this host; `None` if those are equal.
@@ -313,13 +313,13 @@ where
     }
 
     fn run(mut self) -> Result<Fitted, E> {
-        let all = moves(self.recording, self.known);
-        if let Some((&first, others)) = all.split_first() {
+        let moves = moves(self.recording, self.known);
+        if let Some((&first, later)) = moves.split_first() {
             self.try_hosts(hosts(self.recording, self.known, first))?;
-            self.try_moves(others)?;
+            self.try_moves(later)?;
             let best = self.trials.best().map(|best| best.hypothesis.moves());
-            if let Some(moves) = best.filter(|&moves| moves != first) {
-                self.try_hosts(hosts(self.recording, self.known, moves))?;
+            if let Some(better) = best.filter(|&moves| moves != first) {
+                self.try_hosts(hosts(self.recording, self.known, better))?;
             }
         }
         if self.known.groups.is_none() {

@@ -50,9 +50,9 @@ impl WeightFit {
         let gain = match &self.last {
             // Where two compete for a CPU, the ratio of weights changes the odds of each.
             None => 0.5,
-            Some((before, gain)) => {
-                let gone = 1.0 - product(&errors, before) / product(before, before);
-                (gain / gone.max(0.1)).clamp(0.3, 2.0)
+            Some((former, gain)) => {
+                let removed = 1.0 - product(&errors, former) / product(former, former);
+                (gain / removed.max(0.1)).clamp(0.3, 2.0)
             }
         };
         for (&vm, ln) in &errors {
@@ -87,8 +87,8 @@ impl WeightFit {
     }
 }
 
-/// How much better each VM's odds to run, and not to wait for a CPU, are in the recording than in the replay:
-/// logarithms around their mean, without VMs that hardly wait.
+/// How much better each VM's odds to run, and not to wait for a CPU, are in the recording than in the replay.
+/// These are logarithms around their mean, without VMs that hardly wait.
 fn odds_errors(recorded: &Times, replayed: &Times) -> Logs {
     let (recorded, replayed) = (sums(recorded), sums(replayed));
     let odds = |sums: &BTreeMap<usize, Sum>, vm: usize| {
@@ -141,8 +141,8 @@ mod tests {
     use crate::predict::VcpuTimes;
 
     /// VMs that run and wait for so long, in ms.
-    fn times(vms: &[(u64, u64)]) -> Times {
-        let vcpu = |(vm, &(run, ready)): (usize, &(u64, u64))| VcpuTimes {
+    fn times(vms: &[[u64; 2]]) -> Times {
+        let vcpu = |(vm, &[run, ready]): (usize, &[u64; 2])| VcpuTimes {
             vm,
             run_ns: run * 1_000_000,
             ready_ns: ready * 1_000_000,
@@ -156,10 +156,10 @@ mod tests {
 
     /// VMs that compete for one CPU for a second.
     fn shared(weights: &[u32]) -> Times {
-        let all: u32 = weights.iter().sum();
+        let sum: u32 = weights.iter().sum();
         let share = |&weight: &u32| {
-            let run = u64::from(weight * 1_000 / all);
-            (run, 1_000 - run)
+            let run = u64::from(weight * 1_000 / sum);
+            [run, 1_000 - run]
         };
         times(&weights.iter().map(share).collect::<Vec<_>>())
     }
@@ -168,19 +168,19 @@ mod tests {
     fn found(weights: &[u32]) -> (Vec<u32>, usize) {
         let recorded = shared(weights);
         let mut fit = WeightFit::default();
-        let all = |fit: &WeightFit, snap| {
+        let weights_of = |fit: &WeightFit, snap| {
             let set = fit.weights(snap);
             let weight = |vm| set.get(&vm).copied().unwrap_or(100);
             (0..weights.len()).map(weight).collect::<Vec<u32>>()
         };
-        let steps = (0..9).take_while(|_| fit.step(&recorded, &shared(&all(&fit, false))));
+        let steps = (0..9).take_while(|_| fit.step(&recorded, &shared(&weights_of(&fit, false))));
         let steps = steps.count();
-        (all(&fit, true), steps)
+        (weights_of(&fit, true), steps)
     }
 
     #[test]
     fn few_replays_fit_weights() {
-        for (weights, most) in [
+        for (weights, limit) in [
             (vec![100, 300], 1),
             (vec![100, 100, 300], 3),
             (vec![100, 100, 20], 3),
@@ -188,9 +188,9 @@ mod tests {
             (vec![100, 100, 100, 100, 1500], 4),
         ] {
             let (found, steps) = found(&weights);
-            assert!(steps <= most, "{weights:?}: {steps}");
-            for (found, is) in found.iter().zip(&weights) {
-                assert!(found.abs_diff(*is) * 10 <= *is, "{weights:?}: {found}");
+            assert!(steps <= limit, "{weights:?}: {steps}");
+            for (found, set) in found.iter().zip(&weights) {
+                assert!(found.abs_diff(*set) * 10 <= *set, "{weights:?}: {found}");
             }
         }
     }
@@ -201,15 +201,15 @@ mod tests {
         assert_eq!(found(&[100, 110, 105]), (vec![100; 3], 0));
         // 50 and 150 are 100 and 300.
         assert_eq!(found(&[50, 150]).0, [100, 300]);
-        let most = found(&[300, 300, 100]).0;
-        assert_eq!((most[0], most[1]), (100, 100));
-        assert!((30..=36).contains(&most[2]), "{most:?}");
+        let equal = found(&[300, 300, 100]).0;
+        assert_eq!((equal[0], equal[1]), (100, 100));
+        assert!((30..=36).contains(&equal[2]), "{equal:?}");
     }
 
     #[test]
     fn vms_that_do_not_wait_have_no_weight() {
-        let recorded = times(&[(500, 0), (300, 700), (900, 5)]);
-        let replayed = times(&[(500, 0), (600, 400), (500, 500)]);
+        let recorded = times(&[[500, 0], [300, 700], [900, 5]]);
+        let replayed = times(&[[500, 0], [600, 400], [500, 500]]);
         let mut fit = WeightFit::default();
         assert!(!fit.step(&recorded, &replayed));
         assert!(fit.weights(true).is_empty());
