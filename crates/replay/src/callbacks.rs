@@ -1,82 +1,55 @@
 //! hrtimers: of the host's slices and ticks, of guests, and of what tasks wait for.
 
-use stealtime_events::{Event, Kind, Names};
-use stealtime_track::{Place, ThreadIndex};
+use stealtime_events::Event;
+use stealtime_track::{Place, ThreadIndex, TimerExpiry, TimerReport, TimerStart, TimerUse};
 
-use crate::quota::PERIOD_TIMER;
 use crate::scripts::Scripts;
-use crate::timers::{Setter, bare};
 use crate::wake::Origin;
 
 impl Scripts {
     /// What happens to an hrtimer.
-    pub(crate) fn on_timer(&mut self, event: &Event, place: &Place, names: &dyn Names) {
-        let origin = || Origin::new(event, place);
-        match event.kind {
-            Kind::HrtimerStart {
-                hrtimer,
-                expires_ns,
-                function,
-            } => {
-                let function = names.name(function);
-                self.timer_starts(&origin(), hrtimer, expires_ns, function);
+    pub(crate) fn on_timer(&mut self, event: &Event, place: &Place, report: TimerReport) {
+        match report {
+            TimerReport::Started(start) => self.timer_starts(&start),
+            TimerReport::Expired(expiry) => {
+                self.timer_expires(&Origin::new(event, place), &expiry);
             }
-            Kind::HrtimerExpireEntry {
-                hrtimer,
-                now_ns,
-                function,
-            } => {
-                let function = names.name(function);
-                self.timer_expires(&origin(), hrtimer, now_ns, function);
-            }
-            Kind::HrtimerCancel { hrtimer } => self.timer_unset(hrtimer),
-            Kind::HrtimerExpireExit { .. } => self.cpus[usize::from(place.cpu)].expiring = None,
-            _ => {}
+            TimerReport::Cancelled { hrtimer, owner } => self.timer_unset(hrtimer, owner),
         }
     }
 
-    fn timer_starts(&mut self, origin: &Origin, hrtimer: u64, expires_ns: u64, function: &str) {
-        let (now, cpu) = (self.now, usize::from(origin.cpu));
-        let in_task = self.may_be_task(origin);
-        let setter = Setter {
-            thread: origin.thread.index,
-            in_task,
-            time: now,
-            in_callback: self.cpus[cpu].expiring == Some(hrtimer),
-        };
-        let is_own = self.timers.start(hrtimer, expires_ns, function, setter);
-        if self.timers.ends_slices(hrtimer) {
-            self.cpus[cpu].next_slice(now);
-            if let Some(ns) = self.timers.slice_ahead(hrtimer, now) {
+    fn timer_starts(&mut self, start: &TimerStart) {
+        let now = self.now;
+        if start.ends_slice {
+            self.cpus[usize::from(start.cpu)].next_slice(now);
+            if let Some(ns) = start.slice_ns {
                 self.slices.set(ns);
             }
         }
-        if is_own {
-            if in_task {
-                self.task(origin.thread).arm(now);
+        if start.purpose == TimerUse::Task {
+            if start.in_task {
+                self.task(start.thread).arm(now);
             }
-            self.timer_set(hrtimer);
+            self.timer_set(start);
         }
     }
 
-    fn timer_expires(&mut self, origin: &Origin, hrtimer: u64, timer_now: u64, function: &str) {
+    fn timer_expires(&mut self, origin: &Origin, expiry: &TimerExpiry) {
         let (now, cpu) = (self.now, usize::from(origin.cpu));
-        self.timers.expire(now, timer_now);
-        if bare(function) == PERIOD_TIMER {
-            self.period_over(hrtimer);
+        if expiry.ends_period {
+            self.period_over(expiry.hrtimer);
         }
-        if let Some(late) = self.timers.slice_late(hrtimer, timer_now) {
-            self.cpus[cpu].slice_ends(now, late);
+        if let Some(late_ns) = expiry.slice_late_ns {
+            self.cpus[cpu].slice_ends(now, late_ns);
         }
-        if let Some(late) = self.timers.tick_late(hrtimer, timer_now) {
-            self.cpus[cpu].ticks(now, late);
+        if let Some(late_ns) = expiry.tick_late_ns {
+            self.cpus[cpu].ticks(now, late_ns);
         }
-        self.cpus[cpu].expiring = Some(hrtimer);
-        if let Some(owner) = self.timers.owner(hrtimer) {
+        if let Some(owner) = expiry.owner {
             self.guest_ticks(owner);
             self.poll_ended(origin, owner);
         }
-        self.timer_unset(hrtimer);
+        self.timer_unset(expiry.hrtimer, expiry.owner);
     }
 
     /// A vCPU that is at work is interrupted by its guest's timer.
@@ -90,21 +63,16 @@ impl Scripts {
     }
 
     /// A timer of a task is set: if that is a vCPU, it is its guest's.
-    fn timer_set(&mut self, hrtimer: u64) {
-        let Some(owner) = self.timers.owner(hrtimer) else {
-            debug_assert!(false, "a task's own timer has an owner");
-            return;
-        };
-        let expires = self.timers.expires_for(hrtimer, owner);
-        let task = self.tasks.get_mut(owner);
+    fn timer_set(&mut self, start: &TimerStart) {
+        debug_assert!(start.owner.is_some(), "a task's own timer has an owner");
+        let task = start.owner.and_then(|owner| self.tasks.get_mut(owner));
         if let Some(task) = task.filter(|task| task.vcpu.is_some()) {
-            task.timer = expires.map(|expires| (hrtimer, expires));
+            task.timer = start.expires.map(|expires| (start.hrtimer, expires));
         }
     }
 
     /// It is cancelled, or expires.
-    fn timer_unset(&mut self, hrtimer: u64) {
-        let owner = self.timers.owner(hrtimer);
+    fn timer_unset(&mut self, hrtimer: u64, owner: Option<ThreadIndex>) {
         if let Some(task) = owner.and_then(|owner| self.tasks.get_mut(owner)) {
             task.timer.take_if(|&mut (set, _)| set == hrtimer);
         }

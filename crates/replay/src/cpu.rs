@@ -24,8 +24,6 @@ pub(crate) struct Cpu {
     pub(crate) current: Option<ThreadRef>,
     /// It has been idle.
     pub(crate) has_idled: bool,
-    /// The address of the hrtimer that calls its function.
-    pub(crate) expiring: Option<u64>,
     /// Time of its last event.
     pub(crate) last: u64,
     /// When the slice timer that expired last should have, if its task has the CPU still.

@@ -23,7 +23,6 @@ impl Scripts {
             end: now,
         });
         self.cpus[cpu].current = None;
-        self.cpus[cpu].expiring = None;
     }
 
     /// After a loss: the task that is seen first has got its CPU in the gap.

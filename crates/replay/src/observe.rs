@@ -139,7 +139,30 @@ impl Observer for Scripts {
         }
     }
 
+    fn halt_ends(&mut self, place: &Place, ns: u64, waited: bool) {
+        if place.tid.is_idle() {
+            return;
+        }
+        let now = self.now;
+        self.polling.halt(ns, waited);
+        self.halt_ends += 1;
+        let time = now.saturating_sub(self.first);
+        let task = self.task(place.thread_ref());
+        let poll = task.halt_over(now, ns, time);
+        task.computes(now);
+        if let Some((came, late)) = poll {
+            self.cpus[usize::from(place.cpu)].poll_called(came, late);
+        }
+    }
+
+    fn poll_window(&mut self, place: &Place, new: u32, old: u32) {
+        if !place.tid.is_idle() {
+            self.polling.change(place.tid.0, new, old);
+        }
+    }
+
     fn lost(&mut self, loss: &Loss) {
+        self.timers.lost(loss.cpu);
         self.on_loss(usize::from(loss.cpu), loss.since);
     }
 
@@ -148,13 +171,15 @@ impl Observer for Scripts {
         if !place.tid.is_idle() {
             self.on_kvm(event, place);
         }
-        self.on_timer(event, place, names);
+        if let Some(report) = self.timers.event(event, place, names) {
+            self.on_timer(event, place, report);
+        }
         self.cpus[cpu].last = self.now;
     }
 }
 
 impl Scripts {
-    /// What KVM does in the context of a task, but for entries and exits.
+    /// What KVM does for a guest in the context of a task: interrupts, timers and yields.
     fn on_kvm(&mut self, event: &Event, place: &Place) {
         let (now, thread) = (self.now, place.thread_ref());
         match event.kind {
@@ -176,19 +201,6 @@ impl Scripts {
                     _ => return,
                 };
                 self.task(thread).yields_to = u32::try_from(target).ok();
-            }
-            Kind::KvmHaltPollNs { new, old, .. } => self.polling.change(thread.tid.0, new, old),
-            // Not by `Observer::halt`: the first halt of a thread comes before KVM shows it to be a vCPU.
-            Kind::KvmVcpuWakeup { ns, waited, .. } => {
-                self.polling.halt(ns, waited);
-                self.halt_ends += 1;
-                let time = now.saturating_sub(self.first);
-                let task = self.task(thread);
-                let poll = task.halt_over(now, ns, time);
-                task.computes(now);
-                if let Some((came, late)) = poll {
-                    self.cpus[usize::from(place.cpu)].poll_called(came, late);
-                }
             }
             Kind::KvmApicAcceptIrq { apicid, .. } | Kind::KvmApicvAcceptIrq { apicid, .. } => {
                 self.accepted(&Origin::new(event, place), apicid);

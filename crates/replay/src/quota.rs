@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 
-/// The function of the timer that refills runtime.
-pub(crate) const PERIOD_TIMER: &str = "sched_cfs_period_timer";
 /// A stopped VM has not run for so long at the end of its period, in ns: shorter waits are preemption.
 const STOPPED_NS: u64 = 3_000_000;
 /// It runs again within this time of the timer, in ns.

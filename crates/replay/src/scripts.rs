@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_analysis::Answers;
-use stealtime_events::{Event, Kind};
+use stealtime_events::Event;
 use stealtime_simulator::script::Edge;
-use stealtime_track::{SwitchOut, ThreadIndex, ThreadRef};
+use stealtime_track::{Hrtimers, SwitchOut, ThreadIndex, ThreadRef};
 
 use crate::cpu::{Cpu, Wakes};
 use crate::decisions::Watcher;
@@ -16,7 +16,6 @@ use crate::release::Release;
 use crate::slices::SliceTimers;
 use crate::task::{Birth, State, Task, Woken};
 use crate::tasks::Tasks;
-use crate::timers::Timers;
 use crate::vmm_threads::VmmThreads;
 use crate::wake::Origin;
 use crate::watch::WakeLatencies;
@@ -55,11 +54,9 @@ pub(crate) struct Scripts {
     pub(crate) now: u64,
     has_begun: bool,
     pub(crate) resolved: Resolved,
-    pub(crate) timers: Timers,
+    pub(crate) timers: Hrtimers,
     pub(crate) polling: Polling,
     pub(crate) quotas: Quotas,
-    /// The recording has ends of timers' callbacks.
-    has_callback_ends: bool,
     pub(crate) wakeups: WakeLatencies,
     pub(crate) slices: SliceTimers,
     pub(crate) decisions: Watcher,
@@ -108,10 +105,9 @@ impl Scripts {
             now: 0,
             has_begun: false,
             resolved: Resolved::default(),
-            timers: Timers::default(),
+            timers: Hrtimers::default(),
             polling: Polling::default(),
             quotas: Quotas::default(),
-            has_callback_ends: false,
             wakeups: WakeLatencies::default(),
             slices: SliceTimers::default(),
             decisions: Watcher::default(),
@@ -129,8 +125,7 @@ impl Scripts {
 
     /// Before the tracker takes an event: the time, and what is known by the raw event alone.
     pub(crate) fn advance(&mut self, event: &Event) {
-        let is_of_host = event.kind.is_host_event();
-        if is_of_host {
+        if event.kind.is_host_event() {
             // Names of tasks come at any time, or without one.
             if !core::mem::replace(&mut self.has_begun, true) {
                 self.first = event.time_ns;
@@ -141,15 +136,7 @@ impl Scripts {
         if self.cpus.len() <= cpu {
             self.cpus.resize(cpu + 1, Cpu::default());
         }
-        let is_of_task = matches!(
-            event.kind,
-            Kind::SchedSwitch { .. } | Kind::KvmEntry { .. } | Kind::KvmExit { .. }
-        );
-        self.has_callback_ends |= matches!(event.kind, Kind::HrtimerExpireExit { .. });
-        if is_of_host && (event.context.in_task() || is_of_task) {
-            // Recordings may have the begin of a timer's callback only.
-            self.cpus[cpu].expiring = None;
-        }
+        self.timers.advance(event);
         self.wakeups.take(event);
         self.decisions.take(event);
     }
@@ -330,15 +317,9 @@ impl Scripts {
         });
     }
 
-    /// Whether an event is its task's doing. Where the recording has no flags that say so, callbacks of
-    /// timers are what else wakes and arms. If their ends are recorded, an event outside of them is its
-    /// task's.
+    /// Whether an event is its task's doing.
     pub(crate) fn may_be_task(&self, origin: &Origin) -> bool {
-        let context = origin.context;
-        context.in_task()
-            || !context.in_interrupt()
-                && self.has_callback_ends
-                && self.expiring(origin.cpu).is_none()
+        self.timers.may_be_task(origin.cpu, origin.context)
     }
 
     /// An interrupt is pending at a vCPU: if that polls, this is what ends it.
@@ -358,7 +339,7 @@ impl Scripts {
         if !self.tasks.get(target).is_some_and(Task::polls) {
             return;
         }
-        let expiring = self.expiring(origin.cpu);
+        let expiring = self.timers.expiring(origin.cpu);
         let (cause, now) = (self.cause(origin, expiring, target), self.now);
         if let Some(task) = self.tasks.get_mut(target) {
             task.interrupted(cause, now, origin.cpu);

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_events::{Event, Kind, NameId};
 use stealtime_simulator::{NameList, Sink};
+use stealtime_track::LONGEST_SLICE_NS;
 
 use crate::decisions::Watcher;
 use crate::watch::WakeLatencies;
@@ -16,9 +17,6 @@ use crate::watch::WakeLatencies;
 const SLICE_TIMER: &str = "hrtick";
 /// Fewer timers than this say nothing.
 const LEAST: u64 = 100;
-/// No slice is as long as this, in ns: deadline servers' timers (`dl_task_timer`), which any task happens to
-/// set, are set for 950 ms.
-pub(crate) const LONGEST_SLICE_NS: u64 = 500_000_000;
 /// Timers for a whole slice are shorter than it by less than one in so many.
 const ONE_IN_PASSED: u64 = 20;
 /// Steps of the histogram to a doubling of the time.

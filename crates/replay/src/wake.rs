@@ -62,7 +62,7 @@ impl Scripts {
         let wakeup = Early {
             origin: Origin::from(waking),
             time: waking.time,
-            expiring: self.expiring(waking.cpu),
+            expiring: self.timers.expiring(waking.cpu),
             target: waking.target,
         };
         let first = self.first;
@@ -117,12 +117,6 @@ impl Scripts {
             waker_cpu: wakeup.origin.cpu,
         });
         task.is_woken_for(wakeup.target);
-    }
-
-    /// The timer that is expiring on a CPU, until its callback ends.
-    pub(crate) fn expiring(&self, cpu: u16) -> Option<u64> {
-        let cpu = self.cpus.get(usize::from(cpu));
-        cpu.and_then(|cpu| cpu.expiring)
     }
 
     /// The cause of what happens to `target`, with the timer that was expiring on the CPU. It is a timer of

@@ -35,6 +35,7 @@
 
 mod cause;
 mod cpu;
+mod hrtimers;
 mod int_map;
 mod links;
 mod loss;
@@ -49,6 +50,7 @@ mod tracker;
 mod vcpu;
 
 pub use cause::Cause;
+pub use hrtimers::{Hrtimers, LONGEST_SLICE_NS, TimerExpiry, TimerReport, TimerStart, TimerUse};
 pub use int_map::IntMap;
 pub use links::Links;
 pub use observer::{

@@ -389,6 +389,15 @@ pub trait Observer {
     fn halt(&mut self, vcpu: VcpuIndex, place: &Place, halt: &Halt) {
         let _ = (vcpu, place, halt);
     }
+    /// `kvm_vcpu_wakeup` of the current task: its halt of `ns` is over, in which it slept if it `waited`.
+    /// Other than [`Observer::halt`] this has a thread's first halt too, ahead of any sign of a vCPU.
+    fn halt_ends(&mut self, place: &Place, ns: u64, waited: bool) {
+        let _ = (place, ns, waited);
+    }
+    /// `kvm_halt_poll_ns`: the poll window of the current task is `new` instead of `old`, in ns.
+    fn poll_window(&mut self, place: &Place, new: u32, old: u32) {
+        let _ = (place, new, old);
+    }
     /// A vCPU's LAPIC timer is armed.
     fn timer_armed(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;

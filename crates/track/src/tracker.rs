@@ -368,6 +368,11 @@ impl<O: Observer> Tracker<O> {
     /// is returned.
     fn on_kvm(&mut self, event: &Event, kind: Kind, place: &Place) -> Option<VcpuIndex> {
         match kind {
+            Kind::KvmVcpuWakeup { ns, waited, .. } => self.observer.halt_ends(place, ns, waited),
+            Kind::KvmHaltPollNs { new, old, .. } => self.observer.poll_window(place, new, old),
+            _ => {}
+        }
+        match kind {
             Kind::KvmApicAcceptIrq { apicid, vec, .. } => {
                 self.on_accept(place, apicid, vec, false);
                 return place.own;
