@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::common;
 
@@ -169,7 +170,7 @@ fn perf_takes_the_command() {
     );
 }
 
-/// A recorder that may record this host, after half a second; `None` where it may not.
+/// A recorder that records this host; `None` where it may not.
 fn recorder(folder: &Path, arguments: &[&str]) -> Option<std::process::Child> {
     let mut command = common::stealtime(&["record", "-o", "made.dat"]);
     let command = command.args(arguments).current_dir(folder);
@@ -178,16 +179,23 @@ fn recorder(folder: &Path, arguments: &[&str]) -> Option<std::process::Child> {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = started.expect("the command starts");
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    if child.try_wait().expect("a child").is_some() {
-        let output = child.wait_with_output().expect("its output");
-        println!(
-            "skipped: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        return None;
+    while child.try_wait().expect("a child").is_none() {
+        let is_on = |path: &PathBuf| {
+            let state = std::fs::read_to_string(path.join("tracing_on"));
+            state.is_ok_and(|state| state.trim() == "1")
+        };
+        if instances(child.id()).iter().any(is_on) {
+            std::thread::sleep(Duration::from_millis(100));
+            return Some(child);
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    Some(child)
+    let output = child.wait_with_output().expect("its output");
+    println!(
+        "skipped: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    None
 }
 
 fn signal(child: &std::process::Child, name: &str) {
@@ -197,17 +205,12 @@ fn signal(child: &std::process::Child, name: &str) {
 }
 
 /// Instances of a process.
-fn instances(id: u32) -> usize {
+fn instances(id: u32) -> Vec<PathBuf> {
     let folder = std::fs::read_dir("/sys/kernel/tracing/instances");
-    let names = folder
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name());
+    let entries = folder.into_iter().flatten().flatten();
     let own = format!("stealtime-{id}-");
-    names
-        .filter(|name| name.to_string_lossy().starts_with(&own))
-        .count()
+    let entries = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
+    entries.map(|entry| entry.path()).collect()
 }
 
 #[test]
@@ -223,7 +226,7 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     assert!(output.status.success(), "{error}");
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(summary["ended"], "stopped");
-    assert_eq!(instances(id), 0);
+    assert!(instances(id).is_empty());
     let mut analyze = common::stealtime(&["analyze", "made.dat", "--json"]);
     let (status, out, error) = common::run(analyze.current_dir(folder.path()));
     assert_eq!(status, Some(0), "{error}");
@@ -242,7 +245,7 @@ fn a_killed_recorder_leaves_what_the_next_one_removes() {
         return;
     };
     let id = child.id();
-    assert_eq!(instances(id), 1);
+    assert_eq!(instances(id).len(), 1);
     child.kill().expect("it runs");
     child.wait().expect("a child");
     let count = std::fs::read_dir(folder.path()).expect("a folder").count();
@@ -251,5 +254,5 @@ fn a_killed_recorder_leaves_what_the_next_one_removes() {
     let mut next = common::stealtime(&["record", "-o", "next.dat", "--seconds", "0.1"]);
     let (status, _, error) = common::run(next.current_dir(folder.path()));
     assert_eq!(status, Some(0), "{error}");
-    assert_eq!(instances(id), 0);
+    assert!(instances(id).is_empty());
 }
