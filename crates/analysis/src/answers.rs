@@ -193,6 +193,10 @@ pub struct VcpuTime {
     pub poll_useful_ns: u64,
     /// Of `poll_ns`: polls that end in sleep.
     pub poll_wasted_ns: u64,
+    /// Whether its polling window is above 0 before the window's first change. Only the export to
+    /// Perfetto needs it, to draw those polls.
+    #[serde(skip)]
+    pub polls_at_first: bool,
     /// Of `guest_ns` and `exit_ns`: spinning that ends in a PAUSE exit, and handling that exit;
     /// `null`: not known.
     pub spin_ns: Option<u64>,

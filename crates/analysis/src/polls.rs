@@ -1,31 +1,42 @@
-//! Halt polling: what `kvm_vcpu_wakeup` and `kvm_halt_poll_ns` say.
+//! Halt polling, from `kvm_vcpu_wakeup` and `kvm_halt_poll_ns`.
 //!
-//! `kvm_vcpu_wakeup` comes at the end of a halt and says how long it lasted as a whole. Without a
-//! sleep the whole halt was polling. With one, polling is the time between the halt's begin and the
-//! switch away, unless the vCPU's polling window is known to be 0: then that time is the way into
-//! the scheduler.
+//! `kvm_vcpu_halt` (virt/kvm/kvm_main.c) traces `kvm_vcpu_wakeup` at the end of a halt, with its length.
+//! Without a sleep all of the halt is polling. With one, polling is the time from the halt's begin to
+//! the switch away, at most the polling window. The remainder is the path into the scheduler.
+//!
+//! The window is known by its changes: a halt that outlasts it makes `kvm_vcpu_halt` grow or shrink it,
+//! which `kvm_halt_poll_ns` traces. A window that never changes is therefore 0. A halt without a sleep
+//! is no sign of another one: `kvm_vcpu_block` also returns at once where the wakeup is pending already.
 
 use crate::options::Window;
 use stealtime_track::{Halt, Mode, Place, ReasonIndex};
 
 use crate::account::Account;
 
-/// How many stretches on a CPU are remembered: a vCPU that is preempted more often while it polls
-/// has the earliest of them counted as exit handling.
+/// Stretches on a CPU that are remembered. Of a vCPU that is preempted more often while it polls, the
+/// earliest ones count as exit handling, so that memory is bounded.
 const STRETCHES: usize = 8;
 
-/// Stretches of a thread on a CPU: from, to, and the CPU.
+/// A stretch of a thread on a CPU, in ns of the trace's clock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stretch {
+    start: u64,
+    end: u64,
+    cpu: u16,
+}
+
+/// The latest stretches of a thread on a CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stretches {
-    ring: [(u64, u64, u16); STRETCHES],
+    ring: [Stretch; STRETCHES],
     next: usize,
 }
 
 impl Stretches {
     /// Adds the latest.
-    pub(crate) fn push(&mut self, from: u64, to: u64, cpu: u16) {
+    pub(crate) fn push(&mut self, start: u64, end: u64, cpu: u16) {
         if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
-            *slot = (from, to, cpu);
+            *slot = Stretch { start, end, cpu };
         }
         self.next = self.next.wrapping_add(1);
     }
@@ -37,32 +48,41 @@ impl Stretches {
         }
     }
 
-    /// How much of `[start, end)` was spent on a CPU and is in the selection.
+    /// Time on a CPU within `[start, end)` that is in the selection, in ns.
     fn within(&self, window: &Window, start: u64, end: u64) -> u64 {
-        let clip =
-            |&(from, to, cpu): &(u64, u64, u16)| window.clip(from.max(start), to.min(end), cpu);
+        let clip = |stretch: &Stretch| {
+            let (begin, finish) = (stretch.start.max(start), stretch.end.min(end));
+            window.clip(begin, finish, stretch.cpu)
+        };
         self.ring.iter().map(clip).sum()
     }
 }
 
+/// On-CPU time before the sleeps of halts whose window is not known yet, by the reason that it counts
+/// for until then.
+#[derive(Debug, Clone, Copy)]
+struct OpenTime {
+    reason: ReasonIndex,
+    ns: u64,
+}
+
 /// Polling of one vCPU.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Poll {
     /// The window for the next halt, where a change of it was seen.
     window: Option<u32>,
     /// The window for the halt that is just ending: `kvm_halt_poll_ns` comes before
     /// `kvm_vcpu_wakeup`.
     used: Option<u32>,
-    /// On-CPU time before sleeps, in halts whose window is not known yet, and how many there were,
-    /// whole and in the selection.
-    open_ns: u64,
-    open: u64,
-    open_reason: Option<ReasonIndex>,
+    /// Whether the window before its first change was above 0.
+    polls_at_first: bool,
+    open: Vec<OpenTime>,
+    /// Halts with a sleep whose window is not known yet.
+    open_halts: u64,
+    /// Time from their begin to their sleep, in ns.
     open_wait_ns: u64,
-    /// Time taken for halts while no `sched_switch` was seen, and what it was taken from last.
+    /// Time that counted as halted while no `sched_switch` was seen, in ns, and the mode that lacks it.
     assumed: (Mode, u64),
-    /// Whether a poll ended with success, so that there is a window.
-    has_success: bool,
 }
 
 impl Account {
@@ -73,7 +93,8 @@ impl Account {
             self.tally.poll_shrink += u64::from(new < old);
         }
         if self.poll.window.is_none() {
-            self.resolve_open_polls(old > 0);
+            self.poll.polls_at_first = old > 0;
+            self.close_open_polls();
         }
         self.poll.used = Some(old);
         self.poll.window = Some(new);
@@ -87,7 +108,6 @@ impl Account {
         self.tally.halts += u64::from(counts);
         let used = self.poll.used.take().or(self.poll.window);
         if !halt.waited {
-            self.poll.has_success |= halt.ns > 0;
             self.stretches.push(halt.running_since, now, cpu);
             let polled = self.stretches.within(window, start, now);
             self.stretches.clear();
@@ -99,11 +119,11 @@ impl Account {
             return;
         }
         if !halt.has_switches {
-            // Nothing tells when it slept and when it was woken: the halt as a whole.
-            let taken = self.take_back(mode, window.clip(start, now, cpu));
-            self.time.halt += taken;
+            // When it slept and when it was woken is not recorded: the halt as a whole.
+            let halted = self.take_back(mode, window.clip(start, now, cpu));
+            self.time.halt += halted;
             self.poll.assumed.0 = mode;
-            self.poll.assumed.1 += taken;
+            self.poll.assumed.1 += halted;
             return;
         }
         // It slept in KVM, so what was open is a halt.
@@ -133,42 +153,30 @@ impl Account {
                 self.tally.poll_fail += u64::from(counts);
                 self.tally.poll_fail_ns += if counts { whole } else { 0 };
             }
-            None => {
-                let reason = match mode {
-                    Mode::Exit(reason) => reason,
-                    _ => ReasonIndex::NO_EXIT,
-                };
-                let first = *self.poll.open_reason.get_or_insert(reason);
-                if first == reason && mode != Mode::Guest {
-                    self.poll.open_ns += polled;
-                    self.poll.open += u64::from(counts);
-                    self.poll.open_wait_ns += if counts { whole } else { 0 };
-                }
-            }
+            None => self.poll.add_open(mode, polled, counts, whole),
         }
     }
 
-    fn resolve_open_polls(&mut self, polled: bool) {
-        let poll = &mut self.poll;
-        let open_ns = std::mem::take(&mut poll.open_ns);
-        let open = std::mem::take(&mut poll.open);
-        let whole = std::mem::take(&mut poll.open_wait_ns);
-        if polled {
-            let reason = poll.open_reason.take().unwrap_or(ReasonIndex::NO_EXIT);
+    /// The first change of the window shows whether the time before sleeps until here was polling.
+    fn close_open_polls(&mut self) {
+        let open_polls = std::mem::take(&mut self.poll.open);
+        if !self.poll.polls_at_first {
+            return;
+        }
+        self.tally.poll_fail += self.poll.open_halts;
+        self.tally.poll_fail_ns += self.poll.open_wait_ns;
+        for open in open_polls {
             let mode = if self.has_exits {
-                Mode::Exit(reason)
+                Mode::Exit(open.reason)
             } else {
                 Mode::Unknown
             };
-            let taken = self.take_back(mode, open_ns);
-            self.time.poll_wasted += taken;
-            self.tally.poll_fail += open;
-            self.tally.poll_fail_ns += whole;
+            self.time.poll_wasted += self.take_back(mode, open.ns);
         }
     }
 
-    /// The trace has `sched_switch` after all: what was taken for a halt before the first of them
-    /// was time on a CPU.
+    /// The trace has `sched_switch` after all: what counted as halted before the first of them was
+    /// time on a CPU.
     pub(crate) fn undo_assumed_halts(&mut self) {
         let (mode, ns) = std::mem::take(&mut self.poll.assumed);
         self.time.halt -= ns.min(self.time.halt);
@@ -179,12 +187,28 @@ impl Account {
         }
     }
 
-    /// At the end: a window that never changed and never had success is 0, as every halt longer
-    /// than the window would have changed it.
-    pub(crate) fn close_polls(&mut self) {
-        let polled = self.poll.has_success;
-        if self.poll.window.is_none() {
-            self.resolve_open_polls(polled);
+    /// Whether it polls before the first change of its window.
+    pub(crate) const fn polls_at_first(&self) -> bool {
+        self.poll.polls_at_first
+    }
+}
+
+impl Poll {
+    /// A halt with a sleep ends while the window is not known: `polled` ns of it, of the whole time
+    /// before the sleep, were on a CPU.
+    fn add_open(&mut self, mode: Mode, polled: u64, counts: bool, whole: u64) {
+        let reason = match mode {
+            Mode::Exit(reason) => reason,
+            // Time in an unknown mode counts for no exit once the thread shows an entry.
+            Mode::Unknown => ReasonIndex::NO_EXIT,
+            // A halt ends outside the guest, so its exit was lost.
+            Mode::Guest => return,
+        };
+        self.open_halts += u64::from(counts);
+        self.open_wait_ns += if counts { whole } else { 0 };
+        match self.open.iter_mut().find(|open| open.reason == reason) {
+            Some(open) => open.ns += polled,
+            None => self.open.push(OpenTime { reason, ns: polled }),
         }
     }
 }

@@ -92,7 +92,6 @@ impl Sums {
     pub(crate) fn close(&mut self) {
         for account in &mut self.accounts {
             account.close_sleep();
-            account.close_polls();
             account.trust_doubted();
             if account.has_exits {
                 // On a CPU, but neither entry nor exit came any more.

@@ -161,6 +161,7 @@ impl<'a> Tables<'a> {
             blocked_ns: time.blocked,
             poll_useful_ns: time.poll_useful,
             poll_wasted_ns: time.poll_wasted,
+            polls_at_first: account.polls_at_first(),
             spin_ns: account.has_exits.then_some(spin),
             unknown_ns: time.unknown,
             exit_ns_by_reason: self.reason_times(account),

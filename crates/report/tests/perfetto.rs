@@ -513,60 +513,148 @@ enum Step {
     Switch { task: usize, sleeps: bool },
     /// A task on the CPU wakes this one, if it sleeps.
     Wake { task: usize },
+    /// The CPU's current task ends its halt, which changes its polling window if `window` says so.
+    EndHalt { window: Option<u32> },
 }
+
+/// A halt under way, as KVM keeps it.
+#[derive(Debug, Clone, Copy)]
+struct Halted {
+    since: u64,
+    sleeps: bool,
+    switches: usize,
+}
+
+/// Switches within a halt of which the analysis remembers all stretches on a CPU.
+const MAX_SWITCHES: usize = 7;
 
 const TASKS: [i32; 3] = [V0, V1, HOG];
 
 /// Events of a host of which every switch is recorded.
 fn consistent_events() -> impl Strategy<Value = Vec<Event>> {
     let task = 0..TASKS.len();
+    let window = prop::option::of(0_u32..80);
     let step = prop_oneof![
         3 => Just(Step::Mode),
         4 => (task.clone(), any::<bool>()).prop_map(|(task, sleeps)| Step::Switch { task, sleeps }),
         3 => task.prop_map(|task| Step::Wake { task }),
+        3 => window.prop_map(|window| Step::EndHalt { window }),
     ];
     let halts = any::<bool>();
     prop::collection::vec((1_u64..50, 0_u16..2, halts, step), 0..200).prop_map(|steps| {
-        let mut events = names();
-        let mut now = 1_000;
-        let mut current: [Option<usize>; 2] = [None, None];
-        let mut asleep = [false; 3];
-        let mut in_guest = [false; 3];
+        let mut host = Host::default();
         for (delay, cpu, halts, step) in steps {
-            now += delay;
-            let index = usize::from(cpu);
-            let running = current[index];
-            let tid = running.map_or(0, |task| TASKS[task]);
-            let kind = match (step, running) {
-                (Step::Mode, Some(task @ 0..2)) => {
-                    let vcpu = if task == 0 { 0 } else { 1 };
-                    in_guest[task] = !in_guest[task];
-                    match (in_guest[task], halts) {
-                        (true, _) => entry(vcpu),
-                        (false, true) => exit("HLT", vcpu),
-                        (false, false) => exit("EXTERNAL_INTERRUPT", vcpu),
-                    }
-                }
-                (Step::Switch { task, sleeps }, _)
-                    if !asleep[task] && !current.contains(&Some(task)) =>
-                {
-                    if let Some(left) = running {
-                        asleep[left] = sleeps;
-                        in_guest[left] = false;
-                    }
-                    current[index] = Some(task);
-                    switch(tid, if sleeps { SLEEPS } else { RUNNABLE }, TASKS[task])
-                }
-                (Step::Wake { task }, _) if asleep[task] => {
-                    asleep[task] = false;
-                    wakeup(TASKS[task])
-                }
-                _ => continue,
-            };
-            events.push(at(now, cpu, tid, kind));
+            host.now += delay;
+            host.step(cpu, halts, step);
         }
-        events
+        host.events
     })
+}
+
+/// A random host, by task.
+struct Host {
+    now: u64,
+    events: Vec<Event>,
+    current: [Option<usize>; 2],
+    asleep: [bool; 3],
+    in_guest: [bool; 3],
+    halts: [Option<Halted>; 3],
+    windows: [u32; 3],
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            now: 1_000,
+            events: names(),
+            current: [None; 2],
+            asleep: [false; 3],
+            in_guest: [false; 3],
+            halts: [None; 3],
+            windows: [30, 0, 0],
+        }
+    }
+}
+
+impl Host {
+    fn add(&mut self, cpu: u16, tid: i32, kind: Kind) {
+        self.events.push(at(self.now, cpu, tid, kind));
+    }
+
+    fn step(&mut self, cpu: u16, halts: bool, step: Step) {
+        let index = usize::from(cpu);
+        let running = self.current[index];
+        let tid = running.map_or(0, |task| TASKS[task]);
+        match (step, running) {
+            (Step::Mode, Some(task @ 0..2)) => {
+                let kind = self.change_mode(task, halts);
+                self.add(cpu, tid, kind);
+            }
+            (Step::Switch { task, sleeps }, _)
+                if !self.asleep[task] && !self.current.contains(&Some(task)) =>
+            {
+                if let Some(left) = running {
+                    self.asleep[left] = sleeps;
+                    self.in_guest[left] = false;
+                    if let Some(halt) = &mut self.halts[left] {
+                        halt.sleeps |= sleeps;
+                        halt.switches += 1;
+                    }
+                }
+                self.current[index] = Some(task);
+                let state = if sleeps { SLEEPS } else { RUNNABLE };
+                self.add(cpu, tid, switch(tid, state, TASKS[task]));
+            }
+            (Step::Wake { task }, _) if self.asleep[task] => {
+                self.asleep[task] = false;
+                self.add(cpu, tid, wakeup(TASKS[task]));
+            }
+            (Step::EndHalt { window }, Some(task @ 0..2)) => self.end_halt(cpu, task, window),
+            _ => {}
+        }
+    }
+
+    fn change_mode(&mut self, task: usize, halts: bool) -> Kind {
+        let vcpu = if task == 0 { 0 } else { 1 };
+        self.in_guest[task] = !self.in_guest[task];
+        self.halts[task] = None;
+        match (self.in_guest[task], halts) {
+            (true, _) => entry(vcpu),
+            (false, true) => {
+                self.halts[task] = Some(Halted {
+                    since: self.now,
+                    sleeps: false,
+                    switches: 0,
+                });
+                exit("HLT", vcpu)
+            }
+            (false, false) => exit("EXTERNAL_INTERRUPT", vcpu),
+        }
+    }
+
+    fn end_halt(&mut self, cpu: u16, task: usize, window: Option<u32>) {
+        let few = |halt: &Halted| halt.switches <= MAX_SWITCHES;
+        let Some(halt) = self.halts[task].take().filter(few) else {
+            return;
+        };
+        if let Some(new) = window {
+            let old = std::mem::replace(&mut self.windows[task], new);
+            let kind = Kind::KvmHaltPollNs {
+                vcpu: VcpuId(if task == 0 { 0 } else { 1 }),
+                grow: new > old,
+                new,
+                old,
+            };
+            self.add(cpu, TASKS[task], kind);
+        }
+        // The exit takes a part of the time.
+        let kind = Kind::KvmVcpuWakeup {
+            ns: (self.now - halt.since).saturating_sub(5),
+            waited: halt.sleeps,
+            valid: true,
+        };
+        self.add(cpu, TASKS[task], kind);
+    }
 }
 
 /// Answers of the analysis for the same events.
@@ -603,6 +691,7 @@ proptest! {
             prop_assert_eq!(sum(&["blocked", "asleep"]), vcpu.blocked_ns, "{} blocked", track);
             let slept = sum(&["halted", "blocked", "asleep"]);
             prop_assert_eq!(slept, vcpu.halt_ns, "{} asleep", track);
+            prop_assert_eq!(Some(sum(&["polling"])), vcpu.poll_ns, "{} polling", track);
         }
     }
 }

@@ -252,6 +252,7 @@ fn exported_slices_add_up_to_the_answers() {
             (sum(&["halted", "blocked", "asleep"]), number("halt_ns")),
             (sum(&["preempted"]), number("preempted_ns")),
             (sum(&["ready"]), number("wake_wait_ns")),
+            (sum(&["polling"]), number("poll_ns")),
         ] {
             assert_eq!(shown, said, "{track}");
         }

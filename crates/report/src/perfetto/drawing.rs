@@ -57,7 +57,9 @@ impl<W: Write> Drawing<W> {
         };
         let threads = (0..).zip(&roster.threads);
         let vcpus: Vec<_> = threads
-            .map(|(row, thread)| Vcpu::new(row, is_shown(thread), thread.polls, has_switches))
+            .map(|(row, thread)| {
+                Vcpu::new(row, is_shown(thread), thread.polls_at_first, has_switches)
+            })
             .collect();
         let is_first = options.run.as_ref().is_none_or(|run| run.number == 0);
         Self {

@@ -27,8 +27,8 @@ pub(super) struct Thread {
     pub(super) label: String,
     /// The name of its slices on a host CPU's track: `vm-hb vCPU 0`.
     pub(super) running: String,
-    /// Whether it polled in vain, in a recording in which no polling time ever changed.
-    pub(super) polls: bool,
+    /// Whether its polling window is above 0 before the window's first change.
+    pub(super) polls_at_first: bool,
 }
 
 impl Thread {
@@ -62,8 +62,6 @@ impl Roster {
             threads: Vec::new(),
             by_tid: HashMap::new(),
         };
-        let mut events = answers.events.iter();
-        let changes = events.any(|event| event.is("kvm_halt_poll_ns") && event.count > 0);
         for vcpu in &answers.vcpus {
             let vm = roster.vm(&vcpu.vm, answers);
             let number = if vcpu.vcpu == VcpuId::UNKNOWN.0 {
@@ -80,7 +78,7 @@ impl Roster {
                 vcpu: VcpuId(vcpu.vcpu),
                 task: vcpu.task.clone(),
                 label: format!("vCPU {number} ({}, tid {})", vcpu.task, vcpu.tid),
-                polls: vcpu.poll_wasted_ns > 0 && !changes,
+                polls_at_first: vcpu.polls_at_first,
                 running: format!("{} vCPU {number}", shown_vm(&vcpu.vm, vcpu.vm_guessed)),
             });
         }

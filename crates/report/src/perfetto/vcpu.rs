@@ -89,9 +89,8 @@ pub(super) struct Vcpu {
 }
 
 impl Vcpu {
-    /// A vCPU of which nothing is known.
-    /// `polls`: whether it polls in halts of which nothing else is known.
-    pub(super) fn new(row: u32, is_shown: bool, polls: bool, has_switches: bool) -> Self {
+    /// A vCPU of which nothing is known but whether it polls before the first change of its window.
+    pub(super) fn new(row: u32, is_shown: bool, polls_at_first: bool, has_switches: bool) -> Self {
         Self {
             stack: Stack::new(Track::Vcpu(row), is_shown),
             sleep: OffCpu::Asleep,
@@ -100,7 +99,8 @@ impl Vcpu {
             known_until: 0,
             held: None,
             poll_used: None,
-            poll_next: polls.then_some(u32::MAX),
+            // The analysis counts the whole time before such a sleep as polling.
+            poll_next: polls_at_first.then_some(u32::MAX),
             has_switches,
             request: None,
         }
