@@ -1,6 +1,6 @@
 //! One vCPU thread: where its time went, and what was counted of it.
 
-use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span, ThreadIndex};
+use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span};
 
 use crate::doubt::Doubted;
 use crate::interrupts::HitVectors;
@@ -9,6 +9,7 @@ use crate::options::Window;
 use crate::polls::{Poll, Stretches};
 use crate::ready;
 use crate::stats::Durations;
+use crate::yields::Spinning;
 
 /// A shorter wait for an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
 /// (`min_cfs_quota_period`), and a throttled thread waits for a good part of it. A CPU that leaves
@@ -98,14 +99,7 @@ pub(crate) struct Account {
     /// Waiting by what had the CPU.
     pub(crate) ready: IntMap<Cause, u64>,
 
-    /// Guest time since the latest entry.
-    pub(crate) stretch: u64,
-    /// Whether its latest exit was a PAUSE.
-    pub(crate) after_pause: bool,
-    /// Whether a PAUSE exit waits for its outcome.
-    pub(crate) pause_open: bool,
-    /// Tasks that it was switched out for after a PAUSE exit.
-    pub(crate) yielded_to: IntMap<ThreadIndex, u64>,
+    pub(crate) spinning: Spinning,
     pub(crate) tally: Tally,
     pub(crate) poll: Poll,
     pub(crate) latencies: Latencies,
@@ -158,7 +152,7 @@ impl Account {
             Mode::Unknown => self.time.mode_unknown += ns,
             Mode::Guest => {
                 self.time.guest += ns;
-                self.stretch += ns;
+                self.spinning.add_guest(ns);
             }
             Mode::Exit(reason) => self.slot(reason).ns += ns,
         }
@@ -176,8 +170,8 @@ impl Account {
 
     /// Ends a wait: decides what idle time in it means. `expiries` counts bandwidth timers.
     ///
-    /// A limit takes the CPU from a thread that runs, so a wait that begins with a wakeup is not its
-    /// doing. Nor is a CPU that is slow to leave idle while the timer of another VM's limit expires.
+    /// A limit takes the CPU from a thread that runs (`throttle_cfs_rq`), so it does not cause a wait that
+    /// begins with a wakeup. Nor does it slow a CPU that leaves idle while another VM's timer expires.
     pub(crate) fn end_wait(&mut self, run: Run, expiries: u64) {
         let idle = std::mem::take(&mut self.wait_idle);
         let whole = std::mem::take(&mut self.wait_idle_whole);
@@ -195,17 +189,17 @@ impl Account {
         }
     }
 
-    /// Takes up to `ns` out of the on-CPU time of the present mode (what was accounted to it last)
-    /// and returns how much it was.
+    /// Takes up to `ns` out of the on-CPU time of a mode, and returns the amount. Less is left where the
+    /// selection cuts the mode's time.
     pub(crate) fn take_back(&mut self, mode: Mode, ns: u64) -> u64 {
         let bucket = match mode {
             Mode::Unknown => &mut self.time.mode_unknown,
             Mode::Guest => &mut self.time.guest,
             Mode::Exit(reason) => &mut self.slot(reason).ns,
         };
-        let taken = ns.min(*bucket);
-        *bucket -= taken;
-        taken
+        let subtracted = ns.min(*bucket);
+        *bucket -= subtracted;
+        subtracted
     }
 
     /// A sleep is over without a `kvm_vcpu_wakeup`: what it was follows from the exit before it.
@@ -218,9 +212,7 @@ impl Account {
 
     /// What it does is not known any more: nothing under way can be trusted.
     pub(crate) fn forget(&mut self) {
-        self.after_pause = false;
-        self.pause_open = false;
-        self.stretch = 0;
+        self.spinning.forget();
         self.stretches.clear();
         self.latencies.forget();
         self.hits.forget();

@@ -226,9 +226,9 @@ pub struct Ready {
     pub vm_guessed: bool,
     /// The vCPU that waits.
     pub vcpu: u32,
-    /// The occupant of the CPU: `vcpu_same_vm`, `vcpu_other_vm`, `vmm_thread` (emulator, vhost, I/O
-    /// threads), `kernel_thread`, `host_task`, `irq` (interrupt and softirq work), `throttled` (the
-    /// vCPU's bandwidth is used up), `idle` (none: wakeup latency), `unknown`.
+    /// The occupant of the CPU. Of tasks: `vcpu_same_vm`, `vcpu_other_vm`, `vmm_thread` (emulator, vhost,
+    /// I/O threads), `kernel_thread`, `host_task`. Of interrupts and softirqs: `irq`. Without one:
+    /// `throttled` (the vCPU's bandwidth is used up), `idle` (wakeup latency), `unknown`.
     pub cause: String,
     /// The task's name, the other VM, the softirq; empty for causes without a name.
     pub who: String,
@@ -243,9 +243,9 @@ pub struct Latency {
     pub vm: String,
     /// `guessed` of that VM.
     pub vm_guessed: bool,
-    /// `wakeup` (runnable to running), `ipi_accept` (ICR write to the target's IRR), `ipi_inject`
-    /// (ICR write to injection), `ipi_eoi` (ICR write to EOI), `timer` (expiry to injection),
-    /// `timer_expire` (expiry to its handler), `injection` (IRR to injection).
+    /// `wakeup` is runnable to running. From the ICR write: `ipi_accept` to the target's IRR, `ipi_inject`
+    /// to injection, `ipi_eoi` to EOI. From the expiry: `timer` to injection, `timer_expire` to its
+    /// handler. `injection` is IRR to injection.
     pub kind: String,
     /// The difference between rows of one kind: the timer's backend, the wakeup's cause; else
     /// empty.

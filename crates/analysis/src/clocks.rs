@@ -2,10 +2,10 @@
 
 use stealtime_events::Kind;
 
-/// What events about the clocks of one VM say. A guest that boots or resets writes the TSCs of its
-/// vCPUs one after the other, so that all states but the last are those of a sequence that goes on.
+/// The latest events about the clocks of one VM. A guest that boots or resets writes the TSCs of its
+/// vCPUs one by one, so all states but the last are transient.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Told {
+pub(crate) struct ClockEvents {
     /// `kvm_update_master_clock` events.
     pub(crate) updates: u64,
     /// The last of them.
@@ -17,8 +17,8 @@ pub(crate) struct Told {
 /// A `kvm_update_master_clock`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MasterClock {
-    /// When, by the time of the trace.
-    at: u64,
+    /// In ns of the trace's clock.
+    time: u64,
     pub(crate) is_used: bool,
     pub(crate) offsets_matched: bool,
     pub(crate) host_clock_is_tsc: bool,
@@ -27,8 +27,10 @@ pub(crate) struct MasterClock {
 /// A `kvm_track_tsc`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tracked {
-    at: u64,
-    /// vCPUs whose TSC matches that of the first of this generation, without that one.
+    /// In ns of the trace's clock.
+    time: u64,
+    /// vCPUs with a TSC that matches the first of this generation, without the first
+    /// (`kvm_synchronize_tsc`).
     pub(crate) matched: u32,
     pub(crate) online: u32,
 }
@@ -40,9 +42,9 @@ impl Tracked {
     }
 }
 
-impl Told {
-    /// Adds an event at this time.
-    pub(crate) fn add(&mut self, kind: Kind, at: u64) {
+impl ClockEvents {
+    /// Adds an event at this time of the trace, in ns.
+    pub(crate) fn add(&mut self, kind: Kind, time: u64) {
         match kind {
             Kind::KvmUpdateMasterClock {
                 use_master_clock,
@@ -51,7 +53,7 @@ impl Told {
             } => {
                 self.updates += 1;
                 self.master = Some(MasterClock {
-                    at,
+                    time,
                     is_used: use_master_clock,
                     offsets_matched: offset_matched,
                     host_clock_is_tsc: host_clock == HOST_CLOCK_TSC,
@@ -61,7 +63,7 @@ impl Told {
                 matched, online, ..
             } => {
                 self.tracked = Some(Tracked {
-                    at,
+                    time,
                     matched,
                     online,
                 });
@@ -70,45 +72,45 @@ impl Told {
         }
     }
 
-    /// Both together, the later one of each kind.
-    pub(crate) fn with(self, other: Self) -> Self {
+    /// The events of two threads together: the later one of each kind.
+    pub(crate) fn with(self, added: Self) -> Self {
         Self {
-            updates: self.updates + other.updates,
+            updates: self.updates + added.updates,
             master: self
                 .master
                 .into_iter()
-                .chain(other.master)
-                .max_by_key(|one| one.at),
+                .chain(added.master)
+                .max_by_key(|event| event.time),
             tracked: self
                 .tracked
                 .into_iter()
-                .chain(other.tracked)
-                .max_by_key(|one| one.at),
+                .chain(added.tracked)
+                .max_by_key(|event| event.time),
         }
     }
 
-    /// What of this, told by threads whose VM is not known, nothing later of a VM supersedes: the process
-    /// that makes a VM tells of its clocks first, and its vCPUs tell how they end.
+    /// Those that no later event of a known VM supersedes. The process that makes a VM traces its clocks
+    /// before it has a vCPU, so its VM is not known; the vCPUs trace the final state.
     pub(crate) fn not_before(self, vms: Self) -> Self {
-        let later = |at: u64| vms.last().is_none_or(|last| last <= at);
+        let later = |time: u64| vms.last().is_none_or(|last| last <= time);
         Self {
-            master: self.master.filter(|one| later(one.at)),
-            tracked: self.tracked.filter(|one| later(one.at)),
+            master: self.master.filter(|event| later(event.time)),
+            tracked: self.tracked.filter(|event| later(event.time)),
             ..self
         }
     }
 
     fn last(self) -> Option<u64> {
-        let master = self.master.map(|one| one.at);
-        master.max(self.tracked.map(|one| one.at))
+        let master = self.master.map(|event| event.time);
+        master.max(self.tracked.map(|event| event.time))
     }
 
     /// The last `kvm_track_tsc`, if it says that vCPUs do not match and no master clock came into use
     /// since.
     pub(crate) fn unmatched(self) -> Option<Tracked> {
-        let since = |at| move |master: MasterClock| master.is_used && master.at >= at;
+        let used_from = |time| move |master: MasterClock| master.is_used && master.time >= time;
         self.tracked
-            .filter(|one| !one.is_matched() && !self.master.is_some_and(since(one.at)))
+            .filter(|event| !event.is_matched() && !self.master.is_some_and(used_from(event.time)))
     }
 }
 

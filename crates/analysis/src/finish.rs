@@ -64,30 +64,36 @@ impl Analysis {
         answers
     }
 
-    /// What of the VMs that the user told of is not so.
+    /// Contradictions between the user's VMs and the recording.
     fn notes_on_groups(&self, groups: &[Group]) -> Vec<String> {
         let mut notes = Vec::new();
         let vcpus = || groups.iter().flat_map(|group| &group.vcpus);
         let tid = |vcpu| self.thread_of(vcpu).tid.0;
-        for (told, vm) in &self.sums().options.groups {
-            if !vcpus().any(|&vcpu| tid(vcpu) == *told) {
+        for (configured, vm) in &self.sums().options.groups {
+            if !vcpus().any(|&vcpu| tid(vcpu) == *configured) {
                 notes.push(format!(
-                    "thread {told}, told to be of {vm}, is no vCPU here"
+                    "thread {configured}, given as one of {vm}, is no vCPU of this recording"
                 ));
             }
         }
         for group in groups.iter().filter(|group| group.grouped_by == "user") {
-            let mut seen: BTreeMap<u32, i32> = BTreeMap::new();
+            let mut tids: BTreeMap<u32, i32> = BTreeMap::new();
             for &vcpu in &group.vcpus {
                 let (id, tid) = (self.id(vcpu), tid(vcpu));
-                if let Some(other) = seen.insert(id, tid) {
+                if let Some(first) = tids.insert(id, tid) {
                     notes.push(format!(
-                        "threads {other} and {tid}, told to be of {}, are both vCPU {}: of one VM \
-                         they cannot be",
-                        group.name, id
+                        "threads {first} and {tid}, given as ones of {}, are both vCPU {id}: one VM \
+                         cannot have both",
+                        group.name
                     ));
                 }
             }
+        }
+        let untracked = self.tracker.untracked();
+        if untracked > 0 {
+            notes.push(format!(
+                "{untracked} entries and exits are of threads past the limit of vCPUs: no answer has them"
+            ));
         }
         notes
     }

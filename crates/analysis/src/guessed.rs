@@ -84,10 +84,10 @@ impl Answers {
         Cow::Owned(shown)
     }
 
-    fn rows(&mut self, each: &mut dyn FnMut(&mut dyn OfVm)) {
-        fn all<T: OfVm>(rows: &mut [T], each: &mut dyn FnMut(&mut dyn OfVm)) {
+    fn rows(&mut self, visit: &mut dyn FnMut(&mut dyn OfVm)) {
+        fn visit_rows<T: OfVm>(rows: &mut [T], visit: &mut dyn FnMut(&mut dyn OfVm)) {
             for row in rows {
-                each(row);
+                visit(row);
             }
         }
         let keys = [
@@ -98,36 +98,36 @@ impl Answers {
             &mut self.mmio,
         ];
         for rows in keys {
-            all(rows, each);
+            visit_rows(rows, visit);
         }
-        all(&mut self.vcpus, each);
-        all(&mut self.ready, each);
-        all(&mut self.latencies, each);
-        all(&mut self.yields, each);
-        all(&mut self.halt_polls, each);
-        all(&mut self.interrupts, each);
-        all(&mut self.findings, each);
+        visit_rows(&mut self.vcpus, visit);
+        visit_rows(&mut self.ready, visit);
+        visit_rows(&mut self.latencies, visit);
+        visit_rows(&mut self.yields, visit);
+        visit_rows(&mut self.halt_polls, visit);
+        visit_rows(&mut self.interrupts, visit);
+        visit_rows(&mut self.findings, visit);
     }
 }
 
-/// A text in which the VM `name`, whose threads were guessed, has a `?` wherever it is a word.
+/// A text with a `?` behind each word that is `name`, a VM with guessed threads.
 #[must_use]
 pub fn shown_vm_in(text: &str, name: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 1);
+    let mut marked = String::with_capacity(text.len() + 1);
     let mut rest = text;
-    while let Some(at) = rest.find(name).filter(|_| !name.is_empty()) {
-        let (before, found) = rest.split_at(at);
-        let behind = &found[name.len()..];
+    while let Some(position) = rest.find(name).filter(|_| !name.is_empty()) {
+        let (head, found) = rest.split_at(position);
+        let tail = &found[name.len()..];
         let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-        out.push_str(before);
-        out.push_str(name);
-        if !is_word(behind.chars().next()) && !is_word(out[..out.len() - name.len()].chars().last())
-        {
-            out.push('?');
+        marked.push_str(head);
+        let is_start = !is_word(marked.chars().last());
+        marked.push_str(name);
+        if is_start && !is_word(tail.chars().next()) {
+            marked.push('?');
         }
-        rest = behind;
+        rest = tail;
     }
-    out + rest
+    marked + rest
 }
 
 #[cfg(test)]

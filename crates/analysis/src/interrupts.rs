@@ -1,16 +1,14 @@
-//! Host interrupts that hit a CPU while it ran a guest.
+//! Host interrupts that hit a CPU in guest mode.
 
 use stealtime_events::vector::linux;
-
-use crate::account::Account;
 
 /// Interrupts that hit one vCPU.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HitVectors {
     by_vector: Option<Box<[u64; 256]>>,
-    /// Device interrupts whose vector the trace does not tell.
+    /// Device interrupts with a vector that the trace lacks.
     pub(crate) devices: u64,
-    /// Exits for an interrupt of which nothing more was seen.
+    /// Exits for an interrupt without a vector and without a handler before the next entry or exit.
     pub(crate) unknown: u64,
     is_open: bool,
 }
@@ -20,7 +18,7 @@ impl HitVectors {
     pub(crate) fn exit(&mut self, vector: Option<u8>) {
         match vector {
             Some(vector) => self.count(vector),
-            // The first handler that runs before the next entry is the one.
+            // `vmx_handle_exit_irqoff` runs the handler at once, so it is the first one before the next entry.
             None => self.is_open = true,
         }
     }
@@ -44,7 +42,7 @@ impl HitVectors {
         }
     }
 
-    /// The guest is entered or left: what ran for the exit before has run.
+    /// The guest is entered or left: the handler of the previous exit has run.
     pub(crate) fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.unknown += 1;
@@ -63,13 +61,11 @@ impl HitVectors {
             .zip(counts.copied())
             .filter(|&(_, count)| count > 0)
     }
-}
 
-impl Account {
-    /// All interrupts that hit it.
-    pub(crate) fn hit_count(&self) -> u64 {
-        let vectors: u64 = self.hits.vectors().map(|(_, count)| count).sum();
-        vectors + self.hits.devices + self.hits.unknown
+    /// Number of all interrupts.
+    pub(crate) fn total(&self) -> u64 {
+        let vectors: u64 = self.vectors().map(|(_, count)| count).sum();
+        vectors + self.devices + self.unknown
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) const BACKENDS: [&str; 3] = ["hrtimer", "preemption_timer", "posted"]
 /// A vector on its way to the guest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pending {
-    /// When the ICR was written for it.
+    /// When the ICR was written for it, in ns of the trace's clock, as all times here.
     ipi: Option<u64>,
     /// When it was set in IRR.
     accepted: Option<u64>,
@@ -48,12 +48,12 @@ pub(crate) struct Latencies {
     /// Expiry to injection, by backend.
     pub(crate) timer: [Histogram; BACKENDS.len()],
     pub(crate) timer_expire: Histogram,
-    /// Timers whose interrupt was made pending by the handler of their hrtimer.
+    /// Timers with an interrupt that the handler of their hrtimer made pending.
     pub(crate) posted: u64,
     vectors: Option<Box<[Pending; 256]>>,
-    /// A timer that fired and whose vector is not pending yet.
+    /// A timer that fired, in ns, and is not pending as a vector yet.
     fired: Option<(u64, Backend)>,
-    /// Whether injections are traced for this vCPU at all.
+    /// Whether the trace has an injection of this vCPU: posted interrupts have none.
     injects: bool,
 }
 
@@ -83,8 +83,8 @@ impl Latencies {
         }
         let injects = self.injects;
         let pending = self.vector(vector);
-        // A vector that is pending already is delivered once: the first request waits longest.
-        // Without injections in the trace nobody says when it was taken.
+        // A vector that is pending already is delivered once, and the first request waits longest. Without
+        // injections its delivery is not traced, so each request begins anew.
         let is_fresh = pending.accepted.is_none() || !injects;
         if is_fresh {
             pending.accepted = Some(now);
@@ -106,16 +106,14 @@ impl Latencies {
         self.fired = Some((now, backend));
     }
 
-    /// The handler of its timer makes the interrupt pending. `by_hardware`: nothing more will show of it.
+    /// The handler of its timer makes the interrupt pending. `by_hardware`: the hardware delivers it, so
+    /// no injection follows.
     pub(crate) fn timer_posts(&mut self, now: u64, by_hardware: bool, counts: bool) {
-        let Some((fired, _)) = self.fired else {
-            return;
-        };
-        self.fired = Some((fired, Backend::Posted));
-        self.posted += u64::from(counts);
-        if by_hardware {
-            self.fired = None;
-            if counts {
+        // Without an expiry, the timer was made pending by a handler that began before the trace.
+        if let Some((fired, _)) = self.fired {
+            self.fired = (!by_hardware).then_some((fired, Backend::Posted));
+            self.posted += u64::from(counts);
+            if by_hardware && counts {
                 self.timer[Backend::Posted as usize].record(now.saturating_sub(fired));
             }
         }

@@ -41,7 +41,7 @@ pub struct Skip {
 /// The selection of time and CPUs, resolved to the trace's clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
-    /// Whether it leaves nothing out: the common case, told by one look.
+    /// Whether it leaves nothing out: the common case, and one comparison in the hot path.
     is_all: bool,
     from: u64,
     to: u64,
@@ -49,11 +49,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The window of a trace whose first event is at `first`.
+    /// The window of a trace with its first event at `first`, in ns.
     pub(crate) fn new(selection: &Selection, first: u64) -> Self {
         let cpus = (!selection.cpus.is_empty()).then(|| {
-            let most = selection.cpus.iter().copied().max().unwrap_or(0);
-            let mut set = vec![false; usize::from(most) + 1];
+            let highest = selection.cpus.iter().copied().max().unwrap_or(0);
+            let mut set = vec![false; usize::from(highest) + 1];
             for &cpu in &selection.cpus {
                 if let Some(slot) = set.get_mut(usize::from(cpu)) {
                     *slot = true;

@@ -1,8 +1,8 @@
-//! Who had the CPU while a runnable vCPU waited for it.
+//! The occupants of the CPU while a runnable vCPU waits for it.
 
 use stealtime_track::{Cause, IntMap};
 
-/// Most different tasks told apart per waiting vCPU; the rest is [`Cause::OTHERS`].
+/// Most tasks with a sum of their own per waiting vCPU; the rest is [`Cause::OTHERS`].
 const MAX_CAUSES: usize = 512;
 
 /// Adds time to a cause.

@@ -12,13 +12,12 @@ const PAGE: usize = 32;
 /// Values that wait to be counted together.
 const PENDING: usize = 32;
 
-/// A histogram of 64-bit values whose bounds need not be known before. A value's bucket is within
-/// 0.1 % of it.
+/// A histogram of any 64-bit values. A value's bucket is within 0.1 % of it.
 ///
-/// Buckets are laid out as in an HDR histogram (linear within each power of two) but kept in pages
-/// that are made when first used: an analysis keeps one for each reason of each vCPU thread, as it
-/// learns only at the end which threads are one VM, and with a dense table that alone would be
-/// 100 KB and more each. Counters are short for the same reason; what they cannot hold is carried.
+/// Buckets are linear within each power of two, as in an HDR histogram, but kept in pages that are made
+/// when first used. An analysis keeps one for each reason of each vCPU thread, because VMs are known only
+/// at the end. A dense table would need 100 KB and more each. Counters are short for the same reason, and
+/// carry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
     /// For each page its place in `counters`, plus one; 0: not made yet.
@@ -92,10 +91,7 @@ impl Histogram {
             Some(&place) if place > 0 => usize::from(place),
             _ => self.make(page),
         };
-        let Some(counters) = self.counters.get_mut(place - 1) else {
-            return;
-        };
-        let counter = &mut counters[bucket % PAGE];
+        let counter = &mut self.counters[place - 1][bucket % PAGE];
         let sum = u64::from(*counter) + count;
         *counter = sum as u16;
         if sum > u64::from(u16::MAX) {
@@ -147,16 +143,16 @@ impl Histogram {
     }
 
     /// Adds all values of another.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        other.each_bucket(|bucket, count| {
+    pub(crate) fn merge(&mut self, source: &Self) {
+        source.each_bucket(|bucket, count| {
             self.add(bucket, count);
             ControlFlow::Continue(())
         });
-        for bucket in other.waiting() {
+        for bucket in source.waiting() {
             self.add(usize::from(*bucket), 1);
         }
-        self.count += other.count;
-        self.max = self.max.max(other.max);
+        self.count += source.count;
+        self.max = self.max.max(source.max);
     }
 
     /// How many values were counted.
@@ -169,8 +165,8 @@ impl Histogram {
         self.max
     }
 
-    /// The value that `per_mille` of 1000 values do not exceed, 0 of no values: the top of the
-    /// bucket in which it lies, at most the largest value.
+    /// The value that `per_mille` of 1000 values do not exceed: the top of its bucket, at most the largest
+    /// value. 0 if there are no values.
     pub(crate) fn quantile(&self, per_mille: u64) -> u64 {
         self.quantiles([per_mille])[0]
     }
@@ -178,9 +174,9 @@ impl Histogram {
     /// The same for several, which must ascend.
     fn quantiles<const N: usize>(&self, per_mille: [u64; N]) -> [u64; N] {
         if self.waiting > 0 {
-            let mut all = self.clone();
-            all.flush();
-            return all.quantiles(per_mille);
+            let mut flushed = self.clone();
+            flushed.flush();
+            return flushed.quantiles(per_mille);
         }
         let ranks = per_mille.map(|per_mille| {
             let wanted = u128::from(self.count) * u128::from(per_mille);
@@ -189,10 +185,10 @@ impl Histogram {
         let mut values = [self.max; N];
         let mut pairs = values.iter_mut().zip(ranks);
         let mut next = pairs.next();
-        let mut seen = 0u128;
+        let mut cumulated = 0u128;
         self.each_bucket(|bucket, count| {
-            seen += u128::from(count);
-            while let Some((value, _)) = next.take_if(|(_, rank)| seen >= *rank) {
+            cumulated += u128::from(count);
+            while let Some((value, _)) = next.take_if(|(_, rank)| cumulated >= *rank) {
                 *value = top_of(bucket).min(self.max);
                 next = pairs.next();
             }
@@ -244,18 +240,18 @@ impl Stats {
     }
 
     /// Adds all values of another (Chan's method).
-    pub(crate) fn merge(&mut self, other: &Self) {
-        if other.n == 0 {
+    pub(crate) fn merge(&mut self, source: &Self) {
+        if source.n == 0 {
             return;
         }
-        let (n, m) = (self.n as f64, other.n as f64);
-        let delta = other.mean - self.mean;
+        let (n, m) = (self.n as f64, source.n as f64);
+        let delta = source.mean - self.mean;
         self.mean += delta * m / (n + m);
-        self.m2 += other.m2 + delta * delta * n * m / (n + m);
-        self.n += other.n;
-        self.sum = self.sum.saturating_add(other.sum);
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
+        self.m2 += source.m2 + delta * delta * n * m / (n + m);
+        self.n += source.n;
+        self.sum = self.sum.saturating_add(source.sum);
+        self.min = self.min.min(source.min);
+        self.max = self.max.max(source.max);
     }
 
     /// Standard error of the mean in percent of the mean: perf's `+-`.
@@ -285,9 +281,9 @@ impl Durations {
     }
 
     /// Adds all durations of another.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.stats.merge(&other.stats);
-        self.histogram.merge(&other.histogram);
+    pub(crate) fn merge(&mut self, source: &Self) {
+        self.stats.merge(&source.stats);
+        self.histogram.merge(&source.histogram);
     }
 
     /// The row, without percentages.

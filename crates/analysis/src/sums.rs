@@ -10,9 +10,9 @@ use stealtime_track::{
 };
 
 use crate::account::{Account, Begun};
-use crate::clocks::Told;
+use crate::clocks::ClockEvents;
 use crate::count::Counts;
-use crate::keys::{Keys, MMIO_READ, MMIO_WRITE};
+use crate::keys::{Access, Keys, MMIO_READ, MMIO_WRITE};
 use crate::latency::Backend;
 use crate::options::{Options, Window};
 
@@ -56,7 +56,7 @@ pub(crate) struct Sums {
     bandwidth_expiries: u64,
     pub(crate) throttling: Throttling,
     /// States of guest clocks that KVM reports, by the current thread. Its VM is known at the end.
-    pub(crate) clocks: BTreeMap<ThreadIndex, Told>,
+    pub(crate) clocks: BTreeMap<ThreadIndex, ClockEvents>,
 }
 
 impl Sums {
@@ -108,7 +108,7 @@ impl Sums {
         match event.kind {
             Kind::KvmHaltPollNs { new, old, .. } => account.on_poll_window(new, old, counts),
             Kind::KvmPleWindowUpdate { new, old, .. } if counts => {
-                account.on_ple_window(new, old);
+                account.tally.count_ple_window(new, old);
             }
             Kind::KvmMsr { .. } | Kind::KvmPio { .. } | Kind::KvmMmio { .. } => {
                 self.on_key(vcpu, event, counts);
@@ -152,23 +152,33 @@ impl Sums {
         let (vcpu, time, keys) = (vcpu.0, event.time_ns, &mut self.keys);
         match event.kind {
             Kind::KvmMsr { write, ecx, .. } => {
-                keys.msr
-                    .begin(vcpu, time, Some((u8::from(write), u64::from(ecx))));
+                keys.msr.begin(
+                    vcpu,
+                    time,
+                    Some(Access::new(u8::from(write), u64::from(ecx))),
+                );
             }
             Kind::KvmPio { write, port, .. } => {
-                keys.ioport
-                    .begin(vcpu, time, Some((u8::from(write), u64::from(port))));
+                keys.ioport.begin(
+                    vcpu,
+                    time,
+                    Some(Access::new(u8::from(write), u64::from(port))),
+                );
             }
             Kind::KvmMmio {
                 mmio_type: MMIO_WRITE,
                 gpa,
                 ..
-            } => keys.mmio.begin(vcpu, time, Some((MMIO_WRITE, gpa))),
+            } => keys
+                .mmio
+                .begin(vcpu, time, Some(Access::new(MMIO_WRITE, gpa))),
             Kind::KvmMmio {
                 mmio_type: MMIO_READ,
                 gpa,
                 ..
-            } => keys.mmio.end(vcpu, time, Some((MMIO_READ, gpa)), counts),
+            } => keys
+                .mmio
+                .end(vcpu, time, Some(Access::new(MMIO_READ, gpa)), counts),
             _ => {}
         }
     }
@@ -260,7 +270,7 @@ impl Observer for Sums {
         let account = self.account(vcpu);
         account.stretches.push(switch.start, switch.end, switch.cpu);
         if switch.run == Run::Preempted {
-            account.on_yielded(switch.next);
+            account.spinning.preempted_by(switch.next);
         } else {
             account.close_sleep();
             account.sleep_in_halt = switch.in_halt;
@@ -296,9 +306,10 @@ impl Observer for Sums {
         // It can only have come out of the guest.
         account.time.guest += std::mem::take(&mut account.time.mode_unknown);
         if exit.class == Class::Pause {
-            account.on_pause_exit(counts);
+            account.time.spin += account.spinning.pause_exit(counts);
+            account.tally.pause_exits += u64::from(counts);
         } else {
-            account.after_pause = false;
+            account.spinning.end();
         }
         account.has_exits = true;
         account.stretches.clear();
@@ -332,8 +343,7 @@ impl Observer for Sums {
         account.perf_counts = true;
         account.close_sleep();
         account.stretches.clear();
-        account.stretch = 0;
-        account.pause_open = false;
+        account.spinning.entry();
         account.hits.close();
         if let Some(begun) = account.begun.take()
             && let Some(ns) = event_time.checked_sub(begun.time)
@@ -365,9 +375,9 @@ impl Observer for Sums {
         }
     }
 
-    fn function(&mut self, function: Function, seen: FunctionSeen, place: &Place) {
+    fn function(&mut self, function: Function, action: FunctionSeen, place: &Place) {
         let counts = u64::from(self.counts(place));
-        match (seen, function) {
+        match (action, function) {
             (FunctionSeen::Started, Function::BandwidthSlack) => {
                 self.throttling.slack_starts += counts;
             }
@@ -400,8 +410,8 @@ impl Observer for Sums {
         }
         match event.kind {
             Kind::KvmUpdateMasterClock { .. } | Kind::KvmTrackTsc { .. } => {
-                let told = self.clocks.entry(place.thread).or_default();
-                told.add(event.kind, place.time);
+                let clocks = self.clocks.entry(place.thread).or_default();
+                clocks.add(event.kind, place.time);
             }
             Kind::VectorEntry { vector, .. } => {
                 if let Some(vcpu) = place.current {

@@ -9,7 +9,7 @@ use crate::Analysis;
 use crate::account::Account;
 use crate::answers::{HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, VcpuTime, Yields};
 use crate::interrupts::vector_name;
-use crate::keys::{Key, KeyTable, MMIO_WRITE, shown};
+use crate::keys::{IOPORT_MARKS, Key, KeyTable, MMIO_MARKS, MSR_MARKS, Marks, shown};
 use crate::latency::{BACKENDS, WAKERS};
 use crate::stats::{Durations, Histogram, finish_rows};
 use crate::vms::Group;
@@ -85,13 +85,11 @@ impl<'a> Tables<'a> {
     }
 
     /// One of the further tables of perf, over all VMs selected.
-    pub(crate) fn keys(&self, table: &KeyTable, write: u8, marks: (&str, &str)) -> Vec<KeyRow> {
+    pub(crate) fn keys(&self, table: &KeyTable, marks: Marks) -> Vec<KeyRow> {
         let mut rows = BTreeMap::<String, Durations>::new();
         for (key, durations) in table.rows() {
             if self.has_key(key) {
-                rows.entry(shown(key, write, marks))
-                    .or_default()
-                    .merge(durations);
+                rows.entry(shown(key, marks)).or_default().merge(durations);
             }
         }
         finished(
@@ -117,9 +115,9 @@ impl<'a> Tables<'a> {
     pub(crate) fn all_keys(&self) -> [Vec<KeyRow>; 3] {
         let keys = &self.analysis.sums().keys;
         [
-            self.keys(&keys.msr, 1, ("R", "W")),
-            self.keys(&keys.ioport, 1, ("PIN", "POUT")),
-            self.keys(&keys.mmio, MMIO_WRITE, ("R", "W")),
+            self.keys(&keys.msr, MSR_MARKS),
+            self.keys(&keys.ioport, IOPORT_MARKS),
+            self.keys(&keys.mmio, MMIO_MARKS),
         ]
     }
 
@@ -201,12 +199,12 @@ impl<'a> Tables<'a> {
                 }
                 let mut waits: Vec<Ready> = causes
                     .into_iter()
-                    .map(|((cause, who), ns)| Ready {
+                    .map(|((cause, occupant), ns)| Ready {
                         vm: group.name.clone(),
                         vm_guessed: false,
                         vcpu: self.analysis.id(vcpu),
                         cause: cause.to_owned(),
-                        who,
+                        who: occupant,
                         ns,
                     })
                     .collect();
@@ -241,8 +239,8 @@ impl<'a> Tables<'a> {
             return if vm == waiting {
                 ("vcpu_same_vm", name)
             } else {
-                let other = self.groups.get(vm).map_or("", |group| &group.name);
-                ("vcpu_other_vm", other.to_owned())
+                let name = self.groups.get(vm).map_or("", |group| &group.name);
+                ("vcpu_other_vm", name.to_owned())
             };
         }
         if self.vmm.contains_key(&id) {
@@ -260,22 +258,22 @@ impl<'a> Tables<'a> {
         for group in self.selected() {
             let mut table = BTreeMap::<(&'static str, &'static str), Histogram>::new();
             for account in self.accounts(group) {
-                let kept = &account.latencies;
-                let wakeups = WAKERS.iter().zip(&kept.wakeup);
-                let timers = BACKENDS.iter().zip(&kept.timer);
+                let latencies = &account.latencies;
+                let wakeups = WAKERS.iter().zip(&latencies.wakeup);
+                let timers = BACKENDS.iter().zip(&latencies.timer);
                 let named = [
-                    ("ipi_accept", &kept.ipi_accept),
-                    ("ipi_inject", &kept.ipi_inject),
-                    ("ipi_eoi", &kept.ipi_eoi),
-                    ("injection", &kept.injection),
-                    ("timer_expire", &kept.timer_expire),
+                    ("ipi_accept", &latencies.ipi_accept),
+                    ("ipi_inject", &latencies.ipi_inject),
+                    ("ipi_eoi", &latencies.ipi_eoi),
+                    ("injection", &latencies.injection),
+                    ("timer_expire", &latencies.timer_expire),
                 ];
-                let all = named
+                let histograms = named
                     .into_iter()
                     .map(|(kind, histogram)| ((kind, ""), histogram))
                     .chain(wakeups.map(|(&waker, histogram)| (("wakeup", waker), histogram)))
                     .chain(timers.map(|(&backend, histogram)| (("timer", backend), histogram)));
-                for (key, histogram) in all.filter(|(_, histogram)| histogram.count() > 0) {
+                for (key, histogram) in histograms.filter(|(_, histogram)| histogram.count() > 0) {
                     table.entry(key).or_default().merge(histogram);
                 }
             }
@@ -314,7 +312,7 @@ impl<'a> Tables<'a> {
                 row.ple_grow += account.tally.ple_grow;
                 row.ple_shrink += account.tally.ple_shrink;
                 row.ple_window_max = row.ple_window_max.max(account.tally.ple_window_max);
-                for (&target, &count) in &account.yielded_to {
+                for (&target, &count) in account.spinning.yielded_to() {
                     if self.is_vcpu_of(target, number) {
                         row.switched_to_same_vm += count;
                     } else {

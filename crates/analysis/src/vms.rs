@@ -1,8 +1,8 @@
 //! Which vCPU threads are one VM.
 //!
-//! A trace of KVM names vCPUs by number, and numbers repeat from VM to VM. What tells VMs apart, in
-//! this order: the recording, the user, the process, interaction (one vCPU interrupts another), and
-//! last the order of thread ids, which is a guess and marked as one.
+//! KVM's events name vCPUs by their number, which repeats from VM to VM. Sources of the VM are, in this
+//! order: the recording, the user, the process, and interaction (one vCPU interrupts another). The last
+//! one is the order of thread ids: a guess, and marked as one.
 
 use std::collections::BTreeMap;
 
@@ -110,19 +110,19 @@ impl Analysis {
         tids.min().unwrap_or(i32::MAX)
     }
 
-    /// Groups that interaction made, and what is left, put together by the order of thread ids. A VMM
-    /// makes its vCPU threads one after the other, so a part belongs behind the nearest thread before
-    /// it that has the number before it and no successor yet. Where VMs of one size start at the same
-    /// time their threads interleave, and the oldest VM with a free place would be the wrong one.
+    /// Groups by interaction, and single vCPUs, put together by the order of thread ids. A VMM makes its
+    /// vCPU threads one by one, so a part belongs behind the nearest thread with the preceding number
+    /// and no successor. The oldest VM with a free place would be wrong: threads of VMs that start at
+    /// the same time interleave.
     fn by_order(&self, mut parts: Vec<Vec<VcpuIndex>>) -> Vec<Group> {
         parts.sort_by_key(|part| self.lowest_tid(part));
         let mut groups: Vec<Group> = Vec::new();
         for part in parts {
-            let behind = |group: &Group| self.predecessor(&group.vcpus, &part);
+            let predecessor = |group: &Group| self.predecessor(&group.vcpus, &part);
             // Numbers that are missing in the trace leave the highest before the part's.
             let fitting = groups
                 .iter_mut()
-                .filter_map(|group| Some((behind(group)?, group)))
+                .filter_map(|group| Some((predecessor(group)?, group)))
                 .max_by_key(|(predecessor, _)| *predecessor);
             match fitting {
                 Some((_, group)) => {
@@ -161,11 +161,11 @@ impl Analysis {
     /// Whether together they have each number once and thread ids ascend with the numbers.
     fn fits_behind(&self, group: &[VcpuIndex], part: &[VcpuIndex]) -> bool {
         let key = |&vcpu: &VcpuIndex| self.number_and_tid(vcpu);
-        let mut all: Vec<(u32, i32)> = group.iter().chain(part).map(key).collect();
-        all.sort_unstable();
+        let mut keys: Vec<(u32, i32)> = group.iter().chain(part).map(key).collect();
+        keys.sort_unstable();
         let starts_anew = part.iter().map(key).any(|(id, _)| id == 0);
         !starts_anew
-            && all
+            && keys
                 .windows(2)
                 .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
     }

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! `name formerly older` is for a tracepoint that has been renamed. Types implement the trait `Value` of
-//! `stealtime-trace`. A C field that is neither read nor demanded by trace-cmd's plugins is left
-//! out of the row: a written file would hold a made-up zero.
+//! `stealtime-trace`. A row lacks C fields that are not read, unless trace-cmd's plugins demand
+//! them: a written file would hold a made-up zero.
 //!
 //! A row in brackets, `[module] Variant { fields }`, makes its variant by hand. It has one layout for
 //! each architecture, and names the function of the module that makes the variant. `kvm_exit` is the

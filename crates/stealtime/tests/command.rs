@@ -488,9 +488,9 @@ fn threads_that_cannot_be_of_a_vm_are_named() {
     let group = format!("mine={one},{other},4000000");
     let shown = analyze(&["--key", "vms", "--vm-of", &group, "--json"]);
     assert!(
-        shown.contains("thread 4000000, told to be of mine, is no vCPU here")
+        shown.contains("thread 4000000, given as one of mine, is no vCPU of this recording")
             && shown.contains(&format!(
-                "threads {one} and {other}, told to be of mine, are both vCPU 0"
+                "threads {one} and {other}, given as ones of mine, are both vCPU 0"
             )),
         "{shown}"
     );

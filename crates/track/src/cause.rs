@@ -1,15 +1,15 @@
-//! What has the CPU that a runnable vCPU waits for.
+//! The occupant of the CPU that a runnable vCPU waits for.
 
 use crate::ThreadIndex;
 
-/// What has the CPU: a task's number, or one of the constants. One word, because it is a key of
+/// The occupant of a CPU: a task's number, or one of the constants. One word, because it is a key of
 /// tables in the hot path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cause(u32);
 
 /// First number that stands for a softirq, and for no task: far above the limit of tasks.
 const SOFTIRQ: u32 = 0xffff_fe00;
-/// Softirqs kept apart (Linux has ten).
+/// Softirqs with numbers of their own: Linux has ten, and six more leave room.
 const SOFTIRQS: u32 = 16;
 
 /// `softirq_to_name` (kernel/softirq.c).
@@ -22,8 +22,7 @@ impl Cause {
     pub const UNKNOWN: Self = Self(0xffff_fffe);
     /// A hard interrupt.
     pub const HARDIRQ: Self = Self(0xffff_fffd);
-    /// Nothing: the bandwidth limit of the waiting thread. The tracker does not conclude this, its
-    /// readers do.
+    /// None: the waiting thread's bandwidth is used up. Readers conclude this, not the tracker.
     pub const THROTTLED: Self = Self(0xffff_fffc);
     /// Tasks past the limit of a reader's table.
     pub const OTHERS: Self = Self(0xffff_fffb);

@@ -3,16 +3,17 @@
 use crate::observer::CpuSpan;
 use crate::{Cause, ThreadIndex, VcpuIndex};
 
-/// Most waiters of one CPU whose waits are split by cause; further ones have the cause `UNKNOWN`.
+/// Most waiters of one CPU with waits that are split by cause; further ones have the cause `UNKNOWN`.
 /// Each change of the current task visits all of them, so the list must not grow without bound.
 const MAX_WAITERS: usize = 1024;
-/// Deepest nesting of interrupts kept apart: hard interrupt, softirq, and one more each for NMIs and
-/// nested handlers.
+/// Deepest nesting of interrupts with causes of their own: softirq, hard interrupt, and one more each
+/// for NMIs and nested handlers.
 const MAX_DEPTH: usize = 4;
 
 /// An interrupt request that the current task has raised.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
+    /// In ns of the trace's clock.
     pub(crate) time: u64,
     pub(crate) vcpu: VcpuIndex,
     /// The vector, `None` where the event does not have it.
@@ -32,22 +33,22 @@ pub(crate) struct Current {
 pub(crate) struct Cpu {
     /// The task on it, `None` if not known.
     pub(crate) current: Option<Current>,
-    /// Whether an event of it was seen.
+    /// Whether it had an event: only the first one shows the state since the begin of the trace.
     pub(crate) is_seen: bool,
-    /// Time of its latest event.
+    /// Time of its latest event, in ns of the trace's clock.
     pub(crate) last: u64,
-    /// When the current task was switched in.
+    /// Time of the switch to the current task, in ns.
     switched: u64,
     /// vCPUs in its run queue.
     waiters: Vec<VcpuIndex>,
     /// Interrupts being handled, innermost last.
     nest: [Option<Cause>; MAX_DEPTH],
     depth: usize,
-    /// The vCPU whose LAPIC timer is just expiring here.
+    /// The vCPU that owns the LAPIC timer which is just expiring here.
     pub(crate) expiring: Option<VcpuIndex>,
     /// The IPI that the current vCPU's exit is about.
     pub(crate) sent: Option<Sent>,
-    /// The current vCPU has just made an interrupt pending at the vCPU with this APIC id.
+    /// The APIC id of the vCPU at which the current vCPU has just made an interrupt pending.
     pub(crate) accepted: Option<u32>,
 }
 
@@ -63,7 +64,7 @@ impl Cpu {
         self.current.map(|current| current.thread)
     }
 
-    /// What has the CPU.
+    /// The occupant of the CPU: the innermost interrupt handler, else the current task.
     pub(crate) fn cause(&self) -> Cause {
         let task = self.thread().map_or(Cause::UNKNOWN, Cause::task);
         match self.depth {
@@ -85,8 +86,8 @@ impl Cpu {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// No handler runs, whatever was seen: an event in task context says so, or events were lost.
-    /// Time since the latest boundary then counts for the task.
+    /// No handler runs: an event in task context shows it, or events were lost. Time since the latest
+    /// boundary then counts for the task.
     pub(crate) fn leave_all(&mut self) {
         self.depth = 0;
     }
@@ -131,7 +132,7 @@ impl Cpu {
         self.accepted = None;
     }
 
-    /// The task on the CPU changes: the span of the one before, if that was known.
+    /// The current task changes. Returns the span of the previous one, if it was known.
     pub(crate) fn switch(&mut self, number: u16, now: u64, next: Current) -> Option<CpuSpan> {
         let span = self.close(number, now);
         self.current = Some(next);
@@ -141,7 +142,7 @@ impl Cpu {
         span
     }
 
-    /// What the CPU does since its latest event is not known: the span until then.
+    /// The CPU's state is unknown since its latest event. Returns the span until that.
     pub(crate) fn forget(&mut self, number: u16) -> Option<CpuSpan> {
         let span = self.close(number, self.last);
         let waiters = self.take_waiters();

@@ -5,9 +5,9 @@
 //!                                   replay builds scripts from the switches and wakeups of all threads
 //! ```
 //!
-//! Everything that reads events asks the same questions: which task is current on this CPU, what does
-//! the scheduler do with this thread, what had the CPU that it waited for. [`Tracker`] follows the
-//! state and calls an [`Observer`] with what is over. A vCPU's thread goes through these states:
+//! All readers need the same state: each CPU's current task, each thread's state, and the occupant of
+//! the CPU that a thread waits for. [`Tracker`] follows it and calls an [`Observer`] with each part
+//! that is over. A vCPU's thread goes through these states:
 //!
 //! ```text
 //!            first sign, or a loss
@@ -22,19 +22,20 @@
 //! While it runs it is in the guest or in an exit ([`Mode`]). A task that ends is `Dead`, from
 //! `sched_process_exit` or a switch with such a state on. These rules hold for all readers:
 //!
-//! - An event's task is current on the event's CPU. If another was, a switch is missing: nothing is
-//!   known of the old task since that CPU's latest event.
-//! - A loss makes unknown what was current on its CPU and what waited for it, since that CPU's latest
-//!   event. A wait that ended elsewhere meanwhile is retracted.
-//! - A thread that is first seen to be woken was asleep. A CPU's first task has run since the begin.
+//! - An event's task is current on the event's CPU: the ring buffer records `current->pid`. If another
+//!   one is known to be current, a switch is missing, and the old task is unknown since that CPU's
+//!   latest event.
+//! - A loss makes the current task of its CPU and the tasks in its run queue unknown, since that CPU's
+//!   latest event. A wait that ended on another CPU meanwhile is retracted.
+//! - A thread with a wakeup as its first event was asleep. A CPU's first task has run since the begin.
 //! - `prev_state` is read by [`SwitchOut`], thread ids by [`Threads`], names by [`names`].
 //!
-//! It does no I/O and depends on `events` alone. Each table has a limit; an observer that sets
-//! [`Observer::RECYCLES`] has numbers of dead threads given out again, so that an endless stream needs
-//! bounded memory.
+//! It does no I/O and depends on `events` alone. Each table has a limit. An endless stream needs bounded
+//! memory if its observer sets [`Observer::RECYCLES`]: then new threads get the numbers of dead ones.
 
 mod cause;
 mod cpu;
+mod host;
 mod hrtimers;
 mod int_map;
 mod links;

@@ -1,16 +1,16 @@
-//! Which vCPU threads are one VM, as far as interaction shows it.
+//! Evidence of interaction that vCPU threads are one VM.
 //!
-//! A trace of KVM names vCPUs by number, and numbers repeat from VM to VM. A vCPU that interrupts
-//! another one is of its VM; kicks and wakeups by VMM threads are weaker evidence.
+//! KVM's events name vCPUs by their number, which repeats from VM to VM. A vCPU that interrupts another
+//! one is of its VM. Kicks, and wakeups by VMM threads, are weaker evidence.
 
 use std::collections::BTreeMap;
 
 use crate::{IntMap, ThreadIndex, VcpuIndex};
 
-/// Most pairs for which weak evidence is counted.
+/// Most pairs for which weak evidence is counted: memory is bounded, and early pairs are enough.
 const MAX_PAIRS: usize = 1 << 16;
-/// How often weak evidence must agree. A kick that reaches a CPU just after its vCPU was switched
-/// away points at a wrong vCPU: that does not happen three times to one pair only.
+/// Times that weak evidence must agree. A kick names the target's CPU, and just after a switch there it
+/// names a wrong vCPU. Chance does not repeat that three times for one pair.
 const MIN_EVIDENCE: u32 = 3;
 /// Evidence on which vCPUs are one VM, by vCPU index.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Another vCPU, with this APIC id.
+    /// Adds a vCPU with this number, which KVM makes its first APIC id.
     pub(crate) fn push(&mut self, vcpu: VcpuIndex, id: u32) {
         debug_assert_eq!(vcpu.index(), self.parent.len(), "numbers are dense");
         self.parent.push(vcpu.0);
@@ -34,15 +34,15 @@ impl Links {
     /// together.
     pub(crate) fn recycle(&mut self, vcpu: VcpuIndex, old: u32, new: u32) {
         let root = self.root(vcpu);
-        let all = (0..self.parent.len() as u32).map(VcpuIndex);
-        let rest: Vec<VcpuIndex> = all
-            .filter(|&other| other != vcpu && self.root(other) == root)
+        let indices = (0..self.parent.len() as u32).map(VcpuIndex);
+        let rest: Vec<VcpuIndex> = indices
+            .filter(|&index| index != vcpu && self.root(index) == root)
             .collect();
         let mut ids = std::mem::take(&mut self.ids[root.index()]);
         ids.retain(|&id| id != old);
         if let Some(&head) = rest.first() {
-            for other in &rest {
-                self.parent[other.index()] = head.0;
+            for member in &rest {
+                self.parent[member.index()] = head.0;
             }
             self.ids[head.index()] = ids;
         }
@@ -62,7 +62,7 @@ impl Links {
         ids.sort_unstable();
     }
 
-    /// The vCPU that stands for the group.
+    /// The root of the vCPU's group: equal for all vCPUs of one.
     #[must_use]
     pub fn root(&self, vcpu: VcpuIndex) -> VcpuIndex {
         let mut root = vcpu.0;
@@ -72,23 +72,25 @@ impl Links {
         VcpuIndex(root)
     }
 
-    /// Makes two groups one, unless they have an id in common. Whether they are one then.
+    /// Makes two groups one, unless they have an id in common: a VM has each number once. Returns whether
+    /// they are one group.
     pub(crate) fn join(&mut self, a: VcpuIndex, b: VcpuIndex) -> bool {
         let (a, b) = (self.root(a), self.root(b));
         if a == b {
             return true;
         }
-        let (keep, gone) = (a.min(b), a.max(b));
-        let other = &self.ids[gone.index()];
-        let common = |id: &u32| other.binary_search(id).is_ok();
-        if self.ids[keep.index()].iter().any(common) {
+        // The lower number stays the root, so that groups do not depend on the order of evidence.
+        let (target, source) = (a.min(b), a.max(b));
+        let added = &self.ids[source.index()];
+        let common = |id: &u32| added.binary_search(id).is_ok();
+        if self.ids[target.index()].iter().any(common) {
             return false;
         }
-        let moved = std::mem::take(&mut self.ids[gone.index()]);
-        let ids = &mut self.ids[keep.index()];
+        let moved = std::mem::take(&mut self.ids[source.index()]);
+        let ids = &mut self.ids[target.index()];
         ids.extend(moved);
         ids.sort_unstable();
-        self.parent[gone.index()] = keep.0;
+        self.parent[source.index()] = target.0;
         true
     }
 
@@ -102,8 +104,8 @@ impl Links {
         count(&mut self.helpers, pair(helper.0, vcpu.0));
     }
 
-    /// Joins what weak evidence says, strongest first. Threads other than a VMM's wake vCPUs as well (a
-    /// shell, say), so only those count that `is_helper`.
+    /// Joins groups by weak evidence, strongest first: a wrong pair is rarer than the right ones, and
+    /// comes too late. A shell wakes vCPUs as well, so only threads count that `is_helper` accepts.
     pub(crate) fn settle(&mut self, is_helper: impl Fn(ThreadIndex) -> bool) {
         self.helpers
             .retain(|&pair, _| is_helper(ThreadIndex(high(pair))));
@@ -122,7 +124,7 @@ impl Links {
         }
     }
 
-    /// The VMM threads that were seen to serve a vCPU.
+    /// VMM threads with the vCPU that each serves most often.
     #[must_use]
     pub fn helpers(&self) -> BTreeMap<ThreadIndex, VcpuIndex> {
         let mut best = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! What losses make unknown. What other CPUs saw of vCPUs while a CPU's events were lost is only known
-//! to be so when the CPU is heard of again.
+//! States that a loss makes unknown. A loss shows only with the CPU's next event, so states that other
+//! CPUs' events have shown of its vCPUs meanwhile are revised.
 
+use crate::host::Host;
 use crate::observer::{Observer, Retracted};
-use crate::tracker::Tracker;
 use crate::{Cause, VcpuIndex};
 
-impl<O: Observer> Tracker<O> {
+impl<O: Observer> Host<O> {
     /// Events of this CPU were lost since its latest one.
     pub(crate) fn on_lost(&mut self, number: u16) {
         self.losses += 1;
@@ -26,35 +26,35 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
-    /// Events of this CPU were lost, from `last` to now, and `cause` had it then: what was concluded
-    /// from its silence meanwhile does not hold.
+    /// Events of this CPU were lost, from `last` to now. `cause` was its occupant at `last`. Conclusions
+    /// from its silence meanwhile are revoked.
     fn doubt_silence(&mut self, number: u16, last: u64, cause: Cause) {
-        for (index, seen) in (0..).map(VcpuIndex).zip(&mut self.vcpus) {
-            if let Some(woken) = seen.woken_at
-                && seen.was_sent_to(number)
+        for (index, vcpu) in (0..).map(VcpuIndex).zip(&mut self.vcpus) {
+            if let Some(woken) = vcpu.woken_at
+                && vcpu.was_sent_to(number)
             {
-                if let Some(span) = seen.close_span(woken, Cause::UNKNOWN) {
+                if let Some(span) = vcpu.close_span(woken, Cause::UNKNOWN) {
                     self.observer.span(index, &span);
                 }
-                seen.forget();
+                vcpu.forget();
                 self.observer.sight_lost(index);
             }
-            if let Some(left) = seen.left_queue
-                && left.cpu == number
-                && left.end > last
+            if let Some(wait) = vcpu.left_queue
+                && wait.cpu == number
+                && wait.end > last
             {
                 let wait = Retracted {
-                    run: left.run,
-                    start: left.start.max(last),
-                    end: left.end,
+                    run: wait.run,
+                    start: wait.start.max(last),
+                    end: wait.end,
                     cpu: number,
-                    cause: match left.is_queued {
+                    cause: match wait.is_queued {
                         true => cause,
                         false => Cause::UNKNOWN,
                     },
                 };
                 self.observer.retract(index, &wait);
-                seen.left_queue = None;
+                vcpu.left_queue = None;
             }
         }
     }

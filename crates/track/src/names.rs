@@ -1,4 +1,4 @@
-//! What the names of threads tell: vCPUs, VMMs and the kernel's own threads.
+//! Conclusions from the names of threads: vCPUs, VMMs and the kernel's own threads.
 
 use stealtime_events::{Tid, VcpuId};
 

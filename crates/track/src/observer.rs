@@ -1,15 +1,17 @@
-//! What the tracker says: spans that are closed, and what happens between them.
+//! Reports of the tracker: closed spans, and the events between them.
+//!
+//! All times are in ns of the trace's clock and never go back. An event that is earlier than its
+//! predecessor gets the predecessor's time. Fields named `event_time` have the event's own time.
 
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Context, Event, ExitReason, Names, Tid};
 
 use crate::{Cause, Function, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, VcpuIndex};
 
-/// Where and when an event is. Times are in ns of the trace's clock and never go back: an event
-/// earlier than the one before it is taken as if it came at the same time.
+/// Where and when an event is.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
-    /// When.
+    /// Time of the event, in ns of the trace's clock; not before that of any earlier event.
     pub time: u64,
     /// The CPU.
     pub cpu: u16,
@@ -17,9 +19,9 @@ pub struct Place {
     pub thread: ThreadIndex,
     /// Its id.
     pub tid: Tid,
-    /// The vCPU whose thread that is.
+    /// The vCPU that this task runs, if it runs one.
     pub current: Option<VcpuIndex>,
-    /// The same, if the event is not an interrupt's.
+    /// The same, if the event is not an interrupt handler's: KVM's events are then about this vCPU.
     pub own: Option<VcpuIndex>,
 }
 
@@ -36,20 +38,20 @@ impl Place {
 }
 
 /// A part of the life of a vCPU's thread. Spans of one thread follow each other without a gap from
-/// its first sign to its end, and none is empty. A wait has several where what has the CPU changes.
+/// its first sign to its end, and none is empty. A wait has one for each occupant of the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// What the scheduler does with the thread.
     pub run: Run,
     /// What the thread does when it runs.
     pub mode: Mode,
-    /// Begin.
+    /// Begin, in ns of the trace's clock.
     pub start: u64,
-    /// End, after `start`.
+    /// End, in ns; after `start`.
     pub end: u64,
     /// The CPU that it runs on, waits for, or last ran on.
     pub cpu: u16,
-    /// Of a wait: what had the CPU.
+    /// Of a wait: the occupant of the CPU.
     pub cause: Cause,
 }
 
@@ -60,25 +62,25 @@ pub struct CpuSpan {
     pub cpu: u16,
     /// The task.
     pub thread: ThreadIndex,
-    /// Begin.
+    /// Begin, in ns of the trace's clock.
     pub start: u64,
-    /// End.
+    /// End, in ns; not before `start`.
     pub end: u64,
 }
 
-/// A part of a wait that was reported as a [`Span`] and is not true: the CPU's events were lost
-/// meanwhile, so what it did is unknown.
+/// A part of a wait that was reported as a [`Span`] and is wrong. Events of the CPU were lost
+/// meanwhile, so its occupant is unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct Retracted {
     /// [`Run::Preempted`] or [`Run::Waking`].
     pub run: Run,
-    /// Begin.
+    /// Begin, in ns of the trace's clock.
     pub start: u64,
-    /// End.
+    /// End, in ns.
     pub end: u64,
     /// The CPU.
     pub cpu: u16,
-    /// What was reported to have it.
+    /// The occupant of the CPU that was reported.
     pub cause: Cause,
 }
 
@@ -87,7 +89,7 @@ pub struct Retracted {
 pub enum Waker {
     /// Its LAPIC timer.
     Timer,
-    /// An interrupt that another vCPU sent.
+    /// An IPI of another vCPU: its sender wakes the target's thread in `kvm_vcpu_kick`.
     Ipi,
     /// A hard interrupt or softirq.
     Irq,
@@ -97,31 +99,31 @@ pub enum Waker {
     Unknown,
 }
 
-/// A thread that was woken got a CPU.
+/// A thread that was woken becomes the current task of a CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct Wakeup {
     /// What woke it.
     pub waker: Waker,
-    /// When.
+    /// Time of `sched_waking`, else of `sched_wakeup`, in ns of the trace's clock.
     pub woken: u64,
-    /// When it got a CPU.
+    /// Time of the switch to it, in ns.
     pub running: u64,
     /// The CPU.
     pub cpu: u16,
-    /// It waited for another CPU first, whose silence meanwhile can still turn out to be a loss.
+    /// It waited for another CPU first, and the silence of that CPU can still turn out to be a loss.
     pub is_doubted: bool,
 }
 
 /// A thread leaves its CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct SwitchedOut {
-    /// When it got the CPU.
+    /// When it became the current task, in ns of the trace's clock.
     pub start: u64,
-    /// When it leaves it.
+    /// When it leaves the CPU, in ns.
     pub end: u64,
     /// The CPU.
     pub cpu: u16,
-    /// What comes next there.
+    /// The next task of the CPU.
     pub next: ThreadIndex,
     /// [`Run::Preempted`] or [`Run::Sleeping`].
     pub run: Run,
@@ -142,24 +144,24 @@ pub struct Exit {
     pub info1: u64,
     /// The vector of a host interrupt, where the hardware gives it.
     pub vector: Option<u8>,
-    /// The event's own time, which may lie before the trace's.
+    /// The event's own time, in ns; it may lie before the latest time of the trace.
     pub event_time: u64,
 }
 
 /// `kvm_vcpu_wakeup`: a halt is over.
 #[derive(Debug, Clone, Copy)]
 pub struct Halt {
-    /// When it began, not before the exit.
+    /// When it began, in ns of the trace's clock; not before the exit.
     pub start: u64,
-    /// How long it lasted, as KVM says, in ns.
+    /// Its length by KVM's own clock, in ns.
     pub ns: u64,
     /// It slept; otherwise all of it was polling.
     pub waited: bool,
     /// What the thread does.
     pub mode: Mode,
-    /// Since when it has its CPU.
+    /// Since when it is the current task of its CPU, in ns.
     pub running_since: u64,
-    /// When its latest sleep began.
+    /// When its latest sleep began, in ns; of use only if `waited`.
     pub slept_at: u64,
     /// Whether the trace has `sched_switch`, so that sleeps are known.
     pub has_switches: bool,
@@ -170,7 +172,7 @@ pub struct Halt {
 pub struct Accept {
     /// The vector.
     pub vector: u8,
-    /// When the ICR was written for it.
+    /// When the ICR was written for it, in ns; `None` if it is no IPI or its sender is not known.
     pub sent: Option<u64>,
     /// The hardware delivers it, without an injection.
     pub by_hardware: bool,
@@ -196,7 +198,7 @@ pub struct Loss {
     pub cpu: u16,
     /// Time at which the loss shows, in ns.
     pub time: u64,
-    /// Time of the CPU's latest event, from when on nothing is known of it, in ns; 0 before the first.
+    /// Time of the CPU's latest event, in ns; 0 before the first. From here on its state is unknown.
     pub since: u64,
     /// Number of events lost; 0 if not known.
     pub count: u64,
@@ -218,27 +220,27 @@ pub struct ThreadRef {
 pub struct Switch {
     /// The CPU.
     pub cpu: u16,
-    /// When, in ns of the trace's clock.
+    /// Its time, in ns of the trace's clock.
     pub time: u64,
     /// The thread that leaves the CPU.
     pub prev: ThreadRef,
     /// How it leaves it.
     pub out: SwitchOut,
-    /// The thread that gets the CPU.
+    /// The thread that becomes the current task.
     pub next: ThreadRef,
     /// Its priority as the kernel counts: 100 to 139 are the fair class, less is more urgent.
     pub next_prio: i16,
 }
 
-/// An event shows another current task than the CPU's latest event and switch: the first event of a
-/// CPU, the first after a loss, or one after a switch that the recording leaves out.
+/// An event shows another current task than the CPU's latest event and switch. It is the CPU's first
+/// event, the first after a loss, or one after a switch that the recording leaves out.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundCurrent {
     /// The CPU.
     pub cpu: u16,
     /// Its current task.
     pub thread: ThreadRef,
-    /// The switch was after this time: that of the CPU's latest event, 0 if it had none.
+    /// Time of the CPU's latest event, in ns; 0 if it had none. The switch was later.
     pub since: u64,
 }
 
@@ -249,7 +251,7 @@ pub struct Waking {
     pub woken: ThreadRef,
     /// The CPU of that run queue.
     pub target: u32,
-    /// When, in ns of the trace's clock.
+    /// Its time, in ns of the trace's clock.
     pub time: u64,
     /// The CPU that wakes it.
     pub cpu: u16,
@@ -262,18 +264,17 @@ pub struct Waking {
 /// A reader of the tracker. Each method does nothing by default, and the compiler drops what a reader
 /// leaves out.
 ///
-/// Calls come in the order of what they are about. `begins` is first; a vCPU's calls come after its
-/// `vcpu_found`.
+/// Calls come in the order of time. `begins` is the first one; a vCPU's calls come after its `vcpu_found`.
 pub trait Observer {
     /// Whether numbers of threads and vCPUs that are gone go to new ones, so that memory is bounded on
     /// an endless stream. A reader that needs all of them at the end of a recording leaves it.
     const RECYCLES: bool = false;
 
-    /// The first event of the trace.
+    /// The first event of the trace, at `time` in ns.
     fn begins(&mut self, time: u64, cpu: u16) {
         let _ = (time, cpu);
     }
-    /// There was no event from `start` to `end`, longer than any host is silent.
+    /// No event from `start` to `end`, in ns: longer than [`LONGEST_SILENCE_NS`](crate::LONGEST_SILENCE_NS).
     fn silence(&mut self, start: u64, end: u64, cpu: u16) {
         let _ = (start, end, cpu);
     }
@@ -287,7 +288,7 @@ pub trait Observer {
     fn span(&mut self, vcpu: VcpuIndex, span: &Span) {
         let _ = (vcpu, span);
     }
-    /// A part of a wait is not true.
+    /// A part of a wait, reported as a span, is wrong.
     fn retract(&mut self, vcpu: VcpuIndex, wait: &Retracted) {
         let _ = (vcpu, wait);
     }
@@ -295,7 +296,7 @@ pub trait Observer {
     fn cpu_span(&mut self, span: &CpuSpan) {
         let _ = span;
     }
-    /// A CPU's current task is this one from `time` on; its [`CpuSpan`] follows when that is over.
+    /// A CPU's current task is this one from `time` on, in ns; its [`CpuSpan`] follows at its end.
     fn task_current(&mut self, cpu: u16, tid: Tid, time: u64) {
         let _ = (cpu, tid, time);
     }
@@ -307,11 +308,11 @@ pub trait Observer {
     fn wait_ends(&mut self, vcpu: VcpuIndex, run: Run) {
         let _ = (vcpu, run);
     }
-    /// It no longer waits for the CPU that it waited for: it waits for or runs on another one.
+    /// It leaves the run queue that it waits in, for that of another CPU or to run there.
     fn queue_left(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
     }
-    /// It was woken and got a CPU.
+    /// It was woken and becomes the current task of a CPU.
     fn woken(&mut self, vcpu: VcpuIndex, wakeup: &Wakeup) {
         let _ = (vcpu, wakeup);
     }
@@ -319,19 +320,19 @@ pub trait Observer {
     fn switched_out(&mut self, vcpu: VcpuIndex, switch: &SwitchedOut) {
         let _ = (vcpu, switch);
     }
-    /// It gets a CPU by a switch.
+    /// It becomes the current task of a CPU by a switch, at `time` in ns.
     fn switched_in(&mut self, vcpu: VcpuIndex, time: u64, cpu: u16) {
         let _ = (vcpu, time, cpu);
     }
-    /// It is not known any more what it does.
+    /// Its state is unknown from here on: events of its CPU were lost, or a switch is missing.
     fn sight_lost(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
     }
-    /// It was known to be elsewhere or asleep and shows up on a CPU: what it did until now is not known.
+    /// It shows up on a CPU while known to be asleep or on another one. Its state until here is unknown.
     fn found_running(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
     }
-    /// It gets a CPU after a sleep whose end was lost.
+    /// It becomes a current task after a sleep of which the end was lost.
     fn wakeup_lost(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
     }
@@ -381,7 +382,7 @@ pub trait Observer {
     fn exit(&mut self, vcpu: VcpuIndex, place: &Place, exit: &Exit) {
         let _ = (vcpu, place, exit);
     }
-    /// `kvm_entry`; `event_time` is the event's own time.
+    /// `kvm_entry`; `event_time` is the event's own time, in ns.
     fn entry(&mut self, vcpu: VcpuIndex, place: &Place, event_time: u64) {
         let _ = (vcpu, place, event_time);
     }
@@ -402,13 +403,13 @@ pub trait Observer {
     fn timer_armed(&mut self, vcpu: VcpuIndex) {
         let _ = vcpu;
     }
-    /// A vCPU's LAPIC timer expires, at `now` of the timer's clock; it was to expire at `expires`.
+    /// A vCPU's LAPIC timer is due at `expires` and expires at `now`, both in ns of the hrtimer's clock.
     fn timer_expires(&mut self, vcpu: VcpuIndex, place: &Place, now: u64, expires: u64) {
         let _ = (vcpu, place, now, expires);
     }
     /// A function of an hrtimer or a call from another CPU.
-    fn function(&mut self, function: Function, seen: FunctionSeen, place: &Place) {
-        let _ = (function, seen, place);
+    fn function(&mut self, function: Function, action: FunctionSeen, place: &Place) {
+        let _ = (function, action, place);
     }
     /// Whether [`Observer::accepted`] is of use: finding the vCPU costs a look-up.
     fn wants_accepted(&self) -> bool {

@@ -8,7 +8,8 @@ use crate::IntMap;
 /// Most exit reasons kept apart; further ones share the last number. VMX, SVM and arm64 have less
 /// than 200 together, and a damaged file must not grow the table.
 const MAX_REASONS: usize = 1024;
-/// Entries of the direct-mapped cache: few reasons make up most exits.
+/// Entries of the direct-mapped cache, a power of two for a cheap modulo: few reasons make up most
+/// exits.
 const RECENT: usize = 32;
 
 /// An exit reason's number in the table.
@@ -20,7 +21,7 @@ impl ReasonIndex {
     pub const NO_EXIT: Self = Self(0);
 }
 
-/// What no reason has as key.
+/// A key of no reason: the ISA is in bits 32 and up, far below this.
 const NO_KEY: (u64, ReasonIndex) = (u64::MAX, ReasonIndex::NO_EXIT);
 
 /// The exit reasons seen. Number 0 is [`ReasonIndex::NO_EXIT`].
@@ -28,18 +29,18 @@ const NO_KEY: (u64, ReasonIndex) = (u64::MAX, ReasonIndex::NO_EXIT);
 pub struct Reasons {
     list: Vec<(ExitReason, Class)>,
     by_code: IntMap<u64, ReasonIndex>,
-    /// Keys that were looked for last, in front of the map.
+    /// The latest key of each slot. Saves the hash of the map for most exits.
     recent: [(u64, ReasonIndex); RECENT],
 }
 
 impl Default for Reasons {
     fn default() -> Self {
-        let none = ExitReason {
+        let placeholder = ExitReason {
             isa: Isa::Vmx,
             code: u32::MAX,
         };
         Self {
-            list: vec![(none, Class::Other)],
+            list: vec![(placeholder, Class::Other)],
             by_code: IntMap::default(),
             recent: [NO_KEY; RECENT],
         }
@@ -82,7 +83,7 @@ impl Reasons {
             .map(|entry| entry.0)
     }
 
-    /// What exits for this reason are about.
+    /// The class of exits for this reason.
     #[must_use]
     pub fn class(&self, index: ReasonIndex) -> Class {
         self.list.get(index.0).map_or(Class::Other, |entry| entry.1)

@@ -1,20 +1,20 @@
-//! What scheduler events do to the state of vCPU threads and CPUs.
+//! The changes that scheduler events make to the state of vCPU threads and CPUs.
 
 use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, Kind, Tid};
 
 use crate::cpu::Current;
+use crate::host::Host;
 use crate::observer::{FoundCurrent, Observer, Place, Switch, SwitchedOut, Waker, Wakeup, Waking};
-use crate::tracker::Tracker;
 use crate::{Cause, Mode, ReasonIndex, Run, SwitchOut, ThreadIndex, ThreadRef, VcpuIndex};
 
-impl<O: Observer> Tracker<O> {
+impl<O: Observer> Host<O> {
     /// Reports a vCPU's time up to `now`.
     #[inline]
     pub(crate) fn settle(&mut self, vcpu: VcpuIndex, now: u64) {
-        let seen = &self.vcpus[vcpu.index()];
-        let cause = match seen.is_queued {
-            true => self.cpus[usize::from(seen.cpu)].cause(),
+        let state = &self.vcpus[vcpu.index()];
+        let cause = match state.is_queued {
+            true => self.cpus[usize::from(state.cpu)].cause(),
             false => Cause::UNKNOWN,
         };
         self.report(vcpu, now, cause);
@@ -27,7 +27,7 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
-    /// What has the CPU changes: until now the threads that wait for it waited for `cause`.
+    /// The occupant of a CPU changes. Until `now`, the threads in its run queue waited for `cause`.
     pub(crate) fn boundary(&mut self, cpu: u16, now: u64, cause: Cause) {
         for &waiter in self.cpus[usize::from(cpu)].waiters() {
             if let Some(span) = self.vcpus[waiter.index()].close_span(now, cause) {
@@ -57,8 +57,8 @@ impl<O: Observer> Tracker<O> {
         self.observer.task_current(number, Tid(next.tid), self.now);
     }
 
-    /// The event's task is current on the event's CPU, which is news: a switch is missing, or it is the
-    /// CPU's first event.
+    /// An event shows another current task than is known: a switch is missing, or it is the CPU's first
+    /// event.
     pub(crate) fn make_current(&mut self, event: &Event) {
         let (number, now) = (event.cpu.0, self.now);
         let thread = self.threads.find(event.tid);
@@ -93,22 +93,21 @@ impl<O: Observer> Tracker<O> {
                 vcpu: next,
             },
         );
-        let Some(vcpu) = next else {
-            return;
-        };
-        let seen = &mut self.vcpus[vcpu.index()];
-        if is_first && seen.is_unborn {
-            // The CPU's first event is of this thread, so it has run here from the start.
-            seen.run = Run::Running;
-            seen.run_start = seen.since;
-            seen.is_unborn = false;
-            seen.cpu = number;
-            return;
+        if let Some(vcpu) = next {
+            let state = &mut self.vcpus[vcpu.index()];
+            if is_first && state.is_unborn {
+                // The CPU's first event is of this thread, so it has run here from the start.
+                state.run = Run::Running;
+                state.run_start = state.since;
+                state.is_unborn = false;
+                state.cpu = number;
+            } else {
+                self.find_running(vcpu, number);
+            }
         }
-        self.find_running(vcpu, number);
     }
 
-    /// A vCPU's thread shows up on a CPU without having been seen to be switched in.
+    /// A vCPU's thread shows up on a CPU without a switch to it.
     pub(crate) fn find_running(&mut self, vcpu: VcpuIndex, cpu: u16) {
         let now = self.now;
         match self.vcpus[vcpu.index()].run {
@@ -124,21 +123,21 @@ impl<O: Observer> Tracker<O> {
         self.leave_queue(vcpu, now);
         self.end_wait(vcpu);
         if self.vcpus[vcpu.index()].run != Run::Unknown {
-            // What it did last, and until when, is not known.
+            // Its latest state ended at an unknown time.
             self.vcpus[vcpu.index()].forget();
             self.observer.found_running(vcpu);
         }
         self.report(vcpu, now, Cause::UNKNOWN);
-        let seen = &mut self.vcpus[vcpu.index()];
-        seen.since = seen.since.max(now);
-        seen.is_unborn = false;
-        seen.run = Run::Running;
-        seen.cpu = cpu;
-        seen.run_start = now;
-        seen.mode_start = now;
+        let state = &mut self.vcpus[vcpu.index()];
+        state.since = state.since.max(now);
+        state.is_unborn = false;
+        state.run = Run::Running;
+        state.cpu = cpu;
+        state.run_start = now;
+        state.mode_start = now;
     }
 
-    /// What a vCPU does is not known since `last`.
+    /// The state of a vCPU is unknown since `last`, in ns.
     pub(crate) fn lose_sight(&mut self, vcpu: VcpuIndex, last: u64) {
         self.settle(vcpu, last);
         self.leave_queue(vcpu, last);
@@ -150,9 +149,9 @@ impl<O: Observer> Tracker<O> {
     }
 
     fn end_wait(&mut self, vcpu: VcpuIndex) {
-        let seen = &self.vcpus[vcpu.index()];
-        if seen.is_waiting() {
-            self.observer.wait_ends(vcpu, seen.run);
+        let state = &self.vcpus[vcpu.index()];
+        if state.is_waiting() {
+            self.observer.wait_ends(vcpu, state.run);
         }
     }
 
@@ -160,10 +159,10 @@ impl<O: Observer> Tracker<O> {
     fn enter_queue(&mut self, vcpu: VcpuIndex, target: u16) {
         self.ensure_cpu(target);
         let is_queued = self.cpus[usize::from(target)].push_waiter(vcpu);
-        let seen = &mut self.vcpus[vcpu.index()];
-        seen.cpu = target;
-        seen.queue_start = self.now;
-        seen.is_queued = is_queued;
+        let state = &mut self.vcpus[vcpu.index()];
+        state.cpu = target;
+        state.queue_start = self.now;
+        state.is_queued = is_queued;
     }
 
     /// Takes a vCPU out of the run queue that it stands in.
@@ -171,17 +170,17 @@ impl<O: Observer> Tracker<O> {
         if self.vcpus[vcpu.index()].is_waiting() {
             self.settle(vcpu, now);
         }
-        let seen = &mut self.vcpus[vcpu.index()];
-        if std::mem::take(&mut seen.is_queued) {
-            self.cpus[usize::from(seen.cpu)].remove_waiter(vcpu);
+        let state = &mut self.vcpus[vcpu.index()];
+        if std::mem::take(&mut state.is_queued) {
+            self.cpus[usize::from(state.cpu)].remove_waiter(vcpu);
         }
     }
 
     /// Begins a wait for a CPU.
     fn begin_wait(&mut self, vcpu: VcpuIndex, run: Run, cpu: u16) {
-        let seen = &mut self.vcpus[vcpu.index()];
-        seen.run = run;
-        seen.wait_start = self.now;
+        let state = &mut self.vcpus[vcpu.index()];
+        state.run = run;
+        state.wait_start = self.now;
         self.observer.wait_begins(vcpu);
         self.enter_queue(vcpu, cpu);
     }
@@ -191,7 +190,7 @@ impl<O: Observer> Tracker<O> {
         &mut self,
         number: u16,
         prev_tid: Tid,
-        how: SwitchOut,
+        departure: SwitchOut,
         next: Tid,
         next_prio: i16,
     ) {
@@ -199,7 +198,7 @@ impl<O: Observer> Tracker<O> {
         let prev = self.threads.find(prev_tid);
         let mut thread = self.threads.find(next);
         if self.threads.get(thread).dead && thread != prev {
-            // The dead are not switched in: the id was given out again.
+            // A dead task is not switched in: `alloc_pid` gave its id to another one.
             thread = self.replace(thread, next);
         }
         self.observer.switch(&Switch {
@@ -209,7 +208,7 @@ impl<O: Observer> Tracker<O> {
                 index: prev,
                 tid: prev_tid,
             },
-            out: how,
+            out: departure,
             next: ThreadRef {
                 index: thread,
                 tid: next,
@@ -221,7 +220,7 @@ impl<O: Observer> Tracker<O> {
             self.observer.first_switch();
         }
         let cpu = &mut self.cpus[usize::from(number)];
-        // No handler runs across a switch.
+        // No handler runs across a switch: `__schedule` is in task context.
         cpu.leave_all();
         let cause = match cpu.thread() == Some(prev) {
             true => Cause::task(prev),
@@ -234,9 +233,9 @@ impl<O: Observer> Tracker<O> {
             self.lose_sight(stale, last);
         }
         if let Some(vcpu) = leaving {
-            self.switch_out(vcpu, number, thread, how);
+            self.switch_out(vcpu, number, thread, departure);
         }
-        if how.is_exited() {
+        if departure.is_exited() {
             self.on_death(prev);
         }
         let vcpu = self.threads.get(thread).vcpu;
@@ -253,7 +252,7 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
-    fn switch_out(&mut self, vcpu: VcpuIndex, cpu: u16, next: ThreadIndex, how: SwitchOut) {
+    fn switch_out(&mut self, vcpu: VcpuIndex, cpu: u16, next: ThreadIndex, departure: SwitchOut) {
         let now = self.now;
         match self.vcpus[vcpu.index()].run {
             Run::Running => {}
@@ -261,27 +260,28 @@ impl<O: Observer> Tracker<O> {
             _ => self.find_running(vcpu, cpu),
         }
         self.settle(vcpu, now);
-        let seen = &mut self.vcpus[vcpu.index()];
-        if seen.mode == Mode::Guest {
-            // An entry that was called off (there was work to do): it is not in the guest.
-            seen.mode = Mode::Exit(ReasonIndex::NO_EXIT);
-            seen.mode_start = now;
+        let state = &mut self.vcpus[vcpu.index()];
+        if state.mode == Mode::Guest {
+            // `vcpu_enter_guest` traces `kvm_entry` and can still cancel the entry, without an exit, where
+            // work is pending (`kvm_vcpu_exit_request`).
+            state.mode = Mode::Exit(ReasonIndex::NO_EXIT);
+            state.mode_start = now;
         }
-        seen.cpu = cpu;
-        seen.woken_at = None;
-        let in_halt = match seen.mode {
-            Mode::Exit(reason) => self.reasons().class(reason) == Class::Halt,
+        state.cpu = cpu;
+        state.woken_at = None;
+        let in_halt = match state.mode {
+            Mode::Exit(reason) => self.reasons.class(reason) == Class::Halt,
             _ => false,
         };
-        let seen = &mut self.vcpus[vcpu.index()];
-        let run = match how.is_runnable() {
+        let state = &mut self.vcpus[vcpu.index()];
+        let run = match departure.is_runnable() {
             true => Run::Preempted,
             false => Run::Sleeping,
         };
         self.observer.switched_out(
             vcpu,
             &SwitchedOut {
-                start: seen.run_start,
+                start: state.run_start,
                 end: now,
                 cpu,
                 next,
@@ -292,35 +292,35 @@ impl<O: Observer> Tracker<O> {
         if run == Run::Preempted {
             self.begin_wait(vcpu, run, cpu);
         } else {
-            seen.run = run;
-            seen.sleep_losses = self.losses;
-            seen.slept_at = now;
+            state.run = run;
+            state.sleep_losses = self.losses;
+            state.slept_at = now;
         }
     }
 
     fn switch_in(&mut self, vcpu: VcpuIndex, cpu: u16) {
         let now = self.now;
-        let seen = &mut self.vcpus[vcpu.index()];
-        match (seen.run, seen.woken_at) {
+        let state = &mut self.vcpus[vcpu.index()];
+        match (state.run, state.woken_at) {
             (Run::Sleeping, Some(woken)) => {
                 // Only the begin of the wakeup was recorded: since then it was runnable.
                 self.report(vcpu, woken, Cause::UNKNOWN);
-                let seen = &mut self.vcpus[vcpu.index()];
-                seen.run = Run::Waking;
-                seen.wait_start = woken;
+                let state = &mut self.vcpus[vcpu.index()];
+                state.run = Run::Waking;
+                state.wait_start = woken;
                 // A move may have settled sleep beyond that.
-                seen.queue_start = seen.since.max(woken);
-                seen.cpu = seen.woken_on;
+                state.queue_start = state.since.max(woken);
+                state.cpu = state.woken_on;
                 self.lacks_wakeups = true;
             }
-            (Run::Sleeping, None) if seen.sleep_losses != self.losses => {
+            (Run::Sleeping, None) if state.sleep_losses != self.losses => {
                 // It was woken in what was lost, at an unknown time.
-                seen.run = Run::Unknown;
+                state.run = Run::Unknown;
                 self.observer.wakeup_lost(vcpu);
             }
             (Run::Dead, _) => return,
             (Run::Running, _) => {
-                seen.forget();
+                state.forget();
                 self.observer.found_running(vcpu);
             }
             _ => {}
@@ -329,26 +329,26 @@ impl<O: Observer> Tracker<O> {
         self.leave_queue(vcpu, now);
         self.settle(vcpu, now);
         self.end_wait(vcpu);
-        let seen = &mut self.vcpus[vcpu.index()];
-        if seen.run == Run::Waking
-            && let Some(waker) = seen.waker.take()
+        let state = &mut self.vcpus[vcpu.index()];
+        if state.run == Run::Waking
+            && let Some(waker) = state.waker.take()
         {
-            let woken = seen.woken_at.unwrap_or(seen.wait_start);
+            let woken = state.woken_at.unwrap_or(state.wait_start);
             let wakeup = Wakeup {
                 waker,
                 woken,
                 running: now,
                 cpu,
-                is_doubted: seen.left_queue.is_some_and(|left| left.end > woken),
+                is_doubted: state.left_queue.is_some_and(|wait| wait.end > woken),
             };
             self.observer.woken(vcpu, &wakeup);
         }
-        seen.run = Run::Running;
-        seen.is_unborn = false;
-        seen.woken_at = None;
-        seen.since = seen.since.max(now);
-        seen.cpu = cpu;
-        seen.run_start = now;
+        state.run = Run::Running;
+        state.is_unborn = false;
+        state.woken_at = None;
+        state.since = state.since.max(now);
+        state.cpu = cpu;
+        state.run_start = now;
         self.observer.switched_in(vcpu, now, cpu);
     }
 
@@ -422,11 +422,11 @@ impl<O: Observer> Tracker<O> {
     /// run queue.
     pub(crate) fn on_waking(&mut self, event: &Event, vcpu: VcpuIndex, target: u32) {
         let waker = self.waker(event, vcpu);
-        let seen = &mut self.vcpus[vcpu.index()];
-        if matches!(seen.run, Run::Sleeping | Run::Unknown) {
-            seen.waker = Some(waker);
-            seen.woken_at = Some(self.now);
-            seen.woken_on = u16::try_from(target).unwrap_or(seen.cpu);
+        let state = &mut self.vcpus[vcpu.index()];
+        if matches!(state.run, Run::Sleeping | Run::Unknown) {
+            state.waker = Some(waker);
+            state.woken_at = Some(self.now);
+            state.woken_on = u16::try_from(target).unwrap_or(state.cpu);
             if self.lacks_wakeups {
                 self.on_wakeup(event, vcpu, target);
             }
@@ -437,22 +437,22 @@ impl<O: Observer> Tracker<O> {
     /// in the run queue of `target`.
     pub(crate) fn on_wakeup(&mut self, event: &Event, vcpu: VcpuIndex, target: u32) {
         let now = self.now;
-        let seen = &mut self.vcpus[vcpu.index()];
-        let target = u16::try_from(target).unwrap_or(seen.cpu);
-        match seen.run {
+        let state = &mut self.vcpus[vcpu.index()];
+        let target = u16::try_from(target).unwrap_or(state.cpu);
+        match state.run {
             Run::Sleeping | Run::Unknown => {
-                if std::mem::take(&mut seen.is_unborn) {
+                if std::mem::take(&mut state.is_unborn) {
                     // The first sign of it is that it is woken: it was asleep.
-                    seen.run = Run::Sleeping;
+                    state.run = Run::Sleeping;
                 }
                 let waker = self.waker(event, vcpu);
                 self.settle(vcpu, now);
-                let seen = &mut self.vcpus[vcpu.index()];
-                seen.waker.get_or_insert(waker);
-                seen.since = seen.since.max(now);
+                let state = &mut self.vcpus[vcpu.index()];
+                state.waker.get_or_insert(waker);
+                state.since = state.since.max(now);
                 self.begin_wait(vcpu, Run::Waking, target);
             }
-            Run::Waking if target != seen.cpu => self.requeue(vcpu, target),
+            Run::Waking if target != state.cpu => self.requeue(vcpu, target),
             _ => {}
         }
     }
@@ -488,12 +488,12 @@ impl<O: Observer> Tracker<O> {
 
     /// `sched_migrate_task`.
     pub(crate) fn on_migrate(&mut self, vcpu: VcpuIndex, dest: u32) {
-        let Ok(dest) = u16::try_from(dest) else {
-            return;
-        };
-        let run = self.vcpus[vcpu.index()].run;
-        match run {
+        let state = &self.vcpus[vcpu.index()];
+        // Only damaged recordings have larger numbers: `NR_CPUS` is at most 8192.
+        let dest = u16::try_from(dest).unwrap_or(state.cpu);
+        match state.run {
             Run::Preempted | Run::Waking => self.requeue(vcpu, dest),
+            // A sleeping thread changes its CPU at its wakeup (`set_task_cpu` in `try_to_wake_up`).
             Run::Sleeping => {
                 self.settle(vcpu, self.now);
                 self.vcpus[vcpu.index()].cpu = dest;
@@ -502,7 +502,7 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
-    /// A task begins: before, it did not exist, whatever is known of it by name.
+    /// A task begins. A name that is known already can come from the reader, ahead of the event.
     pub(crate) fn on_birth(&mut self, child: Tid, parent: Tid, cpu: Option<u16>) {
         let old = self.threads.find(child);
         let was_dead = self.threads.get(old).dead;
@@ -515,12 +515,11 @@ impl<O: Observer> Tracker<O> {
             self.observer.thread_replaced(old, born);
         }
         self.observer.thread_begins(born, cpu);
-        let Some(vcpu) = self.threads.get(thread).vcpu else {
-            return;
-        };
-        let seen = &mut self.vcpus[vcpu.index()];
-        if std::mem::take(&mut seen.is_unborn) {
-            seen.since = seen.since.max(self.now);
+        if let Some(vcpu) = self.threads.get(thread).vcpu {
+            let state = &mut self.vcpus[vcpu.index()];
+            if std::mem::take(&mut state.is_unborn) {
+                state.since = state.since.max(self.now);
+            }
         }
     }
 
@@ -543,10 +542,10 @@ impl<O: Observer> Tracker<O> {
         self.settle(vcpu, self.now);
         self.leave_queue(vcpu, self.now);
         self.end_wait(vcpu);
-        let seen = &mut self.vcpus[vcpu.index()];
+        let state = &mut self.vcpus[vcpu.index()];
         // The first event of a CPU can be of an ended thread, which has not run since the begin.
-        seen.is_unborn = false;
-        if std::mem::replace(&mut seen.run, Run::Dead) != Run::Dead {
+        state.is_unborn = false;
+        if std::mem::replace(&mut state.run, Run::Dead) != Run::Dead {
             if O::RECYCLES {
                 self.free.push(vcpu);
             }
@@ -554,13 +553,8 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
-    /// The trace is over: every state lasts until its last event.
-    pub fn close(&mut self) {
-        self.close_at(self.now);
-    }
-
-    /// The same for a trace that is cut at `time`, in ns, after its last event.
-    pub fn close_at(&mut self, time: u64) {
+    /// The trace ends at `time`, in ns, or at its last event if that is later: every state lasts until then.
+    pub(crate) fn close_at(&mut self, time: u64) {
         self.now = self.now.max(time);
         for index in 0..self.vcpus.len() {
             let vcpu = VcpuIndex(index as u32);

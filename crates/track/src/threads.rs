@@ -69,14 +69,15 @@ pub struct Threads {
     by_tid: IntMap<i32, ThreadIndex>,
     limit: usize,
     recycles: bool,
-    /// Dead tasks whose numbers can be given out again, and where to look for the next one.
+    /// Number of dead tasks that can give up their numbers.
     dead: usize,
+    /// Index at which the search for the next dead task begins.
     next_dead: usize,
 }
 
 impl Threads {
-    /// No tasks but those that stand for others. `recycles`: past the limit, numbers of dead tasks go
-    /// to new ones.
+    /// The idle task and the placeholder only. `recycles`: past the limit, numbers of dead tasks go to
+    /// new ones.
     pub(crate) fn new(recycles: bool) -> Self {
         Self {
             list: vec![Thread::new(Tid::IDLE), Thread::new(Tid(i32::MIN))],
@@ -117,7 +118,8 @@ impl Threads {
         index
     }
 
-    /// The number of a dead task that is no vCPU. Goes round the table, so that each is as old as can be.
+    /// The number of a dead task that is no vCPU. The search goes round the table, so that the task died
+    /// long ago and no reader still refers to it.
     fn take_dead(&mut self) -> Option<ThreadIndex> {
         if !self.recycles || self.dead == 0 {
             return None;
@@ -168,13 +170,13 @@ impl Threads {
 
     /// Changes a task, and counts whether its number is free.
     fn change(&mut self, index: ThreadIndex, change: impl FnOnce(&mut Thread)) {
-        let Some(thread) = self.single(index) else {
-            return;
-        };
-        let was_free = thread.is_free();
-        change(thread);
-        let is_free = thread.is_free();
-        self.dead = self.dead + usize::from(is_free) - usize::from(was_free);
+        // The idle task and the placeholder stay as they are: they stand for several tasks.
+        if let Some(thread) = self.single(index) {
+            let was_free = thread.is_free();
+            change(thread);
+            let is_free = thread.is_free();
+            self.dead = self.dead + usize::from(is_free) - usize::from(was_free);
+        }
     }
 
     /// A task is born with this id. If an earlier one of the same id was a vCPU, that one keeps its
@@ -209,7 +211,7 @@ impl Threads {
             .filter(|_| index.is_single())
     }
 
-    /// All tasks but those that stand for others, in the order in which they were seen.
+    /// All tasks but the idle task and the placeholder, by number.
     pub fn iter(&self) -> impl Iterator<Item = (ThreadIndex, &Thread)> {
         (0..).map(ThreadIndex).zip(&self.list).skip(2)
     }

@@ -1,12 +1,12 @@
-//! hrtimers: what their functions are for, and the vCPU whose LAPIC timer one is.
+//! hrtimers: the purposes of their functions, and the vCPUs of which they are the LAPIC timer.
 
 use stealtime_events::{NameId, Names};
 
 use crate::{IntMap, VcpuIndex};
 
-/// Most LAPIC timers whose vCPU is remembered: one a vCPU, and hosts have fewer vCPUs alive.
+/// Most LAPIC timers with a known vCPU: one each, and hosts have fewer vCPUs alive.
 const MAX_TIMERS: usize = 1 << 16;
-/// Most names of functions that are remembered.
+/// Most names of functions that are remembered: kernels have some hundred, damaged files any number.
 const MAX_FUNCTIONS: usize = 1 << 12;
 
 /// What a function that a timer or another CPU calls is for.
@@ -39,6 +39,15 @@ impl Function {
             _ => Self::Other,
         }
     }
+}
+
+/// `hrtimer_start`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Armed {
+    /// The timer's address.
+    pub(crate) hrtimer: u64,
+    /// When it is to expire, by its own clock in ns.
+    pub(crate) expires: u64,
 }
 
 /// A LAPIC timer.
@@ -75,16 +84,17 @@ impl Timers {
     }
 
     /// It is armed again: its vCPU, if it has one.
-    pub(crate) fn rearm(&mut self, hrtimer: u64, expires: u64) -> Option<VcpuIndex> {
-        let owned = self.owned.get_mut(&hrtimer)?;
-        owned.expires = expires;
+    pub(crate) fn rearm(&mut self, armed: Armed) -> Option<VcpuIndex> {
+        let owned = self.owned.get_mut(&armed.hrtimer)?;
+        owned.expires = armed.expires;
         Some(owned.vcpu)
     }
 
     /// It is the LAPIC timer of this vCPU.
-    pub(crate) fn set_owner(&mut self, hrtimer: u64, owned: Owned) {
-        if self.owned.len() < MAX_TIMERS || self.owned.contains_key(&hrtimer) {
-            self.owned.insert(hrtimer, owned);
+    pub(crate) fn set_owner(&mut self, armed: Armed, vcpu: VcpuIndex) {
+        if self.owned.len() < MAX_TIMERS || self.owned.contains_key(&armed.hrtimer) {
+            let expires = armed.expires;
+            self.owned.insert(armed.hrtimer, Owned { vcpu, expires });
         }
     }
 

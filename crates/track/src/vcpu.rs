@@ -1,8 +1,9 @@
-//! One vCPU thread: what the scheduler does with it and what it does.
+//! One vCPU thread: its state in the scheduler, and its mode on a CPU.
 
 use stealtime_events::{NameId, VcpuId};
 
 use crate::observer::{Span, Waker};
+use crate::timers::Armed;
 use crate::{Cause, ReasonIndex, ThreadIndex};
 
 /// A vCPU thread's number, dense from 0 on.
@@ -18,7 +19,7 @@ impl VcpuIndex {
     }
 }
 
-/// What the scheduler does with a thread.
+/// A thread's state in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Run {
     /// Nothing is known: before the first sign of the thread, or since events were lost.
@@ -26,7 +27,7 @@ pub enum Run {
     Unknown,
     /// On a CPU.
     Running,
-    /// Runnable; another task has its CPU.
+    /// Runnable, in a run queue, after a switch away from it.
     Preempted,
     /// Woken, not yet on a CPU.
     Waking,
@@ -36,7 +37,7 @@ pub enum Run {
     Dead,
 }
 
-/// What a thread does when it runs.
+/// The mode of a thread that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// No entry or exit was seen since its state became known.
@@ -48,8 +49,8 @@ pub enum Mode {
     Exit(ReasonIndex),
 }
 
-/// A wait in a CPU's run queue that ended elsewhere: on another CPU, or in the run queue of one. The
-/// CPU itself was not there to see it, so a loss of its events can still make the wait doubtful.
+/// A wait in a CPU's run queue that ended on another CPU, or in its run queue. No event of the first CPU
+/// confirms the wait, so a loss of its events can still make it doubtful.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeftQueue {
     pub(crate) cpu: u16,
@@ -71,36 +72,36 @@ pub struct Vcpu {
     pub(crate) is_unborn: bool,
     pub(crate) run: Run,
     pub(crate) mode: Mode,
-    /// Up to here its time was reported.
+    /// End of the time that was reported in spans, in ns of the trace's clock.
     pub(crate) since: u64,
     pub(crate) cpu: u16,
     /// Whether it stands in that CPU's list of waiters.
     pub(crate) is_queued: bool,
-    /// When it last got a CPU.
+    /// When it last became a current task, in ns.
     pub(crate) run_start: u64,
-    /// When it last entered or left the guest.
+    /// When it last entered or left the guest, in ns.
     pub(crate) mode_start: u64,
-    /// When its latest sleep began.
+    /// When its latest sleep began, in ns.
     pub(crate) slept_at: u64,
-    /// How many losses there were when it fell asleep.
+    /// Number of losses when it fell asleep: with another number at its switch in, its wakeup may be lost.
     pub(crate) sleep_losses: u64,
-    /// When `sched_waking` of it was seen, and for which CPU.
+    /// Time of its `sched_waking` in ns, until it runs, and the CPU in it.
     pub(crate) woken_at: Option<u64>,
     pub(crate) woken_on: u16,
     /// What woke it, until it runs.
     pub(crate) waker: Option<Waker>,
-    /// Since when it waits for a CPU.
+    /// Begin of its wait, in ns, over all CPUs that it waits for.
     pub(crate) wait_start: u64,
-    /// Since when it waits for this CPU.
+    /// Begin of its wait for `cpu`, in ns.
     pub(crate) queue_start: u64,
     pub(crate) left_queue: Option<LeftQueue>,
-    /// The hrtimer that its thread started last, and its expiry.
-    pub(crate) started_timer: Option<(u64, u64)>,
+    /// The unnamed hrtimer that its thread started last: it may be the LAPIC's.
+    pub(crate) started_timer: Option<Armed>,
 }
 
 impl Vcpu {
-    /// A vCPU of which nothing is known from `since` on.
-    pub(crate) fn new(thread: ThreadIndex, id: VcpuId, since: u64) -> Self {
+    /// A vCPU that exists from `begin` on, in ns, in an unknown state.
+    pub(crate) fn new(thread: ThreadIndex, id: VcpuId, begin: u64) -> Self {
         Self {
             thread,
             id,
@@ -109,12 +110,12 @@ impl Vcpu {
             is_unborn: true,
             run: Run::Unknown,
             mode: Mode::Unknown,
-            since,
+            since: begin,
             cpu: 0,
             is_queued: false,
-            run_start: since,
-            mode_start: since,
-            slept_at: since,
+            run_start: begin,
+            mode_start: begin,
+            slept_at: begin,
             sleep_losses: 0,
             woken_at: None,
             woken_on: 0,
@@ -151,7 +152,7 @@ impl Vcpu {
         self.recorded_vm
     }
 
-    /// What the scheduler does with it.
+    /// Its state in the scheduler.
     #[must_use]
     pub const fn run(&self) -> Run {
         self.run
@@ -162,7 +163,7 @@ impl Vcpu {
         matches!(self.run, Run::Preempted | Run::Waking)
     }
 
-    /// Its time up to `now`, which becomes reported; `None` where there is none.
+    /// Closes the span up to `now`, in ns; `None` for an empty one.
     #[inline]
     pub(crate) fn close_span(&mut self, now: u64, cause: Cause) -> Option<Span> {
         if now <= self.since {
@@ -179,10 +180,10 @@ impl Vcpu {
         })
     }
 
-    /// It no longer waits for its CPU but for `other`, or runs there. To be called before it is taken
-    /// out of the queue. Whether that was so.
-    pub(crate) fn leaves_queue_for(&mut self, other: u16, now: u64) -> bool {
-        if other == self.cpu || !self.is_waiting() {
+    /// It no longer waits for its CPU but for `target`, or runs there. To be called before it is taken
+    /// out of the queue. Returns whether it waited for another CPU.
+    pub(crate) fn leaves_queue_for(&mut self, target: u16, now: u64) -> bool {
+        if target == self.cpu || !self.is_waiting() {
             return false;
         }
         self.left_queue = Some(LeftQueue {
@@ -195,13 +196,13 @@ impl Vcpu {
         true
     }
 
-    /// Its wakeup was seen by the CPU that sent it; whether the CPU that it was sent to has let it run
-    /// since is not known.
+    /// Whether the latest event of it is a `sched_waking` for this CPU: it may have run there since, if
+    /// the CPU's events were lost.
     pub(crate) const fn was_sent_to(&self, cpu: u16) -> bool {
         matches!(self.run, Run::Sleeping | Run::Unknown) && self.woken_on == cpu
     }
 
-    /// What it does is not known from here on.
+    /// Its state is unknown from here on.
     pub(crate) fn forget(&mut self) {
         self.run = Run::Unknown;
         self.is_unborn = false;

@@ -3,20 +3,26 @@
 use std::collections::BTreeMap;
 
 use super::{DOUBT, Weighted};
-use crate::clocks::Told;
+use crate::clocks::ClockEvents;
 use crate::tables::Tables;
 
-/// KVM rewrites the offset of a vCPU at each switch to it if it holds the host's TSC unstable. From
-/// this share of switches on that is what happens.
+/// Share of switches with a rewrite of the TSC offset from which on the host's TSC is unstable. KVM then
+/// rewrites it at each switch to another CPU (`kvm_arch_vcpu_load`), else at start and restore only.
 pub(super) const REWRITES_PER_MILLE: u64 = 500;
-/// Fewer switches than this say nothing.
+/// With fewer switches the writes of a VM's start are a large share.
 pub(super) const MIN_SWITCHES: u64 = 100;
 
 /// Adds what is found of clocks.
 pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
-    let all = &tables.analysis.sums().accounts;
-    let writes: u64 = all.iter().map(|account| account.tally.tsc_writes).sum();
-    let switches: u64 = all.iter().map(|account| account.tally.switches_in).sum();
+    let accounts = &tables.analysis.sums().accounts;
+    let writes: u64 = accounts
+        .iter()
+        .map(|account| account.tally.tsc_writes)
+        .sum();
+    let switches: u64 = accounts
+        .iter()
+        .map(|account| account.tally.switches_in)
+        .sum();
     let is_unstable =
         switches >= MIN_SWITCHES && super::per_mille(writes, switches) >= REWRITES_PER_MILLE;
     if is_unstable {
@@ -30,11 +36,12 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
                 .to_owned(),
         ]));
     }
-    for (vm, told) in by_vm(tables) {
-        of_vm(vm, &told, is_unstable, found);
-    }
     if is_unstable {
+        // An unstable TSC is the reason of the other findings too.
         return;
+    }
+    for (vm, events) in by_vm(tables) {
+        clocks_of(vm, &events, found);
     }
     for group in tables
         .selected()
@@ -69,13 +76,13 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
     }
 }
 
-/// What is told of the clocks of each selected VM, and of threads (with an empty name) whose VM is not
-/// known: those that made a VM's vCPUs before its process is.
-fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
+/// Clock events of each selected VM, and under an empty name those of threads without a known VM: such a
+/// thread makes a VM's vCPUs.
+fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, ClockEvents> {
     let threads = tables.analysis.tracker.threads();
-    let mut by_vm: BTreeMap<&str, Told> = BTreeMap::new();
-    let mut of_vms = Told::default();
-    for (&id, &told) in &tables.analysis.sums().clocks {
+    let mut by_vm: BTreeMap<&str, ClockEvents> = BTreeMap::new();
+    let mut of_vms = ClockEvents::default();
+    for (&id, &events) in &tables.analysis.sums().clocks {
         let thread = threads.get(id);
         let of_vcpu = thread
             .vcpu
@@ -85,11 +92,11 @@ fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
         let group = group.and_then(|vm| tables.groups.get(vm));
         let name = group.map_or("", |group| group.name.as_str());
         if group.is_some() {
-            of_vms = of_vms.with(told);
+            of_vms = of_vms.with(events);
         }
         if group.is_none() || tables.has_vm(name) {
-            let all = by_vm.entry(name).or_default();
-            *all = all.with(told);
+            let sum = by_vm.entry(name).or_default();
+            *sum = sum.with(events);
         }
     }
     if let Some(unknown) = by_vm.get_mut("") {
@@ -98,18 +105,14 @@ fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, Told> {
     by_vm
 }
 
-fn of_vm(vm: &str, told: &Told, is_unstable: bool, found: &mut Vec<Weighted>) {
-    if is_unstable {
-        // That is the reason of both.
-        return;
-    }
-    let off = told.master.filter(|master| !master.is_used);
-    if let Some(off) = off {
-        let next = match off.host_clock_is_tsc {
+fn clocks_of(vm: &str, events: &ClockEvents, found: &mut Vec<Weighted>) {
+    let unused = events.master.filter(|master| !master.is_used);
+    if let Some(master) = unused {
+        let next = match master.host_clock_is_tsc {
             true => "Set the same TSC offset for all vCPUs of a VM (KVM_VCPU_TSC_OFFSET).",
             false => "Make the host keep time by its TSC (current_clocksource).",
         };
-        let matching = match off.offsets_matched {
+        let matching = match master.offsets_matched {
             true => "matching",
             false => "not matching",
         };
@@ -122,12 +125,12 @@ fn of_vm(vm: &str, told: &Told, is_unstable: bool, found: &mut Vec<Weighted>) {
                     .to_owned(),
                 format!(
                     "{} kvm_update_master_clock, the last without master clock, offsets {matching}",
-                    told.updates
+                    events.updates
                 ),
                 next.to_owned(),
             ],
         ));
-    } else if let Some(tracked) = told.unmatched() {
+    } else if let Some(tracked) = events.unmatched() {
         found.push(Weighted::new(
             "tsc_not_matched",
             vm,
@@ -135,7 +138,7 @@ fn of_vm(vm: &str, told: &Told, is_unstable: bool, found: &mut Vec<Weighted>) {
             [
                 "vCPUs of one VM have TSCs that do not match.".to_owned(),
                 format!(
-                    "in the last kvm_track_tsc {} beside the first of {}",
+                    "in the last kvm_track_tsc {} match the first of {}",
                     tracked.matched, tracked.online
                 ),
                 "Look at how the VMM sets the TSC of vCPUs on start and restore.".to_owned(),

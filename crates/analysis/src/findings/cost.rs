@@ -5,12 +5,12 @@ use stealtime_events::{Isa, vector::linux};
 
 use super::{Weighted, ms, per_mille, percent};
 use crate::account::Account;
-use crate::answers::Answers;
+use crate::answers::{Answers, HaltPolls, Yields};
 use crate::stats::total;
 use crate::tables::Tables;
 use crate::vms::Group;
 
-/// Fewer polls than this say nothing of their success.
+/// With fewer polls their success is chance.
 pub(super) const MIN_POLLS: u64 = 100;
 /// From this share of failed polls on the window is wrong for the guest.
 pub(super) const WASTED_PER_MILLE: u64 = 700;
@@ -18,7 +18,7 @@ pub(super) const WASTED_PER_MILLE: u64 = 700;
 pub(super) const POLL_COST_PER_MILLE: u64 = 5;
 /// Spinning from this share of the guest's time on is worth a look.
 pub(super) const SPIN_PER_MILLE: u64 = 20;
-/// Fewer PAUSE exits than this say nothing.
+/// With fewer PAUSE exits a lock was contended once.
 pub(super) const MIN_PAUSES: u64 = 100;
 /// Directed yield works if at least this share of PAUSE exits reaches a vCPU of the same VM.
 const YIELD_PER_MILLE: u64 = 250;
@@ -44,9 +44,14 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
 }
 
 fn polls(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
-    let Some(row) = answers.halt_polls.iter().find(|row| row.vm == vm) else {
-        return;
-    };
+    // Each VM has one row.
+    for row in answers.halt_polls.iter().filter(|row| row.vm == vm) {
+        polls_of(answers, row, found);
+    }
+}
+
+fn polls_of(answers: &Answers, row: &HaltPolls, found: &mut Vec<Weighted>) {
+    let vm = row.vm.as_str();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
     let (wasted, lived) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
         (
@@ -76,9 +81,14 @@ fn polls(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
 }
 
 fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
-    let Some(row) = answers.yields.iter().find(|row| row.vm == vm) else {
-        return;
-    };
+    // Each VM has one row.
+    for row in answers.yields.iter().filter(|row| row.vm == vm) {
+        spinning_of(answers, row, found);
+    }
+}
+
+fn spinning_of(answers: &Answers, row: &Yields, found: &mut Vec<Weighted>) {
+    let vm = row.vm.as_str();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
     let (spun, ran) = vcpus.fold((0u64, 0u64), |sum, vcpu| {
         (
@@ -91,10 +101,10 @@ fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
     }
     let reached = row.switched_to_same_vm;
     let next = if per_mille(reached, row.pause_exits) < YIELD_PER_MILLE {
-        "Few PAUSE exits reach a vCPU of the same VM: look at who holds the locks, at \
+        "Few PAUSE exits reach a vCPU of the same VM: look at the holders of the locks, at \
          paravirtual spinlocks in the guest, and at vCPUs of the VM that are preempted."
     } else {
-        "Yields reach the VM's own vCPUs; what is left is too few CPUs for its running vCPUs."
+        "Yields reach the VM's own vCPUs: there are too few CPUs for its running vCPUs."
     };
     found.push(Weighted::new(
         "spinning",
@@ -117,10 +127,10 @@ fn spinning(answers: &Answers, vm: &str, found: &mut Vec<Weighted>) {
 /// Exits that arm or deliver the LAPIC timer, all exits, and time for the former.
 fn timer_exits(tables: &Tables<'_>, accounts: &[&Account]) -> (u64, u64, u64) {
     let reasons = tables.analysis.tracker.reasons();
-    let (mut timer, mut all, mut ns) = (0, 0, 0);
+    let (mut timer, mut exits, mut ns) = (0, 0, 0);
     for account in accounts {
         for (reason, counted) in account.reasons() {
-            all += counted.count;
+            exits += counted.count;
             if reasons.class(reason) == Class::PreemptionTimer {
                 timer += counted.count;
                 ns = counted.ns.saturating_add(ns);
@@ -128,15 +138,15 @@ fn timer_exits(tables: &Tables<'_>, accounts: &[&Account]) -> (u64, u64, u64) {
         }
         timer += account.tally.timer_msr_writes;
     }
-    (timer, all, ns)
+    (timer, exits, ns)
 }
 
 fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
     let accounts: Vec<&Account> = tables.accounts(group).collect();
-    let (timer, all, ns) = timer_exits(tables, &accounts);
+    let (timer, exits, ns) = timer_exits(tables, &accounts);
     let reasons = tables.analysis.tracker.reasons();
-    let mut seen = accounts.iter().flat_map(|account| account.reasons());
-    let is_vmx = seen.any(|(reason, _)| {
+    let mut slots = accounts.iter().flat_map(|account| account.reasons());
+    let is_vmx = slots.any(|(reason, _)| {
         let reason = reasons.get(reason);
         reason.is_some_and(|reason| reason.isa == Isa::Vmx)
     });
@@ -152,10 +162,10 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
         .iter()
         .map(|account| account.latencies.posted)
         .sum();
-    if is_vmx && posts && posted == 0 && per_mille(timer, all) >= TIMER_PER_MILLE {
+    if is_vmx && posts && posted == 0 && per_mille(timer, exits) >= TIMER_PER_MILLE {
         found.push(Weighted::new("timer_exits", &group.name, ns, [
             format!("{} exits for its LAPIC timer, though this host posts interrupts.", group.name),
-            format!("{timer} of {all} exits arm or deliver the timer, none was posted"),
+            format!("{timer} of {exits} exits arm or deliver the timer, none was posted"),
             "With housekeeping CPUs to spare (nohz_full), kvm.pi_inject_timer=1 lets them fire the \
              timers without an exit."
                 .to_owned(),
@@ -163,9 +173,8 @@ fn timers(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
     }
 }
 
-/// A posted-interrupt notification is consumed without an exit by the guest that it is meant for. One
-/// that ends in an exit hit a CPU that ran another guest, or the hypervisor's own: it did nothing but
-/// interrupt (Intel SDM vol. 3, posted-interrupt processing).
+/// The target guest of a posted-interrupt notification consumes it without an exit (Intel SDM volume 3,
+/// "Posted-Interrupt Processing"). One with an exit hit the CPU of another guest, and had no use.
 fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
     let spurious: u64 = tables
         .accounts(group)
@@ -184,7 +193,7 @@ fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<We
         [
             format!("Posted-interrupt notifications for others make {name} exit."),
             format!("{spurious} exits by the notification vectors 0xf2 and 0xf0"),
-            "Kernels since the middle of 2025 send none to a CPU whose vCPU has been put \
+            "Kernels since the middle of 2025 send none to the CPU of a vCPU that is put \
          (SN set whenever a vCPU is put); pinning vCPUs lowers their number on older kernels."
                 .to_owned(),
         ],
@@ -192,7 +201,10 @@ fn spurious_notifications(tables: &Tables<'_>, group: &Group, found: &mut Vec<We
 }
 
 fn interrupts(tables: &Tables<'_>, group: &Group, answers: &Answers, found: &mut Vec<Weighted>) {
-    let hits: u64 = tables.accounts(group).map(Account::hit_count).sum();
+    let hits: u64 = tables
+        .accounts(group)
+        .map(|account| account.hits.total())
+        .sum();
     let vcpus = answers.vcpus.iter().filter(|vcpu| vcpu.vm == group.name);
     let guest = total(vcpus.filter_map(|vcpu| vcpu.guest_ns));
     let per_second = u128::from(hits) * u128::from(SECOND_NS) / u128::from(guest.max(1));

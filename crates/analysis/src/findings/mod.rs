@@ -1,6 +1,6 @@
-//! Findings: what a reader should look at, with the numbers that show it.
+//! Findings: problems to look at, with the numbers that show them.
 //!
-//! Each file holds the findings of one subject. A finding is left out where what it advises is so
+//! Each file holds the findings of one subject. A finding is left out where its advice is followed
 //! already, or where the trace cannot show it.
 
 mod clocks;
@@ -24,12 +24,12 @@ pub(crate) struct Weighted {
 impl Weighted {
     pub(crate) fn new(id: &str, vm: &str, cost: u64, text: [String; 3]) -> Self {
         debug_assert!(reference::has(id), "{id} is not in the reference");
-        let [what, evidence, next] = text;
+        let [statement, evidence, next] = text;
         let finding = Finding {
             id: id.to_owned(),
             vm: vm.to_owned(),
             vm_guessed: false,
-            what,
+            what: statement,
             evidence,
             next,
         };

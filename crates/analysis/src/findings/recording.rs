@@ -1,10 +1,11 @@
-//! What the recording cannot say.
+//! Limits of the recording.
 
 use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 
 use super::{DOUBT, Weighted};
 use crate::Analysis;
 use crate::answers::Answers;
+use crate::sums::Silence;
 use crate::tables::Tables;
 
 /// Adds what is wrong with the recording.
@@ -20,7 +21,7 @@ fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
     if source.lost > 0 || source.lost_gaps > 0 {
         let unknown = crate::stats::total(answers.vcpus.iter().map(|vcpu| vcpu.unknown_ns));
         found.push(Weighted::new("lost_events", "", DOUBT, [
-            "Events were lost: counts are too low, and an exit whose entry was lost may be paired \
+            "Events were lost: counts are too low, and an exit without its entry may be paired \
              with a later one."
                 .to_owned(),
             format!(
@@ -44,28 +45,34 @@ fn losses_and_order(answers: &Answers, found: &mut Vec<Weighted>) {
     }
 }
 
-/// Times that cannot be: what lasts through them counts for all of it.
+/// A silence that no host has: states that last through it count all of it.
 fn jumps(analysis: &Analysis, found: &mut Vec<Weighted>) {
-    let Some(silence) = analysis.sums().silence else {
-        return;
-    };
-    let before = silence.start - analysis.tracker.first();
+    found.extend(
+        analysis
+            .sums()
+            .silence
+            .map(|silence| jump(analysis, silence)),
+    );
+}
+
+fn jump(analysis: &Analysis, silence: Silence) -> Weighted {
+    let start = silence.start - analysis.tracker.first();
     let seconds = |ns: u64| format!("{}.{:03} s", ns / 1_000_000_000, ns / 1_000_000 % 1000);
-    found.push(Weighted::new("time_jumps", "", DOUBT, [
+    Weighted::new("time_jumps", "", DOUBT, [
         "For a long time there is no event at all: a clock jumps, or the file is damaged. Whatever \
          lasted then counts with all of it."
             .to_owned(),
         format!(
             "none for {}, from {} after the first one on",
             seconds(silence.ns),
-            seconds(before)
+            seconds(start)
         ),
         format!(
             "Look at what is before (--until {}ns) and behind (--from {}ns).",
-            before + 1,
-            before + silence.ns
+            start + 1,
+            start + silence.ns
         ),
-    ]));
+    ])
 }
 
 /// Answers that need events which were not recorded.
@@ -87,7 +94,7 @@ fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weight
             DOUBT,
             [
                 "There are no kvm_entry and kvm_exit events: time in the guest and time of exits \
-             cannot be told apart, and there is no table of exits."
+             cannot be separated, and there is no table of exits."
                     .to_owned(),
                 format!("{} vCPU threads, no kvm_exit", answers.vcpus.len()),
                 "Record kvm:kvm_entry and kvm:kvm_exit, if this host's KVM has them.".to_owned(),
@@ -97,7 +104,7 @@ fn missing_events(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weight
     if !analysis.tracker.has_switches() && !answers.vcpus.is_empty() {
         found.push(Weighted::new("no_sched_events", "", DOUBT, [
             "There are no sched_switch events: time in which a vCPU waited for a CPU counts as \
-             exit handling or as the guest's, and steal cannot be told."
+             exit handling or as the guest's, and steal is unknown."
                 .to_owned(),
             format!("{} events, no sched_switch", source.events),
             "Record sched:sched_switch, sched:sched_waking and sched:sched_migrate_task as well."
@@ -136,7 +143,7 @@ fn missing_wakeups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weigh
     }
 }
 
-/// What could not be told apart for sure.
+/// VMs and tasks that could not be separated for sure.
 fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
     let guessed: Vec<&str> = answers
         .vms
@@ -146,7 +153,7 @@ fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
         .collect();
     if !guessed.is_empty() {
         found.push(Weighted::new("vms_guessed", "", DOUBT, [
-            "Nothing in the trace tells which vCPU threads are one VM: those named here were put \
+            "Nothing in the trace shows which vCPU threads are one VM: those named here were put \
              together by the order of their thread ids, which is a guess."
                 .to_owned(),
             guessed.join(", "),
@@ -159,7 +166,7 @@ fn groups(analysis: &Analysis, answers: &Answers, found: &mut Vec<Weighted>) {
             "",
             DOUBT,
             [
-                "The trace has more tasks than are told apart.".to_owned(),
+                "The trace has more tasks than are kept apart.".to_owned(),
                 "more than 1048576 tasks".to_owned(),
                 "Select a shorter part of the trace when recording.".to_owned(),
             ],

@@ -8,14 +8,14 @@ use crate::stats::total;
 use crate::sums::Throttling;
 use crate::tables::Tables;
 
-/// From this share of its span on a VM's waiting is worth a word: guests' own watchdogs and
-/// operators' alerts are commonly set at 5 % steal.
+/// Share of a VM's span from which on its waiting is a finding. Operators' alerts are commonly set at
+/// 5 % steal.
 pub(super) const STEAL_PER_MILLE: u64 = 50;
-/// From this share of its waiting on a VM is in its own way.
+/// Share of a VM's waiting, for its own vCPUs, from which on they count as stacked.
 pub(super) const STACKED_PER_MILLE: u64 = 250;
-/// From this share of the host's time on idle CPUs could have run a stacked vCPU.
+/// Share of the host's time from which on idle CPUs could have run a stacked vCPU.
 pub(super) const IDLE_PER_MILLE: u64 = 100;
-/// From this share of its span on what a limit takes from a VM is worth a word.
+/// Share of a VM's span from which on throttling is a finding: it is configured, so any is worth a line.
 pub(super) const THROTTLED_PER_MILLE: u64 = 1;
 
 /// Adds what vCPUs wait for.
@@ -32,7 +32,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
         let waited = total(rows.iter().map(|row| row.ns));
         let lived = answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm.vm);
         let lived = total(lived.map(|vcpu| vcpu.span_ns));
-        let of = |cause: &str| -> u64 {
+        let waited_for = |cause: &str| -> u64 {
             total(
                 rows.iter()
                     .filter(|row| row.cause == cause)
@@ -52,7 +52,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
                     .to_owned(),
             ]));
         }
-        let stacked = of("vcpu_same_vm");
+        let stacked = waited_for("vcpu_same_vm");
         let is_stacked = per_mille(stacked, waited) >= STACKED_PER_MILLE;
         if is_stacked
             && per_mille(waited, lived) >= STEAL_PER_MILLE
@@ -77,7 +77,7 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
                 ],
             ));
         }
-        let throttled = of("throttled");
+        let throttled = waited_for("throttled");
         if per_mille(throttled, lived) >= THROTTLED_PER_MILLE {
             found.push(Weighted::new("throttled", &vm.vm, throttled, [
                 format!("{} was held back by the CPU bandwidth limit of its cgroup.", vm.vm),
@@ -93,8 +93,9 @@ pub(crate) fn find(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weigh
     }
 }
 
-/// A bandwidth limit that shows without telling whom it holds back. The slack timer is started only
-/// while a thread of its cgroup is throttled, and the cross-CPU call only for a throttled run queue.
+/// A bandwidth limit of an unknown cgroup. Its slack timer is started only while one of its threads is
+/// throttled (`__return_cfs_rq_runtime`), and the cross-CPU call only for a throttled run queue
+/// (`unthrottle_cfs_rq_async`).
 fn limited(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     let Throttling {
         slack_starts,
@@ -105,7 +106,7 @@ fn limited(tables: &Tables<'_>, answers: &Answers, found: &mut Vec<Weighted>) {
     }
     found.push(Weighted::new("bandwidth_limit", "", 0, [
         "A CPU bandwidth limit held back threads of some cgroup; where other threads kept the CPU \
-         busy meanwhile, the trace does not tell whose."
+         busy meanwhile, the trace does not show which."
             .to_owned(),
         format!(
             "{unthrottled} __cfsb_csd_unthrottle on other CPUs, {slack_starts} starts of \
@@ -128,9 +129,9 @@ fn largest(rows: &[&Ready]) -> String {
     let shown = causes
         .iter()
         .take(SHOWN)
-        .map(|((cause, who), ns)| match *who {
+        .map(|((cause, occupant), ns)| match *occupant {
             "" => format!("{cause} {}", ms(*ns)),
-            who => format!("{cause} ({who}) {}", ms(*ns)),
+            occupant => format!("{cause} ({occupant}) {}", ms(*ns)),
         });
     shown.collect::<Vec<_>>().join(", ")
 }

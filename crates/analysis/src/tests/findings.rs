@@ -381,7 +381,7 @@ fn tscs_that_do_not_match_in_the_end() {
         }
         evidence(&trace, "tsc_not_matched")
     };
-    let last = Some("in the last kvm_track_tsc 1 beside the first of 3");
+    let last = Some("in the last kvm_track_tsc 1 match the first of 3");
     assert_eq!(tracked(&[0, 1]).as_deref(), last);
     // The first is not counted among those that match it.
     assert_eq!(tracked(&[2]), None);

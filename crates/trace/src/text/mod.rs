@@ -427,7 +427,7 @@ fn calibrate(
         info.clock.unit = ClockUnit::Ticks;
         info.note(
             false,
-            "times are ticks of a clock whose frequency is not in the text (no \
+            "times are ticks of a clock with a frequency that is not in the text (no \
              hrtimer_expire_entry to estimate it from, or no TSC): if it is the TSC, give \
              its frequency with --tsc-khz",
         );
