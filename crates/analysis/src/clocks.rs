@@ -90,7 +90,7 @@ impl ClockEvents {
     }
 
     /// Those that no later event of a known VM supersedes. The process that makes a VM traces its clocks
-    /// before it has a vCPU, so its VM is not known; the vCPUs trace the final state.
+    /// before it has a vCPU, so its VM is not known. The vCPUs trace the final state.
     pub(crate) fn not_before(self, vms: Self) -> Self {
         let later = |time: u64| vms.last().is_none_or(|last| last <= time);
         Self {

@@ -16,7 +16,8 @@ pub(crate) enum Backend {
     Hrtimer,
     /// The VMX preemption timer.
     PreemptionTimer,
-    /// An hrtimer whose handler makes the interrupt pending at once (posted).
+    /// An hrtimer with a handler that makes the interrupt pending at once (`kvm_apic_inject_pending_timer_irqs`
+    /// from `apic_timer_expired`).
     Posted,
 }
 

@@ -58,8 +58,7 @@ impl Stretches {
     }
 }
 
-/// On-CPU time before the sleeps of halts whose window is not known yet, by the reason that it counts
-/// for until then.
+/// On-CPU time before sleeps while the window is not known, by the reason that it counts for until then.
 #[derive(Debug, Clone, Copy)]
 struct OpenTime {
     reason: ReasonIndex,
@@ -77,7 +76,7 @@ pub(crate) struct Poll {
     /// Whether the window before its first change was above 0.
     polls_at_first: bool,
     open: Vec<OpenTime>,
-    /// Halts with a sleep whose window is not known yet.
+    /// Halts with a sleep while the window is not known.
     open_halts: u64,
     /// Time from their begin to their sleep, in ns.
     open_wait_ns: u64,
@@ -194,8 +193,8 @@ impl Account {
 }
 
 impl Poll {
-    /// A halt with a sleep ends while the window is not known: `polled` ns of it, of the whole time
-    /// before the sleep, were on a CPU.
+    /// A halt with a sleep ends while the window is not known. Before the sleep it lasted `whole` ns,
+    /// `polled` ns of them on a CPU.
     fn add_open(&mut self, mode: Mode, polled: u64, counts: bool, whole: u64) {
         let reason = match mode {
             Mode::Exit(reason) => reason,

@@ -165,8 +165,8 @@ impl Histogram {
         self.max
     }
 
-    /// The value that `per_mille` of 1000 values do not exceed: the top of its bucket, at most the largest
-    /// value. 0 if there are no values.
+    /// The value that `per_mille` of 1000 values do not exceed; 0 without values. It is the top of its
+    /// bucket, at most the largest value.
     pub(crate) fn quantile(&self, per_mille: u64) -> u64 {
         self.quantiles([per_mille])[0]
     }
