@@ -104,14 +104,17 @@ pub(super) fn options(options: &Options) -> Vec<(u16, Vec<u8>)> {
     list
 }
 
+/// A vCPU of a guest, with its thread on the host.
+pub(super) struct GuestVcpu {
+    pub(super) vcpu: u32,
+    pub(super) tid: i32,
+}
+
 /// The option for a guest: its vCPUs, each with its thread on the host.
-pub(super) fn guest(
-    name: &str,
-    vcpus: impl ExactSizeIterator<Item = (u32, i32)>,
-) -> (u16, Vec<u8>) {
+pub(super) fn guest(name: &str, vcpus: impl ExactSizeIterator<Item = GuestVcpu>) -> (u16, Vec<u8>) {
     // Behind the name stands the identifier of the guest's own recording; 0: there is none.
     let mut bytes = Bytes::default().text(name).u64(0).u32(vcpus.len() as u32);
-    for (vcpu, tid) in vcpus {
+    for GuestVcpu { vcpu, tid } in vcpus {
         bytes = bytes.u32(vcpu).u32(tid.cast_unsigned());
     }
     (option::GUEST, bytes.0)

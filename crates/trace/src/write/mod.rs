@@ -312,7 +312,10 @@ impl<W: Write> TraceDatWriter<W> {
     fn meta(&self) -> Meta {
         let mut options = container::options(&self.options);
         for (name, vcpus) in self.tasks.guests() {
-            let vcpus = vcpus.iter().map(|(vcpu, tid)| (vcpu.0, tid.0));
+            let vcpus = vcpus.iter().map(|(vcpu, tid)| container::GuestVcpu {
+                vcpu: vcpu.0,
+                tid: tid.0,
+            });
             options.push(container::guest(name, vcpus));
         }
         let tgids = self.tasks.tgids();
