@@ -44,6 +44,7 @@ struct Field {
 /// The structs of `answers.rs`, in order.
 fn records() -> Vec<Record> {
     let (mut records, mut comment) = (Vec::<Record>::new(), Vec::new());
+    let mut is_skipped = false;
     for line in ANSWERS.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix("///") {
             comment.push(text.trim());
@@ -57,7 +58,7 @@ fn records() -> Vec<Record> {
             });
             comment.clear();
         } else if let (Some(rest), Some(record)) = (line.strip_prefix("pub "), records.last_mut()) {
-            let is_field = line.ends_with(',');
+            let is_field = line.ends_with(',') && !std::mem::take(&mut is_skipped);
             if let (true, Some((name, kind))) =
                 (is_field, rest.trim_end_matches(',').split_once(": "))
             {
@@ -65,6 +66,8 @@ fn records() -> Vec<Record> {
                 record.fields.push(Field { name, kind, doc });
             }
             comment.clear();
+        } else if line == "#[serde(skip)]" {
+            is_skipped = true;
         } else if !line.starts_with("#[") {
             comment.clear();
         }
