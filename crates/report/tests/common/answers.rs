@@ -156,6 +156,7 @@ fn vcpu() -> VcpuTime {
         blocked_ns: 0,
         poll_useful_ns: 1_000_000,
         poll_wasted_ns: 0,
+        polls_at_first: false,
         spin_ns: Some(0),
         unknown_ns: 1_000_000,
         exit_ns_by_reason: vec![reason("msr", 10, 99_000_000), reason("npf", 2, 500_000_000)],
