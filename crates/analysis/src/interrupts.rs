@@ -18,7 +18,7 @@ impl HitVectors {
     pub(crate) fn exit(&mut self, vector: Option<u8>) {
         match vector {
             Some(vector) => self.count(vector),
-            // `vmx_handle_exit_irqoff` runs the handler at once, so it is the first one before the next entry.
+            // `vmx_handle_exit_irqoff` runs the handler at once: it is the first one before an entry.
             None => self.is_open = true,
         }
     }

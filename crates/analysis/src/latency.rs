@@ -16,8 +16,7 @@ pub(crate) enum Backend {
     Hrtimer,
     /// The VMX preemption timer.
     PreemptionTimer,
-    /// An hrtimer with a handler that makes the interrupt pending at once (`kvm_apic_inject_pending_timer_irqs`
-    /// from `apic_timer_expired`).
+    /// An hrtimer with a handler that makes the interrupt pending at once (`apic_timer_expired`).
     Posted,
 }
 
