@@ -152,7 +152,7 @@ struct Drilled<'a> {
 fn table(writer: &mut dyn Write, report: &DrillReport) -> io::Result<()> {
     let place = match report.device {
         Device::Kvm => "/dev/kvm",
-        Device::Fake => "no device (KVM's arithmetic on a host with time that passes by call)",
+        Device::Fake => "no device (KVM's arithmetic on a host where only calls take time)",
     };
     let (completed, times, seed) = (report.done, report.times, report.seed);
     if report.is_partial() {
