@@ -159,6 +159,9 @@ pub(crate) enum CliError {
     /// `whatif`: what was asked cannot be answered.
     #[error("whatif: {0}")]
     WhatIf(String),
+    /// A host, or a file of its snapshot.
+    #[error("snapshot: {0}")]
+    Snapshot(String),
     /// A guest's clocks.
     #[error("{0}")]
     Clock(String),

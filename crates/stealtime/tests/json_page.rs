@@ -11,6 +11,7 @@ use crate::common;
 
 const COMMANDS: &str = include_str!("../../../docs/json-commands.md");
 const ANALYZE: &str = include_str!("../../../docs/json.md");
+const SNAPSHOT: &str = include_str!("../../../docs/snapshot.md");
 /// Objects that tables name, by the heading of their section.
 const SHARED: &str = "Shared objects";
 /// A row that stands for all keys of a shared object.
@@ -177,6 +178,9 @@ impl Page {
 
 /// `texts or null` as the type of one item.
 fn singular(kind: &str) -> String {
+    if let Some(items) = kind.strip_prefix("objects of ") {
+        return format!("object of {items}");
+    }
     let (items, null) = kind.split_once(" or ").unwrap_or((kind, ""));
     let item = items.trim_end_matches('s');
     let item = if items.starts_with('`') { items } else { item };
@@ -312,4 +316,23 @@ fn every_key_of_analyze_has_a_row_with_its_type() {
         let out = printed(folder.path(), &["analyze", "--json", &recording(name)]);
         page.object(section, "", &json(&out));
     }
+}
+
+#[test]
+fn every_key_of_a_snapshot_has_a_row_with_its_type() {
+    let section = "Tables";
+    let mut page = Page::new(SNAPSHOT, "## ", "### ");
+    page.sections.retain(|name, _| name == section);
+    page.share(section, "cpu_time", &["cpu.cpus[].time"]);
+    let folder = folder();
+    for name in ["libvirt", "kubernetes", "firecracker-v1", "plain"] {
+        let tree = common::host_tree(folder.path(), name);
+        let out = printed(folder.path(), &["snapshot", "--root", &tree, "--json"]);
+        page.object(section, "", &json(&out));
+    }
+    let missing = page.missing();
+    assert!(
+        missing.is_empty(),
+        "docs/snapshot.md, not printed: {missing:#?}"
+    );
 }

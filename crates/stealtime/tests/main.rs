@@ -13,6 +13,7 @@ mod references;
 mod report;
 mod reproduce;
 mod simulate;
+mod snapshot;
 mod sweep;
 mod trace_dat;
 mod vmx;

@@ -8,6 +8,7 @@ mod events;
 mod exits;
 mod grid;
 pub(crate) mod header;
+pub mod host;
 mod interrupts;
 pub mod knobs;
 pub(crate) mod latencies;

@@ -13,6 +13,7 @@ mod record;
 mod reproduce;
 mod run_args;
 mod simulate;
+mod snapshot;
 mod sweep;
 mod whatif;
 
@@ -35,6 +36,7 @@ pub(crate) enum Verb {
     Knobs(knobs::Knobs),
     Check(Box<check::Check>),
     Clock(clock::Clock),
+    Snapshot(snapshot::Snapshot),
     Completions(completions::Completions),
     HelpMarkdown(help_markdown::HelpMarkdown),
 }
@@ -54,6 +56,7 @@ impl Verb {
             Self::Knobs(verb) => verb.run(),
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
+            Self::Snapshot(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
             Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),
         }

@@ -1,5 +1,7 @@
 //! What tests of the command share.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The command with these arguments, and nothing on its standard input.
@@ -22,4 +24,13 @@ pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
+}
+
+/// A host's tree of crates/host, with what all share, as a file in a folder.
+pub fn host_tree(folder: &Path, name: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data");
+    let read = |name: &str| fs::read_to_string(data.join(format!("{name}.tree"))).expect(name);
+    let path = folder.join(format!("{name}.tree"));
+    fs::write(&path, read("base") + &read(name)).expect("a file");
+    path.to_str().expect("UTF-8").to_owned()
 }

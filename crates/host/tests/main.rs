@@ -1,0 +1,4 @@
+//! All tests in one binary: each binary costs a link, and tests of one run side by side.
+
+mod scale;
+mod trees;
