@@ -227,6 +227,12 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(summary["ended"], "stopped");
     assert!(instances(id).is_empty());
+    let mut snapshot = common::stealtime(&["snapshot", "made.dat", "--json"]);
+    let (status, out, error) = common::run(snapshot.current_dir(folder.path()));
+    assert_eq!(status, Some(0), "{error}");
+    let snapshot: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    assert_eq!(snapshot["identity"]["kernel_release"], release.trim());
     let mut analyze = common::stealtime(&["analyze", "made.dat", "--json"]);
     let (status, out, error) = common::run(analyze.current_dir(folder.path()));
     assert_eq!(status, Some(0), "{error}");

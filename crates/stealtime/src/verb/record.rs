@@ -24,7 +24,7 @@ Examples:
 
 Needs root and tracefs, but neither trace-cmd nor perf. trace-cmd and KernelShark open the file.
 Only the events that the analyses need are recorded, in a tracing instance of its own. Ctrl-C ends
-the recording with a whole file.")]
+the recording with a whole file. The file has the host's snapshot too: `stealtime snapshot FILE`.")]
 pub(crate) struct Record {
     /// The file to write
     #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
@@ -215,6 +215,18 @@ impl Observer for Console {
 
     fn warn(&mut self, text: &str) {
         self.say(text);
+    }
+
+    fn snapshot(&mut self) -> Option<String> {
+        match stealtime_host::Snapshot::read(Path::new("/")) {
+            Ok(snapshot) => Some(snapshot.to_json()),
+            Err(error) => {
+                self.say(&format!(
+                    "stealtime: the recording has no snapshot of the host: {error}"
+                ));
+                None
+            }
+        }
     }
 
     fn unfinished(&mut self, path: Option<&Path>) {

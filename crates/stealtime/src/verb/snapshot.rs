@@ -1,5 +1,6 @@
 //! `stealtime snapshot`.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -21,10 +22,11 @@ Examples:
   sudo stealtime snapshot
   sudo stealtime snapshot -o host.json
   stealtime snapshot host.json
+  stealtime snapshot trace.dat
   sudo stealtime snapshot --copy host.tree
   stealtime snapshot --root host.tree --format json")]
 pub(crate) struct Snapshot {
-    /// A snapshot to show instead of this host's: a file of `-o`, `-` is standard input
+    /// A snapshot to show instead of this host's: a file of `-o` or of `stealtime record`
     #[arg(value_name = "FILE", conflicts_with_all = ["root", "copy"])]
     file: Option<PathBuf>,
 
@@ -121,15 +123,29 @@ struct Taken {
     record: Option<Archive>,
 }
 
-/// Reads a snapshot's file.
+/// Reads a snapshot's file, or the snapshot in a recording; `-` is a snapshot's text.
 fn read(path: &Path) -> Result<Host, CliError> {
     let name = crate::error::input(path);
-    let text = match path.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(path),
+    let failed = |error: &dyn std::fmt::Display| CliError::Snapshot(format!("{name}: {error}"));
+    let text = if path.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin()).map_err(|error| failed(&error))?
+    } else if is_json(path).map_err(|error| failed(&error))? {
+        std::fs::read_to_string(path).map_err(|error| failed(&error))?
+    } else {
+        let source = stealtime_trace::open(path).map_err(|error| failed(&error))?;
+        let text = source.info().snapshot.clone();
+        text.ok_or_else(|| failed(&"the recording has no snapshot: `stealtime record` adds one"))?
     };
-    let text = text.map_err(|error| CliError::Snapshot(format!("{name}: {error}")))?;
-    Host::from_json(&text).map_err(|error| CliError::Snapshot(format!("{name}: {error}")))
+    Host::from_json(&text).map_err(|error| failed(&error))
+}
+
+/// Whether a file begins as JSON does: no recording begins so, and recordings can be large.
+fn is_json(path: &Path) -> std::io::Result<bool> {
+    let mut begin = Vec::new();
+    std::fs::File::open(path)?
+        .take(64)
+        .read_to_end(&mut begin)?;
+    Ok(begin.trim_ascii_start().starts_with(b"{"))
 }
 
 fn write(
