@@ -13,7 +13,7 @@ pub mod terminal;
 mod units;
 mod whatif_text;
 
-pub use units::wrap;
+pub use units::{count, wrap};
 
 pub use key::Key;
 pub use terminal::time::vcpu_number;

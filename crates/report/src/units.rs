@@ -111,7 +111,8 @@ pub(crate) fn percent(percent: f64) -> String {
 }
 
 /// A count with commas between thousands.
-pub(crate) fn count(value: u64) -> String {
+#[must_use]
+pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -211,6 +212,8 @@ mod tests {
 
     #[test]
     fn counts_are_grouped_by_thousands() {
+        let texts = [0, 999, 1_000, 1_234_567].map(count);
+        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(count(7), "7");
         assert_eq!(count(1_234), "1,234");
         assert_eq!(count(123_456), "123,456");

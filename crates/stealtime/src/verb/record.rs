@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use stealtime_live::{Commands, Ended, Missing, Observer, Options, Progress, Summary};
-use stealtime_report::{escape, json};
+use stealtime_report::{count, escape, json};
 
 use crate::args::Form;
 use crate::error::CliError;
@@ -190,7 +190,7 @@ impl Observer for Console {
 
     fn progress(&mut self, progress: &Progress) {
         if progress.lost > self.lost {
-            let lost = grouped(progress.lost - self.lost);
+            let lost = count(progress.lost - self.lost);
             self.lost = progress.lost;
             self.say(&format!(
                 "{:.1} s: {lost} events lost: record again with a larger --buffer",
@@ -206,9 +206,9 @@ impl Observer for Console {
             bar.set_message(format!(
                 "{:.0} s{end}, {} events/s, {}, {} lost",
                 progress.elapsed.as_secs_f64(),
-                grouped(progress.rate),
+                count(progress.rate),
                 size(progress.bytes),
-                grouped(progress.lost)
+                count(progress.lost)
             ));
         }
     }
@@ -240,7 +240,7 @@ fn rendered(summary: &Summary) -> String {
     let file = escape::terminal(&file);
     let lost = match summary.lost {
         0 => "none lost".to_owned(),
-        lost => format!("{} lost: record with a larger --buffer", grouped(lost)),
+        lost => format!("{} lost: record with a larger --buffer", count(lost)),
     };
     let ended = match summary.ended {
         Ended::Time | Ended::Stopped => "",
@@ -248,7 +248,7 @@ fn rendered(summary: &Summary) -> String {
         Ended::Output => ", before its time",
     };
     let events = summary.events.map_or_else(String::new, |events| {
-        format!(", {} events on {} CPUs", grouped(events), summary.cpus)
+        format!(", {} events on {} CPUs", count(events), summary.cpus)
     });
     let mut text = format!(
         "{file}: {}, {:.2} s{ended}{events}, {lost}\n",
@@ -299,19 +299,6 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A number with commas between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,11 +314,5 @@ mod tests {
         for text in ["", "0", "-1", "nan", "inf", "1e30", "5s"] {
             assert!(seconds(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn numbers_are_grouped() {
-        let texts = [0, 999, 1_000, 1_234_567].map(grouped);
-        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
     }
 }
