@@ -11,6 +11,7 @@ use crate::common;
 
 const COMMANDS: &str = include_str!("../../../docs/json-commands.md");
 const ANALYZE: &str = include_str!("../../../docs/json.md");
+const DOCTOR: &str = include_str!("../../../docs/doctor.md");
 const SNAPSHOT: &str = include_str!("../../../docs/snapshot.md");
 /// Objects that tables name, by the heading of their section.
 const SHARED: &str = "Shared objects";
@@ -334,5 +335,24 @@ fn every_key_of_a_snapshot_has_a_row_with_its_type() {
     assert!(
         missing.is_empty(),
         "docs/snapshot.md, not printed: {missing:#?}"
+    );
+}
+
+#[test]
+fn every_key_of_a_diagnosis_has_a_row_with_its_type() {
+    let section = "Tables";
+    // The tables before it are of words and findings.
+    let tables = DOCTOR.find("## Tables").expect("a section");
+    let page = Page::new(&DOCTOR[tables..], "## ", "### ");
+    let folder = folder();
+    for name in ["libvirt", "plain"] {
+        let tree = common::host_tree(folder.path(), name);
+        let out = printed(folder.path(), &["doctor", "--root", &tree, "--json"]);
+        page.object(section, "", &json(&out));
+    }
+    let missing = page.missing();
+    assert!(
+        missing.is_empty(),
+        "docs/doctor.md, not printed: {missing:#?}"
     );
 }

@@ -6,6 +6,7 @@ mod clock;
 mod command;
 mod common;
 mod corpus;
+mod doctor;
 mod json_page;
 mod pages;
 mod recording;

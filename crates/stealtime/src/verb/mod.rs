@@ -5,6 +5,7 @@ mod calibrate;
 mod check;
 mod clock;
 mod completions;
+mod doctor;
 mod export;
 mod help_markdown;
 mod knobs;
@@ -37,6 +38,7 @@ pub(crate) enum Verb {
     Check(Box<check::Check>),
     Clock(clock::Clock),
     Snapshot(snapshot::Snapshot),
+    Doctor(doctor::Doctor),
     Completions(completions::Completions),
     HelpMarkdown(help_markdown::HelpMarkdown),
 }
@@ -57,6 +59,7 @@ impl Verb {
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
             Self::Snapshot(verb) => verb.run(),
+            Self::Doctor(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
             Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),
         }

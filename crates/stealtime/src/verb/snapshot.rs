@@ -95,17 +95,9 @@ impl Snapshot {
     }
 
     fn take(&self) -> Result<Taken, CliError> {
-        let failed = |error: SnapshotError| CliError::Snapshot(error.to_string());
-        if let Some(file) = &self.file {
+        if self.file.is_some() || self.copy.is_none() {
             return Ok(Taken {
-                snapshot: read(file)?,
-                record: None,
-            });
-        }
-        if self.copy.is_none() {
-            let snapshot = Host::read(&self.root).map_err(failed)?;
-            return Ok(Taken {
-                snapshot,
+                snapshot: take(self.file.as_deref(), &self.root)?,
                 record: None,
             });
         }
@@ -121,6 +113,18 @@ impl Snapshot {
 struct Taken {
     snapshot: Host,
     record: Option<Archive>,
+}
+
+/// The snapshot of a file, else that of the host below a root.
+pub(super) fn take(file: Option<&Path>, root: &Path) -> Result<Host, CliError> {
+    match file {
+        Some(file) => read(file),
+        None => Host::read(root).map_err(failed),
+    }
+}
+
+fn failed(error: SnapshotError) -> CliError {
+    CliError::Snapshot(error.to_string())
 }
 
 /// Reads a snapshot's file, or the snapshot in a recording; `-` is a snapshot's text.
