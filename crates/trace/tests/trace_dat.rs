@@ -15,12 +15,13 @@ struct Recording {
     counts: String,
 }
 
-/// Every recording with counts below the folder of `STEALTIME_TRACES`.
+/// Every recording with counts below the folder of `STEALTIME_TRACES`, and those with snapshots.
 fn recordings() -> Vec<Recording> {
     let root =
         std::env::var_os("STEALTIME_TRACES").map_or_else(|| common::SMALL.into(), PathBuf::from);
     let mut found = Vec::new();
     search(&root, &mut found);
+    search(common::LIVE.as_ref(), &mut found);
     assert!(!found.is_empty(), "{}: no recordings", root.display());
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found

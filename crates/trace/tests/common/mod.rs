@@ -8,6 +8,9 @@ use stealtime_trace::TraceDat;
 /// The recordings of the repository.
 pub(crate) const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
 
+/// Recordings with snapshots of their hosts.
+pub(crate) const LIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/live");
+
 /// A file in a folder, as it is or in zstd.
 pub(crate) fn file(dir: &Path, name: &str) -> Option<PathBuf> {
     let packed = format!("{name}.zst");
