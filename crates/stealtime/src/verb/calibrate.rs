@@ -3,9 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use chrono::{Datelike, Utc};
 use clap::Args;
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::Serialize;
 use stealtime_lab::run::RunError;
 use stealtime_lab::simulate::Simulator;
@@ -143,7 +142,7 @@ fn read(path: &Path) -> Result<String, CliError> {
 
 /// The date in UTC, which does not depend on the place.
 fn today() -> Result<Date, CliError> {
-    let date = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    let date = Utc::now().date_naive();
     let wrong = |_| CliError::Simulate(format!("the system's clock says {date}"));
     Ok(Date {
         year: u16::try_from(date.year()).map_err(wrong)?,
