@@ -63,13 +63,15 @@ impl Shared {
     }
 }
 
-/// Moves pages until the recording ends, and what is left then. Tracing has begun.
+/// Moves pages until the recording ends, and what is left then. Tracing has begun. `on_report` is called
+/// with each report.
 pub(crate) fn collect(
     folder: &Folder,
     cpus: &[u16],
     rings: &mut [Ring],
     limits: Limits,
     observer: &mut dyn Observer,
+    on_report: &mut dyn FnMut(),
 ) -> Result<Collected, RecordError> {
     let shared = Shared::default();
     let (ended, elapsed, stopped) = std::thread::scope(|scope| {
@@ -81,7 +83,7 @@ pub(crate) fn collect(
                 }
             });
         }
-        let ended = watch(folder, cpus, limits, &shared, observer);
+        let ended = watch(folder, cpus, limits, &shared, observer, on_report);
         let stopped = folder.write("tracing_on", "0", "stop tracing");
         let elapsed = limits.began.elapsed();
         shared.is_ending.store(true, Ordering::Release);
@@ -110,6 +112,7 @@ fn watch(
     limits: Limits,
     shared: &Shared,
     observer: &mut dyn Observer,
+    on_report: &mut dyn FnMut(),
 ) -> Ended {
     let mut sum = Stats::default();
     // The first second may have been counted before.
@@ -149,6 +152,7 @@ fn watch(
                 bytes: bytes + sum.bytes,
                 lost: sum.lost,
             });
+            on_report();
             reported = (Instant::now(), events);
         }
         std::thread::sleep(remaining.map_or(TICK, |time| time.min(TICK)));

@@ -1,12 +1,12 @@
 //! The commands of trace-cmd and perf that record the same events on this kernel.
 
 use std::fmt::Write as _;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use serde::Serialize;
 
 use crate::RecordError;
 use crate::clock;
+use crate::perf::attributes::{self, Attributes};
 use crate::select::{Missing, Selection, Tracepoint};
 use crate::tracefs::Folder;
 
@@ -99,66 +99,13 @@ fn refusal(tracefs: &Folder, point: &Tracepoint) -> Option<String> {
         Ok(id) => id,
         Err(error) => return Some(error.to_string()),
     };
-    match id.parse().map(open) {
+    match id
+        .parse()
+        .map(|id| attributes::open(&Attributes::tracepoint(id), 0))
+    {
         Ok(opened) => opened.err().map(|error| error.to_string()),
         Err(_) => Some(format!("its id is {id:?}")),
     }
-}
-
-/// `struct perf_event_attr` up to `config1`, PERF_ATTR_SIZE_VER0 (include/uapi/linux/perf_event.h).
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    config1: u64,
-}
-
-/// PERF_TYPE_TRACEPOINT.
-const TRACEPOINT: u32 = 2;
-/// PERF_SAMPLE_RAW: the record itself, which some events refuse.
-const RAW: u64 = 1 << 10;
-/// `disabled`, the first of the flags.
-const DISABLED: u64 = 1;
-/// PERF_FLAG_FD_CLOEXEC.
-const CLOEXEC: libc::c_ulong = 8;
-
-/// A disabled event of a tracepoint on CPU 0.
-fn open(id: u64) -> std::io::Result<OwnedFd> {
-    let attributes = Attributes {
-        kind: TRACEPOINT,
-        size: size_of::<Attributes>() as u32,
-        config: id,
-        sample_period: 1,
-        sample_type: RAW,
-        flags: DISABLED,
-        ..Attributes::default()
-    };
-    let (any_process, cpu, no_group) = (-1, 0, -1);
-    // SAFETY: the kernel reads `size` bytes of the attributes, which live until the call returns. No wrapper
-    // of this system call is among the dependencies.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            any_process,
-            cpu,
-            no_group,
-            CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the call returned a new descriptor, which no other value owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]
@@ -181,11 +128,5 @@ mod tests {
             " \\\n    -e sched:sched_switch -e sched:sched_waking \\\n    -e kvm:kvm_exit \\\n   "
         );
         assert_eq!(options([].iter()), "");
-    }
-
-    #[test]
-    fn an_event_that_is_not_there_is_refused() {
-        // Ids of tracepoints have 16 bits.
-        assert!(open(1 << 40).is_err());
     }
 }

@@ -34,7 +34,7 @@ pub enum RecordError {
     /// The kernel refuses what root asks for.
     #[error(
         "{}: the kernel refuses to {doing}, although the user is root{}; a container or kernel lockdown \
-         may forbid it: record on the host itself; perf may still be allowed (`stealtime record --print`)",
+         may forbid it: record on the host itself; `stealtime record --perf` may still be allowed",
         path.display(), lockdown.as_ref().map(|mode| format!(" (lockdown: {mode})")).unwrap_or_default()
     )]
     Refused {
@@ -50,6 +50,21 @@ pub enum RecordError {
     NoInstances {
         /// The folder that is missing.
         path: PathBuf,
+    },
+    /// Ids of tracepoints cannot be read.
+    #[error("{0}; perf_event_open takes tracepoints by their ids, and only tracefs has these")]
+    NoIds(Box<RecordError>),
+    /// perf_event_open is refused.
+    #[error(
+        "perf_event_open refuses sched:sched_switch: {source}; it needs root, CAP_PERFMON or \
+         kernel.perf_event_paranoid below 0{}",
+        if paranoid.is_empty() { String::new() } else { format!(" (it is {paranoid})") }
+    )]
+    NoPerf {
+        /// The operating system's error.
+        source: io::Error,
+        /// `kernel.perf_event_paranoid`.
+        paranoid: String,
     },
     /// Without switches there is no answer.
     #[error("the kernel has no event sched:sched_switch: without it no question can be answered")]

@@ -66,11 +66,7 @@ impl Spools {
         let rings: Vec<Ring> = rings.into_iter().filter(|ring| ring.len > 0).collect();
         recording.data = rings.iter().map(|ring| (ring.cpu, ring.len)).collect();
         let head = recording.head().map_err(RecordError::Head)?;
-        let target = tempfile::Builder::new()
-            .prefix(".stealtime-")
-            .permissions(std::fs::Permissions::from_mode(0o666))
-            .tempfile_in(&self.folder)
-            .map_err(failed)?;
+        let target = temporary(&self.folder).map_err(failed)?;
         unfinished(Some(target.path()));
         let joined = join(target.as_file(), &head.bytes, &head.starts, rings);
         let renamed = joined
@@ -79,6 +75,14 @@ impl Spools {
         unfinished(None);
         renamed.map(|()| head.len)
     }
+}
+
+/// A file that gets its name once it is whole.
+pub(crate) fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .prefix(".stealtime-")
+        .permissions(std::fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder)
 }
 
 fn rename(target: NamedTempFile, output: &Path) -> io::Result<()> {

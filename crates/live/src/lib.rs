@@ -13,6 +13,7 @@
 //! | `ring`, `collect` | move pages while the host runs, and count lost events |
 //! | `tasks`, `file` | names of threads; one file of all pages |
 //! | `session` | a recording from its first setting to the whole file |
+//! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
 
 mod buffers;
@@ -23,6 +24,7 @@ mod error;
 mod file;
 mod instance;
 mod need;
+mod perf;
 mod ring;
 mod select;
 mod session;

@@ -116,6 +116,12 @@ impl Selection {
                 Err(_) => refused.push(point.clone()),
             }
         }
+        self.refuse(&refused);
+        Ok(())
+    }
+
+    /// Takes tracepoints out that the kernel refuses.
+    pub(crate) fn refuse(&mut self, refused: &[Tracepoint]) {
         self.tracepoints.retain(|point| !refused.contains(point));
         for point in refused {
             let is_named =
@@ -126,7 +132,6 @@ impl Selection {
             let loss = need.map_or("", |need| need.without);
             self.miss(&point.system, &point.name, Reason::Refused, loss);
         }
-        Ok(())
     }
 
     fn miss(&mut self, system: &str, name: &str, reason: Reason, loss: &'static str) {

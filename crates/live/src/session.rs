@@ -37,6 +37,8 @@ pub struct Options {
     pub clock: Option<String>,
     /// KiB of each CPU's ring buffer; by the rate of the first second if `None`.
     pub buffer_kb: Option<u64>,
+    /// Records by perf_event_open into a perf.data: tracefs is only read.
+    pub by_perf: bool,
 }
 
 /// The caller's side of a recording.
@@ -123,6 +125,9 @@ pub struct Summary {
 /// tracefs cannot be used, the kernel has no `sched_switch`, or the output cannot be written. The host is
 /// left as it was.
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
+    if options.by_perf {
+        return crate::perf::record(options, observer);
+    }
     let host = Host {
         tracefs: Folder::tracefs()?,
         proc_root: PathBuf::from("/proc"),
@@ -312,12 +317,14 @@ impl<'a> Session<'a> {
             size: options.size,
         };
         let cpu_before = cpu_time();
+        let (threads, proc_root) = (&mut self.threads, &self.host.proc_root);
         let collected = collect::collect(
             self.instance.folder(),
             &self.cpus,
             &mut rings,
             limits,
             observer,
+            &mut || threads.scan_new(proc_root),
         )?;
         let cpu_time = cpu_time().saturating_sub(cpu_before);
         let seconds = collected.elapsed.as_secs_f64();
@@ -367,20 +374,6 @@ impl<'a> Session<'a> {
     fn description(&self, rings: &[Ring]) -> Result<Recording, RecordError> {
         let tracefs = &self.host.tracefs;
         let folder = self.instance.folder();
-        let mut systems: Vec<System> = Vec::new();
-        for point in &self.selection.tracepoints {
-            let format = tracefs.read(&point.file("format"))?;
-            match systems
-                .iter_mut()
-                .find(|system| system.name == point.system)
-            {
-                Some(system) => system.formats.push(format),
-                None => systems.push(System {
-                    name: point.system.clone(),
-                    formats: vec![format],
-                }),
-            }
-        }
         let ftrace = tracefs.names("events/ftrace");
         let ftrace = ftrace
             .iter()
@@ -408,7 +401,7 @@ impl<'a> Session<'a> {
             header_page: tracefs.read("events/header_page")?,
             header_event: tracefs.read("events/header_event")?,
             ftrace: ftrace.filter_map(Result::ok).collect(),
-            systems,
+            systems: systems(tracefs, &self.selection)?,
             kallsyms: std::fs::read(self.host.proc_root.join("kallsyms")).unwrap_or_default(),
             printk_formats: read("printk_formats"),
             cmdlines: self.threads.cmdlines(&read("saved_cmdlines")),
@@ -426,8 +419,27 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Descriptions of the selected events.
+pub(crate) fn systems(tracefs: &Folder, selection: &Selection) -> Result<Vec<System>, RecordError> {
+    let mut systems: Vec<System> = Vec::new();
+    for point in &selection.tracepoints {
+        let format = tracefs.read(&point.file("format"))?;
+        match systems
+            .iter_mut()
+            .find(|system| system.name == point.system)
+        {
+            Some(system) => system.formats.push(format),
+            None => systems.push(System {
+                name: point.system.clone(),
+                formats: vec![format],
+            }),
+        }
+    }
+    Ok(systems)
+}
+
 /// CPUs with a folder in `per_cpu`, ascending: all that the host may ever have.
-fn cpus(folder: &Folder) -> Vec<u16> {
+pub(crate) fn cpus(folder: &Folder) -> Vec<u16> {
     let names = folder.names("per_cpu");
     let numbers = names
         .iter()
@@ -459,13 +471,13 @@ fn clear(folder: &Folder) -> Result<(), RecordError> {
 }
 
 /// CPU time of this process.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.max(0).unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Two files for each CPU: more than 1,024, the usual limit, on large hosts.
-fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

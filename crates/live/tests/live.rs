@@ -146,6 +146,54 @@ fn two_recorders_at_once_give_two_whole_files() {
     );
 }
 
+/// Records by perf_event_open, with a thread that ends meanwhile.
+#[test]
+fn perf_events_give_a_whole_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("perf.data");
+    let asked = Options {
+        by_perf: true,
+        ..options(&path)
+    };
+    let summary = match record(&asked, &mut Witness::default()) {
+        Ok(summary) => summary,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    assert_eq!((summary.ended, summary.lost), (Ended::Time, 0));
+    let mut source = stealtime_trace::open(&path).expect("a recording");
+    let (mut events, mut switches, mut last) = (0, 0, 0);
+    while let Some(event) = source.next_event().expect("a whole file") {
+        events += u64::from(event.kind.is_host_event());
+        switches += u64::from(matches!(event.kind, Kind::SchedSwitch { .. }));
+        assert!(event.time_ns >= last, "time goes back");
+        last = event.time_ns;
+    }
+    assert!(
+        switches > 0 && Some(events) == summary.events,
+        "{events} {summary:?}"
+    );
+    let info = source.info();
+    assert!(!info.is_partial(), "{:?}", info.notes);
+    let report = Command::new("perf")
+        .args(["script", "-F", "time,event", "-i"])
+        .arg(&path)
+        .output();
+    match report {
+        Ok(report) if report.status.success() => {
+            let lines = String::from_utf8_lossy(&report.stdout).lines().count() as u64;
+            assert_eq!(lines, events);
+        }
+        _ => println!("skipped: perf is not installed"),
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        1
+    );
+}
+
 #[test]
 fn a_stop_ends_with_a_whole_file() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -26,9 +26,9 @@ Needs root and tracefs, but neither trace-cmd nor perf. trace-cmd and KernelShar
 Only the events that the analyses need are recorded, in a tracing instance of its own. Ctrl-C ends
 the recording with a whole file. The file has the host's snapshot too: `stealtime snapshot FILE`.")]
 pub(crate) struct Record {
-    /// The file to write
-    #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
-    output: PathBuf,
+    /// The file to write [default: trace.dat; perf.data with --perf]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
 
     /// End after this time; without it, the recording ends with Ctrl-C
     #[arg(long, value_name = "N", value_parser = seconds)]
@@ -46,6 +46,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     buffer: Option<u64>,
 
+    /// Record by perf_event_open into a perf.data without a snapshot, where tracefs can only be read
+    #[arg(long, conflicts_with = "print")]
+    perf: bool,
+
     /// Print the commands of trace-cmd and perf that record the same on this kernel, and record nothing
     #[arg(long, conflicts_with_all = ["output", "size", "buffer"])]
     print: bool,
@@ -60,14 +64,17 @@ impl Record {
         if self.print {
             return self.print_commands();
         }
-        output::check_named("-o", &self.output, "a file")?;
-        output::check(&self.output)?;
+        let usual = if self.perf { "perf.data" } else { "trace.dat" };
+        let output = self.output.clone().unwrap_or_else(|| usual.into());
+        output::check_named("-o", &output, "a file")?;
+        output::check(&output)?;
         let options = Options {
-            output: self.output.clone(),
+            output,
             duration: self.seconds,
             size: self.size,
             clock: self.clock.clone(),
             buffer_kb: self.buffer.map(|mib| mib * 1024),
+            by_perf: self.perf,
         };
         let mut console = Console::new(self.seconds);
         let recorded = stealtime_live::record(&options, &mut console);
@@ -78,7 +85,7 @@ impl Record {
             false => writer.write_all(rendered(&summary).as_bytes()),
         })?;
         match summary.error {
-            Some(error) => Err(CliError::RecordedPart(self.output.clone(), error)),
+            Some(error) => Err(CliError::RecordedPart(summary.file, error)),
             None => Ok(()),
         }
     }

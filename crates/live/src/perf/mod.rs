@@ -1,0 +1,15 @@
+//! Recordings by perf_event_open, into a perf.data: for hosts that refuse tracefs' switches.
+//!
+//! | module | does |
+//! |---|---|
+//! | `attributes` | `struct perf_event_attr` and its system call |
+//! | `ring` | the ring of a CPU's events |
+//! | `file` | perf.data around the records |
+//! | `session` | a recording from its first event to the whole file |
+
+pub(crate) mod attributes;
+mod file;
+mod ring;
+mod session;
+
+pub(crate) use session::record;
