@@ -1,4 +1,4 @@
-//! The five mechanisms on this host: whether the kernel is_there each, its state, and whether it would pay.
+//! The five mechanisms on this host: whether the kernel has each, its state, and whether it would pay.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Mechanism {
     pub name: &'static str,
     /// Its state.
     pub state: State,
-    /// Whether this kernel is_there it.
+    /// Whether this kernel has it.
     pub kernel: String,
     /// The values that show it.
     pub evidence: String,
@@ -93,7 +93,7 @@ fn posted_timers(view: &View<'_>) -> Mechanism {
 }
 
 /// `vmx_vcpu_pi_put`: SN is set for a preempted vCPU if devices may post to it (Linux 4.4) or IPIs are
-/// virtualized (6.0). AVIC is_there no SN.
+/// virtualized (6.0). AVIC has no SN.
 fn suppression(view: &View<'_>) -> Mechanism {
     let is_there = is_since(view, Release { major: 4, minor: 4 });
     let is_amd = view.snapshot.kvm.modules.contains_key("kvm_amd");
@@ -111,7 +111,7 @@ fn suppression(view: &View<'_>) -> Mechanism {
         name: "notification suppression",
         state,
         kernel: match is_amd {
-            true => "no: AVIC is_there no such bit".to_owned(),
+            true => "no: AVIC has no such bit".to_owned(),
             false => kernel_text(
                 is_there,
                 "for preempted vCPUs, with assigned devices from Linux 4.4 on, with IPI \
@@ -205,12 +205,15 @@ fn directed_yield(view: &View<'_>) -> Mechanism {
             true => "yes: the series of patches is applied".to_owned(),
             false => "no: the plain directed yield alone; the series is not merged".to_owned(),
         },
-        evidence: format!(
-            "ple_gap {}, directed yields {successes} of {attempts}",
-            gap.or(count).unwrap_or("?")
-        ),
+        evidence: match (gap, count) {
+            (Some(gap), _) => format!("ple_gap {gap}, directed yields {successes} of {attempts}"),
+            (None, count) => format!(
+                "pause_filter_count {}, directed yields {successes} of {attempts}",
+                count.unwrap_or("?")
+            ),
+        },
         pays: match (view.is_overcommitted(), attempts) {
-            (_, 0) => "no: no vCPU is_there spun for long enough".to_owned(),
+            (_, 0) => "no: no vCPU has spun for long enough".to_owned(),
             (true, _) => {
                 "maybe: vCPUs share CPUs and spin; a recording shows for how long".to_owned()
             }
