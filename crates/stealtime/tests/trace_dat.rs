@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::references::repeats;
+
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
 
 /// Facts of the container, which may differ.
@@ -18,7 +20,7 @@ const CONTAINER: [&str; 4] = ["path", "format", "compression", "notes"];
 /// a trace.dat these threads are vCPUs a little later.
 const NAMED_BY_PERF: [&str; 1] = ["pvmhost-ticketlock-oneshot"];
 
-/// All recordings below a directory, in the order of their paths.
+/// The recordings below a directory, one of each series, in the order of their paths.
 fn recordings(dir: &Path, found: &mut Vec<PathBuf>) {
     let entries = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let paths = entries.map(|entry| entry.expect("readable").path());
@@ -27,7 +29,9 @@ fn recordings(dir: &Path, found: &mut Vec<PathBuf>) {
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
-            recordings(&path, found);
+            if !repeats(&path) {
+                recordings(&path, found);
+            }
         } else if ["trace.dat", "perf.data", "trace.txt"].contains(&name.trim_end_matches(".zst")) {
             found.push(path);
         }
