@@ -4,7 +4,7 @@
 //! vCPUs' time is at stake. What a replay cannot tell is named too, with what to do instead.
 
 use serde::Serialize;
-use stealtime_lab::knobs::{self, KnobError, Replay, Setting};
+use stealtime_lab::knobs::{self, KnobError, Replay, Setting, vm_knob};
 use stealtime_replay::Release;
 use stealtime_replay::host::{self, Feature};
 use stealtime_simulator::config::{Cfs, Config};
@@ -492,14 +492,14 @@ fn weights(case: &Case<'_>) -> Rule {
         Some(group) => {
             let raised = group.cpu_weight.saturating_mul(MORE_WEIGHT);
             let raised = raised.min(ScriptGroup::MOST_WEIGHT);
-            let knob = format!("vm.{}.cpu_weight", vm.name);
+            let knob = vm_knob(&vm.name, "cpu_weight");
             case.knob(&knob, raised)
                 .filter(|_| raised > group.cpu_weight)
         }
         None => {
             let now = nice(case, &vm.name)?;
             let raised = now.saturating_sub(LESS_NICE).max(LEAST_NICE);
-            case.knob(&format!("vm.{}.nice", vm.name), raised)
+            case.knob(&vm_knob(&vm.name, "nice"), raised)
                 .filter(|_| raised < now)
         }
     };
@@ -526,7 +526,7 @@ fn limits(case: &Case<'_>) -> Rule {
         let (Some((quota, period)), true) = (limit, vm.minds(vm.waited_for("throttled"))) else {
             continue;
         };
-        let knob = format!("vm.{}.cpu_max", vm.name);
+        let knob = vm_knob(&vm.name, "cpu_max");
         let twice = format!("{}ns {period}ns", quota.saturating_mul(2));
         rule.plans.extend(
             [case.knob(&knob, twice), case.knob(&knob, "max".to_owned())]

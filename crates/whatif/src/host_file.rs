@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_lab::knobs::{KnobError, Setting};
+use stealtime_lab::knobs::{KnobError, Setting, split_setting, without_comment};
 use stealtime_replay::host::{Assumed, Placement};
 use stealtime_simulator::config::Config;
 
@@ -67,7 +67,7 @@ impl HostFacts {
         let mut trial = recorded.stub();
         let mut keys = BTreeSet::new();
         for (index, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
+            let line = without_comment(line).trim();
             if line.is_empty() {
                 continue;
             }
@@ -88,7 +88,7 @@ impl HostFacts {
         keys: &mut BTreeSet<String>,
         trial: &mut Config,
     ) -> Result<(), HostFileProblem> {
-        let (key, value) = line.split_once('=').ok_or(HostFileProblem::Syntax)?;
+        let (key, value) = split_setting(line).ok_or(HostFileProblem::Syntax)?;
         let unquoted = |text: &str| text.trim().trim_matches('"').to_owned();
         let (key, value) = (unquoted(key), unquoted(value));
         if key.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use stealtime_lab::knobs::unquote;
 use stealtime_lab::units::{self, CpuListError};
 use stealtime_replay::RecordedTask;
 use stealtime_replay::host::Assumed;
@@ -135,7 +136,8 @@ impl Cpus {
 impl Pin {
     /// Parses a pin; CPUs are as `0,2-3`:
     ///
-    /// - `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn;
+    /// - `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn; a VM's
+    ///   name may be in quotes, as in names of knobs;
     /// - `task:NAME=CPUS` and `task:TID=CPUS` for tasks that are no vCPUs.
     ///
     /// # Errors
@@ -156,11 +158,23 @@ impl Pin {
             vcpus: Vec::new(),
             tasks: Vec::new(),
         };
+        let is_vm = |name: &str| recorded.vms.iter().any(|vm| vm == name);
+        if let Some((name, rest)) = unquote(subject).filter(|(name, _)| is_vm(name)) {
+            let number = rest.strip_prefix('/');
+            if number.is_none() && !rest.is_empty() {
+                return Err(PinProblem::Syntax);
+            }
+            pin.vcpus = vcpus(&name, number, &cpus, recorded)?;
+            return Ok(pin);
+        }
         // A VM may be called `task:x` or `a/0`: whole names of VMs come first.
-        let whole = recorded.vms.iter().any(|vm| vm == subject);
+        let (name, number) = match subject.rsplit_once('/') {
+            Some((name, number)) if !is_vm(subject) => (name, Some(number)),
+            _ => (subject, None),
+        };
         match subject.strip_prefix("task:") {
-            Some(task) if !whole => pin.tasks = tasks(task, &cpus, recorded)?,
-            _ => pin.vcpus = vcpus(subject, whole, &cpus, recorded)?,
+            Some(task) if !is_vm(subject) => pin.tasks = tasks(task, &cpus, recorded)?,
+            _ => pin.vcpus = vcpus(name, number, &cpus, recorded)?,
         }
         Ok(pin)
     }
@@ -196,15 +210,11 @@ impl Pin {
 
 /// Pins of all vCPUs of a VM, or of one.
 fn vcpus(
-    subject: &str,
-    is_whole: bool,
+    name: &str,
+    number: Option<&str>,
     cpus: &Cpus,
     recorded: &Recorded,
 ) -> Result<Vec<(Vcpu, Vec<u32>)>, PinProblem> {
-    let (name, number) = match subject.rsplit_once('/') {
-        Some((name, number)) if !is_whole => (name, Some(number)),
-        _ => (subject, None),
-    };
     let Some(vm) = recorded.vms.iter().position(|vm| vm == name) else {
         return Err(PinProblem::NoSuchVm {
             name: name.to_owned(),

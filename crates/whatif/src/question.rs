@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_lab::knobs::{KnobError, Setting};
+use stealtime_lab::knobs::{KnobError, Setting, split_setting};
 use stealtime_simulator::config::{CfsKnobs, Config};
 
 use crate::answerable;
@@ -65,7 +65,7 @@ pub struct Question {
 
 /// `KNOB=VALUE` as name and text.
 fn split(text: &str) -> Result<(&str, &str), QuestionError> {
-    match text.split_once('=') {
+    match split_setting(text) {
         Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
             Ok((name.trim(), value.trim()))
         }

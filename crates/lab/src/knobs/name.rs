@@ -2,7 +2,9 @@
 
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
-use super::{Access, Kind, Knob, Setting, all, names_of_vm, of_vm, task, vm};
+use super::quote::{quoted, unquote};
+use super::vm::VmPattern;
+use super::{Access, Kind, Knob, Setting, all, names_of_vm, of_vm, task};
 use crate::spelling::suggestion;
 use crate::units::{Plain, show_time, time};
 
@@ -46,10 +48,10 @@ pub enum KnobError {
 /// What a name stands for.
 pub(super) enum Target<'n> {
     Whole(&'static Knob),
-    /// The VMs' name and the knob.
-    Vm(&'n str, &'static Knob),
-    /// The VMs' name and the parameter of the workload.
-    Workload(&'n str, &'n str),
+    /// VMs and the knob.
+    Vm(VmPattern, &'static Knob),
+    /// VMs and the parameter of the workload.
+    Workload(VmPattern, &'n str),
     Task(task::Target<'n>),
 }
 
@@ -94,7 +96,7 @@ fn help(name: &str, names: &[&str]) -> String {
     }
 }
 
-/// `NAME.KNOB` or `NAME.workload.PARAMETER`; names of VMs may have dots.
+/// `NAME.KNOB` or `NAME.workload.PARAMETER`; names of VMs may have dots, and may be in quotes.
 fn target_of_vm<'n>(
     vms: &[VmConfig],
     name: &'n str,
@@ -106,27 +108,27 @@ fn target_of_vm<'n>(
             help: "a VM's knobs are vm.NAME.KNOB; `stealtime knobs` lists them".to_owned(),
         });
     }
-    let dots = rest.match_indices('.').map(|(dot, _)| rest.split_at(dot));
-    let mut known = dots.filter(|(vm_name, _)| is_known(vms, vm_name));
-    let Some((vm_name, knob)) = known.next() else {
+    let Some((pattern, knob)) = split_vm(vms, rest) else {
         let mut names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
         names.dedup();
-        let wrong = rest.split('.').next().unwrap_or(rest);
+        let unquoted = unquote(rest).map(|(vm_name, _)| vm_name);
+        let wrong = unquoted.as_deref().or_else(|| rest.split('.').next());
         return Err(KnobError::NoVm {
             name: name.to_owned(),
-            help: suggestion(wrong, &names),
+            help: suggestion(wrong.unwrap_or(rest), &names),
         });
     };
-    let knob = knob.trim_start_matches('.');
     if let Some(parameter) = knob.strip_prefix("workload.") {
-        return Ok(Target::Workload(vm_name, parameter));
+        return Ok(Target::Workload(pattern, parameter));
     }
     match of_vm(knob) {
-        Some(knob) => Ok(Target::Vm(vm_name, knob)),
+        Some(knob) => Ok(Target::Vm(pattern, knob)),
         None => {
             let names = names_of_vm().chain(["workload.PARAMETER"]);
             let help = match crate::spelling::closest(knob, names) {
-                Some(knob) => format!("did you mean `vm.{vm_name}.{knob}`?"),
+                Some(knob) => {
+                    format!("did you mean `vm.{}.{knob}`?", quoted(pattern.name()))
+                }
                 None => "`stealtime knobs` lists them".to_owned(),
             };
             Err(KnobError::Unknown {
@@ -137,22 +139,30 @@ fn target_of_vm<'n>(
     }
 }
 
-fn is_known(vms: &[VmConfig], name: &str) -> bool {
-    name == "*" || vms.iter().any(|vm| vm::belongs(vm, name))
+/// The VMs that a name begins with, and the knob behind them.
+fn split_vm<'n>(vms: &[VmConfig], rest: &'n str) -> Option<(VmPattern, &'n str)> {
+    let in_quotes = unquote(rest).and_then(|(vm_name, knob)| {
+        let pattern = VmPattern::find(vms, &vm_name)?;
+        Some((pattern, knob.strip_prefix('.')?))
+    });
+    let bare = || {
+        let mut dots = rest.match_indices('.').map(|(dot, _)| rest.split_at(dot));
+        dots.find_map(|(vm_name, knob)| {
+            let pattern = VmPattern::find(vms, vm_name)?;
+            Some((pattern, knob.trim_start_matches('.')))
+        })
+    };
+    in_quotes.or_else(bare)
 }
 
-/// Sets a knob. A name of a group of VMs (`vm.web.cpu_weight` for `web-1`, `web-2`…) sets it in
-/// each, `vm.*.` in all.
+/// Sets a knob. A name that is no VM's is that of a group of VMs (`vm.web.cpu_weight` for `web-1`,
+/// `web-2`…) and sets it in each, `vm.*.` in all.
 ///
 /// # Errors
 ///
 /// [`KnobError`]; nothing is changed then.
 pub fn set(config: &mut Config, name: &str, text: &str) -> Result<(), KnobError> {
     Setting::parse(config, name, text)?.apply(config)
-}
-
-fn is_meant(vm: &VmConfig, name: &str) -> bool {
-    name == "*" || vm::belongs(vm, name)
 }
 
 /// A workload's parameter from text: a number, a time, a switch or a word.
@@ -224,22 +234,22 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
     match target(config, name)? {
         Target::Task(task) => task.get(&config.host.tasks).ok_or_else(without_value),
         Target::Whole(knob) => Ok(knob.get(config).ok_or_else(without_value)?.to_string()),
-        Target::Vm(vm_name, knob) => {
+        Target::Vm(pattern, knob) => {
             let vm = config
                 .vms
                 .iter()
-                .find(|vm| is_meant(vm, vm_name))
+                .find(|vm| pattern.matches(&vm.name))
                 .ok_or_else(without_value)?;
             match knob.access {
                 Access::Vm(get, _) => Ok(get(vm).to_string()),
                 _ => Err(without_value()),
             }
         }
-        Target::Workload(vm_name, parameter) => {
+        Target::Workload(pattern, parameter) => {
             let vm = config
                 .vms
                 .iter()
-                .find(|vm| is_meant(vm, vm_name))
+                .find(|vm| pattern.matches(&vm.name))
                 .ok_or_else(without_value)?;
             match vm
                 .workload

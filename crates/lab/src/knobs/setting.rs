@@ -6,7 +6,8 @@ use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
 use super::name::{Target, check_parameter, parameter_value, target};
 use super::task;
-use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, ValueError, vm};
+use super::vm::VmPattern;
+use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, ValueError};
 
 /// A knob with the value that it gets.
 #[derive(Clone, Debug)]
@@ -20,8 +21,8 @@ pub struct Setting {
 #[derive(Clone, Debug)]
 enum Change {
     Host(&'static Knob, Value),
-    Vm(String, &'static Knob, Value),
-    Workload(String, String, ParamValue),
+    Vm(VmPattern, &'static Knob, Value),
+    Workload(VmPattern, String, ParamValue),
     /// Tasks are looked up when the setting is applied: a parsed setting may serve hosts with
     /// different tasks.
     Task,
@@ -60,9 +61,9 @@ impl Setting {
         } else {
             match target(config, name)? {
                 Target::Whole(knob) => Change::Host(knob, read(knob)?),
-                Target::Vm(vms, knob) => Change::Vm(vms.to_owned(), knob, read(knob)?),
+                Target::Vm(vms, knob) => Change::Vm(vms, knob, read(knob)?),
                 Target::Workload(vms, parameter) => {
-                    Change::Workload(vms.to_owned(), parameter.to_owned(), parameter_value(text))
+                    Change::Workload(vms, parameter.to_owned(), parameter_value(text))
                 }
                 // Names of tasks begin with `task.`.
                 Target::Task(_) => Change::Task,
@@ -118,6 +119,10 @@ impl Setting {
     /// The VM, the group of VMs or `*` that a VM's setting is for.
     #[must_use]
     pub fn vms(&self) -> Option<&str> {
+        self.pattern().map(VmPattern::name)
+    }
+
+    fn pattern(&self) -> Option<&VmPattern> {
         match &self.change {
             Change::Vm(vms, ..) | Change::Workload(vms, ..) => Some(vms),
             Change::Host(..) | Change::Task => None,
@@ -127,8 +132,7 @@ impl Setting {
     /// Whether it sets a knob or a parameter of this VM.
     #[must_use]
     pub fn is_for(&self, vm_name: &str) -> bool {
-        self.vms()
-            .is_some_and(|vms| vms == "*" || vm::is_named(vm_name, vms))
+        self.pattern().is_some_and(|vms| vms.matches(vm_name))
     }
 
     /// Sets a knob of one VM; does nothing if it is not a VM's knob.

@@ -353,3 +353,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_name_in_quotes_is_any_name() {
+    let mut config = config();
+    for (vm, name) in config.vms.iter_mut().zip(["a.b\n", "web", "web-1"]) {
+        vm.name = name.to_owned();
+    }
+    set(&mut config, &vm_knob("a.b\n", "nice"), "5").expect("a VM");
+    set(&mut config, "vm.\"a.b\\n\".workload.work", "3ms").expect_err("no such parameter");
+    // With a VM of the very name no group is meant.
+    set(&mut config, "vm.web.nice", "7").expect("a VM");
+    let nice: Vec<i8> = config.vms.iter().map(|vm| vm.nice).collect();
+    assert_eq!(nice, [5, 7, 0]);
+    set(&mut config, "vm.\"web-1\".nice", "9").expect("a VM");
+    assert_eq!(get(&config, "vm.web-1.nice"), Ok("9".to_owned()));
+    set(&mut config, "vm.*.nice", "1").expect("all");
+    assert!(config.vms.iter().all(|vm| vm.nice == 1));
+    let error = set(&mut config, "vm.\"wep\".nice", "1").expect_err("no VM");
+    assert!(error.to_string().contains("did you mean `web`"), "{error}");
+}

@@ -301,19 +301,38 @@ pub(super) static KNOBS: &[Knob] = &[
     }),
 ];
 
-/// Whether a VM of a configuration belongs to the group `name`: it is `name`, or `name-` and a
-/// number.
-pub(super) fn belongs(vm: &VmConfig, name: &str) -> bool {
-    is_named(&vm.name, name)
+/// Which VMs a knob is set in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VmPattern {
+    name: String,
+    /// A VM has this very name. VMs of a group are meant otherwise: `web-1` and `web-2` by `web`.
+    is_exact: bool,
 }
 
-/// The same of a VM's name.
-pub(super) fn is_named(vm_name: &str, name: &str) -> bool {
-    match vm_name.strip_prefix(name) {
-        Some("") => true,
-        Some(rest) => rest.strip_prefix('-').is_some_and(|number| {
-            !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
-        }),
-        None => false,
+impl VmPattern {
+    /// The VMs that `name` stands for; `None` if there are none.
+    pub(super) fn find(vms: &[VmConfig], name: &str) -> Option<Self> {
+        let pattern = Self {
+            name: name.to_owned(),
+            is_exact: vms.iter().any(|vm| vm.name == name),
+        };
+        let is_known = name == "*" || vms.iter().any(|vm| pattern.matches(&vm.name));
+        is_known.then_some(pattern)
+    }
+
+    /// The name, or `*`.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a VM of this name is meant.
+    pub(super) fn matches(&self, vm_name: &str) -> bool {
+        match vm_name.strip_prefix(self.name.as_str()) {
+            Some("") => true,
+            Some(rest) if !self.is_exact => rest.strip_prefix('-').is_some_and(|number| {
+                !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+            }),
+            _ => self.name == "*" && !self.is_exact,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What `--vary KNOB=VALUES` says.
 
 use crate::document::{Notes, Table, parse};
+use crate::knobs::split_setting;
 use crate::units::{Plain, show_time, time};
 
 /// The most values of a dimension.
@@ -31,7 +32,7 @@ pub struct Varied {
 ///
 /// [`VaryError`]
 pub fn vary(text: &str) -> Result<Varied, VaryError> {
-    let (knob, values) = text.split_once('=').ok_or(VaryError::Syntax)?;
+    let (knob, values) = split_setting(text).ok_or(VaryError::Syntax)?;
     let (knob, values) = (knob.trim(), values.trim());
     if knob.is_empty() {
         return Err(VaryError::NoKnob);

@@ -143,7 +143,7 @@ pub(super) fn unusable(error: LoadError) -> CliError {
 /// KNOB and VALUE of `--set`.
 pub(super) fn split(set: &str) -> Result<(&str, &str), CliError> {
     let wrong = || CliError::Simulate(format!("--set {set}: expected KNOB=VALUE"));
-    set.split_once('=')
+    stealtime_lab::knobs::split_setting(set)
         .map(|(knob, value)| (knob.trim(), value.trim()))
         .ok_or_else(wrong)
 }
