@@ -76,6 +76,19 @@ impl Analysis {
                 ));
             }
         }
+        for (process, vm) in &self.sums().options.processes {
+            let is_of = |vcpu| {
+                let thread = self.thread_of(vcpu);
+                thread.process.0 == *process || thread.tid.0 == *process
+            };
+            let is_named = |group: &&Group| group.name == *vm && group.pid == Some(*process);
+            if !vcpus().any(|&vcpu| is_of(vcpu)) && !groups.iter().any(|group| is_named(&group)) {
+                notes.push(format!(
+                    "process {process}, given as {vm}, has no vCPU in this recording, or the recording \
+                     does not know the processes of threads"
+                ));
+            }
+        }
         for group in groups.iter().filter(|group| group.grouped_by == "user") {
             let mut tids: BTreeMap<u32, i32> = BTreeMap::new();
             for &vcpu in &group.vcpus {

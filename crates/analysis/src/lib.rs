@@ -59,7 +59,7 @@ mod tests;
 pub use answers::Answers;
 pub use findings::{Entry, reference};
 pub use guessed::{shown_vm, shown_vm_in};
-pub use options::{Options, Selection, Skip};
+pub use options::{HostThread, HostVm, HostVms, Options, Selection, Skip};
 
 use stealtime_events::{CpuId, Event, NameId, Names};
 use stealtime_track::{ReasonIndex, Thread, Tracker, VcpuIndex};

@@ -10,8 +10,54 @@ pub struct Options {
     pub selection: Selection,
     /// Which VM a vCPU thread belongs to, by thread id, where the user knows it.
     pub groups: BTreeMap<i32, String>,
+    /// The same of all vCPU threads of a process, by its id.
+    pub processes: BTreeMap<i32, String>,
+    /// The VMs of the host's snapshot.
+    pub host: HostVms,
     /// What to leave out, to save time and memory.
     pub skip: Skip,
+}
+
+/// The VMs that a host knows, with their threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostVms {
+    /// VMs. Their names differ.
+    pub vms: Vec<HostVm>,
+    /// Threads by id: vCPUs, and those that work for a VM.
+    pub threads: BTreeMap<i32, HostThread>,
+}
+
+/// A VM that a host knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostVm {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: i32,
+}
+
+/// A thread of such a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostThread {
+    /// Index in [`HostVms::vms`].
+    pub vm: usize,
+    /// Whether it is a vCPU.
+    pub is_vcpu: bool,
+    /// Its number, if that is known.
+    pub vcpu: Option<u32>,
+}
+
+impl HostVms {
+    /// The VM of a vCPU thread, by its thread id or its process. A thread with another number than the
+    /// host's is none: its id was used again.
+    pub(crate) fn of_vcpu(&self, tid: i32, process: i32, number: u32) -> Option<usize> {
+        if let Some(thread) = self.threads.get(&tid) {
+            let is_same = thread.vcpu.is_none_or(|vcpu| vcpu == number);
+            return (thread.is_vcpu && is_same).then_some(thread.vm);
+        }
+        let mut vms = self.vms.iter();
+        vms.position(|vm| vm.pid == process && process > 0)
+    }
 }
 
 /// A part of the trace. An empty list selects everything.

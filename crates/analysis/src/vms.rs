@@ -1,13 +1,13 @@
 //! Which vCPU threads are one VM.
 //!
 //! KVM's events name vCPUs by their number, which repeats from VM to VM. Sources of the VM are, in this
-//! order: the recording, the user, the process, and interaction (one vCPU interrupts another). The last
-//! one is the order of thread ids: a guess, and marked as one.
+//! order: the recording, the user, the host's snapshot, the process, and interaction (one vCPU interrupts
+//! another). The last one is the order of thread ids: a guess, and marked as one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_events::Names;
-use stealtime_track::names::{is_kernel_name, is_vmm_name, served_process};
+use stealtime_track::names::{is_kernel_name, is_vmm_name, served_process, vcpu_in_name};
 use stealtime_track::{ThreadIndex, VcpuIndex};
 
 use crate::Analysis;
@@ -22,6 +22,8 @@ pub(crate) struct Group {
     pub(crate) pid: Option<i32>,
     pub(crate) grouped_by: &'static str,
     pub(crate) vcpus: Vec<VcpuIndex>,
+    /// Index among [`crate::HostVms::vms`], if the host's snapshot names it.
+    host: Option<usize>,
 }
 
 /// What certain sources say of a vCPU thread's VM.
@@ -29,6 +31,7 @@ pub(crate) struct Group {
 enum Known {
     Recorded(String),
     User(String),
+    Host(usize),
     Process(i32),
 }
 
@@ -52,8 +55,9 @@ impl Analysis {
         }
         let mut groups: Vec<Group> = certain
             .into_iter()
-            .map(|(known, vcpus)| self.named_group(known, vcpus))
+            .map(|(known, vcpus)| self.named_group(known, vcpus, names))
             .collect();
+        join_named(&mut groups);
         groups.extend(self.by_order(rest.into_values().collect()));
         for group in &mut groups {
             group.vcpus.sort_by_key(|&vcpu| {
@@ -62,11 +66,28 @@ impl Analysis {
             });
         }
         groups.sort_by_key(|group| self.lowest_tid(&group.vcpus));
-        let unnamed = groups.iter_mut().filter(|group| group.name.is_empty());
-        for (number, group) in unnamed.enumerate() {
-            group.name = format!("vm{number}");
-        }
+        self.name_apart(&mut groups);
         groups
+    }
+
+    /// Gives each VM a name of its own. Without any it is `vm0`, `vm1`… A second VM of a name has its
+    /// process or its lowest thread behind it.
+    fn name_apart(&self, groups: &mut [Group]) {
+        let names = groups.iter().map(|group| group.name.clone());
+        let known: BTreeSet<String> = names.filter(|name| !name.is_empty()).collect();
+        let mut numbered = (0..)
+            .map(|number| format!("vm{number}"))
+            .filter(|name| !known.contains(name));
+        let mut used = BTreeSet::new();
+        for group in groups {
+            if group.name.is_empty() {
+                group.name = numbered.next().unwrap_or_default();
+            }
+            let id = group.pid.unwrap_or_else(|| self.lowest_tid(&group.vcpus));
+            while !used.insert(group.name.clone()) {
+                group.name = format!("{} ({id})", group.name);
+            }
+        }
     }
 
     /// vCPUs that show in the answers: KVM events were seen in their context.
@@ -82,26 +103,65 @@ impl Analysis {
         if let Some(vm) = self.tracker.vcpu(vcpu).recorded_vm() {
             return Some(Known::Recorded(names.name(vm).to_owned()));
         }
-        if let Some(vm) = self.sums().options.groups.get(&thread.tid.0) {
+        let options = &self.sums().options;
+        let host = self.host_vm(vcpu);
+        let tid = thread.tid.0;
+        // Without processes in the recording, the snapshot may know them.
+        let process = match thread.process.0 {
+            0 => host.map_or(tid, |vm| options.host.vms[vm].pid),
+            process => process,
+        };
+        let by_user = options.groups.get(&tid);
+        if let Some(vm) = by_user.or_else(|| options.processes.get(&process)) {
             return Some(Known::User(vm.clone()));
         }
-        (thread.process.0 > 0).then_some(Known::Process(thread.process.0))
+        let by_process = || (thread.process.0 > 0).then_some(Known::Process(process));
+        host.map(Known::Host).or_else(by_process)
     }
 
-    fn named_group(&self, known: Known, vcpus: Vec<VcpuIndex>) -> Group {
+    /// The VM of a vCPU in the host's snapshot.
+    fn host_vm(&self, vcpu: VcpuIndex) -> Option<usize> {
+        let thread = self.thread_of(vcpu);
+        let host = &self.sums().options.host;
+        let vm = host.of_vcpu(thread.tid.0, thread.process.0, self.id(vcpu));
+        vm.filter(|&vm| vm < host.vms.len())
+    }
+
+    /// The name of a process that has one of its own (QEMU's `-name web,process=web`).
+    fn process_name<'n>(&self, pid: i32, names: &'n dyn Names) -> Option<&'n str> {
+        let mut threads = self.tracker.threads().iter();
+        let (_, leader) = threads.find(|(_, thread)| thread.tid.0 == pid)?;
+        let name = names.name(leader.name);
+        let says_nothing =
+            is_vmm_name(name) || is_kernel_name(name) || vcpu_in_name(name).is_some();
+        (!name.is_empty() && leader.vcpu.is_none() && !says_nothing).then_some(name)
+    }
+
+    fn named_group(&self, known: Known, vcpus: Vec<VcpuIndex>, names: &dyn Names) -> Group {
         let process =
             |&vcpu: &VcpuIndex| Some(self.thread_of(vcpu).process.0).filter(|&pid| pid > 0);
+        let host = vcpus.iter().find_map(|&vcpu| self.host_vm(vcpu));
+        let of_host = host.and_then(|vm| self.sums().options.host.vms.get(vm));
         let pid = vcpus.iter().find_map(process);
+        let pid = pid.or_else(|| of_host.map(|vm| vm.pid));
         let (name, grouped_by) = match known {
             Known::Recorded(name) => (name, "recorded"),
             Known::User(name) => (name, "user"),
-            Known::Process(pid) => (format!("pid{pid}"), "process"),
+            Known::Host(_) => (
+                of_host.map_or_else(String::new, |vm| vm.name.clone()),
+                "snapshot",
+            ),
+            Known::Process(pid) => {
+                let name = self.process_name(pid, names).map(str::to_owned);
+                (name.unwrap_or_else(|| format!("pid{pid}")), "process")
+            }
         };
         Group {
             name,
             pid,
             grouped_by,
             vcpus,
+            host,
         }
     }
 
@@ -183,6 +243,13 @@ impl Analysis {
             }
         }
         let helpers = self.tracker.links().helpers();
+        let host = &self.sums().options.host;
+        let by_host = |tid: i32| {
+            let thread = host.threads.get(&tid).filter(|thread| !thread.is_vcpu)?;
+            groups
+                .iter()
+                .position(|group| group.host == Some(thread.vm))
+        };
         let mut found = BTreeMap::new();
         for (id, thread) in self
             .tracker
@@ -198,10 +265,30 @@ impl Analysis {
             let by_help = helpers
                 .get(&id)
                 .and_then(|vcpu| groups.iter().position(|group| group.vcpus.contains(vcpu)));
-            if is_vmm_name(name) || by_pid.is_some() || by_help.is_some() {
-                found.insert(id, by_pid.or(by_help));
+            let by_host = by_host(thread.tid.0);
+            let vm = by_host.or(by_pid).or(by_help);
+            if is_vmm_name(name) || vm.is_some() {
+                found.insert(id, vm);
             }
         }
         found
     }
+}
+
+/// Joins threads that the user gives to a VM with that VM as recorded, or as in the snapshot.
+fn join_named(groups: &mut Vec<Group>) {
+    let (user, mut rest): (Vec<Group>, Vec<Group>) = groups
+        .drain(..)
+        .partition(|group| group.grouped_by == "user");
+    for mut group in user {
+        let is_same = |named: &Group| named.name == group.name && named.grouped_by != "process";
+        if let Some(index) = rest.iter().position(is_same) {
+            let named = rest.swap_remove(index);
+            group.vcpus.extend(named.vcpus);
+            group.pid = group.pid.or(named.pid);
+            group.host = group.host.or(named.host);
+        }
+        rest.push(group);
+    }
+    *groups = rest;
 }

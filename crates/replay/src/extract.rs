@@ -1,5 +1,7 @@
 //! One pass over the events of a recording.
 
+use std::collections::BTreeMap;
+
 use stealtime_analysis::Answers;
 use stealtime_events::{Event, Names};
 use stealtime_track::Tracker;
@@ -20,6 +22,11 @@ impl Extractor {
         Self {
             tracker: Tracker::new(Scripts::new(answers)),
         }
+    }
+
+    /// Threads that are no vCPUs, and the index of the VM that each works for, where the host says so.
+    pub fn set_vmm_threads(&mut self, threads: BTreeMap<i32, usize>) {
+        self.tracker.observer_mut().vmm_threads.stated(threads);
     }
 
     /// Takes the next event, in the order of time; an earlier one counts as at the time of the one

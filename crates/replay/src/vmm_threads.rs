@@ -18,9 +18,16 @@ pub(crate) struct VmmThreads {
     emulators: BTreeSet<i32>,
     /// Threads' processes, where they are known.
     processes: BTreeMap<i32, i32>,
+    /// Threads and their VMs as the host states them.
+    stated: BTreeMap<i32, usize>,
 }
 
 impl VmmThreads {
+    /// The host states these threads' VMs.
+    pub(crate) fn stated(&mut self, threads: BTreeMap<i32, usize>) {
+        self.stated = threads;
+    }
+
     /// One of them woke the other, which is a vCPU of this VM, or the other way round.
     pub(crate) fn wakes(&mut self, tid: i32, vm: usize) {
         *self.met.entry(tid).or_default().entry(vm).or_default() += 1;
@@ -38,8 +45,9 @@ impl VmmThreads {
         }
     }
 
-    /// The VMs that threads work for: that of their process, or the one of nearly all vCPUs that they wake or
-    /// are woken by. If one emulator is left and one VM that has none, they belong together.
+    /// The VMs that threads work for. That is the stated one, that of their process, or the one of nearly
+    /// all vCPUs that they wake or are woken by. If one emulator is left and one VM that has none, they
+    /// belong together.
     pub(crate) fn found(
         &self,
         vcpus: &BTreeMap<i32, (usize, u32)>,
@@ -52,9 +60,11 @@ impl VmmThreads {
             let any_vms = names.get(tid).is_some_and(|name| name.starts_with(KWORKER));
             !vcpus.contains_key(tid) && !any_vms
         });
-        let mut found = BTreeMap::new();
+        let mut found = self.stated.clone();
         for (&tid, process) in &self.processes {
-            found.extend(vm_of.get(process).map(|&vm| (tid, vm)));
+            if let Some(&vm) = vm_of.get(process) {
+                found.entry(tid).or_insert(vm);
+            }
         }
         for (&tid, met) in &self.met {
             let least = match emulators.contains(&tid) {
@@ -126,6 +136,14 @@ mod tests {
         assert_eq!(found(&threads), BTreeMap::from([(10, 1)]));
         threads.wakes(12, 0);
         assert_eq!(found(&threads), BTreeMap::from([(10, 1), (11, 2), (12, 0)]));
+    }
+
+    #[test]
+    fn what_the_host_states_is_not_guessed() {
+        let mut threads = VmmThreads::default();
+        (0..10).for_each(|_| threads.wakes(10, 0));
+        threads.stated(BTreeMap::from([(10, 1), (50, 2)]));
+        assert_eq!(found(&threads), BTreeMap::from([(10, 1), (50, 2)]));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use crate::error::CliError;
+use crate::host::HostOfRecording;
 use crate::when::When;
 
 /// The recording to read.
@@ -26,9 +27,14 @@ pub(crate) struct Recording {
     #[arg(long, value_name = "FILE")]
     pub(crate) formats_from: Option<PathBuf>,
 
-    /// These threads are the vCPUs of this VM (repeat for each VM)
+    /// These threads are the vCPUs of this VM (repeat for each VM). `NAME=pid:181` names those of a process,
+    /// `NAME=cgroup:PATH` those in or below a control group
     #[arg(long, value_name = "NAME=TID,TID…")]
     pub(crate) vm_of: Vec<VmOf>,
+
+    /// The host's snapshot, for a recording without one: names of VMs, their threads and control groups
+    #[arg(long, value_name = "FILE")]
+    pub(crate) snapshot: Option<PathBuf>,
 }
 
 impl Recording {
@@ -41,31 +47,61 @@ impl Recording {
         }
     }
 
-    /// VMs by thread.
+    /// VMs by thread and by process.
     ///
     /// # Errors
-    /// A thread is assigned to two VMs.
-    pub(crate) fn groups(&self) -> Result<BTreeMap<i32, String>, CliError> {
-        let mut groups: BTreeMap<i32, String> = BTreeMap::new();
-        for VmOf { name, tids } in &self.vm_of {
-            for &tid in tids {
-                let first = groups.insert(tid, name.clone());
-                if let Some(first) = first.filter(|first| first != name) {
-                    let second = name.clone();
-                    return Err(CliError::TwoVms { tid, first, second });
+    /// A thread or a process is assigned to two VMs, or nothing is known of a control group.
+    pub(crate) fn vm_threads(&self, host: &HostOfRecording) -> Result<VmThreads, CliError> {
+        let mut found = VmThreads::default();
+        for VmOf { name, threads } in &self.vm_of {
+            match threads {
+                Threads::Tids(tids) => assign(&mut found.threads, "thread", tids, name)?,
+                Threads::Process(pid) => assign(&mut found.processes, "process", &[*pid], name)?,
+                Threads::Cgroup(path) => {
+                    assign(&mut found.threads, "thread", &host.threads_in(path)?, name)?;
                 }
             }
         }
-        Ok(groups)
+        Ok(found)
     }
 
     /// Files that are read.
     pub(crate) fn inputs(&self) -> Vec<&Path> {
-        let formats = self.formats_from.iter().map(PathBuf::as_path);
+        let files = self.formats_from.iter().chain(&self.snapshot);
         std::iter::once(self.trace.as_path())
-            .chain(formats)
+            .chain(files.map(PathBuf::as_path))
             .collect()
     }
+}
+
+/// The names of VMs that the user gives.
+#[derive(Debug, Default)]
+pub(crate) struct VmThreads {
+    /// By thread id.
+    pub(crate) threads: BTreeMap<i32, String>,
+    /// By process id.
+    pub(crate) processes: BTreeMap<i32, String>,
+}
+
+/// Assigns threads or processes to a VM.
+fn assign<'i>(
+    vms: &mut BTreeMap<i32, String>,
+    kind: &str,
+    ids: impl IntoIterator<Item = &'i i32>,
+    name: &str,
+) -> Result<(), CliError> {
+    for id in ids {
+        let first = vms.insert(*id, name.to_owned());
+        if let Some(first) = first.filter(|first| first != name) {
+            let (subject, second) = (format!("{kind} {id}"), name.to_owned());
+            return Err(CliError::TwoVms {
+                subject,
+                first,
+                second,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// How many runs at a time: so many, or as many as there are CPUs.
@@ -190,14 +226,25 @@ pub(crate) struct Window {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmOf {
     name: String,
-    tids: Vec<i32>,
+    threads: Threads,
+}
+
+/// The threads of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Threads {
+    /// These.
+    Tids(Vec<i32>),
+    /// Those of a process.
+    Process(i32),
+    /// Those in a control group or below it.
+    Cgroup(String),
 }
 
 /// Why a text does not assign threads to a VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum VmOfError {
     /// No `=`.
-    #[error("expected NAME=TID,TID…")]
+    #[error("expected NAME=TID,TID…, NAME=pid:PID or NAME=cgroup:PATH")]
     Syntax,
     /// Nothing before the `=`.
     #[error("the VM's name is missing before `=`")]
@@ -205,6 +252,12 @@ pub(crate) enum VmOfError {
     /// A part that is no positive number.
     #[error("{0:?} is not a thread id")]
     NoTid(String),
+    /// The same of a process.
+    #[error("{0:?} is not a process id")]
+    NoPid(String),
+    /// Nothing after `cgroup:`.
+    #[error("the control group's path is missing after `cgroup:`")]
+    NoPath,
 }
 
 impl std::str::FromStr for VmOf {
@@ -215,14 +268,20 @@ impl std::str::FromStr for VmOf {
         if name.is_empty() {
             return Err(VmOfError::NoName);
         }
-        let tid = |tid: &str| match tid.trim().parse::<i32>() {
-            Ok(tid) if tid > 0 => Ok(tid),
-            _ => Err(VmOfError::NoTid(tid.to_owned())),
+        let id = |text: &str| text.trim().parse::<i32>().ok().filter(|&id| id > 0);
+        let tid = |text: &str| id(text).ok_or_else(|| VmOfError::NoTid(text.to_owned()));
+        let threads = if let Some(pid) = tids.strip_prefix("pid:") {
+            Threads::Process(id(pid).ok_or_else(|| VmOfError::NoPid(pid.to_owned()))?)
+        } else if let Some(path) = tids.strip_prefix("cgroup:") {
+            if path.is_empty() {
+                return Err(VmOfError::NoPath);
+            }
+            Threads::Cgroup(path.to_owned())
+        } else {
+            Threads::Tids(tids.split(',').map(tid).collect::<Result<_, _>>()?)
         };
-        Ok(Self {
-            name: name.to_owned(),
-            tids: tids.split(',').map(tid).collect::<Result<_, _>>()?,
-        })
+        let name = name.to_owned();
+        Ok(Self { name, threads })
     }
 }
 
@@ -247,11 +306,27 @@ mod tests {
     #[test]
     fn threads_are_given_to_a_vm() {
         let group: VmOf = "vm-hb=357,359, 361".parse().expect("a group");
+        assert_eq!(group.name, "vm-hb");
+        assert_eq!(group.threads, Threads::Tids(vec![357, 359, 361]));
+        let threads = |text: &str| text.parse::<VmOf>().map(|group| group.threads);
+        assert_eq!(threads("web=pid:181"), Ok(Threads::Process(181)));
+        let path = "/machine.slice/a=b.scope";
         assert_eq!(
-            (group.name.as_str(), group.tids.as_slice()),
-            ("vm-hb", &[357, 359, 361][..])
+            threads(&format!("web=cgroup:{path}")),
+            Ok(Threads::Cgroup(path.to_owned()))
         );
-        for wrong in ["vm-hb", "=1", "a=", "a=0", "a=-4", "a=x", "a=1,,2"] {
+        for wrong in [
+            "vm-hb",
+            "=1",
+            "a=",
+            "a=0",
+            "a=-4",
+            "a=x",
+            "a=1,,2",
+            "a=pid:",
+            "a=pid:0",
+            "a=cgroup:",
+        ] {
             assert!(wrong.parse::<VmOf>().is_err(), "{wrong}");
         }
     }

@@ -67,13 +67,11 @@ pub(crate) enum CliError {
     /// The same of threads.
     #[error("--vm-of is for --to perfetto: a trace.dat does not assign threads to VMs")]
     VmOfForPerfetto,
-    /// A thread that is assigned to two VMs.
-    #[error(
-        "--vm-of: thread {tid} is assigned to {first} and to {second}: a thread belongs to one VM"
-    )]
+    /// A thread or a process that is assigned to two VMs.
+    #[error("--vm-of: {subject} is assigned to {first} and to {second}: it belongs to one VM")]
     TwoVms {
-        /// The thread.
-        tid: i32,
+        /// The thread or the process.
+        subject: String,
         /// The VM that was named first.
         first: String,
         /// The other one.
@@ -162,6 +160,20 @@ pub(crate) enum CliError {
     /// A host, or a file of its snapshot.
     #[error("snapshot: {0}")]
     Snapshot(String),
+    /// A snapshot of another host: its file, and the difference.
+    #[error(
+        "--snapshot {0} is of another host than the recording: {1}; take it on the recorded host, or leave \
+         it out"
+    )]
+    OtherHost(String, String),
+    /// `--vm-of NAME=cgroup:PATH` without threads.
+    #[error("--vm-of: cgroup {path}: {reason}")]
+    NoCgroup {
+        /// The control group.
+        path: String,
+        /// Why nothing is known of it.
+        reason: &'static str,
+    },
     /// A guest's clocks.
     #[error("{0}")]
     Clock(String),

@@ -8,8 +8,9 @@ use stealtime_analysis::{Analysis, Answers, Counted, Options, Selection, Skip};
 use stealtime_events::Event;
 use stealtime_trace::{Ahead, ClockUnit, EventSource, Note, ReadError, SourceInfo};
 
-use crate::args::{Recording, Window};
+use crate::args::{Recording, VmThreads, Window};
 use crate::error::CliError;
+use crate::host::HostOfRecording;
 use crate::output;
 use crate::progress::Progress;
 use crate::when::When;
@@ -25,6 +26,8 @@ pub(crate) struct Analyzed {
     pub(crate) aside: Vec<String>,
     /// Of that, what was said of the recording and was of no use.
     pub(crate) unused: Vec<String>,
+    /// The snapshot of the recording's host.
+    pub(crate) host: HostOfRecording,
 }
 
 impl Analyzed {
@@ -69,8 +72,9 @@ pub(crate) fn analyze(
     unwanted: Unwanted,
 ) -> Result<Analyzed, CliError> {
     let Unwanted { skip, only: wanted } = unwanted;
-    let groups = recording.groups()?;
     let mut source = open(path, recording, wanted)?;
+    let mut host = HostOfRecording::find(recording, source.info())?;
+    let VmThreads { threads, processes } = recording.vm_threads(&host)?;
     let (prefix, first) = first_event(&mut *source)?;
     let first_ns = first.map_or(0, |event| event.time_ns);
     let after_first = |moment: When| moment.resolve(first_ns).saturating_sub(first_ns);
@@ -81,7 +85,9 @@ pub(crate) fn analyze(
     };
     let mut analysis = Analysis::new(Options {
         selection,
-        groups,
+        groups: threads,
+        processes,
+        host: host.vms(),
         skip,
     });
     for event in prefix.iter().chain(&first) {
@@ -109,12 +115,19 @@ pub(crate) fn analyze(
         answers.rename_event(today, recorded);
     }
     describe(&mut answers.source, recording, source.info(), cut.as_ref());
+    host.compare(&answers);
+    answers.source.notes.extend(host.notes.iter().cloned());
+    let with_host = |mut notes: Vec<String>| {
+        notes.extend(host.notes.iter().cloned());
+        notes
+    };
     Ok(Analyzed {
+        aside: with_host(aside(source.info())),
+        unused: with_host(notes(source.info(), |note| note.unused)),
         answers,
         cut,
         first_ns,
-        aside: aside(source.info()),
-        unused: notes(source.info(), |note| note.unused),
+        host,
     })
 }
 

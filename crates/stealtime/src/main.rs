@@ -5,6 +5,7 @@
 
 mod args;
 mod error;
+mod host;
 mod input;
 mod output;
 mod progress;

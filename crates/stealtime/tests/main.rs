@@ -8,6 +8,7 @@ mod common;
 mod corpus;
 mod doctor;
 mod json_page;
+mod names;
 mod pages;
 mod recording;
 mod references;

@@ -136,9 +136,10 @@ impl Cpus {
 impl Pin {
     /// Parses a pin; CPUs are as `0,2-3`:
     ///
-    /// - `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn; a VM's
-    ///   name may be in quotes, as in names of knobs;
+    /// - `VM/VCPU=CPUS`, `VM=CPUS` for all vCPUs of a VM, `VM=1:1 CPUS` for a CPU each in turn;
     /// - `task:NAME=CPUS` and `task:TID=CPUS` for tasks that are no vCPUs.
+    ///
+    /// A VM's name may be in quotes, as in names of knobs.
     ///
     /// # Errors
     ///

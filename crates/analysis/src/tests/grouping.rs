@@ -3,8 +3,8 @@
 use stealtime_events::{Kind, Tid, VcpuId};
 
 use super::build::{EPT, HLT, SLEEPS, Trace};
-use crate::Options;
 use crate::answers::Answers;
+use crate::{HostThread, HostVm, HostVms, Options};
 
 fn groups(answers: &Answers) -> Vec<(String, Vec<i32>)> {
     let of = |vm: &str| {
@@ -227,4 +227,99 @@ fn a_thread_id_given_out_again_is_another_vcpu() {
         .collect();
     assert_eq!(spans, [(7, Some(10)), (7, Some(30))]);
     assert_eq!(answers.vms.len(), 2, "equal numbers are never one VM");
+}
+
+/// A host with a VM of each name: thread 10 n is its vCPU 0, 10 n + 1 its emulator, and 10 n + 9 its process.
+fn host(names: &[&str]) -> HostVms {
+    let mut host = HostVms::default();
+    for (vm, name) in names.iter().enumerate() {
+        let first = 10 * (vm as i32 + 1);
+        host.vms.push(HostVm {
+            name: (*name).to_owned(),
+            pid: first + 9,
+        });
+        for (tid, vcpu) in [(first, Some(0)), (first + 1, None)] {
+            let thread = HostThread {
+                vm,
+                is_vcpu: vcpu.is_some(),
+                vcpu,
+            };
+            host.threads.insert(tid, thread);
+        }
+    }
+    host
+}
+
+fn names(answers: &Answers) -> Vec<&str> {
+    answers.vms.iter().map(|vm| vm.vm.as_str()).collect()
+}
+
+#[test]
+fn the_snapshot_names_vms() {
+    let answers = vcpus(&[(10, 0), (20, 0), (30, 0)]).answers_with(Options {
+        host: host(&["web \"a.b\"\n}", "db"]),
+        ..Options::default()
+    });
+    assert_eq!(names(&answers), ["web \"a.b\"\n}", "db", "vm0"]);
+    let grouping: Vec<_> = answers.vms.iter().map(|vm| &*vm.grouped_by).collect();
+    assert_eq!(grouping, ["snapshot", "snapshot", "order"]);
+    assert_eq!(answers.vms[0].pid, Some(19));
+}
+
+#[test]
+fn a_thread_id_that_was_used_again_has_no_name() {
+    let answers = vcpus(&[(10, 3), (11, 0)]).answers_with(Options {
+        host: host(&["web"]),
+        ..Options::default()
+    });
+    assert!(answers.vms.iter().all(|vm| vm.grouped_by != "snapshot"));
+}
+
+#[test]
+fn the_user_goes_before_the_snapshot_and_adds_to_its_vms() {
+    let options = |groups: &[(i32, &str)], processes: &[(i32, &str)]| {
+        let owned = |list: &[(i32, &str)]| {
+            let list = list.iter().map(|(id, name)| (*id, (*name).to_owned()));
+            list.collect()
+        };
+        Options {
+            groups: owned(groups),
+            processes: owned(processes),
+            host: host(&["web", "db"]),
+            ..Options::default()
+        }
+    };
+    let trace = || vcpus(&[(10, 0), (20, 0), (30, 1)]);
+    let answers = trace().answers_with(options(&[(20, "mine"), (30, "web")], &[]));
+    assert_eq!(names(&answers), ["web", "mine"]);
+    assert_eq!(groups(&answers)[0], ("user".to_owned(), vec![10, 30]));
+    let answers = trace().answers_with(options(&[], &[(19, "mine")]));
+    assert_eq!(names(&answers), ["mine", "db", "vm0"]);
+    assert!(
+        answers.source.notes.is_empty(),
+        "{:?}",
+        answers.source.notes
+    );
+    let answers = trace().answers_with(options(&[], &[(77, "mine")]));
+    assert!(answers.source.notes[0].starts_with("process 77, given as mine, has no vCPU"));
+}
+
+#[test]
+fn a_process_with_a_name_of_its_own_gives_it_and_equal_names_are_told_apart() {
+    let mut trace = vcpus(&[]);
+    let task = |trace: &mut Trace, tid, process, name: &'static str| {
+        let name = trace.name(name);
+        let (tid, process) = (Tid(tid), Tid(process));
+        trace.add(0, 0, 0, Kind::Task { tid, process, name });
+    };
+    let leaders = [(5, "web"), (6, "web"), (7, "qemu-system-x86"), (8, "vm0")];
+    for (pid, name) in leaders {
+        task(&mut trace, pid, pid, name);
+        task(&mut trace, pid + 10, pid, "CPU 0/KVM");
+    }
+    for (cpu, tid) in (0..).zip([15, 16, 17, 18, 40]) {
+        trace.entry(10 + u64::from(cpu), cpu, tid, 0);
+    }
+    let answers = trace.answers();
+    assert_eq!(names(&answers), ["web", "web (6)", "pid7", "vm0", "vm1"]);
 }

@@ -27,6 +27,7 @@ fn say(grouping: &str) -> &str {
     match grouping {
         "recorded" => "the recording's guest names",
         "user" => "--vm-of",
+        "snapshot" => "the host's snapshot",
         "process" => "their process",
         "interaction" => "which vCPUs interrupt each other",
         "order" => "a guess by thread ids; say better with --vm-of",

@@ -1,6 +1,5 @@
 //! `stealtime snapshot`.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -118,38 +117,13 @@ struct Taken {
 /// The snapshot of a file, else that of the host below a root.
 pub(super) fn take(file: Option<&Path>, root: &Path) -> Result<Host, CliError> {
     match file {
-        Some(file) => read(file),
+        Some(file) => crate::host::read(file),
         None => Host::read(root).map_err(failed),
     }
 }
 
 fn failed(error: SnapshotError) -> CliError {
     CliError::Snapshot(error.to_string())
-}
-
-/// Reads a snapshot's file, or the snapshot in a recording; `-` is a snapshot's text.
-fn read(path: &Path) -> Result<Host, CliError> {
-    let name = crate::error::input(path);
-    let failed = |error: &dyn std::fmt::Display| CliError::Snapshot(format!("{name}: {error}"));
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin()).map_err(|error| failed(&error))?
-    } else if is_json(path).map_err(|error| failed(&error))? {
-        std::fs::read_to_string(path).map_err(|error| failed(&error))?
-    } else {
-        let source = stealtime_trace::open(path).map_err(|error| failed(&error))?;
-        let text = source.info().snapshot.clone();
-        text.ok_or_else(|| failed(&"the recording has no snapshot: `stealtime record` adds one"))?
-    };
-    Host::from_json(&text).map_err(|error| failed(&error))
-}
-
-/// Whether a file begins as JSON does: no recording begins so, and recordings can be large.
-fn is_json(path: &Path) -> std::io::Result<bool> {
-    let mut begin = Vec::new();
-    std::fs::File::open(path)?
-        .take(64)
-        .read_to_end(&mut begin)?;
-    Ok(begin.trim_ascii_start().starts_with(b"{"))
 }
 
 fn write(

@@ -123,9 +123,14 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "FILE")]
     formats_from: Option<PathBuf>,
 
-    /// These threads are the vCPUs of this VM (repeat for each VM)
+    /// These threads are the vCPUs of this VM (repeat for each VM). `NAME=pid:181` names those of a process,
+    /// `NAME=cgroup:PATH` those in or below a control group
     #[arg(long, value_name = "NAME=TID,TID…")]
     vm_of: Vec<VmOf>,
+
+    /// The host's snapshot, for a recording without one: names of VMs, their threads and control groups
+    #[arg(long, value_name = "FILE", conflicts_with = "self_test")]
+    snapshot: Option<PathBuf>,
 
     #[command(flatten)]
     form: Form,
@@ -208,7 +213,8 @@ impl WhatIf {
             .trace
             .iter()
             .chain(&self.host)
-            .chain(&self.formats_from);
+            .chain(&self.formats_from)
+            .chain(&self.snapshot);
         let inputs: Vec<&Path> = unused.chain(several).map(PathBuf::as_path).collect();
         self.report.check(self.form.is_json(), &inputs)?;
         let Some(target) = &self.export else {
@@ -229,18 +235,19 @@ impl WhatIf {
         output::go_on(printed, self.report.is_file() || self.export.is_some())
     }
 
-    fn source(&self, path: &Path) -> Recording {
+    fn source(&self, path: &Path, snapshot: Option<&PathBuf>) -> Recording {
         Recording {
             trace: path.to_owned(),
             tsc_khz: self.tsc_khz,
             formats_from: self.formats_from.clone(),
             vm_of: self.vm_of.clone(),
+            snapshot: snapshot.cloned(),
         }
     }
 
     /// Reads twice: the analysis finds the threads of each VM, which the extractor needs.
-    fn read(&self, path: &Path) -> Result<Recorded, CliError> {
-        let opened = self.source(path);
+    fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Recorded, CliError> {
+        let opened = self.source(path, snapshot);
         let unwanted = Unwanted {
             skip: Skip {
                 keys: true,
@@ -255,6 +262,7 @@ impl WhatIf {
         let answers = analyzed.answers;
         stealtime_whatif::check_replayable(&answers)?;
         let mut extractor = Extractor::new(&answers);
+        extractor.set_vmm_threads(analyzed.host.vmm_threads(&answers));
         let mut source = input::open(path, &opened, None)?;
         input::drive("reading again", &mut *source, |event, source| {
             extractor.event(event, source.names());
@@ -265,7 +273,7 @@ impl WhatIf {
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
-        let recorded = self.read(path)?;
+        let recorded = self.read(path, self.snapshot.as_ref())?;
         let facts = match &self.host {
             Some(file) => host_facts(file, &recorded)?,
             None => HostFacts::default(),
@@ -280,7 +288,8 @@ impl WhatIf {
         if self.seen.is_empty() {
             return Ok(None);
         }
-        let read = |path: &Path| self.read(Twice::new(path)?.path());
+        // A snapshot is of one boot: others may be of another one.
+        let read = |path: &Path| self.read(Twice::new(path)?.path(), None);
         let mut observation = Observation::new(base);
         for path in &self.seen {
             let added = observation.add_changed(base, &read(path)?);

@@ -130,7 +130,7 @@ fn perfetto(
         let first = options(0, "recorded");
         let mut exporter =
             Exporter::new(&mut writer, base.recorded().answers(), first).map_err(failed)?;
-        let mut source = input::open(recorded, &verb.source(recorded), None)?;
+        let mut source = input::open(recorded, &verb.source(recorded, None), None)?;
         input::drive("exporting", &mut *source, |event, source| {
             exporter.event(event, source.names()).map_err(failed)
         })?;
