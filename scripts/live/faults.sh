@@ -65,6 +65,7 @@ until is_recording; do sleep 0.2; done
 for n in 1 2 3; do vm "brief$n" '' 1 hog:1:10000; sleep 1; kill "$pid"; done
 expect "the recording ends well" wait $recorder
 expect "the file is whole" is_whole /tmp/go.dat
+cp /tmp/analyzed.txt /out/faults/vms.txt
 expect "the processes of all five VMs are known" [ "$(grep -c 'their process$' /tmp/analyzed.txt)" = 5 ]
 
 say "a snapshot while VMs come and go"

@@ -23,6 +23,8 @@ use crate::tracefs::Folder;
 const FIRST: Duration = Duration::from_secs(1);
 /// Looks at the buffers in this time.
 const STEP: Duration = Duration::from_millis(20);
+/// Looks for new processes in this time until the pages are collected.
+const SCAN: Duration = Duration::from_millis(300);
 
 /// A recording that is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -273,11 +275,16 @@ impl<'a> Session<'a> {
                 .duration
                 .map_or(FIRST, |duration| duration.min(FIRST));
             let mut grown = None;
+            let mut scanned = began;
             while options.buffer_kb.is_none() && grown.is_none() && began.elapsed() < first {
                 if observer.is_stopped() {
                     return Ok(began);
                 }
                 std::thread::sleep(STEP.min(first));
+                if scanned.elapsed() >= SCAN {
+                    self.threads.scan_new(&self.host.proc_root);
+                    scanned = Instant::now();
+                }
                 let worst = self.stats().into_iter().map(|(_, stats)| stats);
                 let worst = worst.max_by_key(|stats| (stats.lost, stats.bytes));
                 let worst = worst.unwrap_or_default();
