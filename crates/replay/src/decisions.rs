@@ -39,9 +39,17 @@ pub struct Decisions {
     lazy: u64,
     /// Wakeups by which it is to at once.
     at_once: u64,
+    displaced: u64,
 }
 
 impl Decisions {
+    /// Switches to another task than the last one on that CPU: its caches and TLBs hold the data of that
+    /// one. A task that comes back after the idle task finds its own.
+    #[must_use]
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
     /// How the host preempts, where flags show it. Requests that are not lazy do not: a host
     /// without lazy requests makes them too, and reschedules on the way to user mode.
     #[must_use]
@@ -101,6 +109,7 @@ pub(crate) struct Watcher {
     wakeups: BTreeMap<(i32, i32), Woken>,
     lazy: u64,
     at_once: u64,
+    displaced: u64,
     cpus: BTreeMap<u16, Cpu>,
 }
 
@@ -111,6 +120,8 @@ struct Cpu {
     is_fair: bool,
     /// The task that is being woken there, and whether the current one was to reschedule before.
     waking: Option<(i32, bool)>,
+    /// The last task there but the idle one; 0 before the first.
+    last: i32,
 }
 
 impl Watcher {
@@ -119,6 +130,7 @@ impl Watcher {
         let mut decisions = Decisions {
             lazy: self.lazy,
             at_once: self.at_once,
+            displaced: self.displaced,
             ..Decisions::default()
         };
         for (&(current, waking), woken) in &self.wakeups {
@@ -146,6 +158,10 @@ impl Watcher {
             } => {
                 cpu.is_fair = next.0 != 0 && i32::from(next_prio) >= FAIR_FROM;
                 cpu.waking = None;
+                if next.0 != 0 {
+                    self.displaced += u64::from(![0, next.0].contains(&cpu.last));
+                    cpu.last = next.0;
+                }
             }
             // Without the flags, requests to reschedule are not known.
             Kind::SchedWaking { .. } if !event.context.tells_resched() => cpu.waking = None,
@@ -226,6 +242,12 @@ mod tests {
         assert_eq!(some(30, 50, 0).preempt(), None);
         assert_eq!(some(0, 50, 0).preempt(), None);
         assert_eq!(some(0, 0, 500).preempt(), None);
+    }
+
+    #[test]
+    fn a_task_that_comes_back_after_the_idle_task_displaces_none() {
+        let switches = [0, HAS, 8, 0, 8, HAS].map(|next| switch(next, 120));
+        assert_eq!(decided(switches).displaced(), 2);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use stealtime_lab::stats::{Estimate, Verdict};
 use stealtime_whatif::{
-    Closeness, Delta, Document, Effect, Gain, Observed, ObservedRow, Outcome, Waits,
+    Closeness, Delta, Document, Effect, Gain, Observed, ObservedRow, Outcome, Ranked, Waits,
 };
 
 /// What a result is that was stopped.
@@ -25,6 +25,9 @@ pub(crate) const LEGEND: &str = "All in ms per second. Net: given back and freed
 pub(crate) const WORDS: &str = "better, worse: the net interval leaves out 0. mixed: some gain, some lose. \
     less CPU: CPU time is freed, no VM gains or loses beyond noise. noise: the net interval includes 0. \
     < error: less than the replay as recorded is off by itself.";
+
+/// A ranking notes the cost of switches for so many of its first rows.
+const BREAK_EVENS: usize = 3;
 
 /// What was recorded.
 pub(crate) fn facts(document: &Document) -> String {
@@ -77,6 +80,24 @@ pub(crate) fn net(gain: &Gain) -> Option<String> {
             interval(&gain.work),
         )
     })
+}
+
+/// Of the first rows of a ranking, each with its rank.
+pub(crate) fn break_evens(rows: &[Ranked<'_>]) -> Vec<(usize, String)> {
+    let rows = (1..).zip(rows).take(BREAK_EVENS);
+    rows.filter_map(|(rank, row)| Some((rank, break_even(row.gain)?)))
+        .collect()
+}
+
+/// At which cost of a switch a gain is gone; `None` where it does not come with more switches.
+pub(crate) fn break_even(gain: &Gain) -> Option<String> {
+    let cost_us = gain.break_even_us?;
+    Some(format!(
+        "{} more switches to another task a second: the gain is gone where each costs {} us of cold caches, \
+         which a replay does not count",
+        amount(gain.displaced.change.mean),
+        amount(cost_us),
+    ))
 }
 
 /// A change with its interval.

@@ -127,6 +127,12 @@ pub struct Gain {
     pub work: Effect,
     /// CPU time of the whole host.
     pub host_cpu: Effect,
+    /// Switches to another task than the last one on that CPU, per second.
+    pub displaced: Effect,
+    /// The cost of such a switch, in us, from which on the additional ones take more than the net gain. A
+    /// replay has a fixed demand, so it does not count work that is lost to cold caches and TLBs. Only where
+    /// a gain comes with more switches.
+    pub break_even_us: Option<f64>,
 }
 
 impl Gain {
@@ -173,9 +179,20 @@ impl Gain {
             host_tasks_work: time(HOST_TASKS, &higher(&|m| m.others_work)?, 1.0),
             work,
             host_cpu: time("host", &lower(&Measured::host_cpu)?, 1.0),
+            displaced: effect("host", &lower(&|m| m.displaced)?, 1.0, None),
+            break_even_us: None,
         };
+        gain.break_even_us = gain.break_even_us();
         gain.outcome = gain.judge();
         Some(gain)
+    }
+
+    fn break_even_us(&self) -> Option<f64> {
+        let additional = self.displaced.change.mean;
+        let pays = self.net_word == Word::Better && self.displaced.word == Word::Worse;
+        // ms per second through switches per second.
+        (pays && self.displaced.is_relevant && additional > 0.0)
+            .then(|| self.net / additional * 1_000.0)
     }
 
     /// Follows the interval of the net change, which ranks. Only `mixed` and `less CPU` look at parts of it.

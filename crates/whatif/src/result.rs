@@ -372,6 +372,8 @@ pub(crate) struct Measured {
     pub(crate) others_ready: f64,
     /// What they ran, in ms per second.
     pub(crate) others_work: f64,
+    /// Switches to another task than the last one on that CPU, per second.
+    pub(crate) displaced: f64,
 }
 
 impl Measured {
@@ -390,6 +392,7 @@ impl Measured {
             in_halts: (0..vms).map(in_halts).collect(),
             others_ready: rate(times.others.ready_ns),
             others_work: rate(times.others.run_ns),
+            displaced: times.decisions.displaced() as f64 / span * 1e9,
         }
     }
 

@@ -300,6 +300,9 @@ fn variant(variant: &Variant, charted: bool, page: &mut Page) {
     if let Some(net) = whatif_text::net(&variant.gain) {
         page.text(format!("{net}."));
     }
+    if let Some(break_even) = whatif_text::break_even(&variant.gain) {
+        page.text(format!("{break_even}."));
+    }
     page.note(
         "With 95 % intervals over replays in which what the recording does not tell was moved by \
          chance. A change that is smaller than what the replay is off by itself is no prediction.",

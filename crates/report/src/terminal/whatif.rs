@@ -11,7 +11,9 @@ use stealtime_whatif::{CLOSE, Delta, Document, Exits, ReplayedVcpu, TOO_FAR, Var
 use super::time::vcpu_number;
 use crate::escape;
 use crate::units::wrap;
-use crate::whatif_text::{PARTIAL, PARTIAL_RECORDING, delta_word, errors, facts, net, waits};
+use crate::whatif_text::{
+    PARTIAL, PARTIAL_RECORDING, break_even, delta_word, errors, facts, net, waits,
+};
 
 /// What is known before variants are replayed.
 #[must_use]
@@ -167,6 +169,9 @@ fn changes(output: &mut String, variant: &Variant) {
     }
     if let Some(net) = net(&variant.gain) {
         paragraph(output, "  ", &net);
+    }
+    if let Some(break_even) = break_even(&variant.gain) {
+        paragraph(output, "  ", &break_even);
     }
     paragraph(output, "  ", &format!("verdict: {}", variant.verdict));
 }

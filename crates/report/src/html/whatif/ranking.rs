@@ -6,7 +6,7 @@ use stealtime_whatif::{
 
 use crate::html::chart::{cut_note, visible};
 use crate::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
-use crate::whatif_text::{LEGEND, WORDS, estimate, interval, signed, word};
+use crate::whatif_text::{LEGEND, WORDS, break_evens, estimate, interval, signed, word};
 
 /// Rows of a chart: its bars stay readable. The table has all.
 const MOST_ROWS: usize = 60;
@@ -57,6 +57,9 @@ fn numbered<'r>(rows: &'r [Ranked<'r>]) -> impl Iterator<Item = (String, &'r Gai
 fn ranked(rows: &[Ranked<'_>], page: &mut Page) {
     page.note(LEGEND);
     page.note(WORDS);
+    for (rank, break_even) in break_evens(rows) {
+        page.note(format!("{rank}: {break_even}."));
+    }
     net(rows, page);
     let cut = cut_note(MOST_ROWS, rows.len());
     type Pick = fn(&Gain) -> (&Effect, String);

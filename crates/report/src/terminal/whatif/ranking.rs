@@ -7,7 +7,7 @@ use stealtime_whatif::{Auto, Ranked, TOO_FAR, Variant, VmEffect, Word, ranked};
 use super::paragraph;
 use crate::escape;
 use crate::units::wrap;
-use crate::whatif_text::{LEGEND, WORDS, amount, estimate, interval, signed, word};
+use crate::whatif_text::{LEGEND, WORDS, amount, break_evens, estimate, interval, signed, word};
 
 /// Columns for the name of a change: what the figures leave of 100.
 const NAME: usize = 27;
@@ -70,6 +70,9 @@ fn ranking(output: &mut String, title: &str, rows: &[Ranked<'_>], close: bool) {
         row(output, rank, ranked);
     }
     paragraph(output, "  ", WORDS);
+    for (rank, break_even) in break_evens(rows) {
+        paragraph(output, "  ", &format!("{rank}: {break_even}."));
+    }
     if !close {
         paragraph(output, "  ", &format!("Note: {TOO_FAR}."));
     }
