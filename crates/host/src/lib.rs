@@ -115,6 +115,7 @@ impl Snapshot {
             kernel,
             vms,
             missing: Vec::new(),
+            before: None,
         };
         let finished = tree.finish();
         snapshot.missing = finished.missing;

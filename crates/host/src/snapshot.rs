@@ -44,6 +44,55 @@ pub struct Snapshot {
     pub vms: Vec<Vm>,
     /// What could not be read.
     pub missing: Vec<Missing>,
+    /// In a recording: the host when it began; this one is of its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Box<Snapshot>>,
+}
+
+/// Use of a control group's limit between two snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Throttled {
+    /// Its path.
+    pub path: String,
+    /// Periods with a demand.
+    pub periods: u64,
+    /// Of these, periods in which the quota was used up.
+    pub throttled_periods: u64,
+    /// Time in which its tasks could not run for it, added over CPUs.
+    pub throttled_us: u64,
+}
+
+impl Snapshot {
+    /// All VMs: those of [`Self::before`] that have ended, too.
+    pub fn all_vms(&self) -> impl Iterator<Item = &Vm> {
+        let begin = self.before.iter().flat_map(|begin| &begin.vms);
+        let is_same = |a: &Vm, b: &Vm| {
+            (a.process.pid, a.process.start_ms) == (b.process.pid, b.process.start_ms)
+        };
+        let ended = begin.filter(move |ended| !self.vms.iter().any(|vm| is_same(ended, vm)));
+        self.vms.iter().chain(ended)
+    }
+
+    /// Groups that their limit has stopped since [`Self::before`].
+    #[must_use]
+    pub fn throttled(&self) -> Vec<Throttled> {
+        let key = |group: &Cgroup| (group.path.clone(), group.hierarchy.clone());
+        let begin = self.before.iter().flat_map(|begin| &begin.cgroups);
+        let begin: BTreeMap<_, &Cgroup> = begin.map(|group| (key(group), group)).collect();
+        let throttled = |group: &Cgroup| {
+            let first = begin.get(&key(group))?;
+            // A group of the same name that was made anew counts from zero.
+            let grown = |last: Option<u64>, first: Option<u64>| last?.checked_sub(first?);
+            let throttled = Throttled {
+                path: group.path.clone(),
+                periods: grown(group.periods, first.periods)?,
+                throttled_periods: grown(group.throttled_periods, first.throttled_periods)?,
+                throttled_us: grown(group.throttled_us, first.throttled_us)?,
+            };
+            (throttled.throttled_periods > 0).then_some(throttled)
+        };
+        self.cgroups.iter().filter_map(throttled).collect()
+    }
 }
 
 /// A value that a snapshot lacks.

@@ -53,6 +53,8 @@ pub trait Observer {
     fn warn(&mut self, text: &str);
     /// The name of a file that an abrupt end must remove; `None`: there is none.
     fn unfinished(&mut self, path: Option<&Path>);
+    /// Tracing has begun.
+    fn started(&mut self) {}
     /// The host's snapshot as JSON, at the end of the recording.
     fn snapshot(&mut self) -> Option<String> {
         None
@@ -266,11 +268,15 @@ impl<'a> Session<'a> {
         options: &Options,
         observer: &mut dyn Observer,
     ) -> Result<Instant, RecordError> {
+        let mut is_first = true;
         loop {
             self.instance
                 .folder()
                 .write("tracing_on", "1", "start tracing")?;
             let began = Instant::now();
+            if std::mem::take(&mut is_first) {
+                observer.started();
+            }
             let first = options
                 .duration
                 .map_or(FIRST, |duration| duration.min(FIRST));

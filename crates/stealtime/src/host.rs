@@ -87,7 +87,7 @@ impl HostOfRecording {
             let rest = path.trim_start_matches('/').strip_prefix(group);
             rest.is_some_and(|rest| group.is_empty() || rest.is_empty() || rest.starts_with('/'))
         };
-        let threads = snapshot.vms.iter().flat_map(|vm| &vm.threads);
+        let threads = snapshot.all_vms().flat_map(|vm| &vm.threads);
         let inside = threads.filter(|thread| thread.cgroup.as_ref().is_some_and(is_in));
         let tids: BTreeSet<i32> = inside.map(|thread| thread.tid).collect();
         match tids.is_empty() {
@@ -111,6 +111,16 @@ impl HostOfRecording {
 
     /// Adds what the snapshot does not know of the recording's VMs.
     pub(crate) fn compare(&mut self, answers: &Answers) {
+        let groups = self.snapshot.iter().flat_map(Snapshot::throttled);
+        self.notes.extend(groups.map(|group| {
+            format!(
+                "{}: its cpu.max was used up in {} of {} periods, and stopped it for {:.1} s, added over CPUs",
+                group.path,
+                group.throttled_periods,
+                group.periods,
+                group.throttled_us as f64 / 1e6
+            )
+        }));
         let unknown = self
             .snapshot
             .as_ref()
@@ -219,9 +229,15 @@ fn of_another_host(snapshot: &Snapshot, info: &SourceInfo) -> Option<String> {
 /// VMs of a snapshot with their threads, as the analysis takes them.
 fn vms(snapshot: &Snapshot) -> HostVms {
     let mut host = HostVms::default();
-    for (index, vm) in snapshot.vms.iter().enumerate() {
+    let mut names = BTreeSet::new();
+    for (index, vm) in snapshot.all_vms().enumerate() {
+        let mut name = vm.name.clone();
+        // The VM of a former process of the name.
+        while !names.insert(name.clone()) {
+            name = format!("{name} ({})", vm.process.pid);
+        }
         host.vms.push(HostVm {
-            name: vm.name.clone(),
+            name,
             pid: vm.process.pid,
         });
         for thread in &vm.threads {
@@ -230,7 +246,8 @@ fn vms(snapshot: &Snapshot) -> HostVms {
                 is_vcpu: thread.kind == ThreadKind::Vcpu,
                 vcpu: thread.vcpu,
             };
-            host.threads.insert(thread.tid, fact);
+            // An id that was used again is that of the end.
+            host.threads.entry(thread.tid).or_insert(fact);
         }
     }
     host

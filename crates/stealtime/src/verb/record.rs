@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Args;
@@ -148,6 +149,8 @@ struct Console {
     duration: Option<Duration>,
     /// Losses that were shown.
     lost: u64,
+    /// Reads the snapshot of the begin, while events are recorded already.
+    before: Option<JoinHandle<Option<stealtime_host::Snapshot>>>,
 }
 
 impl Console {
@@ -158,6 +161,7 @@ impl Console {
             bar: is_shown.then(|| bar(duration)),
             duration,
             lost: 0,
+            before: None,
         }
     }
 
@@ -224,9 +228,19 @@ impl Observer for Console {
         self.say(text);
     }
 
+    fn started(&mut self) {
+        let read = || stealtime_host::Snapshot::read(Path::new("/")).ok();
+        self.before = std::thread::Builder::new().spawn(read).ok();
+    }
+
     fn snapshot(&mut self) -> Option<String> {
         match stealtime_host::Snapshot::read(Path::new("/")) {
-            Ok(snapshot) => Some(snapshot.to_json()),
+            Ok(mut snapshot) => {
+                // VMs that have ended meanwhile are in this one alone.
+                let begin = self.before.take().and_then(|begin| begin.join().ok());
+                snapshot.before = begin.flatten().map(Box::new);
+                Some(snapshot.to_json())
+            }
             Err(error) => {
                 self.say(&format!(
                     "stealtime: the recording has no snapshot of the host: {error}"
