@@ -114,7 +114,8 @@ pub fn markdown(entries: &[Entry]) -> String {
          Written by `stealtime knobs --format markdown`; defaults are those of Linux 7.2 and of the\n\
          simulated host. A name of upstream is marked with what it belongs to; all others are ours.\n\
          Times take `ns`, `us`, `ms` or `s`; a number alone is in ns. `NAME` is a VM's or a group's\n\
-         name, or `*` for all. `vm.NAME.workload.PARAMETER` sets a parameter of the workload;\n\
+         name, or `*` for all. Names with dots and other signs are quoted: `vm.\"a.b\".nice`.\n\
+         `vm.NAME.workload.PARAMETER` sets a parameter of the workload;\n\
          `task.NAME.count`, `task.NAME.nice` and `task.NAME.workload.PARAMETER` are of the host's tasks.\n\n\
          The second table of each group has the effect in a replay (`stealtime whatif`), and the step that\n\
          root takes to set it on a host. `TID` is one of the VM's threads, `TIDS` are all.\n\

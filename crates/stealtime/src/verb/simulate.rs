@@ -1,5 +1,6 @@
 //! `stealtime simulate`: a scenario's variants side by side.
 
+mod host;
 mod one;
 
 use std::path::PathBuf;

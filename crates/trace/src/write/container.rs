@@ -96,6 +96,9 @@ pub(super) fn options(options: &Options) -> Vec<(u16, Vec<u8>)> {
     if let Some(uname) = &options.uname {
         list.push((option::UNAME, text(uname)));
     }
+    if let Some(snapshot) = &options.snapshot {
+        list.push((option::HOST_SNAPSHOT, snapshot.as_bytes().to_vec()));
+    }
     if clock.name == "x86-tsc" && clock.unit == ClockUnit::Ns {
         // The times are converted already: multiplier 1, shift 0, offset 0.
         let identity = Bytes::default().u32(1).u32(0).u64(0);

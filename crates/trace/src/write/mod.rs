@@ -177,6 +177,12 @@ impl<W: Write> TraceDatWriter<W> {
         options.cpus = info.cpus.unwrap_or(0);
         options.uname.clone_from(&info.uname);
         options.recorded.clone_from(&info.recorded);
+        options.snapshot.clone_from(&info.snapshot);
+    }
+
+    /// Sets the host's snapshot, JSON, which may be known only at the end.
+    pub fn set_snapshot(&mut self, snapshot: String) {
+        self.options.snapshot = Some(snapshot);
     }
 
     /// Numbers so far; 0 bytes before [`Self::finish`].

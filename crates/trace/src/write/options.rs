@@ -39,4 +39,6 @@ pub struct Options {
     /// Tracepoints that are switched on. Those without events are described too, so that readers know
     /// that they were recorded.
     pub recorded: Vec<String>,
+    /// The host's snapshot, JSON.
+    pub snapshot: Option<String>,
 }

@@ -15,6 +15,7 @@ use stealtime_simulator::{NameList, Sink};
 use stealtime_trace::write::{Options, TraceDatWriter, WriteError};
 
 use super::super::run_args::unusable;
+use super::host::{Threads, snapshot};
 use crate::error::CliError;
 use crate::output;
 
@@ -42,6 +43,7 @@ fn ended(result: Result<RunOutput, RunError>, variant: &Variant) -> Result<(), C
 struct ToFile<W: Write> {
     writer: TraceDatWriter<W>,
     names: NameList,
+    threads: Threads,
     failed: Option<WriteError>,
 }
 
@@ -51,13 +53,14 @@ impl<W: Write> Sink for ToFile<W> {
     }
 
     fn event(&mut self, event: &Event) {
+        self.threads.event(event, &self.names);
         if self.failed.is_none() {
             self.failed = self.writer.push(event, &self.names).err();
         }
     }
 }
 
-/// Writes one run as trace.dat, warm-up included.
+/// Writes one run as trace.dat, warm-up included, with the snapshot of its host.
 pub(super) fn trace(
     scenario: &Scenario,
     variant: &Variant,
@@ -74,12 +77,15 @@ pub(super) fn trace(
         let mut sink = ToFile {
             writer: TraceDatWriter::new(writer, options).map_err(failed)?,
             names: NameList::default(),
+            threads: Threads::default(),
             failed: None,
         };
         ended(traced(&config, stop, &mut sink), variant)?;
         if let Some(error) = sink.failed {
             return Err(failed(error));
         }
+        let snapshot = snapshot(&config, &sink.threads);
+        sink.writer.set_snapshot(snapshot.to_json());
         sink.writer.finish().map_err(failed)?;
         Ok(())
     })
