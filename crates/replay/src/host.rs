@@ -110,6 +110,8 @@ pub fn is_bound(task: &RecordedTask) -> bool {
 pub struct Assumed {
     /// Whether each VM is in a cgroup of its own under machine.slice; `None` is no.
     pub groups: Option<bool>,
+    /// Whether the VMs' cgroups are under one parent; `None`: if every VM has one.
+    pub slice: Option<bool>,
     /// Whether those hold one for each vCPU and one for the VM's other threads, as libvirt creates them;
     /// `None` is no.
     pub vcpu_groups: Option<bool>,
@@ -118,6 +120,8 @@ pub struct Assumed {
     pub own_group: BTreeSet<usize>,
     /// `cpu.weight` of VMs' cgroups, by index, where it is not the kernel's 100.
     pub weights: BTreeMap<usize, u32>,
+    /// These weights are those of the host, and not fitted.
+    pub weights_known: bool,
     /// What places tasks; `None`: the simulated scheduler if they moved often.
     pub placement: Option<Placement>,
     /// Migrate at recorded wall times: keeps tasks that shared a CPU together. Otherwise each task migrates
@@ -127,6 +131,10 @@ pub struct Assumed {
     pub balanced: Option<bool>,
     /// How the host preempts; `None`: as fits best. [`as_recorded`] reads the knobs instead.
     pub preempt: Option<Preempt>,
+    /// Whether wakeups preempt the current task; `None`: as fits best.
+    pub wakeups_preempt: Option<bool>,
+    /// CPUs that tasks may use by the host's account, by thread id.
+    pub affinity: BTreeMap<i32, Vec<u32>>,
     /// CPUs of vCPUs, by index of the VM and number.
     pub pins: Vec<((usize, u32), Vec<u32>)>,
     /// CPUs of other tasks, by thread id.
@@ -232,7 +240,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
             groups: groups(recording, assumed),
-            slice: assumed.groups == Some(true),
+            slice: assumed.slice.unwrap_or(assumed.groups == Some(true)),
             vcpu_groups: assumed.vcpu_groups == Some(true),
             wake_ns: wake,
             block_ns: recording.block_ns,
@@ -288,14 +296,20 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
         .map(|pin| &pin.1);
     let host_task = assumed.task_pins.iter().rev();
     let host_task = host_task.filter(|pin| task.vcpu.is_none() && pin.0 == task.tid);
+    let has_all = |pin: &[u32]| (0..cpus).all(|cpu| pin.contains(&cpu));
+    let allowed = match assumed.affinity.get(&task.tid) {
+        Some(affinity) if has_all(affinity) => Vec::new(),
+        Some(affinity) => affinity.clone(),
+        None if is_bound(task) => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
+        None => Vec::new(),
+    };
     // A pin to all CPUs changes nothing for a task that is not bound: it keeps its recorded moves.
-    let is_free = |pin: &Vec<u32>| !is_bound(task) && (0..cpus).all(|cpu| pin.contains(&cpu));
+    let is_free = |pin: &Vec<u32>| allowed.is_empty() && has_all(pin);
     let pin = vcpu.chain(host_task.map(|pin| &pin.1)).next();
     let pin = pin.filter(|pin| !is_free(pin));
     let cpus = match pin {
         Some(pin) => pin.clone(),
-        None if is_bound(task) => task.ran_on.iter().map(|&cpu| u32::from(cpu)).collect(),
-        None => Vec::new(),
+        None => allowed,
     };
     let first = u32::from(task.first_cpu);
     ScriptConfig {

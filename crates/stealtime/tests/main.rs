@@ -7,6 +7,7 @@ mod command;
 mod common;
 mod corpus;
 mod doctor;
+mod facts;
 mod json_page;
 mod names;
 mod pages;

@@ -4,14 +4,16 @@ use stealtime_replay::host::{self, Placement};
 use stealtime_simulator::script::ScriptGroup;
 
 use crate::baseline::Baseline;
+use crate::host_file::FROM_SNAPSHOT;
 use crate::preempt::PreemptSource;
+use crate::question::FEATURES;
 
 /// As sentences.
 pub(crate) fn lines(base: &Baseline) -> Vec<String> {
     let knobs = &base.config.knobs;
     let (recording, assumed) = (&base.recorded.recording, &base.assumed);
     let source = |knob: &str, shown: bool, evidence: &str| match (base.facts.has(knob), shown) {
-        (true, _) => "as told".to_owned(),
+        (true, _) => base.facts.source(knob).to_owned(),
         (false, true) => format!("as {evidence} shows"),
         (false, false) => "the default; --host FILE tells".to_owned(),
     };
@@ -42,7 +44,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
             "sched.preempt={} ({})",
             preempt_name(base),
             match base.preempt {
-                Some(PreemptSource::Configured(_)) => "as told",
+                Some(PreemptSource::Configured(_)) => base.facts.source("sched.preempt"),
                 Some(PreemptSource::Shown(_)) => "as its wakeups show",
                 Some(PreemptSource::OnlyMode(_)) => "as its kernel has no other way",
                 Some(PreemptSource::Implied(_)) => "as the other is asked for; --host FILE tells",
@@ -65,21 +67,40 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
             None => "an idle CPU wakes in 2 us (none was idle)".to_owned(),
         }),
     ];
-    lines.into_iter().flatten().collect()
+    let unused = base.facts.snapshot().unused.iter().cloned();
+    lines.into_iter().flatten().chain(unused).collect()
 }
 
 /// vCPUs that replays keep on one CPU.
 fn bound(base: &Baseline) -> Option<String> {
     let tasks = base.recorded.recording.tasks.iter();
     let vcpus = tasks.filter(|task| task.vcpu.is_some());
-    let (bound, free): (Vec<_>, Vec<_>) = vcpus.partition(|task| host::is_bound(task));
-    let total = bound.len() + free.len();
-    (!bound.is_empty()).then(|| {
-        format!(
-            "{} of {total} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)",
-            bound.len()
-        )
-    })
+    let affinity = &base.assumed.affinity;
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        vcpus.partition(|task| affinity.contains_key(&task.tid));
+    let total = known.len() + unknown.len();
+    let cpus = base.recorded.recording.cpus as usize;
+    let bound = unknown.iter().filter(|task| host::is_bound(task)).count();
+    let limited = known
+        .iter()
+        .filter(|task| affinity[&task.tid].len() < cpus)
+        .count();
+    let mut lines = Vec::new();
+    if !known.is_empty() {
+        let source = match known.len() == total {
+            true => FROM_SNAPSHOT.to_owned(),
+            false => format!("{FROM_SNAPSHOT} of {}", known.len()),
+        };
+        lines.push(format!(
+            "{limited} of {total} vCPUs may not run on all CPUs ({source}; --pin asks for more)"
+        ));
+    }
+    if bound > 0 {
+        lines.push(format!(
+            "{bound} of {total} vCPUs may run on one CPU only (they ran on no other; --pin asks for more)"
+        ));
+    }
+    (!lines.is_empty()).then(|| lines.join("; "))
 }
 
 /// `sched.base_slice_ns`, where it is not the kernel's choice.
@@ -89,7 +110,7 @@ fn slice(base: &Baseline) -> Option<String> {
         base.facts.has("sched.base_slice_ns"),
         base.recorded.recording.release,
     ) {
-        (true, _) => "as told".to_owned(),
+        (true, _) => base.facts.source("sched.base_slice_ns").to_owned(),
         (false, Some(release)) if host::recorded_slice_ns(&base.recorded.recording).is_none() => {
             format!("as {release} sets it")
         }
@@ -127,6 +148,9 @@ fn features(base: &Baseline) -> Option<String> {
     if sched.cfs.is_some() {
         let switched_on = host::wakeups_preempt(sched);
         return (!switched_on).then(|| "sched.features=NO_WAKEUP_PREEMPTION".to_owned());
+    }
+    if base.facts.snapshot().settings.contains(FEATURES) {
+        return Some(format!("sched.features={features} ({FROM_SNAPSHOT})"));
     }
     Some(
         match release.filter(|release| !release.has_features_of_today()) {
@@ -178,6 +202,7 @@ fn groups(base: &Baseline) -> String {
         (false, false, false) => "in cgroups of their own",
     };
     let source = match base.groups_asked {
+        _ if base.facts.snapshot().cgroups.is_some() => FROM_SNAPSHOT,
         true => "as a weight is asked for; --host FILE tells",
         false => "fits best, unless told",
     };
@@ -190,8 +215,10 @@ fn groups(base: &Baseline) -> String {
 /// What a VM's cgroup has that is not the default.
 fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
     let mut details = Vec::new();
+    let is_of_snapshot = base.facts.snapshot().cgroups.is_some();
     if group.cpu_weight != ScriptGroup::default().cpu_weight {
         let source = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
+            true if is_of_snapshot => FROM_SNAPSHOT,
             true => "fits best, unless told",
             false => "as told",
         };
@@ -200,6 +227,7 @@ fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
     if let Some(limit) = group.cpu_max_ns {
         let (quota, period) = (limit.0 / 1_000, limit.1 / 1_000);
         let source = match base.recorded.recording.limits.get(&vm) == Some(&limit) {
+            true if is_of_snapshot => FROM_SNAPSHOT,
             true => "as its stops show",
             false => "as told",
         };

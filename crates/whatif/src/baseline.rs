@@ -39,7 +39,14 @@ impl Baseline {
     /// # Errors
     ///
     /// A knob that the host does not take, or the simulator's.
-    pub fn fit(recorded: Recorded, facts: HostFacts, question: &Question) -> Result<Self, Error> {
+    pub fn fit(
+        mut recorded: Recorded,
+        facts: HostFacts,
+        question: &Question,
+    ) -> Result<Self, Error> {
+        if let Some(cgroups) = &facts.snapshot().cgroups {
+            recorded.recording.limits.clone_from(&cgroups.limits);
+        }
         let mut assumed = facts.assumed();
         let recording = &recorded.recording;
         let vms = &recorded.vms;
@@ -56,7 +63,7 @@ impl Baseline {
             Ok(apply(config, facts.settings(), vms)?)
         };
         let fitted = stealtime_replay::fit::fit(recording, &recorded.times, &assumed, configure)?;
-        let fit = Fit::new(&fitted, &recorded, &assumed);
+        let fit = Fit::new(&fitted, &recorded, &assumed, &facts);
         Ok(Self {
             recorded,
             assumed: fitted.assumed,

@@ -8,6 +8,7 @@ use crate::auto::Auto;
 use crate::baseline::Baseline;
 use crate::coverage::{self, Lack};
 use crate::fit::Fit;
+use crate::known::{self, Fact};
 use crate::observed::Observed;
 use crate::presence::Presence;
 use crate::result::{Closeness, Exits, ReplayedVcpu, Shares, Variant, Waits};
@@ -29,6 +30,8 @@ pub struct Document {
     pub waits: Waits,
     /// What the replay takes for true, with the source of each.
     pub assumed: Vec<String>,
+    /// What is known of the host and what was fitted, each once.
+    pub facts: Vec<Fact>,
     /// The fit that chose what the recording leaves open.
     pub fit: Fit,
     /// What the recording lacks.
@@ -74,6 +77,7 @@ impl Document {
             events: recorded.answers.source.events,
             waits: Waits::new(recorded.recording.resolved),
             assumed: assumptions::lines(base),
+            facts: known::facts(base),
             fit: base.fit.clone(),
             lacks: coverage::lacks(recorded),
             presence: Presence::new(recorded),

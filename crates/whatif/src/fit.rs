@@ -5,7 +5,12 @@ use stealtime_replay::fit::{Dimension, Fitted, Hypothesis, Misfit, RunnerUp, Sou
 use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::VcpuTimes;
 
+use crate::host_file::HostFacts;
+use crate::preempt::PREEMPT;
 use crate::recorded::Recorded;
+
+/// The source of what the host's snapshot says.
+pub(crate) const SNAPSHOT: &str = "snapshot";
 
 /// The host that fits best.
 #[derive(Debug, Clone, Serialize)]
@@ -40,7 +45,7 @@ pub struct DimensionValue {
     pub dimension: &'static str,
     /// In words; `null` where it has no effect.
     pub value: Option<String>,
-    /// `stated`, `recorded` or `fitted`.
+    /// `stated`, `snapshot`, `recorded` or `fitted`.
     pub source: &'static str,
 }
 
@@ -86,21 +91,31 @@ struct Rows<'a> {
     fitted: &'a Fitted,
     recorded: &'a Recorded,
     known: &'a Assumed,
+    facts: &'a HostFacts,
 }
 
 impl Rows<'_> {
-    fn source(&self, dimension: Dimension) -> Source {
-        match dimension {
+    fn source(&self, dimension: Dimension) -> &'static str {
+        let snapshot = self.facts.snapshot();
+        let is_of_snapshot = match dimension {
+            Dimension::Cgroups | Dimension::Weights => snapshot.cgroups.is_some(),
+            Dimension::Preemption => snapshot.settings.contains(PREEMPT),
+            Dimension::WakeupPreemption => snapshot.wakeups_preempt.is_some(),
+            Dimension::Placement | Dimension::MoveTimes | Dimension::Guests => false,
+        };
+        let source = match dimension {
+            _ if is_of_snapshot => return SNAPSHOT,
             Dimension::Weights if self.fitted.weights_stated => Source::Stated,
             _ => dimension.source(&self.recorded.recording, self.known),
-        }
+        };
+        source.name()
     }
 
     fn row(&self, dimension: Dimension, hypothesis: &Hypothesis) -> DimensionValue {
         DimensionValue {
             dimension: dimension.row().name,
             value: dimension.value(hypothesis, &self.recorded.vms),
-            source: self.source(dimension).name(),
+            source: self.source(dimension),
         }
     }
 
@@ -125,12 +140,18 @@ impl Rows<'_> {
 
 impl Fit {
     /// `known` is what the fit started from.
-    pub(crate) fn new(fitted: &Fitted, recorded: &Recorded, known: &Assumed) -> Self {
+    pub(crate) fn new(
+        fitted: &Fitted,
+        recorded: &Recorded,
+        known: &Assumed,
+        facts: &HostFacts,
+    ) -> Self {
         let known_ns: u64 = recorded.times.vcpus.iter().map(VcpuTimes::known_ns).sum();
         let rows = Rows {
             fitted,
             recorded,
             known,
+            facts,
         };
         let best = |dimension| rows.row(dimension, &fitted.hypothesis);
         let second = fitted.runner_up.as_ref();

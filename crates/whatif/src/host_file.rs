@@ -1,4 +1,4 @@
-//! A file about the recorded host: lines `KEY = VALUE`.
+//! What is known of the recorded host: a file of lines `KEY = VALUE`, and its snapshot.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,12 @@ use stealtime_lab::knobs::{KnobError, Setting, split_setting, without_comment};
 use stealtime_replay::host::{Assumed, Placement};
 use stealtime_simulator::config::Config;
 
+use crate::host_snapshot::SnapshotFacts;
 use crate::question::FEATURES;
 use crate::recorded::Recorded;
+
+/// The source of a fact, as a clause.
+pub(crate) const FROM_SNAPSHOT: &str = "as the host's snapshot says";
 
 /// What is known of the recorded host beyond the recording.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +21,7 @@ pub struct HostFacts {
     vcpu_groups: Option<bool>,
     balanced: Option<bool>,
     placement: Option<Placement>,
+    snapshot: SnapshotFacts,
 }
 
 /// A line that is wrong.
@@ -120,6 +125,32 @@ impl HostFacts {
         Ok(())
     }
 
+    /// Adds a setting after those of the file.
+    pub(crate) fn add_setting(&mut self, setting: Setting) {
+        self.settings.push(setting);
+    }
+
+    /// What the host's snapshot says. The file says it later.
+    pub(crate) fn set_snapshot(&mut self, mut facts: SnapshotFacts) {
+        if self.groups.is_some() || self.vcpu_groups.is_some() {
+            facts.cgroups = None;
+        }
+        self.snapshot = facts;
+    }
+
+    /// What the host's snapshot says.
+    pub(crate) const fn snapshot(&self) -> &SnapshotFacts {
+        &self.snapshot
+    }
+
+    /// Where a knob is from that it names, for a sentence.
+    pub(crate) fn source(&self, knob: &str) -> &'static str {
+        match self.snapshot.settings.contains(knob) {
+            true => FROM_SNAPSHOT,
+            false => "as told",
+        }
+    }
+
     /// The knobs that it names.
     pub(crate) fn settings(&self) -> &[Setting] {
         &self.settings
@@ -138,12 +169,29 @@ impl HostFacts {
 
     /// What a fit starts from: the fit finds the rest.
     pub(crate) fn assumed(&self) -> Assumed {
-        Assumed {
+        let assumed = Assumed {
             groups: self.groups,
             vcpu_groups: self.vcpu_groups,
             balanced: self.balanced,
             placement: self.placement,
+            affinity: self.snapshot.affinity.clone(),
+            wakeups_preempt: self.snapshot.wakeups_preempt,
             ..Assumed::default()
+        };
+        let Some(cgroups) = &self.snapshot.cgroups else {
+            return assumed;
+        };
+        Assumed {
+            groups: Some(cgroups.every_vm),
+            vcpu_groups: Some(cgroups.per_vcpu),
+            own_group: match cgroups.every_vm {
+                true => BTreeSet::new(),
+                false => cgroups.own.clone(),
+            },
+            slice: Some(cgroups.slice),
+            weights: cgroups.weights.clone(),
+            weights_known: true,
+            ..assumed
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::question::Question;
 use crate::recorded::Recorded;
 
 /// The knob.
-const PREEMPT: &str = "sched.preempt";
+pub(crate) const PREEMPT: &str = "sched.preempt";
 
 /// How the recorded host preempts, and the source of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -193,25 +193,26 @@ impl Dimension {
             Self::Cgroups => (
                 "cgroups",
                 "none, one for each VM, also one for each vCPU, single VMs",
-                "`groups` and `vcpu_cgroups` of the host file; a weight that is asked for",
+                "the host's snapshot; `groups` and `vcpu_cgroups` of the host file; a weight that is asked for",
                 "decisions, times, slice timers",
             ),
             Self::Preemption => (
                 "preemption",
                 "lazy, full",
-                "flags of events; the kernel's release; the host file; the mode that is asked for",
+                "the host's snapshot; flags of events; the kernel's release; the host file; the mode that is \
+                 asked for",
                 "decisions, times",
             ),
             Self::WakeupPreemption => (
                 "wakeup_preemption",
                 "on, off",
-                "off is tried only where recorded wakeups preempt seldom",
+                "the host's snapshot; off is tried only where recorded wakeups preempt seldom",
                 "decisions, times",
             ),
             Self::Weights => (
                 "weights",
                 "equal, unequal",
-                "a weight in the host file",
+                "the host's snapshot; a weight in the host file",
                 "times, with a threshold of their own",
             ),
         };
@@ -284,8 +285,8 @@ impl Dimension {
                 let stated = known.preempt.is_some() && known.preempt != recorded;
                 stated_or(stated, recorded.is_some())
             }
-            Self::WakeupPreemption => Source::Fitted,
-            Self::Weights => stated_or(known.groups == Some(false), false),
+            Self::WakeupPreemption => stated_or(known.wakeups_preempt.is_some(), false),
+            Self::Weights => stated_or(known.groups == Some(false) || known.weights_known, false),
         }
     }
 }
@@ -359,7 +360,7 @@ pub(crate) fn hosts(recording: &Recording, known: &Assumed, moves: Moves) -> Vec
                 cgroups: cgroups.clone(),
                 weights: known.weights.clone(),
                 preempt,
-                wakeups_preempt: true,
+                wakeups_preempt: known.wakeups_preempt.unwrap_or(true),
             }));
         }
     }

@@ -236,7 +236,7 @@ where
             (Some(recorded), Some(replayed)) => recorded + SELDOM_PERMILLE < replayed,
             _ => false,
         };
-        if !is_seldom {
+        if !is_seldom || self.known.wakeups_preempt.is_some() {
             return Ok(());
         }
         self.try_one(Hypothesis {
@@ -326,7 +326,7 @@ where
             self.try_single_vms()?;
         }
         self.try_no_preemption()?;
-        if !self.weights_stated {
+        if !self.weights_stated && !self.known.weights_known {
             self.try_weights()?;
         }
         let runner_up = self.trials.runner_up(&self.scale);

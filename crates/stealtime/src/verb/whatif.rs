@@ -139,6 +139,12 @@ pub(crate) struct WhatIf {
     report: ReportTo,
 }
 
+/// A recording, and the snapshot of its host.
+struct Read {
+    recorded: Recorded,
+    snapshot: Option<stealtime_host::Snapshot>,
+}
+
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
@@ -246,7 +252,7 @@ impl WhatIf {
     }
 
     /// Reads twice: the analysis finds the threads of each VM, which the extractor needs.
-    fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Recorded, CliError> {
+    fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Read, CliError> {
         let opened = self.source(path, snapshot);
         let unwanted = Unwanted {
             skip: Skip {
@@ -268,16 +274,22 @@ impl WhatIf {
             extractor.event(event, source.names());
             Ok(())
         })?;
-        Ok(Recorded::new(answers, extractor.finish()))
+        Ok(Read {
+            recorded: Recorded::new(answers, extractor.finish()),
+            snapshot: analyzed.host.snapshot,
+        })
     }
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
-        let recorded = self.read(path, self.snapshot.as_ref())?;
-        let facts = match &self.host {
+        let Read { recorded, snapshot } = self.read(path, self.snapshot.as_ref())?;
+        let mut facts = match &self.host {
             Some(file) => host_facts(file, &recorded)?,
             None => HostFacts::default(),
         };
+        if let Some(snapshot) = &snapshot {
+            facts.add_snapshot(snapshot, &recorded);
+        }
         let question = Question::parse(&recorded, &facts, &self.set, &self.vary, &self.pin)?;
         let base = Baseline::fit(recorded, facts, &question)?;
         Ok((base, question))
@@ -289,7 +301,9 @@ impl WhatIf {
             return Ok(None);
         }
         // A snapshot is of one boot: others may be of another one.
-        let read = |path: &Path| self.read(Twice::new(path)?.path(), None);
+        let read = |path: &Path| -> Result<Recorded, CliError> {
+            Ok(self.read(Twice::new(path)?.path(), None)?.recorded)
+        };
         let mut observation = Observation::new(base);
         for path in &self.seen {
             let added = observation.add_changed(base, &read(path)?);
