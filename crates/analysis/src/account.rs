@@ -2,13 +2,16 @@
 
 use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span};
 
+use crate::clock_reads::ClockReads;
 use crate::doubt::Doubted;
 use crate::interrupts::HitVectors;
 use crate::latency::Latencies;
 use crate::options::Window;
 use crate::polls::{Poll, Stretches};
 use crate::ready;
+use crate::series::{Sampled, Samples, Series};
 use crate::stats::Durations;
+use crate::waits::{Longest, Waits};
 use crate::yields::Spinning;
 
 /// A shorter wait for an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
@@ -69,6 +72,14 @@ pub(crate) struct Tally {
     pub(crate) timer_msr_writes: u64,
 }
 
+/// Time in the run queue of one CPU, in ns of the trace's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Queued {
+    pub(crate) cpu: u16,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
 /// The account of a vCPU thread.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
@@ -98,6 +109,12 @@ pub(crate) struct Account {
     pub(crate) doubted: Option<Doubted>,
     /// Waiting by what had the CPU.
     pub(crate) ready: IntMap<Cause, u64>,
+    pub(crate) waits: Waits,
+    /// The latest waiting, which no series has yet.
+    pub(crate) queued: Queued,
+    /// Waiting over time.
+    pub(crate) steal_over_time: Series,
+    pub(crate) states: Samples,
 
     pub(crate) spinning: Spinning,
     pub(crate) tally: Tally,
@@ -106,6 +123,7 @@ pub(crate) struct Account {
     pub(crate) hits: HitVectors,
     /// Offset of its TSC, where it was written in the trace.
     pub(crate) tsc_offset: Option<u64>,
+    pub(crate) clock_reads: ClockReads,
 }
 
 impl Account {
@@ -128,6 +146,9 @@ impl Account {
     #[inline]
     pub(crate) fn add(&mut self, window: &Window, span: &Span) {
         let ns = window.clip(span.start, span.end, span.cpu);
+        if span.end.saturating_sub(window.origin()) >= self.states.next() {
+            self.sample(window, span);
+        }
         match span.run {
             Run::Running => self.add_running(span.mode, ns),
             Run::Sleeping => {
@@ -158,7 +179,21 @@ impl Account {
         }
     }
 
+    fn sample(&mut self, window: &Window, span: &Span) {
+        let state = match span.run {
+            Run::Running => Sampled::Running,
+            Run::Preempted | Run::Waking => Sampled::Waiting,
+            Run::Sleeping => Sampled::Asleep,
+            Run::Unknown | Run::Dead => Sampled::Unknown,
+        };
+        if let Some((start, end)) = window.part(span.start, span.end, span.cpu) {
+            self.states.cover(start, end, state);
+        }
+    }
+
     fn add_wait(&mut self, span: &Span, ns: u64) {
+        let (start, end, cpu) = (span.start, span.end, span.cpu);
+        self.waits.add(start, end, cpu, span.cause, ns);
         if span.cause == Cause::IDLE {
             // Whether it was throttled meanwhile shows at the end of the wait.
             self.wait_idle_whole += span.end - span.start;
@@ -172,7 +207,7 @@ impl Account {
     ///
     /// A limit takes the CPU from a thread that runs (`throttle_cfs_rq`), so it does not cause a wait that
     /// begins with a wakeup. Nor does it slow a CPU that leaves idle while another VM's timer expires.
-    pub(crate) fn end_wait(&mut self, run: Run, expiries: u64) {
+    pub(crate) fn end_wait(&mut self, run: Run, expiries: u64, longest: Longest) {
         let idle = std::mem::take(&mut self.wait_idle);
         let whole = std::mem::take(&mut self.wait_idle_whole);
         let is_throttled =
@@ -187,6 +222,7 @@ impl Account {
         if idle > 0 {
             ready::add(&mut self.ready, cause, idle);
         }
+        self.waits.end(run, cause, longest);
     }
 
     /// Takes up to `ns` out of the on-CPU time of a mode, and returns the amount. Less is left where the

@@ -4,6 +4,12 @@
 //! instead). Percentages are floats computed at the very end. `null` means that the recording cannot
 //! say, which `findings` or `source.notes` explain; it never means zero.
 
+mod overview;
+
+pub use overview::{
+    CpuOverTime, CpuUse, Host, OverTime, Stall, VmOverTime, VmState, VmmThreads, WaitClass, Waits,
+};
+
 use serde::Serialize;
 
 /// Everything that one pass over a trace says.
@@ -15,6 +21,18 @@ pub struct Answers {
     pub events: Vec<EventCount>,
     /// The VMs found.
     pub vms: Vec<Vm>,
+    /// The host.
+    pub host: Host,
+    /// The longest waits of vCPUs for a CPU, longest first.
+    pub stalls: Vec<Stall>,
+    /// Single waits, by VM.
+    pub waits: Vec<Waits>,
+    /// The states of whole VMs.
+    pub vm_states: Vec<VmState>,
+    /// CPU time of the VMMs' other threads, by VM and role.
+    pub vmm_threads: Vec<VmmThreads>,
+    /// Steal and use of CPUs over time.
+    pub over_time: OverTime,
     /// Exits by VM and reason.
     pub exits: Vec<KeyRow>,
     /// Exits by reason over all VMs selected: `perf kvm stat report`.

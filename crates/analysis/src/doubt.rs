@@ -6,6 +6,8 @@ use stealtime_track::{Cause, Retracted, Run, Waker};
 use crate::account::Account;
 use crate::options::Window;
 use crate::ready;
+use crate::series::Sampled;
+use crate::waits::Longest;
 
 /// The latest wait of a vCPU that ended on another CPU, or in the run queue of one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,7 +21,8 @@ pub(crate) struct Doubted {
 
 impl Account {
     /// The latest wait that ended elsewhere is not doubted any more.
-    pub(crate) fn trust_doubted(&mut self) {
+    pub(crate) fn trust_doubted(&mut self, longest: Longest) {
+        self.waits.trust(longest);
         if let Some((waker, waited)) = self.doubted.take().and_then(|wait| wait.latency) {
             self.latencies.wakeup[waker as usize].record(waited);
         }
@@ -28,6 +31,11 @@ impl Account {
     /// Part of that wait was not seen: it is unknown.
     pub(crate) fn retract(&mut self, window: &Window, wait: &Retracted) {
         let idle = self.doubted.take().and_then(|doubted| doubted.idle);
+        self.waits.retract();
+        if let Some((start, end)) = window.part(wait.start, wait.end, wait.cpu) {
+            self.steal_over_time.take_back(start, end);
+            self.states.cover(start, end, Sampled::Unknown);
+        }
         let bucket = match wait.run {
             Run::Waking => &mut self.time.wake_wait,
             _ => &mut self.time.preempted,

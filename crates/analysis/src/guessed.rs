@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::answers::{
-    Answers, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, VcpuTime, Yields,
+    Answers, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime, VmOverTime,
+    VmState, VmmThreads, Waits, Yields,
 };
 
 /// A VM's name as people read it: with a `?` where its threads were guessed.
@@ -32,7 +33,8 @@ macro_rules! of_vm {
 }
 
 of_vm!(
-    Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, VcpuTime, Yields
+    Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime, VmOverTime, VmState,
+    VmmThreads, Waits, Yields
 );
 
 impl Answers {
@@ -72,6 +74,11 @@ impl Answers {
                 row.who.push('?');
             }
         }
+        for stall in &mut shown.stalls {
+            if stall.cause == "vcpu_other_vm" && guesses.contains(&stall.who) {
+                stall.who.push('?');
+            }
+        }
         for vm in shown.vms.iter_mut().filter(|vm| vm.guessed) {
             vm.vm.push('?');
         }
@@ -100,6 +107,11 @@ impl Answers {
         for rows in keys {
             visit_rows(rows, visit);
         }
+        visit_rows(&mut self.stalls, visit);
+        visit_rows(&mut self.waits, visit);
+        visit_rows(&mut self.vm_states, visit);
+        visit_rows(&mut self.vmm_threads, visit);
+        visit_rows(&mut self.over_time.vms, visit);
         visit_rows(&mut self.vcpus, visit);
         visit_rows(&mut self.ready, visit);
         visit_rows(&mut self.latencies, visit);

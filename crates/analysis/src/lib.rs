@@ -35,8 +35,10 @@
 
 mod account;
 pub mod answers;
+mod clock_reads;
 mod clocks;
 mod count;
+mod cpus;
 mod doubt;
 mod findings;
 mod finish;
@@ -45,12 +47,15 @@ mod interrupts;
 mod keys;
 mod latency;
 mod options;
+mod overview;
 mod polls;
 mod ready;
+mod series;
 mod stats;
 mod sums;
 mod tables;
 mod vms;
+mod waits;
 mod yields;
 
 #[cfg(test)]
@@ -60,6 +65,7 @@ pub use answers::Answers;
 pub use findings::{Entry, reference};
 pub use guessed::{shown_vm, shown_vm_in};
 pub use options::{HostThread, HostVm, HostVms, Options, Selection, Skip};
+pub use waits::Longest;
 
 use stealtime_events::{CpuId, Event, NameId, Names};
 use stealtime_track::{ReasonIndex, Thread, Tracker, VcpuIndex};

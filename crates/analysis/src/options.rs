@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::waits::Longest;
+
 /// What the analysis counts. The state of threads and CPUs always follows every event: a selection
 /// changes what is accounted, never what is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct Options {
     pub host: HostVms,
     /// What to leave out, to save time and memory.
     pub skip: Skip,
+    /// The longest waits that are wanted.
+    pub longest: Longest,
 }
 
 /// The VMs that a host knows, with their threads.
@@ -89,6 +93,8 @@ pub struct Skip {
 pub(crate) struct Window {
     /// Whether it leaves nothing out: the common case, and one comparison in the hot path.
     is_all: bool,
+    /// Begin of the selection, in ns of the trace's clock: of its first event or later.
+    origin: u64,
     from: u64,
     to: u64,
     cpus: Option<Vec<bool>>,
@@ -107,9 +113,11 @@ impl Window {
             }
             set
         });
+        let begin = selection.from_ns.map_or(0, |ns| first.saturating_add(ns));
         Self {
+            origin: first.max(begin),
             is_all: cpus.is_none() && selection.from_ns.is_none() && selection.to_ns.is_none(),
-            from: selection.from_ns.map_or(0, |ns| first.saturating_add(ns)),
+            from: begin,
             to: selection
                 .to_ns
                 .map_or(u64::MAX, |ns| first.saturating_add(ns)),
@@ -133,6 +141,26 @@ impl Window {
     fn has_part(&self, time: u64, cpu: u16) -> bool {
         // An unbounded window holds the last instant of the clock too.
         time >= self.from && (time < self.to || self.to == u64::MAX) && self.has_cpu(cpu)
+    }
+
+    /// Begin of the selection, in ns of the trace's clock.
+    pub(crate) const fn origin(&self) -> u64 {
+        self.origin
+    }
+
+    /// The part of `[start, end)` on `cpu` that counts, in ns since [`Window::origin`]; `None` if it is
+    /// empty.
+    #[inline]
+    pub(crate) fn part(&self, start: u64, end: u64, cpu: u16) -> Option<(u64, u64)> {
+        let start = start.max(self.origin);
+        let end = end.min(self.to);
+        let counts = start < end && (self.is_all || self.has_cpu(cpu));
+        counts.then(|| (start - self.origin, end - self.origin))
+    }
+
+    /// How long the selection is up to `now`, in ns.
+    pub(crate) fn length(&self, now: u64) -> u64 {
+        now.min(self.to).saturating_sub(self.origin)
     }
 
     /// How much of `[start, end)` on `cpu` counts, in ns.

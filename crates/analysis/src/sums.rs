@@ -6,12 +6,13 @@ use stealtime_events::exit_reason::Class;
 use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_track::{
     Accept, CpuSpan, Exit, Function, FunctionSeen, Halt, Loss, Observer, Place, ReasonIndex,
-    Retracted, Run, Span, SwitchedOut, ThreadIndex, VcpuIndex, Wakeup,
+    Retracted, Run, Span, Switch, SwitchedOut, ThreadIndex, VcpuIndex, Wakeup,
 };
 
-use crate::account::{Account, Begun};
+use crate::account::{Account, Begun, Queued};
 use crate::clocks::ClockEvents;
 use crate::count::Counts;
+use crate::cpus::Cpus;
 use crate::keys::{Access, Keys, MMIO_READ, MMIO_WRITE};
 use crate::latency::Backend;
 use crate::options::{Options, Window};
@@ -49,6 +50,7 @@ pub(crate) struct Sums {
     pub(crate) counts: Counts,
     /// Idle time of all CPUs.
     pub(crate) idle: u64,
+    pub(crate) cpus: Cpus,
     /// By the vCPU's number in the tracker.
     pub(crate) accounts: Vec<Account>,
     pub(crate) keys: Keys,
@@ -71,6 +73,7 @@ impl Sums {
             lost_gaps: 0,
             counts: Counts::default(),
             idle: 0,
+            cpus: Cpus::default(),
             accounts: Vec::new(),
             keys: Keys::default(),
             bandwidth_expiries: 0,
@@ -88,11 +91,26 @@ impl Sums {
         &mut self.accounts[vcpu.index()]
     }
 
+    /// Adds the latest waiting of a vCPU over time; `next` is under way from now on.
+    fn add_queued(&mut self, vcpu: VcpuIndex, next: Queued) {
+        let account = &mut self.accounts[vcpu.index()];
+        let Queued { cpu, start, end } = std::mem::replace(&mut account.queued, next);
+        if let Some((start, end)) = self.window.part(start, end, cpu) {
+            account.steal_over_time.add(start, end);
+            self.cpus.account(cpu).waiting_over_time.add(start, end);
+        }
+    }
+
     /// The trace is over, and all spans were reported.
     pub(crate) fn close(&mut self) {
+        for vcpu in (0..).map(VcpuIndex).take(self.accounts.len()) {
+            self.add_queued(vcpu, Queued::default());
+        }
+        self.cpus.close();
         for account in &mut self.accounts {
             account.close_sleep();
-            account.trust_doubted();
+            account.trust_doubted(self.options.longest);
+            account.steal_over_time.close();
             if account.has_exits {
                 // On a CPU, but neither entry nor exit came any more.
                 account.time.unknown += std::mem::take(&mut account.time.mode_unknown);
@@ -146,6 +164,7 @@ impl Sums {
         {
             account.tally.timer_msr_writes += 1;
         }
+        account.clock_reads.count(event.kind, counts);
         if self.options.skip.keys || !account.perf_counts {
             return;
         }
@@ -222,10 +241,30 @@ impl Observer for Sums {
     #[inline]
     fn span(&mut self, vcpu: VcpuIndex, span: &Span) {
         self.accounts[vcpu.index()].add(&self.window, span);
+        if matches!(span.run, Run::Preempted | Run::Waking) {
+            let queued = &mut self.accounts[vcpu.index()].queued;
+            if queued.end == span.start && queued.cpu == span.cpu {
+                queued.end = span.end;
+            } else {
+                self.add_queued(
+                    vcpu,
+                    Queued {
+                        cpu: span.cpu,
+                        start: span.start,
+                        end: span.end,
+                    },
+                );
+            }
+        }
     }
 
     fn retract(&mut self, vcpu: VcpuIndex, wait: &Retracted) {
+        self.add_queued(vcpu, Queued::default());
         self.accounts[vcpu.index()].retract(&self.window, wait);
+        if let Some((start, end)) = self.window.part(wait.start, wait.end, wait.cpu) {
+            let cpu = self.cpus.account(wait.cpu);
+            cpu.waiting_over_time.take_back(start, end);
+        }
     }
 
     #[inline]
@@ -234,6 +273,13 @@ impl Observer for Sums {
             let ns = self.window.clip(span.start, span.end, span.cpu);
             self.idle = self.idle.saturating_add(ns);
         }
+        self.cpus.add(&self.window, span);
+    }
+
+    #[inline]
+    fn switch(&mut self, switch: &Switch) {
+        let counts = self.window.has(switch.time, switch.cpu);
+        self.cpus.account(switch.cpu).switches += u64::from(counts);
     }
 
     fn wait_begins(&mut self, vcpu: VcpuIndex) {
@@ -245,13 +291,16 @@ impl Observer for Sums {
 
     fn wait_ends(&mut self, vcpu: VcpuIndex, run: Run) {
         let expiries = self.bandwidth_expiries;
-        self.account(vcpu).end_wait(run, expiries);
+        let longest = self.options.longest;
+        self.account(vcpu).end_wait(run, expiries, longest);
     }
 
     fn queue_left(&mut self, vcpu: VcpuIndex) {
+        let longest = self.options.longest;
         let account = self.account(vcpu);
-        account.trust_doubted();
+        account.trust_doubted(longest);
         account.doubted = Some(crate::doubt::Doubted::default());
+        account.waits.doubt();
     }
 
     fn woken(&mut self, vcpu: VcpuIndex, wakeup: &Wakeup) {

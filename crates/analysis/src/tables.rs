@@ -215,7 +215,7 @@ impl<'a> Tables<'a> {
         rows
     }
 
-    fn cause(&self, cause: Cause, waiting: usize) -> (&'static str, String) {
+    pub(crate) fn cause(&self, cause: Cause, waiting: usize) -> (&'static str, String) {
         if let Some(softirq) = cause.softirq_name() {
             return ("irq", softirq.to_owned());
         }
@@ -389,7 +389,7 @@ impl<'a> Tables<'a> {
 }
 
 /// A task's name, or its id where it has none.
-fn shown_name(thread: &Thread, names: &dyn Names) -> String {
+pub(crate) fn shown_name(thread: &Thread, names: &dyn Names) -> String {
     match names.name(thread.name) {
         "" => format!("tid {}", thread.tid.0),
         name => name.to_owned(),

@@ -411,7 +411,45 @@
     return { option, lay, count: rows.length };
   }
 
-  const KINDS = { intervals, stacked, ranges, dots };
+  function heat(chart, of) {
+    const { axis, rows, cells, width, what } = of;
+    const lay = layout(chart, rows, undefined, rows.length > 24 ? 16 : 24);
+    const buckets = Math.max(...cells.map((row) => row.length));
+    const option = base(lay, axis, rows, { min: 0, max: width * buckets });
+    const most = Math.max(1, ...cells.flat());
+    const fill = partColor(of.color);
+    option.series = [
+      {
+        type: 'custom', silent: true, z: 2, encode: { x: 0, y: 1 }, data: rows.map((_, at) => [0, at]),
+        renderItem: (params, api) => {
+          const at = params.dataIndex;
+          const [x, y] = api.coord([0, at]);
+          const wide = (api.coord([width, at])[0] - x);
+          const high = (lay.row - lay.above) * 0.86;
+          const top = middle(lay, y) - high / 2;
+          const children = [{ type: 'rect', shape: { x, y: top, width: wide * buckets, height: high }, style: { fill: color('card') } }];
+          cells[at].forEach((value, n) => {
+            if (!value) return;
+            children.push({ type: 'rect', shape: { x: x + n * wide, y: top, width: wide + 0.3, height: high },
+              style: { fill, opacity: 0.1 + 0.9 * (value / most) } });
+          });
+          return { type: 'group', children };
+        },
+      },
+      labels(lay, rows),
+    ];
+    option.tooltip.formatter = ([{ dataIndex }]) => {
+      const row = cells[dataIndex];
+      const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
+      const highest = row.indexOf(Math.max(...row));
+      return tip(rows[dataIndex], [[`${what}, on average`, `${share(mean)} %`],
+        ['highest', `${share(row[highest])} % at ${written(axis)(highest * width)}`]]);
+    };
+    legend(chart, [['part', `${what}, full color: ${share(most)} %`, fill]]);
+    return { option, lay, count: rows.length };
+  }
+
+  const KINDS = { intervals, stacked, ranges, dots, heat };
 
   // ---- drawing, and drawing again ----
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::{
-    EventCount, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, VcpuTime, Vm,
-    Yields,
+    CpuUse, EventCount, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, Stall,
+    VcpuTime, Vm, VmState, VmmThreads, Waits, Yields,
 };
 
 use crate::{Key, escape};
@@ -24,6 +24,12 @@ pub fn write(answers: &Answers, key: Key, writer: impl Write) -> io::Result<()> 
     match key {
         Key::Findings => table(&mut writer, &Finding::default(), &answers.findings),
         Key::Vms => table(&mut writer, &no_vm(), &answers.vms),
+        Key::Stalls => table(&mut writer, &Stall::default(), &answers.stalls),
+        Key::States => table(&mut writer, &VmState::default(), &answers.vm_states),
+        Key::Host => table(&mut writer, &CpuUse::default(), &answers.host.cpus),
+        Key::OverTime => table(&mut writer, &Bucket::default(), &buckets(answers)),
+        Key::Vmm => table(&mut writer, &VmmThreads::default(), &answers.vmm_threads),
+        Key::Waits => table(&mut writer, &Waits::default(), &answers.waits),
         Key::Time => table(&mut writer, &VcpuTime::default(), &answers.vcpus),
         Key::Handling => table(&mut writer, &Handling::default(), &handling(answers)),
         Key::Ready => table(&mut writer, &Ready::default(), &answers.ready),
@@ -39,6 +45,48 @@ pub fn write(answers: &Answers, key: Key, writer: impl Write) -> io::Result<()> 
         Key::Events => table(&mut writer, &no_event(), &answers.events),
     }?;
     writer.flush()
+}
+
+/// `over_time`, a row for each bucket of a VM or a CPU.
+#[derive(Default, Serialize)]
+struct Bucket<'a> {
+    start_ns: u64,
+    vm: Option<&'a str>,
+    cpu: Option<u16>,
+    steal_ns: Option<u64>,
+    busy_ns: Option<u64>,
+    vcpu_ns: Option<u64>,
+    waiting_ns: Option<u64>,
+}
+
+fn buckets(answers: &Answers) -> Vec<Bucket<'_>> {
+    let over_time = &answers.over_time;
+    let start = |bucket: usize| {
+        let after = over_time.width_ns.saturating_mul(bucket as u64);
+        over_time.start_ns.saturating_add(after)
+    };
+    let mut rows = Vec::new();
+    for vm in &over_time.vms {
+        let steal = vm.steal_ns.iter().enumerate();
+        rows.extend(steal.map(|(bucket, ns)| Bucket {
+            start_ns: start(bucket),
+            vm: Some(&vm.vm),
+            steal_ns: Some(*ns),
+            ..Bucket::default()
+        }));
+    }
+    for cpu in &over_time.cpus {
+        let busy = cpu.busy_ns.iter().enumerate();
+        rows.extend(busy.map(|(bucket, ns)| Bucket {
+            start_ns: start(bucket),
+            cpu: Some(cpu.cpu),
+            busy_ns: Some(*ns),
+            vcpu_ns: cpu.vcpu_ns.get(bucket).copied(),
+            waiting_ns: cpu.waiting_ns.get(bucket).copied(),
+            ..Bucket::default()
+        }));
+    }
+    rows
 }
 
 /// `vcpus[].exit_ns_by_reason`, as rows.

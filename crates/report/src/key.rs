@@ -6,14 +6,26 @@
 pub enum Key {
     /// What to look at.
     Findings,
+    /// The longest waits for a CPU.
+    Stalls,
     /// The VMs, and the evidence for their vCPUs.
     Vms,
+    /// Whole VMs: all, some or none of their vCPUs run.
+    States,
+    /// What the host's CPUs run.
+    Host,
+    /// Steal and use of CPUs over time.
+    OverTime,
+    /// CPU time of VMM threads.
+    Vmm,
     /// The time split of each vCPU.
     Time,
     /// On-CPU time outside the guest, by exit reason.
     Handling,
     /// What a CPU runs while a vCPU is ready.
     Ready,
+    /// Single waits by their length.
+    Waits,
     /// Exits by VM and reason.
     Exits,
     /// Exits by reason over all VMs: `perf kvm stat report`.
@@ -38,12 +50,18 @@ pub enum Key {
 
 impl Key {
     /// Every key, in the order in which tables are printed.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 21] = [
         Self::Findings,
+        Self::Stalls,
         Self::Vms,
+        Self::States,
+        Self::Host,
+        Self::OverTime,
+        Self::Vmm,
         Self::Time,
         Self::Handling,
         Self::Ready,
+        Self::Waits,
         Self::Exits,
         Self::ExitTotals,
         Self::Msr,
@@ -57,8 +75,10 @@ impl Key {
     ];
 
     /// What is printed when nothing particular is asked for.
-    pub const DEFAULT: [Self; 6] = [
+    pub const DEFAULT: [Self; 8] = [
         Self::Findings,
+        Self::Stalls,
+        Self::States,
         Self::Time,
         Self::Ready,
         Self::Exits,
@@ -88,10 +108,16 @@ impl Key {
     const fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Findings => ("findings", "findings", "What to look at, most costly first"),
+            Self::Stalls => ("stalls", "stalls", "The longest waits for a CPU"),
             Self::Vms => ("vms", "vms", "The VMs, and the evidence for their vCPUs"),
+            Self::States => ("vm-states", "vm_states", "Whole VMs: all, some or none of their vCPUs run"),
+            Self::Host => ("host", "host", "What the host's CPUs run"),
+            Self::OverTime => ("over-time", "over_time", "Steal and use of CPUs over time"),
+            Self::Vmm => ("vmm", "vmm_threads", "CPU time of emulators, iothreads and vhost"),
             Self::Time => ("time", "vcpus", "Where each vCPU's time goes"),
             Self::Handling => ("handling", "vcpus", "On-CPU time outside the guest by exit reason"),
             Self::Ready => ("ready", "ready", "What a CPU runs while a vCPU is ready"),
+            Self::Waits => ("waits", "waits", "Single waits for a CPU by their length"),
             Self::Exits => ("exits", "exits", "Exits by VM and reason"),
             Self::ExitTotals => ("exit-totals", "exit_totals", "Exits over all VMs, as `perf kvm stat report`"),
             Self::Msr => ("msr", "msr", "MSR accesses, as `perf kvm stat report --event=msr`"),

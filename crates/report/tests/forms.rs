@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use stealtime_analysis::Answers;
-use stealtime_report::terminal::{Style, render};
+use stealtime_report::terminal::{Style, TOP, render};
 use stealtime_report::{Key, csv, json};
 
 use crate::answers::{HOSTILE, answers};
@@ -23,12 +23,17 @@ fn as_csv(answers: &Answers, key: Key) -> String {
 
 #[test]
 fn every_table() {
-    insta::assert_snapshot!(render(&answers(), &Key::ALL, Style::new(false)));
+    insta::assert_snapshot!(render(&answers(), &Key::ALL, Style::new(false), TOP));
 }
 
 #[test]
 fn tables_of_nothing_say_why() {
-    insta::assert_snapshot!(render(&Answers::default(), &Key::ALL, Style::new(false)));
+    insta::assert_snapshot!(render(
+        &Answers::default(),
+        &Key::ALL,
+        Style::new(false),
+        TOP
+    ));
 }
 
 #[test]
@@ -57,7 +62,7 @@ fn tables_fit_and_hold_no_control_characters() {
         row.reason = row.reason.repeat(40);
     }
     for answers in [answers(), wide] {
-        let text = render(&answers, &Key::ALL, Style::new(false));
+        let text = render(&answers, &Key::ALL, Style::new(false), TOP);
         assert!(!text.contains(['\u{1b}', '\u{202e}']));
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
@@ -67,8 +72,8 @@ fn tables_fit_and_hold_no_control_characters() {
 
 #[test]
 fn colours_change_nothing_but_colours() {
-    let plain = render(&answers(), &Key::ALL, Style::new(false));
-    let mut colored = render(&answers(), &Key::ALL, Style::new(true));
+    let plain = render(&answers(), &Key::ALL, Style::new(false), TOP);
+    let mut colored = render(&answers(), &Key::ALL, Style::new(true), TOP);
     assert!(colored.contains("\u{1b}[1m"));
     for code in ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"] {
         colored = colored.replace(code, "");
@@ -176,7 +181,7 @@ fn tables_have_words_for_every_documented_value() {
             } else {
                 Key::Latency
             };
-            let table = render(&answers, &[shown], Style::new(false));
+            let table = render(&answers, &[shown], Style::new(false), TOP);
             assert!(!table.contains(&format!("  {value}  ")), "{value}: {table}");
         }
     }

@@ -65,6 +65,21 @@ impl Recording {
         Ok(found)
     }
 
+    /// The arguments that read it in the same way, each after a blank.
+    pub(crate) fn as_arguments(&self) -> String {
+        let mut arguments = vec![self.trace.display().to_string()];
+        if let Some(khz) = self.tsc_khz {
+            arguments.extend(["--tsc-khz".to_owned(), khz.to_string()]);
+        }
+        if let Some(path) = &self.formats_from {
+            arguments.extend(["--formats-from".to_owned(), path.display().to_string()]);
+        }
+        let quoted = arguments
+            .iter()
+            .map(|argument| crate::report::quoted(argument));
+        quoted.map(|argument| format!(" {argument}")).collect()
+    }
+
     /// Files that are read.
     pub(crate) fn inputs(&self) -> Vec<&Path> {
         let files = self.formats_from.iter().chain(&self.snapshot);

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use stealtime_analysis::answers::Source;
-use stealtime_analysis::{Analysis, Answers, Counted, Options, Selection, Skip};
+use stealtime_analysis::{Analysis, Answers, Counted, Longest, Options, Selection, Skip};
 use stealtime_events::Event;
 use stealtime_trace::{Ahead, ClockUnit, EventSource, Note, ReadError, SourceInfo};
 
@@ -61,6 +61,8 @@ pub(crate) struct Unwanted {
     pub(crate) skip: Skip,
     /// Tracepoints but for these need only be counted.
     pub(crate) only: Option<Vec<&'static str>>,
+    /// Single waits but for these.
+    pub(crate) longest: Longest,
 }
 
 /// Reads the recording at `path` once.
@@ -71,7 +73,11 @@ pub(crate) fn analyze(
     selection: Selection,
     unwanted: Unwanted,
 ) -> Result<Analyzed, CliError> {
-    let Unwanted { skip, only: wanted } = unwanted;
+    let Unwanted {
+        skip,
+        only: wanted,
+        longest,
+    } = unwanted;
     let mut source = open(path, recording, wanted)?;
     let mut host = HostOfRecording::find(recording, source.info())?;
     let VmThreads { threads, processes } = recording.vm_threads(&host)?;
@@ -89,6 +95,7 @@ pub(crate) fn analyze(
         processes,
         host: host.vms(),
         skip,
+        longest,
     });
     for event in prefix.iter().chain(&first) {
         analysis.event(event, source.names());

@@ -64,6 +64,19 @@ impl FromStr for When {
     }
 }
 
+/// A length of time in ns: `1.5s`, `200ms`.
+pub(crate) fn length(text: &str) -> Result<u64, NotALength> {
+    match text.parse() {
+        Ok(When::After(ns)) => Ok(ns),
+        _ => Err(NotALength),
+    }
+}
+
+/// A length of time that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a length of time: give 1.5s, 20ms, 500us or 100ns")]
+pub(crate) struct NotALength;
+
 /// `number` times `unit`, exactly; `None` for what is no decimal number, has digits below one ns, or
 /// is beyond 64 bits.
 fn decimal(number: &str, unit: u64) -> Option<u64> {

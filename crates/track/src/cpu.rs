@@ -156,10 +156,11 @@ impl Cpu {
     }
 
     fn close(&self, number: u16, end: u64) -> Option<CpuSpan> {
-        let thread = self.thread()?;
+        let current = self.current?;
         Some(CpuSpan {
             cpu: number,
-            thread,
+            thread: current.thread,
+            vcpu: current.vcpu,
             start: self.switched,
             end,
         })

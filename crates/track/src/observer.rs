@@ -62,6 +62,8 @@ pub struct CpuSpan {
     pub cpu: u16,
     /// The task.
     pub thread: ThreadIndex,
+    /// The vCPU that the task runs, if it runs one.
+    pub vcpu: Option<VcpuIndex>,
     /// Begin, in ns of the trace's clock.
     pub start: u64,
     /// End, in ns; not before `start`.

@@ -3,6 +3,7 @@
 //! Each file holds the findings of one subject. A finding is left out where its advice is followed
 //! already, or where the trace cannot show it.
 
+mod clock_reads;
 mod clocks;
 mod cost;
 mod recording;
@@ -47,6 +48,7 @@ pub(crate) fn all(tables: &Tables<'_>, answers: &Answers) -> Vec<Finding> {
     waiting::find(tables, answers, &mut found);
     cost::find(tables, answers, &mut found);
     clocks::find(tables, &mut found);
+    clock_reads::find(tables, answers, &mut found);
     found.sort_by(|a, b| {
         (b.cost.cmp(&a.cost))
             .then_with(|| a.finding.id.cmp(&b.finding.id))

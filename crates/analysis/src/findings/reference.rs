@@ -1,6 +1,6 @@
 //! Every finding, for the reference.
 
-use super::{clocks, cost, waiting};
+use super::{clock_reads, clocks, cost, waiting};
 
 /// A finding that an analysis can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,6 +193,15 @@ fn clock() -> Vec<Entry> {
             "tsc_not_matched",
             "VM",
             "In its last `kvm_track_tsc`, not all TSCs match the first.",
+        ),
+        entry(
+            "clock_reads_exit",
+            "VM",
+            format!(
+                "It reads the Hyper-V reference counter, the ACPI PM timer or the HPET by exits, {} \
+                 times or more in each second of its vCPUs' time on CPUs.",
+                clock_reads::PER_SECOND
+            ),
         ),
     ]
 }

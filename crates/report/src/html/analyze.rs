@@ -6,7 +6,7 @@ use stealtime_analysis::Answers;
 use stealtime_analysis::answers::VcpuTime;
 
 use super::chart::{cut_note, visible};
-use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table};
+use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table, overview};
 use crate::Key;
 use crate::terminal::time::{by_vm, vcpu_number};
 use crate::terminal::{self, header, latencies, ready};
@@ -14,6 +14,8 @@ use crate::units::{Times, count, counted};
 
 /// Bars for single vCPUs, as many as are readable; of more vCPUs there are bars of VMs.
 const MOST_VCPUS: usize = 64;
+/// Rows of a table: a page stays small enough for a browser with hundreds of VMs.
+const MOST_TABLE_ROWS: usize = 500;
 /// Rows of the charts of exits: few reasons take nearly all of the time.
 const MOST_REASONS: usize = 12;
 /// Rows of the chart of latencies.
@@ -36,6 +38,7 @@ pub fn page(answers: &Answers, command: &str) -> Page {
         page.warning(note.clone());
     }
     leads(answers, &mut page);
+    overview::charts(answers, &mut page);
     page.section("Where vCPU time went");
     split(answers, &mut page);
     page.section("Why ready vCPUs did not run");
@@ -46,9 +49,10 @@ pub fn page(answers: &Answers, command: &str) -> Page {
     page.section("Latencies");
     latencies(answers, &mut page);
     page.section("Tables");
+    let times = Times::of(&answers.source.clock_unit);
     for key in Key::ALL {
         if let Some(section) = terminal::section(answers, key, usize::MAX) {
-            page.table(Table::of_terminal(&section));
+            page.table(Table::of_terminal(&section.bounded(MOST_TABLE_ROWS, times)));
         }
     }
     page.section("The recording");
@@ -87,7 +91,8 @@ fn leads(answers: &Answers, page: &mut Page) {
             mark: Mark::Plain,
         });
     }
-    for finding in &answers.findings {
+    let (shown, hidden) = header::shown_findings(answers, usize::MAX);
+    for finding in shown {
         let next = (!finding.next.is_empty()).then(|| format!("Next: {}", finding.next));
         page.lead(Lead {
             about: format!("{}{}", header::about(finding), finding.what),
@@ -98,6 +103,14 @@ fn leads(answers: &Answers, page: &mut Page) {
             } else {
                 Mark::Worse
             },
+        });
+    }
+    if let Some(text) = header::more_findings(hidden) {
+        page.lead(Lead {
+            about: String::new(),
+            says: text,
+            more: Vec::new(),
+            mark: Mark::Plain,
         });
     }
     if answers.findings.is_empty() {
@@ -232,6 +245,7 @@ const CAUSES: [&str; 9] = [
 
 fn waiting(answers: &Answers, page: &mut Page) {
     let mut vms: Vec<(&str, u128)> = Vec::new();
+    let vm_count = answers.vms.len();
     for vcpu in &answers.vcpus {
         let span = u128::from(vcpu.span_ns);
         match vms.iter_mut().find(|(vm, _)| *vm == vcpu.vm) {
@@ -239,6 +253,7 @@ fn waiting(answers: &Answers, page: &mut Page) {
             None => vms.push((&vcpu.vm, span)),
         }
     }
+    vms.truncate(MOST_VCPUS);
     let waited = |vm: &str, cause: &str| -> u128 {
         let rows = answers.ready.iter();
         rows.filter(|row| row.vm == vm && row.cause == cause)
@@ -264,7 +279,10 @@ fn waiting(answers: &Answers, page: &mut Page) {
         return;
     }
     page.chart(
-        "What the CPU ran while a vCPU of the VM was ready",
+        format!(
+            "What the CPU ran while a vCPU of the VM was ready{}",
+            cut_note(vms.len(), vm_count)
+        ),
         "Bars of the share of each VM's time in which its vCPUs waited for a CPU, by what it ran; the \
          table \"Why ready vCPUs did not run\" has the numbers and names.",
         Chart::Stacked {

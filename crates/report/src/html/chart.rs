@@ -215,6 +215,21 @@ pub enum Chart {
         /// Dots of each kind.
         dots: Vec<Dots>,
     },
+    /// Shares over time: a row of cells for each thing.
+    Heat {
+        /// The axis of time.
+        axis: Axis,
+        /// Width of a cell, as the axis counts.
+        width: f64,
+        /// Color of a full cell.
+        color: Color,
+        /// What the shares are of.
+        what: &'static str,
+        /// Names of the rows.
+        rows: Vec<String>,
+        /// Shares of each row in percent, from the begin on.
+        cells: Vec<Vec<f64>>,
+    },
 }
 
 impl Chart {
@@ -223,7 +238,9 @@ impl Chart {
     pub fn rows(&self) -> usize {
         match self {
             Self::Intervals { rows, .. } => rows.len(),
-            Self::Stacked { rows, .. } | Self::Dots { rows, .. } => rows.len(),
+            Self::Stacked { rows, .. } | Self::Dots { rows, .. } | Self::Heat { rows, .. } => {
+                rows.len()
+            }
             Self::Ranges { rows, .. } => rows.len(),
         }
     }

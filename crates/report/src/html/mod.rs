@@ -8,6 +8,7 @@
 pub mod analyze;
 mod chart;
 mod effect;
+mod overview;
 mod page;
 pub mod simulate;
 pub mod sweep;

@@ -18,6 +18,7 @@ pub(super) fn by_vm(answers: &Answers, times: Times) -> Section {
         nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
     )
     .explained(EXPLAIN)
+    .summed("of exits")
 }
 
 /// By reason.
@@ -28,6 +29,7 @@ pub(super) fn totals(answers: &Answers, times: Times) -> Section {
         nothing(answers, "exit", &["kvm:kvm_exit", "kvm:kvm_entry"]),
     )
     .explained(EXPLAIN)
+    .summed("of exits")
 }
 
 /// MSR accesses.
@@ -103,6 +105,7 @@ fn grid(rows: &[KeyRow], key: &'static str, times: Times) -> Grid {
             cells.insert(0, row.vm.clone());
         }
         grid.row(cells);
+        grid.weigh(row.time_ns);
     }
     grid
 }

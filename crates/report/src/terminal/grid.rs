@@ -42,6 +42,8 @@ pub(super) const fn number(title: &'static str) -> Column {
 pub(super) struct Grid {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
+    /// Of rows that have one, in ns: which rows stay where there are too many.
+    weights: Vec<u64>,
 }
 
 impl Grid {
@@ -50,6 +52,7 @@ impl Grid {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -57,6 +60,36 @@ impl Grid {
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let escaped = |cell: String| escape::terminal(&cell).into_owned();
         self.rows.push(cells.into_iter().map(escaped).collect());
+    }
+
+    /// The weight of the row that was added last, in ns.
+    pub(super) fn weigh(&mut self, ns: u64) {
+        self.weights.push(ns);
+    }
+
+    /// Keeps at most so many rows: the heaviest, or the first if rows have no weight. Returns how many
+    /// are left out, and the sum of their weights.
+    pub(super) fn keep(&mut self, limit: usize) -> (usize, u64) {
+        let omitted = self.rows.len().saturating_sub(limit);
+        if omitted == 0 {
+            return (0, 0);
+        }
+        if self.weights.len() != self.rows.len() {
+            self.rows.truncate(limit);
+            return (omitted, 0);
+        }
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by_key(|&row| (std::cmp::Reverse(self.weights[row]), row));
+        let mut is_kept = vec![false; self.rows.len()];
+        order
+            .iter()
+            .take(limit)
+            .for_each(|&row| is_kept[row] = true);
+        let lost = order.iter().skip(limit).map(|&row| self.weights[row]);
+        let sum = lost.fold(0, u64::saturating_add);
+        let mut marks = is_kept.iter();
+        self.rows.retain(|_| marks.next().copied().unwrap_or(false));
+        (omitted, sum)
     }
 
     pub(super) fn columns(&self) -> &[Column] {

@@ -9,6 +9,10 @@ use crate::units::{Times, count, counted};
 
 /// Notes shown: more would push the tables off the first screen. All of them are in the JSON.
 const NOTES: usize = 8;
+/// VMs named in the header; the table of VMs has more.
+const VMS: usize = 12;
+/// Findings shown, unless fewer rows are asked for.
+const FINDINGS: usize = 12;
 
 /// What is to be known of all numbers of a recording that was not read whole.
 pub(crate) const PARTIAL: &str = "Partial: less was read than was recorded; every number below is of \
@@ -54,6 +58,7 @@ pub(crate) fn facts(answers: &Answers) -> Vec<String> {
     let mut lines = vec![facts.join(", ").replace("  s", " s")];
     lines.extend(source.uname.iter().map(|uname| format!("host: {uname}")));
     lines.push(vms(answers));
+    lines.extend(super::overview::facts(answers, times));
     lines
 }
 
@@ -85,11 +90,20 @@ fn vms(answers: &Answers) -> String {
             false => "no VM: nothing ran a vCPU here".to_owned(),
         };
     }
-    let vms: Vec<_> = answers
+    let mut vms: Vec<_> = answers
         .vms
         .iter()
+        .take(VMS)
         .map(|vm| format!("{} ({})", vm.vm, counted(vm.vcpus.into(), "vCPU")))
         .collect();
+    if let Some(hidden) = answers.vms.get(VMS..).filter(|hidden| !hidden.is_empty()) {
+        let vcpus = hidden.iter().map(|vm| u64::from(vm.vcpus)).sum();
+        vms.push(format!(
+            "and {} more ({})",
+            hidden.len(),
+            counted(vcpus, "vCPU")
+        ));
+    }
     let mut groupings: Vec<_> = answers
         .vms
         .iter()
@@ -126,13 +140,40 @@ pub(crate) fn about(finding: &Finding) -> String {
     }
 }
 
+/// How many findings of each kind are left out.
+pub(crate) fn more_findings(findings: &[Finding]) -> Option<String> {
+    if findings.is_empty() {
+        return None;
+    }
+    let mut counts: Vec<(&str, u64)> = Vec::new();
+    for finding in findings {
+        match counts.iter_mut().find(|(id, _)| *id == finding.id) {
+            Some((_, found)) => *found += 1,
+            None => counts.push((&finding.id, 1)),
+        }
+    }
+    let kinds: Vec<String> = counts
+        .iter()
+        .map(|(id, found)| format!("{found} {id}"))
+        .collect();
+    let text = counted(findings.len() as u64, "more finding");
+    Some(format!("And {text}: {}; JSON has all.", kinds.join(", ")))
+}
+
+/// How many findings are shown.
+pub(crate) fn shown_findings(answers: &Answers, top: usize) -> (&[Finding], &[Finding]) {
+    let shown = answers.findings.len().min(top).min(FINDINGS);
+    answers.findings.split_at(shown)
+}
+
 /// The findings, numbered.
-pub(super) fn findings(answers: &Answers, screen: &mut Screen) {
+pub(super) fn findings(answers: &Answers, top: usize, screen: &mut Screen) {
     screen.heading("What to look at");
     if answers.findings.is_empty() {
         screen.plain(2, no_finding(answers));
     }
-    for (i, finding) in answers.findings.iter().enumerate() {
+    let (shown, hidden) = shown_findings(answers, top);
+    for (i, finding) in shown.iter().enumerate() {
         let about = about(finding);
         let head = format!("{}. {about}{} [{}]", i + 1, finding.what, finding.id);
         screen.warn(2, &head);
@@ -141,5 +182,8 @@ pub(super) fn findings(answers: &Answers, screen: &mut Screen) {
             let next = format!("next: {}", finding.next);
             screen.plain(5, &next);
         }
+    }
+    if let Some(text) = more_findings(hidden) {
+        screen.plain(2, &text);
     }
 }

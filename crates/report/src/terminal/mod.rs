@@ -13,6 +13,7 @@ pub mod host;
 mod interrupts;
 pub mod knobs;
 pub(crate) mod latencies;
+pub(crate) mod overview;
 mod polls;
 pub(crate) mod ready;
 pub mod sweep;
@@ -24,12 +25,14 @@ mod yields;
 
 use stealtime_analysis::Answers;
 
-use crate::units::{Times, wrap};
+use crate::units::{Times, counted, wrap};
 use crate::{Key, escape};
 
 /// Rows of a VM that are shown where there may be many: the largest causes, within one screen for a few
 /// VMs. JSON and CSV have all.
 const ROWS: usize = 8;
+/// Rows of a table, unless another number is asked for: all of a host with some ten VMs.
+pub const TOP: usize = 40;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,23 +131,26 @@ pub(crate) struct Section {
     /// What the numbers are, where the column titles do not say.
     explain: &'static str,
     grid: grid::Grid,
+    /// What the weights of rows are a sum of; empty: rows have none.
+    sum_of: &'static str,
     /// Why there are no rows.
     empty: String,
     /// A line below.
     foot: String,
 }
 
-/// The recording, then the tables of `keys` in the order of [`Key::ALL`].
+/// The recording, then the tables of `keys` in the order of [`Key::ALL`], of at most `top` rows each.
 #[must_use]
-pub fn render(answers: &Answers, keys: &[Key], style: Style) -> String {
+pub fn render(answers: &Answers, keys: &[Key], style: Style, top: usize) -> String {
+    let times = Times::of(&answers.source.clock_unit);
     let answers = &*answers.with_guesses_shown();
     let mut screen = Screen::new(style);
     header::render(answers, &mut screen);
     for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
         if key == Key::Findings {
-            header::findings(answers, &mut screen);
+            header::findings(answers, top, &mut screen);
         } else if let Some(section) = section(answers, key, ROWS) {
-            section.render(&mut screen);
+            section.bounded(top, times).render(&mut screen);
         }
     }
     let hidden: Vec<_> = Key::ALL
@@ -166,7 +172,13 @@ pub(crate) fn section(answers: &Answers, key: Key, limit: usize) -> Option<Secti
     let times = Times::of(&answers.source.clock_unit);
     Some(match key {
         Key::Findings => return None,
+        Key::Stalls => overview::stalls(answers, times),
         Key::Vms => vms::section(answers),
+        Key::States => overview::states(answers),
+        Key::Host => overview::host(answers, times),
+        Key::OverTime => overview::over_time(answers, times),
+        Key::Vmm => overview::vmm_threads(answers, times),
+        Key::Waits => overview::waits(answers, times),
         Key::Time => time::split(answers, times),
         Key::Handling => time::handling(answers, times, limit),
         Key::Ready => ready::section(answers, times, limit),
@@ -190,6 +202,7 @@ impl Section {
             title,
             explain: "",
             grid,
+            sum_of: "",
             empty: empty.into(),
             foot: String::new(),
         }
@@ -204,6 +217,34 @@ impl Section {
     /// Adds a sentence below.
     fn with_foot(mut self, foot: String) -> Self {
         self.foot = foot;
+        self
+    }
+
+    /// Says what the weights of rows are a sum of.
+    const fn summed(mut self, sum_of: &'static str) -> Self {
+        self.sum_of = sum_of;
+        self
+    }
+
+    /// At most so many rows, and a sentence on the others.
+    pub(crate) fn bounded(mut self, limit: usize, times: Times) -> Self {
+        let (omitted, sum) = self.grid.keep(limit);
+        if omitted == 0 {
+            return self;
+        }
+        let together = match self.sum_of {
+            "" => String::new(),
+            sum_of => format!(
+                ", together {} {sum_of}",
+                times.show(sum).replace("  s", " s")
+            ),
+        };
+        let rows = counted(omitted as u64, "more row");
+        let text = format!("And {rows}{together}; --top shows more, JSON and CSV have all.");
+        if !self.foot.is_empty() {
+            self.foot.insert(0, ' ');
+        }
+        self.foot.insert_str(0, &text);
         self
     }
 

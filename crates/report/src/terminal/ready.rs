@@ -37,6 +37,7 @@ pub(super) fn section(answers: &Answers, times: Times, limit: usize) -> Section 
                 share(row.ns, span),
                 super::time::vcpu_number(row.worst.1),
             ]);
+            grid.weigh(row.ns);
         }
     }
     Section::new(
@@ -50,6 +51,7 @@ pub(super) fn section(answers: &Answers, times: Times, limit: usize) -> Section 
     )
     .explained("Share: of the VM's time ready to run. Of span: of all its vCPUs' time.")
     .with_foot(left_out(omitted))
+    .summed("of waiting")
 }
 
 /// That rows were left out, and where they are.

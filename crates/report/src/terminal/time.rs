@@ -42,6 +42,7 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
             part(vcpu.wake_wait_ns),
             times.show_or_dash(vcpu.unknown_ns),
         ]);
+        grid.weigh(vcpu.preempted_ns.saturating_add(vcpu.wake_wait_ns));
     }
     Section::new(
         "Where vCPU time went",
@@ -54,6 +55,7 @@ pub(super) fn split(answers: &Answers, times: Times) -> Section {
          halt; block: asleep in the VMM. Poll: polling in a halt.",
     )
     .with_foot(without_split(&answers.vcpus))
+    .summed("of steal")
 }
 
 /// `?` for a vCPU that the trace does not number.
@@ -98,6 +100,7 @@ pub(super) fn handling(answers: &Answers, times: Times, limit: usize) -> Section
                 share(ns, total),
                 mean.map_or_else(|| "-".to_owned(), |mean| times.show(mean)),
             ]);
+            grid.weigh(ns);
         }
     }
     Section::new(
@@ -110,6 +113,7 @@ pub(super) fn handling(answers: &Answers, times: Times, limit: usize) -> Section
          waiting for a CPU is not in it. Share: of this VM's.",
     )
     .with_foot(super::ready::left_out(omitted))
+    .summed("of handling")
 }
 
 pub(crate) type Reasons<'a> = Vec<(&'a str, u64, u64)>;

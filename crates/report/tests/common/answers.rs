@@ -11,6 +11,12 @@ pub(crate) fn answers() -> Answers {
         source: source(),
         events: vec![count("kvm_exit", 31_652), count("sched_switch", 7_789)],
         vms: vec![vm("vm-a", Some(346), "process"), vm(HOSTILE, None, "order")],
+        host: host(),
+        stalls: vec![stall(HOSTILE, "vcpu_other_vm"), stall("vm-a", "idle")],
+        waits: vec![waits()],
+        vm_states: vec![state("vm-a"), state(HOSTILE)],
+        vmm_threads: vec![vmm("vm-a"), vmm("")],
+        over_time: over_time(),
         exits: vec![
             row(HOSTILE, "npf", 20_972, 3_082_000_000),
             row("vm-a", "msr", 5_034, 1_230_000_000),
@@ -92,6 +98,122 @@ fn source() -> Source {
         span_ns: 4_501_167_796,
         partial: true,
         notes: vec!["the file is cut short".into()],
+    }
+}
+
+fn host() -> Host {
+    let cpu = |cpu, vcpu_ns| CpuUse {
+        cpu,
+        vcpu_ns: Some(vcpu_ns),
+        other_ns: Some(500_000_000),
+        idle_ns: Some(1_000_000_000),
+        waiting_ns: Some(2_600_000_000),
+        switches: 3_900,
+    };
+    Host {
+        vcpus: 2,
+        switches: 7_800,
+        span_ns: 4_501_167_796,
+        cpus: vec![cpu(0, 3_000_000_000), cpu(1, 0)],
+    }
+}
+
+fn stall(vm: &str, cause: &str) -> Stall {
+    let is_task = cause == "vcpu_other_vm";
+    Stall {
+        vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
+        vcpu: 0,
+        tid: 358,
+        start_ns: 57_000_000_000,
+        ns: 123_400_000,
+        kind: "preempted".into(),
+        cpu: 1,
+        cause: cause.into(),
+        who: if is_task { "vm-a" } else { "" }.into(),
+        task: is_task.then(|| "CPU 0/KVM".into()),
+        task_tid: is_task.then_some(4_194_303),
+        cause_ns: 100_000_000,
+        export: Some("stealtime export 'trace.dat' --to perfetto".into()),
+    }
+}
+
+fn waits() -> Waits {
+    let class = |from_ns, below_ns, count| WaitClass {
+        from_ns,
+        below_ns,
+        count,
+    };
+    Waits {
+        vm: "vm-a".into(),
+        count: 12,
+        ns: 150_000_000,
+        p50_ns: 9_000,
+        p90_ns: 2_000_000,
+        p99_ns: 123_400_000,
+        max_ns: 123_400_000,
+        longer: Some(1),
+        longer_ns: Some(123_400_000),
+        classes: vec![
+            class(0, Some(10_000), 7),
+            class(10_000, Some(100_000), 0),
+            class(100_000, Some(1_000_000), 2),
+            class(1_000_000, Some(10_000_000), 2),
+            class(10_000_000, Some(100_000_000), 0),
+            class(100_000_000, None, 1),
+        ],
+        ..Waits::default()
+    }
+}
+
+fn state(vm: &str) -> VmState {
+    VmState {
+        vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
+        vcpus: 1,
+        instants: 1_000,
+        full_run: 300,
+        full_contention: 500,
+        blocked: 100,
+        unknown: 100,
+        ..VmState::default()
+    }
+}
+
+fn vmm(vm: &str) -> VmmThreads {
+    VmmThreads {
+        vm: vm.into(),
+        role: "iothread".into(),
+        threads: 2,
+        cpu_ns: 45_000_000,
+        task: "IO iothread1".into(),
+        tid: 360,
+        task_ns: 30_000_000,
+        ..VmmThreads::default()
+    }
+}
+
+fn over_time() -> OverTime {
+    let vm = |vm: &str, steal_ns| VmOverTime {
+        vm: vm.into(),
+        vm_guessed: vm == HOSTILE,
+        vcpus: 1,
+        steal_ns,
+    };
+    OverTime {
+        start_ns: 56_182_316_129,
+        width_ns: 1 << 31,
+        buckets: 3,
+        vms: vec![
+            vm("vm-a", vec![2_000_000_000, 600_000_000, 0]),
+            vm(HOSTILE, vec![0, 0, 0]),
+        ],
+        cpus: vec![CpuOverTime {
+            cpu: 0,
+            busy_ns: vec![2_147_483_648, 1_000_000_000, 300_000_000],
+            vcpu_ns: vec![2_000_000_000, 900_000_000, 100_000_000],
+            waiting_ns: vec![2_000_000_000, 600_000_000, 0],
+        }],
     }
 }
 

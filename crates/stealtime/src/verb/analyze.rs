@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use stealtime_analysis::{Answers, Selection, Skip};
+use stealtime_analysis::{Answers, Longest, Selection, Skip};
 use stealtime_report::terminal::Style;
 use stealtime_report::{Key, csv, html, json, terminal};
 
@@ -21,6 +21,7 @@ Examples:
   stealtime analyze trace.dat.zst
   stealtime analyze trace.dat --vm vm0 --vcpu 0 --from 200ms --until 0.5s
   stealtime analyze perf.data --key exit-totals,msr,ioport
+  stealtime analyze trace.dat --longer-than 20ms --top 50 --key stalls,waits
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
   stealtime analyze trace.dat --report trace.html
   stealtime analyze trace.dat --format csv --key ready > ready.csv
@@ -49,8 +50,16 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     cpu: Vec<CpuRange>,
 
-    /// Tables to give (repeat, or separate by commas) [default for tables: findings, time, ready,
-    /// exits, latency, poll; for JSON: all]
+    /// Count waits for a CPU longer than this (5ms, 1s), and list the longest of them
+    #[arg(long, value_name = "TIME", value_parser = crate::when::length)]
+    longer_than: Option<u64>,
+
+    /// Rows of a table, and how many of the longest waits are found [default: 40 rows, 10 waits]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    top: Option<u16>,
+
+    /// Tables to give (repeat, or separate by commas) [default for tables: findings, stalls, vm-states,
+    /// time, ready, exits, latency, poll; for JSON: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     key: Vec<KeyArg>,
 
@@ -135,8 +144,10 @@ impl Analyze {
         let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
+        self.name_exports(&mut analyzed.answers);
         if !self.report.is_stdout() {
-            let printed = print(&analyzed.answers, format, &keys, csv_key);
+            let top = self.top.map_or(terminal::TOP, usize::from);
+            let printed = print(&analyzed.answers, format, &keys, csv_key, top);
             output::go_on(printed, self.report.is_file())?;
         }
         // The other forms have notes.
@@ -148,6 +159,35 @@ impl Analyze {
         analyzed
             .cut
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))
+    }
+
+    /// The single waits that are wanted.
+    fn longest(&self) -> Longest {
+        Longest {
+            kept: self.top.map_or(Longest::default().kept, usize::from),
+            longer_than_ns: self.longer_than,
+        }
+    }
+
+    /// Gives each long wait the command that exports it.
+    fn name_exports(&self, answers: &mut Answers) {
+        /// Shown before and after a wait, in ns: what led to it, and what it led to.
+        const AROUND_NS: u64 = 1_000_000;
+        if self.recording.trace.as_os_str() == "-" {
+            return;
+        }
+        let first = answers.source.first_ns;
+        for (number, stall) in (1..).zip(&mut answers.stalls) {
+            let begin = stall.start_ns.saturating_sub(AROUND_NS).max(first);
+            let end = stall.start_ns.saturating_add(stall.ns);
+            let close = end.saturating_add(AROUND_NS);
+            stall.export = Some(format!(
+                "stealtime export{} --to perfetto --from {} --until {} -o stall-{number}.pftrace",
+                self.recording.as_arguments(),
+                When::At(begin),
+                When::At(close)
+            ));
+        }
     }
 
     /// Whether what was picked is there.
@@ -176,7 +216,10 @@ impl Analyze {
             keys: true,
             latencies: true,
         };
-        let unwanted = Unwanted { skip, only: None };
+        let unwanted = Unwanted {
+            skip,
+            ..Unwanted::default()
+        };
         let path = &self.recording.trace;
         let whole = input::analyze(path, &self.recording, None, whole, unwanted)?.answers;
         pick::vms(&self.vm, &pick::names(&whole))?;
@@ -185,8 +228,12 @@ impl Analyze {
 
     /// What need not be found out, because no table of `keys` shows it.
     fn unwanted(&self, format: Format, keys: &[Key]) -> Unwanted {
+        let longest = self.longest();
         if self.report.is_wanted() {
-            return Unwanted::default();
+            return Unwanted {
+                longest,
+                ..Unwanted::default()
+            };
         }
         let everything_shown = keys.is_empty() && format == Format::Json;
         let shown =
@@ -208,7 +255,11 @@ impl Analyze {
             let accesses = accesses.into_iter().filter(|_| !skip.keys);
             exits.into_iter().chain(accesses).collect()
         });
-        Unwanted { skip, only: wanted }
+        Unwanted {
+            skip,
+            only: wanted,
+            longest,
+        }
     }
 
     fn window(&self) -> Window {
@@ -251,13 +302,14 @@ fn print(
     format: Format,
     keys: &[Key],
     csv_key: Option<Key>,
+    top: usize,
 ) -> Result<(), CliError> {
     match (format, csv_key) {
         (Format::Csv, Some(key)) => output::to_stdout(|writer| csv::write(answers, key, writer)),
         (Format::Json, _) => output::to_stdout(|writer| json::write(answers, keys, writer)),
         _ => {
             let keys = if keys.is_empty() { &Key::DEFAULT } else { keys };
-            let text = terminal::render(answers, keys, Style::new(output::color()));
+            let text = terminal::render(answers, keys, Style::new(output::color()), top);
             output::to_stdout(|writer| writer.write_all(text.as_bytes()))
         }
     }

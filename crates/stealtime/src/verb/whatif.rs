@@ -259,7 +259,7 @@ impl WhatIf {
                 keys: true,
                 ..Skip::default()
             },
-            only: None,
+            ..Unwanted::default()
         };
         let analyzed = input::analyze(path, &opened, None, Selection::default(), unwanted)?;
         if self.self_test.is_none() {
