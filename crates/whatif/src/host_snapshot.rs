@@ -231,8 +231,16 @@ fn cgroups(
     if nested.len() > 1 {
         unused.push("vCPUs of some VMs alone have cgroups: replayed as those of all".to_owned());
     }
+    if parents.len() > 1 {
+        let paths = parents.iter().map(|path| path.unwrap_or("/"));
+        unused.push(format!(
+            "cgroups are fitted: VMs are in {}, and a replay has one group above them",
+            paths.collect::<Vec<_>>().join(" and ")
+        ));
+        return None;
+    }
     let parent = parents.first().copied().flatten();
-    found.slice = parents.len() == 1 && parent.is_some_and(|path| path != "/");
+    found.slice = parent.is_some_and(|path| path != "/");
     for group in snapshot
         .cgroups
         .iter()
