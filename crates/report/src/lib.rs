@@ -4,6 +4,7 @@
 //! ([`escape`]).
 
 pub mod csv;
+pub mod difference;
 pub mod escape;
 pub mod html;
 pub mod json;

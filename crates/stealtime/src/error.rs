@@ -16,6 +16,9 @@ pub(crate) enum CliError {
     /// The recording cannot be read to its end; what came before was shown.
     #[error("{0}; the output is of what was read before")]
     Cut(ReadError),
+    /// A directory without a recording.
+    #[error("{0:?} has no recording: files with .dat or .data in their names, compressed or not")]
+    NoRecordings(std::path::PathBuf),
     /// `--vm` of a VM that is not there.
     #[error("--vm {asked}: no such VM; {there}")]
     NoVm {

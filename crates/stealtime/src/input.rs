@@ -1,5 +1,6 @@
 //! A recording through the analysis.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -136,6 +137,50 @@ pub(crate) fn analyze(
         first_ns,
         host,
     })
+}
+
+/// Answers of `number` slices of equal length. `whole` has the length of the recording and its VMs' names.
+pub(crate) fn slices(
+    path: &Path,
+    recording: &Recording,
+    number: u16,
+    whole: &Answers,
+) -> Result<Vec<Answers>, CliError> {
+    let span = u128::from(whole.source.span_ns);
+    let edge = |slice: u16| {
+        let part = span * u128::from(slice) / u128::from(number.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX)
+    };
+    // A slice shows too little of a VM to name it.
+    let vcpus = whole.vcpus.iter();
+    let groups: BTreeMap<i32, String> = vcpus.map(|vcpu| (vcpu.tid, vcpu.vm.clone())).collect();
+    let analysis = |slice: u16| {
+        Analysis::new(Options {
+            selection: Selection {
+                from_ns: Some(edge(slice)),
+                to_ns: (slice + 1 < number).then(|| edge(slice + 1)),
+                ..Selection::default()
+            },
+            groups: groups.clone(),
+            skip: Skip {
+                keys: true,
+                latencies: true,
+            },
+            ..Options::default()
+        })
+    };
+    let mut slices: Vec<Analysis> = (0..number).map(analysis).collect();
+    let mut source = open(path, recording, None)?;
+    // The first reading reports an early end.
+    let _cut = drive("slicing", &mut *source, |event, source| {
+        for slice in &mut slices {
+            slice.event(event, source.names());
+        }
+        Ok(())
+    })?;
+    let names = source.names();
+    let slices = slices.into_iter().map(|slice| slice.finish(names));
+    Ok(slices.collect())
 }
 
 /// Opens a recording. A thread of its own reads it where there is a CPU for that. `wanted` has the

@@ -253,6 +253,12 @@ fn whatif(page: &Page, folder: &Path) {
     }
 }
 
+fn difference(page: &Page, folder: &Path) {
+    let live = |name: &str| recording(&format!("../live/{name}/trace.dat.zst"));
+    let out = printed(folder, &["diff", &live("plain"), &live("quotas"), "--json"]);
+    page.object("`stealtime diff`", "", &json(&out));
+}
+
 fn simulator(page: &Page, folder: &Path) {
     let simulate = "`stealtime simulate`";
     for arguments in [["small.toml", "--stats"], ["faulty.toml", "--stats"]] {
@@ -291,6 +297,7 @@ fn check(page: &Page, folder: &Path) {
 fn every_key_that_is_printed_has_a_row_and_the_reverse() {
     let page = Page::new(COMMANDS, "## ", "### ");
     let folder = folder();
+    difference(&page, folder.path());
     whatif(&page, folder.path());
     simulator(&page, folder.path());
     check(&page, folder.path());

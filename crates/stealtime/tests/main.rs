@@ -6,6 +6,7 @@ mod clock;
 mod command;
 mod common;
 mod corpus;
+mod diff;
 mod doctor;
 mod facts;
 mod json_page;

@@ -5,6 +5,7 @@ mod calibrate;
 mod check;
 mod clock;
 mod completions;
+mod diff;
 mod doctor;
 mod export;
 mod help_markdown;
@@ -27,6 +28,7 @@ use crate::error::CliError;
 pub(crate) enum Verb {
     Record(record::Record),
     Analyze(Box<analyze::Analyze>),
+    Diff(diff::Diff),
     Export(Box<export::Export>),
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
@@ -49,6 +51,7 @@ impl Verb {
         match self {
             Self::Record(verb) => verb.run(),
             Self::Analyze(verb) => verb.run(),
+            Self::Diff(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),

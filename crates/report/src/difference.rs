@@ -1,0 +1,516 @@
+//! What differs between two sets of recordings, by VM and cause.
+//!
+//! Values are per second of the VM's vCPU time. The interval of a change is that of batch means by Welch's t.
+//! A batch is a slice of a recording; with three recordings or more on a side, it is a recording. Nothing is
+//! drawn by chance, so the same recordings give the same intervals.
+
+mod settings;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use stealtime_analysis::Answers;
+use stealtime_analysis::answers::VcpuTime;
+use stealtime_lab::stats::t95;
+
+use crate::terminal::ready::say;
+
+pub use settings::settings;
+
+/// Slices of a recording. Fewer give wide intervals by the t quantile; in more, waits that span slices
+/// make neighbors alike.
+pub const SLICES: u16 = 8;
+/// From this many recordings on a side, each is a batch.
+const SET: usize = 3;
+/// Less than this matters to nothing, in ms per second of vCPU time: 0.1 %.
+const RELEVANT_MS: f64 = 1.0;
+/// Of a rate in events, that share of the larger one.
+const RELEVANT_SHARE: f64 = 0.05;
+/// Fewer events in a second of vCPU time are rare.
+const RARE: f64 = 10.0;
+
+/// One recording: as a whole, and its slices.
+#[derive(Debug, Clone, Default)]
+pub struct Part {
+    /// Answers of all of it.
+    pub whole: Answers,
+    /// Answers of its slices, in their order.
+    pub slices: Vec<Answers>,
+}
+
+/// What a change means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// Beyond the noise, and less of what costs.
+    Better,
+    /// Beyond the noise, and more of what costs.
+    Worse,
+    /// Beyond the noise, of what is neither good nor bad.
+    Different,
+    /// The interval includes 0, or the change is too small to matter.
+    WithinNoise,
+    /// Too few slices for an interval.
+    Unknown,
+}
+
+/// A quantity of a VM before and after.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// The VM.
+    pub vm: String,
+    /// `guest`, `exits`, `polling`, `asleep`, `steal`; of steal `ready`, of exits `exit_rate`.
+    pub quantity: &'static str,
+    /// Of `ready` the cause, as in `ready[].cause`; of `exit_rate` the reason.
+    pub cause: Option<String>,
+    /// `ms/s` or `1/s`, of the VM's vCPU time.
+    pub unit: &'static str,
+    /// Before.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+    /// After less before.
+    pub change: f64,
+    /// Half of the 95 % interval of the change.
+    pub half_width: Option<f64>,
+    /// What it means.
+    pub word: Word,
+}
+
+/// A setting that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Its key in a snapshot, such as `kvm.parameters.halt_poll_ns`.
+    pub key: String,
+    /// Before.
+    pub before: Option<String>,
+    /// After.
+    pub after: Option<String>,
+}
+
+/// One side.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side {
+    /// The recordings.
+    pub recordings: Vec<String>,
+    /// The hosts' kernels, each once.
+    pub kernels: Vec<String>,
+    /// Their lengths together, in ns.
+    pub span_ns: u64,
+    /// Batches for the intervals: slices or recordings.
+    pub batches: usize,
+    /// VMs that only this side has.
+    pub only_here: Vec<String>,
+    /// VMs with names guessed by thread ids, so that their match is a guess too.
+    pub guessed: Vec<String>,
+}
+
+/// Two sets of recordings.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Without the change.
+    pub before: Side,
+    /// With it.
+    pub after: Side,
+    /// Findings, largest first.
+    pub findings: Vec<String>,
+    /// Settings that differ, where both sides have a snapshot; `null`: one of them has none.
+    pub settings: Option<Vec<Setting>>,
+    /// Each quantity of each VM that both have.
+    pub changes: Vec<Change>,
+}
+
+/// How good more of a quantity is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Less,
+    Neither,
+}
+
+/// A quantity and how it is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Quantity {
+    Steal,
+    Ready(String),
+    Guest,
+    Exits,
+    Polling,
+    Asleep,
+    ExitRate(String),
+}
+
+impl Quantity {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Steal => "steal",
+            Self::Ready(_) => "ready",
+            Self::Guest => "guest",
+            Self::Exits => "exits",
+            Self::Polling => "polling",
+            Self::Asleep => "asleep",
+            Self::ExitRate(_) => "exit_rate",
+        }
+    }
+
+    fn cause(&self) -> Option<&String> {
+        match self {
+            Self::Ready(cause) | Self::ExitRate(cause) => Some(cause),
+            _ => None,
+        }
+    }
+
+    const fn better(&self) -> Better {
+        match self {
+            // A VM that runs more exits more, and polling saves wakeups.
+            Self::Steal | Self::Ready(_) => Better::Less,
+            _ => Better::Neither,
+        }
+    }
+
+    const fn is_rate(&self) -> bool {
+        matches!(self, Self::ExitRate(_))
+    }
+
+    /// The quantity of a VM, and its vCPUs' time in ns.
+    fn read(&self, answers: &Answers, vm: &str) -> (f64, f64) {
+        let vcpus = || answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
+        let sum = |time: fn(&VcpuTime) -> u64| vcpus().map(time).map(|ns| ns as f64).sum::<f64>();
+        let value = match self {
+            Self::Steal => sum(|vcpu| vcpu.preempted_ns.saturating_add(vcpu.wake_wait_ns)),
+            Self::Guest => sum(|vcpu| vcpu.guest_ns.unwrap_or(0)),
+            Self::Exits => sum(|vcpu| vcpu.exit_ns.unwrap_or(0)),
+            Self::Polling => sum(|vcpu| vcpu.poll_ns.unwrap_or(0)),
+            Self::Asleep => sum(|vcpu| vcpu.halt_ns),
+            Self::Ready(cause) => {
+                let rows = answers.ready.iter();
+                let rows = rows.filter(|row| row.vm == vm && row.cause == *cause);
+                rows.map(|row| row.ns as f64).sum()
+            }
+            Self::ExitRate(reason) => {
+                let reasons = vcpus().flat_map(|vcpu| &vcpu.exit_ns_by_reason);
+                let reasons = reasons.filter(|row| row.reason == *reason);
+                reasons.map(|row| row.count as f64).sum()
+            }
+        };
+        (value, sum(|vcpu| vcpu.span_ns))
+    }
+
+    /// Its value in these answers together, per second of vCPU time.
+    fn value<'a>(&self, answers: impl Iterator<Item = &'a Answers>, vm: &str) -> Option<f64> {
+        let sums = answers.map(|answers| self.read(answers, vm));
+        let (value, span) = sums.fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        // Of ns in a second: ms. Of events: as they are.
+        let scale = if self.is_rate() { 1e9 } else { 1e3 };
+        (span > 0.0).then(|| value / span * scale)
+    }
+}
+
+fn whole(parts: &[Part]) -> impl Iterator<Item = &Answers> {
+    parts.iter().map(|part| &part.whole)
+}
+
+/// What intervals are computed from.
+fn batches(parts: &[Part]) -> Vec<&Answers> {
+    match parts.len() >= SET {
+        true => whole(parts).collect(),
+        false => parts.iter().flat_map(|part| &part.slices).collect(),
+    }
+}
+
+fn vms(parts: &[Part]) -> BTreeSet<&str> {
+    whole(parts)
+        .flat_map(|answers| answers.vms.iter().map(|vm| vm.vm.as_str()))
+        .collect()
+}
+
+fn side(parts: &[Part], rival: &[Part]) -> Side {
+    let kernels: BTreeSet<&String> = whole(parts)
+        .filter_map(|answers| answers.source.uname.as_ref())
+        .collect();
+    let spans = whole(parts).map(|answers| answers.source.span_ns);
+    let rival_vms = vms(rival);
+    let guesses = whole(parts).flat_map(|answers| answers.vms.iter().filter(|vm| vm.guessed));
+    let guesses: BTreeSet<&str> = guesses.map(|vm| vm.vm.as_str()).collect();
+    let only_here = vms(parts).into_iter().filter(|vm| !rival_vms.contains(vm));
+    Side {
+        recordings: whole(parts)
+            .map(|answers| answers.source.path.clone())
+            .collect(),
+        kernels: kernels.into_iter().cloned().collect(),
+        span_ns: spans.fold(0, u64::saturating_add),
+        batches: batches(parts).len(),
+        only_here: only_here.map(str::to_owned).collect(),
+        guessed: guesses.into_iter().map(str::to_owned).collect(),
+    }
+}
+
+/// Mean, variance of the mean, and number of values.
+fn mean(values: &[f64]) -> Option<(f64, f64, usize)> {
+    let n = values.len();
+    if n < 2 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    let squares: f64 = values
+        .iter()
+        .map(|value| (value - mean) * (value - mean))
+        .sum();
+    Some((mean, squares / (n - 1) as f64 / n as f64, n))
+}
+
+/// Half of the 95 % interval of the difference of two means, by Welch's t.
+fn half_width(first: &[f64], second: &[f64]) -> Option<f64> {
+    let ((_, a, n), (_, b, m)) = (mean(first)?, mean(second)?);
+    let sum = a + b;
+    if sum == 0.0 {
+        return Some(0.0);
+    }
+    let freedom = sum * sum / (a * a / (n - 1) as f64 + b * b / (m - 1) as f64);
+    // Rounded down, so that the interval is not too narrow.
+    Some(t95((freedom as usize).max(1))? * sum.sqrt())
+}
+
+fn change(quantity: &Quantity, vm: &str, first: &[Part], second: &[Part]) -> Option<Change> {
+    let old = quantity.value(whole(first), vm)?;
+    let new = quantity.value(whole(second), vm)?;
+    if old == 0.0 && new == 0.0 {
+        return None;
+    }
+    let values = |parts: &[Part]| -> Vec<f64> {
+        let batches = batches(parts).into_iter();
+        batches
+            .filter_map(|batch| quantity.value(std::iter::once(batch), vm))
+            .collect()
+    };
+    let half_width = half_width(&values(first), &values(second));
+    let difference = new - old;
+    let matters = match quantity.is_rate() {
+        true => difference.abs() >= (RELEVANT_SHARE * old.max(new)).max(RARE),
+        false => difference.abs() >= RELEVANT_MS,
+    };
+    let word = match half_width {
+        None => Word::Unknown,
+        Some(half_width) if difference.abs() <= half_width || !matters => Word::WithinNoise,
+        Some(_) if quantity.better() == Better::Neither => Word::Different,
+        Some(_) if difference < 0.0 => Word::Better,
+        Some(_) => Word::Worse,
+    };
+    Some(Change {
+        vm: vm.to_owned(),
+        quantity: quantity.name(),
+        cause: quantity.cause().cloned(),
+        unit: if quantity.is_rate() { "1/s" } else { "ms/s" },
+        before: old,
+        after: new,
+        change: difference,
+        half_width,
+        word,
+    })
+}
+
+/// Every quantity that a VM has on either side.
+fn quantities(parts: &[&[Part]], vm: &str) -> Vec<Quantity> {
+    let answers = || parts.iter().flat_map(|parts| whole(parts));
+    let ready = answers()
+        .flat_map(|answers| &answers.ready)
+        .filter(|row| row.vm == vm);
+    let causes: BTreeSet<&String> = ready.map(|row| &row.cause).collect();
+    let vcpus = answers()
+        .flat_map(|answers| &answers.vcpus)
+        .filter(|vcpu| vcpu.vm == vm);
+    let reasons = vcpus.flat_map(|vcpu| &vcpu.exit_ns_by_reason);
+    let reasons: BTreeSet<&String> = reasons.map(|row| &row.reason).collect();
+    let causes = causes.into_iter().cloned().map(Quantity::Ready);
+    let rates = reasons.into_iter().cloned().map(Quantity::ExitRate);
+    let splits = [
+        Quantity::Guest,
+        Quantity::Exits,
+        Quantity::Polling,
+        Quantity::Asleep,
+    ];
+    std::iter::once(Quantity::Steal)
+        .chain(causes)
+        .chain(splits)
+        .chain(rates)
+        .collect()
+}
+
+/// Compares two sets of recordings.
+#[must_use]
+pub fn compare(first: &[Part], second: &[Part], settings: Option<Vec<Setting>>) -> Comparison {
+    let old_vms = vms(first);
+    let new_vms = vms(second);
+    let mut changes = Vec::new();
+    for vm in old_vms.intersection(&new_vms) {
+        let quantities = quantities(&[first, second], vm);
+        changes.extend(
+            quantities
+                .iter()
+                .filter_map(|quantity| change(quantity, vm, first, second)),
+        );
+    }
+    Comparison {
+        before: side(first, second),
+        after: side(second, first),
+        findings: findings(&changes),
+        settings,
+        changes,
+    }
+}
+
+/// Sentences on what is beyond the noise: steal by VM, then exits and polling, largest first.
+fn findings(changes: &[Change]) -> Vec<String> {
+    let costs = |change: &&Change| {
+        matches!(change.quantity, "steal" | "exits" | "polling")
+            && matches!(change.word, Word::Better | Word::Worse | Word::Different)
+    };
+    let mut found: Vec<&Change> = changes.iter().filter(costs).collect();
+    found.sort_by(|a, b| {
+        b.change
+            .abs()
+            .total_cmp(&a.change.abs())
+            .then_with(|| a.vm.cmp(&b.vm))
+    });
+    found
+        .into_iter()
+        .map(|change| sentence(change, changes))
+        .collect()
+}
+
+fn sentence(change: &Change, changes: &[Change]) -> String {
+    let verb = match change.quantity {
+        "steal" => "waits for a CPU",
+        "exits" => "handles exits",
+        _ => "polls in halts",
+    };
+    let direction = if change.change > 0.0 { "more" } else { "less" };
+    let parts = match change.quantity {
+        "steal" => "ready",
+        _ => "exit_rate",
+    };
+    let same_way = |part: &&Change| {
+        let is_part = part.vm == change.vm && part.quantity == parts;
+        is_part && part.change * change.change > 0.0 && part.word != Word::WithinNoise
+    };
+    let largest = changes
+        .iter()
+        .filter(same_way)
+        .max_by(|a, b| a.change.abs().total_cmp(&b.change.abs()));
+    let cause = largest
+        .filter(|_| change.quantity != "polling")
+        .map(|part| {
+            let name = part.cause.as_deref().unwrap_or_default();
+            match part.quantity {
+                "ready" => {
+                    let name = say(name).trim_matches(['(', ')']);
+                    format!("; most of it: {name}, {:+.1} ms", part.change)
+                }
+                _ => format!("; the largest change: {:+.1} exits by {name}", part.change),
+            }
+        });
+    let cause = cause.unwrap_or_default();
+    format!(
+        "{} {verb} {:.1} ms {direction} in each second of its vCPUs' time ({:.1} to {:.1}, change ±{:.1}){cause}.",
+        change.vm,
+        change.change.abs(),
+        change.before,
+        change.after,
+        change.half_width.unwrap_or(0.0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_analysis::answers::Vm;
+
+    use super::*;
+
+    fn answers(steal_ns: u64) -> Answers {
+        Answers {
+            vms: vec![Vm {
+                vm: "web".to_owned(),
+                pid: None,
+                vcpus: 1,
+                grouped_by: "user".to_owned(),
+                guessed: false,
+            }],
+            vcpus: vec![VcpuTime {
+                vm: "web".to_owned(),
+                span_ns: 1_000_000_000,
+                preempted_ns: steal_ns,
+                ..VcpuTime::default()
+            }],
+            ..Answers::default()
+        }
+    }
+
+    fn part(steals: [u64; 4]) -> Part {
+        Part {
+            whole: answers(steals.iter().sum::<u64>() / 4),
+            slices: steals.map(answers).to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_change_beyond_the_noise_is_found() {
+        let before = [part([10_000_000, 12_000_000, 8_000_000, 10_000_000])];
+        let after = [part([50_000_000, 52_000_000, 48_000_000, 50_000_000])];
+        let comparison = compare(&before, &after, None);
+        let steal = &comparison.changes[0];
+        assert_eq!((steal.before, steal.after), (10.0, 50.0));
+        assert_eq!(steal.word, Word::Worse);
+        // 2.447 (6 degrees of freedom) * sqrt(2 * (8/3) / 4)
+        let half_width = steal.half_width.expect("four slices");
+        assert!((half_width - 2.825).abs() < 0.01, "{half_width}");
+        assert!(comparison.findings[0].starts_with("web waits for a CPU 40.0 ms more"));
+        let none = compare(&before, &before, None);
+        assert_eq!(none.changes[0].word, Word::WithinNoise);
+        assert!(none.findings.is_empty());
+    }
+
+    #[test]
+    fn welch_takes_the_degrees_of_freedom_of_both_sides() {
+        // Variances of the means 0.25 and 4: 18.06 / (0.0625 / 3 + 16 / 3) = 3.37, and t95(3) = 3.182.
+        let (first, second) = ([9.0, 11.0, 9.5, 10.5], [16.0, 24.0, 16.0, 24.0]);
+        let (_, a, _) = mean(&first).expect("four values");
+        let (_, b, _) = mean(&second).expect("four values");
+        let width = half_width(&first, &second).expect("an interval");
+        assert!((width - 3.182 * (a + b).sqrt()).abs() < 0.01, "{width}");
+        assert_eq!(half_width(&[1.0, 1.0], &[1.0, 1.0]), Some(0.0));
+        assert_eq!(half_width(&[1.0], &[1.0, 2.0]), None);
+    }
+
+    #[test]
+    fn three_recordings_on_a_side_are_batches() {
+        let steals = [10_000_000; 4];
+        let set = [part(steals), part(steals), part(steals)];
+        assert_eq!(compare(&set, &set[..2], None).before.batches, 3);
+        assert_eq!(compare(&set, &set[..2], None).after.batches, 8);
+    }
+
+    #[test]
+    fn small_changes_are_within_the_noise_and_one_slice_has_no_interval() {
+        let before = [part([10_000_000; 4])];
+        let small = compare(&before, &[part([10_400_000; 4])], None);
+        assert_eq!(small.changes[0].word, Word::WithinNoise);
+        let whole = [Part {
+            whole: answers(50_000_000),
+            slices: Vec::new(),
+        }];
+        let unknown = compare(&before, &whole, None);
+        assert_eq!(
+            (unknown.changes[0].word, unknown.changes[0].half_width),
+            (Word::Unknown, None)
+        );
+    }
+
+    #[test]
+    fn vms_of_one_side_are_listed() {
+        let mut other = part([0; 4]);
+        "db".clone_into(&mut other.whole.vms[0].vm);
+        let comparison = compare(&[part([0; 4])], &[other], None);
+        assert_eq!(comparison.before.only_here, ["web"]);
+        assert_eq!(comparison.after.only_here, ["db"]);
+        assert!(comparison.changes.is_empty());
+    }
+}

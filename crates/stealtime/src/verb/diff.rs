@@ -1,0 +1,136 @@
+//! `stealtime diff`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use stealtime_analysis::{Selection, Skip};
+use stealtime_report::difference::{self, Part};
+use stealtime_report::terminal::Style;
+use stealtime_report::{json, terminal};
+
+use crate::args::{Form, Recording, VmOf};
+use crate::error::CliError;
+use crate::input::{self, Twice, Unwanted};
+use crate::output;
+
+/// Compare recordings of before and after a change: what differs by VM and cause
+///
+/// VMs are matched by name. Each recording is read twice, and cut into slices for the intervals.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  stealtime diff before.dat after.dat
+  stealtime diff old-kernel/ new-kernel/ --json
+  stealtime diff before.dat after.dat --vm-of web=101,102")]
+pub(crate) struct Diff {
+    /// A recording without the change, or a directory of such recordings
+    #[arg(value_name = "BEFORE")]
+    before: PathBuf,
+
+    /// A recording with the change, or a directory of such recordings
+    #[arg(value_name = "AFTER")]
+    after: PathBuf,
+
+    /// These threads are the vCPUs of this VM, in every recording (repeat for each VM). `NAME=pid:181` names
+    /// those of a process, `NAME=cgroup:PATH` those in or below a control group
+    #[arg(long, value_name = "NAME=TID,TID…")]
+    vm_of: Vec<VmOf>,
+
+    /// Rows of each table [default: 40]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    top: Option<u16>,
+
+    #[command(flatten)]
+    form: Form,
+}
+
+/// Recordings of one side, and the settings of their hosts.
+struct Side {
+    parts: Vec<Part>,
+    snapshot: Option<serde_json::Value>,
+}
+
+impl Diff {
+    /// Reads, compares, prints.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let first = self.side(&self.before)?;
+        let second = self.side(&self.after)?;
+        let settings = match (&first.snapshot, &second.snapshot) {
+            (Some(old), Some(new)) => Some(difference::settings(old, new)),
+            _ => None,
+        };
+        let comparison = difference::compare(&first.parts, &second.parts, settings);
+        output::to_stdout(|writer| match self.form.is_json() {
+            true => json::write_any(&comparison, writer),
+            false => {
+                let style = Style::new(output::color());
+                let top = self.top.map_or(terminal::TOP, usize::from);
+                let text = terminal::difference::render(&comparison, style, top);
+                writer.write_all(text.as_bytes())
+            }
+        })
+    }
+
+    fn side(&self, path: &Path) -> Result<Side, CliError> {
+        let mut side = Side {
+            parts: Vec::new(),
+            snapshot: None,
+        };
+        for path in recordings(path)? {
+            let recording = Recording {
+                trace: path.clone(),
+                tsc_khz: None,
+                formats_from: None,
+                vm_of: self.vm_of.clone(),
+                snapshot: None,
+            };
+            let file = Twice::new(&path)?;
+            let unwanted = Unwanted {
+                skip: Skip {
+                    keys: true,
+                    latencies: true,
+                },
+                ..Unwanted::default()
+            };
+            let whole = Selection::default();
+            let analyzed = input::analyze(file.path(), &recording, None, whole, unwanted)?;
+            analyzed.tell();
+            let answers = &analyzed.answers;
+            let slices = input::slices(file.path(), &recording, difference::SLICES, answers)?;
+            if side.snapshot.is_none() {
+                let snapshot = analyzed.host.snapshot.as_ref();
+                side.snapshot = snapshot.and_then(|snapshot| serde_json::to_value(snapshot).ok());
+            }
+            side.parts.push(Part {
+                whole: analyzed.answers,
+                slices,
+            });
+        }
+        Ok(side)
+    }
+}
+
+/// The recordings of a directory in the order of their names, or the one recording.
+fn recordings(path: &Path) -> Result<Vec<PathBuf>, CliError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |source| CliError::Keep {
+        path: path.to_owned(),
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        // Notes and scripts next to recordings are common; `.dat` is in `.data` and `.dat.zst` too.
+        let name = file.file_name().map(|name| name.to_string_lossy());
+        if file.is_file() && name.is_some_and(|name| name.contains(".dat")) {
+            found.push(file);
+        }
+    }
+    found.sort();
+    match found.is_empty() {
+        true => Err(CliError::NoRecordings(path.to_owned())),
+        false => Ok(found),
+    }
+}

@@ -1,0 +1,64 @@
+//! `stealtime diff` on recordings of nested hosts.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common;
+
+fn recording(name: &str) -> String {
+    format!("tests/data/live/{name}/trace.dat.zst")
+}
+
+/// Runs in the root of the tree, so that paths in the output are the same everywhere.
+fn diff(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let arguments = [&["diff"], arguments].concat();
+    common::run(common::stealtime(&arguments).current_dir(root))
+}
+
+#[test]
+fn a_host_without_and_with_quotas() {
+    let (status, out, error) = diff(&[&recording("plain"), &recording("quotas")]);
+    assert_eq!(status, Some(0), "{error}");
+    let widest = out.lines().map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|width| width <= 100), "{out}");
+    insta::assert_snapshot!("diff_quotas", out);
+}
+
+#[test]
+fn the_same_recording_has_no_difference() {
+    let plain = recording("plain");
+    let (status, out, error) = diff(&[&plain, &plain, "--json"]);
+    assert_eq!(status, Some(0), "{error}");
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(value["findings"].as_array().map(Vec::len), Some(0));
+    assert_eq!(value["settings"].as_array().map(Vec::len), Some(0));
+    let changes = value["changes"].as_array().expect("changes");
+    assert!(!changes.is_empty());
+    for change in changes {
+        assert_eq!(change["word"], "within_noise", "{change}");
+    }
+}
+
+#[test]
+fn hosts_with_other_vms() {
+    let (status, out, error) = diff(&[&recording("plain"), &recording("weights")]);
+    assert_eq!(status, Some(0), "{error}");
+    for line in [
+        "only before: batch, db, web",
+        "only after: bronze, gold, silver",
+        "No VM is in both",
+    ] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+}
+
+#[test]
+fn a_folder_without_recordings_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let (status, out, error) = diff(&[path, path]);
+    assert_eq!((status, out.as_str()), (Some(2), ""), "{error}");
+    assert!(error.contains("has no recording"), "{error}");
+}
