@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use stealtime_host::cpulist;
-use stealtime_lab::knobs::{self, Acts, HostSetting, Step, Steps, Threads, Value};
+use stealtime_host::{Snapshot, cpulist};
+use stealtime_lab::knobs::{self, Acts, HostSetting, Knob, Step, Steps, Threads, Value};
 
 use crate::manager::ByManager;
 
@@ -125,6 +125,36 @@ impl Change {
     }
 }
 
+/// The value of a host's knob as a snapshot has it: that of the file or module parameter which the step
+/// of the knob writes. `None` where it has no such file, or the snapshot lacks it.
+#[must_use]
+pub fn present_value(snapshot: &Snapshot, knob: &Knob) -> Option<Value> {
+    let HostSetting::Step(step) = knob.host else {
+        return None;
+    };
+    let path = step.set.strip_prefix("echo {value} > ");
+    let parameter = path.and_then(|path| path.strip_prefix("/sys/module/"));
+    let text = if let Some((module, name)) =
+        parameter.and_then(|parameter| parameter.split_once("/parameters/"))
+    {
+        snapshot.kvm.modules.get(module)?.get(name)?
+    } else if let Some(name) = path.and_then(|path| path.strip_prefix("/sys/kernel/debug/sched/")) {
+        match name {
+            "preempt" => snapshot.kernel.preempt.mode.as_ref()?,
+            _ => snapshot.sched.values.get(name)?,
+        }
+    } else {
+        let load = step
+            .set
+            .split("; ")
+            .find(|load| load.ends_with("={value}"))?;
+        let (module, parameter) = load.strip_prefix("modprobe ")?.split_once(' ')?;
+        let name = parameter.strip_suffix("={value}")?;
+        snapshot.kvm.modules.get(module)?.get(name)?
+    };
+    knob.kind.read(text).ok()
+}
+
 /// What keeps a step over reboots, and what undoes that. modprobe.d(5), sysctl.d(5), and tmpfiles.d(5)
 /// for files of debugfs and sysfs. Files of control groups and of processes are lost with these.
 fn keep(step: &str) -> Option<(String, String)> {
@@ -171,7 +201,8 @@ fn keep(step: &str) -> Option<(String, String)> {
 }
 
 /// A word of a shell: quoted unless it is plain.
-pub(crate) fn shell_word(text: &str) -> String {
+#[must_use]
+pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.to_owned(),
@@ -224,24 +255,24 @@ mod tests {
 
     #[test]
     fn steps_are_kept_over_reboots() {
-        let kept = |step: &str| keep(step).map_or(String::new(), |kept| kept.0);
+        let shown = |step: &str| keep(step).map_or(String::new(), |steps| steps.0);
         assert_eq!(
-            kept("echo 50000 > /sys/module/kvm/parameters/halt_poll_ns"),
+            shown("echo 50000 > /sys/module/kvm/parameters/halt_poll_ns"),
             "echo 'options kvm halt_poll_ns=50000' > /etc/modprobe.d/stealtime-kvm-halt_poll_ns.conf"
         );
         assert_eq!(
-            kept(
+            shown(
                 "modprobe -r kvm_intel kvm; modprobe kvm lapic_timer_advance=N; modprobe kvm_intel"
             ),
             "echo 'options kvm lapic_timer_advance=N' > /etc/modprobe.d/stealtime-kvm-lapic_timer_advance.conf"
         );
         assert_eq!(
-            kept("echo 3000000 > /sys/kernel/debug/sched/base_slice_ns"),
+            shown("echo 3000000 > /sys/kernel/debug/sched/base_slice_ns"),
             "echo 'w /sys/kernel/debug/sched/base_slice_ns - - - - 3000000' > \
              /etc/tmpfiles.d/stealtime-base_slice_ns.conf"
         );
         assert_eq!(
-            kept("sysctl kernel.timer_migration=0"),
+            shown("sysctl kernel.timer_migration=0"),
             "echo 'kernel.timer_migration=0' > /etc/sysctl.d/stealtime-kernel.timer_migration.conf"
         );
         for step in [
@@ -251,6 +282,30 @@ mod tests {
             "boot a kernel with CONFIG_HZ_250=y",
         ] {
             assert_eq!(keep(step), None, "{step}");
+        }
+    }
+
+    #[test]
+    fn values_are_read_from_a_snapshot() {
+        let mut snapshot = Snapshot::default();
+        let modules = &mut snapshot.kvm.modules;
+        let kvm = modules.entry("kvm".to_owned()).or_default();
+        kvm.insert("halt_poll_ns".to_owned(), "200000".to_owned());
+        let intel = modules.entry("kvm_intel".to_owned()).or_default();
+        intel.insert("ple_gap".to_owned(), "128".to_owned());
+        let values = &mut snapshot.sched.values;
+        values.insert("base_slice_ns".to_owned(), "2800000".to_owned());
+        snapshot.kernel.preempt.mode = Some("full".to_owned());
+        let shown = |name: &str| {
+            let value = present_value(&snapshot, knobs::find(name).expect(name));
+            value.map_or(String::new(), |value| value.to_string())
+        };
+        assert_eq!(shown("kvm.halt_poll_ns"), "200us");
+        assert_eq!(shown("kvm.ple_gap"), "128");
+        assert_eq!(shown("sched.base_slice_ns"), "2800us");
+        assert_eq!(shown("sched.preempt"), "full");
+        for unknown in ["kvm.enable_apicv", "sched.fair", "kernel.timer_migration"] {
+            assert_eq!(shown(unknown), "", "{unknown}");
         }
     }
 

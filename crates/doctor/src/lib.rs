@@ -2,6 +2,7 @@
 //! the five mechanisms has a row. Pure functions over a [`Snapshot`].
 
 mod change;
+mod decision;
 mod host;
 mod manager;
 mod mechanism;
@@ -11,8 +12,9 @@ mod vm;
 use serde::Serialize;
 use stealtime_host::{Missing, Snapshot};
 
-pub use change::Change;
-pub use manager::{ByManager, Quota, VmSetting, by_manager};
+pub use change::{Change, present_value, shell_word};
+pub use decision::Decision;
+pub use manager::{ByManager, GroupFile, Quota, VmSetting, by_manager, merge};
 pub use mechanism::{Mechanism, State};
 
 use view::View;
@@ -26,6 +28,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// Mechanisms that give time back to guests.
     pub mechanisms: Vec<Mechanism>,
+    /// The one thing to do.
+    pub decision: Decision,
     /// What the snapshot could not read: rules that need it find nothing.
     pub missing: Vec<Missing>,
 }
@@ -108,6 +112,7 @@ pub fn diagnose(snapshot: &Snapshot) -> Diagnosis {
     // The order of rules is kept among equals.
     findings.sort_by_key(|finding| finding.urgency);
     Diagnosis {
+        decision: Decision::new(snapshot, &findings),
         host: snapshot.identity.hostname.clone(),
         findings,
         mechanisms: mechanism::all(&view),

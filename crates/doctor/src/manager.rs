@@ -25,6 +25,12 @@ pub struct ByManager {
     pub note: String,
 }
 
+impl ByManager {
+    pub(crate) fn acts_at_once(&self) -> bool {
+        self.acts == Acts::AtOnce.to_string()
+    }
+}
+
 /// A CPU limit in µs for each period; `None` is no limit.
 pub type Quota = Option<(u64, u64)>;
 
@@ -275,6 +281,61 @@ fn jailer(setting: VmSetting<'_>, is_undo: bool) -> Option<String> {
     Some(format!("jailer option: --cgroup {file}"))
 }
 
+/// The files of a control group with a VM's weight and limit.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupFile<'t> {
+    mount: &'t str,
+    path: &'t str,
+    is_v2: bool,
+}
+
+impl<'t> GroupFile<'t> {
+    /// Those of a group of a snapshot.
+    #[must_use]
+    pub fn new(snapshot: &'t Snapshot, group: &'t Cgroup) -> Self {
+        let mount = snapshot.cgroup.cpu_mount.as_deref();
+        Self {
+            mount: mount.unwrap_or("/sys/fs/cgroup"),
+            path: &group.path,
+            is_v2: group.hierarchy == "v2",
+        }
+    }
+
+    fn write(&self, file: &str, value: &str) -> String {
+        let file = shell_word(&format!("{}{}/{file}", self.mount, self.path));
+        format!("echo {value} > {file}")
+    }
+
+    /// Writes a limit.
+    #[must_use]
+    pub fn limit(&self, quota: Quota) -> String {
+        match (self.is_v2, quota) {
+            (true, None) => self.write("cpu.max", "max"),
+            (true, Some((quota, period))) => self.write("cpu.max", &format!("{quota} {period}")),
+            (false, None) => self.write("cpu.cfs_quota_us", "-1"),
+            (false, Some((quota, period))) => {
+                let period = self.write("cpu.cfs_period_us", &period.to_string());
+                format!(
+                    "{period}; {}",
+                    self.write("cpu.cfs_quota_us", &quota.to_string())
+                )
+            }
+        }
+    }
+
+    /// Writes a weight. The defaults are 100 in v2, and 1024 in v1.
+    #[must_use]
+    pub fn weight(&self, weight: u32) -> String {
+        match self.is_v2 {
+            true => self.write("cpu.weight", &weight.to_string()),
+            false => {
+                let shares = (u64::from(weight) * 1024).div_ceil(100);
+                self.write("cpu.shares", &shares.to_string())
+            }
+        }
+    }
+}
+
 /// A limit of a control group that a VM is in: by its file, and by the manager where the group is the
 /// VM's own.
 pub(crate) fn limit(vm: &Vm, snapshot: &Snapshot, group: &Cgroup, quota: Quota) -> Option<Change> {
@@ -282,61 +343,61 @@ pub(crate) fn limit(vm: &Vm, snapshot: &Snapshot, group: &Cgroup, quota: Quota) 
     if quota == former {
         return None;
     }
-    let mount = snapshot
-        .cgroup
-        .cpu_mount
-        .as_deref()
-        .unwrap_or("/sys/fs/cgroup");
-    let folder = format!("{mount}{}", group.path);
-    let write = |quota: Quota| match (group.hierarchy.as_str(), quota) {
-        ("v2", None) => format!("echo max > {}", shell_word(&format!("{folder}/cpu.max"))),
-        ("v2", Some((quota, period))) => {
-            let file = shell_word(&format!("{folder}/cpu.max"));
-            format!("echo {quota} {period} > {file}")
-        }
-        (_, quota) => {
-            let file = shell_word(&format!("{folder}/cpu.cfs_quota_us"));
-            let text = quota.map_or("-1".to_owned(), |(quota_us, _)| quota_us.to_string());
-            format!("echo {text} > {file}")
-        }
-    };
+    let file = GroupFile::new(snapshot, group);
     let value = quota.map_or("max".to_owned(), |(quota_us, period)| {
         format!("{quota_us} {period}")
     });
     let name = format!("cpu.max of {} = {value}", group.path);
-    let mut change = Change::command(name, write(quota), write(former));
-    let is_vcpu = group
-        .path
-        .rsplit('/')
-        .next()
-        .is_some_and(|name| name.starts_with("vcpu"));
-    if is_vcpu {
-        change
-            .managers
-            .extend(by_manager(vm, VmSetting::VcpuLimit { quota, former }));
-    }
-    let is_own = vm
+    let mut change = Change::command(name, file.limit(quota), file.limit(former));
+    let folder = group.path.rsplit('/').next().unwrap_or_default();
+    let is_vms = vm
         .cgroup
         .as_deref()
-        .is_some_and(|path| path.starts_with(&group.path))
-        && group.path.matches('/').count() > 1
-        && !is_shared(snapshot, vm, group);
-    if is_own {
-        change
-            .managers
-            .extend(by_manager(vm, VmSetting::Limit { quota, former }));
-    }
+        .is_some_and(|path| is_below(path, &group.path));
+    let setting = if folder.starts_with("vcpu") {
+        Some(VmSetting::VcpuLimit { quota, former })
+    } else {
+        let is_own = is_vms && group.path != "/" && !is_shared(snapshot, vm, group);
+        is_own.then_some(VmSetting::Limit { quota, former })
+    };
+    let commands = setting.and_then(|setting| by_manager(vm, setting));
+    change.managers.extend(commands);
     Some(change)
+}
+
+/// Commands of the same manager in one.
+#[must_use]
+pub fn merge(several: impl IntoIterator<Item = ByManager>) -> Vec<ByManager> {
+    let mut merged: Vec<ByManager> = Vec::new();
+    for commands in several {
+        let known = merged
+            .iter_mut()
+            .find(|known| known.manager == commands.manager);
+        match known {
+            Some(known) => {
+                known.set.extend(commands.set);
+                known.undo.extend(commands.undo);
+            }
+            None => merged.push(commands),
+        }
+    }
+    for commands in &mut merged {
+        commands.set.dedup();
+        commands.undo.dedup();
+    }
+    merged
+}
+
+fn is_below(path: &str, group: &str) -> bool {
+    let rest = path.strip_prefix(group);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || group == "/")
 }
 
 /// Whether another VM is in a group too.
 fn is_shared(snapshot: &Snapshot, vm: &Vm, group: &Cgroup) -> bool {
     let rivals = snapshot.vms.iter().filter(|rival| rival.name != vm.name);
     let mut groups = rivals.filter_map(|rival| rival.cgroup.as_deref());
-    groups.any(|path| {
-        path.strip_prefix(&group.path)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    })
+    groups.any(|path| is_below(path, &group.path))
 }
 
 /// CPUs of threads that are no vCPUs.
@@ -379,8 +440,8 @@ mod tests {
     #[test]
     fn each_manager_has_its_commands() {
         let shown = |manager: Manager, setting| {
-            let by = by_manager(&vm(manager), setting).expect("commands");
-            format!("{} | {}", by.set.join("; "), by.undo.join("; "))
+            let commands = by_manager(&vm(manager), setting).expect("commands");
+            format!("{} | {}", commands.set.join("; "), commands.undo.join("; "))
         };
         assert_eq!(
             shown(Manager::Libvirt, LIMIT),

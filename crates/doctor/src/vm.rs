@@ -173,7 +173,10 @@ fn emulator_with_vcpus(view: &View<'_>, vm: &Vm) -> Option<Finding> {
     let change = (!free.is_empty()).then(|| manager::pin_emulator(vm, &tids, &cpus, former));
     let names: BTreeSet<&str> = workers.iter().map(|thread| thread.name.as_str()).collect();
     let names: Vec<&str> = names.into_iter().collect();
-    let title = format!("Threads of {}'s device model preempt its vCPUs", vm.name);
+    let title = format!(
+        "{}'s device model has only CPUs of its bound vCPUs",
+        vm.name
+    );
     Some(
         Finding::new("emulator_with_vcpus", Urgency::Likely, title)
             .about(&vm.name)

@@ -284,3 +284,34 @@ fn a_snapshot_of_nothing_has_no_findings() {
         .filter(|row| row.state == State::On);
     assert_eq!(rows.count(), 0);
 }
+
+#[test]
+fn a_diagnosis_ends_with_what_to_do() {
+    let mut snapshot = host("libvirt");
+    let decision = diagnose(&snapshot).decision;
+    assert_eq!(
+        decision.to_string(),
+        "do this: virsh schedinfo db-1 --live global_quota=-1"
+    );
+    let undo = "virsh schedinfo db-1 --live global_period=100000 global_quota=150000";
+    assert_eq!(decision.undo, [undo]);
+    // Without a counter that shows a cost a setting is no reason to act.
+    for group in &mut snapshot.cgroups {
+        group.throttled_periods = Some(0);
+    }
+    let decision = diagnose(&snapshot).decision;
+    assert!(!decision.worth_doing, "{decision:?}");
+    assert!(decision.set.is_empty(), "{decision:?}");
+    // A cost that no command of this host takes away is recorded.
+    let mut vm = bound("a", &[0], "4");
+    vm.threads[0].wait_ns = Some(5_000_000_000);
+    snapshot.vms = vec![vm];
+    let decision = diagnose(&snapshot).decision.to_string();
+    assert!(
+        decision.starts_with("do this: stealtime record "),
+        "{decision}"
+    );
+    snapshot.vms.clear();
+    let decision = diagnose(&snapshot).decision.to_string();
+    assert_eq!(decision, "nothing here is worth doing: no VM runs here");
+}

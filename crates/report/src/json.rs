@@ -6,6 +6,7 @@ use serde::Serialize as _;
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use stealtime_analysis::Answers;
+use stealtime_doctor::Decision;
 
 use crate::Key;
 use crate::escape::is_unsafe;
@@ -13,14 +14,23 @@ use crate::escape::is_unsafe;
 /// Writes the answers as one JSON object, indented by two spaces, with a newline at the end. The
 /// keys and their meaning: `docs/json.md`.
 ///
-/// With `keys`, only `source` and the objects that hold these; without, everything.
+/// With `keys`, only `source` and the objects that hold these; without, everything. The decision is a
+/// key of its own.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write(answers: &Answers, keys: &[Key], mut writer: impl Write) -> io::Result<()> {
+pub fn write(
+    answers: &Answers,
+    keys: &[Key],
+    decision: Option<&Decision>,
+    mut writer: impl Write,
+) -> io::Result<()> {
     let mut value = serde_json::to_value(answers)?;
     if let (Value::Object(object), false) = (&mut value, keys.is_empty()) {
         object.retain(|name, _| name == "source" || keys.iter().any(|key| key.json() == name));
+    }
+    if let (Value::Object(object), Some(decision)) = (&mut value, decision) {
+        object.insert("decision".to_owned(), serde_json::to_value(decision)?);
     }
     print(&value, &mut writer)
 }

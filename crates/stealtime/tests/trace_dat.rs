@@ -105,6 +105,9 @@ fn answers(file: &Path) -> Value {
     for key in CONTAINER {
         source.remove(key);
     }
+    // Its command names the file.
+    let tables = answers.as_object_mut().expect("an object");
+    tables.remove("decision");
     answers
 }
 

@@ -1,12 +1,14 @@
 //! `--auto`: changes tried one by one, and ranked.
 
 use serde::Serialize;
+use stealtime_doctor::{Change, Decision};
 
 use crate::baseline::Baseline;
 use crate::candidates::{self, Cannot};
+use crate::decision;
 use crate::error::Error;
 use crate::gain::Gain;
-use crate::on_host::{self, HostChange};
+use crate::on_host;
 use crate::plan::Plan;
 use crate::replays::{self, Replays, Run};
 use crate::result::{self, Judged, Ranked, Variant};
@@ -23,7 +25,7 @@ pub struct Tried {
     /// What the recording shows that gives reason to try it.
     pub why: String,
     /// The steps that make it on the host.
-    pub on_host: Vec<HostChange>,
+    pub on_host: Vec<Change>,
     /// What it gives and takes.
     #[serde(flatten)]
     pub gain: Gain,
@@ -40,6 +42,8 @@ pub struct Auto {
     pub seeds: u64,
     /// The best first.
     pub tried: Vec<Tried>,
+    /// The one thing to do.
+    pub decision: Decision,
     /// Changes that were left out, being more than are tried in one call.
     pub left_out: usize,
     /// What was found but is not for a replay to answer.
@@ -136,7 +140,9 @@ pub(crate) fn run(
     // Equals stay in their order.
     rows.sort_by(|a, b| a.0.gain.by_rank(&b.0.gain));
     let (tried, variants) = rows.into_iter().unzip();
+    let tried: Vec<Tried> = tried;
     let auto = Auto {
+        decision: decision::of_tried(&tried, close),
         on_top_of: first.name(),
         replays: replays.done(),
         seeds: run.seeds,

@@ -15,6 +15,7 @@ use crate::apply::groups;
 use crate::baseline::Baseline;
 use crate::facts::{Facts, Vm, share};
 use crate::fair_class;
+use crate::on_host;
 use crate::pin::Pin;
 use crate::plan::{Change, Plan, Prepared};
 
@@ -152,6 +153,11 @@ fn can_be_tried(case: &Case<'_>, plan: &Plan) -> Result<bool, KnobError> {
     let (true, Ok(prepared)) = (is_answered, whole.prepare(base)) else {
         return Ok(false);
     };
+    // The fit may assume another value than the host has.
+    let is_set = |setting| on_host::is_set(base, setting);
+    if plan.settings().next().is_some() && plan.settings().all(is_set) {
+        return Ok(false);
+    }
     if prepared.is_same_host(base, &case.before)? {
         return Ok(false);
     }

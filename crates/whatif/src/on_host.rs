@@ -1,6 +1,10 @@
 //! The steps that make a change on the recorded host, and those that undo it.
+//!
+//! With a snapshot they name the VM's control group and its manager, and restore what the snapshot has.
+//! Without one the path of the control group is unknown: the step reads it from a thread of the VM.
 
-use serde::Serialize;
+use stealtime_doctor::{self as doctor, GroupFile, VmSetting, by_manager, present_value};
+use stealtime_host::{Cgroup, Snapshot, Vm};
 use stealtime_lab::knobs::{self, HostSetting, Part, Setting, Steps, Threads, Value};
 use stealtime_lab::units::show_cpus;
 use stealtime_simulator::config::Config;
@@ -14,24 +18,12 @@ use crate::plan::{Change, Plan, explicit};
 
 /// `cpu.weight` of a cgroup that has no other.
 const DEFAULT_WEIGHT: u32 = 100;
-
-/// A change with the steps that make it on the recorded host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HostChange {
-    /// The change.
-    pub change: String,
-    /// Commands and other steps, for root; empty if no host can make the change.
-    pub set: Vec<String>,
-    /// Those that restore what is recorded or assumed.
-    pub undo: Vec<String>,
-    /// From when on the change acts; `null` if no host can make it.
-    pub acts: Option<String>,
-    /// Conditions and equivalents, or why no host can make the change; empty for none.
-    pub note: String,
-}
+/// Why the steps of a VM's control group have no path.
+const UNKNOWN_PATH: &str = "the path of the control group is unknown without a snapshot of the host, and \
+                            is read from a thread of the VM";
 
 /// The changes of a plan, on a host that is configured as `former`.
-pub(crate) fn changes(plan: &Plan, base: &Baseline, former: Config) -> Vec<HostChange> {
+pub(crate) fn changes(plan: &Plan, base: &Baseline, former: Config) -> Vec<doctor::Change> {
     let host = Host {
         base,
         former: explicit(former),
@@ -46,8 +38,16 @@ struct Host<'b> {
     former: Config,
 }
 
+/// Whether the snapshot of the recorded host shows that a setting of the host is so already.
+pub(crate) fn is_set(base: &Baseline, setting: &Setting) -> bool {
+    let snapshot = base.recorded.snapshot.as_ref();
+    let present = snapshot.zip(setting.knob());
+    let present = present.and_then(|(snapshot, knob)| present_value(snapshot, knob));
+    present.is_some() && present.as_ref() == setting.value()
+}
+
 impl Host<'_> {
-    fn change(&self, change: &Change) -> HostChange {
+    fn change(&self, change: &Change) -> doctor::Change {
         let (name, row, steps) = match change {
             Change::Knob(setting) => (
                 setting.to_string(),
@@ -60,24 +60,131 @@ impl Host<'_> {
                 self.pin_steps(pin),
             ),
         };
-        let (acts, note) = match row.map(|knob| knob.host) {
-            Some(HostSetting::Step(step)) => (Some(step.acts.to_string()), step.note.to_owned()),
+        let step = match row.map(|knob| knob.host) {
+            Some(HostSetting::Step(step)) => step,
             Some(HostSetting::SimulationOnly(reason)) => {
-                (None, format!("simulation only: {reason}"))
+                let note = format!("simulation only: {reason}");
+                return doctor::Change::simulation_only(name, note);
             }
-            None => (None, "simulation only".to_owned()),
+            None => return doctor::Change::simulation_only(name, "simulation only".to_owned()),
         };
         let (set, undo): (Vec<_>, Vec<_>) = steps
             .into_iter()
             .map(|steps| (steps.set, steps.undo))
             .unzip();
-        HostChange {
-            change: name,
+        let steps = Steps {
             set: set.concat(),
             undo: undo.concat(),
-            acts,
-            note,
+        };
+        let mut change_on_host = doctor::Change::by_step(name, &step, steps);
+        match change {
+            Change::Knob(setting) => self.tell_managers(setting, &mut change_on_host),
+            Change::Pin(pin) => {
+                let managers = self.pins_by_manager(pin);
+                if !managers.is_empty() {
+                    change_on_host.note.clear();
+                }
+                change_on_host.managers = managers;
+            }
         }
+        change_on_host
+    }
+
+    /// Adds the commands of the managers of the VMs that a setting is for.
+    fn tell_managers(&self, setting: &Setting, change_on_host: &mut doctor::Change) {
+        let part = answerable::part(setting);
+        if !matches!(part, Some(Part::Weight | Part::Limit)) {
+            return;
+        }
+        let vms = (0u32..).zip(&self.base.recorded.vms);
+        let vms = vms.filter(|(_, name)| setting.is_for(name));
+        let vms: Vec<u32> = vms.map(|(vm, _)| vm).collect();
+        if vms.iter().any(|&vm| self.group_of_snapshot(vm).is_none()) {
+            change_on_host.note = format!("{UNKNOWN_PATH}; {}", change_on_host.note);
+            return;
+        }
+        let commands = vms.iter().map(|&vm| {
+            let known = self.vm_of_snapshot(vm)?;
+            match part {
+                Some(Part::Weight) => {
+                    let weight = setting.value().and_then(weight)?;
+                    let former = self.weight(vm);
+                    by_manager(known, VmSetting::Weight { weight, former })
+                }
+                _ => {
+                    let quota = setting.value().and_then(quota_us);
+                    let former = self.quota(vm);
+                    by_manager(known, VmSetting::Limit { quota, former })
+                }
+            }
+        });
+        // Commands for some of the VMs are no change of all of them.
+        let commands: Option<Vec<_>> = commands.collect();
+        change_on_host.managers = doctor::merge(commands.unwrap_or_default());
+        change_on_host.note.clear();
+    }
+
+    fn pins_by_manager(&self, pin: &Pin) -> Vec<doctor::ByManager> {
+        let tasks = self.base.recorded.recording.tasks.iter();
+        let commands = tasks
+            .zip(&self.former.scripts.tasks)
+            .filter_map(|(task, script)| {
+                let cpus = show_cpus(pin.cpus(task)?);
+                let (vm, vcpu) = task.vcpu?;
+                let known = self.vm_of_snapshot(u32::try_from(vm).ok()?)?;
+                let former = self.allowed(task.tid, script).to_string();
+                let setting = VmSetting::Vcpu {
+                    vcpu,
+                    cpus: &cpus,
+                    former: &former,
+                };
+                by_manager(known, setting).filter(|_| cpus != former)
+            });
+        doctor::merge(commands.collect::<Vec<_>>())
+    }
+
+    /// The VM of the snapshot that has a vCPU's thread of this one.
+    fn vm_of_snapshot(&self, vm: u32) -> Option<&Vm> {
+        let snapshot = self.base.recorded.snapshot.as_ref()?;
+        let tasks = self.base.recorded.recording.tasks.iter();
+        let mut tids = tasks
+            .filter(|task| task.vcpu.is_some_and(|vcpu| vcpu.0 == vm as usize))
+            .map(|task| task.tid);
+        let with_thread = |tid: i32| {
+            let mut vms = snapshot.vms.iter();
+            vms.find(|vm| vm.threads.iter().any(|thread| thread.tid == tid))
+        };
+        tids.find_map(with_thread)
+    }
+
+    /// The control group of a VM as a whole: libvirt has groups of threads below it.
+    fn group_of_snapshot(&self, vm: u32) -> Option<(&Snapshot, &Cgroup)> {
+        let snapshot = self.base.recorded.snapshot.as_ref()?;
+        let path = self.vm_of_snapshot(vm)?.cgroup.as_deref()?;
+        let whole = path
+            .split_once("/libvirt/")
+            .map_or(path, |(scope, _)| scope);
+        let group = snapshot.groups_above(whole).next()?;
+        (group.path == whole && whole != "/").then_some((snapshot, group))
+    }
+
+    fn weight(&self, vm: u32) -> u32 {
+        let known = self
+            .group_of_snapshot(vm)
+            .and_then(|(_, group)| group.weight);
+        let groups = &self.former.scripts.groups;
+        let fitted = groups.get(vm as usize).and_then(Option::as_ref);
+        let known = known.and_then(|weight| u32::try_from(weight).ok());
+        known.unwrap_or_else(|| fitted.map_or(DEFAULT_WEIGHT, |group| group.cpu_weight))
+    }
+
+    fn quota(&self, vm: u32) -> doctor::Quota {
+        if let Some((_, group)) = self.group_of_snapshot(vm) {
+            return group.quota_us.zip(group.period_us);
+        }
+        let groups = &self.former.scripts.groups;
+        let (quota, period) = groups.get(vm as usize)?.as_ref()?.cpu_max_ns?;
+        Some((quota / 1_000, period / 1_000))
     }
 
     fn setting_steps(&self, setting: &Setting) -> Vec<Steps> {
@@ -88,8 +195,12 @@ impl Host<'_> {
                 .flat_map(|(vm, name)| self.vm_steps(setting, vm, name))
                 .collect();
         }
-        let former = setting.knob().and_then(|knob| knob.get(&self.former));
+        let snapshot = self.base.recorded.snapshot.as_ref();
+        let present = snapshot.zip(setting.knob());
+        let present = present.and_then(|(snapshot, knob)| present_value(snapshot, knob));
+        let fitted = || setting.knob().and_then(|knob| knob.get(&self.former));
         let threads = Threads { vm: "", tids: &[] };
+        let former = present.or_else(fitted);
         let steps = former.and_then(|former| setting.host_steps(&former, &threads));
         steps.into_iter().collect()
     }
@@ -97,8 +208,27 @@ impl Host<'_> {
     /// The steps for one VM: one for each former value of its threads.
     fn vm_steps(&self, setting: &Setting, vm: u32, name: &str) -> Vec<Steps> {
         let scripts = &self.former.scripts;
-        let group = scripts.groups.get(vm as usize).and_then(Option::as_ref);
-        let former: Vec<Group<Value>> = match answerable::part(setting) {
+        let part = answerable::part(setting);
+        if let (Some((snapshot, group)), Some(value)) =
+            (self.group_of_snapshot(vm), setting.value())
+        {
+            let file = GroupFile::new(snapshot, group);
+            let steps = match part {
+                Some(Part::Weight) => weight(value).map(|weight| Steps {
+                    set: vec![file.weight(weight)],
+                    undo: vec![file.weight(self.weight(vm))],
+                }),
+                Some(Part::Limit) => Some(Steps {
+                    set: vec![file.limit(quota_us(value))],
+                    undo: vec![file.limit(self.quota(vm))],
+                }),
+                _ => None,
+            };
+            if let Some(steps) = steps {
+                return vec![steps];
+            }
+        }
+        let former: Vec<Group<Value>> = match part {
             Some(Part::Nice) => {
                 let mut groups = Vec::new();
                 for index in reniced(&scripts.tasks, vm) {
@@ -109,12 +239,11 @@ impl Host<'_> {
                 groups
             }
             Some(Part::Weight) => {
-                let weight = group.map_or(DEFAULT_WEIGHT, |group| group.cpu_weight);
-                vec![self.cgroup(Value::Number(weight.into()), vm)]
+                vec![self.cgroup(Value::Number(self.weight(vm).into()), vm)]
             }
             Some(Part::Limit) => {
-                let limit = match group.and_then(|group| group.cpu_max_ns) {
-                    Some((quota_ns, period_ns)) => format!("{quota_ns}ns {period_ns}ns"),
+                let limit = match self.quota(vm) {
+                    Some((quota, period)) => format!("{quota}us {period}us"),
                     None => "max".to_owned(),
                 };
                 vec![self.cgroup(Value::Words(limit), vm)]
@@ -136,17 +265,18 @@ impl Host<'_> {
             return Vec::new();
         };
         let tasks = &self.base.recorded.recording.tasks;
-        let mut groups = Vec::new();
+        let mut groups: Vec<Group<[Value; 2]>> = Vec::new();
         for (task, script) in tasks.iter().zip(&self.former.scripts.tasks) {
             if let Some(cpus) = pin.cpus(task) {
                 add(
                     &mut groups,
-                    [cpu_list(cpus), self.allowed(script)],
+                    [cpu_list(cpus), self.allowed(task.tid, script)],
                     task.tid,
                 );
             }
         }
-        let steps = groups.iter().map(|group: &Group<[Value; 2]>| {
+        let changed = |group: &&Group<[Value; 2]>| group.key[0] != group.key[1];
+        let steps = groups.iter().filter(changed).map(|group| {
             let [cpus, former] = &group.key;
             let tids = &group.tids;
             step.fill(cpus, former, &Threads { vm: "", tids })
@@ -155,7 +285,18 @@ impl Host<'_> {
     }
 
     /// The CPUs that a task may use before the change.
-    fn allowed(&self, script: &ScriptConfig) -> Value {
+    fn allowed(&self, tid: i32, script: &ScriptConfig) -> Value {
+        let vms = self
+            .base
+            .recorded
+            .snapshot
+            .iter()
+            .flat_map(|snapshot| &snapshot.vms);
+        let mut threads = vms.flat_map(|vm| &vm.threads);
+        let known = threads.find(|thread| thread.tid == tid);
+        if let Some(cpus) = known.and_then(|thread| thread.affinity.clone()) {
+            return Value::Words(cpus);
+        }
         match script.cpus.is_empty() {
             true => Value::Words(self.base.recorded.cpu_range()),
             false => cpu_list(&script.cpus),
@@ -176,6 +317,19 @@ impl Host<'_> {
             tids: vcpus.next().map(|task| task.tid).into_iter().collect(),
         }
     }
+}
+
+fn weight(value: &Value) -> Option<u32> {
+    match value {
+        Value::Number(weight) => u32::try_from(*weight).ok(),
+        _ => None,
+    }
+}
+
+/// A limit in µs; `None` is no limit.
+fn quota_us(value: &Value) -> doctor::Quota {
+    let (quota_ns, period_ns) = knobs::cpu_max_ns(value)?;
+    Some((quota_ns / 1_000, period_ns / 1_000))
 }
 
 fn cpu_list(cpus: &[u32]) -> Value {

@@ -1,6 +1,7 @@
 //! A recording that was read.
 
 use stealtime_analysis::Answers;
+use stealtime_host::Snapshot;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{self, Assumed};
 use stealtime_replay::predict::{self, Times};
@@ -17,6 +18,8 @@ pub struct Recorded {
     pub(crate) times: Times,
     /// Names of VMs, in the order of the answers.
     pub(crate) vms: Vec<String>,
+    /// Of the recorded host.
+    pub(crate) snapshot: Option<Snapshot>,
 }
 
 impl Recorded {
@@ -30,7 +33,14 @@ impl Recorded {
             recording,
             times,
             vms,
+            snapshot: None,
         }
+    }
+
+    /// Adds the snapshot of the recorded host, for names of control groups and managers.
+    #[must_use]
+    pub fn with_snapshot(self, snapshot: Option<Snapshot>) -> Self {
+        Self { snapshot, ..self }
     }
 
     /// What `analyze` says of it.

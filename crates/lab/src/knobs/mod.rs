@@ -40,6 +40,7 @@ mod vm;
 
 use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
+pub use self::vm::cpu_max_ns;
 pub use host_setting::{Acts, HostSetting, Step, Steps, Threads};
 pub use name::{KnobError, get, set};
 pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};

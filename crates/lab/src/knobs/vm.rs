@@ -51,6 +51,12 @@ fn show_cpu_max(vm: &VmConfig) -> Value {
     })
 }
 
+/// Quota and period of a value of `cpu_max` in ns; `None` without a limit, or for another text.
+#[must_use]
+pub fn cpu_max_ns(value: &Value) -> Option<(u64, u64)> {
+    cpu_max(value).ok()?
+}
+
 /// `max`, or quota and period as the cgroup's file has them: numbers are in us.
 pub(super) fn cpu_max(value: &Value) -> Result<Option<(u64, u64)>, ValueError> {
     let text = value.words()?;

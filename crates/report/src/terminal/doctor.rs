@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use stealtime_doctor::{Change, Diagnosis, Finding, Mechanism, State, Urgency};
 
-use stealtime_host::Manager;
-
 use super::Style;
+use super::decision::{self, manager_name};
 use crate::escape;
 use crate::units::{counted, wrap};
 
@@ -50,6 +49,7 @@ pub fn render(diagnosis: &Diagnosis, style: Style) -> String {
             );
         }
     }
+    page.push_str(&decision::render(&diagnosis.decision, style));
     page
 }
 
@@ -129,22 +129,6 @@ fn note(parts: &[&str], style: Style, page: &mut String) {
     let text = parts.collect::<Vec<_>>().join("; ");
     for line in wrap(&escape::terminal(&text), style.width.saturating_sub(10)) {
         let _ = writeln!(page, "{:10}{}", "", style.dim(&line));
-    }
-}
-
-/// A manager as its makers write it.
-const fn manager_name(manager: Manager) -> &'static str {
-    match manager {
-        Manager::Libvirt => "libvirt",
-        Manager::Openstack => "OpenStack",
-        Manager::Proxmox => "Proxmox",
-        Manager::Kubevirt => "KubeVirt",
-        Manager::Kata => "Kata",
-        Manager::Firecracker => "Firecracker",
-        Manager::CloudHypervisor => "Cloud Hypervisor",
-        Manager::Systemd => "systemd",
-        Manager::Qemu => "QEMU",
-        Manager::Process => "the process",
     }
 }
 

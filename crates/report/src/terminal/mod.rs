@@ -4,6 +4,7 @@
 //! what the recording cannot tell.
 
 pub mod compare;
+pub mod decision;
 pub mod difference;
 pub mod doctor;
 mod events;

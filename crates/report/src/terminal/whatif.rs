@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use stealtime_whatif::{CLOSE, Delta, Document, Exits, ReplayedVcpu, TOO_FAR, Variant};
 
 use super::time::vcpu_number;
+use super::{Style, decision};
 use crate::escape;
 use crate::units::wrap;
 use crate::whatif_text::{
@@ -101,6 +102,9 @@ pub fn after(document: &Document) -> String {
     }
     for path in &document.exported {
         let _ = writeln!(output, "\nWritten: {}", escape::terminal(path));
+    }
+    if let Some(auto) = &document.auto {
+        output.push_str(&decision::render(&auto.decision, Style::new(false)));
     }
     output
 }

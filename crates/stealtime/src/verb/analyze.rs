@@ -3,6 +3,7 @@
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use stealtime_analysis::{Answers, Longest, Selection, Skip};
+use stealtime_doctor::Decision;
 use stealtime_report::terminal::Style;
 use stealtime_report::{Key, csv, html, json, terminal};
 
@@ -146,8 +147,11 @@ impl Analyze {
         analyzed.answers.source.notes.extend(self.selected());
         self.name_exports(&mut analyzed.answers);
         if !self.report.is_stdout() {
-            let top = self.top.map_or(terminal::TOP, usize::from);
-            let printed = print(&analyzed.answers, format, &keys, csv_key, top);
+            let shown = Shown {
+                top: self.top.map_or(terminal::TOP, usize::from),
+                decision: self.decision(&analyzed, &keys),
+            };
+            let printed = print(&analyzed.answers, format, &keys, csv_key, &shown);
             output::go_on(printed, self.report.is_file())?;
         }
         // The other forms have notes.
@@ -226,6 +230,14 @@ impl Analyze {
         pick::vcpus(&self.vcpu, &pick::numbers(&whole))
     }
 
+    /// The one thing to do, where the findings are shown.
+    fn decision(&self, analyzed: &Analyzed, keys: &[Key]) -> Option<Decision> {
+        let is_shown = keys.is_empty() || keys.contains(&Key::Findings);
+        let snapshot = analyzed.host.snapshot.as_ref();
+        let path = self.recording.trace.display().to_string();
+        is_shown.then(|| stealtime_whatif::of_answers(&analyzed.answers, snapshot, &path))
+    }
+
     /// What need not be found out, because no table of `keys` shows it.
     fn unwanted(&self, format: Format, keys: &[Key]) -> Unwanted {
         let longest = self.longest();
@@ -297,19 +309,33 @@ impl Analyze {
     }
 }
 
+/// What tables have besides the answers.
+struct Shown {
+    /// Rows of a VM, or VMs, at most.
+    top: usize,
+    /// The one thing to do.
+    decision: Option<Decision>,
+}
+
 fn print(
     answers: &Answers,
     format: Format,
     keys: &[Key],
     csv_key: Option<Key>,
-    top: usize,
+    shown: &Shown,
 ) -> Result<(), CliError> {
     match (format, csv_key) {
         (Format::Csv, Some(key)) => output::to_stdout(|writer| csv::write(answers, key, writer)),
-        (Format::Json, _) => output::to_stdout(|writer| json::write(answers, keys, writer)),
+        (Format::Json, _) => {
+            output::to_stdout(|writer| json::write(answers, keys, shown.decision.as_ref(), writer))
+        }
         _ => {
             let keys = if keys.is_empty() { &Key::DEFAULT } else { keys };
-            let text = terminal::render(answers, keys, Style::new(output::color()), top);
+            let style = Style::new(output::color());
+            let mut text = terminal::render(answers, keys, style, shown.top);
+            if let Some(decision) = &shown.decision {
+                text.push_str(&terminal::decision::render(decision, style));
+            }
             output::to_stdout(|writer| writer.write_all(text.as_bytes()))
         }
     }

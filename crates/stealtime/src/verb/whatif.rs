@@ -274,8 +274,9 @@ impl WhatIf {
             extractor.event(event, source.names());
             Ok(())
         })?;
+        let recorded = Recorded::new(answers, extractor.finish());
         Ok(Read {
-            recorded: Recorded::new(answers, extractor.finish()),
+            recorded: recorded.with_snapshot(analyzed.host.snapshot.clone()),
             snapshot: analyzed.host.snapshot,
         })
     }

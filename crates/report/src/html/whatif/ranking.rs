@@ -6,6 +6,7 @@ use stealtime_whatif::{
 
 use crate::html::chart::{cut_note, visible};
 use crate::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
+use crate::terminal::decision::manager_name;
 use crate::whatif_text::{LEGEND, WORDS, break_evens, estimate, interval, signed, word};
 
 /// Rows of a chart: its bars stay readable. The table has all.
@@ -30,6 +31,7 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
         reasons(auto, page);
         on_host(auto, page);
     }
+    page.text(auto.decision.to_string());
     if !auto.cannot.is_empty() {
         let heads = ["knobs or settings", "why a replay does not tell", "instead"];
         let mut table = Table::new("Not for a replay to answer", &heads, 3);
@@ -285,6 +287,16 @@ fn on_host(auto: &Auto, page: &mut Page) {
                 acts.into(),
                 change.note.as_str().into(),
             ]);
+            for commands in &change.managers {
+                table.row([
+                    rank.to_string().into(),
+                    change.change.as_str().into(),
+                    commands.set.join("; ").into(),
+                    commands.undo.join("; ").into(),
+                    commands.acts.as_str().into(),
+                    format!("by {}; {}", manager_name(commands.manager), commands.note).into(),
+                ]);
+            }
         }
     }
     page.table(table);

@@ -6,6 +6,7 @@ use stealtime_whatif::{Auto, Ranked, TOO_FAR, Variant, VmEffect, Word, ranked};
 
 use super::paragraph;
 use crate::escape;
+use crate::terminal::decision::manager_name;
 use crate::units::wrap;
 use crate::whatif_text::{LEGEND, WORDS, amount, break_evens, estimate, interval, signed, word};
 
@@ -185,6 +186,10 @@ fn on_host(page: &mut String, auto: &Auto) {
         let mut number = format!("{rank:>2}");
         for change in &tried.on_host {
             let acts = change.acts.as_deref().unwrap_or("on no host");
+            let acts = match change.needs_kernel {
+                true => format!("{acts}, with another kernel"),
+                false => acts.to_owned(),
+            };
             paragraph(
                 page,
                 &format!("  {number}  "),
@@ -199,6 +204,19 @@ fn on_host(page: &mut String, auto: &Auto) {
             }
             if !change.note.is_empty() {
                 paragraph(page, "        ", &format!("note: {}", change.note));
+            }
+            for commands in &change.managers {
+                let name = manager_name(commands.manager);
+                paragraph(page, "        ", &format!("by {name}, {}", commands.acts));
+                for step in &commands.set {
+                    let _ = writeln!(page, "        {}", escape::terminal(step));
+                }
+                for step in &commands.undo {
+                    let _ = writeln!(page, "        undo: {}", escape::terminal(step));
+                }
+                if !commands.note.is_empty() {
+                    paragraph(page, "        ", &format!("note: {}", commands.note));
+                }
             }
         }
     }
