@@ -120,15 +120,17 @@ impl EventCount {
 /// A virtual machine as it shows in the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vm {
-    /// Its name: from the recording or `--vm-of`, else made from the process (`pid346`), else
-    /// `vm0`, `vm1`…
+    /// Its name: from the recording, `--vm-of`, the host's snapshot or the process, or made from its number
+    /// (`pid346`). Without a process: `vm0`, `vm1`… A second VM of a name has its process behind it:
+    /// `web (346)`.
     pub vm: String,
     /// The VMM's process; `null`: not known.
     pub pid: Option<i32>,
     /// Its vCPU threads.
     pub vcpus: u32,
-    /// The evidence that its threads are one VM: `recorded`, `user` (`--vm-of`), `process`,
-    /// `interaction` (which vCPU sends interrupts to which), `order` (a guess by thread ids).
+    /// The evidence that its threads are one VM: `recorded`, `user` (`--vm-of`), `snapshot`, `process`,
+    /// `interaction` or `order`. Interaction: which vCPU sends interrupts to which. Order: a guess by
+    /// thread ids.
     pub grouped_by: String,
     /// Whether its set of threads is a guess, by the order of their ids and with other VMs in the
     /// recording. Tables show such a name with a `?`, which is no part of it.

@@ -1,5 +1,5 @@
-//! The pages that are written from this crate: docs/json.md below its introduction, from the
-//! comments of `answers.rs`, and docs/analyze-findings.md. `STEALTIME_BLESS=1 cargo test -p
+//! The pages that are written from this crate: the tables of docs/json.md, from the comments of
+//! `answers.rs` and the files below it, and docs/analyze-findings.md. `STEALTIME_BLESS=1 cargo test -p
 //! stealtime-analysis reference::` writes them anew.
 
 use std::fmt::Write as _;
@@ -8,9 +8,17 @@ use std::path::PathBuf;
 
 use stealtime_analysis::reference;
 
-const ANSWERS: &str = include_str!("../src/answers.rs");
+const ANSWERS: &str = concat!(
+    include_str!("../src/answers.rs"),
+    include_str!("../src/answers/overview.rs")
+);
 /// The first heading of docs/json.md that is written from the comments.
 const FIRST: &str = "## `(root)`";
+/// The first heading after those: what the command adds to the answers.
+const LAST: &str = "## `decision`";
+/// Its row in the table of the root.
+const DECISION: &str =
+    "| `decision` | object | | The one thing to do; with `--key findings` and without `--key` |";
 /// Arrays with rows of one type that are documented with another array of it.
 const SAME_ROWS: [&str; 4] = ["exit_totals", "msr", "ioport", "mmio"];
 
@@ -93,7 +101,7 @@ fn json_type(kind: &str) -> String {
         "String" => "text",
         "bool" => "boolean",
         "f64" => "number",
-        "u64" | "u32" | "u8" | "i32" => "integer",
+        "u64" | "u32" | "u16" | "u8" | "i32" => "integer",
         _ => "object",
     };
     name.to_owned()
@@ -123,6 +131,9 @@ fn section(records: &[Record], name: &str, path: &str, page: &mut String) {
         let (kind, unit) = (json_type(kind), unit(name));
         let doc = doc.trim_end_matches('.');
         let _ = writeln!(page, "| `{name}` | {kind} |{unit}| {doc} |");
+    }
+    if path.is_empty() {
+        let _ = writeln!(page, "{DECISION}");
     }
     for field in &record.fields {
         let dot = if path.is_empty() { "" } else { "." };
@@ -157,7 +168,12 @@ fn the_json_page_is_what_the_comments_say() {
     let introduction = page.split(FIRST).next().expect("an introduction");
     let mut tables = String::new();
     section(&records(), "Answers", "", &mut tables);
-    hold("json.md", &format!("{}\n{tables}", introduction.trim_end()));
+    let (_, decision) = page.split_once(LAST).expect("what the command adds");
+    let introduction = introduction.trim_end();
+    hold(
+        "json.md",
+        &format!("{introduction}\n{tables}\n{LAST}{decision}"),
+    );
 }
 
 #[test]

@@ -98,6 +98,16 @@ fn difference(a: &Value, b: &Value, at: &str) -> Option<String> {
     }
 }
 
+/// Removes commands, which name the file.
+pub fn without_commands(answers: &mut Value) {
+    let tables = answers.as_object_mut().expect("an object");
+    tables.remove("decision");
+    let stalls = tables.get_mut("stalls").and_then(Value::as_array_mut);
+    for stall in stalls.into_iter().flatten() {
+        stall.as_object_mut().expect("a wait").remove("export");
+    }
+}
+
 /// Without what the container says of itself.
 fn answers(file: &Path) -> Value {
     let mut answers = analyze(file);
@@ -105,9 +115,7 @@ fn answers(file: &Path) -> Value {
     for key in CONTAINER {
         source.remove(key);
     }
-    // Its command names the file.
-    let tables = answers.as_object_mut().expect("an object");
-    tables.remove("decision");
+    without_commands(&mut answers);
     answers
 }
 

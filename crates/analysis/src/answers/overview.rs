@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-/// The host in the selection. Without `sched_switch` all times are `null`.
+/// The host in the selection.
+///
+/// Without `sched_switch` all times are `null`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// vCPU threads of the VMs selected.
@@ -15,7 +17,9 @@ pub struct Host {
     pub cpus: Vec<CpuUse>,
 }
 
-/// What one CPU of the host runs. Time that is in no key is not known.
+/// What one CPU of the host runs.
+///
+/// Time that is in no key is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CpuUse {
     /// Its number.
@@ -126,9 +130,11 @@ pub struct VmmThreads {
     pub task_ns: u64,
 }
 
-/// The vCPUs of a VM together: how often all, some or none of them run or wait. The words are those of
-/// Xen's `xenalyze`. Counts are of instants at equal distance, 2,048 at most. A share has a standard
-/// error of up to 1.6 points. vCPUs with an unknown state are left out.
+/// The vCPUs of a VM together.
+///
+/// How often all, some or none of them run or wait, in the words of Xen's `xenalyze`. Counts are of
+/// instants at equal distance, 2,048 at most. A share has a standard error of up to 1.6 points. vCPUs with
+/// an unknown state are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VmState {
     /// The VM.

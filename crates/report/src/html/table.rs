@@ -121,7 +121,7 @@ impl Table {
                 })
                 .collect(),
             empty: section.empty().to_owned(),
-            foot: section.foot().to_owned(),
+            foot: section.foot_with_command(),
             closed: false,
         }
     }

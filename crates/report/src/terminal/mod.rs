@@ -127,6 +127,9 @@ impl Screen {
     }
 }
 
+/// What [`Section::with_command`] shows.
+const COMMAND: &str = "The first of them in Perfetto:";
+
 /// A table and what stands around it.
 pub(crate) struct Section {
     title: &'static str,
@@ -139,6 +142,8 @@ pub(crate) struct Section {
     empty: String,
     /// A line below.
     foot: String,
+    /// A command that shows more; empty: none.
+    command: String,
 }
 
 /// The recording, then the tables of `keys` in the order of [`Key::ALL`], of at most `top` rows each.
@@ -207,6 +212,7 @@ impl Section {
             sum_of: "",
             empty: empty.into(),
             foot: String::new(),
+            command: String::new(),
         }
     }
 
@@ -219,6 +225,12 @@ impl Section {
     /// Adds a sentence below.
     fn with_foot(mut self, foot: String) -> Self {
         self.foot = foot;
+        self
+    }
+
+    /// Adds a command that shows more.
+    fn with_command(mut self, command: String) -> Self {
+        self.command = command;
         self
     }
 
@@ -272,7 +284,16 @@ impl Section {
         &self.empty
     }
 
-    pub(crate) fn foot(&self) -> &str {
+    /// The line below, with the command.
+    pub(crate) fn foot_with_command(&self) -> String {
+        let intro = if self.command.is_empty() { "" } else { COMMAND };
+        [self.foot(), intro, &self.command]
+            .join(" ")
+            .trim()
+            .to_owned()
+    }
+
+    fn foot(&self) -> &str {
         &self.foot
     }
 
@@ -284,7 +305,12 @@ impl Section {
         }
         screen.dim(2, self.explain);
         self.grid.render(screen);
-        screen.dim(2, &self.foot);
+        screen.dim(2, self.foot());
+        if !self.command.is_empty() {
+            screen.dim(2, COMMAND);
+            // Not wrapped, so that it can be copied.
+            screen.line(&format!("    {}", escape::terminal(&self.command)));
+        }
     }
 }
 

@@ -157,8 +157,6 @@ pub(super) fn stalls(answers: &Answers, times: Times) -> Section {
         .stalls
         .first()
         .and_then(|stall| stall.export.as_ref());
-    let mut foot: Vec<String> = longer(answers, times).into_iter().collect();
-    foot.extend(export.map(|command| format!("See the first: {command}")));
     Section::new(
         "Longest waits for a CPU",
         grid,
@@ -174,7 +172,8 @@ pub(super) fn stalls(answers: &Answers, times: Times) -> Section {
         },
     )
     .explained("At: since the first event. For: how long the CPU had it during the wait.")
-    .with_foot(foot.join(" "))
+    .with_foot(longer(answers, times).unwrap_or_default())
+    .with_command(export.cloned().unwrap_or_default())
 }
 
 /// How many waits are longer than the limit.

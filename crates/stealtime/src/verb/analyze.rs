@@ -309,7 +309,7 @@ impl Analyze {
     }
 }
 
-/// What tables have besides the answers.
+/// What tables show, apart from the answers.
 struct Shown {
     /// Rows of a VM, or VMs, at most.
     top: usize,
