@@ -474,6 +474,19 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
+#[test]
+fn a_cpu_that_is_met_late_and_out_of_order_begins_with_the_window() {
+    let lost = at(1_000, 0, 0, Kind::Lost { count: 0 });
+    let entry = at(970, 1, V0, Kind::KvmEntry { vcpu: VcpuId(0) });
+    let options = Options {
+        from_ns: Some(971),
+        ..Options::default()
+    };
+    let reading = export(options, &[lost, entry]);
+    assert!(reading.slices.iter().all(|slice| slice.begin >= 971));
+    assert!(!reading.slices.is_empty());
+}
+
 proptest! {
     /// Whatever the events: slices nest, every begin has its end, flows end once.
     #[test]

@@ -126,7 +126,11 @@ impl<W: Write> Drawing<W> {
         }
         if let Some(slot @ None) = self.cpus.get_mut(index) {
             let is_shown = self.selected_cpus.is_empty() || self.selected_cpus.contains(&cpu);
-            *slot = Some(Cpu::new(cpu, is_shown));
+            let known = slot.insert(Cpu::new(cpu, is_shown));
+            if self.sink.is_open() {
+                // Its first event may be before the window, for events may come after later ones.
+                known.reopen(&mut self.sink)?;
+            }
             if is_shown {
                 let name = format!("CPU {cpu}");
                 let kind = TrackKind::Plain { name: &name };
