@@ -95,7 +95,9 @@ impl Decision {
         if let Some(finding) = costly().find(possible) {
             let change = finding.changes.iter().filter(|change| change.is_possible());
             let change: Vec<Change> = change.take(1).cloned().collect();
-            return Self::apply(&change, finding.title.clone());
+            let values = finding.evidence.join(", ");
+            let evidence = format!("{} ({values}). {}", finding.title, finding.advice);
+            return Self::apply(&change, evidence);
         }
         if let Some(finding) = costly().next() {
             let command =

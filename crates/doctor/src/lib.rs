@@ -9,6 +9,8 @@ mod mechanism;
 mod view;
 mod vm;
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 use stealtime_host::{Missing, Snapshot};
 
@@ -24,7 +26,7 @@ use view::View;
 pub struct Diagnosis {
     /// Name of the host.
     pub host: Option<String>,
-    /// Findings, the most urgent first.
+    /// Findings, the most urgent first; among equals the largest known loss first.
     pub findings: Vec<Finding>,
     /// Mechanisms that give time back to guests.
     pub mechanisms: Vec<Mechanism>,
@@ -63,6 +65,9 @@ pub struct Finding {
     pub advice: String,
     /// Commands that make the change.
     pub changes: Vec<Change>,
+    /// Guest time lost by counters, in us; `None`: not counted.
+    #[serde(skip)]
+    lost_us: Option<u64>,
 }
 
 impl Finding {
@@ -75,12 +80,20 @@ impl Finding {
             evidence: Vec::new(),
             advice: String::new(),
             changes: Vec::new(),
+            lost_us: None,
         }
     }
 
     fn about(self, vm: &str) -> Self {
         Self {
             vms: vec![vm.to_owned()],
+            ..self
+        }
+    }
+
+    fn losing(self, lost_us: u64) -> Self {
+        Self {
+            lost_us: Some(lost_us),
             ..self
         }
     }
@@ -110,7 +123,7 @@ pub fn diagnose(snapshot: &Snapshot) -> Diagnosis {
     let mut findings = host::findings(&view);
     findings.extend(vm::findings(&view));
     // The order of rules is kept among equals.
-    findings.sort_by_key(|finding| finding.urgency);
+    findings.sort_by_key(|finding| (finding.urgency, Reverse(finding.lost_us)));
     Diagnosis {
         decision: Decision::new(snapshot, &findings),
         host: snapshot.identity.hostname.clone(),

@@ -81,6 +81,7 @@ fn throttled(view: &View<'_>, vm: &Vm) -> Option<Finding> {
     Some(
         Finding::new("throttled", Urgency::Costs, title)
             .about(&vm.name)
+            .losing(group.throttled_us.unwrap_or(0))
             .shown_by(format!(
                 "{}: {throttled} of {periods} periods, {} ms in all",
                 group.path,
@@ -104,6 +105,7 @@ fn waits(_: &View<'_>, vm: &Vm) -> Option<Finding> {
         let percent = wait / (total / 100).max(1);
         Finding::new("waits", Urgency::Costs, title)
             .about(&vm.name)
+            .losing(wait / 1_000)
             .shown_by(format!(
                 "ready {} ms, running {} ms since the start: {percent} %",
                 wait / 1_000_000,
@@ -130,6 +132,7 @@ fn polls_wasted(view: &View<'_>, vm: &Vm) -> Option<Finding> {
         let title = format!("Halt polling of {} mostly ends in sleep", vm.name);
         Finding::new("polls_wasted", Urgency::Costs, title)
             .about(&vm.name)
+            .losing(wasted_ns / 1_000)
             .shown_by(format!(
                 "{successful} of {polls} polls end in time; {} ms wasted, halt_poll_ns {value}",
                 wasted_ns / 1_000_000
