@@ -101,6 +101,26 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
+/// Half the width of the 95 % confidence interval of the difference of the means of two samples, by Welch's
+/// t: variances may differ. `None` with fewer than two values on a side.
+#[must_use]
+pub fn welch_half_width(first: &[f64], second: &[f64]) -> Option<f64> {
+    let variance_of_mean = |values: &[f64]| {
+        let width = estimate(values)?.half_width?;
+        let half = width / t95(values.len() - 1)?;
+        Some(half * half)
+    };
+    let (a, b) = (variance_of_mean(first)?, variance_of_mean(second)?);
+    let sum = a + b;
+    if sum == 0.0 {
+        return Some(0.0);
+    }
+    let freedom =
+        sum * sum / (a * a / (first.len() - 1) as f64 + b * b / (second.len() - 1) as f64);
+    // Rounded down, so that the interval is not too narrow.
+    Some(t95((freedom as usize).max(1))? * sum.sqrt())
+}
+
 /// What a difference means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -196,6 +216,16 @@ mod tests {
     use super::*;
     use crate::metric::Better;
     use proptest::prelude::*;
+
+    #[test]
+    fn welch_takes_the_degrees_of_freedom_of_both_sides() {
+        // Variances of the means 0.208 and 5.333: 5.542² / (0.208² / 3 + 5.333² / 3) = 3.23, t95(3) = 3.182.
+        let (first, second) = ([9.0, 11.0, 9.5, 10.5], [16.0, 24.0, 16.0, 24.0]);
+        let width = welch_half_width(&first, &second).expect("an interval");
+        assert!((width - 7.491).abs() < 0.01, "{width}");
+        assert_eq!(welch_half_width(&[1.0, 1.0], &[1.0, 1.0]), Some(0.0));
+        assert_eq!(welch_half_width(&[1.0], &[1.0, 2.0]), None);
+    }
 
     /// The share of Student's t within ±`t`, by Simpson's rule.
     fn within(t: f64, freedom: usize) -> f64 {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::VcpuTime;
-use stealtime_lab::stats::t95;
+use stealtime_lab::stats::welch_half_width;
 
 use crate::terminal::ready::say;
 
@@ -244,32 +244,6 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
     }
 }
 
-/// Mean, variance of the mean, and number of values.
-fn mean(values: &[f64]) -> Option<(f64, f64, usize)> {
-    let n = values.len();
-    if n < 2 {
-        return None;
-    }
-    let mean = values.iter().sum::<f64>() / n as f64;
-    let squares: f64 = values
-        .iter()
-        .map(|value| (value - mean) * (value - mean))
-        .sum();
-    Some((mean, squares / (n - 1) as f64 / n as f64, n))
-}
-
-/// Half of the 95 % interval of the difference of two means, by Welch's t.
-fn half_width(first: &[f64], second: &[f64]) -> Option<f64> {
-    let ((_, a, n), (_, b, m)) = (mean(first)?, mean(second)?);
-    let sum = a + b;
-    if sum == 0.0 {
-        return Some(0.0);
-    }
-    let freedom = sum * sum / (a * a / (n - 1) as f64 + b * b / (m - 1) as f64);
-    // Rounded down, so that the interval is not too narrow.
-    Some(t95((freedom as usize).max(1))? * sum.sqrt())
-}
-
 fn change(quantity: &Quantity, vm: &str, first: &[Part], second: &[Part]) -> Option<Change> {
     let old = quantity.value(whole(first), vm)?;
     let new = quantity.value(whole(second), vm)?;
@@ -282,7 +256,7 @@ fn change(quantity: &Quantity, vm: &str, first: &[Part], second: &[Part]) -> Opt
             .filter_map(|batch| quantity.value(std::iter::once(batch), vm))
             .collect()
     };
-    let half_width = half_width(&values(first), &values(second));
+    let half_width = welch_half_width(&values(first), &values(second));
     let difference = new - old;
     let matters = match quantity.is_rate() {
         true => difference.abs() >= (RELEVANT_SHARE * old.max(new)).max(RARE),
@@ -466,18 +440,6 @@ mod tests {
         let none = compare(&before, &before, None);
         assert_eq!(none.changes[0].word, Word::WithinNoise);
         assert!(none.findings.is_empty());
-    }
-
-    #[test]
-    fn welch_takes_the_degrees_of_freedom_of_both_sides() {
-        // Variances of the means 0.25 and 4: 18.06 / (0.0625 / 3 + 16 / 3) = 3.37, and t95(3) = 3.182.
-        let (first, second) = ([9.0, 11.0, 9.5, 10.5], [16.0, 24.0, 16.0, 24.0]);
-        let (_, a, _) = mean(&first).expect("four values");
-        let (_, b, _) = mean(&second).expect("four values");
-        let width = half_width(&first, &second).expect("an interval");
-        assert!((width - 3.182 * (a + b).sqrt()).abs() < 0.01, "{width}");
-        assert_eq!(half_width(&[1.0, 1.0], &[1.0, 1.0]), Some(0.0));
-        assert_eq!(half_width(&[1.0], &[1.0, 2.0]), None);
     }
 
     #[test]
