@@ -16,10 +16,9 @@ run stealtime record -o before.dat --seconds 5
 run stealtime doctor
 run stealtime analyze before.dat
 run stealtime whatif before.dat --auto
-run 'echo 300 >/sys/fs/cgroup/vms/web/cpu.weight'
+run 'echo 150 >/sys/fs/cgroup/vms/web/cpu.weight'
 sleep 1
 run stealtime record -o after.dat --seconds 5
-printf 'groups = true\nvm.web.cpu_weight = 50\n' >host.txt
-run cat host.txt
-run stealtime whatif before.dat --host host.txt --set vm.web.cpu_weight=300 --seen after.dat
+run stealtime diff before.dat after.dat
+run stealtime whatif before.dat --set vm.web.cpu_weight=150 --seen after.dat
 stop_vms

@@ -63,7 +63,11 @@ fn tables_come_without_colours_into_a_pipe() {
         assert!(out.contains(part), "{part}: {out}");
     }
     assert!(!out.contains('\u{1b}'));
-    assert!(out.lines().all(|line| line.chars().count() <= 100));
+    // A command stays in one line, so that it can be copied.
+    let is_command =
+        |line: &str| line.contains("stealtime export ") || line.starts_with("do this: ");
+    let mut text = out.lines().filter(|line| !is_command(line));
+    assert!(text.all(|line| line.chars().count() <= 100));
     assert!(!analyze(&["--key", "events"]).contains("Where vCPU time went"));
 }
 
