@@ -20,5 +20,4 @@ run 'echo 150 >/sys/fs/cgroup/vms/web/cpu.weight'
 sleep 1
 run stealtime record -o after.dat --seconds 5
 run stealtime diff before.dat after.dat
-run stealtime whatif before.dat --set vm.web.cpu_weight=150 --seen after.dat
 stop_vms
