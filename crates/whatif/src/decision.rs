@@ -30,7 +30,13 @@ pub(crate) fn of_tried(tried: &[Tried], is_close: bool) -> Decision {
     if let Some(best) = pays().find(possible) {
         return Decision::apply(&best.on_host, gains(best));
     }
-    Decision::nothing(match pays().next() {
+    let mut mixed = tried.iter().filter(|tried| is_shift(&tried.gain));
+    Decision::nothing(match pays().next().or_else(|| mixed.next()) {
+        Some(best) if is_shift(&best.gain) => format!(
+            "what gives time back takes it from a VM or from tasks of the host: {} ({})",
+            best.name,
+            gains(best)
+        ),
         Some(best) => format!(
             "what gives time back needs another kernel or none has it: {} ({})",
             best.name,
@@ -47,6 +53,11 @@ fn is_gain(gain: &Gain) -> bool {
         Outcome::LessCpu => gain.cpu_freed.is_relevant,
         _ => false,
     }
+}
+
+/// Whether it gives to some what others lose: a choice that evidence cannot make.
+fn is_shift(gain: &Gain) -> bool {
+    gain.outcome == Outcome::Mixed && gain.net > 0.0
 }
 
 fn gains(tried: &Tried) -> String {
