@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::RecordError;
+use crate::limits::{Limits, Reports};
 use crate::ring::{Pipe, Ring};
 use crate::session::{Ended, Observer, Progress, stats};
 use crate::stats::Stats;
@@ -19,19 +20,10 @@ const CPUS_OF_THREAD: usize = 16;
 const LONGEST: Duration = Duration::from_millis(200);
 /// Shortest time: kernels before 6.1 report a buffer as readable with its first event.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// The time between looks at the end, and between reports.
+/// The time between looks at the end.
 const TICK: Duration = Duration::from_millis(50);
-const REPORT: Duration = Duration::from_millis(500);
 /// The recorder's threads go before ordinary tasks: they run for 0.1 ms at a time.
 const NICE: i32 = -10;
-
-/// When a recording ends by itself.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) began: Instant,
-    pub(crate) duration: Option<Duration>,
-    pub(crate) size: Option<u64>,
-}
 
 /// Pages that were collected.
 #[derive(Debug)]
@@ -119,43 +111,31 @@ fn watch(
     stats(folder, cpus)
         .iter()
         .for_each(|(_, stats)| sum.add(stats));
-    let mut reported = (Instant::now(), sum.events() + sum.lost);
+    let mut reports = Reports::new(sum.events() + sum.lost);
     loop {
-        let elapsed = limits.began.elapsed();
-        let remaining = limits
-            .duration
-            .map(|duration| duration.saturating_sub(elapsed));
         if shared.has_failed() {
             return Ended::Output;
         }
-        if observer.is_stopped() {
-            return Ended::Stopped;
-        }
-        if remaining.is_some_and(|time| time.is_zero()) {
-            return Ended::Time;
-        }
         let bytes = shared.bytes.load(Ordering::Relaxed);
-        if limits.size.is_some_and(|size| bytes >= size) {
-            return Ended::Size;
+        if let Some(ended) = limits.ended(bytes, observer) {
+            return ended;
         }
-        if reported.0.elapsed() >= REPORT {
+        if reports.is_due() {
             let mut sum = Stats::default();
             stats(folder, cpus)
                 .iter()
                 .for_each(|(_, stats)| sum.add(stats));
-            let interval = reported.0.elapsed().as_secs_f64();
-            let events = sum.events() + sum.lost;
-            observer.progress(&Progress {
-                elapsed,
+            let progress = Progress {
+                elapsed: limits.began.elapsed(),
                 events: sum.events(),
-                rate: (events.saturating_sub(reported.1) as f64 / interval) as u64,
+                rate: 0,
                 bytes: bytes + sum.bytes,
                 lost: sum.lost,
-            });
+            };
+            reports.report(progress, observer);
             on_report();
-            reported = (Instant::now(), events);
         }
-        std::thread::sleep(remaining.map_or(TICK, |time| time.min(TICK)));
+        std::thread::sleep(limits.remaining().map_or(TICK, |time| time.min(TICK)));
     }
 }
 

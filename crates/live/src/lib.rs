@@ -23,6 +23,7 @@ mod commands;
 mod error;
 mod file;
 mod instance;
+mod limits;
 mod need;
 mod perf;
 mod ring;

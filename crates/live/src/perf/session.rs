@@ -14,6 +14,7 @@ use super::attributes::{self, Attributes};
 use super::file::{self, Event, Host};
 use super::ring::{Count, Ring};
 use crate::RecordError;
+use crate::limits::{Limits, Reports};
 use crate::select::{Selection, Tracepoint};
 use crate::session::{self, Ended, Observer, Options, Progress, Summary};
 use crate::tasks::Threads;
@@ -21,9 +22,8 @@ use crate::tracefs::Folder;
 
 /// KiB of each CPU's ring: 0.4 s of 100,000 events a second.
 const RING_KB: u64 = 4096;
-/// Longest time between two looks at the rings, and between reports.
+/// Longest time between two looks at the rings.
 const LONGEST: Duration = Duration::from_millis(100);
-const REPORT: Duration = Duration::from_millis(500);
 /// Bytes that are kept free for the sections behind the records.
 const RESERVE: u64 = 16 << 20;
 /// Clocks of `clock_gettime` by the names of trace clocks.
@@ -194,27 +194,21 @@ fn collect(
     output: &mut Output,
     observer: &mut dyn Observer,
 ) -> Collected {
-    let began = Instant::now();
+    let limits = Limits {
+        began: Instant::now(),
+        duration: options.duration,
+        size: options.size,
+    };
     let mut collected = Collected {
         ended: Ended::Time,
         elapsed: Duration::ZERO,
         count: Count::default(),
         error: None,
     };
-    let mut reported = (began, 0);
+    let mut reports = Reports::new(0);
     loop {
-        collected.elapsed = began.elapsed();
-        let remaining = options
-            .duration
-            .map(|duration| duration.saturating_sub(collected.elapsed));
-        let ended = if observer.is_stopped() {
-            Some(Ended::Stopped)
-        } else if remaining.is_some_and(|time| time.is_zero()) {
-            Some(Ended::Time)
-        } else {
-            let is_large = options.size.is_some_and(|size| output.len >= size);
-            is_large.then_some(Ended::Size)
-        };
+        collected.elapsed = limits.began.elapsed();
+        let ended = limits.ended(output.len, observer);
         if let Err(error) = round(rings, output, &mut collected.count) {
             collected.error = Some(error);
             collected.ended = Ended::Output;
@@ -224,18 +218,17 @@ fn collect(
             collected.ended = ended;
             return collected;
         }
-        if reported.0.elapsed() >= REPORT {
-            let events = collected.count.samples + collected.count.lost;
-            let interval = reported.0.elapsed().as_secs_f64();
-            observer.progress(&Progress {
+        if reports.is_due() {
+            let progress = Progress {
                 elapsed: collected.elapsed,
                 events: collected.count.samples,
-                rate: (events.saturating_sub(reported.1) as f64 / interval) as u64,
+                rate: 0,
                 bytes: output.len,
                 lost: collected.count.lost,
-            });
-            reported = (Instant::now(), events);
+            };
+            reports.report(progress, observer);
         }
+        let remaining = limits.remaining();
         wait(rings, remaining.map_or(LONGEST, |time| time.min(LONGEST)));
     }
 }
