@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use stealtime_host::{Snapshot, cpulist};
-use stealtime_lab::knobs::{self, Acts, HostSetting, Knob, Step, Steps, Threads, Value};
+use stealtime_lab::knobs::{
+    self, Acts, HostSetting, Knob, Location, Step, StepTarget, Steps, Value, Vendor,
+};
 
 use crate::manager::ByManager;
-
-/// What a step that boots another kernel begins with, in the table of knobs.
-const ANOTHER_KERNEL: &str = "boot ";
 
 /// A change of the host or of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -58,7 +57,7 @@ impl Change {
         Self {
             change,
             acts: Some(step.acts.to_string()),
-            needs_kernel: step.set.starts_with(ANOTHER_KERNEL),
+            needs_kernel: step.needs_kernel(),
             note: step.note.to_owned(),
             ..Self::default()
         }
@@ -77,19 +76,19 @@ impl Change {
 
     /// A knob of the host. `None` where the value is the former one, where the table has no step, or
     /// where a text is no value of the knob.
-    pub(crate) fn knob(name: &str, value: &str, former: &str) -> Option<Self> {
+    pub(crate) fn knob(vendor: Vendor, name: &str, value: &str, former: &str) -> Option<Self> {
         let knob = knobs::find(name)?;
         let HostSetting::Step(step) = knob.host else {
             return None;
         };
         let (value, former) = (knob.kind.read(value).ok()?, knob.kind.read(former).ok()?);
-        Self::from_values(name, &step, &value, &former)
-    }
-
-    fn from_values(name: &str, step: &Step, value: &Value, former: &Value) -> Option<Self> {
-        let steps = step.fill(value, former, &Threads { vm: "", tids: &[] });
+        let target = StepTarget {
+            vendor,
+            ..StepTarget::default()
+        };
+        let steps = step.fill(&value, &former, &target);
         let differs = value != former && !steps.set.is_empty();
-        differs.then(|| Self::by_step(format!("{name}={value}"), step, steps))
+        differs.then(|| Self::by_step(format!("{name}={value}"), &step, steps))
     }
 
     fn with_steps(self, steps: Steps) -> Self {
@@ -125,34 +124,37 @@ impl Change {
     }
 }
 
-/// The value of a host's knob as a snapshot has it: that of the file or module parameter which the step
+/// The vendor of a host's CPUs, by the module of KVM that is loaded.
+#[must_use]
+pub fn vendor(snapshot: &Snapshot) -> Vendor {
+    match snapshot.kvm.modules.contains_key(Vendor::Amd.module()) {
+        true => Vendor::Amd,
+        false => Vendor::Intel,
+    }
+}
+
+/// The text of a host's knob as a snapshot has it: that of the file or module parameter which the step
 /// of the knob writes. `None` where it has no such file, or the snapshot lacks it.
 #[must_use]
-pub fn present_value(snapshot: &Snapshot, knob: &Knob) -> Option<Value> {
+pub fn present_text<'s>(snapshot: &'s Snapshot, knob: &Knob) -> Option<&'s str> {
     let HostSetting::Step(step) = knob.host else {
         return None;
     };
-    let path = step.set.strip_prefix("echo {value} > ");
-    let parameter = path.and_then(|path| path.strip_prefix("/sys/module/"));
-    let text = if let Some((module, name)) =
-        parameter.and_then(|parameter| parameter.split_once("/parameters/"))
-    {
-        snapshot.kvm.modules.get(module)?.get(name)?
-    } else if let Some(name) = path.and_then(|path| path.strip_prefix("/sys/kernel/debug/sched/")) {
-        match name {
-            "preempt" => snapshot.kernel.preempt.mode.as_ref()?,
-            _ => snapshot.sched.values.get(name)?,
-        }
-    } else {
-        let load = step
-            .set
-            .split("; ")
-            .find(|load| load.ends_with("={value}"))?;
-        let (module, parameter) = load.strip_prefix("modprobe ")?.split_once(' ')?;
-        let name = parameter.strip_suffix("={value}")?;
-        snapshot.kvm.modules.get(module)?.get(name)?
+    let vendor = vendor(snapshot);
+    let mut locations = step.locations().iter();
+    let text = match locations.find(|location| location.is_of(vendor))? {
+        Location::Parameter { module, name } => snapshot.kvm.modules.get(*module)?.get(*name)?,
+        Location::Scheduler("preempt") => snapshot.kernel.preempt.mode.as_ref()?,
+        Location::Scheduler(name) => snapshot.sched.values.get(*name)?,
+        Location::Sysctl(_) => return None,
     };
-    knob.kind.read(text).ok()
+    Some(text)
+}
+
+/// The same as a value of the knob.
+#[must_use]
+pub fn present_value(snapshot: &Snapshot, knob: &Knob) -> Option<Value> {
+    knob.kind.read(present_text(snapshot, knob)?).ok()
 }
 
 /// What keeps a step over reboots, and what undoes that. modprobe.d(5), sysctl.d(5), and tmpfiles.d(5)
@@ -239,7 +241,8 @@ mod tests {
 
     #[test]
     fn knobs_have_steps_unless_nothing_changes() {
-        let change = Change::knob("kvm.halt_poll_ns", "50000", "200000").expect("a change");
+        let change =
+            Change::knob(Vendor::Intel, "kvm.halt_poll_ns", "50000", "200000").expect("a change");
         assert_eq!(
             change.set,
             ["echo 50000 > /sys/module/kvm/parameters/halt_poll_ns"]
@@ -248,9 +251,15 @@ mod tests {
             change.undo,
             ["echo 200000 > /sys/module/kvm/parameters/halt_poll_ns"]
         );
-        assert_eq!(Change::knob("kvm.halt_poll_ns", "200us", "200000"), None);
-        assert_eq!(Change::knob("kvm.yield_order", "scan", "priority"), None);
-        assert_eq!(Change::knob("no.such", "1", "2"), None);
+        assert_eq!(
+            Change::knob(Vendor::Intel, "kvm.halt_poll_ns", "200us", "200000"),
+            None
+        );
+        assert_eq!(
+            Change::knob(Vendor::Intel, "kvm.yield_order", "scan", "priority"),
+            None
+        );
+        assert_eq!(Change::knob(Vendor::Intel, "no.such", "1", "2"), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Decision {
     pub set: Vec<String>,
     /// Those that undo it; empty where nothing changes.
     pub undo: Vec<String>,
-    /// Whether the commands are those of a VM's manager, and of which one.
+    /// The manager of the VMs, if all commands are for it.
     pub manager: Option<Manager>,
 }
 
@@ -65,9 +65,11 @@ impl Decision {
             .map(|change| change.change.as_str())
             .collect();
         let chosen: Vec<_> = changes.iter().map(by_manager).collect();
-        let managers = chosen
+        let mut managers = chosen
             .iter()
             .map(|(commands, _)| commands.map(|commands| commands.manager));
+        let first = managers.next().flatten();
+        let manager = first.filter(|_| managers.all(|manager| manager == first));
         let steps = |side: fn(&ByManager) -> &Vec<String>, on_host: fn(&Change) -> &Vec<String>| {
             let lists = chosen
                 .iter()
@@ -80,7 +82,7 @@ impl Decision {
             why: evidence.into(),
             set: steps(|commands| &commands.set, |change| &change.set),
             undo: steps(|commands| &commands.undo, |change| &change.undo),
-            manager: managers.flatten().next(),
+            manager,
         }
     }
 

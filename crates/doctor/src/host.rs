@@ -122,7 +122,7 @@ fn posted_timers(view: &View<'_>) -> Option<Finding> {
             Finding::new("timers_not_posted", Urgency::Likely, title)
                 .shown_by(evidence)
                 .advising("Post them; with nohz_full= their expiries can move to housekeeping CPUs")
-                .changing(Change::knob("kvm.pi_inject_timer", "1", value)),
+                .changing(Change::knob(view.vendor, "kvm.pi_inject_timer", "1", value)),
         );
     }
     let posts_few = view.kernel().is_some_and(|release| release >= POSTS_FEW);
@@ -179,27 +179,20 @@ fn apicv_off(view: &View<'_>) -> Option<Finding> {
             finding
                 .shown_by("kvm_intel.enable_apicv N; the CPUs have APICv and posted interrupts")
                 .advising("Stop all VMs, and load kvm_intel with it")
-                .changing(Change::knob("kvm.enable_apicv", "Y", "N")),
+                .changing(Change::knob(view.vendor, "kvm.enable_apicv", "Y", "N")),
         );
     }
     if view.is_on("kvm_amd", "avic") == Some(false) && view.has_flag("avic") {
-        let change = reload_amd("avic", "1", "0")
-            .noting("guests in x2APIC mode have all of it with the CPU flag x2avic alone");
+        let note = "guests in x2APIC mode have all of it with the CPU flag x2avic alone";
+        let change = Change::knob(view.vendor, "kvm.enable_apicv", "Y", "N");
         return Some(
             finding
                 .shown_by("kvm_amd.avic N; the CPUs have AVIC")
                 .advising("Stop all VMs, and load kvm_amd with it")
-                .changing(Some(change)),
+                .changing(change.map(|change| change.noting(note))),
         );
     }
     None
-}
-
-/// Loads `kvm_amd` anew with a parameter.
-fn reload_amd(name: &str, value: &str, former: &str) -> Change {
-    let load = |value| format!("modprobe -r kvm_amd; modprobe kvm_amd {name}={value}");
-    let change = format!("kvm_amd.{name}={value}");
-    Change::command(change, load(value), load(former)).reloading_module()
 }
 
 fn ipiv_off(view: &View<'_>) -> Option<Finding> {
@@ -209,7 +202,7 @@ fn ipiv_off(view: &View<'_>) -> Option<Finding> {
         Finding::new("ipiv_off", Urgency::Likely, title)
             .shown_by("kvm_intel.enable_ipiv N; the CPUs have IPI virtualization")
             .advising("Stop all VMs, and load kvm_intel with it")
-            .changing(Change::knob("kvm.enable_ipiv", "Y", "N"))
+            .changing(Change::knob(view.vendor, "kvm.enable_ipiv", "Y", "N"))
     })
 }
 
@@ -248,10 +241,17 @@ fn ple_off(view: &View<'_>) -> Option<Finding> {
             })
             .advising("Stop all VMs, and load the module with pause-loop exiting")
             .changing(match intel {
-                Some(gap) => Change::knob("kvm.ple_gap", "128", gap),
-                None => Some(reload_amd("pause_filter_count", "3000", "0")),
+                Some(gap) => Change::knob(view.vendor, "kvm.ple_gap", "128", gap),
+                None => Some(pause_filter(3_000, 0)),
             })
     })
+}
+
+/// Loads `kvm_amd` anew: 0 PAUSEs switch its exits off, and are no window of the knob's.
+fn pause_filter(count: u32, former: u32) -> Change {
+    let load = |count| format!("modprobe -r kvm_amd; modprobe kvm_amd pause_filter_count={count}");
+    let change = format!("kvm_amd.pause_filter_count={count}");
+    Change::command(change, load(count), load(former)).reloading_module()
 }
 
 fn halt_polling_off(view: &View<'_>) -> Option<Finding> {
@@ -268,7 +268,12 @@ fn halt_polling_off(view: &View<'_>) -> Option<Finding> {
                 "Where latency matters and CPUs are free, poll; a recording and `stealtime whatif \
                  --set kvm.halt_poll_ns=200us` show the cost",
             )
-            .changing(Change::knob("kvm.halt_poll_ns", "200000", value))
+            .changing(Change::knob(
+                view.vendor,
+                "kvm.halt_poll_ns",
+                "200000",
+                value,
+            ))
     })
 }
 
@@ -382,7 +387,7 @@ fn lazy_preemption(view: &View<'_>) -> Option<Finding> {
             )
             .changing(
                 can_change
-                    .then(|| Change::knob("sched.preempt", "full", "lazy"))
+                    .then(|| Change::knob(view.vendor, "sched.preempt", "full", "lazy"))
                     .flatten(),
             ),
     )
@@ -497,6 +502,11 @@ fn l1d_flush(view: &View<'_>) -> Option<Finding> {
                 "cond is the kernel's default, and empties it only after code that may be misused; \
                  decide by how far the guests are trusted",
             )
-            .changing(Change::knob("kvm.vmentry_l1d_flush", "cond", value))
+            .changing(Change::knob(
+                view.vendor,
+                "kvm.vmentry_l1d_flush",
+                "cond",
+                value,
+            ))
     })
 }

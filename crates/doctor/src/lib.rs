@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use serde::Serialize;
 use stealtime_host::{Missing, Snapshot};
 
-pub use change::{Change, present_value, shell_word};
+pub use change::{Change, present_text, present_value, shell_word, vendor};
 pub use decision::Decision;
 pub use manager::{ByManager, GroupFile, Quota, VmSetting, by_manager, merge};
 pub use mechanism::{Mechanism, State};

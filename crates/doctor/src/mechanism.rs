@@ -1,6 +1,7 @@
 //! The five mechanisms on this host: whether the kernel has each, its state, and whether it would pay.
 
 use serde::Serialize;
+use stealtime_lab::knobs::Vendor;
 
 use crate::view::{POSTS_FEW, Release, View};
 
@@ -96,7 +97,7 @@ fn posted_timers(view: &View<'_>) -> Mechanism {
 /// virtualized (6.0). AVIC has no SN.
 fn suppression(view: &View<'_>) -> Mechanism {
     let is_there = is_since(view, Release { major: 4, minor: 4 });
-    let is_amd = view.snapshot.kvm.modules.contains_key("kvm_amd");
+    let is_amd = view.vendor == Vendor::Amd;
     let apicv = view.is_on("kvm_intel", "enable_apicv");
     let ipiv = view.is_on("kvm_intel", "enable_ipiv");
     let state = match (apicv, ipiv) {

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_host::{Snapshot, Thread, Vm, cpulist};
+use stealtime_lab::knobs::Vendor;
+
+use crate::change::vendor;
 
 /// From this release on KVM posts timers of VMs alone that run HLT or MWAIT themselves (commit
 /// 1714a4eb6fb0, which some older stable kernels have too).
@@ -14,6 +17,7 @@ pub(crate) const POSTS_FEW: Release = Release {
 /// A snapshot, and sets of its CPUs.
 pub(crate) struct View<'t> {
     pub(crate) snapshot: &'t Snapshot,
+    pub(crate) vendor: Vendor,
     pub(crate) online: BTreeSet<u32>,
     pub(crate) nohz_full: BTreeSet<u32>,
     pub(crate) isolated: BTreeSet<u32>,
@@ -57,6 +61,7 @@ impl<'t> View<'t> {
         Self {
             nohz_full: cpus_in(snapshot.cpu.nohz_full.as_deref()),
             vcpus: snapshot.vms.iter().map(|vm| vm.vcpus().count()).sum(),
+            vendor: vendor(snapshot),
             snapshot,
             online,
             isolated,

@@ -140,7 +140,12 @@ fn polls_wasted(view: &View<'_>, vm: &Vm) -> Option<Finding> {
             .advising(
                 "Poll shorter; `stealtime whatif --set kvm.halt_poll_ns=50us` shows the effect",
             )
-            .changing(Change::knob("kvm.halt_poll_ns", "50000", value))
+            .changing(Change::knob(
+                view.vendor,
+                "kvm.halt_poll_ns",
+                "50000",
+                value,
+            ))
     })
 }
 

@@ -238,7 +238,7 @@ fn settings_of_an_amd_host() {
     let set = |id: &str| expect(&diagnosis, id).changes[0].set[0].clone();
     assert_eq!(
         set("apicv_off"),
-        "modprobe -r kvm_amd; modprobe kvm_amd avic=1"
+        "modprobe -r kvm_amd; modprobe kvm_amd avic=Y"
     );
     assert_eq!(
         set("ple_off"),

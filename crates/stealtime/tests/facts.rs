@@ -103,7 +103,7 @@ fn the_facts_of_a_simulated_host_are_those_it_had_and_need_no_fit() {
             &[
                 ("cgroups", "each VM in a cgroup"),
                 ("preemption", "full preemption"),
-                ("sched.base_slice_ns", "5000000"),
+                ("sched.base_slice_ns", "5ms"),
                 ("host.hz", "1000"),
             ],
         ),

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stealtime_doctor::present_text;
 use stealtime_host::{Cgroup, Snapshot, Thread, Vm, cpulist};
-use stealtime_lab::knobs::Setting;
+use stealtime_lab::knobs::{self, Setting};
 use stealtime_replay::host::Feature;
 use stealtime_simulator::config::Cfs;
 
@@ -15,30 +16,25 @@ use crate::recorded::Recorded;
 const USUAL_SHARES: u64 = 1_024;
 /// The range of `cpu.weight`.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
-/// Parameters of modules, and the knobs that they are.
-const PARAMETERS: [(&str, &str, &str); 10] = [
-    ("kvm", "halt_poll_ns", "kvm.halt_poll_ns"),
-    ("kvm", "halt_poll_ns_grow", "kvm.halt_poll_ns_grow"),
-    (
-        "kvm",
-        "halt_poll_ns_grow_start",
-        "kvm.halt_poll_ns_grow_start",
-    ),
-    ("kvm", "halt_poll_ns_shrink", "kvm.halt_poll_ns_shrink"),
-    ("kvm_intel", "ple_gap", "kvm.ple_gap"),
-    ("kvm_intel", "ple_window", "kvm.ple_window"),
-    ("kvm_intel", "ple_window_grow", "kvm.ple_window_grow"),
-    ("kvm_intel", "ple_window_max", "kvm.ple_window_max"),
-    ("kvm_amd", "pause_filter_thresh", "kvm.ple_gap"),
-    ("kvm_amd", "pause_filter_count", "kvm.ple_window"),
+/// Knobs of KVM that a replay can have.
+const OF_KVM: [&str; 8] = [
+    "kvm.halt_poll_ns",
+    "kvm.halt_poll_ns_grow",
+    "kvm.halt_poll_ns_grow_start",
+    "kvm.halt_poll_ns_shrink",
+    "kvm.ple_gap",
+    "kvm.ple_window",
+    "kvm.ple_window_grow",
+    "kvm.ple_window_max",
 ];
-/// Tunables of the fair class before and after Linux 6.6.
-const TUNABLES: [(&str, &str, bool); 4] = [
-    ("base_slice_ns", "sched.base_slice_ns", false),
-    ("latency_ns", "sched.latency_ns", true),
-    ("min_granularity_ns", "sched.min_granularity_ns", true),
-    ("wakeup_granularity_ns", "sched.wakeup_granularity_ns", true),
+/// Tunables of CFS, before Linux 6.6.
+const OF_CFS: [&str; 3] = [
+    "sched.latency_ns",
+    "sched.min_granularity_ns",
+    "sched.wakeup_granularity_ns",
 ];
+/// Those of EEVDF.
+const OF_EEVDF: [&str; 1] = ["sched.base_slice_ns"];
 
 /// Groups of v1 hierarchies for any number of VMs.
 const FOR_SEVERAL: [&str; 5] = ["machine", "kubepods", "burstable", "besteffort", "vc"];
@@ -128,16 +124,18 @@ impl HostFacts {
 /// Settings of the host: knobs and values.
 fn settings(snapshot: &Snapshot, is_cfs: bool) -> Vec<(&'static str, String)> {
     let mut settings = Vec::new();
-    for (module, parameter, knob) in PARAMETERS {
-        let value = snapshot.kvm.modules.get(module);
-        let value = value.and_then(|parameters| parameters.get(parameter));
-        settings.extend(value.map(|value| (knob, value.clone())));
+    let of_class: &[&str] = if is_cfs { &OF_CFS } else { &OF_EEVDF };
+    for name in OF_KVM.iter().chain(of_class) {
+        let knob = knobs::find(name);
+        debug_assert!(knob.is_some(), "{name}");
+        let text = knob.and_then(|knob| {
+            let text = present_text(snapshot, knob)?;
+            let value = knob.kind.read(text);
+            Some(value.map_or_else(|_| text.to_owned(), |value| value.to_string()))
+        });
+        settings.extend(text.map(|text| (*name, text)));
     }
     settings.extend(snapshot.kernel.hz.map(|hz| ("host.hz", hz.to_string())));
-    for (file, knob, of_cfs) in TUNABLES {
-        let value = snapshot.sched.values.get(file).filter(|_| of_cfs == is_cfs);
-        settings.extend(value.map(|value| (knob, value.clone())));
-    }
     // Requests of a kernel without lazy preemption count at once in user mode and in guests.
     let preempt = match snapshot.kernel.preempt.mode.as_deref() {
         Some("lazy") => Some("lazy"),

@@ -5,7 +5,7 @@
 
 use stealtime_doctor::{self as doctor, GroupFile, VmSetting, by_manager, present_value};
 use stealtime_host::{Cgroup, Snapshot, Vm};
-use stealtime_lab::knobs::{self, HostSetting, Part, Setting, Steps, Threads, Value};
+use stealtime_lab::knobs::{self, HostSetting, Part, Setting, StepTarget, Steps, Value, Vendor};
 use stealtime_lab::units::show_cpus;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::ScriptConfig;
@@ -68,6 +68,12 @@ impl Host<'_> {
             }
             None => return doctor::Change::simulation_only(name, "simulation only".to_owned()),
         };
+        let vendor = self.vendor();
+        let mut locations = step.locations().iter().peekable();
+        if locations.peek().is_some() && !locations.any(|location| location.is_of(vendor)) {
+            let note = "KVM of this host's vendor has no such parameter".to_owned();
+            return doctor::Change::simulation_only(name, note);
+        }
         let (set, undo): (Vec<_>, Vec<_>) = steps
             .into_iter()
             .map(|steps| (steps.set, steps.undo))
@@ -143,6 +149,12 @@ impl Host<'_> {
         doctor::merge(commands.collect::<Vec<_>>())
     }
 
+    /// That of the recorded host, if its snapshot tells it.
+    fn vendor(&self) -> Vendor {
+        let snapshot = self.base.recorded.snapshot.as_ref();
+        snapshot.map(doctor::vendor).unwrap_or_default()
+    }
+
     /// The VM of the snapshot that has a vCPU's thread of this one.
     fn vm_of_snapshot(&self, vm: u32) -> Option<&Vm> {
         let snapshot = self.base.recorded.snapshot.as_ref()?;
@@ -199,9 +211,12 @@ impl Host<'_> {
         let present = snapshot.zip(setting.knob());
         let present = present.and_then(|(snapshot, knob)| present_value(snapshot, knob));
         let fitted = || setting.knob().and_then(|knob| knob.get(&self.former));
-        let threads = Threads { vm: "", tids: &[] };
+        let target = StepTarget {
+            vendor: self.vendor(),
+            ..StepTarget::default()
+        };
         let former = present.or_else(fitted);
-        let steps = former.and_then(|former| setting.host_steps(&former, &threads));
+        let steps = former.and_then(|former| setting.host_steps(&former, &target));
         steps.into_iter().collect()
     }
 
@@ -254,7 +269,12 @@ impl Host<'_> {
         let groups = former.iter().filter(|group| !group.tids.is_empty());
         let steps = groups.filter_map(|group| {
             let tids = &group.tids;
-            setting.host_steps(&group.key, &Threads { vm: name, tids })
+            let target = StepTarget {
+                vm: name,
+                tids,
+                ..StepTarget::default()
+            };
+            setting.host_steps(&group.key, &target)
         });
         steps.collect()
     }
@@ -279,7 +299,11 @@ impl Host<'_> {
         let steps = groups.iter().filter(changed).map(|group| {
             let [cpus, former] = &group.key;
             let tids = &group.tids;
-            step.fill(cpus, former, &Threads { vm: "", tids })
+            let target = StepTarget {
+                tids,
+                ..StepTarget::default()
+            };
+            step.fill(cpus, former, &target)
         });
         steps.collect()
     }

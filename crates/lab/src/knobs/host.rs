@@ -65,7 +65,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("CONFIG_HZ"),
         "The host's tick",
         Replay::Shows(Part::Tasks),
-        HostSetting::boot_by("boot a kernel with CONFIG_HZ_{value}=y", number)
+        HostSetting::kernel("boot a kernel with CONFIG_HZ_{value}=y", number)
             .undone_by("boot the former kernel"),
         |k| Value::Number(k.sched.hz.into()),
         |k, v| k.sched.hz = v.number()?),

@@ -19,9 +19,7 @@ pub enum HostSetting {
 /// A step that sets a knob on a real host.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// The step. `{value}` stands for the value as the file or option takes it, and `{vm}` for the VM.
-    /// `{tid}` stands for each thread of it in turn, `{tids}` for all of them.
-    pub set: &'static str,
+    method: Method,
     /// What undoes it; `None`: the same with the former value.
     pub undo: Option<&'static str>,
     /// From when on it acts.
@@ -29,6 +27,132 @@ pub struct Step {
     /// Conditions and equivalents; empty for none.
     pub note: &'static str,
     spelling: Spelling,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    /// A command or an instruction. `{value}` stands for the value as the file or option takes it, and
+    /// `{vm}` for the VM. `{tid}` stands for each thread of it in turn, `{tids}` for all of them.
+    Template(&'static str),
+    /// Another kernel is booted: its description with `{value}`.
+    Kernel(&'static str),
+    /// The value is written there.
+    Write(&'static [Location]),
+    /// The module is loaded anew with the value.
+    Reload(&'static [Location]),
+}
+
+/// Where a running kernel has the value of a knob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// `/sys/module/MODULE/parameters/NAME`.
+    Parameter {
+        /// The module.
+        module: &'static str,
+        /// Its parameter.
+        name: &'static str,
+    },
+    /// A file of `/sys/kernel/debug/sched`.
+    Scheduler(&'static str),
+    /// A name of sysctl(8).
+    Sysctl(&'static str),
+}
+
+/// The vendor of a host's CPUs, which determines the module of KVM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vendor {
+    /// VMX, by `kvm_intel`.
+    #[default]
+    Intel,
+    /// SVM, by `kvm_amd`.
+    Amd,
+}
+
+impl Vendor {
+    /// Its module of KVM.
+    #[must_use]
+    pub fn module(self) -> &'static str {
+        match self {
+            Self::Intel => INTEL,
+            Self::Amd => AMD,
+        }
+    }
+}
+
+const INTEL: &str = "kvm_intel";
+const AMD: &str = "kvm_amd";
+
+/// A parameter of the module `kvm`.
+macro_rules! kvm {
+    ($name:literal) => {
+        &[$crate::knobs::Location::Parameter {
+            module: "kvm",
+            name: $name,
+        }]
+    };
+}
+
+/// A parameter of `kvm_intel` and, where there is one, the like of `kvm_amd`.
+macro_rules! vendor {
+    ($intel:literal $(, $amd:literal)?) => {
+        &[
+            $crate::knobs::Location::Parameter { module: "kvm_intel", name: $intel },
+            $($crate::knobs::Location::Parameter { module: "kvm_amd", name: $amd },)?
+        ]
+    };
+}
+
+/// A file of the scheduler in debugfs.
+macro_rules! scheduler {
+    ($name:literal) => {
+        &[$crate::knobs::Location::Scheduler($name)]
+    };
+}
+
+pub(super) use {kvm, scheduler, vendor};
+
+impl Location {
+    /// Whether a host of this vendor has it.
+    #[must_use]
+    pub fn is_of(&self, vendor: Vendor) -> bool {
+        match self {
+            Self::Parameter { module: INTEL, .. } => vendor == Vendor::Intel,
+            Self::Parameter { module: AMD, .. } => vendor == Vendor::Amd,
+            _ => true,
+        }
+    }
+
+    /// The step that writes a value there.
+    fn write(&self) -> String {
+        match self {
+            Self::Parameter { module, name } => {
+                format!("echo {{value}} > /sys/module/{module}/parameters/{name}")
+            }
+            Self::Scheduler(name) => format!("echo {{value}} > /sys/kernel/debug/sched/{name}"),
+            Self::Sysctl(name) => format!("sysctl {name}={{value}}"),
+        }
+    }
+
+    /// The step that loads its module with a value. The vendor's module uses `kvm`.
+    fn reload(&self, vendor: Vendor) -> String {
+        match self {
+            Self::Parameter {
+                module: "kvm",
+                name,
+            } => {
+                let user = vendor.module();
+                format!("modprobe -r {user} kvm; modprobe kvm {name}={{value}}; modprobe {user}")
+            }
+            Self::Parameter { module, name } => {
+                format!("modprobe -r {module}; modprobe {module} {name}={{value}}")
+            }
+            Self::Scheduler(_) | Self::Sysctl(_) => {
+                debug_assert!(false, "only modules are loaded: {self:?}");
+                self.write()
+            }
+        }
+    }
 }
 
 /// The undoing of a step without one of its own.
@@ -70,9 +194,11 @@ enum Spelling {
     Features,
 }
 
-/// Threads of a VM that a step is for.
-#[derive(Clone, Copy, Debug)]
-pub struct Threads<'t> {
+/// What a step is for: a VM's threads, or the host where there are none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepTarget<'t> {
+    /// Of the host.
+    pub vendor: Vendor,
     /// The VM.
     pub vm: &'t str,
     /// Thread ids.
@@ -89,9 +215,9 @@ pub struct Steps {
 }
 
 impl HostSetting {
-    const fn step(set: &'static str, acts: Acts, spell: fn(&Value) -> Option<String>) -> Self {
+    const fn step(method: Method, acts: Acts, spell: fn(&Value) -> Option<String>) -> Self {
         Self::Step(Step {
-            set,
+            method,
             undo: None,
             acts,
             note: "",
@@ -99,30 +225,40 @@ impl HostSetting {
         })
     }
 
-    /// A file of the running kernel, or a command that acts at once.
+    /// A command that acts at once.
     pub(super) const fn live(set: &'static str) -> Self {
-        Self::step(set, Acts::AtOnce, number)
+        Self::step(Method::Template(set), Acts::AtOnce, number)
     }
 
     /// The same for a word.
     pub(super) const fn live_word(set: &'static str) -> Self {
-        Self::step(set, Acts::AtOnce, plain)
+        Self::step(Method::Template(set), Acts::AtOnce, plain)
     }
 
     /// A quota and a period in µs.
     pub(super) const fn live_quota(set: &'static str) -> Self {
-        Self::step(set, Acts::AtOnce, quota)
+        Self::step(Method::Template(set), Acts::AtOnce, quota)
+    }
+
+    /// A number in a file of the running kernel.
+    pub(super) const fn file(locations: &'static [Location]) -> Self {
+        Self::step(Method::Write(locations), Acts::AtOnce, number)
+    }
+
+    /// A word in a file of the running kernel.
+    pub(super) const fn word_file(locations: &'static [Location]) -> Self {
+        Self::step(Method::Write(locations), Acts::AtOnce, plain)
     }
 
     /// A switch that is 1 or 0.
-    pub(super) const fn live_switch(set: &'static str) -> Self {
-        Self::step(set, Acts::AtOnce, one_or_zero)
+    pub(super) const fn sysctl(locations: &'static [Location]) -> Self {
+        Self::step(Method::Write(locations), Acts::AtOnce, one_or_zero)
     }
 
     /// Features of the scheduler.
-    pub(super) const fn features(set: &'static str) -> Self {
+    pub(super) const fn features(locations: &'static [Location]) -> Self {
         Self::Step(Step {
-            set,
+            method: Method::Write(locations),
             undo: None,
             acts: Acts::AtOnce,
             note: "YIELD_TO_LAG_CREDIT is of a series of patches that is not merged",
@@ -131,33 +267,46 @@ impl HostSetting {
     }
 
     /// A parameter that a module reads when it is loaded.
-    pub(super) const fn module(set: &'static str) -> Self {
-        Self::step(set, Acts::ModuleReload, number)
+    pub(super) const fn module(locations: &'static [Location]) -> Self {
+        Self::step(Method::Reload(locations), Acts::ModuleReload, number)
     }
 
     /// The same for a switch.
-    pub(super) const fn module_switch(set: &'static str) -> Self {
-        Self::step(set, Acts::ModuleReload, yes_or_no)
+    pub(super) const fn module_switch(locations: &'static [Location]) -> Self {
+        Self::step(Method::Reload(locations), Acts::ModuleReload, yes_or_no)
     }
 
     /// A boot parameter.
     pub(super) const fn boot(set: &'static str, undo: &'static str) -> Self {
-        Self::step(set, Acts::HostBoot, plain).undone_by(undo)
+        Self::step(Method::Template(set), Acts::HostBoot, plain).undone_by(undo)
     }
 
-    /// Another kernel or boot parameter for each value.
+    /// Another boot parameter for each value.
     pub(super) const fn boot_by(set: &'static str, spell: fn(&Value) -> Option<String>) -> Self {
-        Self::step(set, Acts::HostBoot, spell)
+        Self::step(Method::Template(set), Acts::HostBoot, spell)
+    }
+
+    /// Another kernel for each value.
+    pub(super) const fn kernel(set: &'static str, spell: fn(&Value) -> Option<String>) -> Self {
+        Self::step(Method::Kernel(set), Acts::HostBoot, spell)
     }
 
     /// An option of the VMM.
     pub(super) const fn vmm(set: &'static str, spell: fn(&Value) -> Option<String>) -> Self {
-        Self::step(set, Acts::VmRestart, spell)
+        Self::step(Method::Template(set), Acts::VmRestart, spell)
     }
 
     /// A setting of the guest's kernel.
     pub(super) const fn guest(set: &'static str, spell: fn(&Value) -> Option<String>) -> Self {
-        Self::step(set, Acts::GuestBoot, spell)
+        Self::step(Method::Template(set), Acts::GuestBoot, spell)
+    }
+
+    /// Another kernel of the guest.
+    pub(super) const fn guest_kernel(
+        set: &'static str,
+        spell: fn(&Value) -> Option<String>,
+    ) -> Self {
+        Self::step(Method::Kernel(set), Acts::GuestBoot, spell)
     }
 
     pub(super) const fn undone_by(self, undo: &'static str) -> Self {
@@ -179,26 +328,72 @@ impl HostSetting {
 }
 
 impl Step {
-    /// The step for a value, and what restores the former one.
+    /// The step for a value, and what restores the former one. Empty if the host's vendor has no such
+    /// setting.
     #[must_use]
-    pub fn fill(&self, value: &Value, former: &Value, threads: &Threads<'_>) -> Steps {
+    pub fn fill(&self, value: &Value, former: &Value, target: &StepTarget<'_>) -> Steps {
+        let Some(set) = self.set(target.vendor) else {
+            return Steps::default();
+        };
         let steps = |template: &str, texts: Vec<String>| {
-            let steps = texts.iter().map(|text| fill(template, text, threads));
+            let steps = texts.iter().map(|text| fill(template, text, target));
             steps.collect()
         };
         Steps {
-            set: steps(self.set, self.spelling.texts(value, former, false)),
             undo: steps(
-                self.undo.unwrap_or(self.set),
+                self.undo.unwrap_or(&set),
                 self.spelling.texts(value, former, true),
             ),
+            set: steps(&set, self.spelling.texts(value, former, false)),
         }
+    }
+
+    fn set(&self, vendor: Vendor) -> Option<String> {
+        let location = self
+            .locations()
+            .iter()
+            .find(|location| location.is_of(vendor));
+        match self.method {
+            Method::Template(set) | Method::Kernel(set) => Some(set.to_owned()),
+            Method::Write(_) => location.map(Location::write),
+            Method::Reload(_) => location.map(|location| location.reload(vendor)),
+        }
+    }
+
+    /// Where a running kernel has the value; the first that a host has counts.
+    #[must_use]
+    pub fn locations(&self) -> &'static [Location] {
+        match self.method {
+            Method::Template(_) | Method::Kernel(_) => &[],
+            Method::Write(locations) | Method::Reload(locations) => locations,
+        }
+    }
+
+    /// A value as the file or option has it.
+    #[must_use]
+    pub fn text(&self, value: &Value) -> Option<String> {
+        match self.spelling {
+            Spelling::Text(spell) => spell(value),
+            Spelling::Features => plain(value),
+        }
+    }
+
+    /// Whether another kernel must be booted for it.
+    #[must_use]
+    pub fn needs_kernel(&self) -> bool {
+        matches!(self.method, Method::Kernel(_))
     }
 
     /// The step as a reference has it, with capitals for what differs.
     #[must_use]
     pub fn template(&self) -> String {
-        capitals(self.set)
+        let of_intel = self.set(Vendor::Intel).unwrap_or_default();
+        match self.set(Vendor::Amd) {
+            Some(of_amd) if of_amd != of_intel => {
+                format!("{}, or {}", capitals(&of_intel), capitals(&of_amd))
+            }
+            _ => capitals(&of_intel),
+        }
     }
 
     /// The same of what undoes it.
@@ -269,11 +464,11 @@ fn feature_words(value: &Value, former: Option<&Value>) -> Vec<String> {
     restored.collect()
 }
 
-fn fill(template: &str, value: &str, threads: &Threads<'_>) -> String {
-    let tids: Vec<String> = threads.tids.iter().map(i32::to_string).collect();
+fn fill(template: &str, value: &str, target: &StepTarget<'_>) -> String {
+    let tids: Vec<String> = target.tids.iter().map(i32::to_string).collect();
     let filled = template
         .replace("{value}", value)
-        .replace("{vm}", threads.vm)
+        .replace("{vm}", target.vm)
         .replace("{tids}", &tids.join(" "));
     match tids.as_slice() {
         _ if !filled.contains("{tid}") => filled,

@@ -5,7 +5,7 @@ use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
 use stealtime_simulator::config::{CfsKnobs, Knobs};
 
 use super::Source::{Ours, Upstream};
-use super::host_setting::HostSetting;
+use super::host_setting::{HostSetting, Location, scheduler};
 use super::kvm::Words;
 use super::replay::{FairClass, Part, Replay};
 use super::value::{Kind, Value, ValueError, time_or};
@@ -191,7 +191,7 @@ pub(super) static KNOBS: &[Knob] = &[
     Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
     "Which fair class schedules",
     Replay::Shows(Part::Tasks),
-    HostSetting::boot_by("boot {value}", fair_kernel),
+    HostSetting::kernel("boot {value}", fair_kernel),
     |k| Value::Words(if k.sched.cfs.is_some() { "cfs" } else { "eevdf" }.to_owned()),
     |k, v| k.sched.cfs = match v.words()? {
         "cfs" => Some(k.sched.cfs.unwrap_or_default()),
@@ -201,7 +201,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("/sys/kernel/debug/sched/latency_ns, before Linux 6.6"),
         "With CFS, the time in which each of a few tasks runs once; auto: 6 ms times 1 + log2 of the CPUs (8 at most)",
         Replay::Shows(Part::Tasks),
-        HostSetting::live("echo {value} > /sys/kernel/debug/sched/latency_ns")
+        HostSetting::file(scheduler!("latency_ns"))
             .with_note("before Linux 5.13: sysctl kernel.sched_latency_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.latency_ns),
         |k, v| cfs(k)?.latency_ns = v.ns_or()?)
@@ -210,7 +210,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("/sys/kernel/debug/sched/min_granularity_ns, before Linux 6.6"),
         "With CFS, the shortest slice; auto: 0.75 ms times 1 + log2 of the CPUs (8 at most)",
         Replay::Shows(Part::Tasks),
-        HostSetting::live("echo {value} > /sys/kernel/debug/sched/min_granularity_ns")
+        HostSetting::file(scheduler!("min_granularity_ns"))
             .with_note("before Linux 5.13: sysctl kernel.sched_min_granularity_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.min_granularity_ns),
         |k, v| cfs(k)?.min_granularity_ns = v.ns_or()?)
@@ -220,7 +220,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("/sys/kernel/debug/sched/wakeup_granularity_ns, before Linux 6.6"),
         "With CFS, how far behind a waking task has to be to preempt; auto: 1 ms times 1 + log2 of the CPUs (8 at most)",
         Replay::Shows(Part::Tasks),
-        HostSetting::live("echo {value} > /sys/kernel/debug/sched/wakeup_granularity_ns")
+        HostSetting::file(scheduler!("wakeup_granularity_ns"))
             .with_note("before Linux 5.13: sysctl kernel.sched_wakeup_granularity_ns=VALUE"),
         |k| cfs_tunable(k, |cfs| cfs.wakeup_granularity_ns),
         |k, v| cfs(k)?.wakeup_granularity_ns = v.ns_or()?)
@@ -229,14 +229,14 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("/sys/kernel/debug/sched/features, and YIELD_TO_LAG_CREDIT of the series"),
         "Switch features of the fair class; those not named keep their defaults",
         Replay::Shows(Part::Tasks),
-        HostSetting::features("echo {value} > /sys/kernel/debug/sched/features"),
+        HostSetting::features(scheduler!("features")),
         |k| features(k.sched.features),
         |k, v| k.sched.features = with_features(k.sched.features, v)?),
     knob!(Knobs "sched.yield_forfeits", Kind::Switch,
         Upstream("commit 79104becf42b, Linux 6.19"),
         "A task that yields gives up the rest of its request; off, as in 6.18: its deadline is put off",
         Replay::Shows(Part::DirectedYields),
-        HostSetting::boot_by("boot {value}", yield_kernel),
+        HostSetting::kernel("boot {value}", yield_kernel),
         |k| Value::Switch(k.sched.yield_forfeits),
         |k, v| k.sched.yield_forfeits = v.switch()?)
     .of_class(FairClass::Eevdf),
@@ -245,7 +245,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("/sys/kernel/debug/sched/base_slice_ns"),
         "Slice of a task that has none of its own; auto: 0.7 ms times 1 + log2 of the CPUs (8 at most)",
         Replay::Shows(Part::Tasks),
-        HostSetting::live("echo {value} > /sys/kernel/debug/sched/base_slice_ns"),
+        HostSetting::file(scheduler!("base_slice_ns")),
         |k| time_or(k.sched.base_slice_ns, "auto"),
         |k, v| k.sched.base_slice_ns = v.ns_or()?)
     .of_class(FairClass::Eevdf),
@@ -253,7 +253,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Ours("7.2's way, and the one merged for 7.3"),
         "Pick the next task level by level of the cgroups, or from one queue",
         Replay::Shows(Part::Cgroups),
-        HostSetting::boot_by("boot {value}", pick_kernel),
+        HostSetting::kernel("boot {value}", pick_kernel),
         |k| PICKS.show(&k.sched.pick),
         |k, v| k.sched.pick = PICKS.read(v)?)
     .of_class(FairClass::Eevdf),
@@ -261,7 +261,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("boot parameter preempt="),
         "Let the fair class's requests to reschedule wait for the tick, or not",
         Replay::Shows(Part::Tasks),
-        HostSetting::live_word("echo {value} > /sys/kernel/debug/sched/preempt")
+        HostSetting::word_file(scheduler!("preempt"))
             .with_note("with CONFIG_PREEMPT_DYNAMIC; kernel command line: preempt=VALUE"),
         |k| PREEMPTS.show(&k.sched.preempt),
         |k, v| k.sched.preempt = PREEMPTS.read(v)?)
@@ -383,7 +383,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("sysctl kernel.timer_migration"),
         "Move timers of idle CPUs to busy ones",
         Replay::simulate("timers fire on their recorded CPUs"),
-        HostSetting::live_switch("sysctl kernel.timer_migration={value}"),
+        HostSetting::sysctl(&[Location::Sysctl("kernel.timer_migration")]),
         |k| Value::Switch(k.sched.timer_migration),
         |k, v| k.sched.timer_migration = v.switch()?),
 ];

@@ -7,7 +7,7 @@ use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 use super::name::{Target, check_parameter, parameter_value, target};
 use super::task;
 use super::vm::VmPattern;
-use super::{Access, HostSetting, Knob, KnobError, Steps, Threads, Value, ValueError};
+use super::{Access, HostSetting, Knob, KnobError, StepTarget, Steps, Value, ValueError};
 
 /// A knob with the value that it gets.
 #[derive(Clone, Debug)]
@@ -109,11 +109,11 @@ impl Setting {
     /// The steps by which a real host makes this change, and those that restore `former`. `None`
     /// for what no command sets ([`super::HostSetting::SimulationOnly`], parameters, tasks).
     #[must_use]
-    pub fn host_steps(&self, former: &Value, threads: &Threads<'_>) -> Option<Steps> {
+    pub fn host_steps(&self, former: &Value, target: &StepTarget<'_>) -> Option<Steps> {
         let HostSetting::Step(step) = self.knob()?.host else {
             return None;
         };
-        Some(step.fill(self.value()?, former, threads))
+        Some(step.fill(self.value()?, former, target))
     }
 
     /// The VM, the group of VMs or `*` that a VM's setting is for.

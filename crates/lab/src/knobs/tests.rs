@@ -246,11 +246,12 @@ fn details_come_after_what_they_are_details_of() {
 fn steps(name: &str, former: &str, value: &str) -> Steps {
     let parse = |text| Setting::parse(&config(), name, text).expect("a value");
     let former = parse(former);
-    let threads = Threads {
+    let target = StepTarget {
+        vendor: Vendor::Intel,
         vm: "web",
         tids: &[119, 121],
     };
-    let steps = parse(value).host_steps(former.value().expect("of the table"), &threads);
+    let steps = parse(value).host_steps(former.value().expect("of the table"), &target);
     steps.expect("a host can have it")
 }
 

@@ -262,7 +262,7 @@ pub(super) static KNOBS: &[Knob] = &[
         Upstream("CONFIG_HZ of the guest"),
         "The guest's tick",
         Replay::simulate("the guest's ticks are recorded"),
-        HostSetting::guest("boot a guest kernel with CONFIG_HZ_{value}=y", number)
+        HostSetting::guest_kernel("boot a guest kernel with CONFIG_HZ_{value}=y", number)
             .undone_by("boot the guest's former kernel"),
         |vm| Value::Number(vm.guest.hz.into()),
         |vm, v| vm.guest.hz = v.number()?),

@@ -7,23 +7,11 @@ use stealtime_host::{
     Cgroup, Evidence, FoundBy, Manager, Policy, Process, Snapshot, Thread, ThreadKind, VERSION, Vm,
     cpulist,
 };
-use stealtime_lab::knobs;
+use stealtime_lab::knobs::{self, HostSetting, Location};
 use stealtime_simulator::config::{Config, Pinning, VmConfig};
 
 /// The group of all VMs, as libvirt has it.
 const SLICE: &str = "/machine.slice";
-/// Knobs that are parameters of modules: module, parameter.
-const PARAMETERS: [(&str, &str); 8] = [
-    ("kvm", "halt_poll_ns"),
-    ("kvm", "halt_poll_ns_grow"),
-    ("kvm", "halt_poll_ns_grow_start"),
-    ("kvm", "halt_poll_ns_shrink"),
-    ("kvm_intel", "ple_gap"),
-    ("kvm_intel", "ple_window"),
-    ("kvm_intel", "ple_window_grow"),
-    ("kvm_intel", "ple_window_max"),
-];
-
 /// The threads of a simulated host, by their process.
 #[derive(Debug, Default)]
 pub(super) struct Threads(BTreeMap<i32, BTreeMap<i32, String>>);
@@ -78,10 +66,21 @@ pub(super) fn snapshot(config: &Config, threads: &Threads) -> Snapshot {
             .collect();
     }
     snapshot.kvm.device = true;
-    for (module, parameter) in PARAMETERS {
-        if let Some(value) = value(&format!("kvm.{parameter}")) {
-            let parameters = snapshot.kvm.modules.entry(module.to_owned()).or_default();
-            parameters.insert(parameter.to_owned(), value);
+    for knob in knobs::all() {
+        let HostSetting::Step(step) = knob.host else {
+            continue;
+        };
+        // Simulated hosts are Intel's: the first location.
+        let text = knob.get(config).and_then(|value| step.text(&value));
+        if let (Some(Location::Parameter { module, name }), Some(text)) =
+            (step.locations().first(), text)
+        {
+            let parameters = snapshot
+                .kvm
+                .modules
+                .entry((*module).to_owned())
+                .or_default();
+            parameters.insert((*name).to_owned(), text);
         }
     }
     snapshot.cgroup.version = "v2".to_owned();
