@@ -2,7 +2,8 @@
 
 use stealtime_lab::stats::{Estimate, Verdict};
 use stealtime_whatif::{
-    Closeness, Delta, Document, Effect, Gain, Observed, ObservedRow, Outcome, Ranked, Waits,
+    Closeness, Delta, Document, Effect, Gain, Observed, ObservedFigure, ObservedRow, Outcome,
+    Ranked, Waits, Word,
 };
 
 /// What a result is that was stopped.
@@ -143,9 +144,51 @@ pub(crate) const fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-pub(crate) fn spread(row: &ObservedRow) -> String {
-    row.spread
-        .map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}"))
+pub(crate) fn spread(spread: Option<f64>) -> String {
+    spread.map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}"))
+}
+
+/// What the figures of a verdict are.
+pub(crate) const FIGURES: &str = "All figures of the verdict and the ranking. Of waiting and of freed CPU time more \
+    is better. The verdict rests on those with a *.";
+
+/// What a figure means.
+pub(crate) const fn word_of(word: Word) -> &'static str {
+    match word {
+        Word::Better => "better",
+        Word::Worse => "worse",
+        Word::Same => "the same",
+        Word::WithinNoise => "within noise",
+        Word::BelowError => "below error",
+        Word::Unknown => "one replay",
+    }
+}
+
+/// What recordings say of a figure's word; a star where the verdict rests on it.
+pub(crate) fn seen_word(figure: &ObservedFigure) -> String {
+    let star = if figure.decides { "*" } else { "" };
+    let word = match figure.is_refuted {
+        Some(true) => "refuted",
+        Some(false) => "stands",
+        None => "-",
+    };
+    format!("{word}{star}")
+}
+
+pub(crate) fn refuted(observed: &Observed) -> String {
+    let figures = || observed.figures.iter();
+    let judged = figures().filter(|figure| figure.decides).count();
+    match figures().any(|figure| figure.spread.is_some()) {
+        true => format!(
+            "{} of {judged} figures that the verdict rests on are refuted: the seen change is off by more than \
+             interval and spread together, and it does not go that way beyond the spread.",
+            observed.refuted
+        ),
+        false => {
+            "Without a spread nothing is refuted: give one more of each, by --again and --seen."
+                .to_owned()
+        }
+    }
 }
 
 pub(crate) const fn yes(row: &ObservedRow) -> &'static str {

@@ -31,15 +31,22 @@ pub enum Word {
 }
 
 impl Word {
-    fn new(compared: &Compared) -> Self {
-        match compared.difference.verdict {
+    /// Of a verdict; `below_error`: the difference is less than the replay as recorded is off by.
+    pub(crate) const fn new(verdict: Verdict, below_error: bool) -> Self {
+        match verdict {
             Verdict::Same => Self::Same,
             Verdict::WithinNoise => Self::WithinNoise,
             Verdict::Unknown => Self::Unknown,
-            _ if compared.below_error => Self::BelowError,
+            _ if below_error => Self::BelowError,
             Verdict::Better => Self::Better,
             Verdict::Worse | Verdict::Different => Self::Worse,
         }
+    }
+
+    /// Whether it says that something gains or loses.
+    #[must_use]
+    pub const fn is_change(self) -> bool {
+        matches!(self, Self::Better | Self::Worse)
     }
 }
 
@@ -157,14 +164,7 @@ impl Gain {
         }
         let work = time("all", &higher(&Measured::all_work)?, 1.0);
         let host_tasks = time(HOST_TASKS, &lower(&|m| m.others_ready)?, -1.0);
-        // More work than before is no gain beyond the waiting that it spares.
-        let counts_work = work.change.mean < 0.0;
-        let counts_tasks = host_tasks.word == Word::Worse;
-        let cost = |m: &Measured| {
-            let work = if counts_work { m.all_work() } else { 0.0 };
-            let tasks = if counts_tasks { m.others_ready } else { 0.0 };
-            m.all_ready() + m.all_in_halts() - work + tasks
-        };
+        let cost = cost(&work, &host_tasks);
         let net = time("all", &lower(&cost)?, -1.0);
         let mut gain = Self {
             outcome: Outcome::WithinNoise,
@@ -249,6 +249,19 @@ impl Gain {
     }
 }
 
+/// What the net change is of, in ms per second: waiting and CPU time in halts, less lost work, and what tasks
+/// of the host wait longer.
+pub(crate) fn cost(work: &Effect, host_tasks: &Effect) -> impl Fn(&Measured) -> f64 + use<> {
+    // More work than before is no gain beyond the waiting that it spares.
+    let counts_work = work.change.mean < 0.0;
+    let counts_tasks = host_tasks.word == Word::Worse;
+    move |m: &Measured| {
+        let work = if counts_work { m.all_work() } else { 0.0 };
+        let tasks = if counts_tasks { m.others_ready } else { 0.0 };
+        m.all_ready() + m.all_in_halts() - work + tasks
+    }
+}
+
 /// From this share of vCPUs' time on a change matters, in ms per second of one vCPU: 0.1 %.
 const RELEVANT: f64 = 1.0;
 /// From this share of what it was on a latency does.
@@ -280,6 +293,6 @@ fn effect(subject: &str, compared: &Compared, sign: f64, vcpus: Option<usize>) -
             mean: sign * estimate.mean + 0.0,
             ..estimate
         },
-        word: Word::new(compared),
+        word: Word::new(compared.difference.verdict, compared.below_error),
     }
 }

@@ -5,6 +5,8 @@ use stealtime_lab::stats::Estimate;
 
 use crate::baseline::Baseline;
 use crate::error::Error;
+use crate::figure::{self, Figure};
+use crate::gain::Word;
 use crate::recorded::Recorded;
 use crate::result::{Measured, Variant};
 
@@ -41,6 +43,60 @@ impl ObservedRow {
     }
 }
 
+/// A figure of a variant. Of waiting and CPU time more is better: it is what is given back.
+#[derive(Debug, Clone, Serialize)]
+pub struct ObservedFigure {
+    /// The VM; `host tasks`, `all VMs`, `host`, `all`.
+    pub who: String,
+    /// Whether its threads are a guess.
+    pub vm_guessed: bool,
+    /// Its name.
+    pub quantity: &'static str,
+    /// `ms/s`, `us` or `1/s`.
+    pub unit: &'static str,
+    /// The predicted change.
+    pub predicted: Estimate,
+    /// What the prediction means.
+    pub word: Word,
+    /// Whether the verdict or the ranking rests on this word.
+    pub decides: bool,
+    /// Recorded with the change, less recorded without it.
+    pub seen: f64,
+    /// How far recordings that should be alike differ; `None` if there is one of each.
+    pub spread: Option<f64>,
+    /// Whether the recordings contradict `better` or `worse`; `None` without a spread, or with another word.
+    pub is_refuted: Option<bool>,
+}
+
+impl ObservedFigure {
+    fn new(figure: &Figure<'_>, seen: Seen) -> Self {
+        let predicted = figure.predicted;
+        Self {
+            who: figure.subject.to_owned(),
+            vm_guessed: figure.vm_guessed,
+            quantity: figure.quantity,
+            unit: figure.unit,
+            predicted,
+            word: figure.word,
+            decides: figure.decides(),
+            seen: seen.change,
+            spread: seen.spread,
+            is_refuted: seen
+                .spread
+                .filter(|_| figure.word.is_change())
+                .map(|spread| refutes(predicted, seen.change, spread)),
+        }
+    }
+}
+
+/// Whether a seen change contradicts that the predicted one has its direction: the two exclude each other,
+/// and what is seen does not go that way beyond the spread. Another size alone contradicts nothing.
+fn refutes(predicted: Estimate, seen: f64, spread: f64) -> bool {
+    let is_beyond = (predicted.mean - seen).abs() > predicted.half_width.unwrap_or(0.0) + spread;
+    let goes_that_way = predicted.mean * seen > 0.0 && seen.abs() > spread;
+    is_beyond && !goes_that_way
+}
+
 /// A prediction next to recordings.
 #[derive(Debug, Clone, Serialize)]
 pub struct Observed {
@@ -58,6 +114,17 @@ pub struct Observed {
     pub beyond_spread: usize,
     /// Of those the ones with the right sign.
     pub right_signs: usize,
+    /// All figures of the verdict and the ranking.
+    pub figures: Vec<ObservedFigure>,
+    /// Of those that decide, the ones that are refuted.
+    pub refuted: usize,
+}
+
+/// What recordings show of a value.
+#[derive(Clone, Copy)]
+struct Seen {
+    change: f64,
+    spread: Option<f64>,
 }
 
 /// Recordings with the change and without it, measured by the VMs of the replayed one.
@@ -73,7 +140,7 @@ impl Observation {
     pub fn new(base: &Baseline) -> Self {
         Self {
             with: Vec::new(),
-            without: vec![base.recorded.measured()],
+            without: vec![base.recorded.measured_with_halts()],
         }
     }
 
@@ -105,28 +172,34 @@ impl Observation {
         paths: Vec<String>,
         again: Vec<String>,
     ) -> Option<Observed> {
-        let (changed, unchanged) = (self.with.first()?, self.without.first()?);
         let mut rows = Vec::new();
         for delta in &variant.changes {
             let Some((vm, quantity)) = delta.time() else {
                 continue;
             };
-            let value = |measured: &Measured| measured.value(vm, quantity);
-            let observed = value(changed) - value(unchanged);
-            let spread = spread(&self.with, value).max(spread(&self.without, value));
-            let has_spread = self.with.len() + self.without.len() > 2;
+            let seen = self.seen(|measured| measured.value(vm, quantity))?;
             let predicted = delta.difference.estimate;
-            let distance = (predicted.mean - observed).abs();
+            let distance = (predicted.mean - seen.change).abs();
+            let is_within = seen.spread.is_some_and(|spread| distance <= spread);
             rows.push(ObservedRow {
                 vm: delta.vm.clone(),
                 vm_guessed: delta.vm_guessed,
                 quantity: delta.quantity,
                 predicted,
-                seen: observed,
-                spread: has_spread.then_some(spread),
-                is_right: distance <= NEAR * observed.abs() || (has_spread && distance <= spread),
+                seen: seen.change,
+                spread: seen.spread,
+                is_right: distance <= NEAR * seen.change.abs() || is_within,
             });
         }
+        let figures: Option<Vec<_>> = figure::all(variant)
+            .iter()
+            .map(|figure| {
+                let seen = self.seen(|measured| figure.measure(measured))?;
+                Some(ObservedFigure::new(figure, seen))
+            })
+            .collect();
+        let figures = figures?;
+        let refuted = |figure: &&ObservedFigure| figure.decides && figure.is_refuted == Some(true);
         let beyond = || rows.iter().filter(|row| row.stands_out());
         Some(Observed {
             variant: variant.name.clone(),
@@ -136,6 +209,19 @@ impl Observation {
             beyond_spread: beyond().count(),
             right_signs: beyond().filter(|row| row.has_sign()).count(),
             rows,
+            refuted: figures.iter().filter(refuted).count(),
+            figures,
+        })
+    }
+
+    /// What the recordings show of a value; `None` without a recording of each.
+    fn seen(&self, value: impl Fn(&Measured) -> f64) -> Option<Seen> {
+        let change = value(self.with.first()?) - value(self.without.first()?);
+        let has_spread = self.with.len() + self.without.len() > 2;
+        let spread = || spread(&self.with, &value).max(spread(&self.without, &value));
+        Some(Seen {
+            change,
+            spread: has_spread.then(spread),
         })
     }
 }
@@ -157,7 +243,7 @@ fn measured(recorded: &Recorded, counterpart: &Recorded) -> Result<Measured, Err
             .ok_or_else(|| Error::NoSuchVm(name.clone()))?;
         places.push(place);
     }
-    Ok(counterpart.measured().of_vms(&places))
+    Ok(counterpart.measured_with_halts().of_vms(&places))
 }
 
 /// Matches a VM across recordings by thread ids, then by name; each VM of the other one once.

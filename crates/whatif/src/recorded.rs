@@ -1,6 +1,7 @@
 //! A recording that was read.
 
 use stealtime_analysis::Answers;
+use stealtime_analysis::answers::VcpuTime;
 use stealtime_host::Snapshot;
 use stealtime_replay::Recording;
 use stealtime_replay::host::{self, Assumed};
@@ -65,6 +66,18 @@ impl Recorded {
         Measured::new(&self.times, self.vms.len(), self.recording.span_ns)
     }
 
+    /// The same, with the CPU time that halts take beyond polling, as replays have it.
+    pub(crate) fn measured_with_halts(&self) -> Measured {
+        let span = self.recording.span_ns.max(1) as f64;
+        let in_halts = |vm: &String| {
+            let vcpus = self.answers.vcpus.iter().filter(|time| &time.vm == vm);
+            let ns: u64 = vcpus.map(in_halts_ns).sum();
+            ns as f64 / span * 1_000.0
+        };
+        let in_halts = self.vms.iter().map(in_halts).collect();
+        self.measured().with_in_halts(in_halts)
+    }
+
     /// A host with VMs of these names and the recorded knobs, to parse and check settings on.
     pub(crate) fn stub(&self) -> Config {
         let knobs = host::knobs(&self.recording);
@@ -84,4 +97,11 @@ impl Recorded {
     pub(crate) fn cpu_range(&self) -> String {
         format!("0-{}", self.recording.cpus.saturating_sub(1))
     }
+}
+
+/// On a CPU in halts: polling, going to sleep and coming back.
+fn in_halts_ns(time: &VcpuTime) -> u64 {
+    let exits = time.exit_ns_by_reason.iter();
+    let halts = exits.filter(|exit| exit.reason.eq_ignore_ascii_case("hlt"));
+    time.poll_ns.unwrap_or(0) + halts.map(|exit| exit.ns).sum::<u64>()
 }

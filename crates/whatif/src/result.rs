@@ -9,7 +9,7 @@ use stealtime_lab::stats::{Difference, Verdict, difference};
 use stealtime_replay::predict::{Errors, Times, VcpuTimes};
 
 use crate::baseline::Baseline;
-use crate::gain::{self, Gain, Outcome};
+use crate::gain::{self, Gain, Outcome, Word};
 
 /// A percentage with three decimals.
 fn percent(part: u64, whole: u64) -> f64 {
@@ -254,6 +254,16 @@ impl Delta {
             .contains(&self.place.1)
             .then_some(self.place)
     }
+
+    /// The VM, if it is the median of its wakeups.
+    pub(crate) fn wakeup_p50_of(&self) -> Option<usize> {
+        (self.place.1 == WAKEUP_P50).then_some(self.place.0)
+    }
+
+    /// What the change means.
+    pub(crate) const fn word(&self) -> Word {
+        Word::new(self.difference.verdict, self.below_error)
+    }
 }
 
 /// A variant.
@@ -436,10 +446,27 @@ impl Measured {
     }
 
     /// Of these VMs, in this order.
-    pub(crate) fn of_vms(mut self, vms: &[usize]) -> Self {
-        let values = |vm: &usize| self.vms.get(*vm).copied().unwrap_or_default();
-        self.vms = vms.iter().map(values).collect();
-        self
+    pub(crate) fn of_vms(self, vms: &[usize]) -> Self {
+        let all = || vms.iter().copied();
+        Self {
+            vcpus: all().map(|vm| value_or_default(&self.vcpus, vm)).collect(),
+            in_halts: all()
+                .map(|vm| value_or_default(&self.in_halts, vm))
+                .collect(),
+            vms: all().map(|vm| value_or_default(&self.vms, vm)).collect(),
+            ..self
+        }
+    }
+
+    /// With this CPU time of each VM in halts, in ms per second.
+    pub(crate) fn with_in_halts(self, in_halts: Vec<f64>) -> Self {
+        debug_assert_eq!(in_halts.len(), self.vms.len(), "one for each VM");
+        Self { in_halts, ..self }
+    }
+
+    /// The median of a VM's wakeups, in us.
+    pub(crate) fn wakeup_p50(&self, vm: usize) -> f64 {
+        self.value(vm, WAKEUP_P50)
     }
 
     /// One of [`QUANTITIES`] of a VM.
@@ -447,6 +474,10 @@ impl Measured {
         let values = self.vms.get(vm).and_then(|values| values.get(quantity));
         values.copied().unwrap_or(0.0)
     }
+}
+
+fn value_or_default<T: Copy + Default>(values: &[T], index: usize) -> T {
+    values.get(index).copied().unwrap_or_default()
 }
 
 /// Replays that a variant is judged by: as recorded, without the variant, with it.

@@ -1,5 +1,7 @@
 //! Several recordings: a folder of them, and those made after a change.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::{HACKBENCH, answer, common, complaint};
@@ -66,6 +68,26 @@ fn a_prediction_stands_beside_what_was_seen() {
     let twice = [&asked[..], &["--again", &with, "--json"]].concat();
     let json: Value = serde_json::from_str(&answer(&twice)).expect("JSON");
     assert_eq!(json["seen"]["rows"][0]["spread"], 0.0);
+    // With a spread each figure of the verdict is compared. Polling off frees CPU time, and it shows.
+    let figures = figures(&json);
+    let freed = figures
+        .iter()
+        .find(|figure| figure["quantity"] == "CPU time freed");
+    let freed = freed.expect("a figure");
+    assert_eq!(
+        (&freed["word"], &freed["decides"]),
+        (&"better".into(), &true.into())
+    );
+    assert_eq!(json["seen"]["refuted"], 0, "{figures:?}");
+    // The recordings in each other's place: what is freed is spent.
+    let crossed = [&without[..], "--set", "kvm.halt_poll_ns=0", "--seen", &with];
+    let crossed = [&crossed[..], &["--again", &without, "--json"]].concat();
+    let json: Value = serde_json::from_str(&answer(&crossed)).expect("JSON");
+    assert!(
+        self::figures(&json)
+            .iter()
+            .all(|figure| figure["is_refuted"] != true)
+    );
 
     // All polls succeed, and cost three of four CPUs: that is worth a try.
     let out = answer(&[&with, "--auto", "--seeds", "2", "--json"]);
@@ -90,6 +112,63 @@ fn a_prediction_stands_beside_what_was_seen() {
         let error = complaint(asked);
         assert!(error.contains(part), "{part}: {error}");
     }
+}
+
+fn figures(report: &Value) -> &Vec<Value> {
+    report["seen"]["figures"].as_array().expect("figures")
+}
+
+/// Recordings of a host before and after a change, each made twice. `scripts/pairs` has more of them.
+#[test]
+fn no_verdict_rests_on_a_figure_that_recordings_refute() {
+    let Some(folder) = std::env::var_os("STEALTIME_TRACES") else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let pairs: [(&str, [&str; 4], &[&str]); 4] = [
+        (
+            "pair-halt-poll",
+            ["A1", "A2", "B1", "B2"],
+            &["--set", "kvm.halt_poll_ns=0"],
+        ),
+        (
+            "pair-halt-poll",
+            ["B2", "B1", "A2", "A1"],
+            &["--set", "kvm.halt_poll_ns=4ms"],
+        ),
+        (
+            "pair-pinning",
+            ["A2", "A1", "B2", "B1"],
+            &["--pin", "vm0=1:1 0,1,0", "--pin", "vm1=1:1 1,0,1"],
+        ),
+        (
+            "pair-pinning-by-vm",
+            ["B1", "B2", "A1", "A2"],
+            &["--pin", "vm0=0-1", "--pin", "vm1=0-1"],
+        ),
+    ];
+    let mut judged = 0;
+    for (name, recordings, change) in pairs {
+        let path = |recording: &str| {
+            let file = folder.join(name).join(recording).join("trace.dat.zst");
+            file.display().to_string()
+        };
+        let [before, again, after, later] = recordings.map(path);
+        let seen = [
+            "--again", &again, "--seen", &after, "--seen", &later, "--json",
+        ];
+        let out = answer(&[&[before.as_str()][..], change, &seen].concat());
+        let json: Value = serde_json::from_str(&out).expect("JSON");
+        let deciding = figures(&json)
+            .iter()
+            .filter(|figure| figure["decides"] == true);
+        for figure in deciding {
+            assert_eq!(figure["is_refuted"], false, "{name}: {figure}");
+            judged += 1;
+        }
+        assert_eq!(json["seen"]["refuted"], 0, "{name}");
+    }
+    assert!(judged >= 10, "{judged} figures are no test");
 }
 
 /// This host had Linux 6.1.

@@ -3,7 +3,7 @@
 use stealtime_whatif::Observed;
 
 use crate::html::{Page, Table};
-use crate::whatif_text::{spread, summary, yes};
+use crate::whatif_text::{FIGURES, refuted, seen_word, spread, summary, word_of, yes};
 
 /// For a page.
 pub(super) fn table(page: &mut Page, observed: &Observed) {
@@ -29,8 +29,39 @@ pub(super) fn table(page: &mut Page, observed: &Observed) {
             format!("{:+.1}", row.predicted.mean).into(),
             format!("{:.1}", row.predicted.half_width.unwrap_or(0.0)).into(),
             format!("{:+.1}", row.seen).into(),
-            spread(row).into(),
+            spread(row.spread).into(),
             yes(row).into(),
+        ]);
+    }
+    page.table(table);
+    page.text(FIGURES);
+    page.text(refuted(observed));
+    let mut table = Table::new(
+        "The figures of the verdict, predicted and seen",
+        &[
+            "of",
+            "figure",
+            "unit",
+            "predicted",
+            "±",
+            "seen",
+            "spread",
+            "means",
+            "seen",
+        ],
+        3,
+    );
+    for figure in &observed.figures {
+        table.row([
+            figure.who.as_str().into(),
+            figure.quantity.into(),
+            figure.unit.into(),
+            format!("{:+.1}", figure.predicted.mean).into(),
+            format!("{:.1}", figure.predicted.half_width.unwrap_or(0.0)).into(),
+            format!("{:+.1}", figure.seen).into(),
+            spread(figure.spread).into(),
+            word_of(figure.word).into(),
+            seen_word(figure).into(),
         ]);
     }
     page.table(table);

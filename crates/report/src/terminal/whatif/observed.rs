@@ -6,7 +6,7 @@ use stealtime_whatif::Observed;
 
 use super::paragraph;
 use crate::escape;
-use crate::whatif_text::{spread, summary, yes};
+use crate::whatif_text::{FIGURES, refuted, seen_word, spread, summary, word_of, yes};
 
 /// For a terminal.
 pub(super) fn table(output: &mut String, observed: &Observed) {
@@ -26,9 +26,30 @@ pub(super) fn table(output: &mut String, observed: &Observed) {
             row.predicted.mean,
             row.predicted.half_width.unwrap_or(0.0),
             row.seen,
-            spread(row),
+            spread(row.spread),
             yes(row),
         );
     }
     paragraph(output, "  ", &summary(observed));
+    output.push('\n');
+    paragraph(output, "  ", FIGURES);
+    output.push_str(
+        "  of            figure                   predicted          seen   spread  means        seen\n",
+    );
+    for figure in &observed.figures {
+        let _ = writeln!(
+            output,
+            "  {:<13} {:<18} {:<4} {:>+9.1} ±{:<8.1} {:>+7.1} {:>8}  {:<12} {}",
+            escape::short(&figure.who, 13),
+            figure.quantity,
+            figure.unit,
+            figure.predicted.mean,
+            figure.predicted.half_width.unwrap_or(0.0),
+            figure.seen,
+            spread(figure.spread),
+            word_of(figure.word),
+            seen_word(figure),
+        );
+    }
+    paragraph(output, "  ", &refuted(observed));
 }
