@@ -249,8 +249,8 @@ impl Gain {
     }
 }
 
-/// What the net change is of, in ms per second: waiting and CPU time in halts, less lost work, and what tasks
-/// of the host wait longer.
+/// The value that a net gain lowers, in ms per second: waiting, and CPU time in halts. Lost work and
+/// longer waits of the host's tasks add to it.
 pub(crate) fn cost(work: &Effect, host_tasks: &Effect) -> impl Fn(&Measured) -> f64 + use<> {
     // More work than before is no gain beyond the waiting that it spares.
     let counts_work = work.change.mean < 0.0;

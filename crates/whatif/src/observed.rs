@@ -69,7 +69,7 @@ pub struct ObservedFigure {
 }
 
 impl ObservedFigure {
-    fn new(figure: &Figure<'_>, seen: Seen) -> Self {
+    fn new(figure: &Figure<'_>, observed: Shown) -> Self {
         let predicted = figure.predicted;
         Self {
             who: figure.subject.to_owned(),
@@ -79,21 +79,21 @@ impl ObservedFigure {
             predicted,
             word: figure.word,
             decides: figure.decides(),
-            seen: seen.change,
-            spread: seen.spread,
-            is_refuted: seen
+            seen: observed.change,
+            spread: observed.spread,
+            is_refuted: observed
                 .spread
                 .filter(|_| figure.word.is_change())
-                .map(|spread| refutes(predicted, seen.change, spread)),
+                .map(|spread| refutes(predicted, observed.change, spread)),
         }
     }
 }
 
-/// Whether a seen change contradicts that the predicted one has its direction: the two exclude each other,
-/// and what is seen does not go that way beyond the spread. Another size alone contradicts nothing.
-fn refutes(predicted: Estimate, seen: f64, spread: f64) -> bool {
-    let is_beyond = (predicted.mean - seen).abs() > predicted.half_width.unwrap_or(0.0) + spread;
-    let goes_that_way = predicted.mean * seen > 0.0 && seen.abs() > spread;
+/// Whether a seen change contradicts the direction of the predicted one. The two exclude each other, and the
+/// seen one does not go that way beyond the spread. Another size alone contradicts nothing.
+fn refutes(predicted: Estimate, change: f64, spread: f64) -> bool {
+    let is_beyond = (predicted.mean - change).abs() > predicted.half_width.unwrap_or(0.0) + spread;
+    let goes_that_way = predicted.mean * change > 0.0 && change.abs() > spread;
     is_beyond && !goes_that_way
 }
 
@@ -122,7 +122,7 @@ pub struct Observed {
 
 /// What recordings show of a value.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Shown {
     change: f64,
     spread: Option<f64>,
 }
@@ -177,25 +177,25 @@ impl Observation {
             let Some((vm, quantity)) = delta.time() else {
                 continue;
             };
-            let seen = self.seen(|measured| measured.value(vm, quantity))?;
+            let observed = self.change(|measured| measured.value(vm, quantity))?;
             let predicted = delta.difference.estimate;
-            let distance = (predicted.mean - seen.change).abs();
-            let is_within = seen.spread.is_some_and(|spread| distance <= spread);
+            let distance = (predicted.mean - observed.change).abs();
+            let is_within = observed.spread.is_some_and(|spread| distance <= spread);
             rows.push(ObservedRow {
                 vm: delta.vm.clone(),
                 vm_guessed: delta.vm_guessed,
                 quantity: delta.quantity,
                 predicted,
-                seen: seen.change,
-                spread: seen.spread,
-                is_right: distance <= NEAR * seen.change.abs() || is_within,
+                seen: observed.change,
+                spread: observed.spread,
+                is_right: distance <= NEAR * observed.change.abs() || is_within,
             });
         }
         let figures: Option<Vec<_>> = figure::all(variant)
             .iter()
             .map(|figure| {
-                let seen = self.seen(|measured| figure.measure(measured))?;
-                Some(ObservedFigure::new(figure, seen))
+                let observed = self.change(|measured| figure.measure(measured))?;
+                Some(ObservedFigure::new(figure, observed))
             })
             .collect();
         let figures = figures?;
@@ -215,11 +215,11 @@ impl Observation {
     }
 
     /// What the recordings show of a value; `None` without a recording of each.
-    fn seen(&self, value: impl Fn(&Measured) -> f64) -> Option<Seen> {
+    fn change(&self, value: impl Fn(&Measured) -> f64) -> Option<Shown> {
         let change = value(self.with.first()?) - value(self.without.first()?);
         let has_spread = self.with.len() + self.without.len() > 2;
         let spread = || spread(&self.with, &value).max(spread(&self.without, &value));
-        Some(Seen {
+        Some(Shown {
             change,
             spread: has_spread.then(spread),
         })

@@ -447,13 +447,15 @@ impl Measured {
 
     /// Of these VMs, in this order.
     pub(crate) fn of_vms(self, vms: &[usize]) -> Self {
-        let all = || vms.iter().copied();
+        let places = || vms.iter().copied();
         Self {
-            vcpus: all().map(|vm| value_or_default(&self.vcpus, vm)).collect(),
-            in_halts: all()
+            vcpus: places()
+                .map(|vm| value_or_default(&self.vcpus, vm))
+                .collect(),
+            in_halts: places()
                 .map(|vm| value_or_default(&self.in_halts, vm))
                 .collect(),
-            vms: all().map(|vm| value_or_default(&self.vms, vm)).collect(),
+            vms: places().map(|vm| value_or_default(&self.vms, vm)).collect(),
             ..self
         }
     }
