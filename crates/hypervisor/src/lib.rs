@@ -17,5 +17,6 @@ pub mod lag_credit;
 pub mod lapic;
 pub mod lapic_timer;
 pub mod posted_interrupt;
+pub mod vmx;
 pub mod wakeup_batch;
 pub mod word;

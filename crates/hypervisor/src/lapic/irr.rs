@@ -68,6 +68,17 @@ impl<W: AtomicWord> Irr<W> {
         VectorSet([0, 1, 2, 3].map(|i: usize| self.words[i].load(Relaxed)))
     }
 
+    /// Takes all requests, for the virtual-APIC page (vCPU thread only, before a VM entry with
+    /// virtual-interrupt delivery). [`merge`](Self::merge) returns after the exit what the processor
+    /// has not delivered. The `irr_pending` hint stays 1, as APICv requires.
+    pub fn take(&self) -> VectorSet {
+        let swapped = |word: &W| match word.load(Relaxed) {
+            0 => 0,
+            _ => word.swap(0, SeqCst),
+        };
+        VectorSet([0, 1, 2, 3].map(|i: usize| swapped(&self.words[i])))
+    }
+
     /// The highest requested vector, by the hint: `None` if the hint says empty.
     pub fn highest(&self) -> Option<u8> {
         if self.is_pending() {

@@ -50,6 +50,22 @@ impl VectorSet {
         self.0[0] | self.0[1] | self.0[2] | self.0[3] == 0
     }
 
+    /// From the eight 32-bit registers of an APIC page (IRR, ISR or TMR), lowest vectors first. The
+    /// registers lie 16 bytes apart in the page.
+    #[must_use]
+    pub fn from_registers(registers: [u32; 8]) -> Self {
+        let [r0, r1, r2, r3, r4, r5, r6, r7] = registers.map(u64::from);
+        Self([r0 | r1 << 32, r2 | r3 << 32, r4 | r5 << 32, r6 | r7 << 32])
+    }
+
+    /// The eight 32-bit registers of an APIC page, lowest vectors first.
+    #[must_use]
+    pub fn to_registers(self) -> [u32; 8] {
+        let [w0, w1, w2, w3] = self.0;
+        // The casts take the low halves.
+        [w0, w0 >> 32, w1, w1 >> 32, w2, w2 >> 32, w3, w3 >> 32].map(|half| half as u32)
+    }
+
     /// How many vectors are in the set, 0–256.
     #[must_use]
     pub fn len(&self) -> u32 {

@@ -59,6 +59,23 @@ impl Lapic {
         }
     }
 
+    /// After a VM exit: takes over what the processor has changed. `interrupt_status` is the VMCS's,
+    /// with RVI in bits 7:0 and SVI in bits 15:8. ISR and TPR are those of the virtual-APIC page.
+    pub fn read_back(&mut self, interrupt_status: u16, isr: VectorSet, tpr: u8) {
+        let [rvi, svi] = interrupt_status.to_le_bytes();
+        self.rvi = rvi;
+        self.svi = svi;
+        self.isr = isr;
+        self.tpr = tpr;
+        self.virtualize_ppr();
+    }
+
+    /// The guest interrupt status to write before a VM entry: RVI in bits 7:0, SVI in bits 15:8.
+    #[must_use]
+    pub fn interrupt_status(&self) -> u16 {
+        u16::from_le_bytes([self.rvi, self.svi])
+    }
+
     /// PPR virtualization.
     pub fn virtualize_ppr(&mut self) {
         self.ppr = if class(self.tpr) >= class(self.svi) {
