@@ -9,6 +9,7 @@ mod diff;
 mod doctor;
 mod export;
 mod help_markdown;
+mod import;
 mod knobs;
 mod pick;
 mod record;
@@ -30,6 +31,7 @@ pub(crate) enum Verb {
     Analyze(Box<analyze::Analyze>),
     Diff(diff::Diff),
     Export(Box<export::Export>),
+    Import(import::Import),
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
     Simulate(Box<simulate::Simulate>),
@@ -53,6 +55,7 @@ impl Verb {
             Self::Analyze(verb) => verb.run(),
             Self::Diff(verb) => verb.run(),
             Self::Export(verb) => verb.run(),
+            Self::Import(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
             Self::Sweep(verb) => verb.run(),
