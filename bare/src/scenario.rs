@@ -1,0 +1,456 @@
+//! The scenarios: which phases run, and the tables that they print.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use stealtime_hypervisor::directed_yield::{CandidateOrder, YieldKnobs};
+use stealtime_hypervisor::lapic_timer::{TimerEnvironment, TimerParameters, TimerPolicy};
+use stealtime_hypervisor::posted_interrupt::{Capabilities, Fault, Suppression};
+use stealtime_hypervisor::vmx::exit_reason::{
+    CPUID, EXTERNAL_INTERRUPT, HLT, PAUSE, PREEMPTION_TIMER, WRMSR,
+};
+
+use crate::console::say;
+use crate::faults;
+use crate::guest::Program;
+use crate::phase::{self, Guest, Outcome, Phase, Poster};
+use crate::record;
+use crate::vcpu::{Setup, Shared};
+use crate::vmx;
+
+/// What `scripts/bare` wants.
+pub struct Settings<'a> {
+    pub scenario: &'a str,
+    pub count: u64,
+    pub cpus: u32,
+    pub seed: u64,
+}
+
+pub const CAPABILITIES: Capabilities = Capabilities {
+    apicv: true,
+    irqchip: true,
+    ipiv: true,
+    vtd_posting: true,
+    host_x2apic: true,
+};
+
+pub fn setup() -> Setup {
+    Setup {
+        policy: Suppression::Put,
+        fault: Fault::None,
+        capabilities: CAPABILITIES,
+        posting: true,
+        timer: TimerParameters {
+            policy: TimerPolicy::Off,
+            ..TimerParameters::default()
+        },
+        environment: TimerEnvironment {
+            pi_inject_timer: true,
+            apicv: true,
+            mwait_in_guest: false,
+            hlt_in_guest: false,
+            hv_shift: None,
+            on_housekeeping_cpu: false,
+            wants_to_run: true,
+        },
+        host_work: 0,
+        ple: None,
+    }
+}
+
+pub fn posts(name: &'static str, setup: Setup, guest: Guest, count: u64) -> Phase {
+    Phase {
+        name,
+        setup,
+        guests: vec![guest],
+        poster: Some(Poster::Device),
+        posts: count,
+        pause: 1_000,
+        tick: 0,
+        housekeeping_tick: 0,
+        migrate: false,
+        patience: 200_000,
+        targets: 1,
+        linger: 0,
+        yields: YieldKnobs::default(),
+        ends_with: 0,
+    }
+}
+
+fn hv(setup: Setup) -> Setup {
+    let hv_shift = Some(vmx::preemption_timer_shift());
+    Setup {
+        environment: TimerEnvironment {
+            hv_shift,
+            ..setup.environment
+        },
+        ..setup
+    }
+}
+
+/// A guest that exits often, so that many posts find it in the host.
+pub fn exiting() -> Guest {
+    Guest {
+        work: 20,
+        ..Guest::new(0, Program::Busy)
+    }
+}
+
+fn kick(count: u64) -> Phase {
+    let setup = Setup {
+        posting: false,
+        ..setup()
+    };
+    Phase {
+        poster: Some(Poster::Software),
+        ..posts("kick", setup, Guest::new(0, Program::Busy), count)
+    }
+}
+
+fn posted(count: u64) -> Phase {
+    let software = Some(Poster::Software);
+    Phase {
+        poster: software,
+        ..posts("posted", setup(), Guest::new(0, Program::Busy), count)
+    }
+}
+
+fn suppression(policy: Suppression, count: u64) -> Phase {
+    let setup = Setup {
+        policy,
+        host_work: 100,
+        ..setup()
+    };
+    posts(policy.name(), setup, exiting(), count)
+}
+
+/// A timer's ticks: the guest's program, its policy, and whether HLT exits.
+fn ticks(
+    name: &'static str,
+    program: Program,
+    policy: TimerPolicy,
+    setup: Setup,
+    count: u64,
+) -> Phase {
+    let timer = TimerParameters {
+        policy,
+        ..setup.timer
+    };
+    let guest = Guest {
+        count: count as u32,
+        period: 3_000,
+        ..Guest::new(0, program)
+    };
+    Phase {
+        poster: None,
+        housekeeping_tick: 1_000,
+        ..posts(name, Setup { timer, ..setup }, guest, 0)
+    }
+}
+
+fn hlt_in_guest(setup: Setup) -> Setup {
+    Setup {
+        environment: TimerEnvironment {
+            hlt_in_guest: true,
+            ..setup.environment
+        },
+        ..setup
+    }
+}
+
+fn timers(count: u64) -> Vec<Phase> {
+    use Program::{HaltTicks, SpinTicks};
+    let unposted = Setup {
+        environment: TimerEnvironment {
+            pi_inject_timer: false,
+            ..setup().environment
+        },
+        ..setup()
+    };
+    let mut local = ticks(
+        "hrtimer on this CPU",
+        SpinTicks,
+        TimerPolicy::Off,
+        unposted,
+        count,
+    );
+    // Without a housekeeping CPU the timer stays where it is started.
+    local.housekeeping_tick = 0;
+    vec![
+        local,
+        ticks(
+            "hrtimer elsewhere, kick",
+            SpinTicks,
+            TimerPolicy::Off,
+            unposted,
+            count,
+        ),
+        ticks(
+            "preemption timer",
+            SpinTicks,
+            TimerPolicy::Off,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "posted, always",
+            SpinTicks,
+            TimerPolicy::Always,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "posted, isolated-only",
+            SpinTicks,
+            TimerPolicy::IsolatedOnly,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "exits-off, HLT in guest",
+            SpinTicks,
+            TimerPolicy::ExitsOff,
+            hv(hlt_in_guest(setup())),
+            count,
+        ),
+        ticks(
+            "exits-off, HLT exits",
+            SpinTicks,
+            TimerPolicy::ExitsOff,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "adaptive",
+            SpinTicks,
+            TimerPolicy::Adaptive,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "halting, preemption",
+            HaltTicks,
+            TimerPolicy::Off,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "halting, always",
+            HaltTicks,
+            TimerPolicy::Always,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "halting, adaptive",
+            HaltTicks,
+            TimerPolicy::Adaptive,
+            hv(setup()),
+            count,
+        ),
+        ticks(
+            "halting in guest",
+            HaltTicks,
+            TimerPolicy::ExitsOff,
+            hv(hlt_in_guest(setup())),
+            count,
+        ),
+    ]
+}
+
+/// Three ways to interrupt a guest that runs.
+fn ways(count: u64) -> Vec<Phase> {
+    let timer = ticks(
+        "preemption timer, alone",
+        Program::SpinTicks,
+        TimerPolicy::Off,
+        hv(setup()),
+        count,
+    );
+    vec![kick(count), posted(count), timer]
+}
+
+/// Runs the phases and prints a table of exits.
+fn exits_table(phases: Vec<Phase>, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}",
+        "exits",
+        "interr.",
+        "ext-int",
+        "preempt",
+        "WRMSR",
+        "HLT",
+        "CPUID",
+        "posted",
+        "refused",
+        "latency",
+        "max"
+    );
+    for phase in phases {
+        let o = phase::run(phase, machine);
+        let events = o.handled + o.ticks;
+        let mean = (o.latency_sum + o.late_sum) / events.max(1);
+        say!(
+            "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}",
+            o.name,
+            events,
+            o.exits(EXTERNAL_INTERRUPT),
+            o.exits(PREEMPTION_TIMER),
+            o.exits(WRMSR),
+            o.exits(HLT),
+            o.exits(CPUID),
+            o.posted,
+            o.refused,
+            mean,
+            o.latency_max.max(o.late_max)
+        );
+        verdict(&o);
+    }
+}
+
+/// Two guests of a VM that interrupt each other and spin, and two that compute, on one CPU.
+fn spinning(name: &'static str, yields: YieldKnobs, ple: bool, count: u64) -> Phase {
+    let ping = Guest {
+        count: count as u32,
+        peer: 1,
+        ..Guest::new(0, Program::Ping)
+    };
+    let pong = Guest {
+        program: Program::Pong,
+        peer: 0,
+        ..ping
+    };
+    let setup = Setup {
+        ple: ple.then_some((128, 512)),
+        ..setup()
+    };
+    Phase {
+        guests: vec![
+            ping,
+            pong,
+            Guest::new(0, Program::Busy),
+            Guest::new(0, Program::Busy),
+        ],
+        poster: None,
+        tick: 20_000,
+        yields,
+        ends_with: 2,
+        ..posts(name, setup, ping, 0)
+    }
+}
+
+fn yields_table(count: u64, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>8} {:>8} {:>9} {:>12}",
+        "yields",
+        "IPIs",
+        "PAUSE",
+        "boosts",
+        "receiver",
+        "cycles/IPI"
+    );
+    let aware = YieldKnobs::default();
+    for phase in [
+        spinning("no PAUSE-loop exits", aware, false, count),
+        spinning("Linux 7.2", YieldKnobs::upstream(), true, count),
+        spinning("IPI-aware", aware, true, count),
+        spinning(
+            "by priority",
+            YieldKnobs {
+                order: CandidateOrder::Priority,
+                ..aware
+            },
+            true,
+            count,
+        ),
+    ] {
+        let o = phase::run(phase, machine);
+        say!(
+            "{:<24} {:>8} {:>8} {:>8} {:>9} {:>12}",
+            o.name,
+            o.ipis,
+            o.exits(PAUSE),
+            o.boosts,
+            o.confirmed,
+            o.cycles / o.ipis.max(1)
+        );
+        verdict(&o);
+    }
+}
+
+fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>7} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>8} {:>8}",
+        "notifications",
+        "interr.",
+        "sent",
+        "spared",
+        "in host",
+        "to guest*",
+        "ON set",
+        "lost",
+        "twice",
+        "latency",
+        "max"
+    );
+    for phase in phases {
+        let o = phase::run(phase, machine);
+        say!(
+            "{:<24} {:>8} {:>7} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>8} {:>8}",
+            o.name,
+            o.handled,
+            o.sent,
+            o.spared,
+            o.in_host,
+            o.in_guest_empty,
+            o.on_already_set,
+            o.lost,
+            o.twice,
+            o.latency_sum / o.handled.max(1),
+            o.latency_max
+        );
+        verdict(&o);
+    }
+    say!("* notifications that found an empty PIR in guest mode");
+}
+
+fn verdict(outcome: &Outcome) {
+    if outcome.stray > 0 {
+        say!("  {} interrupts of other vectors", outcome.stray);
+    }
+}
+
+/// Runs a scenario. Whether it is known.
+pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
+    let count = settings.count;
+    match settings.scenario {
+        "sketch" => {
+            exits_table(ways(count), machine);
+            let phases = vec![
+                suppression(Suppression::Put, count),
+                suppression(Suppression::Corrected, count),
+                faults::not_recomputed(count),
+            ];
+            suppression_table(phases, machine);
+        }
+        "smoke" | "table" => {
+            exits_table(ways(count), machine);
+            exits_table(timers(count), machine);
+            suppression_table(
+                Suppression::ALL
+                    .map(|policy| suppression(policy, count))
+                    .into(),
+                machine,
+            );
+            yields_table(count, machine);
+        }
+        "faults" | "million" => {
+            record::ENABLED.store(false, Relaxed);
+            let corrected_only = settings.scenario == "million";
+            faults::table(corrected_only, count, settings.cpus, machine);
+        }
+        _ => return false,
+    }
+    true
+}
