@@ -62,3 +62,59 @@ fn a_folder_without_recordings_is_refused() {
     assert_eq!((status, out.as_str()), (Some(2), ""), "{error}");
     assert!(error.contains("has no recording"), "{error}");
 }
+
+/// A snapshot of the plain host, and a recording without one.
+fn without_snapshot(folder: &Path) -> [String; 2] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (snapshot, bare) = (path("host.json"), path("bare.dat"));
+    let plain = recording("plain");
+    for arguments in [
+        &["snapshot", plain.as_str(), "-o", &snapshot][..],
+        &["export", &plain, "--to", "trace.dat", "-o", &bare],
+    ] {
+        let (status, _, error) = common::run(common::stealtime(arguments).current_dir(&root));
+        assert_eq!(status, Some(0), "{error}");
+    }
+    [snapshot, bare]
+}
+
+#[test]
+fn a_snapshot_names_the_vms_of_both_sides_or_of_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [snapshot, bare] = without_snapshot(folder.path());
+    let plain = recording("plain");
+    for asked in [
+        &[&bare, &bare, "--snapshot", &snapshot][..],
+        &[
+            &plain,
+            &bare,
+            "--snapshot",
+            &snapshot,
+            "--snapshot",
+            &snapshot,
+        ],
+    ] {
+        let (status, out, error) = diff(&[asked, &["--json"]].concat());
+        assert_eq!(status, Some(0), "{error}");
+        let value: Value = serde_json::from_str(&out).expect("JSON");
+        let changes = value["changes"].as_array().expect("changes");
+        assert!(changes.iter().any(|change| change["vm"] == "web"), "{out}");
+        assert_eq!(value["settings"].as_array().map(Vec::len), Some(0), "{out}");
+    }
+    let three = ["--snapshot", &snapshot].repeat(3);
+    let (status, out, error) = diff(&[&[bare.as_str(), &bare][..], &three].concat());
+    assert_eq!((status, out.as_str()), (Some(2), ""), "{error}");
+    assert!(error.contains("a third time"), "{error}");
+}
+
+#[test]
+fn options_that_no_recording_needs_change_nothing() {
+    let perf = "tests/data/traces/svm-perf-kvm-stat-hackbench-tlb-burst/perf.data.zst";
+    let formats = ["--formats-from", perf];
+    let khz = ["--tsc-khz", "2400000", "--tsc-khz", "2600000"];
+    let (status, out, error) = diff(&[&[perf, perf, "--json"][..], &formats, &khz].concat());
+    assert_eq!(status, Some(0), "{error}");
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(value["findings"].as_array().map(Vec::len), Some(0));
+}

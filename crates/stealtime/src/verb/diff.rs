@@ -21,7 +21,9 @@ use crate::output;
 Examples:
   stealtime diff before.dat after.dat
   stealtime diff old-kernel/ new-kernel/ --json
-  stealtime diff before.dat after.dat --vm-of web=101,102")]
+  stealtime diff before.dat after.dat --vm-of web=101,102
+  stealtime diff before.data after.data --snapshot host.json
+  stealtime diff before.dat after.dat --tsc-khz 2400000 --tsc-khz 2600000")]
 pub(crate) struct Diff {
     /// A recording without the change, or a directory of such recordings
     #[arg(value_name = "BEFORE")]
@@ -35,6 +37,20 @@ pub(crate) struct Diff {
     /// those of a process, `NAME=cgroup:PATH` those in or below a control group
     #[arg(long, value_name = "NAME=TID,TID…")]
     vm_of: Vec<VmOf>,
+
+    /// The TSC's frequency in kHz, for recordings with the clock x86-tsc (given twice: one for each side)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    tsc_khz: Vec<u64>,
+
+    /// A recording of the same boot, for perf.data files without formats of events (given twice: one for
+    /// each side)
+    #[arg(long, value_name = "FILE")]
+    formats_from: Vec<PathBuf>,
+
+    /// The host's snapshot, for recordings without one: names of VMs, their threads and control groups
+    /// (given twice: one for each side)
+    #[arg(long, value_name = "FILE")]
+    snapshot: Vec<PathBuf>,
 
     /// Rows of each table [default: 40]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -53,8 +69,8 @@ struct Side {
 impl Diff {
     /// Reads, compares, prints.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let first = self.side(&self.before)?;
-        let second = self.side(&self.after)?;
+        let first = self.side(&self.before, 0)?;
+        let second = self.side(&self.after, 1)?;
         let settings = match (&first.snapshot, &second.snapshot) {
             (Some(old), Some(new)) => Some(difference::settings(old, new)),
             _ => None,
@@ -71,7 +87,11 @@ impl Diff {
         })
     }
 
-    fn side(&self, path: &Path) -> Result<Side, CliError> {
+    /// Reads the recordings of a side: 0 before, 1 after.
+    fn side(&self, path: &Path, number: usize) -> Result<Side, CliError> {
+        let tsc_khz = of_side("--tsc-khz", &self.tsc_khz, number)?;
+        let formats_from = of_side("--formats-from", &self.formats_from, number)?;
+        let snapshot = of_side("--snapshot", &self.snapshot, number)?;
         let mut side = Side {
             parts: Vec::new(),
             snapshot: None,
@@ -79,10 +99,10 @@ impl Diff {
         for path in recordings(path)? {
             let recording = Recording {
                 trace: path.clone(),
-                tsc_khz: None,
-                formats_from: None,
+                tsc_khz: tsc_khz.copied(),
+                formats_from: formats_from.cloned(),
                 vm_of: self.vm_of.clone(),
-                snapshot: None,
+                snapshot: snapshot.cloned(),
             };
             let file = Twice::new(&path)?;
             let unwanted = Unwanted {
@@ -110,6 +130,23 @@ impl Diff {
     }
 }
 
+/// The value of a side: one value is for both.
+fn of_side<'v, T>(
+    option: &'static str,
+    values: &'v [T],
+    number: usize,
+) -> Result<Option<&'v T>, CliError> {
+    match values {
+        [] => Ok(None),
+        [both] => Ok(Some(both)),
+        [_, _] => Ok(values.get(number)),
+        _ => Err(CliError::OfNoUse {
+            option,
+            why: "is for BEFORE and AFTER, and is given a third time",
+        }),
+    }
+}
+
 /// The recordings of a directory in the order of their names, or the one recording.
 fn recordings(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !path.is_dir() {
@@ -132,5 +169,22 @@ fn recordings(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     match found.is_empty() {
         true => Err(CliError::NoRecordings(path.to_owned())),
         false => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_side;
+
+    #[test]
+    fn one_value_is_for_both_sides_and_two_are_for_one_each() {
+        let values = |values: &[u64]| {
+            let side = |number| of_side("--tsc-khz", values, number).map(|value| value.copied());
+            (side(0).ok(), side(1).ok())
+        };
+        assert_eq!(values(&[]), (Some(None), Some(None)));
+        assert_eq!(values(&[5]), (Some(Some(5)), Some(Some(5))));
+        assert_eq!(values(&[5, 6]), (Some(Some(5)), Some(Some(6))));
+        assert_eq!(values(&[5, 6, 7]), (None, None));
     }
 }
