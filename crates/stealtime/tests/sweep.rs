@@ -372,3 +372,33 @@ fn odd_names_of_folders_are_shown_safely() {
         "{error:?}"
     );
 }
+
+#[test]
+fn shards_merge_into_the_sweep_that_ran_in_one_piece() {
+    let folder = folder();
+    let (status, _, error) = sweep(folder.path(), &GRID);
+    assert_eq!(status, Some(0), "{error}");
+    let whole = results(folder.path());
+    let merge = |folders: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
+        command.args(["sweep", "merge"]).args(folders);
+        command.args(["--out", "merged"]).current_dir(folder.path());
+        told(command.output().expect("the command runs"))
+    };
+    for shard in ["3/3", "1/3"] {
+        let (status, out, error) = sweep(folder.path(), &[&GRID[..], &["--shard", shard]].concat());
+        assert_eq!((status, error.as_str()), (Some(0), ""), "{out}");
+        assert!(out.starts_with(&format!("shard {shard}: ")), "{out}");
+    }
+    let (status, _, error) = merge(&["small.3-of-3.sweep", "small.1-of-3.sweep"]);
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("shard 2/3 lacks "), "{error}");
+    let mut second = command(folder.path(), &[&GRID[..], &["--shard", "auto/3"]].concat());
+    second.env("JOB_COMPLETION_INDEX", "1");
+    let (status, out, error) = told(second.output().expect("the command runs"));
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{out}");
+    let (status, out, error) = merge(&["small.2-of-3.sweep", "small.1-of-3.sweep"]);
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{out}");
+    let merged = fs::read(folder.path().join("merged/results.parquet")).expect("results");
+    assert!(merged == whole);
+}

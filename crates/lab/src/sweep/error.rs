@@ -94,6 +94,48 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
+    /// A folder to merge is none of a sweep.
+    #[error("{path}: no sweep's folder: it has no sweep.json")]
+    NoSweep {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Folders to merge are of different sweeps.
+    #[error("{path} is of another sweep than {first}:\n  {}", differences.join("\n  "))]
+    Unlike {
+        /// The folder.
+        path: PathBuf,
+        /// The first folder.
+        first: PathBuf,
+        /// What is different.
+        differences: Vec<String>,
+    },
+    /// Two folders have one run with different results.
+    #[error(
+        "{path}: run {run} has other results than a folder before: settings and seed determine a run, so another \
+         build of the simulator wrote one of them, or this is a defect: please report it"
+    )]
+    Disagree {
+        /// The folder.
+        path: PathBuf,
+        /// The run, from 0 on.
+        run: u64,
+    },
+    /// Merged folders lack runs.
+    #[error(
+        "{missing} of {runs} runs are in no folder; the others are in {path}\n  {}",
+        parts.join("\n  ")
+    )]
+    Missing {
+        /// The merged folder.
+        path: PathBuf,
+        /// Runs that no folder has.
+        missing: u64,
+        /// All runs.
+        runs: u64,
+        /// Shards or seeds that lack runs, as clauses.
+        parts: Vec<String>,
+    },
     /// The folder's description cannot be read.
     #[error(
         "{path}: {problem}; it was not written by this version: choose another --out, or remove the \

@@ -8,9 +8,11 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use super::{Form, SweepError};
-use crate::scenario::Scenario;
-use crate::units::show_time;
+use super::{Form, Shard, SweepError, Varied};
+use crate::LoadError;
+use crate::knobs::split_setting;
+use crate::scenario::{Scenario, Variant};
+use crate::units::{Plain, show_time, time};
 
 /// What a sweep is of.
 const MANIFEST: &str = "sweep.json";
@@ -21,6 +23,25 @@ const RESULTS: &str = "results";
 /// Characters of a list of values in a message.
 const MOST_SHOWN: usize = 100;
 
+/// Why the description of a sweep gives no grid.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ManifestError {
+    #[error("version {written} wrote it, this is {}", env!("CARGO_PKG_VERSION"))]
+    Version { written: String },
+    #[error("it gives another grid here than where it was written")]
+    Damaged,
+    #[error("{0}")]
+    Load(LoadError),
+    #[error("{0}")]
+    Plan(#[from] Box<SweepError>),
+}
+
+impl From<SweepError> for ManifestError {
+    fn from(error: SweepError) -> Self {
+        Self::Plan(Box::new(error))
+    }
+}
+
 /// Everything that the results depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
@@ -30,17 +51,27 @@ pub(super) struct Manifest {
     text: String,
     /// As on the command line, like `vary`.
     set: Vec<String>,
-    vary: Vec<String>,
+    vary: Vec<VariedValues>,
     variants: Vec<String>,
     seeds: Vec<u64>,
     duration: String,
     warmup: String,
     /// Figures of each machine: profiles may be files.
     machines: Vec<Vec<String>>,
+    /// `K/N`, for a folder that has only these runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shard: Option<String>,
+}
+
+/// A dimension of the grid, by the texts of its values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct VariedValues {
+    knob: String,
+    values: Vec<String>,
 }
 
 impl Manifest {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &Plan, shard: Option<Shard>) -> Self {
         let scenario = plan.scenario();
         let set = scenario.map_or(&[][..], Scenario::sets).iter();
         let vary = plan.dimensions.iter();
@@ -54,25 +85,79 @@ impl Manifest {
             text: scenario.map_or_else(String::new, |s| s.text().to_owned()),
             set: set.map(|s| format!("{}={}", s.knob, s.value)).collect(),
             vary: vary
-                .map(|d| format!("{}={}", d.knob, d.values.join(",")))
+                .map(|d| VariedValues {
+                    knob: d.knob.clone(),
+                    values: d.values.clone(),
+                })
                 .collect(),
             variants: plan.variants.iter().map(|v| v.name.clone()).collect(),
             seeds: plan.seeds.clone(),
             duration: show_time(scenario.map_or(0, Scenario::duration_ns)),
             warmup: show_time(scenario.map_or(0, Scenario::warmup_ns)),
             machines: plan.scenarios().iter().map(figures).collect(),
+            shard: shard.map(|shard| shard.to_string()),
+        }
+    }
+
+    /// The shard of the folder.
+    pub(super) fn shard(&self) -> Option<Shard> {
+        self.shard.as_deref()?.parse().ok()
+    }
+
+    /// The same sweep as a whole.
+    pub(super) fn whole(&self) -> Self {
+        Self {
+            shard: None,
+            ..self.clone()
+        }
+    }
+
+    /// The grid that it describes.
+    pub(super) fn plan(&self) -> Result<Plan, ManifestError> {
+        if self.version != env!("CARGO_PKG_VERSION") {
+            return Err(ManifestError::Version {
+                written: self.version.clone(),
+            });
+        }
+        let mut scenario =
+            Scenario::from_text(&self.scenario, &self.text).map_err(ManifestError::Load)?;
+        let duration = time(&self.duration, Plain::Refused).map_err(|_| ManifestError::Damaged)?;
+        scenario.set_duration_ns(duration);
+        scenario.seeds.clone_from(&self.seeds);
+        for set in &self.set {
+            let (knob, value) = split_setting(set).ok_or(ManifestError::Damaged)?;
+            let result = scenario.set(knob, value);
+            result.map_err(|_| ManifestError::Damaged)?;
+        }
+        let chosen = |variant: &&Variant| self.variants.contains(&variant.name);
+        let variants = scenario.variants.iter().filter(chosen).cloned().collect();
+        let vary = self.vary.iter().map(|varied| Varied {
+            knob: varied.knob.clone(),
+            values: varied.values.clone(),
+        });
+        let plan = Plan::new(scenario, variants, vary.collect())?;
+        // A profile may be a file that this machine lacks or has otherwise.
+        match Self::of(&plan, self.shard()) == *self {
+            true => Ok(plan),
+            false => Err(ManifestError::Damaged),
         }
     }
 
     /// What is different in `recorded`, as clauses.
-    fn differences(&self, recorded: &Self) -> Vec<String> {
+    pub(super) fn differences(&self, recorded: &Self) -> Vec<String> {
+        let vary = |manifest: &Self| {
+            let texts = manifest.vary.iter();
+            let texts = texts.map(|d| format!("{}={}", d.knob, d.values.join(",")));
+            texts.collect::<Vec<_>>().join(" ")
+        };
+        let shard = |manifest: &Self| manifest.shard.clone().unwrap_or_default();
         let seeds = |seeds: &[u64]| {
             let texts: Vec<String> = seeds.iter().map(u64::to_string).collect();
             texts.join(",")
         };
         let rows = [
             ("version", recorded.version.clone(), self.version.clone()),
-            ("--vary", recorded.vary.join(" "), self.vary.join(" ")),
+            ("--vary", vary(recorded), vary(self)),
             ("--set", recorded.set.join(" "), self.set.join(" ")),
             (
                 "variants",
@@ -82,6 +167,7 @@ impl Manifest {
             ("seeds", seeds(&recorded.seeds), seeds(&self.seeds)),
             ("duration", recorded.duration.clone(), self.duration.clone()),
             ("warm-up", recorded.warmup.clone(), self.warmup.clone()),
+            ("--shard", shard(recorded), shard(self)),
         ];
         let unlike = rows
             .into_iter()
@@ -103,7 +189,7 @@ impl Manifest {
         found
     }
 
-    fn is_same(&self, recorded: &Self) -> bool {
+    pub(super) fn is_same(&self, recorded: &Self) -> bool {
         let recorded = Self {
             scenario: self.scenario.clone(),
             ..recorded.clone()
@@ -138,17 +224,7 @@ impl Folder {
     ) -> Result<Self, SweepError> {
         let failed = |source| SweepError::file(path, source);
         fs::create_dir_all(path).map_err(failed)?;
-        let lock = File::open(path).map_err(failed)?;
-        if !lock.metadata().map_err(failed)?.is_dir() {
-            return Err(failed(io::ErrorKind::NotADirectory.into()));
-        }
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| SweepError::Busy {
-            path: path.to_owned(),
-        })?;
-        let folder = Self {
-            path: path.to_owned(),
-            _lock: lock,
-        };
+        let folder = Self::lock(path)?;
         match folder.manifest()? {
             Some(there) if manifest.is_same(&there) && !restart => return Ok(folder),
             Some(_) if restart => folder.clear()?,
@@ -168,6 +244,32 @@ impl Folder {
         let text = serde_json::to_string_pretty(manifest).map_err(|error| failed(error.into()))?;
         folder.whole(MANIFEST, |writer| writeln!(writer, "{text}"))?;
         Ok(folder)
+    }
+
+    /// The folder of a sweep that is there, and what it is of.
+    pub(super) fn existing(path: &Path) -> Result<(Self, Manifest), SweepError> {
+        let folder = Self::lock(path)?;
+        match folder.manifest()? {
+            Some(manifest) => Ok((folder, manifest)),
+            None => Err(SweepError::NoSweep {
+                path: path.to_owned(),
+            }),
+        }
+    }
+
+    fn lock(path: &Path) -> Result<Self, SweepError> {
+        let failed = |source| SweepError::file(path, source);
+        let lock = File::open(path).map_err(failed)?;
+        if !lock.metadata().map_err(failed)?.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
+        }
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| SweepError::Busy {
+            path: path.to_owned(),
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
     }
 
     fn manifest(&self) -> Result<Option<Manifest>, SweepError> {

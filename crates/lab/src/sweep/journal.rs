@@ -229,6 +229,33 @@ impl Journal {
         }
     }
 
+    /// The result of a run; `None` for one that has not ended.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read any more.
+    pub(super) fn result(
+        &self,
+        run: u64,
+    ) -> Result<Option<Result<RunOutput, RunError>>, SweepError> {
+        Ok(self.ended(run)?.map(|ended| match ended {
+            Ended::Failed(error) => Err(error),
+            Ended::Done {
+                list,
+                events,
+                values,
+            } => {
+                let kinds = self.metrics.get(list as usize);
+                Ok(RunOutput {
+                    metrics: kinds.map_or_else(Vec::new, |kinds| kinds.with(&values)),
+                    events,
+                    // Journals do not have it.
+                    simulated_ns: 0,
+                })
+            }
+        }))
+    }
+
     /// Whether a finished run has this result, to the last bit.
     ///
     /// # Errors

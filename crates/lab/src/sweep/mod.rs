@@ -11,8 +11,10 @@ mod error;
 mod folder;
 mod form;
 mod journal;
+mod merge;
 mod plan;
 mod record;
+mod shard;
 mod table;
 mod time;
 mod values;
@@ -28,8 +30,10 @@ pub use effects::{Best, BestPoint, Effect, Level, Summary};
 pub use error::SweepError;
 pub use form::Form;
 pub use journal::Journal;
+pub use merge::Merged;
 pub use plan::{Dimension, MOST_RUNS, Place, Plan};
 pub use record::{Ended, MetricKind};
+pub use shard::{MOST_SHARDS, Shard, ShardError};
 pub use table::{Column, Columns};
 pub use time::Time;
 pub use values::{RangeProblem, Varied, VaryError, vary};
@@ -62,6 +66,8 @@ pub struct Sweep {
     pub plan: Plan,
     folder: Folder,
     journal: Journal,
+    /// The only runs of it that this folder has.
+    shard: Option<Shard>,
 }
 
 impl Sweep {
@@ -71,14 +77,34 @@ impl Sweep {
     /// # Errors
     ///
     /// [`SweepError`]: the folder is something else, or cannot be used.
-    pub fn open(path: &Path, plan: Plan, restart: bool) -> Result<Self, SweepError> {
-        let folder = Folder::open(path, &Manifest::of(&plan), restart)?;
+    pub fn open(
+        path: &Path,
+        plan: Plan,
+        shard: Option<Shard>,
+        restart: bool,
+    ) -> Result<Self, SweepError> {
+        let folder = Folder::open(path, &Manifest::of(&plan, shard), restart)?;
         let journal = Journal::open(&folder.journal(), plan.runs())?;
         Ok(Self {
             plan,
             folder,
             journal,
+            shard,
         })
+    }
+
+    /// How many runs the folder has when it is done: those of its shard, or all.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        match self.shard {
+            None => self.plan.runs(),
+            Some(shard) => (0..self.plan.runs()).filter(|run| shard.has(*run)).count() as u64,
+        }
+    }
+
+    /// Whether a run is for this folder and not finished.
+    fn lacks(&self, run: u64) -> bool {
+        self.shard.is_none_or(|shard| shard.has(run)) && !self.journal.has(run)
     }
 
     /// The folder.
@@ -96,7 +122,7 @@ impl Sweep {
     /// Whether all runs are finished.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.journal.done() == self.plan.runs()
+        self.journal.done() == self.runs()
     }
 
     /// Does one finished run again: results of two builds that differ must not become one table.
@@ -139,18 +165,18 @@ impl Sweep {
         stop: &AtomicBool,
     ) -> Result<Option<Estimate>, SweepError> {
         let trials = TRIALS * threads.get() as u64;
-        let remaining = self.plan.runs() - self.journal.done();
+        let remaining = self.runs() - self.journal.done();
         if remaining <= 2 * trials {
             return Ok(None);
         }
         let stride = self.plan.runs() / trials;
         // Not each at the same place of its stretch: that could be the same value of a knob each time.
         let spread = (0..trials).map(|n| n * stride + n * 7_919 % stride.max(1));
-        let order: Vec<u64> = spread.filter(|run| !self.journal.has(*run)).collect();
+        let order: Vec<u64> = spread.filter(|run| self.lacks(*run)).collect();
         let next = AtomicUsize::new(0);
         let order = || order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
         let work = self.record(runner, threads, stop, Some(TRIAL_TIME), &order, &mut |_| {})?;
-        let remaining = self.plan.runs() - self.journal.done();
+        let remaining = self.runs() - self.journal.done();
         let (per_call, at_least) = match work.runs {
             0 => (work.wall.as_secs_f64(), true),
             runs => (work.in_runs.as_secs_f64() / runs as f64, false),
@@ -175,9 +201,7 @@ impl Sweep {
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), SweepError> {
-        let is_missing: Vec<bool> = (0..self.plan.runs())
-            .map(|run| !self.journal.has(run))
-            .collect();
+        let is_missing: Vec<bool> = (0..self.plan.runs()).map(|run| self.lacks(run)).collect();
         let next = AtomicUsize::new(0);
         let order = || loop {
             let run = next.fetch_add(1, Ordering::Relaxed);
@@ -225,7 +249,7 @@ impl Sweep {
                 path,
                 source,
                 done: self.journal.done(),
-                runs: self.plan.runs(),
+                runs: self.runs(),
             },
             other => other,
         }

@@ -33,6 +33,18 @@ impl MetricList {
         Self(kinds.collect())
     }
 
+    /// Metrics of this list.
+    pub(super) fn with(&self, values: &[f64]) -> Vec<Metric> {
+        let metrics = self.0.iter().zip(values).map(|(kind, value)| Metric {
+            name: kind.name.clone(),
+            of: kind.of.clone(),
+            unit: kind.unit,
+            better: kind.better,
+            value: *value,
+        });
+        metrics.collect()
+    }
+
     /// Whether these metrics have this list.
     pub(super) fn matches(&self, metrics: &[Metric]) -> bool {
         let is_alike = |(kind, metric): (&MetricKind, &Metric)| {

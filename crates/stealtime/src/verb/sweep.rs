@@ -1,17 +1,21 @@
 //! `stealtime sweep`: a grid of runs on all cores, to Parquet, that goes on where it was stopped.
 
+mod merge;
+mod shard;
+
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use stealtime_lab::scenario::Variant;
 use stealtime_lab::simulate::Simulator;
-use stealtime_lab::sweep::{self, Estimate, Plan, Summary, SweepError};
+use stealtime_lab::sweep::{self, Estimate, Plan, Shard, Summary, SweepError};
 use stealtime_report::terminal::Style;
 use stealtime_report::{html, json, terminal};
 
+use self::shard::shard;
 use super::run_args::{RunArgs, split, unusable};
 use crate::args::Form;
 use crate::error::CliError;
@@ -35,16 +39,43 @@ Examples:
   stealtime sweep a.toml --vary vm.web.workload.period_ns=10us..10ms*10 --vary run.seeds=20
   stealtime sweep scenarios/halt-polling.toml --vary kvm.halt_poll_ns=0,50us,200us --report polling.html
   stealtime sweep a.toml --vary host.profile=skylake-sp,sapphire-rapids --results parquet,csv
-  stealtime sweep a.toml --vary 'host.nohz_full=[\"2-7\", \"4-7\"]' --out nohz --metric host.exits_HLT_per_s")]
+  stealtime sweep a.toml --vary 'host.nohz_full=[\"2-7\", \"4-7\"]' --out nohz --metric host.exits_HLT_per_s
+  stealtime sweep a.toml --vary host.cpus=4,8 --shard 2/3; stealtime sweep merge a.*.sweep --out a.sweep")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Sweep {
+    #[command(subcommand)]
+    merge: Option<Part>,
+
     #[command(flatten)]
-    runs: RunArgs,
+    runs: Option<RunArgs>,
 
     /// What to vary (repeat for each): a knob, vm.NAME.count, vm.NAME.workload, host.cpus,
     /// host.profile, run.seeds, run.duration… Values may be ranges: 1..8, 0..100+20, 10us..640us*2
     #[arg(long, value_name = "KNOB=VALUE,VALUE…")]
     vary: Vec<String>,
 
+    /// Run one of N parts, for several machines: see `sweep merge`. By auto or auto/N, a manager of jobs
+    /// chooses the part: docs/sweep.md
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    shard: Option<Shard>,
+
+    /// Begin even if it takes more than an hour, or has a million runs
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// Other things to do with sweeps.
+#[derive(Debug, Subcommand)]
+enum Part {
+    Merge(merge::Merge),
+}
+
+/// Where a sweep and its results go.
+#[derive(Debug, Args)]
+struct Outputs {
     /// The sweep's folder; without it the scenario's name with .sweep, in this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -67,10 +98,6 @@ pub(crate) struct Sweep {
     /// mean latency
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     metric: Vec<String>,
-
-    /// Begin even if it takes more than an hour, or has a million runs
-    #[arg(long)]
-    yes: bool,
 
     #[command(flatten)]
     form: Form,
@@ -111,18 +138,31 @@ struct Output<'s> {
 impl Sweep {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        self.report
-            .check(self.form.is_json(), &[&self.runs.scenario])?;
-        let plan = self.plan()?;
-        let jobs = self.runs.jobs();
-        let folder = self.folder()?;
-        self.check_folder(&folder)?;
+        if let Some(Part::Merge(merge)) = &self.merge {
+            return merge.run();
+        }
+        let Some(run_args) = &self.runs else {
+            return Err(CliError::Sweep("no scenario is named".to_owned()));
+        };
+        let outputs = &self.outputs;
+        outputs
+            .report
+            .check(outputs.form.is_json(), &[&run_args.scenario])?;
+        if self.shard.is_some() && outputs.report.is_file() {
+            let problem = "a shard has no report: `stealtime sweep merge` makes it of all shards";
+            return Err(CliError::Sweep(problem.to_owned()));
+        }
+        let plan = self.plan(run_args)?;
+        let jobs = run_args.jobs();
+        let folder = self.folder(&run_args.scenario)?;
+        outputs.check_folder(&folder)?;
         plan.check(jobs).map_err(failed)?;
         let stop = output::stop_by_interrupt();
-        let mut sweep = sweep::Sweep::open(&folder, plan, self.restart).map_err(failed)?;
-        self.go_on(&sweep, stop)?;
+        let opened = sweep::Sweep::open(&folder, plan, self.shard, outputs.restart);
+        let mut sweep = opened.map_err(failed)?;
+        go_on(&sweep, stop)?;
         self.ask(&mut sweep, jobs, stop)?;
-        let (earlier, runs) = (sweep.journal().done(), sweep.plan.runs());
+        let (earlier, runs) = (sweep.journal().done(), sweep.runs());
         {
             let total = usize::try_from(runs).unwrap_or(usize::MAX);
             let bar = RunProgress::new("sweep", total).resumed(earlier);
@@ -135,39 +175,21 @@ impl Sweep {
         if !sweep.is_done() {
             return Err(stopped(&sweep));
         }
-        let mut results = Vec::new();
-        for form in &self.results {
-            let form = sweep::Form::from(*form);
-            if earlier < runs || !sweep.has_results(form) {
-                sweep.write(form).map_err(failed)?;
-            }
-            results.push(folder.join(format!("results.{}", form.extension())));
-        }
-        let summary = sweep.summary(&self.metric).map_err(failed)?;
-        if !self.report.is_stdout() {
-            let shown = self.show(&sweep, &summary, &results);
-            output::go_on(shown, self.report.is_file())?;
-        }
-        self.report
-            .write(|command| page(&sweep.plan, &summary, command))?;
-        match summary.failed {
-            0 => Ok(()),
-            failed => Err(CliError::Runs {
-                failed: usize::try_from(failed).unwrap_or(usize::MAX),
-                all: usize::try_from(runs).unwrap_or(usize::MAX),
-            }),
+        match self.shard {
+            Some(shard) => shard::show(&sweep, shard, outputs.form.is_json()),
+            None => outputs.write(&sweep, earlier < runs),
         }
     }
 
-    fn plan(&self) -> Result<Plan, CliError> {
+    fn plan(&self, run_args: &RunArgs) -> Result<Plan, CliError> {
         let mut vary = Vec::new();
         for text in &self.vary {
             let wrong = |problem| CliError::Sweep(format!("--vary {text}: {problem}"));
             vary.push(sweep::vary(text).map_err(wrong)?);
         }
         for (option, is_set, knob) in [
-            ("--seeds", self.runs.seeds.is_some(), "run.seeds"),
-            ("--duration", self.runs.duration.is_some(), "run.duration"),
+            ("--seeds", run_args.seeds.is_some(), "run.seeds"),
+            ("--duration", run_args.duration.is_some(), "run.duration"),
         ] {
             if is_set
                 && vary
@@ -178,7 +200,7 @@ impl Sweep {
                 return Err(CliError::Sweep(problem));
             }
         }
-        for set in &self.runs.set {
+        for set in &run_args.set {
             let (knob, _) = split(set)?;
             if knob != "sched.features"
                 && vary
@@ -190,64 +212,30 @@ impl Sweep {
                 return Err(CliError::Sweep(problem));
             }
         }
-        let scenario = self.runs.scenario()?;
-        let variants = self.runs.variants(&scenario)?;
+        let scenario = run_args.scenario()?;
+        let variants = run_args.variants(&scenario)?;
         let variants: Vec<Variant> = variants.into_iter().cloned().collect();
         Plan::new(scenario, variants, vary).map_err(failed)
     }
 
-    /// Refuses a folder that is none, and a report that would take the place of one of the sweep's own files.
-    fn check_folder(&self, folder: &Path) -> Result<(), CliError> {
-        if folder.exists() && !folder.is_dir() {
-            let problem = format!("{}: is no folder: choose another --out", folder.display());
-            return Err(CliError::Sweep(problem));
-        }
-        let of_forms = ResultsForm::value_variants().iter();
-        let of_forms =
-            of_forms.map(|form| format!("results.{}", sweep::Form::from(*form).extension()));
-        let outputs = ["sweep.json", "runs.journal"].map(str::to_owned);
-        for file in outputs.into_iter().chain(of_forms) {
-            let file = folder.join(file);
-            output::check_report("--out", &file, self.report.file())?;
-        }
-        Ok(())
-    }
-
-    fn folder(&self) -> Result<PathBuf, CliError> {
-        if let Some(path) = &self.out {
+    fn folder(&self, scenario: &Path) -> Result<PathBuf, CliError> {
+        if let Some(path) = &self.outputs.out {
             return Ok(path.clone());
         }
-        match self.runs.scenario.file_stem() {
-            Some(name) if self.runs.scenario != Path::new("-") => {
-                Ok(PathBuf::from(name).with_extension("sweep"))
+        match scenario.file_stem() {
+            Some(name) if scenario != Path::new("-") => {
+                let mut name = name.to_owned();
+                if let Some(shard) = self.shard {
+                    name.push(format!(".{}-of-{}", shard.number(), shard.count()));
+                }
+                name.push(".sweep");
+                Ok(PathBuf::from(name))
             }
             _ => {
                 let problem = "the scenario has no name to call the sweep by: add --out FOLDER";
                 Err(CliError::Sweep(problem.to_owned()))
             }
         }
-    }
-
-    /// Reports the runs that the folder has, and checks that this build gives the same results.
-    fn go_on(&self, sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
-        let journal = sweep.journal();
-        let (finished, runs) = (journal.done(), sweep.plan.runs());
-        let folder = sweep.path().display();
-        if journal.cut() > 0 {
-            let bytes = journal.cut();
-            output::note(&format!(
-                "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
-            ));
-        }
-        if finished == 0 {
-            return Ok(());
-        }
-        if finished < runs {
-            output::note(&format!(
-                "{folder}: {finished} of {runs} runs are there; going on"
-            ));
-        }
-        sweep.verify(&Simulator, stop).map_err(failed)
     }
 
     /// A long sweep begins when the user knows that it is one.
@@ -272,7 +260,7 @@ impl Sweep {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(stopped(sweep));
         }
-        if seconds < LONG_SECONDS && sweep.plan.runs() < MANY {
+        if seconds < LONG_SECONDS && sweep.runs() < MANY {
             return Ok(());
         }
         let about = if at_least { "more than" } else { "about" };
@@ -284,6 +272,51 @@ impl Sweep {
             sweep.journal().done()
         );
         Err(CliError::Sweep(text))
+    }
+}
+
+impl Outputs {
+    /// Writes and shows the results of all runs. `is_new`: some of them were run now.
+    fn write(&self, sweep: &sweep::Sweep, is_new: bool) -> Result<(), CliError> {
+        let mut results = Vec::new();
+        for form in &self.results {
+            let form = sweep::Form::from(*form);
+            if is_new || !sweep.has_results(form) {
+                sweep.write(form).map_err(failed)?;
+            }
+            results.push(sweep.path().join(format!("results.{}", form.extension())));
+        }
+        let summary = sweep.summary(&self.metric).map_err(failed)?;
+        if !self.report.is_stdout() {
+            let shown = self.show(sweep, &summary, &results);
+            output::go_on(shown, self.report.is_file())?;
+        }
+        self.report
+            .write(|command| page(&sweep.plan, &summary, command))?;
+        match summary.failed {
+            0 => Ok(()),
+            failed => Err(CliError::Runs {
+                failed: usize::try_from(failed).unwrap_or(usize::MAX),
+                all: usize::try_from(summary.runs).unwrap_or(usize::MAX),
+            }),
+        }
+    }
+
+    /// Refuses a folder that is none, and a report that would take the place of one of the sweep's own files.
+    fn check_folder(&self, folder: &Path) -> Result<(), CliError> {
+        if folder.exists() && !folder.is_dir() {
+            let problem = format!("{}: is no folder: choose another --out", folder.display());
+            return Err(CliError::Sweep(problem));
+        }
+        let of_forms = ResultsForm::value_variants().iter();
+        let of_forms =
+            of_forms.map(|form| format!("results.{}", sweep::Form::from(*form).extension()));
+        let outputs = ["sweep.json", "runs.journal"].map(str::to_owned);
+        for file in outputs.into_iter().chain(of_forms) {
+            let file = folder.join(file);
+            output::check_report("--out", &file, self.report.file())?;
+        }
+        Ok(())
     }
 
     fn show(
@@ -313,6 +346,28 @@ impl Sweep {
             writeln!(writer, "\n{} runs: {files}", summary.finished)
         })
     }
+}
+
+/// Reports the runs that the folder has, and checks that this build gives the same results.
+fn go_on(sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
+    let journal = sweep.journal();
+    let (finished, runs) = (journal.done(), sweep.runs());
+    let folder = sweep.path().display();
+    if journal.cut() > 0 {
+        let bytes = journal.cut();
+        output::note(&format!(
+            "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
+        ));
+    }
+    if finished == 0 {
+        return Ok(());
+    }
+    if finished < runs {
+        output::note(&format!(
+            "{folder}: {finished} of {runs} runs are there; going on"
+        ));
+    }
+    sweep.verify(&Simulator, stop).map_err(failed)
 }
 
 /// What was run and what came out, as a page.
@@ -345,7 +400,7 @@ fn failed(error: SweepError) -> CliError {
 }
 
 fn stopped(sweep: &sweep::Sweep) -> CliError {
-    let (finished, runs) = (sweep.journal().done(), sweep.plan.runs());
+    let (finished, runs) = (sweep.journal().done(), sweep.runs());
     let folder = sweep.path().display();
     CliError::StoppedSweep(format!(
         "stopped: {finished} of {runs} runs are in {folder}; the same command goes on from there"

@@ -1,6 +1,7 @@
 //! Grids, journals and results with a runner whose numbers only the configuration gives.
 
 mod grid;
+mod merge;
 mod results;
 mod resume;
 
@@ -87,7 +88,7 @@ fn threads(count: usize) -> NonZeroUsize {
 }
 
 fn open(path: &Path) -> Sweep {
-    Sweep::open(path, plan(&GRID).expect("a plan"), false).expect("a sweep")
+    Sweep::open(path, plan(&GRID).expect("a plan"), None, false).expect("a sweep")
 }
 
 /// Does what is left.

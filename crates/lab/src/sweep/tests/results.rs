@@ -32,7 +32,7 @@ fn parquet_comes_back_as_it_was() {
         "run.duration=1ms,2ms",
     ];
     let plan = plan(&texts).expect("a plan");
-    let mut sweep = Sweep::open(folder.path(), plan, false).expect("a sweep");
+    let mut sweep = Sweep::open(folder.path(), plan, None, false).expect("a sweep");
     finish(&mut sweep, 2);
     let rows = read(&sweep.write(Form::Parquet).expect("results"));
     assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 3);
@@ -132,7 +132,7 @@ fn effects_are_paired_by_point_and_seed() {
     let folder = tempfile::tempdir().expect("a folder");
     let grid = ["kvm.halt_poll_ns=0,3us,30us", "host.cpus=2,4"];
     let mut sweep =
-        Sweep::open(folder.path(), plan(&grid).expect("a plan"), false).expect("a sweep");
+        Sweep::open(folder.path(), plan(&grid).expect("a plan"), None, false).expect("a sweep");
     finish(&mut sweep, 2);
     let names = ["host.throughput_per_s".to_owned()];
     let summary = sweep.summary(&names).expect("a summary");

@@ -102,7 +102,7 @@ fn a_byte_that_changed_is_seen() {
     }
     fs::write(&path, "something else that is long enough").expect("a file");
     let plan = plan(&GRID).expect("a plan");
-    let error = Sweep::open(folder.path(), plan, false)
+    let error = Sweep::open(folder.path(), plan, None, false)
         .expect_err("no journal")
         .to_string();
     assert!(error.contains("this is no journal"), "{error}");
@@ -115,12 +115,12 @@ fn another_sweeps_folder_is_left_alone() {
     finish(&mut sweep, 1);
     let before = bytes(&sweep);
     // While it is open, it is nobody else's.
-    let busy = Sweep::open(folder.path(), plan(&GRID).expect("a plan"), false);
+    let busy = Sweep::open(folder.path(), plan(&GRID).expect("a plan"), None, false);
     assert!(matches!(busy, Err(SweepError::Busy { .. })), "{busy:?}");
     drop(sweep);
     let other = |texts: &[&str]| {
         let plan = plan(texts).expect("a plan");
-        Sweep::open(folder.path(), plan, false)
+        Sweep::open(folder.path(), plan, None, false)
             .expect_err("another")
             .to_string()
     };
@@ -135,7 +135,7 @@ fn another_sweeps_folder_is_left_alone() {
         let variants = scenario.variants.clone();
         let vary = GRID.iter().map(|text| vary(text).expect(text)).collect();
         let plan = Plan::new(scenario, variants, vary).expect("a plan");
-        Sweep::open(folder.path(), plan, false)
+        Sweep::open(folder.path(), plan, None, false)
             .expect_err("another")
             .to_string()
     };
@@ -153,13 +153,13 @@ fn another_sweeps_folder_is_left_alone() {
     let vary = GRID.iter().map(|text| vary(text).expect(text)).collect();
     let same = Plan::new(scenario, variants, vary).expect("a plan");
     assert!(
-        Sweep::open(folder.path(), same, false)
+        Sweep::open(folder.path(), same, None, false)
             .expect("the same")
             .is_done()
     );
     // Told to, it is thrown away.
     let small = plan(&["host.cpus=2"]).expect("a plan");
-    let sweep = Sweep::open(folder.path(), small, true).expect("a new one");
+    let sweep = Sweep::open(folder.path(), small, None, true).expect("a new one");
     assert_eq!((sweep.plan.runs(), sweep.journal().done()), (6, 0));
     assert!(!sweep.has_results(Form::Parquet));
 }
@@ -171,13 +171,13 @@ fn what_is_no_sweep_is_left_alone() {
     fs::write(&path, "mine").expect("a file");
     for restart in [false, true] {
         let plan = plan(&GRID).expect("a plan");
-        let error = Sweep::open(folder.path(), plan, restart).expect_err("not ours");
+        let error = Sweep::open(folder.path(), plan, None, restart).expect_err("not ours");
         assert!(matches!(error, SweepError::NotASweep { .. }), "{error}");
     }
-    let error = Sweep::open(&path, plan(&GRID).expect("a plan"), false).expect_err("a file");
+    let error = Sweep::open(&path, plan(&GRID).expect("a plan"), None, false).expect_err("a file");
     assert!(error.to_string().contains("notes.txt"), "{error}");
     fs::write(folder.path().join("sweep.json"), "{\"format\": 9}").expect("a file");
-    let error = Sweep::open(folder.path(), plan(&GRID).expect("a plan"), false);
+    let error = Sweep::open(folder.path(), plan(&GRID).expect("a plan"), None, false);
     assert!(
         matches!(error, Err(SweepError::Manifest { .. })),
         "{error:?}"
