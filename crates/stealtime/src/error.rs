@@ -163,6 +163,9 @@ pub(crate) enum CliError {
     /// A host, or a file of its snapshot.
     #[error("snapshot: {0}")]
     Snapshot(String),
+    /// The sched_ext scheduler.
+    #[error("sched: {0}")]
+    Sched(String),
     /// A snapshot of another host: its file, and the difference.
     #[error(
         "--snapshot {0} is of another host than the recording: {1}; take it on the recorded host, or leave \

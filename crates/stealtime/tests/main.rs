@@ -17,6 +17,7 @@ mod recording;
 mod references;
 mod report;
 mod reproduce;
+mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;

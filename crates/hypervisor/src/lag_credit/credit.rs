@@ -1,5 +1,6 @@
 //! The credit: one level, and the walk along the nominated chain.
 
+use super::arithmetic::{credit_shift, full_margin};
 use super::config::{CreditFault, LagCredit, Method};
 use super::debooster::deboost;
 use super::force::force_resched;
@@ -22,12 +23,7 @@ pub struct Credited {
 /// `margin * (n - 1)`, at most the bound of `entity_lag`. It is virtual time: a group with an
 /// eighth of a task's weight on this CPU receives an eighth of a task's service.
 pub(crate) fn credit_target(sched: &Sched, q: Que, e: Ent, margin_ns: u64) -> Option<i64> {
-    let n = u128::from(sched.tree[q].members());
-    if n <= 1 {
-        return None;
-    }
-    let margin = u128::from(margin_ns) * (n - 1);
-    let margin = i64::try_from(margin).unwrap_or(i64::MAX);
+    let margin = full_margin(u64::from(sched.tree[q].members()), margin_ns)?;
     if sched.credits.fault() == CreditFault::Unbounded {
         return Some(margin);
     }
@@ -79,18 +75,12 @@ fn guarded(sched: &mut Sched, q: Que, e: Ent, target: i64) -> Option<i64> {
 }
 
 /// Shifts the current entity of `q` back, with its deadline and protection.
-///
-/// It is part of the average: moving it by d moves the average by d * w / W. For the lag to
-/// become `target` it moves by `(target - lag) * W / (W - w)`.
 fn credit_running(sched: &mut Sched, q: Que, e: Ent, target: i64) -> bool {
-    let weight = sched.tree.weight(q);
-    let tree_weight = weight - sched.tree[e].weight();
-    if tree_weight == 0 {
-        return false;
-    }
+    let (total, weight) = (sched.tree.weight(q), sched.tree[e].weight());
     let lag = sched.tree.average(q).wrapping_sub(sched.tree[e].vruntime()) as i64;
-    let shift = i128::from(target - lag) * i128::from(weight) / i128::from(tree_weight);
-    let shift = shift.clamp(0, i128::from(i64::MAX)) as u64;
+    let Some(shift) = credit_shift(lag, target, weight, total) else {
+        return false;
+    };
     let ent = &mut sched.tree[e];
     ent.shift_back(shift);
     // The base of the sums moves to the average. A heavy entity among light ones moves far: its

@@ -7,7 +7,8 @@ use crate::fair::{Ent, Resched, RqId, Sched};
 const GAP_SHIFT: u32 = 3;
 
 /// Average after one more gap.
-pub(super) fn averaged(average: Option<u64>, gap: u64) -> u64 {
+#[must_use]
+pub fn averaged(average: Option<u64>, gap: u64) -> u64 {
     match average {
         None => gap,
         Some(a) if gap >= a => a + ((gap - a) >> GAP_SHIFT),
@@ -16,7 +17,8 @@ pub(super) fn averaged(average: Option<u64>, gap: u64) -> u64 {
 }
 
 /// Shortest time between two forced reschedules at an average gap between yields.
-pub(super) fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
+#[must_use]
+pub fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
     match limit {
         RateLimit::Fixed { interval_ns } | RateLimit::Quiet { interval_ns } => interval_ns,
         RateLimit::Adaptive {
@@ -35,6 +37,12 @@ pub(super) fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
             }
         },
     }
+}
+
+/// Whether the limit of once per `interval_ns` allows another at `now_ns`.
+#[must_use]
+pub fn is_due(last_ns: Option<u64>, interval_ns: u64, now_ns: u64) -> bool {
+    last_ns.is_none_or(|last_ns| now_ns - last_ns >= interval_ns)
 }
 
 /// `yield_to_local_force_resched`: ends slice protection along the yielder's chain, and

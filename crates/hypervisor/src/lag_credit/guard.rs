@@ -5,7 +5,7 @@ use crate::fair::weights::NICE_0_LOAD;
 
 /// The service in ns at nice 0 that credits may still move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tokens {
+pub struct Tokens {
     ns: u64,
     /// Time of the last fill in ns; [`NEVER`] before the first credit, which finds a full bucket.
     filled_ns: u64,
@@ -23,17 +23,23 @@ impl Default for Tokens {
 }
 
 /// A credit that the guard is to grant.
-#[derive(Clone, Copy)]
-pub(super) struct CreditRequest {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditRequest {
     /// The entity's lag, in virtual ns.
-    pub(super) vlag: i64,
+    pub vlag: i64,
     /// The lag that the credit is to reach, in virtual ns.
-    pub(super) target: i64,
+    pub target: i64,
     /// The entity's weight, which converts lag to service.
-    pub(super) weight: u64,
+    pub weight: u64,
 }
 
 impl Tokens {
+    /// The service in ns at nice 0 that credits may still move.
+    #[must_use]
+    pub const fn left_ns(&self) -> u64 {
+        self.ns
+    }
+
     /// Adds the tokens of the time since the last call.
     fn fill(&mut self, guard: Guard, now_ns: u64) {
         self.ns = match self.filled_ns {
@@ -50,12 +56,7 @@ impl Tokens {
 
     /// Pays for a credit and returns the lag that it reaches, at most the target. `None`, and
     /// nothing paid, if the remaining tokens would not make the entity eligible.
-    pub(super) fn spend(
-        &mut self,
-        guard: Guard,
-        now_ns: u64,
-        request: CreditRequest,
-    ) -> Option<i64> {
+    pub fn spend(&mut self, guard: Guard, now_ns: u64, request: CreditRequest) -> Option<i64> {
         self.fill(guard, now_ns);
         debug_assert!(self.ns <= guard.burst_ns);
         let weight = i128::from(request.weight.max(1));

@@ -58,6 +58,7 @@
 //! # Ok::<(), Error>(())
 //! ```
 
+pub mod arithmetic;
 mod config;
 mod credit;
 mod debooster;

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use super::config::{CreditFault, Guard, RateLimit};
-use super::force::{averaged, interval_ns};
+use super::force::{averaged, interval_ns, is_due};
 use super::guard::{CreditRequest, Tokens};
 use crate::fair::{Arena, Ent, Que, RqId};
 
@@ -100,7 +100,7 @@ impl LagCredits {
         let credit = &mut self.tables().states[rq];
         let interval = interval_ns(limit, credit.gap_ns);
         let last = credit.forced_ns.filter(|_| fault != CreditFault::Unlimited);
-        let due = last.is_none_or(|last_ns| now_ns - last_ns >= interval);
+        let due = is_due(last, interval, now_ns);
         // Version 1 of the series renews its time stamp with each yield.
         if due || matches!(limit, RateLimit::Quiet { .. }) {
             credit.forced_ns = Some(now_ns);

@@ -15,6 +15,7 @@ mod pick;
 mod record;
 mod reproduce;
 mod run_args;
+mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;
@@ -42,6 +43,7 @@ pub(crate) enum Verb {
     Check(Box<check::Check>),
     Clock(clock::Clock),
     Snapshot(snapshot::Snapshot),
+    Sched(sched::Sched),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     HelpMarkdown(help_markdown::HelpMarkdown),
@@ -65,6 +67,7 @@ impl Verb {
             Self::Check(verb) => verb.run(),
             Self::Clock(verb) => verb.run(),
             Self::Snapshot(verb) => verb.run(),
+            Self::Sched(verb) => verb.run(),
             Self::Doctor(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
             Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * scx_stealtime: a sched_ext scheduler for hosts of VMs, which serves KVM's directed yield.
+ *
+ * Each cache domain has one queue, ordered by virtual deadline. A CPU that needs a task takes the
+ * first eligible one (EEVDF): eligible tasks have had no more than their share. One queue for all
+ * CPUs of a cache makes a wanted vCPU reachable from each of them. The weight of a task is its
+ * share in the tree of control groups.
+ */
+#include "kernel.h"
+#include "track.h"
+#include "shared.h"
+
+char _license[] SEC("license") = "GPL";
+
+#define BPF_FOR_EACH_ITER (&___it)
+
+#include "state.h"
+#include "groups.h"
+#include "vtime.h"
+#include "tracking.h"
+#include "yield.h"
+
+/* How many entries of a queue are asked for an eligible one. */
+#define ELIGIBLE_SCAN 16
+/* A running task is not interrupted by a woken one before this. */
+#define MIN_RUN_NS 700000
+#define WATCHDOG_PERIOD_NS 200000000
+#define WATCHDOG_SCAN 64
+
+struct watchdog {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct watchdog);
+} watchdog_map SEC(".maps");
+
+static __always_inline u32 domain_of(u32 cpu)
+{
+	return domain_of_cpu[cpu & (MAX_CPUS - 1)] & (MAX_DOMAINS - 1);
+}
+
+s32 BPF_STRUCT_OPS(stealtime_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool is_idle = false;
+	/* Knows SMT siblings, caches and nodes. */
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+
+	if (is_idle)
+		insert_local(p, slice_ns, 0);
+	return cpu;
+}
+
+/* A woken task with an earlier deadline interrupts the running one. */
+static __always_inline void preempt_later(struct task_ctx *task, s32 cpu_id)
+{
+	struct cpu_state *cpu = &cpus[cpu_id & (MAX_CPUS - 1)];
+	struct domain *domain;
+
+	if (!cpu->since_ns || (s64)(task->deadline - cpu->deadline) >= 0 ||
+	    clock_ns() - cpu->since_ns < MIN_RUN_NS)
+		return;
+	domain = domain_at(task->domain);
+	if (!domain || !is_eligible(task->vruntime, average(domain)))
+		return;
+	scx_bpf_kick_cpu(cpu_id, SCX_KICK_PREEMPT);
+	count(WAKE_PREEMPTED, 1);
+}
+
+void BPF_STRUCT_OPS(stealtime_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *task = ctx_of(p);
+	s32 cpu = scx_bpf_task_cpu(p), idle;
+
+	if (!task) {
+		insert_local(p, slice_ns, enq_flags);
+		return;
+	}
+	task->queued_ns = clock_ns();
+	insert_ordered(p, task->domain, slice_ns, task->deadline, enq_flags);
+	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	else if (enq_flags & SCX_ENQ_WAKEUP)
+		preempt_later(task, cpu);
+}
+
+/* pick_eevdf: the running task competes as well. True if it goes on. */
+static __always_inline bool goes_on(struct task_struct *prev, struct task_ctx *running, u64 v, u64 deadline)
+{
+	if (!prev || !running || !is_eligible(running->vruntime, v) ||
+	    (s64)(running->deadline - deadline) >= 0)
+		return false;
+	set_slice(prev, st_max(request_left(running), MIN_RUN_NS));
+	count(KEPT, 1);
+	return true;
+}
+
+/* Takes the first eligible task of a queue that may run here, else the head. */
+static __always_inline bool pick_eligible(u32 index, u32 cpu_id, struct task_struct *prev,
+					  struct task_ctx *running)
+{
+	struct domain *domain = domain_at(index);
+	struct task_struct *p;
+	struct task_ctx *task;
+	bool found = false;
+	int seen = 0;
+	u64 v;
+
+	if (!domain)
+		return false;
+	v = average(domain);
+	bpf_for_each(scx_dsq, p, index, 0) {
+		task = ctx_of(p);
+		if (task && is_eligible(task->vruntime, v) && bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr)) {
+			if (goes_on(prev, running, v, task->deadline))
+				return true;
+			found = move_task(BPF_FOR_EACH_ITER, p, 0, 0);
+			if (found)
+				break;
+		}
+		if (++seen >= ELIGIBLE_SCAN)
+			break;
+	}
+	if (found) {
+		count(PICKED_ELIGIBLE, 1);
+		return true;
+	}
+	if (!move_to_local(index))
+		return false;
+	count(PICKED_HEAD, 1);
+	return true;
+}
+
+void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
+{
+	struct cpu_state *cpu = &cpus[cpu_id & (MAX_CPUS - 1)];
+	u32 here = domain_of(cpu_id), i;
+	struct task_ctx *running = NULL;
+
+	if (prev && !(prev->scx.flags & SCX_TASK_QUEUED))
+		prev = NULL;
+	if (prev)
+		running = ctx_of(prev);
+	if (running)
+		charge_running(prev, running);
+	if (pick_wanted(cpu, cpu_id))
+		return;
+	if (pick_eligible(here, cpu_id, prev, running))
+		return;
+	/* An idle CPU helps the next cache domain; a task that runs goes on instead. */
+	if (prev)
+		return;
+	bpf_for(i, 1, MAX_DOMAINS) {
+		if (i >= domains)
+			break;
+		if (move_to_local((here + i) % domains)) {
+			count(STOLEN, 1);
+			return;
+		}
+	}
+}
+
+void BPF_STRUCT_OPS(stealtime_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task || task->weight)
+		return;
+	task->counted = p->scx.weight;
+	group_count(task->group, task->counted, 1);
+	join_domain(task, domain_of(scx_bpf_task_cpu(p)), flat_weight(task->group, task->counted),
+		    task->placed);
+	task->placed = true;
+}
+
+void BPF_STRUCT_OPS(stealtime_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task)
+		return;
+	task->queued_ns = 0;
+	leave_domain(task);
+	if (task->counted) {
+		group_count(task->group, task->counted, -1);
+		task->counted = 0;
+	}
+}
+
+static __always_inline void count_wait(u64 ns)
+{
+	u64 us = ns / 1000;
+	u32 bucket = 0, i;
+
+	bpf_for(i, 0, WAIT_BUCKETS - 1) {
+		if (us >> i)
+			bucket = i + 1;
+	}
+	this_cpu()->waits_us[bucket < WAIT_BUCKETS ? bucket : WAIT_BUCKETS - 1]++;
+}
+
+void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
+{
+	struct task_ctx *task = ctx_of(p);
+	struct cpu_state *cpu = this_cpu();
+	u32 here = domain_of(bpf_get_smp_processor_id());
+
+	if (!task)
+		return;
+	if (task->domain != here && task->weight) {
+		u64 weight = task->weight;
+
+		leave_domain(task);
+		join_domain(task, here, weight, false);
+	}
+	task->exec_start = clock_ns();
+	task->queued_ns = 0;
+	if (task->wanted_ns) {
+		count_wait(task->exec_start - task->wanted_ns);
+		task->wanted_ns = 0;
+	}
+	cpu->deadline = task->deadline;
+	cpu->since_ns = task->exec_start;
+}
+
+void BPF_STRUCT_OPS(stealtime_stopping, struct task_struct *p, bool runnable)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task)
+		return;
+	charge_running(p, task);
+	task->exec_start = 0;
+	task->lender = 0;
+	this_cpu()->since_ns = 0;
+}
+
+void BPF_STRUCT_OPS(stealtime_tick, struct task_struct *p)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task)
+		return;
+	charge_running(p, task);
+	this_cpu()->deadline = task->deadline;
+}
+
+s32 BPF_STRUCT_OPS(stealtime_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_ctx *task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!task)
+		return -12; /* ENOMEM */
+	task->group = group_of(args->cgroup);
+	return 0;
+}
+
+void BPF_STRUCT_OPS(stealtime_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (task)
+		forget_vcpu(task);
+}
+
+static __always_inline void report_stall(struct task_struct *p, u64 ns)
+{
+	static char format[] = "watchdog: task %d (CPUs allowed: %d) has waited for %llu ms";
+	unsigned long long values[3];
+
+	values[0] = p->pid;
+	values[1] = p->nr_cpus_allowed;
+	values[2] = ns / 1000000;
+	scx_bpf_error_bstr(format, values, sizeof(values));
+}
+
+/* A task that waits beyond the bound ends the scheduler, and the kernel's takes over. */
+static int watch(void *map, u32 *key, struct watchdog *watchdog)
+{
+	u64 now = clock_ns();
+	struct task_struct *p;
+	struct task_ctx *task;
+	u32 i;
+
+	bpf_rcu_read_lock();
+	bpf_for(i, 0, MAX_DOMAINS) {
+		int seen = 0;
+
+		if (i >= domains)
+			break;
+		bpf_for_each(scx_dsq, p, i, 0) {
+			task = ctx_of(p);
+			if (task && task->queued_ns && (s64)(now - task->queued_ns) > (s64)watchdog_ns) {
+				report_stall(p, now - task->queued_ns);
+				break;
+			}
+			if (++seen >= WATCHDOG_SCAN)
+				break;
+		}
+	}
+	bpf_rcu_read_unlock();
+	bpf_timer_start(&watchdog->timer, WATCHDOG_PERIOD_NS, 0);
+	return 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(stealtime_init)
+{
+	struct watchdog *watchdog;
+	u32 key = 0, i;
+	s32 failed;
+
+	bpf_for(i, 0, MAX_DOMAINS) {
+		if (i >= domains)
+			break;
+		failed = scx_bpf_create_dsq(i, -1);
+		if (failed)
+			return failed;
+	}
+	bpf_for(i, 0, MAX_CPUS)
+		cpus[i & (MAX_CPUS - 1)].tokens.filled_ns = ST_NEVER;
+	watchdog = bpf_map_lookup_elem(&watchdog_map, &key);
+	if (!watchdog)
+		return -2; /* ENOENT */
+	bpf_timer_init(&watchdog->timer, &watchdog_map, 1 /* CLOCK_MONOTONIC */);
+	bpf_timer_set_callback(&watchdog->timer, watch);
+	return bpf_timer_start(&watchdog->timer, WATCHDOG_PERIOD_NS, 0);
+}
+
+void BPF_STRUCT_OPS(stealtime_exit, struct scx_exit_info *info)
+{
+	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason),
+				  BPF_CORE_READ(info, reason));
+	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message),
+				  BPF_CORE_READ(info, msg));
+	exit_record.code = BPF_CORE_READ(info, exit_code);
+	exit_record.kind = BPF_CORE_READ(info, kind);
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops stealtime_ops = {
+	.select_cpu = (void *)stealtime_select_cpu,
+	.enqueue = (void *)stealtime_enqueue,
+	.dispatch = (void *)stealtime_dispatch,
+	.tick = (void *)stealtime_tick,
+	.runnable = (void *)stealtime_runnable,
+	.running = (void *)stealtime_running,
+	.stopping = (void *)stealtime_stopping,
+	.quiescent = (void *)stealtime_quiescent,
+	.yield = (void *)stealtime_yield,
+	.init_task = (void *)stealtime_init_task,
+	.exit_task = (void *)stealtime_exit_task,
+	.cgroup_init = (void *)stealtime_cgroup_init,
+	.cgroup_exit = (void *)stealtime_cgroup_exit,
+	.cgroup_move = (void *)stealtime_cgroup_move,
+	.cgroup_set_weight = (void *)stealtime_cgroup_set_weight,
+	.init = (void *)stealtime_init,
+	.exit = (void *)stealtime_exit,
+	.timeout_ms = 5000,
+	.name = "stealtime",
+};

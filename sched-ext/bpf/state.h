@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Maps, options and counters. */
+#ifndef STEALTIME_STATE_H
+#define STEALTIME_STATE_H
+
+/* Options; times in ns. */
+const volatile u32 yield_mode = YIELD_TAKE_RECEIVER;
+const volatile bool lend = true;
+const volatile bool credit = true;
+const volatile u64 slice_ns = 1400000;
+const volatile u64 tick_ns = 4000000;
+const volatile u64 margin_ns = 50000;
+/* 0: no guard, as in the series. */
+const volatile u64 guard_per_mille = 125;
+const volatile u64 guard_burst_ns = 20000000;
+const volatile u64 force_interval_ns = 6000000;
+const volatile u64 ipi_window_ns = 50000000;
+const volatile u64 watchdog_ns = 1000000000;
+const volatile u32 domains = 1;
+const volatile u8 domain_of_cpu[MAX_CPUS];
+
+/* A task, or a vCPU's thread. */
+struct task_ctx {
+	u64 vruntime;
+	u64 deadline;
+	/* Lag at the last sleep, in virtual ns. */
+	s64 vlag;
+	/* Weight in the sums of its domain; 0: not a member. */
+	u64 weight;
+	u64 exec_start;
+	/* Time of the entry to a shared queue; 0: in none. */
+	u64 queued_ns;
+	/* Time of the yield that is to run it; 0: none. */
+	u64 wanted_ns;
+	u32 domain;
+	u32 group;
+	/* Weight that its group counts; 0: not runnable. */
+	u32 counted;
+	/* Number of its vCPU in `vcpus`, + 1; 0: no vCPU. */
+	u32 slot;
+	/* The thread that pays for its run time; 0: itself. */
+	s32 lender;
+	bool placed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_ctx);
+} tasks SEC(".maps");
+
+/* A cache domain, with one queue: the sums of EEVDF over its runnable tasks, running ones too. */
+struct domain {
+	struct bpf_spin_lock lock;
+	u32 members;
+	u64 weight;
+	s64 sum;
+	u64 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_DOMAINS);
+	__type(key, u32);
+	__type(value, struct domain);
+} domain_map SEC(".maps");
+
+/* A control group. Weights are those of cpu.weight: 100 is the default. */
+struct group {
+	u32 parent;
+	u32 weight;
+	/* Weight that the parent counts; 0 while no task below is runnable. */
+	u32 counted;
+	/* Runnable tasks and counted children, and the sum of their weights. */
+	s32 active;
+	s64 level;
+	u64 id;
+	u64 runtime_ns;
+};
+
+struct group groups[MAX_GROUPS];
+u32 groups_used = 1;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_GROUPS * 2);
+	__type(key, u64);
+	__type(value, u32);
+} group_of_cgroup SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_GROUPS);
+	__type(value, u32);
+} free_groups SEC(".maps");
+
+/* A vCPU. */
+struct vcpu {
+	struct st_ipi ipi;
+	s32 tid;
+	s32 tgid;
+	u32 id;
+	/* The delivery of an IPI: its vector, and the vCPUs that accepted it. */
+	u32 icr_low;
+	u32 accepted;
+	bool delivers;
+	/* Time of the oldest interrupt without an EOI; 0: none. */
+	u64 pending_ns;
+};
+
+struct vcpu vcpus[MAX_VCPUS];
+u32 vcpus_used;
+
+struct vcpu_key {
+	s32 tgid;
+	u32 id;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_VCPUS);
+	__type(key, struct vcpu_key);
+	__type(value, u32);
+} slot_of_vcpu SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_VCPUS);
+	__type(value, u32);
+} free_slots SEC(".maps");
+
+/* A CPU. `want` is written under its run queue's lock, and by tracing programs on the CPU. */
+struct cpu_state {
+	s32 want;
+	s32 lender;
+	u64 want_slice;
+	u32 want_domain;
+	/* Deadline of the running task, and when it began. */
+	u64 deadline;
+	u64 since_ns;
+	u64 forced_ns;
+	struct st_tokens tokens;
+	u64 counters[COUNTERS];
+	u64 waits_us[WAIT_BUCKETS];
+};
+
+struct cpu_state cpus[MAX_CPUS];
+
+struct {
+	s32 kind;
+	s64 code;
+	char reason[128];
+	char message[512];
+} exit_record;
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	return &cpus[bpf_get_smp_processor_id() & (MAX_CPUS - 1)];
+}
+
+static __always_inline void count(enum counter what, u64 n)
+{
+	this_cpu()->counters[what] += n;
+}
+
+static __always_inline struct task_ctx *ctx_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, 0);
+}
+
+#endif

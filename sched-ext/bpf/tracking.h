@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Which vCPU waits for which: KVM's tracepoints. All records are hints. */
+#ifndef STEALTIME_TRACKING_H
+#define STEALTIME_TRACKING_H
+
+static __always_inline struct vcpu *vcpu_at(u32 slot)
+{
+	return &vcpus[slot & (MAX_VCPUS - 1)];
+}
+
+/* The vCPU of the current thread, or null. */
+static __always_inline struct vcpu *current_vcpu(u32 *slot)
+{
+	struct task_ctx *task = ctx_of(bpf_get_current_task_btf());
+
+	if (!task || !task->slot)
+		return NULL;
+	*slot = task->slot - 1;
+	return vcpu_at(*slot);
+}
+
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_ctx *task = ctx_of(p);
+	struct vcpu_key key;
+	struct vcpu *self;
+	u32 slot;
+
+	if (!task || !vcpu)
+		return 0;
+	if (task->slot) {
+		/* The delivery of the IPI that caused the last exit has ended. */
+		vcpu_at(task->slot - 1)->delivers = false;
+		return 0;
+	}
+	if (bpf_map_pop_elem(&free_slots, &slot))
+		slot = __sync_fetch_and_add(&vcpus_used, 1);
+	if (slot >= MAX_VCPUS) {
+		vcpus_used = MAX_VCPUS;
+		count(VCPUS_FULL, 1);
+		return 0;
+	}
+	key.tgid = p->tgid;
+	key.id = vcpu->vcpu_id;
+	self = vcpu_at(slot);
+	st_ipi_reset(&self->ipi);
+	self->tid = p->pid;
+	self->tgid = key.tgid;
+	self->id = key.id;
+	self->delivers = false;
+	self->pending_ns = 0;
+	bpf_map_update_elem(&slot_of_vcpu, &key, &slot, BPF_ANY);
+	task->slot = slot + 1;
+	return 0;
+}
+
+/* In the sender's thread, before the delivery. */
+SEC("tp_btf/kvm_apic_ipi")
+int BPF_PROG(on_ipi, u32 icr_low, u32 destination)
+{
+	struct vcpu *self;
+	u32 slot;
+
+	self = current_vcpu(&slot);
+	if (!self)
+		return 0;
+	self->icr_low = icr_low;
+	self->accepted = 0;
+	/* ICR bits 10:8 are the delivery mode (0: fixed), bits 19:18 the shorthand. */
+	self->delivers = !(icr_low & 0xc0700) && (icr_low & 0xff) >= ST_FIRST_LEGAL_VECTOR;
+	return 0;
+}
+
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(on_accept, u32 apic_id, u16 delivery_mode, u16 trigger_mode, u8 vector)
+{
+	struct vcpu_key key;
+	struct vcpu *self, *receiver;
+	u64 now = clock_ns();
+	u32 slot, *to;
+
+	self = current_vcpu(&slot);
+	if (!self || delivery_mode)
+		return 0;
+	key.tgid = self->tgid;
+	key.id = apic_id;
+	to = bpf_map_lookup_elem(&slot_of_vcpu, &key);
+	if (!to)
+		return 0;
+	receiver = vcpu_at(*to);
+	if (!receiver->pending_ns)
+		receiver->pending_ns = now;
+	if (!self->delivers || (self->icr_low & 0xff) != vector || *to == slot)
+		return 0;
+	if (!self->accepted++) {
+		st_ipi_record(&self->ipi, slot, &receiver->ipi, *to, vector, now);
+		count(IPIS_TRACKED, 1);
+	} else if (self->accepted == 2) {
+		/* A broadcast: the sender waits for all of them, and no one is confirmed. */
+		ST_STORE(self->ipi.outgoing, ST_NO_VCPU);
+		count(IPIS_BROADCAST, 1);
+	}
+	return 0;
+}
+
+/* In the receiver's thread. */
+SEC("tp_btf/kvm_eoi")
+int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
+{
+	struct task_ctx *task = ctx_of(bpf_get_current_task_btf());
+	struct vcpu *self, *source;
+	struct cpu_state *cpu;
+	u32 from;
+
+	if (!task || !task->slot)
+		return 0;
+	self = vcpu_at(task->slot - 1);
+	self->pending_ns = 0;
+	from = st_ipi_sender(&self->ipi);
+	if (vector < 0 || from >= MAX_VCPUS)
+		return 0;
+	source = vcpu_at(from);
+	if (!st_ipi_eoi(&source->ipi, from, &self->ipi, task->slot - 1, vector))
+		return 0;
+	count(IPIS_SETTLED, 1);
+	if (!task->lender || task->lender != source->tid)
+		return 0;
+	/* The answer is given: the lender has its slice back. */
+	cpu = this_cpu();
+	cpu->want_slice = 0;
+	cpu->lender = 0;
+	cpu->want_domain = task->domain;
+	cpu->want = source->tid;
+	count(LOANS_RETURNED, 1);
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/* A thread ends: its vCPU's number is free, and no record names it. */
+static __always_inline void forget_vcpu(struct task_ctx *task)
+{
+	struct vcpu_key key;
+	struct vcpu *self;
+	u32 slot, *known;
+
+	if (!task->slot)
+		return;
+	slot = task->slot - 1;
+	task->slot = 0;
+	self = vcpu_at(slot);
+	key.tgid = self->tgid;
+	key.id = self->id;
+	known = bpf_map_lookup_elem(&slot_of_vcpu, &key);
+	if (known && *known == slot)
+		bpf_map_delete_elem(&slot_of_vcpu, &key);
+	st_ipi_reset(&self->ipi);
+	self->tid = 0;
+	self->tgid = 0;
+	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+}
+
+#endif

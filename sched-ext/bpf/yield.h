@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Directed yield. KVM's kvm_vcpu_on_spin() calls yield_to(), which calls ops.yield(from, to) with
+ * both run queues locked. A refusal lets KVM try its next candidate.
+ *
+ * The confirmed receiver of the yielder's IPI comes before a vCPU with a pending interrupt, and
+ * that before the vCPU that KVM nominates.
+ *
+ * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
+ * receiver until its EOI. The VM's share stays, and no third party pays. Without loans the target is
+ * credited as in the series, within the guard, and the yielder forfeits its request.
+ */
+#ifndef STEALTIME_YIELD_H
+#define STEALTIME_YIELD_H
+
+/* Shortest loan: an interrupt's handler needs some time. */
+#define MIN_LOAN_NS 100000
+
+/* Decides about a target that waits in a shared queue. */
+struct choice {
+	s32 tid;
+	/* What a served yield counts as. */
+	u32 reason;
+};
+
+/* Lag credit of the target, as credit_level(): false if the guard refuses. */
+static __always_inline bool credit_target(struct task_ctx *task, struct cpu_state *cpu, u64 now)
+{
+	struct domain *domain = domain_at(task->domain);
+	u64 v, members, total, shift;
+	s64 lag, aim, reached;
+
+	if (!domain || !task->weight)
+		return false;
+	bpf_spin_lock(&domain->lock);
+	v = average_locked(domain);
+	members = domain->members;
+	total = domain->weight;
+	bpf_spin_unlock(&domain->lock);
+	lag = (s64)(v - task->vruntime);
+	if (lag >= 0)
+		return true;
+	if (!credit)
+		return false;
+	aim = st_credit_lag(members, margin_ns, st_lag_bound(slice_ns, tick_ns, task->weight));
+	if (aim < 0)
+		return true;
+	reached = aim;
+	if (guard_per_mille) {
+			reached = st_tokens_spend(&cpu->tokens, guard_per_mille, guard_burst_ns, now, lag, aim,
+					  task->weight);
+		if (reached < 0)
+			return false;
+	}
+	shift = st_credit_shift(lag, reached, task->weight, total);
+	shift_vruntime(task, -(s64)shift);
+	task->deadline -= shift;
+	count(CREDITS, 1);
+	count(CREDIT_NS, st_service((u64)reached - (u64)lag, task->weight));
+	return true;
+}
+
+/* yield_task_fair: an eligible yielder loses the rest of its request. */
+static __always_inline void forfeit(struct task_ctx *task)
+{
+	struct domain *domain = domain_at(task->domain);
+	s64 rest;
+
+	if (!domain || !task->weight || !is_eligible(task->vruntime, average(domain)))
+		return;
+	rest = (s64)(task->deadline - task->vruntime);
+	if (rest > 0)
+		shift_vruntime(task, rest);
+	task->deadline = task->vruntime + st_vtime(slice_ns, task->weight);
+}
+
+/* Real time that is left of a task's request. */
+static __always_inline u64 request_left(struct task_ctx *task)
+{
+	s64 left = (s64)(task->deadline - task->vruntime);
+
+	return left > 0 && task->weight ? st_service(left, task->weight) : 0;
+}
+
+/* The order of candidates; `nominee` is KVM's. */
+static __always_inline struct choice choose(struct task_ctx *yielder, struct task_struct *nominee,
+					    struct task_ctx *nominated, u64 now)
+{
+	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE };
+	u32 awaited;
+
+	if (nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns)
+		choice.reason = YIELD_PENDING;
+	if (yield_mode != YIELD_TAKE_RECEIVER || !yielder->slot)
+		return choice;
+	awaited = st_ipi_awaited(&vcpu_at(yielder->slot - 1)->ipi, ipi_window_ns, now);
+	if (awaited < MAX_VCPUS) {
+		struct vcpu *receiver = vcpu_at(awaited);
+
+		/* The number may be another VM's by now. */
+		if (receiver->tid && receiver->tgid == vcpu_at(yielder->slot - 1)->tgid) {
+			choice.tid = receiver->tid;
+			choice.reason = YIELD_RECEIVER;
+		}
+	}
+	return choice;
+}
+
+/* Serves the yield to `target`; true if KVM is to stop its scan. */
+static __always_inline bool serve(struct task_struct *from, struct task_ctx *yielder,
+				  struct task_struct *target, struct task_ctx *task, u32 reason, u64 now)
+{
+	u32 here = bpf_get_smp_processor_id() & (MAX_CPUS - 1), cpu_id = here;
+	struct cpu_state *cpu = &cpus[here];
+	bool loan = lend;
+	bool may_run_here = bpf_cpumask_test_cpu(here, target->cpus_ptr);
+	u64 slice = 0;
+
+	/* One CPU each, and not the same: nothing to move. */
+	if (!may_run_here && from->nr_cpus_allowed == 1 && target->nr_cpus_allowed == 1) {
+		count(REFUSED_PINNED, 1);
+		return false;
+	}
+	if (!loan && !credit_target(task, cpu, now)) {
+		count(REFUSED_GUARD, 1);
+		return false;
+	}
+	if (!may_run_here) {
+		cpu_id = scx_bpf_task_cpu(target) & (MAX_CPUS - 1);
+		cpu = &cpus[cpu_id];
+	}
+	if (loan)
+		slice = st_max(request_left(yielder), MIN_LOAN_NS);
+	else
+		forfeit(yielder);
+	cpu->want_slice = slice;
+	cpu->lender = loan ? from->pid : 0;
+	cpu->want_domain = task->domain;
+	cpu->want = target->pid;
+	task->wanted_ns = now;
+	if (!may_run_here) {
+		/* yield_to_local_force_resched: limited for each run queue. */
+		if (st_is_due(cpu->forced_ns ? cpu->forced_ns : ST_NEVER, force_interval_ns, now)) {
+			cpu->forced_ns = now;
+			scx_bpf_kick_cpu(cpu_id, SCX_KICK_PREEMPT);
+			count(KICKED_REMOTE, 1);
+		} else {
+			count(KICK_LIMITED, 1);
+		}
+	}
+	set_slice(from, 0);
+	count(reason, 1);
+	if (loan)
+		count(LOANS, 1);
+	return true;
+}
+
+bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct task_ctx *yielder = ctx_of(from), *nominated, *task;
+	struct task_struct *receiver;
+	struct choice choice;
+	u64 now = clock_ns();
+	bool served = false;
+
+	if (!yielder)
+		return false;
+	if (!to) {
+		count(YIELD_UNDIRECTED, 1);
+		charge_running(from, yielder);
+		forfeit(yielder);
+		set_slice(from, 0);
+		return false;
+	}
+	count(YIELD_DIRECTED, 1);
+	nominated = ctx_of(to);
+	if (yield_mode == YIELD_REFUSE || !nominated) {
+		count(REFUSED_BY_MODE, 1);
+		return false;
+	}
+	charge_running(from, yielder);
+	choice = choose(yielder, to, nominated, now);
+	if (choice.tid != to->pid) {
+		receiver = bpf_task_from_pid(choice.tid);
+		if (receiver) {
+			task = ctx_of(receiver);
+			if (scx_bpf_task_running(receiver)) {
+				count(REFUSED_RECEIVER_RUNS, 1);
+				bpf_task_release(receiver);
+				return false;
+			}
+			if (task && task->queued_ns) {
+				served = serve(from, yielder, receiver, task, YIELD_RECEIVER, now);
+				if (served)
+					count(REDIRECTED, 1);
+				bpf_task_release(receiver);
+				return served;
+			}
+			bpf_task_release(receiver);
+		}
+		/* It sleeps, or its class is another: KVM's nominee is next in order. */
+		choice.reason = nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns ?
+					YIELD_PENDING : YIELD_NOMINEE;
+	}
+	if (!nominated->queued_ns) {
+		count(REFUSED_NOT_QUEUED, 1);
+		return false;
+	}
+	return serve(from, yielder, to, nominated, choice.reason, now);
+}
+
+/* In ops.dispatch: moves the wanted task to this CPU; true if it runs next. */
+static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
+{
+	s32 tid = cpu->want, lender = cpu->lender;
+	u64 slice = cpu->want_slice;
+	u32 index = cpu->want_domain;
+	struct task_struct *p;
+	struct task_ctx *task;
+	bool found = false;
+	int seen = 0;
+
+	if (!tid)
+		return false;
+	cpu->want = 0;
+	bpf_for_each(scx_dsq, p, index, 0) {
+		if (p->pid == tid) {
+			if (!bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr))
+				break;
+			task = ctx_of(p);
+			found = move_task(BPF_FOR_EACH_ITER, p, slice, 0);
+			if (found && task)
+				task->lender = lender;
+			break;
+		}
+		if (++seen >= 4096)
+			break;
+	}
+	count(found ? WANT_PICKED : WANT_MISSED, 1);
+	return found;
+}
+
+#endif

@@ -1,0 +1,291 @@
+//! From load to unload.
+
+use std::error::Error;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::Link;
+use libbpf_rs::btf::{Btf, types::Struct};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::counters::Counters;
+use crate::host;
+use crate::options::{Options, Yields};
+use crate::refusal::refusal;
+use crate::skeleton::{OpenScxStealtimeSkel, ScxStealtimeSkel, ScxStealtimeSkelBuilder};
+use crate::topology;
+
+/// `SCX_OPS_SWITCH_PARTIAL`: only threads of policy SCHED_EXT.
+const SWITCH_PARTIAL: u64 = 1 << 3;
+/// `SCX_ECODE_ACT_RESTART`: a CPU came or went, and the scheduler is to be loaded again.
+const RESTART: i64 = 1 << 48;
+/// `SCX_EXIT_ERROR`: exits of this kind and above are failures.
+const EXIT_ERROR: i32 = 1024;
+
+/// How a loaded scheduler ended.
+enum End {
+    /// By a signal or the end of its time.
+    Asked,
+    /// The kernel ended it.
+    ByKernel {
+        kind: i32,
+        code: i64,
+        reason: String,
+    },
+}
+
+/// Loads the scheduler and stays until its end.
+///
+/// # Errors
+/// What the kernel refuses, in a sentence.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    // SAFETY: no memory is passed.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if let Some(reason) = refusal(Path::new("/"), is_root) {
+        return Err(reason.to_string().into());
+    }
+    if options.check {
+        println!("the scheduler can start");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let on_signal = Arc::clone(&stop);
+    ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed))?;
+    let mut deadline = None;
+    loop {
+        match run_once(options, &stop, &mut deadline)? {
+            End::Asked => return Ok(ExitCode::SUCCESS),
+            End::ByKernel { code, reason, .. } if code & RESTART != 0 => {
+                eprintln!("scx_stealtime: {reason}: loading again");
+            }
+            End::ByKernel { kind, reason, .. } => {
+                eprintln!("scx_stealtime: the kernel's scheduler has taken over: {reason}");
+                let failed = kind >= EXIT_ERROR;
+                return Ok(if failed {
+                    ExitCode::FAILURE
+                } else {
+                    ExitCode::SUCCESS
+                });
+            }
+        }
+    }
+}
+
+fn run_once(
+    options: &Options,
+    stop: &AtomicBool,
+    deadline: &mut Option<Instant>,
+) -> Result<End, Box<dyn Error>> {
+    let mut object = MaybeUninit::uninit();
+    let mut open = ScxStealtimeSkelBuilder::default().open(&mut object)?;
+    configure(&mut open, options);
+    let tracks = adapt(&mut open)?;
+    let mut skel = open
+        .load()
+        .map_err(|error| format!("the kernel refuses the program: {error}"))?;
+    let mut links = Vec::new();
+    if tracks {
+        links = track(&mut skel)?;
+    }
+    let scheduler = skel.maps.stealtime_ops.attach_struct_ops()?;
+    let canaries = start_canaries(options);
+    eprintln!("scx_stealtime: loaded");
+    // Loaded again after a CPU has come or gone, the scheduler ends when it would have.
+    if let Some(seconds) = options.run_for {
+        deadline.get_or_insert_with(|| Instant::now() + Duration::from_secs_f64(seconds));
+    }
+    let end = watch(&skel, options, stop, *deadline);
+    for tid in canaries.iter().flat_map(|pid| host::threads(*pid)) {
+        // A thread that has ended needs nothing.
+        let _ = host::set_extended(tid, false);
+    }
+    print(&skel, options);
+    drop(scheduler);
+    drop(links);
+    Ok(end)
+}
+
+/// Options become constants of the program.
+fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
+    let topology = topology::read(Path::new("/"));
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.yield_mode = match options.yields {
+            Yields::Refuse => 0,
+            Yields::Nominee => 1,
+            Yields::Receiver => 2,
+        };
+        data.lend = !options.no_loan;
+        data.credit = !options.no_credit;
+        data.slice_ns = options.slice_us.map_or_else(
+            || topology::base_slice_ns(topology.of_cpu.len()),
+            |slice_us| slice_us * 1_000,
+        );
+        data.margin_ns = options.margin_us * 1_000;
+        data.guard_per_mille = options.guard_per_mille;
+        data.guard_burst_ns = options.guard_burst_ms * 1_000_000;
+        data.force_interval_ns = options.force_interval_ms * 1_000_000;
+        data.ipi_window_ns = options.ipi_window_ms * 1_000_000;
+        data.watchdog_ns = options.watchdog_ms * 1_000_000;
+        data.domains = topology.domains;
+        data.domain_of_cpu[..topology.of_cpu.len()].copy_from_slice(&topology.of_cpu);
+    }
+    let ops = open.struct_ops.stealtime_ops_mut();
+    // The kernel's own bound on waits, for what our watchdog does not see.
+    ops.timeout_ms = u32::try_from(options.watchdog_ms * 2 + 2_000)
+        .unwrap_or(30_000)
+        .min(30_000);
+    if !options.canary.is_empty() {
+        ops.flags |= SWITCH_PARTIAL;
+    }
+}
+
+/// Leaves out what this kernel lacks. True if KVM's tracepoints are there.
+fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
+    let kernel = Btf::from_vmlinux()?;
+    let has_member = |name: &str| {
+        let ops = kernel.type_by_name::<Struct<'_>>("sched_ext_ops");
+        ops.is_some_and(|ops| {
+            ops.iter()
+                .any(|member| member.name.is_some_and(|known| known == name))
+        })
+    };
+    if !has_member("cgroup_init") {
+        eprintln!(
+            "scx_stealtime: this kernel's sched_ext knows no control groups: cpu.weight has no effect"
+        );
+        let ops = open.struct_ops.stealtime_ops_mut();
+        ops.cgroup_init = std::ptr::null_mut();
+        ops.cgroup_exit = std::ptr::null_mut();
+        ops.cgroup_move = std::ptr::null_mut();
+        ops.cgroup_set_weight = std::ptr::null_mut();
+        open.progs.stealtime_cgroup_init.set_autoload(false);
+        open.progs.stealtime_cgroup_exit.set_autoload(false);
+        open.progs.stealtime_cgroup_move.set_autoload(false);
+        open.progs.stealtime_cgroup_set_weight.set_autoload(false);
+    }
+    for path in host::limited_groups() {
+        eprintln!(
+            "scx_stealtime: warning: cpu.max of {} has no effect while this scheduler is loaded",
+            path.display()
+        );
+    }
+    // As a module or built in.
+    let tracks = Path::new("/sys/kernel/btf/kvm").exists()
+        || Path::new("/sys/module/kvm").exists()
+            && !Path::new("/sys/module/kvm/initstate").exists();
+    if !tracks {
+        eprintln!(
+            "scx_stealtime: module kvm is not loaded: no IPIs are tracked until the next start"
+        );
+        open.progs.on_entry.set_autoload(false);
+        open.progs.on_ipi.set_autoload(false);
+        open.progs.on_accept.set_autoload(false);
+        open.progs.on_eoi.set_autoload(false);
+    }
+    Ok(tracks)
+}
+
+/// One by one: attaching the whole skeleton attaches the scheduler as well.
+fn track(skel: &mut ScxStealtimeSkel<'_>) -> Result<Vec<Link>, Box<dyn Error>> {
+    Ok(vec![
+        skel.progs.on_entry.attach()?,
+        skel.progs.on_ipi.attach()?,
+        skel.progs.on_accept.attach()?,
+        skel.progs.on_eoi.attach()?,
+    ])
+}
+
+/// Changes the canaries' policy; returns their processes.
+fn start_canaries(options: &Options) -> Vec<i32> {
+    let mut canaries = Vec::new();
+    for name in &options.canary {
+        let processes = host::processes_of(name);
+        if processes.is_empty() {
+            eprintln!("scx_stealtime: warning: there is no VM {name}");
+        }
+        for tid in processes.iter().flat_map(|pid| host::threads(*pid)) {
+            if !host::is_fair(tid) {
+                continue;
+            }
+            if let Err(error) = host::set_extended(tid, true) {
+                eprintln!("scx_stealtime: warning: thread {tid} stays with the kernel: {error}");
+            }
+        }
+        canaries.extend(processes);
+    }
+    canaries
+}
+
+fn watch(
+    skel: &ScxStealtimeSkel<'_>,
+    options: &Options,
+    stop: &AtomicBool,
+    deadline: Option<Instant>,
+) -> End {
+    let mut next = options
+        .stats
+        .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    loop {
+        if let Some(end) = ended(skel) {
+            return end;
+        }
+        let now = Instant::now();
+        if stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline) {
+            return End::Asked;
+        }
+        if let Some((due, seconds)) = next.as_mut().zip(options.stats)
+            && now >= *due
+        {
+            *due = now + Duration::from_secs_f64(seconds);
+            print(skel, options);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What `ops.exit` has recorded.
+fn ended(skel: &ScxStealtimeSkel<'_>) -> Option<End> {
+    let record = &skel.maps.bss_data.as_deref()?.exit_record;
+    if record.kind == 0 {
+        return None;
+    }
+    let text = |bytes: &[libc::c_char]| {
+        let bytes: Vec<u8> = bytes.iter().map(|byte| *byte as u8).collect();
+        CStr::from_bytes_until_nul(&bytes)
+            .map(|text| text.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    let (reason, message) = (text(&record.reason), text(&record.message));
+    Some(End::ByKernel {
+        kind: record.kind,
+        code: record.code,
+        reason: match message.as_str() {
+            "" => reason,
+            message => format!("{reason}: {message}"),
+        },
+    })
+}
+
+fn print(skel: &ScxStealtimeSkel<'_>, options: &Options) {
+    let (Some(bss), Some(data)) = (
+        skel.maps.bss_data.as_deref(),
+        skel.maps.data_data.as_deref(),
+    ) else {
+        return;
+    };
+    let counters = Counters::read(bss, data.groups_used);
+    if options.json {
+        match serde_json::to_string(&counters) {
+            Ok(line) => println!("{line}"),
+            Err(error) => eprintln!("scx_stealtime: {error}"),
+        }
+    } else {
+        print!("{}", counters.text());
+    }
+}

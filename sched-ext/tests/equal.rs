@@ -1,0 +1,247 @@
+//! The arithmetic of the BPF program, compiled for the host, equals that of stealtime-hypervisor.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::sync::atomic::AtomicU64;
+
+use proptest::prelude::*;
+use stealtime_hypervisor::ipi_tracking::{
+    IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record,
+};
+use stealtime_hypervisor::lag_credit::arithmetic::{
+    CreditRequest, Tokens, credit_lag, credit_shift, is_due,
+};
+use stealtime_hypervisor::lag_credit::{Guard, LagCredit};
+
+const NEVER: u64 = u64::MAX;
+const NO_VCPU: u32 = (1 << 24) - 1;
+
+#[repr(C)]
+struct HostTokens {
+    ns: u64,
+    filled_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct HostIpi {
+    outgoing: u64,
+    time_ns: u64,
+    sender: u64,
+}
+
+// SAFETY: the declarations are those of `host.c`.
+unsafe extern "C" {
+    safe fn host_mul_div(a: u64, b: u64, d: u64) -> u64;
+    safe fn host_vtime(ns: u64, weight: u64) -> u64;
+    safe fn host_floor_div(a: i64, b: u64) -> i64;
+    safe fn host_credit_lag(members: u64, margin_ns: u64, bound: i64) -> i64;
+    safe fn host_credit_shift(lag: i64, target: i64, weight: u64, total: u64) -> u64;
+    safe fn host_spend(
+        tokens: &mut HostTokens,
+        per_mille: u64,
+        burst_ns: u64,
+        now_ns: u64,
+        vlag: i64,
+        target: i64,
+        weight: u64,
+    ) -> i64;
+    safe fn host_is_due(last_ns: u64, interval_ns: u64, now_ns: u64) -> bool;
+    safe fn host_reset(ipi: &mut HostIpi);
+    safe fn host_record(
+        source: &mut HostIpi,
+        from: u32,
+        target: &mut HostIpi,
+        to: u32,
+        vector: u32,
+        now_ns: u64,
+    );
+    safe fn host_awaited(ipi: &HostIpi, window_ns: u64, now_ns: u64) -> u32;
+    safe fn host_sender(ipi: &HostIpi) -> u32;
+    safe fn host_eoi(
+        source: &mut HostIpi,
+        from: u32,
+        target: &mut HostIpi,
+        me: u32,
+        vector: u32,
+    ) -> bool;
+}
+
+/// Numbers of all lengths: uniform ones are nearly all long.
+fn any_length() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64_u32).prop_map(|(x, shift)| x >> shift)
+}
+
+fn lag() -> impl Strategy<Value = i64> {
+    (any_length(), any::<bool>()).prop_map(|(x, negative)| {
+        let size = (x >> 1) as i64;
+        if negative { -size } else { size }
+    })
+}
+
+/// One credit: time since the last, lag, target at or above it, weight.
+fn credit() -> impl Strategy<Value = (u64, i64, i64, u64)> {
+    let lags = (lag(), lag()).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    (any_length(), lags, any_length())
+        .prop_map(|(gap, (vlag, target), weight)| (gap >> 8, vlag, target, weight))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn products_and_quotients_are_exact(a in any_length(), b in any_length(), d in any_length()) {
+        let d = d.max(1);
+        let exact = u128::from(a) * u128::from(b) / u128::from(d);
+        prop_assert_eq!(host_mul_div(a, b, d), u64::try_from(exact).unwrap_or(u64::MAX));
+        let vtime = u128::from(a) * (1 << 20) / u128::from(d);
+        prop_assert_eq!(host_vtime(a, d), u64::try_from(vtime).unwrap_or(u64::MAX));
+    }
+
+    #[test]
+    fn division_floors(a in lag(), b in any_length()) {
+        let b = (b >> 1).max(1);
+        prop_assert_eq!(host_floor_div(a, b), a.div_euclid(b as i64));
+    }
+
+    #[test]
+    fn margins_are_equal(members in any_length(), margin in any_length(), bound in lag()) {
+        let bound = bound.max(0);
+        let expected = credit_lag(members, margin, bound).unwrap_or(-1);
+        prop_assert_eq!(host_credit_lag(members, margin, bound), expected);
+    }
+
+    #[test]
+    fn shifts_are_equal(a in lag(), b in lag(), weight in any_length(), total in any_length()) {
+        let expected = credit_shift(a, b, weight, total).unwrap_or(0);
+        prop_assert_eq!(host_credit_shift(a, b, weight, total), expected);
+    }
+
+    #[test]
+    fn guards_grant_the_same_credits(
+        per_mille in 1..=1_000_u32,
+        burst_ns in any_length(),
+        credits in prop::collection::vec(credit(), 1..40),
+    ) {
+        let guard = Guard { per_mille, burst_ns };
+        let (mut ours, mut theirs) = (Tokens::default(), HostTokens { ns: 0, filled_ns: NEVER });
+        let mut now_ns = 0_u64;
+        for (gap, vlag, target, weight) in credits {
+            now_ns = now_ns.saturating_add(gap).min(NEVER - 1);
+            let expected = ours.spend(guard, now_ns, CreditRequest { vlag, target, weight });
+            let reached = host_spend(
+                &mut theirs, u64::from(per_mille), burst_ns, now_ns, vlag, target, weight,
+            );
+            prop_assert_eq!(reached, expected.unwrap_or(-1));
+            prop_assert_eq!(theirs.ns, ours.left_ns());
+        }
+    }
+
+    #[test]
+    fn limits_are_equal(last in proptest::option::of(any_length()), gap in any_length(), interval in any_length()) {
+        let now = last.unwrap_or(0).saturating_add(gap).min(NEVER - 1);
+        prop_assume!(last.is_none_or(|last| last <= now));
+        prop_assert_eq!(host_is_due(last.unwrap_or(NEVER), interval, now), is_due(last, interval, now));
+    }
+
+    /// Four vCPUs send, answer and ask in any order.
+    #[test]
+    fn tracking_is_equal(steps in prop::collection::vec(
+        (0..3_u8, 0..4_u32, 0..4_u32, 14..20_u8, 0..60_000_000_u64), 1..200,
+    )) {
+        let contexts = [(); 4].map(|()| IpiContext::<AtomicU64>::new());
+        let knobs = IpiKnobs::default();
+        let mut words = [HostIpi::default(); 4];
+        for word in &mut words {
+            host_reset(word);
+        }
+        let mut now_ns = 1_u64 << 23;
+        for (kind, from, to, vector, gap) in steps {
+            now_ns += gap >> (vector % 4 * 6);
+            let (a, b) = (from as usize, to as usize);
+            if kind == 0 {
+                let ipi = Unicast { sender: from, receiver: to, vector };
+                if record(&contexts, &knobs, &ipi, now_ns, &()).is_ok() {
+                    let [source, target] = words.get_disjoint_mut([a, b]).unwrap();
+                    host_record(source, from, target, to, u32::from(vector), now_ns);
+                }
+            } else if kind == 1 {
+                let settled = eoi(&contexts, &knobs, to, Some(vector), now_ns, &()).unwrap();
+                let sender = host_sender(&words[b]);
+                prop_assert_eq!(contexts[b].last_sender().unwrap_or(NO_VCPU), if settled { NO_VCPU } else { sender });
+                if sender != NO_VCPU {
+                    let [source, target] = words.get_disjoint_mut([sender as usize, b]).unwrap();
+                    prop_assert_eq!(host_eoi(source, sender, target, to, u32::from(vector)), settled);
+                } else {
+                    prop_assert!(!settled);
+                }
+            }
+            for (n, word) in words.iter().enumerate() {
+                let expected = confirmed_receiver(&contexts, &knobs, n as u32, now_ns);
+                let expected = expected.map_or(NO_VCPU, |awaited| awaited.receiver);
+                prop_assert_eq!(host_awaited(word, knobs.ipi_window_ns, now_ns), expected);
+            }
+        }
+    }
+}
+
+/// The default guard of the scheduler is [`LagCredit::GUARDED`].
+#[test]
+fn defaults_are_those_of_the_crate() {
+    let Some(Guard {
+        per_mille,
+        burst_ns,
+    }) = LagCredit::GUARDED.guard
+    else {
+        panic!("the guarded credit has a guard")
+    };
+    let state = include_str!("../bpf/state.h");
+    for line in [
+        format!("const volatile u64 guard_per_mille = {per_mille};"),
+        format!("const volatile u64 guard_burst_ns = {burst_ns};"),
+        "const volatile u64 margin_ns = 50000;".to_owned(),
+        "const volatile u64 force_interval_ns = 6000000;".to_owned(),
+        format!(
+            "const volatile u64 ipi_window_ns = {};",
+            IpiKnobs::default().ipi_window_ns
+        ),
+    ] {
+        assert!(state.contains(&line), "{line}");
+    }
+}
+
+/// Vectors that both sides must reach whatever becomes of either: worked by hand.
+#[test]
+fn golden_vectors() {
+    // Three tasks, 50 us each; a bound below it.
+    assert_eq!(host_credit_lag(3, 50_000, 5_400_000), 100_000);
+    assert_eq!(host_credit_lag(100, 50_000, 4_000_000), 4_000_000);
+    assert_eq!(host_credit_lag(1, 50_000, 4_000_000), -1);
+    // Of three equal tasks one moves by 3/2 of what its lag gains.
+    assert_eq!(
+        host_credit_shift(-1_000_000, 100_000, 1 << 20, 3 << 20),
+        1_650_000
+    );
+    let mut tokens = HostTokens {
+        ns: 0,
+        filled_ns: NEVER,
+    };
+    // A full bucket of 20 ms pays 1.1 ms; an eighth of 8 ms comes back.
+    assert_eq!(
+        host_spend(
+            &mut tokens,
+            125,
+            20_000_000,
+            0,
+            -1_000_000,
+            100_000,
+            1 << 20
+        ),
+        100_000
+    );
+    assert_eq!(tokens.ns, 18_900_000);
+    assert_eq!(
+        host_spend(&mut tokens, 125, 20_000_000, 8_000_000, -1, 0, 1 << 20),
+        0
+    );
+    assert_eq!(tokens.ns, 19_899_999);
+}

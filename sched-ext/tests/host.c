@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/* The arithmetic of bpf/credit.h and bpf/track.h, compiled for the host. */
+#include "track.h"
+
+u64 host_mul_div(u64 a, u64 b, u64 d)
+{
+	return st_mul_div(a, b, d);
+}
+
+u64 host_vtime(u64 ns, u64 weight)
+{
+	return st_vtime(ns, weight);
+}
+
+s64 host_floor_div(s64 a, u64 b)
+{
+	return st_floor_div(a, b);
+}
+
+s64 host_credit_lag(u64 members, u64 margin_ns, s64 bound)
+{
+	return st_credit_lag(members, margin_ns, bound);
+}
+
+u64 host_credit_shift(s64 lag, s64 target, u64 weight, u64 total)
+{
+	return st_credit_shift(lag, target, weight, total);
+}
+
+s64 host_spend(struct st_tokens *tokens, u64 per_mille, u64 burst_ns, u64 now_ns, s64 vlag, s64 target,
+	       u64 weight)
+{
+	return st_tokens_spend(tokens, per_mille, burst_ns, now_ns, vlag, target, weight);
+}
+
+bool host_is_due(u64 last_ns, u64 interval_ns, u64 now_ns)
+{
+	return st_is_due(last_ns, interval_ns, now_ns);
+}
+
+void host_reset(struct st_ipi *ipi)
+{
+	st_ipi_reset(ipi);
+}
+
+void host_record(struct st_ipi *source, u32 from, struct st_ipi *target, u32 to, u32 vector, u64 now_ns)
+{
+	st_ipi_record(source, from, target, to, vector, now_ns);
+}
+
+u32 host_awaited(const struct st_ipi *ipi, u64 window_ns, u64 now_ns)
+{
+	return st_ipi_awaited(ipi, window_ns, now_ns);
+}
+
+u32 host_sender(const struct st_ipi *ipi)
+{
+	return st_ipi_sender(ipi);
+}
+
+bool host_eoi(struct st_ipi *source, u32 from, struct st_ipi *target, u32 me, u32 vector)
+{
+	return st_ipi_eoi(source, from, target, me, vector);
+}

@@ -1,0 +1,95 @@
+/*
+ * A 64-bit guest for directed yields. rdi is the vCPU's number, rsi the load:
+ *   0 ipi   even vCPUs send an interrupt to the next one and spin with PAUSE until its handler
+ *           has answered; odd vCPUs compute
+ *   1 hog   all compute
+ *   2 lock  all take one lock in turn and spin with PAUSE for it
+ * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request.
+ */
+	.intel_syntax noprefix
+	.code64
+	.globl _start
+_start:
+	/* x2APIC spurious vector register: software enable. */
+	mov ecx, 0x80f
+	mov eax, 0x1ff
+	xor edx, edx
+	wrmsr
+	mov rbx, rdi
+	shl rbx, 6
+	add rbx, 0x20000
+	cmp esi, 1
+	je compute
+	cmp esi, 2
+	je lock_loop
+	test edi, 1
+	jnz receive
+
+	/* An interrupt to a LAPIC that is not on yet is dropped: wait until the partner computes. */
+wait_for_partner:
+	pause
+	cmp qword ptr [rbx + 64 + 16], 0
+	je wait_for_partner
+send:
+	inc qword ptr [rbx + 8]
+	mov rax, [rbx + 8]
+	mov [rbx + 24], rax
+	mov ecx, 0x830
+	mov eax, 0x40
+	lea edx, [rdi + 1]
+	wrmsr
+spin:
+	pause
+	mov rax, [rbx + 64]
+	cmp rax, [rbx + 24]
+	jne spin
+	mov ecx, 2000
+think:
+	dec ecx
+	jnz think
+	jmp send
+
+receive:
+	sti
+compute:
+	inc qword ptr [rbx + 16]
+	jmp compute
+
+	/* A ticket lock at 0x30000 (next) and 0x30008 (serving). */
+lock_loop:
+	mov eax, 1
+	lock xadd qword ptr [0x30000], rax
+wait_for_turn:
+	cmp [0x30008], rax
+	je locked
+	pause
+	jmp wait_for_turn
+locked:
+	mov ecx, 20000
+hold:
+	dec ecx
+	jnz hold
+	inc qword ptr [rbx + 8]
+	inc qword ptr [0x30008]
+	mov ecx, 20000
+outside:
+	dec ecx
+	jnz outside
+	inc qword ptr [rbx + 16]
+	jmp lock_loop
+
+	/* The handler of vector 0x40, on odd vCPUs: the sender's request is the answer. */
+	.org 0x100
+	push rax
+	push rcx
+	push rdx
+	mov rax, [rbx - 64 + 24]
+	mov [rbx], rax
+	mov ecx, 0x80b
+	xor eax, eax
+	xor edx, edx
+	wrmsr
+	pop rdx
+	pop rcx
+	pop rax
+	iretq
