@@ -137,7 +137,11 @@ proptest! {
     }
 
     #[test]
-    fn limits_are_equal(last in proptest::option::of(any_length()), gap in any_length(), interval in any_length()) {
+    fn limits_are_equal(
+        last in proptest::option::of(any_length()),
+        gap in any_length(),
+        interval in any_length(),
+    ) {
         let now = last.unwrap_or(0).saturating_add(gap).min(NEVER - 1);
         prop_assume!(last.is_none_or(|last| last <= now));
         prop_assert_eq!(host_is_due(last.unwrap_or(NEVER), interval, now), is_due(last, interval, now));
@@ -167,7 +171,8 @@ proptest! {
             } else if kind == 1 {
                 let settled = eoi(&contexts, &knobs, to, Some(vector), now_ns, &()).unwrap();
                 let sender = host_sender(&words[b]);
-                prop_assert_eq!(contexts[b].last_sender().unwrap_or(NO_VCPU), if settled { NO_VCPU } else { sender });
+                let left = contexts[b].last_sender().unwrap_or(NO_VCPU);
+                prop_assert_eq!(left, if settled { NO_VCPU } else { sender });
                 if sender != NO_VCPU {
                     let [source, target] = words.get_disjoint_mut([sender as usize, b]).unwrap();
                     prop_assert_eq!(host_eoi(source, sender, target, to, u32::from(vector)), settled);
