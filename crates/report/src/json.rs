@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use stealtime_analysis::Answers;
 use stealtime_doctor::Decision;
+use stealtime_whatif::Remedy;
 
 use crate::Key;
 use crate::escape::is_unsafe;
@@ -15,7 +16,7 @@ use crate::escape::is_unsafe;
 /// keys and their meaning: `docs/json.md`.
 ///
 /// With `keys`, only `source` and the objects that hold these; without, everything. The decision is a
-/// key of its own.
+/// key of its own. A finding that a setting remedies has `remedy`.
 ///
 /// # Errors
 /// Those of the writer.
@@ -23,9 +24,18 @@ pub fn write(
     answers: &Answers,
     keys: &[Key],
     decision: Option<&Decision>,
+    remedies: &[Remedy],
     mut writer: impl Write,
 ) -> io::Result<()> {
     let mut value = serde_json::to_value(answers)?;
+    for remedy in remedies {
+        let finding = value
+            .get_mut("findings")
+            .and_then(|findings| findings.get_mut(remedy.finding));
+        if let Some(Value::Object(finding)) = finding {
+            finding.insert("remedy".to_owned(), serde_json::to_value(remedy)?);
+        }
+    }
     if let (Value::Object(object), false) = (&mut value, keys.is_empty()) {
         object.retain(|name, _| name == "source" || keys.iter().any(|key| key.json() == name));
     }

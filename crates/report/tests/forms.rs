@@ -7,12 +7,13 @@ use stealtime_analysis::Answers;
 use stealtime_doctor::Decision;
 use stealtime_report::terminal::{Style, TOP, render};
 use stealtime_report::{Key, csv, json};
+use stealtime_whatif::Remedy;
 
 use crate::answers::{HOSTILE, answers};
 
 fn as_json(answers: &Answers, keys: &[Key]) -> String {
     let mut out = Vec::new();
-    json::write(answers, keys, None, &mut out).expect("a vector takes all");
+    json::write(answers, keys, None, &[], &mut out).expect("a vector takes all");
     String::from_utf8(out).expect("JSON is UTF-8")
 }
 
@@ -24,13 +25,14 @@ fn as_csv(answers: &Answers, key: Key) -> String {
 
 #[test]
 fn every_table() {
-    insta::assert_snapshot!(render(&answers(), &Key::ALL, Style::new(false), TOP));
+    insta::assert_snapshot!(render(&answers(), &[], &Key::ALL, Style::new(false), TOP));
 }
 
 #[test]
 fn tables_of_nothing_say_why() {
     insta::assert_snapshot!(render(
         &Answers::default(),
+        &[],
         &Key::ALL,
         Style::new(false),
         TOP
@@ -63,7 +65,7 @@ fn tables_fit_and_hold_no_control_characters() {
         row.reason = row.reason.repeat(40);
     }
     for answers in [answers(), wide] {
-        let text = render(&answers, &Key::ALL, Style::new(false), TOP);
+        let text = render(&answers, &[], &Key::ALL, Style::new(false), TOP);
         assert!(!text.contains(['\u{1b}', '\u{202e}']));
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
@@ -73,8 +75,8 @@ fn tables_fit_and_hold_no_control_characters() {
 
 #[test]
 fn colours_change_nothing_but_colours() {
-    let plain = render(&answers(), &Key::ALL, Style::new(false), TOP);
-    let mut colored = render(&answers(), &Key::ALL, Style::new(true), TOP);
+    let plain = render(&answers(), &[], &Key::ALL, Style::new(false), TOP);
+    let mut colored = render(&answers(), &[], &Key::ALL, Style::new(true), TOP);
     assert!(colored.contains("\u{1b}[1m"));
     for code in ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"] {
         colored = colored.replace(code, "");
@@ -148,8 +150,13 @@ fn the_documentation_names_every_key_and_no_other() {
     let mut answers = answers();
     answers.ioport.clone_from(&answers.msr);
     let decision = Decision::nothing("no VM is recorded");
+    let remedy = Remedy {
+        finding: 0,
+        knob: None,
+        changes: Vec::new(),
+    };
     let mut out = Vec::new();
-    json::write(&answers, &[], Some(&decision), &mut out).expect("a vector takes all");
+    json::write(&answers, &[], Some(&decision), &[remedy], &mut out).expect("a vector takes all");
     let mut keys = BTreeMap::new();
     let value = serde_json::from_slice(&out).expect("JSON");
     printed("", &value, &mut keys);
@@ -182,7 +189,7 @@ fn tables_have_words_for_every_documented_value() {
             } else {
                 Key::Latency
             };
-            let table = render(&answers, &[shown], Style::new(false), TOP);
+            let table = render(&answers, &[], &[shown], Style::new(false), TOP);
             assert!(!table.contains(&format!("  {value}  ")), "{value}: {table}");
         }
     }

@@ -196,7 +196,7 @@ fn data_stays_inside_its_element() {
 #[test]
 fn hostile_answers_are_shown_and_do_nothing() {
     let answers = answers::answers();
-    let page = text(&analyze::page(&answers, "stealtime analyze x"));
+    let page = text(&analyze::page(&answers, &[], "stealtime analyze x"));
     let given = given(&page);
     assert!(!given.contains(['\u{1b}', '\u{202e}']));
     assert!(given.contains("=vm\\u{1b}[2J\\u{202e}b"));

@@ -32,6 +32,7 @@ mod preempt;
 mod presence;
 mod question;
 mod recorded;
+mod remedy;
 mod replays;
 mod result;
 mod self_test;
@@ -54,6 +55,7 @@ pub use plan::{Change, Plan, Prepared};
 pub use presence::{Partly, Presence};
 pub use question::{Question, QuestionError};
 pub use recorded::Recorded;
+pub use remedy::{Remedy, remedies};
 pub use replays::Run;
 pub use result::{
     CLOSE, Closeness, Delta, Exits, Ranked, ReplayedVcpu, Shares, TOO_FAR, Variant, VcpuError,

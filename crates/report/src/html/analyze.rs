@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::VcpuTime;
+use stealtime_whatif::Remedy;
 
 use super::chart::{cut_note, visible};
 use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table, overview};
@@ -25,7 +26,7 @@ const MOST_COLORS: usize = 8;
 
 /// The page of a recording; `command` makes the answers again.
 #[must_use]
-pub fn page(answers: &Answers, command: &str) -> Page {
+pub fn page(answers: &Answers, remedies: &[Remedy], command: &str) -> Page {
     let answers = &*answers.with_guesses_shown();
     let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
     if answers.source.partial {
@@ -37,7 +38,7 @@ pub fn page(answers: &Answers, command: &str) -> Page {
     for note in &answers.source.notes {
         page.warning(note.clone());
     }
-    leads(answers, &mut page);
+    leads(answers, remedies, &mut page);
     overview::charts(answers, &mut page);
     page.section("Where vCPU time went");
     split(answers, &mut page);
@@ -60,7 +61,7 @@ pub fn page(answers: &Answers, command: &str) -> Page {
     page
 }
 
-fn leads(answers: &Answers, page: &mut Page) {
+fn leads(answers: &Answers, remedies: &[Remedy], page: &mut Page) {
     let vcpus = &answers.vcpus;
     let sum = |time: fn(&VcpuTime) -> u64| {
         vcpus
@@ -92,12 +93,22 @@ fn leads(answers: &Answers, page: &mut Page) {
         });
     }
     let (shown, hidden) = header::shown_findings(answers, usize::MAX);
-    for finding in shown {
+    for (index, finding) in shown.iter().enumerate() {
         let next = (!finding.next.is_empty()).then(|| format!("Next: {}", finding.next));
+        let remedy = remedies.iter().find(|remedy| remedy.finding == index);
+        let set = remedy.map(|remedy| format!("Set: {}", header::settings(remedy).join(", ")));
+        let commands = remedy.map_or_else(Vec::new, header::commands);
+        let commands = commands
+            .into_iter()
+            .map(|(label, step)| format!("{label}: {step}"));
         page.lead(Lead {
             about: format!("{}{}", header::about(finding), finding.what),
             says: String::new(),
-            more: [finding.evidence.clone()].into_iter().chain(next).collect(),
+            more: std::iter::once(finding.evidence.clone())
+                .chain(next)
+                .chain(set)
+                .chain(commands)
+                .collect(),
             mark: if finding.vm.is_empty() {
                 Mark::Plain
             } else {

@@ -2,8 +2,10 @@
 
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::Finding;
+use stealtime_whatif::Remedy;
 
 use super::Screen;
+use super::decision::manager_name;
 use crate::escape;
 use crate::units::{Times, count, counted};
 
@@ -166,8 +168,35 @@ pub(crate) fn shown_findings(answers: &Answers, top: usize) -> (&[Finding], &[Fi
     answers.findings.split_at(shown)
 }
 
+/// What to set: the change, or the knob where no commands are known.
+pub(crate) fn settings(remedy: &Remedy) -> Vec<String> {
+    match (&remedy.knob, remedy.changes.as_slice()) {
+        (Some(knob), []) => vec![knob.clone()],
+        (_, changes) => changes.iter().map(|change| change.change.clone()).collect(),
+    }
+}
+
+/// Commands that make a remedy and undo it, each behind its label.
+pub(crate) fn commands(remedy: &Remedy) -> Vec<(String, &str)> {
+    let mut commands = Vec::new();
+    let mut add = |label: String, steps| {
+        let steps: &[String] = steps;
+        commands.extend(steps.iter().map(|step| (label.clone(), step.as_str())));
+    };
+    for change in &remedy.changes {
+        add("do".to_owned(), &change.set);
+        add("undo".to_owned(), &change.undo);
+        for steps in &change.managers {
+            let manager = manager_name(steps.manager);
+            add(format!("do by {manager}"), &steps.set);
+            add(format!("undo by {manager}"), &steps.undo);
+        }
+    }
+    commands
+}
+
 /// The findings, numbered.
-pub(super) fn findings(answers: &Answers, top: usize, screen: &mut Screen) {
+pub(super) fn findings(answers: &Answers, remedies: &[Remedy], top: usize, screen: &mut Screen) {
     screen.heading("What to look at");
     if answers.findings.is_empty() {
         screen.plain(2, no_finding(answers));
@@ -181,6 +210,12 @@ pub(super) fn findings(answers: &Answers, top: usize, screen: &mut Screen) {
         if !finding.next.is_empty() {
             let next = format!("next: {}", finding.next);
             screen.plain(5, &next);
+        }
+        if let Some(remedy) = remedies.iter().find(|remedy| remedy.finding == i) {
+            screen.plain(5, &format!("set: {}", settings(remedy).join(", ")));
+            for (label, command) in commands(remedy) {
+                screen.command(5, &label, command);
+            }
         }
     }
     if let Some(text) = more_findings(hidden) {

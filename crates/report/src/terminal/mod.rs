@@ -26,6 +26,7 @@ pub mod whatif;
 mod yields;
 
 use stealtime_analysis::Answers;
+use stealtime_whatif::Remedy;
 
 use crate::units::{Times, counted, wrap};
 use crate::{Key, escape};
@@ -117,6 +118,16 @@ impl Screen {
         self.wrapped(indent, text, Style::warn);
     }
 
+    /// A command behind its label: in one piece, so that it can be copied.
+    fn command(&mut self, indent: usize, label: &str, command: &str) {
+        let label = self.style.dim(&format!("{label}: "));
+        self.line(&format!(
+            "{:indent$}{label}{}",
+            "",
+            escape::terminal(command)
+        ));
+    }
+
     /// Text wrapped at the width, each line behind `indent` blanks. It is escaped here, because it may
     /// hold names out of a trace.
     fn wrapped(&mut self, indent: usize, text: &str, paint: fn(Style, &str) -> String) {
@@ -148,14 +159,20 @@ pub(crate) struct Section {
 
 /// The recording, then the tables of `keys` in the order of [`Key::ALL`], of at most `top` rows each.
 #[must_use]
-pub fn render(answers: &Answers, keys: &[Key], style: Style, top: usize) -> String {
+pub fn render(
+    answers: &Answers,
+    remedies: &[Remedy],
+    keys: &[Key],
+    style: Style,
+    top: usize,
+) -> String {
     let times = Times::of(&answers.source.clock_unit);
     let answers = &*answers.with_guesses_shown();
     let mut screen = Screen::new(style);
     header::render(answers, &mut screen);
     for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
         if key == Key::Findings {
-            header::findings(answers, top, &mut screen);
+            header::findings(answers, remedies, top, &mut screen);
         } else if let Some(section) = section(answers, key, ROWS) {
             section.bounded(top, times).render(&mut screen);
         }

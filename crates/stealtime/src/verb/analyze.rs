@@ -6,6 +6,7 @@ use stealtime_analysis::{Answers, Longest, Selection, Skip};
 use stealtime_doctor::Decision;
 use stealtime_report::terminal::Style;
 use stealtime_report::{Key, csv, html, json, terminal};
+use stealtime_whatif::Remedy;
 
 use super::pick;
 use crate::args::{CpuRange, Form, Forms, Recording, Window};
@@ -146,10 +147,13 @@ impl Analyze {
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
         self.name_exports(&mut analyzed.answers);
+        let snapshot = analyzed.host.snapshot.as_ref();
+        let remedies = stealtime_whatif::remedies(&analyzed.answers, snapshot);
         if !self.report.is_stdout() {
             let shown = Shown {
                 top: self.top.map_or(terminal::TOP, usize::from),
                 decision: self.decision(&analyzed, &keys),
+                remedies: &remedies,
             };
             let printed = print(&analyzed.answers, format, &keys, csv_key, &shown);
             output::go_on(printed, self.report.is_file())?;
@@ -159,7 +163,7 @@ impl Analyze {
             analyzed.tell();
         }
         self.report
-            .write(|command| html::analyze::page(&analyzed.answers, command))?;
+            .write(|command| html::analyze::page(&analyzed.answers, &remedies, command))?;
         analyzed
             .cut
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))
@@ -310,11 +314,13 @@ impl Analyze {
 }
 
 /// What tables show, apart from the answers.
-struct Shown {
+struct Shown<'r> {
     /// Rows of a VM, or VMs, at most.
     top: usize,
     /// The one thing to do.
     decision: Option<Decision>,
+    /// What to set for findings.
+    remedies: &'r [Remedy],
 }
 
 fn print(
@@ -322,17 +328,23 @@ fn print(
     format: Format,
     keys: &[Key],
     csv_key: Option<Key>,
-    shown: &Shown,
+    shown: &Shown<'_>,
 ) -> Result<(), CliError> {
     match (format, csv_key) {
         (Format::Csv, Some(key)) => output::to_stdout(|writer| csv::write(answers, key, writer)),
-        (Format::Json, _) => {
-            output::to_stdout(|writer| json::write(answers, keys, shown.decision.as_ref(), writer))
-        }
+        (Format::Json, _) => output::to_stdout(|writer| {
+            json::write(
+                answers,
+                keys,
+                shown.decision.as_ref(),
+                shown.remedies,
+                writer,
+            )
+        }),
         _ => {
             let keys = if keys.is_empty() { &Key::DEFAULT } else { keys };
             let style = Style::new(output::color());
-            let mut text = terminal::render(answers, keys, style, shown.top);
+            let mut text = terminal::render(answers, shown.remedies, keys, style, shown.top);
             if let Some(decision) = &shown.decision {
                 text.push_str(&terminal::decision::render(decision, style));
             }
