@@ -102,11 +102,10 @@ unsafe extern "C" {
     static guest_stubs: u8;
 }
 
-const ZERO: AtomicU64 = AtomicU64::new(0);
-static TABLES: [AtomicU64; MAX_CPUS] = [ZERO; MAX_CPUS];
-static TASKS: [AtomicU64; MAX_CPUS] = [ZERO; MAX_CPUS];
-static HOST_GATES: AtomicU64 = ZERO;
-static GUEST_GATES: AtomicU64 = ZERO;
+static TABLES: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+static TASKS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+static HOST_GATES: AtomicU64 = AtomicU64::new(0);
+static GUEST_GATES: AtomicU64 = AtomicU64::new(0);
 
 pub fn descriptor_table(cpu: u32) -> u64 {
     TABLES[cpu as usize].load(Relaxed)

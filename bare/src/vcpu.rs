@@ -199,14 +199,10 @@ impl Vcpu {
         vcpu
     }
 
-    fn thread(&self) -> &mut Thread {
-        // SAFETY: only the CPU that runs the vCPU calls this, once, at the top of its run loop.
-        unsafe { &mut *self.thread.get() }
-    }
-
     /// Runs it on this CPU until it stops: load, run, put.
     pub fn run(&self, cpu: u32) -> Stop {
-        let thread = self.thread();
+        // SAFETY: only the CPU that runs the vCPU takes this reference, here alone.
+        let thread = unsafe { &mut *self.thread.get() };
         let moved = thread.posted.cpu().is_some_and(|last| last != cpu);
         vmx::load(self.vmcs);
         vmx::write_host(cpu);
@@ -603,11 +599,7 @@ impl Vcpu {
                 cpu: Some(target),
                 vector,
             } => self.notify(cpu, target, vector),
-            Delivery::Wake => {
-                if wake_up(&self.shared) {
-                    host::make_runnable(self, cpu);
-                }
-            }
+            Delivery::Wake if wake_up(&self.shared) => host::make_runnable(self, cpu),
             Delivery::ApicvInactive => self.obey(deliver_through_irr(&self.shared, vector), cpu),
             _ => {}
         }

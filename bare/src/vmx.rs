@@ -118,8 +118,11 @@ const EXIT: u32 = 1 << 9 | 1 << 20 | 1 << 21;
 /// Entry controls: IA-32e guest, load EFER.
 const ENTRY: u32 = 1 << 9 | 1 << 15;
 
-/// Bits that this hypervisor needs, by register: name, and the name of each bit.
-const NEEDED: [(u32, &str, &[(u32, &str)]); 5] = [
+/// Bits by number, with their names.
+type Bits = &'static [(u32, &'static str)];
+
+/// Bits that this hypervisor needs, by register and its name.
+const NEEDED: [(u32, &str, Bits); 5] = [
     (
         TRUE_PIN_BASED,
         "pin-based controls",

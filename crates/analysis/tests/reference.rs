@@ -15,10 +15,13 @@ const ANSWERS: &str = concat!(
 /// The first heading of docs/json.md that is written from the comments.
 const FIRST: &str = "## `(root)`";
 /// The first heading after those: what the command adds to the answers.
-const LAST: &str = "## `decision`";
-/// Its row in the table of the root.
+const LAST: &str = "## `findings[].remedy`";
+/// The row of `decision` in the table of the root.
 const DECISION: &str =
     "| `decision` | object | | The one thing to do; with `--key findings` and without `--key` |";
+/// That of a finding.
+const REMEDY: &str =
+    "| `remedy` | optional object | | The setting to change, where one remedies the finding |";
 /// Arrays with rows of one type that are documented with another array of it.
 const SAME_ROWS: [&str; 4] = ["exit_totals", "msr", "ioport", "mmio"];
 
@@ -132,9 +135,11 @@ fn section(records: &[Record], name: &str, path: &str, page: &mut String) {
         let doc = doc.trim_end_matches('.');
         let _ = writeln!(page, "| `{name}` | {kind} |{unit}| {doc} |");
     }
-    if path.is_empty() {
-        let _ = writeln!(page, "{DECISION}");
-    }
+    let _ = match path {
+        "" => writeln!(page, "{DECISION}"),
+        "findings[]" => writeln!(page, "{REMEDY}"),
+        _ => Ok(()),
+    };
     for field in &record.fields {
         let dot = if path.is_empty() { "" } else { "." };
         let path = format!("{path}{dot}{}", field.name);
