@@ -51,7 +51,7 @@ await has_lines 2 'loading again' /tmp/hotplug.err
 await has_lines 3 ': loaded' /tmp/hotplug.err
 unload
 
-say "the watchdog ends a scheduler whose tasks wait too long"
+say "the watchdog ends a scheduler if its tasks wait too long"
 guest c '' 16 30 hog; c=$!
 $SCHED --watchdog-ms 50 --for 20 >/tmp/watchdog.txt 2>&1
 expect "it fails" [ $? != 0 ]

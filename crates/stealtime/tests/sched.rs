@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common;
 
-/// A host whose `/sys/kernel/sched_ext` has these files.
+/// A host with these files in `/sys/kernel/sched_ext`.
 fn status_of(files: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let root = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
