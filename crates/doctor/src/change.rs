@@ -76,7 +76,8 @@ impl Change {
 
     /// A knob of the host. `None` where the value is the former one, where the table has no step, or
     /// where a text is no value of the knob.
-    pub(crate) fn knob(vendor: Vendor, name: &str, value: &str, former: &str) -> Option<Self> {
+    #[must_use]
+    pub fn knob(vendor: Vendor, name: &str, value: &str, former: &str) -> Option<Self> {
         let knob = knobs::find(name)?;
         let HostSetting::Step(step) = knob.host else {
             return None;

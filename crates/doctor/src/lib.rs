@@ -16,7 +16,7 @@ use stealtime_host::{Missing, Snapshot};
 
 pub use change::{Change, present_text, present_value, shell_word, vendor};
 pub use decision::Decision;
-pub use manager::{ByManager, GroupFile, Quota, VmSetting, by_manager, merge};
+pub use manager::{ByManager, GroupFile, Quota, VmSetting, by_manager, limit, merge};
 pub use mechanism::{Mechanism, State};
 
 use view::View;

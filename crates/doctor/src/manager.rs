@@ -337,8 +337,9 @@ impl<'t> GroupFile<'t> {
 }
 
 /// A limit of a control group that a VM is in: by its file, and by the manager where the group is the
-/// VM's own.
-pub(crate) fn limit(vm: &Vm, snapshot: &Snapshot, group: &Cgroup, quota: Quota) -> Option<Change> {
+/// VM's own. `None` where it is the group's limit already.
+#[must_use]
+pub fn limit(vm: &Vm, snapshot: &Snapshot, group: &Cgroup, quota: Quota) -> Option<Change> {
     let former = group.quota_us.zip(group.period_us);
     if quota == former {
         return None;

@@ -6,9 +6,9 @@
 use serde::Serialize;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::Finding;
-use stealtime_doctor::{Change, Diagnosis, GroupFile, diagnose, present_value};
-use stealtime_host::{Cgroup, Snapshot};
-use stealtime_lab::knobs::{self, HostSetting, StepTarget, Steps, vm_knob};
+use stealtime_doctor::{Change, Diagnosis, diagnose, limit, present_text, vendor};
+use stealtime_host::Snapshot;
+use stealtime_lab::knobs::{self, vm_knob};
 
 /// What to set for a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -114,38 +114,18 @@ fn changes(
 
 /// A knob of the host; `None` if the snapshot does not have its value, or has this one.
 fn of_host(snapshot: &Snapshot, name: &str, value: &str) -> Option<Change> {
-    let knob = knobs::find(name)?;
-    let HostSetting::Step(step) = knob.host else {
-        return None;
-    };
-    let (value, former) = (knob.kind.read(value).ok()?, present_value(snapshot, knob)?);
-    // Both knobs are of the module that all vendors share.
-    let steps = step.fill(&value, &former, &StepTarget::default());
-    (value != former).then(|| Change::by_step(format!("{name}={value}"), &step, steps))
+    let former = present_text(snapshot, knobs::find(name)?)?;
+    Change::knob(vendor(snapshot), name, value, former)
 }
 
 /// Lifts the tightest limit of the VM's control groups.
 fn no_limit(snapshot: &Snapshot, vm: &str) -> Option<Change> {
-    let HostSetting::Step(step) = knobs::all()
-        .find(|knob| knob.is_per_vm() && knob.name == "cpu_max")?
-        .host
-    else {
-        return None;
-    };
     let vm = snapshot.vms.iter().find(|known| known.name == vm)?;
     let limited = snapshot
         .groups_above(vm.cgroup.as_deref()?)
         .filter_map(|group| Some((group, group.limit_cpus()?)));
-    let (group, _): (&Cgroup, f64) = limited.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let file = GroupFile::new(snapshot, group);
-    let steps = Steps {
-        set: vec![file.limit(None)],
-        undo: vec![file.limit(group.quota_us.zip(group.period_us))],
-    };
-    let mut change = Change::by_step(format!("cpu.max of {} = max", group.path), &step, steps);
-    // The group's path is known here.
-    change.note.clear();
-    Some(change)
+    let (group, _) = limited.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    limit(vm, snapshot, group, None)
 }
 
 #[cfg(test)]

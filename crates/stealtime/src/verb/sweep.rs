@@ -348,17 +348,23 @@ impl Outputs {
     }
 }
 
+/// Reports an end of the journal that was no whole run.
+fn note_cut(sweep: &sweep::Sweep) {
+    let bytes = sweep.journal().cut();
+    if bytes > 0 {
+        let folder = sweep.path().display();
+        output::note(&format!(
+            "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
+        ));
+    }
+}
+
 /// Reports the runs that the folder has, and checks that this build gives the same results.
 fn go_on(sweep: &sweep::Sweep, stop: &AtomicBool) -> Result<(), CliError> {
     let journal = sweep.journal();
     let (finished, runs) = (journal.done(), sweep.runs());
     let folder = sweep.path().display();
-    if journal.cut() > 0 {
-        let bytes = journal.cut();
-        output::note(&format!(
-            "{folder}: the last {bytes} bytes of the journal were no whole run and are gone"
-        ));
-    }
+    note_cut(sweep);
     if finished == 0 {
         return Ok(());
     }

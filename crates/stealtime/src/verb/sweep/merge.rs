@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use stealtime_lab::sweep::Sweep;
 
-use super::{Outputs, failed};
+use super::{Outputs, failed, note_cut};
 use crate::error::CliError;
-use crate::output;
 
 /// Merge folders of one sweep that ran in shards, in any order and with any overlap.
 ///
@@ -39,12 +38,7 @@ impl Merge {
         };
         outputs.check_folder(folder)?;
         let merged = Sweep::merge(folder, &self.folders, outputs.restart).map_err(failed)?;
-        if merged.sweep.journal().cut() > 0 {
-            let folder = folder.display();
-            output::note(&format!(
-                "{folder}: the end of the journal was no whole run and is gone"
-            ));
-        }
+        note_cut(&merged.sweep);
         merged.check().map_err(failed)?;
         outputs.write(&merged.sweep, true)
     }
