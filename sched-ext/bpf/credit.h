@@ -3,7 +3,7 @@
  * Lag credit and virtual time: arithmetic without kernel types.
  *
  * The BPF program and a host library compile the same text. Each function has a twin in the crate
- * stealtime-hypervisor (lag_credit::arithmetic); tests/equal.rs compares them to the bit.
+ * stealtime-hypervisor (lag_credit::arithmetic); sched-ext/arithmetic compares them to the bit.
  *
  * BPF has neither 128-bit products nor signed division: both are written out here.
  */

@@ -3,7 +3,7 @@
  * IPI tracking: the vCPU that a spinning vCPU probably waits for.
  *
  * The words and rules of the crate stealtime-hypervisor (ipi_tracking, version 3 of the series:
- * an EOI clears only the record of its vector). tests/equal.rs compares them to the bit.
+ * an EOI clears only the record of its vector). sched-ext/arithmetic compares them to the bit.
  *
  * `outgoing` packs receiver (bits 0-23), vector (24-31), pending (32), and the low 24 bits of the
  * time (40-63), by which a reader detects a half-written pair.

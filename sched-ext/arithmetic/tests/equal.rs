@@ -4,6 +4,11 @@
 use std::sync::atomic::AtomicU64;
 
 use proptest::prelude::*;
+use stealtime_bpf_arithmetic::{
+    HostIpi, HostTokens, host_awaited, host_credit_lag, host_credit_shift, host_eoi,
+    host_floor_div, host_is_due, host_mul_div, host_record, host_reset, host_sender, host_spend,
+    host_vtime,
+};
 use stealtime_hypervisor::ipi_tracking::{
     IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record,
 };
@@ -14,57 +19,6 @@ use stealtime_hypervisor::lag_credit::{Guard, LagCredit};
 
 const NEVER: u64 = u64::MAX;
 const NO_VCPU: u32 = (1 << 24) - 1;
-
-#[repr(C)]
-struct HostTokens {
-    ns: u64,
-    filled_ns: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct HostIpi {
-    outgoing: u64,
-    time_ns: u64,
-    sender: u64,
-}
-
-// SAFETY: the declarations are those of `host.c`.
-unsafe extern "C" {
-    safe fn host_mul_div(a: u64, b: u64, d: u64) -> u64;
-    safe fn host_vtime(ns: u64, weight: u64) -> u64;
-    safe fn host_floor_div(a: i64, b: u64) -> i64;
-    safe fn host_credit_lag(members: u64, margin_ns: u64, bound: i64) -> i64;
-    safe fn host_credit_shift(lag: i64, target: i64, weight: u64, total: u64) -> u64;
-    safe fn host_spend(
-        tokens: &mut HostTokens,
-        per_mille: u64,
-        burst_ns: u64,
-        now_ns: u64,
-        vlag: i64,
-        target: i64,
-        weight: u64,
-    ) -> i64;
-    safe fn host_is_due(last_ns: u64, interval_ns: u64, now_ns: u64) -> bool;
-    safe fn host_reset(ipi: &mut HostIpi);
-    safe fn host_record(
-        source: &mut HostIpi,
-        from: u32,
-        target: &mut HostIpi,
-        to: u32,
-        vector: u32,
-        now_ns: u64,
-    );
-    safe fn host_awaited(ipi: &HostIpi, window_ns: u64, now_ns: u64) -> u32;
-    safe fn host_sender(ipi: &HostIpi) -> u32;
-    safe fn host_eoi(
-        source: &mut HostIpi,
-        from: u32,
-        target: &mut HostIpi,
-        me: u32,
-        vector: u32,
-    ) -> bool;
-}
 
 /// Numbers of all lengths: uniform ones are nearly all long.
 fn any_length() -> impl Strategy<Value = u64> {
@@ -199,7 +153,7 @@ fn defaults_are_those_of_the_crate() {
     else {
         panic!("the guarded credit has a guard")
     };
-    let state = include_str!("../bpf/state.h");
+    let state = include_str!("../../bpf/state.h");
     for line in [
         format!("const volatile u64 guard_per_mille = {per_mille};"),
         format!("const volatile u64 guard_burst_ns = {burst_ns};"),
