@@ -27,6 +27,7 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use console::say;
 use scenario::Settings;
+use stealtime_hypervisor::posted_interrupt::Suppression;
 
 static SEED: AtomicU64 = AtomicU64::new(0);
 
@@ -62,6 +63,7 @@ fn settings() -> Settings<'static> {
         count: 100,
         cpus: 2,
         seed: 1,
+        policy: Suppression::Corrected,
     };
     for pair in text.split_ascii_whitespace() {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -75,6 +77,11 @@ fn settings() -> Settings<'static> {
             "count" => settings.count = number(),
             "cpus" => settings.cpus = number() as u32,
             "seed" => settings.seed = number(),
+            "policy" => {
+                let named = |policy: &Suppression| policy.name() == value;
+                let policy = Suppression::ALL.into_iter().find(named);
+                settings.policy = policy.unwrap_or_else(|| panic!("no such policy: {value}"));
+            }
             _ => panic!("no such setting: {key}"),
         }
     }

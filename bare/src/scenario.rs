@@ -25,6 +25,8 @@ pub struct Settings<'a> {
     pub count: u64,
     pub cpus: u32,
     pub seed: u64,
+    /// The policy of `million`.
+    pub policy: Suppression,
 }
 
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -447,8 +449,8 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
         }
         "faults" | "million" => {
             record::ENABLED.store(false, Relaxed);
-            let corrected_only = settings.scenario == "million";
-            faults::table(corrected_only, count, settings.cpus, machine);
+            let only = (settings.scenario == "million").then_some(settings.policy);
+            faults::table(only, count, settings.cpus, machine);
         }
         _ => return false,
     }
