@@ -1,0 +1,313 @@
+/* Explores all interleavings of a blocking vCPU, which is preempted once, and one posted interrupt, on the
+ * kernel's own functions (extracted.c). Run by scripts/kernel-harness. */
+#include "stubs.h"
+#include "extracted.c"
+#include <ucontext.h>
+
+enum { VCPU, POSTER, IRQ0, IRQ1, AGENTS, PREEMPT_STAY = AGENTS, PREEMPT_MOVE };
+static const char *const names[] = {
+	"vCPU", "poster", "IRQ CPU 0", "IRQ CPU 1", "preempted, stays", "preempted, moves",
+};
+#define VECTOR 0x52
+#define LONGEST 128
+
+int this_cpu, preempt_count;
+/* The CPU of the vCPU's thread. */
+static int thread_cpu;
+bool interrupts_off[CPUS], bypass;
+struct task_struct vcpu_task;
+static bool by_device;
+static struct kvm kvm;
+static struct kvm_vcpu vcpu;
+
+static struct agent {
+	jmp_buf where;
+	ucontext_t context;
+	bool begun, active, done;
+	/* Its next access, and the word if it is in the descriptor. */
+	const char *next, *word;
+	char stack[65536];
+} agents[AGENTS];
+static int running = -1, preemption, preemptions_left;
+static bool asleep, switching, wakeup_pending[CPUS];
+static jmp_buf scheduler;
+static ucontext_t scheduler_context;
+static const char *flawed;
+
+void flaw(const char *what) { flawed = what; }
+
+/* Longjmp between stacks: a swapcontext() is a system call, and there are a hundred million switches. */
+static void yield_to_scheduler(void)
+{
+	if (!_setjmp(agents[running].where))
+		_longjmp(scheduler, 1);
+}
+
+static void load(int cpu)
+{
+	vmx_vcpu_pi_load(&vcpu, cpu);
+	vcpu.cpu = cpu;
+}
+
+/* The context switch: interrupts are off until the next task runs. */
+static void put(bool preempted)
+{
+	vcpu.preempted = preempted;
+	interrupts_off[this_cpu] = true;
+	vmx_vcpu_pi_put(&vcpu);
+	interrupts_off[this_cpu] = false;
+}
+
+void access_point(const char *what)
+{
+	if (running < 0)
+		return;
+	struct agent *self = &agents[running];
+	const char *word = self->word ? self->word : "";
+	self->next = what;
+	yield_to_scheduler();
+	self->word = NULL;
+	if (running == VCPU && preemption) {
+		bool moves = preemption == PREEMPT_MOVE;
+		preemption = 0;
+		switching = true;
+		put(true);
+		if (moves)
+			thread_cpu = this_cpu = !this_cpu;
+		vcpu.preempted = false;
+		load(this_cpu);
+		switching = false;
+		/* The preempted access is yet to come. */
+		self->word = word;
+		access_point(what);
+	}
+}
+
+void access_to(const volatile void *word, const char *what)
+{
+	const struct pi_desc *desc = &vcpu.vt.pi_desc;
+	if (running < 0 || (word != &desc->pir[VECTOR / 64] && word != &desc->control))
+		return;
+	agents[running].word = word == &desc->control ? "control: " : "PIR: ";
+	access_point(what);
+}
+
+void schedule(void)
+{
+	access_point("schedule: test the task's state");
+	if (vcpu_task.state == TASK_RUNNING)
+		return;
+	switching = true;
+	put(false);
+	asleep = true;
+	yield_to_scheduler();
+	asleep = false;
+	load(this_cpu);
+	switching = false;
+}
+
+void take_lock(raw_spinlock_t *lock)
+{
+	access_point("take a wakeup list's lock");
+	while (lock->taken)
+		yield_to_scheduler();
+	lock->taken = true;
+}
+
+void send_ipi(int cpu, int vector)
+{
+	if (vector == POSTED_INTR_WAKEUP_VECTOR)
+		wakeup_pending[cpu] = true;
+}
+
+/* What VT-d does, in one step. */
+static void post_by_device(void)
+{
+	struct pi_desc *desc = &vcpu.vt.pi_desc;
+	access_point("the IOMMU posts");
+	__set_bit(VECTOR, desc->pir);
+	if (desc->notifications & (BIT(POSTED_INTR_ON) | BIT(POSTED_INTR_SN)))
+		return;
+	desc->notifications |= BIT(POSTED_INTR_ON);
+	send_ipi(desc->ndst - cpu_physical_id(0), desc->nv);
+}
+
+static void agent_body(int agent)
+{
+	for (;;) {
+		switch (agent) {
+		case VCPU: kvm_vcpu_block(&vcpu); break;
+		case POSTER:
+			if (by_device)
+				post_by_device();
+			else
+				__vmx_deliver_posted_interrupt(&vcpu, &vcpu.vt.pi_desc, VECTOR);
+			break;
+		default: pi_wakeup_handler();
+		}
+		agents[agent].done = true;
+		agents[agent].active = false;
+		yield_to_scheduler();
+	}
+}
+
+static void run_agent(int agent)
+{
+	struct agent *a = &agents[agent];
+	running = agent;
+	this_cpu = agent >= IRQ0 ? agent - IRQ0 : thread_cpu;
+	a->active = true;
+	if (!_setjmp(scheduler)) {
+		if (a->begun)
+			_longjmp(a->where, 1);
+		a->begun = true;
+		getcontext(&a->context);
+		a->context.uc_stack.ss_sp = a->stack;
+		a->context.uc_stack.ss_size = sizeof(a->stack);
+		makecontext(&a->context, (void (*)(void))agent_body, 1, agent);
+		swapcontext(&scheduler_context, &a->context);
+	}
+	running = -1;
+}
+
+static void reset(void)
+{
+	memset(&vcpu, 0, sizeof(vcpu));
+	vcpu.kvm = &kvm;
+	kvm.arch.nr_possible_bypass_irqs = bypass;
+	vcpu.vt.pi_desc.nv = POSTED_INTR_VECTOR;
+	vcpu.vt.pi_desc.ndst = cpu_physical_id(0);
+	vcpu_task.state = TASK_RUNNING;
+	thread_cpu = preempt_count = preemption = 0;
+	preemptions_left = 1;
+	asleep = switching = false;
+	flawed = NULL;
+	for (int cpu = 0; cpu < CPUS; cpu++) {
+		INIT_LIST_HEAD(&per_cpu(wakeup_vcpus_on_cpu, cpu));
+		raw_spin_lock_init(&per_cpu(wakeup_vcpus_on_cpu_lock, cpu));
+		interrupts_off[cpu] = wakeup_pending[cpu] = false;
+	}
+	for (int n = 0; n < AGENTS; n++) {
+		/* One that was left in the middle begins anew. */
+		if (agents[n].active)
+			agents[n].begun = false;
+		agents[n].active = agents[n].done = false;
+		agents[n].next = "begin";
+		agents[n].word = NULL;
+	}
+}
+
+static bool can_run(int agent)
+{
+	struct agent *a = &agents[agent];
+	if (agent >= IRQ0) {
+		int cpu = agent - IRQ0;
+		return a->active || (wakeup_pending[cpu] && !interrupts_off[cpu]);
+	}
+	if (a->done)
+		return false;
+	if (agent == VCPU)
+		return !agents[IRQ0 + thread_cpu].active && !(asleep && vcpu_task.state != TASK_RUNNING);
+	return true;
+}
+
+struct path {
+	int length, switches;
+	int choice[LONGEST], count[LONGEST];
+	const char *what[LONGEST], *word[LONGEST];
+};
+
+static void name_steps(const struct path *path)
+{
+	for (int n = 0; n < path->length; n++)
+		printf("%4d  %-18s %s%s\n", n + 1, names[path->choice[n]], path->word[n], path->what[n]);
+}
+
+/* Runs one path: the first choices as given, then the first option each time. Whether it was lost. */
+static bool run(struct path *path, const int *forced, int forced_count)
+{
+	int last = -1;
+	reset();
+	path->length = path->switches = 0;
+	for (;;) {
+		int options[8], count = 0;
+		for (int n = 0; n < AGENTS; n++)
+			if (can_run(n))
+				options[count++] = n;
+		if (!count)
+			break;
+		if (can_run(VCPU) && agents[VCPU].active && preemptions_left && !preempt_count && !switching &&
+		    !interrupts_off[thread_cpu]) {
+			options[count++] = PREEMPT_STAY;
+			options[count++] = PREEMPT_MOVE;
+		}
+		int step = path->length++;
+		if (step >= LONGEST) {
+			fprintf(stderr, "a path of more than %d steps\n", LONGEST);
+			exit(2);
+		}
+		int index = step < forced_count ? forced[step] : 0;
+		int chosen = options[index];
+		path->count[step] = count;
+		path->choice[step] = chosen;
+		int agent = chosen >= AGENTS ? VCPU : chosen;
+		path->what[step] = chosen >= AGENTS ? "" : agents[agent].active ? agents[agent].next : "begin";
+		path->word[step] = chosen < AGENTS && agents[agent].active && agents[agent].word ? agents[agent].word : "";
+		path->switches += agent != last;
+		last = agent;
+		if (chosen >= AGENTS) {
+			preemption = chosen;
+			preemptions_left--;
+		}
+		if (agent >= IRQ0 && !agents[agent].active)
+			wakeup_pending[agent - IRQ0] = false;
+		run_agent(agent);
+	}
+	return asleep;
+}
+
+static bool explore(const char *title, bool bypass_, bool by_device_)
+{
+	static int index[LONGEST];
+	static struct path path, shortest;
+	long runs = 0, lost = 0;
+	int depth = 0;
+	bypass = bypass_;
+	by_device = by_device_;
+	for (;;) {
+		bool is_lost = run(&path, index, depth);
+		runs++;
+		if (flawed) {
+			printf("%s: a warning of the kernel: %s\n", title, flawed);
+			name_steps(&path);
+			exit(2);
+		}
+		if (is_lost && (!lost++ || path.switches < shortest.switches ||
+				(path.switches == shortest.switches && path.length < shortest.length)))
+			shortest = path;
+		/* The next path in order: the last choice with another option. */
+		for (int n = depth; n < path.length; n++)
+			index[n] = 0;
+		depth = path.length;
+		while (depth && index[depth - 1] + 1 >= path.count[depth - 1])
+			depth--;
+		if (!depth)
+			break;
+		index[depth - 1]++;
+	}
+	printf("%-44s %9ld interleavings, %6ld lose the interrupt\n", title, runs, lost);
+	if (lost) {
+		printf("\none of them, with the fewest switches:\n\n");
+		name_steps(&shortest);
+		printf("\nthe vCPU sleeps, %#x is posted, and no wakeup is pending\n\n", VECTOR);
+	}
+	return lost;
+}
+
+int main(void)
+{
+	int lost = explore("plain APICv, software posts", false, false);
+	lost += explore("IPI virtualization or VT-d, software posts", true, false);
+	lost += explore("IPI virtualization or VT-d, a device posts", true, true);
+	return lost ? 1 : 0;
+}
