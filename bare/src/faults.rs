@@ -200,9 +200,9 @@ fn sound(policy: Suppression) -> Vec<Version> {
     versions
 }
 
-/// Runs the versions, and prints what each lost: `count` posts of each faulty and each corrected one, or in
-/// all of those with the policy `only`.
-pub fn table(only: Option<Suppression>, count: u64, cpus: u32, machine: &Shared) {
+/// Runs the versions, and prints what each lost. `count` posts of each faulty and each corrected one. With
+/// a `sound_policy` only its versions run, with so many posts in all.
+pub fn table(sound_policy: Option<Suppression>, count: u64, cpus: u32, machine: &Shared) {
     let line = |version: &str, rig: &str, figures: [u64; 4]| {
         let [interrupts, lost, first, twice] = figures;
         say!("{version:<32} {rig:<18} {interrupts:>9} {lost:>7} {first:>9} {twice:>6}");
@@ -216,9 +216,9 @@ pub fn table(only: Option<Suppression>, count: u64, cpus: u32, machine: &Shared)
         "first",
         "twice"
     );
-    let policy = only.unwrap_or(Suppression::Corrected);
+    let policy = sound_policy.unwrap_or(Suppression::Corrected);
     let must_pass = sound(policy);
-    let (versions, share) = match only {
+    let (versions, share) = match sound_policy {
         Some(_) => (Vec::new(), count / must_pass.len() as u64 + 1),
         None => (refuted(), count),
     };

@@ -449,8 +449,8 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
         }
         "faults" | "million" => {
             record::ENABLED.store(false, Relaxed);
-            let only = (settings.scenario == "million").then_some(settings.policy);
-            faults::table(only, count, settings.cpus, machine);
+            let policy = (settings.scenario == "million").then_some(settings.policy);
+            faults::table(policy, count, settings.cpus, machine);
         }
         _ => return false,
     }
