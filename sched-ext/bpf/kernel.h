@@ -75,6 +75,7 @@ struct task_struct {
 	s32 nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
 	struct sched_ext_entity scx;
+	char comm[16];
 } CORE;
 struct kvm_vcpu {
 	s32 vcpu_id;

@@ -146,8 +146,11 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 		prev = NULL;
 	if (prev)
 		running = ctx_of(prev);
-	if (running)
+	if (running) {
 		charge_running(prev, running);
+		/* A loan is one slice: a task that goes on pays for itself. */
+		running->lender = 0;
+	}
 	if (pick_wanted(cpu, cpu_id))
 		return;
 	if (pick_eligible(here, cpu_id, prev, running))
@@ -270,12 +273,14 @@ void BPF_STRUCT_OPS(stealtime_exit_task, struct task_struct *p, struct scx_exit_
 
 static __always_inline void report_stall(struct task_struct *p, u64 ns)
 {
-	static char format[] = "watchdog: task %d (CPUs allowed: %d) has waited for %llu ms";
-	unsigned long long values[3];
+	static char format[] = "watchdog: task %d (%s, weight %u, CPUs allowed: %d) has waited for %llu ms";
+	unsigned long long values[5];
 
 	values[0] = p->pid;
-	values[1] = p->nr_cpus_allowed;
-	values[2] = ns / 1000000;
+	values[1] = (unsigned long long)p->comm;
+	values[2] = p->scx.weight;
+	values[3] = p->nr_cpus_allowed;
+	values[4] = ns / 1000000;
 	scx_bpf_error_bstr(format, values, sizeof(values));
 }
 

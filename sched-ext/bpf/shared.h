@@ -17,7 +17,7 @@ enum counter {
 	YIELD_PENDING,		/* served: a vCPU with a pending interrupt */
 	YIELD_NOMINEE,		/* served: the vCPU that KVM nominates */
 	REFUSED_BY_MODE,	/* every yield is refused by option */
-	REFUSED_RECEIVER_RUNS,	/* the receiver runs: its answer is near */
+	REFUSED_RECEIVER_RUNS,	/* the receiver runs, and the yielder spins on */
 	REFUSED_GUARD,		/* the guard's tokens are spent */
 	REFUSED_PINNED,		/* both vCPUs are pinned to CPUs of their own */
 	REFUSED_NOT_QUEUED,	/* the target waits in no queue */
@@ -41,6 +41,7 @@ enum counter {
 	KEPT,			/* the running task continues: eligible, and its deadline is earlier */
 	STOLEN,			/* picks from another cache domain */
 	WAKE_PREEMPTED,		/* a woken task interrupts one with a later deadline */
+	RECEIVER_RUNS,		/* served: another vCPU, because the receiver runs */
 	COUNTERS
 };
 

@@ -3,8 +3,10 @@
 #ifndef STEALTIME_STATE_H
 #define STEALTIME_STATE_H
 
+/* Options that the user side may change while the scheduler runs. */
+volatile u32 yield_mode SEC(".data") = YIELD_TAKE_RECEIVER;
+volatile u64 spin_ns SEC(".data") = 50000;
 /* Options; times in ns. */
-const volatile u32 yield_mode = YIELD_TAKE_RECEIVER;
 const volatile bool lend = true;
 const volatile bool credit = true;
 const volatile u64 slice_ns = 1400000;
@@ -41,6 +43,8 @@ struct task_ctx {
 	/* The thread that pays for its run time; 0: itself. */
 	s32 lender;
 	bool placed;
+	/* Run time that the lender still pays for. */
+	u64 loan_ns;
 };
 
 struct {

@@ -174,9 +174,17 @@ static __always_inline void charge_running(struct task_struct *p, struct task_ct
 		return;
 	task->exec_start = now;
 	__sync_fetch_and_add(&group_at(task->group)->runtime_ns, ns);
-	if (task->lender && charge_lender(task->lender, ns))
-		count(LENT_NS, ns);
-	else
+	/* Beyond the loan, as ticks are coarser than slices, the task pays for itself. */
+	if (task->lender && task->loan_ns) {
+		u64 lent = st_min(ns, task->loan_ns);
+
+		if (charge_lender(task->lender, lent)) {
+			count(LENT_NS, lent);
+			task->loan_ns -= lent;
+			ns -= lent;
+		}
+	}
+	if (ns)
 		charge(task, ns);
 	reweight(task, flat_weight(task->group, p->scx.weight));
 }

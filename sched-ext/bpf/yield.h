@@ -106,6 +106,13 @@ static __always_inline struct choice choose(struct task_ctx *yielder, struct tas
 	return choice;
 }
 
+static __always_inline bool is_due(struct task_ctx *task)
+{
+	struct domain *domain = domain_at(task->domain);
+
+	return domain && task->weight && is_eligible(task->vruntime, average(domain));
+}
+
 /* Serves the yield to `target`; true if KVM is to stop its scan. */
 static __always_inline bool serve(struct task_struct *from, struct task_ctx *yielder,
 				  struct task_struct *target, struct task_ctx *task, u32 reason, u64 now)
@@ -129,10 +136,14 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		cpu_id = scx_bpf_task_cpu(target) & (MAX_CPUS - 1);
 		cpu = &cpus[cpu_id];
 	}
-	if (loan)
+	if (loan) {
 		slice = st_max(request_left(yielder), MIN_LOAN_NS);
-	else
+		/* No promise ends this loan: a target that is due pays for itself. */
+		if (reason != YIELD_RECEIVER && is_due(task))
+			loan = false;
+	} else {
 		forfeit(yielder);
+	}
 	cpu->want_slice = slice;
 	cpu->lender = loan ? from->pid : 0;
 	cpu->want_domain = task->domain;
@@ -155,13 +166,25 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	return true;
 }
 
+/*
+ * The receiver runs already, and its answer is near: the yielder spins on. An answer that takes longer
+ * than an interrupt does is held up, and the yielder's CPU is of use to another vCPU.
+ */
+static __always_inline bool answer_is_near(struct task_ctx *yielder, struct task_struct *receiver, u64 now)
+{
+	u64 sent_ns = ST_LOAD(vcpu_at(yielder->slot - 1)->ipi.time_ns);
+	u64 since_ns = cpus[scx_bpf_task_cpu(receiver) & (MAX_CPUS - 1)].since_ns;
+
+	return (s64)(now - st_max(sent_ns, since_ns)) < (s64)spin_ns;
+}
+
 bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct task_ctx *yielder = ctx_of(from), *nominated, *task;
 	struct task_struct *receiver;
 	struct choice choice;
 	u64 now = clock_ns();
-	bool served = false;
+	bool served = false, runs = false;
 
 	if (!yielder)
 		return false;
@@ -184,12 +207,13 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		receiver = bpf_task_from_pid(choice.tid);
 		if (receiver) {
 			task = ctx_of(receiver);
-			if (scx_bpf_task_running(receiver)) {
+			runs = scx_bpf_task_running(receiver);
+			if (runs && answer_is_near(yielder, receiver, now)) {
 				count(REFUSED_RECEIVER_RUNS, 1);
 				bpf_task_release(receiver);
 				return false;
 			}
-			if (task && task->queued_ns) {
+			if (!runs && task && task->queued_ns) {
 				served = serve(from, yielder, receiver, task, YIELD_RECEIVER, now);
 				if (served)
 					count(REDIRECTED, 1);
@@ -198,7 +222,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 			}
 			bpf_task_release(receiver);
 		}
-		/* It sleeps, or its class is another: KVM's nominee is next in order. */
+		/* It runs, sleeps, or its class is another: KVM's nominee is next in order. */
 		choice.reason = nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns ?
 					YIELD_PENDING : YIELD_NOMINEE;
 	}
@@ -206,7 +230,10 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		count(REFUSED_NOT_QUEUED, 1);
 		return false;
 	}
-	return serve(from, yielder, to, nominated, choice.reason, now);
+	served = serve(from, yielder, to, nominated, choice.reason, now);
+	if (served && runs)
+		count(RECEIVER_RUNS, 1);
+	return served;
 }
 
 /* In ops.dispatch: moves the wanted task to this CPU; true if it runs next. */
@@ -229,8 +256,10 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 				break;
 			task = ctx_of(p);
 			found = move_task(BPF_FOR_EACH_ITER, p, slice, 0);
-			if (found && task)
+			if (found && task) {
 				task->lender = lender;
+				task->loan_ns = lender ? slice : 0;
+			}
 			break;
 		}
 		if (++seen >= 4096)

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 30] = [
+pub(crate) const NAMES: [&str; 31] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -38,6 +38,7 @@ pub(crate) const NAMES: [&str; 30] = [
     "kept",
     "stolen",
     "wake_preempted",
+    "receiver_runs",
 ];
 
 /// Counters of all CPUs.
@@ -118,6 +119,7 @@ impl Counters {
                 "yield_pending",
                 "yield_nominee",
                 "redirected",
+                "receiver_runs",
             ],
         );
         line(

@@ -70,6 +70,12 @@ pub(crate) fn set_extended(tid: i32, extended: bool) -> io::Result<()> {
     }
 }
 
+/// Whether a thread has the policy SCHED_EXT.
+pub(crate) fn is_extended(tid: i32) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::sched_getscheduler(tid) == SCHED_EXT }
+}
+
 /// Whether a thread has one of the policies that the kernel's fair class runs.
 pub(crate) fn is_fair(tid: i32) -> bool {
     // SAFETY: no memory is passed.
@@ -77,16 +83,16 @@ pub(crate) fn is_fair(tid: i32) -> bool {
     matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | SCHED_EXT)
 }
 
-/// A thread with a cookie of core scheduling.
+/// A thread with a cookie of core scheduling. Each thread has its own.
 pub(crate) fn tid_with_cookie() -> Option<i32> {
-    numbers(Path::new("/proc")).find(|pid| {
+    numbers(Path::new("/proc")).flat_map(threads).find(|tid| {
         let mut cookie = 0_u64;
         // SAFETY: the kernel writes 8 bytes to `cookie`, for one thread (scope 0).
         let result = unsafe {
             libc::prctl(
                 PR_SCHED_CORE,
                 PR_SCHED_CORE_GET,
-                *pid,
+                *tid,
                 0,
                 &raw mut cookie as usize,
             )
@@ -95,12 +101,12 @@ pub(crate) fn tid_with_cookie() -> Option<i32> {
     })
 }
 
-/// Control groups with a limit in `cpu.max`.
-pub(crate) fn limited_groups() -> Vec<PathBuf> {
+/// Control groups below `root` with tasks and a limit in `cpu.max`.
+pub(crate) fn limited_groups(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut next = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut next = vec![root.join("sys/fs/cgroup")];
     while let Some(path) = next.pop() {
-        if fs::read_to_string(path.join("cpu.max")).is_ok_and(|text| !text.starts_with("max")) {
+        if is_limited(&path) && has_tasks(&path) {
             found.push(path.clone());
         }
         for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
@@ -111,6 +117,29 @@ pub(crate) fn limited_groups() -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+fn is_limited(group: &Path) -> bool {
+    fs::read_to_string(group.join("cpu.max")).is_ok_and(|text| !text.starts_with("max"))
+}
+
+/// Whether the group or one below it has tasks.
+fn has_tasks(group: &Path) -> bool {
+    fs::read_to_string(group.join("cgroup.events"))
+        .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
+}
+
+/// The control group of a thread that has a limit, its own or one above it.
+pub(crate) fn limit_of(root: &Path, tid: i32) -> Option<PathBuf> {
+    let text = fs::read_to_string(root.join(format!("proc/{tid}/cgroup"))).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let groups = root.join("sys/fs/cgroup");
+    let group = groups.join(path);
+    group
+        .ancestors()
+        .take_while(|group| group.starts_with(&groups))
+        .find(|group| is_limited(group))
+        .map(Path::to_owned)
 }
 
 #[cfg(test)]
@@ -137,5 +166,30 @@ mod tests {
         let own = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(processes_of(&own.to_string()), [own]);
         assert!(processes_of("2147483647").is_empty());
+    }
+
+    #[test]
+    fn limits_are_those_of_groups_with_tasks() {
+        let root =
+            std::env::temp_dir().join(format!("scx_stealtime-limits-{}", std::process::id()));
+        let groups = root.join("sys/fs/cgroup");
+        let write = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().expect("a directory")).expect("created");
+            fs::write(path, text).expect("written");
+        };
+        for (group, limit, populated) in [
+            ("vms", "50000 100000\n", "populated 1\nfrozen 0\n"),
+            ("vms/web", "max 100000\n", "populated 1\nfrozen 0\n"),
+            ("empty", "50000 100000\n", "populated 0\nfrozen 0\n"),
+        ] {
+            write(groups.join(group).join("cpu.max"), limit);
+            write(groups.join(group).join("cgroup.events"), populated);
+        }
+        assert_eq!(limited_groups(&root), [groups.join("vms")]);
+        write(root.join("proc/7/cgroup"), "0::/vms/web\n");
+        write(root.join("proc/8/cgroup"), "0::/\n");
+        assert_eq!(limit_of(&root, 7), Some(groups.join("vms")));
+        assert_eq!(limit_of(&root, 8), None);
+        assert_eq!(limit_of(&root, 9), None);
     }
 }

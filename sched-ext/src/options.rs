@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, ValueEnum};
 
 /// Schedule a host of VMs so that directed yields reach the vCPU that a spinning vCPU waits for
@@ -44,6 +46,16 @@ pub(crate) struct Options {
     /// What a directed yield runs
     #[arg(long = "yield", value_enum, default_value = "receiver")]
     pub(crate) yields: Yields,
+
+    /// Time in us that a vCPU spins on while the receiver of its IPI runs, before it yields to another
+    #[arg(long, value_name = "US", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) spin_us: u64,
+
+    /// Read the values of --yield and --spin-us from this file, each time it changes
+    ///
+    /// Comparisons change them without loading the scheduler again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) follow: Option<PathBuf>,
 
     /// Credit the target as the directed-yield series does, instead of lending it the yielder's slice
     ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::host;
 
@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     NoBtf,
     /// Another scheduler is loaded.
     Busy(String),
+    /// A control group with tasks has a limit in `cpu.max`, which a scheduler of all tasks ignores.
+    Quota(PathBuf),
     /// Core scheduling is in use: sched_ext does not know cookies.
     CoreScheduling(i32),
 }
@@ -36,6 +38,12 @@ impl fmt::Display for Refusal {
                 f,
                 "another sched_ext scheduler is loaded ({name}): end it first"
             ),
+            Self::Quota(group) => write!(
+                f,
+                "{} has a limit in cpu.max: this scheduler has no quotas. Take the limit away, or \
+                 load it for other VMs with --canary",
+                group.display()
+            ),
             Self::CoreScheduling(tid) => write!(
                 f,
                 "core scheduling is in use (thread {tid} has a cookie), and sched_ext ignores it: VMs \
@@ -45,8 +53,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The first reason below `root` (`/` but in tests), if there is one.
-pub(crate) fn refusal(root: &Path, is_root: bool) -> Option<Refusal> {
+/// The first reason below `root` (`/` but in tests), if there is one. `is_partial`: only the VMs of
+/// --canary are scheduled.
+pub(crate) fn refusal(root: &Path, is_root: bool, is_partial: bool) -> Option<Refusal> {
     let sched_ext = root.join("sys/kernel/sched_ext");
     if !sched_ext.exists() {
         return Some(Refusal::NoSchedExt);
@@ -64,6 +73,9 @@ pub(crate) fn refusal(root: &Path, is_root: bool) -> Option<Refusal> {
             "" => state.trim().to_owned(),
             name => name.to_owned(),
         }));
+    }
+    if !is_partial && let Some(group) = host::limited_groups(root).into_iter().next() {
+        return Some(Refusal::Quota(group));
     }
     host::tid_with_cookie().map(Refusal::CoreScheduling)
 }
@@ -89,14 +101,17 @@ mod tests {
     fn each_reason_is_found() {
         let state = ("sys/kernel/sched_ext/state", "disabled\n");
         let btf = ("sys/kernel/btf/vmlinux", "");
-        assert_eq!(refusal(&tree("none", &[]), true), Some(Refusal::NoSchedExt));
         assert_eq!(
-            refusal(&tree("nobtf", &[state]), true),
+            refusal(&tree("none", &[]), true, false),
+            Some(Refusal::NoSchedExt)
+        );
+        assert_eq!(
+            refusal(&tree("nobtf", &[state]), true, false),
             Some(Refusal::NoBtf)
         );
         let good = tree("good", &[state, btf]);
-        assert_eq!(refusal(&good, false), Some(Refusal::NotRoot));
-        assert_eq!(refusal(&good, true), None);
+        assert_eq!(refusal(&good, false, false), Some(Refusal::NotRoot));
+        assert_eq!(refusal(&good, true, false), None);
         let busy = tree(
             "busy",
             &[
@@ -106,9 +121,21 @@ mod tests {
             ],
         );
         assert_eq!(
-            refusal(&busy, true),
+            refusal(&busy, true, false),
             Some(Refusal::Busy("scx_other".to_owned()))
         );
+        let limited = tree(
+            "limited",
+            &[
+                state,
+                btf,
+                ("sys/fs/cgroup/vms/cpu.max", "50000 100000\n"),
+                ("sys/fs/cgroup/vms/cgroup.events", "populated 1\n"),
+            ],
+        );
+        let group = limited.join("sys/fs/cgroup/vms");
+        assert_eq!(refusal(&limited, true, false), Some(Refusal::Quota(group)));
+        assert_eq!(refusal(&limited, true, true), None);
     }
 
     /// Each message says what to do, or why not.
@@ -119,6 +146,7 @@ mod tests {
             Refusal::NoSchedExt,
             Refusal::NoBtf,
             Refusal::Busy("x".to_owned()),
+            Refusal::Quota(PathBuf::from("/x")),
             Refusal::CoreScheduling(1),
         ] {
             assert!(reason.to_string().contains(':'), "{reason}");

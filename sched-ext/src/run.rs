@@ -2,14 +2,16 @@
 
 use std::error::Error;
 use std::ffi::CStr;
+use std::fs;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use libbpf_rs::Link;
 use libbpf_rs::btf::{Btf, types::Struct};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -17,8 +19,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use crate::counters::Counters;
 use crate::host;
 use crate::options::{Options, Yields};
-use crate::refusal::refusal;
-use crate::skeleton::{OpenScxStealtimeSkel, ScxStealtimeSkel, ScxStealtimeSkelBuilder};
+use crate::refusal::{Refusal, refusal};
+use crate::skeleton::{OpenScxStealtimeSkel, ScxStealtimeSkel, ScxStealtimeSkelBuilder, types};
 use crate::topology;
 
 /// `SCX_OPS_SWITCH_PARTIAL`: only threads of policy SCHED_EXT.
@@ -27,6 +29,9 @@ const SWITCH_PARTIAL: u64 = 1 << 3;
 const RESTART: i64 = 1 << 48;
 /// `SCX_EXIT_ERROR`: exits of this kind and above are failures.
 const EXIT_ERROR: i32 = 1024;
+
+/// How often all control groups are asked for their limits: some us each.
+const QUOTAS_EVERY: Duration = Duration::from_secs(1);
 
 /// How a loaded scheduler ended.
 enum End {
@@ -38,6 +43,8 @@ enum End {
         code: i64,
         reason: String,
     },
+    /// A control group has a limit since the start.
+    Quota(PathBuf),
 }
 
 /// Loads the scheduler and stays until its end.
@@ -47,7 +54,7 @@ enum End {
 pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // SAFETY: no memory is passed.
     let is_root = unsafe { libc::geteuid() } == 0;
-    if let Some(reason) = refusal(Path::new("/"), is_root) {
+    if let Some(reason) = refusal(Path::new("/"), is_root, !options.canary.is_empty()) {
         return Err(reason.to_string().into());
     }
     if options.check {
@@ -61,6 +68,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     loop {
         match run_once(options, &stop, &mut deadline)? {
             End::Asked => return Ok(ExitCode::SUCCESS),
+            End::Quota(group) => {
+                eprintln!(
+                    "scx_stealtime: the kernel's scheduler has taken over: {}",
+                    Refusal::Quota(group)
+                );
+                return Ok(ExitCode::FAILURE);
+            }
             End::ByKernel { code, reason, .. } if code & RESTART != 0 => {
                 eprintln!("scx_stealtime: {reason}: loading again");
             }
@@ -100,7 +114,7 @@ fn run_once(
     if let Some(seconds) = options.run_for {
         deadline.get_or_insert_with(|| Instant::now() + Duration::from_secs_f64(seconds));
     }
-    let end = watch(&skel, options, stop, *deadline);
+    let end = watch(&mut skel, options, &canaries, stop, *deadline);
     for tid in canaries.iter().flat_map(|pid| host::threads(*pid)) {
         // A thread that has ended needs nothing.
         let _ = host::set_extended(tid, false);
@@ -114,12 +128,10 @@ fn run_once(
 /// Options become constants of the program.
 fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
     let topology = topology::read(Path::new("/"));
+    if let Some(data) = open.maps.data_data.as_deref_mut() {
+        set_modes(data, options.yields, options.spin_us);
+    }
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-        data.yield_mode = match options.yields {
-            Yields::Refuse => 0,
-            Yields::Nominee => 1,
-            Yields::Receiver => 2,
-        };
         data.lend = !options.no_loan;
         data.credit = !options.no_credit;
         data.slice_ns = options.slice_us.map_or_else(
@@ -145,6 +157,24 @@ fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
     }
 }
 
+/// The numbers are those of `bpf/shared.h`.
+fn set_modes(data: &mut types::data, yields: Yields, spin_us: u64) {
+    data.yield_mode = match yields {
+        Yields::Refuse => 0,
+        Yields::Nominee => 1,
+        Yields::Receiver => 2,
+    };
+    data.spin_ns = spin_us * 1_000;
+}
+
+/// Modes in the text of --follow: two words. `None` while it is written.
+fn modes(text: &str) -> Option<(Yields, u64)> {
+    let mut words = text.split_whitespace();
+    let yields = Yields::from_str(words.next()?, false).ok()?;
+    let spin_us = words.next()?.parse().ok().filter(|us| *us <= 1_000_000)?;
+    Some((yields, spin_us))
+}
+
 /// Leaves out what this kernel lacks. True if KVM's tracepoints are there.
 fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
     let kernel = Btf::from_vmlinux()?;
@@ -168,12 +198,6 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
         open.progs.stealtime_cgroup_exit.set_autoload(false);
         open.progs.stealtime_cgroup_move.set_autoload(false);
         open.progs.stealtime_cgroup_set_weight.set_autoload(false);
-    }
-    for path in host::limited_groups() {
-        eprintln!(
-            "scx_stealtime: warning: cpu.max of {} has no effect while this scheduler is loaded",
-            path.display()
-        );
     }
     // As a module or built in.
     let tracks = Path::new("/sys/kernel/btf/kvm").exists()
@@ -213,6 +237,10 @@ fn start_canaries(options: &Options) -> Vec<i32> {
             if !host::is_fair(tid) {
                 continue;
             }
+            if let Some(group) = host::limit_of(Path::new("/"), tid) {
+                warn_of_limit(tid, &group);
+                continue;
+            }
             if let Err(error) = host::set_extended(tid, true) {
                 eprintln!("scx_stealtime: warning: thread {tid} stays with the kernel: {error}");
             }
@@ -222,15 +250,46 @@ fn start_canaries(options: &Options) -> Vec<i32> {
     canaries
 }
 
+fn warn_of_limit(tid: i32, group: &Path) {
+    eprintln!(
+        "scx_stealtime: warning: thread {tid} stays with the kernel: {} has a limit in cpu.max",
+        group.display()
+    );
+}
+
+/// Quotas are the kernel's alone: threads of canaries in a group that has a limit by now are the
+/// kernel's again, and a scheduler of all tasks ends.
+fn group_with_quota(options: &Options, canaries: &[i32]) -> Option<PathBuf> {
+    let root = Path::new("/");
+    if options.canary.is_empty() {
+        return host::limited_groups(root).into_iter().next();
+    }
+    for tid in canaries.iter().flat_map(|pid| host::threads(*pid)) {
+        if host::is_extended(tid)
+            && let Some(group) = host::limit_of(root, tid)
+            && host::set_extended(tid, false).is_ok()
+        {
+            warn_of_limit(tid, &group);
+        }
+    }
+    None
+}
+
+fn follow(options: &Options) -> Option<(Yields, u64)> {
+    modes(&fs::read_to_string(options.follow.as_ref()?).ok()?)
+}
+
 fn watch(
-    skel: &ScxStealtimeSkel<'_>,
+    skel: &mut ScxStealtimeSkel<'_>,
     options: &Options,
+    canaries: &[i32],
     stop: &AtomicBool,
     deadline: Option<Instant>,
 ) -> End {
     let mut next = options
         .stats
         .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let mut next_quotas = Instant::now() + QUOTAS_EVERY;
     loop {
         if let Some(end) = ended(skel) {
             return end;
@@ -239,11 +298,22 @@ fn watch(
         if stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline) {
             return End::Asked;
         }
+        if now >= next_quotas {
+            if let Some(group) = group_with_quota(options, canaries) {
+                return End::Quota(group);
+            }
+            next_quotas = now + QUOTAS_EVERY;
+        }
         if let Some((due, seconds)) = next.as_mut().zip(options.stats)
             && now >= *due
         {
             *due = now + Duration::from_secs_f64(seconds);
             print(skel, options);
+        }
+        if let Some((yields, spin_us)) = follow(options)
+            && let Some(data) = skel.maps.data_data.as_deref_mut()
+        {
+            set_modes(data, yields, spin_us);
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -287,5 +357,17 @@ fn print(skel: &ScxStealtimeSkel<'_>, options: &Options) {
         }
     } else {
         print!("{}", counters.text());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_the_words_of_the_options() {
+        assert_eq!(modes("receiver 50\n"), Some((Yields::Receiver, 50)));
+        assert_eq!(modes("receiver"), None);
+        assert_eq!(modes("receiver 2000000"), None);
     }
 }
