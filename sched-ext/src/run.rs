@@ -171,7 +171,11 @@ fn set_modes(data: &mut types::data, yields: Yields, spin_us: u64) {
 fn modes(text: &str) -> Option<(Yields, u64)> {
     let mut words = text.split_whitespace();
     let yields = Yields::from_str(words.next()?, false).ok()?;
-    let spin_us = words.next()?.parse().ok().filter(|us| *us <= 1_000_000)?;
+    let spin_us = words
+        .next()?
+        .parse()
+        .ok()
+        .filter(|spin_us| *spin_us <= 1_000_000)?;
     Some((yields, spin_us))
 }
 
@@ -257,8 +261,8 @@ fn warn_of_limit(tid: i32, group: &Path) {
     );
 }
 
-/// Quotas are the kernel's alone: threads of canaries in a group that has a limit by now are the
-/// kernel's again, and a scheduler of all tasks ends.
+/// The group with a limit that ends a scheduler of all tasks: quotas are the kernel's alone. Threads
+/// of canaries in a group with a limit return to the kernel's scheduler.
 fn group_with_quota(options: &Options, canaries: &[i32]) -> Option<PathBuf> {
     let root = Path::new("/");
     if options.canary.is_empty() {

@@ -1,9 +1,11 @@
 /*
- * A 64-bit guest for directed yields. rdi is the vCPU's number, rsi the load:
+ * A 64-bit guest for directed yields. rdi is the vCPU's number, rsi the load, r8 the number of vCPUs:
  *   0 ipi   even vCPUs send an interrupt to the next one and spin with PAUSE until its handler
  *           has answered; odd vCPUs compute
  *   1 hog   all compute
  *   2 lock  all take one lock in turn and spin with PAUSE for it
+ *   3 tlb   vCPU 0 interrupts all others at once and spins with PAUSE until each has answered, as
+ *           for a TLB shootdown; the others compute
  * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request.
  */
 	.intel_syntax noprefix
@@ -22,6 +24,8 @@ _start:
 	je compute
 	cmp esi, 2
 	je lock_loop
+	cmp esi, 3
+	je shootdown
 	test edi, 1
 	jnz receive
 
@@ -78,12 +82,16 @@ outside:
 	inc qword ptr [rbx + 16]
 	jmp lock_loop
 
-	/* The handler of vector 0x40, on odd vCPUs: the sender's request is the answer. */
+	/* The handler of vector 0x40: the sender's request is the answer. */
 	.org 0x100
 	push rax
 	push rcx
 	push rdx
 	mov rax, [rbx - 64 + 24]
+	cmp esi, 3
+	jne answer
+	mov rax, [0x20000 + 24]
+answer:
 	mov [rbx], rax
 	mov ecx, 0x80b
 	xor eax, eax
@@ -93,3 +101,42 @@ outside:
 	pop rcx
 	pop rax
 	iretq
+
+shootdown:
+	test edi, edi
+	jnz receive
+	/* rbp counts the partners, r9 is the data of one. */
+	mov ebp, 1
+	lea r9, [rbx + 64]
+wait_for_all:
+	pause
+	cmp qword ptr [r9 + 16], 0
+	je wait_for_all
+	add r9, 64
+	inc ebp
+	cmp ebp, r8d
+	jb wait_for_all
+shoot:
+	inc qword ptr [rbx + 8]
+	mov rax, [rbx + 8]
+	mov [rbx + 24], rax
+	mov ecx, 0x830
+	mov eax, 0xc0040
+	xor edx, edx
+	wrmsr
+	mov ebp, 1
+	lea r9, [rbx + 64]
+spin_for_all:
+	pause
+	mov rax, [r9]
+	cmp rax, [rbx + 24]
+	jne spin_for_all
+	add r9, 64
+	inc ebp
+	cmp ebp, r8d
+	jb spin_for_all
+	mov ecx, 2000
+think_again:
+	dec ecx
+	jnz think_again
+	jmp shoot

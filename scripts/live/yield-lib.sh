@@ -1,5 +1,6 @@
 # Functions for the parts yield and yield-loads. Run in the nested host.
 SCHED=/test/scx_stealtime
+. /test/settings
 is_state() { [ "$(cat /sys/kernel/sched_ext/state)" = "$1" ]; }
 has_lines() { [ "$(grep -c "$2" "$3")" -ge "$1" ]; }
 expect() {
@@ -8,11 +9,22 @@ expect() {
 }
 await() { for _ in $(seq 150); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
 
-# load NAME OPTIONS...: $scheduler is its process, /tmp/NAME.json its counters.
-load() {
+is_loaded_or_dead() { grep -q '^scx_stealtime: loaded' "$1" || is_dead; }
+is_dead() { ! kill -0 $scheduler 2>/dev/null; }
+
+group loader cpu.weight=10000
+
+# start NAME OPTIONS... and load NAME OPTIONS..., which waits until it is loaded: $scheduler is its process,
+# /tmp/NAME.json has its counters. Next to guests that compute, it needs a weight of its own: the kernel's
+# checks of the program take long on emulated CPUs.
+start() {
     name=$1; shift
-    $SCHED --json "$@" >"/tmp/$name.json" 2>"/tmp/$name.err" & scheduler=$!
-    await grep -q loaded "/tmp/$name.err"
+    sh -c 'echo 0 >'"$G/loader"'/cgroup.procs; exec '"$SCHED --json $*" >"/tmp/$name.json" 2>"/tmp/$name.err" & scheduler=$!
+}
+load() {
+    start "$@"
+    await is_loaded_or_dead "/tmp/$name.err"
+    ! is_dead || { say "FAILED: $name ended"; cat "/tmp/$name.err"; }
 }
 unload() { kill -INT $scheduler; wait $scheduler; }
 
@@ -20,5 +32,16 @@ unload() { kill -INT $scheduler; wait $scheduler; }
 guest() {
     sh -c 'echo 0 >'"$G/$2"'/cgroup.procs; exec /test/yield-vmm '"$1 $3 $4 $5" >"/tmp/$1.guest" &
 }
-# Sum of the guests' lines after the first second: round trips and work.
-progress() { for f; do tail -n +2 "/tmp/$f.guest"; done | awk '{a += $2; b += $3} END {print a + 0, b + 0}'; }
+# tasks NAME SECONDS LOAD: a load of the host itself, in the background.
+tasks() { /test/yield-tasks "$1" "$2" "$3" >"/tmp/$1.guest" & }
+# window SECONDS NAME...: round trips a second and work a second of all, between lines of their own.
+window() {
+    seconds=$1; shift
+    for f; do wc -l <"/tmp/$f.guest" >"/tmp/$f.first"; done
+    sleep "$seconds"
+    for f; do tail -n "+$(cat "/tmp/$f.first")" "/tmp/$f.guest" | awk '
+        NR == 1 { begin = $4 }
+        NR > 1 { trips += $2; work += $3; end = $4 }
+        END { if (end > begin) print trips * 1000 / (end - begin), work * 1000 / (end - begin) }'
+    done | awk '{ a += $1; b += $2 } END { printf "%.1f %.0f\n", a, b }'
+}

@@ -4,25 +4,54 @@ hold_patches
 . /test/yield-lib.sh
 mkdir -p /out/yield
 
+# The watchdogs see tasks that wait in a queue. These see one that is lost, or a stall of the machine.
+longest_ms() { awk '{ most += $3 } END { print int(most / 1000) }' /tmp/sleeper.guest; }
+is_short() { [ "$(longest_ms)" -lt 1000 ]; }
+# Each vCPU of each VM has worked since; a thread that is lost is runnable and never runs.
+run_ms() { for tid in /proc/$a/task/* /proc/$b/task/*; do cut -d' ' -f1 $tid/schedstat; done; }
+all_run() {
+    run_ms >/tmp/before
+    sleep 2
+    run_ms >/tmp/after
+    [ "$(paste /tmp/before /tmp/after | awk '$2 > $1' | wc -l)" -ge 8 ]
+}
+
 say "loads and unloads under load"
-guest a '' 4 100 ipi; a=$!
-guest b '' 4 100 hog; b=$!
+load first
+unload
+guest a '' 4 9999 ipi; a=$!
+guest b '' 4 9999 hog; b=$!
+/test/yield-tasks sleeper 9999 sleep >/tmp/sleeper.guest & sleeper=$!
+sleep 2
 loads=0
-while [ $loads -lt "${LOADS:-20}" ]; do
-    load again
-    expect "load $loads" is_state enabled
+failures=0
+until=$(($(cut -d. -f1 /proc/uptime) + ${LOADS_FOR:-150}))
+while [ $loads -lt "${LOADS:-200}" ] && [ "$(cut -d. -f1 /proc/uptime)" -lt $until ]; do
+    load again --watchdog-ms 5000
+    is_state enabled || failures=$((failures + 1))
     unload
     await is_state disabled
     loads=$((loads + 1))
 done
+expect "$loads loads, $failures failures" [ $failures = 0 ]
 
-say "the user side is killed"
-for n in 1 2 3; do
-    load killed
-    kill -9 $scheduler; wait $scheduler
+say "the user side is killed at any moment"
+kills=0
+failures=0
+until=$(($(cut -d. -f1 /proc/uptime) + ${KILLS_FOR:-90}))
+while [ $kills -lt "${KILLS:-40}" ] && [ "$(cut -d. -f1 /proc/uptime)" -lt $until ]; do
+    start killed --watchdog-ms 5000
+    # From within the load to two seconds after it.
+    sleep $((kills % 4)).$((kills * 7 % 10))
+    kill -9 $scheduler; wait $scheduler 2>/dev/null
     sleep 1
-    expect "the kernel's scheduler is back within a second" is_state disabled
+    is_state disabled || { failures=$((failures + 1)); await is_state disabled; }
+    kills=$((kills + 1))
 done
+expect "$kills kills: the kernel's scheduler is back within a second, but for $failures" [ $failures = 0 ]
+expect "all vCPUs run" all_run
+expect "no task has waited longer than $(longest_ms) ms" is_short
+kill $sleeper
 
 say "refusals, and the end by time"
 load first

@@ -1,6 +1,7 @@
 /*
  * A VMM for the guest of yield-guest.S: yield-vmm NAME VCPUS SECONDS LOAD
- * Prints a line each second: round trips (or lock sections) and work since the last, of all vCPUs.
+ * Prints a line each second: round trips (or lock sections) and work since the last, of all vCPUs, and
+ * the time in ms.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SIZE (2 << 20)
@@ -19,7 +21,7 @@
 #define COUNTERS 0x20000
 #define MAX_VCPUS 16
 
-static int kvm, vm, run_size, load;
+static int kvm, vm, run_size, load, vcpus;
 static char *memory;
 static struct kvm_cpuid2 *supported;
 
@@ -41,7 +43,7 @@ static void *run(void *argument)
 	};
 	struct kvm_segment data = code;
 	struct kvm_regs regs = { .rip = CODE, .rsp = 0x40000 + 0x1000 * (id + 1), .rdi = id, .rsi = load,
-				 .rflags = 2 };
+				 .r8 = vcpus, .rflags = 2 };
 	struct kvm_sregs sregs;
 	struct kvm_run *state;
 	char name[16];
@@ -96,7 +98,8 @@ int main(int count, char **arguments)
 	struct kvm_enable_cap x2apic = { .cap = KVM_CAP_X2APIC_API, .args = { 3 } };
 	struct kvm_userspace_memory_region region = { .memory_size = SIZE };
 	unsigned long long *words, seen[2] = { 0 };
-	int vcpus, seconds;
+	int seconds;
+	struct timespec now;
 	FILE *guest;
 
 	if (count != 5)
@@ -104,7 +107,9 @@ int main(int count, char **arguments)
 	vcpus = atoi(arguments[2]);
 	seconds = atoi(arguments[3]);
 	load = !strcmp(arguments[4], "hog") ? 1 : !strcmp(arguments[4], "lock") ? 2 : 0;
-	if (vcpus < 1 || vcpus > MAX_VCPUS)
+	if (!strcmp(arguments[4], "tlb"))
+		load = 3;
+	if (vcpus < 1 + (load == 3) || vcpus > MAX_VCPUS)
 		return 2;
 	kvm = open("/dev/kvm", O_RDWR);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
@@ -148,7 +153,9 @@ int main(int count, char **arguments)
 			sums[0] += counters[1];
 			sums[1] += counters[2];
 		}
-		printf("%s %llu %llu\n", arguments[1], sums[0] - seen[0], sums[1] - seen[1]);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		printf("%s %llu %llu %lld\n", arguments[1], sums[0] - seen[0], sums[1] - seen[1],
+		       now.tv_sec * 1000LL + now.tv_nsec / 1000000);
 		fflush(stdout);
 		memcpy(seen, sums, sizeof(seen));
 	}

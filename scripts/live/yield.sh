@@ -4,31 +4,45 @@ hold_patches
 . /test/yield-lib.sh
 mkdir -p /out/yield
 
-# turn MODE LOAD OPTIONS...: two VMs of 4 vCPUs; a line for the table.
+# turn MODE LOAD: what two VMs of 4 vCPUs, or two programs, complete in a second under a scheduler.
 turn() {
-    mode=$1; kind=$2; shift 2
-    [ "$mode" = eevdf ] || load "$mode" "$@"
-    guest a '' 4 "$SECS" "$kind"; a=$!
-    guest b '' 4 "$SECS" "$kind"; wait $! $a
-    echo "$kind $mode $(progress a b)" | tee -a /out/yield/turns.txt
-    [ "$mode" = eevdf ] && return
-    unload
-    sed "s/^/$mode /" "/tmp/$mode.json" >>/out/yield/counters.txt
+    case $1 in
+        eevdf) ;;
+        refuse | nominee) echo "$1 50" >/tmp/modes ;;
+        receiver) echo "receiver 50" >/tmp/modes ;;
+        any) echo "receiver 0" >/tmp/modes ;;
+        spin) echo "receiver 1000000" >/tmp/modes ;;
+    esac
+    sleep 1
+    [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
+    echo "$2 $1 $(window "$SECS" a b)" | tee -a /out/yield/turns.txt
+    [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
 }
 
-SECS=${SECS:-5}
-say "the same guests under each scheduler, in turns"
-for _ in $(seq "${TURNS:-3}"); do
-    turn eevdf ipi
-    turn refuse ipi --yield refuse
-    turn nominee ipi --yield nominee
-    turn receiver ipi
+SECS=${SECS:-4}
+# The first load reads the kernel's types, which takes long under emulation.
+load first
+unload
+say "the same loads under each scheduler, in turns"
+for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
+    for name in a b; do
+        case $kind in
+            hackbench | membarrier) tasks $name 9999 $kind ;;
+            *) guest $name '' 4 9999 $kind ;;
+        esac
+        eval "$name=$!"
+    done
+    sleep 2
+    for _ in $(seq "${TURNS:-6}"); do
+        [ -n "${MODES:-}" ] || turn eevdf $kind
+        load modes --stats 1 --watchdog-ms 5000 --follow /tmp/modes
+        for mode in ${MODES:-refuse nominee receiver}; do turn $mode $kind; done
+        unload
+    done
+    kill $a $b
+    wait $a $b 2>/dev/null
 done
-for _ in $(seq "${TURNS:-3}"); do
-    turn eevdf lock
-    turn refuse lock --yield refuse
-    turn receiver lock
-done
+[ -z "${MODES:-}" ] || exit
 
 say "shares of two VMs by weight 300:100, while both yield without pause"
 group vms/gold cpu.weight=300
@@ -36,7 +50,7 @@ group vms/silver cpu.weight=100
 usage() { sed -n 's/usage_usec //p' "$G/vms/$1/cpu.stat"; }
 share() { # NAME LOADS OPTIONS...
     name=$1; one=$2; two=$3; shift 3
-    [ "$name" = eevdf ] || load "$name" "$@"
+    [ "$name" = eevdf ] || load "$name" --watchdog-ms 5000 "$@"
     guest gold vms/gold 4 8 "$one"; a=$!
     guest silver vms/silver 4 8 "$two"; b=$!
     sleep 2; g=$(usage gold); s=$(usage silver)

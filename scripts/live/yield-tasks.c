@@ -1,0 +1,132 @@
+/*
+ * Loads of the host itself, as yield-vmm's for guests: yield-tasks NAME SECONDS LOAD
+ *   hackbench   8 threads write messages of 100 bytes to each of 8 others in turn, by pipes
+ *   membarrier  2 threads order a membarrier of the process again and again, 4 threads compute
+ *   sleep       a thread sleeps for 10 ms at a time; work is what its longest delay has grown, in us
+ * Prints a line each second: messages (or barriers) and work since the last, and the time in ms.
+ */
+#define _GNU_SOURCE
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS 8
+#define MESSAGE 100
+
+static int pipes[THREADS][2];
+/* A cache line each: operations, work. */
+static volatile unsigned long long counters[2 * THREADS][8];
+
+static void *send_messages(void *argument)
+{
+	char message[MESSAGE] = { 0 };
+
+	for (unsigned n = (long)argument;; n++)
+		if (write(pipes[n % THREADS][1], message, sizeof(message)) < 0)
+			exit(1);
+}
+
+static void *receive_messages(void *argument)
+{
+	long id = (long)argument;
+	char message[MESSAGE];
+
+	for (;;) {
+		if (read(pipes[id][0], message, sizeof(message)) <= 0)
+			exit(1);
+		counters[id][0]++;
+	}
+}
+
+static void *order(void *argument)
+{
+	long id = (long)argument;
+
+	for (;;) {
+		if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0))
+			exit(1);
+		counters[id][0]++;
+	}
+}
+
+static void *compute(void *argument)
+{
+	for (;;)
+		counters[(long)argument][1]++;
+	return 0;
+}
+
+static long long now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+}
+
+static void *sleep_again(void *argument)
+{
+	long id = (long)argument;
+	long long before, late;
+
+	for (;;) {
+		before = now_us();
+		usleep(10000);
+		late = now_us() - before - 10000;
+		counters[id][0]++;
+		if (late > (long long)counters[id][1])
+			counters[id][1] = late;
+	}
+	return 0;
+}
+
+static void start(void *(*run)(void *), long id)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, 0, run, (void *)id);
+}
+
+int main(int count, char **arguments)
+{
+	unsigned long long seen[2] = { 0 };
+
+	if (count != 4)
+		return 2;
+	if (!strcmp(arguments[3], "membarrier")) {
+		if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0))
+			return 1;
+		for (long id = 0; id < 6; id++)
+			start(id < 2 ? order : compute, id);
+	} else if (!strcmp(arguments[3], "sleep")) {
+		start(sleep_again, 0);
+	} else {
+		for (long id = 0; id < THREADS; id++) {
+			if (pipe(pipes[id]))
+				return 1;
+		}
+		for (long id = 0; id < THREADS; id++) {
+			start(send_messages, id);
+			start(receive_messages, id);
+		}
+	}
+	for (int second = 0; second < atoi(arguments[2]); second++) {
+		unsigned long long sums[2] = { 0 };
+
+		sleep(1);
+		for (int id = 0; id < 2 * THREADS; id++) {
+			sums[0] += counters[id][0];
+			sums[1] += counters[id][1];
+		}
+		printf("%s %llu %llu %lld\n", arguments[1], sums[0] - seen[0], sums[1] - seen[1],
+		       now_us() / 1000);
+		fflush(stdout);
+		memcpy(seen, sums, sizeof(seen));
+	}
+	return 0;
+}
