@@ -40,16 +40,34 @@ impl Scripts {
             self.period_over(expiry.hrtimer);
         }
         if let Some(late_ns) = expiry.slice_late_ns {
-            self.cpus[cpu].slice_ends(now, late_ns);
+            let stalled_ns = self.stalls(cpu, late_ns);
+            self.cpus[cpu].slice_ends(now, late_ns, stalled_ns);
         }
         if let Some(late_ns) = expiry.tick_late_ns {
-            self.cpus[cpu].ticks(now, late_ns);
+            let stalled_ns = self.stalls(cpu, late_ns);
+            self.cpus[cpu].ticks(now, late_ns, stalled_ns);
         }
         if let Some(owner) = expiry.owner {
             self.guest_ticks(owner);
             self.poll_ended(origin, owner);
         }
         self.timer_unset(expiry.hrtimer, expiry.owner);
+    }
+
+    /// A timer of a CPU was late by so much: for how long of it the CPU was stalled, in ns. The stall is part
+    /// of what the current task computed.
+    fn stalls(&mut self, cpu: usize, late_ns: u64) -> u64 {
+        let now = self.now;
+        let due = now.saturating_sub(late_ns);
+        let current = self.cpus[cpu].current;
+        let current = current.filter(|current| !current.tid.is_idle());
+        let (Some(current), Some(quiet)) = (current, self.cpus[cpu].stall(due)) else {
+            return 0;
+        };
+        match self.task(current).stalls(now, quiet) {
+            true => quiet.end.saturating_sub(due),
+            false => 0,
+        }
     }
 
     /// A vCPU that is at work is interrupted by its guest's timer.

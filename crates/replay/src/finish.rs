@@ -7,7 +7,7 @@ use stealtime_simulator::script::{Late, Step, Then};
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Latency, late_since};
-use crate::recording::{Begins, RecordedTask, Recording, Unseen};
+use crate::recording::{Begins, RecordedTask, Recording, Unseen, Unstalled};
 use crate::scripts::Scripts;
 use crate::task::{SleepCosts, Task};
 use crate::timers::settle_timed;
@@ -21,6 +21,11 @@ impl Scripts {
         let tick_late = self.late(|cpu| &cpu.tick_late, 0);
         let idle_late = self.late(|cpu| &cpu.idle_late, counted_ns);
         let idle_called = self.late(|cpu| &cpu.idle_called, counted_ns);
+        let unstalled = Unstalled {
+            late: self.unstalled(|cpu| &cpu.late),
+            tick_late: self.unstalled(|cpu| &cpu.tick_late),
+            idle_called: self.late(|cpu| &cpu.first_called, counted_ns),
+        };
         let poll_called = self.late(|cpu| &cpu.poll_called, 0);
         let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
         let mut ended = self.take_tasks();
@@ -67,6 +72,7 @@ impl Scripts {
             tick_late,
             idle_late,
             idle_called,
+            unstalled,
             poll_called,
             is_lossy: self.is_lossy,
             gaps,
@@ -89,6 +95,16 @@ impl Scripts {
         let cpus = self.cpus.iter();
         cpus.map(|cpu| late_since(latencies(cpu), self.first, counted_ns))
             .collect()
+    }
+
+    /// Latencies of each CPU without stalls, in ns.
+    fn unstalled(&self, latencies: fn(&Cpu) -> &[Latency]) -> Vec<Late> {
+        let late = |cpu| {
+            let latencies = latencies(cpu).iter();
+            let rest: Vec<Latency> = latencies.map(|latency| latency.without_stall()).collect();
+            late_since(&rest, self.first, 0)
+        };
+        self.cpus.iter().map(late).collect()
     }
 
     /// All tasks in the order of their ids; where an id was given out again, in the order of time.
@@ -153,6 +169,7 @@ fn recorded(
         alarm_ns,
         ticks,
         exits: task.exits,
+        stalls: Arc::from(task.stalls),
         steps: Arc::from(task.steps),
     }
 }

@@ -13,7 +13,7 @@ use stealtime_simulator::config::{
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
 
 use crate::jitter::jittered;
-use crate::recording::{RecordedTask, Recording};
+use crate::recording::{RecordedTask, Recording, Unstalled};
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
@@ -129,6 +129,8 @@ pub struct Assumed {
     pub timed_moves: bool,
     /// Whether guests balance load between their vCPUs: [`Scripts::balanced`]; `None` is no.
     pub balanced: Option<bool>,
+    /// Where CPUs took no interrupts, their tasks stalled. Otherwise timers alone were late.
+    pub stalls: bool,
     /// How the host preempts; `None`: as fits best. [`as_recorded`] reads the knobs instead.
     pub preempt: Option<Preempt>,
     /// Whether wakeups preempt the current task; `None`: as fits best.
@@ -222,10 +224,15 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         migrates,
     };
     let script = |task| script(task, affinity, seed);
+    let Unstalled {
+        late,
+        tick_late,
+        idle_called,
+    } = latencies(recording, assumed.stalls);
     // With lost events not all ticks are known.
     let (tick_late, tick_phase_ns) = match recording.is_lossy {
         true => (Vec::new(), 0),
-        false => (recording.tick_late.clone(), tick_phase_ns(recording)),
+        false => (tick_late, tick_phase_ns(recording)),
     };
     Config {
         host: HostConfig {
@@ -244,11 +251,11 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             vcpu_groups: assumed.vcpu_groups == Some(true),
             wake_ns: wake,
             block_ns: recording.block_ns,
-            late: recording.late.clone(),
+            late,
             tick_late,
             tick_phase_ns,
             idle_late: recording.idle_late.clone(),
-            idle_called: recording.idle_called.clone(),
+            idle_called,
             poll_called: recording.poll_called.clone(),
             // With lost events not all moves are known.
             idle_takes: recording.is_lossy,
@@ -261,6 +268,18 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             duration_ns: recording.span_ns.max(1_000),
             warmup_ns: 0,
             seed,
+        },
+    }
+}
+
+/// Latencies of CPUs, without those that their tasks' stalls explain if these stall.
+fn latencies(recording: &Recording, stalls: bool) -> Unstalled {
+    match stalls {
+        true => recording.unstalled.clone(),
+        false => Unstalled {
+            late: recording.late.clone(),
+            tick_late: recording.tick_late.clone(),
+            idle_called: recording.idle_called.clone(),
         },
     }
 }
@@ -326,6 +345,10 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
         then: task.then,
         alarm_ns: task.alarm_ns,
         ticks: task.ticks,
+        stalls: match assumed.stalls {
+            true => task.stalls.clone(),
+            false => Arc::default(),
+        },
         // A pinned task may be balanced within its CPUs.
         moves: match migrates && pin.is_none_or(|pin| pin.len() == 1) {
             true if assumed.timed_moves => Moves::Times(task.moves.clone()),

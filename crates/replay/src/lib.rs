@@ -26,6 +26,7 @@ mod recording;
 mod release;
 mod scripts;
 mod slices;
+mod stalls;
 mod task;
 mod tasks;
 mod ticks;

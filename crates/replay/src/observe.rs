@@ -171,6 +171,7 @@ impl Observer for Scripts {
         if !place.tid.is_idle() {
             self.on_kvm(event, place);
         }
+        self.cpus[cpu].acts(self.now);
         if let Some(report) = self.timers.event(event, place, names) {
             self.on_timer(event, place, report);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stealtime_events::ExitReason;
 use stealtime_hypervisor::fair::Preempt;
-use stealtime_simulator::script::{Gaps, Late, Step, Then, Ticks};
+use stealtime_simulator::script::{Gaps, Late, Stall, Step, Then, Ticks};
 
 use crate::decisions::Decisions;
 use crate::release::Release;
@@ -82,8 +82,21 @@ pub struct RecordedTask {
     pub alarm_ns: u32,
     /// When its guest's tick interrupts it at work.
     pub ticks: Option<Ticks>,
+    /// Stalls of its CPU, by step and then by time.
+    pub stalls: Arc<[Stall]>,
     /// Its script.
     pub steps: Arc<[Step]>,
+}
+
+/// Latencies of CPUs beyond stalls of their tasks ([`RecordedTask::stalls`]), by CPU, in ns.
+#[derive(Clone, Debug, Default)]
+pub struct Unstalled {
+    /// As [`Recording::late`].
+    pub late: Vec<Late>,
+    /// As [`Recording::tick_late`].
+    pub tick_late: Vec<Late>,
+    /// As [`Recording::idle_called`], from the first of several wakeups on.
+    pub idle_called: Vec<Late>,
 }
 
 /// The demand of a recording's tasks.
@@ -125,6 +138,8 @@ pub struct Recording {
     pub idle_late: Vec<Late>,
     /// The same of wakeups by other CPUs.
     pub idle_called: Vec<Late>,
+    /// The same, if lateness that stalls explain is the tasks'.
+    pub unstalled: Unstalled,
     /// How long polls in halts went on when another CPU had ended them, by CPU, in ns.
     pub poll_called: Vec<Late>,
     /// Events were lost, so that not all is known that tasks did, nor where.

@@ -199,6 +199,7 @@ impl Scripts {
         }
         if !next.tid.is_idle() {
             self.switch_in(cpu, prev, next, next_prio);
+            self.cpus[cpu].called = None;
         }
         self.cpus[cpu].current = Some(next);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use stealtime_events::ExitReason;
-use stealtime_simulator::script::{Edge, Spent, Step, Until};
+use stealtime_simulator::script::{Edge, Spent, Stall, Step, Until};
 
 use crate::coupled::{Asleep, Computed, Coupled, Stretch};
 use crate::scripts::Vcpu;
@@ -109,6 +109,8 @@ pub(crate) struct Task {
     pub(crate) vcpu: Vcpu,
     pub(crate) name: String,
     pub(crate) steps: Vec<Step>,
+    /// Stalls of its CPU while it computed, in the order of time.
+    pub(crate) stalls: Vec<Stall>,
     pub(crate) state: State,
     pub(crate) spent: Spent,
     pub(crate) halting: Option<Halting>,
@@ -205,6 +207,7 @@ impl Task {
             vcpu: None,
             name: String::new(),
             steps: Vec::new(),
+            stalls: Vec::new(),
             state,
             spent: Spent::Host,
             halting: None,

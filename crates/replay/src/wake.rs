@@ -109,6 +109,10 @@ impl Scripts {
         let now = self.now;
         let cause = self.cause(&wakeup.origin, wakeup.expiring, thread.index);
         let idle = self.is_idle(wakeup.target);
+        if idle && u32::from(wakeup.origin.cpu) != wakeup.target {
+            let cpu = self.cpus.get_mut(wakeup.target as usize);
+            cpu.map(|cpu| *cpu.called.get_or_insert(now));
+        }
         let task = self.task(thread);
         task.wake(now, cause);
         task.woken = Some(Woken {

@@ -140,3 +140,20 @@ fn the_facts_of_a_simulated_host_are_those_it_had_and_need_no_fit() {
         assert!(assumed.contains("as the host's snapshot says"), "{assumed}");
     }
 }
+
+/// Recordings of nested hosts with cgroups, weights, quotas and pins.
+#[test]
+fn recordings_with_snapshots_are_within_the_bounds() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/live");
+    let rows = output(&["whatif", "--self-test", folder, "--json"]);
+    let rows: Value = serde_json::from_str(&rows).expect("JSON");
+    let rows = rows.as_array().expect("rows");
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        for (key, bound) in BOUNDS {
+            let error = row["error"][key].as_f64();
+            let is_within = error.is_some_and(|error| error <= bound);
+            assert!(is_within, "{key} {error:?}: {row:#}");
+        }
+    }
+}

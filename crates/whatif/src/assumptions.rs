@@ -61,6 +61,9 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         )),
         bound(base),
         Some(balanced(base).to_owned()),
+        assumed.stalls.then(|| {
+            "tasks stall with their CPU, where it has no events while a timer is due (fits best)".to_owned()
+        }),
         Some(match recording.idle_wake_ns {
             Some(ns) if ns < 10_000 => format!("an idle CPU wakes in {ns} ns (median)"),
             Some(ns) => format!("an idle CPU wakes in {} us (median)", ns / 1_000),

@@ -101,7 +101,9 @@ impl Rows<'_> {
             Dimension::Cgroups | Dimension::Weights => snapshot.cgroups.is_some(),
             Dimension::Preemption => snapshot.settings.contains(PREEMPT),
             Dimension::WakeupPreemption => snapshot.wakeups_preempt.is_some(),
-            Dimension::Placement | Dimension::MoveTimes | Dimension::Guests => false,
+            Dimension::Placement | Dimension::MoveTimes | Dimension::Guests | Dimension::Stalls => {
+                false
+            }
         };
         let source = match dimension {
             _ if is_of_snapshot => return SNAPSHOT,
@@ -154,11 +156,15 @@ impl Fit {
             facts,
         };
         let best = |dimension| rows.row(dimension, &fitted.hypothesis);
+        // Most recordings have no stalls that matter.
+        let dimensions = Dimension::ALL.into_iter();
+        let dimensions = dimensions
+            .filter(|&dimension| dimension != Dimension::Stalls || fitted.hypothesis.stalls);
         let second = fitted.runner_up.as_ref();
         Self {
             tried: fitted.tried,
             misfit: MisfitShares::new(&fitted.misfit, known_ns),
-            dimensions: Dimension::ALL.map(best).into(),
+            dimensions: dimensions.map(best).collect(),
             runner_up: second.map(|second| rows.second_best(second, known_ns)),
         }
     }

@@ -26,6 +26,8 @@ pub struct Hypothesis {
     pub preempt: Preempt,
     /// Wakeups preempt the current task (`WAKEUP_PREEMPTION`).
     pub wakeups_preempt: bool,
+    /// Where CPUs took no interrupts, their tasks stalled.
+    pub stalls: bool,
 }
 
 /// Cgroups of VMs under machine.slice. VMs with a limit have one in every layout.
@@ -67,6 +69,7 @@ impl Hypothesis {
             placement: Some(self.placement),
             timed_moves: self.timed_moves,
             balanced: Some(self.balanced),
+            stalls: self.stalls,
             ..known.clone()
         }
     }
@@ -118,6 +121,8 @@ pub enum Dimension {
     WakeupPreemption,
     /// [`Hypothesis::weights`].
     Weights,
+    /// [`Hypothesis::stalls`].
+    Stalls,
 }
 
 /// The description of a dimension: a row of the table in `docs/replay-accuracy.md`.
@@ -158,7 +163,7 @@ impl Source {
 
 impl Dimension {
     /// All, in the order of the table.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Placement,
         Self::MoveTimes,
         Self::Guests,
@@ -166,6 +171,7 @@ impl Dimension {
         Self::Preemption,
         Self::WakeupPreemption,
         Self::Weights,
+        Self::Stalls,
     ];
 
     /// Its description.
@@ -215,6 +221,12 @@ impl Dimension {
                 "the host's snapshot; a weight in the host file",
                 "times, with a threshold of their own",
             ),
+            Self::Stalls => (
+                "stalls",
+                "timers are late, tasks stall",
+                "no CPU is without events while a timer is due; tried only where the misfit is large",
+                "times",
+            ),
         };
         Row {
             name,
@@ -253,6 +265,10 @@ impl Dimension {
                 false => "wakeups do not preempt",
             },
             Self::Weights => return Some(weight_words(&hypothesis.weights, vms)),
+            Self::Stalls => match hypothesis.stalls {
+                true => "tasks stall with their CPU",
+                false => "late timers alone",
+            },
         };
         Some(words.to_owned())
     }
@@ -287,6 +303,7 @@ impl Dimension {
             }
             Self::WakeupPreemption => stated_or(known.wakeups_preempt.is_some(), false),
             Self::Weights => stated_or(known.groups == Some(false) || known.weights_known, false),
+            Self::Stalls => stated_or(false, !has_stalls(recording)),
         }
     }
 }
@@ -361,6 +378,7 @@ pub(crate) fn hosts(recording: &Recording, known: &Assumed, moves: Moves) -> Vec
                 weights: known.weights.clone(),
                 preempt,
                 wakeups_preempt: known.wakeups_preempt.unwrap_or(true),
+                stalls: known.stalls,
             }));
         }
     }
@@ -388,6 +406,11 @@ fn layouts(known: &Assumed) -> Vec<CgroupLayout> {
             && (has_nesting || !layout.every_vm)
     });
     layouts
+}
+
+/// Whether CPUs had no events while timers were due.
+pub(crate) fn has_stalls(recording: &Recording) -> bool {
+    recording.tasks.iter().any(|task| !task.stalls.is_empty())
 }
 
 /// Whether vCPUs wait for others of their VM.

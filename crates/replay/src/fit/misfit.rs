@@ -196,10 +196,14 @@ impl Scale {
         }
     }
 
+    /// Whether times are off by so much that a hypothesis of its own is worth its replays.
+    pub(crate) fn is_far_off(&self, trial: &Trial) -> bool {
+        trial.misfit.times_ns > self.small_ns.saturating_mul(WEIGHTS_PERMILLE)
+    }
+
     /// Whether times are off by enough that unequal weights may explain it.
     pub(crate) fn needs_weights(&self, trial: &Trial) -> bool {
-        trial.misfit.times_ns > self.small_ns.saturating_mul(WEIGHTS_PERMILLE)
-            || self.has_single_vm_of_cfs(trial)
+        self.is_far_off(trial) || self.has_single_vm_of_cfs(trial)
     }
 
     fn has_single_vm_of_cfs(&self, trial: &Trial) -> bool {

@@ -11,6 +11,7 @@
 //! 5. No wakeup preemption on the best, if fewer wakeups preempt in the recording.
 //! 6. Unequal weights on the best, if its misfit is large. If they are taken: all hosts and the other moves
 //!    again with these weights.
+//! 7. Tasks that stall with their CPU, with each kind of guests and moves, if the misfit is large.
 //!
 //! A later hypothesis replaces the best one if it fits better beyond the variation between seeds, so the
 //! order is part of the answer. Simple hosts come first.

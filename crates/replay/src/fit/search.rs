@@ -4,7 +4,7 @@ use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 use stealtime_simulator::script::ScriptGroup;
 
-use crate::fit::hypothesis::{Hypothesis, Moves, hosts, moves};
+use crate::fit::hypothesis::{Hypothesis, Moves, has_stalls, hosts, moves};
 use crate::fit::misfit::{Misfit, Scale, Term, Trial};
 use crate::fit::weights::WeightFit;
 use crate::host::Assumed;
@@ -76,6 +76,19 @@ impl Trials {
         if is_nearer {
             self.best = self.list.len() - 1;
         }
+        is_nearer
+    }
+
+    /// Adds those of another search. Whether its best one fits better, and replaces the best one.
+    fn join(&mut self, later: Self, scale: &Scale) -> bool {
+        let is_nearer = match (later.best(), self.best()) {
+            (Some(later), Some(best)) => scale.compare(later, best).is_nearer,
+            (later, _) => later.is_some(),
+        };
+        if is_nearer {
+            self.best = self.list.len() + later.best;
+        }
+        self.list.extend(later.list);
         is_nearer
     }
 
@@ -312,16 +325,47 @@ where
         Ok(Some(replayed))
     }
 
-    fn run(mut self) -> Result<Fitted, E> {
-        let moves = moves(self.recording, self.known);
+    /// Tries tasks that stall with their CPU, if the best hypothesis is far off. All hosts and moves are
+    /// tried anew, because those may have made up for stalls.
+    fn try_stalls(&mut self) -> Result<(), E> {
+        let Some(best) = self.trials.best().cloned() else {
+            return Ok(());
+        };
+        if !self.scale.is_far_off(&best) || !has_stalls(self.recording) {
+            return Ok(());
+        }
+        let known = Assumed {
+            weights: best.hypothesis.weights,
+            wakeups_preempt: Some(best.hypothesis.wakeups_preempt),
+            stalls: true,
+            ..self.known.clone()
+        };
+        let trials = core::mem::take(&mut self.trials);
+        let best = self.best.take();
+        self.try_hosts_and_moves(&known)?;
+        let stalled = core::mem::replace(&mut self.trials, trials);
+        if !self.trials.join(stalled, &self.scale) {
+            self.best = best;
+        }
+        Ok(())
+    }
+
+    /// Tries all hosts with the first moves, and the other moves on the best of them.
+    fn try_hosts_and_moves(&mut self, known: &Assumed) -> Result<(), E> {
+        let moves = moves(self.recording, known);
         if let Some((&first, later)) = moves.split_first() {
-            self.try_hosts(hosts(self.recording, self.known, first))?;
+            self.try_hosts(hosts(self.recording, known, first))?;
             self.try_moves(later)?;
             let best = self.trials.best().map(|best| best.hypothesis.moves());
             if let Some(better) = best.filter(|&moves| moves != first) {
-                self.try_hosts(hosts(self.recording, self.known, better))?;
+                self.try_hosts(hosts(self.recording, known, better))?;
             }
         }
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<Fitted, E> {
+        self.try_hosts_and_moves(self.known)?;
         if self.known.groups.is_none() {
             self.try_single_vms()?;
         }
@@ -329,6 +373,7 @@ where
         if !self.weights_stated && !self.known.weights_known {
             self.try_weights()?;
         }
+        self.try_stalls()?;
         let runner_up = self.trials.runner_up(&self.scale);
         let Some(best) = self.best else {
             return Err(E::from(Fault::Broken {

@@ -14,6 +14,7 @@ use crate::predict::{Times, VcpuTimes};
 /// A host; `number` makes it differ from others.
 fn host(number: usize) -> Hypothesis {
     Hypothesis {
+        stalls: false,
         placement: Placement::Recorded,
         timed_moves: false,
         balanced: false,

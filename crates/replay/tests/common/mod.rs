@@ -45,6 +45,7 @@ pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
         then: Then::End,
         alarm_ns: 0,
         ticks: None,
+        stalls: [].into(),
         steps: Arc::from(steps),
     }
 }

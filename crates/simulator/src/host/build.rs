@@ -105,6 +105,7 @@ fn add_cpus(host: &mut Host<'_>, cpus: u32) -> Sim {
             pending: Irq::default(),
             irqs_off: false,
             l1d_unsafe: false,
+            stalled_until: 0,
             preempt_off: false,
             resched: Resched::None,
             current: None,

@@ -64,6 +64,8 @@ pub(crate) struct Cpu {
     /// Interrupts that wait at its LAPIC.
     pub(crate) pending: Irq,
     pub(crate) irqs_off: bool,
+    /// It takes no interrupts before this time, in ns.
+    pub(crate) stalled_until: u64,
     /// The L1 data cache may hold what a guest must not learn (`kvm_cpu_l1tf_flush_l1d`).
     pub(crate) l1d_unsafe: bool,
     /// Its task may not be switched out now.

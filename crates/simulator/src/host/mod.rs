@@ -298,6 +298,23 @@ impl Host<'_> {
         self.tasks[task].kept = true;
     }
 
+    /// `cpu` takes no interrupts for `ns`.
+    pub(crate) fn stall(&mut self, cpu: CpuNr, ns: u64) {
+        self.cpus[cpu].stalled_until = self.clock.now() + ns;
+    }
+
+    /// The clock event device of `cpu` fires later.
+    pub(crate) fn delay_clock_event(&mut self, cpu: CpuNr, until_ns: u64) {
+        let slot = self.cpus[cpu].clock_event;
+        self.clock.arm(slot, until_ns);
+    }
+
+    /// When a stall of `cpu` ends, if it has one.
+    pub(crate) fn stalled(&self, cpu: CpuNr) -> Option<u64> {
+        let end_ns = self.cpus[cpu].stalled_until;
+        (end_ns > self.clock.now()).then_some(end_ns)
+    }
+
     /// The CPU on which a task will be forked.
     pub(crate) fn set_cpu(&mut self, task: TaskNr, cpu: CpuNr) {
         self.tasks[task].cpu = cpu;

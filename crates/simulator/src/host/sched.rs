@@ -82,6 +82,7 @@ impl Host<'_> {
         );
         self.cpus[cpu].current = next;
         self.cpus[cpu].tid = tid;
+        self.cpus[cpu].stalled_until = 0;
     }
 
     /// `cpu` switches to its current task, which takes time.

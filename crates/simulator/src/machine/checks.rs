@@ -256,7 +256,7 @@ impl Checks {
             let set = host.clock().when(c.clock_event);
             let came = c.pending.has(Irq::LocalTimer) || c.phase == Phase::Irq(Irq::LocalTimer);
             fine &= match (first, set) {
-                (Some(first), Some(set)) => set <= first.max(host.now()),
+                (Some(first), Some(set)) => set <= first.max(host.now()).max(c.stalled_until),
                 (Some(_), None) => came,
                 _ => true,
             };

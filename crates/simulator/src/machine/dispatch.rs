@@ -27,6 +27,10 @@ impl Machine<'_> {
         };
         match message {
             Message::Irq { cpu, irq } => {
+                if let Some(until_ns) = self.host.stalled(cpu) {
+                    self.host.post(until_ns, Message::Irq { cpu, irq });
+                    return Ok(());
+                }
                 deliver::raise(&mut self.kvm, &mut self.guests, &mut self.host, cpu, irq)
             }
             Message::FlagWritten { cpu } => idle::leave(&mut self.host, cpu),

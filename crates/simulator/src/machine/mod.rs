@@ -134,13 +134,19 @@ impl Machine<'_> {
     fn handle(&mut self, event: EngineEvent) -> Sim {
         match event {
             EngineEvent::Phase(cpu) => self.phase_over(cpu),
-            EngineEvent::ClockEvent(cpu) => deliver::raise(
-                &mut self.kvm,
-                &mut self.guests,
-                &mut self.host,
-                cpu,
-                Irq::LocalTimer,
-            ),
+            EngineEvent::ClockEvent(cpu) => {
+                if let Some(until_ns) = self.host.stalled(cpu) {
+                    self.host.delay_clock_event(cpu, until_ns);
+                    return Ok(());
+                }
+                deliver::raise(
+                    &mut self.kvm,
+                    &mut self.guests,
+                    &mut self.host,
+                    cpu,
+                    Irq::LocalTimer,
+                )
+            }
             EngineEvent::Message(number) => self.arrived(number),
             EngineEvent::Measure => {
                 self.begin_measuring();

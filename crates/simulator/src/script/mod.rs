@@ -188,6 +188,20 @@ pub struct ScriptConfig {
     pub ticks: Option<Ticks>,
     /// What it does.
     pub steps: Arc<[Step]>,
+    /// Its stalls, by step and then by time.
+    pub stalls: Arc<[Stall]>,
+}
+
+/// A part of a [`Step::Run`] in which the task's CPU took no interrupt: a host that is a virtual machine
+/// itself waited for a CPU. What comes meanwhile is taken at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stall {
+    /// Index of the step.
+    pub step: u32,
+    /// After so much of the step, in ns.
+    pub after_ns: u64,
+    /// Its length, in ns.
+    pub ns: u64,
 }
 
 /// All scripts of a run.

@@ -76,6 +76,9 @@ impl ScriptRunner {
             self.yields.end_spin(host, task)?;
         }
         loop {
+            if begin_stretch(host, cpu, task)? {
+                return Ok(Flow::Run);
+            }
             let now = host.now();
             let resched = host.cpus()[cpu].resched != Resched::None;
             self.works(host, cpu, task)?;
@@ -102,8 +105,7 @@ impl ScriptRunner {
                     script.running = Some((spent, ns));
                     script.was_asked = resched && matches!(spent, Spent::Interrupt(_));
                     script.computes_ns = ns;
-                    host.set_left(task, ns);
-                    return Ok(Flow::Run);
+                    script.begin_run(ns);
                 }
                 Step::Reach(edge) => self.reach(host, cpu, task, edge)?,
                 Step::Spin => {
@@ -164,7 +166,7 @@ impl ScriptRunner {
         if script.then != Then::Repeat || now == script.pass_began {
             return Ok(false);
         }
-        script.next = 0;
+        script.repeat();
         script.passes += 1;
         script.pass_began = now;
         Ok(true)
@@ -308,6 +310,20 @@ impl ScriptRunner {
     }
 }
 
+/// Begins the next stretch of a step up to a stall, or the stall. Whether there is one.
+fn begin_stretch(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim<bool> {
+    while let Some((ns, stalls)) = host.script(task)?.next_stretch() {
+        if stalls {
+            host.stall(cpu, ns);
+        }
+        if ns > 0 {
+            host.set_left(task, ns);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Tells that a vCPU enters or leaves the guest, if it does.
 fn tell(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
     if !host.cfg().scripts.tell {
@@ -366,7 +382,7 @@ pub(crate) fn finish_wake(host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Si
     let Some(current) = c.current else {
         return Ok(None);
     };
-    if c.phase != Phase::Run || !host.reschedules(waker, current) {
+    if c.phase != Phase::Run || host.stalled(waker).is_some() || !host.reschedules(waker, current) {
         return Ok(None);
     }
     let remaining = host.interrupted(waker);

@@ -7,7 +7,7 @@ use stealtime_events::Tid;
 use stealtime_hypervisor::halt_poll::{Halt, HaltPoll};
 
 use super::moves::Timed;
-use super::{Edge, Moves, ScriptConfig, Spent, Step, Then, Ticks, Until};
+use super::{Edge, Moves, ScriptConfig, Spent, Stall, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::ids::TimerNr;
 
@@ -41,6 +41,15 @@ pub(super) struct Halting {
 pub(crate) struct ScriptTask {
     pub(super) steps: Arc<[Step]>,
     pub(super) next: usize,
+    stalls: Arc<[Stall]>,
+    /// Stalls that are over.
+    stalled: usize,
+    /// What is left of the step that it takes, after the stretch or stall that it computes, in ns.
+    left_ns: u64,
+    /// What is behind it of that step, in ns.
+    passed_ns: u64,
+    /// That is a stall.
+    stalls_next: bool,
     /// Moves to come.
     pub(super) moves: Timed,
     /// It moves where its steps say so.
@@ -135,6 +144,11 @@ impl ScriptTask {
             pass_began: 0,
             alarm: None,
             next: 0,
+            stalls: config.stalls.clone(),
+            stalled: 0,
+            left_ns: 0,
+            passed_ns: 0,
+            stalls_next: false,
             state: State::Steps,
             timer,
             halt_poll: HaltPoll::default(),
@@ -204,6 +218,62 @@ impl ScriptTask {
             Until::Edge(edge) | Until::Work { edge, .. } => Some(edge),
             _ => None,
         }
+    }
+
+    /// It takes a step of so many ns. [`Self::next_stretch`] has its parts.
+    pub(super) const fn begin_run(&mut self, ns: u64) {
+        self.left_ns = ns;
+        self.passed_ns = 0;
+        self.stalls_next = false;
+    }
+
+    /// From `passed_ns` of the step to its next stall, or to its end.
+    fn next_stall(&mut self, passed_ns: u64) -> u64 {
+        let step = self.next.saturating_sub(1) as u32;
+        while self
+            .stalls
+            .get(self.stalled)
+            .is_some_and(|stall| stall.step < step)
+        {
+            self.stalled += 1;
+        }
+        let stall = self
+            .stalls
+            .get(self.stalled)
+            .filter(|stall| stall.step == step);
+        let ns = stall.map_or(self.left_ns, |stall| {
+            stall.after_ns.saturating_sub(passed_ns).min(self.left_ns)
+        });
+        self.stalls_next = stall.is_some();
+        self.passed_ns = passed_ns + ns;
+        self.left_ns -= ns;
+        ns
+    }
+
+    /// A stretch of a step is over: the next one of it in ns, and whether that is a stall.
+    pub(super) fn next_stretch(&mut self) -> Option<(u64, bool)> {
+        if self.left_ns == 0 {
+            self.stalls_next = false;
+            return None;
+        }
+        if core::mem::take(&mut self.stalls_next) {
+            let ns = self.stalls.get(self.stalled).map_or(0, |stall| stall.ns);
+            let ns = ns.min(self.left_ns);
+            self.stalled += 1;
+            self.passed_ns += ns;
+            self.left_ns -= ns;
+            if ns > 0 {
+                return Some((ns, true));
+            }
+        }
+        let passed = self.passed_ns;
+        Some((self.next_stall(passed), false))
+    }
+
+    /// Its steps are taken again.
+    pub(super) fn repeat(&mut self) {
+        self.next = 0;
+        self.stalled = 0;
     }
 
     pub(super) fn over(&mut self) {

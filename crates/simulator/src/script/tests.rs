@@ -32,6 +32,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             then: Then::End,
             alarm_ns: 10_000,
             ticks: None,
+            stalls: [].into(),
             steps: Arc::from(steps),
         });
     Config {

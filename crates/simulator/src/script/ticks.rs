@@ -26,7 +26,7 @@ pub(crate) fn tick(host: &mut Host<'_>, task: TaskNr) -> Sim<Option<Resume>> {
     let cpu = host.tasks()[task].cpu;
     let c = &host.cpus()[cpu];
     let at_work = c.current == Some(task) && c.phase == Phase::Run && in_guest;
-    if !at_work || !host.reschedules(cpu, task) {
+    if !at_work || host.stalled(cpu).is_some() || !host.reschedules(cpu, task) {
         return Ok(None);
     }
     let remaining = host.interrupted(cpu);
