@@ -2,7 +2,12 @@
 
 use std::path::Path;
 
-use crate::RecordError;
+use stealtime_trace::write::raw::TscToNs;
+
+use crate::{RecordError, perf};
+
+/// The clock of which times are ticks of the TSC.
+const TSC: &str = "x86-tsc";
 
 /// A clock and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +18,30 @@ pub struct Choice {
     pub reason: &'static str,
     /// What to know about it.
     pub warning: Option<String>,
+    /// How its ticks become ns, where they do.
+    pub tsc: Option<TscToNs>,
+}
+
+impl Choice {
+    /// Adds the conversion of ticks, or a warning that there is none.
+    pub(crate) fn with_conversion(mut self) -> Self {
+        if self.name == TSC {
+            let missing = match perf::tsc_to_ns() {
+                Ok(tsc) => {
+                    self.tsc = tsc;
+                    "the kernel's clock is not the TSC".to_owned()
+                }
+                Err(error) => format!("perf_event_open: {error}"),
+            };
+            self.warning = self.tsc.is_none().then(|| {
+                format!(
+                    "the file has no conversion of TSC ticks to ns ({missing}); give the TSC's frequency to \
+                     readers (--tsc-khz)"
+                )
+            });
+        }
+        self
+    }
 }
 
 /// Clock sources that count ticks: `CLOCK_MONOTONIC` is as coarse as they are.
@@ -49,6 +78,7 @@ pub fn choose(
                 name: name.to_owned(),
                 reason: "asked for",
                 warning: None,
+                tsc: None,
             }),
             false => Err(RecordError::NoClock {
                 asked: name.to_owned(),
@@ -71,6 +101,7 @@ pub fn choose(
         name: name.to_owned(),
         reason,
         warning,
+        tsc: None,
     })
 }
 

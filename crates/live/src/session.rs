@@ -204,7 +204,8 @@ impl<'a> Session<'a> {
         let folder = instance.folder();
         let clocks = folder.text("trace_clock")?;
         let source = clock::source(&host.sys);
-        let clock = clock::choose(&clocks, source.as_deref(), options.clock.as_deref())?;
+        let clock =
+            clock::choose(&clocks, source.as_deref(), options.clock.as_deref())?.with_conversion();
         folder.write("trace_clock", &clock.name, "set the clock")?;
         let cpus = cpus(folder);
         let online = std::thread::available_parallelism().map_or(1, usize::from);
@@ -421,7 +422,7 @@ impl<'a> Session<'a> {
             cmdlines: self.threads.cmdlines(&read("saved_cmdlines")),
             tgids: self.threads.tgids(),
             clock: self.clock.name.clone(),
-            tsc: None,
+            tsc: self.clock.tsc,
             uname: words.map(|word| word.to_string_lossy()).join(" "),
             cpus: highest.map_or(0, |cpu| u32::from(cpu) + 1),
             page_size: rustix::param::page_size() as u32,

@@ -6,6 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Bytes of the fields up to `__reserved_2`, PERF_ATTR_SIZE_VER5: Linux 4.1 and later.
 pub(crate) const SIZE: usize = 112;
 
+/// PERF_TYPE_SOFTWARE and PERF_COUNT_SW_DUMMY.
+const SOFTWARE: u32 = 1;
+const DUMMY: u64 = 9;
 /// PERF_TYPE_TRACEPOINT.
 const TRACEPOINT: u32 = 2;
 /// PERF_SAMPLE_TID, TIME, CPU, RAW and IDENTIFIER.
@@ -72,6 +75,17 @@ impl Attributes {
             read_format: READ_ID,
             flags: flag::DISABLED | flag::SAMPLE_ID_ALL | flag::WATERMARK,
             wakeup_watermark: 1 << 16,
+            ..Self::default()
+        }
+    }
+
+    /// An event that never happens, disabled: its page alone is wanted.
+    pub(crate) fn dummy() -> Self {
+        Self {
+            kind: SOFTWARE,
+            size: SIZE as u32,
+            config: DUMMY,
+            flags: flag::DISABLED,
             ..Self::default()
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::attributes;
+use super::conversion::PAGE_START;
 
 /// Positions in `struct perf_event_mmap_page`: the kernel writes up to the head, readers have read up to the
 /// tail.
@@ -67,7 +68,7 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps a ring of `len` bytes, a power of two of pages, for the event.
+    /// Maps a ring of `len` bytes, a power of two of pages or none, for the event.
     pub(crate) fn new(cpu: u16, event: OwnedFd, len: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -117,6 +118,13 @@ impl Ring {
         // SAFETY: both positions are aligned words of the first page, mapped as long as `self` lives.
         // The kernel and this process reach them by atomic accesses alone.
         unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(offset).cast()) }
+    }
+
+    /// The beginning of the first page, as far as the kernel writes it before the event is enabled.
+    pub(crate) fn page_start(&self) -> [u8; PAGE_START] {
+        // SAFETY: the page is mapped as long as `self` lives, and is longer. The kernel may write the counts
+        // meanwhile; volatile reads assume nothing about that.
+        unsafe { self.map.as_ptr().cast::<[u8; PAGE_START]>().read_volatile() }
     }
 
     /// Takes all records out of the ring, to the end of `target`.

@@ -41,7 +41,8 @@ pub(super) struct Guest {
     pub(super) vcpus: Vec<(u32, i32)>,
 }
 
-/// Conversion of TSC ticks: `ns = ticks * mult >> shift`.
+/// Conversion of TSC ticks: `ns = ticks * mult >> shift`. The option's offset is not added
+/// (`timestamp_calc` of trace-cmd 3.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TscToNs {
     pub(super) mult: u32,

@@ -22,14 +22,14 @@ pub struct System {
     pub formats: Vec<Vec<u8>>,
 }
 
-/// Conversion of TSC ticks: `ns = ticks * mult >> shift`, plus an offset.
+/// Conversion of TSC ticks: `ns = ticks * mult >> shift` (`struct perf_event_mmap_page`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TscToNs {
     /// The factor.
     pub mult: u32,
     /// Bits to shift the product right.
     pub shift: u32,
-    /// Added to the result, in ns.
+    /// `time_offset` of the page. trace-cmd 3.1.6 writes it, and no reader adds it.
     pub offset_ns: u64,
 }
 

@@ -83,14 +83,36 @@ fn ticks_of_the_tsc_come_with_their_conversion() {
     let tsc = TscToNs {
         mult: 3,
         shift: 1,
-        offset_ns: 0,
+        offset_ns: 5_000_000,
     };
-    let (events, source) = read(recorded(Recording {
+    let file = recorded(Recording {
         clock: "x86-tsc".into(),
         tsc: Some(tsc),
+        cpus: 4,
         ..Recording::default()
-    }));
+    });
+    let reported = last_reported_ns(&file);
+    let (events, source) = read(file);
     assert_eq!(source.info().clock.unit, ClockUnit::Ns);
     let last = events.last().expect("events");
     assert_eq!(last.time_ns, (299 * 1_000 + 3) * 3 / 2);
+    // The offset is for trace-cmd no part of the time either.
+    assert!(reported.is_none_or(|ns| ns == last.time_ns), "{reported:?}");
+}
+
+/// The time of the last event that `trace-cmd report` prints; `None` where it is not installed.
+fn last_reported_ns(file: &[u8]) -> Option<u64> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.dat");
+    std::fs::write(&path, file).expect("written");
+    let mut command = std::process::Command::new("trace-cmd");
+    let output = command.args(["report", "-t", "-i"]).arg(&path).output();
+    let output = output.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().expect("an event");
+    let time = line.split_whitespace().find_map(|word| {
+        let (seconds, ns) = word.strip_suffix(':')?.split_once('.')?;
+        Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + ns.parse::<u64>().ok()?)
+    });
+    Some(time.unwrap_or_else(|| panic!("no time: {line}")))
 }
