@@ -18,7 +18,7 @@ enum counter {
 	YIELD_NOMINEE,		/* served: the vCPU that KVM nominates */
 	REFUSED_BY_MODE,	/* every yield is refused by option */
 	REFUSED_RECEIVER_RUNS,	/* the receiver runs, and the yielder spins on */
-	REFUSED_GUARD,		/* the guard's tokens are spent */
+	REFUSED_GUARD,		/* nothing to lend, or the guard's tokens are spent */
 	REFUSED_PINNED,		/* both vCPUs are pinned to CPUs of their own */
 	REFUSED_NOT_QUEUED,	/* the target waits in no queue */
 	REDIRECTED,		/* the receiver is not the vCPU that KVM nominates */
@@ -30,7 +30,7 @@ enum counter {
 	LOANS_RETURNED,		/* ended by the receiver's EOI */
 	LENT_NS,		/* time that targets ran at the lender's cost */
 	WANT_PICKED,		/* the wanted vCPU ran next */
-	WANT_MISSED,		/* it had left the queue */
+	WANT_MISSED,		/* it had left the queue, or is not due */
 	IPIS_TRACKED,		/* unicast IPIs recorded */
 	IPIS_BROADCAST,		/* records dropped: a second vCPU accepted the IPI */
 	IPIS_SETTLED,		/* records cleared by an EOI of their vector */

@@ -40,27 +40,28 @@ static __always_inline u64 average(struct domain *domain)
 static __always_inline void leave_domain(struct task_ctx *task)
 {
 	struct domain *domain = domain_at(task->domain);
+	u64 v, weight = task->weight;
 	s64 bound;
-	u64 v;
 
-	if (!domain || !task->weight)
+	if (!domain || !weight)
 		return;
 	bpf_spin_lock(&domain->lock);
 	v = average_locked(domain);
-	domain->sum -= (s64)(task->vruntime - v) * (s64)task->weight;
-	domain->weight -= task->weight;
+	domain->sum -= (s64)(task->vruntime - v) * (s64)weight;
+	domain->weight -= weight;
 	domain->members--;
+	/* A borrower on another CPU may charge it: from here on it finds no member. */
+	task->weight = 0;
 	/* Without members the average stays where it was. */
 	if (!domain->weight)
 		domain->sum = 0;
 	bpf_spin_unlock(&domain->lock);
-	bound = st_lag_bound(slice_ns, tick_ns, task->weight);
+	bound = st_lag_bound(slice_ns, tick_ns, weight);
 	task->vlag = (s64)(v - task->vruntime);
 	if (task->vlag > bound)
 		task->vlag = bound;
 	if (task->vlag < -bound)
 		task->vlag = -bound;
-	task->weight = 0;
 }
 
 /*
@@ -90,8 +91,8 @@ static __always_inline void join_domain(struct task_ctx *task, u32 index, u64 we
 	task->vruntime = task->vlag < 0 ? v + lag : v - lag;
 	task->deadline = task->vruntime + st_vtime(slice_ns, weight);
 	task->domain = index;
-	task->weight = weight;
 	bpf_spin_lock(&domain->lock);
+	task->weight = weight;
 	domain->sum += (s64)(task->vruntime - domain->zero) * (s64)weight;
 	domain->weight += weight;
 	domain->members++;
@@ -106,8 +107,10 @@ static __always_inline void shift_vruntime(struct task_ctx *task, s64 delta)
 	if (!domain || !task->weight)
 		return;
 	bpf_spin_lock(&domain->lock);
-	task->vruntime += delta;
-	domain->sum += delta * (s64)task->weight;
+	if (task->weight) {
+		task->vruntime += delta;
+		domain->sum += delta * (s64)task->weight;
+	}
 	bpf_spin_unlock(&domain->lock);
 }
 

@@ -128,7 +128,8 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		count(REFUSED_PINNED, 1);
 		return false;
 	}
-	if (!loan && !credit_target(task, cpu, now)) {
+	/* A yielder that has had more than its share lends nothing: pairs that take turns would never end. */
+	if (loan ? !is_due(yielder) && !is_due(task) : !credit_target(task, cpu, now)) {
 		count(REFUSED_GUARD, 1);
 		return false;
 	}
@@ -138,8 +139,8 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	}
 	if (loan) {
 		slice = st_max(request_left(yielder), MIN_LOAN_NS);
-		/* No promise ends this loan: a target that is due pays for itself. */
-		if (reason != YIELD_RECEIVER && is_due(task))
+		/* Without an EOI to end the loan, a target that is due pays for itself. */
+		if (is_due(task) && (reason != YIELD_RECEIVER || !is_due(yielder)))
 			loan = false;
 	} else {
 		forfeit(yielder);
@@ -255,6 +256,9 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 			if (!bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr))
 				break;
 			task = ctx_of(p);
+			/* Out of order only on a loan, or if it is due. */
+			if (!lender && !(task && is_due(task)))
+				break;
 			found = move_task(BPF_FOR_EACH_ITER, p, slice, 0);
 			if (found && task) {
 				task->lender = lender;
