@@ -26,6 +26,8 @@ load() {
     await is_loaded_or_dead "/tmp/$name.err"
     ! is_dead || { say "FAILED: $name ended"; cat "/tmp/$name.err"; }
 }
+# foreground OPTIONS...: until its end, with text.
+foreground() { sh -c 'echo 0 >'"$G/loader"'/cgroup.procs; exec '"$SCHED $*"; }
 unload() { kill -INT $scheduler; wait $scheduler; }
 
 # guest NAME GROUP VCPUS SECONDS LOAD: a VM in a control group ('' for the root), in the background.

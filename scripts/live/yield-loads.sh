@@ -58,7 +58,7 @@ load first
 $SCHED >/tmp/second.txt 2>&1
 expect "a second scheduler is refused by name" grep -q 'another sched_ext scheduler is loaded' /tmp/second.txt
 unload
-$SCHED --for 1 >/tmp/timed.txt 2>&1
+foreground --for 1 >/tmp/timed.txt 2>&1
 expect "--for ends it well" [ $? = 0 ]
 expect "with counters" grep -q '^yields' /tmp/timed.txt
 
@@ -82,7 +82,7 @@ unload
 
 say "the watchdog ends a scheduler if its tasks wait too long"
 guest c '' 16 30 hog; c=$!
-$SCHED --watchdog-ms 50 --for 20 >/tmp/watchdog.txt 2>&1
+foreground --watchdog-ms 50 --for 20 >/tmp/watchdog.txt 2>&1
 expect "it fails" [ $? != 0 ]
 expect "with the reason" grep -q 'the kernel.s scheduler has taken over: .*watchdog: task' /tmp/watchdog.txt
 grep 'taken over' /tmp/watchdog.txt
