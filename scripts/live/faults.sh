@@ -13,6 +13,7 @@ instances() { ls $T/instances | grep -c '^stealtime-'; }
 # Waits for a condition, but not for ever.
 await() { for _ in $(seq 150); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
 is_recording() { grep -q 1 $T/instances/stealtime-*/tracing_on 2>/dev/null; }
+has_vcpu() { grep -qx 'CPU 0/KVM' /proc/"$1"/task/*/comm 2>/dev/null; }
 # A whole file: it is read to its end.
 is_whole() { $STEALTIME analyze "$1" --key vms >/tmp/analyzed.txt 2>&1 && grep -q 'events, none lost' /tmp/analyzed.txt; }
 
@@ -63,9 +64,14 @@ expect "the file is whole" is_whole /tmp/cpu.dat
 expect "both CPUs are in it" grep -q 'on 2 CPUs' /tmp/analyzed.txt
 
 say "VMs come and go"
-$STEALTIME record -o /tmp/go.dat --seconds 6 >/out/faults/go.txt 2>&1 & recorder=$!
+$STEALTIME record -o /tmp/go.dat --seconds 120 >/out/faults/go.txt 2>&1 & recorder=$!
 await is_recording
-for n in 1 2 3; do vm "brief$n" '' 1 hog:1:10000; sleep 1; kill "$pid"; done
+for n in 1 2 3; do
+    vm "brief$n" '' 1 hog:1:10000
+    await has_vcpu "$pid"
+    sleep 1; kill "$pid"
+done
+kill -TERM $recorder
 expect "the recording ends well" wait $recorder
 expect "the file is whole" is_whole /tmp/go.dat
 cp /tmp/analyzed.txt /out/faults/vms.txt
@@ -75,5 +81,6 @@ say "a snapshot while VMs come and go"
 (for n in 1 2 3 4 5 6; do vm "brief$n" '' 1 hog:1:10000; sleep 0.3; kill "$pid"; done) &
 for n in 1 2 3; do $STEALTIME snapshot -o /tmp/host.json >/out/faults/snapshot.txt 2>&1 || break; done
 expect "it is written" $STEALTIME snapshot /tmp/host.json >/dev/null
-cat /out/faults/*.txt
+cp /tmp/*.log /out/faults/
+tail /out/faults/*.txt /out/faults/*.log
 stop_vms

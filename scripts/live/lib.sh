@@ -67,19 +67,22 @@ stop_vms() {
     VMS=
 }
 
-# recording NAME SECONDS: records, and samples the kernel's and the guests' counters in the middle of it.
+# recording NAME SECONDS: records, and samples the kernel's and the guests' counters in the middle of it. The
+# recorder is stopped after the second sample, however slow the emulated CPUs are.
 recording() {
     out=/out/$1; mkdir -p "$out"
     sleep 1
     echo "window begins"
     sleep 0.5
-    $STEALTIME record -o "$out/trace.dat" --seconds "$2" >"$out/record.txt" 2>&1 &
+    $STEALTIME record -o "$out/trace.dat" --seconds 120 >"$out/record.txt" 2>&1 &
     recorder=$!
     until grep -q 1 $T/instances/stealtime-*/tracing_on 2>/dev/null; do sleep 0.1; done
     sleep 0.3
     /test/sample "$out/before.txt" /tmp/ram $VMS
     sleep "$(($2 - 2))"
     /test/sample "$out/after.txt" /tmp/ram $VMS
+    sleep 0.5
+    kill -TERM $recorder
     wait $recorder
     say "record $1: status $?"
     echo "window ends"
