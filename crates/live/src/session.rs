@@ -501,3 +501,40 @@ pub(crate) fn raise_file_limit() {
     // Without it the file that is one too many says so.
     let _ = rustix::process::setrlimit(Resource::Nofile, raised);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An instance has a folder for each CPU that may ever be plugged in (`tracing_init_tracefs_percpu`).
+    fn instance(cpus: &[u16]) -> (tempfile::TempDir, Folder) {
+        let root = tempfile::tempdir().expect("a folder");
+        for cpu in cpus {
+            let path = root.path().join(format!("per_cpu/cpu{cpu}"));
+            std::fs::create_dir_all(&path).expect("a folder");
+            let counters = "entries: 2\noverrun: 1\nbytes: 80\nread events: 3\n";
+            std::fs::write(path.join("stats"), counters).expect("a file");
+        }
+        let folder = Folder::new(root.path());
+        (root, folder)
+    }
+
+    #[test]
+    fn cpus_are_those_with_a_buffer_in_order() {
+        let (root, folder) = instance(&[0, 2, 10, 1]);
+        std::fs::create_dir(root.path().join("per_cpu/cpufreq")).expect("a folder");
+        assert_eq!(cpus(&folder), [0, 1, 2, 10]);
+    }
+
+    #[test]
+    fn a_cpu_that_vanishes_or_appears_meanwhile_has_no_counters() {
+        let (root, folder) = instance(&[0, 1]);
+        let known = cpus(&folder);
+        std::fs::remove_dir_all(root.path().join("per_cpu/cpu1")).expect("it goes");
+        let path = root.path().join("per_cpu/cpu2");
+        std::fs::create_dir_all(path).expect("it comes, without a buffer");
+        let counted: Vec<u16> = stats(&folder, &known).iter().map(|(cpu, _)| *cpu).collect();
+        assert_eq!(counted, [0]);
+        assert_eq!(stats(&folder, &cpus(&folder)).len(), 1);
+    }
+}

@@ -156,9 +156,8 @@ fn open_first(
     ids: &mut Vec<u64>,
 ) -> io::Result<()> {
     for &cpu in cpus {
-        let event = match attributes::open(attributes, cpu) {
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
-            opened => opened?,
+        let Some(event) = of_online_cpu(attributes::open(attributes, cpu))? else {
+            continue;
         };
         let ring = Ring::new(cpu, event, len)?;
         ids.push(ring.last_id()?);
@@ -170,11 +169,21 @@ fn open_first(
     }
 }
 
-/// A further event of each CPU.
+/// An event of a CPU; `None` of one that is offline.
+fn of_online_cpu<E>(opened: io::Result<E>) -> io::Result<Option<E>> {
+    match opened {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// A further event of each CPU. One that went offline meanwhile keeps the events that it has.
 fn open_next(attributes: &Attributes, rings: &mut [Ring], ids: &mut Vec<u64>) -> io::Result<()> {
     for ring in rings {
-        ring.add(attributes::open(attributes, ring.cpu)?)?;
-        ids.push(ring.last_id()?);
+        if let Some(event) = of_online_cpu(attributes::open(attributes, ring.cpu))? {
+            ring.add(event)?;
+            ids.push(ring.last_id()?);
+        }
     }
     Ok(())
 }
@@ -350,4 +359,20 @@ fn describe(
         printk_formats: read("printk_formats"),
         cmdlines: threads.cmdlines(&read("saved_cmdlines")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `perf_event_open` finds no CPU context to install the event in.
+    #[test]
+    fn cpus_that_go_offline_are_left_out() {
+        let offline = io::Error::from_raw_os_error(libc::ENODEV);
+        assert_eq!(of_online_cpu::<u8>(Err(offline)).expect("no error"), None);
+        assert_eq!(of_online_cpu(Ok(7)).expect("no error"), Some(7));
+        let full = io::Error::from_raw_os_error(libc::EMFILE);
+        let error = of_online_cpu::<u8>(Err(full)).expect_err("too many files");
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    }
 }
