@@ -49,6 +49,39 @@ function examine() {
   return { wrong, charts: charts.length };
 }
 
+// Runs in the page: what a reader misses outside of the charts, as sentences.
+function read() {
+  const wrong = [];
+  // What is wider than its box can be moved by keys alone.
+  for (const box of document.querySelectorAll('.scroll')) {
+    box.focus();
+    if (document.activeElement !== box) wrong.push(`"${box.ariaLabel}" takes no focus`);
+    else if (getComputedStyle(box).outlineStyle === 'none') wrong.push(`"${box.ariaLabel}" does not show its focus`);
+  }
+  // Commands and short names are read whole, without moving anything.
+  for (const code of document.querySelectorAll('.steps code')) {
+    if (code.scrollWidth > code.clientWidth) wrong.push(`the command "${code.textContent}" is cut off`);
+  }
+  for (const cell of document.querySelectorAll('td.short:first-child')) {
+    const range = document.createRange();
+    range.selectNodeContents(cell.firstChild ?? cell);
+    const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+    if (tops.size > 1) wrong.push(`the name "${cell.textContent}" is broken`);
+  }
+  const verb = document.querySelector('.verb').textContent;
+  const decides = verb.endsWith('analyze') || document.querySelector('footer code')?.textContent.includes(' --auto');
+  const first = document.querySelector('.leads li b')?.textContent;
+  if (decides && !['Do this:', 'Nothing here is worth doing:'].includes(first)) {
+    wrong.push(`the first answer is "${first}", and not what to do`);
+  }
+  for (const text of document.querySelectorAll('.legend li, .chart text')) {
+    const [, share] = /full color: ([\d,.]+) %/.exec(text.textContent) ?? [];
+    if (share && Number(share.replaceAll(',', '')) > 100) wrong.push(`"${text.textContent}" is no share`);
+    if (/^0 ns$/.test(text.textContent)) wrong.push(`"${text.textContent}" has a unit of nothing`);
+  }
+  return wrong;
+}
+
 // Runs in the page: each table is sorted by each of its columns, both ways, and keeps its rows.
 function sort() {
   const wrong = [];
@@ -127,6 +160,7 @@ for (const report of reports) {
       const found = await page.evaluate(examine);
       found.wrong.forEach((what) => tell(`${colorScheme}: ${what}`));
       charts = found.charts;
+      (await page.evaluate(read)).forEach((what) => tell(`${colorScheme}: ${what}`));
     }
     if (size === 'desk') {
       await page.hover('.chart svg').catch(() => {});

@@ -256,6 +256,23 @@ pub struct Ready {
     pub ns: u64,
 }
 
+/// [`Ready::cause`] in words.
+#[must_use]
+pub fn cause_in_words(cause: &str) -> &str {
+    match cause {
+        "vcpu_same_vm" => "vCPU, same VM",
+        "vcpu_other_vm" => "vCPU, other VM",
+        "vmm_thread" => "VMM thread",
+        "kernel_thread" => "kernel thread",
+        "host_task" => "host task",
+        "irq" => "interrupt work",
+        "throttled" => "(bandwidth used up)",
+        "idle" => "idle (wakeup)",
+        "unknown" => "(not known)",
+        other => other,
+    }
+}
+
 /// A latency's distribution.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {

@@ -27,6 +27,7 @@
 
   function time(ns) {
     const size = Math.abs(ns);
+    if (size === 0) return '0';
     const fits = TIMES.find(([unit]) => size / unit < 999.5) || TIMES[3];
     return `${digits(ns / fits[0])} ${fits[1]}`;
   }
@@ -368,8 +369,13 @@
     const lay = layout(chart, names, says, 26);
     const all = rows.flatMap((row) => row.points).map((value) => Math.max(value, 1));
     const decade = (value, round) => 10 ** round(Math.log10(value));
-    const option = base(lay, axis, names, { min: decade(Math.min(...all), Math.floor), max: decade(Math.max(...all), Math.ceil) });
+    const [min, max] = [decade(Math.min(...all), Math.floor), decade(Math.max(...all), Math.ceil)];
     const show = written(axis);
+    // Numbers at the ends of a logarithmic axis are centered there.
+    const half = (value) => widthOf(show(value)) / 2 + 4;
+    lay.left = Math.max(lay.left, half(min));
+    lay.right = Math.max(lay.right, half(max));
+    const option = base(lay, axis, names, { min, max });
     const inkOf = (at) => color(['guest', 'nth-2', 'exits', 'preempted'][at] || 'noise');
     option.series = [
       {
@@ -412,11 +418,13 @@
   }
 
   function heat(chart, of) {
-    const { axis, rows, cells, width, what } = of;
+    const { axis, rows, cells, width, what, unit } = of;
+    const show = (value) => (unit === ' %' ? share(value) : digits(value)) + unit;
     const lay = layout(chart, rows, undefined, rows.length > 24 ? 16 : 24);
     const buckets = Math.max(...cells.map((row) => row.length));
     const option = base(lay, axis, rows, { min: 0, max: width * buckets });
-    const most = Math.max(1, ...cells.flat());
+    // A full color for less than 1 % or 0.01 vCPUs would show noise.
+    const most = Math.max(unit === ' %' ? 1 : 0.01, ...cells.flat());
     const fill = partColor(of.color);
     option.series = [
       {
@@ -442,10 +450,10 @@
       const row = cells[dataIndex];
       const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
       const highest = row.indexOf(Math.max(...row));
-      return tip(rows[dataIndex], [[`${what}, on average`, `${share(mean)} %`],
-        ['highest', `${share(row[highest])} % at ${written(axis)(highest * width)}`]]);
+      return tip(rows[dataIndex], [[`${what}, on average`, show(mean)],
+        ['highest', `${show(row[highest])} at ${written(axis)(highest * width)}`]]);
     };
-    legend(chart, [['part', `${what}, full color: ${share(most)} %`, fill]]);
+    legend(chart, [['part', `${what}, full color: ${show(most)}`, fill]]);
     return { option, lay, count: rows.length };
   }
 

@@ -10,10 +10,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use stealtime_analysis::Answers;
-use stealtime_analysis::answers::VcpuTime;
+use stealtime_analysis::answers::{VcpuTime, cause_in_words};
 use stealtime_lab::stats::welch_half_width;
-
-use crate::terminal::ready::say;
 
 pub use settings::settings;
 
@@ -376,7 +374,7 @@ fn sentence(change: &Change, changes: &[Change]) -> String {
             let name = part.cause.as_deref().unwrap_or_default();
             match part.quantity {
                 "ready" => {
-                    let name = say(name).trim_matches(['(', ')']);
+                    let name = cause_in_words(name).trim_matches(['(', ')']);
                     format!("; most of it: {name}, {:+.1} ms", part.change)
                 }
                 _ => format!("; the largest change: {:+.1} exits by {name}", part.change),

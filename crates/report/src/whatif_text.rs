@@ -6,6 +6,8 @@ use stealtime_whatif::{
     Ranked, Waits, Word,
 };
 
+use crate::count;
+
 /// What a result is that was stopped.
 pub(crate) const PARTIAL: &str =
     "Partial: stopped before all variants were replayed; those above were, with all seeds.";
@@ -36,7 +38,7 @@ pub(crate) fn facts(document: &Document) -> String {
         "{:.3} s, {} CPUs, {} events",
         document.span_ns as f64 / 1e9,
         document.cpus,
-        document.events
+        count(document.events)
     )
 }
 

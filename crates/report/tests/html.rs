@@ -13,7 +13,7 @@ use stealtime_lab::scenario::Scenario;
 use stealtime_lab::simulate::Simulator;
 use stealtime_lab::sweep::{Summary, Time};
 use stealtime_report::html::{
-    Axis, Chart, Interval, Lead, Mark, Page, Table, analyze, simulate, sweep,
+    Axis, Chart, Interval, Lead, Mark, Page, Step, Table, analyze, simulate, sweep,
 };
 
 use crate::answers;
@@ -74,6 +74,10 @@ fn hostile_page() -> Page {
         about: HOSTILE.into(),
         says: HOSTILE.into(),
         more: vec![HOSTILE.into()],
+        steps: vec![Step {
+            label: HOSTILE.into(),
+            command: HOSTILE.into(),
+        }],
         mark: Mark::Better,
     });
     page.section(HOSTILE);
@@ -196,7 +200,7 @@ fn data_stays_inside_its_element() {
 #[test]
 fn hostile_answers_are_shown_and_do_nothing() {
     let answers = answers::answers();
-    let page = text(&analyze::page(&answers, &[], "stealtime analyze x"));
+    let page = text(&analyze::page(&answers, &[], None, "stealtime analyze x"));
     let given = given(&page);
     assert!(!given.contains(['\u{1b}', '\u{202e}']));
     assert!(given.contains("=vm\\u{1b}[2J\\u{202e}b"));

@@ -49,6 +49,7 @@ fn lead(results: &[Reproduced], page: &mut Page) {
             about: "All:".to_owned(),
             says: come_out(total, misses),
             more: Vec::new(),
+            steps: Vec::new(),
             mark: mark(misses),
         });
     }
@@ -57,6 +58,7 @@ fn lead(results: &[Reproduced], page: &mut Page) {
             about: format!("{}:", result.name),
             says: come_out(told(result), result.misses()),
             more: Vec::new(),
+            steps: Vec::new(),
             mark: mark(result.misses()),
         });
     }
@@ -143,7 +145,7 @@ fn chart(result: &Reproduced, unit: &str, page: &mut Page) {
 
 fn figures(result: &Reproduced) -> Table {
     let heads = ["figure", "published", "simulated", "error", "is"];
-    let mut table = Table::new("Figures", &heads, 1);
+    let mut table = Table::new("Figures", &heads, 1).ending_in_words(1);
     for row in &result.figures {
         let name = Cell {
             text: row.name.clone(),
@@ -164,7 +166,7 @@ fn figures(result: &Reproduced) -> Table {
 
 fn claims(result: &Reproduced) -> Table {
     let heads = ["published in words", "without", "with", "is"];
-    let mut table = Table::new("Claims", &heads, 1);
+    let mut table = Table::new("Claims", &heads, 1).ending_in_words(1);
     for row in &result.claims {
         table.row([
             Cell {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Weighted, ms, per_mille, percent};
-use crate::answers::{Answers, Ready};
+use crate::answers::{Answers, Ready, cause_in_words};
 use crate::stats::total;
 use crate::sums::Throttling;
 use crate::tables::Tables;
@@ -130,8 +130,9 @@ fn largest(rows: &[&Ready]) -> String {
         .iter()
         .take(SHOWN)
         .map(|((cause, occupant), ns)| match *occupant {
-            "" => format!("{cause} {}", ms(*ns)),
-            occupant => format!("{cause} ({occupant}) {}", ms(*ns)),
+            "" => format!("{} {}", cause_in_words(cause), ms(*ns)),
+            occupant => format!("{} ({occupant}) {}", cause_in_words(cause), ms(*ns)),
         });
-    shown.collect::<Vec<_>>().join(", ")
+    // Causes have commas in them.
+    shown.collect::<Vec<_>>().join("; ")
 }

@@ -62,7 +62,7 @@ fn steal_from_a_twentieth_of_the_time_on() {
         "{}",
         steal.what
     );
-    assert_eq!(steal.evidence, "host_task (make) 0.500 ms");
+    assert_eq!(steal.evidence, "host task (make) 0.500 ms");
     assert_eq!(waits(500 * US - 1), None);
 }
 

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
-use stealtime_analysis::answers::VcpuTime;
+use stealtime_analysis::answers::{VcpuTime, cause_in_words};
+use stealtime_doctor::Decision;
 use stealtime_whatif::Remedy;
 
 use super::chart::{cut_note, visible};
-use super::{Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table, overview};
+use super::page::Step;
+use super::{
+    Axis, Cell, Chart, Color, Lead, Mark, Page, Part, Range, Scale, Table, decision, overview,
+};
 use crate::Key;
 use crate::terminal::time::{by_vm, vcpu_number};
-use crate::terminal::{self, header, latencies, ready};
+use crate::terminal::{self, header, latencies};
 use crate::units::{Times, count, counted};
 
 /// Bars for single vCPUs, as many as are readable; of more vCPUs there are bars of VMs.
@@ -26,7 +30,12 @@ const MOST_COLORS: usize = 8;
 
 /// The page of a recording; `command` makes the answers again.
 #[must_use]
-pub fn page(answers: &Answers, remedies: &[Remedy], command: &str) -> Page {
+pub fn page(
+    answers: &Answers,
+    remedies: &[Remedy],
+    decision: Option<&Decision>,
+    command: &str,
+) -> Page {
     let answers = &*answers.with_guesses_shown();
     let mut page = Page::new("analyze", answers.source.path.clone()).made_by(command);
     if answers.source.partial {
@@ -37,6 +46,9 @@ pub fn page(answers: &Answers, remedies: &[Remedy], command: &str) -> Page {
         .for_each(|fact| page.fact(fact));
     for note in &answers.source.notes {
         page.warning(note.clone());
+    }
+    if let Some(decision) = decision {
+        page.lead(decision::lead(decision));
     }
     leads(answers, remedies, &mut page);
     overview::charts(answers, &mut page);
@@ -89,6 +101,7 @@ fn leads(answers: &Answers, remedies: &[Remedy], page: &mut Page) {
             about: "Of all vCPUs' time:".to_owned(),
             says,
             more: Vec::new(),
+            steps: Vec::new(),
             mark: Mark::Plain,
         });
     }
@@ -98,17 +111,18 @@ fn leads(answers: &Answers, remedies: &[Remedy], page: &mut Page) {
         let remedy = remedies.iter().find(|remedy| remedy.finding == index);
         let set = remedy.map(|remedy| format!("Set: {}", header::settings(remedy).join(", ")));
         let commands = remedy.map_or_else(Vec::new, header::commands);
-        let commands = commands
-            .into_iter()
-            .map(|(label, step)| format!("{label}: {step}"));
+        let steps = commands.into_iter().map(|(label, command)| Step {
+            label,
+            command: command.to_owned(),
+        });
         page.lead(Lead {
             about: format!("{}{}", header::about(finding), finding.what),
             says: String::new(),
             more: std::iter::once(finding.evidence.clone())
                 .chain(next)
                 .chain(set)
-                .chain(commands)
                 .collect(),
+            steps: steps.collect(),
             mark: if finding.vm.is_empty() {
                 Mark::Plain
             } else {
@@ -121,6 +135,7 @@ fn leads(answers: &Answers, remedies: &[Remedy], page: &mut Page) {
             about: String::new(),
             says: text,
             more: Vec::new(),
+            steps: Vec::new(),
             mark: Mark::Plain,
         });
     }
@@ -129,6 +144,7 @@ fn leads(answers: &Answers, remedies: &[Remedy], page: &mut Page) {
             about: String::new(),
             says: header::no_finding(answers).to_owned(),
             more: Vec::new(),
+            steps: Vec::new(),
             mark: Mark::Plain,
         });
     }
@@ -272,7 +288,7 @@ fn waiting(answers: &Answers, page: &mut Page) {
             .sum()
     };
     let parts = CAUSES.iter().enumerate().map(|(index, cause)| Part {
-        name: ready::say(cause).to_owned(),
+        name: cause_in_words(cause).to_owned(),
         color: match *cause {
             "idle" => Color::Halted,
             "unknown" => Color::Blocked,

@@ -225,9 +225,11 @@ pub enum Chart {
         color: Color,
         /// What the shares are of.
         what: &'static str,
+        /// The unit behind a value (` %`).
+        unit: &'static str,
         /// Names of the rows.
         rows: Vec<String>,
-        /// Shares of each row in percent, from the begin on.
+        /// Values of each row, from the first event on.
         cells: Vec<Vec<f64>>,
     },
 }

@@ -7,6 +7,7 @@
 
 pub mod analyze;
 mod chart;
+mod decision;
 mod effect;
 mod overview;
 mod page;
@@ -17,5 +18,5 @@ mod time;
 pub mod whatif;
 
 pub use chart::{Axis, Chart, Color, Dots, Interval, Mark, Part, Range, Scale};
-pub use page::{Lead, Page, Section};
+pub use page::{Lead, Page, Section, Step};
 pub use table::{Cell, Table};

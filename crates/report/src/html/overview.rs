@@ -24,8 +24,8 @@ pub(super) fn charts(answers: &Answers, page: &mut Page) {
 
 fn axis(answers: &Answers) -> Axis {
     match Times::of(&answers.source.clock_unit) {
-        Times::Ns => Axis::times("time since the begin", Scale::Ns),
-        Times::Ticks => Axis::plain("ticks since the begin", " tk"),
+        Times::Ns => Axis::times("time since the first event", Scale::Ns),
+        Times::Ticks => Axis::plain("ticks since the first event", " tk"),
     }
 }
 
@@ -34,6 +34,12 @@ fn shares(values: &[u64], width: u64, parallel: u32) -> Vec<f64> {
     let whole = width as f64 * f64::from(parallel.max(1));
     let share = |ns: &u64| (*ns as f64 / whole * 1000.0).round() / 10.0;
     values.iter().map(share).collect()
+}
+
+/// Average numbers of things that last, over a bucket's time.
+fn means(values: &[u64], width: u64) -> Vec<f64> {
+    let mean = |ns: &u64| (*ns as f64 / width as f64 * 1000.0).round() / 1000.0;
+    values.iter().map(mean).collect()
 }
 
 /// The VMs with the most steal, in their order.
@@ -71,6 +77,7 @@ fn steal(answers: &Answers, page: &mut Page) {
             width: over_time.width_ns as f64,
             color: Color::Preempted,
             what: "waiting for a CPU",
+            unit: " %",
             rows: vms.map(|vm| vm.vm.clone()).collect(),
             cells: cells.collect(),
         },
@@ -95,22 +102,23 @@ fn cpus(answers: &Answers, page: &mut Page) {
             width: over_time.width_ns as f64,
             color: Color::Guest,
             what: "busy",
+            unit: " %",
             rows: rows.clone(),
             cells: busy.collect(),
         },
     );
-    let waiting = cpus.map(|cpu| shares(&cpu.waiting_ns, over_time.width_ns, 1));
+    let waiting = cpus.map(|cpu| means(&cpu.waiting_ns, over_time.width_ns));
     let waiting: Vec<Vec<f64>> = waiting.collect();
-    if waiting.iter().flatten().any(|share| *share > 0.0) {
+    if waiting.iter().flatten().any(|mean| *mean > 0.0) {
         page.chart(
             format!("vCPUs that wait for each CPU{note}"),
-            "A row for each CPU of the host, darker where vCPUs wait for it for a larger share of the time; \
-             above 100 % several wait at once.",
+            "A row for each CPU of the host, darker where more vCPUs wait for it on average.",
             Chart::Heat {
                 axis: axis(answers),
                 width: over_time.width_ns as f64,
                 color: Color::Preempted,
-                what: "vCPUs waiting",
+                what: "waiting",
+                unit: " vCPUs",
                 rows,
                 cells: waiting,
             },

@@ -19,6 +19,25 @@ const CHARTS: &str = include_str!("../../assets/charts.min.js");
 /// are right.
 const POLICY: &str = include_str!("../../assets/policy.txt");
 
+/// A command, behind a label such as `undo`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// What it is for.
+    pub label: String,
+    /// The command, as a shell takes it.
+    pub command: String,
+}
+
+/// A change of the host, with its commands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Recipe {
+    /// The change, in bold.
+    pub(super) change: String,
+    /// From when on it acts, and conditions.
+    pub(super) notes: Vec<String>,
+    pub(super) steps: Vec<Step>,
+}
+
 /// A sentence that answers the question.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lead {
@@ -28,6 +47,8 @@ pub struct Lead {
     pub says: String,
     /// Further sentences, smaller.
     pub more: Vec<String>,
+    /// Commands below them.
+    pub steps: Vec<Step>,
     /// What it means.
     pub mark: Mark,
 }
@@ -53,6 +74,10 @@ enum Item {
     },
     Lines {
         lines: Vec<String>,
+    },
+    Recipes {
+        title: String,
+        recipes: Vec<Recipe>,
     },
 }
 
@@ -174,6 +199,12 @@ impl Page {
     pub fn lines(&mut self, text: &str) {
         let lines = text.lines().map(str::to_owned).collect();
         self.item(Item::Lines { lines });
+    }
+
+    /// Adds changes with their commands.
+    pub(super) fn recipes(&mut self, title: impl Into<String>, recipes: Vec<Recipe>) {
+        let title = title.into();
+        self.item(Item::Recipes { title, recipes });
     }
 
     fn item(&mut self, item: Item) {

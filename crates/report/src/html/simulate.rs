@@ -116,6 +116,7 @@ fn leads(comparison: &Comparison, page: &mut Page) {
                 false => format!("{}.", says.join("; ")),
             },
             more: vec![changes(comparison, variant)],
+            steps: Vec::new(),
             mark,
         });
     }

@@ -33,6 +33,7 @@ pub fn page(
             about: format!("Best {}:", best.metric),
             says: value(best.unit, &point.estimate),
             more: vec![point.to_string()],
+            steps: Vec::new(),
             mark: Mark::Plain,
         });
     }

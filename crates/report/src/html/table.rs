@@ -76,6 +76,15 @@ impl Table {
         }
     }
 
+    /// Makes the last `count` columns text too.
+    #[must_use]
+    pub fn ending_in_words(mut self, count: usize) -> Self {
+        for head in self.heads.iter_mut().rev().take(count) {
+            head.is_number = false;
+        }
+        self
+    }
+
     /// Says what the numbers are.
     #[must_use]
     pub fn explained(mut self, explain: impl Into<String>) -> Self {

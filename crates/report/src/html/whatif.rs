@@ -5,7 +5,9 @@ mod ranking;
 
 use stealtime_whatif::{CLOSE, Delta, Document, ReplayedVcpu, Shares, Variant, VcpuError};
 
-use super::{Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table};
+use super::{
+    Axis, Cell, Chart, Color, Dots, Interval, Lead, Mark, Page, Range, Scale, Table, decision,
+};
 use crate::terminal::time::vcpu_number;
 use crate::units::distinct;
 use crate::whatif_text::{self, delta_word};
@@ -80,6 +82,9 @@ pub fn page(document: &Document, command: &str) -> Page {
 }
 
 fn leads(document: &Document, page: &mut Page) {
+    if let Some(auto) = &document.auto {
+        page.lead(decision::lead(&auto.decision));
+    }
     let close = document.error.is_close();
     page.lead(Lead {
         about: match close {
@@ -89,6 +94,7 @@ fn leads(document: &Document, page: &mut Page) {
         .to_owned(),
         says: whatif_text::errors(&document.error),
         more: vec![CLOSE.to_owned()],
+        steps: Vec::new(),
         mark: if close { Mark::Better } else { Mark::Worse },
     });
     for variant in document.variants.iter().take(MOST_LEADS) {
@@ -96,6 +102,7 @@ fn leads(document: &Document, page: &mut Page) {
             about: format!("{}:", variant.name),
             says: format!("{}.", variant.verdict),
             more: vec![ranking::sentence(&variant.gain)],
+            steps: Vec::new(),
             mark: match close {
                 true => ranking::outcome_mark(&variant.gain),
                 false => Mark::Plain,
@@ -330,7 +337,7 @@ fn variant(variant: &Variant, charted: bool, page: &mut Page) {
         "difference",
         "is",
     ];
-    let mut table = Table::new("Before and after", &heads, 3);
+    let mut table = Table::new("Before and after", &heads, 3).ending_in_words(1);
     for change in &variant.changes {
         table.row([
             change.vm.as_str().into(),

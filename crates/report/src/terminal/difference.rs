@@ -1,7 +1,9 @@
 //! What differs between two sets of recordings, for a terminal.
 
+use stealtime_analysis::answers::cause_in_words;
+
 use super::grid::{Grid, number, text};
-use super::{Screen, Style, ready};
+use super::{Screen, Style};
 use crate::difference::{Change, Comparison, Side, Word};
 use crate::units::{Times, counted};
 
@@ -167,7 +169,7 @@ fn changes(comparison: &Comparison, top: usize, screen: &mut Screen) {
 
 fn quantity(change: &Change) -> String {
     match (change.quantity, &change.cause) {
-        ("ready", Some(cause)) => format!("steal: {}", ready::say(cause)),
+        ("ready", Some(cause)) => format!("steal: {}", cause_in_words(cause)),
         ("exit_rate", Some(reason)) => format!("exits: {reason}"),
         ("exits", _) => "handling exits".to_owned(),
         ("guest", _) => "in the guest".to_owned(),

@@ -1,11 +1,11 @@
 //! What an operator looks at first: the longest waits, whole VMs, CPUs, and all of it over time.
 
 use stealtime_analysis::Answers;
-use stealtime_analysis::answers::{CpuUse, Stall};
+use stealtime_analysis::answers::{CpuUse, Stall, cause_in_words};
 
 use super::grid::{Grid, number, text};
 use super::time::vcpu_number;
-use super::{Section, nothing, ready};
+use super::{Section, nothing};
 use crate::units::{Times, count, count_or_dash, counted, share};
 
 /// Marks of a sparkline in a line of its own.
@@ -148,7 +148,7 @@ pub(super) fn stalls(answers: &Answers, times: Times) -> Section {
             times.show(stall.ns),
             stall.kind.clone(),
             stall.cpu.to_string(),
-            ready::say(&stall.cause).to_owned(),
+            cause_in_words(&stall.cause).to_owned(),
             occupant(stall),
             times.show(stall.cause_ns),
         ]);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stealtime_analysis::Answers;
+use stealtime_analysis::answers::cause_in_words;
 
 use super::grid::{Grid, number, text};
 use super::{Section, nothing};
@@ -30,7 +31,7 @@ pub(super) fn section(answers: &Answers, times: Times, limit: usize) -> Section 
         for row in rows.into_iter().take(limit) {
             grid.row([
                 vm.to_owned(),
-                say(row.cause).to_owned(),
+                cause_in_words(row.cause).to_owned(),
                 row.who.to_owned(),
                 times.show(row.ns),
                 share(row.ns, total),
@@ -100,20 +101,4 @@ fn causes<'a>(answers: &'a Answers, vm: &str) -> Vec<Cause<'a>> {
         b.ns.cmp(&a.ns).then(names)
     });
     causes
-}
-
-/// A cause in words.
-pub(crate) fn say(cause: &str) -> &str {
-    match cause {
-        "vcpu_same_vm" => "vCPU, same VM",
-        "vcpu_other_vm" => "vCPU, other VM",
-        "vmm_thread" => "VMM thread",
-        "kernel_thread" => "kernel thread",
-        "host_task" => "host task",
-        "irq" => "interrupt work",
-        "throttled" => "(bandwidth used up)",
-        "idle" => "idle (wakeup)",
-        "unknown" => "(not known)",
-        other => other,
-    }
 }

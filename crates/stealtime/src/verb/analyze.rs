@@ -162,8 +162,10 @@ impl Analyze {
         if format == Format::Csv {
             analyzed.tell();
         }
-        self.report
-            .write(|command| html::analyze::page(&analyzed.answers, &remedies, command))?;
+        let decision = self.decision(&analyzed, &[]);
+        self.report.write(|command| {
+            html::analyze::page(&analyzed.answers, &remedies, decision.as_ref(), command)
+        })?;
         analyzed
             .cut
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))

@@ -21,7 +21,8 @@ pub(super) fn table(page: &mut Page, observed: &Observed) {
             "right",
         ],
         2,
-    );
+    )
+    .ending_in_words(1);
     for row in &observed.rows {
         table.row([
             row.vm.as_str().into(),
@@ -50,7 +51,8 @@ pub(super) fn table(page: &mut Page, observed: &Observed) {
             "seen",
         ],
         3,
-    );
+    )
+    .ending_in_words(2);
     for figure in &observed.figures {
         table.row([
             figure.who.as_str().into(),

@@ -5,8 +5,8 @@ use stealtime_whatif::{
 };
 
 use crate::html::chart::{cut_note, visible};
+use crate::html::decision::recipe;
 use crate::html::{Axis, Cell, Chart, Color, Interval, Mark, Page, Part, Table};
-use crate::terminal::decision::manager_name;
 use crate::whatif_text::{LEGEND, WORDS, break_evens, estimate, interval, signed, word};
 
 /// Rows of a chart: its bars stay readable. The table has all.
@@ -31,7 +31,6 @@ pub(super) fn auto(auto: &Auto, page: &mut Page) {
         reasons(auto, page);
         on_host(auto, page);
     }
-    page.text(auto.decision.to_string());
     if !auto.cannot.is_empty() {
         let heads = ["knobs or settings", "why a replay does not tell", "instead"];
         let mut table = Table::new("Not for a replay to answer", &heads, 3);
@@ -267,39 +266,14 @@ fn table(rows: &[Ranked<'_>], page: &mut Page) {
 
 /// What to type for each change.
 fn on_host(auto: &Auto, page: &mut Page) {
-    let heads = [
-        "#",
-        "change",
-        "on the host, as root",
-        "undo",
-        "acts",
-        "note",
-    ];
-    let mut table = Table::new("How to make a change, and how to undo it", &heads, 6);
-    for (rank, tried) in (1_usize..).zip(&auto.tried) {
-        for change in &tried.on_host {
-            let acts = change.acts.as_deref().unwrap_or("on no host");
-            table.row([
-                rank.to_string().into(),
-                change.change.as_str().into(),
-                change.set.join("; ").into(),
-                change.undo.join("; ").into(),
-                acts.into(),
-                change.note.as_str().into(),
-            ]);
-            for commands in &change.managers {
-                table.row([
-                    rank.to_string().into(),
-                    change.change.as_str().into(),
-                    commands.set.join("; ").into(),
-                    commands.undo.join("; ").into(),
-                    commands.acts.as_str().into(),
-                    format!("by {}; {}", manager_name(commands.manager), commands.note).into(),
-                ]);
-            }
-        }
+    let recipes = (1_usize..).zip(&auto.tried).flat_map(|(rank, tried)| {
+        let changes = tried.on_host.iter();
+        changes.map(move |change| recipe(rank, change))
+    });
+    let recipes: Vec<_> = recipes.collect();
+    if !recipes.is_empty() {
+        page.recipes("How to make a change, and how to undo it, as root", recipes);
     }
-    page.table(table);
 }
 
 fn reasons(auto: &Auto, page: &mut Page) {
