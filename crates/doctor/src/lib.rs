@@ -2,6 +2,7 @@
 //! the five mechanisms has a row. Pure functions over a [`Snapshot`].
 
 mod change;
+mod contention;
 mod decision;
 mod host;
 mod manager;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use stealtime_host::{Missing, Snapshot};
 
 pub use change::{Change, present_text, present_value, shell_word, vendor};
+pub use contention::{more_weight, own_cpus};
 pub use decision::Decision;
 pub use manager::{ByManager, GroupFile, Quota, VmSetting, by_manager, limit, merge};
 pub use mechanism::{Mechanism, State};

@@ -389,7 +389,8 @@ pub fn merge(several: impl IntoIterator<Item = ByManager>) -> Vec<ByManager> {
     merged
 }
 
-fn is_below(path: &str, group: &str) -> bool {
+/// Whether a path is a group or below it.
+pub(crate) fn is_below(path: &str, group: &str) -> bool {
     let rest = path.strip_prefix(group);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || group == "/")
 }

@@ -15,6 +15,7 @@ mod names;
 mod pages;
 mod recording;
 mod references;
+mod remedies;
 mod report;
 mod reproduce;
 mod sched;

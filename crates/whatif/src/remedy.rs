@@ -1,13 +1,17 @@
 //! What to set for a finding of `analyze`: the knobs, and with the host's snapshot the commands.
 //!
 //! Where `doctor` finds the same by counters, its commands stand. Else the value is doctor's, from the value
-//! that the snapshot has.
+//! that the snapshot has. What vCPUs wait for in the recording decides on weights and on CPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::Finding;
-use stealtime_doctor::{Change, Diagnosis, diagnose, limit, present_text, vendor};
-use stealtime_host::Snapshot;
+use stealtime_doctor::{
+    Change, Diagnosis, diagnose, limit, more_weight, own_cpus, present_text, vendor,
+};
+use stealtime_host::{Snapshot, Vm, cpulist};
 use stealtime_lab::knobs::{self, vm_knob};
 
 /// What to set for a finding.
@@ -38,11 +42,34 @@ enum Knob {
     Host(&'static str, &'static str),
     /// `cpu_max` of the VM.
     Limit,
+    /// The weight of the VM's group, with a snapshot.
+    Weight,
+    /// CPUs of its own for each vCPU, with a snapshot.
+    OwnCpus,
     /// A setting that is no knob.
     Other,
 }
 
-const RULES: [Rule; 4] = [
+/// Waiting of a VM, in per mille, from which on one cause is most of it.
+const MOST_PER_MILLE: u128 = 500;
+
+const RULES: [Rule; 7] = [
+    Rule {
+        id: "steal",
+        knob: Knob::Weight,
+        of_doctor: "",
+    },
+    Rule {
+        id: "vcpus_stacked",
+        knob: Knob::OwnCpus,
+        of_doctor: "",
+    },
+    // The holder of a lock cannot run while a quota is used up.
+    Rule {
+        id: "spinning",
+        knob: Knob::OwnCpus,
+        of_doctor: "throttled",
+    },
     Rule {
         id: "polls_wasted",
         knob: Knob::Host("kvm.halt_poll_ns", "50000"),
@@ -71,16 +98,30 @@ const RULES: [Rule; 4] = [
 pub fn remedies(answers: &Answers, snapshot: Option<&Snapshot>) -> Vec<Remedy> {
     let diagnosis = snapshot.map(diagnose);
     let findings = answers.findings.iter().enumerate();
+    // A CPU is offered to one VM.
+    let mut offered = BTreeSet::new();
     let found = findings.filter_map(|(index, finding)| {
         let rule = RULES.iter().find(|rule| rule.id == finding.id)?;
         let knob = match rule.knob {
             Knob::Host(name, _) => Some(name.to_owned()),
             Knob::Limit => Some(vm_knob(&finding.vm, "cpu_max")),
-            Knob::Other => None,
+            Knob::Weight | Knob::OwnCpus | Knob::Other => None,
         };
         let host = snapshot.zip(diagnosis.as_ref());
-        let changes = host.map(|(snapshot, diagnosis)| changes(rule, finding, snapshot, diagnosis));
-        let changes = changes.unwrap_or_default();
+        let changes = host.map_or_else(Vec::new, |(snapshot, diagnosis)| {
+            let diagnosed = diagnosed(rule, finding, diagnosis);
+            match diagnosed.is_empty() {
+                true => {
+                    let case = Case {
+                        answers,
+                        finding,
+                        snapshot,
+                    };
+                    case.change(rule.knob, &mut offered).into_iter().collect()
+                }
+                false => diagnosed,
+            }
+        });
         (knob.is_some() || !changes.is_empty()).then_some(Remedy {
             finding: index,
             knob,
@@ -90,26 +131,80 @@ pub fn remedies(answers: &Answers, snapshot: Option<&Snapshot>) -> Vec<Remedy> {
     found.collect()
 }
 
-fn changes(
-    rule: &Rule,
-    finding: &Finding,
-    snapshot: &Snapshot,
-    diagnosis: &Diagnosis,
-) -> Vec<Change> {
+/// What doctor offers for the same.
+fn diagnosed(rule: &Rule, finding: &Finding, diagnosis: &Diagnosis) -> Vec<Change> {
     let diagnosed = diagnosis.findings.iter().filter(|diagnosed| {
         let is_about = diagnosed.vms.is_empty() || diagnosed.vms.contains(&finding.vm);
         diagnosed.id == rule.of_doctor && (finding.vm.is_empty() || is_about)
     });
-    let changes: Vec<Change> = diagnosed.flat_map(|found| found.changes.clone()).collect();
-    if !changes.is_empty() {
-        return changes;
+    diagnosed.flat_map(|found| found.changes.clone()).collect()
+}
+
+/// A finding on a host.
+struct Case<'a> {
+    answers: &'a Answers,
+    finding: &'a Finding,
+    snapshot: &'a Snapshot,
+}
+
+impl Case<'_> {
+    fn change(&self, knob: Knob, offered: &mut BTreeSet<u32>) -> Option<Change> {
+        match knob {
+            Knob::Host(name, value) => of_host(self.snapshot, name, value),
+            Knob::Limit => no_limit(self.snapshot, &self.finding.vm),
+            Knob::Weight => self.weight(),
+            Knob::OwnCpus => self.own_cpus(offered),
+            Knob::Other => None,
+        }
     }
-    let change = match rule.knob {
-        Knob::Host(name, value) => of_host(snapshot, name, value),
-        Knob::Limit => no_limit(snapshot, &finding.vm),
-        Knob::Other => None,
-    };
-    change.into_iter().collect()
+
+    fn vm(&self, name: &str) -> Option<&Vm> {
+        self.snapshot.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// More weight for a VM that mostly waits for vCPUs of another one, which waits less. The other way
+    /// round the same finding would take the time back.
+    fn weight(&self) -> Option<Change> {
+        let vm = self.finding.vm.as_str();
+        let rows = || self.answers.ready.iter().filter(|row| row.vm == vm);
+        let waited: u128 = rows().map(|row| u128::from(row.ns)).sum();
+        let mut rivals = BTreeMap::<&str, u128>::new();
+        for row in rows().filter(|row| row.cause == "vcpu_other_vm") {
+            *rivals.entry(&row.who).or_default() += u128::from(row.ns);
+        }
+        let by_others: u128 = rivals.values().sum();
+        let (rival, _) = rivals.into_iter().max_by_key(|(_, ns)| *ns)?;
+        let is_most = by_others * 1000 >= waited * MOST_PER_MILLE;
+        // Its quota is used up with any weight.
+        let is_throttled = |finding: &Finding| finding.id == "throttled" && finding.vm == vm;
+        if self.answers.findings.iter().any(is_throttled) {
+            return None;
+        }
+        let waits_more = self.waited_per_mille(vm) > self.waited_per_mille(rival);
+        (is_most && waits_more)
+            .then(|| more_weight(self.vm(vm)?, self.vm(rival)?, self.snapshot))?
+    }
+
+    /// Waiting of a VM for CPUs in per mille of its vCPUs' time.
+    fn waited_per_mille(&self, vm: &str) -> u128 {
+        let vcpus = self.answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
+        let (waited, lived) = vcpus.fold((0_u128, 0_u128), |sum, vcpu| {
+            let waited = vcpu.preempted_ns.saturating_add(vcpu.wake_wait_ns);
+            (sum.0 + u128::from(waited), sum.1 + u128::from(vcpu.span_ns))
+        });
+        waited * 1000 / lived.max(1)
+    }
+
+    /// CPUs of its own for a VM that waits for itself. Its yields do not help where its vCPUs, of which
+    /// some spin, have fewer CPUs than they are.
+    fn own_cpus(&self, offered: &mut BTreeSet<u32>) -> Option<Change> {
+        let vm = self.vm(&self.finding.vm)?;
+        let lists = vm.vcpus().filter_map(|vcpu| vcpu.affinity.as_deref());
+        let cpus: BTreeSet<u32> = lists.filter_map(cpulist::parse).flatten().collect();
+        let is_confined = cpus.len() < vm.vcpus().count();
+        let is_stacked = self.finding.id == "vcpus_stacked";
+        (is_stacked || is_confined).then(|| own_cpus(vm, self.snapshot, offered))?
+    }
 }
 
 /// A knob of the host; `None` if the snapshot does not have its value, or has this one.
