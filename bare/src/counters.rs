@@ -28,6 +28,7 @@ counters! {
     wakeup_armed, self_ipi, handler_wakes, sn_while_blocking,
     armed_hv, armed_sw, expired, injected, posted, pended, moved, refused,
     boosts, confirmed,
+    halt_polls, halt_polls_successful,
     /// Physical interrupts of other vectors.
     stray,
 }
@@ -121,6 +122,12 @@ impl Events for Counters {
         raise(&self.boosts);
         if reason == Reason::Confirmed {
             raise(&self.confirmed);
+        }
+    }
+    fn halt_polled(&self, successful: bool, _: u64) {
+        raise(&self.halt_polls);
+        if successful {
+            raise(&self.halt_polls_successful);
         }
     }
     fn hrtimer_refused(&self) {

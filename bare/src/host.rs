@@ -174,6 +174,12 @@ pub fn all_done() -> bool {
     vcpus().all(|vcpu| vcpu.state.load(SeqCst) == DONE)
 }
 
+/// Whether no other vCPU is to run on a CPU (`single_task_running`).
+pub fn is_alone(cpu: u32) -> bool {
+    let runnable = |vcpu: &Vcpu| vcpu.home.load(SeqCst) == cpu && vcpu.state.load(SeqCst) == READY;
+    !vcpus().any(runnable)
+}
+
 /// The vCPU that is loaded on a CPU.
 pub fn current(cpu: u32) -> Option<u32> {
     Some(this(cpu).current.load(Relaxed)).filter(|&id| id != NONE)

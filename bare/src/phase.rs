@@ -107,6 +107,9 @@ pub struct Outcome {
     pub ipis: u64,
     pub boosts: u64,
     pub confirmed: u64,
+    /// Halts that polled, and of these those that found an interrupt so.
+    pub halt_polls: u64,
+    pub halt_polls_successful: u64,
     /// TSC cycles that the phase took.
     pub cycles: u64,
 }
@@ -253,6 +256,8 @@ fn outcome(name: &'static str, vcpus: &[&Vcpu], cycles: u64) -> Outcome {
         ipis: handled(usize::from(IPI_VECTOR)),
         boosts: value(&COUNTERS.boosts),
         confirmed: value(&COUNTERS.confirmed),
+        halt_polls: value(&COUNTERS.halt_polls),
+        halt_polls_successful: value(&COUNTERS.halt_polls_successful),
         cycles,
     }
 }

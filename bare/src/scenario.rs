@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
 use stealtime_hypervisor::directed_yield::{CandidateOrder, YieldKnobs};
+use stealtime_hypervisor::halt_poll::HaltPollKnobs;
 use stealtime_hypervisor::lapic_timer::{TimerEnvironment, TimerParameters, TimerPolicy};
 use stealtime_hypervisor::posted_interrupt::{Capabilities, Fault, Suppression};
 use stealtime_hypervisor::vmx::exit_reason::{
@@ -37,6 +38,20 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     host_x2apic: true,
 };
 
+/// No polling before a halt sleeps.
+const NO_POLL: HaltPollKnobs = polls(0);
+
+/// Polling for at most so many ns before a halt sleeps.
+const fn polls(limit_ns: u32) -> HaltPollKnobs {
+    HaltPollKnobs {
+        halt_poll_ns: limit_ns,
+        grow: 2,
+        grow_start_ns: 10_000,
+        shrink: 0,
+        vm_max_ns: None,
+    }
+}
+
 pub fn setup() -> Setup {
     Setup {
         policy: Suppression::Put,
@@ -58,6 +73,7 @@ pub fn setup() -> Setup {
         },
         host_work: 0,
         ple: None,
+        halt_poll: NO_POLL,
     }
 }
 
@@ -417,6 +433,45 @@ fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
     say!("* notifications that found an empty PIR in guest mode");
 }
 
+/// A guest that halts is posted to after pauses of up to 60 us.
+fn halts_table(count: u64, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "halts",
+        "interr.",
+        "HLT",
+        "polled",
+        "found",
+        "latency",
+        "max"
+    );
+    for (name, limit_ns) in [
+        ("no polling", 0),
+        ("polls 20 us", 20_000),
+        ("polls 200 us", 200_000),
+    ] {
+        let setup = Setup {
+            halt_poll: polls(limit_ns),
+            ..setup()
+        };
+        let guest = Guest::new(0, Program::Halt);
+        let mut phase = posts(name, setup, guest, count);
+        phase.pause = 3_000;
+        let o = phase::run(phase, machine);
+        say!(
+            "{:<24} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            o.name,
+            o.handled,
+            o.exits(HLT),
+            o.halt_polls,
+            o.halt_polls_successful,
+            o.latency_sum / o.handled.max(1),
+            o.latency_max
+        );
+        verdict(&o);
+    }
+}
+
 fn verdict(outcome: &Outcome) {
     if outcome.stray > 0 {
         say!("  {} interrupts of other vectors", outcome.stray);
@@ -446,6 +501,7 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
                 machine,
             );
             yields_table(count, machine);
+            halts_table(count, machine);
         }
         "faults" | "million" => {
             record::ENABLED.store(false, Relaxed);

@@ -3,6 +3,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
+use stealtime_hypervisor::halt_poll::{Halt, HaltEnd, HaltPoll, HaltPollKnobs, PollTurn};
 use stealtime_hypervisor::lapic::{Lapic, VectorSet};
 use stealtime_hypervisor::lapic_timer::{
     Action, Actions, GuestTsc, LapicTimer, Now, TimerEnvironment, TimerParameters,
@@ -57,6 +58,7 @@ pub struct Setup {
     /// Cycles of work in the host at each exit that leaves the fast path.
     pub host_work: u64,
     pub ple: Option<(u32, u32)>,
+    pub halt_poll: HaltPollKnobs,
 }
 
 /// What the thread of the vCPU alone uses.
@@ -68,6 +70,12 @@ struct Thread {
     /// The wait that a preemption interrupted goes on.
     waits: bool,
     halted_tsc: u64,
+    poll: HaltPoll,
+    halt: Halt,
+    /// When the halt stopped polling, TSC.
+    polled_tsc: u64,
+    /// The halt has slept.
+    slept: bool,
 }
 
 /// A vCPU.
@@ -149,6 +157,8 @@ impl Vcpu {
     pub fn new(id: u32, tid: u32, cpu: u32, setup: Setup, machine: &Shared) -> &'static Self {
         let tsc = GuestTsc::new(TSC_KHZ, GuestTsc::NEUTRAL, 0).expect("a frequency");
         let vapic = memory::page();
+        let mut poll = HaltPoll::default();
+        let halt = poll.begin(&setup.halt_poll, true);
         let posted = PostedVcpu::new(id, setup.capabilities, setup.policy).with_fault(setup.fault);
         let vcpu = alloc::boxed::Box::leak(alloc::boxed::Box::new(Self {
             id,
@@ -166,6 +176,10 @@ impl Vcpu {
                 launched: false,
                 waits: false,
                 halted_tsc: 0,
+                poll,
+                halt,
+                polled_tsc: 0,
+                slept: false,
             }),
             vmcs: 0,
             vapic,
@@ -509,7 +523,7 @@ impl Vcpu {
 
     // ---- blocking
 
-    /// HLT: `kvm_vcpu_block` without polling.
+    /// HLT: `kvm_vcpu_halt`.
     fn block(&self, thread: &mut Thread, cpu: u32) -> Option<Stop> {
         let actions = self
             .timer
@@ -517,8 +531,38 @@ impl Vcpu {
             .begin_blocking(now(), &self.setup.environment, &COUNTERS);
         self.act(thread, actions, cpu);
         thread.halted_tsc = cpu::tsc();
+        thread.slept = false;
+        thread.halt = thread.poll.begin(&self.setup.halt_poll, true);
+        if self.poll(thread, cpu) {
+            return self.end_halt(thread, cpu);
+        }
         thread.posted.begin_blocking(&self.shared, &COUNTERS);
         self.wait(thread, cpu)
+    }
+
+    /// Polls for an interrupt before the wait. Whether there is one.
+    fn poll(&self, thread: &mut Thread, cpu: u32) -> bool {
+        thread.polled_tsc = thread.halted_tsc;
+        if !thread.halt.polls() {
+            return false;
+        }
+        loop {
+            let posted = {
+                let Thread { posted, lapic, .. } = &mut *thread;
+                lapic.has_interrupt(&posted.source(&self.shared, &COUNTERS))
+            };
+            let found = posted.is_some() || self.timer.lock().pending() > 0;
+            cpu::interrupt_window();
+            thread.polled_tsc = cpu::tsc();
+            let turn = PollTurn {
+                elapsed_ns: (thread.polled_tsc - thread.halted_tsc) * NS_PER_CYCLE,
+                alone: host::is_alone(cpu),
+                need_resched: host::reschedule_is_pending(cpu),
+            };
+            if found || !thread.halt.keeps_polling(&turn) {
+                return found;
+            }
+        }
     }
 
     /// The wait loop up to the call of the scheduler.
@@ -543,6 +587,7 @@ impl Vcpu {
     /// `schedule()`: sleeps if it still waits, else checks again.
     fn sleep(&self, thread: &mut Thread, cpu: u32) -> Option<Stop> {
         if self.shared.still_waiting() {
+            thread.slept = true;
             return Some(Stop::Blocked);
         }
         self.wait(thread, cpu)
@@ -550,13 +595,20 @@ impl Vcpu {
 
     fn end_wait(&self, thread: &mut Thread, cpu: u32) -> Option<Stop> {
         thread.posted.end_blocking(&self.shared, &COUNTERS);
-        record::event(
-            cpu,
-            Kind::Wakeup,
-            1,
-            (cpu::tsc() - thread.halted_tsc) * NS_PER_CYCLE,
-            1,
-        );
+        self.end_halt(thread, cpu)
+    }
+
+    fn end_halt(&self, thread: &mut Thread, cpu: u32) -> Option<Stop> {
+        let end = HaltEnd {
+            waited: thread.slept,
+            halt_ns: (cpu::tsc() - thread.halted_tsc) * NS_PER_CYCLE,
+            poll_ns: (thread.polled_tsc - thread.halted_tsc) * NS_PER_CYCLE,
+            valid_wakeup: true,
+        };
+        let knobs = &self.setup.halt_poll;
+        thread.poll.end(knobs, &thread.halt, &end, &COUNTERS);
+        let waited = u32::from(end.waited);
+        record::event(cpu, Kind::Wakeup, waited, end.halt_ns, 1);
         let actions = self
             .timer
             .lock()
